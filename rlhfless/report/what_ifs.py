@@ -51,7 +51,8 @@ def _row(place: int, way: WayOutcome, compared: WaysCompared) -> tuple[str, ...]
     time, cost_saved = (percent(share) for share in saved) if place else ("", "")
     return (
         f"{place}", way.name, _joined(number(way.time_s, "s")), time, _joined(cost) or "none", cost_saved,
-        _joined(number(way.least_time_s, "s")), percent(data.stale_tokens / max(data.learned_tokens, 1)), f"{data.dropped_responses:,}",
+        _joined(number(way.least_time_s, "s")), percent(data.stale_tokens / max(data.learned_tokens, 1)),
+        f"{data.dropped_responses:,}",
     )  # fmt: skip
 
 

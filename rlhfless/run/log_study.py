@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 import plotly.graph_objects as go
 
-from rlhfless.analysis import Change
+from rlhfless.analysis import FRAMEWORK_DEFAULTS, Change
 from rlhfless.plots import plot_account, plot_plane, plot_timeline, plot_waterfall
 from rlhfless.report.changes import changes_of
 from rlhfless.report.first_screen import in_short
@@ -71,8 +71,11 @@ class LogStudy:
     def configuration(self) -> str:
         """Lines for the framework's configuration, each after what it changes; a sentence where there are none."""
         changes = [change for change in self.changes if change.lines]
+        if not changes and self.data.findings.setup.framework not in FRAMEWORK_DEFAULTS:
+            what = "; ".join(change.what for change in self.changes) or "nothing that is certain to save some of the cost"
+            return f"The framework of the log is unknown, so there are no lines of its configuration. To change: {what}."
         if not changes:
-            return "No line of the framework's configuration is known that would save some of the cost of this run."
+            return "No line of the framework's configuration is known that is certain to save some of the cost of this run."
         return "\n".join(line for change in changes for line in (f"# {change.what}", *change.lines))
 
     @property
