@@ -52,6 +52,7 @@ DRAWN = {
     "plot_timelines": ["start_s", "end_s"],
     "plot_two_step_gain": ["gbit_per_s"],
     "plot_value_of_information": ["value"],
+    "plot_what_ifs": ["time_s", "cost_usd", "least_time_s"],
     "plot_waterfall": ["from_gpu_seconds", "to_gpu_seconds", "from_time_s", "to_time_s"],
 }
 """Columns whose numbers are coordinates of the figure."""
