@@ -19,7 +19,7 @@ TITLE = "What-ifs: other ways to generate and to learn"
 
 def what_ifs_section(page: Page, compared: WaysCompared, setup: RunSetup) -> None:
     """Add the table of all ways and the figure, by the same numbers."""
-    page.section(TITLE)
+    page.section(TITLE, folded=True)
     for sentence in _basis(compared, setup):
         page.text(sentence)
     page.figure(plot_what_ifs(compared, legend=False))
@@ -49,8 +49,7 @@ def _row(place: int, way: WayOutcome, compared: WaysCompared) -> tuple[str, ...]
     data = way.data
     time, cost_saved = (percent(share) for share in compared.saved(way)) if place else ("", "")
     return (
-        f"{place}", way.name, number(way.time_s, "s"), time, number(cost), cost_saved,
-        number(way.least_time_s, "s"),
+        f"{place}", way.name, number(way.time_s, "s"), time, number(cost), cost_saved, number(way.least_time_s, "s"),
         percent(data.stale_tokens / max(data.learned_tokens, 1)), f"{data.dropped_responses:,}",
     )  # fmt: skip
 
