@@ -25,6 +25,7 @@ Family = Literal["lognormal", "weibull"]
 FAMILIES: tuple[Family, ...] = ("lognormal", "weibull")
 DRAWS = 2  # of every family
 MAX_STEPS = 40
+MAX_RESPONSES = 100_000  # of a step
 GRID = 4_001  # quantiles by which a mean is computed
 DRAWN = "lengths_drawn"  # of meta.json: the sentence that says so
 TOTAL_TOKENS = "perf/total_num_tokens"  # of verl: prompt and response tokens of the step
@@ -181,6 +182,11 @@ def _step_lengths(log: ImportedLog, row: pd.Series, sizes: StepSizes) -> StepLen
         raise TraceError(
             f"{log.source}: the scalars do not say how many responses step {step} has ('{TOTAL_TOKENS}' is missing); give "
             "--responses-per-step"
+        )
+    if responses > MAX_RESPONSES:
+        raise TraceError(
+            f"{log.source}: step {step} has {responses:,} responses by its scalars; lengths of at most {MAX_RESPONSES:,} are drawn, "
+            "so give --responses-per-step"
         )
     return StepLengths(mean, shortest, longest, truncated, responses, prompt_tokens)
 
