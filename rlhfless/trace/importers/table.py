@@ -42,7 +42,8 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     for ours in mapping:
         if ours not in kept:
             raise TraceError(
-                f"--map {shown(ours)}={shown(mapping[ours])}: {shown(ours)!r} is not a rollout column; one of {', '.join(OURS)} is needed"
+                f"--map {shown(ours)}={shown(mapping[ours])}: {shown(ours)!r} is not a rollout column; "
+                f"one of {', '.join(OURS)} is needed"
             )
     if not detect(path):
         raise TraceError(f"{path}: the name does not show the format; a name that ends in {FORMATS} is needed")
