@@ -38,7 +38,7 @@ SMALLEST = {
     "executor_speed": "--tiny --rounds 1 --markdown --json OUT",
     "torch_engine_speed": "--tiny --rounds 1 -o OUT --only",
     "lifecycle_costs": "--pools local --only cold serverful --steps 3 --prompts 2 --limit 50 --learn 0.2 --json OUT",
-    "gpu_engine": "--tiny --device cpu --only attention,flips -o OUT",
+    "gpu_engine": "--tiny --device cpu --only attention,weights,flips -o OUT",
     "learning_curves": "--tiny --seeds 1 --problems 8 --json OUT",
     "streaming": "--tiny --json OUT",
     "trl_step_time": "--tiny --markdown --json OUT",
@@ -119,6 +119,7 @@ def test_every_script_is_tried() -> None:
         "gpu_plans",
         "gpu_replay",
         "gpu_training",
+        "gpu_weights",
         "gpu_workload",
         "step_stopwatch",
     }
