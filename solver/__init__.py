@@ -43,7 +43,9 @@ from solver.stage_fusion.cut import CutCandidate, CutPlan, choose_cut
 from solver.stage_fusion.follow import PhaseRow, PhaseSchedule, follow
 from solver.stage_fusion.late_start import LateStart, latest_start
 from solver.stage_fusion.learner import LearnerCandidate, LearnerPlan, choose_learner
+from solver.stage_fusion.learner_charges import LearnerCharges
 from solver.stage_fusion.token_work import TokenWork
+from solver.stage_fusion.whole_step_bound import WholeStepBound, whole_step_bound
 from solver.stage_fusion.work import PhaseWork
 from solver.timing.draft_length import DraftLength, best_length, length_table
 from solver.timing.drafted_latency import drafted
@@ -78,6 +80,7 @@ __all__ = [
     "Latencies",
     "LatencyModel",
     "LearnerCandidate",
+    "LearnerCharges",
     "LearnerPlan",
     "LengthForecast",
     "MixedClairvoyantBound",
@@ -106,6 +109,7 @@ __all__ = [
     "SurvivalTable",
     "TokenWork",
     "Trigger",
+    "WholeStepBound",
     "WorkInterval",
     "WorkItems",
     "WorkSchedule",
@@ -141,6 +145,7 @@ __all__ = [
     "schedule_work",
     "step_bound",
     "together_or_split",
+    "whole_step_bound",
 ]
 
 

@@ -15,6 +15,7 @@ from rlhfless.paper import (
     figure_07b,
     figure_09,
     figure_10,
+    figure_10_all,
     figure_11,
     figure_12,
     figure_13,
@@ -37,18 +38,22 @@ FIGURES: dict[str, PaperFigure[Any]] = {
     )
 }  # fmt: skip
 OTHER_FIGURES: dict[str, PaperFigure[Any]] = {
-    figure.name: figure for figure in (real_main.FIGURE, rlhfuse_cut.FIGURE, rlhfuse_schedules.FIGURE)
+    figure.name: figure for figure in (figure_10_all.FIGURE, real_main.FIGURE, rlhfuse_cut.FIGURE, rlhfuse_schedules.FIGURE)
 }
-"""Figures of other papers: made when they are named."""
+"""Figures of other papers, and the 12 settings with all levers: made when they are named."""
 
 
 def chosen(names: Sequence[str] = ()) -> list[PaperFigure[Any]]:
     """Return the figures of these names, each once and in the paper's order; without names, all figures of RLHFless.
 
+    The name of a figure's file is one, too (``figure_02b``).
+
     Raises:
         InputError: a name is unknown.
     """
     every = {**FIGURES, **OTHER_FIGURES}
+    by_file = {figure.file_name: name for name, figure in every.items()}
+    names = [by_file.get(name, name) for name in names]
     unknown = [name for name in names if name not in every]
     if unknown:
         raise InputError(f"there is no figure {unknown[0]!r}; choose from {', '.join(every)}")

@@ -317,7 +317,8 @@ def rows(numbers: Numbers) -> list[Row]:
             f"learning, which are {resting(numbers)} of the naive step (a stated model). With a learner on all GPUs 1.35x is "
             f"possible in {within.faster_on_all} of {within.cells} cells. In generation alone it is possible in "
             f"{alone.faster} of {within.cells} cells. Elastic plain, which plans nothing, {elastic(numbers)}. "
-            f"The paper does not print its batch; ours has {spread(rule['responses'], ',d')} responses. {larger}.",
+            f"The paper does not print its batch; ours has {spread(rule['responses'], ',d')} responses. {larger}. What all "
+            "levers together reach in whole steps is in figure 10_all.",
         ),
         Row(
             "saved cost of a whole step (same comparison)", "up to 44.8 %",

@@ -32,9 +32,9 @@ FAMILIES = (
     "The bound of whole steps assumes that preparation and learning start when generation is over, on as many GPUs as in the "
     "naive system: 8 of the 16 L40S with the 3B model, 4 with the 7B model. A second bound gives them all GPUs; it allows more "
     "speed and the same saving. Both bounds assume perfect scaling of learning: the same GPU-seconds on any number of GPUs. "
-    "Neither bound covers a learner that starts before generation is over. Elastic plain is the comparator for the second "
-    "bound: it generates as the naive system does, releases all GPUs when generation is over, then prepares and learns on all "
-    "of them."
+    "Neither bound covers a learner that starts before generation is over; that of `rlhfless figures figure_10_all` does. "
+    "Elastic plain is the comparator for the second bound: it generates as the naive system does, releases all GPUs when "
+    "generation is over, then prepares and learns on all of them."
 )
 FAST = "These are the fast settings: smaller batches and fewer cells than the paper's."
 FOOTER = f"Written by rlhfless {__version__}; nothing is loaded from elsewhere."

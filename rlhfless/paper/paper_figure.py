@@ -6,8 +6,10 @@ A figure's file ends with ``FIGURE``, made of these.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,7 +97,7 @@ class PaperFigure(Generic[S]):
         plot, caption: setting and numbers in.
         rows: the numbers that the paper prints of this figure, beside ours. claims: the orders and trends that it states.
             Numbers in; nothing is computed again, so a verdict may differ between the fast setting and the full one.
-        paper: in which the figure is.
+        paper: in which the figure is. printed: lines that the command prints; setting and numbers in.
     """
 
     name: str
@@ -108,10 +110,22 @@ class PaperFigure(Generic[S]):
     rows: Callable[[Numbers], list[Row]] = lambda numbers: []
     claims: Callable[[Numbers], list[Claim]] = lambda numbers: []
     paper: str = "arXiv:2602.22718"
+    printed: Callable[[S, Numbers], list[str]] = lambda setting, numbers: []
 
-    def of(self, fast: bool) -> S:
-        """Return the setting, or the fast one."""
-        return self.fast if fast else self.setting
+    def of(self, fast: bool, seeds: int | None = None) -> S:
+        """Return the setting, or the fast one; with ``seeds`` in place of its own number where it has one.
+
+        Raises:
+            InputError: ``seeds`` is below 1, or the setting has none.
+        """
+        setting = self.fast if fast else self.setting
+        if seeds is None:
+            return setting
+        if not hasattr(setting, "seeds"):
+            raise InputError(f"figure {self.name!r} has no seeds; leave the number of seeds out")
+        if seeds < 1:
+            raise InputError(f"seeds is {seeds}; a whole number of 1 or more is needed")
+        return replace(setting, seeds=seeds)  # type: ignore[type-var]
 
     @property
     def file_name(self) -> str:

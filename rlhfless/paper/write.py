@@ -33,7 +33,8 @@ def write_figures(
     *,
     fast: bool = False,
     sources: Sources | None = None,
-    on_figure: Callable[[PaperFigure[Any]], object] | None = None,
+    on_line: Callable[[str], object] | None = None,
+    seeds: int | None = None,
     pictures: Sequence[str] = (),
     on_no_pictures: Callable[[str], object] | None = None,
 ) -> Path:
@@ -44,13 +45,14 @@ def write_figures(
         names: as in the paper; all of RLHFless without names, and then the table "paper says / we find" too, in the index and
             as ``README.md``.
         fast: smaller settings, for a quick preview. sources: of lengths; the folder next to the checkout when None.
-        on_figure: called before each figure.
+        on_line: called with the title before each figure, and with the lines that a figure prints, where it has some.
+        seeds: in place of the number of seeds of figures that have some.
         pictures: ``png`` as on the page, ``pdf`` in the style of a paper (170 mm wide, no title, no background), or both. All
             are drawn at the end, in one browser, when everything else is written.
         on_no_pictures: called with the reason where pictures cannot be drawn; without it that is an error.
 
     Raises:
-        InputError: a name is unknown, or a file cannot be written.
+        InputError: a name is unknown, a figure has no seeds, or a file cannot be written.
         NoPicture: pictures cannot be drawn. MissingExtra: they need kaleido. Pages, tables and the index are written.
     """
     figures, folder = chosen(names), Path(out)
@@ -61,11 +63,14 @@ def write_figures(
     lines: dict[str, list[tuple[str, str]]] = {}
     drawn: list[tuple[Any, Path]] = []
     for figure in figures:
-        if on_figure is not None:
-            on_figure(figure)
-        setting = figure.of(fast)
+        if on_line is not None:
+            on_line(figure.title)
+        setting = figure.of(fast, seeds)
         numbers = numbers_of[figure.name] = figure.numbers(setting, sources)
         lines[figure.name] = described(figure, setting, numbers)
+        if on_line is not None:
+            for line in figure.printed(setting, numbers):
+                on_line(line)
         plotted = figure.plot(setting, numbers)
         _write_figure(folder, figure, numbers, lines[figure.name], plotted)
         drawn += [(PICTURES[kind](plotted), folder / f"{figure.file_name}.{kind}") for kind in pictures]

@@ -12,11 +12,14 @@ from rlhfless.simulate.results import Simulation
 from rlhfless.simulate.run import execute_steps, simulate, simulate_steps
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig, logged_steps
 from rlhfless.simulate.traces import policy_metrics
+from rlhfless.simulate.whole_steps.aim import Aim
+from rlhfless.simulate.whole_steps.step_costs import StepCosts
+from rlhfless.simulate.whole_steps.whole_step import WholeStep
 
 __all__ = [
-    "STRONG", "WEAK", "DraftFronts", "DrawnDrafts", "FusionFront", "LoggedStep", "SimulatedDrafts", "Simulation",
-    "SimulationConfig", "draft_fronts", "execute_steps", "fusion_front", "logged_steps", "policy_metrics", "simulate",
-    "simulate_steps",
+    "STRONG", "WEAK", "Aim", "DraftFronts", "DrawnDrafts", "FusionFront", "LoggedStep", "SimulatedDrafts", "Simulation",
+    "SimulationConfig", "StepCosts", "WholeStep", "draft_fronts", "execute_steps", "fusion_front", "logged_steps",
+    "policy_metrics", "simulate", "simulate_steps",
 ]  # fmt: skip
 
 

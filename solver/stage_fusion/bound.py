@@ -11,6 +11,7 @@ positive parts is the largest sum over any of its terms. So for some k, with A_k
     T >= min over k of (W(t) + A_k) / k      for every t; only the t at which items may start matter.
 
 With K servers that are free from the start this is ``t + W(t) / K``. It holds for items that may be split or interrupted, too.
+Where learning ends with ``finish_s`` on every server, all this ends that much before the step.
 
 **For every policy** (``step_bound``). A response alone in its batch decodes fastest: with a minorant a + b B + c K of an
 iteration (``solver.bounds.clairvoyant``), it completes at r + a L + b L + c (sum of its KV tokens) or later, r the seconds
@@ -34,6 +35,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
+from solver.bounds.clairvoyant_drafted import DraftedClairvoyantBound
 from solver.bounds.exact_clairvoyant import DEFAULT_WORK
 from solver.model.errors import PlanningError, check_real
 from solver.model.problem import PlanningProblem
@@ -64,15 +66,14 @@ def phase_bound_s(completion_s: ArrayLike, free_s: ArrayLike, work: PhaseWork) -
     at_s = [servers.free_s[servers.pool == pool] for pool in (servers.prepare, servers.learn)]
     ready = np.maximum(completion, at_s[0].min())
     unlocked = np.maximum(work.unlocked_s(ready + work.prepare_s), at_s[1].min())
-    latest_s = max(generated_s, float((unlocked + work.learn_s).max()))
+    latest_s = float((unlocked + work.learn_s).max())
     if servers.prepare == servers.learn:
         every = np.concatenate([ready, unlocked]), np.concatenate([work.prepare_s, work.learn_s])
-        return max(latest_s, _pool_bound_s(*every, at_s[0]))
-    return max(
-        latest_s,
-        _pool_bound_s(ready, work.prepare_s, at_s[0]),
-        _pool_bound_s(unlocked, work.learn_s, at_s[1]),
-    )
+        learned_s = max(latest_s, _pool_bound_s(*every, at_s[0]))
+    else:
+        prepared_s = _pool_bound_s(ready, work.prepare_s, at_s[0])
+        learned_s = max(latest_s, prepared_s, _pool_bound_s(unlocked, work.learn_s, at_s[1]))
+    return max(generated_s, learned_s + work.finish_s)
 
 
 def _pool_bound_s(ready_s: FloatArray, seconds: FloatArray, free_s: FloatArray) -> float:
@@ -135,9 +136,7 @@ def step_bound(problem: PlanningProblem, work: PhaseWork, *, bound_work: int = D
     """
     generation = clairvoyant_bound(problem, work=bound_work)
     check_fits(problem, work)
-    alone_s = np.max([terms.base_s * generation.length + terms.load for terms in generation.minorants], axis=0)
-    completion_s = np.where(generation.length > 0, generation.ready_s + alone_s, 0.0) * (1 - ROUNDING)
-    latest_s = phase_bound_s(completion_s, np.zeros(generation.max_actors), work)
+    latest_s = phase_bound_s(least_completion_s(generation), np.zeros(generation.max_actors), work)
     low = high = max(latest_s, generation.shortest_s() * (1 - 1e-9))
     if math.isinf(high) or _fits(generation, work, high):
         return StepBound(high, generation, work)
@@ -147,6 +146,15 @@ def step_bound(problem: PlanningProblem, work: PhaseWork, *, bound_work: int = D
         middle = (low + high) / 2
         low, high = (low, middle) if _fits(generation, work, middle) else (middle, high)
     return StepBound(low, generation, work)
+
+
+def least_completion_s(generation: ClairvoyantBound | DraftedClairvoyantBound) -> FloatArray:
+    """Return (R,) the least times at which responses are complete, each as if it were alone on an actor."""
+    without = generation.without_drafts if isinstance(generation, DraftedClairvoyantBound) else generation
+    alone_s = np.max([terms.base_s * without.length + terms.load for terms in without.minorants], axis=0)
+    if isinstance(generation, DraftedClairvoyantBound):
+        alone_s = np.minimum(alone_s, generation.alone_s)
+    return np.asarray(np.where(without.length > 0, without.ready_s + alone_s, 0.0) * (1 - ROUNDING))
 
 
 def check_fits(problem: PlanningProblem, work: PhaseWork) -> None:

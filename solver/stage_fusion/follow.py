@@ -17,11 +17,14 @@ from solver.model.workload import FloatArray
 from solver.stage_fusion.work import PhaseWork, Servers, servers_of, times
 from solver.timing.work_schedule import NO_GATE, WorkInterval, WorkItems, WorkSchedule, schedule_work
 
-PREPARE, LEARN = "prepare", "learn"
+PREPARE, LEARN, FINISH = "prepare", "learn", "finish"
 
 
 class PhaseRow(NamedTuple):
-    """One response prepared or learned from: ``prepare`` or ``learn``, the response, the server, and from when to when."""
+    """One response prepared or learned from: ``prepare`` or ``learn``, the response, the server, and from when to when.
+
+    ``finish`` is the end of a server's learning, of no response (-1).
+    """
 
     kind: str
     response: int
@@ -76,7 +79,10 @@ def follow(completion_s: ArrayLike, free_s: ArrayLike, work: PhaseWork) -> Phase
     columns = [numbers.tolist() for numbers in (schedule.server, schedule.start_s, schedule.end_s)]
     count = len(work)
     rows = tuple(
-        PhaseRow(PREPARE if item < count else LEARN, item % count, *(column[item] for column in columns))
+        PhaseRow(
+            *((PREPARE, LEARN)[item // count], item % count) if item < 2 * count else (FINISH, -1),
+            *(column[item] for column in columns),
+        )
         for item in schedule.order.tolist()
     )
     return PhaseSchedule(prepare_end_s, step_s, gpu_s, tuple(schedule.intervals()), rows, tuple(servers.actor.tolist()))
@@ -89,18 +95,20 @@ def step_totals(completion_s: FloatArray, free_s: FloatArray, work: PhaseWork) -
 
 
 def _scheduled(completion: FloatArray, work: PhaseWork, servers: Servers) -> WorkSchedule:
-    """Return the list schedule of R preparations and then as many learnings."""
+    """Return the list schedule of R preparations, as many learnings, and the end of each server's learning if it takes time."""
     count = len(work)
     gates = {"response": np.arange(count), "group": work.group, "batch": np.zeros(count, np.int64)}[work.unlock]
     gates = np.unique(gates, return_inverse=True)[1]
-    none, places = np.full(count, NO_GATE), np.repeat([servers.prepare, servers.learn], count)
+    ends = int((servers.pool == servers.learn).sum()) if work.finish_s and count else 0
+    learned = count if ends else NO_GATE  # the gate that opens when all are learned from; the others are below it
+    numbers = [count, count, ends]
     items = WorkItems(
-        np.concatenate([work.prepare_s, work.learn_s]),
-        np.concatenate([completion, completion]),
-        waits_for=np.concatenate([none, gates]),
-        counts_for=np.concatenate([gates, none]),
-        place=places,
-        priority=np.repeat([0.0, 1.0], count),
+        np.concatenate([work.prepare_s, work.learn_s, np.full(ends, work.finish_s)]),
+        np.concatenate([completion, completion, np.zeros(ends)]),
+        waits_for=np.concatenate([np.full(count, NO_GATE), gates, np.full(ends, learned)]),
+        counts_for=np.concatenate([gates, np.full(count, learned), np.full(ends, NO_GATE)]),
+        place=np.repeat([servers.prepare, servers.learn, servers.learn], numbers),
+        priority=np.repeat([0.0, 1.0, 2.0], numbers),
     )
     return schedule_work(items, servers.free_s, servers.pool)
 

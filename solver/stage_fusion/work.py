@@ -38,6 +38,7 @@ class PhaseWork:
         gpus_per_actor: GPUs of one server.
         load_s: seconds to load models on GPUs that are held meanwhile: on freed ones right before their first item, and on a
             learner's that are allocated after the start of the step.
+        finish_s: seconds that every server of learning works when all responses are learned from: the reduction of gradients.
 
     Raises:
         PlanningError: seconds are negative or not finite, an array has another length, the learner has no whole server, or
@@ -60,6 +61,7 @@ class PhaseWork:
     place: str = "freed"
     gpus_per_actor: int = 1
     load_s: float = 0.0
+    finish_s: float = 0.0
 
     def __post_init__(self) -> None:
         seconds = _seconds("prepare_s", self.prepare_s, None)
@@ -68,8 +70,10 @@ class PhaseWork:
         object.__setattr__(self, "group", _groups(self.group, len(seconds)))
         _check_known("unlock", self.unlock, UNLOCKS)
         _check_known("place", self.place, PLACES)
-        if not is_number(self.load_s, 0):
-            raise PlanningError(f"load_s is {as_given(self.load_s)}; a finite number of seconds of 0 or more is needed")
+        for name in ("load_s", "finish_s"):
+            if not is_number(getattr(self, name), 0):
+                given = as_given(getattr(self, name))
+                raise PlanningError(f"{name} is {given}; a finite number of seconds of 0 or more is needed")
         self._check_learner()
 
     def _check_learner(self) -> None:

@@ -21,6 +21,7 @@ SMALLEST = {
     "step_levers": "--tiny --json OUT",
     "stage_fusion": "--tiny --markdown --json OUT",
     "group_deals": "--tiny --json OUT",
+    "whole_step_aims": "--tiny --markdown --json OUT",
     "fused_pipeline": "--tiny --json OUT",
     "reallocation": "--tiny --json OUT",
     "learner_memory": "--tiny --json OUT",

@@ -14,7 +14,7 @@ from solver.stage_fusion.work import PhaseWork
 
 
 def phase_work_items(work: PhaseWork, cluster: Cluster, actors: int, *, overlaps: bool = True) -> list[WorkItem]:
-    """Return two items per response, the R preparations before the R learnings.
+    """Return two items per response, the R preparations before the R learnings, then the end of each server's learning.
 
     Args:
         cluster: of the actors; GPUs of the learner come after its own, and after them those ``beside`` it.
@@ -47,7 +47,12 @@ def phase_work_items(work: PhaseWork, cluster: Cluster, actors: int, *, overlaps
         WorkItem("learn", seconds, gpus=learn, responses=(r,), items=waits_for, priority=1.0)
         for r, seconds, waits_for in zip(responses, work.learn_s.tolist(), _unlocking(work), strict=True)
     ]
-    return [*prepared, *learned]
+    if not work.finish_s or not len(work):
+        return [*prepared, *learned]
+    servers = len(learn.servers or ()) + (actors if learn.takes_freed or learn.servers is None else 0)
+    all_learned = tuple(range(len(work), 2 * len(work)))
+    end = WorkItem("learn", work.finish_s, gpus=learn, items=all_learned, priority=2.0, call="reduce gradients")
+    return [*prepared, *learned, *[end] * servers]
 
 
 def _unlocking(work: PhaseWork) -> list[tuple[int, ...]]:

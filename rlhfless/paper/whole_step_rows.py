@@ -1,0 +1,146 @@
+"""Executes one step of one setting under every system, and returns tidy rows: systems, levers, waterfall, bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlhfless.paper.machine import Machine
+from rlhfless.scheduling.baselines import Static
+from rlhfless.simulate import STRONG, WEAK, Aim, DrawnDrafts, LoggedStep, SimulationConfig, StepCosts, WholeStep
+from rlhfless.simulate.drafts import SimulatedDrafts
+from rlhfless.simulate.whole_steps import published
+from rlhfless.simulate.whole_steps.generated import requests_of
+from rlhfless.simulate.whole_steps.generation_plans import expected
+from rlhfless.simulate.whole_steps.levers import (
+    ASSIGNMENT,
+    CUT,
+    DRAFTS,
+    FOLDING,
+    LEARNER,
+    LEVERS,
+    OVERLAP,
+    PREWARMING,
+    SHARED_PREFILL,
+    STREAMING,
+)
+from rlhfless.simulate.whole_steps.published import Totals
+
+WEIGHT = 0.7  # of time in T^w C^(1-w), by which elastic plain is sized and levers are counted
+MARGIN = 0.02  # by which plans aim below a deadline or a budget, as forecasts are wrong
+SPEEDUPS = {"1.35x": 1.35, "2x": 2.0}
+"""Aims: least cost at these speeds over the naive system."""
+WEIGHTS = (0.2, 0.5, WEIGHT, 1.0)
+EXTRA_AIMS = frozenset(f"w={weight:g}" for weight in WEIGHTS if weight != WEIGHT)
+"""Points between the other aims, executed without drafts only, as drafts take long to simulate."""
+ACCEPTANCES = {"weak": WEAK, "strong": STRONG}
+WITHOUT = "without"
+STAGES: Mapping[str, frozenset[str]] = {
+    "elastic plain": frozenset(),
+    "assignment": frozenset({ASSIGNMENT}),
+    "shared prefill": frozenset({SHARED_PREFILL}),
+    "cut and folding": frozenset({CUT, FOLDING}),
+    "learner size": frozenset({LEARNER}),
+    "overlap": frozenset({OVERLAP, PREWARMING}),
+    "streaming": frozenset({STREAMING}),
+}
+"""The waterfall: levers that each stage adds to those before it. Drafts come last."""
+
+
+@dataclass(frozen=True, eq=False)
+class StepToCompare:
+    """One step of a setting, and what is executed of it.
+
+    Attributes:
+        seed: of drafts. with_drafts: whether steps with drafts are executed. bounds_with_drafts: whether they are bounded.
+    """
+
+    machine: Machine
+    step: WholeStep
+    setting: SimulationConfig
+    costs: StepCosts
+    logged: LoggedStep
+    seed: int
+    with_drafts: bool
+    bounds_with_drafts: bool
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Return rows with ``part`` (``system``, ``lever``, ``stage``, ``bound``) and the columns of each; see the figure."""
+        step, costs = self.step, self.costs
+        static = Static(self.machine.static_actors, hold="generation").plan(*self.logged.inputs(self.setting))
+        free = self.machine.gpus - self.machine.learner_gpus
+        naive = published.naive(step.generated(static), step.work, costs, free)
+        forecast_s = float(np.mean([
+            published.naive(expected(static, case, self.setting, self.setting.latency), work, costs, free)[0]
+            for case, work in zip(step.cases, step.works, strict=True)
+        ]))  # fmt: skip
+        plain = step.plain(WEIGHT)
+        elastic = step.execute(plain.plan)
+        yield self._system("naive", naive)
+        yield self._system("elastic", elastic)
+        given = self.logged, self.setting, costs, step.requests, step.work
+        yield self._system("rlhfless", published.rlhfless(*given))
+        yield self._system("rlhfuse", published.rlhfuse(*given, self.machine.static_actors))
+        yield self._system("real", published.layouts(*given, (requests_of(step.cases[0]), step.works[0])))
+        aims = {
+            **{name: Aim(deadline_s=forecast_s / (speed * (1 + MARGIN))) for name, speed in SPEEDUPS.items()},
+            "equal time": Aim(deadline_s=plain.time_s), "equal cost": Aim(budget_gpu_s=plain.gpu_seconds),
+            **{f"w={weight:g}": Aim(time_weight=weight) for weight in WEIGHTS},
+        }  # fmt: skip
+        kinds: dict[str, SimulatedDrafts | None] = {WITHOUT: None}
+        if self.with_drafts:
+            kinds |= {name: DrawnDrafts(acceptance, seed=self.seed) for name, acceptance in ACCEPTANCES.items()}
+        for name, drafts in kinds.items():
+            if drafts is not None:
+                drafted = self.step.with_drafts(drafts)
+                yield self._system("rlhfspec", published.drafts_only(self.logged, drafted, *given[2:]), name)
+            bound = step.bound(drafts) if drafts is None or self.bounds_with_drafts else None
+            for aim_name, aim in aims.items():
+                if drafts is not None and aim_name in EXTRA_AIMS:  # points between the others
+                    continue
+                totals = step.execute(step.plan(aim, drafts).plan, drafts)
+                least = np.nan if bound is None else bound.gpu_seconds(totals[0] * (1 + 1e-9))
+                yield {**self._system("together", totals, name), "aim": aim_name, "bound_gpu_s": least}
+            if bound is not None:
+                for speed_name, speed in SPEEDUPS.items():
+                    at = naive[0] / speed
+                    yield {"part": "bound", "drafts": name, "aim": speed_name, "time_s": at, "gpu_s": bound.gpu_seconds(at)}
+                yield {"part": "bound", "drafts": name, "aim": "least time", "time_s": bound.shortest_s(), "gpu_s": np.nan}
+        yield from self._levers()
+        yield from self._stages(naive, kinds)
+
+    def _system(self, system: str, totals: Totals, drafts: str = WITHOUT) -> dict[str, Any]:
+        return {"part": "system", "system": system, "drafts": drafts, "time_s": totals[0], "gpu_s": totals[1]}
+
+    def _levers(self) -> Iterator[dict[str, Any]]:
+        """Return what each lever was expected to save of T^w C^(1-w), and what it saved beside the best plan without it."""
+        choice = self.step.plan(Aim(time_weight=WEIGHT))
+        value = _log_value(self.step.execute(choice.plan))
+        for lever in LEVERS:
+            if lever != DRAFTS:
+                without = choice.without.get(lever)
+                saved = 0.0 if without is None else 1 - np.exp(value - _log_value(self.step.execute(without)))
+                yield {"part": "lever", "lever": lever, "expected": choice.saves.get(lever, 0.0), "saved": saved}
+
+    def _stages(self, naive: Totals, kinds: Mapping[str, SimulatedDrafts | None]) -> Iterator[dict[str, Any]]:
+        """Return the waterfall of T^w C^(1-w) relative to the naive system, as each stage adds levers."""
+        aim, levers = Aim(time_weight=WEIGHT), frozenset[str]()
+        for stage, added in STAGES.items():
+            levers |= added
+            totals = self.step.execute(self.step.plan(aim, levers=levers).plan)
+            yield {"part": "stage", "stage": stage, "value": float(np.exp(_log_value(totals) - _log_value(naive)))}
+        for name, drafts in kinds.items():
+            if drafts is not None:
+                totals = self.step.execute(self.step.plan(aim, drafts).plan, drafts)
+                yield {
+                    "part": "stage",
+                    "stage": f"{name} drafts",
+                    "value": float(np.exp(_log_value(totals) - _log_value(naive))),
+                }
+
+
+def _log_value(totals: Totals) -> float:
+    return float(WEIGHT * np.log(totals[0]) + (1 - WEIGHT) * np.log(totals[1]))

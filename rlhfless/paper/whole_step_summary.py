@@ -1,0 +1,172 @@
+"""Sums up the rows of whole steps: against the naive system with intervals, against elastic plain, bounds, levers, and aims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from rlhfless.paper.whole_step_rows import WITHOUT
+
+CELL = ["algorithm", "model", "data_set"]
+STUDENT_T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+"""97.5 % quantiles by degrees of freedom (from 10 on: 2.0)."""
+DRAFTS = (WITHOUT, "weak", "strong")
+
+
+class Fair(NamedTuple):
+    """Everything together against elastic plain, at the same time and at the same cost, from executed plans.
+
+    Attributes:
+        cheaper: share of the cost that is saved at equal time. faster: times at equal cost.
+    """
+
+    cheaper: float
+    faster: float
+
+
+def half_width(values: pd.Series) -> float:
+    """Return half of the 95 % interval of a mean over seeds; NaN for one seed."""
+    count = len(values)
+    if count < 2:
+        return float("nan")
+    return STUDENT_T.get(count - 1, 2.0) * float(values.std(ddof=1)) / float(np.sqrt(count))
+
+
+def against_naive(table: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per setting, system, drafts and aim, with means over the seeds.
+
+    Returns:
+        ``CELL, basis, system, drafts, aim, seeds, speedup, speedup_ci, cost_saved, cost_saved_ci, bound_saved`` (the share that
+        the bound allows in the plan's own time; NaN where it was not computed), ``time_s, gpu_s``.
+    """
+    steps = table[table["part"] == "system"].fillna({"aim": ""})
+    naive = steps[steps["system"] == "naive"].set_index([*CELL, "seed"])[["time_s", "gpu_s"]]
+    steps = steps.join(naive.add_suffix("_naive"), on=[*CELL, "seed"])
+    steps = steps.assign(
+        speedup=steps["time_s_naive"] / steps["time_s"], cost_saved=1 - steps["gpu_s"] / steps["gpu_s_naive"],
+        bound_saved=1 - steps["bound_gpu_s"] / steps["gpu_s_naive"],
+    )  # fmt: skip
+    rows = []
+    for key, of in steps.groupby([*CELL, "basis", "system", "drafts", "aim"], sort=False):
+        means = {name: float(of[name].mean()) for name in ("speedup", "cost_saved", "bound_saved", "time_s", "gpu_s")}
+        widths = {f"{name}_ci": half_width(of[name]) for name in ("speedup", "cost_saved")}
+        rows.append(
+            {**dict(zip([*CELL, "basis", "system", "drafts", "aim"], key, strict=True)), "seeds": len(of), **means, **widths}
+        )
+    return pd.DataFrame(rows)
+
+
+def bounds(table: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per setting and drafts: what the bound allows against the naive system, means over the seeds.
+
+    Returns:
+        ``CELL, drafts, saved at 1.35x, saved at 2x, most_speedup``; negative infinity where no policy is that fast.
+    """
+    steps = table[(table["part"] == "system") & (table["system"] == "naive")].set_index([*CELL, "seed"])[["time_s", "gpu_s"]]
+    rows = table[table["part"] == "bound"].join(steps.add_suffix("_naive"), on=[*CELL, "seed"])
+    found = []
+    for key, of in rows.groupby([*CELL, "drafts"], sort=False):
+        saved = {f"saved at {aim}": float((1 - part["gpu_s"] / part["gpu_s_naive"]).mean())
+                 for aim, part in of.groupby("aim") if aim != "least time"}  # fmt: skip
+        least = of[of["aim"] == "least time"]
+        speed = float((least["time_s_naive"] / least["time_s"]).mean())
+        found.append({**dict(zip([*CELL, "drafts"], key, strict=True)), **saved, "most_speedup": speed})
+    return pd.DataFrame(found)
+
+
+def fair(table: pd.DataFrame) -> dict[tuple[tuple[str, ...], str], Fair]:
+    """Return (setting, drafts) to everything together against elastic plain.
+
+    Between executed plans (means over the seeds) the lower convex hull counts: steps alternate between two plans. With drafts,
+    plans without them count, too. Seeds that were not executed with drafts are left out there.
+    """
+    steps, found = table[table["part"] == "system"], {}
+    for cell, of in steps.groupby(CELL, sort=False):
+        together = of[of["system"] == "together"]
+        for drafts in together["drafts"].unique():
+            seeds = together[together["drafts"] == drafts]["seed"]
+            own = together[together["drafts"].isin([drafts, WITHOUT]) & together["seed"].isin(seeds)]
+            means = own.groupby(["drafts", "aim"])[["time_s", "gpu_s"]].mean()
+            plain = of[(of["system"] == "elastic") & of["seed"].isin(seeds)]
+            points = np.column_stack([means[name] / plain[name].mean() for name in ("time_s", "gpu_s")])
+            found[tuple(map(str, cell)), str(drafts)] = Fair(1 - at_most(points, 1.0), 1 / at_most(points[:, ::-1], 1.0))
+    return found
+
+
+def at_most(points: np.ndarray, limit: float) -> float:
+    """Return the least second coordinate on the lower convex hull of (N, 2) points whose first is at most ``limit``.
+
+    NaN where every point is above the limit.
+
+    Example:
+        >>> import numpy as np
+        >>> at_most(np.array([[0.5, 1.0], [1.5, 0.5]]), 1.0)
+        0.75
+    """
+    inside, outside = points[points[:, 0] <= limit], points[points[:, 0] > limit]
+    if not len(inside):
+        return float("nan")
+    mixed = [
+        left[1] + (right[1] - left[1]) * (limit - left[0]) / (right[0] - left[0])
+        for left in inside for right in outside
+    ]  # fmt: skip
+    return float(min([*inside[:, 1], *mixed]))
+
+
+def levers(table: pd.DataFrame) -> pd.DataFrame:
+    """Return ``lever, expected, saved, used`` without drafts: means over settings and seeds, and the share that use it."""
+    rows = table[table["part"] == "lever"].assign(used=lambda of: of["expected"] != 0)
+    return rows.groupby("lever", sort=False)[["expected", "saved", "used"]].mean().reset_index()
+
+
+def stages(table: pd.DataFrame) -> pd.Series:
+    """Return stage to the geometric mean of T^w C^(1-w) relative to the naive system, over settings and seeds."""
+    rows = table[table["part"] == "stage"]
+    logs = np.log(rows["value"]).groupby(rows["stage"], sort=False).mean()
+    return pd.Series(np.exp(logs), index=logs.index)
+
+
+def counted(steps: pd.DataFrame, aim: str, speed: float, saved: float, drafts: str, model: str = "") -> tuple[int, int]:
+    """Return in how many of how many settings the plan for an aim is at least so fast and saves at least so much, at once."""
+    own = steps[(steps["system"] == "together") & (steps["drafts"] == drafts) & (steps["aim"] == aim)]
+    own = own[own["model"].str.endswith(model)]
+    return int(((own["speedup"] >= speed) & (own["cost_saved"] >= saved)).sum()), len(own)
+
+
+def aims(table: pd.DataFrame) -> list[tuple[str, str, str]]:
+    """Return the aims of whole steps: what is aimed at, what came out, and what the bound allows."""
+    steps, limits, against = against_naive(table), bounds(table), fair(table)
+    rows = []
+    for what, wanted, saved in (
+        ("37 %", {WITHOUT: "12"}, 0.37),
+        ("44.8 %", {WITHOUT: "6", "weak": "-", "strong": "8 to 9"}, 0.448),
+    ):
+        for drafts, target in wanted.items():
+            reached, total = counted(steps, "1.35x", 1.35, saved, drafts)
+            rows.append((f"1.35x and {what} at once, {_named(drafts)}: {target} of 12", f"{reached} of {total}",
+                         _possible(limits, "saved at 1.35x", saved, drafts)))  # fmt: skip
+    for drafts in DRAFTS:
+        reached, total = counted(steps, "2x", 2.0, 0.6, drafts, "7B")
+        rows.append((f"7B: 2x and 60 % at once, {_named(drafts)}: 5 of 6", f"{reached} of {total}",
+                     _possible(limits[limits["model"].str.endswith("7B")], "saved at 2x", 0.6, drafts)))  # fmt: skip
+    targets: Mapping[str, str] = {WITHOUT: "10 %", "weak": "-", "strong": "15 %"}
+    for drafts, target in targets.items():
+        own = [value for (_, name), value in against.items() if name == drafts]
+        cheaper, faster = np.array([one.cheaper for one in own]), np.array([one.faster for one in own])
+        rows.append((f"cheaper than elastic plain at equal time, {_named(drafts)}: {target} on average",
+                     f"{np.nanmean(cheaper):.1%} ({np.nanmin(cheaper):.1%} to {np.nanmax(cheaper):.1%})", ""))  # fmt: skip
+        rows.append((f"faster than elastic plain at equal cost, {_named(drafts)}",
+                     f"{np.nanmean(faster):.2f}x ({np.nanmin(faster):.2f} to {np.nanmax(faster):.2f})", ""))  # fmt: skip
+    return rows
+
+
+def _named(drafts: str) -> str:
+    return "without drafts" if drafts == WITHOUT else f"{drafts} drafts"
+
+
+def _possible(limits: pd.DataFrame, column: str, saved: float, drafts: str) -> str:
+    own = limits[limits["drafts"] == drafts]
+    return f"the bound allows {int((own[column] >= saved).sum())} of {len(own)}"

@@ -1,0 +1,54 @@
+"""What a whole step is planned for: weighted time and cost, least cost by a deadline, or least time within a budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from solver.model.errors import PlanningError, as_given, is_number
+from solver.model.workload import FloatArray
+
+EXCESS = 5.0
+"""Times the logarithm by which a mean exceeds its limit, added to the value: plans that keep the limit come first."""
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What is minimised; exactly one of the three is given.
+
+    Args:
+        time_weight: w of ``T^w C^(1-w)``. deadline_s: least cost with a mean time of at most that.
+        budget_gpu_s: least time with a mean cost of at most that.
+
+    Raises:
+        PlanningError: none or several are given, or one is out of its range.
+    """
+
+    time_weight: float | None = None
+    deadline_s: float | None = None
+    budget_gpu_s: float | None = None
+
+    def __post_init__(self) -> None:
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        if len(given) != 1:
+            raise PlanningError(f"{' and '.join(given) or 'nothing'} is given; give a time weight, a deadline or a budget")
+        ((name, value),) = given.items()
+        if not is_number(value, 0) or (name == "time_weight" and value > 1) or (name != "time_weight" and not value):
+            needed = "a number from 0 to 1" if name == "time_weight" else "a finite number above 0"
+            raise PlanningError(f"{name} is {as_given(value)}; {needed} is needed")
+
+    def values(self, times_s: FloatArray, gpu_s: FloatArray) -> FloatArray:
+        """Return (N, S) logarithms of what is minimised, from (N, S) seconds and GPU-seconds of N plans in S scenarios."""
+        log_time, log_cost = np.log(np.maximum(times_s, 1e-12)), np.log(np.maximum(gpu_s, 1e-12))
+        if self.time_weight is not None:
+            return np.asarray(self.time_weight * log_time + (1 - self.time_weight) * log_cost)
+        if self.deadline_s is not None:
+            return np.asarray(log_cost + _excess(times_s, self.deadline_s))
+        assert self.budget_gpu_s is not None
+        return np.asarray(log_time + _excess(gpu_s, self.budget_gpu_s))
+
+
+def _excess(numbers: FloatArray, limit: float) -> FloatArray:
+    """Return (N, 1) what is added to the values of plans whose means exceed a limit."""
+    return np.asarray(EXCESS * np.maximum(np.log(numbers.mean(axis=1, keepdims=True) / limit), 0.0))

@@ -1,0 +1,127 @@
+"""Whole steps that a plan may choose from: every way to generate with every way to learn, on every scenario of the lengths.
+
+There are thousands of pairs. Each is first timed coarsely, on one scenario whose responses are merged into blocks. Those that
+are cheapest within some time, or cheapest without one of the levers, are then timed on every scenario.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from rlhfless.simulate.whole_steps.generation_plans import GenerationPlan
+from rlhfless.simulate.whole_steps.learner_way import LearnerWay
+from rlhfless.simulate.whole_steps.levers import LEVERS, levers_of
+from rlhfless.simulate.whole_steps.merged_timing import MergedStep
+from rlhfless.simulate.whole_steps.step_costs import StepCosts
+from solver.model.workload import FloatArray
+from solver.stage_fusion.work import PhaseWork
+
+STARTS = (0.0, 0.12, 0.25, 0.4, 0.55, 0.7, 0.85)  # of a learner that streams, as shares of the generation time
+TIME_FACTORS = (1.0, 1.05, 1.1, 1.16, 1.22, 1.3, 1.4, 1.5, 1.7, 2.0, 3.0, 9.0)
+"""Of the least time: the times within which the cheapest pairs are kept."""
+BLOCKS = 48  # items of a coarse timing
+KEPT = 1  # pairs that are kept within each time, with all levers and without each
+
+
+class WholeStepPlan(NamedTuple):
+    """A way to generate and a way to learn, with the levers that they use."""
+
+    generation: GenerationPlan
+    way: LearnerWay
+    levers: frozenset[str]
+
+
+@dataclass(frozen=True, eq=False)
+class WholeStepCandidates:
+    """N plans of a whole step, and (N, S) seconds and GPU-seconds of each on S scenarios."""
+
+    plans: tuple[WholeStepPlan, ...]
+    times_s: FloatArray
+    gpu_s: FloatArray
+
+    def without(self, lever: str) -> WholeStepCandidates:
+        """Return the plans that do not use a lever."""
+        return self.chosen([i for i, plan in enumerate(self.plans) if lever not in plan.levers])
+
+    def within(self, levers: Collection[str]) -> WholeStepCandidates:
+        """Return the plans that use none but these levers."""
+        return self.chosen([i for i, plan in enumerate(self.plans) if plan.levers.issubset(levers)])
+
+    def joined(self, other: WholeStepCandidates) -> WholeStepCandidates:
+        """Return these plans and those of others, on the same scenarios."""
+        return WholeStepCandidates(
+            (*self.plans, *other.plans),
+            np.concatenate([self.times_s, other.times_s]),
+            np.concatenate([self.gpu_s, other.gpu_s]),
+        )
+
+    def chosen(self, numbers: Sequence[int]) -> WholeStepCandidates:
+        """Return these plans."""
+        return WholeStepCandidates(
+            tuple(self.plans[i] for i in numbers), self.times_s[list(numbers)], self.gpu_s[list(numbers)]
+        )
+
+
+def candidates(
+    generations: Sequence[GenerationPlan], works: Sequence[PhaseWork], costs: StepCosts, all_servers: int
+) -> WholeStepCandidates:
+    """Return the pairs that are worth choosing from, timed on every scenario.
+
+    Args:
+        generations: ways to generate, executed on the scenarios. works: preparation and learning at full speed, one per
+            scenario. all_servers: that the cluster has.
+    """
+    pairs, screened = [], []
+    for one in generations:
+        coarse = MergedStep(one.on(0), works[0], BLOCKS)
+        for way in _ways(len(one.plan.actors), all_servers, one.makespan_s, costs):
+            levers = one.levers | levers_of(way, len(one.plan.actors), all_servers, one.makespan_s)
+            pairs.append(WholeStepPlan(one, way, levers))
+            screened.append(coarse.totals(way, costs))
+    kept = [pairs[i] for i in _kept(pairs, np.array(screened))]
+    fine = {
+        id(one): [MergedStep(one.on(scenario), work) for scenario, work in enumerate(works)]
+        for one in {id(pair.generation): pair.generation for pair in kept}.values()
+    }
+    timed = np.array([[step.totals(pair.way, costs) for step in fine[id(pair.generation)]] for pair in kept])
+    return WholeStepCandidates(tuple(kept), timed[:, :, 0], timed[:, :, 1])
+
+
+def plain_way(actors: int, all_servers: int, generation_s: float) -> LearnerWay:
+    """Return learning on all GPUs after generation, which no lever changes."""
+    return LearnerWay(own=all_servers - actors, from_s=generation_s)
+
+
+def _ways(actors: int, all_servers: int, generation_s: float, costs: StepCosts) -> Iterator[LearnerWay]:
+    """Return ways to learn beside a plan of so many actors; learning on all GPUs after generation comes first."""
+    left = all_servers - actors
+    loaded_s = max(0.0, generation_s - costs.charges.load_s)
+    yield plain_way(actors, all_servers, generation_s)
+    for own in range(left + 1):
+        for from_s in [generation_s, loaded_s] if own else [0.0]:
+            yield LearnerWay(own, from_s)
+            yield LearnerWay(own, from_s, overlaps=True)
+        for from_s in [*(share * generation_s for share in STARTS), loaded_s] if own else [0.0]:
+            yield LearnerWay(own, from_s, streams=True, overlaps=True)
+            if own:
+                yield LearnerWay(own, from_s, grows=False, streams=True, overlaps=True)
+
+
+def _kept(pairs: Sequence[WholeStepPlan], totals: FloatArray) -> list[int]:
+    """Return the numbers of the pairs that are cheapest within some time: of all, without each lever, and with none."""
+    times_s, gpu_s = totals.T
+    subsets = [np.arange(len(pairs))] + [
+        np.array([i for i, pair in enumerate(pairs) if lever not in pair.levers], dtype=int) for lever in LEVERS
+    ]
+    subsets.append(np.array([i for i, pair in enumerate(pairs) if not pair.levers], dtype=int))
+    found: dict[int, None] = {}
+    for subset in filter(len, subsets):
+        least_s = float(times_s[subset].min())
+        for factor in TIME_FACTORS:
+            within = subset[times_s[subset] <= least_s * factor]
+            found.update(dict.fromkeys(within[np.argsort(gpu_s[within], kind="stable")[:KEPT]].tolist()))
+    return sorted(found)

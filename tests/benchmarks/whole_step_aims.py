@@ -1,0 +1,47 @@
+"""The aims of whole steps with all levers in the 12 settings of the paper's Figure 10, with what the bound allows.
+
+    python tests/benchmarks/whole_step_aims.py [--seeds N] [--draft-seeds N] [--markdown] [--json FILE] [--tiny]
+
+It computes what ``rlhfless figures figure_10_all`` shows (``rlhfless.paper.figure_10_all``) and prints the aims, one per row:
+what is aimed at, in how many settings it was reached, and in how many the bound on every policy allows it. Plans are made from
+forecasts and executed on true lengths. Lengths of GPQA and LiveCodeBench are assumed; strong drafts are of a character task.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from rlhfless.paper import Sources
+from rlhfless.paper.figure_10_all import FIGURE, Figure10AllSetting, numbers
+from rlhfless.paper.whole_step_summary import aims
+
+HEAD = ("aim", "reached", "what is possible")
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seeds", type=int, default=Figure10AllSetting.seeds)
+    parser.add_argument("--draft-seeds", type=int, default=Figure10AllSetting.draft_seeds)
+    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--tiny", action="store_true", help="one small setting")
+    given = parser.parse_args()
+    setting = replace(Figure10AllSetting(), seeds=given.seeds, draft_seeds=given.draft_seeds)
+    if given.tiny:
+        setting = replace(FIGURE.fast, seeds=1, algorithms=("GRPO",), responses=24, draft_seeds=1)
+    rows = aims(numbers(setting, Sources.default()).table)
+    if given.markdown:
+        lines = [HEAD, ("---",) * len(HEAD), *rows]
+        print("\n".join("| " + " | ".join(line) + " |" for line in lines))
+    else:
+        print("\n".join(f"{what}: {found}{f' ({possible})' if possible else ''}" for what, found, possible in rows))
+    if given.json:
+        given.json.write_text(json.dumps([dict(zip(HEAD, row, strict=True)) for row in rows], indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Figure 10 as whole steps: rows, sums against the comparators, printed lines and the picture, on one small setting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from rlhfless.cli import main
+from rlhfless.paper import OTHER_FIGURES, Numbers, Sources, chosen, figure_10_all
+from rlhfless.paper.whole_step_summary import against_naive, aims, at_most, bounds, fair, half_width, levers, stages
+
+FIGURE = OTHER_FIGURES["10_all"]
+SMALL = replace(figure_10_all.FAST, algorithms=("GRPO",), responses=24)
+
+
+@pytest.fixture(scope="module")
+def found() -> Numbers:
+    return figure_10_all.numbers(SMALL, Sources(None))
+
+
+@pytest.mark.full
+def test_no_executed_plan_is_below_the_bound(found: Numbers) -> None:
+    steps = found.table[found.table["part"] == "system"]
+    together = steps[steps["system"] == "together"]
+    assert (together["bound_gpu_s"] <= together["gpu_s"] * (1 + 1e-9)).all()
+    assert set(together["drafts"]) == {"without", "weak", "strong"}
+    assert {"naive", "elastic", "rlhfless", "rlhfuse", "real", "rlhfspec", "together"} == set(steps["system"])
+    means = against_naive(found.table).set_index(["system", "drafts", "aim"])
+    assert means.loc[("naive", "without", ""), ["speedup", "cost_saved"]].tolist() == [1.0, 0.0]
+    assert (bounds(found.table)["most_speedup"] >= 1).all()
+    assert len(fair(found.table)) == 3
+    assert (levers(found.table)["expected"] >= 0).all()
+    assert (stages(found.table) > 0).all()
+
+
+@pytest.mark.full
+def test_the_command_prints_the_settings_and_writes_the_figure(
+    found: Numbers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(OTHER_FIGURES, "10_all", replace(FIGURE, fast=SMALL, numbers=lambda *_: found))
+    result = CliRunner().invoke(main, ["figures", "figure_10_all", "--fast", "--no-png", "-o", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    assert "GRPO 7B GSM8K (lengths modelled)" in result.output
+    assert result.output.count("    together, ") == 3
+    assert result.output.count("aim: ") == len(aims(found.table))
+    page = (tmp_path / "out" / "figure_10_all.html").read_text(encoding="utf-8")
+    assert "character task" in page
+    assert len(pd.read_csv(tmp_path / "out" / "figure_10_all.csv")) == len(found.table)
+
+
+def test_between_executed_plans_the_hull_counts_and_one_seed_has_no_interval() -> None:
+    points = np.array([[0.8, 1.2], [1.2, 0.8], [1.1, 1.1]])
+    assert at_most(points, 1.0) == pytest.approx(1.0)
+    assert at_most(points, 2.0) == 0.8
+    assert np.isnan(at_most(points, 0.5))
+    assert np.isnan(half_width(pd.Series([1.0])))
+    assert half_width(pd.Series([1.0, 2.0, 3.0])) == pytest.approx(4.303 / np.sqrt(3))
+
+
+def test_a_figure_is_named_by_its_file_too_and_seeds_are_checked() -> None:
+    assert [figure.name for figure in chosen(["figure_10_all", "figure_02b"])] == ["2b", "10_all"]
+    few = CliRunner().invoke(main, ["figures", "10_all", "--seeds", "0", "--no-png"])
+    assert (few.exit_code, few.stderr) == (2, "rlhfless: seeds is 0; a whole number of 1 or more is needed\n")
+    without = CliRunner().invoke(main, ["figures", "4b", "--seeds", "2", "--no-png"])
+    assert without.exit_code == 2
+    assert "figure '4b' has no seeds" in without.stderr

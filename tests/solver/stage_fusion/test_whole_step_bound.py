@@ -1,0 +1,82 @@
+"""The bound on whole steps with all levers, the charges of a learner, and the end of learning on every server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from error_messages import refused
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from whole_step_runs import whole_step_run
+
+import solver
+from solver import LearnerCharges, PhaseWork, PlanningError, follow, phase_bound_s
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+@given(seeds)
+@settings(deadline=None, max_examples=10)
+def test_no_executed_step_is_below_the_bound_and_planned_steps_are_executed(seed: int) -> None:
+    run = whole_step_run(seed)
+    assert run.ratio <= 1 + 1e-9
+    assert run.recorded == pytest.approx(run.totals, rel=1e-9)
+
+
+@pytest.mark.nightly
+def test_no_executed_step_is_below_the_bound_in_2000_runs() -> None:
+    ratios = [whole_step_run(seed).ratio for seed in range(100, 2100)]
+    assert max(ratios) <= 1 + 1e-9
+    assert max(ratios) > 0.99, "the bound is met nearly"
+
+
+def test_the_bound_falls_with_time_and_is_infinite_below_the_shortest_step() -> None:
+    bound = whole_step_run(7).bound
+    shortest_s = bound.shortest_s()
+    costs = [bound.gpu_seconds(shortest_s * factor) for factor in (1.001, 1.1, 1.5, 3.0)]
+    assert costs == sorted(costs, reverse=True)
+    assert np.isfinite(costs).all()
+    assert np.isinf(bound.gpu_seconds(shortest_s * 0.99))
+    assert bound.with_servers(shortest_s * 3.0)[1] >= 1
+
+
+@given(seeds, st.floats(0, 3))
+@settings(deadline=None, max_examples=30)
+def test_every_server_of_learning_ends_with_the_reduction(seed: int, finish_s: float) -> None:
+    rng = np.random.default_rng(seed)
+    count, actors, learner = int(rng.integers(1, 8)), int(rng.integers(1, 4)), int(rng.integers(0, 3))
+    work = PhaseWork(
+        rng.uniform(0, 2, count), rng.uniform(0.1, 2, count), np.zeros(count), "response", learner,
+        learner_grows=bool(learner and rng.random() < 0.5), place="learner" if learner else "freed", finish_s=finish_s,
+    )  # fmt: skip
+    completion = rng.uniform(0, 9, count)
+    free = np.full(actors, completion.max())
+    ended, without = follow(completion, free, work), follow(completion, free, replace(work, finish_s=0.0))
+    assert phase_bound_s(completion, free, work) <= ended.step_s + 1e-9
+    assert ended.step_s == pytest.approx(without.step_s + finish_s)
+    servers = learner + (actors if work.learner_grows or not learner else 0)
+    assert sum(row.kind == "finish" for row in ended.rows) == (servers if finish_s else 0)
+
+
+def test_charges_grow_with_the_servers_and_bad_ones_are_refused() -> None:
+    charges = LearnerCharges(2, 0.1, gradient_s=0.4)
+    assert [charges.slower(servers) for servers in (1, 2, 4)] == pytest.approx([1.0, 1.0, 1 / 0.9])
+    assert [charges.finish_s(servers) for servers in (1, 2, 4)] == pytest.approx([0.0, 0.4, 0.6])
+    with refused(PlanningError, "full_speed_servers is 0"):
+        LearnerCharges(0)
+    with refused(PlanningError, "loss_per_doubling", "1.0"):
+        LearnerCharges(1, 1.0)
+    with refused(PlanningError, "load_s is nan"):
+        LearnerCharges(1, load_s=float("nan"))
+
+
+def test_a_bound_of_another_step_is_refused() -> None:
+    bound, work = whole_step_run(7).bound, PhaseWork([1.0], [1.0], [0], "group")
+    with refused(PlanningError, "generation is"):
+        solver.whole_step_bound(work, work, LearnerCharges())  # type: ignore[arg-type]
+    with refused(PlanningError, "1 responses"):
+        solver.whole_step_bound(bound.generation, work, LearnerCharges())
+    with refused(PlanningError, "charges is"):
+        solver.whole_step_bound(bound.generation, work, 0.1)  # type: ignore[arg-type]

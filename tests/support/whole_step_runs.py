@@ -1,0 +1,121 @@
+"""Random whole steps, executed by random policies with any levers, and the bound on each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rlhfless.engine.simulated.accepted_runs import DrawnRuns
+from rlhfless.engine.simulated.drafted import DraftedEngineFactory
+from rlhfless.engine.simulated.engine import SimulatedEngine
+from rlhfless.executor import EngineFactory
+from rlhfless.scheduling.baselines import Random, Static
+from rlhfless.scheduling.fold import Fold
+from rlhfless.scheduling.fold_draining import DrainingFold
+from rlhfless.scheduling.policy import PlanningOptions
+from rlhfless.scheduling.rlhfuse import GlobalCut
+from rlhfless.scheduling.round_robin import Spread
+from rlhfless.simulate import SimulationConfig, StepCosts
+from rlhfless.simulate.whole_steps.generated import executed, executed_record, requests_of
+from rlhfless.simulate.whole_steps.learner_way import LearnerWay
+from solver import (
+    Acceptance,
+    Cluster,
+    Drafting,
+    LatencyModel,
+    Objective,
+    Plan,
+    PlanningProblem,
+    Workload,
+    clairvoyant_bound,
+    replayed_clairvoyant_bound,
+)
+from solver.stage_fusion.learner_charges import LearnerCharges
+from solver.stage_fusion.whole_step_bound import WholeStepBound, whole_step_bound
+
+DRAFTS = 4
+
+
+@dataclass(frozen=True)
+class WholeStepRun:
+    """An executed step: seconds and GPU-seconds by its totals and by the executor's record, and the bound."""
+
+    totals: tuple[float, float]
+    recorded: tuple[float, float]
+    bound: WholeStepBound
+
+    @property
+    def ratio(self) -> float:
+        """Return the bound over the executed GPU-seconds; above 1 is a violation, infinite if the time is below the bound."""
+        return self.bound.gpu_seconds(self.totals[0] * (1 + 1e-9)) / self.totals[1]
+
+
+def whole_step_run(seed: int) -> WholeStepRun:
+    """Return a random step of 2 to 60 responses on 1 to 5 actors, as some policy executes it."""
+    rng = np.random.default_rng(seed)
+    problem = _problem(rng)
+    cluster, latency = problem.one_kind
+    setting = SimulationConfig(cluster, latency, problem.objective)
+    per_token_s = float(rng.choice([1e-5, 2e-4, 2e-3]))
+    charges = LearnerCharges(
+        int(rng.integers(1, 4)), float(rng.choice([0.0, 0.1, 0.3])), float(rng.choice([0.0, 0.3])), float(rng.choice([0, 0.2]))
+    )
+    costs = StepCosts(per_token_s, float(rng.choice([0.5, 3.0])) * per_token_s, str(rng.choice(["group", "response"])), charges)
+    work = costs.work(problem.workload, cluster.gpus_per_actor)
+    plan = _plan(problem, rng)
+    engines: EngineFactory = SimulatedEngine
+    generation = clairvoyant_bound(problem, work=int(rng.choice([0, 20_000])))
+    if rng.random() < 0.3:
+        runs = DrawnRuns(Acceptance(np.sort(rng.uniform(0, 0.9, DRAFTS))[::-1]), int(rng.integers(1000)), 0.35)
+        plan = replace(plan, drafting=Drafting(max_draft_tokens=DRAFTS, length=[2, "adaptive"][int(rng.integers(2))]))
+        engines = DraftedEngineFactory(plan.drafting, runs, None)
+        accepted = [runs.of(i, tokens).accepted for i, tokens in enumerate(problem.workload.response_tokens.tolist())]
+        generation = replayed_clairvoyant_bound(problem, accepted, DRAFTS, work=0)
+    requests = requests_of(problem.workload)
+    generated = executed(plan, requests, setting, engines=engines)
+    way = _way(generated.makespan_s, len(plan.actors), cluster.max_actors, rng)
+    items = way.items(work, costs, len(plan.actors), cluster)
+    record = executed_record(plan, requests, setting, latency, engines, items)
+    gpu_s = sum(len(row["gpu_ids"]) * (row["end_s"] - row["start_s"]) for row in record.allocations)
+    bound = whole_step_bound(generation, work, charges)
+    return WholeStepRun(way.totals(generated, work, costs), (record.end_s, gpu_s), bound)
+
+
+def _problem(rng: np.random.Generator) -> PlanningProblem:
+    samples, prompts, gpus = int(rng.integers(1, 4)), int(rng.integers(2, 21)), int(rng.integers(1, 3))
+    owner = np.repeat(np.arange(prompts), samples)
+    lengths = np.clip(rng.lognormal(float(rng.uniform(2.5, 5)), float(rng.uniform(0.1, 1)), len(owner)), 1, 2000).astype(int)
+    latency = LatencyModel(
+        "mine", gpus, base_s=5e-3, per_response_s=float(rng.choice([0, 1e-4, 1e-3])),
+        per_kv_token_s=float(rng.choice([0, 1e-6])),
+        prefill_per_token_s=float(rng.choice([0, 1e-4])), start_s=float(rng.choice([0, 0.3])), sync_s=0.05,
+        max_batch=int(rng.choice([4, 64])), kv_capacity_tokens=64 * 2100,
+    )  # fmt: skip
+    workload = Workload(rng.integers(1, 200, prompts), owner, lengths, max_response_tokens=2000)
+    cluster = Cluster(1, int(rng.integers(1, 6)) * gpus, gpus)
+    return PlanningProblem(workload, cluster, latency, Objective(float(rng.choice([0.2, 0.7, 1.0]))))
+
+
+def _plan(problem: PlanningProblem, rng: np.random.Generator) -> Plan:
+    """Return the plan of a random policy, which may have a rule and may share prefill."""
+    options, prompts = PlanningOptions(seed=int(rng.integers(1000))), len(problem.workload.prompt_tokens)
+    actors = int(rng.integers(1, min(problem.one_kind[0].max_actors, prompts) + 1))
+    kind = int(rng.integers(5))
+    if kind == 0:
+        return Static(actors, hold="done").plan(problem, options)
+    if kind == 1:
+        return Random().plan(replace(problem, share_prefill=bool(rng.random() < 0.5)), options)
+    spread = Spread(actors=actors)
+    if kind == 2:
+        return Fold(spread, rule=DrainingFold).plan(problem, options)
+    plan, total = spread.plan(problem, options), len(problem.workload)
+    return plan if kind == 3 or actors < 2 else replace(plan, rule=GlobalCut(max(1, total // 3), total, keep=1))
+
+
+def _way(makespan_s: float, actors: int, most: int, rng: np.random.Generator) -> LearnerWay:
+    """Return a random way to learn on at most all servers."""
+    own = int(rng.integers(0, most - actors + 1))
+    streams = bool(rng.random() < 0.5)
+    from_s = float(rng.choice([0.0, rng.uniform(0, 1.2)])) * makespan_s if own else 0.0
+    return LearnerWay(own, from_s, bool(rng.random() < 0.5), streams, streams or bool(rng.random() < 0.5))
