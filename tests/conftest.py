@@ -1,7 +1,8 @@
 """Settings of all tests, and the notebooks' one run.
 
-Knows hypothesis and signals. Every run tries the same examples, so that a change is judged by what it changes;
-``make test-search`` tries examples that nobody has seen, and an example that fails there goes into its test with ``@example``.
+Knows hypothesis, signals and the garbage collector. Every run tries the same examples, so that a change is judged by what it
+changes; ``make test-search`` tries examples that nobody has seen, and an example that fails there goes into its test with
+``@example``.
 
 Two processes run the tests; ``side_by_side`` says which runs what. A test is of one of three tiers, each with a target in the
 Makefile: no mark, ``full``, ``nightly``.
@@ -9,6 +10,7 @@ Makefile: no mark, ``full``, ``nightly``.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Callable
@@ -24,6 +26,8 @@ from tiers import check_tier
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: two processes share two cores
+
+gc.disable()  # until all tests are imported: what is imported stays
 
 settings.register_profile("same", derandomize=True, deadline=None, max_examples=25)
 settings.register_profile("search", deadline=None, print_blob=True)
@@ -56,3 +60,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     in_order(items)
     for item in items:
         check_tier(item)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the objects of all imported modules out of garbage collections, which take a second each with them."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
