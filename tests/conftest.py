@@ -67,3 +67,8 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Give the objects back, as some libraries report at the end what is left of theirs."""
+    gc.unfreeze()
