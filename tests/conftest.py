@@ -4,7 +4,7 @@ Knows hypothesis, signals and the garbage collector. Every run tries the same ex
 changes; ``make test-search`` tries examples that nobody has seen, and an example that fails there goes into its test with
 ``@example``.
 
-Two processes run the tests; ``side_by_side`` says which runs what. A test is of one of three tiers, each with a target in the
+Several processes run the tests; ``side_by_side`` says which runs what. A test is of one of three tiers, each with a target in the
 Makefile: no mark, ``full``, ``nightly``.
 """
 
@@ -25,7 +25,7 @@ from skip_summary import pytest_sessionfinish  # noqa: F401 (a hook)
 from tiers import check_tier
 
 if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: two processes share two cores
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: the processes share the cores
 
 gc.disable()  # until all tests are imported: what is imported stays
 
