@@ -4,8 +4,8 @@ Knows hypothesis, signals and the garbage collector. Every run tries the same ex
 changes; ``make test-search`` tries examples that nobody has seen, and an example that fails there goes into its test with
 ``@example``.
 
-Several processes run the tests; ``side_by_side`` says which runs what. A test is of one of three tiers, each with a target in the
-Makefile: no mark, ``full``, ``nightly``.
+Several processes run the tests; ``side_by_side`` says which runs what. A test is of one of three tiers, each with a target in
+the Makefile: no mark, ``full``, ``nightly``.
 """
 
 from __future__ import annotations
