@@ -19,7 +19,7 @@ import pandas as pd
 from rlhfless.analysis.draft_configuration import OWN, DraftConfiguration, configuration_of
 from rlhfless.analysis.draft_groups import SOURCES, DraftSource, Encode, draft_groups
 from rlhfless.analysis.draft_study import last_prompts
-from rlhfless.engine.simulated.accepted_runs import DraftedRuns
+from rlhfless.engine.simulated.accepted_runs import SPREAD, DraftedRuns, DrawnRuns
 from rlhfless.simulate import LoggedStep, SimulationConfig
 from solver.model.acceptance import Acceptance
 from solver.model.plan import ActorPlan, Plan
@@ -31,6 +31,7 @@ MEASURED_TOKENS = 20_000  # of the last step, about
 LENGTHS = (1, 2, 4, 8)  # drafted tokens that are compared
 DRAWS = 4  # of measured responses for the responses of a step
 PERCENTILES = (5, 95)  # of the savings, over steps and draws
+ASSUMED_RESPONSES, ASSUMED_TOKENS = 48, 400  # that are drawn where no text says what is accepted
 LEAST_SAVED = 0.01  # of the time; less is not recommended
 NEIGHBOURS = 1.0  # places of a measured response, in order of length, by which a drawn one may be off
 
@@ -107,6 +108,30 @@ def draft_savings(
     return tuple(sorted(found, key=lambda one: -one.mean))
 
 
+class AssumedSavings(NamedTuple):
+    """Share of the generation time that drafts of ``draft_tokens`` tokens save, if they are accepted as assumed."""
+
+    draft_tokens: int
+    mean: float
+
+
+def assumed_savings(
+    acceptance: Acceptance, steps: Sequence[LoggedStep], assigned: pd.DataFrame, setting: SimulationConfig
+) -> AssumedSavings:
+    """Return what drafts would save of generation if responses accepted them like this; the best of ``LENGTHS``.
+
+    Args:
+        acceptance: of the typical response; responses differ as in ``simulate.drafts.DrawnDrafts``.
+        steps, assigned, setting: see ``draft_savings``.
+    """
+    drawn = DrawnRuns(acceptance, spread=SPREAD)
+    runs = [drawn.of(response, ASSUMED_TOKENS) for response in range(ASSUMED_RESPONSES)]
+    plans = [(assigned_plan(step, assigned, setting), step.truth) for step in steps]
+    saved = {n: float(_saved(plans, _Passes.of(runs, n), n, setting, draws=1).mean()) for n in LENGTHS}
+    best = max(LENGTHS, key=saved.__getitem__)
+    return AssumedSavings(best, saved[best])
+
+
 def already_drafts(rollouts: pd.DataFrame) -> bool:
     """Return whether the log's responses were decoded with drafts."""
     return "drafted_tokens" in rollouts and bool((rollouts["drafted_tokens"].fillna(0) > 0).any())
@@ -179,14 +204,16 @@ def assigned_plan(step: LoggedStep, assigned: pd.DataFrame, setting: SimulationC
     return Plan(tuple(actors), "as logged", 0.0, 0.0, 0.0)
 
 
-def _saved(plans: Sequence[tuple[Plan, Workload]], measured: _Passes, most: int, setting: SimulationConfig) -> FloatArray:
+def _saved(
+    plans: Sequence[tuple[Plan, Workload]], measured: _Passes, most: int, setting: SimulationConfig, draws: int = DRAWS
+) -> FloatArray:
     """Return (steps * draws,) shares of the generation time that drafts of up to ``most`` tokens save."""
     latency = replace(setting.latency, start_s=0.0, sync_s=0.0)
     shares = []
     for number, (plan, truth) in enumerate(plans):
         problem = replace(setting, latency=latency).problem(truth)
         alone_s = evaluate(plan, problem, table=True).makespan_s
-        for draw in range(DRAWS):
+        for draw in range(draws):
             drafted = _with_passes(truth, measured, most, np.random.default_rng((number, draw)))
             with_drafts_s = evaluate(plan, replace(problem, workload=drafted), table=True).makespan_s
             with_drafts_s += DRAFT_CALL_S * float(drafted.iterations.max())

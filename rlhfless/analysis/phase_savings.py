@@ -99,7 +99,7 @@ class _LoggedStep:
         completion = rows["end_s"].to_numpy(dtype=float) - float(rows["start_s"].min())
         last = pd.Series(completion).groupby(rows["actor"].to_numpy()).max().to_numpy(dtype=float)
         free = np.concatenate([last, np.zeros(replicas - len(last))]) if replicas else np.zeros(1)
-        tokens = (rows["prompt_tokens"] + rows["response_tokens"]).to_numpy(dtype=float)
+        tokens = (rows["prompt_tokens"].fillna(0) + rows["response_tokens"]).to_numpy(dtype=float)  # logs may lack prompts
         share = len(free) * tokens / tokens.sum()
         group = np.unique(rows["prompt_id"].astype(str), return_inverse=True)[1]
         return cls(completion, free, phases.prepare_s * share, phases.learn_s * share, group)

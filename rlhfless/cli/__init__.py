@@ -3,10 +3,24 @@
 Importing the commands adds them to ``main``.
 """
 
-from rlhfless.cli import drafts, export, figures, import_log, pipeline, plan, profile, report, simulate, step, tools, train
+from rlhfless.cli import (
+    drafts,
+    export,
+    figures,
+    import_log,
+    pipeline,
+    plan,
+    profile,
+    report,
+    simulate,
+    step,
+    tools,
+    train,
+    what_if,
+)
 from rlhfless.cli.group import main
 
 __all__ = [
     "drafts", "export", "figures", "import_log", "main", "pipeline", "plan", "profile", "report", "simulate", "step", "tools",
-    "train",
+    "train", "what_if",
 ]  # fmt: skip

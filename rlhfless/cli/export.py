@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option(
     "--perfetto", type=click.Path(path_type=Path), metavar="FILE",
-    help="Write the timeline of the trace PATH to FILE (.json or .json.gz) for ui.perfetto.dev or chrome://tracing.",
+    help="Write the timeline of the trace or log PATH to FILE (.json or .json.gz) for ui.perfetto.dev or chrome://tracing.",
+)  # fmt: skip
+@click.option(
+    "--max-requests", type=click.IntRange(1), metavar="N",
+    help="Draw only the first N requests in the timeline; the counters cover all of them.  [default: 500,000]",
 )  # fmt: skip
 @click.option(
     "--verl-router", type=click.Path(path_type=Path), metavar="FOLDER",
@@ -32,27 +36,30 @@ if TYPE_CHECKING:
 def export(
     path: Path,
     perfetto: Path | None,
+    max_requests: int | None,
     verl_router: Path | None,
     log: LogOptions,
     hardware: Hardware,
     max_response_tokens: int | None,
 ) -> None:
-    """Write the trace or log PATH for another tool: its timeline for Perfetto, or a router for verl."""
+    """Write the trace or log PATH for another tool: its timeline for Perfetto, or a router for verl.
+
+    A timeline has a slice per response with start_s and end_s, its arrows are moves between actors.
+    """
     if (perfetto is None) == (verl_router is None):
         raise InputError("one output is needed; give either --perfetto FILE or --verl-router FOLDER")
     if perfetto is not None:
-        if log.with_default_limits != LogOptions() or any(
-            value is not None for value in (*vars(hardware).values(), max_response_tokens)
-        ):
+        if any(value is not None for value in (*vars(hardware).values(), max_response_tokens)):
             raise InputError(
-                "--perfetto writes a trace as it is; leave out the options of logs and GPUs and --max-response-tokens, "
-                "which are for --verl-router"
+                "--perfetto draws what was logged; leave out the options of GPUs and --max-response-tokens, which are for "
+                "--verl-router"
             )
-        from rlhfless.trace import read_trace
-        from rlhfless.trace.perfetto import write_perfetto
+        from rlhfless.trace.perfetto import MAX_REQUESTS, write_perfetto
 
-        click.echo(f"wrote {write_perfetto(read_trace(path, log.limits), perfetto)}")
+        click.echo(str(write_perfetto(log.open(path).trace, perfetto, max_requests or MAX_REQUESTS)))
         return
+    if max_requests is not None:
+        raise InputError("--max-requests is of timelines; leave it out, or give --perfetto FILE instead of --verl-router")
     assert verl_router is not None
     missing = [name for name, value in (("--gpus", hardware.gpus), ("--profile", hardware.profile)) if value is None]
     if log.tokenizer is None:

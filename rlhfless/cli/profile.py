@@ -140,6 +140,7 @@ def _scaled(log: Path, options: LogOptions, base: str, actors: int | None, out: 
     """Write the base profile scaled to the log's times, and return a summary of the fit."""
     from rlhfless.latency import load_profile, read_profile, save_profile
     from rlhfless.latency.calibrate_from_log import calibrate, calibrated_profile, times_of
+    from rlhfless.latency.held_out_errors import errors_in_words
 
     rollouts, scalars = _logged(log, options)
     calibration = calibrate(times_of(rollouts, scalars, load_profile(base), actors or 1, str(log)))
@@ -150,11 +151,7 @@ def _scaled(log: Path, options: LogOptions, base: str, actors: int | None, out: 
         command=f"rlhfless profile --from-log {log} --base {base}{options_text} -o {out}",
         date=datetime.date.today().isoformat(),
     )  # fmt: skip
-    stated = scaled["calibration"]
-    ours, constant = (
-        f"median {errors['median_relative_error']:.1%}, 90th percentile {errors['p90_relative_error']:.1%}"
-        for errors in (stated, stated["constant"])
-    )
+    ours, constant = (errors_in_words(e) for e in (calibration.checked.errors, calibration.checked.constant_errors))
     lines = [
         f"{len(calibration.checked.errors):,} times of {calibration.what} of {counted(calibration.steps, 'step')}",
         f"fitted: {calibration.what_was_fitted}",

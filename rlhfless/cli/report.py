@@ -127,7 +127,12 @@ def report(
             "them out"
         )
     run = load(
-        opened, hardware=hardware, assumptions=_assumptions(**stated), options=options, time_weight=time_weight, verbose=False
+        opened,
+        hardware=hardware,
+        assumptions=stated_assumptions(**stated),
+        options=options,
+        time_weight=time_weight,
+        verbose=False,
     )
     setting = replace(run.setting, drafts=DraftOptions(drafts).accepted(log, path, opened.trace.rollouts, run.setting.seed))
     if out.suffix == ".ipynb":
@@ -141,7 +146,7 @@ def report(
     click.echo(f"wrote {out.resolve()}")
 
 
-def _assumptions(
+def stated_assumptions(
     prices: tuple[str, ...],
     dispatch: str | None,
     learner_gpus: int | None,
@@ -149,6 +154,11 @@ def _assumptions(
     learn_s: float | None,
     calibrate: bool,
 ) -> Assumptions:
+    """Return what the user states about a logged run.
+
+    Raises:
+        InputError: seconds are below 0, or a price is not of the form NAME=USD.
+    """
     from rlhfless.report.study import Assumptions
 
     for name, seconds in (("--prepare-s", prepare_s), ("--learn-s", learn_s)):

@@ -61,6 +61,7 @@ from rlhfless.plots.value_of_information import (
     value_of_information_info,
 )
 from rlhfless.plots.waterfall import WaterfallInfo, plot_waterfall, waterfall_info
+from rlhfless.plots.what_ifs import WhatIfsInfo, plot_what_ifs, what_ifs_info
 
 __all__ = [
     "AcceptanceInfo",
@@ -98,6 +99,7 @@ __all__ = [
     "TwoStepGainInfo",
     "ValueOfInformationInfo",
     "WaterfallInfo",
+    "WhatIfsInfo",
     "acceptance_info",
     "account_info",
     "before_after_info",
@@ -154,6 +156,7 @@ __all__ = [
     "plot_two_step_gain",
     "plot_value_of_information",
     "plot_waterfall",
+    "plot_what_ifs",
     "prefill_info",
     "responses_info",
     "save",
@@ -173,6 +176,7 @@ __all__ = [
     "use_renderer",
     "value_of_information_info",
     "waterfall_info",
+    "what_ifs_info",
     "why_no_pictures",
     "write_notebook_page",
 ]

@@ -38,6 +38,7 @@ def place_labels(
     width_px: float,
     height_px: float,
     marks_px: Sequence[tuple[float, float]] = (),
+    stretches: Sequence[float] = (1.0,),
 ) -> tuple[PointLabel, ...]:
     """Return a place for every name.
 
@@ -45,19 +46,38 @@ def place_labels(
         x_px, y_px: (N,) positions, to the right and down. names: (N,) texts without markup.
         width_px, height_px: of the plot; names stay within it where they fit.
         marks_px: further points (x, y) that no name shall cover.
+        stretches: how many times as wide the plot may be drawn, the narrowest first; a place suits all of them.
     """
     at = np.column_stack([np.asarray(x_px, dtype=float), np.asarray(y_px, dtype=float)])
-    taken = [(x - MARK_PX, y - MARK_PX, x + MARK_PX, y + MARK_PX) for x, y in (*at, *marks_px)]
+    plots = [_Plot(stretch, width_px * stretch, height_px, (*at, *marks_px)) for stretch in stretches]
     labels = []
     for group in _together(at):
         text = " = ".join(names[i] for i in group)
         wide = 0.5 * LETTER_PX * len(text) + 2
         x, y = at[group[0]]
-        best = min(_places(wide), key=lambda d: _cost(x + d[0], y + d[1], wide, taken, width_px, height_px) + d[2])
+        best = min(_places(wide), key=lambda d: sum(plot.cost(x, y, d, wide) for plot in plots) + d[2])
         labels.append(PointLabel(group, text, best[0], best[1]))
-        middle_x, middle_y = x + best[0], y + best[1]
-        taken.append((middle_x - wide, middle_y - 0.5 * LINE_PX, middle_x + wide, middle_y + 0.5 * LINE_PX))
+        for plot in plots:
+            plot.take(x, y, best, wide)
     return tuple(labels)
+
+
+class _Plot:
+    """What is taken of a plot of one width, ``stretch`` times the narrowest."""
+
+    def __init__(self, stretch: float, width_px: float, height_px: float, points: Sequence[Sequence[float]]) -> None:
+        self._stretch, self._width_px, self._height_px = stretch, width_px, height_px
+        self._taken = [(stretch * x - MARK_PX, y - MARK_PX, stretch * x + MARK_PX, y + MARK_PX) for x, y in points]
+
+    def cost(self, x: float, y: float, place: tuple[float, float, float], half_width: float) -> float:
+        """Return the overlap of a text beside a point of the narrowest plot."""
+        middle = self._stretch * x + place[0], y + place[1]
+        return _cost(*middle, half_width, self._taken, self._width_px, self._height_px)
+
+    def take(self, x: float, y: float, place: tuple[float, float, float], half_width: float) -> None:
+        """Note that a text is there."""
+        middle_x, middle_y = self._stretch * x + place[0], y + place[1]
+        self._taken.append((middle_x - half_width, middle_y - 0.5 * LINE_PX, middle_x + half_width, middle_y + 0.5 * LINE_PX))
 
 
 def _together(at: NDArray[np.float64]) -> Iterator[tuple[int, ...]]:

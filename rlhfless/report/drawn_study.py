@@ -32,8 +32,8 @@ def study_drawn(logs: Sequence[OpenedLog], setting: SimulationConfig, stated: As
     return first._replace(
         findings=replace(
             findings,
-            reserved=_widened([findings.reserved, *(other.reserved for other in others)]),
-            given_back=_widened([findings.given_back, *(other.given_back for other in others)]),
+            reserved=widened([findings.reserved, *(other.reserved for other in others)]),
+            given_back=widened([findings.given_back, *(other.given_back for other in others)]),
             shuffled=(*findings.shuffled, *accounts),
             drawn=logs[0].trace.meta[DRAWN],
         )
@@ -46,8 +46,8 @@ def _further(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, max
     return against_schedules(schedules, setting, setup, phases)
 
 
-def _widened(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """One row per policy: the lowest low, the highest high and most, and the mean of means."""
+def widened(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return one row per policy: the lowest low, the highest high and most, and the mean of means."""
     rows = pd.concat(tables)
     how = {name: "min" if name.endswith(" low") else "mean" if name.endswith(" mean") else "max" for name in rows.columns[1:]}
     return rows.groupby("policy", sort=False).agg(how).reset_index()

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from rlhfless.analysis import Calibration
+from rlhfless.latency.held_out_errors import errors_in_words
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import counted, number
 from rlhfless.trace.metrics.cross_check import CrossCheck
@@ -63,10 +62,7 @@ def calibrated_by(calibrated: Calibration, what: str) -> str:
     if calibrated.steps == 1 or checked is None:
         return f"by {factor}, the ratio of {what}, from one step. The error on other steps is unknown."
     spread = f"(10th to 90th percentile over steps: {number(calibrated.low)} to {number(calibrated.high)})"
-    ours, constant = (
-        f"median {np.median(errors):.1%}, 90th percentile {np.quantile(errors, 0.9):.1%}"
-        for errors in (checked.errors, checked.constant_errors)
-    )
+    ours, constant = (errors_in_words(errors) for errors in (checked.errors, checked.constant_errors))
     steps = counted(calibrated.steps, "step")
     how = (
         f"by {factor}, so that the mean of {steps} equals the measured mean {spread}. The mean is used because a constant time "
@@ -74,7 +70,10 @@ def calibrated_by(calibrated: Calibration, what: str) -> str:
         if calibrated.by_constant
         else f"by {factor}, the median over {steps} of the ratio of {what} {spread}"
     )
-    return f"{how}. Relative error on held-out steps ({checked.how}): {ours}; with a constant time per step: {constant}."
+    return (
+        f"{how}. Relative error on held-out steps ({checked.how}): {ours}; with a constant time per step: {constant}. Later "
+        "steps may run at another speed: allow for the largest error there."
+    )
 
 
 def _sentence(check: CrossCheck) -> str:

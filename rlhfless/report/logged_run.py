@@ -20,6 +20,7 @@ from rlhfless.report.log_checks import checks_table, contradicted
 from rlhfless.report.overlaps import overlaps_section
 from rlhfless.report.savings import savings_in_short, savings_tables
 from rlhfless.report.study import LoggedRunFindings
+from rlhfless.report.what_ifs import what_ifs_section
 
 
 def in_short(findings: LoggedRunFindings) -> Iterator[str]:
@@ -133,6 +134,8 @@ def run_sections(page: Page, findings: LoggedRunFindings, prices: Mapping[str, f
     overlaps_section(page, findings.overlaps, findings.setup)
     _what_if(page, findings, prices)
     _advice(page, findings)
+    if findings.ways is not None:
+        what_ifs_section(page, findings.ways, findings.setup)
 
 
 def _basis(findings: LoggedRunFindings) -> Iterator[tuple[str, str]]:

@@ -40,6 +40,8 @@ from rlhfless.analysis.draft_savings import DraftSavings, draft_savings
 from rlhfless.analysis.log_texts import text_encoder
 from rlhfless.analysis.phase_savings import PhaseSavings, phase_savings
 from rlhfless.analysis.verl_router import RouterEffect, router_effect
+from rlhfless.analysis.what_ifs.compare import MOST_RESPONSES, WaysCompared, compare_ways
+from rlhfless.analysis.what_ifs.outcome import RunToChange
 from rlhfless.latency import scaled
 from rlhfless.report.schedules import Schedules, simulate_schedules
 from rlhfless.simulate import LoggedStep, SimulationConfig, simulate_steps
@@ -130,6 +132,7 @@ class LoggedRunFindings(Savings):
         drafts: vLLM's speculative methods that would have saved time, the best first; none for logs without texts.
         overlaps: preparation, and learning with it, while other responses are decoded; none for logs without their times.
         drawn: how lengths were drawn from the scalars of a log without responses, in sentences; empty for other logs.
+        ways: other ways to generate and to learn, on the last steps.
         planned: a plan of every step (``analysis.plan_every_step``).
         advice: actor sizes. what_if: one changed thing per row.
         calibrated: how the profile was scaled. checks: what the log measured against counted or simulated values.
@@ -148,6 +151,7 @@ class LoggedRunFindings(Savings):
     drafts: tuple[DraftSavings, ...] = ()
     overlaps: tuple[PhaseSavings, ...] = ()
     drawn: str = ""
+    ways: WaysCompared | None = None
 
     @property
     def idle_shares(self) -> tuple[float, float]:
@@ -237,6 +241,8 @@ def study_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, ma
     each = max(1, len(rollouts) // len(log.trace.steps))
     traces = schedules.simulation.traces
     found = against_schedules(schedules, setting, setup, phases)
+    drafts = draft_savings(rollouts, last_steps, traces[setup.dispatch].rollouts, setting, *text_encoder(stated.tokenizer))
+    changed = RunToChange(_last(schedules.logged, MOST_RESPONSES), setting, setup, phases)
     findings = LoggedRunFindings(
         found.reserved,
         found.given_back,
@@ -251,8 +257,9 @@ def study_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, ma
         checks,
         found.shuffled,
         router_effect(rollouts, setting) if setup.framework == "verl" else None,
-        draft_savings(rollouts, last_steps, traces[setup.dispatch].rollouts, setting, *text_encoder(stated.tokenizer)),
+        drafts,
         phase_savings([traces[name].rollouts for name in setup.candidates], setup, phases, setting),
+        ways=compare_ways(changed, drafts),
     )
     return ReportData(setting, calibrated, schedules, findings)
 
@@ -319,11 +326,11 @@ def study_executed(trace: Trace, setting: SimulationConfig, max_steps: int) -> E
     return ExecutedRunFindings(reserved, given_back, setting, took[took["step"].isin(steps)], calibrated, schedules, checks)
 
 
-def _last(logged: Sequence[LoggedStep]) -> list[LoggedStep]:
-    """The last steps with at most ``WHAT_IF_RESPONSES`` responses in all, at least one."""
+def _last(logged: Sequence[LoggedStep], responses: int = WHAT_IF_RESPONSES) -> list[LoggedStep]:
+    """The last steps with at most so many responses in all, at least one."""
     chosen: list[LoggedStep] = []
     for step in reversed(logged):
-        if chosen and sum(len(c.rows) for c in chosen) + len(step.rows) > WHAT_IF_RESPONSES:
+        if chosen and sum(len(c.rows) for c in chosen) + len(step.rows) > responses:
             break
         chosen.insert(0, step)
     return chosen

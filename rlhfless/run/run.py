@@ -17,11 +17,13 @@ from rlhfless.report.write import write_report
 from rlhfless.run.capacity import GPUS, CapacityLimits, CapacityResults, search_capacity
 from rlhfless.run.planned_step import PlannedStep
 from rlhfless.run.verdict import Verdict, verdict_of
+from rlhfless.run.what_ifs import ways_of_log
 from rlhfless.scheduling import PolicyFunction, SchedulingPolicy
 from rlhfless.simulate import Simulation, SimulationConfig, logged_steps, simulate
 from rlhfless.trace import OpenedLog, Trace
 
 if TYPE_CHECKING:
+    from rlhfless.analysis.what_ifs.compare import WaysCompared
     from rlhfless.run.log_study import LogStudy
     from rlhfless.widgets.explorer import Explorer
 
@@ -93,6 +95,23 @@ class Run:
         if len(self.trace.allocations):
             raise InputError(f"{self.trace.source or 'the trace'}: is the trace of an executed run; use run.report(PAGE)")
         return LogStudy(self.log, study_log(self.log, self.setting, self.assumptions, max_steps), self.assumptions)
+
+    def what_ifs(self) -> WaysCompared:
+        """Return other ways to generate and to learn on the run's last steps: time, cost, and changes of the data.
+
+        Raises:
+            InputError: an assumption makes no sense, or no step of an executed run generated anything.
+            PlanningError: a response fits on no actor.
+
+        Example:
+            >>> import pandas as pd, rlhfless as rl
+            >>> log = pd.DataFrame({"step": 0, "prompt_id": range(64), "sample": 0, "response_tokens": range(100, 740, 10)})
+            >>> run = rl.load(log, gpus=16, profile="l40s-qwen2.5-3b-tp2", verbose=False)
+            >>> ways = run.what_ifs().to_frame().set_index("way")
+            >>> bool(ways.loc["partial rollout", "on_policy"]), bool(ways.loc["deferred dispatch", "on_policy"])
+            (True, True)
+        """
+        return ways_of_log(self.log, self.setting, self.assumptions)
 
     def simulate(
         self,

@@ -214,6 +214,9 @@ def replace_file(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise TraceError(f"{path}: cannot be written ({error.strerror or error}); a writable folder is needed") from error
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def sync(path: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -17,16 +16,18 @@ import torch
 from rlhfless.engine.torch.capacity import admission_within
 from rlhfless.engine.torch.devices import cuda_devices
 from rlhfless.engine.torch.factory import TorchEngineFactory
+from rlhfless.engine.torch.row_model import RowModel
 from rlhfless.engine.torch.row_models import row_model
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import Lifecycle, PlanForecast, ProcessPool, RayPool, ShortestStep
 from rlhfless.executor.distributed.ray.cluster import import_ray
 from rlhfless.executor.distributed.ray.object_store import store_bytes
 from rlhfless.executor.distributed.ray.placement import FewerGpus
-from rlhfless.system.scratch_folders import OwnFolder, in_memory
 from rlhfless.training.config import ClusterConfig, TrainConfig, TrainError
 from rlhfless.training.config.generation import RolloutConfig
 from rlhfless.training.config.learning import Precision
+from rlhfless.training.sending_gpu import gpus_for_ray, sending_host
+from rlhfless.training.weight_sync import FolderSync, IpcSync, NcclSync, WeightSync
 from solver.model.cluster import Cluster
 from solver.model.drafting import Drafting
 from solver.model.latency import LatencyModel
@@ -53,27 +54,21 @@ class TorchEngines:
     """Torch engines that share one copy of the weights.
 
     Args:
-        forward: ``own`` or ``transformers``, see ``row_model``.
-        model: the model that is trained.
-        max_tokens: maximal tokens of a response together with its prompt.
-        precision: name of the number format in which weights are copied and tokens are generated.
+        rows: the copy, in the number format in which tokens are generated.
         drafting: how responses are decoded with drafts; None: one token per pass.
         tensor_parallel: parts in which an actor decodes.
     """
 
     def __init__(
         self,
-        forward: str,
-        model: Any,
+        rows: RowModel,
         eos_id: int | Sequence[int],
-        max_tokens: int,
         sampling: Sampling,
-        precision: str,
         drafting: Drafting | None = None,
         tensor_parallel: int = 1,
     ) -> None:
-        self._rows = row_model(forward, model, max_tokens, getattr(torch, precision))
-        self._factory = TorchEngineFactory(self._rows, eos_id, sampling, drafting=drafting, tensor_parallel=tensor_parallel)
+        self._rows = rows
+        self._factory = TorchEngineFactory(rows, eos_id, sampling, drafting=drafting, tensor_parallel=tensor_parallel)
 
     def of_step(self, model: Any, step: int) -> TorchEngineFactory:
         """See ``Engines``. All steps use one factory, whose weights are replaced."""
@@ -101,17 +96,13 @@ class TorchEngines:
 
 
 class VllmEngines:
-    """vLLM engines, one in the process of every actor, that read each step's weights from a folder.
-
-    The folder is in memory where the system has an in-memory file system. Actors on other machines read a shipped copy there
-    (``engine/vllm/weight_shipping``).
+    """vLLM engines, one in the process of every actor, with the weights that ``sync`` publishes.
 
     Args:
         precision: vLLM's name of the number format in which it computes.
-        keeps_last: also keep the last step's weights, for actors that are prewarmed with them before the next step.
+        sync: the way in which each step's weights reach replicas.
         drafting: how responses are decoded with drafts; None: one token per pass.
         options: further arguments of vLLM, see ``VllmSettings``.
-        by_ipc: the folder has the first weights, and each step's come from the GPU of the model, which actors share.
     """
 
     def __init__(
@@ -120,49 +111,30 @@ class VllmEngines:
         max_tokens: int,
         sampling: Sampling,
         precision: str,
-        keeps_last: bool,
+        sync: WeightSync,
         drafting: Drafting | None = None,
         options: Mapping[str, Any] = MappingProxyType({}),
-        by_ipc: bool = False,
     ) -> None:
         self._eos_id, self._max_tokens, self._sampling, self._precision = eos_id, max_tokens, sampling, precision
-        self._keeps_last, self._drafting, self._options = keeps_last, drafting, dict(options)
-        self._last: Path | None = None
-        self._by_ipc, self._first = by_ipc, dict[int, Path]()  # the folder with which replicas start, by version
-        self._folder = OwnFolder("rlhfless-weights-", in_memory())
+        self._sync, self._drafting, self._options = sync, drafting, dict(options)
 
     def of_step(self, model: Any, step: int) -> Any:
-        """See ``Engines``. Writes the weights to a new folder and removes older folders (with ``keeps_last``, all but the
-        last).
-        """
+        """See ``Engines``. Publishes the weights."""
         from rlhfless.engine.vllm.factory import VllmEngineFactory
-        from rlhfless.engine.vllm.weight_folders import write_weights
-        from rlhfless.engine.vllm.weight_transfer import shared_by_ipc
 
-        transferred = None
-        if self._by_ipc:
-            self._first = self._first or {step: write_weights(model, self._folder.path, step)}
-            ((version, folder),) = self._first.items()
-            transferred = shared_by_ipc(model, version)
-        else:
-            folder = write_weights(model, self._folder.path, step, keep=self._last)
-        if self._keeps_last:
-            self._last = folder
+        folder, transferred = self._sync.publish(model, step)
         return VllmEngineFactory(
             str(folder), step, self._eos_id, self._max_tokens, self._sampling, self._precision, options=self._options,
             drafting=self._drafting, transferred=transferred,
         )  # fmt: skip
 
     def release(self) -> None:
-        """See ``Engines``: removes the step's folder, which is in memory, unless actors are prewarmed with it."""
-        if not self._keeps_last and not self._by_ipc:
-            from rlhfless.engine.vllm.weight_folders import remove_weights
-
-            remove_weights(self._folder.path)
+        """See ``Engines``: withdraws the step's weights."""
+        self._sync.release()
 
     def close(self) -> None:
-        """See ``Engines``; removes the folders of weights."""
-        self._folder.remove()
+        """See ``Engines``; removes what is stored of weights."""
+        self._sync.close()
 
 
 def check_engine(engine: str) -> None:
@@ -199,8 +171,9 @@ def make_pool(
     if config.executor == "local":
         return ProcessPool(lifecycle=lifecycle)
     ray_is_up = config.ray_address is not None or import_ray().is_initialized()
-    logical = None if ray_is_up or cuda_devices() else config.gpus
+    logical = None if ray_is_up else gpus_for_ray(config)
     pool = RayPool(config.ray_address, gpus=logical, lifecycle=lifecycle, object_store_bytes=store_bytes(weight_bytes))
+    pool.spans_nodes = config.engine == "vllm" and config.weight_sync == "nccl"
     try:
         pool.check(cluster)
     except BaseException:
@@ -249,7 +222,7 @@ def same_bits(config: TrainConfig, device: str, checkpoint: str, *, custom_pool:
         device, checkpoint: as for ``precision_of``. custom_pool: the caller passed the pool.
     """
     cluster = config.cluster
-    if cluster.engine != "torch" or custom_pool or cluster.ray_address is not None:
+    if cluster.engine != "torch" or cluster.actor_threads > 1 or custom_pool or cluster.ray_address is not None:
         return False
     if precision_of(config, device, checkpoint) != "float32":
         return False
@@ -290,7 +263,21 @@ def make_engines(
     if config.engine == "vllm":
         share = config.gpu_memory_utilization
         options = {} if share is None else {"gpu_memory_utilization": share}
-        prewarms, by_ipc = config.prewarm != "none", config.weight_sync == "ipc"
-        return VllmEngines(eos_id, max_tokens, sampling, precision, prewarms, drafting, options, by_ipc)
+        sync = make_sync(config, model, precision)
+        return VllmEngines(eos_id, max_tokens, sampling, precision, sync, drafting, options)
     forward = "own" if config.engine == "torch" else config.engine
-    return TorchEngines(forward, model, eos_id, max_tokens, sampling, precision, drafting, config.tensor_parallel)
+    rows = row_model(forward, model, max_tokens, getattr(torch, precision), threads=config.actor_threads)
+    return TorchEngines(rows, eos_id, sampling, drafting, config.tensor_parallel)
+
+
+def make_sync(config: ClusterConfig, model: Any, precision: str) -> WeightSync:
+    """Return the way of a run in which weights reach replicas of vLLM.
+
+    Raises:
+        TrainError: weights cannot be sent from the model's device.
+    """
+    if config.weight_sync == "ipc":
+        return IpcSync()
+    if config.weight_sync == "nccl":
+        return NcclSync(sending_host(config, model.device), getattr(torch, precision))
+    return FolderSync(keeps_last=config.prewarm != "none")

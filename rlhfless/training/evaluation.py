@@ -30,7 +30,7 @@ from rlhfless.executor import StepRecord
 from rlhfless.training.config import TrainConfig, TrainError
 from rlhfless.training.random_state import streams_of
 from rlhfless.training.responses import make_requests, read_responses
-from rlhfless.training.rewards import Rewards
+from rlhfless.training.rewards import Response, Rewards
 from rlhfless.training.tasks import Problem, Task
 from solver.model.admission import Admission
 from solver.model.plurals import counted
@@ -106,8 +106,7 @@ class Evaluator:
             return {}
         began = time.perf_counter()
         with one_thread(model.device), streams_of(self.seed, 0):
-            completions = self._generate(model)
-            responses = read_responses(self.problems, completions, self.tokenizer, 1)
+            responses = self.responses(model)
             values = self.rewards.score(responses).values
         numbers = {"reward_mean": float(np.nanmean(values)) if not np.isnan(values).all() else math.nan}
         if self.rule is not None:
@@ -115,6 +114,10 @@ class Evaluator:
             numbers["accuracy"] = float(np.mean(right))
         numbers["response_tokens_mean"] = float(np.mean([response.tokens for response in responses]))
         return {**numbers, "problems": float(len(responses)), "seconds": time.perf_counter() - began}
+
+    def responses(self, model: Any) -> list[Response]:
+        """Return one sampled response of a model to each problem, in order."""
+        return read_responses(self.problems, self._generate(model), self.tokenizer, 1)
 
     def enter(self, record: StepRecord, numbers: Mapping[str, float], after_steps: int) -> None:
         """Enter an evaluation as an event of a step, at its start or, after its learning, at its end."""

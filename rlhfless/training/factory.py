@@ -55,6 +55,7 @@ from rlhfless.training.rewards import Rewards, as_rewards
 from rlhfless.training.rewards.registry import make_rewards
 from rlhfless.training.run_start import RunStart
 from rlhfless.training.run_state import RunState
+from rlhfless.training.sending_gpu import sending_device
 from rlhfless.training.tasks import Task, digest, make_task
 from rlhfless.training.tasks.given_rows import GivenRows, task_of
 from rlhfless.training.weight_bytes import generated_weight_bytes
@@ -190,6 +191,8 @@ def resolve(
         device = overrides.model[0].device
     else:
         device = choose_device(hardware.device, emulated=hardware.executor == "virtual" and overrides.executor is None)
+        if hardware.weight_sync == "nccl":
+            device = sending_device(hardware)
     latency = load_profile(hardware.profile)
     per_node = hardware.gpus_of_node
     price = usd_per_gpu_hour(latency.kind)
@@ -214,7 +217,8 @@ def resolve(
     try:
         resumed = None if resume is False else folder
         stored: Precision = "float32" if hardware.engine == "vllm" else precision_of(config, device.type)
-        weight_bytes = generated_weight_bytes(overrides.model, resumed, stored)
+        stores = hardware.weight_sync != "nccl"  # in Ray's object store, on their way to actors
+        weight_bytes = generated_weight_bytes(overrides.model, resumed, stored) if stores else 0
         pool = overrides.executor or make_pool(hardware, cluster, config.planner.time_weight, weight_bytes)
     except FewerGpus as error:
         if resume is not False and (options := options_for(error)):

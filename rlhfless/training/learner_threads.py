@@ -10,7 +10,7 @@ def learner_threads(config: TrainConfig, *, beside_actors: int = 0, cores: int |
     """Return the threads of a learner process on the CPU.
 
     Args:
-        beside_actors: actors that decode meanwhile on the same cores, each with one thread.
+        beside_actors: actors that decode meanwhile on the same cores, each with ``actor_threads``.
         cores: that all may use; those of this process when None.
 
     Without the option it is 1 where weights are promised to be the same bit for bit on every machine (the torch engine), as
@@ -22,4 +22,4 @@ def learner_threads(config: TrainConfig, *, beside_actors: int = 0, cores: int |
     if asked != "auto":
         return asked
     cores = usable_cores() if cores is None else cores
-    return max(1, (cores - beside_actors) // hardware.learner_processes)
+    return max(1, (cores - beside_actors * hardware.actor_threads) // hardware.learner_processes)

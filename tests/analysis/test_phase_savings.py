@@ -75,6 +75,11 @@ def test_loading_takes_from_the_saving_and_widens_its_range() -> None:
     assert loads.load_s == 1.0
 
 
+def test_unknown_prompt_lengths_count_as_none() -> None:
+    (learns,) = saved(PhaseSeconds(0.0, 4.0, 0.0, "stated"), rollouts=TWO_ACTORS.assign(prompt_tokens=pd.NA))
+    assert learns.mean == pytest.approx(200 / 2100 * 4.0 / 14.0)
+
+
 def test_every_dispatch_counts() -> None:
     level = run({"short": [(100, 9.0), (100, 9.0)]}, {"long": [(950, 10.0), (950, 10.0)]})
     (one,) = phase_savings([TWO_ACTORS, level], COLOCATED, PhaseSeconds(0.0, 460.0, 0.0, "stated"), SETTING)

@@ -72,6 +72,8 @@ class CountingEngines:
     copies_kv: ClassVar[bool] = True
     weights_version: ClassVar[None] = None
     weight_bytes: ClassVar[int] = 0
+    shipped_bytes: ClassVar[int] = 0
+    spans_nodes: ClassVar[bool] = False
 
     def measured(self) -> CountingEngines:
         """It has no other time."""

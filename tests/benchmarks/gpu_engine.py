@@ -22,6 +22,7 @@ GPU. Parts, in order:
 - ``drafts``: tokens per second with drafts of 2, 4 and 8 tokens that are all accepted, against without.
 - ``training``: GRPO steps by phase; ``trl``: whole steps beside TRL's GRPOTrainer, where TRL is installed (`gpu_training.py`).
 - ``attention``: one layer's attention as decoding calls it, beside torch's variable-length kernel (`gpu_attention.py`).
+- ``weights``: to a vLLM replica on another GPU, by NCCL and by a folder (`gpu_weights.py`); needs two GPUs and vLLM.
 - ``flips``: how often tokens depend on the batch or on recomputation (`flip_rate.py`).
 
 A part that would not end within the budget is skipped. One that fails is noted with its error (so is a policy of ``replay`` or
@@ -57,6 +58,7 @@ from gpu_plans import PREPARED as PLANS
 from gpu_plans import prepare as prepare_plans
 from gpu_replay import replayed
 from gpu_training import beside_trl, trained
+from gpu_weights import weights_by_ways
 from gpu_workload import LOG, SHIPPED, SIZES, TINY, attempted, known_lengths, write_config
 from gpu_workload import prepare as prepare_lengths
 
@@ -70,7 +72,10 @@ GRID = Grid(
     joins=((1, 128), (1, 512), (16, 128), (16, 512), (64, 128), (256, 128)), most_rounds=5,
 )  # fmt: skip
 TINY_GRID = Grid(batches=(1, 4), contexts=(16, 32), joins=((1, 16), (4, 16)), most_rounds=2)
-PARTS = ("greedy", "memory", "profile", "replay", "throughput", "drafts", "reload", "training", "trl", "attention", "flips")
+PARTS = (
+    "greedy", "memory", "profile", "replay", "throughput", "drafts", "reload", "training", "trl", "attention", "weights",
+    "flips",
+)  # fmt: skip
 
 
 class Needs(NamedTuple):
@@ -86,6 +91,7 @@ class Needs(NamedTuple):
     training_s: float = 60.0
     trl_s: float = 60.0
     attention_s: float = 20.0
+    weights_s: float = 90.0
     flips_s: float = 60.0
 
 
@@ -216,6 +222,7 @@ def run(report: Report, device: str, sizes: list[str], only: list[str], policies
         ("training", "training", needs.training_s, training),
         ("trl", "trl", needs.trl_s, lambda: {"model": model().name, **beside_trl(model(), lengths[:BESIDE_TRL, :])}),
         ("attention", "attention", needs.attention_s, lambda: attention_ways(device, tiny)),
+        ("weights", "weights", needs.weights_s, lambda: weights_by_ways(model(), device)),
         ("flips", "flips", needs.flips_s, flips),
     ]
     for kind, name, needs_s, part in parts:

@@ -47,24 +47,22 @@ def dynamics(rollouts: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def accuracy(model: Any, tokenizer: Any, count: int = HELD_OUT, max_response_tokens: int = 320, seed: int = 0) -> pd.DataFrame:
-    """One sampled response to each of ``count`` held-out problems: ``reward`` and ``response_tokens``."""
-    from rlhfless.engine.protocol import Request
-    from rlhfless.engine.torch.engine import TorchEngine
-    from rlhfless.engine.torch.iteration_clock import MEASURED
-    from rlhfless.engine.torch.model import DecoderModel
+def answers(model: Any, tokenizer: Any, seed: int = 0) -> pd.DataFrame:
+    """One sampled response to each of ``HELD_OUT`` held-out problems, sampled as in a run's evaluation: ``right`` (0 or 1) and
+    ``response_tokens``."""
+    from rlhfless.engine.torch.sampling import Sampling
+    from rlhfless.training import TrainConfig
+    from rlhfless.training.evaluation import Evaluator
+    from rlhfless.training.rewards.registry import make_rewards
     from rlhfless.training.tasks.arithmetic import ArithmeticTask
-    from solver import Admission
 
     task = ArithmeticTask(seed)
-    problems = task.held_out(count)
-    prompts = [np.array(tokenizer.encode(p.prompt), dtype=np.int64) for p in problems]
-    rows = DecoderModel(model, max(map(len, prompts)) + max_response_tokens)
-    engine = TorchEngine(rows, Admission(128, 1 << 30), MEASURED, eos_id=tokenizer.eos_token_id)
-    engine.add([Request(i, len(ids), max_response_tokens, prompt_ids=ids, seed=i) for i, ids in enumerate(prompts)])
-    done = engine.advance(np.inf).completions
-    reward = {c.response: task.reward(problems[c.response], tokenizer.decode(c.token_ids.tolist())) for c in done}  # type: ignore[union-attr]
-    return pd.DataFrame({"reward": pd.Series(reward), "response_tokens": {c.response: c.response_tokens for c in done}})
+    config = TrainConfig.from_options(eval_every=1, eval_prompts=HELD_OUT, seed=seed)
+    rewards = make_rewards(("task",), task)
+    evaluator = Evaluator.of(config, task, rewards, tokenizer, Sampling(), "float32", tokenizer.eos_token_id)
+    responses = evaluator.responses(model)
+    right = [task.reward(response.problem, response.text) for response in responses]
+    return pd.DataFrame({"right": right, "response_tokens": [response.tokens for response in responses]})
 
 
 def holds(name: str, value: float) -> bool:
@@ -94,10 +92,10 @@ def main() -> None:
         began = time.perf_counter()
         model, tokenizer = make_model(options.seed, progress=False)
         print(f"warm-up took {time.perf_counter() - began:.0f} s")
-        answers = accuracy(model, tokenizer, seed=options.seed)
-        value = float(answers["reward"].mean())
+        found = answers(model, tokenizer, options.seed)
+        value = float(found["right"].mean())
         verdict = "ok" if holds("warm-up accuracy", value) else "NOT MET"
-        print(f"warm-up accuracy on {len(answers)} held-out problems {value:.3f} {verdict}")
+        print(f"warm-up accuracy on {len(found)} held-out problems {value:.3f} {verdict}")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ SMALLEST = {
     "executor_speed": "--tiny --rounds 1 --markdown --json OUT",
     "torch_engine_speed": "--tiny --rounds 1 -o OUT --only",
     "lifecycle_costs": "--pools local --only cold serverful --steps 3 --prompts 2 --limit 50 --learn 0.2 --json OUT",
-    "gpu_engine": "--tiny --device cpu --only attention,flips -o OUT",
+    "gpu_engine": "--tiny --device cpu --only attention,weights,flips -o OUT",
     "learning_curves": "--tiny --seeds 1 --problems 8 --json OUT",
     "streaming": "--tiny --json OUT",
     "trl_step_time": "--tiny --markdown --json OUT",
@@ -54,6 +54,8 @@ SMALLEST = {
     "dashboard_speed": "--tiny --moves 2 --json OUT",
     "draft_policies": "--tiny --draws 1 --markdown --json OUT",
     "two_step_migration": "--tiny --markdown --json OUT",
+    "stated_errors": "--tiny --json OUT",
+    "drawn_coverage": "--tiny --json OUT",
     "draft_lengths": "--tiny --markdown --json OUT",
 }
 OURS = "engine,engine x 2,generate"  # the other contenders of torch_engine_speed need minutes, or a package
@@ -117,6 +119,7 @@ def test_every_script_is_tried() -> None:
         "gpu_plans",
         "gpu_replay",
         "gpu_training",
+        "gpu_weights",
         "gpu_workload",
         "step_stopwatch",
     }

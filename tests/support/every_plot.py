@@ -20,7 +20,9 @@ from rlhfless.analysis.draft_acceptance import DraftedResponses
 from rlhfless.analysis.draft_groups import DraftSource
 from rlhfless.analysis.draft_study import DraftStudy
 from rlhfless.analysis.value_of_information import ValueOfInformation
-from rlhfless.simulate import DraftFronts, FusionFront
+from rlhfless.analysis.what_ifs.compare import WaysCompared
+from rlhfless.analysis.what_ifs.outcome import DataChange, WayOutcome
+from rlhfless.simulate import DraftFronts, FusionFront, SimulationConfig
 from rlhfless.trace import Trace
 from solver import CutCandidate, CutPlan
 from solver.dataflow import StepPlan
@@ -91,6 +93,14 @@ def results(text: str) -> pd.DataFrame:
             "bound_gpu_seconds": [1.0, 1.5],
         }
     )  # fmt: skip
+
+
+def ways(text: str) -> WaysCompared:
+    """A run as logged, and one way on-policy and one off-policy."""
+    base = WayOutcome("as logged", "", 2, 10.0, 40.0, 4.0, DataChange(4, 100))
+    stale = replace(base, name="stale", time_s=8.0, gpu_s=32.0, data=DataChange(4, 100, 20, 1))
+    setting = SimulationConfig(replace(CLUSTER, usd_per_gpu_hour=3.0), LATENCY)
+    return WaysCompared(base, (replace(base, name=text, time_s=7.0, gpu_s=30.0), stale), setting)
 
 
 def uses(text: str) -> pd.DataFrame:
@@ -243,6 +253,7 @@ def calls(text: str) -> dict[str, Callable[[], Call]]:
         "plot_two_step_gain": lambda: Call((replace(LATENCY, name=text, kv_bytes_per_token=1e5), 2000)),
         "plot_value_of_information": lambda: Call((informed(text),)),
         "plot_waterfall": lambda: Call((results(text),)),
+        "plot_what_ifs": lambda: Call((ways(text),)),
     }
 
 

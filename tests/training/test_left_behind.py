@@ -18,12 +18,13 @@ from rlhfless.training.config import TrainConfig
 from rlhfless.training.engines import VllmEngines
 from rlhfless.training.loop import Trainer
 from rlhfless.training.models.tiny_model import tiny_qwen2
+from rlhfless.training.weight_sync import FolderSync
 
 
 def hold(connection: Any) -> None:
     """Keeps weights for vLLM, and checkpoints of a run that has no folder."""
     model = tiny_qwen2(CharTokenizer())
-    weights = VllmEngines(1, 16, Sampling(), "float32", keeps_last=True)
+    weights = VllmEngines(1, 16, Sampling(), "float32", FolderSync(keeps_last=True))
     trainer = Trainer(TrainConfig(steps=1), model=(model, CharTokenizer()), progress=False)
     connection.send((weights.of_step(model, 0).weights, str(trainer.state.checkpoints)))
     time.sleep(3600)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -14,12 +16,19 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from training_samples import config, farthest  # noqa: E402
 
+from rlhfless.engine.protocol import Request  # noqa: E402
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer  # noqa: E402
+from rlhfless.engine.torch.model import DecoderModel  # noqa: E402
+from rlhfless.engine.torch.sampling import Sampling  # noqa: E402
+from rlhfless.training import sending_gpu  # noqa: E402
 from rlhfless.training.config import TrainConfig, TrainError  # noqa: E402
-from rlhfless.training.engines import TorchEngines  # noqa: E402
+from rlhfless.training.engines import TorchEngines, make_engines, same_bits  # noqa: E402
 from rlhfless.training.learner_threads import learner_threads  # noqa: E402
 from rlhfless.training.loop import Trainer  # noqa: E402
 from rlhfless.training.models.tiny_model import tiny_qwen2  # noqa: E402
+from rlhfless.training.sending_gpu import gpus_for_ray, sending_device, sending_host  # noqa: E402
+from solver.model.admission import Admission  # noqa: E402
+from solver.model.latency import LatencyModel  # noqa: E402
 
 
 def live_bytes() -> int:
@@ -109,6 +118,62 @@ def test_weights_pass_within_a_gpu_only_where_it_is_shared() -> None:
     for name, value in (("engine", "torch"), ("executor", "ray"), ("device", "cpu"), ("gpus", 2)):
         with refused(TrainError, "weight_sync is 'ipc'", value):
             TrainConfig.from_options(**{**shared, name: value})
+
+
+def test_weights_are_sent_by_nccl_only_from_a_gpu_that_no_actor_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU, and where actors use all GPUs, one sentence names a way that works."""
+    given: dict[str, Any] = {"weight_sync": "nccl", "engine": "vllm", "executor": "local", "device": "cuda", "gpus": 3}
+    for name, value in (("engine", "torch"), ("executor", "virtual"), ("device", "cpu")):
+        with refused(TrainError, "weight_sync is 'nccl'", value, "'folder'"):
+            TrainConfig.from_options(**{**given, name: value, **({"engine": "torch"} if value == "virtual" else {})})
+    local = TrainConfig.from_options(**given).cluster
+    ray = TrainConfig.from_options(**{**given, "executor": "ray"}).cluster
+    with refused(TrainError, "weight_sync is 'nccl'", "device 'cpu'", "'folder'"):
+        sending_host(local, torch.device("cpu"))
+    assert gpus_for_ray(ray) == 3, "logical GPUs where there are none"
+    for count, of_local, of_ray in ((4, 3, 3), (3, None, 2), (0, None, None)):
+        monkeypatch.setattr(sending_gpu, "cuda_devices", lambda count=count: [f"cuda:{i}" for i in range(count)])
+        for cluster, last in ((local, of_local), (ray, of_ray)):
+            if last is not None:
+                assert sending_device(cluster) == torch.device("cuda", last)
+            else:
+                with refused(TrainError, "weight_sync is 'nccl'", f"{count} GPU", "'folder'"):
+                    sending_device(cluster)
+    monkeypatch.setattr(sending_gpu, "cuda_devices", lambda: ["cuda:0", "cuda:1"])
+    assert gpus_for_ray(ray) == 1, "the learner's GPU is not offered"
+    assert gpus_for_ray(TrainConfig.from_options(executor="ray").cluster) is None, "all are"
+    assert sending_host(local, torch.device("cuda", 1)) == "127.0.0.1"
+
+
+def test_actors_decode_with_as_many_threads_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens and log-probabilities are those of one thread within rounding; the program's own threads stay."""
+    seen, compute = list[int](), DecoderModel.compute
+
+    def watched(self: DecoderModel, *arguments: Any) -> Any:
+        seen.append(torch.get_num_threads())
+        return compute(self, *arguments)
+
+    monkeypatch.setattr(DecoderModel, "compute", watched)
+    logprobs, before = [], torch.get_num_threads()
+    for threads in (1, 2):
+        seen.clear()
+        given = TrainConfig.from_options(actor_threads=threads)
+        model = tiny_qwen2(CharTokenizer(), hidden=32, layers=1, intermediate=64)
+        factory = make_engines(given.cluster, model, 1, 64, Sampling(), "float32").of_step(model, 0)
+        engine = factory(LatencyModel("tiny", 1, 1.0, 0.0), Admission(2, 256))
+        ids = np.arange(3, 11)
+        engine.add([Request(i, 8, 16, prompt_ids=ids, seed=i, target_tokens=16) for i in range(2)])
+        done = sorted(engine.advance(math.inf).completions, key=lambda one: one.response)
+        logprobs.append(np.concatenate([one.logprobs for one in done]))
+        assert set(seen) == {threads}
+        assert factory.model.bit_stable == (threads == 1)
+        assert same_bits(given, "cpu", "float32", custom_pool=False) == (threads == 1)
+    assert torch.get_num_threads() == before
+    np.testing.assert_allclose(logprobs[0], logprobs[1], atol=1e-4)
+    beside = TrainConfig.from_options(actor_threads=2, learner_threads="auto")
+    assert learner_threads(beside, beside_actors=3, cores=8) == 2
+    with refused(TrainError, "actor_threads is 2", "'vllm'"):
+        TrainConfig.from_options(actor_threads=2, engine="vllm", executor="local")
 
 
 def test_tensor_parallel_actors_are_processes_of_the_torch_engine() -> None:

@@ -54,8 +54,8 @@ def test_the_warm_up_leaves_something_to_learn():
     from rlhfless.training.run_start import make_model
 
     model, tokenizer = make_model(0, progress=False)
-    answers = task_dynamics.accuracy(model, tokenizer)
+    answers = task_dynamics.answers(model, tokenizer)
     assert len(answers) == 1000
-    assert task_dynamics.holds("warm-up accuracy", float(answers["reward"].mean()))
+    assert task_dynamics.holds("warm-up accuracy", float(answers["right"].mean()))
     assert np.percentile(answers["response_tokens"], 2) >= 8
     assert np.percentile(answers["response_tokens"], 98) >= 150

@@ -34,7 +34,8 @@ class DataChange:
         stale_tokens: of the learned tokens, those that older weights generated. most_stale_steps: the largest number of
             updates between the weights that generated a learned token and those that it updates.
         dropped_responses, dropped_tokens: started, and never learned from.
-        waiting_responses: started, and carried over beyond the last simulated step.
+        waiting_responses: started, and carried over beyond the last simulated step. About as many waited before the first one.
+        started_mean_tokens: mean length, in the log, of all responses that were started; None: all of them were learned from.
     """
 
     learned_responses: int
@@ -44,6 +45,7 @@ class DataChange:
     dropped_responses: int = 0
     dropped_tokens: int = 0
     waiting_responses: int = 0
+    started_mean_tokens: float | None = None
 
     @property
     def on_policy(self) -> bool:
@@ -55,6 +57,14 @@ class DataChange:
         """Whether no response was dropped, so that long responses are learned from as often as short ones."""
         return self.dropped_responses == 0
 
+    @property
+    def learned_length_ratio(self) -> float:
+        """Mean length of what is learned from, over that of all responses that were started: below 1 where long ones are
+        dropped or still wait."""
+        if self.started_mean_tokens is None or not self.learned_responses or not self.started_mean_tokens:
+            return 1.0
+        return self.learned_tokens / self.learned_responses / self.started_mean_tokens
+
 
 @dataclass(frozen=True, eq=False)
 class WayOutcome:
@@ -65,6 +75,8 @@ class WayOutcome:
         time_s: of all steps. gpu_s: all GPUs over that time. data: what it changes in the data.
         least_time_s: a lower bound on the time of any schedule that learns from the same data on the same GPUs.
         parameters: of this way, by name, such as ``{"over_sampling": 1.5}``.
+        fill_s: seconds of ``time_s`` that a longer run would pay once as well, until its pipeline is full.
+        unknown: why times are unknown (not a number), one sentence; empty where they are known.
     """
 
     name: str
@@ -75,6 +87,18 @@ class WayOutcome:
     least_time_s: float
     data: DataChange
     parameters: dict[str, float] = field(default_factory=dict)
+    fill_s: float = 0.0
+    unknown: str = ""
+
+    @property
+    def seconds_per_token(self) -> float:
+        """Seconds per response token that is learned from."""
+        return self.time_s / self.data.learned_tokens if self.data.learned_tokens else float("nan")
+
+    @property
+    def seconds_per_response(self) -> float:
+        """Seconds per response that is learned from: to compare ways that learn from different numbers of them."""
+        return self.time_s / self.data.learned_responses if self.data.learned_responses else float("nan")
 
     def usd(self, setting: SimulationConfig) -> float:
         """Return the price of ``gpu_s`` at the cluster's price."""

@@ -36,10 +36,10 @@ try:
     from rlhfless.engine.common.sequence import SequenceState
     from rlhfless.engine.torch.decode_loop import DecodeLoop
     from rlhfless.engine.torch.lookahead import PendingIterations
-    from rlhfless.engine.torch.model import one_thread
     from rlhfless.engine.torch.row_model import RowModel
     from rlhfless.engine.torch.sampling import Sampling
     from rlhfless.engine.torch.validation import kv_wrong
+    from rlhfless.system.cpu_threads import computing_with
     from rlhfless.system.device_memory import room
 except ImportError as error:
     if error.name != "torch":
@@ -58,8 +58,8 @@ def _computes(method: Callable[Concatenate[TorchEngine, P], T]) -> Callable[Conc
 
     @functools.wraps(method)
     def call(self: TorchEngine, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        device = self.model.device
-        with room(device, f"what an actor with {self.slots} slots computes"), torch.inference_mode(), one_thread(device):
+        device, computing = self.model.device, computing_with(self.model.threads, self.model.device)
+        with room(device, f"what an actor with {self.slots} slots computes"), torch.inference_mode(), computing:
             return method(self, *args, **kwargs)
 
     return call

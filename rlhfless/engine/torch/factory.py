@@ -16,7 +16,6 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch import engine as torch_engine  # first, as it says what is missing where torch is
 from rlhfless.engine.torch.bit_stability import measure_stable_rows
 from rlhfless.engine.torch.iteration_clock import MEASURED
-from rlhfless.engine.torch.model import one_thread
 from rlhfless.engine.torch.prefixes import PrefixKV, compute_prefixes
 from rlhfless.engine.torch.replay import replay, replay_prefixes
 from rlhfless.engine.torch.row_model import RowModel
@@ -24,6 +23,7 @@ from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.torch.tensor_parallel import check_parts
 from rlhfless.engine.torch.validation import kv_wrong
 from rlhfless.errors import InputError
+from rlhfless.system.cpu_threads import computing_with
 from solver.lengths.remaining import RemainingLengths
 from solver.model.admission import Admission
 from solver.model.drafting import Drafting
@@ -61,6 +61,7 @@ class TorchEngineFactory:
     backend_module: ClassVar[str] = "rlhfless.engine.torch.worker_backend"
     min_start_timeout_s: ClassVar[float] = 0.0
     starts_server: ClassVar[bool] = False
+    spans_nodes: ClassVar[bool] = False
     weights_version: ClassVar[None] = None
 
     def __post_init__(self) -> None:
@@ -102,6 +103,11 @@ class TorchEngineFactory:
         """Return the bytes that every actor receives as the step's weights."""
         return self.model.weight_bytes
 
+    @property
+    def shipped_bytes(self) -> int:
+        """Return the bytes of weights that go with the factory: all."""
+        return self.weight_bytes
+
     def compatibility_key(self, latency: LatencyModel) -> int:
         """Return the compatibility key of a process for these engines: any with as many parts can make them."""
         return self.tensor_parallel
@@ -126,7 +132,7 @@ class TorchEngineFactory:
 
     def compute_prefixes(self, prefixes: Mapping[int, np.ndarray]) -> Mapping[int, PrefixKV]:
         """Return KV state of prefixes (token ids by prompt), shared tokens computed once, for ``Request.prefix_kv``."""
-        with one_thread(self.model.device):
+        with computing_with(self.model.threads, self.model.device):
             return compute_prefixes(self.model, prefixes)
 
     def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> Any:
@@ -158,5 +164,5 @@ class TorchEngineFactory:
 
     def replay_prefixes(self, prefixes: Mapping[int, np.ndarray]) -> Replayed:
         """Return how long computing prefixes takes when nothing else runs: see ``replay.py``."""
-        with one_thread(self.model.device):
+        with computing_with(self.model.threads, self.model.device):
             return replay_prefixes(self.model, prefixes)

@@ -74,8 +74,8 @@ class DecoderModel(RowModel):
 
     @property
     def bit_stable(self) -> bool:
-        """Return whether tokens can be the same bit for bit in every batch: in float32 on the CPU."""
-        return bool(self.device.type == "cpu" and self.dtype == torch.float32)
+        """Return whether tokens can be the same bit for bit in every batch: in float32 on the CPU, with one thread."""
+        return bool(self.device.type == "cpu" and self.dtype == torch.float32 and self.threads == 1)
 
     def load(self, weights: Any) -> None:
         """Copy the weights of a model of the same architecture, or of its state dict, over those in use.

@@ -40,6 +40,7 @@ class RowModel(ABC):
         supported_tokens: longest context that the model supports; beyond it only its speed is meaningful.
         cells: cells of a row of the KV cache.
         weights: those in use; another object once they are at other addresses.
+        threads: with which engines compute on the CPU.
         captured: whether an iteration on a GPU can be captured as a CUDA graph.
         stable_rows: the fewest rows from which on the number of rows changes no bit of a row's logits, 0 if there is none, None
             until ``bit_stability.measure_stable_rows`` has measured it.
@@ -65,6 +66,7 @@ class RowModel(ABC):
         self.device, self.dtype = device, dtype
         self.hooks: list[FeedHook] = []
         self.stable_rows: int | None = None
+        self.threads = 1
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without hooks, which belong to this process."""

@@ -13,8 +13,13 @@ from rlhfless.errors import InputError
 FORWARDS = ("own", "transformers")
 
 
-def row_model(forward: str, model: Any, max_tokens: int | None = None, dtype: torch.dtype | None = None) -> RowModel:
+def row_model(
+    forward: str, model: Any, max_tokens: int | None = None, dtype: torch.dtype | None = None, *, threads: int = 1
+) -> RowModel:
     """Return a ``DecoderModel`` (``own``) or a ``TransformersModel`` (``transformers``), which take the other arguments.
+
+    Args:
+        threads: with which it computes on the CPU; with more than 1 tokens may depend on the batch.
 
     Raises:
         InputError: the name is neither, or the model is refused.
@@ -22,7 +27,10 @@ def row_model(forward: str, model: Any, max_tokens: int | None = None, dtype: to
     if forward not in FORWARDS:
         raise InputError(f"forward is {forward!r:.80}; choose one of {', '.join(FORWARDS)}")
     if forward == "own":
-        return DecoderModel(model, max_tokens, dtype)
-    from rlhfless.engine.torch.transformers_model import TransformersModel  # loads transformers
+        rows: RowModel = DecoderModel(model, max_tokens, dtype)
+    else:
+        from rlhfless.engine.torch.transformers_model import TransformersModel  # loads transformers
 
-    return TransformersModel(model, max_tokens, dtype)
+        rows = TransformersModel(model, max_tokens, dtype)
+    rows.threads = threads
+    return rows

@@ -1,11 +1,11 @@
 """Adapter to the installed version of vLLM: starts, feeds, steps and puts to sleep one replica, and loads its weights.
 
 All code that depends on vLLM's version is here, in its start (``start_up.py``), its connector (``kv_connector.py``) and in the
-names of its files (``temp_files.py``). So is its proposer of drafts (``proposer.py``), and repairs of its CPU build
-(``cpu_*.py``). It uses vLLM's documented Python interface (``EngineArgs``, ``LLMEngine``, ``SamplingParams``,
-``TokensPrompt``) and environment variables. vLLM is imported when a replica starts, in the process of one actor. The step's
-version is vLLM's own label of a replica's weights. With every finished response vLLM reports the label under which its tokens
-were sampled.
+names of its files (``temp_files.py``). So are its proposer of drafts (``proposer.py``), the trainer's end of weight transfer
+(``weight_server.py``), and repairs of its CPU build (``cpu_*.py``). It uses vLLM's documented Python interface (``EngineArgs``,
+``LLMEngine``, ``SamplingParams``, ``TokensPrompt``) and environment variables. vLLM is imported when a replica starts, in the
+process of one actor. The step's version is vLLM's own label of a replica's weights. With every finished response vLLM reports
+the label under which its tokens were sampled.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from rlhfless.engine.vllm.kv_blocks import BlocksKV, desk
 from rlhfless.engine.vllm.proposer import connect, draft_with, drafts_off, hint_of
 from rlhfless.engine.vllm.start_up import CONNECTOR, VllmSettings, engine_arguments, memory_errors, prepare_environment
 from rlhfless.engine.vllm.temp_files import PREFIX, noted
+from rlhfless.engine.vllm.weight_client import WeightClient, gpu_of
 from rlhfless.engine.vllm.weight_folders import check_weights
-from rlhfless.engine.vllm.weight_transfer import TransferredWeights
+from rlhfless.engine.vllm.weight_transfer import ServerAddress, TransferredWeights
 from rlhfless.errors import InputError, missing_extra
 from rlhfless.system.scratch_folders import OwnFolder
 from solver.model.drafting import Drafting
@@ -49,11 +50,7 @@ def check_version() -> str:
         MissingExtra: vLLM is not installed.
         InputError: this file was not tested with the installed version.
     """
-    for name in DISTRIBUTIONS:
-        try:
-            version = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    for name, version in _installed():
         if ".".join(version.split(".")[:2]) not in SUPPORTED:
             raise InputError(
                 f"{name} {version} is installed, but the vLLM engine is tested with {', '.join(SUPPORTED)} only: "
@@ -63,11 +60,24 @@ def check_version() -> str:
     raise missing_extra("the vLLM engine", "vllm", "vllm")
 
 
+def _installed() -> Iterator[tuple[str, str]]:
+    """Iterate over names and versions of what is installed of ``DISTRIBUTIONS``."""
+    for name in DISTRIBUTIONS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            yield name, importlib.metadata.version(name)
+
+
+def built_for_cpu() -> bool:
+    """Return whether the installed vLLM computes on the CPU, without importing it."""
+    return any("cpu" in name + version for name, version in _installed())
+
+
 class Replica:
     """One model replica in vLLM, in this process (and, with several GPUs, a process per GPU below it).
 
     Args:
-        devices: the GPUs' numbers as in ``CUDA_VISIBLE_DEVICES``; empty on the CPU.
+        devices: the GPUs' numbers as in ``CUDA_VISIBLE_DEVICES``; empty on the CPU. None: a rank is in each bundle of the Ray
+            placement group of this process, on whatever device vLLM's build is for.
         folder, version: weights to start with (see ``weight_folders``).
 
     Attributes:
@@ -81,10 +91,10 @@ class Replica:
         InputError: drafts are asked for, but vLLM does not know the method.
     """
 
-    def __init__(self, settings: VllmSettings, devices: Sequence[str], folder: Path, version: int) -> None:
+    def __init__(self, settings: VllmSettings, devices: Sequence[str] | None, folder: Path, version: int) -> None:
         check_version()
         check_weights(folder, version)
-        self.settings, self._on_cpu = settings, not devices
+        self.settings, self._on_cpu = settings, built_for_cpu() if devices is None else not devices
         eager = self._on_cpu if settings.eager is None else settings.eager
         self._files = OwnFolder(PREFIX)
         prepare_environment(eager, devices, self._files.path)
@@ -95,10 +105,13 @@ class Replica:
             _check_drafts(vllm)
         self._vllm, self._new_tokens_only = vllm, RequestOutputKind.DELTA
         arguments = engine_arguments(settings, folder, on_cpu=self._on_cpu, eager=eager, hands_over=self.hands_over)
+        if devices is None:
+            arguments["distributed_executor_backend"] = "ray"
         with noted(self._files), memory_errors():
             self._engine = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**arguments))
         self.version: int | None = None
         self._meets_trainer = False  # by vLLM's weight-transfer API
+        self._trainer: WeightClient | None = None
         self.fed_tokens: dict[str, int] = {}
         self.drafted: dict[str, int] = {}
         self._note_fed_tokens()
@@ -202,19 +215,36 @@ class Replica:
             self._engine.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
 
     def receive(self, weights: TransferredWeights, version: int) -> None:
-        """Take over weights from the trainer's memory, and drop the KV cache of earlier ones. The batch must be empty."""
+        """Take over weights from the trainer's memory, and drop the KV cache of earlier ones. The batch must be empty.
+
+        Raises:
+            VllmError: the trainer did not send them.
+        """
         if version == self.version:
             return
-        update = {"update_info": dict(weights.update)}
-        calls: list[tuple[str, dict[str, Any]]] = [
-            ("start_weight_update", {}), ("update_weights", update), ("finish_weight_update", {}),
-        ]  # fmt: skip
-        if not self._meets_trainer:
-            calls.insert(0, ("init_weight_transfer_engine", {"init_info": {}}))
         with self._replacing(version):
-            for call, arguments in calls:
-                self._engine.collective_rpc(call, kwargs=arguments)
-        self._meets_trainer = True
+            if weights.server is not None:
+                self._receive_from(weights.server, version)
+                return
+            if not self._meets_trainer:
+                self._engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": {}})
+                self._meets_trainer = True
+            self._engine.collective_rpc("start_weight_update")
+            self._engine.collective_rpc("update_weights", kwargs={"update_info": dict(weights.update)})
+            self._engine.collective_rpc("finish_weight_update")
+
+    def _receive_from(self, server: ServerAddress, version: int) -> None:
+        if self._trainer is not None and self._trainer.address != server:
+            self._trainer.close()
+            self._trainer = None
+        try:
+            if self._trainer is None:
+                self._trainer = WeightClient(server, self._engine.collective_rpc(gpu_of))
+            refusal = self._trainer.receive(version, self._engine.collective_rpc)
+        except (EOFError, OSError) as error:
+            refusal = f"the trainer at {server.host}:{server.port} sends weights {version} no longer ({type(error).__name__})"
+        if refusal is not None:
+            raise VllmError(refusal)
 
     @contextlib.contextmanager
     def _replacing(self, version: int) -> Iterator[None]:

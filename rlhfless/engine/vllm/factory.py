@@ -92,6 +92,11 @@ class VllmEngineFactory:
         return self
 
     @property
+    def spans_nodes(self) -> bool:
+        """Return whether an actor can be on several machines: each rank has to get its weights there."""
+        return self.transferred is not None and self.transferred.server is not None
+
+    @property
     def folder_version(self) -> int:
         """Return the version of the weights in the folder."""
         return self.weights_version if self.transferred is None else self.transferred.folder_version
@@ -101,6 +106,11 @@ class VllmEngineFactory:
         """Return the bytes that every actor reads as the step's weights."""
         if self.transferred is not None:
             return self.transferred.nbytes
+        return self.shipped_bytes
+
+    @property
+    def shipped_bytes(self) -> int:
+        """Return the bytes of weights in the folder."""
         return sum(file.stat().st_size for file in Path(self.weights).glob("*.safetensors"))
 
     def compatibility_key(self, latency: LatencyModel) -> VllmSettings:

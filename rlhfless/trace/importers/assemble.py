@@ -6,6 +6,8 @@ have two more:
 
 - ``prompt_text_id``: identifies the prompt's text, for logs whose ``prompt_id`` is drawn anew for every visit;
 - ``response_id``: a unique identifier of the response.
+
+Tables may have one row per turn of a response (``turns.py``).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.import_session import ImportSession
 from rlhfless.trace.importers.record import finite
 from rlhfless.trace.importers.restarts import again_with_other_values, codes_of, last_attempts, numbered
+from rlhfless.trace.importers.turns import one_row_per_response
 from rlhfless.trace.schema.casts import row_number
 from rlhfless.trace.schema.validation import validate
 
@@ -51,7 +54,7 @@ def assemble(reading: ImportSession, batches: Iterable[pd.DataFrame]) -> pd.Data
     del frames
     if frame.index.has_duplicates:  # of several files; a single file's rows keep their numbers for messages
         frame = frame.reset_index(drop=True)
-    frame = _without_repeats(frame, reading)
+    frame = _without_repeats(one_row_per_response(frame, reading), reading)
     frame = _with_lasting_prompts(frame, reading)
     frame = last_attempts(numbered(frame, reading), reading)
     frame = _without_repeats(frame, reading, in_all_steps=True) if "sample" in frame.columns else frame

@@ -239,7 +239,11 @@ def open_log(path: str | Path, options: ImportOptions | None = None, framework: 
     """
     path = Path(path)
     if framework == "auto" and any((path / name).is_file() for name in ("meta.json", "rollouts.parquet")):
-        limits = (options or ImportOptions()).limits
+        options = options or ImportOptions()
+        for name, given in (("--map", options.mapping), ("--where", options.where)):
+            if given:
+                raise TraceError(f"{name} is for tables, and {path} is a trace; leave {name} out, or name a table")
+        limits = options.limits
         trace = read_trace(path, limits)
         return OpenedLog(trace, read_scalars(path, limits), str(trace.meta.get("framework") or ""))
     log = import_log(path, options, framework)

@@ -13,12 +13,13 @@ from rlhfless.trace.importers.formats import Format
 from rlhfless.trace.importers.import_session import ImportSession, batches
 from rlhfless.trace.importers.mapped_columns import guessed, mapped_column, refuse_absent, source_columns
 from rlhfless.trace.importers.row_filter import RowFilter
+from rlhfless.trace.importers.turns import TURN
 from rlhfless.trace.schema.casts import listed
 from rlhfless.trace.schema.tables import ROLLOUTS, text_columns
 from rlhfless.trace.schema.validation import are_missing
 from rlhfless.trace.storage import FORMATS
 
-OURS = tuple(column.name for column in ROLLOUTS)
+OURS = tuple(column.name for column in (*ROLLOUTS, *TURN))
 LONG_TEXT = 256  # characters; a column with longer cells is a text, which planning has no use for
 
 

@@ -1,10 +1,11 @@
 """Imports TRL's GRPO completions: ``log_completions=True`` → ``completions/completions_{step}.parquet``.
 
 TRL writes its buffer at every logging step and never clears it, so rows of the last generations appear again under a later
-step. Rows at a file's beginning that repeat the end of the file before are dropped. Lengths are not logged: they are counted
-from texts, and corrected by the run's scalars if its trainer state is next to them (``trl_finish_reasons.py``). With several
-reward functions the weights of their sum are not logged either, so the reward is unknown unless ``--map reward=COLUMN`` names
-one.
+step. Rows at a file's beginning that repeat the end of the file before are dropped. After an evaluation TRL writes the step's
+file again, with the evaluation's completions; the trainer state says which steps these are. Lengths are not logged: they are
+counted from texts, and corrected by the run's scalars if its trainer state is next to them (``trl_finish_reasons.py``). With
+several reward functions the weights of their sum are not logged either, so the reward is unknown unless
+``--map reward=COLUMN`` names one.
 """
 
 from __future__ import annotations
@@ -63,8 +64,10 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
             parts.append(_batch(frame, path, reading))
         rows = pd.concat(parts) if parts else pd.DataFrame()
         again = overlap(before, here)
-        reading.duplicates += again
         before = here
+        if len(rows) and scalars.evaluates(rows):
+            continue
+        reading.duplicates += again
         if len(rows) > again:
             yield scalars.ended(rows.iloc[again:], whole=not again)
     scalars.add_notes()
@@ -79,7 +82,15 @@ class StepScalars:
 
     def __init__(self, reading: ImportSession, states: list[Path]) -> None:
         self._reading = reading
-        self._logging_steps = max([trl_scalars.read_state(reading, state) for state in states], default=1)
+        read = [trl_scalars.read_state(reading, state) for state in states]
+        self._logging_steps = max((state.logging_steps for state in read), default=1)
+        self._evaluated = frozenset().union(*(state.evaluated for state in read))
+        if not read:
+            reading.note(
+                "completions: if the run evaluated, some are the evaluation's, as TRL writes these over a step's; "
+                "trainer_state.json beside them tells which"
+            )
+        self._left_out: list[int] = []
         self._by_step = {scalars["step"]: scalars for scalars in reading.scalars}
         self._since: dict[int, float] = {}
         counted = 0.0
@@ -89,6 +100,12 @@ class StepScalars:
         self._met: list[int] = []
         self._not_met: list[int] = []
         self._averaged: list[float] = []  # their shares of clipped responses
+
+    def evaluates(self, rows: pd.DataFrame) -> bool:
+        """Return whether a file's rows are, in part at least, completions of an evaluation; its steps are then noted."""
+        steps = sorted(self._evaluated.intersection(rows["step"]))
+        self._left_out += [step for step in steps if step not in self._left_out]
+        return bool(steps)
 
     def ended(self, rows: pd.DataFrame, whole: bool) -> pd.DataFrame:
         """Return the rows with lengths that include end tokens, and with finish reasons, as far as these are known.
@@ -129,8 +146,13 @@ class StepScalars:
         return float(self._logging_steps) if since is None or group_tokens <= 0 else since / group_tokens
 
     def add_notes(self) -> None:
-        """Add notes: which steps the scalars corrected, which they do not match, and which are not compared."""
+        """Add notes: which steps the scalars corrected or do not match, which are not compared, and which are left out."""
         note = self._reading.note
+        if self._left_out:
+            note(
+                f"completions of {counted(len(self._left_out), 'step')} ({listed(self._left_out)}) are left out, because TRL "
+                "evaluated after them and wrote the evaluation's completions over those of training"
+            )
         if self._met:
             note(
                 f"response_tokens: corrected in {counted(len(self._met), 'step')} by TRL's own clipped_ratio and mean_length: "

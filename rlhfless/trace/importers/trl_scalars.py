@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -30,6 +30,17 @@ SOURCES = {
 
 OF_RESPONSES = tuple(name for name in SOURCES if name != "step_s")
 """Standard columns that are about the step's responses."""
+
+
+class TrainerState(NamedTuple):
+    """What a trainer's state says beside its scalars.
+
+    Attributes:
+        logging_steps: how many steps one entry covers, 1 if the state does not say. evaluated: steps after which it evaluated.
+    """
+
+    logging_steps: int = 1
+    evaluated: frozenset[int] = frozenset()
 
 
 def files(path: Path) -> list[Path]:
@@ -56,8 +67,8 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     yield from ()
 
 
-def read_state(reading: ImportSession, path: Path) -> int:
-    """Add the scalars of one state file to the session; return how many steps one entry covers, 1 if the state does not say.
+def read_state(reading: ImportSession, path: Path) -> TrainerState:
+    """Add the scalars of one state file to the session, and return what else it says.
 
     Raises:
         TraceError: the file is not a trainer state.
@@ -72,15 +83,18 @@ def read_state(reading: ImportSession, path: Path) -> int:
     if not isinstance(history, list):
         raise TraceError(f"{path}: has no list 'log_history'; a trainer_state.json is needed")
     steps: dict[int, dict[str, Any]] = {}
+    evaluated = set()
     for number, entry in enumerate(history, start=1):
         if not isinstance(entry, dict):
             raise TraceError(f"{path}: entry {number} of 'log_history' is not a JSON object; a trainer_state.json is needed")
         record = Record(entry, path, number)
+        if any(name.startswith("eval_") for name in entry):
+            evaluated.add(record.whole("step"))
         steps.setdefault(record.whole("step"), {}).update(numbers(record, SOURCES))
     for step, values in steps.items():  # a step has several entries: losses, an evaluation, the end of training
         reading.scalars.append({**values, **standard(values, SOURCES), "step": step})
     every = state.get("logging_steps")
-    return every if isinstance(every, int) and every > 0 else 1
+    return TrainerState(every if isinstance(every, int) and every > 0 else 1, frozenset(evaluated))
 
 
 FORMAT = Format(

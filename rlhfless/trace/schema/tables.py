@@ -87,6 +87,7 @@ ROLLOUTS = (
     _maybe("passes", "int", "iterations that decoded it, with drafts", minimum=0, optional=True),
     _maybe("drafted_tokens", "int", "tokens drafted for it", unit="tokens", minimum=0, optional=True),
     _maybe("accepted_tokens", "int", "drafted tokens that became its own", unit="tokens", minimum=0, optional=True),
+    _maybe("turns", "json", "tokens of each turn, and seconds of the wait for a tool after it", optional=True),
 )  # fmt: skip
 
 ALLOCATIONS = (

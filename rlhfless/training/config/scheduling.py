@@ -129,11 +129,14 @@ class ClusterConfig(Options):
     learner_threads: Count | Literal["auto"] | None = None
     """Learn with this many threads on the CPU, or on the cores that actors do not use (auto). Weights are the same within
     rounding (about 1e-5). Default: 1 with engine torch, which keeps weights bit for bit on every machine; else auto."""
+    actor_threads: Count = 1
+    """Decode with this many threads per actor of engine torch or transformers on the CPU. With more than 1, tokens are those of
+    1 within rounding: they may depend on the batch and the machine."""
     gpu_memory_utilization: Annotated[float, Gt(0), Le(1)] | None = None
     """Let vLLM take this share of each GPU's memory, less where the learner is on the same GPUs. Default: vLLM's own."""
-    weight_sync: Literal["folder", "ipc"] = "folder"
-    """Send weights to vLLM by a folder in memory, or from the model's GPU, which its actor shares (ipc). ``ipc`` needs executor
-    local, device cuda and one GPU."""
+    weight_sync: Literal["folder", "ipc", "nccl"] = "folder"
+    """Send weights to vLLM by a folder in memory, or from the model's GPU: within it (ipc), or to others (nccl). ``ipc`` needs
+    executor local, device cuda and one GPU. ``nccl`` needs device cuda and a GPU that no actor uses."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Put models on this device; auto takes a free GPU. A GPU is free if no actors of a pool use it. A model that is passed as
     an object stays on its device. A run may be resumed on another device, but not bit for bit."""
@@ -177,12 +180,24 @@ class ClusterConfig(Options):
                 f"{counted(self.gpus, 'GPU')}, but weights pass within a GPU that vLLM shares with the learner; choose 'vllm', "
                 "'local', 'cuda' and 1, or weight_sync 'folder'"
             )
+        sends = self.engine == "vllm" and self.executor != "virtual" and self.device == "cuda"
+        if self.weight_sync == "nccl" and not sends:
+            raise TrainError(
+                f"weight_sync is 'nccl' with engine {self.engine!r}, executor {self.executor!r} and device {self.device!r}, "
+                "but weights pass from the learner's GPU to those of vLLM; choose 'vllm', 'local' or 'ray', and 'cuda', or "
+                "weight_sync 'folder'"
+            )
         if self.tensor_parallel > 1 and (self.executor == "virtual" or self.engine != "torch"):
             why = f"engine {self.engine!r} {'cuts models by its profile' if self.engine == 'vllm' else 'cuts no model'}"
             why = "executor 'virtual' emulates actors" if self.executor == "virtual" else why
             raise TrainError(
                 f"tensor_parallel is {self.tensor_parallel}, but {why}; leave it out, or choose executor 'local' or 'ray' with "
                 "engine 'torch'"
+            )
+        if self.actor_threads > 1 and self.engine == "vllm":
+            raise TrainError(
+                f"actor_threads is {self.actor_threads}, but engine 'vllm' has no such option; leave it out, or choose engine "
+                "'torch' or 'transformers'"
             )
         if self.gpu_memory_utilization is not None and self.engine != "vllm":
             raise TrainError(

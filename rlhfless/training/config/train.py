@@ -27,7 +27,7 @@ SECTIONS: dict[str, type[Options]] = {
 MAY_CHANGE = (  # options that may differ when a run is resumed
     "steps", "save_every", "save_total_limit", "learner_processes", "learner_placement", "device", "ray_address",
     "idle_timeout_s", "prewarm", "gpus", "gpus_per_node", "memory_gib", "learner_threads", "gpu_memory_utilization",
-    "weight_sync", "drafts", "draft_length",
+    "actor_threads", "weight_sync", "drafts", "draft_length",
     "preparation_actors", "learner_gpus", "learner_grows", "learner_start", "learner_load_s", "learner_loss_per_doubling",
     "preparation_tp", "pipeline", "eval_every", "eval_prompts", "gradient_checkpointing", "offload_reference",
     "pipeline_critic", "micro_batches", "pipeline_schedule", "max_line_mib", "max_rows", "max_unpacked_gib",

@@ -176,4 +176,4 @@ def test_a_time_line_needs_a_name_that_says_json(tmp_path: Path) -> None:
     refused_command(done, ".json", ".json.gz")
     assert not (tmp_path / "t.txt").exists()
     for name in ("t.json", "t.json.gz"):
-        assert write_perfetto(read_trace(trace), tmp_path / name).stat().st_size > 0
+        assert write_perfetto(read_trace(trace), tmp_path / name).size_bytes > 0

@@ -22,6 +22,7 @@ from typing import Any, cast
 import ray
 from ray.exceptions import RayError
 
+from rlhfless.engine.protocol import OVER_NODES
 from rlhfless.executor.distributed.messages import Unreachable
 from rlhfless.executor.distributed.ray.clock_sync import boot_id
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
@@ -178,8 +179,7 @@ class DecodeActor:
         try:
             warnings.filterwarnings("ignore", message="The given buffer is not writable")  # of Ray's objects, which are read
             worker_backend = cast(WorkerBackend, importlib.import_module(self._backend_module))
-            cuda = worker_backend.cuda_devices() if ray.get_gpu_ids() else []  # Ray lets a process see its own GPUs only
-            device, context = ",".join(cuda) or "cpu", ray.get_runtime_context()
+            device, context = _device(worker_backend), ray.get_runtime_context()
             decoding = RayWorker(self._outbox, self._inbox, device, self._backend_module, self._objects, self._exports)
             if prewarm is not None:
                 order: worker.PrewarmOrder = pickle.loads(prewarm)
@@ -190,6 +190,14 @@ class DecodeActor:
             decoding.serve()
         except Exception as error:
             self._outbox.send(worker.failed(error))
+
+
+def _device(worker_backend: WorkerBackend) -> str:
+    """Return the device of this process: ``OVER_NODES`` where its engine's ranks are elsewhere in its placement group."""
+    if ray.util.get_current_placement_group() is not None:
+        return OVER_NODES
+    cuda = worker_backend.cuda_devices() if ray.get_gpu_ids() else []  # Ray lets a process see its own GPUs only
+    return ",".join(cuda) or "cpu"
 
 
 def remote_class() -> Any:

@@ -30,12 +30,21 @@ class FewerGpus(PlanningError):
 
 
 class RayNode(NamedTuple):
-    """A node that is alive. ``kinds`` are the GPU kinds that Ray knows of; empty where Ray reports none."""
+    """A node that is alive. ``kinds`` are the GPU kinds that Ray knows of; empty where Ray reports none.
+
+    ``parts`` are the Ray nodes that it joins (see ``spanning``); empty where it is one.
+    """
 
     node_id: str
     address: str
     gpus: float
     kinds: frozenset[str] = frozenset()
+    parts: tuple[RayNode, ...] = ()
+
+    @property
+    def node_ids(self) -> tuple[str, ...]:
+        """Return Ray's ids of the nodes that it is."""
+        return tuple(part.node_id for part in self.parts) or (self.node_id,)
 
     @classmethod
     def listed(cls, nodes: Iterable[Mapping[str, Any]]) -> list[RayNode]:

@@ -85,6 +85,11 @@ class RemoteEngines(Protocol):
         ...
 
     @property
+    def spans_nodes(self) -> bool:
+        """Return whether one engine can decode on GPUs of several machines (``OVER_NODES``)."""
+        ...
+
+    @property
     def weights_version(self) -> int | None:
         """Return the version of their weights; None: the weights are sent with the factory and are the step's."""
         ...
@@ -92,6 +97,11 @@ class RemoteEngines(Protocol):
     @property
     def weight_bytes(self) -> int:
         """Return the bytes that every actor receives as the step's weights."""
+        ...
+
+    @property
+    def shipped_bytes(self) -> int:
+        """Return the bytes of weights in ``to_remote``, which may be fewer: actors may get weights from elsewhere."""
         ...
 
     def measured(self) -> RemoteEngines:

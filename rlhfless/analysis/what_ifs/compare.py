@@ -1,0 +1,162 @@
+"""All ways on the same steps of a run, beside the run as logged: one table of time, dollars and what they do to the data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import pandas as pd
+
+from rlhfless.analysis.draft_savings import DraftSavings, already_drafts, assumed_savings
+from rlhfless.analysis.phase_savings import phase_savings
+from rlhfless.analysis.what_ifs import (
+    as_logged,
+    asynchronous,
+    deferred_dispatch,
+    drafts,
+    dynamic_sampling,
+    multi_turn,
+    over_sampling,
+    overlaps,
+    partial_rollout,
+    released,
+    token_aware,
+)
+from rlhfless.analysis.what_ifs.outcome import RunToChange, WayOutcome
+from rlhfless.analysis.what_ifs.words import data_in_words
+from rlhfless.errors import InputError
+from rlhfless.simulate import SimulationConfig, execute_steps
+from rlhfless.simulate.drafts import WEAK
+from rlhfless.simulate.traces import rollout_rows
+from solver.model.errors import PlanningError
+
+NO_WAITS = "they would simulate responses that wait for no tool; leave out the column tool_wait_s to compare them"
+
+MOST_RESPONSES = 2_000
+"""Responses of the last steps that ways are compared on, about; at least one step."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WaysCompared:
+    """Ways to generate and to learn on the same steps of a run.
+
+    Attributes:
+        base: the run as logged. ways: the others, from the cheapest to the dearest.
+        setting: cluster and profile. left_out: why a way could not be simulated, by its name.
+        assumed: what is assumed about the run, one sentence each.
+    """
+
+    base: WayOutcome
+    ways: tuple[WayOutcome, ...]
+    setting: SimulationConfig
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    assumed: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    @property
+    def has_price(self) -> bool:
+        """Whether a GPU-second has a price."""
+        return self.setting.cluster.usd_per_gpu_hour > 0
+
+    def __str__(self) -> str:
+        unit = "usd" if self.has_price else "gpu_hours"
+        table = self.to_frame().assign(gpu_hours=lambda of: of["gpu_s"] / 3600)
+        shown = table[["way", "time_s", unit, "time_saved", "cost_saved", "least_time_s", "data"]]
+        percent = dict.fromkeys(("time_saved", "cost_saved"), "{:+.1%}".format)
+        text = shown.to_string(index=False, float_format="{:,.4g}".format, formatters=percent)
+        return "\n".join([text, *(f"{name} is left out: {why}" for name, why in self.left_out.items())])
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per way, the run as logged first.
+
+        Returns:
+            Rows ``way, change, time_s, gpu_s, usd, time_saved, cost_saved`` (shares of the run as logged), ``least_time_s``,
+            ``on_policy, stale_tokens, most_stale_steps, learned_responses, dropped_responses, waiting_responses`` and ``data``,
+            the same in words.
+        """
+        return pd.DataFrame([self._row(way) for way in (self.base, *self.ways)])
+
+    def _row(self, way: WayOutcome) -> dict[str, object]:
+        data = way.data
+        return {
+            "way": way.name, "change": way.change, "time_s": way.time_s, "gpu_s": way.gpu_s, "usd": way.usd(self.setting),
+            "time_saved": 1 - way.time_s / self.base.time_s, "cost_saved": 1 - way.gpu_s / self.base.gpu_s,
+            "least_time_s": way.least_time_s, "on_policy": data.on_policy, "stale_tokens": data.stale_tokens,
+            "most_stale_steps": data.most_stale_steps, "learned_responses": data.learned_responses,
+            "dropped_responses": data.dropped_responses, "waiting_responses": data.waiting_responses,
+            "data": data_in_words(data),
+        }  # fmt: skip
+
+
+def compare_ways(run: RunToChange, measured: Sequence[DraftSavings] = ()) -> WaysCompared:
+    """Simulate every way on the run's steps; those with waits for tools where the log has turns.
+
+    Args:
+        measured: vLLM's speculative methods on the texts of the log, the best first (``analysis.draft_savings``); without them
+            drafts are accepted as ``simulate.drafts.WEAK`` says.
+
+    Raises:
+        InputError: the run cannot be changed (``whole_steps.checked``).
+        PlanningError: a response fits on no actor.
+    """
+    if multi_turn.has_turns(run):
+        return _with_waits(run)
+    base = as_logged.way(run)
+    found: list[WayOutcome] = []
+    left_out: dict[str, str] = {}
+
+    def add(name: str, way: Callable[[], WayOutcome]) -> None:
+        try:
+            outcome = way()
+        except (InputError, PlanningError) as error:
+            left_out[name] = str(error)
+            return
+        if math.isnan(outcome.time_s):
+            left_out[outcome.name] = outcome.unknown
+        else:
+            found.append(outcome)
+
+    add("partial rollout", partial(partial_rollout.way, run))
+    add("over-sampling", partial(over_sampling.way, run))
+    add("over-sampling, rest kept", partial(over_sampling.way, run, keep=True))
+    add("asynchronous", partial(asynchronous.way, run))
+    add("deferred dispatch", partial(deferred_dispatch.way, run))
+    add("token-aware routing", partial(token_aware.way, run))
+    add("dynamic sampling", partial(dynamic_sampling.with_range, run))
+    add("dynamic sampling, at once", partial(dynamic_sampling.with_range, run, at_once=True))
+    for policy, name in released.NAMES.items():
+        add(name, partial(released.way, run, policy))
+    found += _of_own_schedule(run, base, measured)
+    ranked = sorted(found, key=lambda way: (way.gpu_s, way.time_s))
+    return WaysCompared(base, tuple(ranked), run.setting, left_out, run.setup.assumed)
+
+
+def _with_waits(run: RunToChange) -> WaysCompared:
+    """Return the ways that have waits for tools: those of a run that keeps its KV caches are compared with its own."""
+    base = multi_turn.way(run)
+    return WaysCompared(
+        base, (multi_turn.way(run, keeps_kv=False),), run.setting, {"ways without waits": NO_WAITS}, run.setup.assumed
+    )
+
+
+def _of_own_schedule(run: RunToChange, base: WayOutcome, measured: Sequence[DraftSavings]) -> list[WayOutcome]:
+    """Return the ways that leave every response on the actor that it had: overlaps and drafts."""
+    assigned, steps_s = own_schedule(run)
+    ways = [overlaps.way(base, saved) for saved in phase_savings([assigned], run.setup, run.phases, run.setting)]
+    if measured:
+        ways.append(drafts.way(run, steps_s, measured[0].mean, measured[0].draft_tokens, measured=True))
+    elif not already_drafts(assigned):
+        assumed = assumed_savings(WEAK, run.logged, assigned, run.setting)
+        ways.append(drafts.way(run, steps_s, assumed.mean, assumed.draft_tokens, measured=False))
+    return ways
+
+
+def own_schedule(run: RunToChange) -> tuple[pd.DataFrame, list[float]]:
+    """Return the rollouts of the run's steps under its own dispatch, and the seconds of generation of each step."""
+    (executed,) = execute_steps(run.logged, run.setting, [run.setup.dispatch]).values()
+    assigned = pd.concat([rollout_rows(record, step) for record, step in executed], ignore_index=True)
+    return assigned, [record.end_s - record.start_s for record, _ in executed]

@@ -1,0 +1,113 @@
+"""All ways together: what is compared, what is left out, and how it is told."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from what_if_runs import TWO_STEPS, rollouts_of, small_run
+
+from rlhfless.analysis import PhaseSeconds
+from rlhfless.analysis.what_ifs.compare import WaysCompared, compare_ways
+from rlhfless.analysis.what_ifs.outcome import DataChange
+from rlhfless.analysis.what_ifs.words import data_in_words
+from rlhfless.plots import plot_what_ifs, what_ifs_info
+from rlhfless.plots.export.html_page import Page
+from rlhfless.report.what_ifs import what_ifs_section
+from rlhfless.simulate import logged_steps
+
+ON_POLICY = {
+    "deferred dispatch", "token-aware routing", "dynamic sampling", "dynamic sampling, at once", "drafts", "stage fusion",
+    "streaming learning", "right-sized, released", "folding, released", "over-sampling",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def compared() -> WaysCompared:
+    """Ways on two steps of six responses with rewards, on GPUs without a price."""
+    rows = rollouts_of(TWO_STEPS)
+    rows["reward"] = np.resize([0.0, 1.0, 1.0, 1.0], len(rows))
+    return compare_ways(replace(small_run(), logged=list(logged_steps(rows))))
+
+
+def test_every_way_is_there_from_the_cheapest_to_the_dearest(compared: WaysCompared) -> None:
+    table = compared.to_frame().set_index("way")
+    assert table.index[0] == "as logged"
+    assert set(table.index[1:]) == ON_POLICY | {"partial rollout", "over-sampling, rest kept", "asynchronous"}
+    assert not compared.left_out
+    assert table["gpu_s"].iloc[1:].is_monotonic_increasing
+    assert set(table.index[table["on_policy"]]) >= ON_POLICY
+    assert (table["least_time_s"] <= table["time_s"] * (1 + 1e-9)).all()
+    assert table.loc["as logged", ["time_saved", "cost_saved"]].tolist() == [0.0, 0.0]
+    assert (table["usd"] == 0).all()
+
+
+def test_unknown_times_of_learning_leave_out_what_needs_them() -> None:
+    compared = compare_ways(small_run(phases=PhaseSeconds()))
+    names = {way.name for way in compared.ways}
+    assert not names & {"asynchronous", "stage fusion", "streaming learning"}
+    assert "learning" in compared.left_out["asynchronous"]
+    assert "asynchronous is left out" in str(compared)
+    unrewarded = next(way for way in compared.ways if way.name == "dynamic sampling")
+    assert unrewarded.parameters["low_s"] <= unrewarded.time_s <= unrewarded.parameters["high_s"]
+    assert "assumed" in unrewarded.change
+
+
+def test_a_log_with_turns_is_compared_with_waits_only() -> None:
+    rows = rollouts_of([[(4, [5]), (3, [6])]])
+    rows["turns"] = [json.dumps([[2, 4.0], [3, 0.0]]), None]
+    compared = compare_ways(replace(small_run(), logged=list(logged_steps(rows))))
+    assert [way.name for way in (compared.base, *compared.ways)] == ["multi-turn, KV kept", "multi-turn, KV dropped"]
+    assert list(compared.left_out) == ["ways without waits"]
+
+
+def test_the_figure_has_every_way_once_and_open_points_off_policy(compared: WaysCompared) -> None:
+    info = what_ifs_info(compared)
+    table = compared.to_frame()
+    assert info.points["way"].tolist() == table["way"].tolist()
+    assert info.unit == "GPU-hours"
+    assert info.points["cost"].tolist() == pytest.approx((table["gpu_s"] / 3600).tolist())
+    figure = plot_what_ifs(compared)
+    marks = {trace.name.split(" ", 1)[1]: trace.marker.symbol for trace in figure.data if trace.name}
+    assert marks.pop("as logged") == "star"
+    assert {name for name, symbol in marks.items() if symbol == "circle"} == set(table["way"][1:][table["on_policy"][1:]])
+    assert set(marks.values()) <= {"circle", "circle-open"}
+    numbers = sorted(int(n) for note in figure.layout.annotations for n in note.text.split(", "))
+    assert numbers == list(range(len(table)))
+    (ticks,) = [trace for trace in figure.data if trace.marker.symbol == "line-ns"]
+    assert list(ticks.x) == pytest.approx(table["least_time_s"].tolist())
+
+
+def test_with_a_price_costs_are_dollars(compared: WaysCompared) -> None:
+    setting = replace(compared.setting, cluster=replace(compared.setting.cluster, usd_per_gpu_hour=7.2))
+    info = what_ifs_info(replace(compared, setting=setting))
+    assert info.unit == "USD"
+    assert info.points["cost"].tolist() == pytest.approx((compared.to_frame()["gpu_s"] * 0.002).tolist())
+    assert "cost_usd" in info.to_frame()
+
+
+def test_the_section_says_what_each_way_does(compared: WaysCompared) -> None:
+    page = Page("page", "lead")
+    what_ifs_section(page, replace(compared, left_out={"asynchronous": "nobody knows"}), small_run().setup)
+    html = page.render("")
+    for way in compared.ways:
+        assert way.change.split(".")[0].replace("'", "&#39;") in html
+    assert "Left out: asynchronous. Nobody knows." in html
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (DataChange(4, 40), "on-policy"),
+        (DataChange(4, 40, 10, 2), "25% of the learned tokens are stale, by up to 2 steps"),
+        (
+            DataChange(6, 60, dropped_responses=2, dropped_tokens=60, started_mean_tokens=15.0),
+            "on-policy; 2 responses dropped (25%); learned responses are 33% shorter than those started",
+        ),
+        (DataChange(5, 50, waiting_responses=1, started_mean_tokens=10.0), "on-policy; 1 response waits for a later step"),
+    ],
+)
+def test_changes_of_the_data_in_words(data: DataChange, words: str) -> None:
+    assert data_in_words(data) == words

@@ -1,0 +1,200 @@
+"""Ranges that a report states from scalars alone, beside what the responses say that the scalars were made of.
+
+    python tests/benchmarks/drawn_coverage.py [--tiny] [--steps 4] [--json FILE]
+
+Every step of a public log is reduced to what verl logs: the mean, the longest and the shortest length, the share of cut ones
+and the number of tokens. Lengths are drawn from these as a report draws them, and schedules are simulated on the draws. A range
+holds if it contains the value of the step's own responses, dealt in the log's order: the idle share of the GPU-seconds, and
+the time and the GPU-seconds that `fold` saves, which needs no predictions.
+
+A step is the first 128 responses of a step of the log, or fewer. Requests of servers have no steps: each is 128 of them in the
+order of their arrival.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from policies import DATA, gsm8k
+
+import rlhfless as rl
+from rlhfless.analysis.compare_log import evenly
+from rlhfless.analysis.drawn_lengths import StepSizes, drawn_logs
+from rlhfless.analysis.framework_defaults import run_setup
+from rlhfless.analysis.gpu_seconds import PhaseSeconds, account
+from rlhfless.analysis.savings import generation_s, savings
+from rlhfless.latency import load_profile, usd_per_gpu_hour
+from rlhfless.report.drawn_study import widened
+from rlhfless.simulate import SimulationConfig, simulate
+from rlhfless.trace import ImportedLog, LogWithoutResponses, OpenedLog, Trace, open_log, read_trace
+from solver import Cluster
+
+PROFILE, GPUS, RESPONSES = "l40s-qwen2.5-3b-tp2", 16, 128
+POLICY = "fold"
+FINDINGS = ("idle", "time", "GPU-seconds")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A step: the (low, high) that its scalars give, and the value of its responses, of each of ``FINDINGS``."""
+
+    log: str
+    step: int
+    responses: int
+    stated: dict[str, tuple[float, float]]
+    true: dict[str, float]
+
+    def holds(self, finding: str) -> bool:
+        """Whether a range contains the value, at the precision that the report shows."""
+        low, high = self.stated[finding]
+        return round(low, 2) <= round(self.true[finding], 2) <= round(high, 2)
+
+
+def logs() -> Iterator[tuple[str, pd.DataFrame]]:
+    """Names and rollouts of the logs that are there: ``step, prompt_id, sample, response_tokens`` and whether it was cut."""
+    data = Path(__file__).parents[2] / "data" / "traces"
+    shipped = {"demonstration": rl.example(), "arithmetic": data / "arithmetic-grpo", "reasoning": data / "reasoning-static"}
+    for name, path in shipped.items():
+        yield name, read_trace(path).rollouts
+    if not DATA.is_dir():
+        print(f"the public logs are not in {DATA.name} beside this checkout, so only shipped ones are tried")
+        return
+    yield "GSM8K (AReaL)", gsm8k().rollouts
+    lengths = pd.read_csv(DATA / "reasoning-eval-lengths" / "response_lengths.csv")
+    for benchmark, rows in lengths.groupby("benchmark"):
+        tokens = np.minimum(rows["response_tokens"], rows["max_tokens"])
+        prompts = rows["language"].fillna("") + rows["prompt_index"].astype(str)
+        numbers = pd.factorize(rows["run"] + rows["max_tokens"].astype(str), sort=True)[0]
+        yield f"{benchmark} (reasoning model)", table(numbers, prompts, tokens, rows["hit_cap"] == 1)
+    for name, file, column in (
+        ("Azure, conversations", "azure-llm-2023/AzureLLMInferenceTrace_conv.csv", "GeneratedTokens"),
+        ("Mooncake, conversations", "mooncake-fast25/conversation_lengths.csv", "output_length"),
+    ):
+        tokens = pd.read_csv(DATA / file)[column]
+        tokens = tokens[tokens > 0][: len(tokens) // RESPONSES * RESPONSES].reset_index(drop=True)
+        yield name, table(tokens.index // RESPONSES, tokens.index.astype(str), tokens, tokens < 0)
+    for folder in sorted((DATA / "llmservingsim-measurements" / "vllm-runs").iterdir())[:1]:  # both have the same requests
+        tokens = pd.read_json(folder / "requests.jsonl", lines=True)["output_toks"]
+        yield "ShareGPT (vLLM runs)", table(0 * tokens, tokens.index.astype(str), tokens, tokens < 0)
+
+
+def table(step: Any, prompts: Any, tokens: pd.Series, cut: pd.Series) -> pd.DataFrame:
+    """Rollouts of one response per prompt."""
+    reasons = np.where(cut, "length", "stop")
+    columns = {"step": step, "prompt_id": np.asarray(prompts), "sample": 0, "response_tokens": tokens.to_numpy()}
+    rows = pd.DataFrame(columns | {"finish_reason": reasons})
+    rows["sample"] = rows.groupby(["step", "prompt_id"]).cumcount()
+    return Trace(rows).rollouts
+
+
+def scalars_of(rows: pd.DataFrame) -> ImportedLog:
+    """The step as verl logs it, read by the importer."""
+    tokens = rows["response_tokens"].to_numpy()
+    prompts = rows["prompt_tokens"].fillna(0).to_numpy(dtype=float)
+    data = {
+        "response_length/mean": float(tokens.mean()), "response_length/max": int(tokens.max()),
+        "response_length/min": int(tokens.min()),
+        "response_length/clip_ratio": float((rows["finish_reason"] == "length").mean()),
+        "prompt_length/mean": float(prompts.mean()), "perf/total_num_tokens": int(tokens.sum() + prompts.sum()),
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.jsonl"
+        path.write_text(json.dumps({"step": 1, "data": data}) + "\n")
+        try:
+            open_log(path)
+        except LogWithoutResponses as error:
+            return error.log
+    raise AssertionError("scalars alone were read as responses")
+
+
+class StepFindings(NamedTuple):
+    """Idle shares under every order that the step may have been dealt in, and a table of what ``POLICY`` saves."""
+
+    idle: list[float]
+    saved: pd.DataFrame
+
+
+def findings(log: OpenedLog, setting: SimulationConfig) -> StepFindings:
+    """Simulate the parts of a report that the ranges are of, as the report does."""
+    setup = run_setup("", dispatch="static", order_known=log.dispatch_order_known)
+    simulation = simulate(log.trace.rollouts, setting, ["static", *setup.shuffled, POLICY])
+    phases = PhaseSeconds()
+    names = [name for name in setup.candidates if name in simulation.traces]
+    idle = [account(simulation.traces[name], setup, setting.cluster, phases).idle_share for name in names]
+    setup = replace(setup, candidates=tuple(names))
+    return StepFindings(idle, savings(simulation, generation_s(simulation, names), setup, setting.cluster, [POLICY], phases))
+
+
+def row_of(name: str, step: int, rows: pd.DataFrame, setting: SimulationConfig) -> Row:
+    """Compare what the scalars of a step say with what its responses say."""
+    rows = rows.assign(step=1).reset_index(drop=True)
+    samples = max(1, round(len(rows) / rows["prompt_id"].nunique()))
+    drawn = [findings(log, setting) for log in drawn_logs(scalars_of(rows), StepSizes(len(rows), samples))]
+    shares = [share for one in drawn for share in one.idle]
+    stated = {"idle": (min(shares), max(shares))} | saved(widened([one.saved for one in drawn]))
+    true = findings(OpenedLog(Trace(rows), pd.DataFrame({"step": []}), ""), setting)
+    values = {"idle": true.idle[0]} | {kind: low for kind, (low, _) in saved(true.saved).items()}
+    return Row(name, step, len(rows), stated, {kind: float(value) for kind, value in values.items()})
+
+
+def saved(savings: pd.DataFrame) -> dict[str, tuple[float, float]]:
+    """The range that ``POLICY`` saves of the time and of the GPU-seconds; of known responses both ends are equal."""
+    row = savings.set_index("policy").loc[POLICY]
+    return {kind: (float(row[f"{kind} low"]), float(row[f"{kind} high"])) for kind in FINDINGS[1:]}
+
+
+def measured(steps: int, fewest: int) -> Iterator[Row]:
+    """The rows of all logs: ``steps`` of each, evenly chosen among those with ``fewest`` responses and more."""
+    latency = load_profile(PROFILE)
+    cluster = Cluster(2, GPUS // 2, latency.gpus_per_actor, latency.kind, usd_per_gpu_hour(latency.kind))
+    setting = SimulationConfig(cluster, latency, bound_work=0, deterministic=True)
+    for name, rollouts in logs():
+        sizes = rollouts.groupby("step").size()
+        for step in evenly(sizes.index[sizes >= fewest].tolist(), steps):
+            yield row_of(name, int(step), rollouts[rollouts["step"] == step].head(RESPONSES), setting)
+
+
+def markdown(rows: list[Row]) -> str:
+    """A table with a row per log: how often ranges hold, and the mean range beside the mean value."""
+    lines = [
+        "| log | steps | idle share: stated, true, holds | time saved by `fold` | GPU-seconds saved by `fold` |",
+        "|---|---|---|---|---|",
+    ]
+    names = list(dict.fromkeys(row.log for row in rows))
+    for name, own in [*((name, [row for row in rows if row.log == name]) for name in names), ("all", rows)]:
+        cells = []
+        for finding in FINDINGS:
+            low, high = (float(np.mean([row.stated[finding][end] for row in own])) for end in (0, 1))
+            true, held = float(np.mean([row.true[finding] for row in own])), sum(row.holds(finding) for row in own)
+            cells.append(f"{low:.0%} to {high:.0%}, {true:.0%}, {held} of {len(own)}")
+        lines.append(f"| {name} | {len(own)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tiny", action="store_true", help="one step of the first log")
+    parser.add_argument("--steps", type=int, default=4, help="steps of each log")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    found = measured(args.steps, 16)
+    rows = [next(found)] if args.tiny else []
+    for row in found if not args.tiny else ():
+        rows.append(row)
+        print(row, flush=True)
+    print(markdown(rows))
+    if args.json:
+        args.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
