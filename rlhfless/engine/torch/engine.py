@@ -239,13 +239,13 @@ class TorchEngine:
         self._loop.copy_tokens_to_host()
         for s in self._loop.queue.running:
             if s.request.response == response:
-                return KvSnapshot(self._loop.rows.kv_of(s), s.context_tokens - 1)
+                return KvSnapshot(self._loop.rows.kv_of(s), s.context_tokens)
         return None
 
     @_computes
     def kv_since(self, kv: Any, kv_tokens: int) -> Any:
         """See ``SupportsSnapshots``."""
-        return kv[:, :, :, kv_tokens:].contiguous()
+        return kv[:, :, :, kv_tokens - 1 :].contiguous()  # the state of the last token is computed in the next iteration
 
     @_computes
     def joined_kv(self, copy: Any, rest: Any) -> Any:
