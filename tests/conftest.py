@@ -1,14 +1,16 @@
 """Settings of all tests, and the notebooks' one run.
 
-Knows hypothesis and signals. Every run tries the same examples, so that a change is judged by what it changes;
-``make test-search`` tries examples that nobody has seen, and an example that fails there goes into its test with ``@example``.
+Knows hypothesis, signals and the garbage collector. Every run tries the same examples, so that a change is judged by what it
+changes; ``make test-search`` tries examples that nobody has seen, and an example that fails there goes into its test with
+``@example``.
 
-Two processes run the tests; ``side_by_side`` says which runs what. A test is of one of three tiers, each with a target in the
-Makefile: no mark, ``full``, ``nightly``.
+Several processes run the tests; ``side_by_side`` says which runs what. A test is of one of three tiers, each with a target in
+the Makefile: no mark, ``full``, ``nightly``.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Callable
@@ -23,7 +25,9 @@ from skip_summary import pytest_sessionfinish  # noqa: F401 (a hook)
 from tiers import check_tier
 
 if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: two processes share two cores
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: the processes share the cores
+
+gc.disable()  # until all tests are imported: what is imported stays
 
 settings.register_profile("same", derandomize=True, deadline=None, max_examples=25)
 settings.register_profile("search", deadline=None, print_blob=True)
@@ -56,3 +60,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     in_order(items)
     for item in items:
         check_tier(item)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the objects of all imported modules out of garbage collections, which take a second each with them."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Give the objects back, as some libraries report at the end what is left of theirs."""
+    gc.unfreeze()

@@ -11,7 +11,7 @@ import pytest
 MAIN = {
     "rlhfless.run.example": ("example",),
     "rlhfless.run.loading": ("load",),
-    "rlhfless.run.run": ("Run.plan", "Run.simulate", "Run.search"),
+    "rlhfless.run.run": ("Run.plan", "Run.simulate", "Run.search", "Run.what_ifs"),
     "rlhfless.engine.common.drafter": ("Drafter", "SuffixDrafter"),
     "rlhfless.engine.torch.engine": ("TorchEngine",),
     "rlhfless.executor.executor": ("Executor.run",),

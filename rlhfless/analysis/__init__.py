@@ -5,15 +5,18 @@ Knows traces, logs and simulated results; nothing of plots or pages. All compari
 
 from rlhfless.analysis.billed_uses import billed_uses, uses_of_account
 from rlhfless.analysis.calibration import Calibration, calibration, logged_phases, stated_phases
+from rlhfless.analysis.changes import Change, ranked
 from rlhfless.analysis.compare_log import LogComparison, compare_log, evenly
 from rlhfless.analysis.draft_study import DraftStudy, study_drafts
 from rlhfless.analysis.executed_run import calibrated_by_spans, executed_steps, savings_of_executed
 from rlhfless.analysis.framework_defaults import DISPATCHES, FRAMEWORK_DEFAULTS, SHUFFLED, RunSetup, run_setup
+from rlhfless.analysis.gpu_counts import GpuCount, gpu_counts
 from rlhfless.analysis.gpu_seconds import Account, PhaseSeconds, account
 from rlhfless.analysis.log_checks import generation_checks
 from rlhfless.analysis.log_texts import text_encoder
 from rlhfless.analysis.plan_log import last_visits, plan_every_step
 from rlhfless.analysis.recommendation import Advice, Size, advise, configuration_lines
+from rlhfless.analysis.run_cost import RunCost, run_cost
 from rlhfless.analysis.savings import generation_s, savings
 from rlhfless.analysis.step_plans import compare_step_plans
 from rlhfless.analysis.value_of_information import forecasts_of, value_of_information
@@ -26,9 +29,12 @@ __all__ = [
     "Account",
     "Advice",
     "Calibration",
+    "Change",
     "DraftStudy",
+    "GpuCount",
     "LogComparison",
     "PhaseSeconds",
+    "RunCost",
     "RunSetup",
     "Size",
     "Variant",
@@ -45,10 +51,13 @@ __all__ = [
     "forecasts_of",
     "generation_checks",
     "generation_s",
+    "gpu_counts",
     "last_visits",
     "logged_phases",
     "plan_every_step",
     "prices_of",
+    "ranked",
+    "run_cost",
     "run_setup",
     "savings",
     "savings_of_executed",

@@ -25,6 +25,7 @@ Family = Literal["lognormal", "weibull"]
 FAMILIES: tuple[Family, ...] = ("lognormal", "weibull")
 DRAWS = 2  # of every family
 MAX_STEPS = 40
+MAX_RESPONSES = 100_000  # of a step
 GRID = 4_001  # quantiles by which a mean is computed
 DRAWN = "lengths_drawn"  # of meta.json: the sentence that says so
 TOTAL_TOKENS = "perf/total_num_tokens"  # of verl: prompt and response tokens of the step
@@ -182,6 +183,11 @@ def _step_lengths(log: ImportedLog, row: pd.Series, sizes: StepSizes) -> StepLen
             f"{log.source}: the scalars do not say how many responses step {step} has ('{TOTAL_TOKENS}' is missing); give "
             "--responses-per-step"
         )
+    if responses > MAX_RESPONSES:
+        raise TraceError(
+            f"{log.source}: step {step} has {responses:,} responses by its scalars; lengths of at most {MAX_RESPONSES:,} are "
+            "drawn, so give --responses-per-step"
+        )
     return StepLengths(mean, shortest, longest, truncated, responses, prompt_tokens)
 
 
@@ -207,7 +213,8 @@ def _trace(log: ImportedLog, rollouts: pd.DataFrame, sizes: StepSizes) -> Trace:
     said = (
         "The log has no responses. Their lengths are drawn, so that every step has its logged mean, longest response and share "
         f"of cut responses: {int(each.median()):,} per step ({samples}), {DRAWS} times each from a lognormal and a Weibull "
-        "distribution. Ranges cover all draws. Which prompts are long is unknown, and so is whether responses to one are alike."
+        "distribution. Ranges cover all draws and are too narrow: on public logs they contained the idle share of the true "
+        "lengths in 32 of 56 steps. Which prompts are long is unknown, and so is whether responses to one are alike."
     )
     meta = {"imported_from": log.source.name, "framework": log.format.name, "dispatch_order": "unknown", DRAWN: said}
     return Trace(rollouts.reset_index(drop=True), meta=meta, source=str(log.source))

@@ -105,6 +105,7 @@ def report(
     from rlhfless.analysis.log_texts import texts_of
     from rlhfless.report.drawn_study import study_drawn
     from rlhfless.report.notebook import LogSource, write_report_notebook
+    from rlhfless.report.progress import progress_bar
     from rlhfless.report.write import write_report
     from rlhfless.run import load
     from rlhfless.trace import LogWithoutResponses, open_log
@@ -141,8 +142,9 @@ def report(
         source = LogSource(path, options, log.framework, log.run)
         write_report_notebook(source, out, run.profile, run.setting, run.assumptions, max_steps=max_steps)
     else:
-        study = study_drawn(drawn, setting, run.assumptions, max_steps) if drawn else None
-        write_report(opened, out, setting, run.assumptions, max_steps=max_steps, study=study)
+        with progress_bar() as begin:
+            study = study_drawn(drawn, setting, run.assumptions, max_steps, begin) if drawn else None
+            write_report(opened, out, setting, run.assumptions, max_steps=max_steps, study=study, begin=begin)
     click.echo(f"wrote {out.resolve()}")
 
 

@@ -263,7 +263,10 @@ class SupportsContextTokens(Protocol):
 
 
 class KvSnapshot(NamedTuple):
-    """A copy of the KV state that a response has between two iterations: its first ``kv_tokens`` tokens."""
+    """A copy of the KV state that a response has between two iterations.
+
+    ``kv_tokens`` are its context tokens then, as of a state that moves in one step.
+    """
 
     kv: Any
     kv_tokens: int
@@ -278,7 +281,7 @@ class SupportsSnapshots(Protocol):
         ...
 
     def kv_since(self, kv: Any, kv_tokens: int) -> Any:
-        """Return a KV state, as in ``Request.kv``, without its first tokens."""
+        """Return what a KV state, as in ``Request.kv``, has beyond a snapshot of ``kv_tokens``; it may be empty."""
         ...
 
     def joined_kv(self, copy: Any, rest: Any) -> Any:

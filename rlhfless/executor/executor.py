@@ -13,7 +13,6 @@ from rlhfless.engine.protocol import Request
 from rlhfless.errors import missing_extra
 from rlhfless.executor.distributed.local.pool import ProcessPool
 from rlhfless.executor.distributed.ray.pool import RayPool
-from rlhfless.executor.step.plan_validation import refuse_in_this_process
 from rlhfless.executor.step.progress import OnProgress, StepProgress
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.requests import encoded
@@ -49,7 +48,6 @@ class Executor:
 
     Raises:
         PlanningError: charging, admission or migration is none of the known names.
-        TypeError: engines that decode in processes of their own, without a pool.
         MissingExtra: a bar is wanted and tqdm is not installed.
     """
 
@@ -68,8 +66,6 @@ class Executor:
         check_charging(charging)
         check_migration(migration)
         check_rule(admission)
-        if actor_pool is None:
-            refuse_in_this_process(engine)
         if progress:
             _bar_class()
         self._closed = False

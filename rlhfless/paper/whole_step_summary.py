@@ -80,16 +80,19 @@ def bounds(table: pd.DataFrame) -> pd.DataFrame:
 def fair(table: pd.DataFrame) -> dict[tuple[tuple[str, ...], str], Fair]:
     """Return (setting, drafts) to everything together against elastic plain.
 
-    Between executed plans (means over the seeds) the lower convex hull counts: steps alternate between two plans.
+    Between executed plans (means over the seeds) the lower convex hull counts: steps alternate between two plans. With drafts,
+    plans without them count, too. Seeds that were not executed with drafts are left out there.
     """
-    steps = table[table["part"] == "system"]
-    elastic = steps[steps["system"] == "elastic"].groupby(CELL, sort=False)[["time_s", "gpu_s"]].mean()
-    found = {}
-    for (*cell, drafts), of in steps[steps["system"] == "together"].groupby([*CELL, "drafts"], sort=False):
-        means = of.groupby("aim")[["time_s", "gpu_s"]].mean()
-        time_s, gpu_s = elastic.loc[tuple(cell)]
-        points = np.column_stack([means["time_s"] / time_s, means["gpu_s"] / gpu_s])
-        found[tuple(cell), str(drafts)] = Fair(1 - at_most(points, 1.0), 1 / at_most(points[:, ::-1], 1.0))
+    steps, found = table[table["part"] == "system"], {}
+    for cell, of in steps.groupby(CELL, sort=False):
+        together = of[of["system"] == "together"]
+        for drafts in together["drafts"].unique():
+            seeds = together[together["drafts"] == drafts]["seed"]
+            own = together[together["drafts"].isin([drafts, WITHOUT]) & together["seed"].isin(seeds)]
+            means = own.groupby(["drafts", "aim"])[["time_s", "gpu_s"]].mean()
+            plain = of[(of["system"] == "elastic") & of["seed"].isin(seeds)]
+            points = np.column_stack([means[name] / plain[name].mean() for name in ("time_s", "gpu_s")])
+            found[tuple(map(str, cell)), str(drafts)] = Fair(1 - at_most(points, 1.0), 1 / at_most(points[:, ::-1], 1.0))
     return found
 
 

@@ -68,8 +68,9 @@ def write_figures(
         setting = figure.of(fast, seeds)
         numbers = numbers_of[figure.name] = figure.numbers(setting, sources)
         lines[figure.name] = described(figure, setting, numbers)
-        for line in figure.printed(setting, numbers) if on_line is not None else ():
-            on_line(line)
+        if on_line is not None:
+            for line in figure.printed(setting, numbers):
+                on_line(line)
         plotted = figure.plot(setting, numbers)
         _write_figure(folder, figure, numbers, lines[figure.name], plotted)
         drawn += [(PICTURES[kind](plotted), folder / f"{figure.file_name}.{kind}") for kind in pictures]

@@ -72,11 +72,12 @@ def lengths_info(trace: Trace, step: int | None = None) -> LengthsInfo:
     )
 
 
-def plot_lengths(trace: Trace, step: int | None = None) -> go.Figure:
+def plot_lengths(trace: Trace, step: int | None = None, *, max_points: int = MAX_POINTS) -> go.Figure:
     """Plot predicted against actual lengths, one point per response; all steps when ``step`` is None.
 
     Args:
-        trace: any trace. step: one step alone.
+        trace: any trace. step: one step alone. max_points: of more responses evenly spaced ones are drawn. Up to
+            ``MAX_SVG_POINTS`` the small bundle of plotly.js draws them.
 
     Returns:
         A figure; for a trace without predictions one that says so.
@@ -86,8 +87,8 @@ def plot_lengths(trace: Trace, step: int | None = None) -> go.Figure:
     if info.missing:
         return message_figure(title, info.missing)
     points = info.points
-    if len(points) > MAX_POINTS:
-        points = points.iloc[np.linspace(0, len(points) - 1, MAX_POINTS).astype(int)]
+    if len(points) > max_points:
+        points = points.iloc[np.linspace(0, len(points) - 1, max_points).astype(int)]
     fig = go.Figure()
     top = 1.04 * float(max(1.0, points["predicted_tokens"].max(), points["response_tokens"].max()))
     fig.add_scatter(

@@ -25,6 +25,7 @@ WORK_COLOURS = {
         "transferring KV caches": "transfer", "preparation": "prepare", "learning": "learn", "sending weights": "sync",
     }.items()
 }  # fmt: skip
+WIDE_ONLY = "wide only"  # name of annotations that a page leaves out on a narrow screen
 LITTLE, LETTER_SHARE = 0.005, 0.0085  # shares of the bar: of what is rounded to nothing, and of a letter
 
 
@@ -114,11 +115,11 @@ def plot_overview(uses: pd.DataFrame, empty_share: float = math.nan, best: pd.Se
         fig.add_bar(
             x=[row.gpu_s], y=[RUN], orientation="h", name=name, marker=_marker(row.kind, row.use),
             showlegend=row.share >= LITTLE, hovertext=[hover(lines, clean(row.use))], hoverinfo="text",
-            text=[on_bar], textposition="inside", insidetextanchor="middle", textangle=0, constraintext="none",
+            text=[on_bar], textposition="inside", insidetextanchor="middle", textangle=0, constraintext="inside",
             insidetextfont={"color": ink_on(WORK_COLOURS.get(row.use, GREY))},
         )  # fmt: skip
         if told and not on_bar:  # what is no work is pale on light and dark on dark paper, as the figure's own ink expects
-            fig.add_annotation(x=done + row.gpu_s / 2, y=RUN, text=told, showarrow=False)
+            fig.add_annotation(x=done + row.gpu_s / 2, y=RUN, text=told, showarrow=False, name=WIDE_ONLY)
         done += row.gpu_s
     names = [RUN]
     if info.schedule and info.saved_gpu_share == info.saved_gpu_share:
@@ -144,7 +145,7 @@ def plot_overview(uses: pd.DataFrame, empty_share: float = math.nan, best: pd.Se
     styled(
         fig, info.verdict, info.change, height=250 + 44 * len(names), barmode="stack", bargap=0.25, legend=legend,
     )  # fmt: skip
-    return fig.update_layout(margin={"b": 120})
+    return fig.update_layout(margin={"b": 120}, uniformtext={"minsize": 10, "mode": "hide"})
 
 
 def _marker(kind: str, use: str) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from rlhfless.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from rlhfless.report.logged_run import at_prices, in_short
+    from rlhfless.report.first_screen import in_short
+    from rlhfless.report.logged_run import at_prices
     from rlhfless.report.schedules import SHOWN
     from rlhfless.report.study import Assumptions, study_log
     from rlhfless.report.write import write_report
@@ -23,7 +24,7 @@ __getattr__, __dir__ = lazy_names(
         "Assumptions": "report.study",
         "SHOWN": "report.schedules",
         "at_prices": "report.logged_run",
-        "in_short": "report.logged_run",
+        "in_short": "report.first_screen",
         "study_log": "report.study",
         "write_report": "report.write",
     },

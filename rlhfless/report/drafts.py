@@ -1,12 +1,12 @@
-"""Report text on speculative decoding: methods of vLLM that would have saved time of a logged run, and their configuration."""
+"""Report text on speculative decoding: what methods of vLLM would have saved of a logged run's time, and their lines."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from rlhfless.analysis import Change
 from rlhfless.analysis.draft_configuration import speculation_lines
 from rlhfless.analysis.draft_savings import DraftSavings
-from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import counted
 
 DRAFTS_FROM = {
@@ -15,31 +15,26 @@ DRAFTS_FROM = {
 }
 
 
-def drafts_section(page: Page, drafts: Sequence[DraftSavings], framework: str) -> None:
-    """Add what each speculative method would have saved, and the lines that switch the best one on; nothing without methods.
+def draft_changes(drafts: Sequence[DraftSavings], framework: str, generation_share: float) -> Iterator[Change]:
+    """Yield the best speculative method as a change of the configuration; nothing without methods.
 
     Args:
         drafts: the best method first. framework: that wrote the log.
+        generation_share: of the steps' time, that is generation.
     """
     if not drafts:
         return
-    for found in drafts:
-        page.text(saved_by_drafts(found))
-    if len(drafts) > 1:
-        page.text(f"Only one of them can be used: {drafts[0].configuration.method} saves more.")
     best = drafts[0]
-    if best.unit == "bytes":
-        page.text(
-            "Texts were counted in bytes, because no tokenizer was named, so savings and draft lengths are rough. Name the "
-            "run's tokenizer with --tokenizer to count tokens."
-        )
+    method, package = best.configuration.method, best.configuration.package
     lines = speculation_lines(framework, best.speculative_config)
+    install = (f"pip install {package}   # beside vLLM 0.32",) if package and lines else ()
+    needs = f"vLLM's method {method} drafts from {DRAFTS_FROM[method]}; responses keep their distribution."
+    if best.unit == "bytes":
+        needs += " Texts were counted in bytes, so this is rough: name the tokenizer with --tokenizer."
     if not lines:
-        page.text(f"Configuration lines for drafts are left out: {framework} does not decode with vLLM.")
-        return
-    package = best.configuration.package
-    install = (f"pip install {package}   # beside vLLM 0.32",) if package else ()
-    page.code(f"speculative decoding with vLLM's method {best.configuration.method}", (*install, *lines))
+        needs += f" {framework} does not decode with vLLM, so there are no lines."
+    low, mean, high = (generation_share * one for one in (best.low, best.mean, best.high))
+    yield Change("decode speculatively", (*lines, *install), low, mean, high, mean, needs)
 
 
 def saved_by_drafts(found: DraftSavings) -> str:

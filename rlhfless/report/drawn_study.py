@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import pandas as pd
 
+from rlhfless.analysis import GpuCount, RunCost, gpu_counts, run_cost
 from rlhfless.analysis.drawn_lengths import DRAWN
+from rlhfless.report.progress import Begin, silent
 from rlhfless.report.schedules import simulate_schedules
 from rlhfless.report.study import AgainstSchedules, Assumptions, ReportData, against_schedules, calibrate_log, study_log
 from rlhfless.simulate import SimulationConfig
@@ -16,34 +19,67 @@ from rlhfless.trace import OpenedLog
 FURTHER_STEPS = 3  # that are simulated of each draw but the first
 
 
-def study_drawn(logs: Sequence[OpenedLog], setting: SimulationConfig, stated: Assumptions, max_steps: int) -> ReportData:
+def study_drawn(
+    logs: Sequence[OpenedLog], setting: SimulationConfig, stated: Assumptions, max_steps: int, begin: Begin = silent
+) -> ReportData:
     """Return what ``study_log`` finds of the first log, with savings and idle shares that cover all of them.
 
     Args:
-        logs: draws of the same run (``analysis.drawn_lengths``).
+        logs: draws of the same run (``analysis.drawn_lengths``). begin: is told every part of the work.
 
     Raises:
         TraceError, PlanningError, InputError: as ``study_log``.
     """
-    first = study_log(logs[0], setting, stated, max_steps)
+    first = study_log(logs[0], setting, stated, max_steps, begin)
+    begin("drawing other lengths")
     findings = first.findings
-    others = [_further(log, setting, stated, min(max_steps, FURTHER_STEPS)) for log in logs[1:]]
+    draws = [_further(log, setting, stated, min(max_steps, FURTHER_STEPS)) for log in logs[1:]]
+    others = [draw.against for draw in draws]
     accounts = tuple(account for other in others for account in (other.account, *other.shuffled))
+    costs = [findings.cost, *(draw.cost for draw in draws)]
     return first._replace(
         findings=replace(
             findings,
             reserved=widened([findings.reserved, *(other.reserved for other in others)]),
             given_back=widened([findings.given_back, *(other.given_back for other in others)]),
             shuffled=(*findings.shuffled, *accounts),
+            cost=replace(findings.cost, low_s=min(one.low_s for one in costs), high_s=max(one.high_s for one in costs)),
+            gpu_counts=_of_all_draws(findings.gpu_counts, [draw.counts for draw in draws]),
             drawn=logs[0].trace.meta[DRAWN],
         )
     )
 
 
-def _further(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, max_steps: int) -> AgainstSchedules:
-    setting, setup, phases, _, _ = calibrate_log(log, setting, stated)
+class _Draw(NamedTuple):
+    """What a further draw of the lengths says of the run."""
+
+    against: AgainstSchedules
+    cost: RunCost
+    counts: tuple[GpuCount, ...]
+
+
+def _further(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, max_steps: int) -> _Draw:
+    setting, setup, phases, calibrated, _ = calibrate_log(log, setting, stated)
     schedules = simulate_schedules(log.trace, setting, max_steps, dispatch=setup.dispatch, further=setup.shuffled)
-    return against_schedules(schedules, setting, setup, phases)
+    found = against_schedules(schedules, setting, setup, phases)
+    cost = run_cost(log, found.account, found.generation_s, setup, phases, setting.cluster.usd_per_gpu_hour)
+    return _Draw(found, cost, gpu_counts(schedules.logged, setting, setup, phases, factor=calibrated.factor))
+
+
+def _of_all_draws(first: Sequence[GpuCount], others: Sequence[Sequence[GpuCount]]) -> tuple[GpuCount, ...]:
+    """Return the numbers of replicas that every draw could run, with the seconds of all draws beside each other."""
+    tables = [{(one.gpus_per_actor, one.replicas): one for one in counts} for counts in others]
+    found = []
+    for count in first:
+        key = (count.gpus_per_actor, count.replicas)
+        if all(key in table for table in tables):
+            further = {
+                f"{name}, draw {draw}": time_s
+                for draw, table in enumerate(tables, start=2)
+                for name, time_s in table[key].time_s.items()
+            }
+            found.append(replace(count, time_s={**count.time_s, **further}))
+    return tuple(found)
 
 
 def widened(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:

@@ -6,24 +6,86 @@ Inputs are a trace and the findings of ``report.study``; output are sections of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from rlhfless import plots
-from rlhfless.analysis import evenly
+from rlhfless.analysis import Change, billed_uses, evenly, ranked
 from rlhfless.plots.export.html_page import Page
+from rlhfless.plots.lengths import MAX_SVG_POINTS
 from rlhfless.plots.style import counted, number, usd
+from rlhfless.report.amounts import Amounts
+from rlhfless.report.changes import list_changes
+from rlhfless.report.executed_study import ExecutedRunFindings
 from rlhfless.report.log_checks import calibrated_by, checks_table
-from rlhfless.report.savings import savings_in_short, savings_tables
-from rlhfless.report.study import ExecutedRunFindings
+from rlhfless.report.savings import percent, savings_in_short, savings_tables
+from rlhfless.report.schedules import SHOWN
 from rlhfless.trace import Trace, allocation_metrics, decode_capacity, step_metrics
 
 MAX_TIMELINES = 12
 MAX_SPANS = 40_000  # bars of all timelines that can be chosen in one place; above, they become heatmaps
 
 
-def executed_section(page: Page, trace: Trace) -> None:
-    """Add time, cost, idle GPUs, timelines and lengths of a trace with allocations."""
-    page.section("What was executed")
+def executed_first_screen(page: Page, trace: Trace, findings: ExecutedRunFindings | None) -> None:
+    """Add what an executed run cost and wasted, how sure this is, where its GPU time went, and what to change.
+
+    Args:
+        findings: None where no plan is possible.
+    """
+    total = step_metrics(trace)[["gpu_seconds", "idle_gpu_seconds", "cost_usd"]].sum(min_count=1).astype(float).fillna(0.0)
+    amounts = Amounts(float(total["gpu_seconds"]) / 3600.0, float(total["cost_usd"]))
+    idle = float(total["idle_gpu_seconds"] / total["gpu_seconds"]) if total["gpu_seconds"] > 0 else 0.0
+    changes = [] if findings is None or findings.given_back.empty else ranked(_change(trace, findings))
+    page.section("In short")
+    page.headline(_cost_of_execution(trace, amounts, idle, changes))
+    page.text(f"How sure: {_how_sure(trace)}")
+    if changes and changes[0].mean > idle:
+        page.text(
+            f"A change can save more than the {percent(idle)} that was idle. Idle is a GPU that has nothing to run. "
+            "Fewer GPUs also save time in which batches were partly empty."
+        )
+    page.figure(plots.plot_overview(billed_uses(trace), decode_capacity(allocation_metrics(trace)).empty_share))
+    list_changes(page, changes, amounts)
+
+
+def _cost_of_execution(trace: Trace, amounts: Amounts, idle: float, changes: Sequence[Change]) -> str:
+    steps = counted(trace.allocations["step"].nunique(), "step")
+    total = f"cost {amounts.of(1.0)} ({amounts.in_gpu_time})" if amounts.usd else f"took {amounts.in_gpu_time}"
+    paid = f"{amounts.of(idle) if idle >= 0.0005 else 'none'} of it went to idle GPUs"
+    change = (
+        f"{changes[0].what} and save {amounts.between(changes[0].low, changes[0].high)}"
+        if changes
+        else "no change that was simulated is certain to save anything"
+    )
+    return f"Your {steps} {total}; {paid}; {change}."
+
+
+def _how_sure(trace: Trace) -> str:
+    clock, profile = trace.meta.get("clock"), trace.meta.get("profile")
+    if clock == "wall":
+        return "cost and waiting were measured; savings are simulated."
+    if clock == "virtual" and trace.meta.get("charging") == "measured":
+        return "iterations were measured and overlapped on a virtual clock; savings are simulated."
+    if clock == "virtual":
+        return f"times are those of {f'latency profile {profile}' if profile else 'a latency profile'}; savings are simulated."
+    return "the trace does not say which clock its times come from; savings are simulated."
+
+
+def _change(trace: Trace, findings: ExecutedRunFindings) -> Iterator[Change]:
+    """The schedule that is best at the objective's weight, unless the run had it."""
+    best, own = findings.best_cost, trace.meta.get("policy")
+    if best["policy"] == own:
+        return
+    lines = (f"rlhfless train ... --policy {best['policy']}",) if own else ()
+    how = SHOWN.get(str(best["policy"]), "see the schedules below")
+    needs = f"{best['policy']}: {how}. GPUs that are released early must not be paid for, or others must use them."
+    low, mean, high = (float(best[f"GPU-seconds {end}"]) for end in ("low", "mean", "high"))
+    yield Change("plan generation by another schedule", lines, low, mean, high, float(best["time mean"]), needs)
+
+
+def executed_section(page: Page, trace: Trace, facts: Iterable[tuple[str, str]] = ()) -> None:
+    """Add time, cost, idle GPUs, timelines and lengths of a trace with allocations; before them the run's ``facts``."""
+    page.section("What was executed", folded=True)
+    page.facts(facts)
     page.basis(_basis_of_execution(trace))
     total = step_metrics(trace)[["time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd"]].sum(min_count=1).astype(float)
     share = total["idle_gpu_seconds"] / total["gpu_seconds"] if total["gpu_seconds"] > 0 else 0.0
@@ -50,13 +112,14 @@ def executed_section(page: Page, trace: Trace) -> None:
         page.text(f"The timeline shows generation only. Time and cost below are of whole steps, including {other_roles} GPUs.")
     page.figure(plots.plot_steps(trace))
     if not plots.lengths_info(trace).missing:
-        lengths = {f"step {steps[-1]}": plots.plot_lengths(trace, steps[-1]), "all steps": plots.plot_lengths(trace)}
+        of_steps = {f"step {steps[-1]}": steps[-1], "all steps": None}
+        lengths = {name: plots.plot_lengths(trace, step, max_points=MAX_SVG_POINTS) for name, step in of_steps.items()}
         page.choice("Lengths of", lengths)
 
 
 def executed_savings_section(page: Page, trace: Trace, findings: ExecutedRunFindings) -> None:
     """Add what other schedules would have saved of the executed and billed time, and which part no schedule changes."""
-    page.section("Possible savings")
+    page.section("Possible savings", folded=True)
     page.basis(_basis_of_savings(trace, findings))
     for sentence in (*savings_in_short(findings), _fixed(findings)):
         page.text(sentence)

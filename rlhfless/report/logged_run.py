@@ -1,4 +1,4 @@
-"""Report sections about a logged run: where its GPU-seconds went, what it could save, and what to change.
+"""Report sections about a logged run: what to change, where its GPU-seconds went, and what it could save.
 
 Turns the findings of ``report.study`` into plain sentences and tables. Nothing is measured: times come from a profile or from
 the log itself, and every section names its source.
@@ -6,27 +6,25 @@ the log itself, and every section names its source.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
 
 import pandas as pd
 
 from rlhfless import plots
-from rlhfless.analysis import FRAMEWORK_DEFAULTS, configuration_lines, prices_of
+from rlhfless.analysis import FRAMEWORK_DEFAULTS, prices_of
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import counted, number, usd
-from rlhfless.report.drafts import drafts_section
-from rlhfless.report.log_checks import checks_table, contradicted
+from rlhfless.report.changes import changes_section
+from rlhfless.report.drafts import saved_by_drafts
+from rlhfless.report.log_checks import checks_table
 from rlhfless.report.overlaps import overlaps_section
-from rlhfless.report.savings import savings_in_short, savings_tables
+from rlhfless.report.savings import merged, savings_in_short, savings_tables
 from rlhfless.report.study import LoggedRunFindings
 from rlhfless.report.what_ifs import what_ifs_section
 
 
-def in_short(findings: LoggedRunFindings) -> Iterator[str]:
-    """Return the summary in sentences, for readers who read nothing else; contradictions in the log come first."""
-    if contradiction := contradicted(findings.checks, findings.calibrated):
-        yield contradiction
+def idle_in_words(findings: LoggedRunFindings) -> Iterator[str]:
+    """Return what the GPUs did in sentences, and where the order of dispatch is unknown, how much this changes."""
     setup, cluster, lines = findings.setup, findings.setting.cluster, findings.account.lines
     idle = lines[lines["idle"]].sort_values("gpu_s", ascending=False)
     low, high = (f"{share:.0%}" for share in findings.idle_shares)
@@ -42,7 +40,6 @@ def in_short(findings: LoggedRunFindings) -> Iterator[str]:
             f"{findings.account.idle_share:.1%} of the GPU-seconds are idle; in random orders, "
             f"{sum(order.idle_share for order in findings.shuffled) / len(findings.shuffled):.1%} on average."
         )
-    yield from savings_in_short(findings)
     if findings.phases.basis == "unknown":
         yield times_unknown(setup.framework)
     else:
@@ -76,9 +73,19 @@ def _are(count: int) -> str:
     return "is" if count == 1 else "are"
 
 
-def run_sections(page: Page, findings: LoggedRunFindings, prices: Mapping[str, float]) -> None:
-    """Add the sections: GPU-seconds by use, possible savings, what-if variants, and recommended changes."""
-    page.section("Your run")
+def run_sections(
+    page: Page, findings: LoggedRunFindings, prices: Mapping[str, float], facts: Iterable[tuple[str, str]] = ()
+) -> None:
+    """Add the sections: what to change, and folded the GPU-seconds by use, possible savings and what-if variants.
+
+    Args:
+        prices: further ones by name, in USD per GPU-hour. facts: names and values of the run.
+    """
+    changes_section(page, findings)
+    page.section("Your run", folded=True)
+    page.facts(facts)
+    for sentence in idle_in_words(findings):
+        page.text(sentence)
     page.basis(_basis(findings))
     if findings.checks:
         checks_table(page, findings.checks)
@@ -124,7 +131,9 @@ def run_sections(page: Page, findings: LoggedRunFindings, prices: Mapping[str, f
         )
     )
     page.figure(plots.plot_planned_steps(planned))
-    page.section("Possible savings")
+    page.section("Possible savings", folded=True)
+    for sentence in savings_in_short(findings):
+        page.text(sentence)
     page.text(
         "Shares are of the run's own whole steps. Each range covers resampled steps (5th to 95th percentile) and every way in "
         "which the run may have assigned responses. A negative share means that the schedule is worse than the run's own. "
@@ -132,8 +141,8 @@ def run_sections(page: Page, findings: LoggedRunFindings, prices: Mapping[str, f
     )
     savings_tables(page, findings)
     overlaps_section(page, findings.overlaps, findings.setup)
+    _needs(page, findings)
     _what_if(page, findings, prices)
-    _advice(page, findings)
     if findings.ways is not None:
         what_ifs_section(page, findings.ways, findings.setup)
 
@@ -154,7 +163,7 @@ def _basis(findings: LoggedRunFindings) -> Iterator[tuple[str, str]]:
 
 
 def _what_if(page: Page, findings: LoggedRunFindings, prices: Mapping[str, float]) -> None:
-    page.section("What if")
+    page.section("What if", folded=True)
     page.text("Each row changes one setting of the last steps of the log. Time and cost are of generation alone.")
     rows = []
     for row in findings.what_if.itertuples():
@@ -168,7 +177,7 @@ def _what_if(page: Page, findings: LoggedRunFindings, prices: Mapping[str, float
             )
         )  # fmt: skip
     head = ("change", "schedule", "GPUs", "actors", "time", "relative time", "GPU-seconds", "cost (relative)")
-    page.table("Generation with one setting changed; 1.00x is the unchanged run", head, rows, text_columns=2)
+    page.table("Generation with one setting changed; 1.00x is the unchanged run", head, merged(rows, 1), text_columns=2)
     kind = findings.setting.cluster.kind
     money = [
         (row.price, number(row.usd_per_gpu_hour, "USD"), usd(row.usd) or "none", row.source)
@@ -204,29 +213,9 @@ def at_prices(findings: LoggedRunFindings, prices: Mapping[str, float]) -> pd.Da
     return pd.DataFrame(rows, columns=["price", "usd_per_gpu_hour", "usd", "source"])
 
 
-class Configured(NamedTuple):
-    """Recommended replicas, and the framework's configuration lines for them; no lines where they are not known."""
-
-    what: str
-    replicas: int
-    gpus_per_actor: int
-    lines: tuple[str, ...]
-
-
-def configured(findings: LoggedRunFindings) -> Iterator[Configured]:
-    """Return the recommendations as configuration: on all GPUs, and right-sized where the learner has GPUs of its own."""
+def _needs(page: Page, findings: LoggedRunFindings) -> None:
+    """Say what the schedules need, and which actor sizes were compared."""
     advice, setup = findings.advice, findings.setup
-    choices = [("all GPUs", advice.reserved.replicas, advice.reserved.gpus_per_actor)]
-    if not setup.colocated:
-        choices.append(("right-sized", advice.elastic.right_sized, advice.elastic.gpus_per_actor))
-    per_node = findings.setting.cluster.gpus_per_node
-    for what, replicas, size in choices:
-        yield Configured(what, replicas, size, configuration_lines(setup.framework, replicas, size, per_node))
-
-
-def _advice(page: Page, findings: LoggedRunFindings) -> None:
-    advice, cluster = findings.advice, findings.setting.cluster
-    page.section("What to change")
     compared = ", ".join(str(size.gpus_per_actor) for size in advice.sizes)
     one_size = len(advice.sizes) == 1
     page.text(
@@ -239,18 +228,7 @@ def _advice(page: Page, findings: LoggedRunFindings) -> None:
         + f"{counted(advice.elastic.gpus_per_actor, 'GPU')} {_are(advice.elastic.right_sized)} best at time weight "
         + f"{advice.time_weight:g}."
     )  # fmt: skip
-    for what, replicas, size, lines in configured(findings):
-        if lines:
-            page.code(f"{findings.setup.framework}, {what}", lines)
-        elif findings.setup.framework in FRAMEWORK_DEFAULTS:
-            page.text(
-                f"Configuration lines for {counted(replicas, 'replica')} of {counted(size, 'GPU')} are left out: the "
-                f"documentation of {findings.setup.framework} does not say how to spread them over nodes of "
-                f"{counted(cluster.gpus_per_node, 'GPU')}."
-            )
-    if findings.setup.framework not in FRAMEWORK_DEFAULTS:
-        page.text("Configuration lines are left out, because the framework of the log is unknown.")
-    if findings.setup.colocated:
+    if setup.colocated:
         page.text(
             "This run learns on the GPUs that generate, so fewer replicas would leave the learner fewer GPUs. Releasing GPUs "
             "early pays off only if the learner has GPUs of its own, or if another job can use the released GPUs."
@@ -259,9 +237,7 @@ def _advice(page: Page, findings: LoggedRunFindings) -> None:
         "Schedules that assign all responses beforehand (random, spread, solver) need only a dispatcher. fold, solver+replan, "
         "rlhfuse and rlhfless migrate running responses, so the engine must support migration."
     )
-    drafts_section(page, findings.drafts, findings.setup.framework)
+    for found in findings.drafts:
+        page.text(saved_by_drafts(found))
     if findings.router is not None:
         page.text(f"A router can make verl plan every batch with lengths predicted from this log. {findings.router}")
-        if findings.router.is_recommended:
-            options = f"--gpus {cluster.gpus} --profile {findings.setting.latency.name}"
-            page.code("a router for verl", (f"rlhfless export LOG --verl-router FOLDER --tokenizer MODEL {options}",))

@@ -102,7 +102,7 @@ def _parameters(
         "PREPARE_S": stated.prepare_s,
         "LEARN_S": stated.learn_s,
         "CALIBRATE": stated.calibrate,
-        "NOT_STATED": list(stated.not_stated),
+        "NOT_STATED": dict(stated.not_stated),
         "TIME_WEIGHT": setting.objective.time_weight,
         "STEPS": max_steps,
         "PAGE": str(out.with_name(f"{out.stem}_page.html")),

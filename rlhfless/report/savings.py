@@ -5,7 +5,7 @@ Input are the savings as numbers (``report.study.Savings``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import pandas as pd
 
@@ -43,11 +43,23 @@ def savings_tables(page: Page, savings: Savings) -> None:
         ),
     ):  # fmt: skip
         rows = [(str(row["policy"]), *(cell for kind in kinds for cell in _cells(row, kind))) for _, row in table.iterrows()]
-        page.table(caption, ("schedule", *heads), rows)
+        page.table(caption, ("schedule", *heads), merged(rows))
     page.text(
         "The most that any schedule can save follows from the lower bound of generation, which assumes known lengths and free "
         "migration. Preparation and learning stay unchanged, after generation; a larger or an earlier learner can save more."
     )
+
+
+def merged(rows: Iterable[Sequence[str]], name: int = 0) -> list[tuple[str, ...]]:
+    """Return table rows with those that differ in nothing but one column as one row, whose names stand beside each other.
+
+    Args:
+        name: index of that column.
+    """
+    names: dict[tuple[str, ...], list[str]] = {}
+    for row in rows:
+        names.setdefault((*row[:name], *row[name + 1 :]), []).append(row[name])
+    return [(*rest[:name], ", ".join(of), *rest[name:]) for rest, of in names.items()]
 
 
 def savings_frame(savings: pd.DataFrame, kinds: tuple[str, ...]) -> pd.DataFrame:

@@ -16,9 +16,11 @@ from rlhfless import plots
 from rlhfless.analysis import Calibration
 from rlhfless.latency import list_profiles, read_profile
 from rlhfless.plots.export.html_page import Page
+from rlhfless.plots.lengths import MAX_SVG_POINTS
 from rlhfless.plots.style import counted, number, signed_share, usd
 from rlhfless.report.executed_run import MAX_SPANS
 from rlhfless.report.log_checks import calibrated_by
+from rlhfless.report.savings import merged
 from rlhfless.report.schedules import Schedules
 from rlhfless.report.study import GIVEN_BACK
 from rlhfless.simulate import SimulationConfig
@@ -34,7 +36,7 @@ def schedules_section(
     page: Page, schedules: Schedules, setting: SimulationConfig, front: Front, lengths: bool, calibrated: Calibration
 ) -> None:
     """Add time and cost of the published policies and ours with the bound, and what each idea contributes."""
-    page.section("What better schedules would have done")
+    page.section("What better schedules would have done", folded=True)
     page.basis(_basis_of_simulation(schedules, setting, calibrated))
     count, last = len(schedules.logged), schedules.logged[-1]
     if count < schedules.all_steps:
@@ -78,7 +80,7 @@ def schedules_section(
     page.choice("Policy", timelines, "solver")
     if lengths:
         page.heading("How good the predictions were")
-        page.figure(plots.plot_lengths(traces["static"], last.step))
+        page.figure(plots.plot_lengths(traces["static"], last.step, max_points=MAX_SVG_POINTS))
 
 
 def best_policy(results: pd.DataFrame, time_weight: float) -> str:
@@ -165,13 +167,13 @@ def _table(page: Page, schedules: Schedules, title: str, has_history: bool) -> N
         )  # fmt: skip
     head = ("policy", "time (s)", "GPU-seconds", "idle", *(["cost"] if priced else []), f"speed-up over {baseline}",
             f"cost relative to {baseline}", "lower bound (GPU-seconds)", "cost / lower bound", "bound by")  # fmt: skip
-    page.table(f"{title}: {counted(int(table['steps'].max()), 'step')}", head, rows)
+    page.table(f"{title}: {counted(int(table['steps'].max()), 'step')}", head, merged(rows))
 
 
 def weights_section(page: Page, schedules: Schedules, setting: SimulationConfig, front: Front) -> None:
     """Add a slider over the time weight; all of its plans are solved beforehand."""
     last = schedules.logged[-1]
-    page.section("Time against cost")
+    page.section("Time against cost", folded=True)
     page.basis(
         [
             ("Predicted", f"lengths of step {last.step}; times and costs come from profile {setting.latency.name}."),

@@ -1,7 +1,7 @@
 """Computes everything a report says about a run: its set-up, its calibrated profile, simulated schedules and findings.
 
-Input is a log or a trace and the user's assumptions. ``study_log`` returns a ``ReportData``, which the page and the notebook
-both show; ``study_executed`` returns an ``ExecutedRunFindings``.
+Input is a log and the user's assumptions. ``study_log`` returns a ``ReportData``, which the page and the notebook both show.
+``report/executed_study.py`` does the same for the trace of an executed run.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from rlhfless.analysis import (
     Account,
     Advice,
     Calibration,
+    Change,
+    GpuCount,
     PhaseSeconds,
+    RunCost,
     RunSetup,
     account,
     advise,
-    calibrated_by_spans,
     compare_log,
     evenly,
-    executed_steps,
-    generation_checks,
     generation_s,
+    gpu_counts,
     plan_every_step,
+    run_cost,
     run_setup,
     savings,
-    savings_of_executed,
     variants,
     what_if,
 )  # fmt: skip
-from rlhfless.analysis.compare_log import CALIBRATION_STEPS
 from rlhfless.analysis.draft_savings import DraftSavings, draft_savings
 from rlhfless.analysis.log_texts import text_encoder
 from rlhfless.analysis.phase_savings import PhaseSavings, phase_savings
@@ -43,9 +43,10 @@ from rlhfless.analysis.verl_router import RouterEffect, router_effect
 from rlhfless.analysis.what_ifs.compare import MOST_RESPONSES, WaysCompared, compare_ways
 from rlhfless.analysis.what_ifs.outcome import RunToChange
 from rlhfless.latency import scaled
+from rlhfless.report.progress import Begin, silent
 from rlhfless.report.schedules import Schedules, simulate_schedules
 from rlhfless.simulate import LoggedStep, SimulationConfig, simulate_steps
-from rlhfless.trace import OpenedLog, Trace
+from rlhfless.trace import OpenedLog
 from rlhfless.trace.metrics.cross_check import CrossCheck
 from solver.model.objective import NonGenerationPhases, Objective
 
@@ -72,7 +73,7 @@ class Assumptions:
         calibrate: scale the profile so that generation takes as long as was logged, where that was.
         prices: further prices by name, in USD per GPU-hour.
         tokenizer: folder or hub name, by which texts are counted where drafts are measured; None: in bytes.
-        not_stated: what was assumed about the GPUs, one sentence each; the page names it.
+        not_stated: what was assumed about the GPUs, by what was not stated (``report.not_stated``); the page names it.
     """
 
     dispatch: str | None = None
@@ -81,13 +82,8 @@ class Assumptions:
     learn_s: float | None = None
     calibrate: bool = True
     prices: Mapping[str, float] = field(default_factory=dict)
-    not_stated: tuple[str, ...] = ()
+    not_stated: Mapping[str, str] = field(default_factory=dict)
     tokenizer: str | None = None
-
-
-def assuming(stated: Assumptions, sentence: str) -> Assumptions:
-    """Return the assumptions with one more about the GPUs."""
-    return replace(stated, not_stated=(*stated.not_stated, sentence))
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +126,8 @@ class LoggedRunFindings(Savings):
             dispatch is not known; empty otherwise.
         router: what a router that plans every batch would have saved; None where the framework is not verl.
         drafts: vLLM's speculative methods that would have saved time, the best first; none for logs without texts.
+        cost: of the whole run. gpu_counts: the run with other numbers of replicas, its own first.
+        not_stated: as the user's assumptions have it. further: changes that other parts found (``report.changes``).
         overlaps: preparation, and learning with it, while other responses are decoded; none for logs without their times.
         drawn: how lengths were drawn from the scalars of a log without responses, in sentences; empty for other logs.
         ways: other ways to generate and to learn, on the last steps.
@@ -146,11 +144,15 @@ class LoggedRunFindings(Savings):
     what_if: pd.DataFrame
     calibrated: Calibration
     checks: tuple[CrossCheck, ...]
+    cost: RunCost
+    gpu_counts: tuple[GpuCount, ...]
+    not_stated: Mapping[str, str] = field(default_factory=dict)
     shuffled: tuple[Account, ...] = ()
     router: RouterEffect | None = None
     drafts: tuple[DraftSavings, ...] = ()
     overlaps: tuple[PhaseSavings, ...] = ()
     drawn: str = ""
+    further: tuple[Change, ...] = ()
     ways: WaysCompared | None = None
 
     @property
@@ -158,23 +160,6 @@ class LoggedRunFindings(Savings):
         """The low and the high idle share of the GPU-seconds; equal where the order of dispatch is known."""
         shares = [order.idle_share for order in (self.account, *self.shuffled)]
         return min(shares), max(shares)
-
-
-@dataclass(frozen=True, eq=False)
-class ExecutedRunFindings(Savings):
-    """What a report says of an executed run, in addition to the contents of its trace.
-
-    Attributes:
-        took: the steps that are compared (``analysis.executed_steps``). There are none where no step generated, and then there
-            are no savings either. calibrated: how the profile was calibrated, by the trace's spans.
-        schedules: simulated in ``setting``, its ``phases`` included.
-        checks: what the trace measured against what the profile says of the same schedule.
-    """
-
-    took: pd.DataFrame
-    calibrated: Calibration
-    schedules: Schedules
-    checks: tuple[CrossCheck, ...]
 
 
 class ReportData(NamedTuple):
@@ -216,32 +201,48 @@ def calibrate_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions
     )
     compared = compare_log(log, setting, setup, prepare_s=stated.prepare_s, learn_s=stated.learn_s, calibrate=stated.calibrate)
     calibrated, phases = compared.calibrated, compared.phases
-    setup = replace(setup, assumed=(*stated.not_stated, *setup.assumed, *compared.not_used))
+    setup = replace(setup, assumed=(*stated.not_stated.values(), *setup.assumed, *compared.not_used))
     setting = replace(setting, phases=NonGenerationPhases(), latency=scaled(setting.latency, calibrated.factor))
     return CalibratedLog(setting, setup, phases, calibrated, compared.checks)
 
 
-def study_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, max_steps: int) -> ReportData:
+def study_log(
+    log: OpenedLog, setting: SimulationConfig, stated: Assumptions, max_steps: int, begin: Begin = silent
+) -> ReportData:
     """Compute everything that a report says of a logged run.
 
     Args:
         log: responses, with step times if the run logged them or if its spans or responses give them (``with_step_times``).
         setting: cluster and profile; its ``phases`` is not used.
         stated: the user's assumptions about the run. max_steps: at most so many steps are simulated, evenly chosen.
+        begin: is told every part of the work.
 
     Raises:
         TraceError: the log holds several runs, or a response above the limit.
         PlanningError: the responses fit on no actor.
         InputError: an assumption makes no sense.
     """
+    begin("comparing with logged times")
     setting, setup, phases, calibrated, checks = calibrate_log(log, setting, stated)
+    begin("simulating schedules")
     schedules = simulate_schedules(log.trace, setting, max_steps, dispatch=setup.dispatch, further=setup.shuffled)
     last_steps = _last(schedules.logged)
     rollouts = log.trace.rollouts
     each = max(1, len(rollouts) // len(log.trace.steps))
     traces = schedules.simulation.traces
+    begin("simulating the least time")
     found = against_schedules(schedules, setting, setup, phases)
+    begin("planning every step")
+    planned = plan_every_step(rollouts, setting, evenly(log.trace.steps, max(1, PLANNED_RESPONSES // each)))
+    begin("comparing sizes of replicas")
+    advice = advise(last_steps, setting, setup, factor=calibrated.factor)
+    begin("changing one setting at a time")
+    what_ifs = what_if(last_steps, list(variants(setting, setup.dispatch, factor=calibrated.factor)))
+    begin("comparing numbers of GPUs")
+    counts = gpu_counts(schedules.logged, setting, setup, phases, factor=calibrated.factor)
+    begin("measuring drafts")
     drafts = draft_savings(rollouts, last_steps, traces[setup.dispatch].rollouts, setting, *text_encoder(stated.tokenizer))
+    begin("comparing other ways to generate and to learn")
     changed = RunToChange(_last(schedules.logged, MOST_RESPONSES), setting, setup, phases)
     findings = LoggedRunFindings(
         found.reserved,
@@ -250,11 +251,14 @@ def study_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, ma
         setup,
         phases,
         found.account,
-        plan_every_step(rollouts, setting, evenly(log.trace.steps, max(1, PLANNED_RESPONSES // each))),
-        advise(last_steps, setting, setup, factor=calibrated.factor),
-        what_if(last_steps, list(variants(setting, setup.dispatch, factor=calibrated.factor))),
+        planned,
+        advice,
+        what_ifs,
         calibrated,
         checks,
+        run_cost(log, found.account, found.generation_s, setup, phases, setting.cluster.usd_per_gpu_hour),
+        counts,
+        stated.not_stated,
         found.shuffled,
         router_effect(rollouts, setting) if setup.framework == "verl" else None,
         drafts,
@@ -265,12 +269,17 @@ def study_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, ma
 
 
 class AgainstSchedules(NamedTuple):
-    """A run's own schedule beside others; the fields are those of ``LoggedRunFindings``."""
+    """A run's own schedule beside others; the fields are those of ``LoggedRunFindings``.
+
+    Attributes:
+        generation_s: seconds of generation by step, for each dispatch that the run may have used.
+    """
 
     reserved: pd.DataFrame
     given_back: pd.DataFrame
     account: Account
     shuffled: tuple[Account, ...]
+    generation_s: Mapping[str, Mapping[int, float]]
 
 
 def against_schedules(
@@ -291,39 +300,8 @@ def against_schedules(
         savings(schedules.simulation, theirs, setup, setting.cluster, GIVEN_BACK, phases, steps=steps),
         account(traces[setup.dispatch], setup, setting.cluster, phases),
         tuple(account(traces[policy.name], setup, setting.cluster, phases) for policy in orders),
+        theirs,
     )
-
-
-def study_executed(trace: Trace, setting: SimulationConfig, max_steps: int) -> ExecutedRunFindings:
-    """Compute what schedules would have saved of an executed run; its spans give the part that no schedule changes.
-
-    Args:
-        trace: with allocations. setting: cluster and profile; ``phases`` belongs to the schedules that are simulated, while
-            savings use the trace's own values. max_steps: at most so many steps are simulated, evenly chosen.
-
-    Raises:
-        TraceError: the trace holds several runs, or a response above the limit.
-        PlanningError: the responses fit on no actor.
-    """
-    took = executed_steps(trace)
-    took = took[(took["generation_s"] > 0) & (took["gpu_s"] > 0)]
-    chosen = evenly(took["step"].tolist(), CALIBRATION_STEPS)
-    latency, calibrated, simulated_s = calibrated_by_spans(trace, setting, took, chosen)
-    measured = took[["step", "working_s"]].rename(columns={"working_s": "generate_s"})
-    checks = tuple(generation_checks(measured, simulated_s, calibrated, setting.latency.name))
-    setting = replace(setting, latency=latency)
-    schedules = simulate_schedules(trace, setting, max_steps)
-    alone = replace(setting, phases=NonGenerationPhases())
-    of_generation = schedules if setting.phases == alone.phases else simulate_schedules(trace, alone, max_steps)
-    executed = set(took["step"])
-    shown = [step for step in of_generation.shown if step.step in executed]
-    steps = [step.step for step in shown]
-    reserved = given_back = pd.DataFrame()
-    if steps:  # an allocation of no time, or a trace of learning alone, has nothing to save
-        fastest = simulate_steps(shown, replace(alone, objective=Objective(1.0)), RESERVED)
-        reserved = savings_of_executed(fastest, took, RESERVED, steps)
-        given_back = savings_of_executed(of_generation.simulation, took, GIVEN_BACK, steps)
-    return ExecutedRunFindings(reserved, given_back, setting, took[took["step"].isin(steps)], calibrated, schedules, checks)
 
 
 def _last(logged: Sequence[LoggedStep], responses: int = WHAT_IF_RESPONSES) -> list[LoggedStep]:

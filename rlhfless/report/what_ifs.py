@@ -11,7 +11,7 @@ from rlhfless.analysis.what_ifs.outcome import WayOutcome
 from rlhfless.analysis.what_ifs.words import data_in_words
 from rlhfless.plots import plot_what_ifs
 from rlhfless.plots.export.html_page import Page
-from rlhfless.plots.style import number, usd
+from rlhfless.plots.style import number
 from rlhfless.report.savings import percent
 
 TITLE = "What-ifs: other ways to generate and to learn"
@@ -19,13 +19,13 @@ TITLE = "What-ifs: other ways to generate and to learn"
 
 def what_ifs_section(page: Page, compared: WaysCompared, setup: RunSetup) -> None:
     """Add the table of all ways and the figure, by the same numbers."""
-    page.section(TITLE)
+    page.section(TITLE, folded=True)
     for sentence in _basis(compared, setup):
         page.text(sentence)
     page.figure(plot_what_ifs(compared, legend=False))
     ways = list(enumerate((compared.base, *compared.ways)))
-    cost = "cost" if compared.has_price else "GPU-hours"
-    head = ("", "way", "time", "time saved", cost, f"{cost} saved", "least time possible", "stale tokens", "dropped responses")
+    unit = "cost (USD)" if compared.has_price else "GPU-hours"
+    head = ("", "way", "time", "time saved", unit, "cost saved", "least time possible", "stale tokens", "dropped responses")
     rows = [_row(place, way, compared) for place, way in ways]
     page.table("Whole steps under every way, the cheapest first; numbers are those of the figure", head, rows, text_columns=2)
     page.heading("What each way changes, and what it does to the data")
@@ -45,12 +45,11 @@ def _basis(compared: WaysCompared, setup: RunSetup) -> Iterator[str]:
 
 
 def _row(place: int, way: WayOutcome, compared: WaysCompared) -> tuple[str, ...]:
-    cost = usd(way.usd(compared.setting)) if compared.has_price else number(way.gpu_s / 3600)
+    cost = way.usd(compared.setting) if compared.has_price else way.gpu_s / 3600
     data = way.data
-    saved = (1 - way.time_s / compared.base.time_s, 1 - way.gpu_s / compared.base.gpu_s)
-    time, cost_saved = (percent(share) for share in saved) if place else ("", "")
+    time, cost_saved = (percent(share) for share in compared.saved(way)) if place else ("", "")
     return (
-        f"{place}", way.name, _joined(number(way.time_s, "s")), time, _joined(cost) or "none", cost_saved, _joined(number(way.least_time_s, "s")),
+        f"{place}", way.name, number(way.time_s, "s"), time, number(cost), cost_saved, number(way.least_time_s, "s"),
         percent(data.stale_tokens / max(data.learned_tokens, 1)), f"{data.dropped_responses:,}",
     )  # fmt: skip
 
@@ -62,8 +61,3 @@ def _range(way: WayOutcome) -> str:
     low, high = USELESS_SHARES
     least, most = (number(way.parameters[end], "s") for end in ("low_s", "high_s"))
     return f" With {low:.0%} to {high:.0%}, all steps take {least} to {most}."
-
-
-def _joined(text: str) -> str:
-    """Return a number and its unit that stay on one line."""
-    return text.replace(" ", "\u00a0")

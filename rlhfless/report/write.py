@@ -11,23 +11,26 @@ from pathlib import Path
 import pandas as pd
 
 from rlhfless import __version__, plots
-from rlhfless.analysis import Calibration, billed_uses, uses_of_account
+from rlhfless.analysis import Calibration
 from rlhfless.analysis.log_texts import texts_of
 from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.plots.export.html_page import Page, page_path, write_page
 from rlhfless.plots.style import counted
-from rlhfless.report.executed_run import executed_savings_section, executed_section
+from rlhfless.report.executed_run import executed_first_screen, executed_savings_section, executed_section
+from rlhfless.report.executed_study import study_executed
+from rlhfless.report.first_screen import first_screen
 from rlhfless.report.log_checks import contradicted
-from rlhfless.report.logged_run import in_short, run_sections
+from rlhfless.report.logged_run import run_sections
+from rlhfless.report.not_stated import DEFAULT_PROFILE, GPUS, GPUS_ASSUMED, PRICE, PROFILE, PROFILE_ASSUMED, price_assumed
+from rlhfless.report.progress import Begin, silent
 from rlhfless.report.schedules import Schedules
 from rlhfless.report.simulated import predicted_front, schedules_section, weights_section
-from rlhfless.report.study import Assumptions, ReportData, study_executed, study_log
+from rlhfless.report.study import Assumptions, ReportData, study_log
 from rlhfless.simulate import SimulationConfig
 from rlhfless.trace import ImportOptions, OpenedLog, Trace, TraceError, allocation_metrics, decode_capacity, open_log
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError
 
-DEFAULT_PROFILE = "l40s-qwen2.5-3b-tp2"
 MAX_SIMULATED_STEPS = 8
 
 
@@ -45,6 +48,7 @@ def write_report(
     *,
     max_steps: int = MAX_SIMULATED_STEPS,
     study: ReportData | None = None,
+    begin: Begin = silent,
 ) -> Path:
     """Write the report of a trace or log as one HTML file that needs no network and no kernel.
 
@@ -56,6 +60,7 @@ def write_report(
         assumptions: about a log's run.
         max_steps: at most so many steps are simulated, evenly chosen; fewer when steps have thousands of responses.
         study: what ``study_log`` found of this log, if it is computed already.
+        begin: is called with the name of every part of the work when it begins.
 
     Raises:
         TraceError: the source is no trace or log, holds several runs, or the file cannot be written.
@@ -63,7 +68,8 @@ def write_report(
         InputError: an assumption makes no sense.
     """
     path = page_path(out, TraceError)
-    return write_page(path, report_html(source, setting, assumptions, max_steps=max_steps, study=study), TraceError)
+    text = report_html(source, setting, assumptions, max_steps=max_steps, study=study, begin=begin)
+    return write_page(path, text, TraceError)
 
 
 def report_html(
@@ -73,41 +79,45 @@ def report_html(
     *,
     max_steps: int = MAX_SIMULATED_STEPS,
     study: ReportData | None = None,
+    begin: Begin = silent,
 ) -> str:
     """Return the page of ``write_report`` as text; the same arguments and exceptions."""
     log = _opened(source)
-    trace, setting = log.trace, default_setting() if setting is None else setting
+    trace, default = log.trace, {}
+    if setting is None:
+        setting = default_setting()
+        default = {GPUS: GPUS_ASSUMED, PROFILE: PROFILE_ASSUMED, PRICE: price_assumed(setting.cluster.kind)}
     executed = len(trace.allocations) > 0
     what = "What was executed, and " if executed else "What a logged run wasted, and "
     page = Page(f"RLHFless report: {_name(trace)}", f"{what}how other schedules would have run the same responses.")
     if executed:
-        _executed(page, log, setting, max_steps)
+        _executed(page, log, setting, max_steps, begin)
     else:
-        stated = assumptions or Assumptions()
-        _logged(page, log, stated, study or study_log(log, setting, stated, max_steps))
+        stated = assumptions or Assumptions(not_stated=default)
+        study = study or study_log(log, setting, stated, max_steps, begin)
+        begin("drawing")
+        _logged(page, log, stated, study)
     if log.summary is not None:
-        page.section("How the log was read")
+        page.section("How the log was read", folded=True)
         for line in str(log.summary).splitlines():
             page.text(line)
+    begin("packing")
     return page.render(f"Written by rlhfless {__version__}. This file contains plotly.js and loads nothing from the network.")
 
 
-def _executed(page: Page, log: OpenedLog, setting: SimulationConfig, max_steps: int) -> None:
+def _executed(page: Page, log: OpenedLog, setting: SimulationConfig, max_steps: int, begin: Begin) -> None:
     """Add what was executed and, where the run can be planned, what other schedules would have saved of it."""
     trace = log.trace
     findings, refusal = None, ""
     try:
-        findings = study_executed(trace, setting, max_steps)
+        findings = study_executed(trace, setting, max_steps, begin)
     except PlanningError as error:
         refusal = str(error)
+    begin("drawing")
     if findings is not None and (contradiction := contradicted(findings.checks, findings.calibrated)):
         page.text(contradiction)
-    page.section("In short")
-    given_back = findings.given_back if findings is not None else pd.DataFrame()
-    best = findings.best_cost if findings is not None and len(given_back) else None
-    page.figure(plots.plot_overview(billed_uses(trace), _empty_share(trace), best))
-    page.facts(_facts(log))
-    executed_section(page, trace)
+    executed_first_screen(page, trace, findings)
+    executed_section(page, trace, _facts(log))
     try:
         if findings is not None:
             if len(findings.took):
@@ -116,24 +126,17 @@ def _executed(page: Page, log: OpenedLog, setting: SimulationConfig, max_steps: 
     except PlanningError as error:
         refusal = str(error)
     if refusal:
-        page.section("What better schedules would have done")
+        page.section("What better schedules would have done", folded=True)
         page.text(
             f"No plan is possible on {counted(setting.cluster.gpus, 'GPU')} with profile {setting.latency.name}: {refusal}"
         )
 
 
 def _logged(page: Page, log: OpenedLog, stated: Assumptions, study: ReportData) -> None:
-    """Add what a logged run wasted, and what to change."""
+    """Add what a logged run cost, and what to change; then folded, where this comes from."""
     setting, calibrated, schedules, findings = study
-    if findings.drawn:
-        page.text(findings.drawn)
-    page.section("In short")
-    own = schedules.simulation.traces[findings.setup.dispatch]
-    page.figure(plots.plot_overview(uses_of_account(findings.account), _empty_share(own), findings.best_cost))
-    for sentence in in_short(findings):
-        page.text(sentence)
-    page.facts(_facts(log))
-    run_sections(page, findings, stated.prices)
+    first_screen(page, findings, _empty_share(schedules.simulation.traces[findings.setup.dispatch]))
+    run_sections(page, findings, stated.prices, _facts(log))
     _schedules(page, schedules, setting, calibrated, True)
 
 

@@ -9,13 +9,21 @@ from typing import Any
 
 from rlhfless.errors import InputError
 from rlhfless.latency import PriceError, load_profile, usd_per_gpu_hour
-from rlhfless.report.write import DEFAULT_PROFILE
+from rlhfless.report.not_stated import (
+    DEFAULT_GPUS,
+    DEFAULT_PROFILE,
+    GPUS,
+    GPUS_ASSUMED,
+    PRICE,
+    PROFILE,
+    PROFILE_ASSUMED,
+    price_assumed,
+)
 from rlhfless.trace import Trace
 from solver.model.cluster import Cluster
 from solver.model.errors import as_given
 from solver.model.latency import LatencyModel
 
-DEFAULT_GPUS = 16
 NODE_GPUS = 8
 
 
@@ -56,26 +64,28 @@ class Hardware:
         per_actor = latency.gpus_per_actor if self.gpus_per_actor is None else self.gpus_per_actor
         return Cluster(self.gpus // per_node, per_node, per_actor, latency.kind, price, prewarmed=prewarmed), latency
 
-    def completed(self, trace: Trace) -> tuple[Hardware, tuple[str, ...]]:
+    def completed(self, trace: Trace) -> tuple[Hardware, dict[str, str]]:
         """Return the same with what the trace recorded, or else what is assumed, in place of None.
 
         Returns:
-            The hardware, and what was assumed, one sentence each.
+            The hardware, and what was assumed, one sentence each, by what was not stated.
 
         Raises:
             InputError: the trace's ``meta.json`` has a cluster or profile of another form than runs write.
         """
         refuse_wrong_meta(Path(trace.source or "trace"), trace.meta)
-        recorded, assumed, stated = trace.meta.get("cluster") or {}, [], self
+        recorded, assumed, stated = trace.meta.get("cluster") or {}, {}, self
         if self.gpus is None and "nodes" in recorded:
             per_node = self.gpus_per_node or recorded["gpus_per_node"]
             stated = replace(self, gpus=recorded["nodes"] * recorded["gpus_per_node"], gpus_per_node=per_node)
         elif self.gpus is None:
-            assumed.append(f"{DEFAULT_GPUS} GPUs in two nodes, because the number of GPUs was not given")
+            assumed[GPUS] = GPUS_ASSUMED
         if self.profile is None and not trace.meta.get("profile"):
-            assumed.append(f"times of profile {DEFAULT_PROFILE}, because no profile was given")
+            assumed[PROFILE] = PROFILE_ASSUMED
         profile = self.profile or trace.meta.get("profile") or DEFAULT_PROFILE
-        return replace(stated, gpus=stated.gpus or DEFAULT_GPUS, profile=profile), tuple(assumed)
+        if self.usd_per_gpu_hour is None:
+            assumed[PRICE] = price_assumed(load_profile(profile).kind)
+        return replace(stated, gpus=stated.gpus or DEFAULT_GPUS, profile=profile), assumed
 
 
 def refuse_wrong_meta(path: Path, meta: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from rlhfless.analysis.log_texts import texts_of
 from rlhfless.errors import InputError
-from rlhfless.report.study import Assumptions, assuming
+from rlhfless.report.study import Assumptions
 from rlhfless.run.hardware import Hardware
 from rlhfless.run.run import Run
 from rlhfless.simulate import SimulationConfig
@@ -76,8 +76,8 @@ def load(
     completed, assumed = stated.completed(trace)
     tokenizer = None if options.tokenizer is None else str(options.tokenizer)
     given = replace(given, tokenizer=given.tokenizer or tokenizer)
-    for sentence in assumed:
-        given = assuming(given, sentence)
+    if not len(trace.allocations):
+        given = replace(given, not_stated={**assumed, **given.not_stated})
     cluster, latency = completed.cluster()
     limit = options.max_response_tokens or (trace.meta.get("config") or {}).get("max_response_tokens")
     assert completed.profile is not None

@@ -11,8 +11,11 @@ from pathlib import Path
 import pandas as pd
 import plotly.graph_objects as go
 
+from rlhfless.analysis import FRAMEWORK_DEFAULTS, Change
 from rlhfless.plots import plot_account, plot_plane, plot_timeline, plot_waterfall
-from rlhfless.report.logged_run import at_prices, configured, in_short
+from rlhfless.report.changes import changes_of
+from rlhfless.report.first_screen import in_short
+from rlhfless.report.logged_run import at_prices
 from rlhfless.report.savings import savings_frame
 from rlhfless.report.study import Assumptions, ReportData
 from rlhfless.report.write import write_report
@@ -60,17 +63,20 @@ class LogStudy:
         return at_prices(self.data.findings, self.assumptions.prices)
 
     @property
+    def changes(self) -> tuple[Change, ...]:
+        """What to change, the largest saving first; shares of the run's cost."""
+        return tuple(changes_of(self.data.findings))
+
+    @property
     def configuration(self) -> str:
-        """Lines for the framework's configuration; a sentence where the framework is unknown."""
-        choices = [choice for choice in configured(self.data.findings) if choice.lines]
-        if not choices:
-            advice = self.data.findings.advice
-            return (
-                f"The framework of the log is unknown. On reserved GPUs {advice.reserved.replicas} x "
-                f"{advice.reserved.gpus_per_actor} GPUs (replicas x size) are fastest; where GPUs can be released early, "
-                f"{advice.elastic.right_sized} x {advice.elastic.gpus_per_actor} are best."
-            )
-        return "\n".join(line for choice in choices for line in (f"# {choice.what}", *choice.lines))
+        """Lines for the framework's configuration, each after what it changes; a sentence where there are none."""
+        changes = [change for change in self.changes if change.lines]
+        if not changes and self.data.findings.setup.framework not in FRAMEWORK_DEFAULTS:
+            what = "; ".join(change.what for change in self.changes) or "nothing that is certain to save some of the cost"
+            return f"The framework of the log is unknown, so there are no lines of its configuration. To change: {what}."
+        if not changes:
+            return "No line of the framework's configuration is known that is certain to save some of the cost of this run."
+        return "\n".join(line for change in changes for line in (f"# {change.what}", *change.lines))
 
     @property
     def straggler(self) -> str:

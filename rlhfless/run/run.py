@@ -109,7 +109,7 @@ class Run:
             >>> run = rl.load(log, gpus=16, profile="l40s-qwen2.5-3b-tp2", verbose=False)
             >>> ways = run.what_ifs().to_frame().set_index("way")
             >>> bool(ways.loc["partial rollout", "on_policy"]), bool(ways.loc["deferred dispatch", "on_policy"])
-            (True, True)
+            (False, True)
         """
         return ways_of_log(self.log, self.setting, self.assumptions)
 

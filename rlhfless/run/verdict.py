@@ -25,6 +25,7 @@ from rlhfless.analysis import (
 )
 from rlhfless.plots import plot_overview
 from rlhfless.plots.style import counted, number
+from rlhfless.report.not_stated import PRICE
 from rlhfless.report.savings import at_most, more, saved
 from rlhfless.report.study import Assumptions, calibrate_log
 from rlhfless.simulate import SimulationConfig, simulate
@@ -46,7 +47,7 @@ class Verdict:
 
     Attributes:
         gpus: the GPUs in words. steps: those that are counted.
-        gpu_seconds: billed in these steps. usd: their price; 0 where it is unknown.
+        gpu_seconds: billed in these steps. usd: what they cost; 0 where nobody stated a price.
         idle_share: of the GPU-seconds, in which a GPU was held and idle.
         empty_share: of the decode slots that were paid for, the share without a response: slots of idle GPUs, and the empty
             ones of batches. NaN where nothing decoded.
@@ -160,11 +161,12 @@ def _of_logged(log: OpenedLog, setting: SimulationConfig, stated: Assumptions) -
     table = savings(simulation, own, setup, setting.cluster, SCHEDULES, phases)
     trace = simulation.traces[setup.dispatch]
     used = account(trace, setup, setting.cluster, phases)
+    is_priced = PRICE not in stated.not_stated
     return Verdict(
-        _in_words(setting.cluster), tuple(steps), used.gpu_s, float(used.lines["usd"].sum()), used.idle_share,
+        _in_words(setting.cluster), tuple(steps), used.gpu_s, is_priced * float(used.lines["usd"].sum()), used.idle_share,
         decode_capacity(allocation_metrics(trace)).empty_share, table, setting.objective.time_weight,
         f"simulated, dispatch {setup.dispatch}", uses_of_account(used), _ranges(len(steps), len(setup.candidates)),
-        stated.not_stated,
+        tuple(sentence for name, sentence in stated.not_stated.items() if name != PRICE),
     )  # fmt: skip
 
 

@@ -98,6 +98,8 @@ class TorchEngines:
 class VllmEngines:
     """vLLM engines, one in the process of every actor, with the weights that ``sync`` publishes.
 
+    On the virtual clock one process decodes for all emulated actors (``engine/vllm/emulation``). It sleeps between steps.
+
     Args:
         precision: vLLM's name of the number format in which it computes.
         sync: the way in which each step's weights reach replicas.
@@ -129,11 +131,17 @@ class VllmEngines:
         )  # fmt: skip
 
     def release(self) -> None:
-        """See ``Engines``: withdraws the step's weights."""
+        """See ``Engines``: withdraws the step's weights. The process of emulated actors sleeps."""
+        from rlhfless.engine.vllm import emulation
+
+        emulation.sleep()
         self._sync.release()
 
     def close(self) -> None:
-        """See ``Engines``; removes what is stored of weights."""
+        """See ``Engines``; removes what is stored of weights, and ends the process of emulated actors."""
+        from rlhfless.engine.vllm import emulation
+
+        emulation.close()
         self._sync.close()
 
 
@@ -222,7 +230,9 @@ def same_bits(config: TrainConfig, device: str, checkpoint: str, *, custom_pool:
         device, checkpoint: as for ``precision_of``. custom_pool: the caller passed the pool.
     """
     cluster = config.cluster
-    if cluster.engine != "torch" or cluster.actor_threads > 1 or custom_pool or cluster.ray_address is not None:
+    if cluster.engine != "torch" or cluster.attention != "masked" or cluster.actor_threads > 1:
+        return False
+    if custom_pool or cluster.ray_address is not None:
         return False
     if precision_of(config, device, checkpoint) != "float32":
         return False
@@ -266,7 +276,9 @@ def make_engines(
         sync = make_sync(config, model, precision)
         return VllmEngines(eos_id, max_tokens, sampling, precision, sync, drafting, options)
     forward = "own" if config.engine == "torch" else config.engine
-    rows = row_model(forward, model, max_tokens, getattr(torch, precision), threads=config.actor_threads)
+    rows = row_model(
+        forward, model, max_tokens, getattr(torch, precision), attention=config.attention, threads=config.actor_threads
+    )
     return TorchEngines(rows, eos_id, sampling, drafting, config.tensor_parallel)
 
 

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from rlhfless.executor.distributed.local.process import how_it_ended, undisturbed, without_main
+from rlhfless.system.child_processes import how_it_ended, undisturbed, without_main
 from rlhfless.training.config import LearnerError
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"

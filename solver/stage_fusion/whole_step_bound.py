@@ -121,7 +121,7 @@ def whole_step_bound(
         >>> generation = solver.clairvoyant_bound(problem)
         >>> bound = solver.whole_step_bound(generation, work, solver.LearnerCharges(loss_per_doubling=0.0))
         >>> round(bound.shortest_s(), 3), round(bound.gpu_seconds(10.0), 3)
-        (4.8, 8.1)
+        (4.8, 7.9)
     """
     if not isinstance(generation, ClairvoyantBound | DraftedClairvoyantBound):
         raise PlanningError(f"generation is {as_given(generation)}; a bound is needed, such as clairvoyant_bound returns")

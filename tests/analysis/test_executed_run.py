@@ -11,7 +11,7 @@ import pytest
 
 from rlhfless.analysis import calibrated_by_spans, executed_steps, savings_of_executed
 from rlhfless.latency import load_profile, scaled
-from rlhfless.report.study import study_executed
+from rlhfless.report.executed_study import study_executed
 from rlhfless.simulate import Simulation, SimulationConfig, simulate
 from rlhfless.trace import Trace
 from solver.model.cluster import Cluster

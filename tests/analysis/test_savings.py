@@ -157,7 +157,7 @@ def test_configuration_lines_say_sizes_in_the_frameworks_words() -> None:
         "trainer.n_gpus_per_node=6 trainer.nnodes=2  # verl starts one replica per 2 GPUs: 6",
     )
     assert configuration_lines("nemo-rl", 3, 4, 8)[1] == "cluster.gpus_per_node=4 cluster.num_nodes=3"
-    assert "--num_processes 6" in configuration_lines("trl", 3, 2, 8)[2]
+    assert "--num_processes 6" in configuration_lines("trl", 3, 2, 8)[1]
     assert "--tensor-parallel-size 2 --data-parallel-size 3" in configuration_lines("trl", 3, 2, 8)[0]
     assert configuration_lines("areal", 3, 2, 8)[0].startswith("rollout.backend=sglang:d3t2 ")
     one_node = "--deployment.num-infer-gpus 6 --inference.parallel.dp 3 --inference.parallel.tp 2"

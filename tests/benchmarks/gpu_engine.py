@@ -16,12 +16,14 @@ GPU. Parts, in order:
   "prompts"; never more) on 16 emulated GPUs by the prepared plans of four policies, charged ``measured``; every actor is
   replayed once. Aim: planned within 10 % of executed. "planned" is what the plan takes by the fitted profile of the first size.
   It does not foresee what a rule does, so "simulated" is the same step, rule and all, charged by that profile.
-- ``throughput``: useful tokens per second on ragged lengths, the engine with 64 slots and ``generate`` in static batches of 64.
-- ``reload``: new weights for an engine that runs: nothing is captured again, and its tokens are those of the new weights.
+- ``throughput``: useful tokens per second on ragged lengths, the engine with 64 slots, by masked attention and over blocks, and
+  ``generate`` in static batches of 64.
+- ``reload``: new weights for an engine that runs, by both: nothing is captured again, and tokens are those of the new weights.
 - ``greedy``: greedy tokens are those of ``generate``; ``memory``: bytes as plans count them and as tensors take them.
 - ``drafts``: tokens per second with drafts of 2, 4 and 8 tokens that are all accepted, against without.
 - ``training``: GRPO steps by phase; ``trl``: whole steps beside TRL's GRPOTrainer, where TRL is installed (`gpu_training.py`).
-- ``attention``: one layer's attention as decoding calls it, beside torch's variable-length kernel (`gpu_attention.py`).
+- ``attention``: one layer's attention as decoding calls it, over blocks, and by torch's variable-length kernel
+  (`gpu_attention.py`).
 - ``weights``: to a vLLM replica on another GPU, by NCCL and by a folder (`gpu_weights.py`); needs two GPUs and vLLM.
 - ``flips``: how often tokens depend on the batch or on recomputation (`flip_rate.py`).
 

@@ -120,13 +120,13 @@ def against_shipped(
 
 
 def throughput(lm: CausalLM, lengths: np.ndarray) -> dict[str, Any]:
-    """Useful tokens per second of the engine, of the same engine with transformers' forward pass, and of ``generate``, which
-    decodes every batch until its longest is done."""
+    """Useful tokens per second of the engine, of the same engine with attention over blocks, with transformers' forward pass,
+    and of ``generate``, which decodes every batch until its longest is done."""
     prompts = np.random.default_rng(0).integers(1, lm.model.config.vocab_size, (len(lengths), PROMPT_TOKENS))
     tokens = int(lengths.sum())
 
-    def engine(name: str, forward: str) -> dict[str, Any]:
-        seconds, prepare_s = engine_seconds(lm, prompts, lengths, forward)
+    def engine(name: str, forward: str, attention: str = "masked") -> dict[str, Any]:
+        seconds, prepare_s = engine_seconds(lm, prompts, lengths, forward, attention)
         print(f"{name} {tokens / seconds:,.0f} tokens/s, {prepare_s:.1f} s of captures left out")
         return {f"{name}_s": seconds, f"{name}_prepare_s": prepare_s, f"{name}_tokens_per_s": tokens / seconds}
 
@@ -142,8 +142,9 @@ def throughput(lm: CausalLM, lengths: np.ndarray) -> dict[str, Any]:
     print(f"{len(lengths)} responses, {tokens} tokens")
     found = {"responses": len(lengths), "tokens": tokens, "slots": SLOTS}
     found |= attempted(lambda: engine("engine", "own"))
-    passes = attempted(lambda: engine("transformers_engine", "transformers"))
-    found |= passes if "failed" not in passes else {"transformers_engine": passes}
+    for name, how in {"blocks_engine": ("own", "blocks"), "transformers_engine": ("transformers", "masked")}.items():
+        passes = attempted(lambda name=name, how=how: engine(name, *how))
+        found |= passes if "failed" not in passes else {name: passes}
     more = attempted(static_batches)
     if "failed" in more:
         return {**found, "generate": more}
@@ -151,9 +152,10 @@ def throughput(lm: CausalLM, lengths: np.ndarray) -> dict[str, Any]:
     return {**found, "ratio": found["generate_s"] / found["engine_s"]} if "engine_s" in found else found
 
 
-def engine_seconds(lm: CausalLM, prompts: np.ndarray, lengths: np.ndarray, forward: str) -> tuple[float, float]:
+def engine_seconds(lm: CausalLM, prompts: np.ndarray, lengths: np.ndarray, forward: str, attention: str) -> tuple[float, float]:
     """Wall seconds of decoding, those of preparing shapes left out, and these."""
-    engine = TorchEngine(row_model(forward, lm.model, PROMPT_TOKENS + LIMIT), Admission(SLOTS, 1 << 40), MEASURED, eos_id=0)
+    rows = row_model(forward, lm.model, PROMPT_TOKENS + LIMIT, attention=attention)
+    engine = TorchEngine(rows, Admission(SLOTS, 1 << 40), MEASURED, eos_id=0)
     asked = zip(prompts, lengths.tolist(), strict=True)
     engine.add([Request(i, PROMPT_TOKENS, LIMIT, target_tokens=n, prompt_ids=p, seed=i) for i, (p, n) in enumerate(asked)])
     start = time.perf_counter()
@@ -179,13 +181,18 @@ def generate(lm: CausalLM, prompts: np.ndarray, tokens: int) -> float:
 
 
 def reloaded(lm: CausalLM) -> dict[str, Any]:
+    """``reloaded_by`` masked attention, and over blocks."""
+    return {**reloaded_by(lm, "masked"), "blocks": attempted(lambda: reloaded_by(lm, "blocks"))}
+
+
+def reloaded_by(lm: CausalLM, attention: str) -> dict[str, Any]:
     """New weights for an engine that has captured its shapes: they are not captured again, and its tokens are the new ones."""
     state = lm.model.state_dict()
     embedding = state["model.embed_tokens.weight"]
     other = embedding.roll(1, 0)
     weights = {name: other if weight.is_set_to(embedding) else weight for name, weight in state.items()}
     weights["model.norm.weight"] = -weights["model.norm.weight"]
-    rows = DecoderModel(lm.model, 2 * PROMPT_TOKENS)
+    rows = DecoderModel(lm.model, 2 * PROMPT_TOKENS, attention=attention)
     engine = _greedy(rows)
     before, captured_s = _decoded(engine), engine.journal.prepare_s
     begin = time.monotonic()
@@ -194,7 +201,7 @@ def reloaded(lm: CausalLM) -> dict[str, Any]:
     after, again_s = _decoded(engine), engine.journal.prepare_s - captured_s
     engine.close()
     rows.free()
-    fresh = DecoderModel(lm.model, 2 * PROMPT_TOKENS)
+    fresh = DecoderModel(lm.model, 2 * PROMPT_TOKENS, attention=attention)
     fresh.load(weights)
     expected = _decoded(_greedy(fresh))
     found = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from real_browser import PATIENCE_S
 
 from rlhfless.widgets.fallback import SENTENCE
 
-pytest.importorskip("voila", reason="voila is not installed (pip install 'rlhfless[dev]')")
+if find_spec("voila") is None:  # not imported, as it is a command here
+    pytest.skip("voila is not installed (pip install 'rlhfless[dev]')", allow_module_level=True)
 pytestmark = pytest.mark.timeout(900)
 SLOWER = 6
 EXPLORE = "from rlhfless.widgets import explore\nshown = explore('data/traces/arithmetic-grpo')\nshown"

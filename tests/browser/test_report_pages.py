@@ -13,9 +13,10 @@ from click.testing import CliRunner
 from figures import hover_text, illegible, markup_of_texts, move_slider, plotly_data, point_at, share_buttons
 from lab import LAPTOP, ROOT, WIDE
 from log_samples import HOSTILE, rollouts
-from real_browser import DRAWN, PATIENCE_S
+from real_browser import DRAWN, PATIENCE_S, UNFOLD
 
 from rlhfless.cli import main
+from rlhfless.report.what_ifs import TITLE
 
 pytestmark = pytest.mark.timeout(1800)
 QUICK = "trl"  # opened with every change, and with the older plotly
@@ -27,9 +28,10 @@ TRL = ROOT / "tests" / "trace" / "importers" / "golden" / "trl"
 LONG_NAME = "a_folder_whose_name_is_longer_than_a_line_of_a_telephone"
 MAPS = [word for one in ("prompt_id=prompt_index", "sample=rollout", "step=visit") for word in ("--map", one)]
 OF_A_TRACE = [
-    "In short", "What was executed", "Possible savings", "What better schedules would have done", "Time against cost",
+    "In short", "What to change", "What was executed", "Possible savings", "What better schedules would have done",
+    "Time against cost",
 ]  # fmt: skip
-OF_A_LOG = ["In short", "Your run", "Possible savings", "What if", "What to change", *OF_A_TRACE[3:], "How the log was read"]
+OF_A_LOG = [*OF_A_TRACE[:2], "Your run", "Possible savings", "What if", TITLE, *OF_A_TRACE[4:], "How the log was read"]
 SOURCES = {  # words of the command, sections of the page
     "arithmetic-grpo": ([str(ROOT / "data" / "traces" / "arithmetic-grpo")], OF_A_TRACE),
     "grpo-gsm8k-lengths": ([str(GSM8K), *MAPS, "--max-response-tokens", "512"], OF_A_LOG),
@@ -61,7 +63,7 @@ def opened(chromium: Any, report: Callable[[str], Path]) -> Any:
     """Opens a report and keeps what it asks for and what it says to the console."""
     contexts = []
 
-    def open_report(name: str, scheme: str = "light", viewport: dict[str, int] = WIDE) -> Any:
+    def open_report(name: str, scheme: str = "light", viewport: dict[str, int] = WIDE, unfold: bool = True) -> Any:
         context = chromium.new_context(viewport=viewport, color_scheme=scheme)
         contexts.append(context)
         context.set_default_timeout(1e3 * PATIENCE_S)
@@ -72,6 +74,9 @@ def opened(chromium: Any, report: Callable[[str], Path]) -> Any:
         page.on("console", lambda said: page.errors.append(said.text) if said.type in ("error", "warning") else None)
         page.goto(report(name).as_uri())
         page.wait_for_function(DRAWN, polling=200)
+        if unfold:
+            page.evaluate(UNFOLD)
+            page.wait_for_function(DRAWN, polling=200)
         return page
 
     yield open_report
@@ -83,10 +88,17 @@ def opened(chromium: Any, report: Callable[[str], Path]) -> Any:
 def test_a_report_draws_everything_and_loads_nothing(name: str, opened: Any, pages: Callable) -> None:
     if name == "grpo-gsm8k-lengths" and not GSM8K.exists():
         pytest.skip(f"public data absent: {GSM8K.name}")
-    page = opened(name)
+    page = opened(name, viewport=TELEPHONE, unfold=False)
     _, sections = SOURCES[name]
     assert page.locator("h2").all_inner_texts() == sections
-    assert page.locator("nav a").all_inner_texts() == sections
+    assert page.locator(".figure > div[id]").count() > page.locator(".figure .main-svg").count() / 3, (
+        "folded ones are not drawn"
+    )
+    assert page.evaluate(OUTSIDE) == []
+    assert len(page.locator("main").inner_text().split()) <= 900, "800 words, and those of the first figure"
+    page.set_viewport_size(WIDE)
+    page.evaluate(UNFOLD)
+    page.wait_for_function(DRAWN, polling=200)
     assert all(url.startswith("file://") or url.startswith(("data:", "blob:file://")) for url in page.asked), page.asked
     assert sum(url.startswith("file://") for url in page.asked) == 1
     figures = page.evaluate("[...document.querySelectorAll('.figure > div[id]')].map((div) => div.id)")
@@ -126,6 +138,18 @@ def test_a_report_draws_everything_and_loads_nothing(name: str, opened: Any, pag
     pages(page, f"report_{name}")
 
 
+OUTSIDE = """() => {
+  const scrolls = (one) => one.tagName !== "MAIN" && (getComputedStyle(one).overflowX === "auto" || scrolls(one.parentElement));
+  const width = document.documentElement.clientWidth, found = [];
+  for (const one of document.querySelectorAll("main *")) {
+    if (one.closest(".js-plotly-plot") || !one.getClientRects().length) continue;
+    const {overflowX} = getComputedStyle(one), inside = scrolls(one.parentElement);
+    if (!inside && one.getBoundingClientRect().right > width + 1) found.push(one.outerHTML.slice(0, 80));
+    if (["hidden", "clip"].includes(overflowX) && one.scrollWidth > one.clientWidth + 1) found.push(one.outerHTML.slice(0, 80));
+  }
+  return found;
+}"""
+"""What sticks out of the page, or is cut off where nothing scrolls."""
 COVERED = """() => [...document.querySelectorAll('.figure > div[id]')].filter((div) => {
   const legend = div.querySelector('.legend'), box = legend && legend.getBoundingClientRect();
   const beside = (one) => box.left >= one.right - 1 || box.right <= one.left + 1;
@@ -145,6 +169,7 @@ def test_a_report_fits_a_telephone(name: str, opened: Any, pages: Callable) -> N
     page = opened(name, viewport=TELEPHONE)
     page.wait_for_function(f"() => ({COVERED})().length === 0", polling=200)  # legends find their places after drawing
     assert page.evaluate(WIDTH) <= TELEPHONE["width"]
+    assert page.evaluate(OUTSIDE) == []
     kept = page.evaluate("[...document.querySelectorAll('.figure > div[id]')].map((div) => div._fullLayout._size.h)")
     assert min(kept) > 60, "plots keep their height"
     pages(page, f"report_telephone_{name}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from lab import pane, wait_drawn
 from real_browser import PATIENCE_S
 from voila_server import served
 
-pytest.importorskip("voila", reason="voila is not installed (pip install 'rlhfless[dev]')")
+if find_spec("voila") is None:  # not imported, as it is a command here
+    pytest.skip("voila is not installed (pip install 'rlhfless[dev]')", allow_module_level=True)
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 
 

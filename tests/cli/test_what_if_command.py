@@ -41,7 +41,7 @@ def test_json_has_the_same_rows(log: str) -> None:
     assert "asynchronous" in found["left_out"]
 
 
-@pytest.mark.parametrize("wrong", [["--learn-s", "-1"], ["--dispatch", "random"], ["--learner-gpus", "-2"], ["-o", "x.txt"]])
+@pytest.mark.parametrize("wrong", [["--learn-s", "-1"], ["--dispatch", "random"], ["--learner-gpus", "-2"]])
 def test_wrong_options_end_with_one_sentence(log: str, wrong: list[str]) -> None:
     result = CliRunner().invoke(main, ["what-if", log, *GPUS, *wrong])
     assert result.exit_code == 2

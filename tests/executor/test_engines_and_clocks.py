@@ -39,7 +39,7 @@ NAMES = {  # words of a sentence that name a column
     "ProcessPool": ("ProcessPool",),
     "RayPool": ("RayPool",),
 }
-SLOW, SLOWEST = {("TransformersModel", "ProcessPool")}, {("TransformersModel", "RayPool"), ("VllmEngineFactory", "RayPool")}
+SLOW, SLOWEST = {("TransformersModel", "ProcessPool")}, {("TransformersModel", "RayPool")}
 
 
 def vllm_factory(folder: Path) -> Any:
@@ -65,14 +65,15 @@ def table() -> dict[str, dict[str, str]]:
 
 
 def combinations() -> Iterator[Any]:
-    """One for each cell. Ray, vLLM and processes that import transformers take long, where they are really started.
+    """One for each cell. Ray and processes that import transformers take long, where they are really started.
 
-    vLLM on Ray takes longest.
+    vLLM takes longest; ``test_vllm_emulated.py`` and ``test_vllm_wall.py`` run it with every change.
     """
     for engine, cells in table().items():
         for column, said in cells.items():
             real = said == "works" and (column == "RayPool" or (engine, column) in SLOW or engine == "VllmEngineFactory")
-            tier = pytest.mark.nightly if (engine, column) in SLOWEST else pytest.mark.full
+            slowest = engine == "VllmEngineFactory" or (engine, column) in SLOWEST
+            tier = pytest.mark.nightly if slowest else pytest.mark.full
             marks = [tier] * real + [needs_vllm] * (engine == "VllmEngineFactory")
             yield pytest.param(engine, column, said, marks=marks, id=f"{engine}-{column.replace(', ', '-')}")
 

@@ -25,7 +25,8 @@ from rlhfless.executor.step.shared_links import NodeLinks
 from rlhfless.latency import load_profile
 from rlhfless.latency.effects import Contention, Effects, Outages, StartDelays, Stragglers
 from rlhfless.predict import make_predictor
-from rlhfless.report.study import Assumptions, Savings, study_executed, study_log
+from rlhfless.report.executed_study import study_executed
+from rlhfless.report.study import Assumptions, Savings, study_log
 from rlhfless.report.write import default_setting
 from rlhfless.scheduling import POLICIES
 from rlhfless.simulate import LoggedStep, Simulation, SimulationConfig, logged_steps, simulate_steps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ def test_lengths_stay_within_the_limit_and_grow_with_the_epochs():
     assert rows.equals(study.rollouts(512, 2048))
 
 
+@cache
 def row(policy: str, nodes: int = 1, limit: int = 64, batch: int = 8, **how):
     return study.measure(study.Cell("scaling", nodes, limit, batch, policy, "as it is", how))
 

@@ -26,6 +26,7 @@ DRAWN = {
     "plot_front": ["time_s", "gpu_seconds", "true_gpu_seconds", "true_time_s"],
     "plot_fusion_front": ["time_s", "gpu_seconds"],
     "plot_gap_history": ["value", "lower_bound", "time_s", "gpu_seconds"],
+    "plot_gpu_hours": ["gpus", "gpu_hours"],
     "plot_kinds": ["time_s", "cost_usd", "split_usd", "end_s"],
     "plot_learning": ["reward_mean", "response_tokens_mean", "actors", "accuracy"],
     "plot_lengths": ["predicted_tokens", "response_tokens"],
@@ -51,6 +52,7 @@ DRAWN = {
     "plot_timelines": ["start_s", "end_s"],
     "plot_two_step_gain": ["gbit_per_s"],
     "plot_value_of_information": ["value"],
+    "plot_what_ifs": ["time_s", "cost_usd", "least_time_s"],
     "plot_waterfall": ["from_gpu_seconds", "to_gpu_seconds", "from_time_s", "to_time_s"],
 }
 """Columns whose numbers are coordinates of the figure."""

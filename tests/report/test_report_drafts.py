@@ -28,7 +28,9 @@ from rlhfless.executor import run_step
 from rlhfless.latency import load_profile
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.waterfall import LABELS, waterfall_info
-from rlhfless.report.drafts import drafts_section
+from rlhfless.report.amounts import Amounts
+from rlhfless.report.changes import list_changes
+from rlhfless.report.drafts import draft_changes, saved_by_drafts
 from rlhfless.report.schedules import simulate_schedules
 from rlhfless.simulate import STRONG, DrawnDrafts, SimulationConfig, logged_steps, simulate_steps
 from rlhfless.trace import ImportOptions, Trace, open_log, validate
@@ -73,8 +75,9 @@ def found_in(rollouts: pd.DataFrame, unit: str = "tokens") -> tuple[DraftSavings
 
 def section(drafts: tuple[DraftSavings, ...], framework: str) -> str:
     page = Page("Drafts", "")
-    page.section("What to change")
-    drafts_section(page, drafts, framework)
+    list_changes(page, list(draft_changes(drafts, framework, 0.5)), Amounts(10.0, 0.0))
+    for found in drafts:
+        page.text(saved_by_drafts(found))
     ours = page.render("").partition("<h2")[2].partition("<script")[0]
     return html.unescape(re.sub(r"<[^>]+>", "\n", ours))
 
@@ -136,7 +139,7 @@ def test_lines_are_those_of_the_framework(repeating: tuple[DraftSavings, ...]) -
 
 def test_texts_without_a_tokenizer_are_counted_in_bytes(tmp_path: Path) -> None:
     told = section(found_in(rollouts_of(texts(0.97), tmp_path), "bytes"), "verl")
-    assert "counted in bytes, because no tokenizer was named" in told
+    assert "counted in bytes, so this is rough: name the tokenizer with --tokenizer." in told
     assert "bytes per pass" in told
 
 
@@ -180,7 +183,7 @@ def test_the_command_keeps_texts_and_counts_them_with_the_tokenizer(tmp_path: Pa
     assert done.exit_code == 0, done.output
     page = (tmp_path / "r.html").read_text("utf-8")
     assert "Speculative decoding with vLLM&#39;s method suffix would have saved" in page
-    assert "--tokenizer to count tokens" in page
+    assert "name the tokenizer with --tokenizer" in page
 
 
 def test_the_ladder_of_ideas_has_a_rung_for_speculation_where_drafts_are_given() -> None:

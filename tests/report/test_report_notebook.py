@@ -82,7 +82,7 @@ def test_the_notebook_keeps_every_option(tmp_path: Path) -> None:
         "GPUS": 4, "GPUS_PER_NODE": 4, "GPUS_PER_ACTOR": 2, "PROFILE": DEFAULT_PROFILE, "USD_PER_GPU_HOUR": 3.0,
         "PRICES": {"spot": 1.5}, "DISPATCH": "least-loaded", "LEARNER_GPUS": 2, "PREPARE_S": 1.5, "LEARN_S": 2.5,
         "CALIBRATE": False, "TIME_WEIGHT": 0.25, "STEPS": 1, "PAGE": str(tmp_path / "book_page.html"),
-        "NOT_STATED": [f"times of profile {DEFAULT_PROFILE}, because no profile was given"],
+        "NOT_STATED": {"profile": f"times of profile {DEFAULT_PROFILE}, because no profile was given"},
     }  # fmt: skip
 
 

@@ -193,11 +193,15 @@ def test_capacities_are_ranked_by_what_is_wanted() -> None:
     values = table["time_s"] ** weight * table["cost_usd"] ** (1 - weight)
     assert values.is_monotonic_increasing
     fastest, cheapest = table["time_s"].min(), table["cost_usd"].min()
-    within = run.search(gpus=(8, 16), deadline_s=float(fastest) * 1.0001).table
+
+    def kind_of(best: str) -> str:
+        return str(table.loc[table[best].idxmin(), "gpu_kind"])
+
+    within = run.search(gpu_kinds=[kind_of("time_s")], gpus=(8, 16), deadline_s=float(fastest) * 1.0001).table
     assert within["within_limit"].iloc[0]
     assert not within["within_limit"].all()
     assert within["time_s"].iloc[0] == pytest.approx(fastest)
-    affordable = run.search(gpus=(8, 16), budget_usd=float(cheapest) * 1.0001).table
+    affordable = run.search(gpu_kinds=[kind_of("cost_usd")], gpus=(8, 16), budget_usd=float(cheapest) * 1.0001).table
     assert affordable["cost_usd"].iloc[0] == pytest.approx(cheapest)
     best = free.plans[0]
     assert best is not None

@@ -11,9 +11,11 @@ from rlhfless.system.browser import find_browser
 
 PATIENCE_S = 240.0  # of everything that is waited for: machines may be slow, and others may use them
 DRAWN = """() => {
-  const figures = [...document.querySelectorAll('.figure > div[id]')];
+  const figures = [...document.querySelectorAll('.figure > div[id]')].filter((div) => !div.closest('details:not([open])'));
   return figures.length && figures.every((div) => div.querySelector('.main-svg'));
 }"""
+"""Every figure that is not in a folded section is drawn."""
+UNFOLD = "document.querySelectorAll('details').forEach((fold) => { fold.open = true; })"
 FAILS = """for (const kind of ["error", "unhandledrejection"])
   addEventListener(kind, (event) => { window.failed ??= String(event.message ?? event.reason); });"""
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]  # the last: other tests fill the shared memory on purpose

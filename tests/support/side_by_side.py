@@ -1,7 +1,7 @@
 """Which of pytest-xdist's processes runs which tests: a file's tests run in one process, the longest files first.
 
 Tests that look at the whole machine (what is left of actors in its memory, how much memory it has) run one after another in
-one process, while the other one goes on with the rest. Knows xdist and the names of files; nothing of the tests.
+one process, while the others go on with the rest. Knows xdist and the names of files; nothing of the tests.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ class ScriptedReplica:
 
     def __init__(self, slots: int, kv_tokens: int, hands_over: bool) -> None:
         self.hands_over, self.vocabulary, self.token_budget, self.block_tokens = hands_over, VOCABULARY, 2048, 8
-        self.settings, self.version = VllmSettings(1, slots, kv_tokens, LONGEST), 0
+        self.settings, self.version, self.talked_s = VllmSettings(1, slots, kv_tokens, LONGEST), 0, 0.0
         self.here: dict[str, dict[str, Any]] = {}
         self.fed_tokens: dict[str, int] = {}
         self.drafting: Drafting | None = None

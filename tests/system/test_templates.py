@@ -32,13 +32,13 @@ def test_a_name_without_a_value_is_an_error() -> None:
 
 
 def test_style_and_script_are_in_the_page_as_they_are_in_their_files() -> None:
-    page = render("plots/export/page.html.j2", title="", lead="", sections=[], parts=[], figures={}, plotly_js="", footer="")
+    page = render("plots/export/page.html.j2", title="", lead="", sections=[], parts=[], figures="", plotly_js="", footer="")
     for name in ("page.css", "page.js"):
         assert (PACKAGE / "plots" / "export" / name).read_text("utf-8") in page
 
 
 def test_a_line_is_one_line_and_not_too_long() -> None:
-    values = {"sections": [], "parts": [], "figures": {}, "plotly_js": "", "footer": ""}
+    values = {"sections": [], "parts": [], "figures": "", "plotly_js": "", "footer": ""}
     page = render("plots/export/page.html.j2", title="a\nb", lead="x" * 301, **values)
     assert "<h1>a b</h1>" in page
     assert f">{'x' * 299}…<" in page

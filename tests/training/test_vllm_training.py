@@ -83,6 +83,21 @@ def test_the_command_and_its_resumption(tmp_path: Path) -> None:
     assert set(resumed.spans.loc[resumed.spans["phase"] == "start", "step"]) >= {0, 2}
 
 
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_the_command_on_the_virtual_clock(tmp_path: Path) -> None:
+    """Two emulated actors, charged as measured in one process, which sleeps while the learner learns."""
+    save_model(tiny_qwen2(CharTokenizer()), CharTokenizer(), tmp_path / "model")
+    options = ["--charging", "measured", "--executor", "virtual", "--gpus", 2, "--gpus-per-node", 2, "--policy", "static"]
+    small = ["--prompts-per-step", 4, "--samples-per-prompt", 4, "--max-response-tokens", 24, "--steps", 2]
+    trace = trained(tmp_path / "run", *options, *small, "--model", tmp_path / "model")
+    assert (trace.meta["engine"], trace.meta["clock"], trace.meta["charging"]) == ("vllm", "virtual", "measured")
+    assert trace.steps == [0, 1]
+    replays = trace.events[trace.events["name"] == "replay"]
+    assert replays["holder"].tolist() == ["actor-0", "actor-1"] * 2
+    assert not any("differing" in detail for detail in replays["detail"])
+
+
 @pytest.mark.full
 def test_every_step_is_decoded_with_its_own_weights(tmp_path: Path) -> None:
     """Log-probabilities from vLLM are those of the model as it was then; noise earns no reward, so the test changes the weights
@@ -112,7 +127,7 @@ def test_every_step_is_decoded_with_its_own_weights(tmp_path: Path) -> None:
         for done in trainer:
             after(done)
         trace = trainer.state.trace
-        weights = trainer.engines._folder.path
+        weights = trainer.engines._sync._folder.path
         assert not list(weights.iterdir()), "memory is given back while the learner learns"
     assert trace is not None
     assert (trace.meta["engine"], trace.meta["clock"]) == ("vllm", "wall")

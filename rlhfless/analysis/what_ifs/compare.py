@@ -75,17 +75,24 @@ class WaysCompared:
 
         Returns:
             Rows ``way, change, time_s, gpu_s, usd, time_saved, cost_saved`` (shares of the run as logged), ``least_time_s``,
-            ``on_policy, stale_tokens, most_stale_steps, learned_responses, dropped_responses, waiting_responses`` and ``data``,
-            the same in words.
+            ``seconds_per_token`` (of those learned from), ``on_policy, stale_tokens, most_stale_steps, learned_responses,
+            dropped_responses, waiting_responses`` and ``data``, the same in words.
         """
         return pd.DataFrame([self._row(way) for way in (self.base, *self.ways)])
 
+    def saved(self, way: WayOutcome) -> tuple[float, float]:
+        """Return the shares of the run's time and cost that a way saves; 0 where the run takes no time."""
+        pairs = ((way.time_s, self.base.time_s), (way.gpu_s, self.base.gpu_s))
+        time, cost = (1 - value / own if own else 0.0 for value, own in pairs)
+        return time, cost
+
     def _row(self, way: WayOutcome) -> dict[str, object]:
-        data = way.data
+        data, (time_saved, cost_saved) = way.data, self.saved(way)
         return {
             "way": way.name, "change": way.change, "time_s": way.time_s, "gpu_s": way.gpu_s, "usd": way.usd(self.setting),
-            "time_saved": 1 - way.time_s / self.base.time_s, "cost_saved": 1 - way.gpu_s / self.base.gpu_s,
-            "least_time_s": way.least_time_s, "on_policy": data.on_policy, "stale_tokens": data.stale_tokens,
+            "time_saved": time_saved, "cost_saved": cost_saved,
+            "least_time_s": way.least_time_s, "seconds_per_token": way.seconds_per_token,
+            "on_policy": data.on_policy, "stale_tokens": data.stale_tokens,
             "most_stale_steps": data.most_stale_steps, "learned_responses": data.learned_responses,
             "dropped_responses": data.dropped_responses, "waiting_responses": data.waiting_responses,
             "data": data_in_words(data),

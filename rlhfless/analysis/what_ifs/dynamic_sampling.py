@@ -111,7 +111,7 @@ def round_size(groups: int, useful_share: float) -> int:
 
     Example:
         >>> round_size(64, 0.5), round_size(64, 1.0)
-        (151, 64)
+        (149, 64)
     """
     spread = SURE * math.sqrt(useful_share * (1 - useful_share))
     root = (spread + math.sqrt(spread**2 + 4 * useful_share * groups)) / (2 * useful_share)  # of n: n u - spread sqrt(n)

@@ -1,6 +1,7 @@
 """Journal of an actor's iterations, the only record of them: batches, token counts and seconds.
 
-Spans are read from it (``spans.spans_of``), iterations are replayed and retimed from it. It holds no token ids. A batch that
+Spans are read from it (``spans.spans_of``), iterations are replayed and retimed from it. It holds token ids only where the
+prefix cache of an engine depends on them. A batch that
 stays unchanged needs one entry however many iterations it lasts, so keeping a journal costs an iteration well under a
 microsecond.
 """
@@ -115,10 +116,12 @@ class Replayed(NamedTuple):
     Attributes:
         seconds: (iterations, 2) of the prefill before each iteration (0 where there is none), and of the rest of it.
         warm_up_s: seconds spent on warming up and preparing shapes for the device; not part of ``seconds``.
+        differing: iterations that fed other tokens than those of the journal.
     """
 
     seconds: NDArray[np.float64]
     warm_up_s: float
+    differing: int = 0
 
 
 @dataclass
@@ -129,7 +132,10 @@ class EngineJournal:
         slots: of the actor.
         start_s: when it was ready.
         changes: of its batch, in order.
-        finished: (iterations committed by then, response) of every completion.
+        finished: (iterations committed by then, response) of every completion. first_tokens: the same of first tokens, of an
+            engine that feeds contexts in chunks; elsewhere they come in the iteration in which a response joins.
+        contexts: token ids with which a response joined, by response and iteration, of an engine that shares equal prefixes.
+        host_s: CPU seconds of planning each iteration, of an engine whose replays do not plan.
         runs: committed iterations, in order.
         decode_s: seconds charged for each iteration, without its prefill.
         passes: the drafts of each iteration; empty without drafts.
@@ -140,6 +146,9 @@ class EngineJournal:
     start_s: float = 0.0
     changes: list[JournalledBatch] = field(default_factory=list)
     finished: list[tuple[int, int]] = field(default_factory=list)
+    first_tokens: list[tuple[int, int]] = field(default_factory=list)
+    contexts: dict[tuple[int, int], np.ndarray] = field(default_factory=dict, repr=False)
+    host_s: array[float] = field(default_factory=lambda: array("d"), repr=False)
     runs: list[CommittedRun] = field(default_factory=list)
     decode_s: array[float] = field(default_factory=lambda: array("d"))
     passes: list[VerifiedPass] = field(default_factory=list)

@@ -19,7 +19,6 @@ from rlhfless.engine.torch.kv_cache import KVCache
 from rlhfless.engine.torch.row_model import RowModel
 from rlhfless.engine.torch.sampling import Sampling, draw, penalise, race_numbers, signals
 from rlhfless.engine.torch.verify import Inputs, verify, verify_rectangle
-from rlhfless.engine.torch.weights import Weights
 
 SIGNALS = ("eos_logprob", "entropy", "hidden")
 GRAPH_WIDTH = 256  # contexts are rounded up to this many cells, so that few graphs are needed
@@ -109,15 +108,16 @@ class GraphedStep(DecodeStep):
     def __init__(self, model: RowModel, sampling: Sampling, stop_ids: Sequence[int], wanted: Sequence[str] = ()) -> None:
         super().__init__(model, sampling, stop_ids, wanted)
         self._graphs: dict[tuple[int, int, int], tuple[torch.cuda.CUDAGraph, Inputs, SampledTokens]] = {}
-        self._captured: tuple[Tensor, Weights] | None = None  # kept, so that nothing else can come to stand at these addresses
+        self._captured: tuple[object, ...] = ()  # kept, so that nothing else can come to stand at these addresses
         self._pool: tuple[int, int] | None = None
 
     def prepare(self, cache: KVCache, rows: int, width: int, columns: int = 1) -> float:
         """Capture the iteration of this shape, unless it is captured already; returns the seconds that it took."""
         weights = self.model.weights
-        if self._captured is None or self._captured[0] is not cache.data or self._captured[1] is not weights:
+        now = (*cache.storage, weights)
+        if len(now) != len(self._captured) or any(one is not other for one, other in zip(now, self._captured, strict=True)):
             self.release()
-            self._captured = cache.data, weights
+            self._captured = now
         key = self._key(cache, rows, width, columns)
         if key in self._graphs:
             return 0.0
@@ -149,7 +149,7 @@ class GraphedStep(DecodeStep):
     def release(self) -> None:
         """Drop all graphs and their memory pool: torch refuses captures into a pool whose graphs are all gone."""
         self._graphs.clear()
-        self._captured = self._pool = None
+        self._captured, self._pool = (), None
 
     def __call__(self, cache: KVCache, inputs: Inputs, width: int, padding: int, columns: int = 1) -> SampledTokens:
         rows = len(inputs.tokens) // columns

@@ -127,6 +127,7 @@ class TorchEngine:
         signals: Sequence[str] = (),
         drafting: Drafting | None = None,
         forward: str = "own",
+        attention: str = "masked",
     ) -> TorchEngineFactory:
         """Return the engine factory of a pretrained model: an ``Executor`` makes one engine of it per actor.
 
@@ -137,10 +138,11 @@ class TorchEngine:
             device: ``cpu``, ``cuda``, or ``auto``, which takes CUDA where there is a device.
             signals, drafting: as for the engine.
             forward: ``own`` for a ``DecoderModel``, ``transformers`` for a ``TransformersModel``, which takes more models.
+            attention: ``masked`` or ``blocks``, see ``DecoderModel``.
 
         Raises:
             InputError: the folder lacks a model of a known architecture, or its tokenizer; the device is unknown or absent; or
-                ``forward`` is neither.
+                ``forward`` or ``attention`` is unknown.
             MissingExtra: transformers is not installed.
         """
         from rlhfless.engine.torch.factory import TorchEngineFactory
@@ -149,7 +151,7 @@ class TorchEngine:
 
         model, tokenizer = load_model(folder, choose_device(device))
         limit = min(max_tokens, getattr(model.config.get_text_config(), "max_position_embeddings", max_tokens))
-        rows = row_model(forward, model, limit)
+        rows = row_model(forward, model, limit, attention=attention)
         return TorchEngineFactory(
             rows, stop_ids_of(model, tokenizer), sampling or Sampling(), tuple(signals), tokenizer=tokenizer, drafting=drafting
         )
@@ -237,13 +239,13 @@ class TorchEngine:
         self._loop.copy_tokens_to_host()
         for s in self._loop.queue.running:
             if s.request.response == response:
-                return KvSnapshot(self._loop.rows.kv_of(s), s.context_tokens - 1)
+                return KvSnapshot(self._loop.rows.kv_of(s), s.context_tokens)
         return None
 
     @_computes
     def kv_since(self, kv: Any, kv_tokens: int) -> Any:
         """See ``SupportsSnapshots``."""
-        return kv[:, :, :, kv_tokens:].contiguous()
+        return kv[:, :, :, kv_tokens - 1 :].contiguous()  # the state of the last token is computed in the next iteration
 
     @_computes
     def joined_kv(self, copy: Any, rest: Any) -> Any:

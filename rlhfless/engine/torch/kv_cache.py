@@ -8,6 +8,8 @@ So a row's result does not depend on the lengths of its neighbours.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,6 +52,22 @@ class KVCache:
         self._keeps_ids = keeps_ids
         self.ids = torch.zeros(0, cells, dtype=torch.int64, device=device)
 
+    @property
+    def rows(self) -> int:
+        """Return how many rows there are."""
+        return len(self.data[0, 0])
+
+    @property
+    def storage(self) -> tuple[Tensor, ...]:
+        """Return the tensors that passes read and write; others once they are at other addresses."""
+        return self.data, self.ids
+
+    def hold(self, rows: Sequence[int], tokens: Sequence[int]) -> None:
+        """Have memory for the first ``tokens[i]`` cells of ``rows[i]``; a row of fixed length has it."""
+
+    def release(self, row: int) -> None:
+        """Give back what a row holds that no response is in; a row of fixed length keeps it."""
+
     def reserve_rows(self, rows: int, max_rows: int = 1 << 30) -> None:
         """Grow to at least ``rows`` rows, doubling (to at most ``max_rows``) so that growing stays rare, if memory suffices.
 
@@ -74,9 +92,12 @@ class KVCache:
         before, self.data = self.data, grown
         grown[:, :, :have] = before
         give_back(before)
+        self._grow_ids(wanted)
+
+    def _grow_ids(self, rows: int) -> None:
         if self._keeps_ids:
-            ids, self.ids = self.ids, self.ids.new_zeros(wanted, self.cells)
-            self.ids[:have] = ids
+            ids, self.ids = self.ids, self.ids.new_zeros(rows, self.cells)
+            self.ids[: len(ids)] = ids
 
     def _full(self, wanted: int, a_row: int, free: int | None) -> MemoryError:
         fits = "" if free is None else f"{free / 2**30:.2f} GiB are free, enough for a cache of {free // a_row} slots beside it"
@@ -96,8 +117,13 @@ class KVCache:
         block = self.data[:, layer, rows, :, :width]
         return block[0], block[1]
 
-    def write(self, layer: int, rows: Tensor, positions: Tensor, kv: Tensor) -> None:
-        """Write ``kv`` (R, 2, kv_heads, head_dim) at cell ``positions[r]`` of row ``rows[r]``."""
+    def at(self, rows: Tensor, positions: Tensor) -> Any:
+        """Return where the cells ``positions[r]`` of ``rows[r]`` are, for ``write``."""
+        return rows, positions
+
+    def write(self, layer: int, at: Any, kv: Tensor) -> None:
+        """Write ``kv`` (R, 2, kv_heads, head_dim) where ``at`` said."""
+        rows, positions = at
         self.data[:, layer][:, rows, :, positions] = kv
 
     def mask(self, positions: Tensor, width: int, window: int | None = None) -> Tensor:

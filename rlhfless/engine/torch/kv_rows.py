@@ -86,12 +86,13 @@ class KVRows:
                 self.noise.swap(row, last)
         change.rows = [*self.of[: len(self.of) - len(change.evicted)], *change.admitted]
         admitted = change.admitted
-        if self.model.padded(len(change.rows), self.slots) > self.cache.data.shape[2]:
+        if self.model.padded(len(change.rows), self.slots) > self.cache.rows:
             self.reserve(len(change.rows))
         if self.noise is not None and admitted:
             begin = len(change.rows) - len(admitted)
             self.noise.join(begin, [s.request.seed for s in admitted], [s.count for s in admitted])
         for row, s in self._new(change):
+            self.cache.release(row)  # from a batch that was dropped
             self.cache.put_ids(row, s.tokens(0, s.context_tokens))
             if s.kv is not None:
                 self.cache.put(row, s.kv)
@@ -138,6 +139,8 @@ class KVRows:
         the responses that still wait for admission.
         """
         self.of = change.rows
+        for row in range(len(self.of), len(self.of) + len(change.evicted)):
+            self.cache.release(row)
         if change.admitted:
             self._shared |= change.shared
             self.forget_prompts(queue)
@@ -151,6 +154,7 @@ class KVRows:
             self.of[row] = last
             if self.noise is not None:
                 self.noise.move(len(self.of), row)
+        self.cache.release(len(self.of))
 
     def kv_of(self, s: SequenceState) -> Any:
         """Return a copy of the response's KV state, or the state that came with it."""
@@ -169,7 +173,7 @@ class KVRows:
     def held_bytes(self) -> int:
         """Return the bytes of the cache, and of prompts that are kept to be shared."""
         kept = {id(kv): kv for kvs in (self._shared, self._computing) for kv in kvs.values()}
-        return sum(t.untyped_storage().nbytes() for t in (self.cache.data, *kept.values()))
+        return sum(t.untyped_storage().nbytes() for t in (*self.cache.storage, *kept.values()))
 
     def close(self) -> None:
         """Free all memory, even if other objects refer to it. Idempotent."""

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlhfless.engine.torch.attention import PLAIN
+from rlhfless.engine.torch.block_cache import BlockCache
 from rlhfless.engine.torch.kv_cache import KVCache, give_back
 from rlhfless.engine.torch.row_model import Attend, RowModel
 from rlhfless.engine.torch.weights import (
@@ -32,7 +33,10 @@ from rlhfless.engine.torch.weights import (
     shapes_of,
     tensors_of,
 )
+from rlhfless.errors import InputError
 from rlhfless.system.device_memory import room
+
+ATTENTIONS = ("masked", "blocks")
 
 
 class DecoderModel(RowModel):
@@ -42,19 +46,30 @@ class DecoderModel(RowModel):
         model: a transformers causal language model of one of ``ARCHITECTURES``.
         max_tokens: longest context (prompt and response); the model's own by default.
         dtype: of weights, KV cache and products; the model's own by default. Weights are converted as they are copied.
+        attention: ``masked``: rows of the longest context, all read up to the widest of the batch. ``blocks``: a response
+            holds blocks, and decoding reads the blocks in use (see ``block_attention.py``), without a promise of bits.
 
     Attributes:
         tp_plan: how transformers cuts its projections, by their names. parts: tensor-parallel ones, of which this is one.
 
     Raises:
-        InputError: another architecture, no model with a head, or ``max_tokens`` is below 2.
+        InputError: another architecture, no model with a head, ``max_tokens`` is below 2, or ``attention`` is neither.
     """
 
     captured = True
     weights: Weights
 
-    def __init__(self, model: Any, max_tokens: int | None = None, dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        max_tokens: int | None = None,
+        dtype: torch.dtype | None = None,
+        attention: str = "masked",
+    ) -> None:
         check_architecture(model)
+        if attention not in ATTENTIONS:
+            raise InputError(f"attention is {attention!r:.80}; choose one of {', '.join(ATTENTIONS)}")
+        self.attention = attention
         config = model.config
         super().__init__(config.max_position_embeddings, max_tokens, model.device, dtype or model.dtype)
         self.layer_count, self.vocabulary = config.num_hidden_layers, config.vocab_size
@@ -74,8 +89,17 @@ class DecoderModel(RowModel):
 
     @property
     def bit_stable(self) -> bool:
-        """Return whether tokens can be the same bit for bit in every batch: in float32 on the CPU, with one thread."""
-        return bool(self.device.type == "cpu" and self.dtype == torch.float32 and self.threads == 1)
+        """Return whether tokens can be the same bit for bit in every batch: in float32 on the CPU, with one thread
+        and by masked attention.
+        """
+        exact = self.device.type == "cpu" and self.dtype == torch.float32
+        return bool(exact and self.threads == 1 and self.attention == "masked")
+
+    def new_cache(self, *, keeps_ids: bool = False) -> KVCache:
+        """See ``RowModel``."""
+        kind = KVCache if self.attention == "masked" else BlockCache
+        shape = self.layer_count, self.kv_heads, self.head_dim, self.cells
+        return kind(*shape, self.dtype, self.device, keeps_ids=keeps_ids)
 
     def load(self, weights: Any) -> None:
         """Copy the weights of a model of the same architecture, or of its state dict, over those in use.
@@ -114,6 +138,7 @@ class DecoderModel(RowModel):
         n, heads, kv_heads, dim = len(tokens), self.heads, self.kv_heads, self.head_dim
         x = F.embedding(tokens, self.weights.embedding)
         cos, sin = self._cos[positions], self._sin[positions]
+        at = cache.at(rows, positions)
         for index, layer in enumerate(self.weights.layers):
             qkv = layer.qkv(F.rms_norm(x, x.shape[1:], layer.input_norm, self.eps)).view(n, heads + 2 * kv_heads, dim)
             qk = qkv[:, : heads + kv_heads]
@@ -122,7 +147,7 @@ class DecoderModel(RowModel):
                 qk[:, heads:] = F.rms_norm(qk[:, heads:], (dim,), layer.k_norm, self.eps)
             turned = torch.cat((qk[..., dim // 2 :], qk[..., : dim // 2]), -1)
             qk.mul_(cos).addcmul_(turned, sin)
-            cache.write(index, rows, positions, qkv[:, heads:].view(n, 2, kv_heads, dim))
+            cache.write(index, at, qkv[:, heads:].view(n, 2, kv_heads, dim))
             attended = attend(index, qkv[:, :heads].view(n, kv_heads, heads // kv_heads, dim), PLAIN)
             x = x + self._summed(layer.out(attended.reshape(n, heads * dim)))
             gate, up = layer.gate_up(F.rms_norm(x, x.shape[1:], layer.mlp_norm, self.eps)).chunk(2, -1)

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlhfless.engine.torch.attention import AttentionForm, Masks, attention
+from rlhfless.engine.torch.block_cache import BlockCache
 from rlhfless.engine.torch.kv_cache import KVCache, blocks
 from rlhfless.errors import InputError
 from solver.model.errors import is_whole
@@ -40,6 +41,7 @@ class RowModel(ABC):
         supported_tokens: longest context that the model supports; beyond it only its speed is meaningful.
         cells: cells of a row of the KV cache.
         weights: those in use; another object once they are at other addresses.
+        attention: ``masked`` over rows of fixed length, or over ``blocks``.
         threads: with which engines compute on the CPU.
         captured: whether an iteration on a GPU can be captured as a CUDA graph.
         stable_rows: the fewest rows from which on the number of rows changes no bit of a row's logits, 0 if there is none, None
@@ -56,6 +58,7 @@ class RowModel(ABC):
     head_dim: int
     weights: Any
     captured: bool
+    attention = "masked"
 
     def __init__(self, supported_tokens: int, max_tokens: int | None, device: torch.device, dtype: torch.dtype) -> None:
         self.supported_tokens = supported_tokens
@@ -136,10 +139,14 @@ class RowModel(ABC):
         for hook in self.hooks:
             hook("decode", tokens[: len(tokens) - padding])
         width, count = blocks(width), len(tokens)
+        rows = torch.arange(count, device=self.device)
+        if isinstance(cache, BlockCache):
+            from rlhfless.engine.torch.block_attention import block_attention  # loads torch's compiler
+
+            return self.compute(cache, tokens, positions, rows, block_attention(cache, positions[:, None], width))
         # Padding is for the matrix kernels; it attends to nothing, unless rows are stable only where all are the same.
         used = count if self.bit_stable and not self.stable_rows else count - padding
         masks = Masks(cache, positions[:used], width)
-        rows = torch.arange(count, device=self.device)
 
         def attend(layer: int, queries: Tensor, form: AttentionForm) -> Tensor:
             keys, values = cache.read(layer, slice(0, used), width)

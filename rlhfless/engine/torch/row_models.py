@@ -14,7 +14,13 @@ FORWARDS = ("own", "transformers")
 
 
 def row_model(
-    forward: str, model: Any, max_tokens: int | None = None, dtype: torch.dtype | None = None, *, threads: int = 1
+    forward: str,
+    model: Any,
+    max_tokens: int | None = None,
+    dtype: torch.dtype | None = None,
+    *,
+    attention: str = "masked",
+    threads: int = 1,
 ) -> RowModel:
     """Return a ``DecoderModel`` (``own``) or a ``TransformersModel`` (``transformers``), which take the other arguments.
 
@@ -22,12 +28,17 @@ def row_model(
         threads: with which it computes on the CPU; with more than 1 tokens may depend on the batch.
 
     Raises:
-        InputError: the name is neither, or the model is refused.
+        InputError: the name is neither, or the model is refused, or attention by blocks is asked of transformers' forward pass.
     """
     if forward not in FORWARDS:
         raise InputError(f"forward is {forward!r:.80}; choose one of {', '.join(FORWARDS)}")
     if forward == "own":
-        rows: RowModel = DecoderModel(model, max_tokens, dtype)
+        rows: RowModel = DecoderModel(model, max_tokens, dtype, attention)
+    elif attention != "masked":
+        raise InputError(
+            f"attention is {attention!r:.80}, but transformers' forward pass attends masked, as its layers may have windows or "
+            "soft caps; choose 'masked', or forward 'own'"
+        )
     else:
         from rlhfless.engine.torch.transformers_model import TransformersModel  # loads transformers
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from rlhfless.engine.torch.sampling import Sampling
+from rlhfless.engine.vllm.actor_batches import ActorBatches
 from rlhfless.engine.vllm.cpu_random_streams import wind_back_on_cpu
 from rlhfless.engine.vllm.cpu_verification import repair_on_cpu
 from rlhfless.engine.vllm.iteration import NewResponse, StepOutput
@@ -91,6 +92,8 @@ class Replica:
         InputError: drafts are asked for, but vLLM does not know the method.
     """
 
+    talked_s = 0.0  # it is in this process
+
     def __init__(self, settings: VllmSettings, devices: Sequence[str] | None, folder: Path, version: int) -> None:
         check_version()
         check_weights(folder, version)
@@ -111,6 +114,7 @@ class Replica:
             self._engine = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**arguments))
         self.version: int | None = None
         self._meets_trainer = False  # by vLLM's weight-transfer API
+        self._batches = ActorBatches(self._scheduler)
         self._trainer: WeightClient | None = None
         self.fed_tokens: dict[str, int] = {}
         self.drafted: dict[str, int] = {}
@@ -147,7 +151,7 @@ class Replica:
 
     def add(self, new: NewResponse, sampling: Sampling, stop_ids: Sequence[int]) -> None:
         """Add a response to the batch; only ``stop_ids`` end it."""
-        if new.kv is not None:
+        if isinstance(new.kv, BlocksKV):
             desk.coming[new.name] = new.kv
         extra = {"kv_transfer_params": {"name": new.name}} if self.hands_over else {}
         if self.settings.max_draft_tokens:
@@ -158,7 +162,12 @@ class Replica:
             repetition_penalty=sampling.repetition_penalty, logprobs=LOGPROBS, detokenize=False,
             output_kind=self._new_tokens_only, extra_args=extra or None,
         )  # fmt: skip
-        self._engine.add_request(new.name, self._vllm.TokensPrompt(prompt_token_ids=new.ids), params)
+        salted = {} if new.salt is None else {"cache_salt": new.salt}
+        self._engine.add_request(new.name, self._vllm.TokensPrompt(prompt_token_ids=new.ids, **salted), params)
+
+    def select(self, actor: int) -> None:
+        """Decode, add and remove responses of this emulated actor from now on; those of others wait as they are."""
+        self._batches.select(actor)
 
     def draft_with(self, drafting: Drafting | None, latency: LatencyModel | None = None) -> None:
         """Draft by these settings from now on, and forget the responses of earlier ones; None: do not draft.
@@ -209,7 +218,7 @@ class Replica:
         check_weights(folder, version)
         if version == self.version:
             return
-        if self._engine.has_unfinished_requests():
+        if self._engine.has_unfinished_requests() or self._batches.others_wait:
             raise VllmError(f"weights {version} cannot be loaded while responses are decoded with weights {self.version}")
         with self._replacing(version):
             self._engine.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})

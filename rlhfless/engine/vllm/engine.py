@@ -1,4 +1,4 @@
-"""The vLLM engine: real decoding behind the engine protocol, for an actor in a separate process.
+"""The vLLM engine: real decoding behind the engine protocol, in an actor's process or for an emulated actor (``emulation.py``).
 
 The batch scheduler that all engines share decides which responses are in the batch. So vLLM gets a response when it joins, and
 always has room for all that it got. vLLM feeds prompts in chunks beside decoding, up to a token budget, by the rule of
@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from rlhfless.engine.common.batch_scheduler import BatchScheduler, NextBatch
-from rlhfless.engine.common.journal import EngineJournal, VerifiedPass
+from rlhfless.engine.common.journal import AdmittedResponse, EngineJournal, VerifiedPass
 from rlhfless.engine.common.request_validation import TokenRoom
 from rlhfless.engine.common.sequence import SequenceState
 from rlhfless.engine.common.spans import spans_of
@@ -37,15 +37,17 @@ from rlhfless.engine.common.stop_ids import stop_ids
 from rlhfless.engine.protocol import Completion, EngineSpan, Progress, Request
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.vllm.adapter import Replica, VllmError
-from rlhfless.engine.vllm.iteration import Iteration, NewResponse
-from rlhfless.engine.vllm.kv_blocks import BlocksKV, kv_wrong
+from rlhfless.engine.vllm.emulation import EmulatedReplica
+from rlhfless.engine.vllm.first_blocks import FirstBlocks
+from rlhfless.engine.vllm.iteration import Iteration, NewResponse, seed_at
+from rlhfless.engine.vllm.kv_blocks import BlocksKV, StoredKV, kv_wrong
 from solver.model.admission import Admission
 from solver.model.drafting import Drafting
 from solver.model.latency import LatencyModel
 
 
 class VllmEngine:
-    """One actor that decodes with a ``Replica``.
+    """One actor that decodes with a ``Replica``, or an emulated one with an ``EmulatedReplica``.
 
     Args:
         replica: started, with the step's weights; used by this engine only.
@@ -54,6 +56,7 @@ class VllmEngine:
         start_s: where the clock starts.
         drafting: how to draft; None: without drafts. The replica must have been started for drafts as long.
         latency: the seconds of an iteration by fed tokens, by which adaptive drafts choose their lengths.
+        charged: whether the latency model gives the seconds of iterations, as on the virtual clock; else they are measured.
 
     An iteration that ``peek_next_event_s`` or ``advance`` has looked at is computed. A response added since then joins after
     it, and a response that is cut before its commit loses the token that it got there.
@@ -63,7 +66,7 @@ class VllmEngine:
 
     def __init__(
         self,
-        replica: Replica,
+        replica: Replica | EmulatedReplica,
         admission: Admission,
         *,
         eos_id: int | Sequence[int],
@@ -71,15 +74,16 @@ class VllmEngine:
         start_s: float = 0.0,
         drafting: Drafting | None = None,
         latency: LatencyModel | None = None,
+        charged: bool = False,
     ) -> None:
         self.replica, self.stop_ids, self.sampling = replica, stop_ids(eos_id), sampling or Sampling()
-        self._drafts = drafting is not None
+        self._drafts, self._charge = drafting is not None, latency if charged else None
         replica.draft_with(drafting, latency)
         self.slots = admission.max_batch
         self._clock_s = start_s
         self._queue = BatchScheduler[SequenceState](admission, replica.token_budget)
         self._names: dict[SequenceState, str] = {}  # of those that vLLM has
-        self._first_blocks: set[bytes] = set()  # of contexts that vLLM has computed, or computes
+        self._first_blocks = FirstBlocks(replica.block_tokens)
         self._count = itertools.count()
         self._upcoming: Iteration | None = None
         self.journal = EngineJournal(self.slots, start_s)
@@ -181,32 +185,20 @@ class VllmEngine:
 
     def _next(self) -> Iteration | None:
         """Return the iteration after the last committed one, computed; None when nothing is left."""
-        if self._upcoming is None and (planned := self._queue.plan(self._clock_s, self._uncached())) is not None:
+        if self._upcoming is not None:
+            return self._upcoming
+        host_s = self._host_s()
+        planned = self._queue.plan(self._clock_s, self._first_blocks.uncached())
+        if planned is not None:
             began_s = time.perf_counter()
-            iteration = self._run(planned)
-            iteration.end_s = planned.start_s + time.perf_counter() - began_s
-            self._upcoming = iteration
+            self._upcoming = iteration = self._run(planned)
+            took_s = time.perf_counter() - began_s if self._charge is None else iteration.charged_s(self._charge)
+            iteration.end_s, iteration.host_s = planned.start_s + took_s, self._host_s() - host_s
         return self._upcoming
 
-    def _uncached(self) -> Callable[[SequenceState], int]:
-        """Return a function with the fewest tokens of a context that vLLM may have to compute.
-
-        vLLM shares equal beginnings, block by block. Only it knows how many blocks, so a context whose first block it knows may
-        lack its last token only. It queues what it gets too early.
-        """
-        known = set(self._first_blocks)
-
-        def uncached(s: SequenceState) -> int:
-            block = self._first_block(s)
-            if block in known:
-                return 1
-            known.add(block)
-            return s.context_tokens - (0 if s.kv is None else s.kv.tokens)
-
-        return uncached
-
-    def _first_block(self, s: SequenceState) -> bytes:
-        return s.tokens(0, self.replica.block_tokens).tobytes()
+    def _host_s(self) -> float:
+        """Return the CPU seconds of this thread so far, without those of talking to another process."""
+        return time.thread_time() - self.replica.talked_s
 
     # Running
 
@@ -218,19 +210,21 @@ class VllmEngine:
         """
         if names := self._forget(planned.evicted):
             self.replica.abort(names)
+        joined: dict[SequenceState, tuple[AdmittedResponse, np.ndarray]] = {}
         for s in planned.admitted:
             self._names[s] = name = f"{s.request.response}-{next(self._count)}"
-            self._first_blocks.add(self._first_block(s))
+            self._first_blocks.note(s)
             seed, tokens = seed_at(s.request.seed, s.count), s.stop_tokens - s.count
-            context = s.tokens(0, s.context_tokens).tolist()
-            new = NewResponse(name, context, seed, tokens, s.forced, s.kv, s.prompt_tokens, s.request.history)
+            context, kv_tokens = s.tokens(0, s.context_tokens), 0 if s.kv is None else s.kv.tokens
+            new = NewResponse(name, context.tolist(), seed, tokens, s.forced, s.kv, s.prompt_tokens, s.request.history)
             self.replica.add(new, self.sampling, self.stop_ids)
+            joined[s] = AdmittedResponse(s.request.response, s.context_tokens, kv_tokens, s.forced), context
             s.kv = None
         outputs, fed = {output.name: output for output in self.replica.step()}, self.replica.fed_tokens
         names_of = {s: self._names[s] for s in planned.batch}
         drawn = {s: outputs[name] for s, name in names_of.items() if name in outputs}
         chunks = {s: fed[names_of[s]] for s in (*self._queue.missing, *planned.admitted) if names_of.get(s) in fed}
-        iteration = Iteration(planned, drawn, chunks)
+        iteration = Iteration(planned, drawn, chunks, joined)
         for s, output in iteration.drawn.items():
             if not all(map(math.isfinite, output.logprobs)):
                 raise FloatingPointError(
@@ -266,7 +260,7 @@ class VllmEngine:
 
     def _commit(self, iteration: Iteration) -> list[Completion]:
         """Commit a computed iteration; returns the responses that it finished."""
-        planned, drawn = iteration.planned, iteration.drawn
+        host_s, planned, drawn = self._host_s(), iteration.planned, iteration.drawn
         missing = {s: max(1, planned.missing.get(s, 1)) for s in planned.batch if s not in drawn}
         self._queue.enter(planned.batch, planned.admitted, planned.evicted, missing)
         self._upcoming, self._clock_s = None, iteration.end_s
@@ -274,15 +268,20 @@ class VllmEngine:
             s.start_s = planned.start_s if s.start_s is None else s.start_s
         for s, tokens in iteration.chunks.items():
             s.prefill_tokens += tokens
+        first_tokens: list[int] = []
         for s, output in drawn.items():
             s.append(output.ids, output.logprobs)
             if self._drafts:
                 s.verified(output.drafted, len(output.ids))
-            s.first_token_s = self._clock_s if s.first_token_s is None else s.first_token_s
-        self._record(iteration)
-        return self._finish(iteration)
+            if s.first_token_s is None:
+                s.first_token_s = self._clock_s
+                first_tokens.append(s.request.response)
+        self._record(iteration, first_tokens)
+        done = self._finish(iteration)
+        self.journal.host_s.append(iteration.host_s + self._host_s() - host_s)
+        return done
 
-    def _record(self, iteration: Iteration) -> None:
+    def _record(self, iteration: Iteration, first_tokens: Sequence[int]) -> None:
         """Note an iteration in the journal; its seconds are split between chunks of contexts and decoding by their tokens."""
         planned, batch = iteration.planned, len(iteration.drawn)
         chunks = [(s.request.response, tokens) for s, tokens in iteration.chunks.items()]
@@ -291,11 +290,14 @@ class VllmEngine:
         fed = batch + sum(drafted)
         decode_s = seconds * fed / (fed + computed) if batch else 0.0
         self.journal.leave(s.request.response for s in planned.evicted)
-        self.journal.change(batch, planned.kv_tokens, chunks=chunks)
+        joined = [iteration.joined[s] for s in planned.admitted]
+        self.journal.contexts |= {(new.response, len(self.journal)): context for new, context in joined}
+        self.journal.change(batch, planned.kv_tokens, [new for new, _ in joined], chunks=chunks)
         if self._drafts:
             accepted = (len(output.ids) - 1 for output in iteration.drawn.values())
             self.journal.passes.append(VerifiedPass(planned.kv_tokens, tuple(drafted), tuple(accepted)))
         self.journal.commit(planned.start_s, seconds - decode_s, [decode_s], iteration.end_s)
+        self.journal.first_tokens += [(len(self.journal), response) for response in first_tokens]
 
     def _new_spans(self) -> list[EngineSpan]:
         """Return the spans of the iterations that were committed since the last call."""
@@ -313,9 +315,11 @@ class VllmEngine:
                 done.append(s)
                 del self._names[s]
         self._queue.remove(set(done))
+        self.journal.leave(s.request.response for s in done)
+        self.journal.finish(s.request.response for s in done)
         return [s.completion(self._clock_s, self.stop_ids, self._drafts) for s in done]
 
-    def _leave(self, leaving: Sequence[SequenceState]) -> dict[SequenceState, BlocksKV]:
+    def _leave(self, leaving: Sequence[SequenceState]) -> dict[SequenceState, BlocksKV | StoredKV]:
         """Remove responses from the batch, and drop their sampled tokens that are not committed.
 
         Returns:
@@ -326,15 +330,11 @@ class VllmEngine:
         names = {self._names[s]: s for s in leaving if s in self._names}
         kv |= {names[name]: state for name, state in self.replica.hand_over(list(names)).items()}
         self._forget(leaving)
-        self._queue.remove(gone)
+        self.journal.leave(s.request.response for s in self._queue.remove(gone))
         if (upcoming := self._upcoming) is not None:
             upcoming.remove(gone)
             if not upcoming.planned.batch:
                 self._upcoming = None
                 self._queue.enter([], [], upcoming.planned.evicted)  # which vLLM has done already
+                self.journal.leave(s.request.response for s in upcoming.planned.evicted)
         return kv
-
-
-def seed_at(seed: int, tokens: int) -> int:
-    """Return the seed by which vLLM, restarted, continues a response of ``seed`` (mod 2 ** 64) after ``tokens`` tokens."""
-    return int(np.random.SeedSequence([seed % (1 << 64), tokens]).generate_state(1, np.uint64)[0] >> np.uint64(1))

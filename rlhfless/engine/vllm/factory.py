@@ -1,6 +1,6 @@
 """The engine factory for vLLM: a small value that names a weight folder, so that it can be sent to processes.
 
-It does not import vLLM, which is only needed where actors run.
+It does not import vLLM, which is only needed where actors run, or where one process emulates them (``emulation.py``).
 """
 
 from __future__ import annotations
@@ -17,9 +17,13 @@ from solver.model.errors import as_given
 from solver.model.latency import LatencyModel
 
 try:
+    from rlhfless.engine.common.journal import EngineJournal, Replayed
+    from rlhfless.engine.common.stop_ids import stop_ids
     from rlhfless.engine.torch.sampling import Sampling
+    from rlhfless.engine.vllm import emulation
     from rlhfless.engine.vllm.adapter import check_version
     from rlhfless.engine.vllm.engine import VllmEngine
+    from rlhfless.engine.vllm.replay import replay
     from rlhfless.engine.vllm.start_up import TOKEN_BUDGET, VllmSettings
     from rlhfless.engine.vllm.weight_folders import check_weights
     from rlhfless.engine.vllm.weight_shipping import ShippedWeights
@@ -32,7 +36,7 @@ except ImportError as error:
 
 @dataclass(frozen=True)
 class VllmEngineFactory:
-    """Makes the vLLM engines of a step's actors, all with the same weights: one call per actor, in its process.
+    """Makes the vLLM engines of a step's actors, all with the same weights: one call per actor, in its process or emulated.
 
     Attributes:
         weights: folder with the step's weights (see ``weight_folders``); every process can read it.
@@ -124,7 +128,34 @@ class VllmEngineFactory:
             None if self.transferred is None else self.transferred.backend,
         )  # fmt: skip
 
+    def emulate(self, models: Sequence[LatencyModel], responses: int) -> None:
+        """Start the process in which all emulated actors of a step decode, on the virtual clock (see ``emulation.py``).
+
+        Raises:
+            MissingExtra, InputError: vLLM is missing or of another version, or drafts are asked for.
+            VllmError: it could not be started.
+        """
+        if self.drafting is not None:
+            raise InputError(
+                "vLLM is asked to draft on the virtual clock, where one replica serves all actors; run it in a ProcessPool or "
+                "a RayPool, or leave drafting out"
+            )
+        emulation.emulate([self.compatibility_key(m) for m in models], responses, self.weights, self.folder_version)
+
+    def replay(self, journal: EngineJournal) -> Replayed:
+        """Return how long the passes of an emulated actor take when nothing else runs: see ``replay.py``."""
+        return replay(journal, self.sampling, stop_ids(self.eos_id), self.max_tokens)
+
+    def close(self) -> None:
+        """End the process of emulated actors, if any. Idempotent; the next step on the virtual clock starts it again."""
+        emulation.close()
+
     def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> VllmEngine:
+        if (emulated := emulation.replica_of_actor(self.max_tokens)) is not None:
+            emulated.load(self.weights, self.weights_version, self.transferred)
+            return VllmEngine(
+                emulated, admission, eos_id=self.eos_id, sampling=self.sampling, start_s=start_s, latency=latency, charged=True
+            )
         from rlhfless.engine.vllm import worker_backend as vllm_backend  # which holds the process's replica
 
         try:

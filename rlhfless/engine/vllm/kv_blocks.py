@@ -31,6 +31,18 @@ class BlocksKV:
         return self.block_tokens * min((len(blocks) for blocks in self.layers.values()), default=0)
 
 
+@dataclass(frozen=True, eq=False)
+class StoredKV:
+    """A KV state that stays in vLLM's process, for another emulated actor there.
+
+    Attributes:
+        number: of the state in that process. tokens: of the context that it covers.
+    """
+
+    number: int
+    tokens: int
+
+
 @dataclass
 class KVMailbox:
     """KV states in a process with one replica, by name of the response.
@@ -53,6 +65,6 @@ def kv_wrong(request: Request, takes_kv: bool) -> str | None:
     Args:
         takes_kv: whether the actor can continue from KV states.
     """
-    if request.cached_tokens or not (request.kv is None or (takes_kv and isinstance(request.kv, BlocksKV))):
+    if request.cached_tokens or not (request.kv is None or (takes_kv and isinstance(request.kv, BlocksKV | StoredKV))):
         return "comes with KV state that this vLLM engine cannot load; recompute it"
     return None

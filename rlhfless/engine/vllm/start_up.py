@@ -52,6 +52,7 @@ class VllmSettings:
         max_draft_tokens: longest draft of speculative decoding; 0: none, and vLLM decodes one token per response and iteration.
         weight_transfer: backend of vLLM's weight-transfer API; None: weights are read from folders. With ``nccl`` the folder
             to start with has no weights, and vLLM makes up some.
+        kept_responses: responses that hold KV memory at the same time, where several actors share the replica; None: ``slots``.
     """
 
     gpus: int
@@ -64,6 +65,7 @@ class VllmSettings:
     options: Mapping[str, Any] = field(default_factory=dict)
     max_draft_tokens: int = 0
     weight_transfer: str | None = None
+    kept_responses: int | None = None
 
 
 def engine_arguments(settings: VllmSettings, folder: Path, *, on_cpu: bool, eager: bool, hands_over: bool) -> dict[str, Any]:
@@ -75,8 +77,9 @@ def engine_arguments(settings: VllmSettings, folder: Path, *, on_cpu: bool, eage
     s = settings
     block_tokens = s.options.get("block_size", CPU_BLOCK_TOKENS if on_cpu else GPU_BLOCK_TOKENS)
     # The last block of every response is partly empty, and vLLM keeps one block for itself. Drafts have room of their own.
-    cells = min(s.kv_tokens, s.slots * s.max_tokens) + s.slots * s.max_draft_tokens
-    blocks = math.ceil(cells / block_tokens) + s.slots + 1
+    kept = s.kept_responses or s.slots
+    cells = min(s.kv_tokens, kept * s.max_tokens) + s.slots * s.max_draft_tokens
+    blocks = math.ceil(cells / block_tokens) + kept + 1
     return {
         "model": str(folder),
         **NO_CODE,

@@ -55,7 +55,7 @@ class KvCopy:
 
 
 class WrittenCopy(NamedTuple):
-    """A copy of the first ``kv_tokens`` tokens of a KV state, as a block that another actor can read."""
+    """A copy of the KV state that a response had with ``kv_tokens`` context tokens, as a block that another actor can read."""
 
     block: Any
     kv_tokens: int

@@ -99,16 +99,3 @@ def check_before_prefill(
     """
     for actor, model in zip(plan.actors, models, strict=True):
         engines.check(requests.take(actor.responses), admission_of(model, actor.max_batch, admission))
-
-
-def refuse_in_this_process(engines: Any) -> None:
-    """Refuse engines that would take over the process that makes them, which on the virtual clock is the caller's.
-
-    Raises:
-        TypeError: naming them, and what to use instead.
-    """
-    if getattr(engines, "starts_server", False):
-        raise TypeError(
-            f"a {type(engines).__name__} decodes in processes of its own; give a pool: "
-            "Executor(engine, cluster, latency=latency, actor_pool=ProcessPool())"
-        )

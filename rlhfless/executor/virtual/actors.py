@@ -58,6 +58,15 @@ class StartsLate(Protocol):
 
 
 @runtime_checkable
+class EmulatesTogether(Protocol):
+    """An engine factory whose engines decode in one process, which has to have room for all actors of a step."""
+
+    def emulate(self, models: Sequence[LatencyModel], responses: int) -> None:
+        """Start the process before engines are made, for actors with these latency models and the responses of a step."""
+        ...
+
+
+@runtime_checkable
 class Closing(Protocol):
     """An engine factory that owns memory."""
 
@@ -154,6 +163,8 @@ def begin(
         if plan.prefill_actor is not None:
             late_s.insert(plan.prefill_actor, 0.0)
     startup = ActorStartup.of(plan, models, record.start_s, late_s, links)
+    if isinstance(engine_factory, EmulatesTogether):
+        engine_factory.emulate([model for i, model in enumerate(models) if i != plan.prefill_actor], len(requests))
     live: dict[int, VirtualActor] = {}
     for i, (actor, model, times) in enumerate(zip(plan.actors, models, startup.actors, strict=True)):
         if i != plan.prefill_actor:

@@ -15,7 +15,7 @@ from rlhfless.executor.step.allocations import bill
 from rlhfless.executor.step.dispatcher import Dispatcher
 from rlhfless.executor.step.event_loop import EventLoop
 from rlhfless.executor.step.failure import ends_as_failed
-from rlhfless.executor.step.plan_validation import check_drafting, check_gpus, refuse_in_this_process
+from rlhfless.executor.step.plan_validation import check_drafting, check_gpus
 from rlhfless.executor.step.prefixes import prefixes_of
 from rlhfless.executor.step.progress import OnProgress
 from rlhfless.executor.step.record import StepRecord
@@ -148,14 +148,12 @@ def run_step(
             another actor. Or a kind has no latency model, or the plan reuses prefixes and the engines cannot. Or the step
             cannot be measured: its actors differ in kind or size, or its engines decode nothing or cannot time the prefixes
             that the plan computes once. Nothing was started.
-        TypeError: engines that decode in processes of their own, which need a pool; nothing was started.
         ValueError: a request cannot be decoded, such as one whose prompt is too long; no token was computed.
         StepFailed: something ended the step after it had begun, such as a rule that ordered something impossible (a
             ``RuleError``) or a work item that failed, also while ``measured`` replays. It has the record; so has the cause of
             an interrupt.
     """
     check_charging(charging)
-    refuse_in_this_process(engine_factory)
     if charging == "measured" and links is not None:
         raise PlanningError("shared links need the latency model's transfer times; use charging='profile', not 'measured'")
     measured = check_replayable(plan, engine_factory) if charging == "measured" else None

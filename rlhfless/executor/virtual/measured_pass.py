@@ -98,7 +98,9 @@ def measure(
             on_progress(done, len(turns))
     return {
         actor: Replayed(
-            np.median([result[actor].seconds for result in rounds], axis=0), sum(result[actor].warm_up_s for result in rounds)
+            np.median([result[actor].seconds for result in rounds], axis=0),
+            sum(result[actor].warm_up_s for result in rounds),
+            max(result[actor].differing for result in rounds),
         )
         for actor in journals
     }

@@ -165,6 +165,9 @@ class _Retiming:
         decided_s = [self._hand_over(hand_over) for hand_over in self.log.hand_overs]
         for index, actor in self.actors.items():
             self._advance(index, len(actor.journal))
+            for iterations, response in actor.journal.first_tokens:
+                self.first_s[response] = self.first_s[response][0], actor.ends[iterations]
+        for index, actor in self.actors.items():
             spans = spans_of(actor.retimed().iteration_runs(), actor.journal.slots)
             self.record.engine_spans(holder_of(index), spans)
             for iterations, response in actor.journal.finished:
@@ -246,6 +249,8 @@ def retime(
         retiming.record.event(retiming.startup.computes_s[1], "replay prefixes", holder, warm_up_s=prefill.warm_up_s)
     for index, replay in replayed.items():
         at_s = retiming.actors[index].ends[-1]
-        retiming.record.event(at_s, "replay", holder_of(index), iterations=len(replay.seconds), warm_up_s=replay.warm_up_s)
+        differing = {"differing": replay.differing} if replay.differing else {}
+        about = {"iterations": len(replay.seconds), "warm_up_s": replay.warm_up_s, **differing}
+        retiming.record.event(at_s, "replay", holder_of(index), **about)
     held = [allocation._replace(done_s=retiming.done_s.get(allocation.number, allocation.done_s)) for allocation in held]
     return retiming.record, held, retiming.startup

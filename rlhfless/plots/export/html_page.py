@@ -1,8 +1,8 @@
 """Builds a page of text, tables and figures as one HTML file that needs no network; plotly.js is included once.
 
-``page.html.j2`` is the page; it escapes all texts. ``page.css`` is its style and ``page.js`` its script. The data of figures
-are JSON in one script. Of alternative figures (per step, per policy) only the chosen one is drawn. Light and dark style follow
-the reader's system.
+``page.html.j2`` is the page; it escapes all texts. ``page.css`` is its style and ``page.js`` its script. plotly.js and the data
+of figures are packed (``packed.py``). Of alternative figures (per step, per policy) only the chosen one is drawn, and a figure
+of a folded section when it is opened. Light and dark style follow the reader's system.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rlhfless.plots.export.packed import packed, packed_once
 from rlhfless.plots.export.plotly_bundle import plotly_js
 from rlhfless.system.templates import Markup, render
 from rlhfless.trace.storage import write_text
@@ -23,13 +24,16 @@ class Page:
         self.title, self.lead = title, lead
         self._parts: list[dict[str, Any]] = []
         self._sections: list[str] = []
-        self._figures: dict[str, list[Markup]] = {}
+        self._figures: dict[str, list[str]] = {}
         self._types: set[str] = set()
+        self._folded = False
 
-    def section(self, title: str) -> None:
-        """Start a section."""
+    def section(self, title: str, *, folded: bool = False) -> None:
+        """Start a section; of a folded one only the title is seen until the reader opens it."""
         self._sections.append(title)
-        self._add("section", title=title, number=len(self._sections))
+        self._end_fold()
+        self._folded = folded
+        self._add("section", title=title, number=len(self._sections), folded=folded)
 
     def heading(self, title: str) -> None:
         """Add a heading within a section."""
@@ -38,6 +42,10 @@ class Page:
     def text(self, text: str) -> None:
         """Add a paragraph."""
         self._add("text", text=" ".join(text.split()))
+
+    def headline(self, text: str) -> None:
+        """Add the sentence that a reader takes away, in large letters."""
+        self._add("headline", text=" ".join(text.split()))
 
     def basis(self, lines: Iterable[tuple[str, str]]) -> None:
         """Add where the section's values come from: pairs of a source (``measured``, ``modelled``, ...) and its values."""
@@ -50,6 +58,10 @@ class Page:
     def facts(self, facts: Iterable[tuple[str, str]]) -> None:
         """Add names and their meanings or values, in as many columns as fit."""
         self._add("facts", facts=list(facts))
+
+    def options(self, options: Iterable[tuple[str, str]]) -> None:
+        """Add options of a command line, which may be several with spaces between them, each with what it says."""
+        self._add("options", options=[(names.split(), text) for names, text in options])
 
     def table(self, caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], text_columns: int = 1) -> None:
         """Add a table whose first columns are text and whose other columns are numbers."""
@@ -76,22 +88,28 @@ class Page:
         name, titles = f"figure-{len(self._figures) + 1}", list(figures)
         self._add("figure", name=name, label=label, titles=titles, selected=titles[0] if selected is None else selected)
         self._types |= {trace.type for figure in figures.values() for trace in figure.data}
-        # no text within a string of JSON can end the script
-        self._figures[name] = [Markup(figure.to_json().replace("<", "\\u003c")) for figure in figures.values()]
+        self._figures[name] = [figure.to_json() for figure in figures.values()]
 
     def render(self, footer: str) -> str:
         """Return the whole page as HTML."""
+        self._end_fold()
+        figures = ",".join(f'"{name}":[{",".join(alternatives)}]' for name, alternatives in self._figures.items())
         page = render(
             "plots/export/page.html.j2",
             title=self.title,
             lead=self.lead,
             sections=self._sections,
             parts=self._parts,
-            figures=self._figures,
-            plotly_js=Markup(plotly_js(self._types)),
+            figures=packed(f"{{{figures}}}"),
+            plotly_js=packed_once(plotly_js(self._types)),
             footer=footer,
         )
         return page.encode("utf-8", "replace").decode("utf-8")
+
+    def _end_fold(self) -> None:
+        if self._folded:
+            self._add("end of fold")
+        self._folded = False
 
     def _add(self, kind: str, **values: Any) -> None:
         self._parts.append({"kind": kind, **values})

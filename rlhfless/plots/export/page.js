@@ -4,7 +4,9 @@ const CONFIG = {
 };
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 const narrow = window.matchMedia("(max-width: 640px)");
-const LINE = 18, TITLE_LETTER = 8.8, SUBTITLE_LETTER = 6.5, NAME = 90, BESIDE = 600;  // px
+let FIGURES = {};  // JSON of plotly by the id of the element: one or several to choose from
+const drawn = new Set();  // ids, as the page is now
+const LINE = 18, TITLE_LETTER = 8.8, SUBTITLE_LETTER = 6.5, NAME = 90, BESIDE = 600, AXIS = 60;  // px
 // A title in lines that are not wider than the figure, and how many lines were added. Tags stay as they are.
 function wrapped(text, width) {
   let used = 0, letter = TITLE_LETTER, space = "", lines = 0, made = "";
@@ -27,8 +29,8 @@ function widthNeeded(layout) {
   return Math.max(names > 4 ? names * NAME : 0, axes.some((axis) => (axis.domain || [0])[0] > 0.05) ? BESIDE : 0);
 }
 // What plotly takes where a figure does not say it.
-const BARE = {height: 450, title: {text: ""}, margin: {t: 100}};
-// A title that is wider than the figure is wrapped. On a narrow screen the legend stands below it: beside the plot it would cover
+const BARE = {height: 450, title: {text: ""}, margin: {t: 100, b: 80}};
+// A title that is wider than the figure is wrapped, also that of an axis. On a narrow screen the legend stands below it: beside the plot it would cover
 // the plot. A figure that needs room keeps its width, and its frame scrolls.
 async function draw(id, name) {
   const div = document.getElementById(id), spec = FIGURES[id][name], small = narrow.matches;
@@ -44,7 +46,16 @@ async function draw(id, name) {
     layout.title = {...layout.title, text};
     layout.margin = {...layout.margin, t: top};
   }
+  for (const key of Object.keys(layout).filter((one) => one.startsWith("xaxis") && layout[one].title)) {
+    const [name, added] = wrapped(layout[key].title.text || "", div.clientWidth - 2 * AXIS);
+    if (!added) continue;
+    layout[key] = {...layout[key], title: {...layout[key].title, text: name}};
+    layout.height += added * LINE;
+    layout.margin = {...layout.margin, b: (layout.margin.b ?? BARE.margin.b) + added * LINE};
+  }
   if (small) {
+    if ((layout.legend || {}).y < 0) layout.margin = {...layout.margin, b: BARE.margin.b};
+    layout.annotations = (layout.annotations || []).filter((one) => one.name !== "wide only");
     const place = {xref: "container", x: 0.02, xanchor: "left", yref: "container", yanchor: "top"};
     layout.legend = {...layout.legend, ...place, orientation: "h", y: 1 - (top - 6) / layout.height};
   }
@@ -62,11 +73,34 @@ function chosen(id) {
   const select = document.getElementById(id + "-choice");
   return select ? select.value : Object.keys(FIGURES[id])[0];
 }
-for (const id of Object.keys(FIGURES)) {
-  const select = document.getElementById(id + "-choice");
-  if (select) select.addEventListener("change", () => draw(id, select.value));
-  draw(id, chosen(id));
+// Draws what is seen and not drawn yet: a figure in a section that is folded waits until it is opened.
+function drawSeen() {
+  for (const id of Object.keys(FIGURES)) {
+    const fold = document.getElementById(id).closest("details");
+    if (drawn.has(id) || (fold && !fold.open)) continue;
+    drawn.add(id);
+    draw(id, chosen(id));
+  }
 }
-const all = () => { for (const id of Object.keys(FIGURES)) draw(id, chosen(id)); };
-dark.addEventListener("change", all);
-narrow.addEventListener("change", all);
+function drawAnew() { drawn.clear(); drawSeen(); }
+async function unpacked(text) {
+  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+}
+async function start() {
+  const [library, figures] = await Promise.all([unpacked(PACKED.library), unpacked(PACKED.figures)]);
+  const script = document.createElement("script");
+  script.textContent = library;
+  document.head.append(script);
+  FIGURES = JSON.parse(figures);
+  for (const id of Object.keys(FIGURES)) {
+    const select = document.getElementById(id + "-choice");
+    if (select) select.addEventListener("change", () => draw(id, select.value));
+  }
+  for (const fold of document.querySelectorAll("details")) fold.addEventListener("toggle", drawSeen);
+  dark.addEventListener("change", drawAnew);
+  narrow.addEventListener("change", drawAnew);
+  drawSeen();
+}
+if ("DecompressionStream" in window) start();
+else document.getElementById("too-old").hidden = false;

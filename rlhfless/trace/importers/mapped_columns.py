@@ -11,7 +11,7 @@ import pandas as pd
 
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.record import is_number
-from rlhfless.trace.schema.casts import listed
+from rlhfless.trace.schema.casts import listed, shown
 from solver.model.errors import as_given
 
 ROW = "row"
@@ -122,7 +122,8 @@ def refuse_absent(mapping: Mapping[str, str | float], columns: Collection[str], 
     for ours, theirs in mapping.items():
         if mapped_column(theirs, columns) is None:
             raise TraceError(
-                f"{path}: --map {ours}={theirs} names no column of the file; one of {listed(columns)}, several joined with "
+                f"{path}: --map {shown(ours)}={shown(theirs)} names no column of the file; "
+                f"one of {listed(columns)}, several joined with "
                 f"'+', a number, a text in quotes, or '{ROW}' is needed"
             )
 

@@ -14,7 +14,7 @@ from rlhfless.trace.importers.import_session import ImportSession, batches
 from rlhfless.trace.importers.mapped_columns import guessed, mapped_column, refuse_absent, source_columns
 from rlhfless.trace.importers.row_filter import RowFilter
 from rlhfless.trace.importers.turns import TURN
-from rlhfless.trace.schema.casts import listed
+from rlhfless.trace.schema.casts import listed, shown
 from rlhfless.trace.schema.tables import ROLLOUTS, text_columns
 from rlhfless.trace.schema.validation import are_missing
 from rlhfless.trace.storage import FORMATS
@@ -43,7 +43,8 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     for ours in mapping:
         if ours not in kept:
             raise TraceError(
-                f"--map {ours}={mapping[ours]}: {ours!r} is not a rollout column; one of {', '.join(OURS)} is needed"
+                f"--map {shown(ours)}={shown(mapping[ours])}: {shown(ours)!r} is not a rollout column; "
+                f"one of {', '.join(OURS)} is needed"
             )
     if not detect(path):
         raise TraceError(f"{path}: the name does not show the format; a name that ends in {FORMATS} is needed")
@@ -68,7 +69,7 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
         reading.note(where.note())
         if not where.kept:
             raise TraceError(
-                f"{path}: --where {where.condition} holds for none of its {where.read:,} rows; leave it out, or change it"
+                f"{path}: --where {where.shown} holds for none of its {where.read:,} rows; leave it out, or change it"
             )
     if left_out:
         reading.note(f"columns left out, because they contain long texts or nested values: {listed(sorted(left_out))}")

@@ -30,6 +30,12 @@ def listed(names: Iterable[object]) -> str:
     return ", ".join(shown[:30]) + (f" and {len(shown) - 30:,} more" if len(shown) > 30 else "")
 
 
+def shown(value: object, most: int = 200) -> str:
+    """Return what a user gave, for an error message: on one line, and cut where it is long."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
 def clean(text: str) -> str:
     """Return the text with lone surrogates, which no file can store, replaced by question marks."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

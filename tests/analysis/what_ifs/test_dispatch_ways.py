@@ -65,7 +65,7 @@ def check_on_policy(outcome: WayOutcome, run: RunToChange) -> None:
     assert outcome.least_time_s <= outcome.time_s * (1 + 1e-9)
 
 
-@settings(max_examples=8)
+@settings(max_examples=6)
 @given(small_steps(), ACTORS, st.integers(1, 3))
 def test_deferred_dispatch_is_the_loop(steps: Steps, actors: int, in_flight: int) -> None:
     run, loop = small_run(steps, actors), Loop(steps, actors, 8.0, 0.5)
@@ -75,7 +75,7 @@ def test_deferred_dispatch_is_the_loop(steps: Steps, actors: int, in_flight: int
     check_on_policy(outcome, run)
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(small_steps(), ACTORS, st.sampled_from(["predicted", "prompt"]))
 def test_token_aware_routing_is_the_loop(steps: Steps, actors: int, counted: str) -> None:
     run, loop = small_run(steps, actors), Loop(steps, actors, 8.0, 0.5)
@@ -110,7 +110,7 @@ def test_memory_that_is_reserved_limits_what_is_in_flight() -> None:
     assert deferred_dispatch.way(run).time_s == pytest.approx(one_by_one.time_s)
 
 
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(small_steps(2), ACTORS, st.sampled_from(["random", "fold"]), st.integers(0, 2))
 def test_released_gpus_are_paid_while_they_generate_or_learn(steps: Steps, actors: int, policy: str, learner_gpus: int) -> None:
     run = small_run(steps, actors, learner_gpus=learner_gpus)
@@ -129,7 +129,7 @@ def test_overlaps_scale_the_run_as_logged() -> None:
     assert streaming.parameters == {"low": 0.1, "high": 0.25}
 
 
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(small_steps(2), st.integers(1, 8), st.floats(-0.2, 0.0))
 def test_drafts_that_save_nothing_are_above_their_bound(steps: Steps, draft_tokens: int, saved: float) -> None:
     run = small_run(steps)

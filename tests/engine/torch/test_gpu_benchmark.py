@@ -162,7 +162,10 @@ def test_every_part_runs_and_is_written(tmp_path):
             assert row[f"{what}: planned / executed - 1"] == pytest.approx(row[what]["planned"] / row[what]["executed"] - 1)
     assert parts["throughput"]["tokens"] == round(parts["throughput"]["engine_tokens_per_s"] * parts["throughput"]["engine_s"])
     assert parts["reload"]["tokens_changed"]
-    assert parts["reload"]["captured_again_s"] == 0
+    assert parts["reload"]["captured_again_s"] == parts["reload"]["blocks"]["captured_again_s"] == 0
+    assert parts["throughput"]["blocks_engine_s"] > 0
+    assert parts["greedy"]["blocks, float32"] == parts["greedy"]["float32"]
+    assert all(layer["blocks_difference"] < 1e-5 for layer in parts["attention"]["layers"].values())
     assert len(parts["flips"]["rows"]) == 4
     assert run(out, "--only", "replay", "--policies", "solver").returncode == 0
     assert list(json.loads(out.read_text())["parts"]["replay solver"]["policies"]) == ["solver"]

@@ -349,11 +349,12 @@ def test_a_snapshot_and_the_rest_are_the_kv_state_that_a_cut_hands_over(model):
     sender.advance(8.0)
     assert sender.snapshot(7) is None
     copy = sender.snapshot(1)
-    assert copy.kv_tokens == copy.kv.shape[3] == 5 + sender.generated_tokens()[1] - 1
+    assert copy.kv_tokens == copy.kv.shape[3] + 1 == 5 + sender.generated_tokens()[1]
+    assert sender.kv_since(copy.kv, copy.kv_tokens).shape[3] == 0, "nothing was decoded since"
     sender.advance(16.0)
     (moved,), _ = sender.cut(16.0, [1])
     rest = sender.kv_since(moved.kv, copy.kv_tokens)
-    assert rest.shape[3] > 0
+    assert rest.shape[3] == moved.context_tokens - copy.kv_tokens > 0
     joined = receiver.joined_kv(copy.kv, rest)
     assert torch.equal(joined, moved.kv)
     receiver.add([replace(moved, kv=joined)])

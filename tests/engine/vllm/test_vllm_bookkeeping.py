@@ -34,7 +34,7 @@ from vllm_samples import (
 from rlhfless.engine.protocol import Completion, Request
 from rlhfless.engine.vllm import adapter as vllm_adapter
 from rlhfless.engine.vllm.adapter import Replica, VllmError
-from rlhfless.engine.vllm.engine import seed_at
+from rlhfless.engine.vllm.iteration import seed_at
 from rlhfless.engine.vllm.start_up import VllmSettings
 from rlhfless.engine.vllm.weight_folders import VERSION_FILE, check_weights, write_weights
 from rlhfless.errors import InputError, MissingExtra

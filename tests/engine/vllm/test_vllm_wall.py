@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import queue
 import signal
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +32,7 @@ from vllm_samples import (
 from rlhfless.engine.vllm import adapter as vllm_adapter
 from rlhfless.engine.vllm.weight_folders import write_weights
 from rlhfless.errors import InputError
-from rlhfless.executor import Executor, Faults, Lifecycle, ProcessPool, StepFailed, StepRecord, run_step
+from rlhfless.executor import Faults, Lifecycle, ProcessPool, StepFailed, StepRecord
 from rlhfless.executor.distributed.worker.worker import Worker, failed
 from rlhfless.trace.schema.validation import validate
 from solver import Cluster, Drafting, Plan, PlanningError
@@ -209,21 +208,6 @@ def test_what_cannot_run_starts_no_process(tmp_path: Path, monkeypatch: pytest.M
         with refused(InputError, "0.1"):
             pool.run_step(plan, requests(4), engines, LATENCY, TWO)
         assert repr(pool) == "ProcessPool: 0 idle of 0 processes on cpu"
-
-
-@pytest.mark.full
-def test_vllm_never_runs_in_the_process_that_asks(tmp_path: Path) -> None:
-    """A notebook's, say: without a pool it is refused before anything starts."""
-    engines, plan = factory_of(write_weights(model_of(3), tmp_path, 0), 0), plan_of([range(4)])
-    environment, modules = dict(os.environ), set(sys.modules)
-    named = ("VllmEngineFactory", "actor_pool=ProcessPool()")
-    with refused(TypeError, *named):
-        Executor(engines, TWO, latency=LATENCY)
-    for charging in ("profile", "measured"):
-        with refused(TypeError, *named):
-            run_step(plan, requests(4), engines, LATENCY, TWO, charging=charging)
-    assert not [name for name in set(sys.modules) - modules if name.split(".")[0] == "vllm"]
-    assert dict(os.environ) == environment
 
 
 @pytest.mark.nightly

@@ -31,6 +31,7 @@ from rlhfless.engine.vllm.weight_client import Hello, TransferCall, WeightClient
 from rlhfless.engine.vllm.weight_folders import NO_WEIGHTS, check_weights, write_config
 from rlhfless.engine.vllm.weight_server import OfferedWeights, WeightServer
 from rlhfless.engine.vllm.weight_transfer import ServerAddress, TransferredWeights
+from rlhfless.training.weight_sync import NcclSync
 
 Call = Callable[..., Any]
 FEW = requests(4)
@@ -122,6 +123,22 @@ def test_replicas_start_with_a_configuration_and_no_weights(tmp_path: Path) -> N
     assert engines.compatibility_key(LATENCY).weight_transfer == "nccl"
     assert engines.spans_nodes
     assert pickle.loads(pickle.dumps(engines)).transferred.server == weights.server, "actors receive it"
+
+
+def test_a_step_publishes_its_weights_until_they_change(tmp_path: Path) -> None:
+    """Every step has the same folder, so that actors of one step serve the next."""
+    sync, model = NcclSync("127.0.0.1", torch.bfloat16), model_of(3)
+    first, second = sync.publish(model, 0), sync.publish(model, 1)
+    assert first.folder == second.folder
+    assert second.transferred is not None
+    assert second.transferred.nbytes == sum(weight.numel() * 2 for weight in model.parameters())
+    assert second.transferred.server is not None
+    with closing(WeightClient(second.transferred.server, [""])) as replica:
+        assert replica.receive(0, nobody_calls) == "the trainer offers weights 1, but the step needs weights 0"
+        sync.release()
+        assert replica.receive(1, nobody_calls) == "the trainer offers no weights, but the step needs weights 1"
+    sync.close()
+    assert not first.folder.exists()
 
 
 # --- with vLLM --------------------------------------------------------------------------------------------------------

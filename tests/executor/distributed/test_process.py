@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import time
 
-from rlhfless.executor.distributed.local.process import how_it_ended, without_main
+from rlhfless.system.child_processes import how_it_ended, without_main
 
 
 def test_how_a_process_ended_is_said() -> None:

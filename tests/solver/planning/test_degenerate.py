@@ -51,6 +51,12 @@ def several_kinds(gpus, slots):
 def test_degenerate_steps_are_planned_with_a_bound(name, made, gpus, slots):
     workload = WORKLOADS[name]
     cluster, latency = made(gpus, slots)
+    cases = list(workload.cases())
+    mixed = [mixed_clairvoyant_bound(solver.PlanningProblem(case, cluster, latency)) for case in cases]
+    least = [
+        solver.clairvoyant_bound(solver.PlanningProblem(case, cluster, latency, admission="preempt"))
+        for case in (cases if made is one_kind else ())
+    ]
     for objective in (solver.Objective(0.5), solver.Objective(1.0), solver.Objective(0.0, cost="usd")):
         plan = plan_generation(solver.PlanningProblem(workload, cluster, latency, objective), time_limit_s=0.1)
         assert sorted(i for a in plan.actors for i in a.responses) == list(range(len(workload)))
@@ -58,14 +64,11 @@ def test_degenerate_steps_are_planned_with_a_bound(name, made, gpus, slots):
         assert plan.value <= 1 + 1e-9  # of the random split
         taken = solver.evaluate(plan, solver.PlanningProblem(workload, cluster, latency))
         assert (plan.makespan_s, plan.gpu_seconds) == pytest.approx((taken.makespan_s, taken.gpu_seconds))
-        for case, time_s, gpu_s in zip(workload.cases(), taken.makespans_s, taken.gpu_seconds_of, strict=True):
-            bound = mixed_clairvoyant_bound(solver.PlanningProblem(case, cluster, latency))
+        executed = list(zip(taken.makespans_s, taken.gpu_seconds_of, strict=True))
+        for bound, (time_s, gpu_s) in zip(mixed, executed, strict=True):
             assert bound.cost(time_s * (1 + 1e-9)) <= gpu_s * (1 + 1e-9)
-            if made is one_kind:
-                least = solver.clairvoyant_bound(
-                    solver.PlanningProblem(case, cluster, latency, admission="preempt")
-                ).gpu_seconds(time_s * (1 + 1e-9))
-                assert least <= gpu_s * (1 + 1e-9)
+        for bound, (time_s, gpu_s) in zip(least, executed, strict=bool(least)):
+            assert bound.gpu_seconds(time_s * (1 + 1e-9)) <= gpu_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("made", [one_kind, several_kinds])

@@ -16,12 +16,12 @@ QUICK_S = 0.19
 DEAR = l40s(prefill_per_token_s=1e-3, transfer_per_kv_token_s=1e-2, start_s=0.1)  # sending is dearer than computing
 
 
-def work(prompt_tokens: int, ragged: bool) -> solver.Workload:
-    """Eight prompts of equal groups, or of one group that is as long as all others together."""
-    lengths = np.full((8, 4), 100)
+def work(prompt_tokens: int, ragged: bool, prompts: int = 8) -> solver.Workload:
+    """Prompts of equal groups, or with one group of longer responses."""
+    lengths = np.full((prompts, 4), 100)
     if ragged:
         lengths[0] = 400
-    return solver.Workload.grid(np.full(8, prompt_tokens), lengths, max_response_tokens=512)
+    return solver.Workload.grid(np.full(prompts, prompt_tokens), lengths, max_response_tokens=512)
 
 
 def chosen(asked, latency, objective, min_actors=1, **sharing) -> solver.Plan:
@@ -76,7 +76,7 @@ def test_links_decide_whether_split_samples_share_a_prefill():
 
 def test_a_limit_that_one_way_cannot_keep_leaves_the_other():
     slots = replace(DEAR, max_batch=2)
-    asked = work(0, ragged=True)
+    asked = work(0, ragged=True, prompts=4)
     split = plan_generation(solver.PlanningProblem(asked, CLUSTER, slots, solver.Objective(1.0)), time_limit_s=QUICK_S)
     deadline = solver.Objective(deadline_s=1.05 * split.makespan_s)
     with pytest.raises(solver.PlanningError):

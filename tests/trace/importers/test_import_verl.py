@@ -14,7 +14,7 @@ from importer_samples import GOLDEN, TOKENIZER, many_rollouts, write_verl_v0
 from rlhfless.analysis import account, run_setup
 from rlhfless.analysis.framework_defaults import ORDERS
 from rlhfless.latency import load_profile
-from rlhfless.report.logged_run import in_short
+from rlhfless.report.logged_run import idle_in_words
 from rlhfless.report.study import Assumptions, study_log
 from rlhfless.simulate import SimulationConfig, simulate
 from rlhfless.trace import ImportOptions, OpenedLog, import_log, open_log
@@ -66,7 +66,7 @@ def test_random_ids_of_prompts_sort_the_log_and_the_report_ranges_over_orders() 
     findings = study_log(dumped, SETTING, STATIC, 1).findings
     assert len(findings.shuffled) == ORDERS
     assert "sorts prompts by random ids" in findings.setup.assumed[-1]
-    assert any("does not record the order in which prompts were assigned" in sentence for sentence in in_short(findings))
+    assert any("does not record the order in which prompts were assigned" in sentence for sentence in idle_in_words(findings))
 
 
 def test_the_order_of_a_single_prompt_with_a_random_id_is_known(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_idle_of_a_balanced_dump_is_a_range_that_holds_the_truth(tmp_path: Path)
     found = study_log(dumped, SETTING, STATIC, 1).findings
     low, high = found.idle_shares
     assert low < truth <= high
-    said = " ".join(in_short(found))
+    said = " ".join(idle_in_words(found))
     assert f"{low:.0%} to {high:.0%} of the GPU-seconds" in said
     assert f"{found.account.idle_share:.1%}" in said
     assert "order and random orders" in found.setup.assumed[-1]

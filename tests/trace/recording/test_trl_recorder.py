@@ -5,24 +5,27 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pandas as pd
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("trl", reason="TRL, which is watched here, is not installed: pip install 'trl>=1.16'")
+if find_spec("trl") is None:  # imported by the tests that use it, as that takes long
+    pytest.skip("TRL, which is watched here, is not installed: pip install 'trl>=1.16'", allow_module_level=True)
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from datasets import Dataset  # noqa: E402
 from tokenizers import decoders  # noqa: E402
-from trl_trainer import GRPOConfig, GRPOTrainer, tokenizer_of  # noqa: E402
 
 from rlhfless.engine.torch.pretrained import load_model  # noqa: E402
 from rlhfless.trace import ImportOptions, import_log, read_trace  # noqa: E402
 from rlhfless.trace.recording.trl_callback import TrlRecorder  # noqa: E402
 from rlhfless.training.tasks.arithmetic import ArithmeticTask  # noqa: E402
+
+if TYPE_CHECKING:
+    from trl import GRPOTrainer
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guide.md"
 MODEL = Path(__file__).parents[3] / "data" / "models" / "arithmetic-grpo"
@@ -32,6 +35,10 @@ LIMIT = 60
 
 def trainer_of(folder: Path, **options: Any) -> GRPOTrainer:
     """Two prompts with four completions a step, on the shipped model."""
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+    from trl_trainer import tokenizer_of
+
     model, ours = load_model(MODEL)
     tokenizer = tokenizer_of(ours)
     tokenizer.backend_tokenizer.decoder = decoders.Fuse()  # texts as they were, so that they can be tokenised again
@@ -77,6 +84,10 @@ def weights(trainer: GRPOTrainer) -> list[Any]:
 
 def test_the_guides_lines_record_a_run_as_they_are_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a model's folder, as TRL's users have it; nothing of TRL is replaced, whatever else is installed."""
+    from datasets import Dataset
+    from trl import GRPOConfig
+    from trl_trainer import tokenizer_of
+
     blocks = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text("utf-8"), flags=re.S | re.M)
     (printed,) = [block for block in blocks if "GRPOTrainer" in block]
     assert "from trl import GRPOTrainer" in printed
@@ -146,7 +157,8 @@ def test_a_broken_recorder_changes_nothing_of_the_training(tmp_path, broken, lea
     (tmp_path / "file").write_text("")
     recorder = TrlRecorder(tmp_path / ("file" if broken == "folder" else "recorded"))
     if broken == "methods":
-        with mock.patch.object(GRPOTrainer, "_generate", new_callable=mock.PropertyMock, side_effect=AttributeError("gone")):
+        gone = AttributeError("gone")
+        with mock.patch.object(type(watched), "_generate", new_callable=mock.PropertyMock, side_effect=gone):
             recorder.attach(watched)
     else:
         recorder.attach(watched)

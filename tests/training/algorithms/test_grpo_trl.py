@@ -8,17 +8,17 @@ agree to 1e-6, gradients to 1e-6 + 1e-4 |g|, weights to 1e-5 where they moved by
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("trl", reason="TRL, which losses are compared with, is not installed: pip install 'trl>=1.16'")
-from datasets import Dataset  # noqa: E402
+if find_spec("trl") is None:  # imported by the tests that use it, as that takes long
+    pytest.skip("TRL, which losses are compared with, is not installed: pip install 'trl>=1.16'", allow_module_level=True)
 from learning_samples import gradient_of, noise_batch, small_model, still, word_tokenizer  # noqa: E402
-from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 
 from rlhfless.training.algorithms.advantages import group_advantages  # noqa: E402
 from rlhfless.training.algorithms.base import frozen_copy  # noqa: E402
@@ -26,6 +26,9 @@ from rlhfless.training.algorithms.batch import Batch  # noqa: E402
 from rlhfless.training.algorithms.grpo import Grpo  # noqa: E402
 from rlhfless.training.config.learning import GrpoOptions  # noqa: E402
 from rlhfless.training.learner.learner import LocalLearner  # noqa: E402
+
+if TYPE_CHECKING:
+    from trl import GRPOTrainer
 
 # One case per option: ours, and TRL's words for it. TRL always takes the sample deviation and adds 1e-4 to it.
 LIMIT = 14
@@ -62,6 +65,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 def trl_trainer(folder: Path, model: Any, batches: list[Batch], samples: int, **options: Any) -> GRPOTrainer:
     """TRL's trainer of a model, which is given the responses and rewards of one batch after the other."""
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
     rows = len(batches[0].response_ids)
     arguments = GRPOConfig(
         folder, per_device_train_batch_size=rows, num_generations=samples, max_completion_length=LIMIT, use_cpu=True,

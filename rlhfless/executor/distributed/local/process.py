@@ -7,19 +7,13 @@ reader. The other sends orders, so the sender never waits for a stopped process.
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import queue
-import signal
-import sys
 import threading
-import types
-from collections.abc import Iterator
-from multiprocessing import resource_tracker
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 from rlhfless.executor.distributed.worker import process, worker
+from rlhfless.system.child_processes import how_it_ended, undisturbed, without_main
 
 END_S = 5.0  # that a process that was killed may take to be gone
 SOON_S = 0.5  # that a process whose pipe has ended has to say how it ended
@@ -119,40 +113,3 @@ class Process:
             except Exception as error:  # unreadable here; without a word the step would wait for ever
                 self._inbox.put((self, worker.Failed(f"an unreadable report ({error})", "")))
                 return
-
-
-def how_it_ended(process: BaseProcess, wait_s: float) -> str:
-    """Return what became of a process whose pipe has closed, for a sentence that begins with its name; waits ``wait_s`` for its
-    exit.
-    """
-    process.join(wait_s)
-    code = process.exitcode
-    if code is None:
-        return "closed its pipe"
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-
-
-@contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """Context in which started processes ignore Ctrl-C, which a terminal sends to all of them: the pool ends its processes
-    itself.
-    """
-    resource_tracker.ensure_running()  # else starting it in here would undo the mask
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextlib.contextmanager
-def without_main() -> Iterator[None]:
-    """Context in which spawned processes do not import the caller's main module, which they do not need and which might run
-    again.
-    """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main

@@ -61,8 +61,7 @@ class RemoteEngines(Protocol):
     Attributes:
         backend_module: name of the backend module that such a process imports.
         min_start_timeout_s: minimum of the seconds that an actor may take until its first report, before it counts as lost.
-        starts_server: whether a process starts a server for them that takes long and stays (``WorkerBackend.bring_up``), so
-            that they can only decode in separate processes.
+        starts_server: whether a process starts a server for them that takes long and stays (``WorkerBackend.start_server``).
     """
 
     backend_module: str

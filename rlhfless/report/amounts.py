@@ -1,0 +1,59 @@
+"""Amounts of a run in words: dollars where its price is known, GPU-hours elsewhere, and shares where its GPUs are not known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlhfless.plots.style import number
+from rlhfless.report.not_stated import GPUS, PRICE, PROFILE
+from rlhfless.report.savings import percent_range
+from rlhfless.report.study import LoggedRunFindings
+
+LEAST_HOURS = 0.1  # of a run that is told in GPU-hours; a shorter one is told in GPU-seconds
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """What a whole run cost, to say shares of it in words.
+
+    Attributes:
+        gpu_hours: of the run. usd: dollars; 0 where the price is not known. is_known: whether the number of GPUs is known.
+    """
+
+    gpu_hours: float
+    usd: float
+    is_known: bool = True
+
+    @property
+    def in_gpu_time(self) -> str:
+        """All of it in GPU-hours, or GPU-seconds of a short run: ``326 GPU-hours``."""
+        return self._gpu_time(1.0)
+
+    def of(self, share: float) -> str:
+        """Return a share of the run's cost: in dollars where the price is known, else in GPU-hours."""
+        return number(share * self.usd, "USD") if self.usd > 0 else self._gpu_time(share)
+
+    def between(self, low: float, high: float) -> str:
+        """Return a range of shares of the run's cost; in percent where the GPUs are not known."""
+        if not self.is_known:
+            return percent_range(low, high)
+        least, most = self.of(low), self.of(high)
+        return most if least == most else f"{least.partition(' ')[0]} to {most}"
+
+    def _gpu_time(self, share: float) -> str:
+        hours = share * self.gpu_hours
+        return number(hours, "GPU-hours") if self.gpu_hours >= LEAST_HOURS else number(3600.0 * hours, "GPU-seconds")
+
+
+def unknown(findings: LoggedRunFindings) -> list[str]:
+    """Return which of GPUs and profile the GPU-hours of a logged run need and nobody stated."""
+    missing = [GPUS] if GPUS in findings.not_stated else []
+    if PROFILE in findings.not_stated and not findings.cost.logged_steps:
+        missing.append(PROFILE)
+    return missing
+
+
+def amounts_of(findings: LoggedRunFindings) -> Amounts:
+    """Return what a logged run cost; without dollars where nobody stated a price."""
+    cost = findings.cost
+    return Amounts(cost.gpu_hours, 0.0 if PRICE in findings.not_stated else cost.usd, not unknown(findings))

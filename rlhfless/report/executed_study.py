@@ -1,0 +1,76 @@
+"""Computes what a report says about an executed run beside its trace: calibration, other schedules and their savings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from rlhfless.analysis import (
+    Calibration,
+    calibrated_by_spans,
+    evenly,
+    executed_steps,
+    generation_checks,
+    savings_of_executed,
+)
+from rlhfless.analysis.compare_log import CALIBRATION_STEPS
+from rlhfless.report.progress import Begin, silent
+from rlhfless.report.schedules import Schedules, simulate_schedules
+from rlhfless.report.study import GIVEN_BACK, RESERVED, Savings
+from rlhfless.simulate import SimulationConfig, simulate_steps
+from rlhfless.trace import Trace
+from rlhfless.trace.metrics.cross_check import CrossCheck
+from solver.model.objective import NonGenerationPhases, Objective
+
+
+@dataclass(frozen=True, eq=False)
+class ExecutedRunFindings(Savings):
+    """What a report says of an executed run, in addition to the contents of its trace.
+
+    Attributes:
+        took: the steps that are compared (``analysis.executed_steps``). There are none where no step generated, and then there
+            are no savings either. calibrated: how the profile was calibrated, by the trace's spans.
+        schedules: simulated in ``setting``, its ``phases`` included.
+        checks: what the trace measured against what the profile says of the same schedule.
+    """
+
+    took: pd.DataFrame
+    calibrated: Calibration
+    schedules: Schedules
+    checks: tuple[CrossCheck, ...]
+
+
+def study_executed(trace: Trace, setting: SimulationConfig, max_steps: int, begin: Begin = silent) -> ExecutedRunFindings:
+    """Compute what schedules would have saved of an executed run; its spans give the part that no schedule changes.
+
+    Args:
+        trace: with allocations. setting: cluster and profile; ``phases`` belongs to the schedules that are simulated, while
+            savings use the trace's own values. max_steps: at most so many steps are simulated, evenly chosen.
+        begin: is told every part of the work.
+
+    Raises:
+        TraceError: the trace holds several runs, or a response above the limit.
+        PlanningError: the responses fit on no actor.
+    """
+    begin("comparing with measured times")
+    took = executed_steps(trace)
+    took = took[(took["generation_s"] > 0) & (took["gpu_s"] > 0)]
+    chosen = evenly(took["step"].tolist(), CALIBRATION_STEPS)
+    latency, calibrated, simulated_s = calibrated_by_spans(trace, setting, took, chosen)
+    measured = took[["step", "working_s"]].rename(columns={"working_s": "generate_s"})
+    checks = tuple(generation_checks(measured, simulated_s, calibrated, setting.latency.name))
+    setting = replace(setting, latency=latency)
+    begin("simulating schedules")
+    schedules = simulate_schedules(trace, setting, max_steps)
+    alone = replace(setting, phases=NonGenerationPhases())
+    of_generation = schedules if setting.phases == alone.phases else simulate_schedules(trace, alone, max_steps)
+    executed = set(took["step"])
+    shown = [step for step in of_generation.shown if step.step in executed]
+    steps = [step.step for step in shown]
+    reserved = given_back = pd.DataFrame()
+    if steps:  # an allocation of no time, or a trace of learning alone, has nothing to save
+        fastest = simulate_steps(shown, replace(alone, objective=Objective(1.0)), RESERVED)
+        reserved = savings_of_executed(fastest, took, RESERVED, steps)
+        given_back = savings_of_executed(of_generation.simulation, took, GIVEN_BACK, steps)
+    return ExecutedRunFindings(reserved, given_back, setting, took[took["step"].isin(steps)], calibrated, schedules, checks)

@@ -1,0 +1,181 @@
+"""The first screen of a report about a logged run: what it cost and wasted, how sure this is, and what is assumed.
+
+Turns findings into sentences. Dollars and GPU-hours are of the whole run. Where the number of GPUs or their price is not known,
+no sentence names an amount that depends on it, and a curve over numbers of GPUs stands in its place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from rlhfless import plots
+from rlhfless.analysis import FRAMEWORK_DEFAULTS, uses_of_account
+from rlhfless.analysis.framework_defaults import DISPATCHES
+from rlhfless.latency import PriceError, usd_per_gpu_hour
+from rlhfless.plots.export.html_page import Page
+from rlhfless.plots.style import counted
+from rlhfless.report.amounts import amounts_of, unknown
+from rlhfless.report.changes import changes_of, in_a_sentence
+from rlhfless.report.log_checks import contradicted
+from rlhfless.report.not_stated import GPUS, OPTIONS, PRICE, PROFILE
+from rlhfless.report.savings import percent, percent_range
+from rlhfless.report.study import LoggedRunFindings
+
+LITTLE = 0.005  # share of the run that no bar shows
+
+
+def first_screen(page: Page, findings: LoggedRunFindings, empty_share: float) -> None:
+    """Add the sentences of ``in_short``, the assumptions with their options, and one figure.
+
+    Args:
+        empty_share: of the paid decode capacity, that stood empty.
+    """
+    page.section("In short")
+    first, *others = in_short(findings)
+    page.headline(first)
+    for sentence in others:
+        page.text(sentence)
+    assumed = list(assumptions(findings))
+    if assumed:
+        page.heading("Assumed, each with the option that states it")
+        page.options((option, text) for text, option in assumed)
+    if unknown(findings) or PRICE in findings.not_stated:
+        page.figure(_curve(findings))
+    else:
+        page.figure(plots.plot_overview(_uses(findings), empty_share))
+
+
+def in_short(findings: LoggedRunFindings) -> Iterator[str]:
+    """Return the summary in sentences, for readers who read nothing else: cost and waste, then how sure this is."""
+    yield _cost(findings)
+    if contradiction := contradicted(findings.checks, findings.calibrated):
+        yield contradiction
+    if unknown(findings) and findings.setup.synchronous:
+        low, high = findings.idle_shares
+        yield f"On the GPUs and times assumed below, {percent_range(low, high)} of the GPU time was idle."
+    yield " ".join(_how_sure(findings))
+    changes = changes_of(findings)
+    if findings.setup.synchronous and changes and changes[0].mean > findings.cost.idle_share:
+        yield (
+            f"A change can save more than the {percent(findings.cost.idle_share)} that was idle. Idle is a GPU that has "
+            "nothing to run. Fewer GPUs, or shorter steps, also save time in which batches were partly empty."
+        )
+
+
+def _cost(findings: LoggedRunFindings) -> str:
+    """The sentence on the cost of the run, or the options that it needs."""
+    cost, missing = findings.cost, unknown(findings)
+    if missing:
+        named = {GPUS: "its number of GPUs", PROFILE: "the speed of its model and GPUs"}
+        price = f" ({OPTIONS[PRICE]} for dollars)" if PRICE in findings.not_stated else ""
+        return (
+            f"What your {counted(cost.steps, 'step')} cost is not known, because the log does not say "
+            f"{' and '.join(named[one] for one in missing)}: give {' and '.join(OPTIONS[one] for one in missing)}{price}."
+        )
+    about = "" if cost.all_logged else "about "
+    amounts = amounts_of(findings)
+    hours = amounts.in_gpu_time
+    total = f"cost {about}{amounts.of(1.0)} ({hours})" if amounts.usd else f"took {about}{hours}"
+    low, high = (share / (findings.account.idle_share or 1.0) * cost.idle_share for share in findings.idle_shares)
+    idle = f"{amounts.between(low, high) if high >= 0.0005 else 'none'} of it went to idle GPUs"
+    if not findings.setup.synchronous:
+        idle = "what was idle is not known, because the run learns while it generates"
+    changes = changes_of(findings)
+    change = (
+        f"{in_a_sentence(changes[0])} and save {amounts.between(changes[0].low, changes[0].high)}"
+        if changes
+        else "no change that was simulated is certain to save anything"
+    )
+    return f"Your {counted(cost.steps, 'step')} {total}; {idle}; {change}."
+
+
+def _how_sure(findings: LoggedRunFindings) -> Iterator[str]:
+    cost, calibrated, name = findings.cost, findings.calibrated, findings.setting.latency.name
+    if PRICE in findings.not_stated and not unknown(findings):
+        yield f"For dollars, state the price of a GPU with {OPTIONS[PRICE]}."
+    if cost.all_logged:
+        yield "How sure: the time of every step was logged."
+    elif cost.logged_steps:
+        yield f"How sure: {cost.logged_steps:,} of {counted(cost.steps, 'step')} have a logged time; the others take the mean."
+    else:
+        yield f"How sure: the log has no times, so they are those of profile {name}, which was not compared with your run."
+    if calibrated.steps > 1 and calibrated.checked is not None:
+        checked = calibrated.checked
+        error = float(np.median(checked.constant_errors if calibrated.by_constant else checked.errors))
+        steps = counted(calibrated.steps, "logged step")
+        yield f"Savings are simulated, scaled to {steps}; the median error on held-out steps is {percent(error)}."
+    elif calibrated.steps == 1:
+        yield "Savings are simulated, scaled to one logged step, so their error is unknown."
+    elif not cost.logged_steps:
+        yield "Percentages are surer than amounts."
+    if not cost.all_logged and not unknown(findings) and cost.high_s > 1.01 * cost.low_s:
+        low, high = cost.low_s / cost.time_s, cost.high_s / cost.time_s
+        yield f"By the choice of simulated steps and dispatch, this is {amounts_of(findings).between(low, high)}."
+    if not findings.setup.synchronous:
+        yield "Only GPUs that generate are counted."
+    if findings.drawn:
+        yield "The log has no responses; lengths are drawn from each step's mean, longest and cut share, so ranges are wide."
+
+
+def assumptions(findings: LoggedRunFindings) -> Iterator[tuple[str, str]]:
+    """Return what matters and is assumed, as pairs of a sentence and the option that states it."""
+    setup = findings.setup
+    for name, sentence in findings.not_stated.items():
+        if name != PRICE or not unknown(findings):
+            yield sentence, OPTIONS[name]
+    if sum(name in DISPATCHES for name in setup.candidates) > 1:
+        yield "how responses were assigned to replicas: as the framework does by default; ranges cover both rules", "--dispatch"
+    if not setup.colocated and not setup.learner_gpus:
+        yield "no GPUs of the learner, whose number the log does not say", "--learner-gpus"
+    if findings.phases.basis == "unknown" and setup.synchronous:
+        logged = FRAMEWORK_DEFAULTS[setup.framework].phase_times if setup.framework in FRAMEWORK_DEFAULTS else ""
+        how = f"; {logged}" if logged else ""
+        yield f"0 s of preparation and learning, as the log has no times of them{how}", "--prepare-s --learn-s"
+    if findings.drawn:
+        yield "the number of responses per step, from its tokens", "--responses-per-step"
+
+
+def _uses(findings: LoggedRunFindings) -> pd.DataFrame:
+    """Return the uses of the whole run's GPU-seconds: those of its simulated steps, and what logged steps took beyond them."""
+    uses, cost = uses_of_account(findings.account), findings.cost
+    whole, steps = cost.gpus * cost.time_s, len(findings.account.steps)
+    factor = min(cost.steps / steps, whole / float(uses["gpu_s"].sum()))
+    rest = whole - factor * float(uses["gpu_s"].sum())
+    if rest > LITTLE * whole:
+        usd = rest * cost.usd_per_gpu_hour / 3600.0 / factor
+        uses.loc[len(uses)] = ["rest of the logged steps", "work", rest / factor, usd, 0.0]
+    uses[["gpu_s", "usd"]] *= factor
+    return uses.assign(share=uses["gpu_s"] / uses["gpu_s"].sum())
+
+
+def _curve(findings: LoggedRunFindings) -> go.Figure:
+    """The run's GPU-hours by the number of GPUs, at the list price where there is one."""
+    cluster = findings.setting.cluster
+    try:
+        price = usd_per_gpu_hour(cluster.kind) if PRICE in findings.not_stated else cluster.usd_per_gpu_hour
+    except PriceError:
+        price = 0.0
+    own = None if unknown(findings) else findings.cost.gpus
+    return plots.plot_gpu_hours(cost_by_gpus(findings), cluster.kind, price, own)
+
+
+def cost_by_gpus(findings: LoggedRunFindings) -> pd.DataFrame:
+    """Return the run's cost by number of GPUs: rows ``gpus, hours, gpu_hours``, in ascending order.
+
+    Where the log has times and not the number of GPUs, the run took its time on any number of them. Elsewhere times are
+    simulated for every number: half of the run's own, a quarter, and so on, and twice as many.
+    """
+    cost, counts = findings.cost, findings.gpu_counts
+    own = counts[0]
+    rows = []
+    for count in counts:
+        if count.gpus_per_actor == own.gpus_per_actor and math.log2(count.replicas / own.replicas).is_integer():
+            as_logged = cost.logged_steps and GPUS in findings.not_stated
+            hours = cost.time_s / 3600.0 * (1.0 if as_logged else count.seconds / own.seconds)
+            rows.append((count.gpus, hours, count.gpus * hours))
+    return pd.DataFrame(rows, columns=["gpus", "hours", "gpu_hours"]).sort_values("gpus", ignore_index=True)
