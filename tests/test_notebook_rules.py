@@ -35,7 +35,7 @@ each_shipped = pytest.mark.parametrize("path", SHIPPED.values(), ids=list(SHIPPE
 
 
 def test_there_is_a_numbered_path_and_its_index_names_every_step() -> None:
-    assert [name[:2] for name in sorted(NOTEBOOKS)] == ["01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11"]
+    assert [name[:2] for name in sorted(NOTEBOOKS)] == ["01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11", "12"]
     index = (ROOT / "notebooks" / "README.md").read_text("utf-8")
     positions = [index.index(f"({name}.ipynb)") for name in sorted(NOTEBOOKS)]
     assert positions == sorted(positions)
