@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rlhfless.simulate.whole_steps.generation_plans import GenerationPlan
-from rlhfless.simulate.whole_steps.learner_way import LearnerWay
+from rlhfless.simulate.whole_steps.learner_way import LearnerWay, server_counts, servers_together
 from rlhfless.simulate.whole_steps.levers import LEVERS, levers_of
 from rlhfless.simulate.whole_steps.merged_timing import MergedStep
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
@@ -77,17 +77,20 @@ def candidates(
     """
     pairs, screened = [], []
     for one in generations:
-        coarse = MergedStep(one.on(0), works[0], BLOCKS)
+        coarse = MergedStep(one.on(0), works[0], BLOCKS, servers_together(all_servers))
         for way in _ways(len(one.plan.actors), all_servers, one.makespan_s, costs):
             levers = one.levers | levers_of(way, len(one.plan.actors), all_servers, one.makespan_s)
             pairs.append(WholeStepPlan(one, way, levers))
             screened.append(coarse.totals(way, costs))
     kept = [pairs[i] for i in _kept(pairs, np.array(screened))]
-    fine = {
-        id(one): [MergedStep(one.on(scenario), work) for scenario, work in enumerate(works)]
-        for one in {id(pair.generation): pair.generation for pair in kept}.values()
-    }
-    timed = np.array([[step.totals(pair.way, costs) for step in fine[id(pair.generation)]] for pair in kept])
+    timed = np.zeros((len(kept), len(works), 2))
+    for scenario, work in enumerate(works):
+        fine: dict[int, MergedStep] = {}
+        for number, pair in enumerate(kept):
+            one = pair.generation
+            if id(one) not in fine:
+                fine[id(one)] = MergedStep(one.on(scenario), work)
+            timed[number, scenario] = fine[id(one)].totals(pair.way, costs)
     return WholeStepCandidates(tuple(kept), timed[:, :, 0], timed[:, :, 1])
 
 
@@ -101,7 +104,7 @@ def _ways(actors: int, all_servers: int, generation_s: float, costs: StepCosts) 
     left = all_servers - actors
     loaded_s = max(0.0, generation_s - costs.charges.load_s)
     yield plain_way(actors, all_servers, generation_s)
-    for own in range(left + 1):
+    for own in [0, *server_counts(left)]:
         for from_s in [generation_s, loaded_s] if own else [0.0]:
             yield LearnerWay(own, from_s)
             yield LearnerWay(own, from_s, overlaps=True)

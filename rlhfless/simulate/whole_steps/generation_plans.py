@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -18,6 +18,7 @@ from rlhfless.scheduling.rlhfuse import GlobalCut
 from rlhfless.scheduling.round_robin import Spread
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed, requests_of
+from rlhfless.simulate.whole_steps.learner_way import server_counts
 from rlhfless.simulate.whole_steps.levers import ASSIGNMENT, CUT, DRAFTS, FOLDING, SHARED_PREFILL
 from solver.model.acceptance import Acceptance
 from solver.model.drafting import Drafting
@@ -25,12 +26,14 @@ from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
 from solver.model.workload import IntArray, Workload
-from solver.planning.random_split import random_split
+from solver.planning.canonical_order import Canonical
+from solver.planning.random_split import assign_prompts
 from solver.stage_fusion.cut_timeline import CutTimeline
 from solver.timing.build_plan import assemble
 from solver.timing.drafted_latency import drafted
 
 CUT_SHARES = (0.15, 0.4)
+KEPT_TIMELINES = 4  # plans with one number of actors deal their responses in three ways
 MORE_ACTORS = 2  # than the right-sized random split has, that a plan may start
 
 
@@ -78,24 +81,54 @@ def generation_plans(logged: LoggedStep, setting: SimulationConfig, drafts: bool
         known = replace(known, latency=latency)
     limit = max(int(lengths.max()), problem.workload.max_response_tokens)
     cases = [with_lengths(problem.workload, own, limit) for own in lengths]
-    found = []
+    found, lines = [], _Timelines(cases, latency.affine, setting.admission)
     for planned, levers in _plans(known, options):
 
         def run(scenario: int, planned: Plan = planned) -> GeneratedStep:
-            return expected(planned, cases[scenario], setting, latency)
+            return expected(planned, cases[scenario], setting, latency, lines.of(planned, scenario))
 
         plan, used = planned, levers
         if drafts:
             plan, used = replace(planned, drafting=Drafting(), acceptance=options.acceptance), levers | {DRAFTS}
         found.append(GenerationPlan(plan, used, run))
+        found[-1].on(0)
     return [one for one in found if not any(_dominates(other, one) for other in found)]
 
 
-def expected(plan: Plan, case: Workload, setting: SimulationConfig, latency: LatencyModel) -> GeneratedStep:
-    """Return the generation of a plan on lengths: by the planner's timeline, or executed where a rule folds or no cut fits."""
+class _Timelines:
+    """Timelines of plans on scenarios. The last few are kept, as plans that differ in their cut have the same one.
+
+    Args:
+        cases: lengths of each scenario. latency, rule: of every timeline.
+    """
+
+    def __init__(self, cases: Sequence[Workload], latency: LatencyModel, rule: str) -> None:
+        self.cases, self.latency, self.rule = cases, latency, rule
+        self.kept: dict[tuple[int, int], CutTimeline] = {}
+
+    def of(self, plan: Plan, scenario: int) -> CutTimeline | None:
+        """Return the timeline of a plan, or of another one with the same actors; None where the plan's rule needs another."""
+        if not isinstance(plan.rule, GlobalCut | None):
+            return None
+        key = id(plan.actors), scenario
+        if key not in self.kept:
+            if len(self.kept) == KEPT_TIMELINES:
+                del self.kept[next(iter(self.kept))]
+            self.kept[key] = CutTimeline(plan, self.cases[scenario], self.latency, self.rule)
+        return self.kept[key]
+
+
+def expected(
+    plan: Plan, case: Workload, setting: SimulationConfig, latency: LatencyModel, line: CutTimeline | None = None
+) -> GeneratedStep:
+    """Return the generation of a plan on lengths: by the planner's timeline, or executed where a rule folds or no cut fits.
+
+    Args:
+        line: the plan's timeline on these lengths, where it is known.
+    """
     rule = plan.rule
     if rule is None or isinstance(rule, GlobalCut):
-        line = CutTimeline(plan, case, latency.affine, setting.admission)
+        line = line or CutTimeline(plan, case, latency.affine, setting.admission)
         state = None if rule is None else line.at(rule.threshold)
         generated = line.uncut if state is None or rule is None else line.cut(state, rule.keep or 1)
         if generated is not None:
@@ -114,15 +147,22 @@ def scenario_lengths(workload: Workload) -> IntArray:
 
 
 def _plans(problem: PlanningProblem, options: PlanningOptions) -> Iterator[tuple[Plan, frozenset[str]]]:
-    """Return plans, and the levers of each."""
+    """Return plans, and the levers of each.
+
+    The random split is that of ``random_split``. Its shuffle depends on the scenarios, which are not timed here.
+    """
     best = len(Random().plan(problem, options).actors)
-    prompts, total = len(np.unique(problem.workload.prompt_of)), len(problem.workload)
+    canonical = Canonical.of(problem.workload)
+    shuffled = np.random.default_rng(options.seed).permutation(np.unique(canonical.workload.prompt_of))
+    points = replace(problem, workload=problem.workload.points)
+    prompts, total = len(shuffled), len(problem.workload)
     most = min(problem.one_kind[0].max_actors, prompts, best + MORE_ACTORS)
-    for actors in range(1, most + 1):
-        static = [(replace(random_split(problem, actors=actors, seed=options.seed), policy="random"), frozenset[str]())]
-        static.append((_dealt(problem, np.arange(total), actors), frozenset([ASSIGNMENT])))
+    for actors in server_counts(most, best):
+        dealt = [canonical.response[group] for group in assign_prompts(canonical.workload, shuffled, actors)]
+        static = [(assemble("random", dealt, points), frozenset[str]())]
+        static.append((_dealt(points, np.arange(total), actors), frozenset([ASSIGNMENT])))
         if prompts < total:
-            shared = replace(problem, share_prefill=True)
+            shared = replace(points, share_prefill=True)
             static.append((_dealt(shared, problem.workload.prompt_of, actors), frozenset([ASSIGNMENT, SHARED_PREFILL])))
         yield from static
         for share, keep in product(CUT_SHARES, sorted({1, actors // 2}) if actors > 1 else ()):

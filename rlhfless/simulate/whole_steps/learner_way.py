@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,6 +13,18 @@ from rlhfless.simulate.whole_steps.step_costs import StepCosts
 from solver.model.cluster import Cluster
 from solver.stage_fusion.follow import step_totals
 from solver.stage_fusion.work import PhaseWork
+
+STEPS = 16  # of counts of servers that are tried
+
+
+def servers_together(servers: int) -> int:
+    """Return how many servers of a cluster are counted as one, so that there are at most ``STEPS`` of them."""
+    return max(1, math.ceil(servers / STEPS))
+
+
+def server_counts(most: int, *also: int) -> list[int]:
+    """Return counts of servers that are tried, up to ``most``: all of them, or equal steps and the counts that are named."""
+    return sorted({*range(servers_together(most), most + 1, servers_together(most)), most, *also} & set(range(1, most + 1)))
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,14 @@ class MergedStep:
     """Generation of one scenario with its work, merged into blocks of responses that are unlocked one after another.
 
     Args:
-        blocks: number of items; None: one per response.
+        blocks: number of items; None: one per response. together: servers that are counted as one, which is as many times as
+            fast, so that the blocks of a large step occupy all servers.
     """
 
-    def __init__(self, generated: GeneratedStep, work: PhaseWork, blocks: int | None = None) -> None:
+    def __init__(self, generated: GeneratedStep, work: PhaseWork, blocks: int | None = None, together: int = 1) -> None:
         self.size, self.generation_gpu_s = work.gpus_per_actor, generated.gpu_seconds
-        self.makespan_s, self.free_s = generated.makespan_s, generated.free_s.tolist()
+        self.makespan_s, self.actors, self.together = generated.makespan_s, len(generated.free_s), together
+        self.free_s = generated.free_s.tolist() if together == 1 else _last_of(generated.free_s, together)
         self.completed = _blocks(generated.completion_s, work.prepare_s, blocks)
         unlocked = work.unlocked_s(generated.completion_s)
         self.unlocked = _blocks(unlocked, work.prepare_s, blocks)
@@ -37,24 +39,25 @@ class MergedStep:
 
     def totals(self, way: LearnerWay, costs: StepCosts) -> tuple[float, float]:
         """Return seconds and GPU-seconds of the whole step."""
-        actors = len(self.free_s)
-        servers, load_s = way.servers(actors), costs.charges.load_s
+        servers, load_s = way.servers(self.actors), costs.charges.load_s
         slower, finish_s = costs.charges.slower(servers), costs.charges.finish_s(servers)
         own_s = way.from_s + load_s if way.from_s else 0.0
         freed = self.free_s if way.grows or not way.own else []
-        pool = _Pool([own_s] * way.own, [at_s + load_s for at_s in freed])
-        prepare, learn = self.unlocked[1], self.learned[1] * slower
+        own = math.ceil(way.own / self.together)
+        pool = _Pool([own_s] * own, [at_s + load_s for at_s in freed])
+        prepare, learn = self.unlocked[1] / self.together, self.learned[1] * (slower / self.together)
         if way.streams:
             end_s = pool.run(self.unlocked[0], prepare + learn)
         elif way.overlaps:
-            prepared_s = max(pool.run(*self.completed), self.makespan_s)
+            prepared_s = max(pool.run(self.completed[0], self.completed[1] / self.together), self.makespan_s)
             end_s = pool.run(np.full(len(learn), prepared_s), learn)
         else:
             end_s = pool.run(np.full(len(learn), self.makespan_s), prepare + learn)
         end_s = max(end_s, pool.latest_s()) + finish_s
         held_s = way.own * (end_s - (way.from_s if way.own else 0.0))
-        held_s += sum(end_s - first_s + load_s for first_s in pool.first_s[way.own :] if math.isfinite(first_s))
-        held_s += sum(finish_s + load_s for first_s in pool.first_s[way.own :] if not math.isfinite(first_s))
+        freed_s = sum(end_s - first_s + load_s for first_s in pool.first_s[own:] if math.isfinite(first_s))
+        freed_s += sum(finish_s + load_s for first_s in pool.first_s[own:] if not math.isfinite(first_s))
+        held_s += freed_s * self.actors / len(self.free_s)
         return end_s, self.generation_gpu_s + self.size * held_s
 
 
@@ -85,6 +88,12 @@ class _Pool:
     def latest_s(self) -> float:
         """Return when the last server is free for the end of learning."""
         return max(self.free_s)
+
+
+def _last_of(free_s: FloatArray, together: int) -> list[float]:
+    """Return when servers are free that are counted together, in the order in which they become so: the last of each."""
+    edges = np.append(np.arange(together, len(free_s), together), len(free_s)) - 1
+    return [float(free) for free in np.sort(free_s)[edges]]
 
 
 def _blocks(ready_s: FloatArray, seconds: FloatArray, blocks: int | None) -> tuple[FloatArray, FloatArray]:
