@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from task_dynamics import HELD_OUT, REQUIRED, accuracy
+from task_dynamics import HELD_OUT, REQUIRED, answers
 
 from rlhfless.engine.torch.model import one_thread
 from rlhfless.engine.torch.pretrained import load_model
@@ -57,10 +57,10 @@ def interval(right: int, count: int, z: float = 1.96) -> tuple[float, float]:
 def measured_accuracy(model: Any, tokenizer: Any, count: int, limit: int, seed: int) -> dict[str, float]:
     """Accuracy on held-out problems with its interval, and the mean length of the answers."""
     with one_thread(model.device):
-        answers = accuracy(model, tokenizer, count, limit, seed)
-    low, high = interval(int(answers["reward"].sum()), len(answers))
-    mean = {"accuracy": float(answers["reward"].mean()), "response_tokens_mean": float(answers["response_tokens"].mean())}
-    return {**mean, "low": low, "high": high, "problems": len(answers)}
+        found = answers(model, tokenizer, seed, count, limit)
+    low, high = interval(int(found["right"].sum()), len(found))
+    mean = {"accuracy": float(found["right"].mean()), "response_tokens_mean": float(found["response_tokens"].mean())}
+    return {**mean, "low": low, "high": high, "problems": len(found)}
 
 
 def options_of(algorithm: str, size: dict[str, Any]) -> dict[str, Any]:

@@ -47,8 +47,8 @@ def dynamics(rollouts: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def answers(model: Any, tokenizer: Any, seed: int = 0) -> pd.DataFrame:
-    """One sampled response to each of ``HELD_OUT`` held-out problems, sampled as in a run's evaluation: ``right`` (0 or 1) and
+def answers(model: Any, tokenizer: Any, seed: int = 0, count: int = HELD_OUT, max_response_tokens: int = 320) -> pd.DataFrame:
+    """One sampled response to each of ``count`` held-out problems, sampled as in a run's evaluation: ``right`` (0 or 1) and
     ``response_tokens``."""
     from rlhfless.engine.torch.sampling import Sampling
     from rlhfless.training import TrainConfig
@@ -57,7 +57,9 @@ def answers(model: Any, tokenizer: Any, seed: int = 0) -> pd.DataFrame:
     from rlhfless.training.tasks.arithmetic import ArithmeticTask
 
     task = ArithmeticTask(seed)
-    config = TrainConfig.from_options(eval_every=1, eval_prompts=HELD_OUT, seed=seed)
+    config = TrainConfig.from_options(
+        eval_every=1, eval_prompts=count, max_response_tokens=max_response_tokens, seed=seed
+    )  # fmt: skip
     rewards = make_rewards(("task",), task)
     evaluator = Evaluator.of(config, task, rewards, tokenizer, Sampling(), "float32", tokenizer.eos_token_id)
     responses = evaluator.responses(model)

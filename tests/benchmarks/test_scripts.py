@@ -21,6 +21,7 @@ SMALLEST = {
     "step_levers": "--tiny --json OUT",
     "stage_fusion": "--tiny --markdown --json OUT",
     "group_deals": "--tiny --json OUT",
+    "whole_step_scale": "--tiny --json OUT",
     "whole_step_aims": "--tiny --markdown --json OUT",
     "fused_pipeline": "--tiny --json OUT",
     "reallocation": "--tiny --json OUT",
@@ -89,6 +90,7 @@ SLOW = (
     "step_costs",
     "torch_engine_speed",
     "trl_step_time",
+    "whole_step_scale",
 )  # 20 to 60 s of CPU time each
 
 
@@ -130,6 +132,7 @@ def test_every_script_is_tried() -> None:
     parts |= {"policy_comparison", "policy_tables", "task_dynamics"}
     parts |= {
         "chaos",
+        "chaos_training",
         "uncertainty_logs",
         "fluid_fronts",
         "chaos_counts",

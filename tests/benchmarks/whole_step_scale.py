@@ -73,7 +73,9 @@ def main() -> None:
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         for one in pool.imap(row, cases):
             rows.append(one)
-            shown = (f"{name} {value:.4g}" if isinstance(value, int | float) else f"{name} {value}" for name, value in one.items())
+            shown = (
+                f"{name} {value:.4g}" if isinstance(value, int | float) else f"{name} {value}" for name, value in one.items()
+            )
             print(", ".join(shown), flush=True)
             if given.json:
                 given.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
