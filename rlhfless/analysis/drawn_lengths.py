@@ -26,6 +26,7 @@ FAMILIES: tuple[Family, ...] = ("lognormal", "weibull")
 DRAWS = 2  # of every family
 MAX_STEPS = 40
 MAX_RESPONSES = 100_000  # of a step
+MAX_TOKENS = 1_000_000_000  # of a response; no model generates as many
 GRID = 4_001  # quantiles by which a mean is computed
 DRAWN = "lengths_drawn"  # of meta.json: the sentence that says so
 TOTAL_TOKENS = "perf/total_num_tokens"  # of verl: prompt and response tokens of the step
@@ -171,7 +172,11 @@ def _step_lengths(log: ImportedLog, row: pd.Series, sizes: StepSizes) -> StepLen
 
     mean, longest = float(row["response_tokens_mean"]), float(row["response_tokens_max"])
     shortest, truncated = number("response_tokens_min", 1.0), number("truncation_rate", 0.0)
-    if not 0 < shortest <= mean <= longest or not 0 <= truncated <= 1 or not math.isfinite(longest):
+    if longest > MAX_TOKENS:
+        raise TraceError(
+            f"{log.source}: step {step} has a response of {longest:g} tokens; no model generates more than {MAX_TOKENS:,}"
+        )
+    if not 0 < shortest <= mean <= longest or not 0 <= truncated <= 1:
         raise TraceError(
             f"{log.source}: step {step} has responses of {shortest:g} to {longest:g} tokens, {mean:g} on average, "
             f"{truncated:g} of them cut off; a mean between the shortest and the longest, and a share of 0 to 1 are needed"
