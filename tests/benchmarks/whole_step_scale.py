@@ -3,9 +3,10 @@
     python tests/benchmarks/whole_step_scale.py [--nodes N ...] [--json FILE] [--tiny]
 
 The cluster, model and lengths are those of ``large_clusters.py`` (70B on H100, two per actor, 6.4 responses per actor, memory
-reserved, responses of up to 2,048 tokens). Preparation and learning take 2 and 6 FLOPs per token and parameter at 40 % of 989
-TFLOP/s. The naive system learns on a quarter of the GPUs; three quarters are static actors. Loading takes 5 s, and gradients 1.4 s
-per round. All of this is assumed. A plan is made from forecasts and executed on true lengths. Every row is a process of its own.
+reserved, responses of up to 2,048 tokens). Preparation and learning take 2 and 6 FLOPs per token and parameter at 40 % of
+989 TFLOP/s. The naive system learns on a quarter of the GPUs; three quarters are static actors. Loading takes 5 s, and
+gradients 1.4 s per round. All of this is assumed. A plan is made from forecasts and executed on true lengths. Every row is a
+process of its own.
 """
 
 from __future__ import annotations

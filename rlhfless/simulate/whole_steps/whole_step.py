@@ -92,8 +92,8 @@ class WholeStep:
         own, cluster = plan.generation.plan, self.setting.cluster
         items = plan.way.items(self.work, self.costs, len(own.actors), cluster)
         engines = self._engines(own, drafts)
-        named = {"run": str(self.logged.rows["run"].iloc[0]), "step": self.logged.step}
-        return executed_record(own, self.requests, self.setting, self.setting.latency, engines, items, **named)
+        run, step = str(self.logged.rows["run"].iloc[0]), self.logged.step
+        return executed_record(own, self.requests, self.setting, self.setting.latency, engines, items, run=run, step=step)
 
     def trace(self, plan: WholeStepPlan, drafts: SimulatedDrafts | None = None) -> Trace:
         """Return the trace of a plan that is run on the true lengths."""
