@@ -9,9 +9,10 @@ everything is installed: out/gpu_lengths.npz, and out/gpu_plans.json with plans 
 file), which it names. With ``--tiny`` a tiny step is prepared. Models of Qwen2.5's shapes with random weights, bfloat16 on a
 GPU. Parts, in order:
 
-- ``profile SIZE``: seconds of a decode iteration (TPOT) by batch and context and of prefill calls; the profile fitted to them;
-  the ratio to the shipped profile of that model, which is generated, where there is one (aim, if it is of this GPU: within
-  1.5x). Contexts are measured as the engine attends over them: rounded up to the width of its graphs.
+- ``profile SIZE``: seconds of a decode iteration (TPOT) by batch and context, of prefill calls, and of iterations in which
+  responses join others that decode; the profile fitted to the first two; the ratio to the shipped profile of that model, which
+  is generated, where there is one (aim, if it is of this GPU: within 1.5x). Contexts are measured as the engine attends over
+  them: rounded up to the width of its graphs.
 - ``replay``: a step of 512 prompts x 8 samples of known, forced lengths (fewer prompts where time or memory forbid it, see
   "prompts"; never more) on 16 emulated GPUs by the prepared plans of four policies, charged ``measured``; every actor is
   replayed once. Aim: planned within 10 % of executed. "planned" is what the plan takes by the fitted profile of the first size.

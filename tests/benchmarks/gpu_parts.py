@@ -87,10 +87,52 @@ def measured_profile(load: Callable[[], CausalLM], grid: Grid, shipped: dict[str
         print(f"{batch:>5} " + " ".join(f"{ms:8.2f}" for ms in row))
     for c in changes:
         print(f"{c.prompts:>3} x {c.tokens_each:<4} join, {c.ended} ends: {c.seconds * 1e3:8.2f} ms more than without")
+    mixed = mixed_iterations(lm, max(grid.batches), grid.joins)
     return {
-        "profile": profile, "rounds": rounds, "attended_cells": [attended(context, device) for context in grid.contexts],
+        "profile": profile, "rounds": rounds, "mixed_iterations": mixed,
+        "attended_cells": [attended(context, device) for context in grid.contexts],
         "shipped": against_shipped(points, step_s.reshape(-1), shipped, lm.kind),
     }  # fmt: skip
+
+
+def mixed_iterations(lm: CausalLM, batch: int, joins: tuple[tuple[int, int], ...]) -> list[dict[str, float]]:
+    """Seconds of an iteration in which responses join a batch that decodes, beside one of the same batch without.
+
+    Args:
+        batch: responses that decode, each with a prompt of ``PROMPT_TOKENS``. joins: (responses, prompt tokens of each).
+    """
+    found = []
+    longest = max(PROMPT_TOKENS, *(tokens for _, tokens in joins)) + 2 * WARM_UP_CALLS + 2
+    rows = row_model("own", lm.model, longest)
+    for responses, tokens in joins:
+        engine = TorchEngine(rows, Admission(batch + responses, (batch + responses) * longest), MEASURED, eos_id=0)
+        timed = []
+        try:
+            engine.add([_forced(i, PROMPT_TOKENS) for i in range(batch)])
+            for k in range(2 * WARM_UP_CALLS):
+                if k == WARM_UP_CALLS:
+                    engine.add([_forced(batch + i, tokens) for i in range(responses)])
+                prepared_s, begin = engine.journal.prepare_s, time.perf_counter()
+                engine.commit_next()
+                if lm.device.type == "cuda":
+                    torch.cuda.synchronize()
+                timed.append(time.perf_counter() - begin - (engine.journal.prepare_s - prepared_s))
+        finally:
+            engine.close()
+        joined_s, without_s = timed[WARM_UP_CALLS], float(np.median(timed[1:WARM_UP_CALLS]))
+        print(f"{responses:>3} x {tokens:<4} join {batch} that decode: {joined_s * 1e3:8.2f} ms, without {without_s * 1e3:.2f}")
+        found.append(
+            {"batch": batch, "responses": responses, "tokens": tokens, "seconds": joined_s, "without_s": without_s}
+        )  # fmt: skip
+    return found
+
+
+def _forced(response: int, tokens: int) -> Request:
+    """A response that outlasts the timed iterations."""
+    many = 2 * WARM_UP_CALLS + 1
+    return Request(
+        response, tokens, many, target_tokens=many, prompt_ids=np.zeros(tokens, dtype=np.int64), seed=response
+    )  # fmt: skip
 
 
 def attended(context: int, device: str) -> int:

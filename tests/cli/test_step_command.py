@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from error_messages import refused_command
+from page_figures import figures_json
 
 from rlhfless.cli import main
 from solver.dataflow import plan_step
@@ -85,7 +86,8 @@ def test_the_reward_has_the_critics_model_where_there_is_one() -> None:
 def test_the_page_has_the_figures_and_the_calls(tmp_path: Path) -> None:
     done = step(*SMALL, "--compare", "megatron", "-o", tmp_path / "page.html")
     assert done.exit_code == 0, done.stderr
-    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    text = page + figures_json(page)
     for part in ("What the seconds come from", "multiple of the lower bound", "plans whose times were computed", "train_actor"):
         assert part in text, part
 

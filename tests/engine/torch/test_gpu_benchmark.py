@@ -153,6 +153,9 @@ def test_every_part_runs_and_is_written(tmp_path):
     ]  # fmt: skip
     assert not [part for part in parts.values() if {"failed", "skipped"} & set(part)]
     assert "no shipped profile" in parts["profile 0.5B"]["shipped"]
+    mixed = parts["profile 0.5B"]["mixed_iterations"]
+    assert mixed
+    assert all(min(row["seconds"], row["without_s"]) > 0 for row in mixed)
     assert parts["profile 3B"]["shipped"]["name"] == "h100-qwen2.5-3b-tp1"
     assert parts["profile 3B"]["shipped"]["whose"] == "profile of another GPU: this is cpu"
     assert parts["replay"]["plans_made_with"]["name"] == "h100-qwen2.5-3b-tp1"
