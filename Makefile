@@ -14,6 +14,9 @@ SLOWEST   := --durations=10
 QUICKLY   := --quiet --no-compile --constraint constraints.txt
 COMPILE   := @$(PY) -m compileall -qq -j 0 $(VENV)/lib || true
 
+# `make test` runs make again, and tests read what make prints.
+MAKEFLAGS += --no-print-directory
+
 AS_ROOT   := $(if $(filter 0,$(shell id -u)),--allow-root)
 JUPYTER   := $(abspath $(VENV))/share/jupyter$${JUPYTER_PATH:+:$$JUPYTER_PATH}
 

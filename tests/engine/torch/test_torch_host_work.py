@@ -50,8 +50,10 @@ def test_an_engine_at_which_nothing_is_due_computes_nothing(monkeypatch: pytest.
     end_s = engine.peek_next_event_s()
     assert 0 < end_s < math.inf
     entered: list[torch.device] = []
-    one_thread = torch_engine.one_thread
-    monkeypatch.setattr(torch_engine, "one_thread", lambda device: entered.append(device) or one_thread(device))
+    computing_with = torch_engine.computing_with
+    monkeypatch.setattr(
+        torch_engine, "computing_with", lambda threads, device: entered.append(device) or computing_with(threads, device)
+    )
     for _ in range(3):
         assert engine.peek_next_event_s() == end_s
         progress = engine.advance(math.nextafter(end_s, 0))
