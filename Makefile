@@ -14,9 +14,6 @@ SLOWEST   := --durations=10
 QUICKLY   := --quiet --no-compile --constraint constraints.txt
 COMPILE   := @$(PY) -m compileall -qq -j 0 $(VENV)/lib || true
 
-# `make test` runs make again, and tests read what make prints.
-MAKEFLAGS += --no-print-directory
-
 AS_ROOT   := $(if $(filter 0,$(shell id -u)),--allow-root)
 JUPYTER   := $(abspath $(VENV))/share/jupyter$${JUPYTER_PATH:+:$$JUPYTER_PATH}
 
@@ -83,7 +80,7 @@ quick: $(CLUSTER)
 
 # Types take a minute of one core where nothing is cached, so they are checked beside the tests.
 test: style $(CLUSTER)  ## set up, lint, types, the tests of every change (8 minutes on two cores)
-	$(MAKE) --jobs=2 types quick
+	$(MAKE) --no-print-directory --jobs=2 types quick
 
 test-full: $(CLUSTER)  ## the long tests: Ray, vLLM, kills, a real browser, notebooks; CI runs these and `make test`
 	$(PY) -m pytest -m full --timeout=1800 -n $(WAITING) $(SLOWEST)

@@ -19,7 +19,7 @@ WITHOUT_A_RUN = {
     "pipeline_info", "spec_front_info", "speedup_map_info", "step_comparison_info", "step_fusion_info", "step_plan_info",
     "step_search_info", "two_step_gain_info", "what_ifs_info",
 }  # fmt: skip
-"""Plots of drafts, pipelines, migrations, whole steps and what-ifs, which came after the record; their own tests state what they show."""
+"""Plots that came after the record (drafts, pipelines, migrations, whole steps, what-ifs) have tests of their own."""
 HOW = "if the change is meant, run `make golden` and list it in tests/golden/README.md"
 
 
