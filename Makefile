@@ -79,7 +79,7 @@ quick: $(CLUSTER)
 	$(PY) -m pytest -m "not full and not nightly" -n $(WORKERS) $(SLOWEST)
 
 # Types take a minute of one core where nothing is cached, so they are checked beside the tests.
-test: style $(CLUSTER)  ## set up, lint, types, the tests of every change (8 minutes on two cores)
+test: style $(CLUSTER)  ## set up, lint, types, the tests of every change (10 minutes on two cores)
 	$(MAKE) --no-print-directory --jobs=2 types quick
 
 test-full: $(CLUSTER)  ## the long tests: Ray, vLLM, kills, a real browser, notebooks; CI runs these and `make test`

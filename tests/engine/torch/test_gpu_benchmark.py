@@ -136,8 +136,8 @@ def test_plans_of_another_step_are_refused(tmp_path):
             gpu_plans.read_file(out, *wrong)
 
 
-@pytest.mark.nightly
-def test_every_part_runs_and_is_written(tmp_path):
+@pytest.mark.full
+def test_every_part_runs_with_these_packages_alone_and_is_written(tmp_path):
     out = tmp_path / "result.json"
     done = run(out, "--only", "replay")
     assert done.returncode == 0, done.stderr
@@ -146,11 +146,13 @@ def test_every_part_runs_and_is_written(tmp_path):
     done = run(out)
     assert done.returncode == 0, done.stderr
     result = json.loads(out.read_text())
+    assert "nothing here is a result" in result["tiny"]
     parts = result["parts"]
     assert list(parts) == [
         "greedy", "memory", "profile 0.5B", "profile 3B", "replay", "throughput", "drafts", "reload", "training", "trl",
-        "attention", "flips",
+        "attention", "weights", "flips",
     ]  # fmt: skip
+    assert parts.pop("weights")["skipped"] == "NCCL sends between GPUs, and this is the CPU"
     assert not [part for part in parts.values() if {"failed", "skipped"} & set(part)]
     assert "no shipped profile" in parts["profile 0.5B"]["shipped"]
     mixed = parts["profile 0.5B"]["mixed_iterations"]
@@ -170,25 +172,6 @@ def test_every_part_runs_and_is_written(tmp_path):
     assert parts["greedy"]["blocks, float32"] == parts["greedy"]["float32"]
     assert all(layer["blocks_difference"] < 1e-5 for layer in parts["attention"]["layers"].values())
     assert len(parts["flips"]["rows"]) == 4
-    assert run(out, "--only", "replay", "--policies", "solver").returncode == 0
-    assert list(json.loads(out.read_text())["parts"]["replay solver"]["policies"]) == ["solver"]
-    done = run(out, "--only", "flips", "--budget", "-1")
-    assert done.returncode == 0, done.stderr
-    again = json.loads(out.read_text())["parts"]
-    assert "of the budget were left" in again["flips"]["skipped"]
-    assert again["replay"] == parts["replay"], "the other parts are kept"
-
-
-@pytest.mark.full
-def test_checks_and_training_run_with_these_packages_alone(tmp_path):
-    out = tmp_path / "result.json"
-    done = run(out, "--only", "greedy,memory,drafts,training,trl,weights")
-    assert done.returncode == 0, done.stderr
-    result = json.loads(out.read_text())
-    assert "nothing here is a result" in result["tiny"]
-    parts = result["parts"]
-    assert parts.pop("weights")["skipped"] == "NCCL sends between GPUs, and this is the CPU"
-    assert not [part for part in parts.values() if {"failed", "skipped"} & set(part)]
     assert parts["greedy"]["float32"] == {"equal": 8, "different": []}
     assert parts["memory"]["kv_bytes"] == parts["memory"]["kv_tensor_bytes"] > 0
     assert parts["memory"]["weight_bytes"] == parts["memory"]["weight_tensor_bytes"] > 0
@@ -201,6 +184,13 @@ def test_checks_and_training_run_with_these_packages_alone(tmp_path):
         assert min(step[f"{phase}_s"] for phase in ("sync", "generate", "prepare", "learn")) > 0
     assert parts["training"]["summary"]["gpu_seconds"] == pytest.approx(sum(s["step_s"] for s in parts["training"]["steps"]))
     assert "not installed" in parts["trl"]["trl"]
+    assert run(out, "--only", "replay", "--policies", "solver").returncode == 0
+    assert list(json.loads(out.read_text())["parts"]["replay solver"]["policies"]) == ["solver"]
+    done = run(out, "--only", "flips", "--budget", "-1")
+    assert done.returncode == 0, done.stderr
+    again = json.loads(out.read_text())["parts"]
+    assert "of the budget were left" in again["flips"]["skipped"]
+    assert again["replay"] == parts["replay"], "the other parts are kept"
 
 
 @pytest.mark.nightly
