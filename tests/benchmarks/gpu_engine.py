@@ -74,7 +74,7 @@ GRID = Grid(
     batches=(1, 2, 4, 8, 16, 32, 64, 128, 256), contexts=(128, 512, 1024),
     joins=((1, 128), (1, 512), (16, 128), (16, 512), (64, 128), (256, 128)), most_rounds=5,
 )  # fmt: skip
-TINY_GRID = Grid(batches=(1, 4), contexts=(16, 32), joins=((1, 16), (4, 16)), most_rounds=2)
+TINY_GRID = Grid(batches=(1, 4), contexts=(16, 768), joins=((1, 16), (4, 16)), most_rounds=2)
 PARTS = (
     "greedy", "memory", "profile", "replay", "throughput", "drafts", "reload", "training", "trl", "attention", "weights",
     "flips",
