@@ -41,7 +41,7 @@ def executed_first_screen(page: Page, trace: Trace, findings: ExecutedRunFinding
     if changes and changes[0].mean > idle:
         page.text(
             f"A change can save more than the {percent(idle)} that was idle. Idle is a GPU that has nothing to run. "
-            "Fewer GPUs also save time in which batches were partly empty."
+            "GPUs that run nearly empty batches count as busy here, and can be given back, too."
         )
     page.figure(plots.plot_overview(billed_uses(trace), decode_capacity(allocation_metrics(trace)).empty_share))
     list_changes(page, changes, amounts)
@@ -62,12 +62,14 @@ def _cost_of_execution(trace: Trace, amounts: Amounts, idle: float, changes: Seq
 def _how_sure(trace: Trace) -> str:
     clock, profile = trace.meta.get("clock"), trace.meta.get("profile")
     if clock == "wall":
-        return "cost and waiting were measured; savings are simulated."
-    if clock == "virtual" and trace.meta.get("charging") == "measured":
-        return "iterations were measured and overlapped on a virtual clock; savings are simulated."
-    if clock == "virtual":
-        return f"times are those of {f'latency profile {profile}' if profile else 'a latency profile'}; savings are simulated."
-    return "the trace does not say which clock its times come from; savings are simulated."
+        times = "cost and waiting were measured"
+    elif clock == "virtual" and trace.meta.get("charging") == "measured":
+        times = "iterations were measured and overlapped on a virtual clock"
+    elif clock == "virtual":
+        times = f"times are those of {f'latency profile {profile}' if profile else 'a latency profile'}"
+    else:
+        times = "the trace does not say which clock its times come from"
+    return f"{times}; savings are simulated, and their range is over resampled steps."
 
 
 def _change(trace: Trace, findings: ExecutedRunFindings) -> Iterator[Change]:
@@ -77,9 +79,12 @@ def _change(trace: Trace, findings: ExecutedRunFindings) -> Iterator[Change]:
         return
     lines = (f"rlhfless train ... --policy {best['policy']}",) if own else ()
     how = SHOWN.get(str(best["policy"]), "see the schedules below")
-    needs = f"{best['policy']}: {how}. GPUs that are released early must not be paid for, or others must use them."
+    needs = (
+        f"{best['policy']}: {how}. It saves money only where GPUs that are released early are not paid for, or other jobs use "
+        "them."
+    )
     low, mean, high = (float(best[f"GPU-seconds {end}"]) for end in ("low", "mean", "high"))
-    yield Change("plan generation by another schedule", lines, low, mean, high, float(best["time mean"]), needs)
+    yield Change("generate by another schedule", lines, low, mean, high, float(best["time mean"]), needs)
 
 
 def executed_section(page: Page, trace: Trace, facts: Iterable[tuple[str, str]] = ()) -> None:

@@ -63,7 +63,7 @@ def in_short(findings: LoggedRunFindings) -> Iterator[str]:
     if findings.setup.synchronous and changes and changes[0].mean > findings.cost.idle_share:
         yield (
             f"A change can save more than the {percent(findings.cost.idle_share)} that was idle. Idle is a GPU that has "
-            "nothing to run. Fewer GPUs, or shorter steps, also save time in which batches were partly empty."
+            "nothing to run. GPUs that run nearly empty batches count as busy here, and can be saved, too."
         )
 
 
