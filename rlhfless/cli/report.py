@@ -99,7 +99,7 @@ def report(
     """Write one interactive page about PATH: where GPU time went, and what other schedules would have saved.
 
     PATH is a trace or a log of another framework (see `rlhfless import`), whose format is recognised. Of a log of scalars alone
-    (verl, TRL, OpenRLHF), lengths are drawn from each step's mean, longest and clipped share, and ranges are wide.
+    (verl, TRL, OpenRLHF), lengths are drawn from each step's mean, longest and clipped share, and ranges are rough.
     """
     from rlhfless.analysis.drawn_lengths import StepSizes, drawn_logs
     from rlhfless.analysis.log_texts import texts_of

@@ -119,7 +119,7 @@ def _how_sure(findings: LoggedRunFindings) -> Iterator[str]:
     if not findings.setup.synchronous:
         yield "Only GPUs that generate are counted."
     if findings.drawn:
-        yield "The log has no responses; lengths are drawn from each step's mean, longest and cut share, so ranges are wide."
+        yield findings.drawn
 
 
 def assumptions(findings: LoggedRunFindings) -> Iterator[tuple[str, str]]:
