@@ -10,6 +10,7 @@ import pytest
 
 papermill = pytest.importorskip("papermill", reason="papermill is not installed (pip install 'rlhfless[notebook]')")
 from notebook_rules import READ, cells_of, parameters_cell  # noqa: E402
+from page_figures import figures_json  # noqa: E402
 from small_notebooks import SMALL  # noqa: E402
 
 
@@ -34,7 +35,8 @@ def test_tests_execute_notebooks_with_parameters_that_these_have() -> None:
 def test_other_parameters_make_another_page(executed_notebook: Callable[[str], Path]) -> None:
     executed = executed_notebook("07_what_if")
     small = SMALL["07_what_if"]
-    text = executed.with_suffix(".html").read_text("utf-8")
+    page = executed.with_suffix(".html").read_text("utf-8")
+    text = page + figures_json(page)
     for gpus in small["GPUS"]:
         assert f"{gpus} GPUs" in text
     assert f"Time against cost, {small['GPUS'][-1]} GPUs" in text
