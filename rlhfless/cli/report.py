@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from rlhfless.cli.assumption_options import assumption_options, logged_hardware_options
 from rlhfless.cli.draft_options import DraftOptions
 from rlhfless.cli.group import main
 from rlhfless.cli.headings import WithHeadings
 from rlhfless.cli.log_options import LogOptions, log_options
-from rlhfless.cli.options import hardware_options, time_weight_option
+from rlhfless.cli.options import time_weight_option
 from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
@@ -47,25 +48,16 @@ HEADINGS = {
     required=True,
     help="Write a page (.html) or a notebook (.ipynb) to this file.",
 )
-@hardware_options(
-    required=False,
-    gpus="The run had this many GPUs.  [default: the trace's, or 16]",
-    profile="Use this latency profile: a shipped name or a JSON file.  [default: the trace's, or l40s-qwen2.5-3b-tp2]",
+@logged_hardware_options
+@assumption_options(
+    click.option(
+        "--price",
+        "prices",
+        multiple=True,
+        metavar="NAME=USD",
+        help="Show cost at a further price in USD per GPU-hour, such as spot=1.90; repeatable.",
+    )
 )
-@click.option(
-    "--price",
-    "prices",
-    multiple=True,
-    metavar="NAME=USD",
-    help="Show cost at a further price in USD per GPU-hour, such as spot=1.90; repeatable.",
-)
-@click.option(
-    "--dispatch", help="The run dispatched prompts in equal chunks (static) or least-loaded.  [default: its framework's]"
-)
-@click.option("--learner-gpus", type=int, help="The learner had this many GPUs of its own.  [default: as its framework does]")
-@click.option("--prepare-s", type=float, help="Each step prepared for this many seconds.  [default: the log's]")
-@click.option("--learn-s", type=float, help="Each step learned for this many seconds.  [default: the log's]")
-@click.option("--calibrate/--no-calibrate", default=True, show_default=True, help="Scale the profile to the times in the log.")
 @log_options
 @click.option("--max-response-tokens", type=click.IntRange(1), help="The run truncated responses at this many tokens.")
 @click.option(
@@ -87,6 +79,7 @@ def report(
     path: Path,
     out: Path,
     hardware: Hardware,
+    assumptions: Assumptions,
     log: LogOptions,
     max_response_tokens: int | None,
     responses_per_step: int | None,
@@ -94,7 +87,6 @@ def report(
     time_weight: float,
     max_steps: int,
     drafts: str | None,
-    **stated: Any,
 ) -> None:
     """Write one interactive page about PATH: where GPU time went, and what other schedules would have saved.
 
@@ -130,7 +122,7 @@ def report(
     run = load(
         opened,
         hardware=hardware,
-        assumptions=stated_assumptions(**stated),
+        assumptions=assumptions,
         options=options,
         time_weight=time_weight,
         verbose=False,
@@ -146,33 +138,3 @@ def report(
             study = study_drawn(drawn, setting, run.assumptions, max_steps, begin) if drawn else None
             write_report(opened, out, setting, run.assumptions, max_steps=max_steps, study=study, begin=begin)
     click.echo(f"wrote {out.resolve()}")
-
-
-def stated_assumptions(
-    prices: tuple[str, ...],
-    dispatch: str | None,
-    learner_gpus: int | None,
-    prepare_s: float | None,
-    learn_s: float | None,
-    calibrate: bool,
-) -> Assumptions:
-    """Return what the user states about a logged run.
-
-    Raises:
-        InputError: seconds are below 0, or a price is not of the form NAME=USD.
-    """
-    from rlhfless.report.study import Assumptions
-
-    for name, seconds in (("--prepare-s", prepare_s), ("--learn-s", learn_s)):
-        if seconds is not None and not 0 <= seconds < float("inf"):
-            raise InputError(f"{name} is {seconds}; a finite number of seconds of 0 or more is needed")
-    by_name = {}
-    for pair in prices:
-        name, _, usd = pair.partition("=")
-        try:
-            by_name[name] = float(usd)
-        except ValueError:
-            by_name[name] = -1.0
-        if not name or not 0 <= by_name[name] < float("inf"):
-            raise InputError(f"--price {pair}: is not of the form NAME=USD; spot=1.90 is an example")
-    return Assumptions(dispatch, learner_gpus, prepare_s, learn_s, calibrate, by_name)

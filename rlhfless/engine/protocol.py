@@ -248,9 +248,10 @@ class SupportsContextTokens(Protocol):
     """An engine that knows how the contexts of its responses grow, without listing them."""
 
     def context_tokens_ahead(self, now_s: float, count: int) -> tuple[Sequence[float], Sequence[int]] | None:
-        """Return the n context tokens of all its unfinished responses together, after the last iteration that ends by ``now_s``
-        or is committed, and after later ones, and the n + 1 times from each of which the next value holds; the last value
-        holds until the last time.
+        """Return how the context tokens of all its unfinished responses together grow.
+
+        They are n + 1 times and n sums: each sum holds from its time to the next. The first sum is that after the last
+        iteration that ends by ``now_s`` or is committed.
 
         ``count`` is the largest n. Valid until responses are added or cut. It commits nothing. None where it would have to list
         responses.

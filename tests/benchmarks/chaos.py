@@ -23,9 +23,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
-import platform
 import signal
 import sys
 import time
@@ -35,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from chaos_counts import Counts, Striker, counted, left_behind
+from chaos_counts import Counts, Striker, counted, left_behind, write_counts
 from chaos_learning import CountingLearner
 from counting_engine import CountingEngines
 
@@ -172,11 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     def watch(counts: Counts) -> None:
         """Says where it is; what was counted is written after every step, for a run that is stopped."""
         print(f"\r{counts.kills} of {options.kills} signals, {counts.steps} steps", end="", file=sys.stderr, flush=True)
-        if options.out is not None:
-            about = {"machine": platform.machine(), "cores": os.cpu_count(), "load": os.getloadavg(), "numpy": np.__version__}
-            asked = {name: value for name, value in vars(options).items() if name != "out"}
-            whole = {**about, "options": asked, "took_s": time.monotonic() - began, **counts.summary(), "rows": counts.rows}
-            options.out.write_text(json.dumps(whole, indent=1) + "\n")
+        write_counts(options, began, counts.summary(), counts.rows, numpy=np.__version__)
 
     counts = chaos(
         options.kills, pool=options.pool, engine=options.engine, seed=options.seed, actors=options.actors,

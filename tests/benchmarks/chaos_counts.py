@@ -5,9 +5,11 @@ Knows processes, signals and records; nothing of plans or engines.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
+import platform
 import signal
 import threading
 import time
@@ -103,6 +105,15 @@ class Counts:
             "undisturbed_s": float(np.mean([r["undisturbed_s"] for r in self.rows])) if self.rows else None,
             "undisturbed_gpu_s": float(np.mean([r["undisturbed_gpu_s"] for r in self.rows])) if self.rows else None,
         }  # fmt: skip
+
+
+def write_counts(options: argparse.Namespace, began_s: float, found: dict[str, Any], rows: list[Any], **versions: str) -> None:
+    """Write what was counted so far to ``options.out``, if it is a file: for a run that is stopped."""
+    if options.out is not None:
+        about = {"machine": platform.machine(), "cores": os.cpu_count(), "load": os.getloadavg(), **versions}
+        asked = {name: value for name, value in vars(options).items() if name != "out"}
+        whole = {**about, "options": asked, "took_s": time.monotonic() - began_s, **found, "rows": rows}
+        options.out.write_text(json.dumps(whole, indent=1) + "\n")
 
 
 class Striker(threading.Thread):

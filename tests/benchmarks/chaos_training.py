@@ -17,9 +17,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
-import os
-import platform
 import signal
 import sys
 import time
@@ -31,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 from all_levers import SHIPPED, WAYS
-from chaos_counts import Counts, Striker, counted, left_behind, token_bytes
+from chaos_counts import Counts, Striker, counted, left_behind, token_bytes, write_counts
 
 from rlhfless.executor import Faults, StepFailed, StepRecord
 from rlhfless.training import TrainConfig, Trainer
@@ -126,21 +123,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     began = time.monotonic()
 
-    def write(found: dict[str, Any], rows: list[Any]) -> None:
-        if options.out is not None:
-            about: dict[str, Any] = {
-                "machine": platform.machine(),
-                "cores": os.cpu_count(),
-                "load": os.getloadavg(),
-                "torch": torch.__version__,
-            }
-            asked = {name: value for name, value in vars(options).items() if name != "out"}
-            whole = {**about, "options": asked, "took_s": time.monotonic() - began, **found, "rows": rows}
-            options.out.write_text(json.dumps(whole, indent=1) + "\n")
-
     def watch(counts: Counts, apart: list[float], replicas: int) -> None:
         print(f"\r{counts.kills} of {options.kills} signals, {counts.steps} steps", end="", file=sys.stderr, flush=True)
-        write(summary(counts, apart, replicas, options.tolerance), counts.rows)
+        found = summary(counts, apart, replicas, options.tolerance)
+        write_counts(options, began, found, counts.rows, torch=torch.__version__)
 
     found = chaos(
         options.kills, actors=options.actors, per_step=options.per_step, prompts=options.prompts, seed=options.seed,

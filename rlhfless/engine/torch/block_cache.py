@@ -121,16 +121,14 @@ class BlockCache(KVCache):
 
     def read(self, layer: int, rows: slice, width: int) -> tuple[Tensor, Tensor]:
         """Return keys and values of the first ``width`` cells, (rows, kv_heads, width, head_dim) each; copies."""
-        places = self._positions[:width]
-        cells = self.table[rows, places // self.block_tokens] * self.block_tokens + places % self.block_tokens
-        found = self.data[:, layer][:, :, cells].transpose(1, 2)
+        found = self.data[:, layer][:, :, self.at(rows, self._positions[:width])].transpose(1, 2)
         return found[0], found[1]
 
     def pool(self, layer: int) -> tuple[Tensor, Tensor]:
         """Return keys and values of all blocks, (1, kv_heads, cells of the pool, head_dim) each; views."""
         return self.data[0, layer][None], self.data[1, layer][None]
 
-    def at(self, rows: Tensor, positions: Tensor) -> Any:
+    def at(self, rows: Tensor | slice | int, positions: Tensor) -> Tensor:
         """See ``KVCache``: cells of the pool; those of rows without a block there are in block 0."""
         return self.table[rows, positions // self.block_tokens] * self.block_tokens + positions % self.block_tokens
 
@@ -164,8 +162,7 @@ class BlockCache(KVCache):
         self.data[:, :, :, self._cells(row, start, start + count)] = kv[:, :, :, :count]
 
     def _cells(self, row: int, start: int, end: int) -> Tensor:
-        positions = self._positions[start:end]
-        return self.table[row, positions // self.block_tokens] * self.block_tokens + positions % self.block_tokens
+        return self.at(row, self._positions[start:end])
 
     def _grow_pool(self, more: int) -> None:
         """Add at least ``more`` blocks to the pool, and half of what it has where memory suffices.

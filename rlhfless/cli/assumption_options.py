@@ -1,0 +1,75 @@
+"""Options of what a user states about a logged run: its GPUs, how it dispatched and learned, and prices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from rlhfless.cli.options import Decorator, hardware_options, together
+from rlhfless.errors import InputError
+
+if TYPE_CHECKING:
+    from rlhfless.report.study import Assumptions
+
+logged_hardware_options = hardware_options(
+    required=False,
+    gpus="The run had this many GPUs.  [default: the trace's, or 16]",
+    profile="Use this latency profile: a shipped name or a JSON file.  [default: the trace's, or l40s-qwen2.5-3b-tp2]",
+)
+"""Adds the options of ``hardware_options`` for a run that was logged."""
+
+
+def assumption_options(*before: Decorator) -> Decorator:
+    """Return options of how a run dispatched and learned, after those of ``before``, as the argument ``assumptions``."""
+    options = [
+        *before,
+        click.option(
+            "--dispatch",
+            help="The run dispatched prompts in equal chunks (static) or least-loaded.  [default: its framework's]",
+        ),
+        click.option(
+            "--learner-gpus", type=int, help="The learner had this many GPUs of its own.  [default: as its framework does]"
+        ),
+        click.option("--prepare-s", type=float, help="Each step prepared for this many seconds.  [default: the log's]"),
+        click.option("--learn-s", type=float, help="Each step learned for this many seconds.  [default: the log's]"),
+        click.option(
+            "--calibrate/--no-calibrate", default=True, show_default=True, help="Scale the profile to the times in the log."
+        ),
+    ]  # fmt: skip
+
+    def made() -> Callable[..., Assumptions]:
+        return stated_assumptions
+
+    return together("assumptions", made, options)
+
+
+def stated_assumptions(
+    dispatch: str | None,
+    learner_gpus: int | None,
+    prepare_s: float | None,
+    learn_s: float | None,
+    calibrate: bool,
+    prices: tuple[str, ...] = (),
+) -> Assumptions:
+    """Return what the user states about a logged run.
+
+    Raises:
+        InputError: seconds are below 0, or a price is not of the form NAME=USD.
+    """
+    from rlhfless.report.study import Assumptions
+
+    for name, seconds in (("--prepare-s", prepare_s), ("--learn-s", learn_s)):
+        if seconds is not None and not 0 <= seconds < float("inf"):
+            raise InputError(f"{name} is {seconds}; a finite number of seconds of 0 or more is needed")
+    by_name = {}
+    for pair in prices:
+        name, _, usd = pair.partition("=")
+        try:
+            by_name[name] = float(usd)
+        except ValueError:
+            by_name[name] = -1.0
+        if not name or not 0 <= by_name[name] < float("inf"):
+            raise InputError(f"--price {pair}: is not of the form NAME=USD; spot=1.90 is an example")
+    return Assumptions(dispatch, learner_gpus, prepare_s, learn_s, calibrate, by_name)
