@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import time
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -35,10 +36,12 @@ class Joined(NamedTuple):
     replica: bool
 
     def piece(self, batch: int, stream: Any, weights: int | None) -> Piece:
-        """Take some time, in a process of the world."""
+        """Take some time: in a process of the world, or really in the trainer, which would else leave nothing for replicas."""
         assert stream == (7, 0, batch + 1)
         if self.replica:
             HERE[-1].sleep(0.02 * HERE[-1].slowness)
+        else:
+            time.sleep(0.01)
         return Piece(batch, -1 if weights is None else weights, self.replica)
 
 
