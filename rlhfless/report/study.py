@@ -33,6 +33,7 @@ from rlhfless.analysis import (
     run_cost,
     run_setup,
     savings,
+    steps_of_run,
     variants,
     what_if,
 )  # fmt: skip
@@ -243,7 +244,7 @@ def study_log(
     begin("measuring drafts")
     drafts = draft_savings(rollouts, last_steps, traces[setup.dispatch].rollouts, setting, *text_encoder(stated.tokenizer))
     begin("comparing other ways to generate and to learn")
-    changed = RunToChange(_last(schedules.logged, MOST_RESPONSES), setting, setup, phases)
+    changed = RunToChange(_last(schedules.logged, MOST_RESPONSES), setting, setup, phases, len(steps_of_run(log)))
     findings = LoggedRunFindings(
         found.reserved,
         found.given_back,
