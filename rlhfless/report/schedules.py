@@ -103,8 +103,8 @@ def refuse_requests_without_steps(log: OpenedLog) -> None:
     rollouts = log.trace.rollouts
     if len(log.trace.steps) == 1 and len(rollouts) > MAX_RESPONSES and rollouts["prompt_id"].nunique() == len(rollouts):
         raise TraceError(
-            f"{log.trace.source or 'the log'}: has one step of {len(rollouts):,} requests, each to a prompt of its own; say how "
-            "many are a step, such as 128 with --map step=row/128, as what GPUs wait for depends on it"
+            f"{log.trace.source or 'the log'}: has one step of {len(rollouts):,} requests, each to a prompt of its own; say "
+            "how many are a step, such as 128 with --map step=row/128, as what GPUs wait for depends on it"
         )
 
 

@@ -14,19 +14,8 @@ from error_messages import refused, refused_command
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhfless.analysis.drawn_lengths import (
-    ALIKE,
-    COVERAGE,
-    DRAWN,
-    DRAWS,
-    FAMILIES,
-    Family,
-    StepLengths,
-    StepSizes,
-    dealt,
-    drawn_lengths,
-    drawn_logs,
-)
+from rlhfless.analysis.drawn_lengths import COVERAGE, DRAWN, DRAWS, StepSizes, drawn_logs
+from rlhfless.analysis.length_families import ALIKE, FAMILIES, Family, StepLengths, dealt, drawn_lengths
 from rlhfless.cli import main
 from rlhfless.errors import InputError
 from rlhfless.trace import LogWithoutResponses, TraceError, import_log, open_log

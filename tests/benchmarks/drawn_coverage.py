@@ -32,9 +32,10 @@ from policies import DATA, gsm8k
 
 import rlhfless as rl
 from rlhfless.analysis.compare_log import evenly
-from rlhfless.analysis.drawn_lengths import FAMILIES, Draw, StepSizes, drawn_logs
+from rlhfless.analysis.drawn_lengths import Draw, StepSizes, drawn_logs
 from rlhfless.analysis.framework_defaults import run_setup
 from rlhfless.analysis.gpu_seconds import PhaseSeconds, account
+from rlhfless.analysis.length_families import FAMILIES
 from rlhfless.analysis.savings import generation_s, savings
 from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.simulate import SimulationConfig, simulate
@@ -208,7 +209,7 @@ def tested(rows: list[Row]) -> dict[str, tuple[str, ...]]:
 
 
 def markdown(rows: list[Row], draws: dict[str, tuple[str, ...]]) -> str:
-    """A table with a row per log: how often ranges of draws hold that others chose, and the mean range beside the mean value."""
+    """A table with a row per log: how often ranges of draws hold that others chose, and mean ranges beside mean values."""
     lines = [
         "| log | steps | idle share: stated, true, holds | time saved by `fold` | GPU-seconds saved by `fold` |",
         "|---|---|---|---|---|",
@@ -218,7 +219,8 @@ def markdown(rows: list[Row], draws: dict[str, tuple[str, ...]]) -> str:
         for of in FINDINGS:
             low, high = (float(np.mean([row.stated(of, draws[row.log])[end] for row in own])) for end in (0, 1))
             true = float(np.mean([row.true[of] for row in own]))
-            cells.append(f"{low:.0%} to {high:.0%}, {true:.0%}, {sum(row.holds(of, draws[row.log]) for row in own)} of {len(own)}")
+            held = sum(row.holds(of, draws[row.log]) for row in own)
+            cells.append(f"{low:.0%} to {high:.0%}, {true:.0%}, {held} of {len(own)}")
         lines.append(f"| {name} | {len(own)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

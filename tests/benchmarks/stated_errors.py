@@ -10,8 +10,8 @@ Logs with both lengths and times: training runs of one prompt with eight samples
 one slot; a step's mean length is known), a run of DeepSpeed-Chat with equal lengths on 16 GPUs, and two servers of vLLM. The
 GPUs of the first are unknown, and no profile is of their models: every profile is scaled to the log.
 
-No public log of a framework has responses and times. So the golden logs of the importers' tests are in a table of their own: two
-steps at most, which is too few to find an error on steps that were not seen. Only TRL's seconds were measured.
+No public log of a framework has responses and times. So the golden logs of the importers' tests are in a table of their own.
+They have two steps at most, too few to find an error on steps that were not seen. Only TRL's seconds were measured.
 """
 
 from __future__ import annotations

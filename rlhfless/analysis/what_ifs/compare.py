@@ -78,8 +78,8 @@ class WaysCompared:
         for way in self.ways:
             if way.fill_s > 0 and self._steps != way.steps:
                 yield (
-                    f"The time of {way.name} includes {way.fill_s:.3g} s in which its pipeline fills and drains. A run pays them "
-                    f"once, so its shares saved are of all {self._steps:,} steps."
+                    f"The time of {way.name} includes {way.fill_s:.3g} s in which its pipeline fills and drains. A run pays "
+                    f"them once, so its shares saved are of all {self._steps:,} steps."
                 )
 
     @property

@@ -75,8 +75,8 @@ class MappedColumn:
 def mapped_column(theirs: str | float, columns: Collection[str]) -> MappedColumn | None:
     """Return what the right side of a mapping means in a log with these columns; None if it means nothing there.
 
-    A name of a column comes first. ``a+b`` joins columns, ``row`` is the number of the row, ``row/128`` that of its batch of 128
-    rows, and a number or a text in quotes is a constant.
+    A name of a column comes first. ``a+b`` joins columns, ``row`` is the number of the row, ``row/128`` that of its batch of
+    128 rows, and a number or a text in quotes is a constant.
 
     Raises:
         TraceError: it is neither a text nor a number.
