@@ -19,12 +19,12 @@ from rlhfless.scheduling.round_robin import Spread
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed, requests_of
 from rlhfless.simulate.whole_steps.learner_way import server_counts
-from rlhfless.simulate.whole_steps.levers import ASSIGNMENT, CUT, DRAFTS, FOLDING, SHARED_PREFILL
 from solver.model.acceptance import Acceptance
 from solver.model.drafting import Drafting
 from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
+from solver.model.step_levers import ASSIGNMENT, CUT, DRAFTS, FOLDING, SHARED_PREFILL
 from solver.model.workload import IntArray, Workload
 from solver.planning.canonical_order import Canonical
 from solver.planning.random_split import assign_prompts

@@ -9,25 +9,27 @@ import pandas as pd
 
 from rlhfless.simulate.drafts import SimulatedDrafts
 from rlhfless.simulate.whole_steps.aim import Aim
-from rlhfless.simulate.whole_steps.levers import (
+from rlhfless.simulate.whole_steps.published import Totals
+from rlhfless.simulate.whole_steps.whole_step import WholeStep
+from solver.model.step_levers import (
+    ACTOR_SIZE,
     ASSIGNMENT,
     CUT,
     DRAFTS,
     FOLDING,
+    LAYOUTS,
     LEARNER,
-    LEVERS,
     MEANINGS,
     OVERLAP,
     PREWARMING,
     SHARED_PREFILL,
     STREAMING,
 )
-from rlhfless.simulate.whole_steps.published import Totals
-from rlhfless.simulate.whole_steps.whole_step import WholeStep
 
 PLAIN = "elastic plain"
 STAGES: Mapping[str, frozenset[str]] = {
     PLAIN: frozenset(),
+    "actor size and layouts": frozenset({ACTOR_SIZE, LAYOUTS}),
     "assignment": frozenset({ASSIGNMENT}),
     "shared prefill": frozenset({SHARED_PREFILL}),
     "cut and folding": frozenset({CUT, FOLDING}),
@@ -35,7 +37,7 @@ STAGES: Mapping[str, frozenset[str]] = {
     "overlap": frozenset({OVERLAP, PREWARMING}),
     "streaming": frozenset({STREAMING}),
 }
-"""Levers that each stage adds to those before it. Drafts come last."""
+"""Levers that each stage adds to those before it, if the step offers them. Drafts come last."""
 
 
 def log_value(totals: Totals, time_weight: float) -> float:
@@ -50,15 +52,13 @@ def lever_savings(step: WholeStep, time_weight: float = 0.7, drafts: SimulatedDr
         drafts: what drafted tokens are accepted; None: nothing is drafted.
 
     Returns:
-        One row per lever: ``lever, meaning, used, expected`` (of the forecast's scenarios) and ``saved`` (executed on the true
+        One row per lever that the step offers: ``lever, meaning, used, expected`` (of the forecast's scenarios) and ``saved`` (executed on the true
         lengths). Both are 0 for a lever that the plan does not use. A saving below 0 is a loss.
     """
     choice = step.plan(Aim(time_weight=time_weight), drafts)
     value = log_value(step.execute(choice.plan, drafts), time_weight)
     rows = []
-    for lever in LEVERS:
-        if lever == DRAFTS and drafts is None:
-            continue
+    for lever in step.levers(drafts):
         without = choice.without.get(lever)
         saved = 0.0
         if without is not None:
@@ -80,6 +80,8 @@ def lever_stages(step: WholeStep, time_weight: float = 0.7, drafts: SimulatedDra
     aim, levers, rows = Aim(time_weight=time_weight), frozenset[str](), []
     bound = step.bound()
     for stage, added in STAGES.items():
+        if added and not added & set(step.levers()):
+            continue
         levers |= added
         time_s, gpu_s = step.execute(step.plan(aim, levers=levers).plan)
         rows.append((stage, time_s, gpu_s, bound.gpu_seconds(time_s * (1 + 1e-9))))

@@ -39,7 +39,8 @@ class MergedStep:
 
     def totals(self, way: LearnerWay, costs: StepCosts) -> tuple[float, float]:
         """Return seconds and GPU-seconds of the whole step."""
-        servers, load_s = way.servers(self.actors), costs.charges.load_s
+        servers = way.servers(self.actors)
+        load_s = costs.charges.loading_s(servers)
         slower, finish_s = costs.charges.slower(servers), costs.charges.finish_s(servers)
         own_s = way.from_s + load_s if way.from_s else 0.0
         freed = self.free_s if way.grows or not way.own else []
