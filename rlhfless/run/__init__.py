@@ -8,7 +8,17 @@ from rlhfless.run.planned_whole_step import PlannedWholeStep
 from rlhfless.run.run import Run
 from rlhfless.run.verdict import Verdict
 
-__all__ = ["CapacityLimits", "CapacityResults", "Hardware", "PlannedStep", "PlannedWholeStep", "Run", "StepComparison", "Verdict", "load"]
+__all__ = [
+    "CapacityLimits",
+    "CapacityResults",
+    "Hardware",
+    "PlannedStep",
+    "PlannedWholeStep",
+    "Run",
+    "StepComparison",
+    "Verdict",
+    "load",
+]
 
 
 def __dir__() -> list[str]:

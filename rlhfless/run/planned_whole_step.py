@@ -1,4 +1,4 @@
-"""A whole step of a log, planned with all levers: what each is expected to save, and what it saved when the step was executed."""
+"""A whole step of a log, planned with all levers: what each is expected to save, and what it saved in the executed step."""
 
 from __future__ import annotations
 
@@ -130,20 +130,33 @@ class PlannedWholeStep:
         ]
 
     @property
+    def words(self) -> str:
+        """How many actors and learner's servers the plan has, and in which layouts calls run."""
+        return self.of_calls.words(self.choice.plan)
+
+    @property
     def _title(self) -> str:
-        return f"Step {self.of_calls.step.logged.step}: {self.of_calls.words(self.choice.plan)}"
+        return f"Step {self.of_calls.step.logged.step}: {self.words}"
+
+    @property
+    def _missed(self) -> list[str]:
+        """Return that a limit is not kept, where the plan is expected to exceed it."""
+        late = self.aim.deadline_s is not None and self.choice.time_s > self.aim.deadline_s
+        dear = self.aim.budget_gpu_s is not None and self.choice.gpu_seconds > self.aim.budget_gpu_s
+        limit = f"{self.aim.deadline_s:g} s" if late else f"{self.aim.budget_gpu_s:g} GPU-seconds" if dear else ""
+        return [f"no plan with these levers is expected to keep within {limit}; this is the one closest to it"] if limit else []
 
     def __repr__(self) -> str:
         rows = (f"  {name}: expected {s} s, {gpu_s} GPU-s; executed {time} s, {cost} GPU-s (bound {bound} GPU-s)"
                 for name, s, gpu_s, time, cost, bound in self._rows())  # fmt: skip
         levers = (f"  {lever}: {expected if not saved else f'expected to save {expected}, saved {saved}'}"
                   for lever, expected, saved in self._lever_rows())  # fmt: skip
-        return "\n".join([self._title, *rows, *levers])
+        return "\n".join([self._title, *self._missed, *rows, *levers])
 
     def _repr_html_(self) -> str:
         head = ("plan", "expected s", "expected GPU-s", "executed s", "executed GPU-s", "bound GPU-s")
         levers = rows_table("Levers, leave one out", ("lever", "expected to save", "saved"), self._lever_rows())
-        return rows_table(self._title, head, self._rows()) + levers
+        return rows_table(". ".join([self._title, *self._missed]), head, self._rows()) + levers
 
 
 def graph_of(algorithm: str) -> Graph:

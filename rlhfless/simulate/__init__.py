@@ -20,8 +20,9 @@ from rlhfless.simulate.whole_steps.whole_step import WholeStep
 
 __all__ = [
     "STRONG", "WEAK", "Aim", "DraftFronts", "DrawnDrafts", "FusionFront", "LoggedStep", "SimulatedDrafts", "Simulation",
-    "SimulationConfig", "StepCosts", "StepOfCalls", "WholeStep", "draft_fronts", "execute_steps", "fusion_front", "lever_savings",
-    "lever_stages", "logged_steps", "policy_metrics", "savings_of", "simulate", "simulate_steps", "step_of_calls",
+    "SimulationConfig", "StepCosts", "StepOfCalls", "WholeStep", "draft_fronts", "execute_steps", "fusion_front",
+    "lever_savings", "lever_stages", "logged_steps", "policy_metrics", "savings_of", "simulate", "simulate_steps",
+    "step_of_calls",
 ]  # fmt: skip
 
 

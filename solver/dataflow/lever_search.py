@@ -124,7 +124,9 @@ def _choice(name: str, plan: StepPlan, calls: list[str]) -> str:
     if name == DRAFTS:
         drafted = [call.name for call in plan.calls if call.kind == GENERATE]
         return f"{' and '.join(drafted)} with drafts, at the best length for each batch"
-    what = {OVERLAP: "as soon as they are complete", STREAMING: "as soon as they are judged, with the optimizer after all"}[name]
+    what = {OVERLAP: "as soon as they are complete", STREAMING: "as soon as they are judged, with the optimizer after all"}[
+        name
+    ]
     return f"{', '.join(calls)} prompt by prompt, {what}"
 
 

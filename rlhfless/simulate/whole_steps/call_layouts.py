@@ -39,10 +39,6 @@ class CallLayouts:
     prepare: Strategy
     learn: tuple[Strategy | None, ...]
 
-    def words(self, servers: int) -> str:
-        """Return the layouts with a learner of so many servers."""
-        return f"actors {self.actors}, preparation {self.prepare}, learning {self.learn[servers - 1]} on each of {servers} x"
-
 
 @dataclass(frozen=True)
 class _Learner:

@@ -64,7 +64,8 @@ def rlhfuse(
     generated = executed(plan, requests, setting)
     fused = replace(
         work, learn_s=work.learn_s * costs.charges.slower(servers), unlock="batch", place="freed",
-        learner_gpus=servers * work.gpus_per_actor, load_s=costs.charges.loading_s(servers), finish_s=costs.charges.finish_s(servers),
+        learner_gpus=servers * work.gpus_per_actor, load_s=costs.charges.loading_s(servers),
+        finish_s=costs.charges.finish_s(servers),
     )  # fmt: skip
     prepared_s = follow(generated.completion_s, generated.free_s, fused).prepare_end_s
     fused = replace(fused, learner_from_s=max(0.0, prepared_s - costs.charges.loading_s(servers)))

@@ -36,8 +36,8 @@ class StepOfCalls:
         learn = layouts.learn[servers - 1]
         gpus = self.step.of_plan(plan).gpus_per_actor
         return (
-            f"{actors} x {gpus} GPUs decode as {layouts.actors} (dp x tp x pp); {servers} x {gpus} GPUs learn, each as {learn}, "
-            f"and prepare as {layouts.prepare}"
+            f"{actors} x {gpus} GPUs decode as {layouts.actors} (dp x tp x pp); {servers} x {gpus} GPUs learn, each as "
+            f"{learn}, and prepare as {layouts.prepare}"
         )
 
 
