@@ -11,6 +11,8 @@ from error_messages import refused
 import rlhfless as rl
 from rlhfless.errors import InputError
 from rlhfless.latency import ProfileError
+from rlhfless.plots.export.html_page import Page
+from rlhfless.report.executed_run import executed_section
 from rlhfless.run import PlannedWholeStep, Run
 from rlhfless.simulate import WEAK, Aim, DrawnDrafts
 from solver.model.errors import PlanningError
@@ -55,6 +57,9 @@ def test_the_trace_has_the_step_and_what_each_lever_saved(planned: PlannedWholeS
     assert [one["lever"] for one in trace.meta["levers"]] == planned.savings["lever"].tolist()
     assert (planned.results["bound_gpu_s"] <= planned.results["gpu_s"]).all()
     assert len(planned.plot().data)
+    page = Page("Step", "")
+    executed_section(page, trace)
+    assert "Levers of the plan, each left out alone" in page.render("")
 
 
 def test_fewer_levers_and_other_aims_are_kept(run: Run, planned: PlannedWholeStep) -> None:

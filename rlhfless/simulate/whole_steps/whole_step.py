@@ -25,6 +25,8 @@ from rlhfless.simulate.whole_steps.generation_plans import (
 from rlhfless.simulate.whole_steps.published import Totals
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
 from rlhfless.trace import Trace
+from solver.bounds.clairvoyant import ClairvoyantBound
+from solver.bounds.clairvoyant_drafted import DraftedClairvoyantBound
 from solver.model.drafting import Drafting
 from solver.model.plan import Plan
 from solver.model.step_levers import ACTOR_SIZE, DRAFTS, LAYOUTS, LEVERS
@@ -79,6 +81,7 @@ class WholeStep:
         self._candidates: dict[int, WholeStepCandidates] = {}
         self._generations: dict[int, list[GenerationPlan]] = {}
         self._generated: dict[tuple[int, int], tuple[Plan, GeneratedStep]] = {}
+        self._bounds: dict[int, ClairvoyantBound | DraftedClairvoyantBound] = {}  # on generation
         self.variants = tuple(variants)
         self._steps = [self]
         settings = [setting]
@@ -86,7 +89,7 @@ class WholeStep:
             step = WholeStep(logged, variant.setting, variant.costs)
             for other, known in zip(self._steps, settings, strict=True):
                 if known is variant.setting:  # they generate alike
-                    step._generations, step._generated = other._generations, other._generated
+                    step._generations, step._generated, step._bounds = other._generations, other._generated, other._bounds
             self._steps.append(step)
             settings.append(variant.setting)
 
@@ -163,15 +166,16 @@ class WholeStep:
         return candidates(self._generations[id(drafts)], self.works, self.costs, self.most)
 
     def _own_bound(self, drafts: SimulatedDrafts | None) -> WholeStepBound:
-        if drafts is None:
-            return whole_step_bound(self.logged.bound(self.setting), self.work, self.costs.charges)
-        drafting = replace(choose(self._plainest, Aim(time_weight=1.0)).plan.generation.plan, drafting=Drafting())
-        generation = bound_with_drafts(self.with_drafts(drafts), self.logged, drafting)
-        return whole_step_bound(generation, self.work, self.costs.charges)
+        if id(drafts) not in self._bounds:
+            self._bounds[id(drafts)] = self._generation_bound(drafts)
+        return whole_step_bound(self._bounds[id(drafts)], self.work, self.costs.charges)
 
-    @property
-    def _plainest(self) -> WholeStepCandidates:
-        return self._own_candidates(None).within(())
+    def _generation_bound(self, drafts: SimulatedDrafts | None) -> ClairvoyantBound | DraftedClairvoyantBound:
+        if drafts is None:
+            return self.logged.bound(self.setting)
+        plainest = self._own_candidates(None).within(())
+        drafting = replace(choose(plainest, Aim(time_weight=1.0)).plan.generation.plan, drafting=Drafting())
+        return bound_with_drafts(self.with_drafts(drafts), self.logged, drafting)
 
     def _engines(self, plan: Plan, drafts: SimulatedDrafts | None) -> EngineFactory:
         return SimulatedEngine if plan.drafting is None else drafted_engines(self.with_drafts(drafts), self.logged, plan, False)
