@@ -2,7 +2,7 @@
 
 These are the only names of levers: for plans of a step's model calls (``solver/dataflow``), and for whole steps of actors and
 a learner (``rlhfless/simulate/whole_steps``). The plainest step decodes whole prompts at random on as many actors of the given
-size as pay off, releases each when it is done, and then prepares and learns on all GPUs in the actors' layout.
+size as pay off. It releases each when it is done, and then prepares and learns on all GPUs in the actors' layout.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ def lever_names(given: object, known: Sequence[str] = LEVERS) -> tuple[str, ...]
         PlanningError: a name is none of these.
 
     Example:
+        >>> from solver.model.step_levers import lever_names
         >>> lever_names("streaming, shared prefill")
         ('shared prefill', 'streaming')
     """

@@ -78,6 +78,7 @@ def call_layouts(
         >>> from solver import Cluster
         >>> from solver.dataflow import grpo
         >>> from rlhfless.latency import CallTable, StepBatch
+        >>> from rlhfless.simulate.whole_steps.call_layouts import call_layouts
         >>> models = {"actor": "qwen2.5-7b", "reference": "qwen2.5-7b", "reward": "qwen2.5-7b"}
         >>> table = CallTable("l40s", models, StepBatch(256, 128, 384))
         >>> found = call_layouts(grpo(), table, Cluster(2, 8, 4, "l40s"), own=True)
