@@ -15,7 +15,7 @@ import numpy as np
 from rlhfless.simulate.whole_steps.generation_plans import GenerationPlan
 from rlhfless.simulate.whole_steps.learner_way import LearnerWay, server_counts, servers_together
 from rlhfless.simulate.whole_steps.levers import LEVERS, levers_of
-from rlhfless.simulate.whole_steps.merged_timing import MergedStep
+from rlhfless.simulate.whole_steps.merged_timing import MergedStep, merged_totals
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
 from solver.model.workload import FloatArray
 from solver.stage_fusion.work import PhaseWork
@@ -75,22 +75,20 @@ def candidates(
         generations: ways to generate, executed on the scenarios. works: preparation and learning at full speed, one per
             scenario. all_servers: that the cluster has.
     """
-    pairs, screened = [], []
+    pairs, coarse = [], []
     for one in generations:
-        coarse = MergedStep(one.on(0), works[0], BLOCKS, servers_together(all_servers))
+        merged = MergedStep(one.on(0), works[0], BLOCKS, servers_together(all_servers))
         for way in _ways(len(one.plan.actors), all_servers, one.makespan_s, costs):
             levers = one.levers | levers_of(way, len(one.plan.actors), all_servers, one.makespan_s)
             pairs.append(WholeStepPlan(one, way, levers))
-            screened.append(coarse.totals(way, costs))
-    kept = [pairs[i] for i in _kept(pairs, np.array(screened))]
-    timed = np.zeros((len(kept), len(works), 2))
-    for scenario, work in enumerate(works):
-        fine: dict[int, MergedStep] = {}
-        for number, pair in enumerate(kept):
-            one = pair.generation
-            if id(one) not in fine:
-                fine[id(one)] = MergedStep(one.on(scenario), work)
-            timed[number, scenario] = fine[id(one)].totals(pair.way, costs)
+            coarse.append((merged, way))
+    kept = [pairs[i] for i in _kept(pairs, merged_totals(coarse, costs))]
+    fine = {
+        (id(pair.generation), scenario): MergedStep(pair.generation.on(scenario), work)
+        for pair in {id(pair.generation): pair for pair in kept}.values() for scenario, work in enumerate(works)
+    }  # fmt: skip
+    cases = [(fine[id(pair.generation), scenario], pair.way) for pair in kept for scenario in range(len(works))]
+    timed = merged_totals(cases, costs).reshape(len(kept), len(works), 2)
     return WholeStepCandidates(tuple(kept), timed[:, :, 0], timed[:, :, 1])
 
 

@@ -130,10 +130,12 @@ def expected(
     if rule is None or isinstance(rule, GlobalCut):
         line = line or CutTimeline(plan, case, latency.affine, setting.admission)
         state = None if rule is None else line.at(rule.threshold)
-        generated = line.uncut if state is None or rule is None else line.cut(state, rule.keep or 1)
-        if generated is not None:
-            gpu_s = setting.cluster.gpus_per_actor * float((generated.free_s - [a.start_s for a in plan.actors]).sum())
-            return GeneratedStep(plan, generated.completion_s, generated.free_s, gpu_s)
+        generated = line.uncut
+        if state is not None and rule is not None:  # as the rule does: more actors are kept where so few have no room
+            cuts = (line.cut(state, keep) for keep in range(rule.keep or 1, len(plan.actors)))
+            generated = next((cut for cut in cuts if cut is not None), line.uncut)
+        gpu_s = setting.cluster.gpus_per_actor * float((generated.free_s - [a.start_s for a in plan.actors]).sum())
+        return GeneratedStep(plan, generated.completion_s, generated.free_s, gpu_s)
     return executed(plan, requests_of(case), setting, latency)
 
 
