@@ -14,7 +14,7 @@ import numpy as np
 
 from rlhfless.simulate.whole_steps.generation_plans import GenerationPlan
 from rlhfless.simulate.whole_steps.learner_way import LearnerWay, server_counts, servers_together
-from rlhfless.simulate.whole_steps.levers import LEVERS, levers_of
+from rlhfless.simulate.whole_steps.levers import FOLDING, LEVERS, levers_of
 from rlhfless.simulate.whole_steps.merged_timing import MergedStep, merged_totals
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
 from solver.model.workload import FloatArray
@@ -24,6 +24,8 @@ STARTS = (0.0, 0.12, 0.25, 0.4, 0.55, 0.7, 0.85)  # of a learner that streams, a
 TIME_FACTORS = (1.0, 1.05, 1.1, 1.16, 1.22, 1.3, 1.4, 1.5, 1.7, 2.0, 3.0, 9.0)
 """Of the least time: the times within which the cheapest pairs are kept."""
 BLOCKS = 48  # items of a coarse timing
+FOLDING_MARGIN = 0.02
+"""A plan that folds must be so much faster or cheaper in the coarse timing: its rule is executed, not timed by arrays."""
 KEPT = 1  # pairs that are kept within each time, with all levers and without each
 
 
@@ -114,7 +116,8 @@ def _ways(actors: int, all_servers: int, generation_s: float, costs: StepCosts) 
 
 def _kept(pairs: Sequence[WholeStepPlan], totals: FloatArray) -> list[int]:
     """Return the numbers of the pairs that are cheapest within some time: of all, without each lever, and with none."""
-    times_s, gpu_s = totals.T
+    margin = np.array([FOLDING_MARGIN if FOLDING in pair.levers else 0.0 for pair in pairs])
+    times_s, gpu_s = totals.T * (1 + margin)
     subsets = [np.arange(len(pairs))] + [
         np.array([i for i, pair in enumerate(pairs) if lever not in pair.levers], dtype=int) for lever in LEVERS
     ]
