@@ -85,9 +85,10 @@ def candidates(
             pairs.append(WholeStepPlan(one, way, levers))
             coarse.append((merged, way))
     kept = [pairs[i] for i in _kept(pairs, merged_totals(coarse, costs))]
-    fine = {
-        (id(pair.generation), scenario): MergedStep(pair.generation.on(scenario), work)
-        for pair in {id(pair.generation): pair for pair in kept}.values() for scenario, work in enumerate(works)
+    distinct = list({id(pair.generation): pair.generation for pair in kept}.values())
+    fine = {  # scenario by scenario, as generations share timelines
+        (id(one), scenario): MergedStep(one.on(scenario), work)
+        for scenario, work in enumerate(works) for one in distinct
     }  # fmt: skip
     cases = [(fine[id(pair.generation), scenario], pair.way) for pair in kept for scenario in range(len(works))]
     timed = merged_totals(cases, costs).reshape(len(kept), len(works), 2)
