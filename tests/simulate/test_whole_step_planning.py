@@ -91,7 +91,7 @@ def listed(step: MergedStep, way: LearnerWay, costs: StepCosts) -> tuple[float, 
     own = way.own // step.together
     freed = [at_s + load_s for at_s in step.free_s] if way.grows or not way.own else []
     free_s = np.array([way.from_s + load_s if way.from_s else 0.0] * own + freed)
-    prepare_s, learn_s = step.unlocked[1] / step.together, step.learned_s * costs.charges.slower(servers) / step.together
+    prepare_s, learn_s = step.unlocked[1] / step.together, step.unlocked[2] * costs.charges.slower(servers) / step.together
     first_s, prepared_s = np.full(len(free_s), np.inf), step.makespan_s
     items = solver.WorkItems(prepare_s + learn_s, step.unlocked[0] if way.streams else prepared_s)
     if way.overlaps and not way.streams:

@@ -23,7 +23,7 @@ from solver.stage_fusion.work import PhaseWork
 STARTS = (0.0, 0.12, 0.25, 0.4, 0.55, 0.7, 0.85)  # of a learner that streams, as shares of the generation time
 TIME_FACTORS = (1.0, 1.05, 1.1, 1.16, 1.22, 1.3, 1.4, 1.5, 1.7, 2.0, 3.0, 9.0)
 """Of the least time: the times within which the cheapest pairs are kept."""
-BLOCKS = 48  # items of a coarse timing
+BLOCKS, FINE_BLOCKS = 48, 512  # items of a coarse and of a fine timing, at most
 FOLDING_MARGIN = 0.02
 """A plan that folds must be so much faster or cheaper in the coarse timing: its rule is executed, not timed by arrays."""
 KEPT = 1  # pairs that are kept within each time, with all levers and without each
@@ -87,7 +87,7 @@ def candidates(
     kept = [pairs[i] for i in _kept(pairs, merged_totals(coarse, costs))]
     distinct = list({id(pair.generation): pair.generation for pair in kept}.values())
     fine = {  # scenario by scenario, as generations share timelines
-        (id(one), scenario): MergedStep(one.on(scenario), work)
+        (id(one), scenario): MergedStep(one.on(scenario), work, FINE_BLOCKS)
         for scenario, work in enumerate(works) for one in distinct
     }  # fmt: skip
     cases = [(fine[id(pair.generation), scenario], pair.way) for pair in kept for scenario in range(len(works))]
