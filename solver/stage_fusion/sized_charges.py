@@ -59,6 +59,14 @@ class SizedCharges:
             return False
         return math.isfinite(self.slower(servers) + self.finish_s(servers) + self.loading_s(servers))
 
+    def of_part(self, ratio: float) -> SizedCharges:
+        """Return the charges in a part of the cluster that is contained in it so many times: those of as large a share."""
+        most = len(self.slower_by_size)
+        sizes = [min(most, max(1, round(servers * ratio))) for servers in range(1, max(1, round(most / ratio)) + 1)]
+        sizes[-1] = most
+        names = ("slower_by_size", "finish_s_by_size", "loading_s_by_size")
+        return SizedCharges(*(tuple(getattr(self, name)[size - 1] for size in sizes) for name in names))
+
     def slower(self, servers: int) -> float:
         """Return how many times as long an item of learning takes on one of so many servers as at full speed."""
         return self.slower_by_size[servers - 1]

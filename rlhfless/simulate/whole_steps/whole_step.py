@@ -16,14 +16,10 @@ from rlhfless.simulate.whole_steps.aim import Aim
 from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan, candidates
 from rlhfless.simulate.whole_steps.choice import WholeStepChoice, choose
 from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed, executed_record, requests_of
-from rlhfless.simulate.whole_steps.generation_plans import (
-    GenerationPlan,
-    generation_plans,
-    scenario_lengths,
-    with_lengths,
-)
+from rlhfless.simulate.whole_steps.generation_plans import GenerationPlans, scenario_lengths, with_lengths
 from rlhfless.simulate.whole_steps.published import Totals
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
+from rlhfless.simulate.whole_steps.step_part import StepPart
 from rlhfless.trace import Trace
 from solver.bounds.clairvoyant import ClairvoyantBound
 from solver.bounds.clairvoyant_drafted import DraftedClairvoyantBound
@@ -78,8 +74,10 @@ class WholeStep:
         limit = logged.truth.max_response_tokens
         self.cases = [with_lengths(predicted, own, limit) for own in lengths]
         self.works = [costs.work(case, self.gpus_per_actor) for case in self.cases]
+        self.part = StepPart.of(logged, self.setting, costs)
+        self._of_part = None if self.part is None else WholeStep(self.part.logged, self.part.setting, self.part.costs)
         self._candidates: dict[int, WholeStepCandidates] = {}
-        self._generations: dict[int, list[GenerationPlan]] = {}
+        self._generations: dict[int, GenerationPlans] = {}
         self._generated: dict[tuple[int, int], tuple[Plan, GeneratedStep]] = {}
         self._bounds: dict[int, ClairvoyantBound | DraftedClairvoyantBound] = {}  # on generation
         self.variants = tuple(variants)
@@ -89,7 +87,7 @@ class WholeStep:
             step = WholeStep(logged, variant.setting, variant.costs)
             for other, known in zip(self._steps, settings, strict=True):
                 if known is variant.setting:  # they generate alike
-                    step._generations, step._generated, step._bounds = other._generations, other._generated, other._bounds
+                    step._generates_as(other)
             self._steps.append(step)
             settings.append(variant.setting)
 
@@ -101,9 +99,9 @@ class WholeStep:
     def candidates(self, drafts: SimulatedDrafts | None = None) -> WholeStepCandidates:
         """Return the plans to choose from; with drafts, those without them are among them."""
         if id(drafts) not in self._candidates:
-            found = self._own_candidates(drafts)
+            found = self._timed(drafts)
             for number, (step, variant) in enumerate(zip(self._steps[1:], self.variants, strict=True), 1):
-                found = found.joined(step._own_candidates(drafts).of_variant(number, variant.levers))
+                found = found.joined(step._timed(drafts).of_variant(number, variant.levers))
             self._candidates[id(drafts)] = found if drafts is None else self.candidates().joined(found)
         return self._candidates[id(drafts)]
 
@@ -160,10 +158,22 @@ class WholeStep:
         """Return the setting of the step with these drafts."""
         return replace(self.setting, drafts=drafts)
 
-    def _own_candidates(self, drafts: SimulatedDrafts | None) -> WholeStepCandidates:
+    def _generates_as(self, other: WholeStep) -> None:
+        """Take plans of generation and what is known of them from a step that differs in its costs only."""
+        self._generations, self._generated, self._bounds = other._generations, other._generated, other._bounds
+        if self._of_part is not None and other._of_part is not None:
+            self._of_part._generates_as(other._of_part)
+
+    def _timed(self, drafts: SimulatedDrafts | None) -> WholeStepCandidates:
+        """Return the plans with these drafts, or those without any; those of a large step are timed on a part of it."""
         if id(drafts) not in self._generations:
-            self._generations[id(drafts)] = generation_plans(self.logged, self.with_drafts(drafts), drafts is not None)
-        return candidates(self._generations[id(drafts)], self.works, self.costs, self.most)
+            self._generations[id(drafts)] = GenerationPlans(self.logged, self.with_drafts(drafts), drafts is not None)
+        generations = self._generations[id(drafts)]
+        if self.part is None or self._of_part is None:
+            return candidates(generations.candidates(), self.works, self.costs, self.most)
+        found = self.part.scaled(self._of_part._timed(drafts), generations)
+        servers = [plan.way.servers(plan.generation.way.actors) for plan in found.plans]
+        return found.chosen([number for number, count in enumerate(servers) if self.costs.charges.fits(count)])
 
     def _own_bound(self, drafts: SimulatedDrafts | None) -> WholeStepBound:
         if id(drafts) not in self._bounds:
@@ -173,7 +183,7 @@ class WholeStep:
     def _generation_bound(self, drafts: SimulatedDrafts | None) -> ClairvoyantBound | DraftedClairvoyantBound:
         if drafts is None:
             return self.logged.bound(self.setting)
-        plainest = self._own_candidates(None).within(())
+        plainest = self._timed(None).within(())
         drafting = replace(choose(plainest, Aim(time_weight=1.0)).plan.generation.plan, drafting=Drafting())
         return bound_with_drafts(self.with_drafts(drafts), self.logged, drafting)
 
