@@ -31,7 +31,15 @@ OF_A_TRACE = [
     "In short", "What to change", "What was executed", "Possible savings", "What better schedules would have done",
     "Time against cost",
 ]  # fmt: skip
-OF_A_LOG = [*OF_A_TRACE[:2], "Your run", "Possible savings", "What if", TITLE, *OF_A_TRACE[4:], "How the log was read"]
+OF_A_LOG = [
+    *OF_A_TRACE[:2],
+    "Your run",
+    "Possible savings",
+    "One setting changed",
+    TITLE,
+    *OF_A_TRACE[4:],
+    "How the log was read",
+]
 SOURCES = {  # words of the command, sections of the page
     "arithmetic-grpo": ([str(ROOT / "data" / "traces" / "arithmetic-grpo")], OF_A_TRACE),
     "grpo-gsm8k-lengths": ([str(GSM8K), *MAPS, "--max-response-tokens", "512"], OF_A_LOG),
