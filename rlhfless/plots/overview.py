@@ -13,7 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from rlhfless.plots.palette import BOUND, GREEN, GREY, OCCUPANCY_SCALE, OUTLINE, PHASE_STYLES, VERMILLION, ink_on
-from rlhfless.plots.style import clean, cost_line, hover, message_figure, number, styled, usd
+from rlhfless.plots.style import WIDE_ONLY, clean, cost_line, hover, message_figure, number, styled, usd
 
 TITLE = "Where the GPU-seconds went"
 RUN = "this run"
@@ -25,7 +25,6 @@ WORK_COLOURS = {
         "transferring KV caches": "transfer", "preparation": "prepare", "learning": "learn", "sending weights": "sync",
     }.items()
 }  # fmt: skip
-WIDE_ONLY = "wide only"  # name of annotations that a page leaves out on a narrow screen
 LITTLE, LETTER_SHARE = 0.005, 0.0085  # shares of the bar: of what is rounded to nothing, and of a letter
 
 
