@@ -17,6 +17,7 @@ from rlhfless.plots.style import WIDE_ONLY, clean, cost_line, hover, message_fig
 
 TITLE = "Where the GPU-seconds went"
 RUN = "this run"
+SLOT = "a slot is room for one response in a replica's batch; idle GPUs have empty ones"
 SAVED = ("GPU-seconds mean", "time mean", "GPU-seconds most")  # of a row of savings
 WORK_COLOURS = {
     use: PHASE_STYLES[phase].colour
@@ -141,8 +142,9 @@ def plot_overview(uses: pd.DataFrame, empty_share: float = math.nan, best: pd.Se
     longest = total * max(1.0, 1.0 - info.saved_gpu_share) if info.schedule else total
     fig.update_xaxes(title=f"GPU-seconds (this run: {sums})", range=[0, 1.02 * longest])
     legend = {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.42, "yanchor": "top", "traceorder": "normal"}
+    subtitle = "<br>".join(filter(None, [info.change, "" if math.isnan(info.empty_share) else SLOT]))
     styled(
-        fig, info.verdict, info.change, height=250 + 44 * len(names), barmode="stack", bargap=0.25, legend=legend,
+        fig, info.verdict, subtitle, height=250 + 44 * len(names), barmode="stack", bargap=0.25, legend=legend,
     )  # fmt: skip
     return fig.update_layout(margin={"b": 120}, uniformtext={"minsize": 10, "mode": "hide"})
 

@@ -116,9 +116,10 @@ def _count_change(findings: LoggedRunFindings, own: GpuCount, best: GpuCount, ne
         )
     if not lines and setup.framework in FRAMEWORK_DEFAULTS:
         needs = f"{needs} The documentation of {setup.framework} does not say how to spread these replicas over nodes.".strip()
-    what = f"use {counted(best.replicas, 'replica')} of {counted(best.gpus_per_actor, 'GPU')} instead of {own.replicas:,}"
+    size, replicas = counted(best.gpus_per_actor, "GPU"), counted(best.replicas, "replica")
+    what = f"use {replicas} instead of {own.replicas:,}, of {size} each"
     if best.gpus_per_actor != own.gpus_per_actor:
-        what += f" of {own.gpus_per_actor}"
+        what = f"use {replicas} of {size} instead of {own.replicas:,} of {own.gpus_per_actor}"
     return Change(what, lines, low, mean, high, 1.0 - best.seconds / own.seconds, needs)
 
 

@@ -38,7 +38,8 @@ def executed_first_screen(page: Page, trace: Trace, findings: ExecutedRunFinding
     changes = [] if findings is None or findings.given_back.empty else ranked(_change(trace, findings))
     page.section("In short")
     page.headline(_cost_of_execution(trace, amounts, idle, changes))
-    page.text(f"How sure: {_how_sure(trace)}")
+    condition = " They hold where released GPUs are not paid for, or others use them." if changes else ""
+    page.text(f"How sure: {_how_sure(trace)}{condition}")
     if changes and changes[0].mean > idle:
         page.text(
             f"A change can save more than the {percent(idle)} that was idle. Idle is a GPU that has nothing to run. "
