@@ -17,7 +17,7 @@ from rlhfless.plots.style import WIDE_ONLY, clean, cost_line, hover, message_fig
 
 TITLE = "Where the GPU-seconds went"
 RUN = "this run"
-SLOT = "a slot is room for one response in a replica's batch; idle GPUs have empty ones"
+SLOT = "a slot is room for one response in a replica's batch"
 SAVED = ("GPU-seconds mean", "time mean", "GPU-seconds most")  # of a row of savings
 WORK_COLOURS = {
     use: PHASE_STYLES[phase].colour
@@ -144,7 +144,7 @@ def plot_overview(uses: pd.DataFrame, empty_share: float = math.nan, best: pd.Se
     legend = {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.42, "yanchor": "top", "traceorder": "normal"}
     subtitle = "<br>".join(filter(None, [info.change, "" if math.isnan(info.empty_share) else SLOT]))
     styled(
-        fig, info.verdict, subtitle, height=250 + 44 * len(names), barmode="stack", bargap=0.25, legend=legend,
+        fig, info.verdict, subtitle, height=250 + 44 * len(names) + 16 * bool(subtitle), barmode="stack", bargap=0.25, legend=legend,
     )  # fmt: skip
     return fig.update_layout(margin={"b": 120}, uniformtext={"minsize": 10, "mode": "hide"})
 
