@@ -63,7 +63,7 @@ class Run:
 
     @cached_property
     def verdict(self) -> Verdict:
-        """What the GPUs did, and what a schedule would have saved, in two sentences; computed once, in seconds."""
+        """What the GPUs did, what to do, and what this would have saved, in a few sentences; computed once, in seconds."""
         return verdict_of(self.log, self.setting, self.assumptions)
 
     def report(self, out: str | Path, *, max_steps: int = 8, verbose: bool = True) -> Path:
