@@ -1,8 +1,9 @@
 """Response lengths drawn from a run's scalars, for logs that have no more than mean, longest and clipped share of every step.
 
 The log does not tell the shape of a step's lengths, so they are drawn from families that are far apart
-(``length_families.py``). Nor does it tell whether responses to a prompt are alike. So a ``Draw`` has a family, and either responses that are independent
-or prompts whose responses are alike. ``DRAWS`` was chosen on public logs (``tests/benchmarks/drawn_coverage.py``).
+(``length_families.py``). Nor does it tell whether responses to a prompt are alike. So a ``Draw`` has a family, and either
+responses that are independent or prompts whose responses are alike. ``DRAWS`` was chosen on public logs
+(``tests/benchmarks/drawn_coverage.py``).
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class Coverage(NamedTuple):
     def __str__(self) -> str:
         return (
             f"On public logs that did not choose the draws, such a range contained the true idle share in {self.idle} of "
-            f"{self.steps} steps, and was {100 * self.idle_width:.0f} points wide on average. For the GPU-seconds that a schedule "
-            f"saves it was {self.gpu_s} of {self.steps}, and {100 * self.gpu_s_width:.0f} points."
+            f"{self.steps} steps, and was {100 * self.idle_width:.0f} points wide on average. For the GPU-seconds that a "
+            f"schedule saves it was {self.gpu_s} of {self.steps}, and {100 * self.gpu_s_width:.0f} points."
         )
 
 
