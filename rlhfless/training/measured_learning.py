@@ -19,6 +19,7 @@ from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.config import TrainConfig
 from rlhfless.training.learner.learner import LocalLearner
 from rlhfless.training.learner.replica import InTrainer, Joined, Loading
+from rlhfless.training.random_state import streams_of
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
 from solver.stage_fusion.pieces import PieceCosts, PiecesPlan, choose_pieces
@@ -81,7 +82,8 @@ class MeasuredLearning:
         config, began = self.config, time.thread_time()
         loading = Loading(learner, InTrainer(), model.config, config.algorithm.name, config.learner_options())
         packed = pickle.loads(pickle.dumps(loading))
-        replica = packed(None)
+        with streams_of(config.seed, step):  # a new model draws its first weights
+            replica = packed(None)
         join_s = time.thread_time() - began
         groups = np.unique(np.asarray(batch.group_of))
         some = [groups[:1], groups[:1], groups[: (len(groups) + 1) // 2], groups]  # the first computes slower once
