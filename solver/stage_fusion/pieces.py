@@ -22,6 +22,7 @@ from solver.model.problem import PlanningProblem, check_problem
 from solver.model.workload import FloatArray
 from solver.stage_fusion.cut_timeline import CutTimeline, Generated
 
+Pieces = tuple[tuple[int, ...], ...]
 GAIN = 0.03  # share of the batch's value that pieces have to bring, as costs are measured
 
 
@@ -133,7 +134,7 @@ class _Search:
 
     def best(self, most: int, gain: float) -> PiecesPlan:
         """Return the best candidate; see ``choose_pieces``."""
-        ways = [((tuple(range(self.prompts)),), False)]
+        ways: list[tuple[Pieces, bool]] = [((tuple(range(self.prompts)),), False)]
         counts = [2**k for k in range(1, most.bit_length()) if 2**k <= min(most, self.prompts)]
         ways += [(self._divided(count), freed) for count in counts for freed in (False, True)]
         totals = [self._totals(*way) for way in ways]

@@ -1,7 +1,7 @@
 """GRPO with all levers on, beside the same run with all of them off, on the wall clock and in turn.
 
     python tests/benchmarks/all_levers.py --seeds 3 --steps 24 --warm out/warm --json results/all_levers.json
-    python tests/benchmarks/all_levers.py --actors 1 --seeds 3 --steps 12 --warm out/warm --json results/all_levers_one_actor.json
+    python tests/benchmarks/all_levers.py --actors 1 --seeds 3 --steps 12 --warm out/warm --json results/all_levers_1.json
     python tests/benchmarks/all_levers.py --executor ray --seeds 1 --steps 8 --warm out/warm --json results/all_levers_ray.json
 
 Three runs of a seed train the same warmed-up model on the arithmetic task, with the same prompts and seeds of responses, in
@@ -121,8 +121,8 @@ def main() -> None:
         for way, took in run["ways"].items():
             print(
                 f"seed {seed}, {way}: {took['step_s']:.1f} s, {took['cpu_s']:.1f} CPU-s, {took['gpu_s']:.1f} GPU-s, streamed "
-                f"in {took['streamed']} of {took['steps']} steps, held-out accuracy {took['accuracy']:.3f} ({took['low']:.3f} to "
-                f"{took['high']:.3f})",
+                f"in {took['streamed']} of {took['steps']} steps, held-out accuracy {took['accuracy']:.3f} ({took['low']:.3f} "
+                f"to {took['high']:.3f})",
                 flush=True,
             )
         if given.json is not None:
