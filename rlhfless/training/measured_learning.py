@@ -1,15 +1,16 @@
 """Measures what learning in pieces costs on this machine's cores, and chooses by it how a step is learned from.
 
 On a CPU, actors and learner share the cores, and a gradient of few responses takes longer per token than one of many. So
-``learner_gpus`` ``auto`` does not go by the profile there. After each of the first steps a replica of the learner, made as in a
-process that joins, computes the gradient of one prompt, of half of the batch, and of all of it. CPU time is measured, so that
-other programs on the machine do not count.
+``learner_gpus`` ``auto`` does not go by the profile there. After each of the first steps a replica of the learner is made, as in a
+process that joins. It computes the gradients of one prompt, of half of the batch and of all of it. CPU time is measured, so
+that other programs on the machine do not count.
 """
 
 from __future__ import annotations
 
 import pickle
 import time
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ from solver.stage_fusion.pieces import PieceCosts, PiecesPlan, choose_pieces
 MEASUREMENTS = 2  # steps after which costs are measured; the smaller numbers count
 
 
-class _Measured(NamedTuple):
+class _PieceSeconds(NamedTuple):
     """CPU seconds of a piece, sent to the trainer, and its tokens with prompts."""
 
     seconds: float
@@ -94,12 +95,12 @@ class MeasuredLearning:
         self.measured.append(PieceCosts(whole.seconds / whole.tokens, fixed_s, per_token_s, join_s))
 
 
-def _piece_s(replica: Joined, batch: Batch, stream: tuple[int, int]) -> _Measured:
+def _piece_s(replica: Joined, batch: Batch, stream: tuple[int, int]) -> _PieceSeconds:
     began = time.thread_time()
     pickle.loads(pickle.dumps(replica.piece(batch, stream), pickle.HIGHEST_PROTOCOL))
     seconds = time.thread_time() - began
     rows = zip(batch.prompt_ids, batch.response_ids, strict=True)
-    return _Measured(seconds, sum(len(prompt) + len(response) for prompt, response in rows))
+    return _PieceSeconds(seconds, sum(len(prompt) + len(response) for prompt, response in rows))
 
 
 def said_of(plan: PiecesPlan, gpus: int) -> dict[str, Any]:
@@ -108,5 +109,5 @@ def said_of(plan: PiecesPlan, gpus: int) -> dict[str, Any]:
     return {
         "learning": "stream" if len(one.pieces) > 1 else "batch", "gpus": gpus, "from_s": 0.0, "grows": one.freed,
         "pieces": len(one.pieces), "planned_step_s": one.time_s, "planned_gpu_s": one.gpu_seconds,
-        "batch_step_s": batch.time_s, "batch_gpu_s": batch.gpu_seconds,
+        "batch_step_s": batch.time_s, "batch_gpu_s": batch.gpu_seconds, "cores": plan.cores, "costs": asdict(plan.costs),
     }  # fmt: skip

@@ -65,11 +65,18 @@ class PiecesCandidate(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PiecesPlan:
-    """The chosen way to learn from a step, and the one of the whole batch; ``candidates`` are all that were followed."""
+    """The chosen way to learn from a step.
+
+    Attributes:
+        chosen: the best of the ``candidates``. batch: the one that learns from the whole batch.
+        costs, cores: by which they were followed.
+    """
 
     chosen: PiecesCandidate
     batch: PiecesCandidate
     candidates: tuple[PiecesCandidate, ...]
+    costs: PieceCosts
+    cores: int
 
     def __repr__(self) -> str:
         one, batch = self.chosen, self.batch
@@ -111,10 +118,10 @@ def choose_pieces(
             raise PlanningError(f"{name} is {as_given(number)}; a whole number of 1 or more is needed")
     if not (is_number(gain, 0) and gain < 1):
         raise PlanningError(f"gain is {as_given(gain)}; a share of 0 or more and below 1 is needed")
-    return _Search(plan, problem, costs, cores).best(most_pieces, gain)
+    return _PiecesSearch(plan, problem, costs, cores).best(most_pieces, gain)
 
 
-class _Search:
+class _PiecesSearch:
     """Generation in every scenario, and prompts in the order in which they are expected to be complete."""
 
     def __init__(self, plan: Plan, problem: PlanningProblem, costs: PieceCosts, cores: int) -> None:
@@ -146,7 +153,9 @@ class _Search:
             for way, (times, costs) in zip(ways, totals, strict=True)
         )
         best = min(found, key=lambda one: one.value)
-        return PiecesPlan(best if best.value < (1.0 - gain) * found[0].value else found[0], found[0], found)
+        return PiecesPlan(
+            best if best.value < (1.0 - gain) * found[0].value else found[0], found[0], found, self.costs, self.cores
+        )
 
     def _divided(self, count: int) -> tuple[tuple[int, ...], ...]:
         """Return the prompts in so many pieces at most."""

@@ -91,6 +91,7 @@ def test_pieces_that_pay_give_the_weights_of_the_batch_and_others_are_left_out(t
     told = said(paid.record)
     assert told["learning"] == "stream"
     assert told["planned_step_s"] < told["batch_step_s"]
+    assert told["costs"]["fixed_s"] == 1e-4
     learned = [ran for ran in paid.record.work if ran.item.kind == "learn" and ran.item.responses]
     assert len(learned) == told["pieces"] < 8
     assert sorted(i for ran in learned for i in ran.item.responses) == list(range(32))
