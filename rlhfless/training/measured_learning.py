@@ -1,9 +1,9 @@
 """Measures what learning in pieces costs on this machine's cores, and chooses by it how a step is learned from.
 
 On a CPU, actors and learner share the cores, and a gradient of few responses takes longer per token than one of many. So
-``learner_gpus`` ``auto`` does not go by the profile there. After each of the first steps a replica of the learner is made, as in a
-process that joins. It computes the gradients of one prompt, of half of the batch and of all of it. CPU time is measured, so
-that other programs on the machine do not count.
+``learner_gpus`` ``auto`` does not go by the profile there. After each of the first steps a replica of the learner is made, as in
+a process that joins. It computes the gradients of one prompt, of half of the batch and of all of it. CPU time is measured,
+so that other programs on the machine do not count.
 """
 
 from __future__ import annotations
