@@ -1,8 +1,8 @@
 """Measures what learning in pieces costs on this machine's cores, and chooses by it how a step is learned from.
 
 On a CPU, actors and learner share the cores, and a gradient of few responses takes longer per token than one of many. So
-``learner_gpus`` ``auto`` does not go by the profile there. After each of the first steps a replica of the learner is made, as in
-a process that joins. It computes the gradients of one prompt, of half of the batch and of all of it. CPU time is measured,
+``learner_gpus`` ``auto`` does not go by the profile there. After each of the first steps a replica of the learner is made, as
+in a process that joins. It computes the gradients of one prompt, of half of the batch and of all of it. CPU time is measured,
 so that other programs on the machine do not count.
 """
 
@@ -25,7 +25,7 @@ from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
 from solver.stage_fusion.pieces import PieceCosts, PiecesPlan, choose_pieces
 
-MEASUREMENTS = 2  # steps after which costs are measured; the smaller numbers count
+MEASUREMENTS = 2  # steps after which costs are measured
 
 
 class _PieceSeconds(NamedTuple):
@@ -62,15 +62,27 @@ class MeasuredLearning:
 
     @property
     def costs(self) -> PieceCosts | None:
-        """Return the least of what was measured; None before."""
+        """Return what was measured; None before. Of several numbers the best of the whole batch counts, and the worst of
+        pieces.
+        """
         if not self.measured:
             return None
-        names = ("batch_per_token_s", "fixed_s", "per_token_s", "join_s")
-        return PieceCosts(*(min(getattr(one, name) for one in self.measured) for name in names))
+        names = ("fixed_s", "per_token_s", "join_s")
+        return PieceCosts(
+            min(one.batch_per_token_s for one in self.measured),
+            *(max(getattr(one, name) for one in self.measured) for name in names),
+        )
 
-    def plan(self, plan: Plan, problem: PlanningProblem) -> PiecesPlan | None:
-        """Return how a step of this plan is learned from; None as long as nothing is measured."""
-        return None if self.costs is None else choose_pieces(plan, problem, self.costs, self.cores)
+    def plan(self, plan: Plan, problem: PlanningProblem, waiting: int) -> PiecesPlan | None:
+        """Return how a step of this plan is learned from; None as long as nothing is measured.
+
+        Args:
+            waiting: actors that waited for the step. If fewer than the plan's, actors do not stay when they are done, and
+                starting them again for a piece never pays.
+        """
+        if self.costs is None:
+            return None
+        return choose_pieces(plan, problem, self.costs, self.cores, freed=waiting >= len(plan.actors))
 
     def measure(self, learner: LocalLearner, model: Any, step: int, batch: Batch) -> None:
         """Measure once more, if it is due.

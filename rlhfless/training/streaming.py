@@ -275,5 +275,6 @@ def learning_of(parts: LearningParts) -> StepLearning:
         return BatchLearning(parts)
     if parts.measured is None:
         return StreamedLearning(parts)
-    plan = parts.measured.plan(parts.plan, planning_problem(parts))
+    assert parts.pool is not None
+    plan = parts.measured.plan(parts.plan, planning_problem(parts), parts.pool.waiting)
     return BatchLearning(parts, plan) if plan is None or len(plan.chosen.pieces) == 1 else StreamedLearning(parts, plan)

@@ -13,9 +13,10 @@ processes of their own; only one of them works at a time. They are
   GPUs as pay by what they cost on this machine (one piece: none pays), and actors that start early.
 
 Printed are wall-clock seconds, CPU seconds of all processes and GPU-seconds as ratios to ``off`` of the same round: geometric
-means over all rounds but the first two, which start processes and measure, with 95 % intervals (bootstrap of rounds). A
-GPU here is an actor's or the learner's core. Held-out accuracy is that at the end. Tokens do not depend on the schedule, so
-accuracy differs by rounding of sums only.
+means over all rounds but the first two, which start processes and measure, with 95 % intervals (bootstrap of rounds). A GPU
+here is an actor's or the learner's core. Held-out accuracy is that at the end. Tokens do not depend on the schedule, so
+accuracy differs by rounding of sums only. Actors stay between steps in every way, because the turns of the other runs would
+look like long rests.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 SIZE: dict[str, Any] = {
     "prompts": 96, "prompts_per_step": 16, "samples_per_prompt": 8, "learning_rate": 4e-4, "warmup_steps": 4,
-    "eval_prompts": 256,
+    "eval_prompts": 256, "idle_timeout_s": 3600.0,
 }  # fmt: skip
 MEASURED = ("step_s", "cpu_s", "gpu_s")
 FIRST = 2  # rounds that are left out: processes start, and costs are measured

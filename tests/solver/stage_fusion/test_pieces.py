@@ -70,7 +70,7 @@ def test_pieces_earn_their_place(lengths: list[int], fixed_s: float, slower: flo
     plan = chosen(lengths, PieceCosts(1e-3, fixed_s, 1e-3 * slower, 0.1), cores, actors)
     for one in plan.candidates:
         assert sorted(prompt for piece in one.pieces for prompt in piece) == list(range(len(lengths)))
-    assert plan.chosen is plan.batch or plan.chosen.value < 0.97 * plan.batch.value
+    assert plan.chosen is plan.batch or plan.chosen.value < 0.85 * plan.batch.value
     if cores == 1:
         assert plan.chosen is plan.batch, "pieces only add work where one core does everything"
 
