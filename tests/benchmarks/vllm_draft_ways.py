@@ -60,9 +60,10 @@ def drafting_of(way: str) -> Any:
     """How our drafter drafts; None: not at all."""
     from solver import Drafting
 
-    if not way.endswith(("own", "earlier")):
+    if not any(source in way for source in ("own", "earlier")):
         return None
-    return Drafting(max_draft_tokens=MOST, history="last" if way.endswith("earlier") else "none", siblings=False)
+    length: Any = MOST if way.endswith("always 8") else "adaptive"
+    return Drafting(max_draft_tokens=MOST, length=length, history="last" if "earlier" in way else "none", siblings=False)
 
 
 def requests_of(asked: Sequence[Asked], limit: int) -> list[Any]:

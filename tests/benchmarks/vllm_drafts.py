@@ -10,6 +10,8 @@ runs in a process of its own, and all decode the same prompts of a round, one wa
 - ``vllm``: vLLM's own ``LLM.generate``; ``vllm, ngram``: with its ``speculative_config``;
 - ``vllm, our own`` and ``vllm, our earlier``: our drafter inside vLLM (its method ``custom_class``), through our engine.
 
+Our drafts have adaptive lengths of at most 8 tokens; ``always 8``, as ``ngram`` drafts, are for comparison.
+
 vLLM's method ``suffix`` is tried, and the reason is printed if it does not start. Tokens of all ways are compared. Seconds are
 the CPU's and the clock's, prefill included; the first round warms up and is left out. Ratios are geometric means over rounds
 with 95 % intervals. Acceptance on the texts of a public log, by vLLM's own function: ``ngram_acceptance.py``.
@@ -35,7 +37,8 @@ from typing import Any
 from turns import ratio, take_turns, told
 from vllm_draft_ways import MOST, NGRAM, decoder, prompts_of, vllm_with, weights_for_vllm
 
-WAYS = ("torch", "torch, own", "torch, earlier", "vllm", "vllm, ngram", "vllm, our own", "vllm, our earlier")
+WAYS = ("torch", "torch, own", "torch, earlier", "torch, earlier, always 8", "vllm", "vllm, ngram", "vllm, our own")
+WAYS += ("vllm, our earlier", "vllm, our earlier, always 8")
 RATIOS = ("over_plain_cpu_s", "over_vllm_cpu_s", "over_vllm_clock_s")
 PER_TURN = 16  # responses at least, however few are in the batch
 
