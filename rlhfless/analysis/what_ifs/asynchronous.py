@@ -36,7 +36,7 @@ NAME = "asynchronous"
 UPDATES = {"interrupt": with_interrupts, "wait": between_batches}
 WORDS = {"interrupt": "interrupt running responses", "wait": "wait until a batch is complete"}
 LONG_S = 1e9  # longer than any run
-UNKNOWN = "seconds of learning are unknown, so nobody knows what it saves to learn at the same time; state them"
+UNKNOWN = "seconds of learning are unknown, and so is what it saves to learn meanwhile; give --prepare-s and --learn-s"
 
 
 def way(run: RunToChange, staleness: int = 1, updates: str = "interrupt", generator_actors: int | None = None) -> WayOutcome:

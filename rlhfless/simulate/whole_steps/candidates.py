@@ -14,25 +14,32 @@ import numpy as np
 
 from rlhfless.simulate.whole_steps.generation_plans import GenerationPlan
 from rlhfless.simulate.whole_steps.learner_way import LearnerWay, server_counts, servers_together
-from rlhfless.simulate.whole_steps.levers import LEVERS, levers_of
-from rlhfless.simulate.whole_steps.merged_timing import MergedStep
+from rlhfless.simulate.whole_steps.levers import levers_of
+from rlhfless.simulate.whole_steps.merged_timing import MergedStep, merged_totals
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
+from solver.model.step_levers import FOLDING, LEVERS
 from solver.model.workload import FloatArray
 from solver.stage_fusion.work import PhaseWork
 
 STARTS = (0.0, 0.12, 0.25, 0.4, 0.55, 0.7, 0.85)  # of a learner that streams, as shares of the generation time
 TIME_FACTORS = (1.0, 1.05, 1.1, 1.16, 1.22, 1.3, 1.4, 1.5, 1.7, 2.0, 3.0, 9.0)
 """Of the least time: the times within which the cheapest pairs are kept."""
-BLOCKS = 48  # items of a coarse timing
+BLOCKS, FINE_BLOCKS = 48, 512  # items of a coarse and of a fine timing, at most
+FOLDING_MARGIN = 0.02
+"""A plan that folds must be so much faster or cheaper in the coarse timing: its rule is executed, not timed by arrays."""
 KEPT = 1  # pairs that are kept within each time, with all levers and without each
 
 
 class WholeStepPlan(NamedTuple):
-    """A way to generate and a way to learn, with the levers that they use."""
+    """A way to generate and a way to learn, with the levers that they use.
+
+    ``variant`` is the number of the step's variant (actor size and layouts) that it is of; 0: the step's own.
+    """
 
     generation: GenerationPlan
     way: LearnerWay
     levers: frozenset[str]
+    variant: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +66,11 @@ class WholeStepCandidates:
             np.concatenate([self.gpu_s, other.gpu_s]),
         )
 
+    def of_variant(self, number: int, levers: frozenset[str]) -> WholeStepCandidates:
+        """Return the same plans as those of a variant with further levers."""
+        plans = tuple(plan._replace(levers=plan.levers | levers, variant=number) for plan in self.plans)
+        return WholeStepCandidates(plans, self.times_s, self.gpu_s)
+
     def chosen(self, numbers: Sequence[int]) -> WholeStepCandidates:
         """Return these plans."""
         return WholeStepCandidates(
@@ -75,22 +87,21 @@ def candidates(
         generations: ways to generate, executed on the scenarios. works: preparation and learning at full speed, one per
             scenario. all_servers: that the cluster has.
     """
-    pairs, screened = [], []
+    pairs, coarse = [], []
     for one in generations:
-        coarse = MergedStep(one.on(0), works[0], BLOCKS, servers_together(all_servers))
+        merged = MergedStep(one.on(0), works[0], BLOCKS, servers_together(all_servers))
         for way in _ways(len(one.plan.actors), all_servers, one.makespan_s, costs):
             levers = one.levers | levers_of(way, len(one.plan.actors), all_servers, one.makespan_s)
             pairs.append(WholeStepPlan(one, way, levers))
-            screened.append(coarse.totals(way, costs))
-    kept = [pairs[i] for i in _kept(pairs, np.array(screened))]
-    timed = np.zeros((len(kept), len(works), 2))
-    for scenario, work in enumerate(works):
-        fine: dict[int, MergedStep] = {}
-        for number, pair in enumerate(kept):
-            one = pair.generation
-            if id(one) not in fine:
-                fine[id(one)] = MergedStep(one.on(scenario), work)
-            timed[number, scenario] = fine[id(one)].totals(pair.way, costs)
+            coarse.append((merged, way))
+    kept = [pairs[i] for i in _kept(pairs, merged_totals(coarse, costs))]
+    distinct = list({id(pair.generation): pair.generation for pair in kept}.values())
+    fine = {  # scenario by scenario, as generations share timelines
+        (id(one), scenario): MergedStep(one.on(scenario), work, FINE_BLOCKS)
+        for scenario, work in enumerate(works) for one in distinct
+    }  # fmt: skip
+    cases = [(fine[id(pair.generation), scenario], pair.way) for pair in kept for scenario in range(len(works))]
+    timed = merged_totals(cases, costs).reshape(len(kept), len(works), 2)
     return WholeStepCandidates(tuple(kept), timed[:, :, 0], timed[:, :, 1])
 
 
@@ -100,23 +111,26 @@ def plain_way(actors: int, all_servers: int, generation_s: float) -> LearnerWay:
 
 
 def _ways(actors: int, all_servers: int, generation_s: float, costs: StepCosts) -> Iterator[LearnerWay]:
-    """Return ways to learn beside a plan of so many actors; learning on all GPUs after generation comes first."""
-    left = all_servers - actors
-    loaded_s = max(0.0, generation_s - costs.charges.load_s)
+    """Return possible ways to learn beside a plan of so many actors; learning on all GPUs after generation comes first."""
+    left, charges = all_servers - actors, costs.charges
     yield plain_way(actors, all_servers, generation_s)
     for own in [0, *server_counts(left)]:
-        for from_s in [generation_s, loaded_s] if own else [0.0]:
-            yield LearnerWay(own, from_s)
-            yield LearnerWay(own, from_s, overlaps=True)
-        for from_s in [*(share * generation_s for share in STARTS), loaded_s] if own else [0.0]:
-            yield LearnerWay(own, from_s, streams=True, overlaps=True)
-            if own:
-                yield LearnerWay(own, from_s, grows=False, streams=True, overlaps=True)
+        possible = {grows: servers for grows, servers in ((True, own + actors), (False, own)) if charges.fits(servers)}
+        loaded_s = {grows: max(0.0, generation_s - charges.loading_s(servers)) for grows, servers in possible.items()}
+        if True in possible:
+            for from_s in [generation_s, loaded_s[True]] if own else [0.0]:
+                yield LearnerWay(own, from_s)
+                yield LearnerWay(own, from_s, overlaps=True)
+        for share in [*STARTS, None] if own else [0.0]:
+            for grows in possible:
+                from_s = loaded_s[grows] if share is None else share * generation_s
+                yield LearnerWay(own, from_s, grows, streams=True, overlaps=True)
 
 
 def _kept(pairs: Sequence[WholeStepPlan], totals: FloatArray) -> list[int]:
     """Return the numbers of the pairs that are cheapest within some time: of all, without each lever, and with none."""
-    times_s, gpu_s = totals.T
+    margin = np.array([FOLDING_MARGIN if FOLDING in pair.levers else 0.0 for pair in pairs])
+    times_s, gpu_s = totals.T * (1 + margin)
     subsets = [np.arange(len(pairs))] + [
         np.array([i for i, pair in enumerate(pairs) if lever not in pair.levers], dtype=int) for lever in LEVERS
     ]
