@@ -21,14 +21,17 @@ actors that fit.
 
 4. The cluster has g K GPUs, so no step within T takes more than g K T.
 
-The bound at T is the least G(T) over all S for which 1 and 4 allow T. A learner may leave some of its S servers unused. It is
+The bound at T is the least G(T) over all S for which 1 and 4 allow T. G(T) rises with S, as w, e and d do. So it is that of the
+least S that 1 allows, and infinite if 4 forbids that one. A learner may leave some of its S servers unused. It is
 at least as slow, and pays at least as much, as one of the servers that it uses. So it is not below the bound either.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -60,12 +63,14 @@ class WholeStepBound(BoundOverTime):
     """Lower bound on the GPU-seconds of a whole step as a function of its time; see the file's docstring.
 
     Attributes:
-        generation: the bound on generation. learners: one of each size. gpus: of the cluster. length: (R,) tokens.
+        generation: the bound on generation. sized: returns the learner of so many servers. servers, gpus: of the cluster.
+        length: (R,) tokens.
     """
 
     cost_name: ClassVar[str] = "gpu_seconds"
     generation: ClairvoyantBound | DraftedClairvoyantBound
-    learners: tuple[SizedLearner, ...]
+    sized: Callable[[int], SizedLearner]
+    servers: int
     gpus: int
     length: FloatArray
     ready_s: float
@@ -86,13 +91,11 @@ class WholeStepBound(BoundOverTime):
             PlanningError: ``time_s`` is no number.
         """
         check_real("time_s", time_s)
-        best, servers = math.inf, 0
-        for learner in self.learners:
-            if learner.least_s <= time_s:
-                total = self.generation.gpu_seconds(time_s - learner.after_s) + learner.gpu_seconds
-                if total < best and total <= self.gpus * time_s * (1 + 1e-9):
-                    best, servers = total, learner.servers
-        return best, servers
+        learner = next((one for one in map(self.sized, range(1, self.servers + 1)) if one.least_s <= time_s), None)
+        if learner is None:
+            return math.inf, 0
+        total = self.generation.gpu_seconds(time_s - learner.after_s) + learner.gpu_seconds
+        return (total, learner.servers) if total <= self.gpus * time_s * (1 + 1e-9) else (math.inf, 0)
 
     def cost(self, time_s: float) -> float:
         """Return ``gpu_seconds``."""
@@ -136,9 +139,13 @@ def whole_step_bound(
             f"{len(without.length)} on {without.gpus}; give the work of this step"
         )
     completion_s = least_completion_s(generation)
-    learners = tuple(_sized(servers, work, charges, completion_s, without) for servers in range(1, without.max_actors + 1))
+
+    @cache
+    def sized(servers: int) -> SizedLearner:
+        return _sized(servers, work, charges, completion_s, without)
+
     return WholeStepBound(
-        generation, learners, without.gpus * without.max_actors, without.length, float(np.min(without.ready_s))
+        generation, sized, without.max_actors, without.gpus * without.max_actors, without.length, float(np.min(without.ready_s))
     )
 
 

@@ -58,14 +58,14 @@ class StepPart:
             ratio, cluster.max_actors,
         )  # fmt: skip
 
-    def scaled(self, found: WholeStepCandidates, generations: GenerationPlans) -> WholeStepCandidates:
+    def scaled(self, found: WholeStepCandidates, of_part: GenerationPlans, generations: GenerationPlans) -> WholeStepCandidates:
         """Return the plans of the whole step for those of the part.
 
         Args:
-            generations: of the whole step, which are made when they are executed.
+            of_part: plans of generation of the part. generations: of the whole step, which are made when they are executed.
         """
         planner, plans = generations.planner, []
-        of_random = planner.best / GenerationPlans(self.logged, self.setting).planner.best
+        of_random = planner.best / of_part.planner.best
         for pair in found.plans:
             own = pair.generation.way
             way = own.scaled(of_random if own.deal == RANDOM else self.ratio, planner.prompts, self.servers)

@@ -57,6 +57,7 @@ class WholeStep:
         self.works = [costs.work(case, self.gpus_per_actor) for case in self.cases]
         self.part = StepPart.of(logged, self.setting, costs)
         self._of_part = None if self.part is None else WholeStep(self.part.logged, self.part.setting, self.part.costs)
+        self._plans: dict[int, GenerationPlans] = {}
         self._candidates: dict[int, WholeStepCandidates] = {}
         self._generated: dict[tuple[int, int], tuple[Plan, GeneratedStep]] = {}
 
@@ -119,10 +120,16 @@ class WholeStep:
 
     def _timed(self, drafts: SimulatedDrafts | None) -> WholeStepCandidates:
         """Return the plans with these drafts, or those without any; those of a large step are timed on a part of it."""
-        generations = GenerationPlans(self.logged, self.with_drafts(drafts), drafts is not None)
         if self.part is None or self._of_part is None:
-            return candidates(generations.candidates(), self.works, self.costs, self.most)
-        return self.part.scaled(self._of_part._timed(drafts), generations)
+            return candidates(self._generations(drafts).candidates(), self.works, self.costs, self.most)
+        found = self._of_part._timed(drafts)
+        return self.part.scaled(found, self._of_part._generations(drafts), self._generations(drafts))
+
+    def _generations(self, drafts: SimulatedDrafts | None) -> GenerationPlans:
+        """Return the plans of generation with these drafts, or without any."""
+        if id(drafts) not in self._plans:
+            self._plans[id(drafts)] = GenerationPlans(self.logged, self.with_drafts(drafts), drafts is not None)
+        return self._plans[id(drafts)]
 
     def _engines(self, plan: Plan, drafts: SimulatedDrafts | None) -> EngineFactory:
         return SimulatedEngine if plan.drafting is None else drafted_engines(self.with_drafts(drafts), self.logged, plan, False)
