@@ -18,7 +18,7 @@ def test_every_item_comes_after_those_that_it_waits_for(waits: tuple[tuple[int, 
     place = {item: number for number, item in enumerate(ordered)}
     assert sorted(ordered) == list(range(len(waits)))
     assert all(place[before] < place[item] for item, items in enumerate(waits) for before in items)
-    assert ordered == in_order([tuple(list(items)) for items in waits]), "tuples that are equal count as the same"
+    assert ordered == in_order([(*items,) for items in waits]), "tuples that are equal count as the same"
     groups, numbers = groups_of(waits)
     assert [groups[number] for number in numbers] == list(waits)
     assert len(set(groups)) == len(groups)
