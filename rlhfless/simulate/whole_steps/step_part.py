@@ -17,7 +17,7 @@ import numpy as np
 
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan
-from rlhfless.simulate.whole_steps.generation_plans import GenerationPlans
+from rlhfless.simulate.whole_steps.generation_plans import StepGenerations
 from rlhfless.simulate.whole_steps.generation_way import RANDOM
 from rlhfless.simulate.whole_steps.learner_way import LearnerWay
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
@@ -58,7 +58,7 @@ class StepPart:
             ratio, cluster.max_actors,
         )  # fmt: skip
 
-    def scaled(self, found: WholeStepCandidates, of_part: GenerationPlans, generations: GenerationPlans) -> WholeStepCandidates:
+    def scaled(self, found: WholeStepCandidates, of_part: StepGenerations, generations: StepGenerations) -> WholeStepCandidates:
         """Return the plans of the whole step for those of the part.
 
         Args:

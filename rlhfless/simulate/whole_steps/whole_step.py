@@ -16,7 +16,7 @@ from rlhfless.simulate.whole_steps.aim import Aim
 from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan, candidates
 from rlhfless.simulate.whole_steps.choice import WholeStepChoice, choose
 from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed, executed_record, requests_of
-from rlhfless.simulate.whole_steps.generation_plans import GenerationPlans, scenario_lengths, with_lengths
+from rlhfless.simulate.whole_steps.generation_plans import StepGenerations, scenario_lengths, with_lengths
 from rlhfless.simulate.whole_steps.levers import LEVERS
 from rlhfless.simulate.whole_steps.published import Totals
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
@@ -57,7 +57,7 @@ class WholeStep:
         self.works = [costs.work(case, self.gpus_per_actor) for case in self.cases]
         self.part = StepPart.of(logged, self.setting, costs)
         self._of_part = None if self.part is None else WholeStep(self.part.logged, self.part.setting, self.part.costs)
-        self._plans: dict[int, GenerationPlans] = {}
+        self._plans: dict[int, StepGenerations] = {}
         self._candidates: dict[int, WholeStepCandidates] = {}
         self._generated: dict[tuple[int, int], tuple[Plan, GeneratedStep]] = {}
 
@@ -125,10 +125,10 @@ class WholeStep:
         found = self._of_part._timed(drafts)
         return self.part.scaled(found, self._of_part._generations(drafts), self._generations(drafts))
 
-    def _generations(self, drafts: SimulatedDrafts | None) -> GenerationPlans:
+    def _generations(self, drafts: SimulatedDrafts | None) -> StepGenerations:
         """Return the plans of generation with these drafts, or without any."""
         if id(drafts) not in self._plans:
-            self._plans[id(drafts)] = GenerationPlans(self.logged, self.with_drafts(drafts), drafts is not None)
+            self._plans[id(drafts)] = StepGenerations(self.logged, self.with_drafts(drafts), drafts is not None)
         return self._plans[id(drafts)]
 
     def _engines(self, plan: Plan, drafts: SimulatedDrafts | None) -> EngineFactory:
