@@ -1,6 +1,6 @@
 """What vLLM's ngram lookup and our suffix drafter accept on the texts of a public log, token by token, without a model.
 
-    python tests/benchmarks/ngram_acceptance.py [--prompts 500] [--lengths 2 4 8] [--json FILE]
+    python tests/benchmarks/ngram_acceptance.py [--prompts 100] [--lengths 2 4 8] [--json FILE]
 
 The texts are answers to MATH-500 by one model before and after 50 GRPO steps (``../shared/data/reasoning-eval-lengths``). The
 later ones are decoded again on paper: a drafted token is accepted if it equals the logged one. vLLM's drafts come from the
@@ -122,7 +122,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Run, print a table, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--prompts", type=int, default=500)
+    parser.add_argument("--prompts", type=int, default=100)
     parser.add_argument("--lengths", nargs="+", type=int, default=[2, 4, 8])
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()

@@ -60,10 +60,9 @@ def drafting_of(way: str) -> Any:
     """How our drafter drafts; None: not at all."""
     from solver import Drafting
 
-    if not any(source in way for source in ("own", "earlier")):
+    if not way.endswith(("own", "earlier")):
         return None
-    length: Any = MOST if way.endswith("always 8") else "adaptive"
-    return Drafting(max_draft_tokens=MOST, length=length, history="last" if "earlier" in way else "none", siblings=False)
+    return Drafting(max_draft_tokens=MOST, history="last" if way.endswith("earlier") else "none", siblings=False)
 
 
 def requests_of(asked: Sequence[Asked], limit: int) -> list[Any]:
