@@ -63,8 +63,8 @@ class GenerationPlan:
 def generation_plans(logged: LoggedStep, setting: SimulationConfig, drafts: bool = False) -> list[GenerationPlan]:
     """Return the candidates, executed on the calibrated scenarios of a step.
 
-    They are the random split of whole prompts on every number of actors, and single responses dealt by predicted length. Whole
-    prompts are dealt so, too, and share their prefill. Dealt responses may have RLHFuse's cut, and one plan folds. A candidate
+    They are the random split of whole prompts on every number of actors, with shared prefill and without, and single responses
+    dealt by predicted length. Whole prompts are dealt so, too, and share their prefill. Dealt responses may have RLHFuse's cut, and one plan folds. A candidate
     is left out if another one with as many actors and no more levers is as fast and as cheap.
 
     Args:
@@ -161,15 +161,16 @@ def _plans(problem: PlanningProblem, options: PlanningOptions) -> Iterator[tuple
     most = min(problem.one_kind[0].max_actors, prompts, best + MORE_ACTORS)
     for actors in server_counts(most, best):
         dealt = [canonical.response[group] for group in assign_prompts(canonical.workload, shuffled, actors)]
-        static = [(assemble("random", dealt, points), frozenset[str]())]
-        static.append((_dealt(points, np.arange(total), actors), frozenset([ASSIGNMENT])))
+        yield assemble("random", dealt, points), frozenset()
+        static = [(_dealt(points, np.arange(total), actors), frozenset([ASSIGNMENT]))]
         if prompts < total:
             shared = replace(points, share_prefill=True)
+            yield assemble("random", dealt, shared), frozenset([SHARED_PREFILL])
             static.append((_dealt(shared, problem.workload.prompt_of, actors), frozenset([ASSIGNMENT, SHARED_PREFILL])))
         yield from static
         for share, keep in product(CUT_SHARES, sorted({1, actors // 2}) if actors > 1 else ()):
             rule = GlobalCut(max(1, round(share * total)), total, keep=keep)
-            yield from ((replace(plan, rule=rule), levers | {CUT}) for plan, levers in static[1:])
+            yield from ((replace(plan, rule=rule), levers | {CUT}) for plan, levers in static)
     folded = Fold(Spread(actors=min(most, best + 1)), rule=DrainingFold).plan(problem, options)
     if folded.rule is not None:
         yield folded, frozenset([ASSIGNMENT, FOLDING])

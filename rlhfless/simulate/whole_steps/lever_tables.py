@@ -28,8 +28,8 @@ from rlhfless.simulate.whole_steps.whole_step import WholeStep
 PLAIN = "elastic plain"
 STAGES: Mapping[str, frozenset[str]] = {
     PLAIN: frozenset(),
+    "prefix caching": frozenset({SHARED_PREFILL}),
     "assignment": frozenset({ASSIGNMENT}),
-    "shared prefill": frozenset({SHARED_PREFILL}),
     "cut and folding": frozenset({CUT, FOLDING}),
     "learner size": frozenset({LEARNER}),
     "overlap": frozenset({OVERLAP, PREWARMING}),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+import numpy as np
+
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import EngineFactory, StepRecord
 from rlhfless.scheduling.calibration import calibrated
@@ -14,10 +16,10 @@ from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from rlhfless.simulate.traces import trace_of
 from rlhfless.simulate.whole_steps.aim import Aim
 from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan, candidates
-from rlhfless.simulate.whole_steps.choice import WholeStepChoice, choose
+from rlhfless.simulate.whole_steps.choice import WholeStepChoice, best_of, choose
 from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed, executed_record, requests_of
 from rlhfless.simulate.whole_steps.generation_plans import generation_plans, scenario_lengths, with_lengths
-from rlhfless.simulate.whole_steps.levers import LEVERS
+from rlhfless.simulate.whole_steps.levers import LEVERS, SHARED_PREFILL
 from rlhfless.simulate.whole_steps.published import Totals
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
 from rlhfless.trace import Trace
@@ -69,9 +71,18 @@ class WholeStep:
         """Return the plan that is chosen from forecasts, with at most these levers."""
         return choose(self.candidates(drafts).within(levers), aim)
 
-    def plain(self, time_weight: float) -> WholeStepChoice:
-        """Return elastic plain: the right-sized random split, released when done, learned from on all GPUs after generation."""
-        return self.plan(Aim(time_weight=time_weight), levers=())
+    def plain(self, time_weight: float, prefix_caching: bool = False) -> WholeStepChoice:
+        """Return elastic plain: the right-sized random split, released when done, learned from on all GPUs after generation.
+
+        Args:
+            prefix_caching: an actor computes a prompt once for all its samples, as engines do by default today. Where every
+                prompt has one response this changes nothing.
+        """
+        several = len(self.logged.truth) > len(np.unique(self.logged.truth.prompt_of))
+        levers = frozenset({SHARED_PREFILL} if prefix_caching and several else ())
+        found = self.candidates()
+        own = [number for number, plan in enumerate(found.plans) if plan.levers == levers]
+        return best_of(found.chosen(own), Aim(time_weight=time_weight))
 
     def generated(self, plan: Plan, drafts: SimulatedDrafts | None = None) -> GeneratedStep:
         """Return the generation of a plan on the true lengths; it is executed once."""
