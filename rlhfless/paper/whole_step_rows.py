@@ -29,6 +29,10 @@ FAIR = "elastic cached"
 """The fair comparator: elastic plain with prefix caching."""
 ACCEPTANCES = {"weak": WEAK, "strong": STRONG}
 WITHOUT = "without"
+VALUES = (
+    "system", "drafts", "aim", "time_s", "gpu_s", "bound_gpu_s", "lever", "expected", "saved", "stage", "value"
+)  # fmt: skip
+"""Columns of rows beside ``part``; those of other parts are empty."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """What a whole step is planned for: weighted time and cost, least cost by a deadline, or least time within a budget.
 
-A speed relative to another plan is a deadline in every scenario: long responses delay both plans, so the comparison is surer than
-each of the times.
+A speed relative to another plan is a deadline in every scenario. Long responses delay both plans, so that their ratio is surer
+than either time.
 """
 
 from __future__ import annotations

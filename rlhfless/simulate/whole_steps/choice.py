@@ -71,7 +71,9 @@ def choose(candidates: WholeStepCandidates, aim: Aim) -> WholeStepChoice:
         doubtful = {lever: mean for lever, (mean, error, _) in tested.items() if mean <= SURE * error + 1e-12}
         if not doubtful:
             saves = {lever: 1 - math.exp(-mean) for lever, (mean, _, _) in tested.items()}
-            return replace(best, saves=saves, without={lever: other for lever, (_, _, other) in tested.items()}, refused=refused)
+            return replace(
+                best, saves=saves, without={lever: other for lever, (_, _, other) in tested.items()}, refused=refused
+            )
         worst = min(doubtful, key=doubtful.__getitem__)
         refused[worst] = 1 - math.exp(-doubtful[worst])
         left = left.without(worst)

@@ -64,8 +64,8 @@ def generation_plans(logged: LoggedStep, setting: SimulationConfig, drafts: bool
     """Return the candidates, executed on the calibrated scenarios of a step.
 
     They are the random split of whole prompts on every number of actors, with shared prefill and without, and single responses
-    dealt by predicted length. Whole prompts are dealt so, too, and share their prefill. Dealt responses may have RLHFuse's cut, and one plan folds. A candidate
-    is left out if another one with as many actors and no more levers is as fast and as cheap.
+    dealt by predicted length. Whole prompts are dealt so, too, and share their prefill. Dealt responses may have RLHFuse's cut,
+    and one plan folds. A candidate is left out if another one with as many actors and no more levers is as fast and as cheap.
 
     Args:
         drafts: decode with drafts, whose acceptance the setting states. They are planned with the latency that drafts make,

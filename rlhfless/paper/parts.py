@@ -1,0 +1,54 @@
+"""Computes a long figure part by part and keeps what is finished, so that a stop loses one part at most.
+
+Every part is written as a csv file beside the figure when it is computed. The same command continues after a stop. When the
+figure is written, its parts are removed. Parts of another setting, or of other logs, are not read.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+
+from rlhfless.trace.storage import write_text
+
+
+class Part(NamedTuple):
+    """A part of a figure's rows: its name, which is that of its file too, and the function that computes it."""
+
+    name: str
+    table: Callable[[], pd.DataFrame]
+
+
+def folder_of(folder: Path, name: str, inputs: object) -> Path:
+    """Return where parts of a figure are kept that are computed from these inputs, which say all of themselves in ``repr``."""
+    return folder / f"{name}_parts" / sha256(repr(inputs).encode()).hexdigest()[:16]
+
+
+def kept_parts(parts: Iterable[Part], folder: Path, on_line: Callable[[str], object] | None = None) -> Iterator[pd.DataFrame]:
+    """Return the rows of every part: from the folder where they are there, else computed and written there.
+
+    Args:
+        on_line: called with one line after each part that was computed.
+    """
+    for part in parts:
+        path = folder / f"{part.name}.csv"
+        if not path.is_file():
+            start_s = time.perf_counter()
+            folder.mkdir(parents=True, exist_ok=True)
+            write_text(path, part.table().to_csv(index=False))
+            if on_line is not None:
+                on_line(f"    {part.name}: {time.perf_counter() - start_s:.0f} s")
+        yield pd.read_csv(path, float_precision="round_trip", keep_default_na=False, na_values=[""])
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove the parts of a figure that is finished, and their parent folder when it is empty."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.parent.is_dir() and not any(folder.parent.iterdir()):
+        folder.parent.rmdir()
