@@ -23,6 +23,7 @@ SMALLEST = {
     "group_deals": "--tiny --json OUT",
     "whole_step_scale": "--tiny --json OUT",
     "whole_step_aims": "--tiny --markdown --json OUT",
+    "whole_step_planning": "--tiny --json OUT",
     "fused_pipeline": "--tiny --json OUT",
     "reallocation": "--tiny --json OUT",
     "learner_memory": "--tiny --json OUT",

@@ -23,7 +23,7 @@ from solver.stage_fusion.work import PhaseWork
 STARTS = tuple(share / 13 for share in range(13))  # of a learner that streams, as shares of the generation time
 TIME_FACTORS = (*(1.02**power for power in range(60)), 4.0, 9.0)
 """Of the least time: the times within which the cheapest pairs are kept."""
-BLOCKS = 48  # items of a coarse timing
+BLOCKS, FINE_BLOCKS = 48, 512  # items of a coarse and of a fine timing, at most
 FOLDING_MARGIN = 0.02
 """A plan that folds must be so much faster or cheaper in the coarse timing: its rule is executed, not timed by arrays."""
 KEPT = 1  # pairs that are kept within each time, with all levers and without each
@@ -87,7 +87,7 @@ def candidates(
     kept = [pairs[i] for i in _kept(pairs, merged_totals(coarse, costs))]
     distinct = list({id(pair.generation): pair.generation for pair in kept}.values())
     fine = {  # scenario by scenario, as generations share timelines
-        (id(one), scenario): MergedStep(one.on(scenario), work)
+        (id(one), scenario): MergedStep(one.on(scenario), work, FINE_BLOCKS)
         for scenario, work in enumerate(works) for one in distinct
     }  # fmt: skip
     cases = [(fine[id(pair.generation), scenario], pair.way) for pair in kept for scenario in range(len(works))]

@@ -2,56 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import product
+from functools import cached_property
 
 import numpy as np
 
 from rlhfless.engine.simulated.accepted_runs import SPREAD
-from rlhfless.scheduling.baselines import Random
 from rlhfless.scheduling.calibration import calibrated
-from rlhfless.scheduling.fold import Fold
-from rlhfless.scheduling.fold_draining import DrainingFold
-from rlhfless.scheduling.policy import PlanningOptions
 from rlhfless.scheduling.rlhfuse import GlobalCut
-from rlhfless.scheduling.round_robin import Spread
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed, requests_of
-from rlhfless.simulate.whole_steps.learner_way import server_counts
-from rlhfless.simulate.whole_steps.levers import ASSIGNMENT, CUT, DRAFTS, FOLDING, SHARED_PREFILL
+from rlhfless.simulate.whole_steps.generation_way import GenerationPlanner, GenerationWay
+from rlhfless.simulate.whole_steps.levers import DRAFTS, FOLDING
 from solver.model.acceptance import Acceptance
 from solver.model.drafting import Drafting
 from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
-from solver.model.problem import PlanningProblem
 from solver.model.workload import IntArray, Workload
-from solver.planning.canonical_order import Canonical
-from solver.planning.random_split import assign_prompts
 from solver.stage_fusion.cut_timeline import CutTimeline
-from solver.timing.build_plan import assemble
 from solver.timing.drafted_latency import drafted
 
-CUT_SHARES = (0.15, 0.4)
-KEPT_TIMELINES = 4  # plans with one number of actors deal their responses in three ways
-MORE_ACTORS = 2  # than the right-sized random split has, that a plan may start
+KEPT_TIMELINES = 5  # plans with one number of actors deal their responses in four ways
 
 
 class GenerationPlan:
     """A plan of generation, and what it takes on each scenario of the lengths.
 
     Args:
-        plan: to be executed on true lengths. levers: that it uses. run: executes it on the scenario of a number.
+        way: to generate. levers: that it uses. make: returns the plan, which is executed on true lengths. run:
+            executes a plan on the scenario of a number.
     """
 
-    def __init__(self, plan: Plan, levers: frozenset[str], run: Callable[[int], GeneratedStep]) -> None:
-        self.plan, self.levers, self._run = plan, levers, run
+    def __init__(
+        self, way: GenerationWay, levers: frozenset[str], make: Callable[[], Plan], run: Callable[[Plan, int], GeneratedStep]
+    ) -> None:
+        self.way, self.levers, self._make, self._run = way, levers, make, run
         self._executed: dict[int, GeneratedStep] = {}
+
+    @cached_property
+    def plan(self) -> Plan:
+        """Return the plan."""
+        return self._make()
 
     def on(self, scenario: int) -> GeneratedStep:
         """Return its execution on a scenario; it is executed once."""
         if scenario not in self._executed:
-            self._executed[scenario] = self._run(scenario)
+            self._executed[scenario] = self._run(self.plan, scenario)
         return self._executed[scenario]
 
     @property
@@ -60,39 +57,59 @@ class GenerationPlan:
         return self.on(0).makespan_s
 
 
-def generation_plans(logged: LoggedStep, setting: SimulationConfig, drafts: bool = False) -> list[GenerationPlan]:
-    """Return the candidates, executed on the calibrated scenarios of a step.
-
-    They are the random split of whole prompts on every number of actors, with shared prefill and without, and single responses
-    dealt by predicted length. Whole prompts are dealt so, too, and share their prefill. Dealt responses may have RLHFuse's cut,
-    and one plan folds. A candidate is left out if another one with as many actors and no more levers is as fast and as cheap.
+class GenerationPlans:
+    """Plans of the generation of one step.
 
     Args:
         drafts: decode with drafts, whose acceptance the setting states. They are planned with the latency that drafts make,
             on lengths in proportion to what each response accepts.
     """
-    problem, options = logged.inputs(setting)
-    known = calibrated(problem, options)
-    latency, lengths = setting.latency, scenario_lengths(known.workload)
-    if drafts:
-        assert options.acceptance is not None, "a setting with drafts knows what they accept"
-        latency = drafted(latency, options.acceptance, Drafting().kv_reads)
-        lengths = _scaled(lengths, options.acceptance, options.seed)
-        known = replace(known, latency=latency)
-    limit = max(int(lengths.max()), problem.workload.max_response_tokens)
-    cases = [with_lengths(problem.workload, own, limit) for own in lengths]
-    found, lines = [], _Timelines(cases, latency.affine, setting.admission)
-    for planned, levers in _plans(known, options):
 
-        def run(scenario: int, planned: Plan = planned) -> GeneratedStep:
-            return expected(planned, cases[scenario], setting, latency, lines.of(planned, scenario))
-
-        plan, used = planned, levers
+    def __init__(self, logged: LoggedStep, setting: SimulationConfig, drafts: bool = False) -> None:
+        problem, options = logged.inputs(setting)
+        self.known, self.setting, self.drafts, self.acceptance = calibrated(problem, options), setting, drafts, None
+        latency, lengths = setting.latency, scenario_lengths(self.known.workload)
         if drafts:
-            plan, used = replace(planned, drafting=Drafting(), acceptance=options.acceptance), levers | {DRAFTS}
-        found.append(GenerationPlan(plan, used, run))
-        found[-1].on(0)
-    return [one for one in found if not any(_dominates(other, one) for other in found)]
+            self.acceptance = options.acceptance
+            assert self.acceptance is not None, "a setting with drafts knows what they accept"
+            latency = drafted(latency, self.acceptance, Drafting().kv_reads)
+            lengths = _scaled(lengths, self.acceptance, options.seed)
+            self.known = replace(self.known, latency=latency)
+        limit = max(int(lengths.max()), problem.workload.max_response_tokens)
+        self.cases = [with_lengths(problem.workload, own, limit) for own in lengths]
+        self.latency, self.planner = latency, GenerationPlanner(self.known, options)
+        self.lines = _Timelines(self.cases, latency.affine, setting.admission)
+        self._made: dict[GenerationWay, GenerationPlan] = {}
+
+    def of(self, way: GenerationWay) -> GenerationPlan:
+        """Return the plan of a way to generate, which is made when it is needed."""
+        if way not in self._made:
+            levers = way.levers | ({DRAFTS} if self.drafts else set())
+            self._made[way] = GenerationPlan(way, levers, lambda: self._plan(way), self._run)
+        return self._made[way]
+
+    def candidates(self) -> list[GenerationPlan]:
+        """Return the candidates, executed on the typical scenario of the calibrated ones.
+
+        They are the random split of whole prompts on every number of actors, with shared prefill and without, and single
+        responses dealt by predicted length. Whole prompts are dealt so, too, and share their prefill. Dealt responses may have
+        RLHFuse's cut, and one plan folds. A candidate is left out if another one with as many actors and no more levers is as
+        fast and as cheap.
+        """
+        found = [self.of(way) for way in self.planner.ways()]
+        found = [one for one in found if FOLDING not in one.levers or one.plan.rule is not None]
+        for one in found:
+            one.on(0)
+        return [one for one in found if not any(_dominates(other, one) for other in found)]
+
+    def _plan(self, way: GenerationWay) -> Plan:
+        plan = self.planner.plan(way)
+        return replace(plan, drafting=Drafting(), acceptance=self.acceptance) if self.drafts else plan
+
+    def _run(self, plan: Plan, scenario: int) -> GeneratedStep:
+        """Return the generation of a plan on a scenario, whose drafts are in its latency and lengths."""
+        planned = replace(plan, drafting=None, acceptance=None) if self.drafts else plan
+        return expected(planned, self.cases[scenario], self.setting, self.latency, self.lines.of(planned, scenario))
 
 
 class _Timelines:
@@ -146,46 +163,6 @@ def scenario_lengths(workload: Workload) -> IntArray:
     typical = int(by_tokens[len(by_tokens) // 2])
     others = [scenario for scenario in range(len(workload.scenarios)) if scenario != typical]
     return np.asarray(workload.scenarios[[typical, *others]])
-
-
-def _plans(problem: PlanningProblem, options: PlanningOptions) -> Iterator[tuple[Plan, frozenset[str]]]:
-    """Return plans, and the levers of each.
-
-    The random split is that of ``random_split``. Its shuffle depends on the scenarios, which are not timed here.
-    """
-    best = len(Random().plan(problem, options).actors)
-    canonical = Canonical.of(problem.workload)
-    shuffled = np.random.default_rng(options.seed).permutation(np.unique(canonical.workload.prompt_of))
-    points = replace(problem, workload=problem.workload.points)
-    prompts, total = len(shuffled), len(problem.workload)
-    most = min(problem.one_kind[0].max_actors, prompts, best + MORE_ACTORS)
-    for actors in server_counts(most, best):
-        dealt = [canonical.response[group] for group in assign_prompts(canonical.workload, shuffled, actors)]
-        yield assemble("random", dealt, points), frozenset()
-        static = [(_dealt(points, np.arange(total), actors), frozenset([ASSIGNMENT]))]
-        if prompts < total:
-            shared = replace(points, share_prefill=True)
-            yield assemble("random", dealt, shared), frozenset([SHARED_PREFILL])
-            static.append((_dealt(shared, problem.workload.prompt_of, actors), frozenset([ASSIGNMENT, SHARED_PREFILL])))
-        yield from static
-        for share, keep in product(CUT_SHARES, sorted({1, actors // 2}) if actors > 1 else ()):
-            rule = GlobalCut(max(1, round(share * total)), total, keep=keep)
-            yield from ((replace(plan, rule=rule), levers | {CUT}) for plan, levers in static)
-    folded = Fold(Spread(actors=min(most, best + 1)), rule=DrainingFold).plan(problem, options)
-    if folded.rule is not None:
-        yield folded, frozenset([ASSIGNMENT, FOLDING])
-
-
-def _dealt(problem: PlanningProblem, item_of: IntArray, actors: int) -> Plan:
-    """Return a plan that deals items (responses, or prompts with all their responses) by predicted tokens, back and forth."""
-    tokens = np.bincount(item_of, weights=problem.workload.response_tokens)
-    items = np.argsort(-tokens, kind="stable")
-    rounds, place = np.divmod(np.arange(len(items)), actors)
-    actor_of = np.zeros(len(items), np.int64)
-    actor_of[items] = np.where(rounds % 2, actors - 1 - place, place)
-    longest_first = np.lexsort((-problem.workload.response_tokens, -tokens[item_of]))
-    groups = [longest_first[actor_of[item_of[longest_first]] == actor] for actor in range(actors)]
-    return assemble("dealt", groups, problem)
 
 
 def _dominates(other: GenerationPlan, one: GenerationPlan) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -32,10 +33,8 @@ class MergedStep:
         self.size, self.generation_gpu_s = work.gpus_per_actor, generated.gpu_seconds
         self.makespan_s, self.actors, self.together = generated.makespan_s, len(generated.free_s), together
         self.free_s = _last_of(generated.free_s, together)
-        self.completed = _blocks(generated.completion_s, work.prepare_s, blocks)
-        unlocked = work.unlocked_s(generated.completion_s)
-        self.unlocked = _blocks(unlocked, work.prepare_s, blocks)
-        self.learned_s = _blocks(unlocked, work.learn_s, blocks)[1]
+        self.completed = _blocks(generated.completion_s, [work.prepare_s], blocks)
+        self.unlocked = _blocks(work.unlocked_s(generated.completion_s), [work.prepare_s, work.learn_s], blocks)
 
 
 def merged_totals(cases: Sequence[tuple[MergedStep, LearnerWay]], costs: StepCosts) -> FloatArray:
@@ -62,7 +61,7 @@ def _of_one_kind(cases: Sequence[tuple[MergedStep, LearnerWay]], costs: StepCost
     finish_s = np.array([costs.charges.finish_s(count) for count in servers])
     pools = _Pools(cases, load_s)
     makespan_s = np.array([step.makespan_s for step in steps])[of]
-    learn_s = _columns([step.learned_s for step in steps], of) * (slower / together)
+    learn_s = _columns([step.unlocked[2] for step in steps], of) * (slower / together)
     prepare_s = _columns([step.unlocked[1] for step in steps], of) / together
     if first_way.streams:
         end_s = pools.run(_columns([step.unlocked[0] for step in steps], of), prepare_s + learn_s)
@@ -89,17 +88,23 @@ class _Pools:
     """
 
     def __init__(self, cases: Sequence[tuple[MergedStep, LearnerWay]], load_s: float) -> None:
-        ways, columns = len(cases), []
-        for step, way in cases:
-            own_s = way.from_s + load_s if way.from_s else 0.0
-            own = [(own_s, False)] * math.ceil(way.own / step.together)
-            freed = [(at_s + load_s, True) for at_s in step.free_s] if way.grows or not way.own else []
-            columns.append(sorted(own + freed))
-        most = max(map(len, columns))
-        self.free_s, self.is_freed = np.full((most + 1, ways), np.inf), np.zeros((most + 1, ways), bool)
-        for number, column in enumerate(columns):
-            self.free_s[: len(column), number], self.is_freed[: len(column), number] = zip(*column, strict=True)
-        self.latest_s = np.array([column[-1][0] for column in columns])
+        ways = len(cases)
+        own = np.array([math.ceil(way.own / step.together) for step, way in cases])
+        own_s = np.array([way.from_s + load_s if way.from_s else 0.0 for _, way in cases])
+        gets_freed = np.array([way.grows or not way.own for _, way in cases])
+        steps = {id(step): step for step, _ in cases}
+        number = {key: column for column, key in enumerate(steps)}
+        freed_s = np.full((max(len(step.free_s) for step in steps.values()), len(steps)), np.inf)
+        for column, step in enumerate(steps.values()):
+            freed_s[: len(step.free_s), column] = step.free_s
+        freed_s = np.where(gets_freed, freed_s[:, [number[id(step)] for step, _ in cases]] + load_s, np.inf)
+        rows_s = np.where(np.arange(own.max())[:, None] < own, own_s, np.inf)
+        free_s = np.concatenate([rows_s, freed_s, np.full((1, ways), np.inf)])
+        order = np.argsort(free_s, axis=0, kind="stable")
+        self.free_s = np.take_along_axis(free_s, order, axis=0)
+        self.is_freed = (order >= len(rows_s)) & np.isfinite(self.free_s)
+        self.latest_s = np.where(np.isfinite(free_s), free_s, -np.inf).max(axis=0)
+        most = len(free_s) - 1
         self.first_s = np.full((most + 1, ways), np.inf)
         self.used_s = np.full((most + 2, ways), np.inf)
         self.used_s[0] = -np.inf
@@ -141,18 +146,24 @@ def _columns(rows: Sequence[FloatArray], of: IntArray) -> FloatArray:
     return np.ascontiguousarray(np.stack(rows, axis=1)[:, of])
 
 
-def _last_of(free_s: FloatArray, together: int) -> list[float]:
+def _last_of(free_s: FloatArray, together: int) -> FloatArray:
     """Return when servers are free that are counted together, in the order in which they become so: the last of each."""
     edges = np.append(np.arange(together, len(free_s), together), len(free_s)) - 1
-    return [float(free) for free in np.sort(free_s)[edges]]
+    return np.asarray(np.sort(free_s)[edges])
 
 
-def _blocks(ready_s: FloatArray, seconds: FloatArray, blocks: int | None) -> tuple[FloatArray, FloatArray]:
-    """Return items in the order of readiness: when each is ready at last, and its seconds."""
+def _blocks(ready_s: FloatArray, seconds: Sequence[FloatArray], blocks: int | None) -> tuple[FloatArray, ...]:
+    """Return items in the order of readiness: when each is ready in the mean, and its seconds of each kind of work."""
     order = np.argsort(ready_s, kind="stable")
     if blocks is None or blocks >= len(order):
-        return ready_s[order], seconds[order]
-    edges = np.unique(np.linspace(0, len(order), blocks + 1).astype(int))
-    sums = np.add.reduceat(seconds[order], edges[:-1])
-    means = np.add.reduceat(ready_s[order], edges[:-1]) / np.diff(edges)
-    return means, sums
+        return ready_s[order], *(one[order] for one in seconds)
+    first, sizes = _edges(len(order), blocks)
+    means = np.add.reduceat(ready_s[order], first) / sizes
+    return means, *(np.add.reduceat(one[order], first) for one in seconds)
+
+
+@lru_cache(maxsize=4)
+def _edges(items: int, blocks: int) -> tuple[IntArray, IntArray]:
+    """Return (B,) the first item of each block of about equally many, and how many it has."""
+    edges = np.arange(blocks + 1) * items // blocks
+    return edges[:-1], np.diff(edges)

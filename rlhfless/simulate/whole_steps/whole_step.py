@@ -18,7 +18,7 @@ from rlhfless.simulate.whole_steps.aim import Aim
 from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan, candidates
 from rlhfless.simulate.whole_steps.choice import WholeStepChoice, best_of, choose
 from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed, executed_record, requests_of
-from rlhfless.simulate.whole_steps.generation_plans import generation_plans, scenario_lengths, with_lengths
+from rlhfless.simulate.whole_steps.generation_plans import GenerationPlans, scenario_lengths, with_lengths
 from rlhfless.simulate.whole_steps.levers import LEVERS, SHARED_PREFILL
 from rlhfless.simulate.whole_steps.published import Totals
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
@@ -62,7 +62,7 @@ class WholeStep:
     def candidates(self, drafts: SimulatedDrafts | None = None) -> WholeStepCandidates:
         """Return the plans to choose from; with drafts, those without them are among them."""
         if id(drafts) not in self._candidates:
-            generations = generation_plans(self.logged, self.with_drafts(drafts), drafts is not None)
+            generations = GenerationPlans(self.logged, self.with_drafts(drafts), drafts is not None).candidates()
             found = candidates(generations, self.works, self.costs, self.most)
             self._candidates[id(drafts)] = found if drafts is None else self.candidates().joined(found)
         return self._candidates[id(drafts)]

@@ -1,0 +1,88 @@
+"""Planning of whole steps in the 12 settings of the paper's Figure 10: CPU seconds, and what the plans bring.
+
+    python tests/benchmarks/whole_step_planning.py [--responses N] [--seeds N] [--drafts] [--against FILE]
+    [--json FILE] [--tiny]
+
+Every row is one step on 16 GPUs, planned with all levers from a forecast and executed on true lengths. CPU seconds are those
+of all candidates and one choice among them (T^0.7 C^0.3), without the forecast itself. Further aims only choose anew. With
+``--against``, a file of ``--json`` that another version wrote, it prints by how much executed plans differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rlhfless.paper import Sources
+from rlhfless.paper.figure_10_all import FIGURE, Figure10AllSetting, steps
+from rlhfless.simulate import WEAK, Aim, DrawnDrafts
+
+WEIGHTS = (0.2, 0.5, 0.7, 1.0)
+SLOWER = (1.02, 1.3)  # deadlines, as multiples of elastic plain's expected time
+NAMES = ("algorithm", "model", "data_set", "seed")
+Row = dict[str, Any]
+
+
+def rows(setting: Figure10AllSetting, with_drafts: bool) -> list[Row]:
+    """Return one row per step: CPU seconds and, for each aim, executed seconds and GPU-seconds."""
+    found = []
+    for cell, of in steps(setting, Sources.default()):
+        step, drafts = of.step, DrawnDrafts(WEAK, seed=of.seed) if with_drafts else None
+        began_s = time.process_time()
+        step.plan(Aim(time_weight=0.7), drafts)
+        row: Row = {**cell, "cpu_s": time.process_time() - began_s, "pairs": len(step.candidates(drafts).plans)}
+        plain = step.plain(0.7)
+        aims = {f"w={weight:g}": Aim(time_weight=weight) for weight in WEIGHTS}
+        aims |= {f"{slower:g} x plain's time": Aim(deadline_s=slower * plain.time_s) for slower in SLOWER}
+        aims["plain's cost"] = Aim(budget_gpu_s=plain.gpu_seconds)
+        row["executed"] = {name: step.execute(step.plan(aim, drafts).plan, drafts) for name, aim in aims.items()}
+        found.append(row)
+        print(*(row[name] for name in NAMES), f"{row['cpu_s']:.2f} s, {row['pairs']} pairs", flush=True)
+    return found
+
+
+def compared(found: list[Row], before: list[Row]) -> list[str]:
+    """Return one line per aim: what is minimised, relative to another version's; mean (geometric) and worst over the steps."""
+    lines, known = [], {tuple(row[name] for name in NAMES): row for row in before}
+    pairs = [(row, known[tuple(row[name] for name in NAMES)]) for row in found]
+    for aim in found[0]["executed"]:
+        logs = []
+        for row, other in pairs:
+            (time_s, gpu_s), (time_before_s, gpu_before_s) = row["executed"][aim], other["executed"][aim]
+            weight = float(aim[2:]) if aim.startswith("w=") else 1.0 if aim.endswith("cost") else 0.0
+            logs.append(weight * math.log(time_s / time_before_s) + (1 - weight) * math.log(gpu_s / gpu_before_s))
+        lines.append(f"{aim}: {math.exp(sum(logs) / len(logs)):.4f} (worst {math.exp(max(logs)):.4f})")
+    seconds = [(row["cpu_s"], other["cpu_s"]) for row, other in pairs]
+    return [*lines, f"CPU seconds: {sum(a for a, _ in seconds):.1f} against {sum(b for _, b in seconds):.1f} in all"]
+
+
+def main() -> None:
+    """Print one row per step, and the comparison."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--responses", type=int, default=1024)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--drafts", action="store_true", help="plan with weak drafts, too")
+    parser.add_argument("--against", type=Path, help="rows of another version")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--tiny", action="store_true", help="one small setting")
+    given = parser.parse_args()
+    setting = replace(Figure10AllSetting(), responses=given.responses, seeds=given.seeds)
+    if given.tiny:
+        setting = replace(FIGURE.fast, seeds=1, algorithms=("GRPO",), responses=24)
+    found = rows(setting, given.drafts)
+    slowest = max(found, key=lambda row: row["cpu_s"])
+    within = sum(row["cpu_s"] <= 1 for row in found)
+    print(f"within 1 s of CPU: {within} of {len(found)}; most {slowest['cpu_s']:.2f} s")
+    if given.against:
+        print("\n".join(compared(found, json.loads(given.against.read_text(encoding="utf-8")))))
+    if given.json:
+        given.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

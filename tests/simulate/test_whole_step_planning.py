@@ -1,0 +1,130 @@
+"""Planning whole steps takes counted work, and its quick timings are those of the list scheduler and of the executor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import solver
+from rlhfless.latency import load_profile
+from rlhfless.scheduling.policy import PlanningOptions
+from rlhfless.scheduling.rlhfuse import GlobalCut
+from rlhfless.scheduling.round_robin import Spread
+from rlhfless.simulate import Aim, SimulationConfig, StepCosts, WholeStep, logged_steps
+from rlhfless.simulate.whole_steps import generation_plans
+from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed, requests_of
+from rlhfless.simulate.whole_steps.generation_plans import expected
+from rlhfless.simulate.whole_steps.learner_way import LearnerWay
+from rlhfless.simulate.whole_steps.merged_timing import MergedStep, merged_totals
+from solver import LatencyModel, PhaseWork, PlanningProblem, Workload
+from solver.timing.work_schedule import NO_GATE
+
+SERVERS = 6
+seeds = st.integers(0, 2**32 - 1)
+
+
+def logged_step(responses: int, profile: str, limit: int = 2000) -> WholeStep:
+    """A step on 16 GPUs whose lengths are about those of the step before."""
+    rng = np.random.default_rng(0)
+    tokens = np.random.default_rng(1).lognormal(5.5, 0.9, responses)
+    rows = pd.DataFrame([
+        {"run": "log", "step": visit, "epoch": visit, "prompt_id": f"p{i // 4}", "sample": i % 4, "prompt_tokens": 200,
+         "finish_reason": "stop", "response_tokens": int(np.clip(mean * rng.lognormal(0, 0.1), 1, limit))}
+        for visit in (0, 1) for i, mean in enumerate(tokens)
+    ])  # fmt: skip
+    (logged,) = logged_steps(rows, max_response_tokens=limit, steps=[1])
+    costs = StepCosts(2e-4, 8e-4, charges=solver.LearnerCharges(4, 0.1, 0.2, 0.1))
+    setting = SimulationConfig(solver.Cluster(2, 8, 2, kind="l40s"), load_profile(profile), bound_work=0)
+    return WholeStep(logged, setting, costs)
+
+
+@pytest.mark.full
+def test_a_plan_simulates_a_counted_number_of_generations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """11 per number of actors on the typical scenario, and only those that are kept on the 7 others."""
+    timed: list[bool] = []
+
+    def counting(*args: object) -> GeneratedStep:
+        timed.append(isinstance(args[0], solver.Plan) and isinstance(args[0].rule, GlobalCut | None))
+        return expected(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(generation_plans, "expected", counting)
+    step = logged_step(1024, "l40s-qwen2.5-3b-tp2")
+    choice = step.plan(Aim(time_weight=0.7))
+    assert choice.plan.levers
+    assert timed.count(False) <= 1, "folding is executed, the others are timed by arrays"
+    kept = {id(plan.generation) for plan in step.candidates().plans}
+    assert len(timed) <= 11 * step.most + 1 + 7 * len(kept) <= 400
+
+
+@given(seeds, st.sampled_from([1, 2, 4]))
+@settings(max_examples=12, deadline=None)
+def test_ways_timed_together_are_those_of_the_list_scheduler(seed: int, together: int) -> None:
+    rng = np.random.default_rng(seed)
+    costs = StepCosts(1.0, 1.0, charges=solver.LearnerCharges(2, 0.1, float(rng.choice([0, 0.3])), float(rng.choice([0, 0.2]))))
+    count, cases = int(rng.integers(1, 40)), []
+    for _ in range(3):
+        actors = int(rng.integers(1, SERVERS))
+        completion_s, free_s = rng.exponential(5, count), rng.exponential(5, actors)
+        free_s[0] = completion_s.max()
+        work = PhaseWork(
+            rng.exponential(0.1, count), rng.exponential(0.3, count), rng.integers(0, 4, count), "group", gpus_per_actor=2
+        )
+        step = MergedStep(GeneratedStep(None, completion_s, free_s, 7.0), work, together=together)  # type: ignore[arg-type]
+        for _ in range(4):
+            own = together * int(rng.integers(0, (SERVERS - actors) // together + 1))
+            streams, from_s = bool(rng.random() < 0.5), float(rng.choice([0.0, 3.0])) if own else 0.0
+            way = LearnerWay(own, from_s, bool(rng.random() < 0.5), streams, streams or bool(rng.random() < 0.5))
+            cases.append((step, way))
+    found = merged_totals(cases, costs)
+    for (step, way), totals in zip(cases, found, strict=True):
+        assert totals == pytest.approx(listed(step, way, costs), rel=1e-9)
+
+
+def listed(step: MergedStep, way: LearnerWay, costs: StepCosts) -> tuple[float, float]:
+    """Return the totals by ``solver.schedule_work``: preparation of all items, if it overlaps, and then the rest."""
+    load_s, servers = costs.charges.load_s, way.servers(step.actors)
+    own = way.own // step.together
+    freed = [at_s + load_s for at_s in step.free_s] if way.grows or not way.own else []
+    free_s = np.array([way.from_s + load_s if way.from_s else 0.0] * own + freed)
+    prepare_s, learn_s = step.unlocked[1] / step.together, step.unlocked[2] * costs.charges.slower(servers) / step.together
+    first_s, prepared_s = np.full(len(free_s), np.inf), step.makespan_s
+    items = solver.WorkItems(prepare_s + learn_s, step.unlocked[0] if way.streams else prepared_s)
+    if way.overlaps and not way.streams:
+        count = len(learn_s)
+        seconds = np.concatenate([step.completed[1] / step.together, learn_s])
+        ready = np.concatenate([step.completed[0], np.full(count, step.makespan_s)])
+        waits, counts = np.repeat([NO_GATE, 0], count), np.repeat([0, NO_GATE], count)
+        items = solver.WorkItems(seconds, ready, waits_for=waits, counts_for=counts)
+    schedule = solver.schedule_work(items, free_s)
+    np.minimum.at(first_s, schedule.server, schedule.start_s)
+    finish_s = costs.charges.finish_s(servers)
+    end_s = max(schedule.finished_s, float(free_s.max())) + finish_s
+    held_s = way.own * (end_s - way.from_s)
+    started = np.isfinite(first_s[own:])
+    freed_s = np.where(started, end_s - np.where(started, first_s[own:], 0.0), finish_s) + load_s
+    held_s += float(freed_s.sum()) * step.actors / len(step.free_s)
+    return end_s, step.generation_gpu_s + step.size * held_s
+
+
+def test_a_cut_keeps_as_many_actors_as_have_room() -> None:
+    """Slots are few, so more actors are kept than the plan names; times and costs are about those of the executed steps."""
+    costs = np.zeros((20, 2))
+    for seed, row in enumerate(costs):
+        rng = np.random.default_rng(seed)
+        slots, lengths = int(rng.integers(6, 12)), rng.lognormal(3.5, 0.9, 32).astype(int) + 1
+        latency = LatencyModel("few slots", 1, 0.02, 5e-4, 1e-6, max_batch=slots, transfer_base_s=1e-3)
+        problem = PlanningProblem(Workload([5] * 8, np.repeat(np.arange(8), 4), lengths), solver.Cluster(2, 2, 1), latency)
+        plan = replace(
+            Spread(actors=4).plan(problem, PlanningOptions()), rule=GlobalCut(int(rng.integers(slots, 17)), 32, keep=1)
+        )
+        setting = SimulationConfig(solver.Cluster(2, 2, 1), latency)
+        timed = expected(plan, problem.workload, setting, latency)
+        run = executed(plan, requests_of(problem.workload), setting)
+        assert timed.makespan_s == pytest.approx(run.makespan_s, rel=0.05)
+        row[:] = timed.gpu_seconds, run.gpu_seconds
+    assert costs[:, 0].sum() == pytest.approx(costs[:, 1].sum(), rel=0.05)
