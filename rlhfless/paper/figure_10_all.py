@@ -60,7 +60,7 @@ class Figure10AllSetting:
     data_sets: tuple[str, ...] = ("GSM8K", "GPQA", "LiveCodeBench")
     responses: int = 512
     seeds: int = 5
-    draft_seeds: int = 2
+    draft_seeds: int = 3
     epochs: int = 3
     charges: ChargeOptions = field(default_factory=ChargeOptions)
 
@@ -71,8 +71,9 @@ def parts(setting: Figure10AllSetting, sources: Sources) -> Iterator[Part]:
         for algorithm in setting.algorithms:
             for machine in setting.machines:
                 for data_set in setting.data_sets:
-                    name = f"{algorithm} {machine.model} {data_set} {seed}".replace(" ", "-")
-                    yield Part(name, partial(rows_of_step, setting, sources, algorithm, machine, data_set, seed))
+                    name = f"{algorithm} {machine.model} {data_set} seed {seed}"
+                    inputs = replace(setting, seeds=seed, draft_seeds=int(seed < setting.draft_seeds)), sources, name
+                    yield Part(name, inputs, partial(rows_of_step, setting, sources, algorithm, machine, data_set, seed))
 
 
 def rows_of_step(

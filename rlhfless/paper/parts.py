@@ -1,7 +1,7 @@
 """Computes a long figure part by part and keeps what is finished, so that a stop loses one part at most.
 
 Every part is written as a csv file beside the figure when it is computed. The same command continues after a stop. When the
-figure is written, its parts are removed. Parts of another setting, or of other logs, are not read.
+figure is written, its parts are removed. Parts of another setting, or of other logs, are not read, as their names differ.
 """
 
 from __future__ import annotations
@@ -19,15 +19,21 @@ from rlhfless.trace.storage import write_text
 
 
 class Part(NamedTuple):
-    """A part of a figure's rows: its name, which is that of its file too, and the function that computes it."""
+    """A part of a figure's rows.
+
+    Attributes:
+        name: for progress and for its file. inputs: all that its rows are computed from, which ``repr`` shows in full.
+        table: computes the rows.
+    """
 
     name: str
+    inputs: object
     table: Callable[[], pd.DataFrame]
 
-
-def folder_of(folder: Path, name: str, inputs: object) -> Path:
-    """Return where parts of a figure are kept that are computed from these inputs, which say all of themselves in ``repr``."""
-    return folder / f"{name}_parts" / sha256(repr(inputs).encode()).hexdigest()[:16]
+    @property
+    def file_name(self) -> str:
+        """Return the name of the file of its rows."""
+        return f"{self.name.replace(' ', '-')}-{sha256(repr(self.inputs).encode()).hexdigest()[:12]}.csv"
 
 
 def kept_parts(parts: Iterable[Part], folder: Path, on_line: Callable[[str], object] | None = None) -> Iterator[pd.DataFrame]:
@@ -37,7 +43,7 @@ def kept_parts(parts: Iterable[Part], folder: Path, on_line: Callable[[str], obj
         on_line: called with one line after each part that was computed.
     """
     for part in parts:
-        path = folder / f"{part.name}.csv"
+        path = folder / part.file_name
         if not path.is_file():
             start_s = time.perf_counter()
             folder.mkdir(parents=True, exist_ok=True)
@@ -48,7 +54,5 @@ def kept_parts(parts: Iterable[Part], folder: Path, on_line: Callable[[str], obj
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove the parts of a figure that is finished, and their parent folder when it is empty."""
+    """Remove the parts of a figure that is finished."""
     shutil.rmtree(folder, ignore_errors=True)
-    if folder.parent.is_dir() and not any(folder.parent.iterdir()):
-        folder.parent.rmdir()

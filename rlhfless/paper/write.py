@@ -17,7 +17,7 @@ from rlhfless.errors import InputError
 from rlhfless.paper.catalogue import chosen
 from rlhfless.paper.index import FOOTER, PRINTED, claims, findings, lead, markdown, page
 from rlhfless.paper.paper_figure import Numbers, PaperFigure
-from rlhfless.paper.parts import folder_of, kept_parts, remove_parts
+from rlhfless.paper.parts import kept_parts, remove_parts
 from rlhfless.paper.workloads import Sources
 from rlhfless.plots import paper_style
 from rlhfless.plots.export.files import save_all, save_data
@@ -70,7 +70,7 @@ def write_figures(
         if on_line is not None:
             on_line(figure.title)
         setting = figure.of(fast, seeds)
-        parts = folder_of(folder, figure.file_name, (setting, sources))
+        parts = folder / f"{figure.file_name}_parts"
         if figure.parts is None:
             numbers = figure.numbers(setting, sources)
         else:
