@@ -60,7 +60,7 @@ class Figure10AllSetting:
     data_sets: tuple[str, ...] = ("GSM8K", "GPQA", "LiveCodeBench")
     responses: int = 512
     seeds: int = 5
-    draft_seeds: int = 3
+    draft_seeds: int = 1
     epochs: int = 3
     charges: ChargeOptions = field(default_factory=ChargeOptions)
 

@@ -50,8 +50,11 @@ class Aim:
 
     def on(self, scenarios: IntArray) -> Aim:
         """Return the aim on some of the scenarios."""
-        given = {name: np.asarray(value) for name, value in vars(self).items() if value is not None}
-        return replace(self, **{name: value[scenarios] for name, value in given.items() if value.ndim})
+        deadline_s, budget_gpu_s = (
+            limit if limit is None or not np.ndim(limit) else np.asarray(limit)[scenarios]
+            for limit in (self.deadline_s, self.budget_gpu_s)
+        )
+        return replace(self, deadline_s=deadline_s, budget_gpu_s=budget_gpu_s)
 
     def values(self, times_s: FloatArray, gpu_s: FloatArray) -> FloatArray:
         """Return (N, S) logarithms of what is minimised, from (N, S) seconds and GPU-seconds of N plans in S scenarios."""
