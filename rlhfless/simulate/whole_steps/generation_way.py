@@ -59,9 +59,9 @@ class GenerationWay:
         """Return the levers that it uses."""
         return LEVERS_OF_DEAL[self.deal] | ({CUT} if self.cut_share else set())
 
-    def scaled(self, ratio: float, most: int) -> GenerationWay:
-        """Return the way for a step that is so many times as large, on at most ``most`` actors."""
-        actors = min(most, max(1, round(self.actors * ratio)))
+    def scaled(self, ratio: float, prompts: int, servers: int) -> GenerationWay:
+        """Return the way for a step that is so many times as large, which has so many prompts and servers."""
+        actors = min(prompts, servers, max(1, round(self.actors * ratio)))
         return replace(self, actors=actors, keep=min(actors, max(1, round(self.keep * ratio))) if self.cut_share else 0)
 
 

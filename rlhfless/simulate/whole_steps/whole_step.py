@@ -22,6 +22,7 @@ from rlhfless.simulate.whole_steps.generation_plans import GenerationPlans, scen
 from rlhfless.simulate.whole_steps.levers import LEVERS, SHARED_PREFILL
 from rlhfless.simulate.whole_steps.published import Totals
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
+from rlhfless.simulate.whole_steps.step_part import StepPart
 from rlhfless.trace import Trace
 from solver.model.drafting import Drafting
 from solver.model.plan import Plan
@@ -56,14 +57,15 @@ class WholeStep:
         limit = logged.truth.max_response_tokens
         self.cases = [with_lengths(predicted, own, limit) for own in lengths]
         self.works = [costs.work(case, self.gpus_per_actor) for case in self.cases]
+        self.part = StepPart.of(logged, self.setting, costs)
+        self._of_part = None if self.part is None else WholeStep(self.part.logged, self.part.setting, self.part.costs)
         self._candidates: dict[int, WholeStepCandidates] = {}
         self._generated: dict[tuple[int, int], tuple[Plan, GeneratedStep]] = {}
 
     def candidates(self, drafts: SimulatedDrafts | None = None) -> WholeStepCandidates:
         """Return the plans to choose from; with drafts, those without them are among them."""
         if id(drafts) not in self._candidates:
-            generations = GenerationPlans(self.logged, self.with_drafts(drafts), drafts is not None).candidates()
-            found = candidates(generations, self.works, self.costs, self.most)
+            found = self._timed(drafts)
             self._candidates[id(drafts)] = found if drafts is None else self.candidates().joined(found)
         return self._candidates[id(drafts)]
 
@@ -125,6 +127,13 @@ class WholeStep:
     def with_drafts(self, drafts: SimulatedDrafts | None) -> SimulationConfig:
         """Return the setting of the step with these drafts."""
         return replace(self.setting, drafts=drafts)
+
+    def _timed(self, drafts: SimulatedDrafts | None) -> WholeStepCandidates:
+        """Return the plans with these drafts, or those without any; those of a large step are timed on a part of it."""
+        generations = GenerationPlans(self.logged, self.with_drafts(drafts), drafts is not None)
+        if self.part is None or self._of_part is None:
+            return candidates(generations.candidates(), self.works, self.costs, self.most)
+        return self.part.scaled(self._of_part._timed(drafts), generations)
 
     def _engines(self, plan: Plan, drafts: SimulatedDrafts | None) -> EngineFactory:
         return SimulatedEngine if plan.drafting is None else drafted_engines(self.with_drafts(drafts), self.logged, plan, False)

@@ -1,0 +1,104 @@
+"""A part of a large step, for planning: some of its prompts on as large a share of its servers.
+
+A plan for thousands of servers says how many of them do what, and how responses are dealt. The best shares hardly depend on the
+size. So a large step is planned on a part, and what was chosen is scaled up. Planning then takes as long for any number of
+nodes, but for making the chosen plan.
+
+Prompts are sorted by predicted tokens. The part has the longest, and of the others every k-th. Times of the part stand for
+those of the step, and its GPU-seconds count as often as it is contained in the step. A learner of the part loses as much speed
+as one of the step that is as many times as large.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rlhfless.simulate.steps import LoggedStep, SimulationConfig
+from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan
+from rlhfless.simulate.whole_steps.generation_plans import GenerationPlans
+from rlhfless.simulate.whole_steps.learner_way import LearnerWay
+from rlhfless.simulate.whole_steps.step_costs import StepCosts
+from solver.lengths.forecast import LengthForecast
+from solver.model.workload import IntArray, Workload
+
+PART_SERVERS = 32  # of a cluster with more, plans are made for about so many
+
+
+@dataclass(frozen=True, eq=False)
+class StepPart:
+    """A part of a step, with its cluster and charges.
+
+    Attributes:
+        ratio: how many times as large the step is. servers: of the whole cluster.
+    """
+
+    logged: LoggedStep
+    setting: SimulationConfig
+    costs: StepCosts
+    ratio: float
+    servers: int
+
+    @classmethod
+    def of(cls, logged: LoggedStep, setting: SimulationConfig, costs: StepCosts) -> StepPart | None:
+        """Return the part that plans are made for; None where the step itself is small enough."""
+        cluster = setting.cluster
+        prompts = len(np.unique(logged.predicted.prompt_of))
+        nodes = max(1, round(cluster.nodes * PART_SERVERS / cluster.max_actors))
+        ratio = cluster.nodes / nodes
+        if nodes >= cluster.nodes or prompts < 2 * ratio:
+            return None
+        charges = replace(costs.charges, full_speed_servers=max(1, round(costs.charges.full_speed_servers / ratio)))
+        return cls(
+            _some(logged, max(2, round(prompts / ratio))),
+            replace(setting, cluster=replace(cluster, nodes=nodes, prewarmed=round(cluster.prewarmed / ratio))),
+            replace(costs, charges=charges, naive_servers=max(1, round(costs.naive_servers / ratio))),
+            ratio, cluster.max_actors,
+        )  # fmt: skip
+
+    def scaled(self, found: WholeStepCandidates, generations: GenerationPlans) -> WholeStepCandidates:
+        """Return the plans of the whole step for those of the part.
+
+        Args:
+            generations: of the whole step, which are made when they are executed.
+        """
+        plans = []
+        for pair in found.plans:
+            way = pair.generation.way.scaled(self.ratio, generations.planner.prompts, self.servers)
+            learner = self._learner(pair.way, len(pair.generation.plan.actors), way.actors)
+            plans.append(WholeStepPlan(generations.of(way), learner, pair.levers))
+        return WholeStepCandidates(tuple(plans), found.times_s, found.gpu_s * self.ratio)
+
+    def _learner(self, way: LearnerWay, part_actors: int, actors: int) -> LearnerWay:
+        """Return a way to learn on as large a share of the servers; all that the actors leave stay all."""
+        left = self.servers - actors
+        takes_all = way.own == self.setting.cluster.max_actors - part_actors
+        return replace(way, own=left if takes_all else min(left, round(way.own * self.ratio)))
+
+
+def _some(logged: LoggedStep, prompts: int) -> LoggedStep:
+    """Return a step of so many of the prompts with all their responses."""
+    predicted, forecast = logged.predicted, logged.forecast
+    tokens = np.bincount(predicted.prompt_of, predicted.response_tokens, len(predicted.prompt_tokens))
+    longest_first = np.argsort(-tokens, kind="stable")
+    longest_first = longest_first[np.isin(longest_first, predicted.prompt_of)]
+    places = ((np.arange(prompts) + 0.5) * len(longest_first) / prompts).astype(np.int64)
+    places[0] = 0
+    chosen = np.sort(longest_first[places])
+    responses = np.flatnonzero(np.isin(predicted.prompt_of, chosen))
+    scenarios = None if forecast.scenarios is None else forecast.scenarios[:, responses]
+    return replace(
+        logged, rows=logged.rows.iloc[responses], predicted=_part_of(predicted, chosen, responses),
+        truth=_part_of(logged.truth, chosen, responses),
+        forecast=LengthForecast(forecast.expected[responses], scenarios, None, forecast.error_sd),
+    )  # fmt: skip
+
+
+def _part_of(workload: Workload, prompts: IntArray, responses: IntArray) -> Workload:
+    """Return a workload of some prompts and all their responses."""
+    return Workload(
+        workload.prompt_tokens[prompts], np.searchsorted(prompts, workload.prompt_of[responses]),
+        workload.response_tokens[responses], max_response_tokens=workload.max_response_tokens,
+        scenarios=None if workload.scenarios is None else workload.scenarios[:, responses],
+    )  # fmt: skip
