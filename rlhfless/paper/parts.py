@@ -50,7 +50,7 @@ def kept_parts(parts: Iterable[Part], folder: Path, on_line: Callable[[str], obj
             write_text(path, part.table().to_csv(index=False))
             if on_line is not None:
                 on_line(f"    {part.name}: {time.perf_counter() - start_s:.0f} s")
-        yield pd.read_csv(path, float_precision="round_trip", keep_default_na=False, na_values=[""])
+        yield pd.read_csv(path, keep_default_na=False, na_values=[""])
 
 
 def remove_parts(folder: Path) -> None:
