@@ -60,7 +60,7 @@ class Figure10AllSetting:
     data_sets: tuple[str, ...] = ("GSM8K", "GPQA", "LiveCodeBench")
     responses: int = 512
     seeds: int = 5
-    draft_seeds: int = 1
+    draft_seeds: int = 2
     epochs: int = 3
     charges: ChargeOptions = field(default_factory=ChargeOptions)
 
@@ -133,6 +133,9 @@ def printed(setting: Figure10AllSetting, numbers: Numbers) -> list[str]:
                 f"(bound {limit['saved at 1.35x']:.1%}, "
                 f"up to {limit['most_speedup']:.2f}x); fair: {fairly.cheaper:.1%} cheaper, {fairly.faster:.2f}x faster"
             )
+            if str(cell[1]).endswith("7B"):
+                twice = f"{_pair(row.loc[('together', name, '2x')])} (bound {limit['saved at 2x']:.1%})"
+                lines.append(f"        planned for 2x: {twice}")
     lines.append(
         "levers without drafts, at w = 0.7 (share of T^w C^(1-w); leave one out): expected to save / saved / used in steps"
     )
