@@ -20,11 +20,16 @@ class Fair(NamedTuple):
     """Everything together against elastic plain with prefix caching, at the same time and at the same cost, when executed.
 
     Attributes:
-        cheaper: share of the cost that is saved at equal time. faster: times at equal cost.
+        cheaper: share of the cost that is saved at equal time. faster: times at equal cost. Both may alternate two plans.
+        time, saved: of the one plan that was made for the same time: its time as a share, and the share of the cost that it
+            saves. possible: the share that any policy saves at most in the time of that plan; NaN where no bound is known.
     """
 
     cheaper: float
     faster: float
+    time: float
+    saved: float
+    possible: float
 
 
 def half_width(values: pd.Series) -> float:
@@ -92,7 +97,13 @@ def fair(table: pd.DataFrame) -> dict[tuple[tuple[str, ...], str], Fair]:
             means = own.groupby(["drafts", "aim"])[["time_s", "gpu_s"]].mean()
             plain = of[(of["system"] == FAIR) & of["seed"].isin(seeds)]
             points = np.column_stack([means[name] / plain[name].mean() for name in ("time_s", "gpu_s")])
-            found[tuple(map(str, cell)), str(drafts)] = Fair(1 - at_most(points, 1.0), 1 / at_most(points[:, ::-1], 1.0))
+            one = together[(together["drafts"] == drafts) & (together["aim"] == "equal time")].set_index("seed").sort_index()
+            base = plain.set_index("seed").sort_index()
+            ratios = one[["time_s", "gpu_s", "bound_gpu_s"]] / base[["time_s", "gpu_s", "gpu_s"]].to_numpy()
+            time, cost, least = ratios.mean()
+            found[tuple(map(str, cell)), str(drafts)] = Fair(
+                1 - at_most(points, 1.0), 1 / at_most(points[:, ::-1], 1.0), float(time), float(1 - cost), float(1 - least)
+            )
     return found
 
 
