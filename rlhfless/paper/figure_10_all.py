@@ -18,7 +18,7 @@ from plotly.subplots import make_subplots
 from rlhfless.paper.figure_10 import Figure10Setting, history_of
 from rlhfless.paper.machine import QWEN_3B_L40S, QWEN_7B_L40S, Machine
 from rlhfless.paper.paper_figure import Caption, Numbers, PaperFigure
-from rlhfless.paper.parts import Part
+from rlhfless.paper.parts import FigurePart
 from rlhfless.paper.whole_step_costs import ChargeOptions, step_costs
 from rlhfless.paper.whole_step_rows import FAIR, VALUES, WITHOUT, StepToCompare
 from rlhfless.paper.whole_step_summary import CELL, DRAFTS, against_naive, aims, bounds, fair, levers, stages
@@ -65,7 +65,7 @@ class Figure10AllSetting:
     charges: ChargeOptions = field(default_factory=ChargeOptions)
 
 
-def parts(setting: Figure10AllSetting, sources: Sources) -> Iterator[Part]:
+def parts(setting: Figure10AllSetting, sources: Sources) -> Iterator[FigurePart]:
     """Return one part per step: all settings with the first seed, then with the second one, and so on."""
     for seed in range(setting.seeds):
         for algorithm in setting.algorithms:
@@ -73,7 +73,7 @@ def parts(setting: Figure10AllSetting, sources: Sources) -> Iterator[Part]:
                 for data_set in setting.data_sets:
                     name = f"{algorithm} {machine.model} {data_set} seed {seed}"
                     inputs = replace(setting, seeds=seed, draft_seeds=int(seed < setting.draft_seeds)), sources, name
-                    yield Part(name, inputs, partial(rows_of_step, setting, sources, algorithm, machine, data_set, seed))
+                    yield FigurePart(name, inputs, partial(rows_of_step, setting, sources, algorithm, machine, data_set, seed))
 
 
 def rows_of_step(

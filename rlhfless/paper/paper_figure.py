@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-    from rlhfless.paper.parts import Part
+    from rlhfless.paper.parts import FigurePart
     from rlhfless.paper.workloads import Sources
 
 S = TypeVar("S")
@@ -114,7 +114,7 @@ class PaperFigure(Generic[S]):
     claims: Callable[[Numbers], list[Claim]] = lambda numbers: []
     paper: str = "arXiv:2602.22718"
     printed: Callable[[S, Numbers], list[str]] = lambda setting, numbers: []
-    parts: Callable[[S, Sources], Iterable[Part]] | None = None
+    parts: Callable[[S, Sources], Iterable[FigurePart]] | None = None
 
     def of(self, fast: bool, seeds: int | None = None) -> S:
         """Return the setting, or the fast one; with ``seeds`` in place of its own number where it has one.

@@ -18,7 +18,7 @@ import pandas as pd
 from rlhfless.trace.storage import write_text
 
 
-class Part(NamedTuple):
+class FigurePart(NamedTuple):
     """A part of a figure's rows.
 
     Attributes:
@@ -36,7 +36,9 @@ class Part(NamedTuple):
         return f"{self.name.replace(' ', '-')}-{sha256(repr(self.inputs).encode()).hexdigest()[:12]}.csv"
 
 
-def kept_parts(parts: Iterable[Part], folder: Path, on_line: Callable[[str], object] | None = None) -> Iterator[pd.DataFrame]:
+def kept_parts(
+    parts: Iterable[FigurePart], folder: Path, on_line: Callable[[str], object] | None = None
+) -> Iterator[pd.DataFrame]:
     """Return the rows of every part: from the folder where they are there, else computed and written there.
 
     Args:

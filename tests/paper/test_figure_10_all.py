@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from rlhfless.cli import main
 from rlhfless.paper import OTHER_FIGURES, Numbers, Sources, chosen, figure_10_all
-from rlhfless.paper.parts import Part
+from rlhfless.paper.parts import FigurePart
 from rlhfless.paper.whole_step_rows import FAIR
 from rlhfless.paper.whole_step_summary import against_naive, aims, at_most, bounds, fair, half_width, levers, stages
 
@@ -45,7 +45,7 @@ def test_the_command_prints_the_settings_and_writes_the_figure(
     found: Numbers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(
-        OTHER_FIGURES, "10_all", replace(FIGURE, fast=SMALL, parts=lambda *_: [Part("all", 0, lambda: found.table)])
+        OTHER_FIGURES, "10_all", replace(FIGURE, fast=SMALL, parts=lambda *_: [FigurePart("all", 0, lambda: found.table)])
     )
     result = CliRunner().invoke(main, ["figures", "figure_10_all", "--fast", "--no-png", "-o", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output

@@ -7,20 +7,20 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from rlhfless.paper.parts import Part, kept_parts, remove_parts
+from rlhfless.paper.parts import FigurePart, kept_parts, remove_parts
 
 
 def test_a_stop_loses_the_part_that_was_running_only(tmp_path: Path) -> None:
     folder, computed, lines = tmp_path / "parts", list[int](), list[str]()
 
-    def parts(stops_at: int) -> list[Part]:
+    def parts(stops_at: int) -> list[FigurePart]:
         def table(number: int) -> pd.DataFrame:
             if number == stops_at:
                 raise KeyboardInterrupt
             computed.append(number)
             return pd.DataFrame({"name": ["", "None"], "value": [0.1 + number, float("nan")]})
 
-        return [Part(f"part {number}", number, lambda number=number: table(number)) for number in range(3)]
+        return [FigurePart(f"part {number}", number, lambda number=number: table(number)) for number in range(3)]
 
     with pytest.raises(KeyboardInterrupt):
         list(kept_parts(parts(stops_at=2), folder, lines.append))
@@ -36,6 +36,6 @@ def test_a_stop_loses_the_part_that_was_running_only(tmp_path: Path) -> None:
 
 
 def test_parts_of_other_inputs_have_other_files() -> None:
-    names = {Part("part 1", inputs, pd.DataFrame).file_name for inputs in (1, 2, "1")}
+    names = {FigurePart("part 1", inputs, pd.DataFrame).file_name for inputs in (1, 2, "1")}
     assert len(names) == 3
     assert all(name.startswith("part-1-") for name in names)
