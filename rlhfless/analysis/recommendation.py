@@ -123,7 +123,7 @@ def _verl(replicas: int, size: int, per_node: int) -> tuple[str, ...]:
 def _trl(replicas: int, size: int, per_node: int) -> tuple[str, ...]:
     return (
         f"trl vllm-serve --tensor-parallel-size {size} --data-parallel-size {replicas}   # vllm_mode='server'",
-        f"accelerate launch --num_processes {replicas * size} ...   # or vllm_mode='colocate', on the trainer's GPUs, with",
+        f"accelerate launch --num_processes {replicas * size} ...   # or vllm_mode='colocate', on the trainer's GPUs",
         f"GRPOConfig(use_vllm=True, vllm_mode='colocate', vllm_tensor_parallel_size={size})",
     )
 

@@ -173,10 +173,12 @@ class RouterEffect:
                 "The router cannot be tested on this log, because no prompt appears in a second epoch; it is not recommended."
             )
         verdict = "" if self.is_recommended else " The gain is not certain, so the router is not recommended."
+        low, high = _change(self.low), _change(self.high)
+        spread = "" if low == high else f" ({low} to {high})"
         return (
             f"Simulated on {counted(self.batches, 'shuffled batch', 'shuffled batches')} of "
-            f"{counted(self.epochs, 'held-out epoch')}, generation takes {_change(self.mean)} than with verl's own router "
-            f"({_change(self.low)} to {_change(self.high)})." + verdict
+            f"{counted(self.epochs, 'held-out epoch')}, generation takes {_change(self.mean)} than with verl's own router"
+            f"{spread}.{verdict}"
         )
 
 

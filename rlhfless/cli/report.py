@@ -96,6 +96,7 @@ def report(
     from rlhfless.analysis.drawn_lengths import StepSizes, drawn_logs
     from rlhfless.analysis.log_texts import texts_of
     from rlhfless.report.drawn_study import study_drawn
+    from rlhfless.report.not_stated import RESPONSES, RESPONSES_ASSUMED
     from rlhfless.report.notebook import LogSource, write_report_notebook
     from rlhfless.report.progress import progress_bar
     from rlhfless.report.write import write_report
@@ -114,6 +115,8 @@ def report(
             raise InputError(f"{path}: has scalars alone, whose report is a page; let -o end with .html") from error
         drawn = drawn_logs(error.log, StepSizes(responses_per_step, samples_per_prompt))
         opened = drawn[0]
+        if responses_per_step is None:
+            assumptions = replace(assumptions, not_stated={RESPONSES: RESPONSES_ASSUMED})
     if not drawn and (responses_per_step or samples_per_prompt):
         raise InputError(
             "--responses-per-step and --samples-per-prompt are for logs of scalars alone, and this log has responses; leave "

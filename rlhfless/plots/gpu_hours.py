@@ -69,7 +69,7 @@ def plot_gpu_hours(
     fig.add_scatter(
         x=table["gpus"], y=table["gpu_hours"], mode="lines+markers+text", line={"color": BLUE},
         marker={"size": 10, "color": colours}, text=[time_in_words(hours) for hours in table["hours"]],
-        textposition="top center", hovertext=lines, hoverinfo="text", cliponaxis=False, showlegend=False,
+        textposition=_label_places(len(table)), hovertext=lines, hoverinfo="text", cliponaxis=False, showlegend=False,
     )  # fmt: skip
     highest = 1.2 * float(table["gpu_hours"].max())
     fig.update_xaxes(title="GPUs", type="log", tickvals=table["gpus"], tickformat=",d", range=_padded(table["gpus"]))
@@ -90,6 +90,12 @@ def plot_gpu_hours(
         )
         told = f"{usd(usd_per_gpu_hour)} per {clean(kind.upper(), 20)} GPU-hour; {told}"
     return styled(fig, TITLE, told[0].upper() + told[1:], height=380)
+
+
+def _label_places(count: int) -> list[str]:
+    """Return on which side of the rising curve each label stands: neighbours on different ones, as they may be close."""
+    places = ["top left" if (count - 1 - i) % 2 == 0 else "bottom right" for i in range(count)]
+    return [place.replace("left", "center") if i == 0 else place for i, place in enumerate(places)]
 
 
 def time_in_words(hours: float) -> str:

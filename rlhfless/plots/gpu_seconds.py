@@ -11,9 +11,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from rlhfless.plots.palette import BLUE, VERMILLION
-from rlhfless.plots.style import clean, cost_line, hover, message_figure, number, styled
+from rlhfless.plots.style import clean, cost_line, hover, lines_of, message_figure, number, styled
 
 TITLE = "Where the GPU-seconds went"
+LABEL_CHARS = 22  # of a line of a bar's name: longer ones leave a telephone no room for the bars
 KINDS = ((False, "work", BLUE, ""), (True, "idle", VERMILLION, "/"))
 
 
@@ -63,13 +64,14 @@ def plot_account(lines: pd.DataFrame, empty_slots_gpu_s: float = 0.0) -> go.Figu
             for row in rows.itertuples()
         ]
         fig.add_bar(
-            x=rows["gpu_s"], y=[clean(use) for use in rows["use"]], orientation="h", name=name, hovertext=texts,
-            hoverinfo="text", marker={"color": colour, "pattern": {"shape": pattern, "fgcolor": "white", "size": 7}},
+            x=rows["gpu_s"], y=[lines_of(clean(use), LABEL_CHARS) for use in rows["use"]], orientation="h", name=name,
+            hovertext=texts, hoverinfo="text",
+            marker={"color": colour, "pattern": {"shape": pattern, "fgcolor": "white", "size": 7}},
             text=[f"{share:.1%}" for share in rows["share"]], textposition="outside", cliponaxis=False,
         )  # fmt: skip
     fig.update_yaxes(autorange="reversed", automargin=True)
-    fig.update_xaxes(title="GPU-seconds", range=[0, 1.12 * info.lines["gpu_s"].max()])
+    fig.update_xaxes(title="GPU-seconds", range=[0, 1.25 * info.lines["gpu_s"].max()])
     empty = empty_slots_gpu_s / float(info.lines["gpu_s"].sum())
     subtitle = f"{info.idle_share:.1%} of the GPU-seconds are idle"
-    subtitle += f"; {empty:.1%} are empty slots of decoding batches" if empty > 0 else ""
+    subtitle += f"; {empty:.1%} are empty slots: room for more responses in decoding batches" if empty > 0 else ""
     return styled(fig, TITLE, subtitle, height=162 + 34 * len(info.lines), barmode="overlay", bargap=0.3)

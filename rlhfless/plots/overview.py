@@ -13,10 +13,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from rlhfless.plots.palette import BOUND, GREEN, GREY, OCCUPANCY_SCALE, OUTLINE, PHASE_STYLES, VERMILLION, ink_on
-from rlhfless.plots.style import clean, cost_line, hover, message_figure, number, styled, usd
+from rlhfless.plots.style import WIDE_ONLY, clean, cost_line, hover, message_figure, number, styled, usd
 
 TITLE = "Where the GPU-seconds went"
 RUN = "this run"
+SLOT = "a slot is room for one response in a replica's batch"
 SAVED = ("GPU-seconds mean", "time mean", "GPU-seconds most")  # of a row of savings
 WORK_COLOURS = {
     use: PHASE_STYLES[phase].colour
@@ -25,7 +26,6 @@ WORK_COLOURS = {
         "transferring KV caches": "transfer", "preparation": "prepare", "learning": "learn", "sending weights": "sync",
     }.items()
 }  # fmt: skip
-WIDE_ONLY = "wide only"  # name of annotations that a page leaves out on a narrow screen
 LITTLE, LETTER_SHARE = 0.005, 0.0085  # shares of the bar: of what is rounded to nothing, and of a letter
 
 
@@ -142,8 +142,9 @@ def plot_overview(uses: pd.DataFrame, empty_share: float = math.nan, best: pd.Se
     longest = total * max(1.0, 1.0 - info.saved_gpu_share) if info.schedule else total
     fig.update_xaxes(title=f"GPU-seconds (this run: {sums})", range=[0, 1.02 * longest])
     legend = {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.42, "yanchor": "top", "traceorder": "normal"}
+    subtitle = "<br>".join(filter(None, [info.change, "" if math.isnan(info.empty_share) else SLOT]))
     styled(
-        fig, info.verdict, info.change, height=250 + 44 * len(names), barmode="stack", bargap=0.25, legend=legend,
+        fig, info.verdict, subtitle, height=250 + 44 * len(names) + 16 * bool(subtitle), barmode="stack", bargap=0.25, legend=legend,
     )  # fmt: skip
     return fig.update_layout(margin={"b": 120}, uniformtext={"minsize": 10, "mode": "hide"})
 

@@ -15,7 +15,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from rlhfless.plots.palette import BLUE, IDLE, OCCUPANCY_SCALE, OUTLINE, PHASE_STYLES, VERMILLION
-from rlhfless.plots.style import clean, counted, message_figure, number, styled, usd
+from rlhfless.plots.style import WIDE_ONLY, clean, counted, message_figure, number, styled, usd
 from rlhfless.plots.timeline_data import MAX_SPANS, TimelineInfo, of_roles, timeline_info
 from rlhfless.plots.utilisation import add_use_heatmap
 from rlhfless.trace import PHASES, Trace
@@ -158,7 +158,7 @@ def _add_last_response(fig: go.Figure, info: TimelineInfo, at: float, rows: int)
     fig.add_annotation(
         x=last.end_s, y=at + (0.2 if down else -0.2), ax=18 if right else -18, ay=34 if down else -34,
         xanchor="left" if right else "right", align="left" if right else "right", text=last.text, showarrow=True, arrowhead=2,
-        arrowsize=0.9, arrowcolor=VERMILLION, font={"size": 11}, bgcolor=LABEL_PAPER,
+        arrowsize=0.9, arrowcolor=VERMILLION, font={"size": 11}, bgcolor=LABEL_PAPER, name=WIDE_ONLY,
     )  # fmt: skip
 
 

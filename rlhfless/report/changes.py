@@ -28,9 +28,9 @@ def changes_of(findings: LoggedRunFindings) -> list[Change]:
 
 
 def in_a_sentence(change: Change) -> str:
-    """Return the change as the middle of a sentence: its first line of configuration where that is short."""
+    """Return the change as the middle of a sentence, with its first line of configuration where that is short."""
     line = _without_comment(change.lines[0]) if change.lines else ""
-    return f"change to {line}" if line and len(line) <= LONGEST_LINE else change.what
+    return f"{change.what} ({line})" if line and len(line) <= LONGEST_LINE else change.what
 
 
 def _without_comment(line: str) -> str:
@@ -70,10 +70,10 @@ def _notes(findings: LoggedRunFindings, changes: list[Change]) -> Iterator[str]:
         yield "Each saving is of the run as it was, so savings do not add up."
     if changes:
         yield "Ranges are the 5th to 95th percentile."
-    if GPUS in findings.not_stated:
-        yield "Give --gpus to compare numbers and sizes of replicas."
-    elif not findings.setup.synchronous:
+    if not findings.setup.synchronous:
         yield "Numbers of replicas are not compared, because this run learns while it generates."
+    elif GPUS in findings.not_stated:
+        yield "Give --gpus to compare numbers and sizes of replicas."
     elif len({count.gpus_per_actor for count in findings.gpu_counts}) == 1:
         size = counted(findings.gpu_counts[0].gpus_per_actor, "GPU")
         yield f"Only replicas of {size} have a latency profile, so no other size was compared."
@@ -116,9 +116,10 @@ def _count_change(findings: LoggedRunFindings, own: GpuCount, best: GpuCount, ne
         )
     if not lines and setup.framework in FRAMEWORK_DEFAULTS:
         needs = f"{needs} The documentation of {setup.framework} does not say how to spread these replicas over nodes.".strip()
-    what = f"use {counted(best.replicas, 'replica')} of {counted(best.gpus_per_actor, 'GPU')} instead of {own.replicas:,}"
+    size, replicas = counted(best.gpus_per_actor, "GPU"), counted(best.replicas, "replica")
+    what = f"use {replicas} instead of {own.replicas:,}, of {size} each"
     if best.gpus_per_actor != own.gpus_per_actor:
-        what += f" of {own.gpus_per_actor}"
+        what = f"use {replicas} of {size} instead of {own.replicas:,} of {own.gpus_per_actor}"
     return Change(what, lines, low, mean, high, 1.0 - best.seconds / own.seconds, needs)
 
 

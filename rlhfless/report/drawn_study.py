@@ -15,6 +15,7 @@ from rlhfless.report.schedules import simulate_schedules
 from rlhfless.report.study import AgainstSchedules, Assumptions, ReportData, against_schedules, calibrate_log, study_log
 from rlhfless.simulate import SimulationConfig
 from rlhfless.trace import OpenedLog
+from rlhfless.trace.metrics.cross_check import COUNTED
 
 FURTHER_STEPS = 3  # that are simulated of each draw but the first
 
@@ -46,6 +47,7 @@ def study_drawn(
             cost=replace(findings.cost, low_s=min(one.low_s for one in costs), high_s=max(one.high_s for one in costs)),
             gpu_counts=_of_all_draws(findings.gpu_counts, [draw.counts for draw in draws]),
             drawn=logs[0].trace.meta[DRAWN],
+            checks=tuple(check for check in findings.checks if check.how != COUNTED),  # lengths were drawn to meet these
         )
     )
 

@@ -17,8 +17,9 @@ from rlhfless.report.amounts import Amounts
 from rlhfless.report.changes import list_changes
 from rlhfless.report.executed_study import ExecutedRunFindings
 from rlhfless.report.log_checks import calibrated_by, checks_table
+from rlhfless.report.not_stated import profile_in_words
 from rlhfless.report.savings import percent, savings_in_short, savings_tables
-from rlhfless.report.schedules import SHOWN
+from rlhfless.report.schedules import DO, SHOWN
 from rlhfless.trace import Trace, allocation_metrics, decode_capacity, step_metrics
 
 MAX_TIMELINES = 12
@@ -37,7 +38,8 @@ def executed_first_screen(page: Page, trace: Trace, findings: ExecutedRunFinding
     changes = [] if findings is None or findings.given_back.empty else ranked(_change(trace, findings))
     page.section("In short")
     page.headline(_cost_of_execution(trace, amounts, idle, changes))
-    page.text(f"How sure: {_how_sure(trace)}")
+    condition = " They hold where released GPUs are not paid for, or others use them." if changes else ""
+    page.text(f"How sure: {_how_sure(trace)}{condition}")
     if changes and changes[0].mean > idle:
         page.text(
             f"A change can save more than the {percent(idle)} that was idle. Idle is a GPU that has nothing to run. "
@@ -50,9 +52,9 @@ def executed_first_screen(page: Page, trace: Trace, findings: ExecutedRunFinding
 def _cost_of_execution(trace: Trace, amounts: Amounts, idle: float, changes: Sequence[Change]) -> str:
     steps = counted(trace.allocations["step"].nunique(), "step")
     total = f"cost {amounts.of(1.0)} ({amounts.in_gpu_time})" if amounts.usd else f"took {amounts.in_gpu_time}"
-    paid = f"{amounts.of(idle) if idle >= 0.0005 else 'none'} of it went to idle GPUs"
+    paid = f"{f'{amounts.of(idle)} ({percent(idle)})' if idle >= 0.0005 else 'none'} of it went to idle GPUs"
     change = (
-        f"{changes[0].what} and save {amounts.between(changes[0].low, changes[0].high)}"
+        f"{changes[0].what}, and save {amounts.between(changes[0].low, changes[0].high)}"
         if changes
         else "no change that was simulated is certain to save anything"
     )
@@ -66,7 +68,7 @@ def _how_sure(trace: Trace) -> str:
     elif clock == "virtual" and trace.meta.get("charging") == "measured":
         times = "iterations were measured and overlapped on a virtual clock"
     elif clock == "virtual":
-        times = f"times are those of {f'latency profile {profile}' if profile else 'a latency profile'}"
+        times = f"times are those of {f'latency {profile_in_words(str(profile))}' if profile else 'a latency profile'}"
     else:
         times = "the trace does not say which clock its times come from"
     return f"{times}; savings are simulated, and their range is over resampled steps."
@@ -84,7 +86,8 @@ def _change(trace: Trace, findings: ExecutedRunFindings) -> Iterator[Change]:
         "them."
     )
     low, mean, high = (float(best[f"GPU-seconds {end}"]) for end in ("low", "mean", "high"))
-    yield Change("generate by another schedule", lines, low, mean, high, float(best["time mean"]), needs)
+    what = DO.get(str(best["policy"]), "generate by another schedule")
+    yield Change(what, lines, low, mean, high, float(best["time mean"]), needs)
 
 
 def executed_section(page: Page, trace: Trace, facts: Iterable[tuple[str, str]] = ()) -> None:
@@ -103,6 +106,7 @@ def executed_section(page: Page, trace: Trace, facts: Iterable[tuple[str, str]] 
         ("cost", usd(total["cost_usd"])),
     ]
     page.cards([card for card in cards if card[1]])
+    _levers_table(page, trace)
     steps = sorted(int(step) for step in trace.allocations["step"].unique())
     shown = evenly(steps, MAX_TIMELINES)
     if len(shown) < len(steps):
@@ -120,6 +124,17 @@ def executed_section(page: Page, trace: Trace, facts: Iterable[tuple[str, str]] 
         of_steps = {f"step {steps[-1]}": steps[-1], "all steps": None}
         lengths = {name: plots.plot_lengths(trace, step, max_points=MAX_SVG_POINTS) for name, step in of_steps.items()}
         page.choice("Lengths of", lengths)
+
+
+def _levers_table(page: Page, trace: Trace) -> None:
+    """Add what each lever of a planned whole step was expected to save, and saved, where the trace says so."""
+    levers = trace.meta.get("levers") or []
+    if levers:
+        rows = [
+            (one["lever"], f"{one['expected']:.1%}", f"{one['saved']:.1%}") if one["used"] else (one["lever"], "not used", "")
+            for one in levers
+        ]
+        page.table("Levers of the plan, each left out alone", ("lever", "expected to save", "saved"), rows)
 
 
 def executed_savings_section(page: Page, trace: Trace, findings: ExecutedRunFindings) -> None:

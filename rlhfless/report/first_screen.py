@@ -7,14 +7,14 @@ no sentence names an amount that depends on it, and a curve over numbers of GPUs
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from rlhfless import plots
-from rlhfless.analysis import FRAMEWORK_DEFAULTS, uses_of_account
+from rlhfless.analysis import FRAMEWORK_DEFAULTS, Change, uses_of_account
 from rlhfless.analysis.framework_defaults import DISPATCHES
 from rlhfless.latency import PriceError, usd_per_gpu_hour
 from rlhfless.plots.export.html_page import Page
@@ -22,11 +22,12 @@ from rlhfless.plots.style import counted
 from rlhfless.report.amounts import amounts_of, unknown
 from rlhfless.report.changes import changes_of, in_a_sentence
 from rlhfless.report.log_checks import contradicted
-from rlhfless.report.not_stated import GPUS, OPTIONS, PRICE, PROFILE
+from rlhfless.report.not_stated import GPUS, OPTIONS, PRICE, PROFILE, PROFILE_HOW, profile_in_words
 from rlhfless.report.savings import percent, percent_range
 from rlhfless.report.study import LoggedRunFindings
 
 LITTLE = 0.005  # share of the run that no bar shows
+WIDE = 0.25  # of an idle share: such a range says little
 
 
 def first_screen(page: Page, findings: LoggedRunFindings, empty_share: float) -> None:
@@ -55,11 +56,20 @@ def in_short(findings: LoggedRunFindings) -> Iterator[str]:
     yield _cost(findings)
     if contradiction := contradicted(findings.checks, findings.calibrated):
         yield contradiction
+    changes = changes_of(findings)
     if unknown(findings) and findings.setup.synchronous:
         low, high = findings.idle_shares
-        yield f"On the GPUs and times assumed below, {percent_range(low, high)} of the GPU time was idle."
+        change = f"; {_change(findings, changes)}" if changes else ""
+        yield f"On the GPUs and times assumed below, {percent_range(low, high)} of the GPU time was idle{change}."
+    low, high = findings.idle_shares
+    if findings.drawn and findings.setup.synchronous and high - low > WIDE:
+        yield (
+            f"The range of what was idle, {percent_range(low, high)} of the GPU time, is so wide that it says little. Only the "
+            "lengths of the responses say more: log them, and give that log."
+        )
     yield " ".join(_how_sure(findings))
-    changes = changes_of(findings)
+    if findings.drawn:
+        yield findings.drawn
     if findings.setup.synchronous and changes and changes[0].mean > findings.cost.idle_share:
         yield (
             f"A change can save more than the {percent(findings.cost.idle_share)} that was idle. Idle is a GPU that has "
@@ -82,28 +92,30 @@ def _cost(findings: LoggedRunFindings) -> str:
     hours = amounts.in_gpu_time
     total = f"cost {about}{amounts.of(1.0)} ({hours})" if amounts.usd else f"took {about}{hours}"
     low, high = (share / (findings.account.idle_share or 1.0) * cost.idle_share for share in findings.idle_shares)
-    idle = f"{amounts.between(low, high) if high >= 0.0005 else 'none'} of it went to idle GPUs"
+    idle = f"{amounts.between(low, high)} ({percent_range(low, high)})" if high >= 0.0005 else "none"
+    idle = f"{idle} of it went to idle GPUs"
     if not findings.setup.synchronous:
         idle = "what was idle is not known, because the run learns while it generates"
-    changes = changes_of(findings)
-    change = (
-        f"{in_a_sentence(changes[0])} and save {amounts.between(changes[0].low, changes[0].high)}"
-        if changes
-        else "no change that was simulated is certain to save anything"
-    )
+    change = _change(findings, changes_of(findings))
     return f"Your {counted(cost.steps, 'step')} {total}; {idle}; {change}."
 
 
+def _change(findings: LoggedRunFindings, changes: Sequence[Change]) -> str:
+    """The largest change with its saving, as the end of a sentence."""
+    if not changes:
+        return "no change that was simulated is certain to save anything"
+    return f"{in_a_sentence(changes[0])} and save {amounts_of(findings).between(changes[0].low, changes[0].high)}"
+
+
 def _how_sure(findings: LoggedRunFindings) -> Iterator[str]:
-    cost, calibrated, name = findings.cost, findings.calibrated, findings.setting.latency.name
-    if PRICE in findings.not_stated and not unknown(findings):
-        yield f"For dollars, state the price of a GPU with {OPTIONS[PRICE]}."
+    cost, calibrated = findings.cost, findings.calibrated
     if cost.all_logged:
         yield "How sure: the time of every step was logged."
     elif cost.logged_steps:
         yield f"How sure: {cost.logged_steps:,} of {counted(cost.steps, 'step')} have a logged time; the others take the mean."
     else:
-        yield f"How sure: the log has no times, so they are those of profile {name}, which was not compared with your run."
+        times = profile_in_words(findings.setting.latency.name)
+        yield f"How sure: the log has no times, so they are those of {times}, which was not compared with your run."
     if calibrated.steps > 1 and calibrated.checked is not None:
         checked = calibrated.checked
         error = float(np.median(checked.constant_errors if calibrated.by_constant else checked.errors))
@@ -118,26 +130,28 @@ def _how_sure(findings: LoggedRunFindings) -> Iterator[str]:
         yield f"By the choice of simulated steps and dispatch, this is {amounts_of(findings).between(low, high)}."
     if not findings.setup.synchronous:
         yield "Only GPUs that generate are counted."
-    if findings.drawn:
-        yield findings.drawn
+    if PRICE in findings.not_stated and not unknown(findings):
+        yield f"For dollars, state the price of a GPU with {OPTIONS[PRICE]}."
 
 
 def assumptions(findings: LoggedRunFindings) -> Iterator[tuple[str, str]]:
     """Return what matters and is assumed, as pairs of a sentence and the option that states it."""
     setup = findings.setup
     for name, sentence in findings.not_stated.items():
-        if name != PRICE or not unknown(findings):
+        if name == PROFILE:
+            scaled = "; its times are scaled to those in the log" if findings.calibrated.steps else ""
+            yield f"{sentence}{scaled}; {PROFILE_HOW}", OPTIONS[name]
+        elif name != PRICE or not unknown(findings):
             yield sentence, OPTIONS[name]
     if sum(name in DISPATCHES for name in setup.candidates) > 1:
-        yield "how responses were assigned to replicas: as the framework does by default; ranges cover both rules", "--dispatch"
+        rules = "prompts reached replicas in equal chunks, or each went to the replica with the fewest responses in flight"
+        yield f"{rules}; ranges cover both", "--dispatch"
     if not setup.colocated and not setup.learner_gpus:
-        yield "no GPUs of the learner, whose number the log does not say", "--learner-gpus"
+        yield "0 GPUs of its own for the learner, because the log does not say how many it had", "--learner-gpus"
     if findings.phases.basis == "unknown" and setup.synchronous:
         logged = FRAMEWORK_DEFAULTS[setup.framework].phase_times if setup.framework in FRAMEWORK_DEFAULTS else ""
         how = f"; {logged}" if logged else ""
         yield f"0 s of preparation and learning, as the log has no times of them{how}", "--prepare-s --learn-s"
-    if findings.drawn:
-        yield "the number of responses per step, from its tokens", "--responses-per-step"
 
 
 def _uses(findings: LoggedRunFindings) -> pd.DataFrame:
@@ -146,7 +160,9 @@ def _uses(findings: LoggedRunFindings) -> pd.DataFrame:
     whole, steps = cost.gpus * cost.time_s, len(findings.account.steps)
     factor = min(cost.steps / steps, whole / float(uses["gpu_s"].sum()))
     rest = whole - factor * float(uses["gpu_s"].sum())
-    if rest > LITTLE * whole:
+    if rest <= LITTLE * whole:
+        factor = whole / float(uses["gpu_s"].sum())  # so that the bar adds up to the cost in the sentence
+    else:
         usd = rest * cost.usd_per_gpu_hour / 3600.0 / factor
         uses.loc[len(uses)] = ["rest of the logged steps", "work", rest / factor, usd, 0.0]
     uses[["gpu_s", "usd"]] *= factor
@@ -160,7 +176,7 @@ def _curve(findings: LoggedRunFindings) -> go.Figure:
         price = usd_per_gpu_hour(cluster.kind) if PRICE in findings.not_stated else cluster.usd_per_gpu_hour
     except PriceError:
         price = 0.0
-    own = None if unknown(findings) else findings.cost.gpus
+    own = None if GPUS in findings.not_stated else findings.cost.gpus
     return plots.plot_gpu_hours(cost_by_gpus(findings), cluster.kind, price, own)
 
 

@@ -10,30 +10,34 @@ from collections.abc import Sequence
 from rlhfless.analysis import Calibration
 from rlhfless.latency.held_out_errors import errors_in_words
 from rlhfless.plots.export.html_page import Page
-from rlhfless.plots.style import counted, number
+from rlhfless.plots.style import MINUS, counted, number
 from rlhfless.trace.metrics.cross_check import CrossCheck
 
 MAX_LISTED = 3  # contradictions that a paragraph names
 
 
 def contradicted(checks: Sequence[CrossCheck], calibrated: Calibration) -> str:
-    """Return the contradictions as a paragraph; the empty text where there are none."""
-    wrong = [check for check in checks if check.contradicts]
-    if not wrong:
-        return ""
-    sentences = ". ".join(_sentence(check) for check in wrong[:MAX_LISTED])
-    text = f"The log's measurements contradict numbers of this report. {sentences}."
+    """Return as a paragraph how simulated times were scaled, and what contradicts; the empty text where all agrees."""
+    scaled = [check for check in checks if check.contradicts and check.column == "generate_s" and calibrated.steps]
+    wrong = [check for check in checks if check.contradicts and check not in scaled]
+    texts = [
+        f"Generation of a step took {check.logged_value(check.logged)} in the log and {check.ours_value(check.ours)} "
+        f"{check.how}, so simulated times are multiplied by {number(calibrated.factor)}."
+        for check in scaled
+    ]
+    if wrong:
+        sentences = ". ".join(_sentence(check) for check in wrong[:MAX_LISTED])
+        texts.append(f"The log's measurements contradict numbers of this report. {sentences}.")
     if len(wrong) > MAX_LISTED:
-        text += f" The table of the log's measurements lists {counted(len(wrong) - MAX_LISTED, 'further contradiction')}."
+        further = counted(len(wrong) - MAX_LISTED, "further contradiction")
+        texts.append(f"The table of the log's measurements lists {further}.")
     if any(check.column == "generate_s" for check in wrong):
-        text += (
-            f" Simulated times are multiplied by {number(calibrated.factor)} to match the log."
-            if calibrated.steps
-            else f" Simulated times are multiplied by {number(calibrated.factor)}, the least factor that agrees with the log."
+        texts.append(
+            f"Simulated times are multiplied by {number(calibrated.factor)}, the least factor that agrees with the log."
             if calibrated.factor > 1
-            else " Simulated times come from the profile, without a correction by the log."
+            else "Simulated times come from the profile, without a correction by the log."
         )
-    return text
+    return " ".join(texts)
 
 
 def checks_table(page: Page, checks: Sequence[CrossCheck]) -> None:
@@ -77,5 +81,5 @@ def calibrated_by(calibrated: Calibration, what: str) -> str:
 
 
 def _sentence(check: CrossCheck) -> str:
-    text = str(check)
+    text = str(check).replace("(-", f"({MINUS}")
     return text[0].upper() + text[1:]

@@ -104,8 +104,9 @@ def run_sections(
     head = ("use", "work or idle", "GPU-seconds", "cost", "share", "source of times")
     page.table("GPU-seconds by use, sum of all analysed steps", head, rows, text_columns=2)
     page.text(
-        f"Batches also had empty slots, which amount to {number(findings.account.slot_idle_gpu_s)} GPU-seconds. They do not "
-        "count as idle: decoding is bound by memory bandwidth, so a GPU with a partly filled batch is busy."
+        f"A slot is room for one response in a replica's batch. Empty slots amount to "
+        f"{number(findings.account.slot_idle_gpu_s)} GPU-seconds. They do not count as idle: decoding is bound by memory "
+        "bandwidth, so a GPU with a partly filled batch is busy."
     )
     page.heading("Stragglers: the last response of each step")
     columns = ("step", "prompt", "sample", "tokens", "median tokens", "generation (s)", "after 90% were complete (s)")
@@ -163,7 +164,7 @@ def _basis(findings: LoggedRunFindings) -> Iterator[tuple[str, str]]:
 
 
 def _what_if(page: Page, findings: LoggedRunFindings, prices: Mapping[str, float]) -> None:
-    page.section("What if", folded=True)
+    page.section("One setting changed", folded=True)
     page.text("Each row changes one setting of the last steps of the log. Time and cost are of generation alone.")
     rows = []
     for row in findings.what_if.itertuples():

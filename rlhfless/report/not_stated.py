@@ -1,17 +1,33 @@
-"""Sentences on what is assumed about GPUs, their latency profile and their price where the user did not state it."""
+"""Sentences on what is assumed where the user did not state it: GPUs, latency profile, price, responses per step."""
 
 from __future__ import annotations
 
-from rlhfless.latency import list_prices
+from rlhfless.latency import list_prices, list_profiles, read_profile
+from rlhfless.plots.style import counted
 
 DEFAULT_PROFILE = "l40s-qwen2.5-3b-tp2"
 DEFAULT_GPUS = 16
-GPUS, PROFILE, PRICE = "gpus", "profile", "usd_per_gpu_hour"
-OPTIONS = {GPUS: "--gpus", PROFILE: "--profile", PRICE: "--usd-per-gpu-hour"}
-"""The option that states each of the three."""
+GPUS, PROFILE, PRICE, RESPONSES = "gpus", "profile", "usd_per_gpu_hour", "responses_per_step"
+OPTIONS = {GPUS: "--gpus", PROFILE: "--profile", PRICE: "--usd-per-gpu-hour", RESPONSES: "--responses-per-step"}
+"""The option that states each of the four."""
 
 GPUS_ASSUMED = f"{DEFAULT_GPUS} GPUs in two nodes, because the number of GPUs was not given"
-PROFILE_ASSUMED = f"times of profile {DEFAULT_PROFILE}, because no profile was given"
+PROFILE_ASSUMED = (
+    f"the speed of Qwen2.5-3B on L40S GPUs, 2 per replica (profile {DEFAULT_PROFILE}), because no profile was given; it stands "
+    "in for your model and GPUs"
+)
+PROFILE_HOW = "name another one (rlhfless doctor lists them), or measure yours with rlhfless profile"
+"""How a user states the profile."""
+RESPONSES_ASSUMED = "the number of responses per step, from its tokens"
+
+
+def profile_in_words(name: str) -> str:
+    """Return a latency profile with the model and GPUs that it stands for, where it is a shipped one."""
+    if name not in list_profiles():
+        return f"profile {name}"
+    profile = read_profile(name)
+    gpus = f"{counted(profile['gpus_per_actor'], 'GPU')} per replica"
+    return f"profile {name} ({profile['model']} on {profile['kind'].upper()}, {gpus})"
 
 
 def price_assumed(kind: str) -> str:

@@ -14,7 +14,7 @@ from rlhfless.analysis import evenly
 from rlhfless.plots.bound_curve import Bound
 from rlhfless.scheduling import SchedulingPolicy, ladder
 from rlhfless.simulate import LoggedStep, Simulation, SimulationConfig, simulate
-from rlhfless.trace import Trace
+from rlhfless.trace import OpenedLog, Trace, TraceError
 from solver.model.objective import NonGenerationPhases
 
 SHOWN = {
@@ -25,12 +25,25 @@ SHOWN = {
     "random": "right-sized number of actors; prompts assigned at random; GPUs released when an actor is done",
     "spread": "as random, with the responses of each prompt spread over the actors, round-robin",
     "fold": "as spread; nearly empty actors hand their responses over to others during the step; needs no predictions",
-    "solver": "optimised for predicted lengths; keeps the random split unless held-out scenarios prove the change better",
+    "solver": "assigns responses by predicted lengths where this also helps on lengths it did not plan with, else as random",
     "solver+replan": "as solver; responses migrate during the step where the lengths observed so far make it pay off",
     "oracle+replan": "as solver+replan with the true lengths, which are unknown beforehand in practice",
     "oracle": "as solver with the true lengths, without migration",
 }
 """Policies of the simulated section, and what they do."""
+
+FEWER = "start only as many replicas as pay off"
+PLAN = "let the solver plan each step (how many replicas, which responses on which, whether the last ones move together)"
+DO = {
+    "random": f"{FEWER}, and release the GPUs of each as soon as its responses are complete",
+    "spread": f"{FEWER}, spread the responses of each prompt over them, and release the GPUs of each as soon as it is done",
+    "fold": f"{FEWER}, and move a step's last responses onto few of them, so that the others release their GPUs early",
+    "solver": f"{PLAN}, and release the GPUs of each replica as soon as it is done",
+    "solver+replan": f"{PLAN}, move responses during the step, and release the GPUs of each replica as soon as it is done",
+    "rlhfuse": "when few responses of a step are left, move them all onto few replicas at once",
+    "rlhfless": "give each replica responses of like predicted length, and move its last ones to another replica",
+}
+"""What a user would do to run as these policies do, without their names."""
 
 MAX_RESPONSES = 10_000
 """About a minute of simulation, since hand-overs take time that grows with the responses of a step."""
@@ -92,6 +105,20 @@ class Schedules:
         rows = self.simulation.steps
         rows = rows[rows["has_history"] == self.has_history] if step is None else rows[rows["step"] == step]
         return pd.concat([rows[rows["policy"] == policy] for policy in policies], ignore_index=True)
+
+
+def refuse_requests_without_steps(log: OpenedLog) -> None:
+    """Refuse a log that is one step of very many requests, each to a prompt of its own: nobody trains on such a step.
+
+    Raises:
+        TraceError: it is.
+    """
+    rollouts = log.trace.rollouts
+    if len(log.trace.steps) == 1 and len(rollouts) > MAX_RESPONSES and rollouts["prompt_id"].nunique() == len(rollouts):
+        raise TraceError(
+            f"{log.trace.source or 'the log'}: has one step of {len(rollouts):,} requests, each to a prompt of its own; say "
+            "how many are a step, such as 128 with --map step=row/128, as what GPUs wait for depends on it"
+        )
 
 
 def simulate_schedules(

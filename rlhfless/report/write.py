@@ -99,8 +99,11 @@ def report_html(
         _logged(page, log, stated, study)
     if log.summary is not None:
         page.section("How the log was read", folded=True)
-        for line in str(log.summary).splitlines():
+        preview = log.summary.preview
+        for line in str(log.summary).removesuffix(preview).splitlines():
             page.text(line)
+        if preview:
+            page.printed(preview)
     begin("packing")
     return page.render(f"Written by rlhfless {__version__}. This file contains plotly.js and loads nothing from the network.")
 
@@ -174,8 +177,9 @@ def _facts(log: OpenedLog) -> Iterator[tuple[str, str]]:
     known_share, truncated = reasons.notna().mean(), (reasons == "length").mean()
     share = f"{truncated:.1%}" if known_share == 1 else f"{truncated:.1%} to {truncated + 1 - known_share:.1%}"
     yield "cut off by the limit", f"{share} of the responses" if known_share > 0 else "unknown"
-    tables = ", ".join(f"{len(getattr(trace, name)):,} {name}" for name in ("allocations", "spans", "events"))
-    yield "recorded", f"{tables}, {counted(len(trace.plans), 'plan')}"
+    sizes = {name: len(getattr(trace, name)) for name in ("allocations", "spans", "events", "plans")}
+    if recorded := ", ".join(counted(size, name.removesuffix("s")) for name, size in sizes.items() if size):
+        yield "recorded", recorded
     if len(log.scalars):
         yield "step times", f"logged for {counted(len(log.scalars), 'step')}"
     for key in ("policy", "engine", "clock", "charging", "device", "profile", "imported_from", "framework"):

@@ -1,4 +1,4 @@
-"""``load``: opens any log or trace, and prints in two sentences what its GPUs did and what a schedule would have saved."""
+"""``load``: opens any log or trace, and prints what its GPUs did, what to do, and what this would have saved."""
 
 from __future__ import annotations
 

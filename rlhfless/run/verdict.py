@@ -1,4 +1,4 @@
-"""The verdict on a run in two sentences: what its GPUs did, and what the best simulated schedule would have saved.
+"""The verdict on a run in a few sentences: what its GPUs did, what to do about it, and what this would have saved.
 
 Quick: a few steps, and three schedules that any framework could run. ``Run.report`` has all steps, schedules and sources.
 """
@@ -25,8 +25,10 @@ from rlhfless.analysis import (
 )
 from rlhfless.plots import plot_overview
 from rlhfless.plots.style import counted, number
+from rlhfless.report.amounts import Amounts
 from rlhfless.report.not_stated import PRICE
 from rlhfless.report.savings import at_most, more, saved
+from rlhfless.report.schedules import DO
 from rlhfless.report.study import Assumptions, calibrate_log
 from rlhfless.run.whole_step_saving import whole_step_sentence
 from rlhfless.simulate import SimulationConfig, simulate
@@ -38,13 +40,15 @@ SCHEDULES = ("random", "fold", "solver")
 TOLD = 0.0005  # share of the time that is not rounded to 0.0%
 TIE = 0.005  # of T^w C^(1-w), below which no schedule is named as the better one
 IF_RELEASED = "if the released GPUs are not paid for or are used by others"
+SLOT = "A slot is room for one response in a replica's batch."
+ASSIGNED = {"static": "in equal chunks", "least-loaded": "to the replica with the fewest in flight"}  # by dispatch
 MAX_STEPS = 4
 MAX_RESPONSES = 4_000
 
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """What the GPUs of a run did, and what the best of a few simulated schedules would have saved.
+    """What the GPUs of a run did, what to do about it, and what this would have saved by a simulation of a few schedules.
 
     Attributes:
         gpus: the GPUs in words. steps: those that are counted.
@@ -83,7 +87,7 @@ class Verdict:
 
     @property
     def tied(self) -> pd.DataFrame:
-        """The rows of ``savings`` with at most 0.5 % more than the least ``T^w C^(1-w)``, the best among them."""
+        """The rows of ``savings`` with at most 0.5 % more than the least ``T^w C^(1-w)``, the simplest schedule first."""
         return self.savings if self.savings.empty else self.savings[self._log_values <= self._log_values.min() + np.log1p(TIE)]
 
     @property
@@ -103,8 +107,8 @@ class Verdict:
             f"On {self.gpus}, {self.idle_share:.0%} of {number(self.gpu_seconds, digits=4)} GPU-seconds{cost} were idle{empty} "
             f"({steps}, {self.basis})."
         )
-        planned = [self.whole_step] if self.whole_step else []
-        return " ".join([did, self._would_save(), *planned, *(f"Assumed: {text}." for text in self.assumed)])
+        said = [did, *([SLOT] if empty else []), self._would_save(), *([self.whole_step] if self.whole_step else [])]
+        return " ".join([*said, *(f"Assumed: {text}." for text in self.assumed)])
 
     def _would_save(self) -> str:
         best = self.best
@@ -113,22 +117,27 @@ class Verdict:
         if best["GPU-seconds mean"] <= 0 and best["time mean"] <= 0:
             most = at_most(best, "GPU-seconds")
             return f"No simulated schedule of {', '.join(SCHEDULES)} saves anything; {most} of the GPU-seconds is possible."
-        row, tied = best, self.tied
-        if len(tied) > 1:
-            row = _widest(tied)
-            who = f"Several schedules tie ({', '.join(tied['policy'])}): releasing GPUs early, they save"
-        else:
-            who = f"The schedule {best['policy']}, which releases GPUs early, saves"
+        row = self.tied.iloc[0]
+        policy = str(row["policy"])
         released = f" ({IF_RELEASED})" if row["GPU-seconds mean"] > max(0.0, row["time mean"]) + TIE else ""
-        savings = f"{who} {saved(row, 'GPU-seconds')} of the GPU-seconds{released} {_time(row)}"
-        ranges = f" ({self.ranges})" if self.ranges and " to " in savings else ""
-        return f"{savings}; any schedule that takes as long saves {at_most(row, 'GPU-seconds')}{ranges}."
+        savings = f"{self._dollars(row)}{saved(row, 'GPU-seconds')} of the GPU-seconds{released} {_time(row)}"
+        details = [self.ranges] if self.ranges and " to " in savings else []
+        also = self.tied["policy"].iloc[1:].tolist()
+        details.append(
+            f"simulated as policy {policy}"
+            + (f"; {' and '.join(also)} {'tie' if len(also) > 1 else 'ties'} with it" if also else "")
+        )
+        return (
+            f"What to do: {DO.get(policy, f'generate as policy {policy} does')}. This saves {savings}; any schedule that takes "
+            f"as long saves {at_most(row, 'GPU-seconds')} ({'; '.join(details)})."
+        )
 
-
-def _widest(rows: pd.DataFrame) -> pd.Series:
-    """Return the savings of several schedules as one row: the ranges that hold all of theirs."""
-    low, high = (rows[[name for name in rows if str(name).endswith(end)]] for end in (" low", (" high", " most")))
-    return pd.concat([rows[["time mean", "GPU-seconds mean"]].mean(), low.min(), high.max()])
+    def _dollars(self, row: pd.Series) -> str:
+        """The saving in dollars, before that in GPU-seconds; the empty text where there is no price, or nothing is saved."""
+        low, high = float(row["GPU-seconds low"]), float(row["GPU-seconds high"])
+        if self.usd <= 0 or low <= 0:
+            return ""
+        return f"{Amounts(self.gpu_seconds / 3600.0, self.usd).between(low, high)}, "
 
 
 def _time(row: pd.Series) -> str:
@@ -170,7 +179,8 @@ def _of_logged(log: OpenedLog, setting: SimulationConfig, stated: Assumptions) -
     return Verdict(
         _in_words(setting.cluster), tuple(steps), used.gpu_s, is_priced * float(used.lines["usd"].sum()), used.idle_share,
         decode_capacity(allocation_metrics(trace)).empty_share, table, setting.objective.time_weight,
-        f"simulated, dispatch {setup.dispatch}", uses_of_account(used), _ranges(len(steps), len(setup.candidates)),
+        f"simulated, prompts assigned {ASSIGNED[setup.dispatch]}", uses_of_account(used),
+        _ranges(len(steps), len(setup.candidates)),
         tuple(sentence for name, sentence in stated.not_stated.items() if name != PRICE),
         whole_step_sentence(last, setting, setup, phases, own[setup.dispatch][int(last.step)]),
     )  # fmt: skip
@@ -205,4 +215,6 @@ def _some_steps(trace: Trace) -> list[int]:
 
 def _in_words(cluster: Cluster) -> str:
     kind = "emulated GPU" if cluster.kind == "cpu" else f"{cluster.kind.upper()} GPU"
-    return f"{counted(cluster.gpus, kind)} ({counted(cluster.max_actors, 'actor')} of {counted(cluster.gpus_per_actor, 'GPU')})"
+    return (
+        f"{counted(cluster.gpus, kind)} ({counted(cluster.max_actors, 'replica')} of {counted(cluster.gpus_per_actor, 'GPU')})"
+    )

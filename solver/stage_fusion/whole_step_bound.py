@@ -2,11 +2,12 @@
 
 The policy is free in the number of actors, in their responses and in when they are released. It may fold, cut and migrate. It
 may draft where the bound on generation knows what drafts accept. It prepares and learns where and when it likes, also while
-others decode, with a learner of any size, start and growth. It must charge its learner as ``LearnerCharges`` says.
+others decode, with a learner of any size, start and growth. It must charge its learner as ``LearnerCharges``
+or ``SizedCharges`` says.
 
 **For a learner of S servers.** Let w(S) be how many times as long an item of learning takes there. Let e(S) be the seconds of
-the reduction of gradients at the end of the step, in which each of the S servers takes part. Both rise with S. Let K be the
-actors that fit.
+the reduction of gradients at the end of the step, in which each of the S servers takes part. Where charges do not rise with S,
+both are the least of all possible sizes from S on. Let K be the actors that fit.
 
 1. Response r completes at c_r or later, c_r the seconds that it takes alone (``least_completion_s``). So the step takes at
    least ``phase_bound_s`` with these completions, K servers for preparation, S servers for learning at w(S), and e(S).
@@ -22,7 +23,7 @@ actors that fit.
 4. The cluster has g K GPUs, so no step within T takes more than g K T.
 
 The bound at T is the least G(T) over all S for which 1 and 4 allow T. A learner may leave some of its S servers unused. It is
-at least as slow, and pays at least as much, as one of the servers that it uses. So it is not below the bound either.
+at least as slow, and pays at least as much, as w and e of the servers that it uses say. So it is not below the bound either.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from solver.model.errors import PlanningError, as_given, check_real
 from solver.model.workload import FloatArray
 from solver.stage_fusion.bound import ROUNDING, least_completion_s, phase_bound_s
 from solver.stage_fusion.learner_charges import LearnerCharges
+from solver.stage_fusion.sized_charges import SizedCharges
 from solver.stage_fusion.work import PhaseWork
 
 
@@ -100,7 +102,7 @@ class WholeStepBound(BoundOverTime):
 
 
 def whole_step_bound(
-    generation: ClairvoyantBound | DraftedClairvoyantBound, work: PhaseWork, charges: LearnerCharges
+    generation: ClairvoyantBound | DraftedClairvoyantBound, work: PhaseWork, charges: LearnerCharges | SizedCharges
 ) -> WholeStepBound:
     """Return the bound on a whole step with all levers.
 
@@ -127,7 +129,7 @@ def whole_step_bound(
         raise PlanningError(f"generation is {as_given(generation)}; a bound is needed, such as clairvoyant_bound returns")
     if not isinstance(work, PhaseWork):
         raise PlanningError(f"work is {as_given(work)}; a PhaseWork is needed")
-    if not isinstance(charges, LearnerCharges):
+    if not isinstance(charges, LearnerCharges | SizedCharges):
         raise PlanningError(f"charges is {as_given(charges)}; LearnerCharges are needed")
     without = generation.without_drafts if isinstance(generation, DraftedClairvoyantBound) else generation
     if len(work) != len(without.length) or work.gpus_per_actor != without.gpus:
@@ -136,17 +138,30 @@ def whole_step_bound(
             f"{len(without.length)} on {without.gpus}; give the work of this step"
         )
     completion_s = least_completion_s(generation)
-    learners = tuple(_sized(servers, work, charges, completion_s, without) for servers in range(1, without.max_actors + 1))
+    most = without.max_actors
+    if not any(charges.fits(servers) for servers in range(1, most + 1)):
+        raise PlanningError(f"no learner of 1 to {most} servers is possible by these charges; give those of this cluster")
+    learners = tuple(
+        _sized(servers, work, _least(servers, most, charges), completion_s, without)
+        for servers in range(1, most + 1) if any(charges.fits(more) for more in range(servers, most + 1))
+    )  # fmt: skip
     return WholeStepBound(
         generation, learners, without.gpus * without.max_actors, without.length, float(np.min(without.ready_s))
     )
 
 
+def _least(servers: int, most: int, charges: LearnerCharges | SizedCharges) -> tuple[float, float, float]:
+    """Return w, e and the seconds of loading: the least of all possible learners of so many servers or more."""
+    sizes = [more for more in range(servers, most + 1) if charges.fits(more)]
+    return min(map(charges.slower, sizes)), min(map(charges.finish_s, sizes)), min(map(charges.loading_s, sizes))
+
+
 def _sized(
-    servers: int, work: PhaseWork, charges: LearnerCharges, completion_s: FloatArray, generation: ClairvoyantBound
+    servers: int, work: PhaseWork, charged: tuple[float, float, float], completion_s: FloatArray, generation: ClairvoyantBound
 ) -> SizedLearner:
-    """Return the terms of the bound for a learner of so many servers."""
-    slower, finish_s, size = charges.slower(servers), charges.finish_s(servers), work.gpus_per_actor
+    """Return the terms of the bound for a learner of so many servers, which pays at least ``charged``."""
+    slower, finish_s, load_s = charged
+    size = work.gpus_per_actor
     sized = replace(
         work, learn_s=work.learn_s * slower, learner_gpus=servers * size, learner_from_s=None, learner_grows=False,
         place="beside", load_s=0.0, finish_s=finish_s,
@@ -154,7 +169,7 @@ def _sized(
     least_s = phase_bound_s(completion_s, np.zeros(generation.max_actors), sized)
     if not len(work):
         return SizedLearner(servers, least_s, 0.0, 0.0)
-    loaded_s = min(charges.load_s, float(completion_s.min()))
+    loaded_s = min(load_s, float(completion_s.min()))
     seconds = float(work.prepare_s.sum()) + slower * float(work.learn_s.sum()) + servers * (finish_s + loaded_s)
     last_s = float((work.prepare_s + slower * work.learn_s).min())
     return SizedLearner(servers, least_s, (finish_s + last_s) * (1 - ROUNDING), size * seconds * (1 - ROUNDING))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -23,20 +24,43 @@ QUICK = "trl"  # opened with every change, and with the older plotly
 NIGHTLY = pytest.mark.nightly
 TIERS = {"trl": [], "hostile": pytest.mark.full, "arithmetic-grpo": pytest.mark.full, "grpo-gsm8k-lengths": NIGHTLY}
 TELEPHONE = {"width": 390, "height": 844}
+DESK = {"width": 1920, "height": 1080}
 GSM8K = ROOT.parent / "shared" / "data" / "grpo-gsm8k-lengths" / "areal_s0_lengths.csv"
-TRL = ROOT / "tests" / "trace" / "importers" / "golden" / "trl"
+GOLDEN = ROOT / "tests" / "trace" / "importers" / "golden"
+TRL = GOLDEN / "trl"
 LONG_NAME = "a_folder_whose_name_is_longer_than_a_line_of_a_telephone"
 MAPS = [word for one in ("prompt_id=prompt_index", "sample=rollout", "step=visit") for word in ("--map", one)]
 OF_A_TRACE = [
     "In short", "What to change", "What was executed", "Possible savings", "What better schedules would have done",
     "Time against cost",
 ]  # fmt: skip
-OF_A_LOG = [*OF_A_TRACE[:2], "Your run", "Possible savings", "What if", TITLE, *OF_A_TRACE[4:], "How the log was read"]
+OF_A_LOG = [
+    *OF_A_TRACE[:2],
+    "Your run",
+    "Possible savings",
+    "One setting changed",
+    TITLE,
+    *OF_A_TRACE[4:],
+    "How the log was read",
+]
 SOURCES = {  # words of the command, sections of the page
     "arithmetic-grpo": ([str(ROOT / "data" / "traces" / "arithmetic-grpo")], OF_A_TRACE),
     "grpo-gsm8k-lengths": ([str(GSM8K), *MAPS, "--max-response-tokens", "512"], OF_A_LOG),
     "trl": ([LONG_NAME, "--tokenizer", LONG_NAME, "--max-response-tokens", "24", "--gpus", "8"], OF_A_LOG),
     "hostile": (["hostile.jsonl", "--gpus", "8", "--profile", "cpu-tiny-qwen2"], OF_A_LOG),
+    "slime": ([str(GOLDEN / "slime"), "--gpus", "8", "--usd-per-gpu-hour", "2.5"], OF_A_LOG),
+    "nemo-rl": ([str(GOLDEN / "nemo-rl"), "--gpus", "8"], OF_A_LOG),
+    "prime-rl": ([str(GOLDEN / "prime-rl")], OF_A_LOG),
+    "verl-scalars": (
+        [str(GOLDEN / "verl-scalars" / "experiment.jsonl"), "--responses-per-step", "8", "--gpus", "8"],
+        OF_A_LOG,
+    ),
+}
+FIRST_SENTENCES = {  # cost, waste and change, or the option without which they are not known
+    "slime": r"Your 2 steps cost [\d.]+ USD \(.*\); .*of it went to idle GPUs; use 1 replica .* save [\d. to]+ USD\.",
+    "nemo-rl": r"What your 2 steps cost is not known, because .*: give --profile .*\. On .* GPU time was idle; use .* save",
+    "prime-rl": r"What your 2 steps cost is not known, because .*: give --gpus \(--usd-per-gpu-hour for dollars\)\.",
+    "verl-scalars": r"Your 2 steps took [\d.]+ GPU-seconds; .* of it went to idle GPUs; no change that was simulated",
 }
 
 
@@ -84,7 +108,7 @@ def opened(chromium: Any, report: Callable[[str], Path]) -> Any:
         context.close()
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=TIERS[name]) for name in SOURCES])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks) for name, marks in TIERS.items()])
 def test_a_report_draws_everything_and_loads_nothing(name: str, opened: Any, pages: Callable) -> None:
     if name == "grpo-gsm8k-lengths" and not GSM8K.exists():
         pytest.skip(f"public data absent: {GSM8K.name}")
@@ -162,6 +186,78 @@ PLACES = (
     " { const {legend, height} = div._fullLayout; return [height, legend ? [legend.x, legend.y, legend.orientation] : null]; })"
 )
 WIDTH = "document.scrollingElement.scrollWidth"
+
+
+FRONT = """() => {
+  const [head, next] = document.querySelectorAll("h2"), said = [];
+  for (let one = head.nextElementSibling; one !== next; one = one.nextElementSibling)
+    if (!one.matches(".figure")) said.push(one.textContent);
+  const copy = document.querySelector("main").cloneNode(true);
+  copy.querySelectorAll(".figure, details > :not(summary)").forEach((one) => one.remove());
+  return [said.join(" ").split(/\\s+/).join(" "), copy.textContent.split(/\\s+/).length];
+}"""
+"""What the first screen says, and the number of words before a fold, without those of figures."""
+COLLIDING = """() => {
+  const texts = [...document.querySelectorAll(".figure text")].filter((one) => one.textContent && one.getClientRects().length);
+  const boxes = texts.map((one) => [one.textContent, one.getBoundingClientRect()]), found = [];
+  for (const [i, [text, one]] of boxes.entries())
+    for (const [other, two] of boxes.slice(i + 1))
+      if (Math.min(one.right, two.right) - Math.max(one.left, two.left) > 2
+          && Math.min(one.bottom, two.bottom) - Math.max(one.top, two.top) > 3) found.push([text, other]);
+  return found;
+}"""
+"""Texts of drawn figures that cover each other."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=NIGHTLY if name == "verl-scalars" else pytest.mark.full) for name in FIRST_SENTENCES]
+)
+def test_the_first_screen_of_a_golden_log_answers_at_every_width(
+    name: str, opened: Any, report: Callable, pages: Callable
+) -> None:
+    page = opened(name, viewport=TELEPHONE, unfold=False)
+    assert report(name).stat().st_size < 2_000_000
+    said, words = page.evaluate(FRONT)
+    assert re.match(FIRST_SENTENCES[name], said), said
+    assert words <= 800
+    for size in (TELEPHONE, WIDE, DESK):
+        page.set_viewport_size(size)
+        page.wait_for_function(f"() => ({DRAWN})() && ({COLLIDING})().length === 0", polling=200)
+        assert page.evaluate(WIDTH) <= size["width"]
+        assert page.evaluate(OUTSIDE) == []
+        pages(page, f"first_screen_{name}_{size['width']}")
+    assert page.errors == []
+
+
+@pytest.mark.full
+def test_every_way_of_the_what_ifs_is_a_point_that_tells_its_row_of_the_table(opened: Any) -> None:
+    page = opened("slime")
+    figure = next(
+        f"#{div.get_attribute('id')}"
+        for div in page.locator(".figure > div[id]").all()
+        if "What-ifs" in (div.locator(".gtitle").text_content() or "")
+    )
+    table = page.locator(f".figure:has({figure}) ~ .scroll table tbody").first
+    rows = [row.locator("td").all_inner_texts() for row in table.locator("tr").all()]
+    assert len(rows) > 5
+    points = {
+        one["name"]: one for one in plotly_data(page, figure, ["name", "marker", "hovertext"]) if one["name"][0].isdigit()
+    }
+    assert set(points) == {f"{number} {way}" for number, way, *_ in rows}
+    for number, way, time, _, _, _, least, stale, _ in rows:
+        point = points[f"{number} {way}"]
+        assert point["hovertext"][0].startswith(f"<b>{number} {way}</b><br>time: {time}<br>cost: ")
+        assert point["hovertext"][0].endswith(f"<br>at least: {least}")
+        symbol = "star" if number == "0" else "circle" if stale == "0.0%" else "circle-open"
+        assert point["marker"]["symbol"] == symbol, "filled: on-policy; open: some learned tokens are stale"
+    assert {"circle", "circle-open", "star"} == {point["marker"]["symbol"] for point in points.values()}
+    told = {re.sub(r"<[^>]+>", "", point["hovertext"][0]) for point in points.values()}
+    marks = page.locator(f"{figure} .scatterlayer .trace:not(:first-child) .points path")
+    for place in range(0, marks.count(), 3):
+        point_at(page, f"{figure} .scatterlayer .trace:not(:first-child) .points path", place)
+        assert hover_text(page, figure) in told, "all lines, and no tag or entity as text"
+    assert markup_of_texts(page, figure) == 0
+    assert page.errors == []
 
 
 @pytest.mark.parametrize("name", [pytest.param("trl", marks=pytest.mark.full), pytest.param("arithmetic-grpo", marks=NIGHTLY)])

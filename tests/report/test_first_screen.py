@@ -14,13 +14,21 @@ from hypothesis import strategies as st
 from page_figures import figures_json
 
 from rlhfless.analysis import Change, configuration_lines, ranked
-from rlhfless.latency import load_profile
+from rlhfless.latency import load_profile, read_profile
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.export.packed import packed, unpacked
 from rlhfless.report.amounts import Amounts
 from rlhfless.report.changes import changes_of, list_changes
 from rlhfless.report.first_screen import assumptions, cost_by_gpus, first_screen, in_short
-from rlhfless.report.not_stated import GPUS, PRICE, PROFILE
+from rlhfless.report.not_stated import (
+    DEFAULT_PROFILE,
+    GPUS,
+    PRICE,
+    PROFILE,
+    PROFILE_ASSUMED,
+    PROFILE_HOW,
+    profile_in_words,
+)
 from rlhfless.report.progress import progress_bar
 from rlhfless.report.savings import merged
 from rlhfless.report.study import Assumptions, LoggedRunFindings, study_log
@@ -64,13 +72,23 @@ def test_cost_idle_gpus_and_the_largest_change_are_one_sentence(log: OpenedLog, 
     assert found.cost.all_logged
     sentence = next(in_short(found))
     assert sentence.startswith(f"Your 2 steps cost {gpu_s:.0f} USD ({gpu_s:.0f} GPU-seconds); ")
-    assert re.search(r"; [\d.]+( to [\d.]+)? USD of it went to idle GPUs; ", sentence)
+    assert re.search(r"; [\d.]+( to [\d.]+)? USD \([\d.]+%( to [\d.]+%)?\) of it went to idle GPUs; ", sentence)
     low, high = (float(number) for number in re.findall(r"save ([\d.]+) to ([\d.]+) USD", sentence)[0])
     assert (low, high) == (pytest.approx(first.low * gpu_s, rel=0.01), pytest.approx(first.high * gpu_s, rel=0.01))
-    assert f"change to {first.lines[0].partition('#')[0].strip()} and save" in sentence
+    assert f"; {first.what} ({first.lines[0].partition('#')[0].strip()}) and save" in sentence
     words, figures = words_of(found)
     assert "Where the GPU" in figures or "decode capacity" in figures
     assert not re.search(r"\b(random|static|solver|fold|rlhfless|oracle)\b", words.replace("rlhfless report", ""))
+
+
+def test_a_range_that_says_little_is_called_so(found: LoggedRunFindings) -> None:
+    """Of drawn lengths only: the sentence says what would tell more."""
+    lines = found.account.lines
+    busy, idle = (replace(found.account, lines=lines.assign(idle=value)) for value in (False, True))
+    wide = replace(found, account=busy, shuffled=(idle,), drawn="Lengths are drawn.")
+    assert "0.0% to 100% of the GPU time, is so wide that it says little" in words_of(wide)[0]
+    assert "says little" not in words_of(replace(wide, drawn=""))[0]
+    assert "says little" not in words_of(replace(wide, shuffled=()))[0]
 
 
 @pytest.mark.parametrize("missing", [{GPUS}, {PRICE}, {GPUS, PRICE}, {GPUS, PROFILE, PRICE}])
@@ -93,7 +111,17 @@ def test_a_profile_that_is_assumed_is_enough_only_for_logged_times(found: Logged
     assert " USD " in next(in_short(assumed))
     untimed = replace(assumed, cost=replace(found.cost, logged_steps=0))
     assert "is not known" in next(in_short(untimed))
-    assert ("times of a profile", "--profile") in list(assumptions(untimed))
+    assert (f"times of a profile; its times are scaled to those in the log; {PROFILE_HOW}", "--profile") in list(
+        assumptions(untimed)
+    )
+
+
+def test_the_assumed_profile_is_named_with_its_model_and_gpus() -> None:
+    shipped = read_profile(DEFAULT_PROFILE)
+    assert profile_in_words(DEFAULT_PROFILE) == f"profile {DEFAULT_PROFILE} (Qwen2.5-3B on L40S, 2 GPUs per replica)"
+    assert (shipped["model"], shipped["kind"], shipped["gpus_per_actor"]) == ("Qwen2.5-3B", "l40s", 2)
+    assert "Qwen2.5-3B on L40S GPUs, 2 per replica" in PROFILE_ASSUMED
+    assert profile_in_words("own.json") == "profile own.json"
 
 
 def test_logged_times_are_those_of_any_number_of_gpus(found: LoggedRunFindings) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from error_messages import refused
 from page_figures import figures_json
 
 from rlhfless.analysis import PhaseSeconds, stated_phases
@@ -21,12 +22,14 @@ from rlhfless.latency import load_profile
 from rlhfless.plots.export.html_page import Page
 from rlhfless.report.first_screen import first_screen, in_short
 from rlhfless.report.logged_run import run_sections
+from rlhfless.report.not_stated import PROFILE_ASSUMED
+from rlhfless.report.schedules import refuse_requests_without_steps
 from rlhfless.report.simulated import schedules_section
 from rlhfless.report.study import Assumptions, LoggedRunFindings, study_log
 from rlhfless.report.what_ifs import TITLE
 from rlhfless.report.write import report_html
 from rlhfless.simulate import SimulationConfig, simulate
-from rlhfless.trace import ImportOptions, OpenedLog, Recorder, open_log
+from rlhfless.trace import ImportOptions, OpenedLog, Recorder, Trace, TraceError, open_log, validate
 from solver.model.cluster import Cluster
 from solver.model.problem import PlanningProblem
 from solver.planning.pareto_front import pareto_front
@@ -87,7 +90,7 @@ def test_a_page_is_short_before_its_folds_and_small(page: str) -> None:
 def test_the_answer_comes_first(page: str) -> None:
     titles = re.findall(r"<h2 id=\"[^\"]+\">(.*?)</h2>", page)
     assert titles == [
-        "In short", "What to change", "Your run", "Possible savings", "What if", TITLE,
+        "In short", "What to change", "Your run", "Possible savings", "One setting changed", TITLE,
         "What better schedules would have done", "Time against cost", "How the log was read",
     ]  # fmt: skip
     words = text_of(page)
@@ -151,7 +154,7 @@ def test_times_of_the_log_correct_the_profile(log: OpenedLog) -> None:
     assert study_log(timed, SETTING, Assumptions(dispatch="static", calibrate=False), 1).calibrated.factor == 1.0
 
 
-def test_the_time_of_a_single_step_is_met_and_a_contradiction_is_the_first_paragraph(log: OpenedLog) -> None:
+def test_the_time_of_a_single_step_is_met_and_the_scaling_or_a_contradiction_is_the_first_paragraph(log: OpenedLog) -> None:
     own = simulate(log.trace.rollouts, SETTING, ["static"], steps=[1]).steps
     scalars = pd.DataFrame({"step": [1], "generate_s": 0.25 * own["time_s"].to_numpy()})
     timed = OpenedLog(log.trace, scalars, log.framework, log.summary)
@@ -160,11 +163,14 @@ def test_the_time_of_a_single_step_is_met_and_a_contradiction_is_the_first_parag
     (check,) = study.findings.checks
     assert (check.column, check.logged, check.contradicts) == ("generate_s", pytest.approx(scalars["generate_s"][0]), True)
     first = list(in_short(study.findings))[1]
+    assert re.match(r"Generation of a step took [\d.]+ s in the log and [\d.]+ s simulated by profile ", first)
+    assert first.endswith("so simulated times are multiplied by 0.250.")
+    assert "contradict" not in first, "the times of this report are those of the log"
+    apart = study_log(timed, SETTING, Assumptions(dispatch="static", calibrate=False), 1)
+    first = list(in_short(apart.findings))[1]
     assert "The log's measurements contradict numbers of this report. Generation of a step: " in first
     assert "(+300.0%)" in first
-    assert "Simulated times are multiplied by 0.250 to match the log." in first
-    apart = study_log(timed, SETTING, Assumptions(dispatch="static", calibrate=False), 1)
-    assert "Simulated times come from the profile, without a correction by the log." in list(in_short(apart.findings))[1]
+    assert "Simulated times come from the profile, without a correction by the log." in first
 
 
 def test_whatever_the_log_measured_stands_beside_what_is_reckoned(log: OpenedLog) -> None:
@@ -183,7 +189,7 @@ def test_whatever_the_log_measured_stands_beside_what_is_reckoned(log: OpenedLog
     assert not checks["responses"].contradicts
     assert not checks["response_tokens_mean"].contradicts
     first = list(in_short(findings))[1]
-    assert "Responses cut off by the limit: 4.0% in the log, 0.0% counted from the responses (-4.0 points" in first
+    assert "Responses cut off by the limit: 4.0% in the log, 0.0% counted from the responses (\N{MINUS SIGN}4.0 points" in first
     assert "lists 1 further contradiction." in first
     page = Page("", "")
     run_sections(page, findings, {})
@@ -302,7 +308,7 @@ def test_the_page_says_that_its_times_were_corrected(log: OpenedLog) -> None:
     assert "Calibrated: by 2.50, the median over 3 steps of the ratio of logged to simulated generation time" in words
     assert "Relative error on held-out steps (leave-one-out over 3 steps): median 0.0%" in words
     assert "; with a constant time per step: median" in words
-    assert re.search(r"In short Your 3 steps cost .*\. The log's measurements contradict numbers of this report\. Gener", words)
+    assert re.search(r"In short Your 3 steps cost .*\. Generation of a step took .*, so simulated times are ", words)
 
 
 def test_a_profile_of_any_name_is_text_beside_what_the_log_measured(log: OpenedLog) -> None:
@@ -367,7 +373,7 @@ def test_what_was_not_stated_is_named(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     words = " ".join(text_of((tmp_path / "report.html").read_text()).split())
     assert "Assumed: 16 GPUs in two nodes, because the number of GPUs was not given." in words
-    assert "Assumed: times of profile l40s-qwen2.5-3b-tp2, because no profile was given." in words
+    assert f"Assumed: {PROFILE_ASSUMED}." in words
 
 
 def test_an_executed_run_takes_no_assumptions(tmp_path: Path) -> None:
@@ -406,3 +412,18 @@ def test_stated_seconds_stand_in_for_logged_ones_one_by_one() -> None:
     assert stated_phases(5.0, None, logged) == PhaseSeconds(5.0, 2.0, 3.0, "stated and logged")
     assert stated_phases(None, 7.0, None) == PhaseSeconds(0.0, 7.0, 0.0, "stated")
     assert stated_phases(None, None, None) == PhaseSeconds()
+
+
+def test_one_giant_step_of_requests_is_refused_with_what_to_give() -> None:
+    """Requests have no steps: the sentence says how to cut the log into batches."""
+    count = 10_001
+    rows = pd.DataFrame(
+        {"step": 0, "prompt_id": np.arange(count).astype(str), "sample": 0, "prompt_tokens": 10, "response_tokens": 5}
+    )
+    trace = Trace(validate("rollouts", rows))
+    with refused(TraceError, "10,001 requests", "--map step=row/128"):
+        report_html(trace, None)
+    refuse_requests_without_steps(OpenedLog(Trace(trace.rollouts.assign(step=trace.rollouts.index % 2)), pd.DataFrame(), ""))
+    refuse_requests_without_steps(
+        OpenedLog(Trace(trace.rollouts.assign(prompt_id="a", sample=np.arange(count))), pd.DataFrame(), "")
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pandas as pd
@@ -9,7 +10,9 @@ import pytest
 from log_samples import rollouts
 
 import rlhfless as rl
-from rlhfless.run.verdict import IF_RELEASED, Verdict
+from rlhfless.report.schedules import DO, SHOWN
+from rlhfless.report.study import GIVEN_BACK
+from rlhfless.run.verdict import IF_RELEASED, SCHEDULES, Verdict
 
 
 def row(policy: str, time: tuple[float, float], gpu_seconds: tuple[float, float]) -> dict[str, Any]:
@@ -55,8 +58,27 @@ def test_a_range_says_what_it_covers() -> None:
     assert "percentile" not in str(rl.load(one[one["step"] == 0], 16, "l40s-qwen2.5-3b-tp2", verbose=False).verdict)
 
 
-def test_schedules_that_tie_are_named_together() -> None:
-    best, near, other = (row(name, (low, low), (0.3, 0.3)) for name, low in (("a", 0.2), ("b", 0.198), ("c", 0.15)))
-    assert "Several schedules tie (a, b): releasing GPUs early, they save 30% of" in sentence(best, near, other)
-    assert "and 20% of the time" in sentence(best, near, other)
-    assert "The schedule a, which releases GPUs early, saves" in sentence(best, other)
+def test_of_schedules_that_tie_the_simplest_is_advised_and_names_of_policies_are_details() -> None:
+    """Rows stand from the simplest schedule to the most complex one."""
+    near, best, other = (
+        row(name, (low, low), (0.3, 0.3)) for name, low in (("random", 0.198), ("fold", 0.2), ("solver", 0.15))
+    )
+    said = sentence(near, best, other)
+    advice, _, details = said.partition(" (simulated as policy ")
+    assert f"What to do: {DO['random']}. This saves 30% of" in advice
+    assert "and 20% of the time" in advice
+    assert not re.search(r"\b(random|fold|solver)\b", advice.replace("the solver", ""))
+    assert details.startswith("random; fold ties with it).")
+    assert DO["fold"] in sentence(best, other)
+
+
+def test_a_saving_of_a_run_with_a_price_is_in_dollars_too() -> None:
+    rows = pd.DataFrame([row("fold", (0.1, 0.1), (0.2, 0.3))])
+    said = str(Verdict("8 GPUs", (0, 1), 100.0, 50.0, 0.5, 0.5, rows, 0.7, "measured", pd.DataFrame()))
+    assert "This saves 10.0 to 15.0 USD, 20% to 30% of the GPU-seconds" in said
+
+
+@pytest.mark.parametrize("policy", sorted({*GIVEN_BACK, *SCHEDULES}))
+def test_every_schedule_that_can_be_advised_has_words_of_what_to_do(policy: str) -> None:
+    assert DO[policy]
+    assert policy in SHOWN

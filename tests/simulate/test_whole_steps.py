@@ -13,8 +13,8 @@ from rlhfless.simulate import STRONG, Aim, DrawnDrafts, SimulationConfig, StepCo
 from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan
 from rlhfless.simulate.whole_steps.choice import choose
 from rlhfless.simulate.whole_steps.learner_way import LearnerWay
-from rlhfless.simulate.whole_steps.levers import DRAFTS, LEVERS, MEANINGS, SHARED_PREFILL, STREAMING
 from solver import PlanningError
+from solver.model.step_levers import DRAFTS, LEVERS, MEANINGS, SHARED_PREFILL, STREAMING
 
 
 @pytest.fixture(scope="module")

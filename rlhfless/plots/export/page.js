@@ -6,7 +6,7 @@ const dark = window.matchMedia("(prefers-color-scheme: dark)");
 const narrow = window.matchMedia("(max-width: 640px)");
 let FIGURES = {};  // JSON of plotly by the id of the element: one or several to choose from
 const drawn = new Set();  // ids, as the page is now
-const LINE = 18, TITLE_LETTER = 8.8, SUBTITLE_LETTER = 6.5, NAME = 90, BESIDE = 600, AXIS = 60;  // px
+const LINE = 18, TITLE_LETTER = 8.8, SUBTITLE_LETTER = 6.5, NAME = 108, BESIDE = 600, AXIS = 60, WIDEST = 760;  // px
 // A title in lines that are not wider than the figure, and how many lines were added. Tags stay as they are.
 function wrapped(text, width) {
   let used = 0, letter = TITLE_LETTER, space = "", lines = 0, made = "";
@@ -22,11 +22,19 @@ function wrapped(text, width) {
   }
   return [made, lines];
 }
-// How wide a figure must be (px) that has plots beside each other, or names below an axis that would overlap; else 0.
+// How wide the longest line of a text is, without its tags.
+function lineWidth(text) {
+  return SUBTITLE_LETTER * Math.max(...text.split("<br>").map((line) => line.replace(/<[^>]*>/g, "").length));
+}
+// How wide a figure must be (px) that has plots beside each other, names below an axis or beside points that would overlap, or
+// headings of panels that would be cut off; else 0.
 function widthNeeded(layout) {
   const axes = Object.keys(layout).filter((key) => key.startsWith("xaxis")).map((key) => layout[key]);
   const names = Math.max(0, ...axes.map((axis) => (axis.ticktext || axis.categoryarray || []).length));
-  return Math.max(names > 4 ? names * NAME : 0, axes.some((axis) => (axis.domain || [0])[0] > 0.05) ? BESIDE : 0);
+  const notes = layout.annotations || [], headings = notes.filter((one) => one.yref === "paper" && !one.showarrow && one.y > 0);
+  const heading = Math.max(0, ...headings.map((one) => layout.margin.l + AXIS + lineWidth(one.text)));
+  const beside = notes.some((one) => one.name === "policy") || axes.some((axis) => (axis.domain || [0])[0] > 0.05);
+  return Math.max(names > 4 ? names * NAME : 0, beside ? BESIDE : 0, heading > BESIDE ? Math.min(heading, WIDEST) : 0);
 }
 // What plotly takes where a figure does not say it.
 const BARE = {height: 450, title: {text: ""}, margin: {t: 100, b: 80}};
@@ -39,7 +47,7 @@ async function draw(id, name) {
     font: {...spec.layout.font, color: colour}, paper_bgcolor: "rgba(0,0,0,0)", autosize: true};
   let top = layout.margin.t;
   div.style.minWidth = small ? widthNeeded(layout) + "px" : "";
-  const [text, lines] = wrapped(layout.title.text || "", div.clientWidth - 28);
+  const [text, lines] = wrapped(layout.title.text || "", div.parentElement.clientWidth - 28);
   if (lines) {
     top += lines * LINE;
     layout.height += lines * LINE;

@@ -66,6 +66,10 @@ class Aim:
         assert self.budget_gpu_s is not None
         return np.asarray(log_time + _excess(gpu_s, self.budget_gpu_s))
 
+    def value(self, time_s: float, gpu_s: float) -> float:
+        """Return the logarithm of what is minimised, of one plan that took these seconds and GPU-seconds."""
+        return float(self.values(np.array([[time_s]]), np.array([[gpu_s]]))[0, 0])
+
 
 def _excess(numbers: FloatArray, limit: float | Sequence[float] | FloatArray) -> FloatArray:
     """Return (N, 1) what is added to the values of plans whose means exceed a limit."""

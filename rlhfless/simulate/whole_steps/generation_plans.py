@@ -14,11 +14,11 @@ from rlhfless.scheduling.rlhfuse import GlobalCut
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed, requests_of
 from rlhfless.simulate.whole_steps.generation_way import GenerationPlanner, GenerationWay
-from rlhfless.simulate.whole_steps.levers import DRAFTS, FOLDING
 from solver.model.acceptance import Acceptance
 from solver.model.drafting import Drafting
 from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
+from solver.model.step_levers import DRAFTS, FOLDING
 from solver.model.workload import IntArray, Workload
 from solver.stage_fusion.cut_timeline import CutTimeline
 from solver.timing.drafted_latency import drafted

@@ -19,9 +19,9 @@ from rlhfless.scheduling.policy import PlanningOptions
 from rlhfless.scheduling.rlhfuse import GlobalCut
 from rlhfless.scheduling.round_robin import Spread
 from rlhfless.simulate.whole_steps.learner_way import server_counts
-from rlhfless.simulate.whole_steps.levers import ASSIGNMENT, CUT, FOLDING, SHARED_PREFILL
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
+from solver.model.step_levers import ASSIGNMENT, CUT, FOLDING, SHARED_PREFILL
 from solver.model.workload import IntArray
 from solver.planning.canonical_order import Canonical
 from solver.planning.random_split import assign_prompts

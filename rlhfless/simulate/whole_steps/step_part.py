@@ -49,11 +49,10 @@ class StepPart:
         ratio = cluster.nodes / nodes
         if nodes >= cluster.nodes or prompts < 2 * ratio:
             return None
-        charges = replace(costs.charges, full_speed_servers=max(1, round(costs.charges.full_speed_servers / ratio)))
         return cls(
             _some(logged, max(2, round(prompts / ratio))),
             replace(setting, cluster=replace(cluster, nodes=nodes, prewarmed=round(cluster.prewarmed / ratio))),
-            replace(costs, charges=charges, naive_servers=max(1, round(costs.naive_servers / ratio))),
+            replace(costs, charges=costs.charges.of_part(ratio), naive_servers=max(1, round(costs.naive_servers / ratio))),
             ratio, cluster.max_actors,
         )  # fmt: skip
 
