@@ -11,7 +11,7 @@ import pytest
 MAIN = {
     "rlhfless.run.example": ("example",),
     "rlhfless.run.loading": ("load",),
-    "rlhfless.run.run": ("Run.plan", "Run.simulate", "Run.search", "Run.what_ifs"),
+    "rlhfless.run.run": ("Run.plan", "Run.plan_step", "Run.simulate", "Run.search", "Run.what_ifs"),
     "rlhfless.engine.common.drafter": ("Drafter", "SuffixDrafter"),
     "rlhfless.engine.torch.engine": ("TorchEngine",),
     "rlhfless.executor.executor": ("Executor.run",),
@@ -23,12 +23,17 @@ MAIN = {
     "rlhfless.latency.own_kind": ("profile_like",),
     "rlhfless.paper.real_settings": ("real_settings",),
     "rlhfless.scheduling": ("as_policy",),
+    "rlhfless.simulate.whole_steps.call_layouts": ("call_layouts",),
+    "rlhfless.simulate.whole_steps.step_of_calls": ("step_of_calls",),
     "rlhfless.scheduling.dataflow.colocated": ("colocated_plan", "partitions"),
     "rlhfless.scheduling.dataflow.megatron": ("megatron_plan",),
     "rlhfless.scheduling.dataflow.real": ("real_plan",),
     "solver.planning.plan_generation": ("plan_generation",),
     "solver.planning.pareto_front": ("pareto_front",),
     "solver.bounds.clairvoyant": ("clairvoyant_bound",),
+    "solver.model.step_levers": ("lever_names",),
+    "solver.stage_fusion.least_bound": ("LeastBound",),
+    "solver.stage_fusion.sized_charges": ("SizedCharges",),
 }
 """Modules of the main functions, and the functions of each; without a name: the module's own docstring."""
 EACH = [(module, name) for module, names in MAIN.items() for name in names] + [("rlhfless", "")]

@@ -1,4 +1,8 @@
-"""Options of ``rlhfless step`` that let a plan use levers: which, for which lengths, and what drafts accept."""
+"""Options of ``rlhfless step`` that let a plan use levers: which, for which lengths, and what drafts accept.
+
+Overlap, streaming and drafts alone are levers of model calls, whose plan says where every call runs. With any other lever, the
+whole step of actors and a learner is planned.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,12 @@ import click
 from rlhfless.cli.draft_options import named_acceptance
 from rlhfless.cli.options import Command, together
 from rlhfless.errors import InputError
-from solver.dataflow.levers import DRAFTS, LEVERS, lever_names
 from solver.model.errors import PlanningError
+from solver.model.step_levers import CALL_LEVERS, DRAFTS, LEVERS, lever_names
 
 if TYPE_CHECKING:
     from rlhfless.latency import CallTable, StepBatch
+    from rlhfless.simulate import LoggedStep
     from solver.dataflow import WithLevers
     from solver.model.acceptance import Acceptance
     from solver.model.workload import Workload
@@ -63,7 +68,12 @@ class LeverOptions:
             raise InputError(f"--drafts {self.drafts}: is no acceptance; weak, strong, or a rate such as A0.7 is needed")
         return found
 
-    def workload(self) -> Workload | None:
+    @property
+    def of_actors(self) -> bool:
+        """Whether a lever is named that plans of model calls do not have."""
+        return bool(set(self.names) - set(CALL_LEVERS))
+
+    def logged(self) -> LoggedStep | None:
         """Return the last step of the log, with lengths predicted from the steps before it; None without a log."""
         from rlhfless.cli.log_options import LogOptions
         from rlhfless.simulate import logged_steps
@@ -72,7 +82,7 @@ class LeverOptions:
             return None
         assert self.lengths is not None, "levers need lengths"
         rows = LogOptions().open(self.lengths).trace.rollouts
-        return next(logged_steps(rows, steps=[int(rows["step"].max())])).predicted.points
+        return next(logged_steps(rows, steps=[int(rows["step"].max())]))
 
     def batch(self, given: StepBatch, workload: Workload | None) -> StepBatch:
         """Return the batch of a step: as given, or the number of responses and the mean lengths of the log's."""
@@ -102,8 +112,9 @@ def lever_options(command: Command) -> Command:
     options = [
         click.option(
             "--levers", default="none", show_default=True, metavar="all|none|NAME[,NAME...]",
-            help="Let the plan use these levers where they make steps shorter: drafts, fuse (passes over responses prompt by "
-            "prompt, on GPUs that generation gave back) and stream (learning prompt by prompt).",
+            help=f"Let the plan use these levers where they pay: {', '.join(LEVERS)}. Plans with "
+            f"{', '.join(CALL_LEVERS[:-1])} or {CALL_LEVERS[-1]} alone say where every model call runs; any other lever is one "
+            "of actors and a learner.",
         ),
         click.option(
             "--lengths", type=click.Path(path_type=Path), metavar="LOG",

@@ -19,7 +19,9 @@ from rlhfless.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from rlhfless.latency import StepBatch
+    from rlhfless.latency import CallTable, StepBatch
+    from rlhfless.run import PlannedWholeStep
+    from rlhfless.simulate import LoggedStep
     from solver.dataflow import StepPlan
 
 OURS = "this plan"
@@ -58,6 +60,10 @@ def step(
     Steps follow each other, and the seconds per step are the shortest that was found. With a time weight, a deadline or a
     budget, cost counts, too. The lower bound holds for every plan with these costs. Seconds come from tables of measured
     operators; backward passes, the optimizer and links between nodes are modelled.
+
+    With --levers all and the lengths of a log, one plan chooses over all levers: the actors' number and size, their
+    responses, the learner's GPUs, layouts, cuts, folding, overlap, streaming, prewarming and drafts. It says what each lever
+    is expected to save, and what it saves when the step is executed on its true lengths.
     """
     from rlhfless.analysis import compare_step_plans
     from rlhfless.latency import CallTable
@@ -67,16 +73,21 @@ def step(
 
     names = _names(compare, PUBLISHED_PLANS)
     cluster, graph = hardware.cluster, models.graph
-    if weigh.stated and lever.lengths is not None:
+    if weigh.stated and lever.lengths is not None and not lever.of_actors:
         raise InputError(
             "--lengths plans generation by itself, whose cost is not weighed; leave out --lengths or the objective"
         )
-    workload = lever.workload()
-    if names and workload is not None:
+    logged = lever.logged()
+    if names and logged is not None:
         raise InputError("--compare plans responses of one length, but --lengths has one for each; leave out one of the two")
+    workload = None if logged is None else logged.predicted.points
     batch = lever.batch(batch, workload)
     costs = CallTable(hardware.kind, models.of_roles(), batch, gpus_per_node=hardware.node_gpus)
     memory_bytes = hardware.memory_bytes(costs)
+    if lever.of_actors:
+        assert logged is not None, "levers need lengths"
+        planned = _over_all_levers(logged, models, hardware, costs, lever, weigh, seed)
+        return _show(planned, hardware.kind, costs, form, out)
     generation = lever.generation(costs, workload)
     search: dict[str, Any] = {"memory_bytes": memory_bytes, "gap": gap, "work": WORK if work is None else work, "seed": seed}
     weighed = plan_step_for(weigh.asked(), graph, weigh.priced(hardware), costs, **search) if weigh.stated else None
@@ -95,6 +106,38 @@ def step(
         click.echo(json.dumps(about | counted | _as_json(plans, table) | {"assumptions": assumptions}, allow_nan=False))
     else:
         click.echo(f"{weighed or plan!r}\n\n{_text(table, hardware)}")
+
+
+def _over_all_levers(
+    logged: LoggedStep, models: StepModels, hardware: StepGpus, costs: CallTable, lever: LeverOptions, weigh: WeighOptions,
+    seed: int,
+) -> PlannedWholeStep:  # fmt: skip
+    """Return a whole step of actors and a learner, planned with all levers that are named."""
+    from rlhfless.latency import generation_latency
+    from rlhfless.run import PlannedWholeStep
+    from rlhfless.simulate import DrawnDrafts, SimulationConfig, step_of_calls
+
+    latency = generation_latency(costs)
+    setting = SimulationConfig(weigh.priced(hardware), latency[min(latency)], seed=seed)
+    drafts = None if lever.acceptance is None else DrawnDrafts(lever.acceptance, seed=seed)
+    of_calls = step_of_calls(logged, setting, models.graph, costs, memory_bytes=hardware.memory_bytes(costs))
+    return PlannedWholeStep(of_calls, weigh.aim(hardware), drafts, lever.names)
+
+
+def _show(planned: PlannedWholeStep, kind: str, costs: CallTable, form: str, out: str | None) -> None:
+    """Print a whole step as planned and as executed, and draw it."""
+    from rlhfless.plots import save
+
+    if out is not None:
+        save(planned.plot(), out)
+        click.echo(f"wrote {out}", err=True)
+    if form == "json":
+        about = {"kind": kind, "models": dict(costs.models), "batch": asdict(costs.batch)}
+        found = {"plan": planned.words, "results": planned.results.to_dict("records")}
+        levers = {"levers": planned.savings.to_dict("records"), "assumptions": dict(costs.tables.source["assumptions"])}
+        click.echo(json.dumps(about | found | levers, allow_nan=False))
+    else:
+        click.echo(repr(planned))
 
 
 def _names(text: str, known: dict[str, Any]) -> list[str]:

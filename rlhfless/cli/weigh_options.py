@@ -15,8 +15,12 @@ from solver.model.objective import COSTS
 
 if TYPE_CHECKING:
     from rlhfless.cli.step_options import StepGpus
+    from rlhfless.simulate import Aim
     from solver.dataflow import StepPlanObjective
     from solver.model.cluster import Cluster
+
+
+TIME_WEIGHT = 0.7  # of whole steps with all levers, where nothing is stated
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,29 @@ class WeighOptions:
             raise InputError("--time-weight is given with a deadline or a budget, which leave nothing to weigh; leave out one")
         return StepPlanObjective(objective, self.held)
 
+    def aim(self, hardware: StepGpus) -> Aim:
+        """Return the aim of a whole step of actors and a learner, whose GPUs cost while they are held.
+
+        Raises:
+            InputError: all GPUs are to be paid for throughout the step, or no price is known for a budget in USD.
+            PlanningError: several limits are given, or a number makes no sense.
+        """
+        from rlhfless.simulate import Aim
+
+        if self.held != "calls":
+            raise InputError(
+                "--held step pays for all GPUs, so giving some back saves nothing; leave it out with these --levers"
+            )
+        budget = self.budget_gpu_s
+        if self.budget_usd is not None:
+            if budget is not None:
+                raise InputError("--budget-gpu-s and --budget-usd are given together; choose one of them")
+            budget = self.budget_usd / self.priced(hardware).usd_per_gpu_s
+        weight = self.time_weight
+        if not self.stated:
+            weight = TIME_WEIGHT
+        return Aim(time_weight=weight, deadline_s=self.deadline_s, budget_gpu_s=budget)
+
     def priced(self, hardware: StepGpus) -> Cluster:
         """Return the cluster with the price of its GPUs; 0 where none is known.
 
@@ -69,7 +96,8 @@ def weigh_options(command: Command) -> Command:
     options = [
         click.option(
             "--time-weight", type=float,
-            help="Weigh seconds per step against cost: 1 is time only, 0 cost only.  [default: time only]",
+            help="Weigh seconds per step against cost: 1 is time only, 0 cost only.  [default: time only, with levers of "
+            "actors 0.7]",
         ),
         click.option("--deadline-s", type=float, help="Minimise cost with at most this many seconds per step.  [default: off]"),
         click.option("--budget-gpu-s", type=float, help="Minimise time within this many GPU-seconds per step.  [default: off]"),

@@ -106,6 +106,7 @@ def executed_section(page: Page, trace: Trace, facts: Iterable[tuple[str, str]] 
         ("cost", usd(total["cost_usd"])),
     ]
     page.cards([card for card in cards if card[1]])
+    _levers_table(page, trace)
     steps = sorted(int(step) for step in trace.allocations["step"].unique())
     shown = evenly(steps, MAX_TIMELINES)
     if len(shown) < len(steps):
@@ -123,6 +124,17 @@ def executed_section(page: Page, trace: Trace, facts: Iterable[tuple[str, str]] 
         of_steps = {f"step {steps[-1]}": steps[-1], "all steps": None}
         lengths = {name: plots.plot_lengths(trace, step, max_points=MAX_SVG_POINTS) for name, step in of_steps.items()}
         page.choice("Lengths of", lengths)
+
+
+def _levers_table(page: Page, trace: Trace) -> None:
+    """Add what each lever of a planned whole step was expected to save, and saved, where the trace says so."""
+    levers = trace.meta.get("levers") or []
+    if levers:
+        rows = [
+            (one["lever"], f"{one['expected']:.1%}", f"{one['saved']:.1%}") if one["used"] else (one["lever"], "not used", "")
+            for one in levers
+        ]
+        page.table("Levers of the plan, each left out alone", ("lever", "expected to save", "saved"), rows)
 
 
 def executed_savings_section(page: Page, trace: Trace, findings: ExecutedRunFindings) -> None:

@@ -4,10 +4,21 @@ from rlhfless.run.capacity import CapacityLimits, CapacityResults
 from rlhfless.run.hardware import Hardware
 from rlhfless.run.loading import load
 from rlhfless.run.planned_step import PlannedStep, StepComparison
+from rlhfless.run.planned_whole_step import PlannedWholeStep
 from rlhfless.run.run import Run
 from rlhfless.run.verdict import Verdict
 
-__all__ = ["CapacityLimits", "CapacityResults", "Hardware", "PlannedStep", "Run", "StepComparison", "Verdict", "load"]
+__all__ = [
+    "CapacityLimits",
+    "CapacityResults",
+    "Hardware",
+    "PlannedStep",
+    "PlannedWholeStep",
+    "Run",
+    "StepComparison",
+    "Verdict",
+    "load",
+]
 
 
 def __dir__() -> list[str]:

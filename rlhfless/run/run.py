@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,10 +16,11 @@ from rlhfless.report.study import Assumptions, study_log
 from rlhfless.report.write import write_report
 from rlhfless.run.capacity import GPUS, CapacityLimits, CapacityResults, search_capacity
 from rlhfless.run.planned_step import PlannedStep
+from rlhfless.run.planned_whole_step import PlannedWholeStep, costs_of_calls, drafts_of, graph_of
 from rlhfless.run.verdict import Verdict, verdict_of
 from rlhfless.run.what_ifs import ways_of_log
 from rlhfless.scheduling import PolicyFunction, SchedulingPolicy
-from rlhfless.simulate import Simulation, SimulationConfig, logged_steps, simulate
+from rlhfless.simulate import Aim, SimulatedDrafts, Simulation, SimulationConfig, logged_steps, simulate, step_of_calls
 from rlhfless.trace import OpenedLog, Trace
 
 if TYPE_CHECKING:
@@ -167,6 +168,49 @@ class Run:
         number = self._step(step)
         (logged,) = logged_steps(self.rollouts, predictor, self.setting.max_response_tokens, steps=[number])
         return PlannedStep(logged, self.setting, policy)
+
+    def plan_step(
+        self,
+        step: int = -1,
+        *,
+        algorithm: str = "grpo",
+        models: str | Mapping[str, str] | None = None,
+        aim: Aim | None = None,
+        drafts: str | SimulatedDrafts | None = None,
+        levers: str | Collection[str] = "all",
+        predictor: Predictor | None = None,
+    ) -> PlannedWholeStep:
+        """Plan one whole step with all levers, with lengths predicted from all earlier steps.
+
+        Seconds of decoding, preparation and learning come from the shipped tables of measured operators.
+
+        Args:
+            step: its number in the log; a negative one counts from the end. algorithm: ``grpo`` or ``ppo``.
+            models: one name for every role, or role to name; that of the run's profile when None.
+            aim: what is minimised; time and cost with the objective's weight when None.
+            drafts: what drafted tokens are accepted: ``weak``, ``strong`` (a character task) or your own; nothing is drafted
+                when None.
+            levers: ``all``, ``none``, or names (``solver.model.step_levers``). predictor: of response lengths; the prompt's
+                last visit when None.
+
+        Raises:
+            InputError: the log has no such step, or an argument names nothing.
+            ProfileError: the GPUs or a model have no table of operators.
+            PlanningError: the step cannot be planned on these GPUs.
+
+        Example:
+            >>> import rlhfless as rl
+            >>> run = rl.load(rl.example(), gpus=8, profile="h100-qwen2.5-3b-tp1", verbose=False)
+            >>> planned = run.plan_step(levers="assignment,overlap")
+            >>> planned.savings["lever"].tolist()
+            ['assignment', 'overlap']
+        """
+        graph, number = graph_of(algorithm), self._step(step)
+        (logged,) = logged_steps(self.rollouts, predictor, self.setting.max_response_tokens, steps=[number])
+        table = costs_of_calls(graph, logged, self.setting, self.profile, models)
+        aim = Aim(time_weight=self.setting.objective.time_weight) if aim is None else aim
+        of_calls = step_of_calls(logged, self.setting, graph, table)
+        return PlannedWholeStep(of_calls, aim, drafts_of(drafts), levers)
 
     def search(
         self,

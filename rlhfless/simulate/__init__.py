@@ -13,14 +13,16 @@ from rlhfless.simulate.run import execute_steps, simulate, simulate_steps
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig, logged_steps
 from rlhfless.simulate.traces import policy_metrics
 from rlhfless.simulate.whole_steps.aim import Aim
-from rlhfless.simulate.whole_steps.lever_tables import lever_savings, lever_stages
+from rlhfless.simulate.whole_steps.lever_tables import lever_savings, lever_stages, savings_of
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
+from rlhfless.simulate.whole_steps.step_of_calls import StepOfCalls, step_of_calls
 from rlhfless.simulate.whole_steps.whole_step import WholeStep
 
 __all__ = [
     "STRONG", "WEAK", "Aim", "DraftFronts", "DrawnDrafts", "FusionFront", "LoggedStep", "SimulatedDrafts", "Simulation",
-    "SimulationConfig", "StepCosts", "WholeStep", "draft_fronts", "execute_steps", "fusion_front", "lever_savings",
-    "lever_stages", "logged_steps", "policy_metrics", "simulate", "simulate_steps",
+    "SimulationConfig", "StepCosts", "StepOfCalls", "WholeStep", "draft_fronts", "execute_steps", "fusion_front",
+    "lever_savings", "lever_stages", "logged_steps", "policy_metrics", "savings_of", "simulate", "simulate_steps",
+    "step_of_calls",
 ]  # fmt: skip
 
 

@@ -24,7 +24,6 @@ from rlhfless.executor.dataflow.run import check_plan_cluster
 from rlhfless.training.config import TrainConfig, TrainError
 from solver.dataflow.graph import GENERATE, TRAIN, Call
 from solver.dataflow.lever_plan import parts_of_plan
-from solver.dataflow.levers import DRAFTS
 from solver.dataflow.options import CallOptions
 from solver.dataflow.parts_schedule import WHOLE
 from solver.dataflow.plan import PlannedCall, StepPlan
@@ -34,6 +33,7 @@ from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
 from solver.model.plurals import counted
 from solver.model.problem import PlanningProblem
+from solver.model.step_levers import DRAFTS
 
 Held = tuple[range, float]  # GPUs, and when they were given back
 PLANNED_CLOCK = "step plan"  # the source of seconds, in details of spans

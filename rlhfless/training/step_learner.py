@@ -15,6 +15,7 @@ from solver.model.objective import Objective
 from solver.model.problem import PlanningProblem
 from solver.stage_fusion.late_start import LateStart, latest_start
 from solver.stage_fusion.learner import LearnerPlan, choose_learner, speed_up
+from solver.stage_fusion.pieces import PiecesPlan
 from solver.stage_fusion.token_work import TokenWork
 
 
@@ -50,11 +51,16 @@ def step_learner(parts: LearningParts) -> StepLearner:
     return _planned(parts) if options.learner_gpus == "auto" else _given(parts, options.learner_gpus or _size(parts))
 
 
+def learner_of_pieces(parts: LearningParts, plan: PiecesPlan) -> StepLearner:
+    """Return the trainer's learner, which processes on GPUs that actors gave back join if the plan of pieces says so."""
+    return _on_pool(parts, _size(parts), 0.0, plan.chosen.freed)
+
+
 def _planned(parts: LearningParts) -> StepLearner:
     """Return the learner that the solver chooses."""
     options = parts.config.cluster
     freed, loss = options.engine != "vllm", options.learner_loss_per_doubling
-    problem, work = _problem(parts), _work(parts)
+    problem, work = planning_problem(parts), _work(parts)
     plan = choose_learner(parts.plan, problem, work, gpus=_own_gpus(parts), freed=freed, loss_per_doubling=loss)
     chosen = plan.chosen
     found = _servers(parts, chosen.gpus, chosen.from_s, chosen.grows, hold="step")
@@ -75,7 +81,7 @@ def _given(parts: LearningParts, own: int) -> StepLearner:
     if options.learner_start != "needed":
         return found
     work = _work(parts, 1.0 if parts.on_pool else found.speed, own, grows)
-    late = latest_start(parts.plan, _problem(parts), work, gpus_per_server=size if grows else own, whole_groups=True)
+    late = latest_start(parts.plan, planning_problem(parts), work, gpus_per_server=size if grows else own, whole_groups=True)
     return replace(made(late.from_s), late=late)
 
 
@@ -119,7 +125,8 @@ def _size(parts: LearningParts) -> int:
     return parts.latency.gpus_per_actor
 
 
-def _problem(parts: LearningParts) -> PlanningProblem:
+def planning_problem(parts: LearningParts) -> PlanningProblem:
+    """Return the problem that the step's plan solves."""
     return PlanningProblem(parts.workload, parts.cluster, parts.latency, Objective(parts.config.planner.time_weight))
 
 

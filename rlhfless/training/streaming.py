@@ -17,20 +17,24 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from rlhfless.engine.protocol import Completion
 from rlhfless.executor import StepRecord, WorkItem
 from rlhfless.executor.step.work_rows import add_work
 from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.learner.learner import LocalLearner
 from rlhfless.training.learner.replica import InTrainer, Loading, StepWeights
+from rlhfless.training.measured_learning import said_of
 from rlhfless.training.minibatches import by_prompts
 from rlhfless.training.random_state import streams_of
 from rlhfless.training.responses import make_batch, read_responses
 from rlhfless.training.rewards import Response
 from rlhfless.training.rewards.response import Scores
 from rlhfless.training.shared_learning import SharedFunctions, shared_items
-from rlhfless.training.step_learner import step_learner
+from rlhfless.training.step_learner import learner_of_pieces, planning_problem, step_learner
 from rlhfless.training.step_learning import BatchLearning, LearnedStep, LearningParts, StepLearning
+from solver.stage_fusion.pieces import PiecesPlan
 
 
 class LearnedGroup(NamedTuple):
@@ -44,20 +48,25 @@ class LearnedGroup(NamedTuple):
 
 
 class StreamedLearning:
-    """Learns from each group of a step once its responses are complete; see ``StepLearning``.
+    """Learns from each piece of a step once its responses are complete; see ``StepLearning``. A piece is a prompt's group, or
+    the groups of several prompts, as planned.
+
+    Args:
+        plan: chose the pieces and who learns from them. None: the options or the profile do, and a piece is a group.
 
     Attributes:
-        work: in a pool, an item per group and one for each step of the optimizer; on the virtual clock none.
+        work: in a pool, an item per piece and one for each step of the optimizer; on the virtual clock none.
         numbers: of the algorithm, after its step.
     """
 
-    def __init__(self, parts: LearningParts) -> None:
-        self.parts, self._here = parts, InTrainer()
+    def __init__(self, parts: LearningParts, plan: PiecesPlan | None = None) -> None:
+        self.parts, self._here, self._plan = parts, InTrainer(), plan
         self.numbers: dict[str, float] = {}
         self._groups: dict[int, LearnedGroup] = {}
         self._learned: dict[str, Any] = {"clock": "measured" if parts.profile is None else "profile"}  # filled at the end
-        self._on = step_learner(parts)
-        self._minibatches = by_prompts(len(parts.problems), parts.config.optimizer.num_mini_batches)
+        self._on = step_learner(parts) if plan is None else learner_of_pieces(parts, plan)
+        self._pieces = [(group,) for group in range(len(parts.problems))] if plan is None else list(plan.chosen.pieces)
+        self._minibatches = by_prompts(len(self._pieces), parts.config.optimizer.num_mini_batches)
         self.work: Sequence[WorkItem] = ()
         if self._on.optimizer is not None:
             self.work = self._shared()
@@ -87,29 +96,34 @@ class StreamedLearning:
 
     # --- what is run --------------------------------------------------------------------------------------------------
 
-    def _learn_from(self, group: int, completions: Mapping[int, Completion]) -> None:
-        p, began = self.parts, time.perf_counter()
+    def _learn_from(self, piece: int, completions: Mapping[int, Completion]) -> None:
+        p, began, first = self.parts, time.perf_counter(), self._pieces[piece][0]
         with p.learner_threads(beside_actors=True):
-            with streams_of(*self._stream(group)):
-                batch = self._judged(group, completions)
-            with streams_of(*self._stream(group)):
+            batch = self._judged(piece, completions)
+            with streams_of(*self._stream(first)):
                 p.state.learner.add(batch)
-        self._groups[group] = self._groups[group]._replace(seconds=time.perf_counter() - began)
+        self._groups[first] = self._groups[first]._replace(seconds=time.perf_counter() - began)
 
-    def _judged(self, group: int, completions: Mapping[int, Completion]) -> Batch:
-        """Judge a group and return what is learned from."""
-        p, which, tokenizer = self.parts, self._responses(group), self.parts.state.tokenizer
-        began = time.perf_counter()
-        responses = read_responses(p.problems, completions, tokenizer, p.samples, which)
-        scores = p.rewards.judge(responses)
-        judging_s = time.perf_counter() - began
-        batch = make_batch(responses, scores.values, completions, tokenizer, p.samples, which)
-        tokens = sum(len(prompt) + len(response) for prompt, response in zip(batch.prompt_ids, batch.response_ids, strict=True))
-        self._groups[group] = LearnedGroup(responses, scores, judging_s, judging_s, tokens)
-        return batch
+    def _judged(self, piece: int, completions: Mapping[int, Completion]) -> Batch:
+        """Judge a piece, group by group, and return what is learned from."""
+        p, tokenizer, groups = self.parts, self.parts.state.tokenizer, self._pieces[piece]
+        for group in groups:
+            began = time.perf_counter()
+            which = range(group * p.samples, (group + 1) * p.samples)
+            with streams_of(*self._stream(group)):
+                responses = read_responses(p.problems, completions, tokenizer, p.samples, which)
+                scores = p.rewards.judge(responses)
+            judging_s = time.perf_counter() - began
+            tokens = sum(len(tokenizer.encode(one.prompt)) + one.tokens for one in responses)
+            self._groups[group] = LearnedGroup(responses, scores, judging_s, judging_s, tokens)
+        every = [response for group in groups for response in self._groups[group].responses]
+        rewards = np.concatenate([self._groups[group].scores.values for group in groups])
+        return make_batch(every, rewards, completions, tokenizer, p.samples, self._responses(piece))
 
     def _stream(self, group: int) -> tuple[int, int, int]:
-        """Return what seeds the random streams of a group, for its rewards and for its gradient."""
+        """Return what seeds the random streams of a group, for its rewards and for the gradient of a piece that begins with
+        it.
+        """
         return self.parts.config.seed, self.parts.step, group + 1
 
     def _update(self, minibatch: int) -> None:
@@ -124,8 +138,9 @@ class StreamedLearning:
         judging_s = sum(group.judging_s for group in self._groups.values())
         self._learned |= {"learning": self.numbers, "judging_s": judging_s}
 
-    def _responses(self, group: int) -> tuple[int, ...]:
-        return tuple(range(group * self.parts.samples, (group + 1) * self.parts.samples))
+    def _responses(self, piece: int) -> tuple[int, ...]:
+        samples = self.parts.samples
+        return tuple(i for group in self._pieces[piece] for i in range(group * samples, (group + 1) * samples))
 
     def _items(self, given: Callable[[int | None, int], dict[str, Any]]) -> list[WorkItem]:
         """Return an item per group, and one for each mini-batch's update after those of its groups.
@@ -175,7 +190,7 @@ class StreamedLearning:
         loading = Loading(learner, self._here, p.state.model.config, p.config.algorithm.name, p.config.learner_options())
 
         def judge(group: int, completions: Sequence[Completion], results: Sequence[Any]) -> Batch:
-            with self._here.draws(None, self._stream(group)):
+            with self._here.draws(None, self._stream(self._pieces[group][0])):
                 return self._judged(group, {completion.response: completion for completion in completions})
 
         def take(completions: Sequence[Completion], results: Sequence[Any]) -> None:
@@ -218,6 +233,8 @@ class StreamedLearning:
                 "planned_gpu_s": late.gpu_seconds, "held_step_s": late.held_time_s, "held_gpu_s": late.held_gpu_seconds,
             }  # fmt: skip
             record.event(record.start_s, "learner", None, **said)
+        if self._plan is not None:
+            record.event(record.start_s, "learner", None, **said_of(self._plan, self.parts.latency.gpus_per_actor))
         if (plan := self._on.plan) is not None:
             one, batch = plan.chosen, plan.batch
             detail: dict[str, Any] = {
@@ -254,4 +271,10 @@ class StreamedLearning:
 
 def learning_of(parts: LearningParts) -> StepLearning:
     """Return how a step is learned from."""
-    return StreamedLearning(parts) if parts.config.cluster.learning == "stream" else BatchLearning(parts)
+    if parts.config.cluster.learning != "stream":
+        return BatchLearning(parts)
+    if parts.measured is None:
+        return StreamedLearning(parts)
+    assert parts.pool is not None
+    plan = parts.measured.plan(parts.plan, planning_problem(parts), parts.pool.waiting)
+    return BatchLearning(parts, plan) if plan is None or len(plan.chosen.pieces) == 1 else StreamedLearning(parts, plan)

@@ -24,12 +24,13 @@ from solver.dataflow.joined import plan_with_generation
 from solver.dataflow.lever_bound import lever_bound_s
 from solver.dataflow.lever_plan import divided_plan
 from solver.dataflow.lever_space import DIVIDES, LeverSpace, with_slack
-from solver.dataflow.levers import DRAFTS, FUSE, STREAM, Lever
+from solver.dataflow.levers import Lever
 from solver.dataflow.options import CallCosts, IntArray
 from solver.dataflow.parts import PromptShares
 from solver.dataflow.plan import StepPlan
 from solver.dataflow.searched import EQUAL, Asked
 from solver.model.cluster import Cluster
+from solver.model.step_levers import DRAFTS, OVERLAP, STREAMING
 
 TIMED = 600  # plans that are timed at most for one set of levers
 DESCENTS = 3  # from the best starts
@@ -60,7 +61,7 @@ def plan_with_levers(
     """Return the best step plan that these levers allow.
 
     Args:
-        generation: by the name of every generate call. levers: some of ``LEVERS``, in their order.
+        generation: by the name of every generate call. levers: some of ``CALL_LEVERS``, in their order.
 
     Raises:
         PlanningError: no plan fits into memory, nothing can generate, or a lever lacks what it needs.
@@ -123,7 +124,9 @@ def _choice(name: str, plan: StepPlan, calls: list[str]) -> str:
     if name == DRAFTS:
         drafted = [call.name for call in plan.calls if call.kind == GENERATE]
         return f"{' and '.join(drafted)} with drafts, at the best length for each batch"
-    what = {FUSE: "as soon as they are complete", STREAM: "as soon as they are judged, with the optimizer after all"}[name]
+    what = {OVERLAP: "as soon as they are complete", STREAMING: "as soon as they are judged, with the optimizer after all"}[
+        name
+    ]
     return f"{', '.join(calls)} prompt by prompt, {what}"
 
 

@@ -22,12 +22,12 @@ import numpy as np
 from solver.dataflow.generation import GenerationPlans, PlannedGeneration
 from solver.dataflow.graph import INFERENCE, TRAIN, Call
 from solver.dataflow.layout import Layout
-from solver.dataflow.levers import FUSE, STREAM
 from solver.dataflow.options import CallCosts, CallOptions, FloatArray, FreedEarly, IntArray
 from solver.dataflow.parts import CallParts, PromptShares
 from solver.dataflow.parts_schedule import PartsSchedule
 from solver.model.errors import PlanningError, as_given, is_number, is_whole
 from solver.model.plurals import counted
+from solver.model.step_levers import OVERLAP, STREAMING
 
 
 class DividedCosts(CallCosts, Protocol):
@@ -41,7 +41,7 @@ class DividedCosts(CallCosts, Protocol):
 SLACKS = (1.02, 1.05, 1.1, 1.2, 1.5)  # of generation plans: times the seconds of the fastest, for fewer GPU-seconds
 BLOCKS = 48  # that prompts are joined to in a search
 STEPS = 4  # that a search times
-DIVIDES = {FUSE: INFERENCE, STREAM: TRAIN}  # kind of calls, by lever
+DIVIDES = {OVERLAP: INFERENCE, STREAMING: TRAIN}  # kind of calls, by lever
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,13 +89,13 @@ class LeverSpace:
             if not callable(getattr(self.costs, "updates", None)):
                 raise PlanningError(
                     "costs have no method updates, which says what the optimizer steps of a streamed training take; add it, or "
-                    "leave out lever stream"
+                    "leave out lever streaming"
                 )
             updates, _ = self.updates(call, 0)
             if updates > self.prompts:
                 raise PlanningError(
                     f"call {self.options.graph.calls[call].name!r} has {updates} mini-batches, but there are "
-                    f"{counted(self.prompts, 'prompt')}; use fewer mini-batches, or leave out lever stream"
+                    f"{counted(self.prompts, 'prompt')}; use fewer mini-batches, or leave out lever streaming"
                 )
 
     def updates(self, call: int, option: int) -> tuple[int, float]:

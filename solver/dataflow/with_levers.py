@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from solver.dataflow.generation import StepGeneration
-from solver.dataflow.levers import lever_names
+from solver.model.step_levers import CALL_LEVERS, lever_names
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,8 +15,8 @@ class WithLevers:
 
     Attributes:
         generation: of each step, or one for each generate call by its name.
-        levers: ``all``, ``none``, or some of ``drafts``, ``fuse`` and ``stream``. Drafts need ``StepGeneration.drafts``, and
-            ``stream`` needs costs with a method ``updates`` (see ``DividedCosts``).
+        levers: ``all``, ``none``, or some of ``overlap``, ``streaming`` and ``drafts``. Drafts need ``StepGeneration.drafts``,
+            and ``streaming`` needs costs with a method ``updates`` (see ``DividedCosts``).
 
     Raises:
         PlanningError: a lever is unknown.
@@ -25,8 +25,8 @@ class WithLevers:
         >>> import solver
         >>> from solver.dataflow import StepGeneration, WithLevers
         >>> latency = {1: solver.LatencyModel("tp1", 1, base_s=5e-3, per_response_s=1e-5)}
-        >>> WithLevers(StepGeneration(solver.Workload([10], [0, 0], [100, 300]), latency), "stream,fuse").names
-        ('fuse', 'stream')
+        >>> WithLevers(StepGeneration(solver.Workload([10], [0, 0], [100, 300]), latency), "streaming,overlap").names
+        ('overlap', 'streaming')
     """
 
     generation: StepGeneration | Mapping[str, StepGeneration]
@@ -37,5 +37,5 @@ class WithLevers:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The levers, in the order of ``LEVERS``."""
-        return lever_names(self.levers)
+        """The levers, in the order of ``CALL_LEVERS``."""
+        return lever_names(self.levers, CALL_LEVERS)

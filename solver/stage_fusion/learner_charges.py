@@ -6,7 +6,7 @@ A server is the GPUs of one actor. All numbers are assumptions that the caller n
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from solver.model.errors import PlanningError, as_given, is_number, is_whole
 
@@ -49,10 +49,22 @@ class LearnerCharges:
                 given = as_given(getattr(self, name))
                 raise PlanningError(f"{name} is {given}; a finite number of seconds of 0 or more is needed")
 
+    def fits(self, servers: int) -> bool:
+        """Return whether a learner of so many servers is possible: any is."""
+        return servers >= 1
+
+    def of_part(self, ratio: float) -> LearnerCharges:
+        """Return the charges in a part of the cluster that is contained in it so many times."""
+        return replace(self, full_speed_servers=max(1, round(self.full_speed_servers / ratio)))
+
     def slower(self, servers: int) -> float:
         """Return how many times as long an item of learning takes on one of so many servers as at full speed."""
         doublings = max(0.0, math.log2(servers / self.full_speed_servers))
         return float((1.0 - self.loss_per_doubling) ** -doublings)
+
+    def loading_s(self, servers: int) -> float:
+        """Return the seconds to load models on each of so many servers: the same for every number."""
+        return self.load_s
 
     def finish_s(self, servers: int) -> float:
         """Return the seconds in which so many servers add up their gradients."""

@@ -2,11 +2,12 @@
 
 The policy is free in the number of actors, in their responses and in when they are released. It may fold, cut and migrate. It
 may draft where the bound on generation knows what drafts accept. It prepares and learns where and when it likes, also while
-others decode, with a learner of any size, start and growth. It must charge its learner as ``LearnerCharges`` says.
+others decode, with a learner of any size, start and growth. It must charge its learner as ``LearnerCharges``
+or ``SizedCharges`` says.
 
 **For a learner of S servers.** Let w(S) be how many times as long an item of learning takes there. Let e(S) be the seconds of
-the reduction of gradients at the end of the step, in which each of the S servers takes part. Both rise with S. Let K be the
-actors that fit.
+the reduction of gradients at the end of the step, in which each of the S servers takes part. Where charges do not rise with S,
+both are the least of all possible sizes from S on. Let K be the actors that fit.
 
 1. Response r completes at c_r or later, c_r the seconds that it takes alone (``least_completion_s``). So the step takes at
    least ``phase_bound_s`` with these completions, K servers for preparation, S servers for learning at w(S), and e(S).
@@ -21,14 +22,17 @@ actors that fit.
 
 4. The cluster has g K GPUs, so no step within T takes more than g K T.
 
-The bound at T is the least G(T) over all S for which 1 and 4 allow T. A learner may leave some of its S servers unused. It is
-at least as slow, and pays at least as much, as one of the servers that it uses. So it is not below the bound either.
+The bound at T is the least G(T) over all S for which 1 and 4 allow T. G(T) rises with S, as w, e and d do. So it is that of the
+least S that 1 allows, and infinite if 4 forbids that one. A learner may leave some of its S servers unused. It is at least as
+slow, and pays at least as much, as w and e of the servers that it uses say. So it is not below the bound either.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -40,6 +44,7 @@ from solver.model.errors import PlanningError, as_given, check_real
 from solver.model.workload import FloatArray
 from solver.stage_fusion.bound import ROUNDING, least_completion_s, phase_bound_s
 from solver.stage_fusion.learner_charges import LearnerCharges
+from solver.stage_fusion.sized_charges import SizedCharges
 from solver.stage_fusion.work import PhaseWork
 
 
@@ -60,12 +65,14 @@ class WholeStepBound(BoundOverTime):
     """Lower bound on the GPU-seconds of a whole step as a function of its time; see the file's docstring.
 
     Attributes:
-        generation: the bound on generation. learners: one of each size. gpus: of the cluster. length: (R,) tokens.
+        generation: the bound on generation. sized: returns the learner of so many servers. servers: of the largest one
+        that is possible. gpus: of the cluster. length: (R,) tokens.
     """
 
     cost_name: ClassVar[str] = "gpu_seconds"
     generation: ClairvoyantBound | DraftedClairvoyantBound
-    learners: tuple[SizedLearner, ...]
+    sized: Callable[[int], SizedLearner]
+    servers: int
     gpus: int
     length: FloatArray
     ready_s: float
@@ -86,13 +93,11 @@ class WholeStepBound(BoundOverTime):
             PlanningError: ``time_s`` is no number.
         """
         check_real("time_s", time_s)
-        best, servers = math.inf, 0
-        for learner in self.learners:
-            if learner.least_s <= time_s:
-                total = self.generation.gpu_seconds(time_s - learner.after_s) + learner.gpu_seconds
-                if total < best and total <= self.gpus * time_s * (1 + 1e-9):
-                    best, servers = total, learner.servers
-        return best, servers
+        learner = next((one for one in map(self.sized, range(1, self.servers + 1)) if one.least_s <= time_s), None)
+        if learner is None:
+            return math.inf, 0
+        total = self.generation.gpu_seconds(time_s - learner.after_s) + learner.gpu_seconds
+        return (total, learner.servers) if total <= self.gpus * time_s * (1 + 1e-9) else (math.inf, 0)
 
     def cost(self, time_s: float) -> float:
         """Return ``gpu_seconds``."""
@@ -100,7 +105,7 @@ class WholeStepBound(BoundOverTime):
 
 
 def whole_step_bound(
-    generation: ClairvoyantBound | DraftedClairvoyantBound, work: PhaseWork, charges: LearnerCharges
+    generation: ClairvoyantBound | DraftedClairvoyantBound, work: PhaseWork, charges: LearnerCharges | SizedCharges
 ) -> WholeStepBound:
     """Return the bound on a whole step with all levers.
 
@@ -127,7 +132,7 @@ def whole_step_bound(
         raise PlanningError(f"generation is {as_given(generation)}; a bound is needed, such as clairvoyant_bound returns")
     if not isinstance(work, PhaseWork):
         raise PlanningError(f"work is {as_given(work)}; a PhaseWork is needed")
-    if not isinstance(charges, LearnerCharges):
+    if not isinstance(charges, LearnerCharges | SizedCharges):
         raise PlanningError(f"charges is {as_given(charges)}; LearnerCharges are needed")
     without = generation.without_drafts if isinstance(generation, DraftedClairvoyantBound) else generation
     if len(work) != len(without.length) or work.gpus_per_actor != without.gpus:
@@ -136,17 +141,36 @@ def whole_step_bound(
             f"{len(without.length)} on {without.gpus}; give the work of this step"
         )
     completion_s = least_completion_s(generation)
-    learners = tuple(_sized(servers, work, charges, completion_s, without) for servers in range(1, without.max_actors + 1))
+    most = max((servers for servers in range(1, without.max_actors + 1) if charges.fits(servers)), default=0)
+    if not most:
+        raise PlanningError(
+            f"no learner of 1 to {without.max_actors} servers is possible by these charges; give those of this cluster"
+        )
+    charged = _least(most, charges)
+
+    @cache
+    def sized(servers: int) -> SizedLearner:
+        return _sized(servers, work, charged[servers - 1], completion_s, without)
+
     return WholeStepBound(
-        generation, learners, without.gpus * without.max_actors, without.length, float(np.min(without.ready_s))
+        generation, sized, most, without.gpus * without.max_actors, without.length, float(np.min(without.ready_s))
     )
 
 
+def _least(most: int, charges: LearnerCharges | SizedCharges) -> list[tuple[float, float, float]]:
+    """Return w, e and loading seconds of learners of 1 to ``most`` servers: the least of all possible ones from each on."""
+    charged = np.full((most, 3), math.inf)
+    for servers in filter(charges.fits, range(1, most + 1)):
+        charged[servers - 1] = charges.slower(servers), charges.finish_s(servers), charges.loading_s(servers)
+    return [(w, e, load_s) for w, e, load_s in np.minimum.accumulate(charged[::-1])[::-1].tolist()]
+
+
 def _sized(
-    servers: int, work: PhaseWork, charges: LearnerCharges, completion_s: FloatArray, generation: ClairvoyantBound
+    servers: int, work: PhaseWork, charged: tuple[float, float, float], completion_s: FloatArray, generation: ClairvoyantBound
 ) -> SizedLearner:
-    """Return the terms of the bound for a learner of so many servers."""
-    slower, finish_s, size = charges.slower(servers), charges.finish_s(servers), work.gpus_per_actor
+    """Return the terms of the bound for a learner of so many servers, which pays at least ``charged``."""
+    slower, finish_s, load_s = charged
+    size = work.gpus_per_actor
     sized = replace(
         work, learn_s=work.learn_s * slower, learner_gpus=servers * size, learner_from_s=None, learner_grows=False,
         place="beside", load_s=0.0, finish_s=finish_s,
@@ -154,7 +178,7 @@ def _sized(
     least_s = phase_bound_s(completion_s, np.zeros(generation.max_actors), sized)
     if not len(work):
         return SizedLearner(servers, least_s, 0.0, 0.0)
-    loaded_s = min(charges.load_s, float(completion_s.min()))
+    loaded_s = min(load_s, float(completion_s.min()))
     seconds = float(work.prepare_s.sum()) + slower * float(work.learn_s.sum()) + servers * (finish_s + loaded_s)
     last_s = float((work.prepare_s + slower * work.learn_s).min())
     return SizedLearner(servers, least_s, (finish_s + last_s) * (1 - ROUNDING), size * seconds * (1 - ROUNDING))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
+
+from process_cpu import tree_cpu_s
+from turns import take_turns
 
 from rlhfless.training import TrainedStep, Trainer
 
@@ -19,9 +22,10 @@ class Alternated:
 
     Attributes:
         rounds: one step of every run each: ``first`` (the run whose step came first), ``load`` (of the machine), and by the
-            name of the run ``step_s`` (measured around the step), ``learn_s``, ``generate_s``, ``gpu_s`` (allocated within
-            the step; actors that stay for the next one wait for the other runs' turns in between), ``moves``, ``reward``, and
-            ``evaluation`` where one was due.
+            name of the run ``step_s`` (measured around the step), ``cpu_s`` (user and system time of its processes),
+            ``learn_s``, ``generate_s``, ``gpu_s`` (allocated within the step; actors that stay for the next one wait for the
+            other runs' turns in between), ``moves``, ``reward``, ``tokens``, ``learner`` (what was planned of it, if it was
+            planned), ``spans_s`` (seconds by holder and phase), and ``evaluation`` where one was due.
         weights: of every run at the end, by the run's and the tensor's name.
     """
 
@@ -38,30 +42,7 @@ def alternate(
         makes: what makes each run's trainer, by its name; a picklable function, called in the run's own process.
         watch: told the number of each finished round.
     """
-    context = multiprocessing.get_context("spawn")
-    sides: dict[str, Connection] = {}
-    processes = []
-    for name, make in makes.items():
-        sides[name], theirs = context.Pipe()
-        processes.append(context.Process(target=_serve, args=(theirs, make)))
-        processes[-1].start()
-    found: list[dict[str, Any]] = []
-    names = list(makes)
-    for number in range(rounds):
-        turned = number % len(names)
-        order = names[turned:] + names[:turned]
-        found.append({"first": order[0], "load": os.getloadavg()[0]})
-        for name in order:
-            sides[name].send(True)
-            found[-1][name] = sides[name].recv()
-        if watch is not None:
-            watch(number)
-    weights = {}
-    for name, connection in sides.items():
-        connection.send(False)
-        weights[name] = connection.recv()
-    for process in processes:
-        process.join()
+    found, weights = take_turns({name: partial(_serve, make) for name, make in makes.items()}, rounds, watch)
     return Alternated(found, weights)
 
 
@@ -72,19 +53,31 @@ def _allocated_s(step: TrainedStep) -> float:
     return float((seconds.clip(lower=0.0) * rows["gpu_ids"].map(len)).sum())
 
 
-def _serve(connection: Connection, make: Callable[[], Trainer]) -> None:
+def _spans_s(step: TrainedStep) -> dict[str, float]:
+    """Return the seconds of the step's spans, by kind of holder and phase."""
+    rows = step.trace.spans
+    seconds = (rows["end_s"] - rows["start_s"]).groupby(
+        rows["holder"].str.replace(r"-\d+$", "", regex=True) + " " + rows["phase"]
+    )
+    return {str(name): float(value) for name, value in seconds.sum().items()}
+
+
+def _serve(make: Callable[[], Trainer], connection: Connection) -> None:
     """Train in this process: a step for each ``True``; the weights, and the end, for a ``False``."""
     with make() as trainer:
         while connection.recv():
-            began = time.perf_counter()
+            began, cpu_s = time.perf_counter(), tree_cpu_s()
             step = trainer.step()
-            seconds = time.perf_counter() - began
+            seconds, cpu_s = time.perf_counter() - began, tree_cpu_s() - cpu_s
             numbers = step.metrics
             connection.send(
                 {
-                    "step_s": seconds, "learn_s": step.learning["seconds"], "generate_s": step.record.makespan_s,
+                    "step_s": seconds, "cpu_s": cpu_s,
+                    "learn_s": step.learning["seconds"], "generate_s": step.record.makespan_s,
                     "gpu_s": _allocated_s(step), "moves": numbers["moves"], "reward": numbers["reward_mean"],
-                    "evaluation": dict(step.evaluation),
+                    "tokens": sum(len(one.token_ids) for one in step.record.completions.values()),
+                    "learner": next((json.loads(e["detail"]) for e in step.record.events if e["name"] == "learner"), None),
+                    "spans_s": _spans_s(step), "evaluation": dict(step.evaluation),
                 }
             )  # fmt: skip
         connection.send({name: value.numpy() for name, value in trainer.model.state_dict().items()})

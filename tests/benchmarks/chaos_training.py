@@ -11,17 +11,22 @@ order of prompts (``stream_order canonical``). What counts, and must be 0 for ea
 - not_learned, learned_again: responses whose gradient was added never, or more than once.
 - weights_apart: steps after which the two trainers' weights differ by more than ``--tolerance``.
 - given_up, left_behind: steps that ended in an error; processes and shared memory that outlived the run.
+
+With ``--forked`` the pool's processes are forked from a server that has imported torch, and not spawned. Most of what a kill
+costs a machine are the imports of the process that replaces the killed one.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import multiprocessing
 import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +48,14 @@ SIZE: dict[str, Any] = {
 def variety(completions: list[str], **_: Any) -> list[float]:
     """Reward the share of characters that differ."""
     return [len(set(text)) / max(1, len(text)) for text in completions]
+
+
+def fork_from_server() -> None:
+    """Let processes be forked from a server that has imported what they need, where this program would spawn them."""
+    multiprocessing.set_forkserver_preload(["torch", "transformers", "rlhfless.training", "rlhfless.executor"])
+    context = multiprocessing.get_context
+    multiprocessing.get_context = lambda method=None: context("forkserver" if method == "spawn" else method)  # type: ignore
+    ensure_running()  # before anybody looks what is left behind
 
 
 def trainer_of(actors: int, prompts: int, seed: int) -> Trainer:
@@ -119,9 +132,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--prompts", type=int, default=8, help="of a step")
     parser.add_argument("--tolerance", type=float, default=0.0, help="difference of weights that counts as none")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--forked", action="store_true", help="fork processes from a server instead of spawning them")
     parser.add_argument("-o", "--out", type=Path)
     options = parser.parse_args(arguments)
     began = time.monotonic()
+    if options.forked:
+        fork_from_server()
 
     def watch(counts: Counts, apart: list[float], replicas: int) -> None:
         print(f"\r{counts.kills} of {options.kills} signals, {counts.steps} steps", end="", file=sys.stderr, flush=True)

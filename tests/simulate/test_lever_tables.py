@@ -38,7 +38,7 @@ def test_a_lever_saves_what_the_plan_without_it_takes_more(step: WholeStep) -> N
 def test_stages_begin_with_elastic_plain_and_end_with_all_levers(step: WholeStep) -> None:
     drafts = DrawnDrafts(WEAK)
     table = lever_stages(step, WEIGHT, drafts)
-    assert table["stage"].tolist() == [*STAGES, "drafts"]
+    assert table["stage"].tolist() == [*(name for name in STAGES if name != "actor size and layouts"), "drafts"]
     plain, last = table.set_index("stage").loc[PLAIN], table.iloc[-2]
     assert (plain["time_s"], plain["gpu_s"]) == pytest.approx(step.execute(step.plain(WEIGHT).plan))
     assert (last["time_s"], last["gpu_s"]) == pytest.approx(step.execute(step.plan(Aim(time_weight=WEIGHT)).plan))

@@ -32,6 +32,7 @@ from solver import (
     replayed_clairvoyant_bound,
 )
 from solver.stage_fusion.learner_charges import LearnerCharges
+from solver.stage_fusion.sized_charges import SizedCharges
 from solver.stage_fusion.whole_step_bound import WholeStepBound, whole_step_bound
 
 DRAFTS = 4
@@ -51,16 +52,23 @@ class WholeStepRun:
         return self.bound.gpu_seconds(self.totals[0] * (1 + 1e-9)) / self.totals[1]
 
 
-def whole_step_run(seed: int) -> WholeStepRun:
-    """Return a random step of 2 to 60 responses on 1 to 5 actors, as some policy executes it."""
+def whole_step_run(seed: int, sized: bool = False) -> WholeStepRun:
+    """Return a random step of 2 to 60 responses on 1 to 5 actors, as some policy executes it.
+
+    Args:
+        sized: charges differ between sizes of the learner without any order.
+    """
     rng = np.random.default_rng(seed)
     problem = _problem(rng)
     cluster, latency = problem.one_kind
     setting = SimulationConfig(cluster, latency, problem.objective)
     per_token_s = float(rng.choice([1e-5, 2e-4, 2e-3]))
-    charges = LearnerCharges(
+    charges: LearnerCharges | SizedCharges = LearnerCharges(
         int(rng.integers(1, 4)), float(rng.choice([0.0, 0.1, 0.3])), float(rng.choice([0.0, 0.3])), float(rng.choice([0, 0.2]))
     )
+    if sized:
+        most = cluster.max_actors
+        charges = SizedCharges(*(tuple(rng.uniform(low, high, most).tolist()) for low, high in ((1, 2), (0, 0.4), (0, 0.4))))
     costs = StepCosts(per_token_s, float(rng.choice([0.5, 3.0])) * per_token_s, str(rng.choice(["group", "response"])), charges)
     work = costs.work(problem.workload, cluster.gpus_per_actor)
     plan = _plan(problem, rng)

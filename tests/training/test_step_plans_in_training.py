@@ -97,7 +97,7 @@ def test_a_step_of_grpo_takes_its_generation_and_the_rest_of_the_plan(tmp_path: 
     assert step_metrics(trace)["time_s"].to_numpy() == pytest.approx(generated_s.to_numpy() + plan.phases().seconds)
 
 
-def divided(prompts: int, levers: str = "fuse,stream") -> StepPlan:
+def divided(prompts: int, levers: str = "overlap,streaming") -> StepPlan:
     """A plan for so many prompts, whose reward, reference and training run in parts."""
 
     class Divided(Costs):

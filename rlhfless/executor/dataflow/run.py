@@ -25,7 +25,6 @@ from rlhfless.executor.step.record import Row, StepRecord
 from rlhfless.executor.virtual.executor import run_step
 from solver.dataflow.generation import StepGeneration, by_call
 from solver.dataflow.lever_plan import parts_of_plan
-from solver.dataflow.levers import DRAFTS
 from solver.dataflow.options import FloatArray
 from solver.dataflow.parts import PromptShares
 from solver.dataflow.plan import PlannedCall, StepPlan
@@ -34,6 +33,7 @@ from solver.dataflow.schedule import UnrolledTimes
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError, as_given, is_whole
 from solver.model.plurals import counted
+from solver.model.step_levers import DRAFTS
 from solver.model.workload import Workload
 
 if TYPE_CHECKING:

@@ -14,14 +14,15 @@ import numpy as np
 
 from rlhfless.simulate.whole_steps.generation_plans import GenerationPlan
 from rlhfless.simulate.whole_steps.learner_way import LearnerWay, server_counts, servers_together
-from rlhfless.simulate.whole_steps.levers import FOLDING, LEVERS, levers_of
+from rlhfless.simulate.whole_steps.levers import levers_of
 from rlhfless.simulate.whole_steps.merged_timing import MergedStep, merged_totals
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
+from solver.model.step_levers import FOLDING, LEVERS, SHARED_PREFILL
 from solver.model.workload import FloatArray
 from solver.stage_fusion.work import PhaseWork
 
-STARTS = (0.0, 0.12, 0.25, 0.4, 0.55, 0.7, 0.85)  # of a learner that streams, as shares of the generation time
-TIME_FACTORS = (1.0, 1.05, 1.1, 1.16, 1.22, 1.3, 1.4, 1.5, 1.7, 2.0, 3.0, 9.0)
+STARTS = tuple(share / 13 for share in range(13))  # of a learner that streams, as shares of the generation time
+TIME_FACTORS = (*(1.02**power for power in range(60)), 4.0, 9.0)
 """Of the least time: the times within which the cheapest pairs are kept."""
 BLOCKS, FINE_BLOCKS = 48, 512  # items of a coarse and of a fine timing, at most
 FOLDING_MARGIN = 0.02
@@ -30,11 +31,15 @@ KEPT = 1  # pairs that are kept within each time, with all levers and without ea
 
 
 class WholeStepPlan(NamedTuple):
-    """A way to generate and a way to learn, with the levers that they use."""
+    """A way to generate and a way to learn, with the levers that they use.
+
+    ``variant`` is the number of the step's variant (actor size and layouts) that it is of; 0: the step's own.
+    """
 
     generation: GenerationPlan
     way: LearnerWay
     levers: frozenset[str]
+    variant: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +65,11 @@ class WholeStepCandidates:
             np.concatenate([self.times_s, other.times_s]),
             np.concatenate([self.gpu_s, other.gpu_s]),
         )
+
+    def of_variant(self, number: int, levers: frozenset[str]) -> WholeStepCandidates:
+        """Return the same plans as those of a variant with further levers."""
+        plans = tuple(plan._replace(levers=plan.levers | levers, variant=number) for plan in self.plans)
+        return WholeStepCandidates(plans, self.times_s, self.gpu_s)
 
     def chosen(self, numbers: Sequence[int]) -> WholeStepCandidates:
         """Return these plans."""
@@ -101,28 +111,31 @@ def plain_way(actors: int, all_servers: int, generation_s: float) -> LearnerWay:
 
 
 def _ways(actors: int, all_servers: int, generation_s: float, costs: StepCosts) -> Iterator[LearnerWay]:
-    """Return ways to learn beside a plan of so many actors; learning on all GPUs after generation comes first."""
-    left = all_servers - actors
-    loaded_s = max(0.0, generation_s - costs.charges.load_s)
+    """Return possible ways to learn beside a plan of so many actors; learning on all GPUs after generation comes first."""
+    left, charges = all_servers - actors, costs.charges
     yield plain_way(actors, all_servers, generation_s)
     for own in [0, *server_counts(left)]:
-        for from_s in [generation_s, loaded_s] if own else [0.0]:
-            yield LearnerWay(own, from_s)
-            yield LearnerWay(own, from_s, overlaps=True)
-        for from_s in [*(share * generation_s for share in STARTS), loaded_s] if own else [0.0]:
-            yield LearnerWay(own, from_s, streams=True, overlaps=True)
-            if own:
-                yield LearnerWay(own, from_s, grows=False, streams=True, overlaps=True)
+        possible = {grows: servers for grows, servers in ((True, own + actors), (False, own)) if charges.fits(servers)}
+        loaded_s = {grows: max(0.0, generation_s - charges.loading_s(servers)) for grows, servers in possible.items()}
+        if True in possible:
+            for from_s in [generation_s, loaded_s[True]] if own else [0.0]:
+                yield LearnerWay(own, from_s)
+                yield LearnerWay(own, from_s, overlaps=True)
+        for share in [*STARTS, None] if own else [0.0]:
+            for grows in possible:
+                from_s = loaded_s[grows] if share is None else share * generation_s
+                yield LearnerWay(own, from_s, grows, streams=True, overlaps=True)
 
 
 def _kept(pairs: Sequence[WholeStepPlan], totals: FloatArray) -> list[int]:
-    """Return the numbers of the pairs that are cheapest within some time: of all, without each lever, and with none."""
+    """Return the numbers of the pairs that are cheapest within some time: of all, without each lever, and of elastic plain."""
     margin = np.array([FOLDING_MARGIN if FOLDING in pair.levers else 0.0 for pair in pairs])
     times_s, gpu_s = totals.T * (1 + margin)
     subsets = [np.arange(len(pairs))] + [
         np.array([i for i, pair in enumerate(pairs) if lever not in pair.levers], dtype=int) for lever in LEVERS
     ]
-    subsets.append(np.array([i for i, pair in enumerate(pairs) if not pair.levers], dtype=int))
+    for plain in (frozenset(), frozenset({SHARED_PREFILL})):
+        subsets.append(np.array([i for i, pair in enumerate(pairs) if pair.levers == plain], dtype=int))
     found: dict[int, None] = {}
     for subset in filter(len, subsets):
         least_s = float(times_s[subset].min())

@@ -59,7 +59,7 @@ class LearnerWay:
             base, learn_s=base.learn_s * costs.charges.slower(servers), unlock=base.unlock if self.streams else "batch",
             learner_gpus=self.own * base.gpus_per_actor, learner_from_s=self.from_s if self.own else None,
             learner_grows=self.grows and self.own > 0, place="learner" if self.own else "freed",
-            load_s=costs.charges.load_s, finish_s=costs.charges.finish_s(servers),
+            load_s=costs.charges.loading_s(servers), finish_s=costs.charges.finish_s(servers),
         )  # fmt: skip
 
     def totals(self, generated: GeneratedStep, base: PhaseWork, costs: StepCosts) -> tuple[float, float]:

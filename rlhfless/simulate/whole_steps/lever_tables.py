@@ -9,33 +9,36 @@ import pandas as pd
 
 from rlhfless.simulate.drafts import SimulatedDrafts
 from rlhfless.simulate.whole_steps.aim import Aim
-from rlhfless.simulate.whole_steps.levers import (
+from rlhfless.simulate.whole_steps.choice import WholeStepChoice
+from rlhfless.simulate.whole_steps.published import Totals
+from rlhfless.simulate.whole_steps.whole_step import WholeStep
+from solver.model.step_levers import (
+    ACTOR_SIZE,
     ASSIGNMENT,
     CUT,
     DRAFTS,
     FOLDING,
+    LAYOUTS,
     LEARNER,
-    LEVERS,
     MEANINGS,
     OVERLAP,
     PREWARMING,
     SHARED_PREFILL,
     STREAMING,
 )
-from rlhfless.simulate.whole_steps.published import Totals
-from rlhfless.simulate.whole_steps.whole_step import WholeStep
 
 PLAIN = "elastic plain"
 STAGES: Mapping[str, frozenset[str]] = {
     PLAIN: frozenset(),
+    "prefix caching": frozenset({SHARED_PREFILL}),
+    "actor size and layouts": frozenset({ACTOR_SIZE, LAYOUTS}),
     "assignment": frozenset({ASSIGNMENT}),
-    "shared prefill": frozenset({SHARED_PREFILL}),
     "cut and folding": frozenset({CUT, FOLDING}),
     "learner size": frozenset({LEARNER}),
     "overlap": frozenset({OVERLAP, PREWARMING}),
     "streaming": frozenset({STREAMING}),
 }
-"""Levers that each stage adds to those before it. Drafts come last."""
+"""Levers that each stage adds to those before it, if the step offers them. Drafts come last."""
 
 
 def log_value(totals: Totals, time_weight: float) -> float:
@@ -44,25 +47,32 @@ def log_value(totals: Totals, time_weight: float) -> float:
 
 
 def lever_savings(step: WholeStep, time_weight: float = 0.7, drafts: SimulatedDrafts | None = None) -> pd.DataFrame:
-    """Return what every lever saves of ``T^w C^(1-w)`` beside the best plan without it.
+    """Return what every lever saves of ``T^w C^(1-w)`` beside the best plan without it; see ``savings_of``.
 
     Args:
         drafts: what drafted tokens are accepted; None: nothing is drafted.
+    """
+    aim = Aim(time_weight=time_weight)
+    return savings_of(step, step.plan(aim, drafts), aim, drafts)
+
+
+def savings_of(step: WholeStep, choice: WholeStepChoice, aim: Aim, drafts: SimulatedDrafts | None = None) -> pd.DataFrame:
+    """Return what every lever saves of what is minimised, beside the best plan without it.
+
+    Args:
+        choice: of the step, for this aim. drafts: what drafted tokens are accepted; None: nothing is drafted.
 
     Returns:
-        One row per lever: ``lever, meaning, used, expected`` (of the forecast's scenarios) and ``saved`` (executed on the true
-        lengths). Both are 0 for a lever that the plan does not use. A saving below 0 is a loss.
+        One row per lever that the step offers: ``lever, meaning, used, expected`` (of the forecast's scenarios) and ``saved``
+        (executed on the true lengths). Both are 0 for a lever that the plan does not use. A saving below 0 is a loss.
     """
-    choice = step.plan(Aim(time_weight=time_weight), drafts)
-    value = log_value(step.execute(choice.plan, drafts), time_weight)
+    value = aim.value(*step.execute(choice.plan, drafts))
     rows = []
-    for lever in LEVERS:
-        if lever == DRAFTS and drafts is None:
-            continue
+    for lever in step.levers(drafts):
         without = choice.without.get(lever)
         saved = 0.0
         if without is not None:
-            saved = 1 - math.exp(value - log_value(step.execute(without, drafts), time_weight))
+            saved = 1 - math.exp(value - aim.value(*step.execute(without, drafts)))
         rows.append(
             {"lever": lever, "meaning": MEANINGS[lever], "used": without is not None,
              "expected": choice.saves.get(lever, 0.0), "saved": saved}
@@ -80,6 +90,8 @@ def lever_stages(step: WholeStep, time_weight: float = 0.7, drafts: SimulatedDra
     aim, levers, rows = Aim(time_weight=time_weight), frozenset[str](), []
     bound = step.bound()
     for stage, added in STAGES.items():
+        if added and not added & set(step.levers()):
+            continue
         levers |= added
         time_s, gpu_s = step.execute(step.plan(aim, levers=levers).plan)
         rows.append((stage, time_s, gpu_s, bound.gpu_seconds(time_s * (1 + 1e-9))))

@@ -55,8 +55,9 @@ def _of_one_kind(cases: Sequence[tuple[MergedStep, LearnerWay]], costs: StepCost
     place: dict[int, int] = {}
     of = np.array([place.setdefault(id(step), len(place)) for step, _ in cases])
     steps = list({id(step): step for step, _ in cases}.values())
-    together, load_s, first_way = steps[0].together, costs.charges.load_s, cases[0][1]
+    together, first_way = steps[0].together, cases[0][1]
     servers = [way.servers(step.actors) for step, way in cases]
+    load_s = np.array([costs.charges.loading_s(count) for count in servers])
     slower = np.array([costs.charges.slower(count) for count in servers])
     finish_s = np.array([costs.charges.finish_s(count) for count in servers])
     pools = _Pools(cases, load_s)
@@ -87,10 +88,11 @@ class _Pools:
     when they are idle again: row 0 and the last row are minus and plus infinity.
     """
 
-    def __init__(self, cases: Sequence[tuple[MergedStep, LearnerWay]], load_s: float) -> None:
+    def __init__(self, cases: Sequence[tuple[MergedStep, LearnerWay]], load_s: FloatArray) -> None:
         ways = len(cases)
         own = np.array([math.ceil(way.own / step.together) for step, way in cases])
-        own_s = np.array([way.from_s + load_s if way.from_s else 0.0 for _, way in cases])
+        from_s = np.array([way.from_s for _, way in cases])
+        own_s = np.where(from_s > 0, from_s + load_s, 0.0)
         gets_freed = np.array([way.grows or not way.own for _, way in cases])
         steps = {id(step): step for step, _ in cases}
         number = {key: column for column, key in enumerate(steps)}
@@ -131,7 +133,7 @@ class _Pools:
             np.maximum(end_s, end, out=end_s)
         return end_s
 
-    def freed_held_s(self, end_s: FloatArray, load_s: float, finish_s: FloatArray) -> FloatArray:
+    def freed_held_s(self, end_s: FloatArray, load_s: FloatArray, finish_s: FloatArray) -> FloatArray:
         """Return (W,) the seconds for which the learner holds servers that actors gave back, those for loading included.
 
         Those that never worked are held for the reduction of gradients.

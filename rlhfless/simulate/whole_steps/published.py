@@ -29,7 +29,7 @@ LAYOUT_WEIGHT = 0.7  # w of T^w C^(1-w), by which layouts are chosen
 
 def own_learner(generated: GeneratedStep, costs: StepCosts, servers: int) -> LearnerWay:
     """Return learning on GPUs of its own when generation is over, loaded right before."""
-    return LearnerWay(servers, max(0.0, generated.makespan_s - costs.charges.load_s), grows=False)
+    return LearnerWay(servers, max(0.0, generated.makespan_s - costs.charges.loading_s(servers)), grows=False)
 
 
 def naive(generated: GeneratedStep, work: PhaseWork, costs: StepCosts, free_gpus: int) -> Totals:
@@ -64,10 +64,11 @@ def rlhfuse(
     generated = executed(plan, requests, setting)
     fused = replace(
         work, learn_s=work.learn_s * costs.charges.slower(servers), unlock="batch", place="freed",
-        learner_gpus=servers * work.gpus_per_actor, load_s=costs.charges.load_s, finish_s=costs.charges.finish_s(servers),
+        learner_gpus=servers * work.gpus_per_actor, load_s=costs.charges.loading_s(servers),
+        finish_s=costs.charges.finish_s(servers),
     )  # fmt: skip
     prepared_s = follow(generated.completion_s, generated.free_s, fused).prepare_end_s
-    fused = replace(fused, learner_from_s=max(0.0, prepared_s - costs.charges.load_s))
+    fused = replace(fused, learner_from_s=max(0.0, prepared_s - costs.charges.loading_s(servers)))
     time_s, gpu_s = step_totals(generated.completion_s, generated.free_s, fused)
     return time_s, generated.gpu_seconds + gpu_s
 

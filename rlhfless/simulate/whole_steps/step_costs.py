@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from solver.model.errors import PlanningError, as_given, is_number, is_whole
 from solver.model.workload import Workload
 from solver.stage_fusion.learner_charges import LearnerCharges
+from solver.stage_fusion.sized_charges import SizedCharges
 from solver.stage_fusion.token_work import TokenWork
 from solver.stage_fusion.work import PhaseWork
 
@@ -35,7 +36,7 @@ class StepCosts:
     prepare_per_token_s: float
     learn_per_token_s: float
     unlock: str = "group"
-    charges: LearnerCharges = field(default_factory=LearnerCharges)
+    charges: LearnerCharges | SizedCharges = field(default_factory=LearnerCharges)
     naive_servers: int = 1
 
     def __post_init__(self) -> None:
@@ -44,7 +45,7 @@ class StepCosts:
                 raise PlanningError(f"{name} is {as_given(getattr(self, name))}; a finite number of 0 or more is needed")
         if self.unlock not in ("response", "group"):
             raise PlanningError(f"unlock {as_given(self.unlock)} is unknown; choose response or group")
-        if not isinstance(self.charges, LearnerCharges):
+        if not isinstance(self.charges, LearnerCharges | SizedCharges):
             raise PlanningError(f"charges is {as_given(self.charges)}; LearnerCharges are needed")
         if not is_whole(self.naive_servers, 1):
             raise PlanningError(f"naive_servers is {as_given(self.naive_servers)}; a whole number of 1 or more is needed")

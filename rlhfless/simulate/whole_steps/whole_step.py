@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import EngineFactory, StepRecord
@@ -14,17 +16,34 @@ from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from rlhfless.simulate.traces import trace_of
 from rlhfless.simulate.whole_steps.aim import Aim
 from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan, candidates
-from rlhfless.simulate.whole_steps.choice import WholeStepChoice, choose
+from rlhfless.simulate.whole_steps.choice import WholeStepChoice, best_of, choose
 from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed, executed_record, requests_of
-from rlhfless.simulate.whole_steps.generation_plans import GenerationPlans, scenario_lengths, with_lengths
-from rlhfless.simulate.whole_steps.levers import LEVERS
+from rlhfless.simulate.whole_steps.generation_plans import StepGenerations, scenario_lengths, with_lengths
 from rlhfless.simulate.whole_steps.published import Totals
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
 from rlhfless.simulate.whole_steps.step_part import StepPart
 from rlhfless.trace import Trace
+from solver.bounds.clairvoyant import ClairvoyantBound
+from solver.bounds.clairvoyant_drafted import DraftedClairvoyantBound
 from solver.model.drafting import Drafting
 from solver.model.plan import Plan
+from solver.model.step_levers import ACTOR_SIZE, DRAFTS, LAYOUTS, LEVERS, SHARED_PREFILL
+from solver.stage_fusion.least_bound import LeastBound
 from solver.stage_fusion.whole_step_bound import WholeStepBound, whole_step_bound
+
+
+@dataclass(frozen=True, eq=False)
+class StepVariant:
+    """Another size of actors, or other layouts of preparation and learning, that a plan of a step may choose.
+
+    Attributes:
+        setting: cluster with this size of actors, and its latency. costs: of preparation and learning there.
+        levers: ``actor size``, ``layouts`` or both: what differs from the step's own setting and costs.
+    """
+
+    setting: SimulationConfig
+    costs: StepCosts
+    levers: frozenset[str]
 
 
 class WholeStep:
@@ -32,7 +51,7 @@ class WholeStep:
 
     Args:
         logged: the step, with its forecast and its true lengths. setting: cluster, latency and admission; its drafts do not
-            count. costs: preparation, learning and charges of a learner.
+            count. costs: preparation, learning and charges of a learner. variants: that plans may choose, too.
 
     Example:
         >>> import rlhfless as rl, solver
@@ -45,7 +64,9 @@ class WholeStep:
         True
     """
 
-    def __init__(self, logged: LoggedStep, setting: SimulationConfig, costs: StepCosts) -> None:
+    def __init__(
+        self, logged: LoggedStep, setting: SimulationConfig, costs: StepCosts, variants: Sequence[StepVariant] = ()
+    ) -> None:
         self.logged, self.setting, self.costs = logged, replace(setting, drafts=None), costs
         self.requests = logged.requests()
         self.gpus_per_actor, self.most = setting.cluster.gpus_per_actor, setting.cluster.max_actors
@@ -58,12 +79,31 @@ class WholeStep:
         self.part = StepPart.of(logged, self.setting, costs)
         self._of_part = None if self.part is None else WholeStep(self.part.logged, self.part.setting, self.part.costs)
         self._candidates: dict[int, WholeStepCandidates] = {}
+        self._generations: dict[int, StepGenerations] = {}
         self._generated: dict[tuple[int, int], tuple[Plan, GeneratedStep]] = {}
+        self._bounds: dict[int, ClairvoyantBound | DraftedClairvoyantBound] = {}  # on generation
+        self.variants = tuple(variants)
+        self._steps = [self]
+        settings = [setting]
+        for variant in self.variants:
+            step = WholeStep(logged, variant.setting, variant.costs)
+            for other, known in zip(self._steps, settings, strict=True):
+                if known is variant.setting:  # they generate alike
+                    step._generates_as(other)
+            self._steps.append(step)
+            settings.append(variant.setting)
+
+    def levers(self, drafts: SimulatedDrafts | None = None) -> tuple[str, ...]:
+        """Return the levers that plans may use; with drafts, those are one."""
+        missing = {ACTOR_SIZE, LAYOUTS}.difference(*(variant.levers for variant in self.variants))
+        return tuple(lever for lever in LEVERS if lever not in missing and (lever != DRAFTS or drafts is not None))
 
     def candidates(self, drafts: SimulatedDrafts | None = None) -> WholeStepCandidates:
         """Return the plans to choose from; with drafts, those without them are among them."""
         if id(drafts) not in self._candidates:
             found = self._timed(drafts)
+            for number, (step, variant) in enumerate(zip(self._steps[1:], self.variants, strict=True), 1):
+                found = found.joined(step._timed(drafts).of_variant(number, variant.levers))
             self._candidates[id(drafts)] = found if drafts is None else self.candidates().joined(found)
         return self._candidates[id(drafts)]
 
@@ -71,12 +111,25 @@ class WholeStep:
         """Return the plan that is chosen from forecasts, with at most these levers."""
         return choose(self.candidates(drafts).within(levers), aim)
 
-    def plain(self, time_weight: float) -> WholeStepChoice:
-        """Return elastic plain: the right-sized random split, released when done, learned from on all GPUs after generation."""
-        return self.plan(Aim(time_weight=time_weight), levers=())
+    def plain(self, time_weight: float, prefix_caching: bool = False) -> WholeStepChoice:
+        """Return elastic plain: the right-sized random split, released when done, learned from on all GPUs after generation.
+
+        Args:
+            prefix_caching: an actor computes a prompt once for all its samples, as engines do by default today. Where every
+                prompt has one response this changes nothing.
+        """
+        several = len(self.logged.truth) > len(np.unique(self.logged.truth.prompt_of))
+        levers = frozenset({SHARED_PREFILL} if prefix_caching and several else ())
+        found = self.candidates()
+        own = [number for number, plan in enumerate(found.plans) if plan.levers == levers]
+        return best_of(found.chosen(own), Aim(time_weight=time_weight))
+
+    def of_plan(self, plan: WholeStepPlan) -> WholeStep:
+        """Return the step with the actors' size and the costs of a plan."""
+        return self._steps[plan.variant]
 
     def generated(self, plan: Plan, drafts: SimulatedDrafts | None = None) -> GeneratedStep:
-        """Return the generation of a plan on the true lengths; it is executed once."""
+        """Return the generation of a plan on the true lengths, with the step's own size of actors; it is executed once."""
         key = id(plan), id(drafts) if plan.drafting is not None else 0
         if key not in self._generated:
             self._generated[key] = plan, executed(plan, self.requests, self.setting, engines=self._engines(plan, drafts))
@@ -87,42 +140,66 @@ class WholeStep:
 
         They are those of ``record``, whose work items run by the same list scheduler.
         """
-        return plan.way.totals(self.generated(plan.generation.plan, drafts), self.work, self.costs)
+        step = self.of_plan(plan)
+        return plan.way.totals(step.generated(plan.generation.plan, drafts), step.work, step.costs)
 
     def record(self, plan: WholeStepPlan, drafts: SimulatedDrafts | None = None) -> StepRecord:
         """Return the executor's record of a plan on the true lengths, with preparation and learning as work items."""
-        own, cluster = plan.generation.plan, self.setting.cluster
-        items = plan.way.items(self.work, self.costs, len(own.actors), cluster)
-        engines = self._engines(own, drafts)
-        run, step = str(self.logged.rows["run"].iloc[0]), self.logged.step
-        return executed_record(own, self.requests, self.setting, self.setting.latency, engines, items, run=run, step=step)
+        step, own = self.of_plan(plan), plan.generation.plan
+        items = plan.way.items(step.work, step.costs, len(own.actors), step.setting.cluster)
+        engines = step._engines(own, drafts)
+        run, number = str(self.logged.rows["run"].iloc[0]), self.logged.step
+        return executed_record(own, self.requests, step.setting, step.setting.latency, engines, items, run=run, step=number)
 
     def trace(self, plan: WholeStepPlan, drafts: SimulatedDrafts | None = None) -> Trace:
         """Return the trace of a plan that is run on the true lengths."""
-        return trace_of([(self.record(plan, drafts), self.logged)], self.setting, plan.generation.plan.policy)
+        setting = self.of_plan(plan).setting
+        return trace_of([(self.record(plan, drafts), self.logged)], setting, plan.generation.plan.policy)
 
     def on_scenario(self, plan: Plan) -> GeneratedStep:
         """Return the generation of a plan on the typical scenario."""
         return executed(plan, requests_of(self.cases[0]), self.setting)
 
-    def bound(self, drafts: SimulatedDrafts | None = None) -> WholeStepBound:
-        """Return the bound on every policy, with these drafts or without any."""
-        if drafts is None:
-            return whole_step_bound(self.logged.bound(self.setting), self.work, self.costs.charges)
-        drafting = replace(self.plain(1.0).plan.generation.plan, drafting=Drafting())
-        generation = bound_with_drafts(self.with_drafts(drafts), self.logged, drafting)
-        return whole_step_bound(generation, self.work, self.costs.charges)
+    def bound(self, drafts: SimulatedDrafts | None = None) -> WholeStepBound | LeastBound:
+        """Return the bound on every policy of any variant, with these drafts or without any."""
+        bounds = [step._own_bound(drafts) for step in self._steps]
+        return bounds[0] if len(bounds) == 1 else LeastBound(bounds)
 
     def with_drafts(self, drafts: SimulatedDrafts | None) -> SimulationConfig:
         """Return the setting of the step with these drafts."""
         return replace(self.setting, drafts=drafts)
 
+    def _generates_as(self, other: WholeStep) -> None:
+        """Take plans of generation and what is known of them from a step that differs in its costs only."""
+        self._generations, self._generated, self._bounds = other._generations, other._generated, other._bounds
+        if self._of_part is not None and other._of_part is not None:
+            self._of_part._generates_as(other._of_part)
+
     def _timed(self, drafts: SimulatedDrafts | None) -> WholeStepCandidates:
         """Return the plans with these drafts, or those without any; those of a large step are timed on a part of it."""
-        generations = GenerationPlans(self.logged, self.with_drafts(drafts), drafts is not None)
         if self.part is None or self._of_part is None:
-            return candidates(generations.candidates(), self.works, self.costs, self.most)
-        return self.part.scaled(self._of_part._timed(drafts), generations)
+            return candidates(self._plans(drafts).candidates(), self.works, self.costs, self.most)
+        found = self.part.scaled(self._of_part._timed(drafts), self._of_part._plans(drafts), self._plans(drafts))
+        servers = [plan.way.servers(plan.generation.way.actors) for plan in found.plans]
+        return found.chosen([number for number, count in enumerate(servers) if self.costs.charges.fits(count)])
+
+    def _plans(self, drafts: SimulatedDrafts | None) -> StepGenerations:
+        """Return the plans of generation with these drafts, or without any."""
+        if id(drafts) not in self._generations:
+            self._generations[id(drafts)] = StepGenerations(self.logged, self.with_drafts(drafts), drafts is not None)
+        return self._generations[id(drafts)]
+
+    def _own_bound(self, drafts: SimulatedDrafts | None) -> WholeStepBound:
+        if id(drafts) not in self._bounds:
+            self._bounds[id(drafts)] = self._generation_bound(drafts)
+        return whole_step_bound(self._bounds[id(drafts)], self.work, self.costs.charges)
+
+    def _generation_bound(self, drafts: SimulatedDrafts | None) -> ClairvoyantBound | DraftedClairvoyantBound:
+        if drafts is None:
+            return self.logged.bound(self.setting)
+        plainest = self._timed(None).within(())
+        drafting = replace(choose(plainest, Aim(time_weight=1.0)).plan.generation.plan, drafting=Drafting())
+        return bound_with_drafts(self.with_drafts(drafts), self.logged, drafting)
 
     def _engines(self, plan: Plan, drafts: SimulatedDrafts | None) -> EngineFactory:
         return SimulatedEngine if plan.drafting is None else drafted_engines(self.with_drafts(drafts), self.logged, plan, False)

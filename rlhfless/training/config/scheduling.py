@@ -91,7 +91,8 @@ class ClusterConfig(Options):
     learner_gpus: Count | Literal["auto"] | None = None
     """Learn on this many GPUs beside the cluster, or on those that each step's plan chooses (auto). Needs learning stream.
     ``auto`` chooses by the forecast of lengths how many, from when, whether freed GPUs join them, and whether to stream at all.
-    On the wall clock the learner always has the GPUs of one actor of its own. Default: as many as an actor has."""
+    On the wall clock the learner always has the GPUs of one actor of its own. On a CPU ``auto`` measures what learning from
+    parts of a batch costs, and streams in as many parts as pay there. Default: as many as an actor has."""
     learner_start: Literal["first", "step", "needed"] = "first"
     """Allocate the learner's GPUs with its first complete prompt (first), or for the whole step (step). Or so late that the
     step is expected to end at most 0.5 % later (needed), by the forecast of lengths and the profile."""

@@ -51,7 +51,7 @@ def planned(graph: Any, levers: str = "all") -> tuple[StepPlan, StepGeneration]:
     return plan_step(graph(), CLUSTER, Costs(), generation=WithLevers(given, levers), work=20_000), given
 
 
-@pytest.mark.parametrize(("graph", "levers"), [(grpo, "all"), pytest.param(ppo, "fuse,stream", marks=pytest.mark.full)])
+@pytest.mark.parametrize(("graph", "levers"), [(grpo, "all"), pytest.param(ppo, "overlap,streaming", marks=pytest.mark.full)])
 def test_steps_with_levers_take_the_planned_period(graph: Any, levers: str) -> None:
     plan, given = planned(graph, levers)
     assert any(call.parts is not None for call in plan.calls)
@@ -72,7 +72,7 @@ def test_steps_with_levers_take_the_planned_period(graph: Any, levers: str) -> N
 
 
 def test_plans_with_levers_run_with_their_own_generation_alone() -> None:
-    plan, given = planned(grpo, "fuse,stream")
+    plan, given = planned(grpo, "overlap,streaming")
     with refused(PlanningError, "parts of 8 prompts", "16 prompts"):
         run_step_plan(plan, CLUSTER, generation=generation(16, 2))
     drafted, _ = planned(grpo, "drafts")

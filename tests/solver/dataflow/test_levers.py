@@ -19,12 +19,13 @@ from solver import Cluster, Workload, random_split
 from solver.dataflow import StepGeneration, StepPlan, WithLevers, dpo, grpo, plan_step, ppo, remax
 from solver.dataflow.generation import PlannedGeneration
 from solver.dataflow.lever_bound import lever_bound_s
-from solver.dataflow.levers import LEVERS, Lever, lever_names
+from solver.dataflow.levers import Lever
 from solver.dataflow.parts_schedule import PartsSchedule
 from solver.model.errors import PlanningError
+from solver.model.step_levers import CALL_LEVERS, LEVERS, lever_names
 from solver.stage_fusion.cut_timeline import CutTimeline
 
-BOTH = ("fuse", "stream")
+BOTH = ("overlap", "streaming")
 
 
 def planned(graph: Any, seed: int, levers: Any) -> StepPlan:
@@ -36,7 +37,7 @@ def planned(graph: Any, seed: int, levers: Any) -> StepPlan:
 @settings(max_examples=1, deadline=None)
 @given(st.sampled_from([grpo, ppo, remax]), st.integers(0, 1000))
 def test_more_levers_are_never_worse_and_say_what_they_save(graph: Any, seed: int) -> None:
-    plans = {levers: planned(graph, seed, levers) for levers in ((), BOTH, LEVERS)}
+    plans = {levers: planned(graph, seed, levers) for levers in ((), BOTH, CALL_LEVERS)}
     periods = [plan.period_s for plan in plans.values()]
     assert all(more <= fewer * (1 + 1e-9) for fewer, more in itertools.pairwise(periods))
     for levers, plan in plans.items():
@@ -153,17 +154,19 @@ def test_memory_holds_the_calls_that_take_turns_at_once() -> None:
 def test_levers_are_in_json_and_explained() -> None:
     plan = planned(grpo, 2, "all")
     told = json.loads(plan.to_json())["levers"]
-    assert [one["name"] for one in told] == list(LEVERS)
+    assert [one["name"] for one in told] == list(CALL_LEVERS)
     assert "levers" not in json.loads(planned(grpo, 2, "none").to_json())
-    line = str(Lever("stream", True, "train_actor prompt by prompt", 1.5, 0.1))
-    assert line == "stream: train_actor prompt by prompt; expected to save 1.500 s per step (10.0%)"
-    assert str(Lever("fuse", False, "off", 0.0, 0.0)) == "fuse: off, as no plan with it was found to be shorter"
+    line = str(Lever("streaming", True, "train_actor prompt by prompt", 1.5, 0.1))
+    assert line == "streaming: train_actor prompt by prompt; expected to save 1.500 s per step (10.0%)"
+    assert str(Lever("overlap", False, "off", 0.0, 0.0)) == "overlap: off, as no plan with it was found to be shorter"
 
 
 def test_levers_have_names() -> None:
     assert lever_names("all") == LEVERS
     assert lever_names("none") == ()
-    assert lever_names(["stream", "drafts"]) == lever_names(" stream, drafts") == ("drafts", "stream")
+    assert lever_names("all", CALL_LEVERS) == CALL_LEVERS
+    assert set(CALL_LEVERS) <= set(LEVERS)
+    assert lever_names(["streaming", "cut"]) == lever_names(" streaming, cut") == ("cut", "streaming")
 
 
 def test_what_levers_lack_is_said_in_one_sentence() -> None:
@@ -175,20 +178,20 @@ def test_what_levers_lack_is_said_in_one_sentence() -> None:
     other = tailed(0, prompts=4)
     passes = replace(given_, workload=Workload([9, 9], [0, 1], [8, 8], passes=[4, 4]))
     for named, graph, costs, levers, more in (
-        ("'dpo' generate nothing", dpo, RandomCosts(0), "fuse", given_),
-        ("no method updates", grpo, RandomCosts(0), "stream", given_),
-        ("9 mini-batches", grpo, many, "stream", given_),
-        ("updates of call 'train_actor'", grpo, wrong, "stream", given_),
+        ("'dpo' generate nothing", dpo, RandomCosts(0), "overlap", given_),
+        ("no method updates", grpo, RandomCosts(0), "streaming", given_),
+        ("9 mini-batches", grpo, many, "streaming", given_),
+        ("updates of call 'train_actor'", grpo, wrong, "streaming", given_),
         ("has no drafts", grpo, RandomCosts(0), "drafts", replace(given_, drafts=None)),
-        ("different prompts", remax, many, "fuse", {"sample": given_, "greedy": other}),
-        ("has passes", grpo, RandomCosts(0), "fuse", replace(passes, drafts=None)),
+        ("different prompts", remax, many, "overlap", {"sample": given_, "greedy": other}),
+        ("has passes", grpo, RandomCosts(0), "overlap", replace(passes, drafts=None)),
         ("drafts already", grpo, RandomCosts(0), "drafts", passes),
-        ("generation of 'generate' is 7", grpo, RandomCosts(0), "fuse", 7),
+        ("generation of 'generate' is 7", grpo, RandomCosts(0), "overlap", 7),
     ):
         with refused(PlanningError, named):
             plan_step(graph(), cluster, costs, generation=WithLevers(more, levers))
-    for levers in ("fast", 7, ["stream", 3]):
-        with refused(PlanningError, "'all', 'none', or some of drafts, fuse, stream are needed"):
+    for levers in ("fast", 7, ["streaming", 3]):
+        with refused(PlanningError, "'all', 'none', or some of overlap, streaming, drafts are needed"):
             WithLevers(given_, levers)  # type: ignore[arg-type]
     with refused(PlanningError, "drafts of generation are 0.5"):
         StepGeneration(given_.workload, given_.latency, drafts=0.5)  # type: ignore[arg-type]

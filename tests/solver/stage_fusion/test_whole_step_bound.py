@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -13,21 +14,23 @@ from whole_step_runs import whole_step_run
 
 import solver
 from solver import LearnerCharges, PhaseWork, PlanningError, follow, phase_bound_s
+from solver.stage_fusion.least_bound import LeastBound
+from solver.stage_fusion.sized_charges import SizedCharges
 
 seeds = st.integers(0, 2**32 - 1)
 
 
-@given(seeds)
-@settings(deadline=None, max_examples=10)
-def test_no_executed_step_is_below_the_bound_and_planned_steps_are_executed(seed: int) -> None:
-    run = whole_step_run(seed)
+@given(seeds, st.booleans())
+@settings(deadline=None, max_examples=16)
+def test_no_executed_step_is_below_the_bound_and_planned_steps_are_executed(seed: int, sized: bool) -> None:
+    run = whole_step_run(seed, sized)
     assert run.ratio <= 1 + 1e-9
     assert run.recorded == pytest.approx(run.totals, rel=1e-9)
 
 
 @pytest.mark.nightly
 def test_no_executed_step_is_below_the_bound_in_2000_runs() -> None:
-    ratios = [whole_step_run(seed).ratio for seed in range(100, 2100)]
+    ratios = [whole_step_run(seed, sized=not seed % 3).ratio for seed in range(100, 2100)]
     assert max(ratios) <= 1 + 1e-9
     assert max(ratios) > 0.99, "the bound is met nearly"
 
@@ -40,6 +43,19 @@ def test_the_bound_falls_with_time_and_is_infinite_below_the_shortest_step() -> 
     assert np.isfinite(costs).all()
     assert np.isinf(bound.gpu_seconds(shortest_s * 0.99))
     assert bound.with_servers(shortest_s * 3.0)[1] >= 1
+
+
+@given(seeds, st.floats(1.0, 4.0))
+@settings(deadline=None, max_examples=8)
+def test_the_bound_is_the_least_over_learners_of_every_size(seed: int, factor: float) -> None:
+    bound = whole_step_run(seed).bound
+    time_s, totals = bound.shortest_s() * factor * (1 + 1e-6), [np.inf]
+    for servers in range(1, bound.servers + 1):
+        learner = bound.sized(servers)
+        total = bound.generation.gpu_seconds(time_s - learner.after_s) + learner.gpu_seconds
+        if learner.least_s <= time_s and total <= bound.gpus * time_s * (1 + 1e-9):
+            totals.append(total)
+    assert bound.gpu_seconds(time_s) == pytest.approx(min(totals), rel=1e-9)
 
 
 @given(seeds, st.floats(0, 3))
@@ -70,6 +86,29 @@ def test_charges_grow_with_the_servers_and_bad_ones_are_refused() -> None:
         LearnerCharges(1, 1.0)
     with refused(PlanningError, "load_s is nan"):
         LearnerCharges(1, load_s=float("nan"))
+
+
+def test_charges_by_size_are_those_stated_and_bad_ones_are_refused() -> None:
+    charges = SizedCharges((math.inf, 1.5, 1.2), (0.0, 0.5, 0.4), (0.0, 3.0, 2.0))
+    assert [charges.fits(servers) for servers in (0, 1, 2, 3, 4)] == [False, False, True, True, False]
+    assert (charges.slower(2), charges.finish_s(3), charges.loading_s(3)) == (1.5, 0.4, 2.0)
+    with refused(PlanningError, "slower_by_size is (-1.0,)"):
+        SizedCharges((-1.0,), (0.0,), (0.0,))
+    with refused(PlanningError, "have 1, 2, 1 sizes"):
+        SizedCharges((1.0,), (0.0, 0.0), (0.0,))
+    with refused(PlanningError, "no number of servers is possible"):
+        SizedCharges((math.inf,), (0.0,), (0.0,))
+    bound, work = whole_step_run(7).bound, PhaseWork([1.0], [1.0], [0], "group")
+    with refused(PlanningError, "1 responses"):
+        solver.whole_step_bound(bound.generation, work, charges)
+
+
+def test_the_least_of_several_bounds_is_at_every_time_the_least() -> None:
+    bounds = [whole_step_run(7).bound, whole_step_run(7, sized=True).bound]
+    least = LeastBound(bounds)
+    for time_s in np.linspace(0.5, 3, 6) * bounds[0].shortest_s():
+        assert least.gpu_seconds(time_s) == min(bound.gpu_seconds(time_s) for bound in bounds)
+    assert least.shortest_s() == pytest.approx(min(bound.shortest_s() for bound in bounds), rel=1e-6)
 
 
 def test_a_bound_of_another_step_is_refused() -> None:

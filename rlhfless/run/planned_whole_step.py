@@ -1,0 +1,213 @@
+"""A whole step of a log, planned with all levers: what each is expected to save, and what it saved in the executed step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from rlhfless.errors import InputError
+from rlhfless.latency import CallTable, StepBatch, read_profile
+from rlhfless.plots import plot_before_after
+from rlhfless.simulate import (
+    STRONG,
+    WEAK,
+    Aim,
+    DrawnDrafts,
+    LoggedStep,
+    SimulatedDrafts,
+    SimulationConfig,
+    StepOfCalls,
+    savings_of,
+)
+from rlhfless.simulate.whole_steps.choice import WholeStepChoice
+from rlhfless.trace import Trace
+from solver import dataflow
+from solver.dataflow import Graph
+from solver.model.errors import as_given
+from solver.model.html_tables import rows_table
+from solver.model.step_levers import DRAFTS, LEVERS, lever_names
+
+ALGORITHMS = ("grpo", "ppo")
+PLAIN, PLANNED = "elastic plain", "this plan"
+PLAIN_WEIGHT = 0.7  # of time, by which elastic plain is sized where the aim has none
+ABOUT_BOUND = 1 + 1e-9
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PlannedWholeStep:
+    """One whole step of a log, planned with all levers; ``Run.plan_step`` makes it.
+
+    Attributes:
+        of_calls: the step, with the sizes of actors and the layouts that plans choose from. aim: what is minimised.
+        drafts: what drafted tokens are accepted; None: nothing is drafted. levers: that the plan may use.
+
+    Raises:
+        PlanningError: a lever is unknown.
+        InputError: drafts are named as a lever, but not what they accept.
+    """
+
+    of_calls: StepOfCalls
+    aim: Aim
+    drafts: SimulatedDrafts | None = None
+    levers: str | Collection[str] = "all"
+
+    def __post_init__(self) -> None:
+        if DRAFTS in lever_names(self.levers) and self.levers != "all" and self.drafts is None:
+            raise InputError("levers name drafts, but nothing says what they accept; give drafts='weak', 'strong' or your own")
+
+    @cached_property
+    def choice(self) -> WholeStepChoice:
+        """The plan that is chosen from forecasts, with what each of its levers is expected to save."""
+        return self.of_calls.step.plan(self.aim, self.drafts, lever_names(self.levers))
+
+    @cached_property
+    def plain(self) -> WholeStepChoice:
+        """Elastic plain, the comparator: the right-sized random split, released when done, learned from on all GPUs."""
+        weight = PLAIN_WEIGHT if self.aim.time_weight is None else self.aim.time_weight
+        return self.of_calls.step.plain(weight)
+
+    @cached_property
+    def results(self) -> pd.DataFrame:
+        """One row for elastic plain and one for the plan.
+
+        Columns: ``plan, expected_s, expected_gpu_s, time_s, gpu_s`` (executed on the true lengths) and ``bound_gpu_s``, below
+        which no policy is in the row's time.
+        """
+        step, rows = self.of_calls.step, []
+        bound = step.bound(self.drafts)
+        for name, choice, drafts in ((PLAIN, self.plain, None), (PLANNED, self.choice, self.drafts)):
+            time_s, gpu_s = step.execute(choice.plan, drafts)
+            rows.append((name, choice.time_s, choice.gpu_seconds, time_s, gpu_s, bound.gpu_seconds(time_s * ABOUT_BOUND)))
+        return pd.DataFrame(rows, columns=["plan", "expected_s", "expected_gpu_s", "time_s", "gpu_s", "bound_gpu_s"])
+
+    @cached_property
+    def savings(self) -> pd.DataFrame:
+        """One row per lever that the plan might use: ``lever, meaning, used, expected, saved``.
+
+        Shares are of what is minimised, beside the best plan without the lever: expected on held-out scenarios, and executed on
+        the true lengths. A saving below 0 is a loss.
+        """
+        table = savings_of(self.of_calls.step, self.choice, self.aim, self.drafts)
+        return table[table["lever"].isin(lever_names(self.levers))].reset_index(drop=True)
+
+    @property
+    def trace(self) -> Trace:
+        """The trace of the executed step; ``levers`` of its meta says what each lever was expected to save, and saved."""
+        trace = self.of_calls.step.trace(self.choice.plan, self.drafts)
+        return replace(trace, meta={**trace.meta, "levers": self.savings.drop(columns="meaning").to_dict("records")})
+
+    def lines(self) -> list[str]:
+        """Return one line per lever, before anything is executed: what it is expected to save, or why it is not used."""
+        known = {**dict.fromkeys(self._allowed, "not used, as no plan with it was found to be better")}
+        known |= {lever: f"not used, as it is not surely better ({share:.1%})" for lever, share in self.choice.refused.items()}
+        known |= {lever: f"expected to save {share:.1%}" for lever, share in self.choice.saves.items()}
+        return [f"{lever}: {known[lever]}" for lever in LEVERS if lever in known]
+
+    def plot(self) -> go.Figure:
+        """Return the executed timelines of elastic plain and of the plan, and the cost of each."""
+        return plot_before_after({PLAIN: self.of_calls.step.trace(self.plain.plan), PLANNED: self.trace})
+
+    @property
+    def _allowed(self) -> list[str]:
+        offered = self.of_calls.step.levers(self.drafts)
+        return [lever for lever in lever_names(self.levers) if lever in offered]
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [
+            (row.plan, f"{row.expected_s:.4g}", f"{row.expected_gpu_s:.4g}", f"{row.time_s:.4g}", f"{row.gpu_s:.4g}",
+             f"{row.bound_gpu_s:.4g}")
+            for row in self.results.itertuples()
+        ]  # fmt: skip
+
+    def _lever_rows(self) -> list[tuple[str, ...]]:
+        return [
+            (row.lever, f"{row.expected:.1%}", f"{row.saved:.1%}") if row.used else (row.lever, "not used", "")
+            for row in self.savings.itertuples()
+        ]
+
+    @property
+    def words(self) -> str:
+        """How many actors and learner's servers the plan has, and in which layouts calls run."""
+        return self.of_calls.words(self.choice.plan)
+
+    @property
+    def _title(self) -> str:
+        return f"Step {self.of_calls.step.logged.step}: {self.words}"
+
+    @property
+    def _missed(self) -> list[str]:
+        """Return that a limit is not kept, where the plan is expected to exceed it."""
+        deadline_s, budget_gpu_s = (
+            math.inf if limit is None else float(np.mean(limit)) for limit in (self.aim.deadline_s, self.aim.budget_gpu_s)
+        )
+        late, dear = self.choice.time_s > deadline_s, self.choice.gpu_seconds > budget_gpu_s
+        limit = f"{deadline_s:g} s" if late else f"{budget_gpu_s:g} GPU-seconds" if dear else ""
+        return [f"no plan with these levers is expected to keep within {limit}; this is the one closest to it"] if limit else []
+
+    def __repr__(self) -> str:
+        rows = (f"  {name}: expected {s} s, {gpu_s} GPU-s; executed {time} s, {cost} GPU-s (bound {bound} GPU-s)"
+                for name, s, gpu_s, time, cost, bound in self._rows())  # fmt: skip
+        levers = (f"  {lever}: {expected if not saved else f'expected to save {expected}, saved {saved}'}"
+                  for lever, expected, saved in self._lever_rows())  # fmt: skip
+        return "\n".join([self._title, *self._missed, *rows, *levers])
+
+    def _repr_html_(self) -> str:
+        head = ("plan", "expected s", "expected GPU-s", "executed s", "executed GPU-s", "bound GPU-s")
+        levers = rows_table("Levers, leave one out", ("lever", "expected to save", "saved"), self._lever_rows())
+        return rows_table(". ".join([self._title, *self._missed]), head, self._rows()) + levers
+
+
+def graph_of(algorithm: str) -> Graph:
+    """Return the calls of an algorithm whose whole steps can be planned.
+
+    Raises:
+        InputError: it is unknown, or its step does not generate exactly once.
+    """
+    if algorithm not in ALGORITHMS:
+        raise InputError(f"algorithm is {as_given(algorithm)}; {' or '.join(ALGORITHMS)} is needed")
+    graph: Graph = getattr(dataflow, algorithm)()
+    return graph
+
+
+def drafts_of(given: str | SimulatedDrafts | None) -> SimulatedDrafts | None:
+    """Return what drafted tokens are accepted: as given, or by the name ``weak`` or ``strong``.
+
+    Raises:
+        InputError: it is neither.
+    """
+    if given is None or isinstance(given, SimulatedDrafts):
+        return given
+    if given not in ("weak", "strong"):
+        raise InputError(f"drafts is {as_given(given)}; weak, strong, DrawnDrafts(...), LogDrafts(...) or None is needed")
+    return DrawnDrafts(WEAK if given == "weak" else STRONG)
+
+
+def batch_of(logged: LoggedStep, mini_batches: int = 1) -> StepBatch:
+    """Return the responses of a step, all of their mean predicted lengths."""
+    points = logged.predicted.points
+    prompt_tokens = max(1, round(float(points.prompt_tokens[points.prompt_of].mean())))
+    return StepBatch(len(points), prompt_tokens, max(1, round(float(points.response_tokens.mean()))), mini_batches)
+
+
+def costs_of_calls(
+    graph: Graph, logged: LoggedStep, setting: SimulationConfig, profile: str, models: str | Mapping[str, str] | None
+) -> CallTable:
+    """Return the costs of a step's calls on the GPUs of a run.
+
+    Args:
+        profile: of the run; names the language model where ``models`` is None.
+
+    Raises:
+        ProfileError: the GPUs or a model have no table of operators.
+    """
+    if models is None:
+        models = str(read_profile(profile)["model"]).lower()
+    if isinstance(models, str):
+        models = dict.fromkeys((call.role for call in graph.calls), models)
+    return CallTable(setting.cluster.kind, models, batch_of(logged), gpus_per_node=setting.cluster.gpus_per_node)

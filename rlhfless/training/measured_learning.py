@@ -1,0 +1,125 @@
+"""Measures what learning in pieces costs on this machine's cores, and chooses by it how a step is learned from.
+
+On a CPU, actors and learner share the cores, and a gradient of few responses takes longer per token than one of many. So
+``learner_gpus`` ``auto`` does not go by the profile there. After each of the first steps a replica of the learner is made, as
+in a process that joins. It computes the gradients of one prompt, of half of the batch and of all of it. CPU time is measured,
+so that other programs on the machine do not count.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlhfless.system.cpu_threads import usable_cores
+from rlhfless.training.algorithms.batch import Batch
+from rlhfless.training.config import TrainConfig
+from rlhfless.training.learner.learner import LocalLearner
+from rlhfless.training.learner.replica import InTrainer, Joined, Loading
+from rlhfless.training.random_state import streams_of
+from solver.model.plan import Plan
+from solver.model.problem import PlanningProblem
+from solver.stage_fusion.pieces import PieceCosts, PiecesPlan, choose_pieces
+
+MEASUREMENTS = 2  # steps after which costs are measured
+
+
+class _PieceSeconds(NamedTuple):
+    """CPU seconds of a piece, sent to the trainer, and its tokens with prompts."""
+
+    seconds: float
+    tokens: int
+
+
+class MeasuredLearning:
+    """What learning costs on this machine, as far as it is measured.
+
+    Args:
+        config: of the run. cores: that actors and learner share.
+
+    Attributes:
+        measured: the costs after each measurement.
+    """
+
+    def __init__(self, config: TrainConfig, cores: int) -> None:
+        self.config, self.cores = config, cores
+        self.measured: list[PieceCosts] = []
+
+    @classmethod
+    def of(cls, config: TrainConfig, learner: Any, device: str, *, on_pool: bool) -> MeasuredLearning | None:
+        """Return nothing measured yet; None where the profile decides, or nothing is to be decided.
+
+        It decides for the canonical order, whose bits must not depend on measurements, on GPUs, and on other machines' cores.
+        """
+        options = config.cluster
+        auto = options.learning == "stream" and options.learner_gpus == "auto" and options.stream_order == "completion"
+        here = on_pool and device == "cpu" and options.ray_address is None and isinstance(learner, LocalLearner)
+        return cls(config, usable_cores()) if auto and here else None
+
+    @property
+    def costs(self) -> PieceCosts | None:
+        """Return what was measured; None before. Of several numbers the best of the whole batch counts, and the worst of
+        pieces.
+        """
+        if not self.measured:
+            return None
+        names = ("fixed_s", "per_token_s", "join_s")
+        return PieceCosts(
+            min(one.batch_per_token_s for one in self.measured),
+            *(max(getattr(one, name) for one in self.measured) for name in names),
+        )
+
+    def plan(self, plan: Plan, problem: PlanningProblem, waiting: int) -> PiecesPlan | None:
+        """Return how a step of this plan is learned from; None as long as nothing is measured.
+
+        Args:
+            waiting: actors that waited for the step. If fewer than the plan's, actors do not stay when they are done, and
+                starting them again for a piece never pays.
+        """
+        if self.costs is None:
+            return None
+        return choose_pieces(plan, problem, self.costs, self.cores, freed=waiting >= len(plan.actors))
+
+    def measure(self, learner: LocalLearner, model: Any, step: int, batch: Batch) -> None:
+        """Measure once more, if it is due.
+
+        Args:
+            model: whose weights the learner trains. batch: of the step.
+        """
+        if len(self.measured) >= MEASUREMENTS:
+            return
+        config, began = self.config, time.thread_time()
+        loading = Loading(learner, InTrainer(), model.config, config.algorithm.name, config.learner_options())
+        packed = pickle.loads(pickle.dumps(loading))
+        with streams_of(config.seed, step):  # a new model draws its first weights
+            replica = packed(None)
+        join_s = time.thread_time() - began
+        groups = np.unique(np.asarray(batch.group_of))
+        some = [groups[:1], groups[:1], groups[: (len(groups) + 1) // 2], groups]  # the first computes slower once
+        rows = [np.flatnonzero(np.isin(np.asarray(batch.group_of), which)) for which in some]
+        (_, one, half, whole) = [_piece_s(replica, batch.take(which), (config.seed, step)) for which in rows]
+        per_token_s = max(half.seconds - one.seconds, 0.0) / max(half.tokens - one.tokens, 1)
+        fixed_s = max(one.seconds - per_token_s * one.tokens, 0.0)
+        self.measured.append(PieceCosts(whole.seconds / whole.tokens, fixed_s, per_token_s, join_s))
+
+
+def _piece_s(replica: Joined, batch: Batch, stream: tuple[int, int]) -> _PieceSeconds:
+    began = time.thread_time()
+    pickle.loads(pickle.dumps(replica.piece(batch, stream), pickle.HIGHEST_PROTOCOL))
+    seconds = time.thread_time() - began
+    rows = zip(batch.prompt_ids, batch.response_ids, strict=True)
+    return _PieceSeconds(seconds, sum(len(prompt) + len(response) for prompt, response in rows))
+
+
+def said_of(plan: PiecesPlan, gpus: int) -> dict[str, Any]:
+    """Return what a record says of the plan. ``gpus`` are the learner's own."""
+    one, batch = plan.chosen, plan.batch
+    return {
+        "learning": "stream" if len(one.pieces) > 1 else "batch", "gpus": gpus, "from_s": 0.0, "grows": one.freed,
+        "pieces": len(one.pieces), "planned_step_s": one.time_s, "planned_gpu_s": one.gpu_seconds,
+        "batch_step_s": batch.time_s, "batch_gpu_s": batch.gpu_seconds, "cores": plan.cores, "costs": asdict(plan.costs),
+    }  # fmt: skip

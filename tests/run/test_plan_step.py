@@ -1,0 +1,85 @@
+"""``Run.plan_step``: one plan over all levers, which says what each is expected to save and what it saved."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import pytest
+from error_messages import refused
+
+import rlhfless as rl
+from rlhfless.errors import InputError
+from rlhfless.latency import ProfileError
+from rlhfless.plots.export.html_page import Page
+from rlhfless.report.executed_run import executed_section
+from rlhfless.run import PlannedWholeStep, Run
+from rlhfless.simulate import WEAK, Aim, DrawnDrafts
+from solver.model.errors import PlanningError
+from solver.model.step_levers import DRAFTS, LEVERS
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    log = pd.DataFrame([
+        {"step": step, "prompt_id": prompt, "sample": sample, "response_tokens": 60 + 97 * prompt % 700 + 5 * sample + step}
+        for step in range(2) for prompt in range(8) for sample in range(2)
+    ])  # fmt: skip
+    return rl.load(log, gpus=4, profile="h100-qwen2.5-3b-tp1", verbose=False)
+
+
+@pytest.fixture(scope="module")
+def planned(run: Run) -> PlannedWholeStep:
+    return run.plan_step()
+
+
+def test_every_lever_has_a_line_before_and_after_the_step_is_executed(planned: PlannedWholeStep) -> None:
+    lines, used = planned.lines(), planned.choice.plan.levers
+    assert [line.split(":")[0] for line in lines] == [lever for lever in LEVERS if lever != DRAFTS]
+    for line in lines:
+        assert (line.split(":")[0] in used) == ("expected to save" in line)
+    assert planned.savings["lever"].tolist() == [line.split(":")[0] for line in lines]
+    for lever in used:
+        assert f"  {lever}: expected to save" in repr(planned)
+    assert "Levers, leave one out" in planned._repr_html_()
+
+
+def test_what_a_lever_saved_is_the_executed_step_beside_the_best_without_it(planned: PlannedWholeStep) -> None:
+    step, savings = planned.of_calls.step, planned.savings.set_index("lever")
+    own = planned.aim.value(*step.execute(planned.choice.plan))
+    for lever, without in planned.choice.without.items():
+        assert savings.loc[lever, "saved"] == pytest.approx(1 - math.exp(own - planned.aim.value(*step.execute(without))))
+
+
+def test_the_trace_has_the_step_and_what_each_lever_saved(planned: PlannedWholeStep) -> None:
+    trace, last = planned.trace, planned.results.iloc[-1]
+    assert trace.allocations["end_s"].max() == pytest.approx(last["time_s"])
+    assert [one["lever"] for one in trace.meta["levers"]] == planned.savings["lever"].tolist()
+    assert (planned.results["bound_gpu_s"] <= planned.results["gpu_s"]).all()
+    assert len(planned.plot().data)
+    page = Page("Step", "")
+    executed_section(page, trace)
+    assert "Levers of the plan, each left out alone" in page.render("")
+
+
+def test_fewer_levers_and_other_aims_are_kept(run: Run, planned: PlannedWholeStep) -> None:
+    few = PlannedWholeStep(planned.of_calls, planned.aim, levers=["overlap", "layouts"])
+    assert few.choice.plan.levers <= {"overlap", "layouts"}
+    assert not PlannedWholeStep(planned.of_calls, planned.aim, levers="none").choice.plan.levers
+    dear = PlannedWholeStep(planned.of_calls, Aim(budget_gpu_s=1e-3))
+    assert "no plan with these levers is expected to keep within 0.001 GPU-seconds" in repr(dear)
+
+
+def test_what_cannot_be_planned_is_refused(run: Run) -> None:
+    with refused(InputError, "algorithm is 'dpo'"):
+        run.plan_step(algorithm="dpo")
+    with refused(InputError, "drafts is 'often'"):
+        run.plan_step(drafts="often")
+    with refused(InputError, "levers name drafts"):
+        run.plan_step(levers="drafts")
+    with refused(PlanningError, "levers name 'faster'"):
+        run.plan_step(levers="faster", drafts=DrawnDrafts(WEAK))
+    with refused(ProfileError, "'gpt-9' has no table"):
+        run.plan_step(models="gpt-9")
+    with refused(InputError, "step is 9"):
+        run.plan_step(9)

@@ -1,0 +1,171 @@
+"""Whole steps that choose actors' sizes and layouts, too: against brute force, as executed, and above the bound."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import pytest
+from error_messages import refused
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlhfless.latency import CallTable, StepBatch, generation_latency
+from rlhfless.simulate import Aim, SimulationConfig, StepOfCalls, WholeStep, logged_steps, step_of_calls
+from rlhfless.simulate.whole_steps.call_layouts import call_layouts
+from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan
+from rlhfless.simulate.whole_steps.choice import choose
+from rlhfless.simulate.whole_steps.generation_plans import GenerationPlan, StepGenerations
+from rlhfless.simulate.whole_steps.learner_way import LearnerWay
+from solver import Cluster, PlanningError
+from solver.dataflow import Layout, Mesh, Strategy, grpo, ppo, remax
+from solver.dataflow.layout import strategies
+from solver.model.step_levers import ACTOR_SIZE, LAYOUTS, LEVERS
+
+ROLES = ("actor", "reference", "reward", "critic")
+AIM = Aim(time_weight=0.7)
+
+
+def table(model: str = "qwen2.5-3b", batch: StepBatch | None = None, kind: str = "h100", node: int = 4) -> CallTable:
+    return CallTable(kind, dict.fromkeys(ROLES, model), batch or StepBatch(24, 40, 700), gpus_per_node=node)
+
+
+@pytest.fixture(scope="module")
+def small() -> StepOfCalls:
+    rng = np.random.default_rng(0)
+    rows = [
+        {"run": "log", "step": visit, "epoch": visit, "prompt_id": f"p{i // 4}", "sample": i % 4, "prompt_tokens": 40,
+         "finish_reason": "stop", "response_tokens": int(np.clip(tokens * rng.lognormal(0, 0.1), 1, 4000))}
+        for visit in (0, 1) for i, tokens in enumerate(np.random.default_rng(1).lognormal(6, 1.0, 16))
+    ]  # fmt: skip
+    (logged,) = logged_steps(pd.DataFrame(rows), max_response_tokens=4000, steps=[1])
+    costs = table()
+    setting = SimulationConfig(Cluster(1, 4, 2, kind="h100"), generation_latency(costs)[2], bound_work=0)
+    return step_of_calls(logged, setting, grpo(), costs)
+
+
+def test_actors_of_every_size_and_layouts_are_variants(small: StepOfCalls) -> None:
+    assert small.step.gpus_per_actor == 2
+    found = {(one.setting.cluster.gpus_per_actor, one.levers) for one in small.step.variants}
+    assert {levers for _, levers in found} == {frozenset({ACTOR_SIZE}), frozenset({LAYOUTS}), frozenset({ACTOR_SIZE, LAYOUTS})}
+    assert {size for size, levers in found if ACTOR_SIZE in levers} == {1, 4}
+    assert {ACTOR_SIZE, LAYOUTS} <= set(small.step.levers())
+    assert not small.step.plain(0.7).plan.levers
+
+
+def test_no_combination_is_much_better_than_the_best_candidate(small: StepOfCalls) -> None:
+    """An independent loop over sizes, layouts, ways to generate and ways to learn, timed exactly on the typical scenario."""
+    step, found = small.step, small.step.candidates()
+
+    def exact(one: WholeStep, generation: GenerationPlan, way: LearnerWay) -> float:
+        return AIM.value(*way.totals(generation.on(0), one.works[0], one.costs))
+
+    kept = min(exact(step.of_plan(plan), plan.generation, plan.way) for plan in found.plans)
+    least, combinations = np.inf, 0
+    for one in [step, *(WholeStep(step.logged, variant.setting, variant.costs) for variant in step.variants)]:
+        for generation in StepGenerations(step.logged, one.setting).candidates():
+            actors, makespan_s = len(generation.plan.actors), generation.makespan_s
+            for own, grows, (streams, overlaps), share in product(
+                range(one.most - actors + 1), (True, False), ((False, False), (False, True), (True, True)), (0.0, 0.55, 1.0)
+            ):
+                way = LearnerWay(own, share * makespan_s if own else 0.0, grows, streams, overlaps)
+                if one.costs.charges.fits(way.servers(actors)):
+                    least, combinations = min(least, exact(one, generation, way)), combinations + 1
+    assert combinations > 500
+    assert kept <= least + 0.02, "merged timing, and what is not tried, may lose 2 % of T^w C^(1-w)"
+    choice, values = step.plan(AIM), AIM.values(found.times_s, found.gpu_s).mean(axis=1)
+    assert AIM.value(choice.time_s, choice.gpu_seconds) <= values.min() + 0.05, "what is not sure to save is left out"
+
+
+def test_plans_of_every_variant_are_executed_as_recorded_and_above_the_bound(small: StepOfCalls) -> None:
+    step, bound = small.step, small.step.bound()
+    candidates = step.candidates()
+    for number in range(len(step.variants) + 1):
+        plan = next(one for one in candidates.plans if one.variant == number)
+        time_s, gpu_s = step.execute(plan)
+        record = step.record(plan)
+        assert record.end_s == pytest.approx(time_s, rel=1e-9)
+        assert sum(len(row["gpu_ids"]) * (row["end_s"] - row["start_s"]) for row in record.allocations) == pytest.approx(gpu_s)
+        assert bound.gpu_seconds(time_s * (1 + 1e-9)) <= gpu_s
+        size = len(plan.generation.plan.actors[0].gpu_ids)
+        assert f"x {size} GPUs decode as 1x{size}x1" in small.words(plan)
+
+
+def test_all_levers_are_planned_no_worse_than_none_or_than_one_left_out(small: StepOfCalls) -> None:
+    choice, plain = small.step.plan(AIM), small.step.plain(0.7)
+    assert AIM.value(choice.time_s, choice.gpu_seconds) <= AIM.value(plain.time_s, plain.gpu_seconds)
+    assert set(choice.saves) == set(choice.plan.levers)
+    for lever, other in choice.without.items():
+        assert lever not in other.levers
+        assert choice.saves[lever] > 0
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from([0.0, 0.05, 0.3]))
+def test_a_lever_that_stays_is_better_on_held_out_scenarios(seed: int, noise: float) -> None:
+    rng = np.random.default_rng(seed)
+    sets = [frozenset[str](), *(frozenset(rng.choice(LEVERS, rng.integers(1, 4), replace=False).tolist()) for _ in range(12))]
+    plans = tuple(WholeStepPlan(None, LearnerWay(), levers) for levers in sets)  # type: ignore[arg-type]
+    level = rng.uniform(0.8, 1.1, len(plans))[:, None]
+    times_s, gpu_s = (level * np.exp(noise * rng.standard_normal((len(plans), 8))) for _ in range(2))
+    choice = choose(WholeStepCandidates(plans, times_s, gpu_s), AIM)
+    values = AIM.values(times_s, gpu_s)
+    assert values[plans.index(choice.plan)].mean() <= values[0].mean() + 1e-12
+    for lever in choice.plan.levers:
+        with_s, without_s = [], []
+        for half in (0, 1):  # chosen on one half, compared on the other, among what was not refused
+            seen, held_out = np.arange(8)[half::2], np.arange(8)[1 - half :: 2]
+            left = [i for i, plan in enumerate(plans) if not plan.levers & set(choice.refused)]
+            for found, among in ((with_s, left), (without_s, [i for i in left if lever not in plans[i].levers])):
+                best = min(among, key=lambda i: values[i, seen].mean())
+                found.extend(values[best, held_out])
+        assert np.mean(without_s) > np.mean(with_s)
+
+
+@pytest.mark.parametrize(("kind", "model", "size"), [("l40s", "qwen2.5-7b", 4), ("h100", "qwen2.5-3b", 2)])
+@pytest.mark.parametrize("graph", [grpo(), ppo()], ids=lambda graph: graph.name)
+def test_layouts_are_the_fastest_that_fit(kind: str, model: str, size: int, graph: object) -> None:
+    batch = StepBatch(256, 128, 384)
+    costs, cluster = table(model, batch, kind, 8), Cluster(2, 8, size, kind)
+    trainings = [call for call in graph.calls if call.kind == "train"]  # type: ignore[attr-defined]
+    passes = [call for call in graph.calls if call.kind == "inference"]  # type: ignore[attr-defined]
+    actors = Layout(Mesh(0, 16), Strategy(16 // size, size, 1))
+
+    def learned(servers: int, cut: Strategy, prepare: Strategy) -> float:
+        """Return the seconds of trainings on so many servers, infinite where memory is short."""
+        layout = Layout(Mesh(0, servers * size), Strategy(servers * cut.dp, cut.tp, cut.pp))
+        every = [(call, costs.memory(call, layout)) for call in trainings]
+        beside = [(call, costs.memory(call, Layout(Mesh(0, size), prepare))) for call in passes]
+        trained = {call.role for call in trainings}
+        needed = sum(one.kept for _, one in every) + max(one.working for _, one in every + beside)
+        needed += sum(one.copy for call, one in beside if call.role not in trained or prepare != cut)
+        seconds = sum(costs.seconds(call, layout) for call in trainings) + costs.reallocate("actor", layout, actors)[0]
+        return seconds if needed <= costs.gpu_memory_bytes else np.inf
+
+    for own in (False, True):
+        found = call_layouts(graph, costs, cluster, own=own)  # type: ignore[arg-type]
+        possible = strategies(size) if own else (Strategy(1, size, 1),)
+        for servers, chosen in enumerate(found.learn, 1):
+            by_layout = {cut: learned(servers, cut, found.prepare) for cut in possible}
+            assert (chosen is None) == (not np.isfinite(min(by_layout.values())))
+            if chosen is not None:
+                assert by_layout[chosen] == pytest.approx(min(by_layout.values()))
+                tokens = batch.responses * batch.tokens
+                of_item = found.costs.learn_per_token_s * found.costs.charges.slower(servers) / servers * tokens
+                assert of_item + found.costs.charges.finish_s(servers) == pytest.approx(by_layout[chosen])
+        if not own and found.learn[-1] is not None:  # nothing is sent where all GPUs have the actors' layout
+            updates = [costs.updates(call, actors) for call in trainings]
+            assert found.costs.charges.finish_s(16 // size) == pytest.approx(sum(count * each_s for count, each_s in updates))
+
+
+def test_steps_that_cannot_be_planned_are_refused(small: StepOfCalls) -> None:
+    cluster = Cluster(1, 4, 2, kind="h100")
+    with refused(PlanningError, "remax does not generate exactly once"):
+        call_layouts(remax(), table(), cluster, own=True)
+    with refused(PlanningError, "load_bytes_per_s is 0"):
+        call_layouts(grpo(), table(), cluster, own=True, load_bytes_per_s=0)
+    with refused(PlanningError, "fit on no number of servers of 2 x h100"):
+        call_layouts(grpo(), table(), cluster, own=True, memory_bytes=1e9)
+    with refused(PlanningError, "fit on no number of servers of 4 x h100"):
+        step_of_calls(small.step.logged, small.step.setting, grpo(), table(), memory_bytes=1e9)
