@@ -158,7 +158,7 @@ def whole_step_bound(
 
 
 def _least(most: int, charges: LearnerCharges | SizedCharges) -> list[tuple[float, float, float]]:
-    """Return w, e and seconds of loading of learners of 1 to ``most`` servers: the least of all possible ones from each on."""
+    """Return w, e and loading seconds of learners of 1 to ``most`` servers: the least of all possible ones from each on."""
     charged = np.full((most, 3), math.inf)
     for servers in filter(charges.fits, range(1, most + 1)):
         charged[servers - 1] = charges.slower(servers), charges.finish_s(servers), charges.loading_s(servers)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import EngineFactory, StepRecord
 from rlhfless.scheduling.calibration import calibrated
@@ -14,7 +16,7 @@ from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from rlhfless.simulate.traces import trace_of
 from rlhfless.simulate.whole_steps.aim import Aim
 from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan, candidates
-from rlhfless.simulate.whole_steps.choice import WholeStepChoice, choose
+from rlhfless.simulate.whole_steps.choice import WholeStepChoice, best_of, choose
 from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed, executed_record, requests_of
 from rlhfless.simulate.whole_steps.generation_plans import StepGenerations, scenario_lengths, with_lengths
 from rlhfless.simulate.whole_steps.published import Totals
@@ -25,7 +27,7 @@ from solver.bounds.clairvoyant import ClairvoyantBound
 from solver.bounds.clairvoyant_drafted import DraftedClairvoyantBound
 from solver.model.drafting import Drafting
 from solver.model.plan import Plan
-from solver.model.step_levers import ACTOR_SIZE, DRAFTS, LAYOUTS, LEVERS
+from solver.model.step_levers import ACTOR_SIZE, DRAFTS, LAYOUTS, LEVERS, SHARED_PREFILL
 from solver.stage_fusion.least_bound import LeastBound
 from solver.stage_fusion.whole_step_bound import WholeStepBound, whole_step_bound
 
@@ -109,9 +111,18 @@ class WholeStep:
         """Return the plan that is chosen from forecasts, with at most these levers."""
         return choose(self.candidates(drafts).within(levers), aim)
 
-    def plain(self, time_weight: float) -> WholeStepChoice:
-        """Return elastic plain: the right-sized random split, released when done, learned from on all GPUs after generation."""
-        return self.plan(Aim(time_weight=time_weight), levers=())
+    def plain(self, time_weight: float, prefix_caching: bool = False) -> WholeStepChoice:
+        """Return elastic plain: the right-sized random split, released when done, learned from on all GPUs after generation.
+
+        Args:
+            prefix_caching: an actor computes a prompt once for all its samples, as engines do by default today. Where every
+                prompt has one response this changes nothing.
+        """
+        several = len(self.logged.truth) > len(np.unique(self.logged.truth.prompt_of))
+        levers = frozenset({SHARED_PREFILL} if prefix_caching and several else ())
+        found = self.candidates()
+        own = [number for number, plan in enumerate(found.plans) if plan.levers == levers]
+        return best_of(found.chosen(own), Aim(time_weight=time_weight))
 
     def of_plan(self, plan: WholeStepPlan) -> WholeStep:
         """Return the step with the actors' size and the costs of a plan."""
