@@ -9,9 +9,11 @@ number of unfinished responses. GPUs of actors that are cut are released; work i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlhfless.scheduling.baselines import Static
 from rlhfless.scheduling.policy import PlanningOptions, PolicyError
@@ -65,7 +67,10 @@ class GlobalCut:
         self._done = True
         work = self._remaining_work(state)
         ranked = sorted(state.actors, key=lambda a: (-work[a.actor], a.actor))
+        lacking = _lacks_room(ranked, ReceiverRoom(state))
         for keep in range(self.keep or 1, len(ranked)):
+            if lacking[keep]:
+                continue
             cuts: list[Decision] = []
             room = ReceiverRoom(state)
             for leaving in ranked[keep:]:
@@ -86,6 +91,18 @@ class GlobalCut:
         tokens = np.zeros(len(state.generated_tokens))
         tokens[running] = forecast.expected_tokens(running, state.generated_tokens[running])
         return {a.actor: float(tokens[list(a.unfinished)].sum()) for a in state.actors}
+
+
+def _lacks_room(ranked: Sequence[ActorView], room: ReceiverRoom) -> NDArray[np.bool_]:
+    """Return (N,) whether the first 0, 1, ... actors have fewer free slots or less memory than the others' responses need.
+
+    Where that is so, handing over fails, and need not be tried. With thousands of actors most numbers are such.
+    """
+    free = np.array([(max(0, room.slots[one.actor]), max(0.0, room.kv_tokens(one.actor))) for one in ranked])
+    needed = np.array([(one.unfinished_count, sum(room.needs(one.unfinished))) for one in ranked], dtype=float)
+    before = np.cumsum(free, axis=0) - free
+    after = np.cumsum(needed[::-1], axis=0)[::-1]
+    return np.asarray((after > before).any(axis=1))
 
 
 @dataclass(frozen=True)
