@@ -16,7 +16,7 @@ from rlhfless.analysis.log_checks import generation_checks
 from rlhfless.analysis.log_texts import text_encoder
 from rlhfless.analysis.plan_log import last_visits, plan_every_step
 from rlhfless.analysis.recommendation import Advice, Size, advise, configuration_lines
-from rlhfless.analysis.run_cost import RunCost, run_cost
+from rlhfless.analysis.run_cost import RunCost, run_cost, steps_of_run
 from rlhfless.analysis.savings import generation_s, savings
 from rlhfless.analysis.step_plans import compare_step_plans
 from rlhfless.analysis.value_of_information import forecasts_of, value_of_information
@@ -62,6 +62,7 @@ __all__ = [
     "savings",
     "savings_of_executed",
     "stated_phases",
+    "steps_of_run",
     "study_drafts",
     "text_encoder",
     "uses_of_account",

@@ -1,51 +1,68 @@
 """Response lengths drawn from a run's scalars, for logs that have no more than mean, longest and clipped share of every step.
 
-A step's lengths follow a family of distributions with two parameters. They are set so that the mean is the logged one, and the
-share above the longest length is the clipped one. Where nothing was clipped, the longest of the step's draws is expected at the
-logged length. Families with a heavy and a light tail show how much of a finding hangs on the shape that the log does not tell.
+The log does not tell the shape of a step's lengths, so they are drawn from families that are far apart
+(``length_families.py``). Nor does it tell whether responses to a prompt are alike. So a ``Draw`` has a family, and either
+responses that are independent or prompts whose responses are alike. ``DRAWS`` was chosen on public logs
+(``tests/benchmarks/drawn_coverage.py``).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from statistics import NormalDist
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from rlhfless.analysis.compare_log import evenly
+from rlhfless.analysis.length_families import FAMILIES, Family, StepLengths, dealt, drawn_lengths
 from rlhfless.errors import InputError
 from rlhfless.trace import ImportedLog, OpenedLog, Trace, TraceError
 from solver.model.errors import as_given, is_whole
 
-Family = Literal["lognormal", "weibull"]
-FAMILIES: tuple[Family, ...] = ("lognormal", "weibull")
-DRAWS = 2  # of every family
+SAMPLES = 8  # of a prompt whose responses are alike, where nobody says how many it has
 MAX_STEPS = 40
 MAX_RESPONSES = 100_000  # of a step
 MAX_TOKENS = 1_000_000_000  # of a response; no model generates as many
-GRID = 4_001  # quantiles by which a mean is computed
 DRAWN = "lengths_drawn"  # of meta.json: the sentence that says so
 TOTAL_TOKENS = "perf/total_num_tokens"  # of verl: prompt and response tokens of the step
 
 
-class StepLengths(NamedTuple):
-    """What the scalars of a step say of its lengths, in tokens.
+class Draw(NamedTuple):
+    """How lengths are drawn: of which family, and whether responses to a prompt are alike."""
+
+    family: Family
+    alike: bool
+
+
+class Coverage(NamedTuple):
+    """How often ranges from scalars contained the true value, on logs that did not choose ``DRAWS``.
 
     Attributes:
-        mean, shortest, longest: of the responses. truncated: share that ended at the longest length, which is then the limit.
-        responses: number of them. prompt_tokens: mean.
+        steps: of public logs. idle, gpu_s: of these, those whose idle share, and the GPU-seconds that `fold` saves, were in
+            their ranges. idle_width, gpu_s_width: mean width of the ranges.
     """
 
-    mean: float
-    shortest: float
-    longest: float
-    truncated: float
-    responses: int
-    prompt_tokens: float
+    steps: int
+    idle: int
+    idle_width: float
+    gpu_s: int
+    gpu_s_width: float
+
+    def __str__(self) -> str:
+        return (
+            f"On public logs that did not choose the draws, such a range contained the true idle share in {self.idle} of "
+            f"{self.steps} steps, and was {100 * self.idle_width:.0f} points wide on average. For the GPU-seconds that a "
+            f"schedule saves it was {self.gpu_s} of {self.steps}, and {100 * self.gpu_s_width:.0f} points."
+        )
+
+
+COVERAGE = Coverage(43, 38, 0.41, 42, 0.04)
+"""Of ``tests/benchmarks/results/drawn_coverage.json``: python tests/benchmarks/drawn_coverage.py --steps 5."""
+
+DRAWS = (Draw("lognormal", False), Draw("lognormal", True), Draw("two modes", False), Draw("narrow", True))
 
 
 @dataclass(frozen=True)
@@ -71,8 +88,8 @@ class StepSizes:
                 raise InputError(f"{name} is {as_given(value)}; a whole number of 1 or more is needed")
 
 
-def drawn_logs(log: ImportedLog, sizes: StepSizes) -> list[OpenedLog]:
-    """Return logs with drawn lengths for a log that has scalars alone: ``DRAWS`` of every family, the heavy tail first.
+def drawn_logs(log: ImportedLog, sizes: StepSizes, draws: Sequence[Draw] = DRAWS) -> list[OpenedLog]:
+    """Return a log with drawn lengths for each of ``draws``, for a log that has scalars alone.
 
     Of more than ``MAX_STEPS`` steps evenly chosen ones are drawn. The logs have the scalars of all steps.
 
@@ -86,77 +103,14 @@ def drawn_logs(log: ImportedLog, sizes: StepSizes) -> list[OpenedLog]:
             "can be drawn; the rollout log of the same run is needed"
         )
     chosen = evenly(sorted(steps), MAX_STEPS)
-    samples, framework = sizes.samples_per_prompt or 1, log.format.name.removesuffix("-scalars")
+    framework = log.format.name.removesuffix("-scalars")
     drawn = []
-    for family in FAMILIES:
-        for number in range(DRAWS):
-            random = np.random.default_rng([number, FAMILIES.index(family)])
-            rows = [_rows(step, steps[step], family, samples, random) for step in chosen]
-            drawn.append(OpenedLog(_trace(log, pd.concat(rows), sizes), log.scalars, framework, log.summary))
+    for draw in draws:
+        random = np.random.default_rng([FAMILIES.index(draw.family), draw.alike])
+        samples = sizes.samples_per_prompt or (SAMPLES if draw.alike else 1)
+        rows = [_rows(step, steps[step], draw, samples, random) for step in chosen]
+        drawn.append(OpenedLog(_trace(log, pd.concat(rows), sizes), log.scalars, framework, log.summary))
     return drawn
-
-
-def drawn_lengths(step: StepLengths, family: Family, random: np.random.Generator) -> np.ndarray:
-    """Return (responses,) lengths in tokens with the logged longest and shortest one, clipped share and, where it can be, mean.
-
-    Draws are stratified, one from each of ``responses`` equal parts of the distribution. Then lengths between the shortest and
-    the longest are moved until the mean is the logged one.
-    """
-    spread, scale = _fitted(step, family)
-    strata = (np.arange(step.responses) + random.uniform(size=step.responses)) / step.responses
-    lengths = _clipped(step, scale * np.exp(spread * np.array([_logarithm(family, share) for share in strata])))
-    clipped = max(1, round(step.truncated * step.responses))
-    lengths[-clipped:] = step.longest
-    uncut = max(step.shortest, step.longest - 1 if step.truncated > 0 else step.longest)
-    lengths[:-clipped] = np.minimum(lengths[:-clipped], uncut)
-    lengths[: min(1, step.responses - clipped)] = step.shortest
-    whole = np.maximum(1, lengths.round()).astype(np.int64)
-    _move_to(whole[1:-clipped], round(step.mean * step.responses) - int(whole.sum()), math.ceil(step.shortest), int(uncut))
-    return random.permutation(whole)
-
-
-def _move_to(lengths: np.ndarray, more: int, least: int, most: int) -> None:
-    """Add ``more`` tokens to the lengths in place, or take them away, evenly and between two bounds, as far as they allow."""
-    while more and len(lengths):
-        room = most - lengths if more > 0 else lengths - least
-        movable = np.flatnonzero(room > 0)[: abs(more)]
-        if not len(movable):
-            return
-        moved = np.minimum(room[movable], abs(more) // len(movable))
-        lengths[movable] += moved if more > 0 else -moved
-        more += int(moved.sum()) * (-1 if more > 0 else 1)
-
-
-@lru_cache(2 * MAX_STEPS)  # every draw of a family has the same
-def _fitted(step: StepLengths, family: Family) -> tuple[float, float]:
-    """The spread and the scale with the step's mean, and its share above the longest length, by bisection over the spread."""
-    above = step.truncated if step.truncated > 0 else math.log(2) / step.responses
-    grid, cut = _standard(family, GRID), _logarithm(family, 1.0 - above)
-
-    def mean_of(spread: float) -> float:
-        return float(_clipped(step, step.longest * np.exp(spread * (grid - cut))).mean())
-
-    low, high = (1e-3, 8.0)  # from nearly equal lengths to a few long ones
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (middle, high) if mean_of(middle) > step.mean else (low, middle)
-    return low, step.longest * math.exp(-low * cut)
-
-
-@lru_cache
-def _standard(family: Family, count: int) -> np.ndarray:
-    """The (count,) middle quantiles of the logarithm of the family's unit distribution."""
-    return np.array([_logarithm(family, (i + 0.5) / count) for i in range(count)])
-
-
-def _logarithm(family: Family, share: float) -> float:
-    """A quantile of the logarithm of the unit distribution: of a normal one, or of an exponential one, to be spread."""
-    share = min(max(share, 1e-12), 1 - 1e-12)
-    return NormalDist().inv_cdf(share) if family == "lognormal" else math.log(-math.log1p(-share))
-
-
-def _clipped(step: StepLengths, lengths: np.ndarray) -> np.ndarray:
-    return np.clip(lengths, step.shortest, step.longest)
 
 
 def _has_lengths(row: pd.Series) -> bool:
@@ -196,8 +150,8 @@ def _step_lengths(log: ImportedLog, row: pd.Series, sizes: StepSizes) -> StepLen
     return StepLengths(mean, shortest, longest, truncated, responses, prompt_tokens)
 
 
-def _rows(step: int, lengths: StepLengths, family: Family, samples: int, random: np.random.Generator) -> pd.DataFrame:
-    tokens = drawn_lengths(lengths, family, random)
+def _rows(step: int, lengths: StepLengths, draw: Draw, samples: int, random: np.random.Generator) -> pd.DataFrame:
+    tokens = dealt(drawn_lengths(lengths, draw.family, random), samples, draw.alike, random)
     number = np.arange(len(tokens))
     limit = lengths.longest if lengths.truncated > 0 else math.inf
     return pd.DataFrame(
@@ -213,13 +167,14 @@ def _rows(step: int, lengths: StepLengths, family: Family, samples: int, random:
 
 
 def _trace(log: ImportedLog, rollouts: pd.DataFrame, sizes: StepSizes) -> Trace:
-    samples = "in groups of unknown size" if sizes.samples_per_prompt is None else f"{sizes.samples_per_prompt} per prompt"
+    unknown = f"in groups of unknown size, taken as {SAMPLES} where they are alike"
+    samples = unknown if sizes.samples_per_prompt is None else f"{sizes.samples_per_prompt} per prompt"
     each = rollouts.groupby("step").size()
     said = (
         "The log has no responses. Their lengths are drawn, so that every step has its logged mean, longest response and share "
-        f"of cut responses: {int(each.median()):,} per step ({samples}), {DRAWS} times each from a lognormal and a Weibull "
-        "distribution. Ranges cover all draws and are too narrow: on public logs they contained the idle share of the true "
-        "lengths in 32 of 56 steps. Which prompts are long is unknown, and so is whether responses to one are alike."
+        f"of cut responses: {int(each.median()):,} per step ({samples}). Ranges cover {len(DRAWS)} draws that are far apart: a "
+        "lognormal distribution, one with two modes and a narrow one, with responses to one prompt alike or not. Which prompts "
+        f"are long is unknown. {COVERAGE}"
     )
     meta = {"imported_from": log.source.name, "framework": log.format.name, "dispatch_order": "unknown", DRAWN: said}
     return Trace(rollouts.reset_index(drop=True), meta=meta, source=str(log.source))

@@ -80,8 +80,7 @@ def run_cost(
     outside_s = phases.seconds if setup.synchronous else 0.0
     scalars = with_step_times(log.scalars, log.trace).scalars
     logged = _logged_s(scalars, outside_s, setup.synchronous)
-    of_training = scalars[scalars.reindex(columns=list(OF_A_STEP)).notna().any(axis=1)]["step"]
-    steps = sorted({int(step) for step in (*log.trace.steps, *of_training)})
+    steps = steps_of_run(log)
     known = logged.reindex(steps).dropna()
     missing = len(steps) - len(known)
     means = [_range_of_mean(list(generation_s[name].values()), outside_s) for name in setup.candidates]
@@ -95,6 +94,13 @@ def run_cost(
         len(steps), len(known), account.gpus, time_s, known_s + missing * min(low, own), known_s + missing * max(high, own),
         idle, usd_per_gpu_hour,
     )  # fmt: skip
+
+
+def steps_of_run(log: OpenedLog) -> list[int]:
+    """Return the steps of training, in order: those with responses, and those with scalars that only such a step has."""
+    scalars = with_step_times(log.scalars, log.trace).scalars
+    of_training = scalars[scalars.reindex(columns=list(OF_A_STEP)).notna().any(axis=1)]["step"]
+    return sorted({int(step) for step in (*log.trace.steps, *of_training)})
 
 
 def _logged_s(scalars: pd.DataFrame, outside_s: float, synchronous: bool) -> pd.Series:

@@ -138,8 +138,8 @@ def _source_options() -> list[Decorator]:
             "maps",
             multiple=True,
             metavar="OURS=THEIRS",
-            help="Read column THEIRS of a table as OURS: prompt_id=uid, prompt_id=split+uid (joined), or step=0 (constant); "
-            "repeatable.",
+            help="Read column THEIRS of a table as OURS: prompt_id=uid, prompt_id=split+uid (joined), step=0 (constant), or "
+            "step=row/128 (batches of rows); repeatable.",
         ),
         click.option("--where", metavar="CONDITION", help="Read only a table's rows with, for example, \"split == 'train'\"."),
     ]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
+    from rlhfless.paper.parts import FigurePart
     from rlhfless.paper.workloads import Sources
 
 S = TypeVar("S")
@@ -98,6 +99,8 @@ class PaperFigure(Generic[S]):
         rows: the numbers that the paper prints of this figure, beside ours. claims: the orders and trends that it states.
             Numbers in; nothing is computed again, so a verdict may differ between the fast setting and the full one.
         paper: in which the figure is. printed: lines that the command prints; setting and numbers in.
+        parts: of a figure that takes long, the parts of its table, which the command keeps when it is stopped; their rows
+            together are those of ``numbers``. None where a figure is computed at once.
     """
 
     name: str
@@ -111,6 +114,7 @@ class PaperFigure(Generic[S]):
     claims: Callable[[Numbers], list[Claim]] = lambda numbers: []
     paper: str = "arXiv:2602.22718"
     printed: Callable[[S, Numbers], list[str]] = lambda setting, numbers: []
+    parts: Callable[[S, Sources], Iterable[FigurePart]] | None = None
 
     def of(self, fast: bool, seeds: int | None = None) -> S:
         """Return the setting, or the fast one; with ``seeds`` in place of its own number where it has one.

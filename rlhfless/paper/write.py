@@ -11,10 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pandas as pd
+
 from rlhfless.errors import InputError
 from rlhfless.paper.catalogue import chosen
 from rlhfless.paper.index import FOOTER, PRINTED, claims, findings, lead, markdown, page
 from rlhfless.paper.paper_figure import Numbers, PaperFigure
+from rlhfless.paper.parts import kept_parts, remove_parts
 from rlhfless.paper.workloads import Sources
 from rlhfless.plots import paper_style
 from rlhfless.plots.export.files import save_all, save_data
@@ -45,7 +48,8 @@ def write_figures(
         names: as in the paper; all of RLHFless without names, and then the table "paper says / we find" too, in the index and
             as ``README.md``.
         fast: smaller settings, for a quick preview. sources: of lengths; the folder next to the checkout when None.
-        on_line: called with the title before each figure, and with the lines that a figure prints, where it has some.
+        on_line: called with the title before each figure, after each part of a figure that takes long, and with the lines that
+            a figure prints, where it has some.
         seeds: in place of the number of seeds of figures that have some.
         pictures: ``png`` as on the page, ``pdf`` in the style of a paper (170 mm wide, no title, no background), or both. All
             are drawn at the end, in one browser, when everything else is written.
@@ -66,13 +70,19 @@ def write_figures(
         if on_line is not None:
             on_line(figure.title)
         setting = figure.of(fast, seeds)
-        numbers = numbers_of[figure.name] = figure.numbers(setting, sources)
+        parts = folder / f"{figure.file_name}_parts"
+        if figure.parts is None:
+            numbers = figure.numbers(setting, sources)
+        else:
+            numbers = Numbers(pd.concat(kept_parts(figure.parts(setting, sources), parts, on_line), ignore_index=True))
+        numbers_of[figure.name] = numbers
         lines[figure.name] = described(figure, setting, numbers)
         if on_line is not None:
             for line in figure.printed(setting, numbers):
                 on_line(line)
         plotted = figure.plot(setting, numbers)
         _write_figure(folder, figure, numbers, lines[figure.name], plotted)
+        remove_parts(parts)
         drawn += [(PICTURES[kind](plotted), folder / f"{figure.file_name}.{kind}") for kind in pictures]
     table = findings(numbers_of) if all(name in numbers_of for name in PRINTED) else None
     stated = claims(numbers_of)

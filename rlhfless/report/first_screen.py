@@ -27,6 +27,7 @@ from rlhfless.report.savings import percent, percent_range
 from rlhfless.report.study import LoggedRunFindings
 
 LITTLE = 0.005  # share of the run that no bar shows
+WIDE = 0.25  # of an idle share: such a range says little
 
 
 def first_screen(page: Page, findings: LoggedRunFindings, empty_share: float) -> None:
@@ -60,6 +61,12 @@ def in_short(findings: LoggedRunFindings) -> Iterator[str]:
         low, high = findings.idle_shares
         change = f"; {_change(findings, changes)}" if changes else ""
         yield f"On the GPUs and times assumed below, {percent_range(low, high)} of the GPU time was idle{change}."
+    low, high = findings.idle_shares
+    if findings.drawn and findings.setup.synchronous and high - low > WIDE:
+        yield (
+            f"The range of what was idle, {percent_range(low, high)} of the GPU time, is so wide that it says little. Only the "
+            "lengths of the responses say more: log them, and give that log."
+        )
     yield " ".join(_how_sure(findings))
     if findings.drawn:
         yield findings.drawn

@@ -14,7 +14,7 @@ from rlhfless.analysis import evenly
 from rlhfless.plots.bound_curve import Bound
 from rlhfless.scheduling import SchedulingPolicy, ladder
 from rlhfless.simulate import LoggedStep, Simulation, SimulationConfig, simulate
-from rlhfless.trace import Trace
+from rlhfless.trace import OpenedLog, Trace, TraceError
 from solver.model.objective import NonGenerationPhases
 
 SHOWN = {
@@ -105,6 +105,20 @@ class Schedules:
         rows = self.simulation.steps
         rows = rows[rows["has_history"] == self.has_history] if step is None else rows[rows["step"] == step]
         return pd.concat([rows[rows["policy"] == policy] for policy in policies], ignore_index=True)
+
+
+def refuse_requests_without_steps(log: OpenedLog) -> None:
+    """Refuse a log that is one step of very many requests, each to a prompt of its own: nobody trains on such a step.
+
+    Raises:
+        TraceError: it is.
+    """
+    rollouts = log.trace.rollouts
+    if len(log.trace.steps) == 1 and len(rollouts) > MAX_RESPONSES and rollouts["prompt_id"].nunique() == len(rollouts):
+        raise TraceError(
+            f"{log.trace.source or 'the log'}: has one step of {len(rollouts):,} requests, each to a prompt of its own; say "
+            "how many are a step, such as 128 with --map step=row/128, as what GPUs wait for depends on it"
+        )
 
 
 def simulate_schedules(

@@ -33,6 +33,7 @@ from rlhfless.analysis import (
     run_cost,
     run_setup,
     savings,
+    steps_of_run,
     variants,
     what_if,
 )  # fmt: skip
@@ -44,7 +45,7 @@ from rlhfless.analysis.what_ifs.compare import MOST_RESPONSES, WaysCompared, com
 from rlhfless.analysis.what_ifs.outcome import RunToChange
 from rlhfless.latency import scaled
 from rlhfless.report.progress import Begin, silent
-from rlhfless.report.schedules import Schedules, simulate_schedules
+from rlhfless.report.schedules import Schedules, refuse_requests_without_steps, simulate_schedules
 from rlhfless.simulate import LoggedStep, SimulationConfig, simulate_steps
 from rlhfless.trace import OpenedLog
 from rlhfless.trace.metrics.cross_check import CrossCheck
@@ -218,10 +219,11 @@ def study_log(
         begin: is told every part of the work.
 
     Raises:
-        TraceError: the log holds several runs, or a response above the limit.
+        TraceError: the log holds several runs, a response above the limit, or one step of very many requests.
         PlanningError: the responses fit on no actor.
         InputError: an assumption makes no sense.
     """
+    refuse_requests_without_steps(log)
     begin("comparing with logged times")
     setting, setup, phases, calibrated, checks = calibrate_log(log, setting, stated)
     begin("simulating schedules")
@@ -243,7 +245,7 @@ def study_log(
     begin("measuring drafts")
     drafts = draft_savings(rollouts, last_steps, traces[setup.dispatch].rollouts, setting, *text_encoder(stated.tokenizer))
     begin("comparing other ways to generate and to learn")
-    changed = RunToChange(_last(schedules.logged, MOST_RESPONSES), setting, setup, phases)
+    changed = RunToChange(_last(schedules.logged, MOST_RESPONSES), setting, setup, phases, len(steps_of_run(log)))
     findings = LoggedRunFindings(
         found.reserved,
         found.given_back,

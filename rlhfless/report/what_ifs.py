@@ -40,6 +40,7 @@ def _basis(compared: WaysCompared, setup: RunSetup) -> Iterator[str]:
         f"Each way is simulated on the lengths of the last {f'{steps} steps' if steps > 1 else 'step'} of the log. Times are "
         "of whole steps. All GPUs are paid throughout, but where a way releases them."
     )
+    yield from compared.paid_once()
     if not setup.synchronous:
         yield "This run learns on responses of older weights already; as logged is a synchronous step with the same responses."
 

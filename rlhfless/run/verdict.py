@@ -30,6 +30,7 @@ from rlhfless.report.not_stated import PRICE
 from rlhfless.report.savings import at_most, more, saved
 from rlhfless.report.schedules import DO
 from rlhfless.report.study import Assumptions, calibrate_log
+from rlhfless.run.whole_step_saving import whole_step_sentence
 from rlhfless.simulate import SimulationConfig, simulate
 from rlhfless.trace import OpenedLog, Trace, allocation_metrics, decode_capacity
 from solver.model.cluster import Cluster
@@ -61,6 +62,8 @@ class Verdict:
         uses: where the GPU-seconds and dollars went (``analysis.billed_uses``).
         ranges: what the ranges of savings are, in words; the empty text where they have no width.
         assumed: what was assumed about the GPUs, one sentence each.
+        whole_step: what a plan of a whole step would have saved, a sentence (``whole_step_sentence``); empty where the log does
+            not say what preparation and learning take.
     """
 
     gpus: str
@@ -75,6 +78,7 @@ class Verdict:
     uses: pd.DataFrame
     ranges: str = ""
     assumed: tuple[str, ...] = ()
+    whole_step: str = ""
 
     @property
     def best(self) -> pd.Series | None:
@@ -103,8 +107,8 @@ class Verdict:
             f"On {self.gpus}, {self.idle_share:.0%} of {number(self.gpu_seconds, digits=4)} GPU-seconds{cost} were idle{empty} "
             f"({steps}, {self.basis})."
         )
-        said = [did, *([SLOT] if empty else []), self._would_save(), *(f"Assumed: {text}." for text in self.assumed)]
-        return " ".join(said)
+        said = [did, *([SLOT] if empty else []), self._would_save(), *([self.whole_step] if self.whole_step else [])]
+        return " ".join([*said, *(f"Assumed: {text}." for text in self.assumed)])
 
     def _would_save(self) -> str:
         best = self.best
@@ -169,7 +173,7 @@ def _of_logged(log: OpenedLog, setting: SimulationConfig, stated: Assumptions) -
     simulation = simulate(log.trace.rollouts, setting, [*{*theirs, setup.dispatch}, *setup.shuffled, *SCHEDULES], steps=steps)
     own = generation_s(simulation, setup.candidates)
     table = savings(simulation, own, setup, setting.cluster, SCHEDULES, phases)
-    trace = simulation.traces[setup.dispatch]
+    trace, last = simulation.traces[setup.dispatch], simulation.logged[-1]
     used = account(trace, setup, setting.cluster, phases)
     is_priced = PRICE not in stated.not_stated
     return Verdict(
@@ -178,6 +182,7 @@ def _of_logged(log: OpenedLog, setting: SimulationConfig, stated: Assumptions) -
         f"simulated, prompts assigned {ASSIGNED[setup.dispatch]}", uses_of_account(used),
         _ranges(len(steps), len(setup.candidates)),
         tuple(sentence for name, sentence in stated.not_stated.items() if name != PRICE),
+        whole_step_sentence(last, setting, setup, phases, own[setup.dispatch][int(last.step)]),
     )  # fmt: skip
 
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rlhfless.analysis import PhaseSeconds, RunSetup, calibrated_by_spans, evenly, executed_steps, run_setup, text_encoder
+from rlhfless.analysis import (
+    PhaseSeconds,
+    RunSetup,
+    calibrated_by_spans,
+    evenly,
+    executed_steps,
+    run_setup,
+    steps_of_run,
+    text_encoder,
+)
 from rlhfless.analysis.compare_log import CALIBRATION_STEPS
 from rlhfless.analysis.draft_savings import draft_savings
 from rlhfless.analysis.executed_run import GENERATES
@@ -41,7 +50,7 @@ def ways_of_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions) 
     rollouts, steps = log.trace.rollouts, log.trace.steps
     last = max(1, MOST_RESPONSES * len(steps) // len(rollouts))
     logged = list(logged_steps(rollouts, None, setting.max_response_tokens, steps=[int(step) for step in steps[-last:]]))
-    run = RunToChange(logged, setting, setup, phases)
+    run = RunToChange(logged, setting, setup, phases, len(steps_of_run(log)))
     assigned, _ = own_schedule(run)
     return compare_ways(run, draft_savings(rollouts, logged, assigned, setting, *text_encoder(stated.tokenizer)))
 

@@ -192,5 +192,5 @@ def _check_tables(workload: Workload, offers: tuple[Offer, ...]) -> None:
             raise PlanningError(
                 f"response {worst} can reach {held[worst]} KV tokens (prompt {prompt} + limit "
                 f"{workload.max_response_tokens}), but the iteration table of {model.name!r} ends at a context of {longest}; a "
-                f"profile measured up to {held[worst]}, or a lower limit, is needed"
+                f"profile measured up to {held[worst]}, a lower limit, or a log without such responses is needed"
             )

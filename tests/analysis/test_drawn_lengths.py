@@ -14,10 +14,13 @@ from error_messages import refused, refused_command
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhfless.analysis.drawn_lengths import DRAWN, FAMILIES, Family, StepLengths, StepSizes, drawn_lengths, drawn_logs
+from rlhfless.analysis.drawn_lengths import COVERAGE, DRAWN, DRAWS, StepSizes, drawn_logs
+from rlhfless.analysis.length_families import ALIKE, FAMILIES, Family, StepLengths, dealt, drawn_lengths
 from rlhfless.cli import main
 from rlhfless.errors import InputError
 from rlhfless.trace import LogWithoutResponses, TraceError, import_log, open_log
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
 def scalars(lengths: np.ndarray, limit: int, **changes: Any) -> dict[str, Any]:
@@ -54,7 +57,7 @@ def imported(path: Path) -> Any:
 def test_a_draw_has_the_mean_the_longest_and_the_cut_share(
     family: Family, responses: int, spread: float, middle: float, limited: bool, seed: int
 ) -> None:
-    """Whatever distribution the true lengths had: lognormal ones, of either family."""
+    """Lengths of every family have the scalars of true lengths that are lognormal."""
     true = np.exp(np.random.default_rng(seed).normal(middle, spread, responses)).round().clip(1)
     limit = float(np.quantile(true, 0.9).round()) if limited else float(true.max()) + 1
     logged = np.minimum(true, limit)
@@ -67,6 +70,28 @@ def test_a_draw_has_the_mean_the_longest_and_the_cut_share(
     if limited:
         assert (found == logged.max()).sum() == round(truncated * responses)
     assert found.mean() == pytest.approx(logged.mean(), abs=0.5 / responses + 1e-9)
+
+
+def test_families_are_far_apart() -> None:
+    """With two modes, most lengths are near an end; narrow ones are near the mean; a lognormal one has a heavy tail."""
+    step = StepLengths(300.0, 20.0, 1000.0, 0.02, 400, 0.0)
+    heavy, modes, narrow = (drawn_lengths(step, family, np.random.default_rng(0)) for family in FAMILIES)
+    assert modes.std() > 1.2 * heavy.std() > 1.44 * narrow.std()
+    assert np.quantile(modes, 0.25) < 40
+    assert (np.abs(narrow - 300) < 200).mean() > 0.9
+
+
+def test_responses_to_a_prompt_are_alike_or_not() -> None:
+    """Of the variance of lengths, about ``ALIKE`` is between prompts; without it, as much as by chance."""
+    lengths = np.arange(1, 4001)
+    shares = []
+    for alike in (True, False):
+        order = dealt(lengths, 8, alike, np.random.default_rng(0))
+        assert sorted(order) == lengths.tolist()
+        shares.append(order.reshape(-1, 8).mean(axis=1).var() / order.var())
+    assert shares[0] == pytest.approx(ALIKE + (1 - ALIKE) / 8, abs=0.05)
+    assert shares[1] == pytest.approx(1 / 8, abs=0.03)
+    assert sorted(dealt(lengths[:5], 8, True, np.random.default_rng(0))) == [1, 2, 3, 4, 5]
 
 
 def test_the_number_of_responses_comes_from_the_tokens(tmp_path: Path) -> None:
@@ -100,6 +125,15 @@ def test_scalars_that_give_no_lengths_are_refused(changes: dict[str, Any], sente
     log = imported(written(tmp_path, scalars(np.arange(10, 90), 500, **changes)))
     with refused(TraceError, *sentence):
         drawn_logs(log, StepSizes())
+
+
+def test_what_reports_say_of_their_ranges_was_measured() -> None:
+    """The draws are those that the benchmark chose, and its numbers stand in the report."""
+    said = json.loads((BENCHMARKS / "results" / "drawn_coverage.json").read_text())["summary"]
+    held, width = said["held"], said["mean width"]
+    assert [f"{draw.family}, {'alike' if draw.alike else 'apart'}" for draw in DRAWS] == said["draws"]
+    assert (said["steps"], held["idle"], held["GPU-seconds"]) == (COVERAGE.steps, COVERAGE.idle, COVERAGE.gpu_s)
+    assert (round(width["idle"], 2), round(width["GPU-seconds"], 2)) == (COVERAGE.idle_width, COVERAGE.gpu_s_width)
 
 
 def test_wrong_sizes_are_refused() -> None:

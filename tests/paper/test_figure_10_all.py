@@ -12,6 +12,8 @@ from click.testing import CliRunner
 
 from rlhfless.cli import main
 from rlhfless.paper import OTHER_FIGURES, Numbers, Sources, chosen, figure_10_all
+from rlhfless.paper.parts import FigurePart
+from rlhfless.paper.whole_step_rows import FAIR
 from rlhfless.paper.whole_step_summary import against_naive, aims, at_most, bounds, fair, half_width, levers, stages
 
 FIGURE = OTHER_FIGURES["10_all"]
@@ -29,7 +31,7 @@ def test_no_executed_plan_is_below_the_bound(found: Numbers) -> None:
     together = steps[steps["system"] == "together"]
     assert (together["bound_gpu_s"] <= together["gpu_s"] * (1 + 1e-9)).all()
     assert set(together["drafts"]) == {"without", "weak", "strong"}
-    assert {"naive", "elastic", "rlhfless", "rlhfuse", "real", "rlhfspec", "together"} == set(steps["system"])
+    assert {"naive", "elastic", FAIR, "rlhfless", "rlhfuse", "real", "rlhfspec", "together"} == set(steps["system"])
     means = against_naive(found.table).set_index(["system", "drafts", "aim"])
     assert means.loc[("naive", "without", ""), ["speedup", "cost_saved"]].tolist() == [1.0, 0.0]
     assert (bounds(found.table)["most_speedup"] >= 1).all()
@@ -42,7 +44,9 @@ def test_no_executed_plan_is_below_the_bound(found: Numbers) -> None:
 def test_the_command_prints_the_settings_and_writes_the_figure(
     found: Numbers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(OTHER_FIGURES, "10_all", replace(FIGURE, fast=SMALL, numbers=lambda *_: found))
+    monkeypatch.setitem(
+        OTHER_FIGURES, "10_all", replace(FIGURE, fast=SMALL, parts=lambda *_: [FigurePart("all", 0, lambda: found.table)])
+    )
     result = CliRunner().invoke(main, ["figures", "figure_10_all", "--fast", "--no-png", "-o", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
     assert "GRPO 7B GSM8K (lengths modelled)" in result.output

@@ -81,6 +81,16 @@ def test_cost_idle_gpus_and_the_largest_change_are_one_sentence(log: OpenedLog, 
     assert not re.search(r"\b(random|static|solver|fold|rlhfless|oracle)\b", words.replace("rlhfless report", ""))
 
 
+def test_a_range_that_says_little_is_called_so(found: LoggedRunFindings) -> None:
+    """Of drawn lengths only: the sentence says what would tell more."""
+    lines = found.account.lines
+    busy, idle = (replace(found.account, lines=lines.assign(idle=value)) for value in (False, True))
+    wide = replace(found, account=busy, shuffled=(idle,), drawn="Lengths are drawn.")
+    assert "0.0% to 100% of the GPU time, is so wide that it says little" in words_of(wide)[0]
+    assert "says little" not in words_of(replace(wide, drawn=""))[0]
+    assert "says little" not in words_of(replace(wide, shuffled=()))[0]
+
+
 @pytest.mark.parametrize("missing", [{GPUS}, {PRICE}, {GPUS, PRICE}, {GPUS, PROFILE, PRICE}])
 def test_where_gpus_or_their_price_are_not_stated_there_is_a_curve_and_no_dollar(
     found: LoggedRunFindings, missing: set[str]

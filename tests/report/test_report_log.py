@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from error_messages import refused
 from page_figures import figures_json
 
 from rlhfless.analysis import PhaseSeconds, stated_phases
@@ -22,12 +23,13 @@ from rlhfless.plots.export.html_page import Page
 from rlhfless.report.first_screen import first_screen, in_short
 from rlhfless.report.logged_run import run_sections
 from rlhfless.report.not_stated import PROFILE_ASSUMED
+from rlhfless.report.schedules import refuse_requests_without_steps
 from rlhfless.report.simulated import schedules_section
 from rlhfless.report.study import Assumptions, LoggedRunFindings, study_log
 from rlhfless.report.what_ifs import TITLE
 from rlhfless.report.write import report_html
 from rlhfless.simulate import SimulationConfig, simulate
-from rlhfless.trace import ImportOptions, OpenedLog, Recorder, open_log
+from rlhfless.trace import ImportOptions, OpenedLog, Recorder, Trace, TraceError, open_log, validate
 from solver.model.cluster import Cluster
 from solver.model.problem import PlanningProblem
 from solver.planning.pareto_front import pareto_front
@@ -410,3 +412,18 @@ def test_stated_seconds_stand_in_for_logged_ones_one_by_one() -> None:
     assert stated_phases(5.0, None, logged) == PhaseSeconds(5.0, 2.0, 3.0, "stated and logged")
     assert stated_phases(None, 7.0, None) == PhaseSeconds(0.0, 7.0, 0.0, "stated")
     assert stated_phases(None, None, None) == PhaseSeconds()
+
+
+def test_one_giant_step_of_requests_is_refused_with_what_to_give() -> None:
+    """Requests have no steps: the sentence says how to cut the log into batches."""
+    count = 10_001
+    rows = pd.DataFrame(
+        {"step": 0, "prompt_id": np.arange(count).astype(str), "sample": 0, "prompt_tokens": 10, "response_tokens": 5}
+    )
+    trace = Trace(validate("rollouts", rows))
+    with refused(TraceError, "10,001 requests", "--map step=row/128"):
+        report_html(trace, None)
+    refuse_requests_without_steps(OpenedLog(Trace(trace.rollouts.assign(step=trace.rollouts.index % 2)), pd.DataFrame(), ""))
+    refuse_requests_without_steps(
+        OpenedLog(Trace(trace.rollouts.assign(prompt_id="a", sample=np.arange(count))), pd.DataFrame(), "")
+    )

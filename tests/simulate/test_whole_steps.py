@@ -14,7 +14,7 @@ from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeS
 from rlhfless.simulate.whole_steps.choice import choose
 from rlhfless.simulate.whole_steps.learner_way import LearnerWay
 from solver import PlanningError
-from solver.model.step_levers import DRAFTS, LEVERS, MEANINGS, STREAMING
+from solver.model.step_levers import DRAFTS, LEVERS, MEANINGS, SHARED_PREFILL, STREAMING
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +80,25 @@ def test_a_lever_that_helps_on_some_scenarios_only_does_not_earn_its_place() -> 
     assert choice.without[STREAMING] is plain
 
 
+def test_a_deadline_in_every_scenario_compares_two_plans_where_both_are_slow() -> None:
+    plain = WholeStepPlan(None, LearnerWay(), frozenset())  # type: ignore[arg-type]
+    streamed = WholeStepPlan(None, LearnerWay(streams=True), frozenset({STREAMING}))  # type: ignore[arg-type]
+    other_s = np.array([1.0, 1.0, 1.0, 1.0, 9.0, 9.0, 9.0, 9.0])
+    found = WholeStepCandidates((plain, streamed), np.array([other_s, 0.99 * other_s]), np.array([[1.0] * 8, [0.8] * 8]))
+    aim = Aim(deadline_s=other_s)
+    assert choose(found, aim).plan is streamed
+    assert aim.on(np.array([0, 4])).values(*(np.ones((1, 2)),) * 2).tolist() == [[0.0, 0.0]]
+    assert aim.on(np.array([0, 1])).values(np.full((1, 2), 2.0), np.ones((1, 2)))[0, 0] > 0
+    assert Aim(time_weight=0.5).on(np.array([0])) == Aim(time_weight=0.5)
+
+
+def test_elastic_plain_with_prefix_caching_is_no_slower_and_uses_nothing_else(step: WholeStep) -> None:
+    plain, cached = step.plain(0.7), step.plain(0.7, prefix_caching=True)
+    assert cached.plan.levers == {SHARED_PREFILL}
+    assert cached.plan.generation.plan.policy == plain.plan.generation.plan.policy == "random"
+    assert cached.time_s**0.7 * cached.gpu_seconds**0.3 < plain.time_s**0.7 * plain.gpu_seconds**0.3
+
+
 def test_an_aim_is_one_of_three_and_costs_are_checked() -> None:
     with refused(PlanningError, "nothing is given"):
         Aim()
@@ -89,6 +108,8 @@ def test_an_aim_is_one_of_three_and_costs_are_checked() -> None:
         Aim(time_weight=2.0)
     with refused(PlanningError, "deadline_s is 0.0"):
         Aim(deadline_s=0.0)
+    with refused(PlanningError, "budget_gpu_s is [1.0, -1.0]"):
+        Aim(budget_gpu_s=[1.0, -1.0])
     with refused(PlanningError, "unlock 'batch'"):
         StepCosts(1.0, 1.0, "batch")
     with refused(PlanningError, "prepare_per_token_s is -1.0"):

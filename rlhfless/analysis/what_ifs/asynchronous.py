@@ -79,8 +79,16 @@ def way(run: RunToChange, staleness: int = 1, updates: str = "interrupt", genera
         best.ledger.least_time_s(run, np.diff(ends_s, prepend=0.0).tolist()),
         best.ledger.change(),
         _parameters(int(staleness), best, run),
-        best.fill_s if staleness else 0.0,
+        _fill_s(run, best, int(staleness), updates),
     )
+
+
+def _fill_s(run: RunToChange, best: DividedRun, staleness: int, updates: str) -> float:
+    """Return what the steps take beyond what they add to a longer run: they are simulated twice in a row as well."""
+    if not staleness:
+        return 0.0
+    twice = UPDATES[updates](replace(run, logged=(*run.logged, *run.logged)), best.actors, staleness)
+    return max(0.0, 2 * best.time_s - twice.time_s)
 
 
 def _divisions(run: RunToChange) -> list[int]:

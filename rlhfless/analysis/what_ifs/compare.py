@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -46,6 +46,7 @@ class WaysCompared:
         base: the run as logged. ways: the others, from the cheapest to the dearest.
         setting: cluster and profile. left_out: why a way could not be simulated, by its name.
         assumed: what is assumed about the run, one sentence each.
+        all_steps: of the whole run, for which shares saved are; None: the simulated ones.
     """
 
     base: WayOutcome
@@ -53,6 +54,7 @@ class WaysCompared:
     setting: SimulationConfig
     left_out: Mapping[str, str] = field(default_factory=dict)
     assumed: tuple[str, ...] = ()
+    all_steps: int | None = None
 
     def __repr__(self) -> str:
         return str(self)
@@ -68,29 +70,43 @@ class WaysCompared:
         shown = table[["way", "time_s", unit, "time_saved", "cost_saved", "least_time_s", "data"]]
         percent = dict.fromkeys(("time_saved", "cost_saved"), "{:+.1%}".format)
         text = shown.to_string(index=False, float_format="{:,.4g}".format, formatters=percent)
-        return "\n".join([text, *(f"{name} is left out: {why}" for name, why in self.left_out.items())])
+        left_out = (f"{name} is left out: {why}" for name, why in self.left_out.items())
+        return "\n".join([text, *left_out, *self.paid_once()])
+
+    def paid_once(self) -> Iterator[str]:
+        """Return a sentence for every way whose pipeline fills and drains once: shares saved are of the whole run."""
+        for way in self.ways:
+            if way.fill_s > 0 and self._steps != way.steps:
+                yield (
+                    f"The time of {way.name} includes {way.fill_s:.3g} s in which its pipeline fills and drains. A run pays "
+                    f"them once, so its shares saved are of all {self._steps:,} steps."
+                )
+
+    @property
+    def _steps(self) -> int:
+        return self.base.steps if self.all_steps is None else self.all_steps
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per way, the run as logged first.
 
         Returns:
-            Rows ``way, change, time_s, gpu_s, usd, time_saved, cost_saved`` (shares of the run as logged), ``least_time_s``,
-            ``seconds_per_token`` (of those learned from), ``on_policy, stale_tokens, most_stale_steps, learned_responses,
-            dropped_responses, waiting_responses`` and ``data``, the same in words.
+            Rows ``way, change, time_s, fill_s, gpu_s, usd`` (of the simulated steps), ``time_saved, cost_saved`` (shares of the
+            whole run as logged), ``least_time_s``, ``seconds_per_token`` (of those learned from), ``on_policy, stale_tokens,
+            most_stale_steps, learned_responses, dropped_responses, waiting_responses`` and ``data``, the same in words.
         """
         return pd.DataFrame([self._row(way) for way in (self.base, *self.ways)])
 
     def saved(self, way: WayOutcome) -> tuple[float, float]:
-        """Return the shares of the run's time and cost that a way saves; 0 where the run takes no time."""
-        pairs = ((way.time_s, self.base.time_s), (way.gpu_s, self.base.gpu_s))
+        """Return the shares of the whole run's time and cost that a way saves; 0 where the run takes no time."""
+        pairs = zip(way.over(self._steps), self.base.over(self._steps), strict=True)
         time, cost = (1 - value / own if own else 0.0 for value, own in pairs)
         return time, cost
 
     def _row(self, way: WayOutcome) -> dict[str, object]:
         data, (time_saved, cost_saved) = way.data, self.saved(way)
         return {
-            "way": way.name, "change": way.change, "time_s": way.time_s, "gpu_s": way.gpu_s, "usd": way.usd(self.setting),
-            "time_saved": time_saved, "cost_saved": cost_saved,
+            "way": way.name, "change": way.change, "time_s": way.time_s, "fill_s": way.fill_s, "gpu_s": way.gpu_s,
+            "usd": way.usd(self.setting), "time_saved": time_saved, "cost_saved": cost_saved,
             "least_time_s": way.least_time_s, "seconds_per_token": way.seconds_per_token,
             "on_policy": data.on_policy, "stale_tokens": data.stale_tokens,
             "most_stale_steps": data.most_stale_steps, "learned_responses": data.learned_responses,
@@ -138,16 +154,17 @@ def compare_ways(run: RunToChange, measured: Sequence[DraftSavings] = ()) -> Way
     for policy, name in released.NAMES.items():
         add(name, partial(released.way, run, policy))
     found += _of_own_schedule(run, base, measured)
-    ranked = sorted(found, key=lambda way: (way.gpu_s, way.time_s))
-    return WaysCompared(base, tuple(ranked), run.setting, left_out, run.setup.assumed)
+    ranked = sorted(found, key=lambda way: way.over(run.all_steps or way.steps)[::-1])
+    return WaysCompared(base, tuple(ranked), run.setting, left_out, run.setup.assumed, run.all_steps)
 
 
 def _with_waits(run: RunToChange) -> WaysCompared:
     """Return the ways that have waits for tools: those of a run that keeps its KV caches are compared with its own."""
     base = multi_turn.way(run)
     return WaysCompared(
-        base, (multi_turn.way(run, keeps_kv=False),), run.setting, {"ways without waits": NO_WAITS}, run.setup.assumed
-    )
+        base, (multi_turn.way(run, keeps_kv=False),), run.setting, {"ways without waits": NO_WAITS}, run.setup.assumed,
+        run.all_steps,
+    )  # fmt: skip
 
 
 def _of_own_schedule(run: RunToChange, base: WayOutcome, measured: Sequence[DraftSavings]) -> list[WayOutcome]:

@@ -17,12 +17,14 @@ class RunToChange:
     Attributes:
         logged: the steps, in order, with their true lengths. setting: cluster and calibrated profile, of generation alone.
         setup: how the run assigned its responses and allocated its GPUs. phases: seconds of a step outside generation.
+        all_steps: of the whole run, for which savings are; None: those in ``logged``.
     """
 
     logged: Sequence[LoggedStep]
     setting: SimulationConfig
     setup: RunSetup
     phases: PhaseSeconds
+    all_steps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class WayOutcome:
         time_s: of all steps. gpu_s: all GPUs over that time. data: what it changes in the data.
         least_time_s: a lower bound on the time of any schedule that learns from the same data on the same GPUs.
         parameters: of this way, by name, such as ``{"over_sampling": 1.5}``.
-        fill_s: seconds of ``time_s`` that a longer run would pay once as well, until its pipeline is full.
+        fill_s: seconds of ``time_s`` that a longer run would pay once as well, while its pipeline fills and drains.
         unknown: why times are unknown (not a number), one sentence; empty where they are known.
     """
 
@@ -99,6 +101,11 @@ class WayOutcome:
     def seconds_per_response(self) -> float:
         """Seconds per response that is learned from: to compare ways that learn from different numbers of them."""
         return self.time_s / self.data.learned_responses if self.data.learned_responses else float("nan")
+
+    def over(self, steps: int) -> tuple[float, float]:
+        """Return the seconds and GPU-seconds of a run of so many such steps, which pays ``fill_s`` once."""
+        time_s = (self.time_s - self.fill_s) * steps / self.steps + self.fill_s
+        return time_s, self.gpu_s * (time_s / self.time_s if self.time_s else 1.0)
 
     def usd(self, setting: SimulationConfig) -> float:
         """Return the price of ``gpu_s`` at the cluster's price."""

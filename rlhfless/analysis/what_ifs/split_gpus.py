@@ -27,27 +27,18 @@ class DividedRun(NamedTuple):
 
     Attributes:
         actors: that generate. trainer_gpus: 0 where unknown. ledger: what was generated and learned.
-        learns_s: (K,) start of every update. sent_s: (K,) when its weights have been sent.
+        sent_s: (K,) when the weights of every update have been sent.
     """
 
     actors: int
     trainer_gpus: int
     ledger: TokenLedger
-    learns_s: Sequence[float]
     sent_s: Sequence[float]
 
     @property
     def time_s(self) -> float:
         """Seconds of all steps."""
         return self.sent_s[-1]
-
-    @property
-    def fill_s(self) -> float:
-        """Seconds beside as many mean intervals between updates as there are steps."""
-        steps = len(self.learns_s)
-        if steps < 2:
-            return 0.0
-        return max(0.0, self.time_s - steps * (self.learns_s[-1] - self.learns_s[0]) / (steps - 1))
 
 
 def trainer_gpus(run: RunToChange, actors: int) -> int:
@@ -72,7 +63,6 @@ def with_interrupts(run: RunToChange, actors: int, staleness: int) -> DividedRun
     dispatch = "least-loaded" if staleness else run.setup.dispatch
     ledger, update_s, now_s = TokenLedger(pool), update_seconds(run, actors), 0.0
     begins = np.concatenate([[0], np.cumsum(pool.prompts_of_step)])
-    learns_s: list[float] = []
     sent_s: list[float] = []
     for version, learn_s in enumerate(update_s.tolist()):
         prompts = np.arange(begins[version], begins[min(version + staleness + 1, len(update_s))])
@@ -85,10 +75,9 @@ def with_interrupts(run: RunToChange, actors: int, staleness: int) -> DividedRun
             waits_s = _learned_s(batch, 0.0, generated.completion_s)
             ledger.generated(version, responses, generated.tokens, generated.completion_s <= waits_s + learn_s)
         ledger.learn(version, prompts[prompts < begins[version + 1]])
-        learns_s.append(now_s + waits_s)
         now_s += waits_s + learn_s + run.phases.sync_s
         sent_s.append(now_s)
-    return DividedRun(actors, trainer_gpus(run, actors), ledger, learns_s, sent_s)
+    return DividedRun(actors, trainer_gpus(run, actors), ledger, sent_s)
 
 
 def _learned_s(batch: BoolArray, learn_s: float, completion_s: FloatArray) -> float:
@@ -106,7 +95,6 @@ def between_batches(run: RunToChange, actors: int, staleness: int) -> DividedRun
     update_s = update_seconds(run, actors).tolist()
     ends_s: list[float] = []  # of the batches' generation
     versions: list[int] = []
-    learns_s: list[float] = []
     sent_s: list[float] = []
     now_s = trainer_s = 0.0
     for batch in range(len(executed) + 1):
@@ -117,14 +105,13 @@ def between_batches(run: RunToChange, actors: int, staleness: int) -> DividedRun
             if done_s > now_s and len(sent_s) >= batch - staleness and not last:
                 break
             now_s = trainer_s = max(now_s, done_s) + run.phases.sync_s
-            learns_s.append(learn_s)
             sent_s.append(now_s)
         if not last:
             record = executed[batch][0]
             versions.append(len(sent_s))
             now_s += record.end_s - record.start_s
             ends_s.append(now_s)
-    return DividedRun(actors, trainer_gpus(run, actors), _of_batches(run, versions), learns_s, sent_s)
+    return DividedRun(actors, trainer_gpus(run, actors), _of_batches(run, versions), sent_s)
 
 
 def _of_batches(run: RunToChange, versions: Sequence[int]) -> TokenLedger:

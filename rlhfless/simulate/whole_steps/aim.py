@@ -1,13 +1,18 @@
-"""What a whole step is planned for: weighted time and cost, least cost by a deadline, or least time within a budget."""
+"""What a whole step is planned for: weighted time and cost, least cost by a deadline, or least time within a budget.
+
+A speed relative to another plan is a deadline in every scenario. Long responses delay both plans, so that their ratio is surer
+than either time.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from solver.model.errors import PlanningError, as_given, is_number
-from solver.model.workload import FloatArray
+from solver.model.workload import FloatArray, IntArray
 
 EXCESS = 5.0
 """Times the logarithm by which a mean exceeds its limit, added to the value: plans that keep the limit come first."""
@@ -19,24 +24,37 @@ class Aim:
 
     Args:
         time_weight: w of ``T^w C^(1-w)``. deadline_s: least cost with a mean time of at most that.
-        budget_gpu_s: least time with a mean cost of at most that.
+        budget_gpu_s: least time with a mean cost of at most that. Deadline and budget may be one number per scenario; then the
+            mean is compared with their mean.
 
     Raises:
         PlanningError: none or several are given, or one is out of its range.
     """
 
     time_weight: float | None = None
-    deadline_s: float | None = None
-    budget_gpu_s: float | None = None
+    deadline_s: float | Sequence[float] | FloatArray | None = None
+    budget_gpu_s: float | Sequence[float] | FloatArray | None = None
 
     def __post_init__(self) -> None:
         given = {name: value for name, value in vars(self).items() if value is not None}
         if len(given) != 1:
             raise PlanningError(f"{' and '.join(given) or 'nothing'} is given; give a time weight, a deadline or a budget")
         ((name, value),) = given.items()
-        if not is_number(value, 0) or (name == "time_weight" and value > 1) or (name != "time_weight" and not value):
-            needed = "a number from 0 to 1" if name == "time_weight" else "a finite number above 0"
-            raise PlanningError(f"{name} is {as_given(value)}; {needed} is needed")
+        if name == "time_weight":
+            if not is_number(value, 0) or value > 1:
+                raise PlanningError(f"{name} is {as_given(value)}; a number from 0 to 1 is needed")
+            return
+        limits = value if isinstance(value, list | tuple | np.ndarray) else [value]
+        if not len(limits) or not all(is_number(limit, 0) and limit for limit in limits):
+            raise PlanningError(f"{name} is {as_given(value)}; a finite number above 0, or one per scenario, is needed")
+
+    def on(self, scenarios: IntArray) -> Aim:
+        """Return the aim on some of the scenarios."""
+        deadline_s, budget_gpu_s = (
+            limit if limit is None or not np.ndim(limit) else np.asarray(limit)[scenarios]
+            for limit in (self.deadline_s, self.budget_gpu_s)
+        )
+        return replace(self, deadline_s=deadline_s, budget_gpu_s=budget_gpu_s)
 
     def values(self, times_s: FloatArray, gpu_s: FloatArray) -> FloatArray:
         """Return (N, S) logarithms of what is minimised, from (N, S) seconds and GPU-seconds of N plans in S scenarios."""
@@ -53,6 +71,6 @@ class Aim:
         return float(self.values(np.array([[time_s]]), np.array([[gpu_s]]))[0, 0])
 
 
-def _excess(numbers: FloatArray, limit: float) -> FloatArray:
+def _excess(numbers: FloatArray, limit: float | Sequence[float] | FloatArray) -> FloatArray:
     """Return (N, 1) what is added to the values of plans whose means exceed a limit."""
-    return np.asarray(EXCESS * np.maximum(np.log(numbers.mean(axis=1, keepdims=True) / limit), 0.0))
+    return np.asarray(EXCESS * np.maximum(np.log(numbers.mean(axis=1, keepdims=True) / np.mean(limit)), 0.0))

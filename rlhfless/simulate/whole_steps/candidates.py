@@ -17,12 +17,12 @@ from rlhfless.simulate.whole_steps.learner_way import LearnerWay, server_counts,
 from rlhfless.simulate.whole_steps.levers import levers_of
 from rlhfless.simulate.whole_steps.merged_timing import MergedStep, merged_totals
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
-from solver.model.step_levers import FOLDING, LEVERS
+from solver.model.step_levers import FOLDING, LEVERS, SHARED_PREFILL
 from solver.model.workload import FloatArray
 from solver.stage_fusion.work import PhaseWork
 
-STARTS = (0.0, 0.12, 0.25, 0.4, 0.55, 0.7, 0.85)  # of a learner that streams, as shares of the generation time
-TIME_FACTORS = (1.0, 1.05, 1.1, 1.16, 1.22, 1.3, 1.4, 1.5, 1.7, 2.0, 3.0, 9.0)
+STARTS = tuple(share / 13 for share in range(13))  # of a learner that streams, as shares of the generation time
+TIME_FACTORS = (*(1.02**power for power in range(60)), 4.0, 9.0)
 """Of the least time: the times within which the cheapest pairs are kept."""
 BLOCKS, FINE_BLOCKS = 48, 512  # items of a coarse and of a fine timing, at most
 FOLDING_MARGIN = 0.02
@@ -128,13 +128,14 @@ def _ways(actors: int, all_servers: int, generation_s: float, costs: StepCosts) 
 
 
 def _kept(pairs: Sequence[WholeStepPlan], totals: FloatArray) -> list[int]:
-    """Return the numbers of the pairs that are cheapest within some time: of all, without each lever, and with none."""
+    """Return the numbers of the pairs that are cheapest within some time: of all, without each lever, and of elastic plain."""
     margin = np.array([FOLDING_MARGIN if FOLDING in pair.levers else 0.0 for pair in pairs])
     times_s, gpu_s = totals.T * (1 + margin)
     subsets = [np.arange(len(pairs))] + [
         np.array([i for i, pair in enumerate(pairs) if lever not in pair.levers], dtype=int) for lever in LEVERS
     ]
-    subsets.append(np.array([i for i, pair in enumerate(pairs) if not pair.levers], dtype=int))
+    for plain in (frozenset(), frozenset({SHARED_PREFILL})):
+        subsets.append(np.array([i for i, pair in enumerate(pairs) if pair.levers == plain], dtype=int))
     found: dict[int, None] = {}
     for subset in filter(len, subsets):
         least_s = float(times_s[subset].min())

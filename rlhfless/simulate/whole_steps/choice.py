@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -26,18 +26,28 @@ class WholeStepChoice:
     """The chosen plan of a whole step.
 
     Attributes:
-        plan: that was chosen. time_s, gpu_seconds: expected, means over the scenarios.
+        plan: that was chosen. times_s, gpu_s: (S,) expected in each scenario.
         saves: lever to the share of what is minimised that it is expected to save, measured on held-out scenarios.
         without: lever to the best plan without it.
         refused: levers that did not earn their place, in the order in which they were taken away, with their saving.
     """
 
     plan: WholeStepPlan
-    time_s: float
-    gpu_seconds: float
+    times_s: FloatArray
+    gpu_s: FloatArray
     saves: Mapping[str, float] = field(default_factory=dict)
     without: Mapping[str, WholeStepPlan] = field(default_factory=dict)
     refused: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def time_s(self) -> float:
+        """Return the expected seconds of the step, the mean over the scenarios."""
+        return float(self.times_s.mean())
+
+    @property
+    def gpu_seconds(self) -> float:
+        """Return the expected GPU-seconds, the mean over the scenarios."""
+        return float(self.gpu_s.mean())
 
     def lines(self) -> list[str]:
         """Return one line per lever: what it is expected to save, or that it is not used."""
@@ -45,22 +55,25 @@ class WholeStepChoice:
         return used + [f"{lever}: not used (expected to save {share:.1%})" for lever, share in self.refused.items()]
 
 
+def best_of(candidates: WholeStepCandidates, aim: Aim) -> WholeStepChoice:
+    """Return the plan that is best on all scenarios, whatever its levers."""
+    best = int(np.argmin(aim.values(candidates.times_s, candidates.gpu_s).mean(axis=1)))
+    return WholeStepChoice(candidates.plans[best], candidates.times_s[best], candidates.gpu_s[best])
+
+
 def choose(candidates: WholeStepCandidates, aim: Aim) -> WholeStepChoice:
     """Return the best plan whose levers have all earned their place; see the file's docstring."""
     left = candidates
     refused: dict[str, float] = {}
     while True:
-        values = aim.values(left.times_s, left.gpu_s)
-        best = int(np.argmin(values.mean(axis=1)))
-        plan = left.plans[best]
-        tested = {lever: _tested(left, aim, lever) for lever in sorted(plan.levers)}
+        best = best_of(left, aim)
+        tested = {lever: _tested(left, aim, lever) for lever in sorted(best.plan.levers)}
         doubtful = {lever: mean for lever, (mean, error, _) in tested.items() if mean <= SURE * error + 1e-12}
         if not doubtful:
-            return WholeStepChoice(
-                plan, float(left.times_s[best].mean()), float(left.gpu_s[best].mean()),
-                {lever: 1 - math.exp(-mean) for lever, (mean, _, _) in tested.items()},
-                {lever: other for lever, (_, _, other) in tested.items()}, refused,
-            )  # fmt: skip
+            saves = {lever: 1 - math.exp(-mean) for lever, (mean, _, _) in tested.items()}
+            return replace(
+                best, saves=saves, without={lever: other for lever, (_, _, other) in tested.items()}, refused=refused
+            )
         worst = min(doubtful, key=doubtful.__getitem__)
         refused[worst] = 1 - math.exp(-doubtful[worst])
         left = left.without(worst)
@@ -78,12 +91,11 @@ def _tested(candidates: WholeStepCandidates, aim: Aim, lever: str) -> tuple[floa
         differences.append(np.subtract(_best_on(without, aim, chosen, held_out), _best_on(candidates, aim, chosen, held_out)))
     difference = np.concatenate(differences)
     error = float(difference.std(ddof=1)) / math.sqrt(len(difference)) if len(difference) > 1 else 0.0
-    best = int(np.argmin(aim.values(without.times_s, without.gpu_s).mean(axis=1)))
-    return float(difference.mean()), error, without.plans[best]
+    return float(difference.mean()), error, best_of(without, aim).plan
 
 
 def _best_on(candidates: WholeStepCandidates, aim: Aim, chosen: IntArray, held_out: IntArray) -> FloatArray:
     """Return the values on held-out scenarios of the plan that is best on the others."""
-    best = int(np.argmin(aim.values(candidates.times_s[:, chosen], candidates.gpu_s[:, chosen]).mean(axis=1)))
-    one = candidates.chosen([best])
-    return np.asarray(aim.values(one.times_s[:, held_out], one.gpu_s[:, held_out])[0])
+    values = aim.on(chosen).values(candidates.times_s[:, chosen], candidates.gpu_s[:, chosen])
+    one = candidates.chosen([int(np.argmin(values.mean(axis=1)))])
+    return np.asarray(aim.on(held_out).values(one.times_s[:, held_out], one.gpu_s[:, held_out])[0])

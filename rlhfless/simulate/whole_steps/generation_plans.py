@@ -23,7 +23,7 @@ from solver.model.workload import IntArray, Workload
 from solver.stage_fusion.cut_timeline import CutTimeline
 from solver.timing.drafted_latency import drafted
 
-KEPT_TIMELINES = 4  # plans with one number of actors deal their responses in three ways
+KEPT_TIMELINES = 5  # plans with one number of actors deal their responses in four ways
 
 
 class GenerationPlan:
@@ -57,7 +57,7 @@ class GenerationPlan:
         return self.on(0).makespan_s
 
 
-class GenerationPlans:
+class StepGenerations:
     """Plans of the generation of one step.
 
     Args:
@@ -91,9 +91,10 @@ class GenerationPlans:
     def candidates(self) -> list[GenerationPlan]:
         """Return the candidates, executed on the typical scenario of the calibrated ones.
 
-        They are the random split of whole prompts on every number of actors, and single responses dealt by predicted length.
-        Whole prompts are dealt so, too, and share their prefill. Dealt responses may have RLHFuse's cut, and one plan folds. A
-        candidate is left out if another one with as many actors and no more levers is as fast and as cheap.
+        They are the random split of whole prompts on every number of actors, with shared prefill and without, and single
+        responses dealt by predicted length. Whole prompts are dealt so, too, and share their prefill. Dealt responses may have
+        RLHFuse's cut, and one plan folds. A candidate is left out if another one with as many actors and no more levers is as
+        fast and as cheap.
         """
         found = [self.of(way) for way in self.planner.ways()]
         found = [one for one in found if FOLDING not in one.levers or one.plan.rule is not None]

@@ -29,9 +29,10 @@ from solver.timing.build_plan import assemble
 
 CUT_SHARES = (0.15, 0.4)
 MORE_ACTORS = 2  # than the right-sized random split has, that a plan may start
-RANDOM, RESPONSES, PROMPTS, FOLDED = "random", "responses", "prompts", "folded"
+RANDOM, CACHED, RESPONSES, PROMPTS, FOLDED = "random", "random, prefill shared", "responses", "prompts", "folded"
 LEVERS_OF_DEAL = {
     RANDOM: frozenset[str](),
+    CACHED: frozenset([SHARED_PREFILL]),
     RESPONSES: frozenset([ASSIGNMENT]),
     PROMPTS: frozenset([ASSIGNMENT, SHARED_PREFILL]),
     FOLDED: frozenset([ASSIGNMENT, FOLDING]),
@@ -43,8 +44,8 @@ class GenerationWay:
     """A way to generate.
 
     Attributes:
-        deal: whole prompts at ``random``; single ``responses``, or ``prompts`` with shared prefill, by predicted tokens; or
-            round-robin and ``folded`` while the step runs.
+        deal: whole prompts at ``random``, with shared prefill or without; single ``responses``, or ``prompts`` with shared
+            prefill, by predicted tokens; or round-robin and ``folded`` while the step runs.
         actors: at the start. cut_share: of the responses, below which all actors but ``keep`` are cut; 0: no cut.
     """
 
@@ -89,11 +90,12 @@ class GenerationPlanner:
 
     def ways(self) -> Iterator[GenerationWay]:
         """Return the ways that are tried."""
-        deals = [RANDOM, RESPONSES, *([PROMPTS] if self.prompts < len(self.problem.workload) else [])]
+        shares = self.prompts < len(self.problem.workload)
+        at_random, dealt = ([RANDOM, CACHED], [RESPONSES, PROMPTS]) if shares else ([RANDOM], [RESPONSES])
         for actors in server_counts(self.most, self.best):
-            yield from (GenerationWay(deal, actors) for deal in deals)
+            yield from (GenerationWay(deal, actors) for deal in [*at_random, *dealt])
             for share, keep in product(CUT_SHARES, sorted({1, actors // 2}) if actors > 1 else ()):
-                yield from (GenerationWay(deal, actors, share, keep) for deal in deals[1:])
+                yield from (GenerationWay(deal, actors, share, keep) for deal in dealt)
         yield GenerationWay(FOLDED, min(self.most, self.best + 1))
 
     def plan(self, way: GenerationWay) -> Plan:
@@ -112,10 +114,10 @@ class GenerationPlanner:
     def _deal(self, deal: str, actors: int) -> Plan:
         if deal == FOLDED:
             return Fold(Spread(actors=actors), rule=DrainingFold).plan(self.problem, self.options)
-        if deal == RANDOM:
-            canonical = self._canonical
+        if deal in (RANDOM, CACHED):
+            canonical, points = self._canonical, replace(self.points, share_prefill=deal == CACHED)
             groups = assign_prompts(canonical.workload, self._shuffled, actors)
-            return assemble("random", [canonical.response[group] for group in groups], self.points)
+            return assemble("random", [canonical.response[group] for group in groups], points)
         if deal == RESPONSES:
             return _dealt(self.points, np.arange(len(self.problem.workload)), actors)
         return _dealt(replace(self.points, share_prefill=True), self.problem.workload.prompt_of, actors)

@@ -30,9 +30,9 @@ from solver.model.step_levers import (
 PLAIN = "elastic plain"
 STAGES: Mapping[str, frozenset[str]] = {
     PLAIN: frozenset(),
+    "prefix caching": frozenset({SHARED_PREFILL}),
     "actor size and layouts": frozenset({ACTOR_SIZE, LAYOUTS}),
     "assignment": frozenset({ASSIGNMENT}),
-    "shared prefill": frozenset({SHARED_PREFILL}),
     "cut and folding": frozenset({CUT, FOLDING}),
     "learner size": frozenset({LEARNER}),
     "overlap": frozenset({OVERLAP, PREWARMING}),

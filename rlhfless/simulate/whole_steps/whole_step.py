@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import EngineFactory, StepRecord
 from rlhfless.scheduling.calibration import calibrated
@@ -14,9 +16,9 @@ from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from rlhfless.simulate.traces import trace_of
 from rlhfless.simulate.whole_steps.aim import Aim
 from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan, candidates
-from rlhfless.simulate.whole_steps.choice import WholeStepChoice, choose
+from rlhfless.simulate.whole_steps.choice import WholeStepChoice, best_of, choose
 from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed, executed_record, requests_of
-from rlhfless.simulate.whole_steps.generation_plans import GenerationPlans, scenario_lengths, with_lengths
+from rlhfless.simulate.whole_steps.generation_plans import StepGenerations, scenario_lengths, with_lengths
 from rlhfless.simulate.whole_steps.published import Totals
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
 from rlhfless.simulate.whole_steps.step_part import StepPart
@@ -25,7 +27,7 @@ from solver.bounds.clairvoyant import ClairvoyantBound
 from solver.bounds.clairvoyant_drafted import DraftedClairvoyantBound
 from solver.model.drafting import Drafting
 from solver.model.plan import Plan
-from solver.model.step_levers import ACTOR_SIZE, DRAFTS, LAYOUTS, LEVERS
+from solver.model.step_levers import ACTOR_SIZE, DRAFTS, LAYOUTS, LEVERS, SHARED_PREFILL
 from solver.stage_fusion.least_bound import LeastBound
 from solver.stage_fusion.whole_step_bound import WholeStepBound, whole_step_bound
 
@@ -77,7 +79,7 @@ class WholeStep:
         self.part = StepPart.of(logged, self.setting, costs)
         self._of_part = None if self.part is None else WholeStep(self.part.logged, self.part.setting, self.part.costs)
         self._candidates: dict[int, WholeStepCandidates] = {}
-        self._generations: dict[int, GenerationPlans] = {}
+        self._generations: dict[int, StepGenerations] = {}
         self._generated: dict[tuple[int, int], tuple[Plan, GeneratedStep]] = {}
         self._bounds: dict[int, ClairvoyantBound | DraftedClairvoyantBound] = {}  # on generation
         self.variants = tuple(variants)
@@ -109,9 +111,18 @@ class WholeStep:
         """Return the plan that is chosen from forecasts, with at most these levers."""
         return choose(self.candidates(drafts).within(levers), aim)
 
-    def plain(self, time_weight: float) -> WholeStepChoice:
-        """Return elastic plain: the right-sized random split, released when done, learned from on all GPUs after generation."""
-        return self.plan(Aim(time_weight=time_weight), levers=())
+    def plain(self, time_weight: float, prefix_caching: bool = False) -> WholeStepChoice:
+        """Return elastic plain: the right-sized random split, released when done, learned from on all GPUs after generation.
+
+        Args:
+            prefix_caching: an actor computes a prompt once for all its samples, as engines do by default today. Where every
+                prompt has one response this changes nothing.
+        """
+        several = len(self.logged.truth) > len(np.unique(self.logged.truth.prompt_of))
+        levers = frozenset({SHARED_PREFILL} if prefix_caching and several else ())
+        found = self.candidates()
+        own = [number for number, plan in enumerate(found.plans) if plan.levers == levers]
+        return best_of(found.chosen(own), Aim(time_weight=time_weight))
 
     def of_plan(self, plan: WholeStepPlan) -> WholeStep:
         """Return the step with the actors' size and the costs of a plan."""
@@ -166,14 +177,17 @@ class WholeStep:
 
     def _timed(self, drafts: SimulatedDrafts | None) -> WholeStepCandidates:
         """Return the plans with these drafts, or those without any; those of a large step are timed on a part of it."""
-        if id(drafts) not in self._generations:
-            self._generations[id(drafts)] = GenerationPlans(self.logged, self.with_drafts(drafts), drafts is not None)
-        generations = self._generations[id(drafts)]
         if self.part is None or self._of_part is None:
-            return candidates(generations.candidates(), self.works, self.costs, self.most)
-        found = self.part.scaled(self._of_part._timed(drafts), generations)
+            return candidates(self._plans(drafts).candidates(), self.works, self.costs, self.most)
+        found = self.part.scaled(self._of_part._timed(drafts), self._of_part._plans(drafts), self._plans(drafts))
         servers = [plan.way.servers(plan.generation.way.actors) for plan in found.plans]
         return found.chosen([number for number, count in enumerate(servers) if self.costs.charges.fits(count)])
+
+    def _plans(self, drafts: SimulatedDrafts | None) -> StepGenerations:
+        """Return the plans of generation with these drafts, or without any."""
+        if id(drafts) not in self._generations:
+            self._generations[id(drafts)] = StepGenerations(self.logged, self.with_drafts(drafts), drafts is not None)
+        return self._generations[id(drafts)]
 
     def _own_bound(self, drafts: SimulatedDrafts | None) -> WholeStepBound:
         if id(drafts) not in self._bounds:

@@ -1,4 +1,4 @@
-"""What ``--map OURS=THEIRS`` reads: a column, several columns joined, a constant, or the row's number."""
+"""What ``--map OURS=THEIRS`` reads: a column, several columns joined, a constant, the row's number, or that of its batch."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from rlhfless.trace.schema.casts import listed, shown
 from solver.model.errors import as_given
 
 ROW = "row"
+ROWS_OF_A_STEP = 128
+"""Rows of a step that are offered for a larger table without steps: the simulation of a step takes time with its responses."""
 GUESSES: dict[str, tuple[str, ...]] = {
     "step": ("global_step", "training_step", "train_step", "iteration", "iter", "rollout_id", "epoch", "visit"),
     "prompt_id": (
@@ -40,18 +42,19 @@ class MappedColumn:
     """Where the values of one of our columns come from: exactly one of the three.
 
     Attributes:
-        columns: of the log; several are joined with ``/`` between their values. constant: of every row. rows: the number of the
-            row, from 1.
+        columns: of the log; several are joined with ``/`` between their values. constant: of every row. rows: 1 is the number
+            of the row, from 1; N above 1 is the number of its batch of N rows, from 0.
     """
 
     columns: tuple[str, ...] = ()
     constant: str | float | None = None
-    rows: bool = False
+    rows: int = 0
 
     def values(self, frame: pd.DataFrame) -> pd.Series:
         """Return the (r,) values for the rows of a frame that has the columns; its index labels plus 1 are row numbers."""
         if self.rows:
-            return pd.Series(frame.index + 1, index=frame.index)
+            numbers = frame.index + 1 if self.rows == 1 else frame.index // self.rows
+            return pd.Series(numbers, index=frame.index)
         if not self.columns:
             return pd.Series(self.constant, index=frame.index)
         if len(self.columns) == 1:
@@ -61,7 +64,7 @@ class MappedColumn:
     def note(self, ours: str) -> str:
         """Return what an import's summary says of it."""
         if self.rows:
-            return f"{ours}: the number of the row"
+            return f"{ours}: the number of the row" if self.rows == 1 else f"{ours}: a new one every {self.rows:,} rows"
         if not self.columns:
             return f"{ours}: {self.constant!r} in every row"
         if len(self.columns) == 1:
@@ -72,15 +75,15 @@ class MappedColumn:
 def mapped_column(theirs: str | float, columns: Collection[str]) -> MappedColumn | None:
     """Return what the right side of a mapping means in a log with these columns; None if it means nothing there.
 
-    A name of a column comes first. ``a+b`` joins columns, ``row`` is the number of the row, and a number or a text in quotes is
-    a constant.
+    A name of a column comes first. ``a+b`` joins columns, ``row`` is the number of the row, ``row/128`` that of its batch of
+    128 rows, and a number or a text in quotes is a constant.
 
     Raises:
         TraceError: it is neither a text nor a number.
 
     Example:
         >>> mapped_column("uid", ["uid", "split"])
-        MappedColumn(columns=('uid',), constant=None, rows=False)
+        MappedColumn(columns=('uid',), constant=None, rows=0)
         >>> mapped_column("split+uid", ["uid", "split"]).columns
         ('split', 'uid')
         >>> mapped_column("0", ["uid"]).constant
@@ -96,7 +99,10 @@ def mapped_column(theirs: str | float, columns: Collection[str]) -> MappedColumn
     if len(parts) > 1 and all(part in columns for part in parts):
         return MappedColumn(parts)
     if theirs == ROW:
-        return MappedColumn(rows=True)
+        return MappedColumn(rows=1)
+    row, _, each = theirs.partition("/")
+    if row == ROW and each.isdecimal() and int(each) > 1:
+        return MappedColumn(rows=int(each))
     if len(theirs) > 1 and theirs[0] == theirs[-1] and theirs[0] in "'\"":
         return MappedColumn(constant=theirs[1:-1])
     for number in (int, float):
@@ -124,7 +130,7 @@ def refuse_absent(mapping: Mapping[str, str | float], columns: Collection[str], 
             raise TraceError(
                 f"{path}: --map {shown(ours)}={shown(theirs)} names no column of the file; "
                 f"one of {listed(columns)}, several joined with "
-                f"'+', a number, a text in quotes, or '{ROW}' is needed"
+                f"'+', a number, a text in quotes, '{ROW}', or '{ROW}/{ROWS_OF_A_STEP}' for batches of rows is needed"
             )
 
 
@@ -146,17 +152,20 @@ def _escaped(value: Any) -> str:
     return text.replace("\\", "\\\\").replace("/", "\\/") if "/" in text or "\\" in text else text
 
 
-def guessed(missing: Iterable[str], columns: Iterable[str]) -> dict[str, str]:
+def guessed(missing: Iterable[str], columns: Iterable[str], rows: int = 1) -> dict[str, str]:
     """Return for some of our columns that a table lacks the one that is most likely meant, where there is one.
 
-    A log without steps is one step, and one without prompts has one row per prompt.
+    A log without prompts has one row per prompt. One without steps is one step, or batches of ``ROWS_OF_A_STEP`` where it has
+    more rows.
 
     Example:
         >>> guessed(["step", "prompt_id", "response_tokens"], ["TIMESTAMP", "ContextTokens", "GeneratedTokens"])
         {'step': '0', 'prompt_id': 'row', 'response_tokens': 'GeneratedTokens'}
+        >>> guessed(["step"], ["TIMESTAMP"], rows=20_000)
+        {'step': 'row/128'}
     """
     plain = {_plain(name): name for name in reversed(list(columns))}
-    found = {"step": "0", "prompt_id": ROW}
+    found = {"step": "0" if rows <= ROWS_OF_A_STEP else f"{ROW}/{ROWS_OF_A_STEP}", "prompt_id": ROW}
     for ours, names in GUESSES.items():
         theirs = next((plain[_plain(name)] for name in names if _plain(name) in plain), None)
         if theirs is not None:

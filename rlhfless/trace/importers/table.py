@@ -53,9 +53,11 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     readers = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
     left_out: set[str] = set()
     seen: dict[str, None] = {}  # in the file's order
+    rows = 0
     for frame in readers[_suffix(path)](reading):
         frame.columns = [str(column) for column in frame.columns]
         seen |= dict.fromkeys(frame.columns)
+        rows += len(frame)
         if _suffix(path) != ".jsonl":  # there every line has its own columns
             refuse_absent(mapping, list(frame.columns), path)
         if where is not None:
@@ -64,7 +66,7 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
         left_out |= {name for name in renamed.columns if name not in kept and _is_bulky(renamed[name])}
         yield renamed.drop(columns=[name for name in left_out if name in renamed.columns])
     refuse_absent(mapping, list(seen), path)
-    _refuse_missing(seen, mapping, path)
+    _refuse_missing(seen, mapping, path, rows)
     if where is not None:
         reading.note(where.note())
         if not where.kept:
@@ -75,13 +77,13 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
         reading.note(f"columns left out, because they contain long texts or nested values: {listed(sorted(left_out))}")
 
 
-def _refuse_missing(columns: Collection[str], mapping: Mapping[str, str | float], path: Path) -> None:
-    """Refuse a table without columns that are needed, and say which mappings would probably read it; samples can be counted."""
+def _refuse_missing(columns: Collection[str], mapping: Mapping[str, str | float], path: Path, rows: int) -> None:
+    """Refuse a table that lacks columns, and say which mappings would probably read its rows; samples can be counted."""
     absent = [column for column in ROLLOUTS if column.name not in (*columns, *mapping, "sample")]
     needed = [column for column in absent if column.required]
     if not needed or not columns:
         return
-    likely = {column.name: "THEIRS" for column in needed} | guessed([column.name for column in absent], columns)
+    likely = {column.name: "THEIRS" for column in needed} | guessed([column.name for column in absent], columns, rows)
     given = " ".join(f"--map {ours}={theirs}" for ours, theirs in likely.items())
     raise TraceError(
         f"{path}: {are_missing(needed, listed(columns))}; with {given} it may be what you mean, "

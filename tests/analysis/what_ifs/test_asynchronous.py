@@ -14,6 +14,7 @@ from what_if_runs import small_run, small_steps
 
 from rlhfless.analysis import PhaseSeconds
 from rlhfless.analysis.what_ifs import as_logged, asynchronous
+from rlhfless.analysis.what_ifs.compare import WaysCompared
 from rlhfless.analysis.what_ifs.split_gpus import between_batches, with_interrupts
 from rlhfless.errors import InputError
 
@@ -76,6 +77,28 @@ def test_a_full_pipeline_takes_the_slower_side_per_step() -> None:
     generated_s = as_logged.way(small_run(steps, 2, PhaseSeconds())).time_s / 6
     assert outcome.time_s == pytest.approx(generated_s + 6 * 20)
     assert outcome.fill_s == pytest.approx(generated_s)
+
+
+@pytest.mark.parametrize(
+    ("updates", "staleness", "lengths"), [("wait", 1, [9]), ("interrupt", 2, [9]), ("interrupt", 1, [40, 40])]
+)
+def test_a_longer_run_fills_its_pipeline_once(updates: str, staleness: int, lengths: list[int]) -> None:
+    """Four equal steps, taken as a part of 12, cost what 12 simulated ones cost; per step they would cost more.
+
+    Interrupted steps repeat a pattern of several steps, so they are off by up to 1 %.
+    """
+    part, whole = (
+        asynchronous.way(small_run([[(1, lengths)]] * steps, 2, PhaseSeconds(0.0, 10.0, 0.0, "stated")), staleness, updates)
+        for steps in (4, 12)
+    )
+    assert part.over(12) == pytest.approx((whole.time_s, whole.gpu_s), rel=0.01 if updates == "interrupt" else 1e-9)
+    assert part.over(4) == pytest.approx((part.time_s, part.gpu_s))
+    assert part.time_s / 4 * 12 > whole.time_s
+    base = as_logged.way(small_run([[(1, lengths)]] * 4, 2, PhaseSeconds(0.0, 10.0, 0.0, "stated")))
+    compared = WaysCompared(base, (part,), small_run().setting, all_steps=12)
+    assert compared.saved(part)[0] == pytest.approx(1 - part.over(12)[0] / (3 * base.time_s))
+    assert "all 12 steps" in str(compared)
+    assert not list(replace(compared, all_steps=None).paid_once())
 
 
 def test_learning_of_unknown_seconds() -> None:

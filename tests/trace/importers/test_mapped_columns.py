@@ -67,6 +67,16 @@ def test_the_number_of_the_row_is_a_prompt_and_a_text_in_quotes_is_a_constant(lo
     assert found.rollouts["run"].tolist() == ["night", "night"]
 
 
+def test_batches_of_rows_are_steps(log: Path) -> None:
+    mapping = {"prompt_id": "row", "response_tokens": "output_toks", "step": "row/2"}
+    found = import_log(log, ImportOptions(mapping=mapping))
+    assert found.rollouts is not None
+    assert found.rollouts["step"].tolist() == [0, 0, 1, 1, 2]
+    assert "step: a new one every 2 rows" in found.summary.notes
+    with refused(TraceError, "row/0", "row/128"):
+        import_log(log, ImportOptions(mapping=mapping | {"step": "row/0"}))
+
+
 @given(st.lists(st.tuples(*[st.text("a/\\", max_size=4)] * 2), min_size=2, max_size=12))
 def test_joined_values_are_equal_only_where_all_parts_are(pairs: list[tuple[str, str]]) -> None:
     left, right = (pd.Series([pair[i] for pair in pairs], dtype=object) for i in (0, 1))
@@ -124,10 +134,9 @@ def test_a_refusal_offers_mappings_which_read_the_table(tmp_path: Path) -> None:
 def test_a_public_log_of_requests_is_read_as_its_refusal_says() -> None:
     with pytest.raises(TraceError) as error:
         import_log(AZURE)
-    assert "--map step=0 --map prompt_id=row --map response_tokens=GeneratedTokens --map prompt_tokens=ContextTokens" in str(
-        error.value
-    )
-    mapping = {"step": "0", "prompt_id": "row", "response_tokens": "GeneratedTokens", "prompt_tokens": "ContextTokens"}
+    options = "--map step=row/128 --map prompt_id=row --map response_tokens=GeneratedTokens --map prompt_tokens=ContextTokens"
+    assert options in str(error.value)
+    mapping = {"step": "row/128", "prompt_id": "row", "response_tokens": "GeneratedTokens", "prompt_tokens": "ContextTokens"}
     found = import_log(AZURE, ImportOptions(mapping=mapping, where="ContextTokens > 4000"))
     assert found.rollouts is not None
     assert found.rollouts["prompt_tokens"].min() > 4000
