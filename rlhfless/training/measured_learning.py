@@ -101,7 +101,7 @@ class MeasuredLearning:
         groups, rewards = np.asarray(batch.group_of), np.asarray(batch.rewards)
         names = np.unique(groups)
         some = [name for name in names if np.ptp(rewards[groups == name]) > 0] or list(names)  # GRPO passes over others
-        chosen = [names, some[:1], some[: (len(some) + 1) // 2]]
+        chosen: list[Any] = [names, some[:1], some[: (len(some) + 1) // 2]]
         rows = [np.flatnonzero(np.isin(groups, which)) for which in chosen]
         whole, one, half = [_piece_s(replica, batch.take(which), (config.seed, step)) for which in rows]
         skips = config.algorithm.name == "grpo" and not config.algorithm.kl_coef
