@@ -2,8 +2,8 @@
 
 On a CPU, actors and learner share the cores, and a gradient of few responses takes longer per token than one of many. So
 ``learner_gpus`` ``auto`` does not go by the profile there. After each of the first steps a replica of the learner is made, as
-in a process that joins. It computes the gradients of one prompt, of half of the batch and of all of it. CPU time is measured,
-so that other programs on the machine do not count.
+in a process that joins. It computes gradients: of the whole batch, of a prompt whose rewards differ, and of half of such
+prompts. CPU time is measured, so that other programs on the machine do not count.
 """
 
 from __future__ import annotations
@@ -98,21 +98,30 @@ class MeasuredLearning:
         with streams_of(config.seed, step):  # a new model draws its first weights
             replica = packed(None)
         join_s = time.thread_time() - began
-        groups = np.unique(np.asarray(batch.group_of))
-        some = [groups[:1], groups[:1], groups[: (len(groups) + 1) // 2], groups]  # the first computes slower once
-        rows = [np.flatnonzero(np.isin(np.asarray(batch.group_of), which)) for which in some]
-        (_, one, half, whole) = [_piece_s(replica, batch.take(which), (config.seed, step)) for which in rows]
+        groups, rewards = np.asarray(batch.group_of), np.asarray(batch.rewards)
+        names = np.unique(groups)
+        some = [name for name in names if np.ptp(rewards[groups == name]) > 0] or list(names)  # GRPO passes over others
+        chosen: list[Any] = [names, some[:1], some[: (len(some) + 1) // 2]]
+        rows = [np.flatnonzero(np.isin(groups, which)) for which in chosen]
+        whole, one, half = [_piece_s(replica, batch.take(which), (config.seed, step)) for which in rows]
+        skips = config.algorithm.name == "grpo" and not config.algorithm.kl_coef
+        learned = batch.take(np.flatnonzero(np.isin(groups, some))) if skips else batch
         per_token_s = max(half.seconds - one.seconds, 0.0) / max(half.tokens - one.tokens, 1)
         fixed_s = max(one.seconds - per_token_s * one.tokens, 0.0)
-        self.measured.append(PieceCosts(whole.seconds / whole.tokens, fixed_s, per_token_s, join_s))
+        share = _tokens(learned) / whole.tokens  # whose gradient is not zero
+        of_batch_s = whole.seconds / whole.tokens
+        self.measured.append(PieceCosts(of_batch_s, fixed_s, max(per_token_s * share, of_batch_s), join_s))
 
 
 def _piece_s(replica: Joined, batch: Batch, stream: tuple[int, int]) -> _PieceSeconds:
     began = time.thread_time()
     pickle.loads(pickle.dumps(replica.piece(batch, stream), pickle.HIGHEST_PROTOCOL))
-    seconds = time.thread_time() - began
+    return _PieceSeconds(time.thread_time() - began, _tokens(batch))
+
+
+def _tokens(batch: Batch) -> int:
     rows = zip(batch.prompt_ids, batch.response_ids, strict=True)
-    return _PieceSeconds(seconds, sum(len(prompt) + len(response) for prompt, response in rows))
+    return sum(len(prompt) + len(response) for prompt, response in rows)
 
 
 def said_of(plan: PiecesPlan, gpus: int) -> dict[str, Any]:

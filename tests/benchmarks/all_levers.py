@@ -12,6 +12,8 @@ processes of their own; only one of them works at a time. They are
 - on: the solver's plan with re-planning, drafts from earlier responses, learning in as many pieces and on as many given-back
   GPUs as pay by what they cost on this machine (one piece: none pays), and actors that start early.
 
+With ``--ways off replan drafts pieces`` each lever is on alone: re-planning, drafts, and learning in pieces.
+
 Printed are wall-clock seconds, CPU seconds of all processes and GPU-seconds as ratios to ``off`` of the same round: geometric
 means over all rounds but the first two, which start processes and measure, with 95 % intervals (bootstrap of rounds). A GPU
 here is an actor's or the learner's core. Held-out accuracy is that at the end. Tokens do not depend on the schedule, so
@@ -47,7 +49,11 @@ WAYS: dict[str, dict[str, Any]] = {
     "on": {
         "policy": "solver+replan", "drafts": True, "learning": "stream", "learner_gpus": "auto", "prewarm": "forecast",
     },
+    "replan": {"policy": "solver+replan"},
+    "drafts": {"policy": "static", "drafts": True},
+    "pieces": {"policy": "static", "learning": "stream", "learner_gpus": "auto"},
 }  # fmt: skip
+TOGETHER = ("off", "plain", "on")
 SIZE: dict[str, Any] = {
     "prompts": 96, "prompts_per_step": 16, "samples_per_prompt": 8, "learning_rate": 4e-4, "warmup_steps": 4,
     "eval_prompts": 256, "idle_timeout_s": 3600.0,
@@ -68,12 +74,12 @@ def measured(seed: int, steps: int, given: argparse.Namespace, folder: Path | No
     """Return what the three runs of a seed took and learned."""
     size = {**SIZE, **(TINY if given.tiny else {}), "gpus": given.actors, "gpus_per_node": given.actors}
     options = {**size, "executor": given.executor, "steps": steps, "eval_every": steps}
-    makes = {way: partial(trainer_of, way, seed, folder, options) for way in WAYS}
+    makes = {way: partial(trainer_of, way, seed, folder, options) for way in given.ways}
     found = alternate(
         makes, steps, lambda done: print(f"seed {seed}: round {done + 1} of {steps}", file=sys.stderr, flush=True)
     )
     ways = {}
-    for way in WAYS:
+    for way in given.ways:
         rows = [each[way] for each in found.rounds]
         last, problems = rows[-1]["evaluation"], options["eval_prompts"]
         low, high = interval(round(last["accuracy"] * problems), problems)
@@ -83,7 +89,12 @@ def measured(seed: int, steps: int, given: argparse.Namespace, folder: Path | No
             **sums, "streamed": sum(one.get("learning") == "stream" for one in said), "steps": len(said),
             "reward_last": rows[-1]["reward"], "accuracy": last["accuracy"], "low": low, "high": high,
         }  # fmt: skip
-    return {"seed": seed, "ways": ways, "rounds": found.rounds, "options": {**options, "ways": WAYS}}
+    return {
+        "seed": seed,
+        "ways": ways,
+        "rounds": found.rounds,
+        "options": {**options, "ways": {way: WAYS[way] for way in given.ways}},
+    }
 
 
 def ratio_to_off(runs: Sequence[dict[str, Any]], way: str, name: str) -> tuple[float, float, float]:
@@ -97,7 +108,7 @@ def ratio_to_off(runs: Sequence[dict[str, Any]], way: str, name: str) -> tuple[f
 
 def ratios(runs: Sequence[dict[str, Any]]) -> dict[str, dict[str, tuple[float, float, float]]]:
     """Return all ratios, by way and number."""
-    return {way: {name: ratio_to_off(runs, way, name) for name in MEASURED} for way in WAYS}
+    return {way: {name: ratio_to_off(runs, way, name) for name in MEASURED} for way in runs[0]["ways"]}
 
 
 def main() -> None:
@@ -106,6 +117,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--actors", type=int, default=2, help="GPUs of generation; more than cores - 1 leave the learner none")
+    parser.add_argument("--ways", nargs="+", choices=tuple(WAYS), default=list(TOGETHER), help="off has to be among them")
     parser.add_argument("--executor", choices=("local", "ray"), default="local")
     parser.add_argument("--warm", type=Path, help="folder of warmed-up models; what is missing there is made and kept")
     parser.add_argument("--tiny", action="store_true", help="the smallest size, whose numbers say nothing")
