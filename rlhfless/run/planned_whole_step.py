@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -141,9 +142,9 @@ class PlannedWholeStep:
     @property
     def _missed(self) -> list[str]:
         """Return that a limit is not kept, where the plan is expected to exceed it."""
-        late = self.aim.deadline_s is not None and self.choice.time_s > self.aim.deadline_s
-        dear = self.aim.budget_gpu_s is not None and self.choice.gpu_seconds > self.aim.budget_gpu_s
-        limit = f"{self.aim.deadline_s:g} s" if late else f"{self.aim.budget_gpu_s:g} GPU-seconds" if dear else ""
+        kept = (self.aim.deadline_s, self.choice.time_s, "s"), (self.aim.budget_gpu_s, self.choice.gpu_seconds, "GPU-seconds")
+        limits = [(float(np.mean(most)), expected, unit) for most, expected, unit in kept if most is not None]
+        limit = next((f"{most:g} {unit}" for most, expected, unit in limits if expected > most), "")
         return [f"no plan with these levers is expected to keep within {limit}; this is the one closest to it"] if limit else []
 
     def __repr__(self) -> str:
