@@ -144,7 +144,8 @@ def plot_overview(uses: pd.DataFrame, empty_share: float = math.nan, best: pd.Se
     legend = {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.42, "yanchor": "top", "traceorder": "normal"}
     subtitle = "<br>".join(filter(None, [info.change, "" if math.isnan(info.empty_share) else SLOT]))
     styled(
-        fig, info.verdict, subtitle, height=250 + 44 * len(names) + 16 * bool(subtitle), barmode="stack", bargap=0.25, legend=legend,
+        fig, info.verdict, subtitle, height=250 + 44 * len(names) + 16 * bool(subtitle), barmode="stack", bargap=0.25,
+        legend=legend,
     )  # fmt: skip
     return fig.update_layout(margin={"b": 120}, uniformtext={"minsize": 10, "mode": "hide"})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -142,9 +143,11 @@ class PlannedWholeStep:
     @property
     def _missed(self) -> list[str]:
         """Return that a limit is not kept, where the plan is expected to exceed it."""
-        kept = (self.aim.deadline_s, self.choice.time_s, "s"), (self.aim.budget_gpu_s, self.choice.gpu_seconds, "GPU-seconds")
-        limits = [(float(np.mean(most)), expected, unit) for most, expected, unit in kept if most is not None]
-        limit = next((f"{most:g} {unit}" for most, expected, unit in limits if expected > most), "")
+        deadline_s, budget_gpu_s = (
+            math.inf if limit is None else float(np.mean(limit)) for limit in (self.aim.deadline_s, self.aim.budget_gpu_s)
+        )
+        late, dear = self.choice.time_s > deadline_s, self.choice.gpu_seconds > budget_gpu_s
+        limit = f"{deadline_s:g} s" if late else f"{budget_gpu_s:g} GPU-seconds" if dear else ""
         return [f"no plan with these levers is expected to keep within {limit}; this is the one closest to it"] if limit else []
 
     def __repr__(self) -> str:

@@ -81,6 +81,8 @@ def _pool_bound_s(ready_s: FloatArray, seconds: FloatArray, free_s: FloatArray) 
     order = np.argsort(ready_s, kind="stable")
     start = ready_s[order]
     after_s = np.cumsum(seconds[order][::-1])[::-1] * (1 - ROUNDING)
+    if free_s.max() <= start[0]:  # every server is free by then, and all of them share the work
+        return float((start + after_s / len(free_s)).max() * (1 - ROUNDING))
     times, first = np.unique(start, return_index=True)
     offered = np.cumsum(np.sort(np.maximum(times[:, None], free_s[None, :]), axis=1), axis=1)
     least = (after_s[first, None] + offered) / np.arange(1, len(free_s) + 1)

@@ -112,7 +112,7 @@ def choose_pieces(
     Example:
         >>> import solver
         >>> latency = solver.LatencyModel("mine", 1, base_s=0.01, per_response_s=1e-3, max_batch=64)
-        >>> workload = solver.Workload([10] * 4, range(4), [50, 60, 70, 900])
+        >>> workload = solver.Workload([10] * 4, range(4), [100] * 4)
         >>> problem = solver.PlanningProblem(workload, solver.Cluster(1, 1, 1), latency, solver.Objective(1.0))
         >>> plan = solver.random_split(problem, actors=1)
         >>> costs = PieceCosts(0.01, 0.05, 0.01)

@@ -22,14 +22,17 @@ both are the least of all possible sizes from S on. Let K be the actors that fit
 
 4. The cluster has g K GPUs, so no step within T takes more than g K T.
 
-The bound at T is the least G(T) over all S for which 1 and 4 allow T. A learner may leave some of its S servers unused. It is
-at least as slow, and pays at least as much, as w and e of the servers that it uses say. So it is not below the bound either.
+The bound at T is the least G(T) over all S for which 1 and 4 allow T. G(T) rises with S, as w, e and d do. So it is that of the
+least S that 1 allows, and infinite if 4 forbids that one. A learner may leave some of its S servers unused. It is at least as
+slow, and pays at least as much, as w and e of the servers that it uses say. So it is not below the bound either.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -62,12 +65,14 @@ class WholeStepBound(BoundOverTime):
     """Lower bound on the GPU-seconds of a whole step as a function of its time; see the file's docstring.
 
     Attributes:
-        generation: the bound on generation. learners: one of each size. gpus: of the cluster. length: (R,) tokens.
+        generation: the bound on generation. sized: returns the learner of so many servers. servers: of the largest one
+        that is possible. gpus: of the cluster. length: (R,) tokens.
     """
 
     cost_name: ClassVar[str] = "gpu_seconds"
     generation: ClairvoyantBound | DraftedClairvoyantBound
-    learners: tuple[SizedLearner, ...]
+    sized: Callable[[int], SizedLearner]
+    servers: int
     gpus: int
     length: FloatArray
     ready_s: float
@@ -88,13 +93,11 @@ class WholeStepBound(BoundOverTime):
             PlanningError: ``time_s`` is no number.
         """
         check_real("time_s", time_s)
-        best, servers = math.inf, 0
-        for learner in self.learners:
-            if learner.least_s <= time_s:
-                total = self.generation.gpu_seconds(time_s - learner.after_s) + learner.gpu_seconds
-                if total < best and total <= self.gpus * time_s * (1 + 1e-9):
-                    best, servers = total, learner.servers
-        return best, servers
+        learner = next((one for one in map(self.sized, range(1, self.servers + 1)) if one.least_s <= time_s), None)
+        if learner is None:
+            return math.inf, 0
+        total = self.generation.gpu_seconds(time_s - learner.after_s) + learner.gpu_seconds
+        return (total, learner.servers) if total <= self.gpus * time_s * (1 + 1e-9) else (math.inf, 0)
 
     def cost(self, time_s: float) -> float:
         """Return ``gpu_seconds``."""
@@ -138,22 +141,28 @@ def whole_step_bound(
             f"{len(without.length)} on {without.gpus}; give the work of this step"
         )
     completion_s = least_completion_s(generation)
-    most = without.max_actors
-    if not any(charges.fits(servers) for servers in range(1, most + 1)):
-        raise PlanningError(f"no learner of 1 to {most} servers is possible by these charges; give those of this cluster")
-    learners = tuple(
-        _sized(servers, work, _least(servers, most, charges), completion_s, without)
-        for servers in range(1, most + 1) if any(charges.fits(more) for more in range(servers, most + 1))
-    )  # fmt: skip
+    most = max((servers for servers in range(1, without.max_actors + 1) if charges.fits(servers)), default=0)
+    if not most:
+        raise PlanningError(
+            f"no learner of 1 to {without.max_actors} servers is possible by these charges; give those of this cluster"
+        )
+    charged = _least(most, charges)
+
+    @cache
+    def sized(servers: int) -> SizedLearner:
+        return _sized(servers, work, charged[servers - 1], completion_s, without)
+
     return WholeStepBound(
-        generation, learners, without.gpus * without.max_actors, without.length, float(np.min(without.ready_s))
+        generation, sized, most, without.gpus * without.max_actors, without.length, float(np.min(without.ready_s))
     )
 
 
-def _least(servers: int, most: int, charges: LearnerCharges | SizedCharges) -> tuple[float, float, float]:
-    """Return w, e and the seconds of loading: the least of all possible learners of so many servers or more."""
-    sizes = [more for more in range(servers, most + 1) if charges.fits(more)]
-    return min(map(charges.slower, sizes)), min(map(charges.finish_s, sizes)), min(map(charges.loading_s, sizes))
+def _least(most: int, charges: LearnerCharges | SizedCharges) -> list[tuple[float, float, float]]:
+    """Return w, e and loading seconds of learners of 1 to ``most`` servers: the least of all possible ones from each on."""
+    charged = np.full((most, 3), math.inf)
+    for servers in filter(charges.fits, range(1, most + 1)):
+        charged[servers - 1] = charges.slower(servers), charges.finish_s(servers), charges.loading_s(servers)
+    return [(w, e, load_s) for w, e, load_s in np.minimum.accumulate(charged[::-1])[::-1].tolist()]
 
 
 def _sized(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
 from process_cpu import tree_cpu_s
+from turns import take_turns
 
 from rlhfless.training import TrainedStep, Trainer
 
@@ -42,30 +42,7 @@ def alternate(
         makes: what makes each run's trainer, by its name; a picklable function, called in the run's own process.
         watch: told the number of each finished round.
     """
-    context = multiprocessing.get_context("spawn")
-    sides: dict[str, Connection] = {}
-    processes = []
-    for name, make in makes.items():
-        sides[name], theirs = context.Pipe()
-        processes.append(context.Process(target=_serve, args=(theirs, make)))
-        processes[-1].start()
-    found: list[dict[str, Any]] = []
-    names = list(makes)
-    for number in range(rounds):
-        turned = number % len(names)
-        order = names[turned:] + names[:turned]
-        found.append({"first": order[0], "load": os.getloadavg()[0]})
-        for name in order:
-            sides[name].send(True)
-            found[-1][name] = sides[name].recv()
-        if watch is not None:
-            watch(number)
-    weights = {}
-    for name, connection in sides.items():
-        connection.send(False)
-        weights[name] = connection.recv()
-    for process in processes:
-        process.join()
+    found, weights = take_turns({name: partial(_serve, make) for name, make in makes.items()}, rounds, watch)
     return Alternated(found, weights)
 
 
@@ -85,7 +62,7 @@ def _spans_s(step: TrainedStep) -> dict[str, float]:
     return {str(name): float(value) for name, value in seconds.sum().items()}
 
 
-def _serve(connection: Connection, make: Callable[[], Trainer]) -> None:
+def _serve(make: Callable[[], Trainer], connection: Connection) -> None:
     """Train in this process: a step for each ``True``; the weights, and the end, for a ``False``."""
     with make() as trainer:
         while connection.recv():

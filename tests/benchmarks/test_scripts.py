@@ -61,6 +61,8 @@ SMALLEST = {
     "stated_errors": "--tiny --json OUT",
     "drawn_coverage": "--tiny --json OUT",
     "draft_lengths": "--tiny --markdown --json OUT",
+    "vllm_drafts": "--tiny -o OUT",
+    "ngram_acceptance": "--prompts 2 --lengths 2 --json OUT",
 }
 OURS = "engine,engine x 2,generate"  # the other contenders of torch_engine_speed need minutes, or a package
 QUICK = (
@@ -85,12 +87,14 @@ SLOW = (
     "learner_memory",
     "learner_nodes",
     "lifecycle_costs",
+    "ngram_acceptance",
     "reallocation",
     "report_speed",
     "solver_moves",
     "step_costs",
     "torch_engine_speed",
     "trl_step_time",
+    "vllm_drafts",
     "whole_step_scale",
 )  # 20 to 60 s of CPU time each
 
@@ -129,6 +133,7 @@ def test_every_script_is_tried() -> None:
         "gpu_weights",
         "gpu_workload",
         "step_stopwatch",
+        "turns",
     }
     parts |= {"policy_comparison", "policy_tables", "task_dynamics"}
     parts |= {
@@ -140,6 +145,8 @@ def test_every_script_is_tried() -> None:
         "chaos_learning",
         "counting_engine",
         "trl_trainer",
+        "trl_same_update",
+        "vllm_draft_ways",
         "executor_rows",
         "executor_steps",
         "stage_fusion_logs",

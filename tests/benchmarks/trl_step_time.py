@@ -1,23 +1,26 @@
-"""What a whole GRPO step takes here and with TRL's GRPOTrainer: the same model, prompts, samples, lengths and rewards.
+"""What a whole GRPO step takes here, without and with levers, and with TRL's GRPOTrainer, in turn on the same machine.
 
-    python tests/benchmarks/trl_step_time.py [--steps 3] [--markdown] [--json FILE]      # TRL: pip install 'trl>=1.16'
+    python tests/benchmarks/trl_step_time.py [--steps 5] [--markdown] [--json FILE]      # TRL: pip install 'trl>=1.16'
 
-The shipped model of the arithmetic task goes on learning. The responses to a prompt get the lengths that its last recorded ones
-had, forced on both sides, so both generate and learn from as many tokens; rewards are drawn, the same for both. Everything else
-is alike too: float32, one update, token-level loss, no reference model. Contenders:
+The shipped model of the arithmetic task goes on learning: the same model, prompts, samples, options and rewards for everybody.
+The responses to a prompt get the lengths that its last recorded ones had, forced, so all generate and learn from equally many
+tokens. Rewards are drawn. Every way runs in a process of its own and takes a step per turn. One thread each:
 
-- ``engine``: one actor; everything on one core;
-- ``engine x 2``: two actors in processes of their own, a core each; learning on one core;
-- ``trl``: TRL with transformers' ``generate`` (a static batch of all responses) and torch's threads on two cores;
-- ``trl, one thread``: the same on one core, as ``engine`` is: where others use the machine, threads that wait for each other
-  cost TRL more than they bring.
+- ``trl, one thread``: TRL with transformers' ``generate`` (a static batch of all responses);
+- ``engine``: our trainer in one process, without levers;
+- ``engine, all levers``: prompts of a group computed once, and drafts of adaptive length from the last visit's responses.
 
-Phases of a step: generation; preparation, which is everything between it and the first update (rewards, advantages, and
-log-probabilities that are recomputed); learning; and the rest (planning, records, checkpoints). TRL has no rest, as its
-learning is all that comes after preparation.
+Two cores each:
 
-Seconds of the clock, and of all cores for what runs in this process; the first step is left out (kernels are called for the
-first time, processes start). TRL is left out where it is not installed.
+- ``trl``: TRL with two threads;
+- ``engine x 2``: two actors in processes of their own, learning afterwards on one core;
+- ``engine x 2, all levers``: both levers, the solver's plan with re-planning, and a learner that takes each prompt's responses
+  when they are complete, while others decode. No replicas of the learner: they start anew in each step, for seconds.
+
+Before, a step is learned from by TRL and by us on the very same responses, and updates are compared (``trl_same_update.py``).
+Ratios are geometric means over rounds of seconds in TRL's way with as many threads over seconds, with 95 % intervals: of the
+clock, and of the CPU (all processes of a way). On a busy machine only CPU seconds on one thread say much: two threads wait for
+each other by spinning. The first round is left out (kernels are called for the first time, processes start).
 """
 
 from __future__ import annotations
@@ -27,8 +30,11 @@ import importlib.util
 import json
 import os
 import platform
-from collections.abc import Callable
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +42,7 @@ import numpy as np
 import pandas as pd
 import torch
 from step_stopwatch import Stopwatch
+from turns import ratio, take_turns, told
 
 from rlhfless.trace import read_trace
 from rlhfless.training.loop import Trainer
@@ -43,9 +50,20 @@ from rlhfless.training.rewards import FunctionReward, Rewards
 
 DATA = Path(__file__).parents[2] / "data"
 TRACE, MODEL = DATA / "traces" / "arithmetic-grpo", DATA / "models" / "arithmetic-grpo"
+CLOCKS = ("step_s", "cpu_s")
 PHASES = ("generation", "preparation", "learning", "rest")
-CONTENDERS = ("engine", "engine x 2", "trl", "trl, one thread")
-CORES = 2
+THREADS_OF_TRL = {"trl, one thread": 1, "trl": 2}
+COMMON = {"advantage_std": "sample"}  # as TRL has it
+_ONE: dict[str, Any] = {"executor": "virtual", "gpus": 1, "gpus_per_node": 1, "policy": "static"}
+_TWO: dict[str, Any] = {"executor": "local", "gpus": 2, "gpus_per_node": 2, "idle_timeout_s": 1e6}  # they wait for their turn
+OURS: dict[str, dict[str, Any]] = {
+    "engine": _ONE,
+    "engine, all levers": {**_ONE, "drafts": True},
+    "engine x 2": {**_TWO, "policy": "static"},
+    "engine x 2, all levers": {**_TWO, "policy": "solver+replan", "drafts": True, "learning": "stream"},
+}  # fmt: skip
+CONTENDERS = ("trl, one thread", "engine", "engine, all levers", "trl", "engine x 2", "engine x 2, all levers")
+TINY = {"prompts": 4, "prompts_per_step": 2, "samples_per_prompt": 2}
 
 
 def last_lengths() -> pd.Series:
@@ -60,11 +78,16 @@ def drawn_rewards(step: int, responses: int) -> list[float]:
 
 
 class TimedRewards(Rewards):
-    """The drawn rewards of a step, timed."""
+    """The drawn rewards of a step, timed.
 
-    def __init__(self, drawn: list[float], watch: Stopwatch) -> None:
-        left = iter(drawn)
-        super().__init__([(FunctionReward("drawn", lambda _: next(left)), 1.0)])
+    Args:
+        drawn: of all responses, prompt by prompt. prompts: the prompts' names, in order.
+    """
+
+    def __init__(self, drawn: Sequence[float], prompts: Sequence[str], watch: Stopwatch) -> None:
+        each = len(drawn) // len(prompts)
+        left = {name: iter(drawn[i * each : (i + 1) * each]) for i, name in enumerate(prompts)}
+        super().__init__([(FunctionReward("drawn", lambda response: next(left[response.problem.prompt_id])), 1.0)])
         self.watch = watch
 
     def score(self, responses: Any) -> Any:
@@ -78,6 +101,12 @@ class TimedTrainer(Trainer):
 
     stopwatch: Stopwatch
     lengths: pd.Series
+    shares: bool = False  # whether responses of a group share the prefill of their prompt
+
+    def plan(self, *given: Any) -> Any:
+        """As ever, with or without shared prefill."""
+        plan = super().plan(*given)
+        return replace(plan, actors=tuple(replace(actor, shares_prompts=self.shares) for actor in plan.actors))
 
     def requests(self, problems: Any, step: int) -> list[Any]:
         """As ever, with forced lengths."""
@@ -93,28 +122,33 @@ class TimedTrainer(Trainer):
             return super().generate(*given, **named)
 
 
-def ours(steps: int, lengths: pd.Series, changes: dict[str, Any], executor: str) -> list[dict[str, float]]:
-    """Steps of our trainer."""
-    watch, actors = Stopwatch(), CORES if executor == "local" else 1
-    where = {"executor": executor, "gpus": actors, "gpus_per_node": actors, "policy": "static"}
-    made = TimedTrainer.continue_from(read_trace(TRACE), MODEL, progress=False, steps=1000, **where, **changes)
-    made.stopwatch, made.lengths = watch, lengths
+def draw_rewards(trainer: Trainer, number: int, watch: Stopwatch) -> None:
+    """Let the trainer's next step get the rewards that are drawn for everybody's step of this number."""
+    names = [problem.prompt_id for problem in trainer.problems_of(trainer.next_step)]
+    drawn = drawn_rewards(number, len(names) * trainer.config.rollout.samples_per_prompt)
+    trainer.rewards = TimedRewards(drawn, names, watch)
+
+
+def ours(steps: int, lengths: Any, options: dict[str, Any], watch: Stopwatch, shares: bool = False) -> dict[str, Any]:
+    """Train some steps with our trainer; returns the weights. Learning beside decoding is part of generation."""
+    made = TimedTrainer.continue_from(read_trace(TRACE), MODEL, progress=False, steps=1000, **options)
+    made.stopwatch, made.lengths, made.shares = watch, lengths, shares
     with made as trainer:
-        responses = trainer.config.rollout.prompts_per_step * trainer.config.rollout.samples_per_prompt
         for number in range(steps):
-            trainer.rewards = TimedRewards(drawn_rewards(number, responses), watch)
+            draw_rewards(trainer, number, watch)
             watch.begin()
             step = trainer.step()
-            passes_s = float(step.learning["prepare_seconds"])
-            watch.of_step["preparation"] += passes_s
-            watch.of_step["learning"] = float(step.learning["seconds"]) - passes_s
-            watch.end(tokens=float(step.rollouts["response_tokens"].sum()))
-            if executor == "local":
-                del watch.steps[-1]["cpu_s"]  # the actors' cores are not this process's
-    return watch.steps
+            if trainer.config.cluster.learning == "batch":
+                passes_s = float(step.learning["prepare_seconds"])
+                watch.of_step["preparation"] += passes_s
+                watch.of_step["learning"] = float(step.learning["seconds"]) - passes_s
+            rows = step.rollouts
+            more = {"passes": float(rows["passes"].sum())} if "passes" in rows else {}
+            watch.end(tokens=float(rows["response_tokens"].sum()), actors=float(len(step.plan.actors)), **more)
+        return {name: value.numpy().copy() for name, value in trainer.model.state_dict().items()}
 
 
-def trl(steps: int, lengths: pd.Series, changes: dict[str, Any], threads: int) -> list[dict[str, float]]:
+def trl(steps: int, lengths: Any, changes: dict[str, Any], threads: int, watch: Stopwatch) -> None:
     """The same steps with TRL's trainer."""
     from trl_trainer import run, tokenizer_of
 
@@ -123,62 +157,90 @@ def trl(steps: int, lengths: pd.Series, changes: dict[str, Any], threads: int) -
         problems = [p for number in range(steps) for p in trainer.problems_of(first + number)]
     tokens = [[int(lengths[(p.prompt_id, sample)]) for sample in range(config.rollout.samples_per_prompt)] for p in problems]
     torch.set_num_threads(threads)
-    watch = Stopwatch()
     run(model, tokenizer_of(tokenizer), [p.prompt for p in problems], tokens, config, drawn_rewards, steps, watch)
-    return watch.steps
 
 
-def summary(contender: str, rows: list[dict[str, float]]) -> dict[str, Any]:
-    """Means of the steps after the first."""
-    mean = pd.DataFrame(rows[1:]).mean()
-    shares = {f"{phase}_share": float(mean[phase] / mean["step_s"]) for phase in PHASES}
-    return {"contender": contender, **{name: float(value) for name, value in mean.items()}, **shares, "steps": rows}
+def contend(way: str, steps: int, tiny: bool, turns: Connection) -> None:
+    """Train by one of the ways, in turn; the last word is our weights."""
+    changes, lengths = (TINY, last_lengths() // 20 + 1) if tiny else ({}, last_lengths())
+    watch, weights = Stopwatch(turns), None
+    if way in THREADS_OF_TRL:
+        trl(steps, lengths, changes, THREADS_OF_TRL[way], watch)
+    else:
+        weights = ours(steps, lengths, {**COMMON, **OURS[way], **changes}, watch, way.endswith("all levers"))
+    turns.recv()
+    turns.send(weights)
 
 
-def markdown(rows: list[dict[str, Any]]) -> str:
-    """Seconds of a step, the cores' too, and each phase's with its share of the step."""
+def summary(way: str, rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Means of a way's steps, and ratios to TRL's with as many threads."""
+    rows = [each[way] for each in rounds]
+    mean = pd.DataFrame(rows).mean().fillna(0.0)
+    shares = {f"{phase}_share": float(mean.get(phase, 0.0) / mean["step_s"]) for phase in PHASES}
+    reference = "trl" if " x 2" in way or way == "trl" else "trl, one thread"
+    ratios = {}
+    for name in CLOCKS if reference in rounds[0] else ():
+        ratios[f"over_{name}"] = ratio([each[reference][name] for each in rounds], [row[name] for row in rows])
+    return {"contender": way, **{name: float(value) for name, value in mean.items()}, **shares, **ratios, "steps": rows}
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """Seconds of a step, ratios to TRL's, and the phases' shares of the step."""
     lines = [
-        "| contender | s per step | CPU s | " + " | ".join(f"{phase}, s" for phase in PHASES) + " |",
-        "|" + "---|" * (3 + len(PHASES)),
+        "| way | s per step | CPU s | TRL / this, CPU | TRL / this, clock | " + " | ".join(PHASES) + " |",
+        "|" + "---|" * (5 + len(PHASES)),
     ]
     for row in rows:
-        cpu = f"{row['cpu_s']:.2f}" if "cpu_s" in row else ""
-        phases = " | ".join(f"{row[phase]:.2f} ({row[f'{phase}_share']:.0%})" for phase in PHASES)
-        lines.append(f"| {row['contender']} | {row['step_s']:.2f} | {cpu} | {phases} |")
+        phases = " | ".join(f"{row[f'{phase}_share']:.0%}" for phase in PHASES)
+        ratios = " | ".join(told(row[f"over_{name}"]) if f"over_{name}" in row else "" for name in reversed(CLOCKS))
+        lines.append(f"| {row['contender']} | {row['step_s']:.2f} | {row['cpu_s']:.2f} | {ratios} | {phases} |")
     return "\n".join(lines)
+
+
+def with_drawn_rewards(options: dict[str, Any]) -> Trainer:
+    """A trainer before its next step, whose rewards are drawn."""
+    trainer = Trainer.continue_from(read_trace(TRACE), MODEL, progress=False, **options)
+    draw_rewards(trainer, 0, Stopwatch())
+    return trainer
+
+
+def difference(weights: dict[str, dict[str, np.ndarray] | None], way: str) -> float | None:
+    """Largest difference of our weights after the last step between a way and ``engine``; None where one did not run."""
+    mine, base = weights.get(way), weights.get("engine")
+    return None if mine is None or base is None else max(float(np.abs(mine[name] - base[name]).max()) for name in base)
 
 
 def main() -> None:
     """Run, print a table, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=3, help="that count; another one comes before them")
+    parser.add_argument("--steps", type=int, default=5, help="that count; another one comes before them")
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=CONTENDERS)
     parser.add_argument("--tiny", action="store_true", help="the smallest size, which says nothing")
     parser.add_argument("--markdown", action="store_true", help="print the table of details/training.md in the end")
     parser.add_argument("--json", type=Path, help="file of the results")
     given = parser.parse_args()
-    steps = 2 if given.tiny else given.steps + 1
-    changes = {"prompts": 4, "prompts_per_step": 2, "samples_per_prompt": 2} if given.tiny else {}
-    lengths = last_lengths() // 20 + 1 if given.tiny else last_lengths()
-    runs: dict[str, Callable[[], list[dict[str, float]]]] = {
-        "engine": lambda: ours(steps, lengths, changes, "virtual"),
-        "engine x 2": lambda: ours(steps, lengths, changes, "local"),
-        "trl": lambda: trl(steps, lengths, changes, CORES),
-        "trl, one thread": lambda: trl(steps, lengths, changes, 1),
-    }
-    rows = []
-    for contender in given.contenders:
-        if contender.startswith("trl") and importlib.util.find_spec("trl") is None:
-            print(f"{contender}: left out, TRL is not installed (pip install 'trl>=1.16')")
-            continue
-        load = os.getloadavg()[0]
-        rows.append({**summary(contender, runs[contender]()), "load_1min": [load, os.getloadavg()[0]]})
-        if given.json is not None:
-            device = f"{platform.machine()} CPU, {os.cpu_count()} cores, torch {torch.__version__}"
-            given.json.write_text(json.dumps({"device": device, "rows": rows}, indent=1) + "\n", encoding="utf-8")
-    table = pd.DataFrame([{name: value for name, value in row.items() if name not in ("steps", "load_1min")} for row in rows])
+    steps, names = 2 if given.tiny else given.steps + 1, list(given.contenders)
+    about: dict[str, Any] = {"device": f"{platform.machine()} CPU, {os.cpu_count()} cores, torch {torch.__version__}"}
+    if importlib.util.find_spec("trl") is None:
+        print("TRL is left out, as it is not installed (pip install 'trl>=1.16')")
+        names = [name for name in names if name not in THREADS_OF_TRL]
+    elif set(names) & set(THREADS_OF_TRL):
+        from trl_same_update import SGD, same_update
+
+        torch.set_num_threads(1)
+        changes = {**COMMON, **_ONE, **SGD, **(TINY if given.tiny else {})}
+        about["same_update"] = same_update(partial(with_drawn_rewards, changes))
+        print("on the same responses:", {name: f"{value:.6g}" for name, value in about["same_update"].items()}, flush=True)
+    ways = {name: partial(contend, name, steps, given.tiny) for name in names}
+    rounds, weights = take_turns(ways, steps, lambda n: print(f"round {n} of {steps - 1} done", file=sys.stderr, flush=True))
+    rows = [{**summary(name, rounds[1:]), "weights_off_by": difference(weights, name)} for name in names]
+    about["load"] = [each["load"] for each in rounds]
+    if given.json is not None:
+        given.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    shown = ("contender", "step_s", "cpu_s", *PHASES, "tokens", "passes", "weights_off_by")
+    table = pd.DataFrame([{name: row.get(name) for name in shown} for row in rows])
     with pd.option_context("display.width", 250, "display.max_columns", None):
-        print(table.round(3).to_string(index=False))
+        print(table.round(6).to_string(index=False))
     if given.markdown:
         print(f"\n{markdown(rows)}")
 

@@ -99,6 +99,20 @@ def tokenizer_of_ids(vocabulary: int) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", eos_token="<eos>")
 
 
+def options_of(config: Any, *, on_gpu: bool) -> dict[str, Any]:
+    """Options of TRL's trainer that make it learn as a run of ours does."""
+    responses = config.rollout.prompts_per_step * config.rollout.samples_per_prompt
+    rows = min(GPU_ROWS if on_gpu else ROWS, responses)
+    return {
+        "per_device_train_batch_size": rows, "gradient_accumulation_steps": responses // rows,
+        "num_generations": config.rollout.samples_per_prompt, "max_completion_length": config.rollout.max_response_tokens,
+        "learning_rate": config.optimizer.learning_rate, "lr_scheduler_type": "constant", "loss_type": "dapo", "beta": 0.0,
+        "temperature": config.rollout.temperature, "shuffle_dataset": False, "disable_dropout": True,
+        "use_cpu": not on_gpu, "bf16": on_gpu, "gradient_checkpointing": False, "report_to": [], "save_strategy": "no",
+        "disable_tqdm": True, "logging_steps": 1000,
+    }  # fmt: skip
+
+
 def run(
     model: Any,
     tokenizer: PreTrainedTokenizerFast,
@@ -116,19 +130,9 @@ def run(
         config: of our run: what is equal. rewards_of: the rewards of a step.
         watch: gets the steps' seconds.
     """
-    on_gpu = model.device.type == "cuda"
-    responses = config.rollout.prompts_per_step * config.rollout.samples_per_prompt
-    rows = min(GPU_ROWS if on_gpu else ROWS, responses)
+    options = {**options_of(config, on_gpu=model.device.type == "cuda"), "max_steps": steps}
     with tempfile.TemporaryDirectory() as folder:
-        arguments = GRPOConfig(
-            folder, per_device_train_batch_size=rows, gradient_accumulation_steps=responses // rows,
-            num_generations=config.rollout.samples_per_prompt, max_completion_length=config.rollout.max_response_tokens,
-            max_steps=steps,
-            learning_rate=config.optimizer.learning_rate, lr_scheduler_type="constant", loss_type="dapo", beta=0.0,
-            temperature=config.rollout.temperature, shuffle_dataset=False, disable_dropout=True,
-            use_cpu=not on_gpu, bf16=on_gpu,
-            gradient_checkpointing=False, report_to=[], save_strategy="no", disable_tqdm=True, logging_steps=1000,
-        )  # fmt: skip
+        arguments = GRPOConfig(folder, **options)
         numbers = iter(range(steps))
         trainer = Timed(
             model, args=arguments, train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in prompts]),

@@ -176,7 +176,7 @@ def test_a_log_of_lengths_alone_is_simulated(tmp_path: Path):
     assert "RLHFless report: log.csv" in text
     assert "Sums over steps with history (the same prompts were seen before): 2 steps" in text
     assert "Sums over steps without history (all prompts are new, lengths are guesses): 1 step" in text
-    named = {name for cell in re.findall(r'<td class="text">(.*?)</td>', text) for name in cell.split(", ")}
+    named = {name for cell in re.findall(r'<td class="text(?: long)?">(.*?)</td>', text) for name in cell.split(", ")}
     assert set(SHOWN) <= named
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.csv", "report.html"]
 

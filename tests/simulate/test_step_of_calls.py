@@ -16,7 +16,7 @@ from rlhfless.simulate import Aim, SimulationConfig, StepOfCalls, WholeStep, log
 from rlhfless.simulate.whole_steps.call_layouts import call_layouts
 from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan
 from rlhfless.simulate.whole_steps.choice import choose
-from rlhfless.simulate.whole_steps.generation_plans import GenerationPlan, GenerationPlans
+from rlhfless.simulate.whole_steps.generation_plans import GenerationPlan, StepGenerations
 from rlhfless.simulate.whole_steps.learner_way import LearnerWay
 from solver import Cluster, PlanningError
 from solver.dataflow import Layout, Mesh, Strategy, grpo, ppo, remax
@@ -64,7 +64,7 @@ def test_no_combination_is_much_better_than_the_best_candidate(small: StepOfCall
     kept = min(exact(step.of_plan(plan), plan.generation, plan.way) for plan in found.plans)
     least, combinations = np.inf, 0
     for one in [step, *(WholeStep(step.logged, variant.setting, variant.costs) for variant in step.variants)]:
-        for generation in GenerationPlans(step.logged, one.setting).candidates():
+        for generation in StepGenerations(step.logged, one.setting).candidates():
             actors, makespan_s = len(generation.plan.actors), generation.makespan_s
             for own, grows, (streams, overlaps), share in product(
                 range(one.most - actors + 1), (True, False), ((False, False), (False, True), (True, True)), (0.0, 0.55, 1.0)

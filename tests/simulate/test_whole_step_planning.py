@@ -16,7 +16,7 @@ from rlhfless.scheduling.policy import PlanningOptions
 from rlhfless.scheduling.rlhfuse import GlobalCut
 from rlhfless.scheduling.round_robin import Spread
 from rlhfless.simulate import Aim, SimulationConfig, StepCosts, WholeStep, logged_steps
-from rlhfless.simulate.whole_steps import generation_plans
+from rlhfless.simulate.whole_steps import generation_plans, step_part
 from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed, requests_of
 from rlhfless.simulate.whole_steps.generation_plans import expected
 from rlhfless.simulate.whole_steps.learner_way import LearnerWay
@@ -28,8 +28,8 @@ SERVERS = 6
 seeds = st.integers(0, 2**32 - 1)
 
 
-def logged_step(responses: int, profile: str, limit: int = 2000) -> WholeStep:
-    """A step on 16 GPUs whose lengths are about those of the step before."""
+def logged_step(responses: int, profile: str, limit: int = 2000, nodes: int = 2) -> WholeStep:
+    """A step on nodes of 8 GPUs whose lengths are about those of the step before."""
     rng = np.random.default_rng(0)
     tokens = np.random.default_rng(1).lognormal(5.5, 0.9, responses)
     rows = pd.DataFrame([
@@ -39,8 +39,12 @@ def logged_step(responses: int, profile: str, limit: int = 2000) -> WholeStep:
     ])  # fmt: skip
     (logged,) = logged_steps(rows, max_response_tokens=limit, steps=[1])
     costs = StepCosts(2e-4, 8e-4, charges=solver.LearnerCharges(4, 0.1, 0.2, 0.1))
-    setting = SimulationConfig(solver.Cluster(2, 8, 2, kind="l40s"), load_profile(profile), bound_work=0)
+    setting = SimulationConfig(solver.Cluster(nodes, 8, 2, kind="l40s"), load_profile(profile), bound_work=0)
     return WholeStep(logged, setting, costs)
+
+
+def value(time_s: float, gpu_s: float) -> float:
+    return time_s**0.7 * gpu_s**0.3
 
 
 @pytest.mark.full
@@ -59,6 +63,43 @@ def test_a_plan_simulates_a_counted_number_of_generations(monkeypatch: pytest.Mo
     assert timed.count(False) <= 1, "folding is executed, the others are timed by arrays"
     kept = {id(plan.generation) for plan in step.candidates().plans}
     assert len(timed) <= 11 * step.most + 1 + 7 * len(kept) <= 400
+
+
+@pytest.mark.parametrize("nodes", [2, pytest.param(8, marks=pytest.mark.full)])
+def test_planning_a_larger_step_simulates_no_more(nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is planned on a part, and the plan is about as good as one that is planned on all of it."""
+    of_all = logged_step(48 * nodes, "l40s-qwen2.5-3b-tp2", nodes=nodes)
+    best = value(*of_all.execute(of_all.plan(Aim(time_weight=0.7)).plan))
+    monkeypatch.setattr(step_part, "PART_SERVERS", 4)
+    timed = []
+    monkeypatch.setattr(generation_plans, "expected", lambda *args: timed.append(args[0]) or expected(*args))
+    step = logged_step(48 * nodes, "l40s-qwen2.5-3b-tp2", nodes=nodes)
+    choice = step.plan(Aim(time_weight=0.7))
+    assert step.part is not None
+    assert (len(step.part.logged.predicted), step.part.ratio) == (48, nodes)
+    assert len(timed) <= 11 * 4 + 1 + 7 * len(step.candidates().plans)
+    assert max(len(plan.actors) for plan in timed) <= 4
+    actors = len(choice.plan.generation.plan.actors)
+    assert 4 * nodes / 8 <= actors + choice.plan.way.own <= 4 * nodes
+    time_s, gpu_s = step.execute(choice.plan)
+    assert value(time_s, gpu_s) <= 1.1 * best
+    assert step.bound().gpu_seconds(time_s) <= gpu_s
+    assert step.record(choice.plan).end_s == pytest.approx(time_s, rel=1e-9)
+    assert value(time_s, gpu_s) < value(*step.execute(step.plain(0.7).plan))
+
+
+def test_a_part_of_a_step_has_whole_prompts_and_the_longest_one() -> None:
+    whole = logged_step(384, "l40s-qwen2.5-3b-tp2", nodes=16)
+    part = whole.part
+    assert part is not None
+    tokens = [np.bincount(one.predicted.prompt_of, one.predicted.response_tokens) for one in (whole.logged, part.logged)]
+    assert len(tokens[1]) == len(tokens[0]) / part.ratio == 48
+    assert tokens[1].max() == tokens[0].max()
+    assert set(tokens[1]) <= set(tokens[0])
+    assert part.logged.truth.response_tokens.sum() * part.ratio == pytest.approx(
+        whole.logged.truth.response_tokens.sum(), rel=0.1
+    )
+    assert part.costs.charges.slower(8) == whole.costs.charges.slower(round(8 * part.ratio))
 
 
 @given(seeds, st.sampled_from([1, 2, 4]))

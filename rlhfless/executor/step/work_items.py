@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from rlhfless.executor.step.work_order import in_order
 from solver.model.cluster import Cluster, GpuPool, MixedCluster
 from solver.model.errors import PlanningError, as_given, is_number, is_whole
 from solver.model.plan import Plan
@@ -264,14 +265,18 @@ def check_work(work: Sequence[WorkItem], plan: Plan, responses: int, learner: Se
     Raises:
         PlanningError: naming the item and what is wrong with it.
     """
+    checked: set[tuple[str, int]] = set()  # many items may wait for the same
     for i, item in enumerate(work):
         if not isinstance(item, WorkItem):
             raise PlanningError(f"item {i} of the work is {as_given(item)}; a WorkItem is needed")
         for name, indices, count in (("response", item.responses, responses), ("item", item.items, len(work))):
+            if (name, id(indices)) in checked:
+                continue
+            checked.add((name, id(indices)))
             for index in indices:
                 if not is_whole(index, 0) or index >= count:
                     raise PlanningError(f"work item {i} waits for {name} {as_given(index)}; {name}s are 0 to {count - 1}")
-    in_order(work)
+    in_order([item.items for item in work])
     every = list(dict.fromkeys(item.gpus for item in (*work, *learner)))
     owner: dict[str, WorkGpus] = {}
     held: dict[int, str] = {gpu: server.holder for gpus in every for server in gpus.of(plan) if gpus.for_step(server)
@@ -297,29 +302,6 @@ def _check_whole_actors(server: WorkServer, plan: Plan) -> None:
                 f"server {server.holder!r} of the work has GPU {shared} of actor {i}, but not its GPU {missing}; give it all "
                 "GPUs of an actor"
             )
-
-
-def in_order(work: Sequence[WorkItem]) -> list[int]:
-    """Return the items so that each comes after those that it waits for, the lower index first where both orders would do.
-
-    Raises:
-        PlanningError: items wait for each other in a circle.
-    """
-    left = [len(set(item.items)) for item in work]
-    then: dict[int, list[int]] = {}
-    for i, item in enumerate(work):
-        for before in set(item.items):
-            then.setdefault(before, []).append(i)
-    ordered = [i for i, count in enumerate(left) if not count]
-    for i in ordered:
-        for after in then.get(i, ()):
-            left[after] -= 1
-            if not left[after]:
-                ordered.append(after)
-    if len(ordered) < len(work):
-        stuck = next(i for i, count in enumerate(left) if count)
-        raise PlanningError(f"work item {stuck} waits for itself; remove the circle of items that wait for each other")
-    return ordered
 
 
 def bought_as(gpu: int, cluster: Cluster | MixedCluster) -> tuple[int, GpuPool]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from rlhfless.executor.step.record import HeldGpus, StepRecord
 from rlhfless.executor.step.work_items import ItemRun, WorkGpus, WorkItem, WorkServer, bought_as, bytes_of
+from rlhfless.executor.step.work_order import groups_of
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import PlanningError
 from solver.model.objective import NonGenerationPhases
@@ -78,14 +79,12 @@ def place_work(
     every = list(dict.fromkeys(item.gpus for item in work))
     number_of = {gpus: number for number, gpus in enumerate(every)}
     servers = [(place, server) for place, gpus in enumerate(every) for server in gpus.of(plan)]
-    gates: dict[tuple[int, ...], int] = {}  # one for all items that wait for the same
-    for item in work:
-        gates.setdefault(item.items, len(gates))
-    counts = [(before, gate) for waited, gate in gates.items() for before in waited]
+    gates, gate_of = groups_of([item.items for item in work])  # one for all items that wait for the same
+    counts = [(before, gate) for gate, waited in enumerate(gates) for before in waited]
     items = WorkItems(
         [float(item.seconds or 0.0) for item in work] if seconds is None else seconds,
         [max([start_s + item.after_s, *map(complete_s, item.responses)]) for item in work],
-        waits_for=[gates[item.items] if item.items else NO_GATE for item in work],
+        waits_for=[gate if item.items else NO_GATE for gate, item in zip(gate_of, work, strict=True)],
         counts_for=np.array(counts, dtype=np.int64).reshape(-1, 2),
         place=[number_of[item.gpus] for item in work],
         priority=[float(item.priority) for item in work],

@@ -15,7 +15,8 @@ from rlhfless.executor.step.actor_state import Allocation
 from rlhfless.executor.step.failure import ActorError
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.step_state import RunningStep
-from rlhfless.executor.step.work_items import WorkGpus, WorkItem, in_order, named
+from rlhfless.executor.step.work_items import WorkGpus, WorkItem, named
+from rlhfless.executor.step.work_order import in_order
 from rlhfless.executor.step.work_rows import NO_WORK, ExecutedWork, place_work
 from rlhfless.executor.virtual.actors import VirtualActor
 from solver.model.plan import Plan
@@ -68,11 +69,15 @@ class VirtualWork:
         """Return the items in the order in which their inputs are complete."""
         start_s, completions = self.step.record.start_s, self.step.record.completions
         inputs_s: dict[int, float] = {}
-        ordered = in_order(self.work)
+        latest_s: dict[tuple[int, int], float] = {}  # of what several items wait for
+        ordered = in_order([item.items for item in self.work])
         for i in ordered:
             item = self.work[i]
-            times_s = [*(completions[r].time_s for r in item.responses), *(inputs_s[before] for before in item.items)]
-            inputs_s[i] = max([start_s + item.after_s, *times_s])
+            key = id(item.responses), id(item.items)
+            if key not in latest_s:
+                times_s = [*(completions[r].time_s for r in item.responses), *(inputs_s[before] for before in item.items)]
+                latest_s[key] = max(times_s, default=-math.inf)
+            inputs_s[i] = max(start_s + item.after_s, latest_s[key])
         return sorted(ordered, key=inputs_s.__getitem__)
 
     def _run(self, i: int) -> None:

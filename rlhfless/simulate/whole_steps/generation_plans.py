@@ -57,7 +57,7 @@ class GenerationPlan:
         return self.on(0).makespan_s
 
 
-class GenerationPlans:
+class StepGenerations:
     """Plans of the generation of one step.
 
     Args:

@@ -1,8 +1,8 @@
 """A part of a large step, for planning: some of its prompts on as large a share of its servers.
 
 A plan for thousands of servers says how many of them do what, and how responses are dealt. The best shares hardly depend on the
-size. So a large step is planned on a part, and what was chosen is scaled up. Planning then takes as long for any number of
-nodes, but for making the chosen plan.
+size. So a large step is planned on a part, and what was chosen is scaled up. Only a random split gets worse with more actors,
+as some of them get the longest prompts by chance. Its actors are scaled as those of the right-sized random split of both.
 
 Prompts are sorted by predicted tokens. The part has the longest, and of the others every k-th. Times of the part stand for
 those of the step, and its GPU-seconds count as often as it is contained in the step. A learner of the part loses as much speed
@@ -17,7 +17,8 @@ import numpy as np
 
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan
-from rlhfless.simulate.whole_steps.generation_plans import GenerationPlans
+from rlhfless.simulate.whole_steps.generation_plans import StepGenerations
+from rlhfless.simulate.whole_steps.generation_way import RANDOM
 from rlhfless.simulate.whole_steps.learner_way import LearnerWay
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
 from solver.lengths.forecast import LengthForecast
@@ -56,15 +57,17 @@ class StepPart:
             ratio, cluster.max_actors,
         )  # fmt: skip
 
-    def scaled(self, found: WholeStepCandidates, generations: GenerationPlans) -> WholeStepCandidates:
+    def scaled(self, found: WholeStepCandidates, of_part: StepGenerations, generations: StepGenerations) -> WholeStepCandidates:
         """Return the plans of the whole step for those of the part.
 
         Args:
-            generations: of the whole step, which are made when they are executed.
+            of_part: plans of generation of the part. generations: of the whole step, which are made when they are executed.
         """
-        plans = []
+        planner, plans = generations.planner, []
+        of_random = planner.best / of_part.planner.best
         for pair in found.plans:
-            way = pair.generation.way.scaled(self.ratio, generations.planner.prompts, self.servers)
+            own = pair.generation.way
+            way = own.scaled(of_random if own.deal == RANDOM else self.ratio, planner.prompts, self.servers)
             learner = self._learner(pair.way, len(pair.generation.plan.actors), way.actors)
             plans.append(WholeStepPlan(generations.of(way), learner, pair.levers))
         return WholeStepCandidates(tuple(plans), found.times_s, found.gpu_s * self.ratio)

@@ -18,7 +18,7 @@ from rlhfless.simulate.whole_steps.aim import Aim
 from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan, candidates
 from rlhfless.simulate.whole_steps.choice import WholeStepChoice, best_of, choose
 from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed, executed_record, requests_of
-from rlhfless.simulate.whole_steps.generation_plans import GenerationPlans, scenario_lengths, with_lengths
+from rlhfless.simulate.whole_steps.generation_plans import StepGenerations, scenario_lengths, with_lengths
 from rlhfless.simulate.whole_steps.published import Totals
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
 from rlhfless.simulate.whole_steps.step_part import StepPart
@@ -79,7 +79,7 @@ class WholeStep:
         self.part = StepPart.of(logged, self.setting, costs)
         self._of_part = None if self.part is None else WholeStep(self.part.logged, self.part.setting, self.part.costs)
         self._candidates: dict[int, WholeStepCandidates] = {}
-        self._generations: dict[int, GenerationPlans] = {}
+        self._generations: dict[int, StepGenerations] = {}
         self._generated: dict[tuple[int, int], tuple[Plan, GeneratedStep]] = {}
         self._bounds: dict[int, ClairvoyantBound | DraftedClairvoyantBound] = {}  # on generation
         self.variants = tuple(variants)
@@ -177,14 +177,17 @@ class WholeStep:
 
     def _timed(self, drafts: SimulatedDrafts | None) -> WholeStepCandidates:
         """Return the plans with these drafts, or those without any; those of a large step are timed on a part of it."""
-        if id(drafts) not in self._generations:
-            self._generations[id(drafts)] = GenerationPlans(self.logged, self.with_drafts(drafts), drafts is not None)
-        generations = self._generations[id(drafts)]
         if self.part is None or self._of_part is None:
-            return candidates(generations.candidates(), self.works, self.costs, self.most)
-        found = self.part.scaled(self._of_part._timed(drafts), generations)
+            return candidates(self._plans(drafts).candidates(), self.works, self.costs, self.most)
+        found = self.part.scaled(self._of_part._timed(drafts), self._of_part._plans(drafts), self._plans(drafts))
         servers = [plan.way.servers(plan.generation.way.actors) for plan in found.plans]
         return found.chosen([number for number, count in enumerate(servers) if self.costs.charges.fits(count)])
+
+    def _plans(self, drafts: SimulatedDrafts | None) -> StepGenerations:
+        """Return the plans of generation with these drafts, or without any."""
+        if id(drafts) not in self._generations:
+            self._generations[id(drafts)] = StepGenerations(self.logged, self.with_drafts(drafts), drafts is not None)
+        return self._generations[id(drafts)]
 
     def _own_bound(self, drafts: SimulatedDrafts | None) -> WholeStepBound:
         if id(drafts) not in self._bounds:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import solver
-from solver.stage_fusion.pieces import PieceCosts, choose_pieces, follow_on_cores
+from solver.stage_fusion.pieces import GAIN, PieceCosts, choose_pieces, follow_on_cores
 
 LATENCY = solver.LatencyModel("mine", 1, base_s=0.01, per_response_s=1e-3, max_batch=64)
 numbers = st.floats(0.01, 5.0)
@@ -55,10 +55,10 @@ def test_with_a_core_for_everybody_pieces_follow_one_another(step: Any) -> None:
     assert found.time_s == pytest.approx(max(now_s, free_s.max()))
 
 
-def chosen(lengths: list[int], costs: PieceCosts, cores: int, actors: int, weight: float = 0.7) -> Any:
+def chosen(lengths: list[int], costs: PieceCosts, cores: int, actors: int, weight: float = 0.7, gain: float = GAIN) -> Any:
     workload = solver.Workload([10] * len(lengths), range(len(lengths)), lengths)
     problem = solver.PlanningProblem(workload, solver.Cluster(1, actors, 1), LATENCY, solver.Objective(weight))
-    return choose_pieces(solver.random_split(problem, actors=actors), problem, costs, cores)
+    return choose_pieces(solver.random_split(problem, actors=actors), problem, costs, cores, gain=gain)
 
 
 @given(
@@ -70,14 +70,14 @@ def test_pieces_earn_their_place(lengths: list[int], fixed_s: float, slower: flo
     plan = chosen(lengths, PieceCosts(1e-3, fixed_s, 1e-3 * slower, 0.1), cores, actors)
     for one in plan.candidates:
         assert sorted(prompt for piece in one.pieces for prompt in piece) == list(range(len(lengths)))
-    assert plan.chosen is plan.batch or plan.chosen.value < 0.85 * plan.batch.value
+    assert plan.chosen is plan.batch or plan.chosen.value < (1.0 - GAIN) * plan.batch.value
     if cores == 1:
         assert plan.chosen is plan.batch, "pieces only add work where one core does everything"
 
 
 def test_a_free_core_is_used_and_costly_pieces_are_not() -> None:
     tailed = [50, 60, 70, 80, 900]
-    assert len(chosen(tailed, PieceCosts(0.01, 0.01, 0.01), 2, 1).chosen.pieces) > 1
+    assert len(chosen(tailed, PieceCosts(0.01, 0.01, 0.01), 2, 1, gain=0.03).chosen.pieces) > 1
     assert len(chosen(tailed, PieceCosts(0.01, 9.0, 0.01), 2, 1).chosen.pieces) == 1
     joined = chosen([100] * 8, PieceCosts(0.01, 0.01, 0.01, 0.01), 2, 2, weight=1.0)
     assert joined.chosen.freed, "two cores learn sooner than one"

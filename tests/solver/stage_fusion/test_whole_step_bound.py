@@ -45,6 +45,19 @@ def test_the_bound_falls_with_time_and_is_infinite_below_the_shortest_step() -> 
     assert bound.with_servers(shortest_s * 3.0)[1] >= 1
 
 
+@given(seeds, st.floats(1.0, 4.0))
+@settings(deadline=None, max_examples=8)
+def test_the_bound_is_the_least_over_learners_of_every_size(seed: int, factor: float) -> None:
+    bound = whole_step_run(seed).bound
+    time_s, totals = bound.shortest_s() * factor * (1 + 1e-6), [np.inf]
+    for servers in range(1, bound.servers + 1):
+        learner = bound.sized(servers)
+        total = bound.generation.gpu_seconds(time_s - learner.after_s) + learner.gpu_seconds
+        if learner.least_s <= time_s and total <= bound.gpus * time_s * (1 + 1e-9):
+            totals.append(total)
+    assert bound.gpu_seconds(time_s) == pytest.approx(min(totals), rel=1e-9)
+
+
 @given(seeds, st.floats(0, 3))
 @settings(deadline=None, max_examples=30)
 def test_every_server_of_learning_ends_with_the_reduction(seed: int, finish_s: float) -> None:
