@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -65,21 +66,31 @@ class Figure10AllSetting:
     charges: ChargeOptions = field(default_factory=ChargeOptions)
 
 
+def steps(setting: Figure10AllSetting, sources: Sources) -> Iterator[tuple[dict[str, str | int], StepToCompare]]:
+    """Return every step that is compared, with the columns that name it."""
+    for names in _names(setting):
+        yield step_of(setting, sources, *names)
+
+
 def parts(setting: Figure10AllSetting, sources: Sources) -> Iterator[FigurePart]:
     """Return one part per step: all settings with the first seed, then with the second one, and so on."""
-    for seed in range(setting.seeds):
-        for algorithm in setting.algorithms:
-            for machine in setting.machines:
-                for data_set in setting.data_sets:
-                    name = f"{algorithm} {machine.model} {data_set} seed {seed}"
-                    inputs = replace(setting, seeds=seed, draft_seeds=int(seed < setting.draft_seeds)), sources, name
-                    yield FigurePart(name, inputs, partial(rows_of_step, setting, sources, algorithm, machine, data_set, seed))
+    for names in _names(setting):
+        algorithm, machine, data_set, seed = names
+        name = f"{algorithm} {machine.model} {data_set} seed {seed}"
+        inputs = replace(setting, seeds=seed, draft_seeds=int(seed < setting.draft_seeds)), sources, name
+        yield FigurePart(name, inputs, partial(rows_of_step, setting, sources, *names))
 
 
-def rows_of_step(
+def _names(setting: Figure10AllSetting) -> Iterator[tuple[str, Machine, str, int]]:
+    seeds = range(setting.seeds)
+    for seed, algorithm, machine, data_set in product(seeds, setting.algorithms, setting.machines, setting.data_sets):
+        yield algorithm, machine, data_set, seed
+
+
+def step_of(
     setting: Figure10AllSetting, sources: Sources, algorithm: str, machine: Machine, data_set: str, seed: int
-) -> pd.DataFrame:
-    """Return rows of systems, levers, stages and bounds of one step; ``part`` says which."""
+) -> tuple[dict[str, str | int], StepToCompare]:
+    """Return one step, with the columns that name it."""
     drawn = Figure10Setting(responses=setting.responses, epochs=setting.epochs, seed=seed)
     history = history_of(data_set, algorithm, drawn, sources)
     limit = history.max_response_tokens
@@ -93,7 +104,17 @@ def rows_of_step(
         machine, WholeStep(logged, config, costs), config, costs, logged, seed, with_drafts=seed < setting.draft_seeds,
         bounds_with_drafts=not seed,
     )  # fmt: skip
-    cell = {"algorithm": algorithm, "model": machine.model, "data_set": data_set, "basis": history.basis, "seed": seed}
+    cell: dict[str, str | int] = {
+        "algorithm": algorithm, "model": machine.model, "data_set": data_set, "basis": history.basis, "seed": seed
+    }  # fmt: skip
+    return cell, step
+
+
+def rows_of_step(
+    setting: Figure10AllSetting, sources: Sources, algorithm: str, machine: Machine, data_set: str, seed: int
+) -> pd.DataFrame:
+    """Return rows of systems, levers, stages and bounds of one step; ``part`` says which."""
+    cell, step = step_of(setting, sources, algorithm, machine, data_set, seed)
     return pd.DataFrame(list(step.rows())).assign(**cell)[[*CELL, "basis", "seed", "part", *VALUES]]
 
 
