@@ -132,6 +132,7 @@ def test_every_script_is_tried() -> None:
         "gpu_training",
         "gpu_weights",
         "gpu_workload",
+        "process_cpu",
         "step_stopwatch",
         "turns",
     }
