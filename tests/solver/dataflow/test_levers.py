@@ -46,8 +46,8 @@ def test_more_levers_are_never_worse_and_say_what_they_save(graph: Any, seed: in
         for lever in plan.levers:
             assert lever.saves_s >= 0
             assert lever.used or lever.saves_s == 0
-    every = plans[LEVERS]
-    assert len(every.explain().splitlines()) == len(LEVERS)
+    every = plans[CALL_LEVERS]
+    assert len(every.explain().splitlines()) == len(CALL_LEVERS)
     assert all(line in repr(every) for line in every.explain().splitlines())
 
 
