@@ -34,7 +34,7 @@ class OverviewInfo(NamedTuple):
 
     Attributes:
         uses: ``use, kind, gpu_s, usd, share``, see ``analysis.billed_uses``.
-        empty_share: of the paid decode capacity, that stood empty; NaN when unknown.
+        empty_share: of the GPU-seconds, that went to empty slots of decoding batches.
         idle_share: of the GPU-seconds, in which GPUs were held and idle.
         schedule: the change that would help most, or the empty text.
         saved_gpu_share, saved_time_share, most_gpu_share: shares of the run's GPU-seconds and time that it would save, and the
@@ -56,13 +56,16 @@ class OverviewInfo(NamedTuple):
         return self.uses
 
     @property
+    def has_empty_slots(self) -> bool:
+        """Whether empty slots are worth a word."""
+        return self.empty_share >= LITTLE
+
+    @property
     def verdict(self) -> str:
         """Both kinds of waste in one sentence, without a full stop."""
         idle = f"{self.idle_share:.0%}" if self.idle_share >= LITTLE else "none"
-        idle = f"{idle} of the GPU-seconds were idle"
-        return (
-            idle if math.isnan(self.empty_share) else f"{self.empty_share:.0%} of the paid decode capacity stood empty; {idle}"
-        )
+        idle = f"{idle} {'were' if self.has_empty_slots else 'of the GPU-seconds were'} idle"
+        return f"{self.empty_share:.0%} of the GPU-seconds went to empty slots, and {idle}" if self.has_empty_slots else idle
 
     @property
     def change(self) -> str:
@@ -79,29 +82,28 @@ class OverviewInfo(NamedTuple):
         return f"The schedule {name} {cost} and {time}; {most}"
 
 
-def overview_info(uses: pd.DataFrame, empty_share: float = math.nan, best: pd.Series | None = None) -> OverviewInfo:
+def overview_info(uses: pd.DataFrame, best: pd.Series | None = None) -> OverviewInfo:
     """Return the data of ``plot_overview``; for the arguments see there."""
     total = float(uses["gpu_s"].sum()) if len(uses) else 0.0
-    idle = float(uses.loc[uses["kind"] == "idle", "gpu_s"].sum()) / total if total else 0.0
+    empty, idle = (
+        float(uses.loc[uses["kind"] == kind, "gpu_s"].sum()) / total if total else 0.0 for kind in ("empty slots", "idle")
+    )
     gpu_share, time_share, most = (math.nan,) * 3 if best is None else (float(best[name]) for name in SAVED)
     missing = "" if total else "No GPU was allocated."
-    return OverviewInfo(
-        uses, empty_share, idle, "" if best is None else str(best["policy"]), gpu_share, time_share, most, missing
-    )
+    return OverviewInfo(uses, empty, idle, "" if best is None else str(best["policy"]), gpu_share, time_share, most, missing)
 
 
-def plot_overview(uses: pd.DataFrame, empty_share: float = math.nan, best: pd.Series | None = None) -> go.Figure:
+def plot_overview(uses: pd.DataFrame, best: pd.Series | None = None) -> go.Figure:
     """Plot a run's GPU-seconds by use as one bar, above what the best schedule would take and the lower bound.
 
     Args:
         uses: ``use, kind, gpu_s, usd, share`` of ``analysis.billed_uses`` or ``analysis.uses_of_account``.
-        empty_share: of the paid decode capacity (``trace.decode_capacity``); it is in the title where it is known.
         best: the change that would help most: a row of ``analysis.savings.compared``.
 
     Returns:
         A figure; without GPU-seconds one that says so.
     """
-    info = overview_info(uses, empty_share, best)
+    info = overview_info(uses, best)
     if info.missing:
         return message_figure(TITLE, info.missing)
     fig = go.Figure()
@@ -142,7 +144,7 @@ def plot_overview(uses: pd.DataFrame, empty_share: float = math.nan, best: pd.Se
     longest = total * max(1.0, 1.0 - info.saved_gpu_share) if info.schedule else total
     fig.update_xaxes(title=f"GPU-seconds (this run: {sums})", range=[0, 1.02 * longest])
     legend = {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.42, "yanchor": "top", "traceorder": "normal"}
-    subtitle = "<br>".join(filter(None, [info.change, "" if math.isnan(info.empty_share) else SLOT]))
+    subtitle = "<br>".join(filter(None, [info.change, SLOT if info.has_empty_slots else ""]))
     styled(
         fig, info.verdict, subtitle, height=250 + 44 * len(names) + 16 * bool(subtitle), barmode="stack", bargap=0.25,
         legend=legend,

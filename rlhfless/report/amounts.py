@@ -9,6 +9,7 @@ from rlhfless.report.not_stated import GPUS, PRICE, PROFILE
 from rlhfless.report.savings import percent_range
 from rlhfless.report.study import LoggedRunFindings
 
+NARROW = 0.02  # of its upper end: a range that is told as one amount, as its model is less exact
 LEAST_HOURS = 0.1  # of a run that is told in GPU-hours; a shorter one is told in GPU-seconds
 
 
@@ -34,10 +35,12 @@ class Amounts:
         return number(share * self.usd, "USD") if self.usd > 0 else self._gpu_time(share)
 
     def between(self, low: float, high: float) -> str:
-        """Return a range of shares of the run's cost; in percent where the GPUs are not known."""
+        """Return a range of shares of the run's cost: in percent where the GPUs are not known, one amount if it is narrow."""
         if not self.is_known:
             return percent_range(low, high)
         least, most = self.of(low), self.of(high)
+        if least != most and high - low <= NARROW * high:
+            return f"about {self.of((low + high) / 2)}"
         return most if least == most else f"{least.partition(' ')[0]} to {most}"
 
     def _gpu_time(self, share: float) -> str:

@@ -45,7 +45,7 @@ def executed_first_screen(page: Page, trace: Trace, findings: ExecutedRunFinding
             f"A change can save more than the {percent(idle)} that was idle. Idle is a GPU that has nothing to run. "
             "GPUs that run nearly empty batches count as busy here, and can be given back, too."
         )
-    page.figure(plots.plot_overview(billed_uses(trace), decode_capacity(allocation_metrics(trace)).empty_share))
+    page.figure(plots.plot_overview(billed_uses(trace)))
     list_changes(page, changes, amounts)
 
 
@@ -71,7 +71,7 @@ def _how_sure(trace: Trace) -> str:
         times = f"times are those of {f'latency {profile_in_words(str(profile))}' if profile else 'a latency profile'}"
     else:
         times = "the trace does not say which clock its times come from"
-    return f"{times}; savings are simulated, and their range is over resampled steps."
+    return f"{times}; savings are simulated; where one is a range, it is over resampled steps."
 
 
 def _change(trace: Trace, findings: ExecutedRunFindings) -> Iterator[Change]:

@@ -30,12 +30,8 @@ LITTLE = 0.005  # share of the run that no bar shows
 WIDE = 0.25  # of an idle share: such a range says little
 
 
-def first_screen(page: Page, findings: LoggedRunFindings, empty_share: float) -> None:
-    """Add the sentences of ``in_short``, the assumptions with their options, and one figure.
-
-    Args:
-        empty_share: of the paid decode capacity, that stood empty.
-    """
+def first_screen(page: Page, findings: LoggedRunFindings) -> None:
+    """Add the sentences of ``in_short``, the assumptions with their options, and one figure."""
     page.section("In short")
     first, *others = in_short(findings)
     page.headline(first)
@@ -43,12 +39,12 @@ def first_screen(page: Page, findings: LoggedRunFindings, empty_share: float) ->
         page.text(sentence)
     assumed = list(assumptions(findings))
     if assumed:
-        page.heading("Assumed, each with the option that states it")
+        page.heading("Assumed; state it with the option beside it")
         page.options((option, text) for text, option in assumed)
     if unknown(findings) or PRICE in findings.not_stated:
         page.figure(_curve(findings))
     else:
-        page.figure(plots.plot_overview(_uses(findings), empty_share))
+        page.figure(plots.plot_overview(_uses(findings)))
 
 
 def in_short(findings: LoggedRunFindings) -> Iterator[str]:
@@ -73,7 +69,7 @@ def in_short(findings: LoggedRunFindings) -> Iterator[str]:
     if findings.setup.synchronous and changes and changes[0].mean > findings.cost.idle_share:
         yield (
             f"A change can save more than the {percent(findings.cost.idle_share)} that was idle. Idle is a GPU that has "
-            "nothing to run. GPUs that run nearly empty batches count as busy here, and can be saved, too."
+            "nothing to run. GPUs that run nearly empty batches count as busy here, and can be given back, too."
         )
 
 
@@ -124,7 +120,7 @@ def _how_sure(findings: LoggedRunFindings) -> Iterator[str]:
     elif calibrated.steps == 1:
         yield "Savings are simulated, scaled to one logged step, so their error is unknown."
     elif not cost.logged_steps:
-        yield "Percentages are surer than amounts."
+        yield "Trust percentages more than amounts."
     if not cost.all_logged and not unknown(findings) and cost.high_s > 1.01 * cost.low_s:
         low, high = cost.low_s / cost.time_s, cost.high_s / cost.time_s
         yield f"By the choice of simulated steps and dispatch, this is {amounts_of(findings).between(low, high)}."
@@ -147,11 +143,11 @@ def assumptions(findings: LoggedRunFindings) -> Iterator[tuple[str, str]]:
         rules = "prompts reached replicas in equal chunks, or each went to the replica with the fewest responses in flight"
         yield f"{rules}; ranges cover both", "--dispatch"
     if not setup.colocated and not setup.learner_gpus:
-        yield "0 GPUs of its own for the learner, because the log does not say how many it had", "--learner-gpus"
+        yield "GPUs of the learner alone are not counted, because the log does not say how many it had", "--learner-gpus"
     if findings.phases.basis == "unknown" and setup.synchronous:
         logged = FRAMEWORK_DEFAULTS[setup.framework].phase_times if setup.framework in FRAMEWORK_DEFAULTS else ""
         how = f"; {logged}" if logged else ""
-        yield f"0 s of preparation and learning, as the log has no times of them{how}", "--prepare-s --learn-s"
+        yield f"preparation and learning take no time here, as the log has no times of them{how}", "--prepare-s --learn-s"
 
 
 def _uses(findings: LoggedRunFindings) -> pd.DataFrame:

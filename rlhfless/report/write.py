@@ -27,7 +27,7 @@ from rlhfless.report.schedules import Schedules
 from rlhfless.report.simulated import predicted_front, schedules_section, weights_section
 from rlhfless.report.study import Assumptions, ReportData, study_log
 from rlhfless.simulate import SimulationConfig
-from rlhfless.trace import ImportOptions, OpenedLog, Trace, TraceError, allocation_metrics, decode_capacity, open_log
+from rlhfless.trace import ImportOptions, OpenedLog, Trace, TraceError, open_log
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError
 
@@ -138,13 +138,9 @@ def _executed(page: Page, log: OpenedLog, setting: SimulationConfig, max_steps: 
 def _logged(page: Page, log: OpenedLog, stated: Assumptions, study: ReportData) -> None:
     """Add what a logged run cost, and what to change; then folded, where this comes from."""
     setting, calibrated, schedules, findings = study
-    first_screen(page, findings, _empty_share(schedules.simulation.traces[findings.setup.dispatch]))
+    first_screen(page, findings)
     run_sections(page, findings, stated.prices, _facts(log))
     _schedules(page, schedules, setting, calibrated, True)
-
-
-def _empty_share(trace: Trace) -> float:
-    return decode_capacity(allocation_metrics(trace)).empty_share
 
 
 def _schedules(page: Page, schedules: Schedules, setting: SimulationConfig, calibrated: Calibration, lengths: bool) -> None:

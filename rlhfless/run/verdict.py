@@ -97,7 +97,7 @@ class Verdict:
 
     def plot(self) -> go.Figure:
         """Return the overview: where GPU-seconds and dollars went, and what the best schedule would save."""
-        return plot_overview(self.uses, self.empty_share, self.best)
+        return plot_overview(self.uses, self.best)
 
     def __str__(self) -> str:
         cost = f" ({number(self.usd, 'USD')})" if self.usd > 0 else ""

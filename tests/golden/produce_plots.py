@@ -98,7 +98,7 @@ INFOS: dict[str, Callable[[], Any]] = {
         {w: {"plan": one} for w, one in taken(False).items()}, Objective(), dict.fromkeys(weights(), (10.0, 100.0)),
         {w: {"plan": one} for w, one in taken(True).items()},
     ),
-    "overview_info": lambda: plots.overview_info(uses_of_account(where_time_went()), 0.5),
+    "overview_info": lambda: plots.overview_info(uses_of_account(where_time_went())),
     "plan_bars_info": lambda: plots.plan_bars_info(
         weights(), steps_of("plain")[-1].predicted, settings()["plain"][0].latency
     ),

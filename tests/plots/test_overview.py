@@ -23,23 +23,23 @@ BEST = pd.Series({"policy": "fold", "GPU-seconds mean": 0.3, "time mean": -0.05,
 
 
 def test_the_verdict_has_both_wastes_and_the_change_has_its_price() -> None:
-    info = overview_info(USES, 0.63, BEST)
+    info = overview_info(USES, BEST)
     assert info.idle_share == pytest.approx(0.2)
-    assert info.verdict == "63% of the paid decode capacity stood empty; 20% of the GPU-seconds were idle"
+    assert info.verdict == "50% of the GPU-seconds went to empty slots, and 20% were idle"
     assert info.change == (
         "The schedule fold saves 30% of the GPU-seconds and takes 5% more time; no schedule that takes as long saves more "
         "than 60%"
     )
-    assert overview_info(USES).verdict == "20% of the GPU-seconds were idle"
+    assert overview_info(USES[[True, True, False, True]]).verdict == "40% of the GPU-seconds were idle"
     assert overview_info(USES).change == ""
     assert "and takes as long; no" in overview_info(USES, best=BEST.replace({-0.05: 0.001})).change
     lost = BEST.replace({0.3: -0.1})
     assert overview_info(USES, best=lost).change.startswith("No simulated schedule saves anything")
-    assert overview_info(USES[:3]).verdict.startswith("none of")
+    assert overview_info(USES[:3]).verdict.endswith("and none were idle")
 
 
 def test_the_bars_are_the_run_the_change_and_the_bound() -> None:
-    fig = plot_overview(USES, 0.63, BEST)
+    fig = plot_overview(USES, BEST)
     run = [bar for bar in fig.data if bar.y[0] == "this run"]
     assert [bar.x[0] for bar in run] == USES["gpu_s"].tolist()
     after, bound = fig.data[-2:]
@@ -52,12 +52,12 @@ def test_the_bars_are_the_run_the_change_and_the_bound() -> None:
         "lower bound", pytest.approx(40.0), "40.0 GPU-seconds, 0.400 USD, at most 60% saved",
     )  # fmt: skip
     assert run[3].marker.pattern.shape == "/"
-    free = plot_overview(USES.assign(usd=0.0), 0.63, BEST)
+    free = plot_overview(USES.assign(usd=0.0), BEST)
     assert "USD" not in free.to_json()
 
 
 def test_work_is_named_within_its_bar_in_ink_that_is_legible_there_and_waste_in_that_of_the_figure() -> None:
-    fig = plot_overview(USES, 0.63, BEST)
+    fig = plot_overview(USES, BEST)
     run = [bar for bar in fig.data if bar.y[0] == "this run"]
     assert [bar.text[0] for bar in run] == ["", "", "", ""], "too narrow for their names, or waste"
     assert [note.text for note in fig.layout.annotations] == ["decoding, empty slots (50%)", "idle GPUs (20%)"]

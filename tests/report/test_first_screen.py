@@ -58,7 +58,7 @@ def found(log: OpenedLog) -> LoggedRunFindings:
 def words_of(findings: LoggedRunFindings) -> tuple[str, str]:
     """The first screen's words, and its figures as JSON."""
     page = Page("", "")
-    first_screen(page, findings, 0.5)
+    first_screen(page, findings)
     text = page.render("")
     body = text[text.index("<h2") : text.index("<script>")]
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split()), figures_json(text)
@@ -73,12 +73,21 @@ def test_cost_idle_gpus_and_the_largest_change_are_one_sentence(log: OpenedLog, 
     sentence = next(in_short(found))
     assert sentence.startswith(f"Your 2 steps cost {gpu_s:.0f} USD ({gpu_s:.0f} GPU-seconds); ")
     assert re.search(r"; [\d.]+( to [\d.]+)? USD \([\d.]+%( to [\d.]+%)?\) of it went to idle GPUs; ", sentence)
-    low, high = (float(number) for number in re.findall(r"save ([\d.]+) to ([\d.]+) USD", sentence)[0])
-    assert (low, high) == (pytest.approx(first.low * gpu_s, rel=0.01), pytest.approx(first.high * gpu_s, rel=0.01))
+    saved = float(re.findall(r"save about ([\d.]+) USD", sentence)[0])
+    assert first.high - first.low < 0.02 * first.high, "a narrow range is told as one amount"
+    assert saved == pytest.approx((first.low + first.high) / 2 * gpu_s, rel=0.01)
     assert f"; {first.what} ({first.lines[0].partition('#')[0].strip()}) and save" in sentence
     words, figures = words_of(found)
-    assert "Where the GPU" in figures or "decode capacity" in figures
+    assert "Where the GPU" in figures or "were idle" in figures
     assert not re.search(r"\b(random|static|solver|fold|rlhfless|oracle)\b", words.replace("rlhfless report", ""))
+
+
+def test_a_wide_range_has_both_ends_and_a_narrow_one_is_one_amount() -> None:
+    priced = Amounts(10.0, 100.0)
+    assert priced.between(0.2, 0.3) == "20.0 to 30.0 USD"
+    assert priced.between(0.2, 0.2) == "20.0 USD"
+    assert priced.between(0.2, 0.203) == "about 20.2 USD"
+    assert Amounts(10.0, 100.0, is_known=False).between(0.2, 0.3) == "20% to 30%"
 
 
 def test_a_range_that_says_little_is_called_so(found: LoggedRunFindings) -> None:

@@ -63,7 +63,7 @@ def text_of(page: str) -> str:
 def sections(findings: LoggedRunFindings) -> str:
     """The words of all sections about a logged run."""
     page = Page("", "")
-    first_screen(page, findings, 0.5)
+    first_screen(page, findings)
     run_sections(page, findings, {})
     return " ".join(text_of(page.render("")).split())
 

@@ -228,7 +228,7 @@ def calls(text: str) -> dict[str, Callable[[], Call]]:
                 label,
             )
         ),
-        "plot_overview": lambda: Call((uses(text).assign(kind=["idle", "work"]), 0.5, best(text))),
+        "plot_overview": lambda: Call((uses(text).assign(kind=["idle", "work"]), best(text))),
         "plot_pipeline": lambda: Call(({text: piped(text), "other": piped(text)},)),
         "plot_pipeline_front": lambda: Call(({text: piped(text), "other": piped(text)}, {f"{text}, published": (30.0, 3.0)})),
         "plot_plan_bars": of_plans(lambda plans, *_: Call((plans, WORKLOAD, LATENCY))),
