@@ -23,7 +23,7 @@ from rlhfless.simulate.drafts import WEAK
 from rlhfless.trace import read_trace
 from solver import Cluster, Workload
 from solver.dataflow import StepGeneration, WithLevers, grpo, plan_step, ppo
-from solver.dataflow.levers import LEVERS
+from solver.model.step_levers import CALL_LEVERS
 
 TRACES = Path(__file__).parents[2] / "data" / "traces"
 GRAPHS = {"grpo": grpo, "ppo": ppo}
@@ -67,7 +67,7 @@ def row_of(kind: str, model: str, algorithm: str, gpus: int, log: str, work: int
         "with_s": plan.period_s,
         "ratio": without.period_s / plan.period_s,
         "bound_s": plan.lower_bound_s,
-        **{name: saves[name] for name in LEVERS},
+        **{name: saves[name] for name in CALL_LEVERS},
         "apart_s": max(abs(executed[0] - without.period_s), abs(executed[1] - plan.period_s)),
         "cpu_s": cpu_s,
         "cpu_over_without": cpu_s / without_cpu_s,
