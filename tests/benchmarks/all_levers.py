@@ -14,11 +14,11 @@ processes of their own; only one of them works at a time. They are
 
 With ``--ways off replan drafts pieces`` each lever is on alone: re-planning, drafts, and learning in pieces.
 
-Printed are wall-clock seconds, CPU seconds of all processes and GPU-seconds as ratios to ``off`` of the same round: geometric
-means over all rounds but the first two, which start processes and measure, with 95 % intervals (bootstrap of rounds). A GPU
-here is an actor's or the learner's core. Held-out accuracy is that at the end. Tokens do not depend on the schedule, so
-accuracy differs by rounding of sums only. Actors stay between steps in every way, because the turns of the other runs would
-look like long rests.
+Printed are wall-clock seconds, CPU seconds of all processes (not on Ray) and GPU-seconds as ratios to ``off`` of the same
+round: geometric means over all rounds but the first two, which start processes and measure, with 95 % intervals (bootstrap of
+rounds). A GPU here is an actor's or the learner's core. Held-out accuracy is that at the end. Tokens do not depend on the
+schedule, so accuracy differs by rounding of sums only. Actors stay between steps in every way, because the turns of the other
+runs would look like long rests.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ SIZE: dict[str, Any] = {
     "prompts": 96, "prompts_per_step": 16, "samples_per_prompt": 8, "learning_rate": 4e-4, "warmup_steps": 4,
     "eval_prompts": 256, "idle_timeout_s": 3600.0,
 }  # fmt: skip
-MEASURED = ("step_s", "cpu_s", "gpu_s")
+MEASURED = {"local": ("step_s", "cpu_s", "gpu_s"), "ray": ("step_s", "gpu_s")}  # Ray's processes are not below the trainer's
 FIRST = 2  # rounds that are left out: processes start, and costs are measured
 TINY = {"prompts": 2, "prompts_per_step": 2, "samples_per_prompt": 2, "max_response_tokens": 20, "eval_prompts": 4}
 
@@ -83,7 +83,10 @@ def measured(seed: int, steps: int, given: argparse.Namespace, folder: Path | No
         rows = [each[way] for each in found.rounds]
         last, problems = rows[-1]["evaluation"], options["eval_prompts"]
         low, high = interval(round(last["accuracy"] * problems), problems)
-        sums = {name: sum(row[name] for row in rows[FIRST:]) for name in (*MEASURED, "learn_s", "generate_s", "moves")}
+        sums = {
+            name: sum(row[name] for row in rows[FIRST:])
+            for name in (*MEASURED[given.executor], "learn_s", "generate_s", "moves")
+        }
         said = [row["learner"] or {} for row in rows[FIRST:]]
         ways[way] = {
             **sums, "streamed": sum(one.get("learning") == "stream" for one in said), "steps": len(said),
@@ -108,7 +111,8 @@ def ratio_to_off(runs: Sequence[dict[str, Any]], way: str, name: str) -> tuple[f
 
 def ratios(runs: Sequence[dict[str, Any]]) -> dict[str, dict[str, tuple[float, float, float]]]:
     """Return all ratios, by way and number."""
-    return {way: {name: ratio_to_off(runs, way, name) for name in MEASURED} for way in runs[0]["ways"]}
+    names = MEASURED[runs[0]["options"]["executor"]]
+    return {way: {name: ratio_to_off(runs, way, name) for name in names} for way in runs[0]["ways"]}
 
 
 def main() -> None:
@@ -132,9 +136,10 @@ def main() -> None:
         run = measured(seed, 3 if given.tiny else given.steps, given, given.warm)
         results["runs"].append(run)
         for way, took in run["ways"].items():
+            cpu = f"{took['cpu_s']:.1f} CPU-s, " if "cpu_s" in took else ""
             print(
-                f"seed {seed}, {way}: {took['step_s']:.1f} s, {took['cpu_s']:.1f} CPU-s, {took['gpu_s']:.1f} GPU-s, streamed "
-                f"in {took['streamed']} of {took['steps']} steps, held-out accuracy {took['accuracy']:.3f} ({took['low']:.3f} "
+                f"seed {seed}, {way}: {took['step_s']:.1f} s, {cpu}{took['gpu_s']:.1f} GPU-s, streamed in "
+                f"{took['streamed']} of {took['steps']} steps, held-out accuracy {took['accuracy']:.3f} ({took['low']:.3f} "
                 f"to {took['high']:.3f})",
                 flush=True,
             )
