@@ -23,9 +23,8 @@ from solver.model.workload import FloatArray
 from solver.stage_fusion.cut_timeline import CutTimeline, Generated
 
 Pieces = tuple[tuple[int, ...], ...]
-GAIN = (
-    0.15  # share of the batch's value that pieces have to bring: on two cores, plans of pieces were wrong by a tenth and more
-)
+GAIN = 0.15
+"""Share of the batch's value that pieces have to bring: on two cores, plans of pieces were wrong by a tenth and more."""
 
 
 @dataclass(frozen=True)
