@@ -108,7 +108,7 @@ class MeasuredLearning:
         learned = batch.take(np.flatnonzero(np.isin(groups, some))) if skips else batch
         per_token_s = max(half.seconds - one.seconds, 0.0) / max(half.tokens - one.tokens, 1)
         fixed_s = max(one.seconds - per_token_s * one.tokens, 0.0)
-        share = _tokens(learned) / whole.tokens  # whose gradient is not zero
+        share = sum(learned.tokens) / whole.tokens  # whose gradient is not zero
         of_batch_s = whole.seconds / whole.tokens
         self.measured.append(PieceCosts(of_batch_s, fixed_s, max(per_token_s * share, of_batch_s), join_s))
 
@@ -116,12 +116,7 @@ class MeasuredLearning:
 def _piece_s(replica: Joined, batch: Batch, stream: tuple[int, int]) -> _PieceSeconds:
     began = time.thread_time()
     pickle.loads(pickle.dumps(replica.piece(batch, stream), pickle.HIGHEST_PROTOCOL))
-    return _PieceSeconds(time.thread_time() - began, _tokens(batch))
-
-
-def _tokens(batch: Batch) -> int:
-    rows = zip(batch.prompt_ids, batch.response_ids, strict=True)
-    return sum(len(prompt) + len(response) for prompt, response in rows)
+    return _PieceSeconds(time.thread_time() - began, sum(batch.tokens))
 
 
 def said_of(plan: PiecesPlan, gpus: int) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def record_phases(
         learning: the algorithm's numbers. judging_s: seconds measured here to compute all rewards.
         on_other_gpus: use other GPUs than generation, because those may still be allocated.
     """
-    tokens = np.array([len(p) + len(r) for p, r in zip(batch.prompt_ids, batch.response_ids, strict=True)])
+    tokens = np.array(batch.tokens)
     if latency is None:
         charge = Charge.measured(tokens, learning, judging_s)
     else:

@@ -107,18 +107,21 @@ class StreamedLearning:
     def _judged(self, piece: int, completions: Mapping[int, Completion]) -> Batch:
         """Judge a piece, group by group, and return what is learned from."""
         p, tokenizer, groups = self.parts, self.parts.state.tokenizer, self._pieces[piece]
+        judged = []
         for group in groups:
             began = time.perf_counter()
             which = range(group * p.samples, (group + 1) * p.samples)
             with streams_of(*self._stream(group)):
                 responses = read_responses(p.problems, completions, tokenizer, p.samples, which)
                 scores = p.rewards.judge(responses)
-            judging_s = time.perf_counter() - began
-            tokens = sum(len(tokenizer.encode(one.prompt)) + one.tokens for one in responses)
-            self._groups[group] = LearnedGroup(responses, scores, judging_s, judging_s, tokens)
-        every = [response for group in groups for response in self._groups[group].responses]
-        rewards = np.concatenate([self._groups[group].scores.values for group in groups])
-        return make_batch(every, rewards, completions, tokenizer, p.samples, self._responses(piece))
+            judged.append((responses, scores, time.perf_counter() - began))
+        every = [response for responses, _, _ in judged for response in responses]
+        rewards = np.concatenate([scores.values for _, scores, _ in judged])
+        batch = make_batch(every, rewards, completions, tokenizer, p.samples, self._responses(piece))
+        tokens = np.reshape(batch.tokens, (len(groups), p.samples)).sum(axis=1).tolist()
+        for group, (responses, scores, judging_s), of_group in zip(groups, judged, tokens, strict=True):
+            self._groups[group] = LearnedGroup(responses, scores, judging_s, judging_s, of_group)
+        return batch
 
     def _stream(self, group: int) -> tuple[int, int, int]:
         """Return what seeds the random streams of a group, for its rewards and for the gradient of a piece that begins with

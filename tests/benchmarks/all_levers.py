@@ -14,11 +14,11 @@ processes of their own; only one of them works at a time. They are
 
 With ``--ways off replan drafts pieces`` each lever is on alone: re-planning, drafts, and learning in pieces.
 
-Printed are wall-clock seconds, CPU seconds of all processes (not on Ray) and GPU-seconds as ratios to ``off`` of the same
-round: geometric means over all rounds but the first two, which start processes and measure, with 95 % intervals (bootstrap of
-rounds). A GPU here is an actor's or the learner's core. Held-out accuracy is that at the end. Tokens do not depend on the
-schedule, so accuracy differs by rounding of sums only. Actors stay between steps in every way, because the turns of the other
-runs would look like long rests.
+Printed are wall-clock seconds, CPU seconds of all processes (not on Ray) and GPU-seconds, as ratios to ``off`` of the same
+round. They are geometric means with 95 % intervals (bootstrap of rounds). The first two rounds, which start processes and
+measure, are left out. A GPU here is an actor's or the learner's core. Held-out accuracy is that at the end. Tokens do not
+depend on the schedule, so accuracy differs by rounding of sums only. Actors stay between steps in every way, because the turns
+of the other runs would look like long rests.
 """
 
 from __future__ import annotations

@@ -3,11 +3,13 @@
     python tests/benchmarks/vllm_drafts.py [--rounds 6] [--sizes 1 8 32] [-o results.json]
 
 The shipped model answers prompts of its own run: float32, one thread each, as many responses at a time as a row says. Each way
-runs in a process of its own, and all decode the same prompts of a round, one way after the other:
+runs in a process of its own, and all decode the same prompts of a round, one way after the other.
 
-- ``torch``: the torch engine without drafts; ``torch, own``: with drafts from the prompt and the response's own text, which
-  is what vLLM's ``ngram`` drafts from; ``torch, earlier``: from responses of the prompt's last visit, too;
-- ``vllm``: vLLM's own ``LLM.generate``; ``vllm, ngram``: with its ``speculative_config``;
+- ``torch``: the torch engine without drafts.
+- ``torch, own``: with drafts from the prompt and the response's own text, which is what vLLM's ``ngram`` drafts from.
+- ``torch, earlier``: from responses of the prompt's last visit, too.
+- ``vllm``: vLLM's own ``LLM.generate``.
+- ``vllm, ngram``: with its ``speculative_config``.
 - ``vllm, our own`` and ``vllm, our earlier``: our drafter inside vLLM (its method ``custom_class``), through our engine.
 
 Our drafts have adaptive lengths of at most 8 tokens, those of ``ngram`` have 8.

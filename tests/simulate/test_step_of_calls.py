@@ -5,14 +5,14 @@ from __future__ import annotations
 from itertools import product
 
 import numpy as np
-import pandas as pd
 import pytest
 from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from whole_step_runs import visited_twice
 
 from rlhfless.latency import CallTable, StepBatch, generation_latency
-from rlhfless.simulate import Aim, SimulationConfig, StepOfCalls, WholeStep, logged_steps, step_of_calls
+from rlhfless.simulate import Aim, SimulationConfig, StepOfCalls, WholeStep, step_of_calls
 from rlhfless.simulate.whole_steps.call_layouts import call_layouts
 from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan
 from rlhfless.simulate.whole_steps.choice import choose
@@ -33,13 +33,7 @@ def table(model: str = "qwen2.5-3b", batch: StepBatch | None = None, kind: str =
 
 @pytest.fixture(scope="module")
 def small() -> StepOfCalls:
-    rng = np.random.default_rng(0)
-    rows = [
-        {"run": "log", "step": visit, "epoch": visit, "prompt_id": f"p{i // 4}", "sample": i % 4, "prompt_tokens": 40,
-         "finish_reason": "stop", "response_tokens": int(np.clip(tokens * rng.lognormal(0, 0.1), 1, 4000))}
-        for visit in (0, 1) for i, tokens in enumerate(np.random.default_rng(1).lognormal(6, 1.0, 16))
-    ]  # fmt: skip
-    (logged,) = logged_steps(pd.DataFrame(rows), max_response_tokens=4000, steps=[1])
+    logged = visited_twice(16, 6, 1.0, 4000)
     costs = table()
     setting = SimulationConfig(Cluster(1, 4, 2, kind="h100"), generation_latency(costs)[2], bound_work=0)
     return step_of_calls(logged, setting, grpo(), costs)

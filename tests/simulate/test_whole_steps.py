@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 from error_messages import refused
+from whole_step_runs import visited_twice
 
 import solver
 from rlhfless.latency import load_profile
-from rlhfless.simulate import STRONG, Aim, DrawnDrafts, SimulationConfig, StepCosts, WholeStep, logged_steps
+from rlhfless.simulate import STRONG, Aim, DrawnDrafts, SimulationConfig, StepCosts, WholeStep
 from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan
 from rlhfless.simulate.whole_steps.choice import choose
 from rlhfless.simulate.whole_steps.learner_way import LearnerWay
@@ -19,13 +19,7 @@ from solver.model.step_levers import DRAFTS, LEVERS, MEANINGS, SHARED_PREFILL, S
 
 @pytest.fixture(scope="module")
 def step() -> WholeStep:
-    rng = np.random.default_rng(0)
-    rows = [
-        {"run": "log", "step": visit, "epoch": visit, "prompt_id": f"p{i // 4}", "sample": i % 4, "prompt_tokens": 40,
-         "finish_reason": "stop", "response_tokens": int(np.clip(tokens * rng.lognormal(0, 0.1), 1, 900))}
-        for visit in (0, 1) for i, tokens in enumerate(np.random.default_rng(1).lognormal(5, 0.8, 48))
-    ]  # fmt: skip
-    (logged,) = logged_steps(pd.DataFrame(rows), max_response_tokens=900, steps=[1])
+    logged = visited_twice(48, 5, 0.8, 900)
     costs = StepCosts(2e-4, 8e-4, charges=solver.LearnerCharges(2, 0.1, 0.2, 0.1))
     profile = load_profile("l40s-qwen2.5-3b-tp2")
     return WholeStep(logged, SimulationConfig(solver.Cluster(1, 8, 2, kind="l40s"), profile, bound_work=0), costs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
 
 from rlhfless.engine.simulated.accepted_runs import DrawnRuns
 from rlhfless.engine.simulated.drafted import DraftedEngineFactory
@@ -16,7 +17,7 @@ from rlhfless.scheduling.fold_draining import DrainingFold
 from rlhfless.scheduling.policy import PlanningOptions
 from rlhfless.scheduling.rlhfuse import GlobalCut
 from rlhfless.scheduling.round_robin import Spread
-from rlhfless.simulate import SimulationConfig, StepCosts
+from rlhfless.simulate import LoggedStep, SimulationConfig, StepCosts, logged_steps
 from rlhfless.simulate.whole_steps.generated import executed, executed_record, requests_of
 from rlhfless.simulate.whole_steps.learner_way import LearnerWay
 from solver import (
@@ -36,6 +37,23 @@ from solver.stage_fusion.sized_charges import SizedCharges
 from solver.stage_fusion.whole_step_bound import WholeStepBound, whole_step_bound
 
 DRAFTS = 4
+
+
+def visited_twice(responses: int, mean_log: float, sd_log: float, limit: int) -> LoggedStep:
+    """Return the second of two steps with the same prompts, four samples each, whose lengths differ by a tenth from visit to
+    visit.
+
+    Args:
+        mean_log, sd_log: of the logarithms of lengths. limit: the longest response, in tokens.
+    """
+    rng = np.random.default_rng(0)
+    rows = [
+        {"run": "log", "step": visit, "epoch": visit, "prompt_id": f"p{i // 4}", "sample": i % 4, "prompt_tokens": 40,
+         "finish_reason": "stop", "response_tokens": int(np.clip(tokens * rng.lognormal(0, 0.1), 1, limit))}
+        for visit in (0, 1) for i, tokens in enumerate(np.random.default_rng(1).lognormal(mean_log, sd_log, responses))
+    ]  # fmt: skip
+    (logged,) = logged_steps(pd.DataFrame(rows), max_response_tokens=limit, steps=[1])
+    return logged
 
 
 @dataclass(frozen=True)

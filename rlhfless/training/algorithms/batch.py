@@ -79,6 +79,11 @@ class Batch:
         return [len(response) for response in self.response_ids]
 
     @property
+    def tokens(self) -> list[int]:
+        """Tokens of each response with its prompt."""
+        return [len(prompt) + len(response) for prompt, response in zip(self.prompt_ids, self.response_ids, strict=True)]
+
+    @property
     def judged(self) -> np.ndarray:
         """(R,) True where the reward is a number."""
         unknown: np.ndarray = np.isnan(np.asarray(self.rewards, dtype=float))
