@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlhfless.engine.protocol import Progress
-from rlhfless.engine.torch.engine import TorchEngine
-from rlhfless.engine.torch.factory import TorchEngineFactory
+from rlhfless.engine.protocol import Progress, Request
 from rlhfless.executor import Faults
 from solver import Admission, LatencyModel
 
-PATIENCE_S = 600.0  # it ends what hangs
+PATIENCE_S = 600.0
 PATIENT = Faults(silence_floor_s=PATIENCE_S, min_start_timeout_s=PATIENCE_S, slow_factor=math.inf)
 """No actor counts as lost because it is silent, and none is relieved of responses because it is slow: processes that share
 cores are slower than others now and then."""
@@ -35,41 +34,59 @@ class Gate:
         """Let nobody pass any more."""
         self.file.unlink()
 
-    def pass_through(self) -> None:
-        """Wait until it is open."""
-        ends_s = time.monotonic() + PATIENCE_S
-        while not self.file.exists():
-            assert time.monotonic() < ends_s, f"{self.file.name} was not opened"
-            time.sleep(0.005)
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody may pass."""
+        return self.file.exists()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gated(TorchEngineFactory):
-    """Engines whose last ``last`` responses end after a gate has been opened, in whatever process they decode."""
+@dataclass(frozen=True)
+class Gated:
+    """An engine factory for other processes. The last ``last`` responses of each of its engines end after the gate was opened.
 
+    Before, they decode until one of them would end, and obey orders.
+    """
+
+    factory: Any
     gate: Gate
     last: int
 
-    def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> TorchEngine:
-        engine: TorchEngine = super().__call__(latency, admission, start_s)
-        step = engine.step
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "factory":  # asked while it is unpickled
+            raise AttributeError(name)
+        return getattr(self.factory, name)
+
+    def measured(self) -> Gated:
+        """See ``RemoteEngines``."""
+        return replace(self, factory=self.factory.measured())
+
+    def to_remote(self) -> Gated:
+        """See ``RemoteEngines``."""
+        return replace(self, factory=self.factory.to_remote())
+
+    def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> Any:
+        """Make an engine."""
+        engine = self.factory(latency, admission, start_s)
+        step, add, targets = engine.step, engine.add, dict[int, int | None]()
+
+        def noted(requests: Sequence[Request]) -> None:
+            targets.update({request.response: request.target_tokens for request in requests})
+            add(requests)
 
         def gated(from_s: float, clock: Any) -> Progress:
-            if len(engine.running()) + len(engine.waiting()) <= self.last:
-                self.gate.pass_through()
-            return step(from_s, clock)
+            tokens = engine.generated_tokens()
+            ends = any((target := targets[r]) is None or tokens[r] + 1 >= target for r in engine.running())
+            if ends and len(tokens) <= self.last and not self.gate.is_open:
+                time.sleep(0.002)
+                return Progress((), ())
+            return step(from_s, clock)  # type: ignore[no-any-return]
 
-        engine.step = gated  # type: ignore[method-assign]
+        engine.add, engine.step = noted, gated
         return engine
-
-
-def gated(factory: TorchEngineFactory, gate: Gate, last: int) -> Gated:
-    """The same engines behind a gate."""
-    return Gated(**{field.name: getattr(factory, field.name) for field in fields(factory)}, gate=gate, last=last)
 
 
 def gate_last(trainer: Any, gate: Gate, last: int) -> None:
     """Let the last ``last`` responses of each actor of a trainer's steps end after the gate has been opened."""
     of_step = trainer.engines.of_step
-    trainer.engines.of_step = lambda model, step: gated(of_step(model, step), gate, last)
+    trainer.engines.of_step = lambda model, step: Gated(of_step(model, step), gate, last)
     trainer.actor_pool.faults = PATIENT
