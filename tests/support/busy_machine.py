@@ -3,9 +3,11 @@ that let something happen only after something else."""
 
 from __future__ import annotations
 
+import contextlib
 import math
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from rlhfless.executor import Faults
 from solver import Admission, LatencyModel
 
 PATIENCE_S = 600.0
+A_PASS = 8  # tokens, or more than a pass of any engine here writes
 PATIENT = Faults(silence_floor_s=PATIENCE_S, min_start_timeout_s=PATIENCE_S, slow_factor=math.inf)
 """No actor counts as lost because it is silent, and none is relieved of responses because it is slow: processes that share
 cores are slower than others now and then."""
@@ -29,6 +32,25 @@ class Gate:
     def open(self) -> None:
         """Let everybody pass."""
         self.file.touch()
+
+    @contextlib.contextmanager
+    def opened(self, when: Callable[[], object]) -> Iterator[None]:
+        """Context in which a thread opens it once that is so."""
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(0.005):
+                if when():
+                    self.open()
+                    return
+
+        watcher = threading.Thread(target=watch, name="watches for a gate")
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
 
     def close(self) -> None:
         """Let nobody pass any more."""
@@ -75,7 +97,7 @@ class Gated:
 
         def gated(from_s: float, clock: Any) -> Progress:
             tokens = engine.generated_tokens()
-            ends = any((target := targets[r]) is None or tokens[r] + 1 >= target for r in engine.running())
+            ends = any((target := targets[r]) is None or tokens[r] + A_PASS >= target for r in engine.running())
             if ends and len(tokens) <= self.last and not self.gate.is_open:
                 time.sleep(0.002)
                 return Progress((), ())
@@ -83,6 +105,12 @@ class Gated:
 
         engine.add, engine.step = noted, gated
         return engine
+
+
+def has_moved(pool: Any, moves: int = 1) -> bool:
+    """Whether so many responses were handed over in the step that the pool runs."""
+    under_way = pool._step
+    return under_way is not None and under_way.step.record.moves >= moves
 
 
 def gate_last(trainer: Any, gate: Gate, last: int) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from busy_machine import PATIENT
 from vllm_samples import (
     AHEAD,
     LATENCY,
@@ -90,9 +91,10 @@ def nodes() -> Iterator[Any]:
 
 @pytest.fixture
 def pool(nodes: Any) -> Iterator[RayPool]:
-    """It keeps its actors; afterwards none of their processes is left, and no weights."""
+    """It keeps its actors, and moves nothing from one that shares its core with other work to another; afterwards none of
+    their processes is left, and no weights."""
     before, weights_before = descendants(os.getpid()), carried_here()
-    with RayPool(nodes.address, runtime_env={}, lifecycle=Lifecycle.serverful()) as joined:
+    with RayPool(nodes.address, runtime_env={}, lifecycle=Lifecycle.serverful(), faults=PATIENT) as joined:
         yield joined
         started = descendants(os.getpid()) - before
         joined.release()

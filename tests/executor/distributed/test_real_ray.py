@@ -30,6 +30,7 @@ import ray
 from ray_samples import (
     CLUSTER,
     GPUS_PER_NODE,
+    LOST_SOON,
     AtFirst,
     Kill,
     Puts,
@@ -275,7 +276,7 @@ def test_a_lost_node_is_named_and_the_step_goes_on_with_the_other() -> None:
     engines, forced = factory_of(longest=900), long_requests(800)
     expected = run_step(actor_plan("static"), forced, engines, LATENCY, Cluster(1, 4, 1))
     with (
-        two_nodes(timeout_ms_task_wait_for_death_info=1) as nodes,
+        two_nodes(timeout_ms_task_wait_for_death_info=1, **LOST_SOON) as nodes,
         RayPool(nodes.address, runtime_env={}, lifecycle=Lifecycle.serverful(), faults=PATIENT) as pool,
     ):
         assert "2 nodes with 8 GPUs" in repr(pool)
