@@ -126,7 +126,7 @@ def test_a_run_of_steps_on_two_nodes(pool: RayPool, tmp_path: Path) -> None:
     assert {h: one["ray_node"] for h, one in details(first, "ready").items()} == {f"actor-{i}": n for i, n in where.items()}
 
     engines = factory_of(write_weights(model_of(3), tmp_path, 1), 1)
-    forced = [replace(r, target_tokens=30 + 2 * r.response, max_tokens=60) for r in wanted]
+    forced = [replace(r, target_tokens=8 + 4 * r.response, max_tokens=60) for r in wanted]
     options: dict[str, Any] = {"step": 1, "start_s": first.end_s, "migration": "move"}
     moved = pool.run_step(plan_of(HALVES, Shuffle()), forced, engines, LATENCY, TWO_NODES, **options)
     assert tokens_of(moved) == by_torch(3, forced)
