@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import busy_machine
 import numpy as np
 import pytest
 from busy_machine import Gate, gate_last
@@ -175,7 +176,7 @@ def test_an_interrupted_step_leaves_no_actor_and_the_run_goes_on(tmp_path: Path,
 
 @pytest.mark.full
 def test_two_learner_processes_learn_while_ray_actors_decode_and_a_killed_one_undoes_the_step(
-    tmp_path: Path, model: Path
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The step that a kill ended is learned from once; weights are those of batches on the virtual clock.
 
@@ -191,6 +192,7 @@ def test_two_learner_processes_learn_while_ray_actors_decode_and_a_killed_one_un
         learned = {name: value.clone() for name, value in trainer.model.state_dict().items()}
 
     calls: list[int] = []
+    monkeypatch.setenv("PYTHONPATH", str(Path(busy_machine.__file__).parent), prepend=os.pathsep)  # where actors find gates
     gate = Gate(tmp_path / "a group of the third step")
 
     def kills_in_the_second_step(completions: list[str], **_: Any) -> list[float]:
