@@ -13,6 +13,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,6 +27,9 @@ from tiers import check_tier
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: the processes share the cores
+
+# jsonschema builds a grammar of names of resources when it is imported, seconds in each process, which nobody here checks.
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 gc.disable()  # until all tests are imported: what is imported stays
 
