@@ -132,7 +132,8 @@ def chaos(
             many = min(per_step, kills - counts.kills)
             kinds = [signal.SIGSTOP if rng.random() < stops else signal.SIGKILL for _ in range(many)]
             striker = Striker(processes, rng.uniform(0, quiet.makespan_s, many).tolist(), kinds, int(rng.integers(1 << 30)))
-            processes.faults = replace(patient, silence_floor_s=silence_s, min_start_timeout_s=START_FLOOR_S[pool])
+            if signal.SIGSTOP in kinds:
+                processes.faults = replace(patient, silence_floor_s=silence_s, min_start_timeout_s=START_FLOOR_S[pool])
             with counted() as entered:
                 striker.start()
                 try:
