@@ -37,6 +37,9 @@ settings.register_profile("same", derandomize=True, deadline=None, max_examples=
 settings.register_profile("search", deadline=None, print_blob=True)
 settings.load_profile("same")
 
+# Ray runs its workers at nice 15, so that they starve where other tests keep the cores busy.
+os.environ.setdefault("RAY_worker_niceness", "0")
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a shell's background starts programs so, and theirs; tests press Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)

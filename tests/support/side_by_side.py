@@ -38,7 +38,7 @@ TEST_BY_TEST = (
 """Files of long tests that share nothing but what a test run makes once: each test may run in another process."""
 LONG = (
     *CLUSTERS, *WHOLE_MACHINE, *TEST_BY_TEST[::-1], "engine/torch/test_gpu_benchmark.py",
-    "solver/planning/test_slot_brute_force.py", "executor/*", "training/*", "browser/*", "paper/*", "report/*", "golden/*",
+    "executor/*", "training/*", "browser/*", "paper/*", "report/*", "golden/*",
 )  # fmt: skip
 """Files in the order in which they begin; the others follow, in pytest's order."""
 
