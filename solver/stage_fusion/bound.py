@@ -16,9 +16,11 @@ Where learning ends with ``finish_s`` on every server, all this ends that much b
 **For every policy** (``step_bound``). A response alone in its batch decodes fastest. Let a + b B + c K be a minorant of an
 iteration (``solver.bounds.clairvoyant``), and r the seconds until an actor can decode. Then the response completes at
 r + a L + b L + c (sum of its KV tokens) or later. The bound above rises with completions and with the times at which servers
-are free. So it holds with these least completions and with actors free from the start. Besides, the GPUs of N actors of g GPUs offer g N T GPU-
-seconds, and those of K learner servers g K (T - their start). Generation within T takes at least the clairvoyant bound C(T) of
-them, which never rises with T. With W the seconds of work on these GPUs,
+are free. So it holds with these least completions and with actors free from the start.
+
+Besides, the GPUs of N actors of g GPUs offer g N T GPU-seconds, and those of K learner servers g K (T - their start).
+Generation within T takes at least the clairvoyant bound C(T) of them, which never rises with T. With W the seconds of work on
+these GPUs,
 
     C(T) + g W <= g N T + g K (T - start) ,    and the least T that satisfies this is a lower bound.
 
