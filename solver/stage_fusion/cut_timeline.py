@@ -142,6 +142,27 @@ class CutTimeline:
             free[actor] = max(float(ends_s.max()), float(state.boundary_s[actor]))
         return Generated(completion, free)
 
+    def cut_to_fewest(self, state: CutState, keep: int) -> Generated:
+        """Return generation with this cut to ``keep`` actors, or to the fewest above that have room, as the rule does.
+
+        Numbers that surely have too little room are left out: actors keep what they have, so that one with too much is never
+        kept, and all kept ones together have to hold everything.
+        """
+        left = self.workload.iterations > state.tokens
+        actors = range(len(self.lines))
+        counts = np.bincount(self.actor_of[left], minlength=len(actors))
+        held = self._held(self.workload.context_tokens + state.tokens)
+        tokens = np.bincount(self.actor_of[left], held[left], len(actors))
+        slots = np.array([self.admission[actor].max_batch for actor in actors], dtype=float)
+        capacity = np.array([self.admission[actor].kv_capacity_tokens for actor in actors], dtype=float)
+        ranked = state.ranked[counts[state.ranked] > 0]
+        full = np.flatnonzero((counts[ranked] > slots[ranked]) | (tokens[ranked] > capacity[ranked]))
+        last = int(full[0]) if len(full) else len(ranked) - 1
+        enough = (np.cumsum(slots[ranked]) >= counts.sum()) & (np.cumsum(capacity[ranked]) >= tokens.sum() * (1 - 1e-9))
+        first = int(np.argmax(enough)) + 1 if enough.any() else len(ranked)
+        cuts = (self.cut(state, number) for number in range(max(keep, first), last + 1))
+        return next((cut for cut in cuts if cut is not None), self.uncut)
+
     def _ends_s(
         self, chosen: IntArray, remaining: IntArray, context: IntArray, cached: IntArray, actor: int, running: int
     ) -> FloatArray:
@@ -191,13 +212,16 @@ class CutTimeline:
     def _fits(self, unfinished: IntArray, owner: IntArray, context: IntArray, kept: IntArray) -> bool:
         """Return whether slots and KV memory of the kept actors hold all unfinished responses."""
         counts = np.bincount(owner[unfinished], minlength=len(self.lines))
-        reserves = self.admission[0].rule == "reserve"
-        held = self.workload.reserved_tokens if reserves else context
+        held = self._held(context)
         tokens = np.bincount(owner[unfinished], held[unfinished], len(self.lines))
         return all(
             counts[a] <= self.admission[a].max_batch and tokens[a] <= self.admission[a].kv_capacity_tokens
             for a in kept.tolist()
         )
+
+    def _held(self, context: IntArray) -> IntArray:
+        """Return the (R,) tokens of KV memory that each response needs on any actor."""
+        return self.workload.reserved_tokens if self.admission[0].rule == "reserve" else context
 
     def _transfers(self, moving: IntArray, context: IntArray, state: CutState) -> tuple[FloatArray, np.ndarray]:
         """Return when each moving response arrives, and whether it takes its KV cache along."""

@@ -13,7 +13,7 @@ from rlhfless.scheduling.calibration import calibrated
 from rlhfless.scheduling.rlhfuse import GlobalCut
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed, requests_of
-from rlhfless.simulate.whole_steps.generation_way import GenerationPlanner, GenerationWay
+from rlhfless.simulate.whole_steps.generation_way import RESPONSES, GenerationPlanner, GenerationWay
 from solver.model.acceptance import Acceptance
 from solver.model.drafting import Drafting
 from solver.model.latency import LatencyModel
@@ -31,13 +31,15 @@ class GenerationPlan:
 
     Args:
         way: to generate. levers: that it uses. make: returns the plan, which is executed on true lengths. run:
-            executes a plan on the scenario of a number.
+            executes a plan on the scenario of a number. like: of a plan that folds, the one that deals as many actors and
+            does not.
     """
 
     def __init__(
-        self, way: GenerationWay, levers: frozenset[str], make: Callable[[], Plan], run: Callable[[Plan, int], GeneratedStep]
-    ) -> None:
-        self.way, self.levers, self._make, self._run = way, levers, make, run
+        self, way: GenerationWay, levers: frozenset[str], make: Callable[[], Plan], run: Callable[[Plan, int], GeneratedStep],
+        like: GenerationPlan | None = None,
+    ) -> None:  # fmt: skip
+        self.way, self.levers, self.like, self._make, self._run = way, levers, like, make, run
         self._executed: dict[int, GeneratedStep] = {}
 
     @cached_property
@@ -50,6 +52,17 @@ class GenerationPlan:
         if scenario not in self._executed:
             self._executed[scenario] = self._run(self.plan, scenario)
         return self._executed[scenario]
+
+    def estimated(self, scenario: int) -> GeneratedStep:
+        """Return its execution on a scenario. A plan that folds is only estimated beside the typical scenario.
+
+        It is taken to be as much slower and dearer than there as the plan that does not fold.
+        """
+        if self.like is None or not scenario or scenario in self._executed:
+            return self.on(scenario)
+        own, typical, other = self.on(0), self.like.on(0), self.like.on(scenario)
+        slower, dearer = other.makespan_s / typical.makespan_s, other.gpu_seconds / typical.gpu_seconds
+        return GeneratedStep(self.plan, own.completion_s * slower, own.free_s * slower, own.gpu_seconds * dearer)
 
     @property
     def makespan_s(self) -> float:
@@ -85,22 +98,27 @@ class StepGenerations:
         """Return the plan of a way to generate, which is made when it is needed."""
         if way not in self._made:
             levers = way.levers | ({DRAFTS} if self.drafts else set())
-            self._made[way] = GenerationPlan(way, levers, lambda: self._plan(way), self._run)
+            like = self.of(replace(way, deal=RESPONSES)) if FOLDING in levers else None
+            self._made[way] = GenerationPlan(way, levers, lambda: self._plan(way), self._run, like)
         return self._made[way]
 
     def candidates(self) -> list[GenerationPlan]:
-        """Return the candidates, executed on the typical scenario of the calibrated ones.
+        """Return the candidates that do not fold, executed on the typical scenario of the calibrated ones.
 
         They are the random split of whole prompts on every number of actors, with shared prefill and without, and single
         responses dealt by predicted length. Whole prompts are dealt so, too, and share their prefill. Dealt responses may have
-        RLHFuse's cut, and one plan folds. A candidate is left out if another one with as many actors and no more levers is as
-        fast and as cheap.
+        RLHFuse's cut. A candidate is left out if another one with as many actors and no more levers is as fast and as cheap.
         """
         found = [self.of(way) for way in self.planner.ways()]
-        found = [one for one in found if FOLDING not in one.levers or one.plan.rule is not None]
         for one in found:
             one.on(0)
         return [one for one in found if not any(_dominates(other, one) for other in found)]
+
+    def folding(self) -> list[GenerationPlan]:
+        """Return the candidate that folds, executed on the typical scenario; none where that changes or improves nothing."""
+        one = self.of(self.planner.folded)
+        assert one.like is not None, "a plan that folds has one that does not"
+        return [one] if one.plan.rule is not None and not _dominates(one.like, one) else []
 
     def _plan(self, way: GenerationWay) -> Plan:
         plan = self.planner.plan(way)
@@ -147,10 +165,7 @@ def expected(
     if rule is None or isinstance(rule, GlobalCut):
         line = line or CutTimeline(plan, case, latency.affine, setting.admission)
         state = None if rule is None else line.at(rule.threshold)
-        generated = line.uncut
-        if state is not None and rule is not None:  # as the rule does: more actors are kept where so few have no room
-            cuts = (line.cut(state, keep) for keep in range(rule.keep or 1, len(plan.actors)))
-            generated = next((cut for cut in cuts if cut is not None), line.uncut)
+        generated = line.uncut if state is None or rule is None else line.cut_to_fewest(state, rule.keep or 1)
         gpu_s = setting.cluster.gpus_per_actor * float((generated.free_s - [a.start_s for a in plan.actors]).sum())
         return GeneratedStep(plan, generated.completion_s, generated.free_s, gpu_s)
     return executed(plan, requests_of(case), setting, latency)
