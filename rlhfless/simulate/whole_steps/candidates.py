@@ -30,9 +30,9 @@ TIME_FACTORS = (*(1.02**power for power in range(60)), 4.0, 9.0)
 BLOCKS, FINE_BLOCKS = 48, 512  # items of a coarse and of a fine timing, at most
 FOLDING_MARGIN = 0.02
 """A plan that folds must be so much faster or cheaper in the coarse timing: its rule is executed, not timed by arrays."""
-FOLDED_WITHIN = 0.1
+FOLDED_WITHIN = 0.05
 """Plans of a size may fold if one of its others is at most so much dearer than the cheapest that is as fast."""
-KEPT = 1  # pairs that are kept within each time, with all levers and without each
+FOLDED_ON = 4  # scenarios on which a plan that folds is executed before it is chosen; on the others it is estimated
 
 
 class WholeStepPlan(NamedTuple):
@@ -129,7 +129,7 @@ def scenario_totals(
     """
     distinct = list({id(pair.generation): pair.generation for pair in pairs}.values())
     fine = {  # scenario by scenario, as generations share timelines
-        (id(one), scenario): MergedStep(one.estimated(scenario) if estimated else one.on(scenario), work, FINE_BLOCKS)
+        (id(one), scenario): MergedStep(one.estimated(scenario, 1 if estimated else FOLDED_ON), work, FINE_BLOCKS)
         for scenario, work in enumerate(works) for one in distinct
     }  # fmt: skip
     cases = [(fine[id(pair.generation), scenario], pair.way) for pair in pairs for scenario in range(len(works))]
@@ -141,8 +141,9 @@ def _coarse(source: PairSource, generations: Sequence[GenerationPlan]) -> tuple[
     pairs, cases = [], []
     for one in generations:
         merged = MergedStep(one.on(0), source.works[0], BLOCKS, servers_together(source.servers))
-        for way in _ways(len(one.plan.actors), source.servers, one.makespan_s, source.costs):
-            used = one.levers | levers_of(way, len(one.plan.actors), source.servers, one.makespan_s)
+        actors, makespan_s = len(one.plan.actors), one.makespan_s
+        for way in _ways(actors, source.servers, makespan_s, source.costs):
+            used = one.levers | levers_of(way, actors, source.servers, makespan_s)
             pairs.append(WholeStepPlan(one, way, used | source.levers, source.variant))
             cases.append((merged, way))
     return pairs, merged_totals(cases, source.costs) * [1.0, source.ratio]
@@ -180,17 +181,21 @@ def _ways(actors: int, all_servers: int, generation_s: float, costs: StepCosts) 
 
 def _kept(pairs: Sequence[WholeStepPlan], totals: FloatArray) -> list[int]:
     """Return the numbers of the pairs that are cheapest within some time: of all, without each lever, and of elastic plain."""
-    margin = np.array([FOLDING_MARGIN if FOLDING in pair.levers else 0.0 for pair in pairs])
+    number_of: dict[frozenset[str], int] = {}
+    of = np.array([number_of.setdefault(pair.levers, len(number_of)) for pair in pairs])
+    sets = list(number_of)
+    subsets = [np.ones(len(sets), dtype=bool), *(np.array([lever not in own for own in sets]) for lever in LEVERS)]
+    subsets += [np.array([own == plain for own in sets]) for plain in (frozenset(), frozenset({SHARED_PREFILL}))]
+    margin = np.array([FOLDING_MARGIN if FOLDING in own else 0.0 for own in sets])[of]
     times_s, gpu_s = totals.T * (1 + margin)
-    subsets = [np.arange(len(pairs))] + [
-        np.array([i for i, pair in enumerate(pairs) if lever not in pair.levers], dtype=int) for lever in LEVERS
-    ]
-    for plain in (frozenset(), frozenset({SHARED_PREFILL})):
-        subsets.append(np.array([i for i, pair in enumerate(pairs) if pair.levers == plain], dtype=int))
-    found: dict[int, None] = {}
-    for subset in filter(len, subsets):
-        least_s = float(times_s[subset].min())
-        for factor in TIME_FACTORS:
-            within = subset[times_s[subset] <= least_s * factor]
-            found.update(dict.fromkeys(within[np.argsort(gpu_s[within], kind="stable")[:KEPT]].tolist()))
+    fastest_first = np.argsort(times_s, kind="stable")
+    found: set[int] = set()
+    for subset in subsets:
+        numbers = fastest_first[subset[of[fastest_first]]]
+        if len(numbers):
+            last = np.searchsorted(times_s[numbers], times_s[numbers[0]] * np.array(TIME_FACTORS), side="right") - 1
+            least = np.minimum.accumulate(gpu_s[numbers])
+            cheaper = np.append(True, gpu_s[numbers[1:]] < least[:-1])
+            cheapest = np.maximum.accumulate(np.where(cheaper, np.arange(len(numbers)), 0))
+            found.update(numbers[cheapest[last]].tolist())
     return sorted(found)

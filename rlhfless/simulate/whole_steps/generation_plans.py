@@ -53,16 +53,26 @@ class GenerationPlan:
             self._executed[scenario] = self._run(self.plan, scenario)
         return self._executed[scenario]
 
-    def estimated(self, scenario: int) -> GeneratedStep:
-        """Return its execution on a scenario. A plan that folds is only estimated beside the typical scenario.
+    def estimated(self, scenario: int, executed_on: int = 1) -> GeneratedStep:
+        """Return its execution on a scenario. A plan that folds is executed on some only, as that takes long.
 
-        It is taken to be as much slower and dearer than there as the plan that does not fold.
+        On the others it is taken to be as much slower and dearer than on the typical scenario as the plan that does not fold,
+        corrected by how far this is wrong, in the mean, where it is executed.
+
+        Args:
+            executed_on: scenarios, the first ones, on which a plan that folds is executed; 1 or more.
         """
-        if self.like is None or not scenario or scenario in self._executed:
+        like = self.like
+        if like is None or scenario < executed_on:
             return self.on(scenario)
-        own, typical, other = self.on(0), self.like.on(0), self.like.on(scenario)
-        slower, dearer = other.makespan_s / typical.makespan_s, other.gpu_seconds / typical.gpu_seconds
-        return GeneratedStep(self.plan, own.completion_s * slower, own.free_s * slower, own.gpu_seconds * dearer)
+        ratios = [
+            (self.on(i).makespan_s / like.on(i).makespan_s, self.on(i).gpu_seconds / like.on(i).gpu_seconds)
+            for i in range(executed_on)
+        ]
+        own, other = self.on(0), like.on(scenario)
+        time_ratio, cost_ratio = np.mean(ratios, axis=0)
+        slower = time_ratio * other.makespan_s / own.makespan_s
+        return GeneratedStep(self.plan, own.completion_s * slower, own.free_s * slower, cost_ratio * other.gpu_seconds)
 
     @property
     def makespan_s(self) -> float:
@@ -110,9 +120,11 @@ class StepGenerations:
         RLHFuse's cut. A candidate is left out if another one with as many actors and no more levers is as fast and as cheap.
         """
         found = [self.of(way) for way in self.planner.ways()]
+        by_actors: dict[int, list[GenerationPlan]] = {}
         for one in found:
             one.on(0)
-        return [one for one in found if not any(_dominates(other, one) for other in found)]
+            by_actors.setdefault(one.way.actors, []).append(one)
+        return [one for one in found if not any(_dominates(other, one) for other in by_actors[one.way.actors])]
 
     def folding(self) -> list[GenerationPlan]:
         """Return the candidate that folds, executed on the typical scenario; none where that changes or improves nothing."""
@@ -181,8 +193,8 @@ def scenario_lengths(workload: Workload) -> IntArray:
 
 
 def _dominates(other: GenerationPlan, one: GenerationPlan) -> bool:
-    """Return whether another candidate with as many actors and no more levers is as fast and cheap on the typical scenario."""
-    if other is one or not other.levers <= one.levers or len(other.plan.actors) != len(one.plan.actors):
+    """Return whether a candidate with as many actors and no more levers is as fast and cheap on the typical scenario."""
+    if other is one or not other.levers <= one.levers:
         return False
     first, second = ((run.makespan_s, run.gpu_seconds) for run in (other.on(0), one.on(0)))
     return first[0] <= second[0] and first[1] <= second[1] and first != second
