@@ -136,6 +136,22 @@ def scenario_totals(
     return merged_totals(cases, costs).reshape(len(pairs), len(works), 2)
 
 
+def on_scenario(
+    pair: WholeStepPlan, work: PhaseWork, costs: StepCosts, all_servers: int, scenario: int
+) -> tuple[float, float]:
+    """Return about the seconds and GPU-seconds of a pair on one scenario of a step of any size; folding is left out.
+
+    Servers and responses are counted together, which hides the last response. So the step is no shorter than until that one is
+    complete and gradients are reduced.
+    """
+    generated = (pair.generation.like or pair.generation).on(scenario)
+    merged = MergedStep(generated, work, FINE_BLOCKS, servers_together(all_servers))
+    ((time_s, gpu_s),) = merged_totals([(merged, pair.way)], costs).tolist()
+    ends_s = generated.makespan_s + costs.charges.finish_s(pair.way.servers(merged.actors))
+    later_s = max(0.0, ends_s - time_s)
+    return time_s + later_s, gpu_s + later_s * pair.way.own * work.gpus_per_actor
+
+
 def _coarse(source: PairSource, generations: Sequence[GenerationPlan]) -> tuple[list[WholeStepPlan], FloatArray]:
     """Return the pairs of these ways to generate, and (N, 2) seconds and GPU-seconds by merged responses."""
     pairs, cases = [], []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,6 +21,7 @@ from rlhfless.simulate.whole_steps.candidates import (
     WholeStepCandidates,
     WholeStepPlan,
     candidates,
+    on_scenario,
     scenario_totals,
 )
 from rlhfless.simulate.whole_steps.choice import WholeStepChoice, best_of, choose
@@ -39,6 +41,9 @@ from solver.model.step_levers import ACTOR_SIZE, DRAFTS, LAYOUTS, LEVERS, SHARED
 from solver.model.workload import FloatArray
 from solver.stage_fusion.least_bound import LeastBound
 from solver.stage_fusion.whole_step_bound import WholeStepBound, whole_step_bound
+
+CHECKED_RESPONSES = 20_000
+"""A plan that was timed on a part is checked on as many scenarios of the whole step as have about so many responses."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,20 +215,20 @@ class WholeStep:
     def _timed(self, plan: WholeStepPlan) -> FloatArray:
         """Return (S, 2) seconds and GPU-seconds of a plan whose times were estimated.
 
-        What a plan takes on a part is corrected by what the typical scenario takes on the whole step. There a plan that folds
-        counts as the one that does not.
+        What a plan takes on a part is corrected by what it takes on the whole step, in the mean of some scenarios. There a plan
+        that folds counts as the one that does not.
         """
         step = self.of_plan(plan)
         if plan.of_part is None or step._of_part is None:
             return scenario_totals([plan], step.works, step.costs, estimated=False)[0]
         part, pair = step._of_part, plan.of_part
         totals = scenario_totals([pair], part.works, part.costs, estimated=False)[0]
-        return np.asarray(totals * step._typical(plan) / part._typical(pair))
-
-    def _typical(self, plan: WholeStepPlan) -> FloatArray:
-        """Return (2,) seconds and GPU-seconds on the typical scenario, by the list scheduler."""
-        generation = plan.generation.like or plan.generation
-        return np.array(plan.way.totals(generation.on(0), self.works[0], self.costs))
+        count = min(len(self.cases), math.ceil(CHECKED_RESPONSES / len(self.logged.truth)))
+        of_whole, of_part = (
+            np.array([on_scenario(one, of.works[i], of.costs, of.most, i) for i in range(count)])
+            for one, of in ((plan, step), (pair, part))
+        )
+        return np.asarray(totals * (of_whole / of_part).mean(axis=0))
 
     def _plans(self, drafts: SimulatedDrafts | None) -> StepGenerations:
         """Return the plans of generation with these drafts, or without any."""
