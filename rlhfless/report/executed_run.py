@@ -19,7 +19,7 @@ from rlhfless.report.executed_study import ExecutedRunFindings
 from rlhfless.report.log_checks import calibrated_by, checks_table
 from rlhfless.report.not_stated import profile_in_words
 from rlhfless.report.savings import percent, savings_in_short, savings_tables
-from rlhfless.report.schedules import DO, SHOWN
+from rlhfless.report.schedules import SHOWN, to_do
 from rlhfless.trace import Trace, allocation_metrics, decode_capacity, step_metrics
 
 MAX_TIMELINES = 12
@@ -86,7 +86,7 @@ def _change(trace: Trace, findings: ExecutedRunFindings) -> Iterator[Change]:
         "them."
     )
     low, mean, high = (float(best[f"GPU-seconds {end}"]) for end in ("low", "mean", "high"))
-    what = DO.get(str(best["policy"]), "generate by another schedule")
+    what = to_do(best, findings.replicas) or "generate by another schedule"
     yield Change(what, lines, low, mean, high, float(best["time mean"]), needs)
 
 

@@ -164,6 +164,9 @@ def test_configuration_lines_say_sizes_in_the_frameworks_words() -> None:
     assert configuration_lines("prime-rl", 3, 2, 8)[0].endswith(one_node)
     assert configuration_lines("prime-rl", 5, 2, 8) == ()  # over several nodes it is not documented
     assert configuration_lines("table", 3, 2, 8) == ()
+    engines, learner = configuration_lines("openrlhf", 6, 2, 8)
+    assert engines.startswith("--vllm.num_engines 6 --vllm.tensor_parallel_size 2 ")
+    assert learner.startswith("--actor.num_nodes 2 --actor.num_gpus_per_node 6 ")
 
 
 def test_prices_have_their_source() -> None:
