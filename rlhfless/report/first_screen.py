@@ -28,8 +28,8 @@ from rlhfless.report.study import LoggedRunFindings
 
 LITTLE = 0.005  # share of the run that no bar shows
 WIDE = 0.25  # of an idle share: such a range says little
-FAR = 3.0  # times as slow or as fast as its profile: no two shipped profiles of GPUs with one model differ so much
-FAR_POINTS = 20  # of the run's cost, by which savings were off
+FAR = 3.5  # times as slow or as fast as its profile: shipped profiles of 3B and 7B models on L40S and H100 differ by 3.1
+NEAR_POINTS, FAR_POINTS = 12, (32, 44)  # savings were off by, of the cost, up to FAR and above (``scaled_profiles.py``)
 
 
 def first_screen(page: Page, findings: LoggedRunFindings) -> None:
@@ -156,9 +156,9 @@ def _scaled_far(findings: LoggedRunFindings) -> str:
     times, pace = (factor, "slow") if factor > 1 else (1.0 / factor, "fast")
     return (
         f"Warning: your run is {number(times)} times as {pace} as {profile_in_words(findings.setting.latency.name)}, so that "
-        "profile is of another model or other GPUs. The cost above is logged and stays true. What was idle and savings are "
-        f"not: in a test of such pairs of profiles, savings were off by up to {FAR_POINTS} points. Give a profile of yours "
-        "(rlhfless profile measures it)."
+        "profile is of another model or other GPUs. Logged times stay true. What was idle and what changes "
+        f"save are rough: by profiles that differ so much, savings were off by {FAR_POINTS[0]} to {FAR_POINTS[1]} points of the "
+        f"cost, and by nearer ones by at most {NEAR_POINTS}. Measure your own profile with rlhfless profile."
     )
 
 

@@ -164,6 +164,7 @@ def simulate_schedules(
     rungs = ladder(dispatch, drafting=setting.drafts is not None)
     baselines = ("static", "least-loaded", "rlhfuse", "rlhfless", "solver", "oracle", "oracle+replan")
     names = tuple(rung.name for rung in rungs)
-    policies: list[str | SchedulingPolicy] = [*rungs, *(name for name in baselines if name not in names), *further]
+    others = (name for name in baselines if name not in names)
+    policies: list[str | SchedulingPolicy] = [*others, *rungs, *further]  # rungs that re-plan start from plans of the others
     result = simulate(rollouts, setting, policies, steps=steps)
     return Schedules(result, len(all_steps), setting.phases, names)
