@@ -194,9 +194,7 @@ def _rows(step: int, lengths: StepLengths, draw: Draw, samples: int, random: np.
     )
 
 
-def _trace(
-    log: ImportedLog, rollouts: pd.DataFrame, framework: str, sizes: StepSizes, longest_unknown: bool
-) -> Trace:
+def _trace(log: ImportedLog, rollouts: pd.DataFrame, framework: str, sizes: StepSizes, longest_unknown: bool) -> Trace:
     unknown = f"in groups of unknown size, taken as {SAMPLES} where they are alike"
     samples = unknown if sizes.samples_per_prompt is None else f"{sizes.samples_per_prompt} per prompt"
     each = rollouts.groupby("step").size()

@@ -119,7 +119,7 @@ def report(
             raise InputError(f"{path}: has scalars alone, whose report is a page; let -o end with .html") from error
         drawn = drawn_logs(error.log, StepSizes(responses_per_step, samples_per_prompt, max_response_tokens))
         opened = drawn[0]
-        if responses_per_step is None:
+        if responses_per_step is None and "responses" not in error.log.scalars:
             assumptions = replace(assumptions, not_stated={RESPONSES: RESPONSES_ASSUMED})
     if not drawn and (responses_per_step or samples_per_prompt):
         raise InputError(

@@ -19,7 +19,7 @@ from rlhfless.analysis.framework_defaults import DISPATCHES
 from rlhfless.latency import PriceError, usd_per_gpu_hour
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import counted, number
-from rlhfless.report.amounts import amounts_of, unknown
+from rlhfless.report.amounts import amounts_of, more_than_idle, unknown
 from rlhfless.report.changes import changes_of, in_a_sentence
 from rlhfless.report.log_checks import contradicted
 from rlhfless.report.not_stated import GPUS, OPTIONS, PRICE, PROFILE, PROFILE_HOW, profile_in_words
@@ -27,6 +27,7 @@ from rlhfless.report.savings import percent, percent_range
 from rlhfless.report.study import LoggedRunFindings
 
 LITTLE = 0.005  # share of the run that no bar shows
+LEAST_IDLE = 0.0005  # of the cost; less reads as 0.0 %
 WIDE = 0.25  # of an idle share: such a range says little
 FAR = 3.5  # times as slow or as fast as its profile: shipped profiles of 3B and 7B models on L40S and H100 differ by 3.1
 NEAR_POINTS, FAR_POINTS = 12, (32, 44)  # savings were off by, of the cost, up to FAR and above (``scaled_profiles.py``)
@@ -67,10 +68,7 @@ def in_short(findings: LoggedRunFindings) -> Iterator[str]:
     if findings.drawn:
         yield findings.drawn
     if findings.setup.synchronous and changes and changes[0].mean > findings.cost.idle_share:
-        yield (
-            f"A change can save more than the {percent(findings.cost.idle_share)} that was idle. Idle is a GPU that has "
-            "nothing to run. GPUs that run nearly empty batches count as busy here, and can be given back, too."
-        )
+        yield more_than_idle(findings.cost.idle_share)
 
 
 def _cost(findings: LoggedRunFindings) -> str:
@@ -88,7 +86,9 @@ def _cost(findings: LoggedRunFindings) -> str:
     hours = amounts.in_gpu_time
     total = f"cost {about}{amounts.of(1.0)} ({hours})" if amounts.usd else f"took {about}{hours}"
     low, high = (share / (findings.account.idle_share or 1.0) * cost.idle_share for share in findings.idle_shares)
-    idle = f"{amounts.between(low, high)} ({percent_range(low, high)})" if high >= 0.0005 else "none"
+    idle = f"{amounts.between(low, high)} ({percent_range(low, high)})" if high >= LEAST_IDLE else "none"
+    if low < LEAST_IDLE <= high:
+        idle = f"at most {amounts.of(high)} ({percent(high)})"
     idle = f"{idle} of it went to idle GPUs"
     if _is_wide(findings):
         idle = f"its scalars do not tell how much of it went to idle GPUs ({percent_range(low, high)})"
@@ -156,9 +156,10 @@ def _scaled_far(findings: LoggedRunFindings) -> str:
     times, pace = (factor, "slow") if factor > 1 else (1.0 / factor, "fast")
     return (
         f"Warning: your run is {number(times)} times as {pace} as {profile_in_words(findings.setting.latency.name)}, so that "
-        "profile is of another model or other GPUs. Logged times stay true. What was idle and what changes "
-        f"save are rough: by profiles that differ so much, savings were off by {FAR_POINTS[0]} to {FAR_POINTS[1]} points of the "
-        f"cost, and by nearer ones by at most {NEAR_POINTS}. Measure your own profile with rlhfless profile."
+        "profile is of another model or other GPUs. Logged times stay true; what was idle and what "
+        f"changes save is rough. Between profiles up to 3 times apart, savings differed by at most {NEAR_POINTS} points of the "
+        f"cost; between those 37 times apart and more, by {FAR_POINTS[0]} to {FAR_POINTS[1]}. Measure your profile with rlhfless "
+        "profile."
     )
 
 

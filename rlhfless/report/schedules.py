@@ -65,6 +65,7 @@ def replicas(low: int, high: int) -> str:
     """Return a number of replicas, or a range of them, as text."""
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
+
 MAX_RESPONSES = 10_000
 """About a minute of simulation, since hand-overs take time that grows with the responses of a step."""
 

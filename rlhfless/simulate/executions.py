@@ -41,7 +41,11 @@ class Executions:
     def key(self, policy: SchedulingPolicy, logged: LoggedStep, setting: SimulationConfig) -> Key | None:
         """Return by what a plan is found again; None where it is not kept."""
         comparable = is_dataclass(policy) and policy.__dataclass_params__.frozen and policy.__dataclass_params__.eq
-        if not comparable or isinstance(policy, FunctionPolicy) or not (setting.effects is setting.drafts is setting.work is None):
+        if (
+            not comparable
+            or isinstance(policy, FunctionPolicy)
+            or not (setting.effects is setting.drafts is setting.work is None)
+        ):
             return None
         where = (setting.cluster, setting.latency, setting.planned_latency, setting.objective, setting.phases)
         how = (setting.time_limit_s, setting.admission, setting.migration, setting.seed)

@@ -174,9 +174,7 @@ def _execute(
     return record, planning_s
 
 
-def _planned(
-    policy: SchedulingPolicy, logged: LoggedStep, setting: SimulationConfig, key: Key | None
-) -> tuple[Plan, float]:
+def _planned(policy: SchedulingPolicy, logged: LoggedStep, setting: SimulationConfig, key: Key | None) -> tuple[Plan, float]:
     """Return the plan of a step and the seconds of planning it; both as they were where the plan is kept."""
     kept = setting.executions
     if kept is not None and key is not None and key in kept.plans:

@@ -121,7 +121,7 @@ def test_a_profile_of_other_hardware_is_warned_of(found: LoggedRunFindings, fact
     assert ("Warning: " in sure) == of_other_hardware(changed.calibrated) == (factor in (3.6, 33.6, 0.1))
     if factor == 33.6:
         assert "is 33.6 times as slow as profile l40s-qwen2.5-3b-tp2 (Qwen2.5-3B on L40S" in sure
-        assert "off by 32 to 44 points" in sure
+        assert "37 times apart and more, by 32 to 44." in sure
         assert "rlhfless profile" in sure
     if factor == 0.1:
         assert "is 10.0 times as fast as" in sure
