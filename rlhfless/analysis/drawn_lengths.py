@@ -108,8 +108,8 @@ def drawn_logs(log: ImportedLog, sizes: StepSizes, draws: Sequence[Draw] = DRAWS
         lacking = "longest response of a step" if with_mean else "mean length of a step's responses"
         or_give = "the run's limit with --max-response-tokens, or " if with_mean else ""
         raise TraceError(
-            f"{log.source}: has no responses, and its scalars lack the {lacking}, so no lengths can be drawn; give {or_give}the "
-            "rollout log of the same run"
+            f"{log.source}: has no responses, and its scalars lack the {lacking}, so no lengths can be drawn; give {or_give}"
+            "the rollout log of the same run"
         )
     steps = {int(row["step"]): _step_lengths(log, row, sizes) for row in rows}
     unknown = {int(row["step"]) for row in rows if not _has(row, "response_tokens_max")}
@@ -209,8 +209,8 @@ def _trace(log: ImportedLog, rollouts: pd.DataFrame, framework: str, sizes: Step
     said = (
         "The log has no responses. Their lengths are drawn, so that every step has its logged mean, longest response and share "
         f"of cut responses: {int(each.median()):,} per step ({samples}).{longest} Ranges cover {len(DRAWS)} draws that are far "
-        "apart: a lognormal distribution, one with two modes and a narrow one, with responses to one prompt alike or not. Which "
-        f"prompts are long is unknown. {how_sure}"
+        "apart: a lognormal distribution, one with two modes and a narrow one, with responses to one prompt alike or not. "
+        f"Which prompts are long is unknown. {how_sure}"
     )
     meta = {"imported_from": log.source.name, "framework": framework, "dispatch_order": "unknown", DRAWN: said}
     return Trace(rollouts.reset_index(drop=True), meta=meta, source=str(log.source))

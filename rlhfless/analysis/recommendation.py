@@ -97,8 +97,9 @@ def advise(logged: Sequence[LoggedStep], setting: SimulationConfig, setup: RunSe
 def configuration_lines(framework: str, replicas: int, gpus_per_actor: int, gpus_per_node: int) -> tuple[str, ...]:
     """Return the framework's options for that many replicas of that size; none where they are not known for certain.
 
-    Option names are those of verl 0.9, TRL 1.16, NeMo-RL 0.4 and slime 0.2. OpenRLHF's have dots since 2026. AReaL's are from its reference "Allocation Mode"
-    (per-engine backends), prime-rl's from its ``docs/scaling.md``, which shows replicas of a chosen size on one node only.
+    Option names are those of verl 0.9, TRL 1.16, NeMo-RL 0.4 and slime 0.2. OpenRLHF's have dots since 2026. AReaL's are from
+    its reference "Allocation Mode" (per-engine backends), prime-rl's from its ``docs/scaling.md``, which shows replicas of a
+    chosen size on one node only.
     """
     return LINES[framework](replicas, gpus_per_actor, gpus_per_node) if framework in LINES else ()
 

@@ -158,8 +158,8 @@ def _scaled_far(findings: LoggedRunFindings) -> str:
         f"Warning: your run is {number(times)} times as {pace} as {profile_in_words(findings.setting.latency.name)}, so that "
         "profile is of another model or other GPUs. Logged times stay true; what was idle and what "
         f"changes save is rough. Between profiles up to 3 times apart, savings differed by at most {NEAR_POINTS} points of the "
-        f"cost; between those 37 times apart and more, by {FAR_POINTS[0]} to {FAR_POINTS[1]}. Measure your profile with rlhfless "
-        "profile."
+        f"cost; between those 37 times apart and more, by {FAR_POINTS[0]} to {FAR_POINTS[1]}. Measure your profile with "
+        "rlhfless profile."
     )
 
 

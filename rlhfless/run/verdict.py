@@ -26,9 +26,9 @@ from rlhfless.analysis import (
 from rlhfless.plots import plot_overview
 from rlhfless.plots.style import counted, number
 from rlhfless.report.amounts import Amounts
+from rlhfless.report.executed_study import replicas_of
 from rlhfless.report.not_stated import PRICE
 from rlhfless.report.savings import at_most, more, saved
-from rlhfless.report.executed_study import replicas_of
 from rlhfless.report.schedules import replicas, to_do
 from rlhfless.report.study import Assumptions, calibrate_log
 from rlhfless.run.whole_step_saving import whole_step_sentence

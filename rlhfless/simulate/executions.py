@@ -6,9 +6,8 @@ policies plan by counted work, and simulated engines take the time of the latenc
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import is_dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlhfless.scheduling import FunctionPolicy
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from rlhfless.simulate.steps import LoggedStep, SimulationConfig
     from solver.model.plan import Plan
 
-Key = tuple[Hashable, ...]
+Key = tuple[Any, ...]
 
 
 class Executions:
@@ -44,7 +43,7 @@ class Executions:
         if (
             not comparable
             or isinstance(policy, FunctionPolicy)
-            or not (setting.effects is setting.drafts is setting.work is None)
+            or not all(of is None for of in (setting.effects, setting.drafts, setting.work))
         ):
             return None
         where = (setting.cluster, setting.latency, setting.planned_latency, setting.objective, setting.phases)

@@ -64,7 +64,7 @@ def measured(steps: int, fewer: Sequence[int]) -> list[Row]:
 
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
-    """What the report quotes: the largest error of profiles that are near, and the range of the errors of those that are far."""
+    """What the report quotes: the largest error of profiles that are near, and the range of errors of those that are far."""
     near = [row for row in rows if row.factor < FAR]
     far = [row for row in rows if row.factor >= FAR] or near
     return {
