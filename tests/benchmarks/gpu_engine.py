@@ -5,10 +5,10 @@
     PYTHONPATH=. python tests/benchmarks/gpu_engine.py --device cpu --tiny   # every path but CUDA itself, no result
 
 Needs numpy, torch and transformers, and annotated-types for training steps. ``--prepare`` writes what a machine with so little
-lacks: out/gpu_lengths.npz, the lengths of a public log, and out/gpu_plans.json, plans made with the profile NAME (or a profile's
-file). Without them lengths are made up, which the result says, and plans are made by the profile measured here; the policy
-``solver`` is skipped where OR-Tools is not installed. Models of Qwen2.5's shapes with random weights, bfloat16 on a GPU. Parts,
-in order:
+lacks: out/gpu_lengths.npz, the lengths of a public log, and out/gpu_plans.json, plans made with the profile NAME (or a
+profile's file). Without them lengths are made up, which the result says, and plans are made by the profile measured here. The
+policy ``solver`` is then skipped where OR-Tools is not installed. Models of Qwen2.5's shapes with random weights, bfloat16 on a
+GPU. Parts, in order:
 
 - ``profile SIZE``: seconds of a decode iteration (TPOT) by batch and context, of prefill calls, and of iterations in which
   responses join others that decode; the profile fitted to the first two; the ratio to the shipped profile of that model, which
@@ -30,9 +30,9 @@ in order:
 - ``flips``: how often tokens depend on the batch or on recomputation (`flip_rate.py`).
 
 A part that would not end within the budget is skipped. One that fails is noted with its error (so is a policy of ``replay`` or
-a contender of ``throughput``), the others stand, and the exit code is 1. The result is written after every part. With ``--only`` the other parts of
-an existing result are kept, so a long part can have a call of its own. With some policies only, ``replay`` has room for more
-prompts and is written under their names.
+a contender of ``throughput``), the others stand, and the exit code is 1. The result is written after every part. With
+``--only`` the other parts of an existing result are kept, so a long part can have a call of its own. With some policies only,
+``replay`` has room for more prompts and is written under their names.
 """
 
 from __future__ import annotations
@@ -260,9 +260,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="tiny shapes: try the script")
     parser.add_argument("--prepare", action="store_true", help="write lengths (of the public log) and plans, and nothing else")
     parser.add_argument("--profile", default=PROFILE, help="what --prepare plans with: a name or a file")
-    parser.add_argument(
-        "--plans", type=Path, help=f"where plans stand, by default {PLANS.name}, or made here if it is not there"
-    )
+    parser.add_argument("--plans", type=Path, help=f"file of plans; {PLANS.name} by default, where it was prepared")
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
     prepared = PLANS.with_stem(PLANS.stem + "_tiny" * options.tiny)
