@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from typing import Any
@@ -15,7 +16,7 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import Executor
 from rlhfless.executor.step.progress import StepProgress
-from rlhfless.widgets import LiveRun, live, steps_of
+from rlhfless.widgets import LiveRun, live, live_run as live_run_module, live_view, steps_of
 from solver import GpuPool, LatencyModel, MixedCluster, plan_generation
 from solver.model.errors import PlanningError
 from solver.model.plan import Plan
@@ -327,6 +328,69 @@ def test_the_buttons_drive_the_run() -> None:
     gate.opened.set()
     assert "paused" in view.panes.pane_facts
     view._buttons["stop"].click()
+    assert view.run.wait(30)
     assert view.run.state == "stopped"
     assert "stopped" in view.panes.pane_facts
     assert not view._buttons["run"].disabled
+
+
+def test_a_stop_that_takes_long_says_so_until_it_has_stopped() -> None:
+    """The button does not wait, hence what it says never comes after what the end says. No other button undoes it."""
+    view = live(executor(), WORK[:2])
+    gate = Gate(view.run, at=2)
+    view._buttons["run"].click()
+    assert gate.reached.wait(30)
+    view._buttons["stop"].click()
+    assert "<b>stopping</b>" in view.panes.pane_facts
+    assert "it stops when its next responses are complete" in view.panes.pane_facts
+    assert all(button.disabled for button in view._buttons.values())
+    view.run.pause()
+    view.run.run()
+    assert view.run.state == "stopping", "nothing undoes a stop"
+    gate.opened.set()
+    assert view.run.wait(30)
+    assert "<b>stopped</b>" in view.panes.pane_facts
+    assert "it stops when" not in view.panes.pane_facts
+
+
+def test_a_step_that_ends_while_a_button_draws_breaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a view shows is of one moment: the snapshot of the step goes while the thread of the button works with it."""
+    monkeypatch.setattr(live_run_module, "OFTEN_S", 0.0)
+    monkeypatch.setattr(live_run_module, "SHARE", math.inf)  # every look is drawn
+    view = live(executor(), WORK[:2])
+    live_run, numbers = view.run, live_view.step_metrics
+    gate = Gate(live_run, at=3)
+    view._buttons["run"].click()
+    assert gate.reached.wait(30)
+    view._buttons["pause"].click()
+    assert live_run.snapshot is not None
+    live_run._next_snapshot_s = math.inf  # from here on only buttons draw
+
+    def slow_numbers(trace: Any) -> Any:
+        gate.opened.set()
+        until = time.monotonic() + 30
+        while live_run.snapshot is not None and threading.current_thread() is threading.main_thread():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        return numbers(trace)
+
+    monkeypatch.setattr(live_view, "step_metrics", slow_numbers)
+    view._buttons["run"].click()
+    assert live_run.wait(30)
+    assert "<b>done</b>" in view.panes.pane_facts
+
+
+def test_a_view_that_is_made_while_the_run_ends_shows_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a cell that is run again draws first does not come after what the thread of the run draws."""
+    runner = executor()
+    live_run, made = live(runner, WORK[:1]).run, live_view.message_figure
+
+    def runs_meanwhile(*words: str) -> Any:
+        live_run.run()
+        assert live_run.wait(30)
+        return made(*words)
+
+    monkeypatch.setattr(live_view, "message_figure", runs_meanwhile)
+    again = live(runner)
+    assert "<b>done</b>" in again.panes.pane_facts
+    assert "GPU timeline of step 0" in again.panes.pane_timeline
