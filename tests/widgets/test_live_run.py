@@ -328,7 +328,7 @@ def test_the_buttons_drive_the_run() -> None:
     gate.opened.set()
     assert "paused" in view.panes.pane_facts
     view._buttons["stop"].click()
-    assert view.run.wait(30)
+    assert view.run.wait(300)
     assert view.run.state == "stopped"
     assert "stopped" in view.panes.pane_facts
     assert not view._buttons["run"].disabled
@@ -339,7 +339,7 @@ def test_a_stop_that_takes_long_says_so_until_it_has_stopped() -> None:
     view = live(executor(), WORK[:2])
     gate = Gate(view.run, at=2)
     view._buttons["run"].click()
-    assert gate.reached.wait(30)
+    assert gate.reached.wait(300)
     view._buttons["stop"].click()
     assert "<b>stopping</b>" in view.panes.pane_facts
     assert "it stops when its next responses are complete" in view.panes.pane_facts
@@ -348,7 +348,7 @@ def test_a_stop_that_takes_long_says_so_until_it_has_stopped() -> None:
     view.run.run()
     assert view.run.state == "stopping", "nothing undoes a stop"
     gate.opened.set()
-    assert view.run.wait(30)
+    assert view.run.wait(300)
     assert "<b>stopped</b>" in view.panes.pane_facts
     assert "it stops when" not in view.panes.pane_facts
 
@@ -361,7 +361,7 @@ def test_a_step_that_ends_while_a_button_draws_breaks_nothing(monkeypatch: pytes
     live_run, numbers = view.run, live_view.step_metrics
     gate = Gate(live_run, at=3)
     view._buttons["run"].click()
-    assert gate.reached.wait(30)
+    assert gate.reached.wait(300)
     view._buttons["pause"].click()
     assert live_run.snapshot is not None
     live_run._next_snapshot_s = math.inf  # from here on only buttons draw
@@ -376,7 +376,7 @@ def test_a_step_that_ends_while_a_button_draws_breaks_nothing(monkeypatch: pytes
 
     monkeypatch.setattr(live_view, "step_metrics", slow_numbers)
     view._buttons["run"].click()
-    assert live_run.wait(30)
+    assert live_run.wait(300)
     assert "<b>done</b>" in view.panes.pane_facts
 
 
@@ -387,7 +387,7 @@ def test_a_view_that_is_made_while_the_run_ends_shows_the_end(monkeypatch: pytes
 
     def runs_meanwhile(*words: str) -> Any:
         live_run.run()
-        assert live_run.wait(30)
+        assert live_run.wait(300)
         return made(*words)
 
     monkeypatch.setattr(live_view, "message_figure", runs_meanwhile)
