@@ -97,8 +97,11 @@ def picture() -> Callable[[Any, str], Path]:
 
 @pytest.fixture(scope="session")
 def pages() -> Callable[[Any, str], Path]:
-    """Takes a picture of a whole page for people to look at. The window grows to the page and back: for Playwright's own pictures of
-    whole pages Chromium makes the window one pixel wide for a moment, and all figures are drawn anew."""
+    """Takes a picture of a whole page for people to look at.
+
+    The window grows to the page and back. For Playwright's own pictures of whole pages Chromium makes the window one pixel
+    wide for a moment, and all figures are drawn anew.
+    """
 
     def take(page: Any, name: str) -> Path:
         PICTURES.mkdir(parents=True, exist_ok=True)

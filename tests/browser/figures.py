@@ -15,6 +15,8 @@ FOUND = (
     "(shape) => { const figure = shape.closest('.js-plotly-plot');"
     " return Boolean(figure && figure._hoverdata && figure._hoverdata.length); }"
 )
+FORGET = "(shape) => { shape.closest('.js-plotly-plot')._hoverdata = undefined; }"
+"""Lets a figure forget what was pointed at before."""
 CLICKS = """(shape) => {
   const place = shape.__data__ && shape.__data__.p, same = (where) => typeof where !== "number" || where === place;
   window.clicked = false;
@@ -56,9 +58,7 @@ def point_at(page: Any, shape: str, number: int = 0, click: bool = False) -> Non
         try:
             box, handle = found.bounding_box(), found.element_handle()
             x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-            handle.evaluate(
-                "(shape) => { shape.closest('.js-plotly-plot')._hoverdata = undefined; }"
-            )  # what was pointed at before
+            handle.evaluate(FORGET)
             page.mouse.move(x - 3, y + attempt % 3)
             page.mouse.move(x, y)  # plotly looks at what is under the mouse when it moves
             page.wait_for_function(FOUND, arg=handle, timeout=1e3 * TRY_S)

@@ -1,7 +1,7 @@
 """Opens pages that keep what their console says, and tells what the pages of a failed test show.
 
-Knows Playwright and where JupyterLab keeps its kernel; nothing of what is tested. A failure on a machine that nobody can look at
-should be understood from its log alone.
+Knows Playwright and where JupyterLab keeps its kernel; nothing of what is tested. A failure on a machine that nobody can look
+at should be understood from its log alone.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ SHOWN = """() => {
   const kernel = window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel;
   const said = [...document.querySelectorAll("[data-pane]")].map((pane) =>
     `pane ${pane.dataset.pane}: ${JSON.stringify({...pane.dataset})} ${pane.innerText.slice(0, 600)}`);
-  const buttons = [...document.querySelectorAll("button.jupyter-button")].map((one) => one.innerText + (one.disabled ? " (off)" : ""));
+  const buttons = [...document.querySelectorAll("button.jupyter-button")];
+  const names = buttons.map((one) => one.innerText + (one.disabled ? " (off)" : ""));
   const figures = [...document.querySelectorAll(".figure > div[id]")].filter((div) => !div.dataset.drawn).map((div) => div.id);
   return [
     `title ${document.title}, ${innerWidth} x ${innerHeight}, ${document.visibilityState}`,
     `kernel ${kernel ? `${kernel.status}, ${kernel.connectionStatus}, pending input ${kernel.hasPendingInput}` : "none"}`,
-    `buttons ${buttons.join(", ") || "none"}; figures that are not drawn: ${figures.join(", ") || "none"}`,
+    `buttons ${names.join(", ") || "none"}; figures that are not drawn: ${figures.join(", ") || "none"}`,
     ...(said.length ? said : [document.body.innerText.slice(0, 3000)]),
   ].join("\\n");
 }"""
@@ -30,7 +31,10 @@ SHOWN = """() => {
 
 
 def open_page(browser: Any, **options: Any) -> Any:
-    """Return an empty page in a context of its own. ``errors`` has its uncaught errors; ``context.said`` the console's last lines."""
+    """Return an empty page in a context of its own.
+
+    Its ``errors`` are those that nothing caught; ``context.said`` has the last warnings and errors of the console.
+    """
     context = browser.new_context(**options)
     context.set_default_timeout(1e3 * PATIENCE_S)
     context.said = deque(maxlen=KEPT)
