@@ -16,7 +16,8 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import Executor
 from rlhfless.executor.step.progress import StepProgress
-from rlhfless.widgets import LiveRun, live, live_run as live_run_module, live_view, steps_of
+from rlhfless.widgets import LiveRun, live, live_view, steps_of
+from rlhfless.widgets import live_run as live_run_module
 from solver import GpuPool, LatencyModel, MixedCluster, plan_generation
 from solver.model.errors import PlanningError
 from solver.model.plan import Plan
