@@ -62,15 +62,15 @@ class ResponseGroups:
             room: (G,) the sum of X - a L over each group.
         """
         load, max_load = b + c * self.contexts, (slots * references)[:, None, None]
+        by_load = load / max_load
         unbound_lam = ((self.tokens * np.sqrt(load)).sum(axis=1) / room) ** 2  # lam where slots do not bind
         best = np.zeros((len(references), len(room)))
         for factor in MULTIPLIERS:
             lam = factor * unbound_lam
             lam_of_group = lam[:, None]
-            rising = np.where(
-                load <= lam_of_group * max_load**2, 2 * np.sqrt(lam_of_group * load), load / max_load + lam_of_group * max_load
-            )
-            share = np.minimum(rising, 1 / slots + lam_of_group * max_load)
+            of_reference = lam_of_group * max_load
+            rising = np.where(load <= lam_of_group * max_load**2, 2 * np.sqrt(lam_of_group * load), by_load + of_reference)
+            share = np.minimum(rising, 1 / slots + of_reference)
             np.maximum(best, np.einsum("gt,hgt->hg", self.tokens, share) - lam * room, out=best)
         return float(best.sum(axis=1).max(initial=0.0))
 

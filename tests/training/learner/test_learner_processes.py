@@ -24,6 +24,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from learning_samples import noise_batch, pieces_of, small_model  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
 from training_samples import config  # noqa: E402
 
 from rlhfless.errors import InputError  # noqa: E402
@@ -135,6 +136,28 @@ def test_two_processes_learn_what_one_learns_and_go_on_from_each_other(pair: Pai
     pair.assert_same_weights()
     pair.learn_the_same(noise_batch(small_model(), seed=3))
     pair.stream_the_same(noise_batch(small_model(), seed=4, off=0.15))
+
+
+@pytest.mark.full
+def test_two_processes_in_bfloat16_keep_float32_weights_and_moments(tmp_path: Path) -> None:
+    """Changes smaller than bfloat16 tells apart add up in them; passes are those of bfloat16, as the mismatch shows."""
+    exact_model, model = small_model(), small_model()
+    exact = make_learner("grpo", exact_model, learning_rate=1e-5)
+    rough = make_learner("grpo", model, processes=2, learning_rate=1e-5, learner_dtype="bfloat16")
+    batch = noise_batch(small_model(), off=0.0)
+    ours, theirs = exact.learn(batch), rough.learn(batch)
+    save_checkpoint(tmp_path, 1, rough)
+    rough.close()
+    assert ours["mismatch_mean"] < 1e-5
+    assert 1e-5 < theirs["mismatch_mean"] < 1e-2
+    assert theirs["grad_norm"] == pytest.approx(ours["grad_norm"], rel=2e-2)
+    kept = [value for file in tmp_path.rglob("*.safetensors") for value in load_file(file).values()]
+    assert {value.dtype for value in kept} == {torch.float32}
+    pairs = list(zip(model.parameters(), small_model().parameters(), strict=True))
+    changed = torch.cat([(p != q).flatten() for p, q in pairs])
+    as_bfloat16 = torch.cat([(p.bfloat16() != q.bfloat16()).flatten() for p, q in pairs])
+    assert changed.float().mean() > 0.9
+    assert as_bfloat16.float().mean() < 0.5
 
 
 @pytest.mark.nightly
