@@ -40,6 +40,7 @@ from rlhfless.training.engines import (
     Engines,
     TorchEngines,
     check_engine,
+    check_parts_of_actors,
     context_tokens,
     make_engines,
     make_pool,
@@ -194,6 +195,7 @@ def resolve(
         if hardware.weight_sync == "nccl":
             device = sending_device(hardware)
     latency = load_profile(hardware.profile)
+    check_parts_of_actors(hardware, latency)
     per_node = hardware.gpus_of_node
     price = usd_per_gpu_hour(latency.kind)
     cluster = Cluster(hardware.gpus // per_node, per_node, latency.gpus_per_actor, latency.kind, price)
@@ -310,7 +312,7 @@ def _of_the_model(
             "resume it with the same data set, or start a new run"
         )
     origin = replace(origin, meta={**origin.meta, "problems": learned_from})
-    rewards = overrides.rewards or make_rewards(given.rewards, task, device=device)
+    rewards = overrides.rewards or make_rewards(given.rewards, task, device=device, offloads=given.offload_reward_models)
     max_context_tokens = context_tokens(rollout, max(len(tokenizer.encode(p.prompt)) for p in problems))
     sampling = Sampling(rollout.temperature, rollout.top_p, rollout.top_k, rollout.min_p, rollout.repetition_penalty)
     precision, stop_ids = precision_of(config, device.type, origin.checkpoint_dtype), stop_ids_of(origin.model, tokenizer)
