@@ -207,7 +207,7 @@ def plot(setting: Figure10AllSetting, numbers: Numbers) -> go.Figure:
     table = numbers.table
     means, limits, against = against_naive(table), bounds(table), fair(table)
     basis = means.groupby(CELL, sort=False)["basis"].first()
-    names = {cell: f"{cell[0]} {cell[1][-2:]}<br>{label(cell[2], kind).replace(' (', '<br>(')}" for cell, kind in basis.items()}
+    names = {cell: f"{cell[0]} {cell[1][-2:]}<br>{label(cell[2], kind).replace(' ', '<br>')}" for cell, kind in basis.items()}
     fig = make_subplots(
         rows=4, cols=2, specs=[[{"colspan": 2}, None], [{"colspan": 2}, None], [{"colspan": 2}, None], [{}, {}]],
         row_heights=[0.28, 0.28, 0.2, 0.24], vertical_spacing=0.08, horizontal_spacing=0.2,
@@ -222,23 +222,24 @@ def plot(setting: Figure10AllSetting, numbers: Numbers) -> go.Figure:
                 name=name, legendgroup=name, showlegend=row == 1, marker=marker,
                 hovertemplate=f"<b>{name}</b><br>%{{x}}: %{{y:.3g}}<extra></extra>", row=row, col=1,
             )  # fmt: skip
-    of_any_size = bounds(table, BOUND_SIZED)
     for name, own, colour in (
         ("bound at 1.35x, without drafts", limits[limits["drafts"] == WITHOUT], BOUND),
         ("bound at 1.35x, strong drafts", limits[limits["drafts"] == "strong"], BLUE),
-        ("bound at 1.35x, any size of actors, without drafts", of_any_size, GREEN),
+        ("bound at 1.35x, any size of actors, without drafts", bounds(table, BOUND_SIZED), GREEN),
     ):
         fig.add_scatter(
             x=[names[cell] for cell in own[CELL].itertuples(index=False, name=None)], y=own["saved at 1.35x"], mode="markers",
             name=name, marker={"symbol": "line-ew", "size": 24, "line": {"width": 3, "color": colour}},
             hovertemplate=f"<b>{name}</b><br>%{{x}}: %{{y:.3g}}<extra></extra>", row=2, col=1,
         )  # fmt: skip
-    for place, drafts in enumerate(DRAFTS):
-        own_fair = {cell: value for (cell, name), value in against.items() if name == drafts}
+    of_any_size = fair(table, any_size=True)
+    bars = [(f"bars: {drafts} drafts", against, drafts) for drafts in DRAFTS]
+    bars.append(("bars: without drafts, both with any size of actors", of_any_size, WITHOUT))
+    for (name, found, drafts), colour in zip(bars, (BLUE, GREEN, ORANGE, PURPLE), strict=True):
+        own_fair = {cell: value.cheaper for (cell, of), value in found.items() if of == drafts}
         fig.add_bar(
-            x=[names[cell] for cell in own_fair], y=[value.cheaper for value in own_fair.values()], name=f"{drafts} drafts",
-            marker={"color": (BLUE, GREEN, ORANGE)[place]}, legendgroup=f"fair {drafts}", row=3, col=1,
-        )  # fmt: skip
+            x=[names[cell] for cell in own_fair], y=list(own_fair.values()), name=name, marker={"color": colour}, row=3, col=1
+        )
     for y, row in ((1.35, 1), (0.448, 2), (0.37, 2)):
         fig.add_hline(y=y, line={"color": ORANGE, "width": 1.5, "dash": "dot"}, row=row, col=1)
     falls, saved = stages(table), levers(table)

@@ -115,14 +115,14 @@ class StepToCompare:
         step = WholeStep(self.logged, self.setting, self.costs, self.sizes)
         fair, bound = _plain_of_any_size(step), step.bound()
         yield self._system(FAIR_SIZED, step.execute(fair.plan))
+        choice = step.plan(Aim(time_weight=WEIGHT))
         own = {name: aims[name] for name in SPEEDUPS} | {"equal time": Aim(deadline_s=fair.times_s)}
-        for name, aim in own.items():
-            totals = step.execute(step.plan(aim).plan)
+        plans = {name: step.plan(aim).plan for name, aim in own.items()} | {f"w={WEIGHT:g}": choice.plan}
+        for name, plan in plans.items():
+            totals = step.execute(plan)
             least = bound.gpu_seconds(totals[0] * (1 + 1e-9))
             yield {**self._system(TOGETHER_SIZED, totals), "aim": name, "bound_gpu_s": least}
         yield from _bound_rows(BOUND_SIZED, WITHOUT, bound, naive_s)
-        aim = Aim(time_weight=WEIGHT)
-        choice = step.plan(aim)
         without, saved = choice.without.get(ACTOR_SIZE), 0.0
         if without is not None:
             saved = 1 - float(np.exp(log_value(step.execute(choice.plan), WEIGHT) - log_value(step.execute(without), WEIGHT)))

@@ -15,7 +15,10 @@ from rlhfless.plots.style import number
 from rlhfless.report.savings import percent
 
 TITLE = "What-ifs: other ways to generate and to learn"
-ONE_DRAW = "The lengths are one draw from the log's scalars, a lognormal one with independent responses. Other draws give other numbers."
+ONE_DRAW = (
+    "The lengths are one draw from the log's scalars, a lognormal one with independent responses. Other draws give other "
+    "numbers."
+)
 
 
 def what_ifs_section(page: Page, compared: WaysCompared, setup: RunSetup, drawn: bool = False) -> None:

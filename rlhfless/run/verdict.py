@@ -130,9 +130,10 @@ class Verdict:
             f"simulated as policy {policy}"
             + (f"; {' and '.join(also)} {'tie' if len(also) > 1 else 'ties'} with it" if also else "")
         )
+        what = to_do(row, self.replicas) or f"generate as policy {policy} does"
         return (
-            f"What to do: {to_do(row, self.replicas) or f'generate as policy {policy} does'}. This saves {savings}; any schedule that takes "
-            f"as long saves {at_most(row, 'GPU-seconds')} ({'; '.join(details)})."
+            f"What to do: {what}. This saves {savings}; any schedule that takes as long saves {at_most(row, 'GPU-seconds')} "
+            f"({'; '.join(details)})."
         )
 
     def _dollars(self, row: pd.Series) -> str:

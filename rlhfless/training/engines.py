@@ -306,4 +306,4 @@ def make_sync(config: ClusterConfig, model: Any, precision: str) -> WeightSync:
         return IpcSync()
     if config.weight_sync == "nccl":
         return NcclSync(sending_host(config, model.device), getattr(torch, precision))
-    return FolderSync(keeps_last=config.prewarm != "none")
+    return FolderSync(keeps_last=config.prewarm != "none", dtype=getattr(torch, precision))

@@ -34,7 +34,6 @@ from rlhfless.scheduling import SchedulingPolicy, as_policy, make_policy
 from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.algorithms.lora import check_lora
 from rlhfless.training.config import ClusterConfig, ReproducibilityWarning, TrainConfig, TrainError
-from rlhfless.training.config.learning import Precision
 from rlhfless.training.draft_history import check_drafting
 from rlhfless.training.engines import (
     Engines,
@@ -218,7 +217,7 @@ def resolve(
     predictor = overrides.predictor or EwmaPredictor(config.planner.window)
     try:
         resumed = None if resume is False else folder
-        stored: Precision = "float32" if hardware.engine == "vllm" else precision_of(config, device.type)
+        stored = precision_of(config, device.type)
         stores = hardware.weight_sync != "nccl"  # in Ray's object store, on their way to actors
         weight_bytes = generated_weight_bytes(overrides.model, resumed, stored) if stores else 0
         pool = overrides.executor or make_pool(hardware, cluster, config.planner.time_weight, weight_bytes)

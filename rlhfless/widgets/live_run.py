@@ -130,7 +130,7 @@ class LiveRun:
         self._notify()
 
     def request_stop(self) -> None:
-        """Let the run end, and return at once; until it has ended, the state is ``stopping``. Does nothing where nothing runs."""
+        """Let the run end, and return at once; until then the state is ``stopping``. Does nothing where nothing runs."""
         with self._changing:
             if self.state not in ("running", "paused"):
                 return

@@ -63,6 +63,10 @@ def tokens_of(record: StepRecord) -> dict[int, list[int]]:
     return {i: np.asarray(c.token_ids).tolist() for i, c in record.completions.items()}
 
 
+def synced_bytes(record: StepRecord) -> list[float]:
+    return [span["bytes"] for span in record.spans if span["phase"] == "sync"]
+
+
 def assert_sound(record: StepRecord, phases: Sequence[str]) -> None:
     """The schema's rules, one thing at a time within the allocation, every token in a span, and this before the first one."""
     for table in ("allocations", "spans", "events"):
@@ -86,6 +90,7 @@ def test_a_run_of_steps(tmp_path: Path) -> None:
         still = pool.run_step(plan_of(HALVES), wanted, engines, LATENCY, TWO)
         assert tokens_of(still) == by_torch(3, wanted)
         assert_sound(still, ["start", "sync", "prefill", "decode"])
+        assert synced_bytes(still) == [engines.weight_bytes] * 2
 
         forced = [replace(r, target_tokens=30 + r.response, max_tokens=60) for r in wanted]
         gated = Gated(engines, gate, last=COUNT // 4)
@@ -99,6 +104,7 @@ def test_a_run_of_steps(tmp_path: Path) -> None:
         newer = replace(engines, weights=str(write_weights(model_of(4), tmp_path, 1)), weights_version=1)
         learned = pool.run_step(plan_of(HALVES), wanted, newer, LATENCY, TWO, step=2)
         assert tokens_of(learned) == by_torch(4, wanted)
+        assert synced_bytes(learned) == [newer.weight_bytes] * 2
         assert repr(pool) == "ProcessPool: 2 idle of 2 processes on cpu, cpu"
 
         other = replace(LATENCY, max_batch=3)  # which asks for another vLLM, as drafts do

@@ -54,6 +54,7 @@ def test_the_bound_is_the_sum_of_its_terms_for_two_equal_responses(
     bound = solver.whole_step_bound(generation, work, charges)
     value = generation.gpu_seconds(time_s - after_s) + gpus * beside_s
     assert bound.with_servers(time_s) == (pytest.approx(value, rel=1e-9), servers)
+    assert bound.sized(servers).after_s == pytest.approx(after_s)
 
 
 def _two_responses(actors: int, gpus: int = 1) -> tuple[PhaseWork, solver.ClairvoyantBound]:
@@ -71,6 +72,13 @@ def test_the_least_time_is_that_of_the_best_size_and_of_all_gpus_together() -> N
     work, generation = _two_responses(1)
     alone = solver.whole_step_bound(generation, work, charges)
     assert alone.shortest_s() == pytest.approx(1 + 4 + 6 + 0.25, rel=1e-5), "one server decodes, prepares, loads and learns"
+
+
+def test_generation_ends_before_the_response_that_is_prepared_and_learned_from_fastest() -> None:
+    work, generation = _two_responses(2)
+    unequal = replace(work, prepare_s=[1.0, 2.0], learn_s=[5.0, 3.0])
+    bound = solver.whole_step_bound(generation, unequal, LearnerCharges(1, 0.5, gradient_s=0.4))
+    assert [bound.sized(servers).after_s for servers in (1, 2)] == pytest.approx([2 + 3, 0.4 + 2 + 3 / 0.5])
 
 
 def test_a_step_whose_work_takes_no_time_pays_for_generation_only() -> None:
