@@ -72,7 +72,7 @@ def savings_of(step: WholeStep, choice: WholeStepChoice, aim: Aim, drafts: Simul
         without = choice.without.get(lever)
         saved = 0.0
         if without is not None:
-            saved = 1 - math.exp(value - aim.value(*step.execute(without, drafts)))
+            saved = 1 - math.exp(value - aim.value(*step.execute(step.fitted(without, aim, drafts), drafts)))
         rows.append(
             {"lever": lever, "meaning": MEANINGS[lever], "used": without is not None,
              "expected": choice.saves.get(lever, 0.0), "saved": saved}
