@@ -84,8 +84,8 @@ def lever_stages(step: WholeStep, time_weight: float = 0.7, drafts: SimulatedDra
     """Return the step as levers are added: planned from forecasts for ``T^w C^(1-w)``, executed on the true lengths.
 
     Returns:
-        One row per stage: ``stage, time_s, gpu_s, bound_gpu_s``. The first is elastic plain. The bound is of the GPU-seconds in
-        the row's time, with drafts in the last row where they are given.
+        One row per stage: ``stage, time_s, gpu_s, bound_gpu_s``. The first is elastic plain without prefix caching. The bound
+        is of the GPU-seconds in the row's time, with drafts in the last row where they are given.
     """
     aim, levers, rows = Aim(time_weight=time_weight), frozenset[str](), []
     bound = step.bound()

@@ -11,22 +11,26 @@ from collections.abc import Callable
 
 from rlhfless.simulate.whole_steps.candidates import WholeStepPlan
 
-STEP = 1.05  # times as many actors are tried next
-MOST_STEPS = 6
+STEP = 1.1  # times as many actors are tried next, or else one more
+MOST_STEPS = 3
 
 
 def best_actors(
-    plan: WholeStepPlan, resized: Callable[[float], WholeStepPlan], value: Callable[[WholeStepPlan], float]
+    plan: WholeStepPlan, with_actors: Callable[[int], WholeStepPlan], value: Callable[[WholeStepPlan], float]
 ) -> WholeStepPlan:
     """Return the plan with the number of actors that is best in steps from its own.
 
     Args:
-        resized: returns the plan with so many times as many actors. value: of a plan on the whole step; less is better.
+        with_actors: returns the plan with so many actors, or with as many as there can be. value: of a plan on the whole step;
+            less is better.
     """
     best, least = plan, value(plan)
-    for direction in (STEP, 1 / STEP):
-        for power in range(1, MOST_STEPS + 1):
-            other = resized(direction**power)
+    for more in (True, False):
+        for _ in range(MOST_STEPS):
+            actors = best.generation.way.actors
+            other = with_actors(
+                max(actors + 1, round(actors * STEP)) if more else max(1, min(actors - 1, round(actors / STEP)))
+            )
             if other.generation.way == best.generation.way or (found := value(other)) >= least:
                 break
             best, least = other, found

@@ -70,14 +70,14 @@ class StepPart:
         learner = self._learner(pair.way, len(pair.generation.plan.actors), way.actors)
         return pair._replace(generation=generations.of(way), way=learner, of_part=pair)
 
-    def resized(self, plan: WholeStepPlan, times: float, generations: StepGenerations) -> WholeStepPlan:
-        """Return a plan of the whole step with so many times as many actors, and the learner's servers as far as they are left.
+    def with_actors(self, plan: WholeStepPlan, actors: int, generations: StepGenerations) -> WholeStepPlan:
+        """Return a plan of the whole step with so many actors, and with the learner's servers as far as they are left.
 
         Args:
             generations: see ``scaled``.
         """
         own, took = plan.generation.way, plan.way.own
-        way = own.scaled(times, generations.planner.prompts, self.servers)
+        way = own.scaled(actors / own.actors, generations.planner.prompts, self.servers)
         takes_all = took == self.servers - own.actors
         learner = replace(plan.way, own=self.servers - way.actors if takes_all else min(took, self.servers - way.actors))
         return plan._replace(generation=generations.of(way), way=learner)

@@ -43,7 +43,7 @@ from solver.model.workload import FloatArray
 from solver.stage_fusion.least_bound import LeastBound
 from solver.stage_fusion.whole_step_bound import WholeStepBound, whole_step_bound
 
-CHECKED_RESPONSES = 20_000
+CHECKED_RESPONSES = 60_000
 """A plan that was timed on a part is checked on as many scenarios of the whole step as have about so many responses."""
 
 
@@ -130,12 +130,14 @@ class WholeStep:
         found = self.candidates(drafts).within(levers)
         return self._fitted(choose_confirmed(found, lambda among: choose(among, aim), self._timed, self._known), aim, drafts)
 
-    def plain(self, time_weight: float, prefix_caching: bool = False) -> WholeStepChoice:
-        """Return elastic plain: the right-sized random split, released when done, learned from on all GPUs after generation.
+    def plain(self, time_weight: float, prefix_caching: bool = True) -> WholeStepChoice:
+        """Return elastic plain, with prefix caching the fair comparator of every plan.
+
+        It is the right-sized random split, released when done, and learned from on all GPUs after generation.
 
         Args:
             prefix_caching: an actor computes a prompt once for all its samples, as engines do by default today. Where every
-                prompt has one response this changes nothing.
+                prompt has one response this changes nothing. Without it nothing is a lever.
         """
         several = len(self.logged.truth) > len(np.unique(self.logged.truth.prompt_of))
         levers = frozenset({SHARED_PREFILL} if prefix_caching and several else ())
@@ -155,7 +157,7 @@ class WholeStep:
             totals = step._on_scenarios(one)
             return float(aim.on(np.arange(len(totals))).values(totals[None, :, 0], totals[None, :, 1]).mean())
 
-        return best_actors(plan, lambda times: part.resized(plan, times, generations), value)
+        return best_actors(plan, lambda actors: part.with_actors(plan, actors, generations), value)
 
     def of_plan(self, plan: WholeStepPlan) -> WholeStep:
         """Return the step with the actors' size and the costs of a plan."""
