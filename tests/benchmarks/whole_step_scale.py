@@ -70,8 +70,8 @@ def row(case: tuple[int, int]) -> dict[str, Any]:
     return {
         "nodes": nodes, "gpus": nodes * GPUS_PER_NODE, "responses": responses, "pairs": len(step.candidates().plans),
         "planned for servers": all_servers if step.part is None else step.part.setting.cluster.max_actors,
-        **clock.found, "trace_mb": written / 1e6, "spans": len(trace.spans), "actors": actors_made, "plain actors": plain_actors,
-        "levers": sorted(choice.plan.levers), "bound_gpu_s": least,
+        **clock.found, "trace_mb": written / 1e6, "spans": len(trace.spans),
+        "actors": actors_made, "plain actors": plain_actors, "levers": sorted(choice.plan.levers), "bound_gpu_s": least,
         **{f"{name} time_s": one[0] for name, one in totals.items()},
         **{f"{name} gpu_s": one[1] for name, one in totals.items()},
     }  # fmt: skip

@@ -96,9 +96,6 @@ def test_planning_a_larger_step_simulates_no_more(nodes: int, monkeypatch: pytes
     assert step.bound().gpu_seconds(time_s) <= gpu_s
     assert step.record(choice.plan).end_s == pytest.approx(time_s, rel=1e-9)
     assert value(time_s, gpu_s) < value(*step.execute(step.plain(0.7).plan))
-    assert step.fitted(choice.plan, Aim(time_weight=0.7)).generation.way == choice.plan.generation.way, (
-        "nothing is left to gain"
-    )
 
 
 @pytest.mark.full
