@@ -93,6 +93,7 @@ class WholeStep:
         self.works = [costs.work(case, self.gpus_per_actor) for case in self.cases]
         self.part = StepPart.of(logged, self.setting, costs)
         self._of_part = None if self.part is None else WholeStep(self.part.logged, self.part.setting, self.part.costs)
+        self._drafts: dict[int, SimulatedDrafts | None] = {}
         self._candidates: dict[int, WholeStepCandidates] = {}
         self._known: dict[int, FloatArray] = {}  # what plans take whose times were estimated
         self._generations: dict[int, StepGenerations] = {}
@@ -116,14 +117,15 @@ class WholeStep:
 
     def candidates(self, drafts: SimulatedDrafts | None = None) -> WholeStepCandidates:
         """Return the plans to choose from; with drafts, those without them are among them."""
-        if id(drafts) not in self._candidates:
+        key = self._key(drafts)
+        if key not in self._candidates:
             levers = [frozenset[str](), *(variant.levers for variant in self.variants)]
             sources = [
                 step._source(drafts, of, number) for number, (step, of) in enumerate(zip(self._steps, levers, strict=True))
             ]
             found = self._scaled(candidates(sources), drafts)
-            self._candidates[id(drafts)] = found if drafts is None else self.candidates().joined(found)
-        return self._candidates[id(drafts)]
+            self._candidates[key] = found if drafts is None else self.candidates().joined(found)
+        return self._candidates[key]
 
     def plan(self, aim: Aim, drafts: SimulatedDrafts | None = None, levers: Collection[str] = LEVERS) -> WholeStepChoice:
         """Return the plan that is chosen from forecasts, with at most these levers."""
@@ -165,7 +167,7 @@ class WholeStep:
 
     def generated(self, plan: Plan, drafts: SimulatedDrafts | None = None) -> GeneratedStep:
         """Return the generation of a plan on the true lengths, with the step's own size of actors; it is executed once."""
-        key = id(plan), id(drafts) if plan.drafting is not None else 0
+        key = id(plan), self._key(drafts) if plan.drafting is not None else 0
         if key not in self._generated:
             self._generated[key] = plan, executed(plan, self.requests, self.setting, engines=self._engines(plan, drafts))
         return self._generated[key][1]
@@ -257,14 +259,21 @@ class WholeStep:
 
     def _plans(self, drafts: SimulatedDrafts | None) -> StepGenerations:
         """Return the plans of generation with these drafts, or without any."""
-        if id(drafts) not in self._generations:
-            self._generations[id(drafts)] = StepGenerations(self.logged, self.with_drafts(drafts), drafts is not None)
-        return self._generations[id(drafts)]
+        key = self._key(drafts)
+        if key not in self._generations:
+            self._generations[key] = StepGenerations(self.logged, self.with_drafts(drafts), drafts is not None)
+        return self._generations[key]
 
     def _own_bound(self, drafts: SimulatedDrafts | None) -> WholeStepBound:
-        if id(drafts) not in self._bounds:
-            self._bounds[id(drafts)] = self._generation_bound(drafts)
-        return whole_step_bound(self._bounds[id(drafts)], self.work, self.costs.charges)
+        key = self._key(drafts)
+        if key not in self._bounds:
+            self._bounds[key] = self._generation_bound(drafts)
+        return whole_step_bound(self._bounds[key], self.work, self.costs.charges)
+
+    def _key(self, drafts: SimulatedDrafts | None) -> int:
+        """Return the number of these drafts, which are kept so that no later ones get it."""
+        self._drafts[id(drafts)] = drafts
+        return id(drafts)
 
     def _generation_bound(self, drafts: SimulatedDrafts | None) -> ClairvoyantBound | DraftedClairvoyantBound:
         if drafts is None:
