@@ -68,13 +68,13 @@ class PlannedWholeStep:
 
     @cached_property
     def plain(self) -> WholeStepChoice:
-        """Elastic plain, the comparator: the right-sized random split, released when done, learned from on all GPUs."""
+        """Elastic plain with prefix caching, the fair comparator: right-sized, released when done, learned from on all GPUs."""
         weight = PLAIN_WEIGHT if self.aim.time_weight is None else self.aim.time_weight
         return self.of_calls.step.plain(weight)
 
     @cached_property
     def results(self) -> pd.DataFrame:
-        """One row for elastic plain and one for the plan.
+        """One row for elastic plain, with prefix caching as engines have it, and one for the plan.
 
         Columns: ``plan, expected_s, expected_gpu_s, time_s, gpu_s`` (executed on the true lengths) and ``bound_gpu_s``, below
         which no policy is in the row's time.
