@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from busy_machine import PATIENT, Gate, Gated, has_moved
 from error_messages import refused
 from torch_wall_samples import until
 from vllm_samples import (
@@ -83,8 +84,8 @@ def assert_sound(record: StepRecord, phases: Sequence[str]) -> None:
 @pytest.mark.full
 def test_a_run_of_steps(tmp_path: Path) -> None:
     """One start; moves change no greedy token; the next step has the next weights; at the end nothing is left."""
-    wanted = requests(COUNT)
-    with ProcessPool(["cpu", "cpu"]) as pool:
+    wanted, gate = requests(COUNT), Gate(tmp_path / "something has moved")
+    with ProcessPool(["cpu", "cpu"], faults=PATIENT) as pool:
         engines = factory_of(write_weights(model_of(3), tmp_path, 0), 0)
         still = pool.run_step(plan_of(HALVES), wanted, engines, LATENCY, TWO)
         assert tokens_of(still) == by_torch(3, wanted)
@@ -92,7 +93,9 @@ def test_a_run_of_steps(tmp_path: Path) -> None:
         assert synced_bytes(still) == [engines.weight_bytes] * 2
 
         forced = [replace(r, target_tokens=30 + r.response, max_tokens=60) for r in wanted]
-        moved = pool.run_step(plan_of(HALVES, Shuffle()), forced, engines, LATENCY, TWO, step=1, migration="move")
+        gated = Gated(engines, gate, last=COUNT // 4)
+        with gate.opened(lambda: has_moved(pool)):
+            moved = pool.run_step(plan_of(HALVES, Shuffle()), forced, gated, LATENCY, TWO, step=1, migration="move")
         assert moved.moves > 0
         assert tokens_of(moved) == by_torch(3, forced)
         assert_sound(moved, ["sync", "prefill", "decode"])

@@ -29,6 +29,7 @@ from training_samples import config  # noqa: E402
 
 from rlhfless.errors import InputError  # noqa: E402
 from rlhfless.trace import read_trace  # noqa: E402
+from rlhfless.training import worker_group  # noqa: E402
 from rlhfless.training.algorithms.batch import Batch  # noqa: E402
 from rlhfless.training.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
 from rlhfless.training.config import LearnerError, TrainError  # noqa: E402
@@ -196,7 +197,9 @@ def test_two_processes_in_bfloat16_learn_nearly_what_float32_learns_and_resume_e
 
 
 @pytest.mark.full
-def test_what_ends_an_order_ends_all_and_reading_starts_new_ones(pair: Pair, tmp_path: Path) -> None:
+def test_what_ends_an_order_ends_all_and_reading_starts_new_ones(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process that is killed, or Ctrl-C while one hangs."""
     save_checkpoint(tmp_path, 1, pair.one)
     load_checkpoint(tmp_path, 1, pair.two)
@@ -207,10 +210,17 @@ def test_what_ends_an_order_ends_all_and_reading_starts_new_ones(pair: Pair, tmp
             pair.two.learn(noise_batch(small_model()))
     else:
         os.kill(second, signal.SIGSTOP)  # so that the other waits for it when the interrupt comes
-        before, batch = signal.signal(signal.SIGALRM, signal.default_int_handler), noise_batch(small_model())
-        signal.setitimer(signal.ITIMER_REAL, 0.5)
+
+        def interrupted(*awaited: Any) -> Any:
+            """Whoever waits for answers is interrupted a moment later."""
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            return wait(*awaited)
+
+        wait, before = worker_group.wait, signal.signal(signal.SIGALRM, signal.default_int_handler)
+        monkeypatch.setattr(worker_group, "wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            pair.two.learn(batch)
+            pair.two.learn(noise_batch(small_model()))
+        monkeypatch.undo()
         signal.signal(signal.SIGALRM, before)
     assert pair.two.pids == []
     with pytest.raises(ProcessLookupError):
