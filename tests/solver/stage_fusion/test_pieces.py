@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import solver
-from solver.stage_fusion.pieces import GAIN, PieceCosts, choose_pieces, follow_on_cores
+from solver.stage_fusion.pieces import GAIN, PieceCosts, choose_pieces
+from solver.stage_fusion.shared_cores import Contention, follow_on_cores
 
 LATENCY = solver.LatencyModel("mine", 1, base_s=0.01, per_response_s=1e-3, max_batch=64)
 numbers = st.floats(0.01, 5.0)
