@@ -35,10 +35,12 @@ class Slowdown:
 
     Attributes:
         scale: measured seconds of decoding alone over the profile's. None: the learner worked beside actors.
+        unshared_scale: the same of seconds as if the cores were unshared, also beside the learner.
         decoding, learning: factors as in ``solver.stage_fusion.shared_cores.Contention``. None: too little was beside.
     """
 
     scale: float | None = None
+    unshared_scale: float | None = None
     decoding: float | None = None
     learning: float | None = None
 
@@ -70,7 +72,7 @@ def slowdown(decoding: Sequence[Busy], learning: Sequence[Busy], cores: int, sca
         >>> alone.scale
         2.0
         >>> slowdown([Busy(0.0, 4.0, 1.5)], [Busy(2.0, 4.0, 1.6)], cores=2, scale=2.0)
-        Slowdown(scale=None, decoding=2.0, learning=1.25)
+        Slowdown(scale=None, unshared_scale=None, decoding=2.0, learning=1.25)
     """
     shared = _Shares([*decoding, *learning], len(decoding), cores)
     if not decoding:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,23 +89,32 @@ class MeasuredLearning:
         """Return how much slower actors and learner are beside each other, by medians of the last steps that measured it."""
         last = {
             name: [value for one in self.steps if (value := getattr(one, name)) is not None][-KEPT:]
-            for name in ("decoding", "learning", "scale")
+            for name in ("decoding", "learning", "unshared_scale")
         }
         decoding, learning, scale = (float(np.median(values)) if values else 1.0 for values in last.values())
         return Contention(decoding, learning, scale) if scale > 0 else ALONE
 
     def observe(self, record: StepRecord, latency: LatencyModel) -> None:
-        """Measure how long passes of a step took, and what its actors and learner cost each other."""
-        learned, costs = list[Busy](), self.costs
+        """Measure how long passes of a step took, and what its actors and learner cost each other.
+
+        Other programs slow all of them alike: a piece is expected to take as many times its CPU time as passes took of theirs.
+        """
+        decoding, costs = decoded(record.spans, latency), self.costs
+        profile_s, engine_s = sum(one.alone_s for one in decoding), sum(record.engine_s.values())
+        walls = [one.scale for one in self.steps if one.scale is not None][-KEPT:]
+        scale = float(np.median(walls)) if walls else None
+        slower = 1.0 if scale is None else max(scale / self.contention.decode_scale, 1.0)
+        learned = []
         for ran in record.work:
             if costs is not None and ran.item.kind == "learn" and ran.item.responses:
                 done = [record.completions[response] for response in ran.item.responses]
                 tokens = sum(one.response_tokens for one in done)
                 tokens += sum(record.requests[one.response].prompt_tokens for one in done)
-                learned.append(Busy(ran.start_s, ran.end_s, costs.fixed_s + tokens * costs.per_token_s))
-        known = any(one.scale is not None for one in self.steps)
-        scale = self.contention.decode_scale if known else None
-        self.steps = [*self.steps, slowdown(decoded(record.spans, latency), learned, self.cores, scale)][-STALE_STEPS:]
+                learned.append(Busy(ran.start_s, ran.end_s, slower * (costs.fixed_s + tokens * costs.per_token_s)))
+        found = slowdown(decoding, learned, self.cores, scale)
+        if profile_s > 0 and engine_s > 0:
+            found = replace(found, unshared_scale=engine_s / profile_s)
+        self.steps = [*self.steps, found][-STALE_STEPS:]
 
     def plan(self, plan: Plan, problem: PlanningProblem, waiting: int) -> PiecesPlan | None:
         """Return how a step of this plan is learned from; None as long as nothing is measured.

@@ -25,7 +25,8 @@ class Alternated:
             name of the run ``step_s`` (measured around the step), ``cpu_s`` (user and system time of its processes),
             ``learn_s``, ``generate_s``, ``gpu_s`` (allocated within the step; actors that stay for the next one wait for the
             other runs' turns in between), ``moves``, ``reward``, ``tokens``, ``learner`` (what was planned of it, if it was
-            planned), ``levers`` (what was used, and is known of each, if the run measures them), ``spans_s`` (seconds by holder and phase), and ``evaluation`` where one was due.
+            planned), ``levers`` (what was used, and is known of each, if the run measures them), ``spans_s`` (seconds by holder
+            and phase), and ``evaluation`` where one was due.
         weights: of every run at the end, by the run's and the tensor's name.
     """
 
