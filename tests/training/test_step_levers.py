@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,17 @@ import pytest
 from error_messages import refused
 from training_samples import config, farthest
 
-from rlhfless.scheduling import Random, SolverReplan
+from rlhfless.plots.export.html_page import Page
+from rlhfless.report.executed_run import executed_section
+from rlhfless.scheduling.baselines import Random
+from rlhfless.scheduling.replan import SolverReplan
+from rlhfless.trace import read_trace
 from rlhfless.training.config import TrainError
 from rlhfless.training.loop import Trainer
 from rlhfless.training.step_levers import StepLevers
 from solver.model.drafting import Drafting
 
+SHIPPED = Path(__file__).parents[2] / "data" / "traces" / "reasoning-static"
 WALL: dict[str, Any] = {"executor": "local", "levers": "measured", "gpus": 2, "gpus_per_node": 2, "idle_timeout_s": 600.0}
 
 
@@ -54,6 +60,26 @@ def test_a_step_uses_what_pays_and_tries_one_lever_at_most() -> None:
     assert np.sum([planning for planning, _ in used]) == 1
     assert not any(drafts for _, drafts in used[:4])
     assert all(drafts for _, drafts in used[4:])
+
+
+def test_the_report_says_how_often_a_lever_was_used() -> None:
+    planning = {"used": True, "pays": False, "measured_saving": -0.05}
+    said = [{"planning": planning}, {"planning": {**planning, "used": False}, "drafts": {**planning, "measured_saving": None}}]
+    trace = read_trace(SHIPPED)
+    tables = {
+        name: table[table["step"] == 0].head(200) for name in ("rollouts", "allocations") if len(table := getattr(trace, name))
+    }
+    trace = replace(trace, **tables, spans=trace.spans.head(0), plans=trace.plans[:1])
+    events = [
+        {"step": k, "time_s": float(k), "name": "levers", "holder": None, "detail": json.dumps(one)}
+        for k, one in enumerate(said)
+    ]
+    page = Page("Run", "")
+    executed_section(page, replace(trace, events=pd.DataFrame(events)))
+    html = page.render("")
+    assert "Levers, chosen by what the run" in html
+    for told in ("1 of 2 steps", "-5.0%", "not compared"):
+        assert told in html
 
 
 @pytest.mark.full
