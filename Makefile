@@ -6,8 +6,8 @@ INSTALLED := $(VENV)/.installed
 CLUSTER   := $(VENV)/.installed-cluster
 EXTRAS    := notebook,torch,dev
 WORKERS   ?= 2
-# Long tests wait for processes, servers and pages half of their time, so that one more of them runs than of quick ones.
-WAITING   := $(shell expr $(WORKERS) + 1)
+# Tests wait for processes, servers, pages and disks a part of their time, so that one more of them runs than there are cores.
+PROCESSES := $(shell expr $(WORKERS) + 1)
 SLOWEST   := --durations=10
 
 # pip compiles 30,000 files on one core, two minutes; afterwards all cores do it. Some packages hold files that cannot be compiled.
@@ -20,7 +20,7 @@ JUPYTER   := $(abspath $(VENV))/share/jupyter$${JUPYTER_PATH:+:$$JUPYTER_PATH}
 # Tests start hundreds of processes, and each would compile the project anew where the environment forbids to keep what is compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run lab dashboard cluster test test-full nightly gpu test-search messages lint style types quick record record-drafts demonstration picture golden golden-torch prove-constraints clean
+.PHONY: help run lab dashboard cluster test test-full nightly gpu test-search messages lint style contracts types fronts quick record record-drafts demonstration picture golden golden-torch prove-constraints clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -64,26 +64,30 @@ dashboard: $(INSTALLED)  ## sliders over a step as a page without code; of a log
 
 cluster: $(CLUSTER)  ## set up with Ray and vLLM's CPU build: what docs/cluster.md needs on a machine without GPUs
 
-lint: style types  ## ruff, mypy, import contracts, imports of notebooks and docs
+lint: style contracts types fronts  ## ruff, mypy, import contracts, imports of notebooks and docs
 
 style: $(INSTALLED)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+
+contracts: $(INSTALLED)
 	$(VENV)/bin/lint-imports --no-cache
-	$(PY) -m pytest -q tests/test_fronts.py -k import
 
 types: $(INSTALLED)
 	$(PY) -m mypy
 
-quick: $(CLUSTER)
-	$(PY) -m pytest -m "not full and not nightly" -n $(WORKERS) $(SLOWEST)
+fronts: $(INSTALLED)
+	$(PY) -m pytest -q tests/test_fronts.py -k import
 
-# Types take a minute of one core where nothing is cached, so they are checked beside the tests.
-test: style $(CLUSTER)  ## set up, lint, types, the tests of every change (10 minutes on two cores)
-	$(MAKE) --no-print-directory --jobs=2 types quick
+quick: $(CLUSTER)
+	$(PY) -m pytest -m "not full and not nightly" -n $(PROCESSES) $(SLOWEST)
+
+# Contracts and types take a minute of one core where nothing is cached, so they are checked beside the tests, which hold `fronts`.
+test: style $(CLUSTER)  ## set up, lint, types, the tests of every change (8 minutes on two cores)
+	$(MAKE) --no-print-directory --jobs=3 contracts types quick
 
 test-full: $(CLUSTER)  ## the long tests: Ray, vLLM, kills, a real browser, notebooks; CI runs these and `make test`
-	$(PY) -m pytest -m full --timeout=1800 -n $(WAITING) $(SLOWEST)
+	$(PY) -m pytest -m full --timeout=1800 -n $(PROCESSES) $(SLOWEST)
 
 nightly: $(CLUSTER)  ## what CI leaves out: hundreds of kills, guided fuzzing, large searches (hours)
 	$(PY) -m pytest -m nightly --durations=10 --timeout=7200

@@ -13,6 +13,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,11 +28,17 @@ from tiers import check_tier
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: the processes share the cores
 
+# jsonschema builds a grammar of names of resources when it is imported, seconds in each process, which nobody here checks.
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+
 gc.disable()  # until all tests are imported: what is imported stays
 
 settings.register_profile("same", derandomize=True, deadline=None, max_examples=25)
 settings.register_profile("search", deadline=None, print_blob=True)
 settings.load_profile("same")
+
+# Ray runs its workers at nice 15, so that they starve where other tests keep the cores busy.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a shell's background starts programs so, and theirs; tests press Ctrl-C

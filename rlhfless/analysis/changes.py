@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-LEAST_SAVED = 0.005  # of the cost; less is no advice
+LEAST_SAVED = 0.005  # of the cost, in the mean; less is no advice
+LEAST_SURE = 0.0005  # of the cost, at the low end of the range; less reads as 0.0 %
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ class Change:
 
     @property
     def is_advice(self) -> bool:
-        """Whether the whole range is a gain, and the mean is no trifle."""
-        return self.low > 0 and self.mean >= LEAST_SAVED
+        """Whether the whole range is a gain that reads as one, and the mean is no trifle."""
+        return self.low >= LEAST_SURE and self.mean >= LEAST_SAVED
 
 
 def ranked(changes: Iterable[Change]) -> list[Change]:

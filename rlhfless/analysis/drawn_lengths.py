@@ -20,6 +20,7 @@ from rlhfless.analysis.compare_log import evenly
 from rlhfless.analysis.length_families import FAMILIES, Family, StepLengths, dealt, drawn_lengths
 from rlhfless.errors import InputError
 from rlhfless.trace import ImportedLog, OpenedLog, Trace, TraceError
+from rlhfless.trace.importers.tracked_names import framework_of
 from solver.model.errors import as_given, is_whole
 
 SAMPLES = 8  # of a prompt whose responses are alike, where nobody says how many it has
@@ -27,7 +28,9 @@ MAX_STEPS = 40
 MAX_RESPONSES = 100_000  # of a step
 MAX_TOKENS = 1_000_000_000  # of a response; no model generates as many
 DRAWN = "lengths_drawn"  # of meta.json: the sentence that says so
+TRACKERS = ("tensorboard", "wandb")  # formats that several frameworks write
 TOTAL_TOKENS = "perf/total_num_tokens"  # of verl: prompt and response tokens of the step
+NARROW_LONGEST = 2.0  # times the mean: the longest of narrow lengths, where none was cut and the longest is not logged
 
 
 class Draw(NamedTuple):
@@ -71,6 +74,7 @@ class StepSizes:
 
     Attributes:
         responses_per_step: None: from the step's tokens. samples_per_prompt: responses of a prompt.
+        max_response_tokens: at which the run cut its responses; stands in for a longest response that is not logged.
 
     Raises:
         InputError: one is no whole number of 1 or more.
@@ -78,11 +82,13 @@ class StepSizes:
 
     responses_per_step: int | None = None
     samples_per_prompt: int | None = None
+    max_response_tokens: int | None = None
 
     def __post_init__(self) -> None:
         for name, value in (
             ("responses_per_step", self.responses_per_step),
             ("samples_per_prompt", self.samples_per_prompt),
+            ("max_response_tokens", self.max_response_tokens),
         ):
             if value is not None and not is_whole(value, 1):
                 raise InputError(f"{name} is {as_given(value)}; a whole number of 1 or more is needed")
@@ -96,25 +102,47 @@ def drawn_logs(log: ImportedLog, sizes: StepSizes, draws: Sequence[Draw] = DRAWS
     Raises:
         TraceError: the scalars lack the mean or the longest length, or the number of responses, or contradict each other.
     """
-    steps = {int(row["step"]): _step_lengths(log, row, sizes) for _, row in log.scalars.iterrows() if _has_lengths(row)}
-    if not steps:
+    with_mean = [row for _, row in log.scalars.iterrows() if _has(row, "response_tokens_mean")]
+    rows = with_mean if sizes.max_response_tokens else [row for row in with_mean if _has(row, "response_tokens_max")]
+    if not rows:
+        lacking = "longest response of a step" if with_mean else "mean length of a step's responses"
+        or_give = "the run's limit with --max-response-tokens, or " if with_mean else ""
         raise TraceError(
-            f"{log.source}: has no responses, and its scalars lack the mean and the longest response of a step, so no lengths "
-            "can be drawn; the rollout log of the same run is needed"
+            f"{log.source}: has no responses, and its scalars lack the {lacking}, so no lengths can be drawn; give {or_give}"
+            "the rollout log of the same run"
         )
+    steps = {int(row["step"]): _step_lengths(log, row, sizes) for row in rows}
+    unknown = {int(row["step"]) for row in rows if not _has(row, "response_tokens_max")}
     chosen = evenly(sorted(steps), MAX_STEPS)
-    framework = log.format.name.removesuffix("-scalars")
+    framework = _framework(log)
     drawn = []
     for draw in draws:
         random = np.random.default_rng([FAMILIES.index(draw.family), draw.alike])
         samples = sizes.samples_per_prompt or (SAMPLES if draw.alike else 1)
-        rows = [_rows(step, steps[step], draw, samples, random) for step in chosen]
-        drawn.append(OpenedLog(_trace(log, pd.concat(rows), sizes), log.scalars, framework, log.summary))
+        tables = [
+            _rows(step, _narrowed(steps[step], draw) if step in unknown else steps[step], draw, samples, random)
+            for step in chosen
+        ]
+        trace = _trace(log, pd.concat(tables), framework, sizes, longest_unknown=bool(unknown))
+        drawn.append(OpenedLog(trace, log.scalars, framework, log.summary))
     return drawn
 
 
-def _has_lengths(row: pd.Series) -> bool:
-    return all(pd.notna(row.get(name)) for name in ("response_tokens_mean", "response_tokens_max"))
+def _framework(log: ImportedLog) -> str:
+    """Return whose log it is: that of the metrics' names where trackers of experiments wrote it."""
+    known = framework_of(log.scalars.columns) if log.format.name in TRACKERS else None
+    return log.format.name.removesuffix("-scalars") if known is None else known.title.lower()
+
+
+def _has(row: pd.Series, name: str) -> bool:
+    return bool(pd.notna(row.get(name)))
+
+
+def _narrowed(lengths: StepLengths, draw: Draw) -> StepLengths:
+    """Return a step whose longest response is not logged, as the family has it: the limit, or less where none was cut."""
+    if draw.family != "narrow" or lengths.truncated > 0:
+        return lengths
+    return lengths._replace(longest=min(lengths.longest, float(math.ceil(NARROW_LONGEST * lengths.mean))))
 
 
 def _step_lengths(log: ImportedLog, row: pd.Series, sizes: StepSizes) -> StepLengths:
@@ -124,7 +152,7 @@ def _step_lengths(log: ImportedLog, row: pd.Series, sizes: StepSizes) -> StepLen
         value = row.get(name)
         return default if value is None or pd.isna(value) else float(value)
 
-    mean, longest = float(row["response_tokens_mean"]), float(row["response_tokens_max"])
+    mean, longest = float(row["response_tokens_mean"]), number("response_tokens_max", float(sizes.max_response_tokens or 0))
     shortest, truncated = number("response_tokens_min", 1.0), number("truncation_rate", 0.0)
     if longest > MAX_TOKENS:
         raise TraceError(
@@ -166,15 +194,23 @@ def _rows(step: int, lengths: StepLengths, draw: Draw, samples: int, random: np.
     )
 
 
-def _trace(log: ImportedLog, rollouts: pd.DataFrame, sizes: StepSizes) -> Trace:
+def _trace(log: ImportedLog, rollouts: pd.DataFrame, framework: str, sizes: StepSizes, longest_unknown: bool) -> Trace:
     unknown = f"in groups of unknown size, taken as {SAMPLES} where they are alike"
     samples = unknown if sizes.samples_per_prompt is None else f"{sizes.samples_per_prompt} per prompt"
     each = rollouts.groupby("step").size()
+    longest, how_sure = "", str(COVERAGE)
+    if longest_unknown:
+        limit = f"{sizes.max_response_tokens or 0:,}"
+        longest = (
+            f" It does not have the longest response, which is taken to have the limit of {limit} tokens. Where none was cut, "
+            "it has twice the mean in the narrow distribution."
+        )
+        how_sure = "How often such ranges contain the true value was not measured for logs without the longest response."
     said = (
         "The log has no responses. Their lengths are drawn, so that every step has its logged mean, longest response and share "
-        f"of cut responses: {int(each.median()):,} per step ({samples}). Ranges cover {len(DRAWS)} draws that are far apart: a "
-        "lognormal distribution, one with two modes and a narrow one, with responses to one prompt alike or not. Which prompts "
-        f"are long is unknown. {COVERAGE}"
+        f"of cut responses: {int(each.median()):,} per step ({samples}).{longest} Ranges cover {len(DRAWS)} draws that are far "
+        "apart: a lognormal distribution, one with two modes and a narrow one, with responses to one prompt alike or not. "
+        f"Which prompts are long is unknown. {how_sure}"
     )
-    meta = {"imported_from": log.source.name, "framework": log.format.name, "dispatch_order": "unknown", DRAWN: said}
+    meta = {"imported_from": log.source.name, "framework": framework, "dispatch_order": "unknown", DRAWN: said}
     return Trace(rollouts.reset_index(drop=True), meta=meta, source=str(log.source))

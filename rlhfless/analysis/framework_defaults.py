@@ -58,6 +58,10 @@ FRAMEWORK_DEFAULTS = {
     "trl": FrameworkDefaults("static", True, True,
                  "TRL cuts the batch into equal chunks and, where vLLM is colocated, learns on its GPUs",
                  "TRL logs them with report_to='wandb', in wandb/run-*/run-*.wandb (WANDB_MODE=offline included)"),
+    "openrlhf": FrameworkDefaults("least-loaded", True, True, "OpenRLHF sends a prompt to the engine with the fewest in "
+                                                              "flight (older releases cut the batch into equal chunks) "
+                                                              "and, where all models are colocated, learns on its GPUs",
+                                  "OpenRLHF logs them in its console output"),
     "nemo-rl": FrameworkDefaults("static", True, True, "NeMo-RL cuts the batch into equal chunks and learns on the same GPUs",
                                  "NeMo-RL logs them with logger.tensorboard_enabled=true, beside train_data_step*.jsonl"),
     "areal": FrameworkDefaults("least-loaded", False, False, "AReaL assigns requests to its servers round-robin, which is "

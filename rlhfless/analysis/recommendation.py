@@ -97,8 +97,9 @@ def advise(logged: Sequence[LoggedStep], setting: SimulationConfig, setup: RunSe
 def configuration_lines(framework: str, replicas: int, gpus_per_actor: int, gpus_per_node: int) -> tuple[str, ...]:
     """Return the framework's options for that many replicas of that size; none where they are not known for certain.
 
-    Option names are those of verl 0.9, TRL 1.16, NeMo-RL 0.4 and slime 0.2. AReaL's are from its reference "Allocation Mode"
-    (per-engine backends), prime-rl's from its ``docs/scaling.md``, which shows replicas of a chosen size on one node only.
+    Option names are those of verl 0.9, TRL 1.16, NeMo-RL 0.4 and slime 0.2. OpenRLHF's have dots since 2026. AReaL's are from
+    its reference "Allocation Mode" (per-engine backends), prime-rl's from its ``docs/scaling.md``, which shows replicas of a
+    chosen size on one node only.
     """
     return LINES[framework](replicas, gpus_per_actor, gpus_per_node) if framework in LINES else ()
 
@@ -136,6 +137,14 @@ def _nemo_rl(replicas: int, size: int, per_node: int) -> tuple[str, ...]:
     )
 
 
+def _openrlhf(replicas: int, size: int, per_node: int) -> tuple[str, ...]:
+    nodes, each = _nodes(replicas * size, size, per_node)
+    return (
+        f"--vllm.num_engines {replicas} --vllm.tensor_parallel_size {size}   # older releases: --vllm_num_engines ...",
+        f"--actor.num_nodes {nodes} --actor.num_gpus_per_node {each}   # with --train.colocate_all, the GPUs of the engines",
+    )
+
+
 def _slime(replicas: int, size: int, per_node: int) -> tuple[str, ...]:
     return (f"--rollout-num-gpus {replicas * size} --rollout-num-gpus-per-engine {size}",)
 
@@ -155,6 +164,6 @@ def _prime_rl(replicas: int, size: int, per_node: int) -> tuple[str, ...]:
 
 LINES: dict[str, Callable[[int, int, int], tuple[str, ...]]] = {
     "verl": _verl, "trl": _trl, "nemo-rl": _nemo_rl, "slime": _slime, "areal": _areal,
-    "prime-rl": _prime_rl,
+    "prime-rl": _prime_rl, "openrlhf": _openrlhf,
 }  # fmt: skip
 """By the name of the import format."""

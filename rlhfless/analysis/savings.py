@@ -85,7 +85,8 @@ def compared(
         whole: whole steps from (steps,) seconds and GPU-seconds of generation.
 
     Returns:
-        One row per policy: ``policy``, and for ``time`` (all GPUs are paid for in any case) and ``GPU-seconds`` (GPUs are
+        One row per policy: ``policy``, ``replicas low`` and ``replicas high`` (the fewest and the most that it starts in a
+        step), and for ``time`` (all GPUs are paid for in any case) and ``GPU-seconds`` (GPUs are
         released when an actor is done) the columns ``low, mean, high``: shares of the run's own, negative where a policy loses;
         ``mean`` is against the likeliest base. ``time most`` and ``GPU-seconds most`` are the most that any schedule saves; of
         GPU-seconds, any schedule that takes as long as the policy does.
@@ -105,7 +106,8 @@ def compared(
         )
         min_gpu_s = np.array([bounds[step].gpu_seconds(t) for step, t in zip(steps, time_s, strict=True)])
         ours = whole(time_s, gpu_s)
-        row: dict[str, object] = {"policy": policy}
+        started = [int(results.loc[(policy, step), "actors"]) for step in steps]
+        row: dict[str, object] = {"policy": policy, "replicas low": min(started), "replicas high": max(started)}
         for kind, policy_values, best, theirs in (
             ("time", ours.time_s, whole(shortest_s, min_gpu_s).time_s, [whole_step.time_s for whole_step in base.values()]),
             ("GPU-seconds", ours.gpu_s, whole(time_s, min_gpu_s).gpu_s, [whole_step.gpu_s for whole_step in base.values()]),

@@ -59,7 +59,11 @@ HEADINGS = {
     )
 )
 @log_options
-@click.option("--max-response-tokens", type=click.IntRange(1), help="The run truncated responses at this many tokens.")
+@click.option(
+    "--max-response-tokens",
+    type=click.IntRange(1),
+    help="The run truncated responses at this many tokens; needed for scalars without the longest response (OpenRLHF).",
+)
 @click.option(
     "--responses-per-step",
     type=click.IntRange(1),
@@ -113,9 +117,9 @@ def report(
     except LogWithoutResponses as error:
         if out.suffix == ".ipynb":
             raise InputError(f"{path}: has scalars alone, whose report is a page; let -o end with .html") from error
-        drawn = drawn_logs(error.log, StepSizes(responses_per_step, samples_per_prompt))
+        drawn = drawn_logs(error.log, StepSizes(responses_per_step, samples_per_prompt, max_response_tokens))
         opened = drawn[0]
-        if responses_per_step is None:
+        if responses_per_step is None and "responses" not in error.log.scalars:
             assumptions = replace(assumptions, not_stated={RESPONSES: RESPONSES_ASSUMED})
     if not drawn and (responses_per_step or samples_per_prompt):
         raise InputError(

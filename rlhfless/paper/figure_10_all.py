@@ -21,7 +21,16 @@ from rlhfless.paper.machine import QWEN_3B_L40S, QWEN_7B_L40S, Machine
 from rlhfless.paper.paper_figure import Caption, Numbers, PaperFigure
 from rlhfless.paper.parts import FigurePart
 from rlhfless.paper.whole_step_costs import ChargeOptions, step_costs
-from rlhfless.paper.whole_step_rows import FAIR, VALUES, WITHOUT, StepToCompare
+from rlhfless.paper.whole_step_rows import (
+    BOUND_SIZED,
+    FAIR,
+    FAIR_SIZED,
+    TOGETHER_SIZED,
+    VALUES,
+    WITHOUT,
+    StepToCompare,
+)
+from rlhfless.paper.whole_step_sizes import size_variants
 from rlhfless.paper.whole_step_summary import CELL, DRAFTS, against_naive, aims, bounds, fair, levers, stages
 from rlhfless.paper.workloads import Sources, about_logs
 from rlhfless.plots.palette import BLUE, BOUND, GREEN, GREY, ORANGE, PURPLE, VERMILLION
@@ -43,6 +52,8 @@ SYSTEMS = {  # (system, drafts, aim): label, colour, symbol
     ("together", WITHOUT, "1.35x"): ("all together, aims at 1.35x", BLUE, "circle"),
     ("together", "weak", "1.35x"): ("all together, weak drafts", BLUE, "circle-open"),
     ("together", "strong", "1.35x"): ("all together, strong drafts (character task)", BLUE, "circle-dot"),
+    (FAIR_SIZED, WITHOUT, ""): ("any size of actors: elastic plain with prefix caching", PURPLE, "star-open"),
+    (TOGETHER_SIZED, WITHOUT, "1.35x"): ("any size of actors: all together, without drafts", BLUE, "star"),
 }
 
 
@@ -102,7 +113,7 @@ def step_of(
     costs = step_costs(machine, algorithm, setting.charges)
     step = StepToCompare(
         machine, WholeStep(logged, config, costs), config, costs, logged, seed, with_drafts=seed < setting.draft_seeds,
-        bounds_with_drafts=not seed,
+        bounds_with_drafts=not seed, sizes=size_variants(machine, costs, config, logged.predicted),
     )  # fmt: skip
     cell: dict[str, str | int] = {
         "algorithm": algorithm, "model": machine.model, "data_set": data_set, "basis": history.basis, "seed": seed
@@ -158,6 +169,7 @@ def printed(setting: Figure10AllSetting, numbers: Numbers) -> list[str]:
             if str(cell[1]).endswith("7B"):
                 twice = f"{_pair(row.loc[('together', name, '2x')])} (bound {limit['saved at 2x']:.1%})"
                 lines.append(f"        planned for 2x: {twice}")
+        lines += _lines_of_any_size(table, row, tuple(map(str, cell)))
     lines.append(
         "levers without drafts, at w = 0.7 (share of T^w C^(1-w); leave one out): expected to save / saved / used in steps"
     )
@@ -166,6 +178,21 @@ def printed(setting: Figure10AllSetting, numbers: Numbers) -> list[str]:
     lines.append("waterfall of T^w C^(1-w), naive = 1: " + ", ".join(f"{k} {v:.3f}" for k, v in stages(table).items()))
     lines += [f"aim: {what} -> {found}{f' ({possible})' if possible else ''}" for what, found, possible in aims(table)]
     return lines
+
+
+def _lines_of_any_size(table: pd.DataFrame, row: pd.DataFrame, cell: tuple[str, ...]) -> list[str]:
+    """Return what everything together and the fair comparator reach where each chooses the size of actors."""
+    limits, fairly = bounds(table, BOUND_SIZED), fair(table, any_size=True)[cell, WITHOUT]
+    limit = limits[(limits[CELL] == list(cell)).all(axis=1)].iloc[0]
+    aims = [
+        f"{'planned for 2x: ' if name == '2x' else ''}{_pair(row.loc[(TOGETHER_SIZED, WITHOUT, name)])} "
+        f"(bound {limit[f'saved at {name}']:.1%})" for name in ("1.35x", "2x")
+    ]  # fmt: skip
+    return [
+        f"    any size of actors: elastic plain with prefix caching {_pair(row.loc[(FAIR_SIZED, WITHOUT, '')])}; all together, "
+        f"without drafts: {'; '.join(aims)}; fair: {fairly.cheaper:.1%} cheaper, {fairly.faster:.2f}x faster; planned for its "
+        f"time: {fairly.saved:.1%} cheaper in {fairly.time:.2f} of it (bound {fairly.possible:.1%})"
+    ]
 
 
 def _pair(row: pd.Series) -> str:
@@ -180,7 +207,7 @@ def plot(setting: Figure10AllSetting, numbers: Numbers) -> go.Figure:
     table = numbers.table
     means, limits, against = against_naive(table), bounds(table), fair(table)
     basis = means.groupby(CELL, sort=False)["basis"].first()
-    names = {cell: f"{cell[0]} {cell[1][-2:]}<br>{label(cell[2], kind).replace(' (', '<br>(')}" for cell, kind in basis.items()}
+    names = {cell: f"{cell[0]} {cell[1][-2:]}<br>{label(cell[2], kind).replace(' ', '<br>')}" for cell, kind in basis.items()}
     fig = make_subplots(
         rows=4, cols=2, specs=[[{"colspan": 2}, None], [{"colspan": 2}, None], [{"colspan": 2}, None], [{}, {}]],
         row_heights=[0.28, 0.28, 0.2, 0.24], vertical_spacing=0.08, horizontal_spacing=0.2,
@@ -195,20 +222,24 @@ def plot(setting: Figure10AllSetting, numbers: Numbers) -> go.Figure:
                 name=name, legendgroup=name, showlegend=row == 1, marker=marker,
                 hovertemplate=f"<b>{name}</b><br>%{{x}}: %{{y:.3g}}<extra></extra>", row=row, col=1,
             )  # fmt: skip
-    for drafts, colour in ((WITHOUT, BOUND), ("strong", BLUE)):
-        own = limits[limits["drafts"] == drafts]
-        name = f"bound at 1.35x, {drafts} drafts"
+    for name, own, colour in (
+        ("bound at 1.35x, without drafts", limits[limits["drafts"] == WITHOUT], BOUND),
+        ("bound at 1.35x, strong drafts", limits[limits["drafts"] == "strong"], BLUE),
+        ("bound at 1.35x, any size of actors, without drafts", bounds(table, BOUND_SIZED), GREEN),
+    ):
         fig.add_scatter(
             x=[names[cell] for cell in own[CELL].itertuples(index=False, name=None)], y=own["saved at 1.35x"], mode="markers",
             name=name, marker={"symbol": "line-ew", "size": 24, "line": {"width": 3, "color": colour}},
             hovertemplate=f"<b>{name}</b><br>%{{x}}: %{{y:.3g}}<extra></extra>", row=2, col=1,
         )  # fmt: skip
-    for place, drafts in enumerate(DRAFTS):
-        own_fair = {cell: value for (cell, name), value in against.items() if name == drafts}
+    of_any_size = fair(table, any_size=True)
+    bars = [(f"bars: {drafts} drafts", against, drafts) for drafts in DRAFTS]
+    bars.append(("bars: without drafts, both with any size of actors", of_any_size, WITHOUT))
+    for (name, found, drafts), colour in zip(bars, (BLUE, GREEN, ORANGE, PURPLE), strict=True):
+        own_fair = {cell: value.cheaper for (cell, of), value in found.items() if of == drafts}
         fig.add_bar(
-            x=[names[cell] for cell in own_fair], y=[value.cheaper for value in own_fair.values()], name=f"{drafts} drafts",
-            marker={"color": (BLUE, GREEN, ORANGE)[place]}, legendgroup=f"fair {drafts}", row=3, col=1,
-        )  # fmt: skip
+            x=[names[cell] for cell in own_fair], y=list(own_fair.values()), name=name, marker={"color": colour}, row=3, col=1
+        )
     for y, row in ((1.35, 1), (0.448, 2), (0.37, 2)):
         fig.add_hline(y=y, line={"color": ORANGE, "width": 1.5, "dash": "dot"}, row=row, col=1)
     falls, saved = stages(table), levers(table)
@@ -243,7 +274,8 @@ def caption(setting: Figure10AllSetting, numbers: Numbers) -> Caption:
     return Caption(
         "Speed and saving of whole steps against the naive system, with 95 % intervals over seeds; the saving against elastic "
         "plain with prefix caching at equal time; the waterfall of levers, and what each is expected to save and saves when it "
-        "alone is left out (without drafts).",
+        "alone is left out (without drafts). Actors, also those of the bounds, have the setting's size (2 GPUs for 3B, 4 for "
+        "7B), except where the legend says any size.",
         f"Latency: measured operators on L40S.{logs}",
         "Lengths of GPQA and LiveCodeBench are assumed, those of PPO on GSM8K are modelled. Acceptance of drafts: weak as "
         "measured on MATH-500, strong as on the shipped run, a character task. Preparation and learning: 2 N and 6 N FLOPs a "
@@ -255,7 +287,8 @@ def caption(setting: Figure10AllSetting, numbers: Numbers) -> Caption:
         f"{found[0].upper()}{found[1:]}. Engines cache prefixes by default today. Everything together is compared with elastic "
         "plain that does so, too. The naive system and published ones are as published: of these only RLHFless shares prefill. "
         "The public log holds no lengths of prompts, so nothing is prefilled there. RLHFuse is its inter-stage fusion alone, "
-        "ReaL its layouts alone.",
+        "ReaL its layouts alone. Latency of other sizes of actors is from the same operators, with prefill in passes of its "
+        "own; their learner keeps the layout of the setting.",
     )
 
 

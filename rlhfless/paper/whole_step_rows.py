@@ -1,8 +1,11 @@
-"""Executes one step of one setting under every system, and returns tidy rows: systems, levers, waterfall, bounds."""
+"""Executes one step of one setting under every system, and returns tidy rows: systems, levers, waterfall, bounds.
+
+The size of actors is that of the setting. Beside that, everything together and elastic plain may choose it, without drafts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +16,14 @@ from rlhfless.scheduling.baselines import Static
 from rlhfless.simulate import STRONG, WEAK, Aim, DrawnDrafts, LoggedStep, SimulationConfig, StepCosts, WholeStep
 from rlhfless.simulate.drafts import SimulatedDrafts
 from rlhfless.simulate.whole_steps import published
+from rlhfless.simulate.whole_steps.choice import WholeStepChoice, best_of
 from rlhfless.simulate.whole_steps.generated import requests_of
 from rlhfless.simulate.whole_steps.generation_plans import expected
 from rlhfless.simulate.whole_steps.lever_tables import lever_savings, lever_stages, log_value
 from rlhfless.simulate.whole_steps.published import Totals
+from rlhfless.simulate.whole_steps.whole_step import StepVariant
+from solver.bounds.bound_over_time import BoundOverTime
+from solver.model.step_levers import ACTOR_SIZE
 
 WEIGHT = 0.7  # of time in T^w C^(1-w), by which elastic plain is sized and levers are counted
 MARGIN = 0.02  # by which plans aim at more than a speed, as forecasts are wrong
@@ -27,6 +34,9 @@ EXTRA_AIMS = frozenset(f"w={weight:g}" for weight in WEIGHTS if weight != WEIGHT
 """Points between the other aims, executed without drafts only, as drafts take long to simulate."""
 FAIR = "elastic cached"
 """The fair comparator: elastic plain with prefix caching."""
+TOGETHER, TOGETHER_SIZED, FAIR_SIZED = "together", "together, any size", "elastic cached, any size"
+"""Everything together, and with the fair comparator where both choose the size of actors."""
+BOUND, BOUND_SIZED = "bound", "bound, any size"
 ACCEPTANCES = {"weak": WEAK, "strong": STRONG}
 WITHOUT = "without"
 VALUES = (
@@ -41,6 +51,7 @@ class StepToCompare:
 
     Attributes:
         seed: of drafts. with_drafts: whether steps with drafts are executed. bounds_with_drafts: whether they are bounded.
+        sizes: other sizes of actors.
     """
 
     machine: Machine
@@ -51,6 +62,7 @@ class StepToCompare:
     seed: int
     with_drafts: bool
     bounds_with_drafts: bool
+    sizes: Sequence[StepVariant] = ()
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Return rows with ``part`` (``system``, ``lever``, ``stage``, ``bound``) and the columns of each; see the figure."""
@@ -88,17 +100,33 @@ class StepToCompare:
                     continue
                 totals = step.execute(step.plan(aim, drafts).plan, drafts)
                 least = np.nan if bound is None else bound.gpu_seconds(totals[0] * (1 + 1e-9))
-                yield {**self._system("together", totals, name), "aim": aim_name, "bound_gpu_s": least}
+                yield {**self._system(TOGETHER, totals, name), "aim": aim_name, "bound_gpu_s": least}
             if bound is not None:
-                for speed_name, speed in SPEEDUPS.items():
-                    at = naive[0] / speed
-                    yield {"part": "bound", "drafts": name, "aim": speed_name, "time_s": at, "gpu_s": bound.gpu_seconds(at)}
-                yield {"part": "bound", "drafts": name, "aim": "least time", "time_s": bound.shortest_s(), "gpu_s": np.nan}
+                yield from _bound_rows(BOUND, name, bound, naive[0])
+        yield from self._of_any_size(naive[0], aims)
         yield from self._levers()
         yield from self._stages(naive, kinds)
 
     def _system(self, system: str, totals: Totals, drafts: str = WITHOUT) -> dict[str, Any]:
         return {"part": "system", "system": system, "drafts": drafts, "time_s": totals[0], "gpu_s": totals[1]}
+
+    def _of_any_size(self, naive_s: float, aims: Mapping[str, Aim]) -> Iterator[dict[str, Any]]:
+        """Return elastic plain and everything together where each may choose the size of actors, and the bound on any size."""
+        step = WholeStep(self.logged, self.setting, self.costs, self.sizes)
+        fair, bound = _plain_of_any_size(step), step.bound()
+        yield self._system(FAIR_SIZED, step.execute(fair.plan))
+        choice = step.plan(Aim(time_weight=WEIGHT))
+        own = {name: aims[name] for name in SPEEDUPS} | {"equal time": Aim(deadline_s=fair.times_s)}
+        plans = {name: step.plan(aim).plan for name, aim in own.items()} | {f"w={WEIGHT:g}": choice.plan}
+        for name, plan in plans.items():
+            totals = step.execute(plan)
+            least = bound.gpu_seconds(totals[0] * (1 + 1e-9))
+            yield {**self._system(TOGETHER_SIZED, totals), "aim": name, "bound_gpu_s": least}
+        yield from _bound_rows(BOUND_SIZED, WITHOUT, bound, naive_s)
+        without, saved = choice.without.get(ACTOR_SIZE), 0.0
+        if without is not None:
+            saved = 1 - float(np.exp(log_value(step.execute(choice.plan), WEIGHT) - log_value(step.execute(without), WEIGHT)))
+        yield {"part": "lever", "lever": ACTOR_SIZE, "expected": choice.saves.get(ACTOR_SIZE, 0.0), "saved": saved}
 
     def _levers(self) -> Iterator[dict[str, Any]]:
         """Return what each lever was expected to save of T^w C^(1-w), and what it saved beside the best plan without it."""
@@ -116,3 +144,18 @@ class StepToCompare:
                 totals = self.step.execute(self.step.plan(Aim(time_weight=WEIGHT), drafts).plan, drafts)
                 value = float(np.exp(log_value(totals, WEIGHT) - base))
                 yield {"part": "stage", "stage": f"{name} drafts", "value": value}
+
+
+def _plain_of_any_size(step: WholeStep) -> WholeStepChoice:
+    """Return elastic plain with prefix caching, with the size of actors that is best on the forecast."""
+    levers, found = step.plain(WEIGHT, prefix_caching=True).plan.levers, step.candidates()
+    own = [number for number, plan in enumerate(found.plans) if plan.levers - {ACTOR_SIZE} == levers]
+    return best_of(found.chosen(own), Aim(time_weight=WEIGHT))
+
+
+def _bound_rows(part: str, drafts: str, bound: BoundOverTime, naive_s: float) -> Iterator[dict[str, Any]]:
+    """Return the least GPU-seconds at the speeds that are aimed at, and the least time."""
+    for name, speed in SPEEDUPS.items():
+        at = naive_s / speed
+        yield {"part": part, "drafts": drafts, "aim": name, "time_s": at, "gpu_s": bound.cost(at)}
+    yield {"part": part, "drafts": drafts, "aim": "least time", "time_s": bound.shortest_s(), "gpu_s": np.nan}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from rlhfless.paper.whole_step_rows import FAIR, WITHOUT
+from rlhfless.paper.whole_step_rows import BOUND, BOUND_SIZED, FAIR, FAIR_SIZED, TOGETHER, TOGETHER_SIZED, WITHOUT
 
 CELL = ["algorithm", "model", "data_set"]
 STUDENT_T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
@@ -64,14 +64,17 @@ def against_naive(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def bounds(table: pd.DataFrame) -> pd.DataFrame:
+def bounds(table: pd.DataFrame, part: str = BOUND) -> pd.DataFrame:
     """Return one row per setting and drafts: what the bound allows against the naive system, means over the seeds.
+
+    Args:
+        part: ``BOUND``, of policies with the setting's size of actors, or ``BOUND_SIZED``, of policies with any size.
 
     Returns:
         ``CELL, drafts, saved at 1.35x, saved at 2x, most_speedup``; negative infinity where no policy is that fast.
     """
     steps = table[(table["part"] == "system") & (table["system"] == "naive")].set_index([*CELL, "seed"])[["time_s", "gpu_s"]]
-    rows = table[table["part"] == "bound"].join(steps.add_suffix("_naive"), on=[*CELL, "seed"])
+    rows = table[table["part"] == part].join(steps.add_suffix("_naive"), on=[*CELL, "seed"])
     found = []
     for key, of in rows.groupby([*CELL, "drafts"], sort=False):
         saved = {f"saved at {aim}": float((1 - part["gpu_s"] / part["gpu_s_naive"]).mean())
@@ -82,20 +85,23 @@ def bounds(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def fair(table: pd.DataFrame) -> dict[tuple[tuple[str, ...], str], Fair]:
+def fair(table: pd.DataFrame, any_size: bool = False) -> dict[tuple[tuple[str, ...], str], Fair]:
     """Return (setting, drafts) to everything together against elastic plain with prefix caching.
+
+    Args:
+        any_size: both may choose the size of actors.
 
     Between executed plans (means over the seeds) the lower convex hull counts: steps alternate between two plans. With drafts,
     plans without them count, too. Seeds that were not executed with drafts are left out there.
     """
     steps, found = table[table["part"] == "system"], {}
     for cell, of in steps.groupby(CELL, sort=False):
-        together = of[of["system"] == "together"]
+        together = of[of["system"] == (TOGETHER_SIZED if any_size else TOGETHER)]
         for drafts in together["drafts"].unique():
             seeds = together[together["drafts"] == drafts]["seed"]
             own = together[together["drafts"].isin([drafts, WITHOUT]) & together["seed"].isin(seeds)]
             means = own.groupby(["drafts", "aim"])[["time_s", "gpu_s"]].mean()
-            plain = of[(of["system"] == FAIR) & of["seed"].isin(seeds)]
+            plain = of[(of["system"] == (FAIR_SIZED if any_size else FAIR)) & of["seed"].isin(seeds)]
             points = np.column_stack([means[name] / plain[name].mean() for name in ("time_s", "gpu_s")])
             one = together[(together["drafts"] == drafts) & (together["aim"] == "equal time")].set_index("seed").sort_index()
             base = plain.set_index("seed").sort_index()
@@ -140,9 +146,11 @@ def stages(table: pd.DataFrame) -> pd.Series:
     return pd.Series(np.exp(logs), index=logs.index)
 
 
-def counted(steps: pd.DataFrame, aim: str, speed: float, saved: float, drafts: str, model: str = "") -> tuple[int, int]:
+def counted(
+    steps: pd.DataFrame, aim: str, speed: float, saved: float, drafts: str, model: str = "", system: str = TOGETHER
+) -> tuple[int, int]:
     """Return in how many of how many settings the plan for an aim is at least so fast and saves at least so much, at once."""
-    own = steps[(steps["system"] == "together") & (steps["drafts"] == drafts) & (steps["aim"] == aim)]
+    own = steps[(steps["system"] == system) & (steps["drafts"] == drafts) & (steps["aim"] == aim)]
     own = own[own["model"].str.endswith(model)]
     return int(((own["speedup"] >= speed) & (own["cost_saved"] >= saved)).sum()), len(own)
 
@@ -171,6 +179,23 @@ def aims(table: pd.DataFrame) -> list[tuple[str, str, str]]:
                      f"{np.nanmean(cheaper):.1%} ({np.nanmin(cheaper):.1%} to {np.nanmax(cheaper):.1%})", ""))  # fmt: skip
         rows.append((f"faster than elastic plain with prefix caching at equal cost, {_named(drafts)}",
                      f"{np.nanmean(faster):.2f}x ({np.nanmin(faster):.2f} to {np.nanmax(faster):.2f})", ""))  # fmt: skip
+    return rows + _aims_of_any_size(table, steps)
+
+
+def _aims_of_any_size(table: pd.DataFrame, steps: pd.DataFrame) -> list[tuple[str, str, str]]:
+    """Return the same aims without drafts where plans, and the comparator, choose the size of actors."""
+    limits, against, rows = bounds(table, BOUND_SIZED), fair(table, any_size=True), []
+    for aim, speed, saved, wanted, model in (
+        ("1.35x", 1.35, 0.37, "37 % at once, any size of actors: 12 of 12", ""),
+        ("1.35x", 1.35, 0.448, "44.8 % at once, any size of actors: 6 of 12", ""),
+        ("2x", 2.0, 0.6, "60 % at once, any size of actors: 5 of 6", "7B"),
+    ):
+        reached, total = counted(steps, aim, speed, saved, WITHOUT, model, TOGETHER_SIZED)
+        possible = _possible(limits[limits["model"].str.endswith(model)], f"saved at {aim}", saved, WITHOUT)
+        rows.append((f"{model}{': ' * bool(model)}{aim} and {wanted}", f"{reached} of {total}", possible))
+    cheaper = np.array([one.cheaper for one in against.values()])
+    rows.append(("cheaper than elastic plain with prefix caching at equal time, each with its own best size of actors",
+                 f"{np.nanmean(cheaper):.1%} ({np.nanmin(cheaper):.1%} to {np.nanmax(cheaper):.1%})", ""))  # fmt: skip
     return rows
 
 

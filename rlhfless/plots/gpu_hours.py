@@ -84,6 +84,8 @@ def plot_gpu_hours(
                 "title": "USD",
                 "overlaying": "y",
                 "side": "right",
+                "tickmode": "auto",
+                "nticks": 6,
                 "range": [0, highest * usd_per_gpu_hour],
                 "showgrid": False,
             }

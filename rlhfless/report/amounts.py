@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rlhfless.plots.style import number
 from rlhfless.report.not_stated import GPUS, PRICE, PROFILE
-from rlhfless.report.savings import percent_range
+from rlhfless.report.savings import percent, percent_range
 from rlhfless.report.study import LoggedRunFindings
 
 NARROW = 0.02  # of its upper end: a range that is told as one amount, as its model is less exact
@@ -46,6 +46,15 @@ class Amounts:
     def _gpu_time(self, share: float) -> str:
         hours = share * self.gpu_hours
         return number(hours, "GPU-hours") if self.gpu_hours >= LEAST_HOURS else number(3600.0 * hours, "GPU-seconds")
+
+
+def more_than_idle(idle_share: float) -> str:
+    """Return why a change can save more of a run than was idle, where one does."""
+    had = f"more than the {percent(idle_share)} that was idle" if percent(idle_share) != "0.0%" else "although no GPU was idle"
+    return (
+        f"A change can save {had}. Idle is a GPU that has nothing to run. GPUs that run nearly empty batches count as busy "
+        "here, and can be given back, too."
+    )
 
 
 def unknown(findings: LoggedRunFindings) -> list[str]:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from rlhfless.analysis import GpuCount, RunCost, gpu_counts, run_cost
 from rlhfless.analysis.drawn_lengths import DRAWN
+from rlhfless.analysis.phase_savings import PhaseSavings, phase_savings
 from rlhfless.report.progress import Begin, silent
 from rlhfless.report.schedules import simulate_schedules
 from rlhfless.report.study import AgainstSchedules, Assumptions, ReportData, against_schedules, calibrate_log, study_log
@@ -48,6 +49,8 @@ def study_drawn(
             gpu_counts=_of_all_draws(findings.gpu_counts, [draw.counts for draw in draws]),
             drawn=logs[0].trace.meta[DRAWN],
             checks=tuple(check for check in findings.checks if check.how != COUNTED),  # lengths were drawn to meet these
+            overlaps=_overlaps_of_all([findings.overlaps, *(draw.overlaps for draw in draws)]),
+            router=None,  # it needs prompts that come again, and nobody knows which are long
         )
     )
 
@@ -58,6 +61,7 @@ class _Draw(NamedTuple):
     against: AgainstSchedules
     cost: RunCost
     counts: tuple[GpuCount, ...]
+    overlaps: tuple[PhaseSavings, ...]
 
 
 def _further(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, max_steps: int) -> _Draw:
@@ -65,7 +69,20 @@ def _further(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, max
     schedules = simulate_schedules(log.trace, setting, max_steps, dispatch=setup.dispatch, further=setup.shuffled)
     found = against_schedules(schedules, setting, setup, phases)
     cost = run_cost(log, found.account, found.generation_s, setup, phases, setting.cluster.usd_per_gpu_hour)
-    return _Draw(found, cost, gpu_counts(schedules.logged, setting, setup, phases, factor=calibrated.factor))
+    counts = gpu_counts(schedules.logged, setting, setup, phases, factor=calibrated.factor)
+    traces = schedules.simulation.traces
+    overlaps = phase_savings([traces[name].rollouts for name in setup.candidates], setup, phases, setting)
+    return _Draw(found, cost, counts, overlaps)
+
+
+def _overlaps_of_all(draws: Sequence[Sequence[PhaseSavings]]) -> tuple[PhaseSavings, ...]:
+    """Return the overlaps of the first draw, with ranges that cover those of all."""
+    return tuple(
+        replace(
+            same[0], low=min(one.low for one in same), high=max(one.high for one in same), most=max(one.most for one in same)
+        )
+        for same in zip(*draws, strict=True)
+    )
 
 
 def _of_all_draws(first: Sequence[GpuCount], others: Sequence[Sequence[GpuCount]]) -> tuple[GpuCount, ...]:

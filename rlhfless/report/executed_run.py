@@ -14,13 +14,13 @@ from rlhfless.analysis import Change, billed_uses, evenly, ranked
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.lengths import MAX_SVG_POINTS
 from rlhfless.plots.style import counted, number, usd
-from rlhfless.report.amounts import Amounts
+from rlhfless.report.amounts import Amounts, more_than_idle
 from rlhfless.report.changes import list_changes
 from rlhfless.report.executed_study import ExecutedRunFindings
 from rlhfless.report.log_checks import calibrated_by, checks_table
 from rlhfless.report.not_stated import profile_in_words
-from rlhfless.report.savings import percent, savings_in_short, savings_tables
-from rlhfless.report.schedules import DO, SHOWN
+from rlhfless.report.savings import percent, percent_range, savings_in_short, savings_tables
+from rlhfless.report.schedules import SHOWN, to_do
 from rlhfless.trace import Trace, allocation_metrics, decode_capacity, step_metrics
 
 MAX_TIMELINES = 12
@@ -39,13 +39,10 @@ def executed_first_screen(page: Page, trace: Trace, findings: ExecutedRunFinding
     changes = [] if findings is None or findings.given_back.empty else ranked(_change(trace, findings))
     page.section("In short")
     page.headline(_cost_of_execution(trace, amounts, idle, changes))
-    condition = " They hold where released GPUs are not paid for, or others use them." if changes else ""
+    condition = " Savings hold where released GPUs are not paid for, or others use them." if changes else ""
     page.text(f"How sure: {_how_sure(trace)}{condition}")
     if changes and changes[0].mean > idle:
-        page.text(
-            f"A change can save more than the {percent(idle)} that was idle. Idle is a GPU that has nothing to run. "
-            "GPUs that run nearly empty batches count as busy here, and can be given back, too."
-        )
+        page.text(more_than_idle(idle))
     page.figure(plots.plot_overview(billed_uses(trace)))
     list_changes(page, changes, amounts)
 
@@ -55,7 +52,8 @@ def _cost_of_execution(trace: Trace, amounts: Amounts, idle: float, changes: Seq
     total = f"cost {amounts.of(1.0)} ({amounts.in_gpu_time})" if amounts.usd else f"took {amounts.in_gpu_time}"
     paid = f"{f'{amounts.of(idle)} ({percent(idle)})' if idle >= 0.0005 else 'none'} of it went to idle GPUs"
     change = (
-        f"{changes[0].what}, and save {amounts.between(changes[0].low, changes[0].high)}"
+        f"{changes[0].what}, and save {amounts.between(changes[0].low, changes[0].high)} "
+        f"({percent_range(changes[0].low, changes[0].high)})"
         if changes
         else "no change that was simulated is certain to save anything"
     )
@@ -87,7 +85,7 @@ def _change(trace: Trace, findings: ExecutedRunFindings) -> Iterator[Change]:
         "them."
     )
     low, mean, high = (float(best[f"GPU-seconds {end}"]) for end in ("low", "mean", "high"))
-    what = DO.get(str(best["policy"]), "generate by another schedule")
+    what = to_do(best, findings.replicas) or "generate by another schedule"
     yield Change(what, lines, low, mean, high, float(best["time mean"]), needs)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -16,10 +17,10 @@ from rlhfless.analysis import (
 )
 from rlhfless.analysis.compare_log import CALIBRATION_STEPS
 from rlhfless.report.progress import Begin, silent
-from rlhfless.report.schedules import Schedules, simulate_schedules
+from rlhfless.report.schedules import Schedules, replicas, simulate_schedules
 from rlhfless.report.study import GIVEN_BACK, RESERVED, Savings
 from rlhfless.simulate import SimulationConfig, simulate_steps
-from rlhfless.trace import Trace
+from rlhfless.trace import Trace, step_metrics
 from rlhfless.trace.metrics.cross_check import CrossCheck
 from solver.model.objective import NonGenerationPhases, Objective
 
@@ -33,12 +34,14 @@ class ExecutedRunFindings(Savings):
             are no savings either. calibrated: how the profile was calibrated, by the trace's spans.
         schedules: simulated in ``setting``, its ``phases`` included.
         checks: what the trace measured against what the profile says of the same schedule.
+        replicas: that the run started in these steps, as text (``schedules.replicas``).
     """
 
     took: pd.DataFrame
     calibrated: Calibration
     schedules: Schedules
     checks: tuple[CrossCheck, ...]
+    replicas: str = ""
 
 
 def study_executed(trace: Trace, setting: SimulationConfig, max_steps: int, begin: Begin = silent) -> ExecutedRunFindings:
@@ -73,4 +76,13 @@ def study_executed(trace: Trace, setting: SimulationConfig, max_steps: int, begi
         fastest = simulate_steps(shown, replace(alone, objective=Objective(1.0)), RESERVED)
         reserved = savings_of_executed(fastest, took, RESERVED, steps)
         given_back = savings_of_executed(of_generation.simulation, took, GIVEN_BACK, steps)
-    return ExecutedRunFindings(reserved, given_back, setting, took[took["step"].isin(steps)], calibrated, schedules, checks)
+    compared = took[took["step"].isin(steps)]
+    return ExecutedRunFindings(
+        reserved, given_back, setting, compared, calibrated, schedules, checks, replicas_of(trace, steps) if steps else ""
+    )
+
+
+def replicas_of(trace: Trace, steps: Sequence[int]) -> str:
+    """Return the replicas that a run started in some of its steps, as text."""
+    started = step_metrics(trace).set_index("step")["actors"].loc[list(steps)]
+    return replicas(int(started.min()), int(started.max()))

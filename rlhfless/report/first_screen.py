@@ -14,12 +14,12 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from rlhfless import plots
-from rlhfless.analysis import FRAMEWORK_DEFAULTS, Change, uses_of_account
+from rlhfless.analysis import FRAMEWORK_DEFAULTS, Calibration, Change, uses_of_account
 from rlhfless.analysis.framework_defaults import DISPATCHES
 from rlhfless.latency import PriceError, usd_per_gpu_hour
 from rlhfless.plots.export.html_page import Page
-from rlhfless.plots.style import counted
-from rlhfless.report.amounts import amounts_of, unknown
+from rlhfless.plots.style import counted, number
+from rlhfless.report.amounts import amounts_of, more_than_idle, unknown
 from rlhfless.report.changes import changes_of, in_a_sentence
 from rlhfless.report.log_checks import contradicted
 from rlhfless.report.not_stated import GPUS, OPTIONS, PRICE, PROFILE, PROFILE_HOW, profile_in_words
@@ -27,7 +27,10 @@ from rlhfless.report.savings import percent, percent_range
 from rlhfless.report.study import LoggedRunFindings
 
 LITTLE = 0.005  # share of the run that no bar shows
+LEAST_IDLE = 0.0005  # of the cost; less reads as 0.0 %
 WIDE = 0.25  # of an idle share: such a range says little
+FAR = 3.5  # times as slow or as fast as its profile: shipped profiles of 3B and 7B models on L40S and H100 differ by 3.1
+NEAR_POINTS, FAR_POINTS = 12, (32, 44)  # savings were off by, of the cost, up to FAR and above (``scaled_profiles.py``)
 
 
 def first_screen(page: Page, findings: LoggedRunFindings) -> None:
@@ -54,23 +57,18 @@ def in_short(findings: LoggedRunFindings) -> Iterator[str]:
         yield contradiction
     changes = changes_of(findings)
     if unknown(findings) and findings.setup.synchronous:
-        low, high = findings.idle_shares
         change = f"; {_change(findings, changes)}" if changes else ""
-        yield f"On the GPUs and times assumed below, {percent_range(low, high)} of the GPU time was idle{change}."
-    low, high = findings.idle_shares
-    if findings.drawn and findings.setup.synchronous and high - low > WIDE:
+        yield f"On the GPUs and times assumed below, {percent_range(*findings.idle_shares)} of the GPU time was idle{change}."
+    if _is_wide(findings):
         yield (
-            f"The range of what was idle, {percent_range(low, high)} of the GPU time, is so wide that it says little. Only the "
-            "lengths of the responses say more: log them, and give that log."
+            "The range of what was idle is so wide that it says little. Only the lengths of the responses say more: log them, "
+            "and give that log."
         )
     yield " ".join(_how_sure(findings))
     if findings.drawn:
         yield findings.drawn
     if findings.setup.synchronous and changes and changes[0].mean > findings.cost.idle_share:
-        yield (
-            f"A change can save more than the {percent(findings.cost.idle_share)} that was idle. Idle is a GPU that has "
-            "nothing to run. GPUs that run nearly empty batches count as busy here, and can be given back, too."
-        )
+        yield more_than_idle(findings.cost.idle_share)
 
 
 def _cost(findings: LoggedRunFindings) -> str:
@@ -88,19 +86,31 @@ def _cost(findings: LoggedRunFindings) -> str:
     hours = amounts.in_gpu_time
     total = f"cost {about}{amounts.of(1.0)} ({hours})" if amounts.usd else f"took {about}{hours}"
     low, high = (share / (findings.account.idle_share or 1.0) * cost.idle_share for share in findings.idle_shares)
-    idle = f"{amounts.between(low, high)} ({percent_range(low, high)})" if high >= 0.0005 else "none"
+    idle = f"{amounts.between(low, high)} ({percent_range(low, high)})" if high >= LEAST_IDLE else "none"
+    if low < LEAST_IDLE <= high:
+        idle = f"at most {amounts.of(high)} ({percent(high)})"
     idle = f"{idle} of it went to idle GPUs"
+    if _is_wide(findings):
+        idle = f"its scalars do not tell how much of it went to idle GPUs ({percent_range(low, high)})"
     if not findings.setup.synchronous:
         idle = "what was idle is not known, because the run learns while it generates"
     change = _change(findings, changes_of(findings))
     return f"Your {counted(cost.steps, 'step')} {total}; {idle}; {change}."
 
 
+def _is_wide(findings: LoggedRunFindings) -> bool:
+    """Whether lengths were drawn, and the range of the idle share says little."""
+    low, high = findings.idle_shares
+    return bool(findings.drawn) and findings.setup.synchronous and high - low > WIDE
+
+
 def _change(findings: LoggedRunFindings, changes: Sequence[Change]) -> str:
     """The largest change with its saving, as the end of a sentence."""
     if not changes:
         return "no change that was simulated is certain to save anything"
-    return f"{in_a_sentence(changes[0])} and save {amounts_of(findings).between(changes[0].low, changes[0].high)}"
+    first, amounts = changes[0], amounts_of(findings)
+    share = f" ({percent_range(first.low, first.high)})" if amounts.is_known else ""
+    return f"{in_a_sentence(first)} and save {amounts.between(first.low, first.high)}{share}"
 
 
 def _how_sure(findings: LoggedRunFindings) -> Iterator[str]:
@@ -121,6 +131,11 @@ def _how_sure(findings: LoggedRunFindings) -> Iterator[str]:
         yield "Savings are simulated, scaled to one logged step, so their error is unknown."
     elif not cost.logged_steps:
         yield "Trust percentages more than amounts."
+    elif findings.setup.synchronous:
+        times = profile_in_words(findings.setting.latency.name)
+        yield f"What was idle and savings are simulated by {times}, which was not compared with your run."
+    if of_other_hardware(calibrated):
+        yield _scaled_far(findings)
     if not cost.all_logged and not unknown(findings) and cost.high_s > 1.01 * cost.low_s:
         low, high = cost.low_s / cost.time_s, cost.high_s / cost.time_s
         yield f"By the choice of simulated steps and dispatch, this is {amounts_of(findings).between(low, high)}."
@@ -128,6 +143,24 @@ def _how_sure(findings: LoggedRunFindings) -> Iterator[str]:
         yield "Only GPUs that generate are counted."
     if PRICE in findings.not_stated and not unknown(findings):
         yield f"For dollars, state the price of a GPU with {OPTIONS[PRICE]}."
+
+
+def of_other_hardware(calibrated: Calibration) -> bool:
+    """Whether a profile was scaled so much that it is of another model or other GPUs than the run's."""
+    return calibrated.steps > 0 and not 1.0 / FAR <= calibrated.factor <= FAR
+
+
+def _scaled_far(findings: LoggedRunFindings) -> str:
+    """The warning about a profile of other hardware: what it means for the result, and what to do."""
+    factor = findings.calibrated.factor
+    times, pace = (factor, "slow") if factor > 1 else (1.0 / factor, "fast")
+    return (
+        f"Warning: your run is {number(times)} times as {pace} as {profile_in_words(findings.setting.latency.name)}, so that "
+        "profile is of another model or other GPUs. Logged times stay true; what was idle and what "
+        f"changes save is rough. Between profiles up to 3 times apart, savings differed by at most {NEAR_POINTS} points of the "
+        f"cost; between those 37 times apart and more, by {FAR_POINTS[0]} to {FAR_POINTS[1]}. Measure your profile with "
+        "rlhfless profile."
+    )
 
 
 def assumptions(findings: LoggedRunFindings) -> Iterator[tuple[str, str]]:

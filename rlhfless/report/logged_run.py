@@ -145,12 +145,13 @@ def run_sections(
     _needs(page, findings)
     _what_if(page, findings, prices)
     if findings.ways is not None:
-        what_ifs_section(page, findings.ways, findings.setup)
+        what_ifs_section(page, findings.ways, findings.setup, drawn=bool(findings.drawn))
 
 
 def _basis(findings: LoggedRunFindings) -> Iterator[tuple[str, str]]:
     if findings.drawn:
         yield "Drawn", "response lengths, from the mean, the longest and the share of cut responses of every logged step."
+        yield "One draw", "what has no range here and below: a lognormal distribution, with independent responses."
     else:
         yield "From the log", "response lengths."
     yield (

@@ -33,7 +33,8 @@ SHOWN = {
 """Policies of the simulated section, and what they do."""
 
 FEWER = "start only as many replicas as pay off"
-PLAN = "let the solver plan each step (how many replicas, which responses on which, whether the last ones move together)"
+HOW_MANY = "how many replicas"
+PLAN = f"let the solver plan each step ({HOW_MANY}, which responses on which, whether the last ones move together)"
 DO = {
     "random": f"{FEWER}, and release the GPUs of each as soon as its responses are complete",
     "spread": f"{FEWER}, spread the responses of each prompt over them, and release the GPUs of each as soon as it is done",
@@ -44,6 +45,26 @@ DO = {
     "rlhfless": "give each replica responses of like predicted length, and move its last ones to another replica",
 }
 """What a user would do to run as these policies do, without their names."""
+
+
+def to_do(saved: pd.Series, own: str) -> str:
+    """Return what a user would do to run by a schedule, with the replicas that it starts; empty for an unknown policy.
+
+    Args:
+        saved: a row of savings (``analysis.savings.compared``). own: replicas of the run itself (``replicas``).
+    """
+    theirs = replicas(int(saved["replicas low"]), int(saved["replicas high"]))
+    started = "1 replica" if theirs == "1" else f"{theirs} replicas"
+    beside = "as before" if theirs == own else f"instead of {own}"
+    each = ", as many as pay off in each step" if " to " in theirs else ""
+    words = DO.get(str(saved["policy"]), "")
+    return words.replace(FEWER, f"start {started} {beside}{each}").replace(HOW_MANY, f"{started} {beside}")
+
+
+def replicas(low: int, high: int) -> str:
+    """Return a number of replicas, or a range of them, as text."""
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
 
 MAX_RESPONSES = 10_000
 """About a minute of simulation, since hand-overs take time that grows with the responses of a step."""
@@ -144,6 +165,7 @@ def simulate_schedules(
     rungs = ladder(dispatch, drafting=setting.drafts is not None)
     baselines = ("static", "least-loaded", "rlhfuse", "rlhfless", "solver", "oracle", "oracle+replan")
     names = tuple(rung.name for rung in rungs)
-    policies: list[str | SchedulingPolicy] = [*rungs, *(name for name in baselines if name not in names), *further]
+    others = (name for name in baselines if name not in names)
+    policies: list[str | SchedulingPolicy] = [*others, *rungs, *further]  # rungs that re-plan start from plans of the others
     result = simulate(rollouts, setting, policies, steps=steps)
     return Schedules(result, len(all_steps), setting.phases, names)

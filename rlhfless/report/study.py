@@ -47,6 +47,7 @@ from rlhfless.latency import scaled
 from rlhfless.report.progress import Begin, silent
 from rlhfless.report.schedules import Schedules, refuse_requests_without_steps, simulate_schedules
 from rlhfless.simulate import LoggedStep, SimulationConfig, simulate_steps
+from rlhfless.simulate.executions import Executions
 from rlhfless.trace import OpenedLog
 from rlhfless.trace.metrics.cross_check import CrossCheck
 from solver.model.objective import NonGenerationPhases, Objective
@@ -226,6 +227,8 @@ def study_log(
     refuse_requests_without_steps(log)
     begin("comparing with logged times")
     setting, setup, phases, calibrated, checks = calibrate_log(log, setting, stated)
+    shared = Executions()
+    setting = replace(setting, executions=shared)
     begin("simulating schedules")
     schedules = simulate_schedules(log.trace, setting, max_steps, dispatch=setup.dispatch, further=setup.shuffled)
     last_steps = _last(schedules.logged)
@@ -267,6 +270,7 @@ def study_log(
         phase_savings([traces[name].rollouts for name in setup.candidates], setup, phases, setting),
         ways=compare_ways(changed, drafts),
     )
+    shared.clear()
     return ReportData(setting, calibrated, schedules, findings)
 
 

@@ -15,13 +15,23 @@ from rlhfless.plots.style import number
 from rlhfless.report.savings import percent
 
 TITLE = "What-ifs: other ways to generate and to learn"
+ONE_DRAW = (
+    "The lengths are one draw from the log's scalars, a lognormal one with independent responses. Other draws give other "
+    "numbers."
+)
 
 
-def what_ifs_section(page: Page, compared: WaysCompared, setup: RunSetup) -> None:
-    """Add the table of all ways and the figure, by the same numbers."""
+def what_ifs_section(page: Page, compared: WaysCompared, setup: RunSetup, drawn: bool = False) -> None:
+    """Add the table of all ways and the figure, by the same numbers.
+
+    Args:
+        drawn: whether the lengths were drawn from a log's scalars.
+    """
     page.section(TITLE, folded=True)
     for sentence in _basis(compared, setup):
         page.text(sentence)
+    if drawn:
+        page.text(ONE_DRAW)
     page.figure(plot_what_ifs(compared, legend=False))
     ways = list(enumerate((compared.base, *compared.ways)))
     unit = "cost (USD)" if compared.has_price else "GPU-hours"

@@ -26,9 +26,10 @@ from rlhfless.analysis import (
 from rlhfless.plots import plot_overview
 from rlhfless.plots.style import counted, number
 from rlhfless.report.amounts import Amounts
+from rlhfless.report.executed_study import replicas_of
 from rlhfless.report.not_stated import PRICE
 from rlhfless.report.savings import at_most, more, saved
-from rlhfless.report.schedules import DO
+from rlhfless.report.schedules import replicas, to_do
 from rlhfless.report.study import Assumptions, calibrate_log
 from rlhfless.run.whole_step_saving import whole_step_sentence
 from rlhfless.simulate import SimulationConfig, simulate
@@ -64,6 +65,7 @@ class Verdict:
         assumed: what was assumed about the GPUs, one sentence each.
         whole_step: what a plan of a whole step would have saved, a sentence (``whole_step_sentence``); empty where the log does
             not say what preparation and learning take.
+        replicas: that the run itself started, as text (``report.schedules.replicas``).
     """
 
     gpus: str
@@ -79,6 +81,7 @@ class Verdict:
     ranges: str = ""
     assumed: tuple[str, ...] = ()
     whole_step: str = ""
+    replicas: str = ""
 
     @property
     def best(self) -> pd.Series | None:
@@ -127,9 +130,10 @@ class Verdict:
             f"simulated as policy {policy}"
             + (f"; {' and '.join(also)} {'tie' if len(also) > 1 else 'ties'} with it" if also else "")
         )
+        what = to_do(row, self.replicas) or f"generate as policy {policy} does"
         return (
-            f"What to do: {DO.get(policy, f'generate as policy {policy} does')}. This saves {savings}; any schedule that takes "
-            f"as long saves {at_most(row, 'GPU-seconds')} ({'; '.join(details)})."
+            f"What to do: {what}. This saves {savings}; any schedule that takes as long saves {at_most(row, 'GPU-seconds')} "
+            f"({'; '.join(details)})."
         )
 
     def _dollars(self, row: pd.Series) -> str:
@@ -183,6 +187,7 @@ def _of_logged(log: OpenedLog, setting: SimulationConfig, stated: Assumptions) -
         _ranges(len(steps), len(setup.candidates)),
         tuple(sentence for name, sentence in stated.not_stated.items() if name != PRICE),
         whole_step_sentence(last, setting, setup, phases, own[setup.dispatch][int(last.step)]),
+        replicas(setting.cluster.max_actors, setting.cluster.max_actors),
     )  # fmt: skip
 
 
@@ -202,7 +207,7 @@ def _of_executed(trace: Trace, setting: SimulationConfig) -> Verdict:
     return Verdict(
         _in_words(setting.cluster), every, gpu_s, usd, idle, decode_capacity(held).empty_share, table,
         setting.objective.time_weight, "measured" if trace.meta.get("clock") == "wall" else "on the virtual clock",
-        billed_uses(trace), _ranges(len(steps)),
+        billed_uses(trace), _ranges(len(steps)), replicas=replicas_of(trace, steps) if steps else "",
     )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ class PlanningOptions:
             where they use the scenarios of the workload.
         acceptance: the survival of drafts to expect, for policies that decode with drafts; None where it is unknown.
         work: preparation and learning per token, for policies that place them into the step; None where they are no part of it.
+        static: the plan of policy ``solver`` for the same problem, where it is made already, for policies that start from it.
 
     Raises:
         PlanningError: an option is of the wrong type or out of its range; the message names it.
@@ -44,6 +45,7 @@ class PlanningOptions:
     forecast: LengthForecast | None = None
     acceptance: Acceptance | None = None
     work: TokenWork | None = None
+    static: Plan | None = None
 
     def __post_init__(self) -> None:
         check_search(self.time_limit_s, self.seed, self.deterministic)

@@ -50,13 +50,18 @@ class SolverReplan:
     clairvoyant: bool = False
     looks_ahead: bool = True
 
+    @property
+    def static(self) -> Solver:
+        """The policy whose plan this one starts from."""
+        return Solver("oracle", clairvoyant=True) if self.clairvoyant else Solver()
+
     def plan(self, problem: PlanningProblem, options: PlanningOptions) -> Plan:
         """See ``SchedulingPolicy``."""
         check_inputs(problem, options)
         objective, known = problem.objective, calibrated(problem, options)
         remaining, latency = self._remaining(known, options), problem.one_kind[1]
         ahead = self.looks_ahead and objective.deadline_s is None and objective.budget is None
-        plan = Solver().plan(problem, options) if ahead else None
+        plan = (options.static or Solver().plan(problem, options)) if ahead else None
         start = Start(known, options, remaining, plan)
         price = start.price()
         if not 0 < price < math.inf or latency.base_s <= 0:

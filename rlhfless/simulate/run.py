@@ -22,7 +22,9 @@ from rlhfless.executor.virtual.actors import EngineFactory
 from rlhfless.predict import Predictor
 from rlhfless.scheduling import PolicyError, PolicyFunction, SchedulingPolicy, as_policy
 from rlhfless.scheduling.planning_time import PlanningTime
+from rlhfless.scheduling.replan import SolverReplan
 from rlhfless.simulate.drafted_steps import bound_with_drafts, drafted_engines
+from rlhfless.simulate.executions import Key
 from rlhfless.simulate.fused_steps import fused_bound, fused_items
 from rlhfless.simulate.results import Simulation
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig, logged_steps
@@ -147,9 +149,11 @@ def _execute(
     policy: SchedulingPolicy, logged: LoggedStep, setting: SimulationConfig, requests: Requests, start_s: float
 ) -> tuple[StepRecord, float]:
     """Plan and run one step; returns its record, and the seconds of planning."""
-    began = time.perf_counter()
-    plan = policy.plan(*logged.inputs(setting, policy.clairvoyant))
-    planning_s = time.perf_counter() - began
+    kept = setting.executions
+    key = None if kept is None else kept.key(policy, logged, setting)
+    plan, planning_s = _planned(policy, logged, setting, key)
+    if kept is not None and key is not None and (*key, start_s) in kept.records:
+        return kept.records[*key, start_s], planning_s
     record = run_step(
         plan,
         requests,
@@ -165,7 +169,29 @@ def _execute(
         migration=setting.migration,
         links=links_of(setting),
     )
+    if kept is not None and key is not None:
+        kept.records[*key, start_s] = record
     return record, planning_s
+
+
+def _planned(policy: SchedulingPolicy, logged: LoggedStep, setting: SimulationConfig, key: Key | None) -> tuple[Plan, float]:
+    """Return the plan of a step and the seconds of planning it; both as they were where the plan is kept."""
+    kept = setting.executions
+    if kept is not None and key is not None and key in kept.plans:
+        return kept.plans[key]
+    problem, options = logged.inputs(setting, policy.clairvoyant)
+    before_s = 0.0
+    if kept is not None and isinstance(policy, SolverReplan):
+        of_static = kept.key(policy.static, logged, setting)
+        if of_static is not None and of_static in kept.plans:
+            static, before_s = kept.plans[of_static]
+            options = replace(options, static=static)
+    began = time.perf_counter()
+    plan = policy.plan(problem, options)
+    planning_s = before_s + time.perf_counter() - began
+    if kept is not None and key is not None:
+        kept.plans[key] = plan, planning_s
+    return plan, planning_s
 
 
 def _bound_columns(

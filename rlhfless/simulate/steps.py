@@ -19,6 +19,7 @@ from rlhfless.latency.effects import Effects
 from rlhfless.predict import EwmaPredictor, Predictor
 from rlhfless.scheduling import PlanningOptions
 from rlhfless.simulate.drafts import SimulatedDrafts
+from rlhfless.simulate.executions import Executions
 from rlhfless.trace import TraceError
 from rlhfless.trace.schema.validation import refuse_several_runs
 from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
@@ -59,6 +60,7 @@ class SimulationConfig:
         learner_start: when the learner's GPUs of ``work`` are allocated, which are held to the end: for the whole ``step``, or
             when they are ``needed``, by the predicted lengths (``solver.latest_start``).
         bound_work: counted work granted to the bound of each step (``solver.bounds.exact_clairvoyant``); 0: its closed form.
+        executions: plans and executions that comparisons on the same steps share; None: each makes its own.
 
     Raises:
         InputError: ``effects`` or ``drafts`` is something else.
@@ -86,6 +88,7 @@ class SimulationConfig:
     fuse: str = "none"
     learner_start: str = "step"
     bound_work: int = WORK_OF_ONE_BOUND // 5  # results have dozens of steps
+    executions: Executions | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.effects, Effects | None):

@@ -157,6 +157,20 @@ def check_engine(engine: str) -> None:
         check_version()
 
 
+def check_parts_of_actors(config: ClusterConfig, latency: LatencyModel) -> None:
+    """Check that tensor-parallel actors have a GPU for each part.
+
+    Raises:
+        TrainError: the profile plans actors of another number of GPUs.
+    """
+    parts, gpus = config.tensor_parallel, latency.gpus_per_actor
+    if parts not in (1, gpus):
+        raise TrainError(
+            f"tensor_parallel is {parts}, but actors of profile {config.profile!r} have {counted(gpus, 'GPU')}; give a profile "
+            f"of {counted(parts, 'GPU')} per actor, or leave tensor_parallel out"
+        )
+
+
 def make_pool(
     config: ClusterConfig, cluster: Cluster, time_weight: float, weight_bytes: int = 0
 ) -> ProcessPool | RayPool | None:
@@ -292,4 +306,4 @@ def make_sync(config: ClusterConfig, model: Any, precision: str) -> WeightSync:
         return IpcSync()
     if config.weight_sync == "nccl":
         return NcclSync(sending_host(config, model.device), getattr(torch, precision))
-    return FolderSync(keeps_last=config.prewarm != "none")
+    return FolderSync(keeps_last=config.prewarm != "none", dtype=getattr(torch, precision))

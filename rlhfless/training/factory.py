@@ -34,12 +34,12 @@ from rlhfless.scheduling import SchedulingPolicy, as_policy, make_policy
 from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.algorithms.lora import check_lora
 from rlhfless.training.config import ClusterConfig, ReproducibilityWarning, TrainConfig, TrainError
-from rlhfless.training.config.learning import Precision
 from rlhfless.training.draft_history import check_drafting
 from rlhfless.training.engines import (
     Engines,
     TorchEngines,
     check_engine,
+    check_parts_of_actors,
     context_tokens,
     make_engines,
     make_pool,
@@ -194,6 +194,7 @@ def resolve(
         if hardware.weight_sync == "nccl":
             device = sending_device(hardware)
     latency = load_profile(hardware.profile)
+    check_parts_of_actors(hardware, latency)
     per_node = hardware.gpus_of_node
     price = usd_per_gpu_hour(latency.kind)
     cluster = Cluster(hardware.gpus // per_node, per_node, latency.gpus_per_actor, latency.kind, price)
@@ -216,7 +217,7 @@ def resolve(
     predictor = overrides.predictor or EwmaPredictor(config.planner.window)
     try:
         resumed = None if resume is False else folder
-        stored: Precision = "float32" if hardware.engine == "vllm" else precision_of(config, device.type)
+        stored = precision_of(config, device.type)
         stores = hardware.weight_sync != "nccl"  # in Ray's object store, on their way to actors
         weight_bytes = generated_weight_bytes(overrides.model, resumed, stored) if stores else 0
         pool = overrides.executor or make_pool(hardware, cluster, config.planner.time_weight, weight_bytes)
@@ -310,7 +311,7 @@ def _of_the_model(
             "resume it with the same data set, or start a new run"
         )
     origin = replace(origin, meta={**origin.meta, "problems": learned_from})
-    rewards = overrides.rewards or make_rewards(given.rewards, task, device=device)
+    rewards = overrides.rewards or make_rewards(given.rewards, task, device=device, offloads=given.offload_reward_models)
     max_context_tokens = context_tokens(rollout, max(len(tokenizer.encode(p.prompt)) for p in problems))
     sampling = Sampling(rollout.temperature, rollout.top_p, rollout.top_k, rollout.min_p, rollout.repetition_penalty)
     precision, stop_ids = precision_of(config, device.type, origin.checkpoint_dtype), stop_ids_of(origin.model, tokenizer)

@@ -18,6 +18,7 @@ except ImportError as error:
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.engine.torch.model import one_thread
 from rlhfless.engine.torch.pretrained import checkpoint_dtype, load_model
+from rlhfless.system.model_folders import local_folder
 from rlhfless.trace import TraceWriter
 from rlhfless.training.checkpoint import saved_steps
 from rlhfless.training.config import ReproducibilityWarning, TrainConfig, TrainError
@@ -83,8 +84,8 @@ class RunStart:
         A run that ended before its trace began, for example during warm-up, is started again instead of resumed.
 
         Args:
-            model: a folder, or a model with its tokenizer; None warms up a new one. A resumed run has its own weights: a passed
-                model takes them over.
+            model: a folder, a name on the hub, or a model with its tokenizer; None warms up a new one. A resumed run has its
+                own weights: a passed model takes them over.
             device: of the model, unless it is passed with its tokenizer.
             resume: continue the run in ``folder``, after its last checkpoint or after so many steps.
 
@@ -106,7 +107,8 @@ class RunStart:
             dtype = "bfloat16" if model[0].dtype == torch.bfloat16 else "float32"
             return cls(*model, {**meta, "checkpoint_dtype": dtype})
         if model is not None:
-            return cls(*load_model(model, device), {**meta, "checkpoint_dtype": checkpoint_dtype(model)})
+            found = local_folder(model)
+            return cls(*load_model(found, device), {**meta, "checkpoint_dtype": checkpoint_dtype(found)})
         if config.task.name != "arithmetic" or "task" in meta["given"]:
             raise TrainError(f"task {meta['run']!r} needs a model whose tokenizer covers its text; give one (--model FOLDER)")
         if folder is not None:

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from rlhfless.system.model_folders import local_folder
 from rlhfless.training.config.learning import Precision
 
 ITEM_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2}
@@ -17,9 +18,13 @@ def generated_weight_bytes(model: str | Path | tuple[Any, Any] | None, folder: P
     """Return the bytes of the weights that actors receive in every step; 0 where only the loaded model will say.
 
     Args:
-        model: a folder of transformers, or a model with its tokenizer; None: a new one is warmed up, which is tiny.
+        model: a folder of transformers, a name on the hub, which is loaded, or a model with its tokenizer; None: a new one is
+            warmed up, which is tiny.
         folder: of the run that is resumed, whose own weights are used; None starts one.
         precision: number format of generation.
+
+    Raises:
+        InputError: the hub did not give the model.
     """
     resumed = None if folder is None else folder / "warm"
     if isinstance(model, tuple):
@@ -27,7 +32,7 @@ def generated_weight_bytes(model: str | Path | tuple[Any, Any] | None, folder: P
     source = resumed if resumed is not None and resumed.is_dir() else model
     if source is None:
         return 0
-    return sum(map(weights_of_file, Path(source).glob("*.safetensors"))) * ITEM_BYTES[precision]
+    return sum(map(weights_of_file, local_folder(source).glob("*.safetensors"))) * ITEM_BYTES[precision]
 
 
 def weights_of_file(path: Path) -> int:

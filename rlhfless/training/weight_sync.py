@@ -47,17 +47,18 @@ class FolderSync:
 
     Args:
         keeps_last: also keep the last step's weights, for actors that are prewarmed with them before the next step.
+        dtype: number format in which they are written: the one in which replicas generate. None: the model's.
     """
 
-    def __init__(self, *, keeps_last: bool = False) -> None:
-        self._keeps_last, self._folder = keeps_last, OwnFolder(PREFIX, in_memory())
+    def __init__(self, *, keeps_last: bool = False, dtype: torch.dtype | None = None) -> None:
+        self._keeps_last, self._folder, self._dtype = keeps_last, OwnFolder(PREFIX, in_memory()), dtype
         self._last: Path | None = None
 
     def publish(self, model: Any, step: int) -> PublishedWeights:
         """See ``WeightSync``. Removes older folders (with ``keeps_last``, all but the last)."""
         from rlhfless.engine.vllm.weight_folders import write_weights
 
-        folder = write_weights(model, self._folder.path, step, keep=self._last)
+        folder = write_weights(model, self._folder.path, step, keep=self._last, dtype=self._dtype)
         self._last = folder if self._keeps_last else None
         return PublishedWeights(folder)
 

@@ -35,8 +35,9 @@ from solver.model.errors import PlanningError
 SHARE, OFTEN_S = 0.01, 0.5
 """After a look that took t seconds the next one comes no sooner than t / SHARE, and OFTEN_S, later."""
 GENERATES = ("decode", "prefill")
-UNDER_WAY = ("running", "paused")
+UNDER_WAY = ("running", "paused", "stopping")
 STATES = ("ready", *UNDER_WAY, "stopped", "done", "failed")
+WHEN_IT_STOPS = "it stops when its next responses are complete, or after learning if all responses are complete"
 
 
 class RunStopped(KeyboardInterrupt):
@@ -52,6 +53,20 @@ class ProgressSnapshot:
     of: int
     now_s: float
     trace: Trace
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """A run at one moment, for a view: ``complete`` steps, those ``left``, the ``last`` one, and what ``LiveRun`` has."""
+
+    state: str
+    complete: int
+    left: int
+    last: Trace | None
+    interrupted: Trace | None
+    table: pd.DataFrame
+    snapshot: ProgressSnapshot | None
+    error: BaseException | None
 
 
 class LiveRun:
@@ -82,7 +97,7 @@ class LiveRun:
         self._goes = threading.Event()
         self._stops = False
         self._thread: threading.Thread | None = None
-        self._changing = threading.Lock()  # buttons and the run's thread decide on the state one after the other
+        self._changing = threading.Lock()  # buttons and the run's thread change what ``status`` reads one after the other
         self._telling = threading.RLock()  # and tell of it so, hence the last one that is told shows the newest
         self._next_snapshot_s = 0.0
         steps.on_progress = self._watch
@@ -90,11 +105,11 @@ class LiveRun:
     # --- buttons ------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Start, or continue after a pause or a stop. Does nothing where it runs already or no step is left."""
+        """Start, or continue after a pause or a stop. Does nothing where it runs or stops already, or no step is left."""
         with self._changing:
-            if self.state in UNDER_WAY:
+            if self.state == "paused":
                 self.state = "running"
-            elif self.steps.left():
+            elif self.state not in UNDER_WAY and self.steps.left():
                 self._stops, self.error, self.interrupted = False, None, None  # a step that was ended is run again, whole
                 self._next_snapshot_s = time.monotonic() + OFTEN_S
                 self.state = "running"
@@ -114,6 +129,16 @@ class LiveRun:
             self.state = "paused"
         self._notify()
 
+    def request_stop(self) -> None:
+        """Let the run end, and return at once; until then the state is ``stopping``. Does nothing where nothing runs."""
+        with self._changing:
+            if self.state not in ("running", "paused"):
+                return
+            self._stops = True
+            self.state = "stopping"
+            self._goes.set()
+        self._notify()
+
     def stop(self, timeout_s: float | None = 60.0) -> None:
         """End the run and wait until it has ended: during the current step, or after it where only learning is left. After the
         last step the state is ``done``, not ``stopped``.
@@ -121,13 +146,9 @@ class LiveRun:
         Raises:
             TimeoutError: it has not ended in time; it ends at the next completed responses, or when the step is done.
         """
-        self._stops = True
-        self._goes.set()
+        self.request_stop()
         if not self.wait(timeout_s):
-            raise TimeoutError(
-                f"the current step did not stop within {timeout_s} s; it stops when its next responses are complete, "
-                "or after learning if all responses are complete"
-            )
+            raise TimeoutError(f"the current step did not stop within {timeout_s} s; {WHEN_IT_STOPS}")
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until nothing runs; returns whether that happened within the timeout."""
@@ -139,8 +160,16 @@ class LiveRun:
     @property
     def trace(self) -> Trace | None:
         """All complete steps and the kept part of a stopped step as one trace; None before anything is complete."""
-        whole = [*self.traces, *([] if self.interrupted is None else [self.interrupted])]
+        with self._changing:
+            whole = [*self.traces, *([] if self.interrupted is None else [self.interrupted])]
         return joined(whole) if whole else None
+
+    def status(self) -> RunStatus:
+        """Return all that a view shows, of one moment: the thread of the run changes it meanwhile."""
+        with self._changing:
+            last = self.traces[-1] if self.traces else None
+            seen = (last, self.interrupted, self.table, self.snapshot, self.error)
+            return RunStatus(self.state, len(self.traces), self.steps.left(), *seen)
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 
@@ -151,22 +180,17 @@ class LiveRun:
             while self.steps.left():
                 self._hold()
                 done = self.steps.next()
-                self.traces.append(done)
-                self.table = pd.concat([self.table, row_of(done, self.steps.setting())], ignore_index=True)
-                self.snapshot = None
+                row = row_of(done, self.steps.setting())
+                with self._changing:
+                    self.traces.append(done)
+                    self.table = pd.concat([self.table, row], ignore_index=True)
+                    self.snapshot = None
                 self._show(None)
             self._end("done")
         except RunStopped as error:
-            self._keep_interrupted(error)
-            self._end("stopped")
+            self._end("stopped", self.steps.interrupted(error))
         except BaseException as error:  # shown where the run is looked at, as no cell waits for this thread
-            self.error = error
-            self._keep_interrupted(error)
-            self._end("failed")
-
-    def _keep_interrupted(self, error: BaseException) -> None:
-        self.interrupted = self.steps.interrupted(error)
-        self.snapshot = None
+            self._end("failed", self.steps.interrupted(error), error)
 
     def _hold(self) -> None:
         """Wait while the run is paused; raise where it is stopped."""
@@ -186,9 +210,9 @@ class LiveRun:
             self._notify(progress)
             self._next_snapshot_s = time.monotonic() + max(OFTEN_S, (time.monotonic() - now) / SHARE)
 
-    def _end(self, state: str) -> None:
+    def _end(self, state: str, interrupted: Trace | None = None, error: BaseException | None = None) -> None:
         with self._changing:
-            self.state = state
+            self.state, self.interrupted, self.error, self.snapshot = state, interrupted, error, None
         self._notify()
 
     def _notify(self, progress: StepProgress | None = None) -> None:

@@ -79,6 +79,7 @@ class ExecutorSteps:
     def __init__(self, executor: Executor, work: Sequence[tuple[Plan, Sequence[Request]]]) -> None:
         self.executor, self.work, self.decodes_on = executor, list(work), executor.actor_pool is not None
         self._done = 0
+        self._max_response_tokens = max(r.max_tokens for _, requests in self.work for r in requests)
 
     @property
     def on_progress(self) -> OnProgress | None:
@@ -102,8 +103,11 @@ class ExecutorSteps:
 
     def setting(self) -> SimulationConfig:
         """See ``Steps``."""
-        limit = max(r.max_tokens for _, requests in self.work for r in requests)
-        return SimulationConfig(self.executor.cluster, self.executor.latency, max_response_tokens=limit)  # type: ignore[arg-type]
+        return SimulationConfig(
+            self.executor.cluster,  # type: ignore[arg-type]
+            self.executor.latency,
+            max_response_tokens=self._max_response_tokens,
+        )
 
     def interrupted(self, error: BaseException) -> Trace | None:
         """Return the rows of the completed part of the step, where any response was complete."""

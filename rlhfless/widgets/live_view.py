@@ -6,6 +6,7 @@ same run, and the old view is no longer updated.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from rlhfless.system.templates import Markup
 from rlhfless.trace import Trace, step_metrics
 from rlhfless.widgets import html as html_parts
 from rlhfless.widgets.fallback import ReloadFallback
-from rlhfless.widgets.live_run import GENERATES, UNDER_WAY, LiveRun
+from rlhfless.widgets.live_run import GENERATES, UNDER_WAY, WHEN_IT_STOPS, LiveRun, RunStatus
 from rlhfless.widgets.live_steps import steps_of
 from rlhfless.widgets.panes import Panes
 from solver.model.plan import Plan
@@ -45,45 +46,38 @@ class LiveView(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         }
         self._buttons["run"].on_click(lambda _: run.run())
         self._buttons["pause"].on_click(lambda _: run.pause())
-        self._buttons["stop"].on_click(lambda _: self._stop())
+        self._buttons["stop"].on_click(lambda _: run.request_stop())
         super().__init__([widgets.HBox(list(self._buttons.values())), self.panes])
-        run.on_change = self.refresh
+        self._drawing = threading.Lock()  # whoever draws last shows the newest
         self.panes.draw("timeline", message_figure("GPU timeline", "The run has not started: press run."))
+        run.on_change = self.refresh  # from here on the thread of the run draws, too
         self.refresh()
-
-    def _stop(self) -> None:
-        try:
-            self.run.stop(timeout_s=5.0)
-        except TimeoutError as error:
-            self.panes.put("facts", html_parts.problem(str(error)))
 
     def refresh(self) -> None:
         """Show the current state of the run."""
-        run = self.run
-        running, left = run.state in UNDER_WAY, run.steps.left()
-        self._buttons["run"].disabled = run.state == "running" or not (running or left)
-        self._buttons["pause"].disabled = run.state != "running"
-        self._buttons["stop"].disabled = not running
-        self.panes.put("facts", facts(run))
-        shown = None if run.snapshot is None else run.snapshot.trace
-        if shown is None:
-            shown = run.interrupted
-        if shown is None and len(run.traces) != self._drawn_steps and run.traces:
-            shown = run.traces[-1]
-        if shown is not None:
-            self.panes.draw("timeline", timeline(shown, run))
-        if len(run.traces) != self._drawn_steps:
-            self.panes.draw("curves", plot_curves(run.table))
-            self._drawn_steps = len(run.traces)
+        with self._drawing:
+            run = self.run.status()
+            self._buttons["run"].disabled = not (run.state == "paused" or (run.state not in UNDER_WAY and run.left))
+            self._buttons["pause"].disabled = run.state != "running"
+            self._buttons["stop"].disabled = run.state not in ("running", "paused")
+            self.panes.put("facts", facts(run))
+            shown = run.interrupted if run.snapshot is None else run.snapshot.trace
+            if shown is None and run.complete != self._drawn_steps:
+                shown = run.last
+            if shown is not None:
+                self.panes.draw("timeline", timeline(shown))
+            if run.complete != self._drawn_steps:
+                self.panes.draw("curves", plot_curves(run.table))
+                self._drawn_steps = run.complete
 
 
-def timeline(shown: Trace, run: LiveRun) -> Any:
+def timeline(shown: Trace) -> Any:
     """Return the timeline of a step; the user's zoom stays while it grows."""
     figure = plot_timeline(shown, roles=GENERATES)
     return figure.update_layout(uirevision=f"step {shown.steps[-1]}", height=420, title_font_size=13)
 
 
-def facts(run: LiveRun) -> Markup:
+def facts(run: RunStatus) -> Markup:
     """Return state and meters as HTML: of all complete steps and the running step."""
     table = run.table
     total = {
@@ -108,7 +102,7 @@ def facts(run: LiveRun) -> Markup:
         html_parts.Card(name, value)
         for name, value in (
             ("state", run.state),
-            ("complete steps", f"{len(table)}, {run.steps.left()} left"),
+            ("complete steps", f"{run.complete}, {run.left} left"),
             ("current step", under_way),
             ("actors", actors),
             ("GPU-seconds", number(total["gpu_seconds"], digits=4)),
@@ -117,6 +111,8 @@ def facts(run: LiveRun) -> Markup:
             ("generation GPU-seconds relative to static", against),
         )
     )
+    if run.state == "stopping":
+        html += html_parts.paragraph(f"The current step is asked to stop; {WHEN_IT_STOPS}.")
     return html if run.error is None else html + html_parts.problem(f"{type(run.error).__name__}: {run.error}")
 
 

@@ -69,6 +69,8 @@ class BoundOverTime(ABC):
             return math.inf
         for _ in range(60):
             middle = (low + high) / 2
+            if middle in (low, high):  # no number lies between them
+                break
             low, high = (middle, high) if too_early(middle) else (low, middle)
         return low
 

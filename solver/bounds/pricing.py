@@ -29,7 +29,7 @@ from __future__ import annotations
 import numpy as np
 
 from solver.bounds.load_axis import LoadAxis
-from solver.model.workload import FloatArray
+from solver.model.workload import FloatArray, IntArray
 
 GRID = 48  # values of F
 MIN_GAIN = 1e-2
@@ -95,17 +95,31 @@ def max_earnings_per_s(axis: LoadAxis, curve: PriceCurve, lam: FloatArray, loads
     rounding_gain = np.maximum(np.append(bend, 0.0), np.insert(bend, 0, 0.0)) / 4
     load_before = np.append(0.0, np.cumsum(width * lam * low))
     cell_load = np.maximum(np.append(width * lam * low, 0.0), np.insert(width * lam * low, 0, 0.0))
-    best = np.zeros(cells + 1)
+    first, last = np.triu_indices(cells, 1, cells + 1)  # of every segment, those of one first boundary after the other
+    gain = _gain_per_s(total, grid, first, last)
+    seconds = np.maximum(1.0, 1 + load_before[last] - load_before[first] - cell_load[last] - cell_load[first])
+    gain += (rounding_gain[last] + rounding_gain[first]) / seconds**2
+    best, begin = np.zeros(cells + 1), 0
     for i in range(cells):
         if i:
             best[i] = max(best[i], best[i - 1])
-        above = total[:, i + 1 :] - total[:, i, None] - (1 + grid)[:, None]
-        cell = np.clip((above >= 0).sum(axis=0) - 1, 0, len(grid) - 2)
-        ends = np.arange(cells - i)
-        excess_at, excess_next = above[cell, ends], above[cell + 1, ends]
-        gain = grid[cell] + (grid[cell + 1] - grid[cell]) * excess_at / np.maximum(excess_at - excess_next, 1e-300)
-        seconds = np.maximum(1.0, 1 + load_before[i + 1 :] - load_before[i] - cell_load[i + 1 :] - cell_load[i])
-        gain += (rounding_gain[i + 1 :] + rounding_gain[i]) / seconds**2
-        np.maximum(best[i + 1 :], best[i] + gain, out=best[i + 1 :])
+        end = begin + cells - i
+        np.maximum(best[i + 1 :], best[i] + gain[begin:end], out=best[i + 1 :])
+        begin = end
     inside_cells = np.where(bend > 1, np.maximum(width * max_psi - 1, 0.0), 0.0)
     return float(max(best[-1], best[-2]) + inside_cells.sum())
+
+
+def _gain_per_s(total: FloatArray, grid: FloatArray, first: IntArray, last: IntArray) -> FloatArray:
+    """Return F of segments: where their sum of psi is ``1 + F``, between two values of the grid.
+
+    Args:
+        total: (F, G + 1) sums of psi up to every boundary. grid: (F,) rising. first, last: (S,) boundaries of the segments.
+    """
+    boundaries = total.shape[1]
+    reached = np.stack([row.searchsorted(row + 1 + value) for row, value in zip(total, grid.tolist(), strict=True)])
+    enough = np.arange(boundaries) * (boundaries + 1) + reached  # the nearest last boundary, for each value and first one
+    count = np.bincount(enough.ravel(), minlength=boundaries * (boundaries + 1)).reshape(boundaries, boundaries + 1)
+    cell = np.clip(np.cumsum(count, axis=1)[first, last] - 1, 0, len(grid) - 2)
+    at, after = (total[k, last] - total[k, first] - (1 + grid)[k] for k in (cell, cell + 1))
+    return np.asarray(grid[cell] + (grid[cell + 1] - grid[cell]) * at / np.maximum(at - after, 1e-300))

@@ -63,16 +63,13 @@ class ResponseGroups:
         """
         load, max_load = b + c * self.contexts, (slots * references)[:, None, None]
         unbound_lam = ((self.tokens * np.sqrt(load)).sum(axis=1) / room) ** 2  # lam where slots do not bind
-        best = np.zeros((len(references), len(room)))
-        for factor in MULTIPLIERS:
-            lam = factor * unbound_lam
-            lam_of_group = lam[:, None]
-            rising = np.where(
-                load <= lam_of_group * max_load**2, 2 * np.sqrt(lam_of_group * load), load / max_load + lam_of_group * max_load
-            )
-            share = np.minimum(rising, 1 / slots + lam_of_group * max_load)
-            np.maximum(best, np.einsum("gt,hgt->hg", self.tokens, share) - lam * room, out=best)
-        return float(best.sum(axis=1).max(initial=0.0))
+        lam = np.array(MULTIPLIERS)[:, None] * unbound_lam
+        lam_of_group = lam[:, None, :, None]  # axes from here on: multiplier, reference, group, tokens
+        most = lam_of_group * max_load
+        share = np.where(load <= lam_of_group * max_load**2, 2 * np.sqrt(lam_of_group * load), load / max_load + most)
+        np.minimum(share, 1 / slots + most, out=share)
+        best = (np.einsum("gt,mhgt->mhg", self.tokens, share) - (lam * room)[:, None]).max(axis=0)
+        return float(np.maximum(best, 0.0).sum(axis=1).max(initial=0.0))
 
 
 def references(min_load: float, max_load: float, slots: int) -> FloatArray:

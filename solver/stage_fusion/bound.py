@@ -13,12 +13,14 @@ positive parts is the largest sum over any of its terms. So for some k, with A_k
 With K servers that are free from the start this is ``t + W(t) / K``. It holds for items that may be split or interrupted, too.
 Where learning ends with ``finish_s`` on every server, all this ends that much before the step.
 
-**For every policy** (``step_bound``). A response alone in its batch decodes fastest: with a minorant a + b B + c K of an
-iteration (``solver.bounds.clairvoyant``), it completes at r + a L + b L + c (sum of its KV tokens) or later, r the seconds
-until an actor can decode. The bound above rises with completions and with the times at which servers are free. So it holds
-with these least completions and with actors free from the start. Besides, the GPUs of N actors of g GPUs offer g N T GPU-
-seconds, and those of K learner servers g K (T - their start). Generation within T takes at least the clairvoyant bound C(T) of
-them, which never rises with T. With W the seconds of work on these GPUs,
+**For every policy** (``step_bound``). A response alone in its batch decodes fastest. Let a + b B + c K be a minorant of an
+iteration (``solver.bounds.clairvoyant``), and r the seconds until an actor can decode. Then the response completes at
+r + a L + b L + c (sum of its KV tokens) or later. The bound above rises with completions and with the times at which servers
+are free. So it holds with these least completions and with actors free from the start.
+
+Besides, the GPUs of N actors of g GPUs offer g N T GPU-seconds, and those of K learner servers g K (T - their start).
+Generation within T takes at least the clairvoyant bound C(T) of them, which never rises with T. With W the seconds of work on
+these GPUs,
 
     C(T) + g W <= g N T + g K (T - start) ,    and the least T that satisfies this is a lower bound.
 

@@ -117,11 +117,9 @@ class CutTimeline:
         if len(kept) == len(ranked):
             return self.uncut
         moving = unfinished[~np.isin(self.actor_of[unfinished], kept)]
-        receiver = self._dealt(moving, unfinished, kept)
-        owner = self.actor_of.copy()
-        owner[moving] = receiver
         context = self.workload.context_tokens + state.tokens
-        if not self._fits(unfinished, owner, context, kept):
+        receiver = self._dealt(moving, unfinished, kept, self._held(context))
+        if receiver is None:
             return None
         whole = self.uncut
         completion, free = whole.completion_s.copy(), np.minimum(whole.free_s, state.boundary_s)
@@ -141,6 +139,20 @@ class CutTimeline:
             completion[chosen] = ends_s
             free[actor] = max(float(ends_s.max()), float(state.boundary_s[actor]))
         return Generated(completion, free)
+
+    def cut_to_fewest(self, state: CutState, keep: int) -> Generated:
+        """Return generation with this cut to ``keep`` actors, or to the fewest above that have room, as the rule does.
+
+        Numbers of actors that together have fewer free slots or less memory than the others' responses need are left out.
+        """
+        unfinished = np.flatnonzero(self.workload.iterations > state.tokens)
+        counts, tokens = self._loads(unfinished, self._held(self.workload.context_tokens + state.tokens))
+        ranked = state.ranked[counts[state.ranked] > 0]
+        lacks = np.zeros(len(ranked), dtype=bool)
+        for used, most in ((counts[ranked], self._slots[ranked]), (tokens[ranked], self._capacity[ranked])):
+            lacks |= np.cumsum(np.maximum(most - used, 0)) < (used.sum() - np.cumsum(used)) * (1 - 1e-9)
+        cuts = (self.cut(state, number) for number in range(keep, len(ranked)) if not lacks[number - 1])
+        return next((cut for cut in cuts if cut is not None), self.uncut)
 
     def _ends_s(
         self, chosen: IntArray, remaining: IntArray, context: IntArray, cached: IntArray, actor: int, running: int
@@ -180,24 +192,40 @@ class CutTimeline:
         of_actor = np.bincount(self.actor_of[unfinished], expected, len(self.lines))
         return np.argsort(-of_actor, kind="stable")
 
-    def _dealt(self, moving: IntArray, unfinished: IntArray, kept: IntArray) -> IntArray:
-        """Return the receiver of each moving response: one after another, the actor with the fewest responses."""
-        has = np.bincount(self.actor_of[unfinished], minlength=len(self.lines))[kept]
-        turns = has[:, None] + np.arange(len(moving))[None, :]
-        actors = np.broadcast_to(kept[:, None], turns.shape)
-        order = np.lexsort((actors.ravel(), turns.ravel()))[: len(moving)]
-        return np.asarray(actors.ravel()[order])
+    def _dealt(self, moving: IntArray, unfinished: IntArray, kept: IntArray, held: IntArray) -> IntArray | None:
+        """Return the receiver of each moving response: one after another, the actor with the fewest responses that has room.
 
-    def _fits(self, unfinished: IntArray, owner: IntArray, context: IntArray, kept: IntArray) -> bool:
-        """Return whether slots and KV memory of the kept actors hold all unfinished responses."""
-        counts = np.bincount(owner[unfinished], minlength=len(self.lines))
-        reserves = self.admission[0].rule == "reserve"
-        held = self.workload.reserved_tokens if reserves else context
-        tokens = np.bincount(owner[unfinished], held[unfinished], len(self.lines))
-        return all(
-            counts[a] <= self.admission[a].max_batch and tokens[a] <= self.admission[a].kv_capacity_tokens
-            for a in kept.tolist()
-        )
+        An actor with more than its memory holds keeps what it has, and receives nothing. Memory of the others is looked at
+        when all is dealt. Where it is exceeded, each actor takes as many responses as it holds of the largest.
+        """
+        counts, tokens = self._loads(unfinished[np.isin(self.actor_of[unfinished], kept)], held)
+        has, free = counts[kept].astype(np.int64), self._capacity[kept] - tokens[kept]
+        slots = np.where(free >= 0, np.maximum(self._slots[kept] - has, 0), 0)
+        largest = max(1, int(held[moving].max(initial=1)))
+        for room in (slots, np.minimum(slots, np.maximum(free, 0) // largest)):
+            receiver = _fewest_first(len(moving), has, room, kept)
+            if receiver is not None:
+                received = np.bincount(receiver, held[moving], len(self.lines))[kept]
+                if (received <= np.maximum(free, 0)).all():
+                    return receiver
+        return None
+
+    def _loads(self, responses: IntArray, held: IntArray) -> tuple[IntArray, FloatArray]:
+        """Return (N,) numbers of these responses on each actor, and the KV tokens that they need there."""
+        of = self.actor_of[responses]
+        return np.bincount(of, minlength=len(self.lines)), np.bincount(of, held[responses], len(self.lines))
+
+    @cached_property
+    def _slots(self) -> FloatArray:
+        return np.array([one.max_batch for one in self.admission], dtype=float)
+
+    @cached_property
+    def _capacity(self) -> FloatArray:
+        return np.array([one.kv_capacity_tokens for one in self.admission], dtype=float)
+
+    def _held(self, context: IntArray) -> IntArray:
+        """Return the (R,) tokens of KV memory that each response needs on any actor."""
+        return self.workload.reserved_tokens if self.admission[0].rule == "reserve" else context
 
     def _transfers(self, moving: IntArray, context: IntArray, state: CutState) -> tuple[FloatArray, np.ndarray]:
         """Return when each moving response arrives, and whether it takes its KV cache along."""
@@ -211,3 +239,22 @@ class CutTimeline:
             of_actor = sender == actor
             arrives_s[of_actor] += np.cumsum(takes_s[of_actor])
         return arrives_s, with_kv
+
+
+def _fewest_first(count: int, has: IntArray, room: FloatArray, actors: IntArray) -> IntArray | None:
+    """Return the receiver of each of so many responses: always the actor with the fewest that has room; None where none has.
+
+    Args:
+        has: (K,) responses of each actor. room: how many more it takes. actors: (K,) their numbers.
+    """
+    if room.sum() < count:
+        return None
+    low, high = int(has.min(initial=0)), int(has.max(initial=0)) + count
+    while low < high:  # the level to which actors are filled
+        level = (low + high) // 2
+        enough = np.clip(level - has, 0, room).sum() >= count
+        low, high = (low, level) if enough else (level + 1, high)
+    takes = np.clip(low - has, 0, room).astype(np.int64)
+    number = np.repeat(np.arange(len(actors)), takes)
+    turn = has[number] + np.arange(len(number)) - np.repeat(np.cumsum(takes) - takes, takes)
+    return np.asarray(actors[number[np.lexsort((actors[number], turn))[:count]]])

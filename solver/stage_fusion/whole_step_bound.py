@@ -16,7 +16,8 @@ both are the least of all possible sizes from S on. Let K be the actors that fit
    C(T - e(S) - d(S)) of the bound on generation.
 3. Preparation and learning take at least g times their seconds, w(S) times for learning, on g GPUs a server. Each of the S
    servers takes part in the reduction, and was loaded before in ``load_s``. A learner that is held from the start of the step
-   is not charged for loading. It waits for the first completion instead, so the smaller of both counts.
+   is not charged for loading. It waits for the first completion instead, so the smaller of both counts. Where nothing takes
+   any time, no server is held, and loading is not charged.
 
        G(T) = C(T - e(S) - d(S)) + g (sum prepare_s + w(S) sum learn_s + S (e(S) + load_s))
 
@@ -178,7 +179,8 @@ def _sized(
     least_s = phase_bound_s(completion_s, np.zeros(generation.max_actors), sized)
     if not len(work):
         return SizedLearner(servers, least_s, 0.0, 0.0)
-    loaded_s = min(load_s, float(completion_s.min()))
+    works = float(work.prepare_s.sum()) + float(work.learn_s.sum()) + finish_s > 0
+    loaded_s = min(load_s, float(completion_s.min())) if works else 0.0
     seconds = float(work.prepare_s.sum()) + slower * float(work.learn_s.sum()) + servers * (finish_s + loaded_s)
     last_s = float((work.prepare_s + slower * work.learn_s).min())
     return SizedLearner(servers, least_s, (finish_s + last_s) * (1 - ROUNDING), size * seconds * (1 - ROUNDING))

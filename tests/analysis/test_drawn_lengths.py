@@ -20,6 +20,7 @@ from rlhfless.cli import main
 from rlhfless.errors import InputError
 from rlhfless.trace import LogWithoutResponses, TraceError, import_log, open_log
 
+GOLDEN = Path(__file__).parents[1] / "trace" / "importers" / "golden"
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
@@ -118,13 +119,38 @@ def test_the_number_of_responses_comes_from_the_tokens(tmp_path: Path) -> None:
         ({"perf/total_num_tokens": None}, ("step 1", "perf/total_num_tokens", "--responses-per-step")),
         ({"response_length/mean": 900.0}, ("step 1", "900")),
         ({"response_length/clip_ratio": 1.5}, ("step 1", "1.5")),
-        ({"response_length/max": None}, ("no responses", "longest")),
+        ({"response_length/max": None}, ("no responses", "longest", "--max-response-tokens")),
+        ({"response_length/max": None, "response_length/mean": None}, ("no responses", "mean length")),
     ],
 )
 def test_scalars_that_give_no_lengths_are_refused(changes: dict[str, Any], sentence: tuple[str, ...], tmp_path: Path) -> None:
     log = imported(written(tmp_path, scalars(np.arange(10, 90), 500, **changes)))
     with refused(TraceError, *sentence):
         drawn_logs(log, StepSizes())
+
+
+@pytest.mark.parametrize("cut", [0.25, 0.0])
+def test_a_longest_response_that_is_not_logged_has_the_runs_limit(cut: float, tmp_path: Path) -> None:
+    """As in logs of OpenRLHF, NeMo-RL and slime. Where none was cut, narrow lengths end at twice the mean."""
+    lengths = np.arange(10, 90)
+    changes = {"response_length/max": None, "response_length/min": None, "response_length/clip_ratio": cut}
+    log = imported(written(tmp_path, scalars(lengths, 500, **changes)))
+    drawn = drawn_logs(log, StepSizes(max_response_tokens=120))
+    for draw, one in zip(DRAWS, drawn, strict=True):
+        tokens, narrow = one.trace.rollouts["response_tokens"], draw.family == "narrow" and not cut
+        assert tokens.max() == (99 if narrow else 120), draw
+        assert cut == 0 or (tokens == 120).sum() == round(cut * 80)
+        assert tokens.mean() == pytest.approx(lengths.mean(), abs=0.01)
+        assert "limit of 120 tokens" in one.trace.meta[DRAWN]
+        assert str(COVERAGE) not in one.trace.meta[DRAWN], "it was measured with logged longest responses"
+    known = drawn_logs(imported(written(tmp_path, scalars(lengths, 500))), StepSizes(max_response_tokens=120))
+    assert known[0].trace.rollouts["response_tokens"].max() == 89, "a logged one is used"
+
+
+def test_a_trackers_scalars_have_the_framework_that_named_them() -> None:
+    log = imported(GOLDEN / "tensorboard")
+    (one, *_) = drawn_logs(log, StepSizes(responses_per_step=8, max_response_tokens=16))
+    assert (one.framework, one.trace.meta["framework"]) == ("nemo-rl", "nemo-rl")
 
 
 def test_what_reports_say_of_their_ranges_was_measured() -> None:
@@ -180,7 +206,8 @@ def test_the_report_of_scalars_covers_what_the_responses_say(tmp_path: Path) -> 
     assert calibrate_log(log, setting, Assumptions()).phases.basis == drawn.phases.basis
     columns = [name for name in drawn.given_back.columns if name.endswith((" low", " high"))]
     assert (drawn.given_back["time low"] <= drawn.given_back["time high"]).all()
-    assert len(columns) == 4
+    assert len(columns) == 6
+    assert drawn.router is None, "nobody knows which prompts are long"
 
 
 @pytest.mark.full

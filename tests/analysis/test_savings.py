@@ -67,8 +67,10 @@ def against(
 
 def test_against_itself_a_run_saves_nothing(simulation: Simulation) -> None:
     table = against(simulation, run_setup("verl", dispatch="static"))
-    own = table.loc["static"].drop(["time most", "GPU-seconds most"])
+    own = table.loc["static"].drop(["replicas low", "replicas high", "time most", "GPU-seconds most"])
     assert own.to_numpy() == pytest.approx(0.0, abs=1e-9)
+    assert (table["replicas low"] <= table["replicas high"]).all()
+    table = table.drop(columns=["replicas low", "replicas high"])
     assert (table.filter(like="low").to_numpy() <= table.filter(like="mean").to_numpy() + 1e-12).all()
     assert (table.filter(like="mean").to_numpy() <= table.filter(like="high").to_numpy() + 1e-12).all()
 
@@ -164,6 +166,9 @@ def test_configuration_lines_say_sizes_in_the_frameworks_words() -> None:
     assert configuration_lines("prime-rl", 3, 2, 8)[0].endswith(one_node)
     assert configuration_lines("prime-rl", 5, 2, 8) == ()  # over several nodes it is not documented
     assert configuration_lines("table", 3, 2, 8) == ()
+    engines, learner = configuration_lines("openrlhf", 6, 2, 8)
+    assert engines.startswith("--vllm.num_engines 6 --vllm.tensor_parallel_size 2 ")
+    assert learner.startswith("--actor.num_nodes 2 --actor.num_gpus_per_node 6 ")
 
 
 def test_prices_have_their_source() -> None:

@@ -1,10 +1,10 @@
 """Kills (and stops) actors at random moments of steps on the wall clock, and counts what that costs.
 
-Steps with forced lengths of a long tail run on actors in real processes, in a pool of this machine or as Ray actors, each plan
-undisturbed first and then with signals at moments drawn uniformly over its length: SIGKILL, and SIGSTOP for a share of them,
-which is only noticed by silence. Policies take turns, so that signals also hit senders and receivers of KV states, and actors
-that just start. Engines count tokens instead of computing them (``counting_engine.py``), so that a step is as long as planned
-on a busy machine too; with ``--engine torch`` a tiny model decodes. What counts:
+Steps with forced lengths of a long tail run on actors in real processes, in a pool of this machine or as Ray actors. Each plan
+runs undisturbed first, and then with signals at moments drawn uniformly over its length. Signals are SIGKILL, and SIGSTOP for a
+share of them, which is only noticed by silence. Policies take turns, so that signals also hit senders and receivers of KV
+states, and actors that just start. Engines count tokens instead of computing them (``counting_engine.py``), so that a step is
+as long as planned on a busy machine too. With ``--engine torch`` a tiny model decodes. What counts:
 
 - lost: responses that a disturbed step did not deliver; doubled: entered twice; different: delivered with other tokens than the
   undisturbed step's. All of these must be 0, as must steps that were given up and what is left behind (processes, memory).
@@ -132,7 +132,8 @@ def chaos(
             many = min(per_step, kills - counts.kills)
             kinds = [signal.SIGSTOP if rng.random() < stops else signal.SIGKILL for _ in range(many)]
             striker = Striker(processes, rng.uniform(0, quiet.makespan_s, many).tolist(), kinds, int(rng.integers(1 << 30)))
-            processes.faults = replace(patient, silence_floor_s=silence_s, min_start_timeout_s=START_FLOOR_S[pool])
+            if signal.SIGSTOP in kinds:
+                processes.faults = replace(patient, silence_floor_s=silence_s, min_start_timeout_s=START_FLOOR_S[pool])
             with counted() as entered:
                 striker.start()
                 try:

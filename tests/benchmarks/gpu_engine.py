@@ -1,12 +1,13 @@
 """The torch engine on a GPU: what an iteration takes, what plans are worth there, and how it does beside ``generate``.
 
     PYTHONPATH=. python tests/benchmarks/gpu_engine.py [--sizes ...] [--only PART,...] [--policies ...] [-o FILE]
-    PYTHONPATH=. python tests/benchmarks/gpu_engine.py --prepare [--profile NAME]   # beside the public logs, before
+    PYTHONPATH=. python tests/benchmarks/gpu_engine.py --prepare [--profile NAME]   # beside the public logs, before; optional
     PYTHONPATH=. python tests/benchmarks/gpu_engine.py --device cpu --tiny   # every path but CUDA itself, no result
 
-Needs numpy, torch and transformers, and annotated-types for training steps. It also needs what ``--prepare`` wrote where
-everything is installed: out/gpu_lengths.npz, and out/gpu_plans.json with plans made with the profile NAME (or a profile's
-file), which it names. With ``--tiny`` a tiny step is prepared. Models of Qwen2.5's shapes with random weights, bfloat16 on a
+Needs numpy, torch and transformers, and annotated-types for training steps. ``--prepare`` writes what a machine with so little
+lacks: out/gpu_lengths.npz, the lengths of a public log, and out/gpu_plans.json, plans made with the profile NAME (or a
+profile's file). Without them lengths are made up, which the result says, and plans are made by the profile measured here. The
+policy ``solver`` is then skipped where OR-Tools is not installed. Models of Qwen2.5's shapes with random weights, bfloat16 on a
 GPU. Parts, in order:
 
 - ``profile SIZE``: seconds of a decode iteration (TPOT) by batch and context, of prefill calls, and of iterations in which
@@ -14,7 +15,7 @@ GPU. Parts, in order:
   is generated, where there is one (aim, if it is of this GPU: within 1.5x). Contexts are measured as the engine attends over
   them: rounded up to the width of its graphs.
 - ``replay``: a step of 512 prompts x 8 samples of known, forced lengths (fewer prompts where time or memory forbid it, see
-  "prompts"; never more) on 16 emulated GPUs by the prepared plans of four policies, charged ``measured``; every actor is
+  "prompts"; never more) on 16 emulated GPUs by the plans of four policies, charged ``measured``; every actor is
   replayed once. Aim: planned within 10 % of executed. "planned" is what the plan takes by the fitted profile of the first size.
   It does not foresee what a rule does, so "simulated" is the same step, rule and all, charged by that profile.
 - ``throughput``: useful tokens per second on ragged lengths, the engine with 64 slots, by masked attention and over blocks, and
@@ -29,18 +30,20 @@ GPU. Parts, in order:
 - ``flips``: how often tokens depend on the batch or on recomputation (`flip_rate.py`).
 
 A part that would not end within the budget is skipped. One that fails is noted with its error (so is a policy of ``replay`` or
-a contender of ``throughput``), and the others stand. The result is written after every part. With ``--only`` the other parts of
-an existing result are kept, so a long part can have a call of its own. With some policies only, ``replay`` has room for more
-prompts and is written under their names.
+a contender of ``throughput``), the others stand, and the exit code is 1. The result is written after every part. With
+``--only`` the other parts of an existing result are kept, so a long part can have a call of its own. With some policies only,
+``replay`` has room for more prompts and is written under their names.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import gc
 import json
 import os
 import platform
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -108,6 +111,7 @@ class Report:
 
     def __init__(self, path: Path, about: dict[str, Any], budget_s: float, kept: dict[str, Any]) -> None:
         self.path, self.about, self.parts = path, about, kept
+        self.failed: list[str] = []
         self._start, self._budget_s = time.monotonic(), budget_s
 
     @property
@@ -118,14 +122,15 @@ class Report:
     def part(self, name: str, needs_s: float, run: Callable[[], dict[str, Any]]) -> None:
         """Run a part, or say why it was not; what goes wrong in it is written down, and the next one runs."""
         print(f"\n{name}", flush=True)
-        begin = time.monotonic()
+        begin, today = time.monotonic(), datetime.date.today().isoformat()
         if self.left_s < needs_s:
             found = {"skipped": f"{self.left_s:.0f} s of the budget were left, about {needs_s:.0f} s are needed"}
         else:
             _reset_peak()
             found = attempted(run)
         gc.collect()
-        self.parts[name] = {**found, "took_s": time.monotonic() - begin, **_peak()}
+        self.parts[name] = {**found, "took_s": time.monotonic() - begin, "date": today, **_peak()}
+        self.failed += failures(name, found)
         for why in ("skipped", "failed"):
             if why in found:
                 print(f"{why}: {found[why]}")
@@ -136,6 +141,14 @@ class Report:
         partly = self.path.with_name(self.path.name + ".part")
         partly.write_text(json.dumps({**self.about, "parts": self.parts}, indent=1) + "\n")
         os.replace(partly, self.path)
+
+
+def failures(name: str, found: dict[str, Any]) -> list[str]:
+    """Names of what failed in a part: the part itself, or one of several that it tried."""
+    own = [name] if "failed" in found else []
+    return own + [
+        at for key, value in found.items() if isinstance(value, dict) for at in failures(f"{name}: {key}", value)
+    ]  # fmt: skip
 
 
 def _reset_peak() -> None:
@@ -172,7 +185,9 @@ def lengths_of(tiny: bool) -> tuple[np.ndarray, str]:
     return (lengths[:8] // 24 + 1, f"{where}; scaled down") if tiny else (lengths, where)
 
 
-def run(report: Report, device: str, sizes: list[str], only: list[str], policies: list[str], plans: Path, tiny: bool) -> None:
+def run(
+    report: Report, device: str, sizes: list[str], only: list[str], policies: list[str], plans: Path | None, tiny: bool
+) -> None:
     """All parts that were asked for."""
     needs = Needs(*[0.0] * len(Needs._fields)) if tiny else Needs()
     lengths, where = lengths_of(tiny)
@@ -245,15 +260,16 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="tiny shapes: try the script")
     parser.add_argument("--prepare", action="store_true", help="write lengths (of the public log) and plans, and nothing else")
     parser.add_argument("--profile", default=PROFILE, help="what --prepare plans with: a name or a file")
-    parser.add_argument("--plans", type=Path, help=f"where plans stand, {PLANS.name} by default")
+    parser.add_argument("--plans", type=Path, help=f"file of plans; {PLANS.name} by default, where it was prepared")
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
-    plans = options.plans or PLANS.with_stem(PLANS.stem + "_tiny" * options.tiny)
+    prepared = PLANS.with_stem(PLANS.stem + "_tiny" * options.tiny)
     if options.prepare:
         if LOG.is_file():
             print(prepare_lengths())
-        print(prepare_plans(*lengths_of(options.tiny), options.profile, plans))
+        print(prepare_plans(*lengths_of(options.tiny), options.profile, options.plans or prepared))
         return
+    plans = options.plans or (prepared if prepared.is_file() else None)
     sizes, only, policies = (given.split(",") for given in (options.sizes, options.only, options.policies))
     for given, known in ((sizes, SIZES), (only, PARTS), (policies, POLICIES)):
         if wrong := [name for name in given if name not in known]:
@@ -271,6 +287,8 @@ def main() -> None:
     report = Report(path, facts, options.budget, kept.get("parts", {}))
     run(report, options.device, sizes, only, policies, plans, options.tiny)
     print(f"\nwritten: {path}")
+    if report.failed:
+        sys.exit(f"failed: {', '.join(report.failed)}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Plans of `gpu_engine.py`'s part `replay`, made before: `--prepare` writes them as JSON, the machine with the GPU reads them.
+"""Plans of `gpu_engine.py`'s part `replay`: made there by the profile measured there, or before, by `--prepare`, as JSON.
 
 Knows plans, their rules and the profile that they were made with; nothing of engines or of what is measured. A file has plans
-for several numbers of prompts, because how many there is time and memory for is seen on the GPU only. What a plan takes there
-is worked out there, with the profile that was measured there (`solver.evaluate`); who decodes what was decided here.
+for several numbers of prompts, because how many there is time and memory for is seen on the GPU only. What a written plan takes
+there is worked out there, with the profile that was measured there (`solver.evaluate`).
 """
 
 from __future__ import annotations
@@ -41,14 +41,29 @@ def prepare(lengths: np.ndarray, where: str, profile: str = PROFILE, out: Path =
     plans: dict[str, dict[str, Any]] = {}
     for prompts in prompts_of(lengths):
         workload = step_of(lengths[:prompts], 2).workload
-        problem = PlanningProblem(workload, cluster_of(latency.kind), latency, Objective(0.7))
-        options = PlanningOptions(time_limit_s=PLANNING_S)
-        plans[str(prompts)] = {name: written(make_policy(name).plan(problem, options)) for name in POLICIES}
+        plans[str(prompts)] = {name: written(planned(name, workload, latency)) for name in POLICIES}
     made_with = {"name": facts["name"], "origin": facts["origin"], "date": facts["date"]}
     found = {"profile": made_with, "lengths": where, "samples": lengths.shape[1], "plans": plans}
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(found, default=list) + "\n")
     return out
+
+
+def planned(policy: str, workload: Workload, latency: LatencyModel) -> Plan:
+    """The plan of a policy for a step."""
+    problem = PlanningProblem(workload, cluster_of(latency.kind), latency, Objective(0.7))
+    return make_policy(policy).plan(problem, PlanningOptions(time_limit_s=PLANNING_S))
+
+
+def made_here(policies: Sequence[str], workload: Workload, latency: LatencyModel) -> tuple[dict[str, Plan], dict[str, str]]:
+    """Plans of a step by policy; of the others, the package that planning with them needs and that is not installed."""
+    plans, lacking = dict[str, Plan](), dict[str, str]()
+    for name in policies:
+        try:
+            plans[name] = planned(name, workload, latency)
+        except ImportError as error:
+            lacking[name] = f"planning with it needs {(error.name or str(error)).split('.')[0]}, which is not installed"
+    return plans, lacking
 
 
 def prompts_of(lengths: np.ndarray) -> list[int]:

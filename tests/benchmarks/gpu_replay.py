@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_plans import cluster_of, prompts_of, read, read_file
+from gpu_plans import cluster_of, made_here, prompts_of, read, read_file
 from gpu_workload import LIMIT, LONGEST_PROMPT, Step, attempted, step_of
 
 from rlhfless.engine.common.journal import EngineJournal, Replayed
@@ -53,21 +53,21 @@ def replayed(
     profile: dict[str, Any],
     lengths: np.ndarray,
     where: str,
-    prepared: Path,
+    prepared: Path | None,
     policies: Sequence[str],
     until: float,
 ) -> dict[str, Any]:
-    """A step under the prepared plan of each of ``policies``, executed; where no time is left, one is skipped. It has as many
-    of the prompts as time and memory suffice for.
+    """A step under the plan of each of ``policies``, executed; where no time is left, one is skipped. It has as many of the
+    prompts as time and memory suffice for.
 
     Args:
-        where: the lengths come from. prepared: the file of plans.
+        where: the lengths come from. prepared: the file of plans; None: they are made here, by the fitted ``profile``.
         until: when to be done, by ``time.monotonic``.
 
     Raises:
         FileNotFoundError, ValueError: there are no plans for this step.
     """
-    plans_of = read_file(prepared, lengths, where, policies)
+    plans_of = None if prepared is None else read_file(prepared, lengths, where, policies)
     with tempfile.TemporaryDirectory() as folder:
         latency = load_profile(save_profile(Path(folder, "fitted.json"), profile))
     cluster = cluster_of(latency.kind)
@@ -75,7 +75,11 @@ def replayed(
     capture_s = seconds_of_a_capture(rows, latency)
     for prompts in prompts_of(lengths):
         step = step_of(lengths[:prompts], rows.vocabulary)
-        plans = {name: read(plans_of["plans"][str(prompts)][name], step.workload, latency) for name in policies}
+        if plans_of is None:
+            plans, lacking = made_here(policies, step.workload, latency)
+        else:
+            written, lacking = plans_of["plans"][str(prompts)], dict[str, str]()
+            plans = {name: read(written[name], step.workload, latency) for name in policies}
         expected = {name: expected_s(plan, latency, capture_s) for name, plan in plans.items()}
         short = sum(expected.values()) > until - time.monotonic() or not fits(plans, rows, latency)
         if not short:
@@ -86,7 +90,10 @@ def replayed(
         "samples": lengths.shape[1],
         "capture_s": capture_s,
     }
-    found |= {"plans_made_with": plans_of["profile"], "policies": {}}
+    made_with = {name: profile[name] for name in ("name", "origin", "date")} if plans_of is None else plans_of["profile"]
+    found |= {"plans_made_with": made_with, "policies": {name: {"skipped": why} for name, why in lacking.items()}}
+    for name, why in lacking.items():
+        print(f"{name:>9} skipped: {why}")
     print(f"{len(step.prompts)} x {lengths.shape[1]} responses; makespan in s and GPU-seconds: planned, simulated, executed")
     slower = 1.0
     for name, plan in plans.items():

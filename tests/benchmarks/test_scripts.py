@@ -60,6 +60,7 @@ SMALLEST = {
     "two_step_migration": "--tiny --markdown --json OUT",
     "stated_errors": "--tiny --json OUT",
     "drawn_coverage": "--tiny --json OUT",
+    "scaled_profiles": "--tiny --json OUT",
     "draft_lengths": "--tiny --markdown --json OUT",
     "vllm_drafts": "--tiny -o OUT",
     "ngram_acceptance": "--prompts 2 --lengths 2 --json OUT",

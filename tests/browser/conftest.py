@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 from lab import ROOT, TALL, WIDE, Lab, missing
 from log_samples import rollouts
-from real_browser import PATIENCE_S, browser
+from open_pages import open_page, what_pages_say
+from real_browser import browser, wait_all_drawn
 from voila_server import served
 
 PICTURES = ROOT / "out" / "screenshots"
@@ -27,6 +29,17 @@ class Skipped(pytest.Module):
 def pytest_pycollect_makemodule(module_path: Path, parent: Any) -> pytest.Module | None:
     """Skip every file of this folder where there is no browser."""
     return Skipped.from_parent(parent, path=module_path) if WHY_NOT else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Any:
+    """Add what the open pages say to the report of a failed test, while they are still open."""
+    report = yield
+    opened = getattr(item, "funcargs", {}).get("chromium")
+    if report.when == "call" and report.failed and opened is not None:
+        name = re.sub(r"\W+", "_", item.name)
+        report.sections.append(("what the pages say", what_pages_say(opened, name, PICTURES)))
+    return report
 
 
 @pytest.fixture(scope="module")  # its event loop would be in the way of tests that start their own
@@ -62,13 +75,9 @@ def voila(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]
 @pytest.fixture
 def page(chromium: Any) -> Iterator[Any]:
     """A page as wide as a laptop's screen; no error may reach its console unseen."""
-    context = chromium.new_context(viewport=WIDE)
-    context.set_default_timeout(1e3 * PATIENCE_S)
-    opened = context.new_page()
-    opened.errors = []
-    opened.on("pageerror", lambda error: opened.errors.append(str(error)))
+    opened = open_page(chromium, viewport=WIDE)
     yield opened
-    context.close()
+    opened.context.close()
 
 
 @pytest.fixture(scope="session")
@@ -88,11 +97,19 @@ def picture() -> Callable[[Any, str], Path]:
 
 @pytest.fixture(scope="session")
 def pages() -> Callable[[Any, str], Path]:
-    """Takes a picture of a whole page for people to look at."""
+    """Takes a picture of a whole page for people to look at.
+
+    The window grows to the page and back. For Playwright's own pictures of whole pages Chromium makes the window one pixel
+    wide for a moment, and all figures are drawn anew.
+    """
 
     def take(page: Any, name: str) -> Path:
         PICTURES.mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
+        before = page.viewport_size
+        page.set_viewport_size({**before, "height": page.evaluate("document.documentElement.scrollHeight")})
+        page.screenshot(path=PICTURES / f"{name}.png")
+        page.set_viewport_size(before)
+        wait_all_drawn(page)
         return PICTURES / f"{name}.png"
 
     return take

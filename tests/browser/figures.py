@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-TRIES, TRY_S = 15, 2.0
+TRIES, TRY_S = 60, 4.0  # PATIENCE_S in all
 FOUND = (
     "(shape) => { const figure = shape.closest('.js-plotly-plot');"
     " return Boolean(figure && figure._hoverdata && figure._hoverdata.length); }"
 )
+FORGET = "(shape) => { shape.closest('.js-plotly-plot')._hoverdata = undefined; }"
+"""Lets a figure forget what was pointed at before."""
 CLICKS = """(shape) => {
   const place = shape.__data__ && shape.__data__.p, same = (where) => typeof where !== "number" || where === place;
   window.clicked = false;
@@ -56,6 +58,7 @@ def point_at(page: Any, shape: str, number: int = 0, click: bool = False) -> Non
         try:
             box, handle = found.bounding_box(), found.element_handle()
             x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+            handle.evaluate(FORGET)
             page.mouse.move(x - 3, y + attempt % 3)
             page.mouse.move(x, y)  # plotly looks at what is under the mouse when it moves
             page.wait_for_function(FOUND, arg=handle, timeout=1e3 * TRY_S)
@@ -83,15 +86,26 @@ def markup_of_texts(page: Any, within: str) -> int:
 
 
 def move_slider(page: Any, figure: str, share: float) -> None:
-    """Press on a figure's own slider at a share of its length, and wait until it stands there."""
+    """Press on a figure's own slider at a share of its length until it stands elsewhere: a figure that is drawn anew meanwhile
+    loses the press."""
+    from playwright.sync_api import TimeoutError as NotInTime
+
     before = page.evaluate("(which) => document.querySelector(which)._fullLayout.sliders[0].active", figure)
     rail = page.locator(f"{figure} .slider-rail-touch-rect").first
-    rail.scroll_into_view_if_needed()
-    box = rail.bounding_box()
-    page.mouse.click(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
-    page.wait_for_function(
-        "([which, before]) => document.querySelector(which)._fullLayout.sliders[0].active !== before", arg=[figure, before]
-    )
+    for _ in range(TRIES):
+        rail.scroll_into_view_if_needed()
+        box = rail.bounding_box()
+        page.mouse.click(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
+        try:
+            page.wait_for_function(
+                "([which, before]) => document.querySelector(which)._fullLayout.sliders[0].active !== before",
+                arg=[figure, before],
+                timeout=1e3 * TRY_S,
+            )
+        except NotInTime:
+            continue
+        return
+    raise AssertionError(f"the slider of {figure} does not move")
 
 
 DATA = (

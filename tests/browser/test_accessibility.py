@@ -13,7 +13,7 @@ from bare_page import show
 from click.testing import CliRunner
 from lab import ROOT, pane, wait_drawn, wait_text
 from log_samples import log
-from real_browser import DRAWN, UNFOLD
+from real_browser import UNFOLD, wait_all_drawn
 
 from rlhfless.cli import main
 from rlhfless.simulate import simulate
@@ -55,9 +55,9 @@ def test_a_report_has_no_serious_violation(page: Any, tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["report", *words, "-o", str(out)])
     assert done.exit_code == 0, done.output
     page.goto(out.as_uri())
-    page.wait_for_function(DRAWN, polling=200)
+    wait_all_drawn(page)
     page.evaluate(UNFOLD)
-    page.wait_for_function(DRAWN, polling=200)
+    wait_all_drawn(page)
     assert violations(page) == []
     page.set_content("<html><body><img src='x.png'><button></button></body></html>")
     assert {one.split(":")[0] for one in violations(page)} >= {"image-alt", "button-name", "html-has-lang"}, (

@@ -17,7 +17,7 @@ from bare_page import show
 from every_plot import LATENCY, WORKLOAD, every_plot
 from figures import hover_text, markup_of_texts, point_at
 from lab import WIDE, pane, wait_drawn
-from real_browser import PATIENCE_S
+from open_pages import open_page
 
 import solver
 from rlhfless import plots
@@ -89,16 +89,12 @@ def drawn(chromium: Any) -> Iterator[Any]:
     panes = Panes([[(name, 1)] for name in figures])
     for name, figure in figures.items():
         panes.draw(name, figure, request=1)
-    context = chromium.new_context(viewport=WIDE)
-    context.set_default_timeout(1e3 * PATIENCE_S)
-    page = context.new_page()
-    page.errors = []
-    page.on("pageerror", lambda error: page.errors.append(str(error)))
+    page = open_page(chromium, viewport=WIDE)
     show(page, panes)
     for name in figures:
         wait_drawn(page, name, 1)
     yield page
-    context.close()
+    page.context.close()
 
 
 @pytest.mark.parametrize("name", FIGURES)

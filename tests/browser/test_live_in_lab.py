@@ -36,7 +36,7 @@ for one in logged_steps(read_rollouts("hostile.jsonl")):
     problem = solver.PlanningProblem(one.predicted.points, s.cluster, s.latency, s.objective)
     work.append((solver.plan_generation(problem), one.requests()))
 runner = Executor(Slow, s.cluster, latency=s.latency)
-work = 100 * work  # it goes on for as long as the page is looked at
+work = 1000 * work  # 3,000 steps of 20 calls of `advance` and more: the test's time limit ends before this does
 """
 TRAINER = """
 from rlhfless.trace import read_trace

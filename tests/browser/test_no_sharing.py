@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 import plotly.io as pio
 import pytest
 from figures import share_buttons
+from open_pages import open_page
 from plotly.offline import get_plotlyjs
 
 from rlhfless.plots import use_renderer
@@ -24,10 +25,20 @@ FOREIGN = go.Figure(go.Bar(x=[1, 2], y=[3, 4]))
 """A figure that has nothing of ours, as notebooks make some."""
 
 
-def drawn(page: Any, figure: str) -> Any:
-    """The page with a figure (plotly's JSON), drawn by the plotly.js of the installed package and its default settings."""
+@pytest.fixture(scope="module")
+def plotly_page(chromium: Any) -> Iterator[Any]:
+    """A page with the plotly.js of the installed package, which takes long to load."""
+    page = open_page(chromium)
     page.set_content("<body><div id='figure' style='width:700px;height:400px'></div></body>")
     page.add_script_tag(content=get_plotlyjs())
+    yield page
+    page.context.close()
+
+
+def drawn(page: Any, figure: str) -> Any:
+    """The page with a figure (plotly's JSON) and no other, drawn with plotly's default settings."""
+    page.evaluate("Plotly.purge('figure')")
+    assert page.locator(BUTTON).count() == 0
     page.evaluate("async (figure) => { await Plotly.newPlot('figure', figure); }", json.loads(figure))
     page.wait_for_selector(BUTTON, state="attached")
     return page
@@ -46,18 +57,18 @@ def renderer(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.skipif(plotly.__version__.startswith("6."), reason="plotly 6 has no such button")
-def test_plotly_alone_offers_to_share(page: Any) -> None:
-    assert share_buttons(drawn(page, FOREIGN.to_json())) == 1, "the test sees the button"
+def test_plotly_alone_offers_to_share(plotly_page: Any) -> None:
+    assert share_buttons(drawn(plotly_page, FOREIGN.to_json())) == 1, "the test sees the button"
 
 
-def test_a_figure_of_ours_has_no_share_button_wherever_it_is_drawn(page: Any) -> None:
-    assert share_buttons(drawn(page, styled(go.Figure(FOREIGN), "bars").to_json())) == 0
+def test_a_figure_of_ours_has_no_share_button_wherever_it_is_drawn(plotly_page: Any) -> None:
+    assert share_buttons(drawn(plotly_page, styled(go.Figure(FOREIGN), "bars").to_json())) == 0
 
 
-def test_a_figure_that_a_notebook_makes_itself_has_none(page: Any, renderer: None) -> None:
+def test_a_figure_that_a_notebook_makes_itself_has_none(page: Any, plotly_page: Any, renderer: None) -> None:
     use_renderer()
     shown = FOREIGN._repr_mimebundle_()
-    assert share_buttons(drawn(page, json.dumps(shown["application/vnd.plotly.v1+json"]))) == 0
+    assert share_buttons(drawn(plotly_page, json.dumps(shown["application/vnd.plotly.v1+json"]))) == 0
     page.set_content(shown["text/html"])
     page.wait_for_selector(BUTTON, state="attached")
     assert share_buttons(page) == 0

@@ -13,7 +13,7 @@ from record import load
 from rlhfless import plots
 from rlhfless.scheduling import POLICIES
 
-LONG = ("report-executed", "report-logged", "predictions")
+LONG = ("report-executed", "report-logged", "predictions", "retimed-step", "info-frames")
 WITHOUT_A_RUN = {
     "acceptance_info", "cut_surface_info", "draft_length_info", "fusion_front_info", "gpu_hours_info", "pipeline_front_info",
     "pipeline_info", "spec_front_info", "speedup_map_info", "step_comparison_info", "step_fusion_info", "step_plan_info",

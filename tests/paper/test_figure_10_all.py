@@ -10,11 +10,16 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
+import solver
 from rlhfless.cli import main
 from rlhfless.paper import OTHER_FIGURES, Numbers, Sources, chosen, figure_10_all
+from rlhfless.paper.machine import QWEN_7B_L40S
 from rlhfless.paper.parts import FigurePart
-from rlhfless.paper.whole_step_rows import FAIR
+from rlhfless.paper.whole_step_costs import ChargeOptions, step_costs
+from rlhfless.paper.whole_step_rows import BOUND, BOUND_SIZED, FAIR, FAIR_SIZED, TOGETHER_SIZED
+from rlhfless.paper.whole_step_sizes import size_variants
 from rlhfless.paper.whole_step_summary import against_naive, aims, at_most, bounds, fair, half_width, levers, stages
+from rlhfless.simulate import SimulationConfig
 
 FIGURE = OTHER_FIGURES["10_all"]
 SMALL = replace(figure_10_all.FAST, algorithms=("GRPO",), responses=24)
@@ -29,13 +34,19 @@ def found() -> Numbers:
 def test_no_executed_plan_is_below_the_bound(found: Numbers) -> None:
     steps = found.table[found.table["part"] == "system"]
     together = steps[steps["system"] == "together"]
-    assert (together["bound_gpu_s"] <= together["gpu_s"] * (1 + 1e-9)).all()
+    bounded = steps[steps["system"].isin(["together", TOGETHER_SIZED])]
+    assert (bounded["bound_gpu_s"] <= bounded["gpu_s"] * (1 + 1e-9)).all()
     assert set(together["drafts"]) == {"without", "weak", "strong"}
-    assert {"naive", "elastic", FAIR, "rlhfless", "rlhfuse", "real", "rlhfspec", "together"} == set(steps["system"])
+    published = {"rlhfless", "rlhfuse", "real", "rlhfspec"}
+    assert {"naive", "elastic", FAIR, "together", FAIR_SIZED, TOGETHER_SIZED} | published == set(steps["system"])
     means = against_naive(found.table).set_index(["system", "drafts", "aim"])
     assert means.loc[("naive", "without", ""), ["speedup", "cost_saved"]].tolist() == [1.0, 0.0]
     assert (bounds(found.table)["most_speedup"] >= 1).all()
     assert len(fair(found.table)) == 3
+    assert list(fair(found.table, any_size=True)) == [(("GRPO", "Qwen2.5-7B", "GSM8K"), "without")]
+    own, of_any_size = (bounds(found.table, part).iloc[0] for part in (BOUND, BOUND_SIZED))
+    assert of_any_size["saved at 1.35x"] >= own["saved at 1.35x"]
+    assert of_any_size["most_speedup"] >= own["most_speedup"]
     assert (levers(found.table)["expected"] >= 0).all()
     assert (stages(found.table) > 0).all()
 
@@ -55,6 +66,26 @@ def test_the_command_prints_the_settings_and_writes_the_figure(
     page = (tmp_path / "out" / "figure_10_all.html").read_text(encoding="utf-8")
     assert "character task" in page
     assert len(pd.read_csv(tmp_path / "out" / "figure_10_all.csv")) == len(found.table)
+
+
+def test_other_sizes_of_actors_learn_with_as_many_gpu_seconds_and_in_the_layout_of_the_setting() -> None:
+    setting = SimulationConfig(QWEN_7B_L40S.cluster, QWEN_7B_L40S.latency)
+    costs = step_costs(QWEN_7B_L40S, "GRPO", ChargeOptions())
+    predicted = solver.Workload([100], [0, 0], [200, 400])
+    found = {one.setting.cluster.gpus_per_actor: one for one in size_variants(QWEN_7B_L40S, costs, setting, predicted)}
+    assert set(found) == {1, 2}
+    for size, variant in found.items():
+        own, charges = variant.costs, variant.costs.charges
+        assert own.learn_per_token_s * size == pytest.approx(costs.learn_per_token_s * 4)
+        assert own.prepare_per_token_s * size == pytest.approx(costs.prepare_per_token_s * 4)
+        assert [servers * size for servers in range(1, 17) if charges.fits(servers)] == [4, 8, 12, 16]
+        for servers in range(1, 5):
+            assert charges.slower(servers * 4 // size) == costs.charges.slower(servers)
+            assert charges.finish_s(servers * 4 // size) == costs.charges.finish_s(servers)
+            assert charges.loading_s(servers * 4 // size) == costs.charges.loading_s(servers)
+        latency = variant.setting.latency
+        assert latency.sync_s == pytest.approx(QWEN_7B_L40S.latency.sync_s * 4 / size)
+        assert latency.transfer_per_kv_token_s == QWEN_7B_L40S.latency.transfer_per_kv_token_s
 
 
 def test_between_executed_plans_the_hull_counts_and_one_seed_has_no_interval() -> None:

@@ -150,10 +150,11 @@ def same_tables(first: Path, second: Path) -> list[str]:
     return names
 
 
-def test_the_same_setting_gives_the_same_bytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("figures", [QUICK, pytest.param(("7b",), marks=pytest.mark.full)])
+def test_the_same_setting_gives_the_same_bytes(tmp_path: Path, figures: tuple[str, ...]) -> None:
     for out in ("one", "two"):
-        write_figures(tmp_path / out, (*QUICK, "7b"), fast=True, sources=Sources(None))
-    assert len(same_tables(tmp_path / "one", tmp_path / "two")) == 4
+        write_figures(tmp_path / out, figures, fast=True, sources=Sources(None))
+    assert len(same_tables(tmp_path / "one", tmp_path / "two")) == len(figures)
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import rlhfless.paper.reproduction as reproduction
@@ -9,11 +11,13 @@ from rlhfless.paper import FIGURES, Sources, described
 
 
 def test_a_figure_and_its_caption_come_from_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reproduction, "FIGURES", {"3c": FIGURES["3c"]})
+    figure = FIGURES["3c"]
+    figure = replace(figure, fast=replace(figure.fast, samples_per_prompt=(4,), prompt_tokens=figure.fast.prompt_tokens[:2]))
+    monkeypatch.setattr(reproduction, "FIGURES", {"3c": figure})
     begun: list[str] = []
     paper = reproduction.reproduce(fast=True, on_figure=begun.append)
     assert begun == ["3c"]
-    figure, setting = FIGURES["3c"], FIGURES["3c"].of(True)
+    setting = figure.of(True)
     numbers = figure.numbers(setting, Sources.of(None))
     assert paper.plot("3c").to_json() == figure.plot(setting, numbers).to_json()
     for heading, text in described(figure, setting, numbers):

@@ -184,11 +184,10 @@ def test_a_log_of_lengths_alone_is_simulated(tmp_path: Path):
 @pytest.mark.parametrize(
     "trace",
     [
-        Trace([{"step": 0, "prompt_id": 1, "sample": 0, "response_tokens": 7}]),
-        executed(rollouts=rollouts(1)[:1], spans=[]),
-        executed(allocations=[], spans=[]),
+        pytest.param(Trace([{"step": 0, "prompt_id": 1, "sample": 0, "response_tokens": 7}]), id="one bare response"),
+        pytest.param(executed(rollouts=rollouts(1)[:1], spans=[]), id="no spans", marks=pytest.mark.full),
+        pytest.param(executed(allocations=[], spans=[]), id="nothing recorded", marks=pytest.mark.full),
     ],
-    ids=["one bare response", "no spans", "nothing recorded"],
 )
 def test_degenerate_traces_have_a_report(trace):
     assert "What better schedules would have done" in report_html(trace)

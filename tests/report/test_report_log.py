@@ -249,6 +249,7 @@ def test_steps_that_generate_at_the_same_time_correct_nothing_and_that_is_said(t
     assert said in study.findings.setup.assumed
 
 
+@pytest.mark.full
 def test_one_unknown_end_leaves_a_lower_bound_that_contradicts_and_calibrates(tmp_path: Path) -> None:
     path = with_times(tmp_path, 2000.0)
     table = pd.read_parquet(path)

@@ -64,7 +64,7 @@ def loaded(source: Any = None, **options: Any) -> Run:
 
 @pytest.mark.parametrize("framework", WRITERS)
 def test_a_log_of_every_framework_has_a_verdict(framework: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    logged = many_rollouts()
+    logged = many_rollouts(prompts=6, samples=2)
     logged = logged.assign(
         weights_version=0, start_s=10.0 * logged["step"], end_s=10.0 * logged["step"] + logged["response_tokens"]
     )

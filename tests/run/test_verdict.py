@@ -10,14 +10,14 @@ import pytest
 from log_samples import rollouts
 
 import rlhfless as rl
-from rlhfless.report.schedules import DO, SHOWN
+from rlhfless.report.schedules import DO, SHOWN, to_do
 from rlhfless.report.study import GIVEN_BACK
 from rlhfless.run.verdict import IF_RELEASED, SCHEDULES, Verdict
 
 
 def row(policy: str, time: tuple[float, float], gpu_seconds: tuple[float, float]) -> dict[str, Any]:
     """The savings of one schedule, between the given ends."""
-    made: dict[str, Any] = {"policy": policy}
+    made: dict[str, Any] = {"policy": policy, "replicas low": 2, "replicas high": 2}
     for kind, (low, high) in (("time", time), ("GPU-seconds", gpu_seconds)):
         made |= {f"{kind} low": low, f"{kind} mean": (low + high) / 2, f"{kind} high": high, f"{kind} most": 0.6}
     return made
@@ -25,7 +25,8 @@ def row(policy: str, time: tuple[float, float], gpu_seconds: tuple[float, float]
 
 def sentence(*rows: dict[str, Any], ranges: str = "") -> str:
     """What a verdict with such savings says."""
-    return str(Verdict("8 GPUs", (0, 1), 100.0, 0.0, 0.5, 0.5, pd.DataFrame(rows), 0.7, "measured", pd.DataFrame(), ranges))
+    made = (pd.DataFrame(rows), 0.7, "measured", pd.DataFrame(), ranges)
+    return str(Verdict("8 GPUs", (0, 1), 100.0, 0.0, 0.5, 0.5, *made, replicas="4"))
 
 
 @pytest.mark.parametrize(
@@ -65,11 +66,31 @@ def test_of_schedules_that_tie_the_simplest_is_advised_and_names_of_policies_are
     )
     said = sentence(near, best, other)
     advice, _, details = said.partition(" (simulated as policy ")
-    assert f"What to do: {DO['random']}. This saves 30% of" in advice
+    assert f"What to do: {to_do(pd.Series(near), '4')}. This saves 30% of" in advice
+    assert "start 2 replicas instead of 4" in advice
     assert "and 20% of the time" in advice
     assert not re.search(r"\b(random|fold|solver)\b", advice.replace("the solver", ""))
     assert details.startswith("random; fold ties with it).")
-    assert DO["fold"] in sentence(best, other)
+    assert to_do(pd.Series(best), "4") in sentence(best, other)
+
+
+@pytest.mark.parametrize(
+    ("policy", "started", "own", "words"),
+    [
+        ("random", (2, 2), "4", "start 2 replicas instead of 4, and release"),
+        ("random", (1, 1), "4", "start 1 replica instead of 4, and release"),
+        ("fold", (2, 3), "4", "start 2 to 3 replicas instead of 4, as many as pay off in each step, and move"),
+        ("spread", (4, 4), "4", "start 4 replicas as before, spread"),
+        ("solver", (2, 5), "3 to 8", "each step (2 to 5 replicas instead of 3 to 8, which responses"),
+        ("rlhfuse", (4, 4), "4", DO["rlhfuse"]),
+        ("mine", (4, 4), "4", ""),
+    ],
+)
+def test_what_to_do_says_how_many_replicas(policy: str, started: tuple[int, int], own: str, words: str) -> None:
+    saved = pd.Series({"policy": policy, "replicas low": started[0], "replicas high": started[1]})
+    said = to_do(saved, own)
+    assert words in said
+    assert bool(words) == bool(said)
 
 
 def test_a_saving_of_a_run_with_a_price_is_in_dollars_too() -> None:

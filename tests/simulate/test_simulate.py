@@ -14,9 +14,10 @@ from error_messages import refused
 from rlhfless.errors import InputError
 from rlhfless.scheduling import PlanningOptions, PolicyError, make_policy
 from rlhfless.scheduling.planning_time import PlanningTime
-from rlhfless.simulate import SimulationConfig, execute_steps, logged_steps, simulate
+from rlhfless.simulate import SimulationConfig, execute_steps, logged_steps, simulate, simulate_steps
+from rlhfless.simulate.executions import Executions
 from rlhfless.trace import TraceError, allocation_metrics, read_trace, step_metrics, validate
-from solver import Cluster, LatencyModel, NonGenerationPhases, Plan, PlanningError
+from solver import Cluster, LatencyModel, NonGenerationPhases, Objective, Plan, PlanningError, random_split
 from solver.model.problem import PlanningProblem
 
 LATENCY = LatencyModel("small", 1, 5e-3, 2e-4, 1e-7, prefill_per_token_s=1e-5, start_s=0.3, transfer_base_s=1e-3, max_batch=32)
@@ -107,6 +108,35 @@ def test_steps_without_metrics_and_bounds_are_the_same_steps(result):
     for policy, steps in executed.items():
         own = result.steps[result.steps["policy"] == policy]
         assert [record.end_s - record.start_s for record, _ in steps] == own["time_s"].tolist()
+
+
+def test_shared_executions_change_no_result_and_run_every_schedule_once():
+    """Policies that re-plan start from plans that are made already, and other settings share nothing."""
+    steps = list(logged_steps(log(visits=2), max_response_tokens=600))[-2:]
+    policies = ["static", "fold", "solver", "oracle", "solver+replan", "oracle+replan"]
+    apart = simulate_steps(steps, SETTING, policies)
+    shared = replace(SETTING, executions=Executions())
+    together = simulate_steps(steps, shared, policies)
+    measured = ["planning_s", "planning_delay_s"]
+    pd.testing.assert_frame_equal(apart.steps.drop(columns=measured), together.steps.drop(columns=measured), check_exact=True)
+    times = together.steps.set_index(["policy", "step"])["planning_s"]
+    assert all(times["solver+replan"] >= times["solver"]), "the plan that it starts from is counted"
+    kept, records = shared.executions, dict(shared.executions.records)
+    assert len(records) == len(kept.plans) == len(policies) * len(steps)
+    execute_steps(steps, replace(shared, bound_work=0), policies)
+    assert kept.records == records
+    execute_steps(steps[1:], shared, ["static"])
+    assert (len(kept.records), len(kept.plans)) == (len(records) + 1, len(records)), "it starts at another time"
+    execute_steps(steps, replace(shared, objective=Objective(1.0)), [make_policy("rlhfless", tau=0.5), "random"])
+    execute_steps(steps, shared, [make_policy("rlhfless", tau=0.9), one_actor])
+    assert len(kept.plans) == len(records) + 3 * len(steps), "a function of the user is not kept"
+    kept.clear()
+    assert not kept.records
+    assert not kept.plans
+
+
+def one_actor(problem: PlanningProblem, options: PlanningOptions) -> Plan:
+    return random_split(problem, actors=1)
 
 
 def test_numbers_come_from_the_traces(result, tmp_path):

@@ -24,7 +24,7 @@ POLICIES = ["static", "random", "spec", "spec+fold", "spec+critical", "spec-fixe
 
 @pytest.fixture(scope="module")
 def result() -> Simulation:
-    return simulate(log(), DRAFTED, POLICIES)
+    return simulate(log(2), DRAFTED, POLICIES)
 
 
 def test_comparisons_say_how_many_tokens_each_policy_drafts(result: Simulation) -> None:
@@ -65,17 +65,17 @@ def test_traces_count_passes_and_drafts(result: Simulation, policy: str, tmp_pat
 
 
 def test_drafts_are_the_same_under_every_policy_and_again(result: Simulation) -> None:
-    again = simulate(log(), DRAFTED, ["spec-fixed-2"])
+    again = simulate(log(2), DRAFTED, ["spec-fixed-2"])
     columns = ["step", "prompt_id", "sample", "passes", "drafted_tokens", "accepted_tokens"]
     assert again.traces["spec-fixed-2"].rollouts[columns].equals(result.traces["spec-fixed-2"].rollouts[columns])
-    other = simulate(log(), replace(SETTING, drafts=DrawnDrafts(STRONG, seed=4)), ["spec-fixed-2"])
+    other = simulate(log(2), replace(SETTING, drafts=DrawnDrafts(STRONG, seed=4)), ["spec-fixed-2"])
     assert not other.traces["spec-fixed-2"].rollouts[columns].equals(again.traces["spec-fixed-2"].rollouts[columns])
 
 
 def test_strong_drafts_save_time_and_drafts_without_a_chance_are_switched_off(result: Simulation) -> None:
     steps = result.steps.groupby("policy")["time_s"].sum()
     assert steps["spec"] < steps["random"]
-    never = simulate(log(), replace(SETTING, drafts=DrawnDrafts(Acceptance([0.0] * 8))), ["random", "spec"]).steps
+    never = simulate(log(2), replace(SETTING, drafts=DrawnDrafts(Acceptance([0.0] * 8))), ["random", "spec"]).steps
     time_s = never.groupby("policy")["time_s"].sum()
     assert time_s["spec"] < 1.5 * time_s["random"]
 

@@ -12,7 +12,7 @@ HEAVY = ("pandas", "ortools", "scipy", "pyarrow", "torch", "plotly", "rlhfless")
 def loaded_after(code: str) -> set[str]:
     script = f"{code}\nimport sys\nprint(*sorted(name for name in {HEAVY!r} if name in sys.modules))"
     root = Path(__file__).parents[2]
-    run = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True, timeout=600)
     return set(run.stdout.split())
 
 

@@ -16,11 +16,13 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from busy_machine import PATIENCE_S
 from executor_samples import plan_of
 from torch_wall_samples import requests
 
 from rlhfless.executor import RayPool, StepRecord
 from rlhfless.executor.distributed.ray import cleanup as ray_cleanup
+from rlhfless.executor.distributed.ray import cluster as ray_cluster
 from solver import Cluster, Plan
 from solver.model.runtime_rules import ActorView, Decision, StepState, Trigger
 
@@ -32,7 +34,7 @@ from ray.cluster_utils import Cluster as RayNodes
 HERE = Path(__file__).parent
 GPUS_PER_NODE = 4
 CLUSTER = Cluster(2, GPUS_PER_NODE, 1)
-SOON = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
+LOST_SOON = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
 
 
 @contextlib.contextmanager
@@ -41,7 +43,8 @@ def two_nodes(**config: object) -> Iterator[RayNodes]:
     code = f"{HERE}:{HERE.parent / 'benchmarks'}:{HERE.parents[1]}"
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:  # sockets: a short path
         (Path(folder) / "ray").mkdir()
-        here = {"RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": code}
+        patience = {name: f"{PATIENCE_S * (1000 if name.endswith('_ms') else 1):.0f}" for name in ray_cluster.PATIENCE}
+        here = {"RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": code, **patience}
         with mock.patch.dict("os.environ", here), mock.patch.object(ray_constants, "ENABLE_RAY_CLUSTER", False):
             nodes = None
             try:
@@ -54,21 +57,20 @@ def two_nodes(**config: object) -> Iterator[RayNodes]:
                 ray_cleanup.sweep(folder, os.getpid(), os.getsid(0))
 
 
-def _started(config: dict[str, object], tries: int = 3) -> RayNodes:
-    """Ray gives a node 30 s to come up, which a busy machine may not keep."""
+def _started(config: dict[str, object]) -> RayNodes:
+    """Nodes that may take as long as a cluster that is started here, many times over."""
     nodes = RayNodes()
     try:
-        for of_all in ({"_system_config": {**SOON, **config}}, {}):  # the first one's
-            nodes.add_node(
-                num_cpus=1, num_gpus=GPUS_PER_NODE, object_store_memory=128 * 2**20, include_dashboard=False,
-                include_log_monitor=False, no_monitor=True, wait=False, **of_all,
-            )  # fmt: skip
-        nodes.wait_for_nodes(timeout=60)
+        with ray_cluster._ports(), ray_cluster._patient(PATIENCE_S):
+            for of_all in ({"_system_config": config} if config else {}, {}):  # the first one's
+                nodes.add_node(
+                    num_cpus=1, num_gpus=GPUS_PER_NODE, object_store_memory=128 * 2**20, include_dashboard=False,
+                    include_log_monitor=False, no_monitor=True, wait=False, **of_all,
+                )  # fmt: skip
+            nodes.wait_for_nodes(timeout=PATIENCE_S)
     except Exception:
         nodes.shutdown()
-        if tries == 1:
-            raise
-        return _started(config, tries - 1)
+        raise
     return nodes
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,5 @@ def die_first(mark: str, completions: Sequence[Any], results: Sequence[Any]) -> 
 
 
 def die(completions: Sequence[Any], results: Sequence[Any]) -> None:
-    """Kill the process, after a second in which the driver hears that it was up."""
-    time.sleep(1.0)
+    """Kill the process."""
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,7 +1,8 @@
 """Which of pytest-xdist's processes runs which tests: a file's tests run in one process, the longest files first.
 
 Tests that look at the whole machine (what is left of actors in its memory, how much memory it has) run one after another in
-one process, while the others go on with the rest. Knows xdist and the names of files; nothing of the tests.
+one process, while the others go on with the rest. Those that start clusters of Ray do so in a second process. Both sequences
+begin first, as they wait for most of their time. Knows xdist and the names of files; nothing of the tests.
 """
 
 from __future__ import annotations
@@ -21,14 +22,24 @@ WHOLE_MACHINE = (
     "executor/distributed/test_chaos.py",
     "executor/distributed/test_full_memory.py",
     "executor/distributed/test_nothing_left_behind.py",
-    "executor/distributed/test_real_*.py",
+    "executor/distributed/test_real_processes.py",
     "system/test_scratch_folders.py",
-    "training/test_ray_training.py",
     "training/test_vllm_training.py",
 )
-TEST_BY_TEST = ("system/test_run_notebook.py", "browser/test_notebooks_in_lab.py", "paper/test_paper_command.py")
+CLUSTERS = ("executor/distributed/test_real_ray.py", "training/test_ray_training.py")
+SEQUENCES = {"clusters of Ray": CLUSTERS, "the whole machine": WHOLE_MACHINE}
+"""Files of which one process runs all tests, by the name of the sequence."""
+TEST_BY_TEST = (
+    "benchmarks/test_scripts.py",
+    "browser/test_notebooks_in_lab.py",
+    "paper/test_paper_command.py",
+    "system/test_run_notebook.py",
+)
 """Files of long tests that share nothing but what a test run makes once: each test may run in another process."""
-LONG = (*WHOLE_MACHINE, *TEST_BY_TEST, "executor/*", "training/*", "browser/*", "paper/*", "report/*")
+LONG = (
+    *CLUSTERS, *WHOLE_MACHINE, *TEST_BY_TEST[::-1], "engine/torch/test_gpu_benchmark.py",
+    "executor/*", "training/*", "browser/*", "paper/*", "report/*", "golden/*",
+)  # fmt: skip
 """Files in the order in which they begin; the others follow, in pytest's order."""
 
 
@@ -37,17 +48,22 @@ def _first(name: str, patterns: tuple[str, ...]) -> int:
     return next((i for i, pattern in enumerate(patterns) if fnmatch(name, pattern)), len(patterns))
 
 
+def _sequence(name: str) -> str | None:
+    """Name of the sequence that a file is part of; None where it is part of none."""
+    return next((sequence for sequence, files in SEQUENCES.items() if _first(name, files) < len(files)), None)
+
+
 def in_order(items: list[pytest.Item]) -> None:
-    """Mark the tests that look at the whole machine, and put the tests into the order in which they begin."""
+    """Mark the tests of sequences, and put the tests into the order in which they begin."""
     names = {item.path: item.path.relative_to(TESTS).as_posix() for item in items}
     for item in items:
-        if _first(names[item.path], WHOLE_MACHINE) < len(WHOLE_MACHINE):
+        if _sequence(names[item.path]) is not None:
             item.add_marker(pytest.mark.whole_machine)
     items.sort(key=lambda item: _first(names[item.path], LONG))
 
 
 class FileByFile(LoadScopeScheduling):
-    """Gives whole files to the processes, in the order of the tests; what looks at the whole machine goes to one of them."""
+    """Gives whole files to the processes, in the order of the tests; a sequence goes to one of them."""
 
     def __init__(self, config: pytest.Config, log: Any = None) -> None:
         super().__init__(config, log)
@@ -56,8 +72,9 @@ class FileByFile(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         """Return the name of what is given to one process as a whole."""
         name = nodeid.split("::", 1)[0].removeprefix("tests/")
-        if _first(name, WHOLE_MACHINE) < len(WHOLE_MACHINE):
-            return "the whole machine"
+        sequence = _sequence(name)
+        if sequence is not None:
+            return sequence
         return nodeid if _first(name, TEST_BY_TEST) < len(TEST_BY_TEST) else name
 
 

@@ -26,7 +26,7 @@ from solver.model.runtime_rules import RuntimeRule
 
 PROMPTS, SAMPLES, LIMIT = 6, 4, 64
 CLUSTER = Cluster(1, 4, 1)
-SLACK_S = 30.0  # that a busy machine may take to look
+SLACK_S = 300.0  # that a busy machine may take to look
 LATENCY = LatencyModel(
     "tiny", 1, 2e-3, 40e-6, 100e-9, prefill_base_s=1e-3, prefill_per_token_s=1e-5, start_s=0.01,
     transfer_base_s=1e-4, transfer_per_kv_token_s=1e-6, max_batch=24, kv_capacity_tokens=1 << 20,

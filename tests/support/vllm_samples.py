@@ -88,7 +88,7 @@ def by_response(completions: Sequence[Completion]) -> dict[int, Completion]:
 
 @dataclass
 class Shuffle:
-    """Whenever something completes, some responses change places."""
+    """Whenever something completes while both actors decode, some responses change places."""
 
     name: str = "shuffle"
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
@@ -97,7 +97,8 @@ class Shuffle:
         return Trigger(completions=view.completed + 1)
 
     def decide(self, now_s: float, state: StepState) -> list[Decision]:
-        if len(state.actors) < 2:
+        decoding = [any(state.generated_tokens[r] > 1 for r in actor.running) for actor in state.actors]
+        if sum(decoding) < 2:
             return []
         moves: list[Decision] = []
         for one, other in itertools.permutations(state.actors, 2):

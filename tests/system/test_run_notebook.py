@@ -19,7 +19,6 @@ from rlhfless.errors import InputError
 from rlhfless.system.browser import find_browser
 from rlhfless.system.run_notebook import run_notebook
 
-EVERY_CHANGE = ("01_quick_start",)  # the others are full
 TIERS = {"08_paper": pytest.mark.nightly}  # it has no small parameters
 MOST_BYTES = 3_000_000
 PLOTLY = "application/vnd.plotly.v1+json"
@@ -67,9 +66,7 @@ def test_a_kernel_that_dies_is_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in EVERY_CHANGE else TIERS.get(n, pytest.mark.full)) for n in READ]
-)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=TIERS.get(n, pytest.mark.full)) for n in READ])
 def test_the_notebooks_run_and_their_pages_work(name: str, executed_notebook: Callable[[str], Path]) -> None:
     check_page(executed_notebook(name))
 

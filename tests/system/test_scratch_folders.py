@@ -64,7 +64,7 @@ def test_a_folder_goes_with_its_process(way: str, where: Path) -> None:
         assert (folder / "deep" / "file").exists()
         assert memory.exists()
         process.send_signal(signal.Signals[way])
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     until(lambda: not folder.exists(), "the folder is gone")
     until(lambda: not is_running(rank), "the process that it started has ended")
     until(lambda: not memory.exists(), "its shared memory is freed")

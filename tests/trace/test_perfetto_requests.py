@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
@@ -158,6 +159,21 @@ def test_a_refused_timeline_leaves_no_file(tmp_path):
     with pytest.raises(Exception, match="contains no times"):
         write_perfetto(Trace([{"step": 0, "prompt_id": "p", "sample": 0, "response_tokens": 1}]), tmp_path / "t.json")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_golden_log_has_a_slice_per_response_and_its_batch(tmp_path):
+    """The csv of the importers' tests, as it is: two steps of four responses."""
+    log = Path(__file__).parent / "importers" / "golden" / "table" / "log.csv"
+    done = CliRunner().invoke(main, ["export", str(log), "--perfetto", str(tmp_path / "t.json")])
+    assert done.exit_code == 0, done.output
+    events, rows = json.loads((tmp_path / "t.json").read_bytes())["traceEvents"], pd.read_csv(log)
+    drawn = sorted((e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6) for e in requests(events))
+    assert drawn == sorted(zip(rows["start_s"], rows["end_s"], strict=True))
+    for at_us, size in counter(events, "running batch", "loop"):
+        assert size == ((rows["start_s"] <= at_us / 1e6) & (at_us / 1e6 < rows["end_s"])).sum()
+    most = max(value for _, value in counter(events, "KV tokens", "loop"))
+    assert rows.groupby("step")["prompt_tokens"].sum().max() < most
+    assert most <= rows.groupby("step")[["prompt_tokens", "response_tokens"]].sum().sum(axis=1).max()
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the public vLLM runs are not beside this checkout")

@@ -30,13 +30,17 @@ OPTIONS: dict[str, Any] = {
 
 
 class Says(Callback):
-    """Says after every step that it is done."""
+    """Says after every step that it is done. After the last one that it may make it waits to be killed."""
 
-    def __init__(self, connection: Any) -> None:
-        self.connection = connection
+    def __init__(self, connection: Any, most: int | None) -> None:
+        self.connection, self.most = connection, most
 
     def on_step(self, trainer: Any, step: Any) -> None:
         self.connection.send(step.step)
+        if self.most is not None:
+            self.most -= 1
+            if not self.most:
+                time.sleep(3600)
 
 
 LEVERS: dict[str, Any] = {
@@ -48,12 +52,12 @@ LEVERS: dict[str, Any] = {
 }
 
 
-def run(out: str, model: str, algorithm: str, steps: int, options: dict[str, Any], connection: Any) -> None:
-    """What is killed: the run from its beginning, or from where it stands."""
+def run(out: str, model: str, algorithm: str, steps: int, options: dict[str, Any], most: int | None, connection: Any) -> None:
+    """What is killed: the run from its beginning, or from where it stands; it makes so many steps at most."""
     ArithmeticTask.reward = variety  # type: ignore[method-assign]
     resume = (Path(out) / "meta.json").is_file()
     given = config(algorithm=algorithm, steps=steps, **options)
-    with Trainer(given, out, model=model, resume=resume, callbacks=[Says(connection)], progress=False) as trainer:
+    with Trainer(given, out, model=model, resume=resume, callbacks=[Says(connection, most)], progress=False) as trainer:
         connection.send("begins")
         trainer.run()
 
@@ -61,9 +65,11 @@ def run(out: str, model: str, algorithm: str, steps: int, options: dict[str, Any
 class Life:
     """A process that runs, and what it says."""
 
-    def __init__(self, out: Path, model: Path, algorithm: str, steps: int, options: dict[str, Any]) -> None:
+    def __init__(
+        self, out: Path, model: Path, algorithm: str, steps: int, options: dict[str, Any], most: int | None = None
+    ) -> None:
         self.heard, theirs = multiprocessing.Pipe(duplex=False)
-        self.process = started(run, str(out), str(model), algorithm, steps, options, theirs)
+        self.process = started(run, str(out), str(model), algorithm, steps, options, most, theirs)
         theirs.close()
 
     def hears(self, count: int) -> list[float]:
@@ -99,15 +105,15 @@ def without_timings(plan: dict[str, Any]) -> dict[str, Any]:
 def test_kills_change_nothing(
     tmp_path: Path, untrained: Path, algorithm: str, kills: int, steps: int, options: dict[str, Any]
 ) -> None:
-    """Each life is killed within its first two steps, so that they do not reach the last one."""
+    """Each life is killed within its first two steps, so that none reaches the end; every third has said before that a step is
+    done."""
     whole = Life(tmp_path / "whole", untrained, algorithm, steps, options)
     begins_s, *steps_s = whole.hears(1 + steps)
     assert whole.ends() == 0
 
     rng, reached = np.random.default_rng(7), [0]
-    for _ in range(kills):
-        life = Life(tmp_path / "killed", untrained, algorithm, steps, options)
-        heard = int(rng.integers(3))  # it dies while it begins, in its first step, or in its second
+    for heard in rng.permutation(np.arange(kills) % 3).tolist():  # it dies while it begins, in its first step, or in its second
+        life = Life(tmp_path / "killed", untrained, algorithm, steps, options, most=2)
         life.hears(heard)
         time.sleep(rng.uniform(0.0, begins_s if heard == 0 else 1.2 * np.median(steps_s)))
         life.process.kill()

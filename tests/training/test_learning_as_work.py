@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from busy_machine import PATIENT, Gate, Gated  # noqa: E402
 from executor_samples import plan_of  # noqa: E402
 from torch_wall_samples import CLUSTER, LATENCY, PROMPTS, SAMPLES, factory_of, forced  # noqa: E402
 
@@ -42,8 +44,9 @@ def batch_of(completions: Sequence[Completion]) -> Batch:
     )  # fmt: skip
 
 
-def add(learner: LocalLearner, completions: Sequence[Completion], results: Sequence[Any]) -> int:
-    """The gradient of a finished group."""
+def add(learner: LocalLearner, gate: Gate, completions: Sequence[Completion], results: Sequence[Any]) -> int:
+    """The gradient of a finished group, which opens the gate."""
+    gate.open()
     learner.add(batch_of(completions))
     return len(completions)
 
@@ -54,26 +57,27 @@ def finish(learner: LocalLearner, completions: Sequence[Completion], results: Se
     return learner.finish()
 
 
-def executed(clock: str, work: Sequence[WorkItem]) -> StepRecord:
-    """A step with lengths of its own, on two actors."""
+def executed(clock: str, work: Sequence[WorkItem], gate: Gate) -> StepRecord:
+    """A step with lengths of its own, on two actors; on the wall clock the longest group ends after the gate was opened."""
     requests = [replace(r, target_tokens=int(n)) for r, n in zip(forced(), LENGTHS, strict=True)]
     plan = plan_of([range(0, len(LENGTHS), 2), range(1, len(LENGTHS), 2)])
     if clock == "virtual":
         return run_step(plan, requests, factory_of(longest=140), LATENCY, CLUSTER, work=work)
-    with ProcessPool(["cpu"] * 4) as pool:
-        return pool.run_step(plan, requests, factory_of(longest=140), LATENCY, CLUSTER, work=work)
+    with ProcessPool(["cpu"] * 4, faults=PATIENT) as pool:
+        engines = Gated(factory_of(longest=140), gate, last=SAMPLES // 2)
+        return pool.run_step(plan, requests, engines, LATENCY, CLUSTER, work=work)
 
 
 @pytest.mark.parametrize("clock", ["virtual", pytest.param("wall", marks=pytest.mark.full)])
-def test_groups_that_are_learned_from_as_they_finish_give_the_weights_of_the_batch(clock: str) -> None:
-    streamed = learner_of()
+def test_groups_that_are_learned_from_as_they_finish_give_the_weights_of_the_batch(clock: str, tmp_path: Path) -> None:
+    streamed, gate = learner_of(), Gate(tmp_path / "a group is learned from")
     streamed.begin()
     here = WorkGpus.beside(CLUSTER, "learner", keeps_state=True, in_this_process=1)
     groups = [tuple(range(p * SAMPLES, (p + 1) * SAMPLES)) for p in range(PROMPTS)]
-    work = [WorkItem("learn", run=partial(add, streamed), gpus=here, responses=group) for group in groups]
+    work = [WorkItem("learn", run=partial(add, streamed, gate), gpus=here, responses=group) for group in groups]
     every = tuple(range(PROMPTS))
     work.append(WorkItem("learn", run=partial(finish, streamed), gpus=here, items=every, call="optimizer"))
-    record = executed(clock, work)
+    record = executed(clock, work, gate)
 
     whole = learner_of()
     numbers = whole.learn(batch_of(list(record.completions.values())))

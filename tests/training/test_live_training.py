@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +28,24 @@ def test_a_stopped_run_stands_at_its_last_step_and_goes_on_to_the_same_end(model
         def on_progress(progress: StepProgress) -> None:
             if progress.record.step == 1 and progress.completed > 3 and not opened.is_set():
                 reached.set()
-                assert opened.wait(60)
+                assert opened.wait(300)
             inner(progress)
 
         trainer.on_progress = on_progress
         live_run.run()
-        assert reached.wait(60)
-        threading.Timer(0.05, opened.set).start()
-        live_run.stop(60)
+        assert reached.wait(300)
+
+        def open_for_a_stop() -> None:
+            while not live_run._stops:
+                time.sleep(0.002)
+            opened.set()
+
+        threading.Thread(target=open_for_a_stop, daemon=True).start()
+        live_run.stop(300)
         assert (live_run.state, trainer.next_step) == ("stopped", 1)
         assert read_trace(tmp_path / "stopped").steps == [0]
         live_run.run()
-        assert live_run.wait(120)
+        assert live_run.wait(300)
     assert live_run.state == "done"
     assert live_run.table["step"].tolist() == [0, 1, 2]
     assert live_run.table["mean_reward"].notna().all()
@@ -57,16 +64,16 @@ def test_a_step_that_learns_stands_before_the_run_is_stopped(
 
         def held(*given: Any, **named: Any) -> Any:
             learns.set()
-            assert opened.wait(60)
+            assert opened.wait(300)
             return learn(*given, **named)
 
         monkeypatch.setattr(trainer.state.learner, "learn", held)
         live_run = LiveRun(steps_of(trainer))
         live_run.run()
-        assert learns.wait(60)
+        assert learns.wait(300)
         with refused(TimeoutError):
             live_run.stop(0.05)
         opened.set()
-        assert live_run.wait(60)
+        assert live_run.wait(300)
         assert (live_run.state, trainer.next_step, len(live_run.traces)) == (state, 1, 1)
     assert read_trace(tmp_path / "run").steps == [0]

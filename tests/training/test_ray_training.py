@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import busy_machine
 import numpy as np
 import pytest
+from busy_machine import Gate, gate_last
 from click.testing import CliRunner
 from error_messages import refused, refused_command
 from training_samples import RaggedTrainer, config, farthest
@@ -174,9 +176,12 @@ def test_an_interrupted_step_leaves_no_actor_and_the_run_goes_on(tmp_path: Path,
 
 @pytest.mark.full
 def test_two_learner_processes_learn_while_ray_actors_decode_and_a_killed_one_undoes_the_step(
-    tmp_path: Path, model: Path
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The step that a kill ended is learned from once; weights are those of batches on the virtual clock."""
+    """The step that a kill ended is learned from once; weights are those of batches on the virtual clock.
+
+    In the third step the responses to the last prompt end after the first group has come to the learner.
+    """
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")
     options: dict[str, Any] = {
         "gpus": 2, "gpus_per_node": 2, "policy": "static", "steps": 2, "max_response_tokens": 200, "learning_rate": 1e-3,
@@ -187,9 +192,13 @@ def test_two_learner_processes_learn_while_ray_actors_decode_and_a_killed_one_un
         learned = {name: value.clone() for name, value in trainer.model.state_dict().items()}
 
     calls: list[int] = []
+    monkeypatch.setenv("PYTHONPATH", str(Path(busy_machine.__file__).parent), prepend=os.pathsep)  # where actors find gates
+    gate = Gate(tmp_path / "a group of the third step")
 
     def kills_in_the_second_step(completions: list[str], **_: Any) -> list[float]:
         calls.append(len(completions))
+        if len(calls) == 4 + 2 + 4 + 1:
+            gate.open()
         if len(calls) == 6:
             os.kill(trainer.state.learner.pids[1], signal.SIGKILL)  # type: ignore[attr-defined]
         return spread(completions)
@@ -206,11 +215,11 @@ def test_two_learner_processes_learn_while_ray_actors_decode_and_a_killed_one_un
         second = trainer.step()
         assert farthest(trainer.model.state_dict(), learned) < 1e-4
         assert farthest(before, learned) > 1e-4, "something was learned"
+        gate_last(trainer, gate, given.rollout.samples_per_prompt)
         third = trainer.step()
     assert calls == [3] * (4 + 2 + 4 + 4)
     read_trace(tmp_path / "run")  # which checks it
     for step in (first, second, third):
         learning = [span for span in step.record.spans if span["phase"] == "learn"]
         assert sum(json.loads(span["detail"]).get("responses", 0) for span in learning) == len(step.rollouts)
-    # In the steps before, processes of the learner had to start first, which may take longer than a step decodes.
     assert min(span["start_s"] for span in learning) < third.rollouts["end_s"].max()

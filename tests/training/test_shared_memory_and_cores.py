@@ -180,6 +180,15 @@ def test_tensor_parallel_actors_are_processes_of_the_torch_engine() -> None:
     for options in ({}, {"engine": "vllm", "executor": "local"}):
         with refused(TrainError, "tensor_parallel is 2", "executor 'local' or 'ray'"):
             TrainConfig.from_options(tensor_parallel=2, **options)
+    with refused(TrainError, "tensor_parallel is 2", "'cpu-tiny-qwen2' have 1 GPU", "2 GPUs per actor"):
+        Trainer(config(gpus=2, tensor_parallel=2, executor="local"), model=(tiny_qwen2(CharTokenizer()), CharTokenizer()))
+
+
+def test_reward_models_wait_on_the_cpu_only_where_there_are_some() -> None:
+    with refused(TrainError, "offload_reward_models is True", "rewards are task, -0.5*format:^a", "model:FOLDER"):
+        TrainConfig.from_options(offload_reward_models=True, rewards=["task", "-0.5*format:^a"])
+    for name in ("model:judge", "0.5*model:judge"):
+        assert TrainConfig.from_options(offload_reward_models=True, rewards=["task", name]).task.offload_reward_models
 
 
 def test_engines_take_contexts_as_long_as_asked_for_and_as_long_as_needed() -> None:

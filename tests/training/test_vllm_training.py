@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from busy_machine import PATIENT
 from torch_wall_samples import until
 
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
@@ -124,6 +125,8 @@ def test_every_step_is_decoded_with_its_own_weights(tmp_path: Path) -> None:
                 parameter += 0.1 * torch.randn_like(parameter)
 
     with Trainer(options, tmp_path / "run", model=tmp_path / "model", progress=False) as trainer:
+        assert trainer.actor_pool is not None
+        trainer.actor_pool.faults = PATIENT
         for done in trainer:
             after(done)
         trace = trainer.state.trace

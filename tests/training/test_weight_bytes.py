@@ -8,7 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from training_samples import config  # noqa: E402
+
 from rlhfless.engine.torch.model import DecoderModel  # noqa: E402
+from rlhfless.training import run_start, weight_bytes  # noqa: E402
+from rlhfless.training.loop import Trainer  # noqa: E402
 from rlhfless.training.models.tiny_model import save_model  # noqa: E402
 from rlhfless.training.run_start import CharTokenizer, tiny_qwen2  # noqa: E402
 from rlhfless.training.weight_bytes import generated_weight_bytes  # noqa: E402
@@ -26,5 +30,18 @@ def test_the_bytes_of_a_folder_and_of_a_model_are_those_that_an_engine_holds(tmp
 
 def test_without_a_model_or_with_a_damaged_one_nothing_is_known(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"\xff" * 40)
-    for given in (None, tmp_path, "some/hub-name"):
+    for given in (None, tmp_path, "no folder"):
         assert generated_weight_bytes(given, tmp_path / "no run", "float32") == 0
+
+
+def test_a_model_of_the_hub_counts_as_its_copy_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bytes and its number format; the hub's client is replaced by a folder that it has loaded."""
+    tokenizer = CharTokenizer()
+    model = tiny_qwen2(tokenizer, 0, hidden=32, layers=1, intermediate=64)
+    save_model(model.bfloat16(), tokenizer, tmp_path / "copy")
+    for module in (weight_bytes, run_start):
+        monkeypatch.setattr(module, "local_folder", {"owner/tiny": tmp_path / "copy"}.get)
+    held = DecoderModel(model, 64, torch.bfloat16).weight_bytes
+    assert generated_weight_bytes("owner/tiny", None, "bfloat16") == held
+    with Trainer(config(gpus=1), model="owner/tiny", progress=False) as trainer:
+        assert trainer.evaluator.precision == "bfloat16"

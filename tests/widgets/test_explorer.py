@@ -22,7 +22,7 @@ from rlhfless.widgets.what_if import POLICIES, QUICK_POLICIES
 @pytest.fixture(scope="module")
 def explorer() -> Explorer:
     made = explore(log(prompts=24, samples=8), profile="cpu-tiny-qwen2", gpus=8, time_weight=1.0)
-    assert made.wait(60)
+    assert made.wait(300)
     return made
 
 
@@ -31,7 +31,7 @@ def drawn(explorer: Explorer, pane: str) -> dict[str, object]:
 
 
 def test_all_panes_are_there_and_none_is_grey(explorer: Explorer) -> None:
-    assert explorer.wait(60)
+    assert explorer.wait(300)
     assert explorer.error is None
     assert explorer.panes.stale == []
     assert explorer.planned is not None
@@ -51,7 +51,7 @@ def test_a_move_plans_anew_in_another_thread_and_greys_what_is_old(explorer: Exp
     before = explorer.planned
     assert before is not None
     explorer.time_weight.value = 0.0
-    assert explorer.wait(60)
+    assert explorer.wait(300)
     explorer.panes.unobserve_all("stale")
     assert explorer.planned is not None
     assert explorer.planned.settings.time_weight == 0.0
@@ -60,7 +60,7 @@ def test_a_move_plans_anew_in_another_thread_and_greys_what_is_old(explorer: Exp
     assert grey[-2:] == [("plane",), ()], "the plan first, then the curves"
     assert threading.main_thread() not in threads
     explorer.time_weight.value = 1.0
-    assert explorer.wait(60)
+    assert explorer.wait(300)
 
 
 def test_what_was_asked_while_a_plan_was_drawn_keeps_all_panes_grey(
@@ -81,7 +81,7 @@ def test_what_was_asked_while_a_plan_was_drawn_keeps_all_panes_grey(
     monkeypatch.setattr(explorer, "_show_plan", interrupted)
     monkeypatch.setattr(explorer.panes, "answered", watched)
     explorer._request_plan()
-    assert explorer.wait(60)
+    assert explorer.wait(300)
     assert after[0] == sorted(["facts", "timeline", "actors", "responses", "response", "copy", "plane"])
     assert after[1:] == [["plane"], [], []], "the plan, the quick policies, all policies"
 
@@ -106,18 +106,18 @@ def test_policies_that_take_long_are_run_when_the_slider_rests(explorer: Explore
 
     monkeypatch.setattr(explorer.what_if, "alternatives", watched)
     explorer._request_plan()
-    assert explorer.wait(60)
+    assert explorer.wait(300)
     assert asked == [(QUICK_POLICIES, 0), (QUICK_POLICIES, 0), (POLICIES, 1 + len(QUICK_POLICIES))]
     assert f", {len(POLICIES)} policies" in explorer.panes.pane_plane
 
 
 def test_another_gpu_kind_brings_its_sizes_and_list_price(explorer: Explorer) -> None:
     explorer.kind.value = "h100 · Qwen2.5-3B"
-    assert explorer.wait(60)
+    assert explorer.wait(300)
     assert explorer.settings.profile.startswith("h100-qwen2.5-3b-tp")
     assert explorer.settings.usd_per_gpu_hour == pytest.approx(6.88)
     explorer.kind.value = "cpu · " + next(k.split(" · ")[1] for k in explorer.kind.options if k.startswith("cpu"))
-    assert explorer.wait(60)
+    assert explorer.wait(300)
     assert explorer.settings.profile == "cpu-tiny-qwen2"
 
 
@@ -125,14 +125,14 @@ def test_another_gpu_kind_brings_its_sizes_and_list_price(explorer: Explorer) ->
 def test_a_profile_file_is_chosen_like_a_shipped_one(kind: str, tmp_path: Path) -> None:
     path = save_profile(tmp_path / "mine.json", {**read_profile("cpu-tiny-qwen2"), "kind": kind})
     explorer = explore(log(), profile=path, gpus=8, usd_per_gpu_hour=1.25)
-    assert explorer.wait(60)
+    assert explorer.wait(300)
     assert (explorer.error, explorer.settings.profile) == (None, str(path))
     own = explorer.kind.value
     explorer.kind.value = "h100 · Qwen2.5-3B"
-    assert explorer.wait(60)
+    assert explorer.wait(300)
     assert explorer.settings.profile.startswith("h100-qwen2.5-3b-tp")
     explorer.kind.value = own
-    assert explorer.wait(60)
+    assert explorer.wait(300)
     assert (explorer.error, explorer.settings.profile) == (None, str(path))
     listed = {"cpu": 0.0, "mi300x": 6.88}[kind]
     assert explorer.settings.usd_per_gpu_hour == pytest.approx(listed), "a kind without a list price keeps what was paid"
@@ -160,20 +160,20 @@ def test_what_is_no_setting_is_refused_in_a_sentence(wrong: dict[str, Any], said
 def test_settings_that_no_slider_would_reach_stay_as_they_were_given(given: dict[str, Any]) -> None:
     wanted = Settings("cpu-tiny-qwen2", gpus=8, **{"usd_per_gpu_hour": 2.5, **given})
     explorer = explore(log(), settings=wanted)
-    assert explorer.wait(60)
+    assert explorer.wait(300)
     assert (explorer.error, explorer.settings) == (None, wanted)
 
 
 def test_settings_that_fit_no_actor_are_said_and_the_next_move_goes_on(explorer: Explorer) -> None:
     explorer.kind.value = next(k for k in explorer.kind.options if "7B" in k)
     explorer.gpus.value = 2
-    assert explorer.wait(60)
+    assert explorer.wait(300)
     assert explorer.error is not None
     assert "takes 4" in explorer.panes.pane_facts
     assert "timeline" in explorer.panes.stale
     explorer.gpus.value = 8
     explorer.kind.value = next(k for k in explorer.kind.options if k.startswith("cpu"))
-    assert explorer.wait(60)
+    assert explorer.wait(300)
     assert explorer.error is None
     assert explorer.panes.stale == []
 
@@ -210,11 +210,11 @@ def test_buttons_choose_what_clicks_choose_and_the_text_follows_the_plan(explore
     assert seen == set(explorer.planned.plan.actors[last].responses), "each of them can be reached"
     chosen, before = explorer.response, explorer.panes.pane_response
     explorer.time_weight.value = 0.0
-    assert explorer.wait(60)
+    assert explorer.wait(300)
     assert explorer.response == chosen
     assert explorer.panes.pane_response != before, "it tells of the plan that is shown"
     explorer.time_weight.value = 1.0
-    assert explorer.wait(60)
+    assert explorer.wait(300)
 
 
 @pytest.mark.parametrize("response", [192, -1, 1.5])
@@ -225,7 +225,7 @@ def test_a_response_that_is_not_there_is_refused_and_the_dashboard_goes_on(explo
         explorer.show_response(response)
     assert (explorer.response, explorer.panes.pane_response) == (5, told)
     explorer._request_plan()
-    assert explorer.wait(60)
+    assert explorer.wait(300)
     assert (explorer.error, explorer.panes.stale) == (None, [])
 
 

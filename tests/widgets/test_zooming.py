@@ -53,13 +53,13 @@ def test_the_widget_draws_what_is_zoomed_into(trace: Trace) -> None:
     shown = zoom(trace)
     assert json.loads(shown.pane_timeline)["data"][0]["type"] == "heatmap"
     shown._on_message(None, {"pane": "timeline", "zoom": [100.0, 101.0]}, [])
-    assert shown.wait(60)
+    assert shown.wait(300)
     drawn = json.loads(shown.pane_timeline)
     assert {one["type"] for one in drawn["data"]} == {"bar"}
     assert drawn["layout"]["meta"] == {"request": 1}
     assert shown.stale == []
     shown._on_message(None, {"pane": "timeline", "zoom": None}, [])
-    assert shown.wait(60)
+    assert shown.wait(300)
     assert json.loads(shown.pane_timeline)["data"][0]["type"] == "heatmap"
     assert shown.between_s is None
 
@@ -71,16 +71,16 @@ def test_a_zoom_back_while_another_is_drawn_is_not_lost(trace: Trace, monkeypatc
 
     def slowly(asked: int, between_s: tuple[float, float] | None) -> None:
         begun.set()
-        assert go_on.wait(60)
+        assert go_on.wait(300)
         show(asked, between_s)
 
     monkeypatch.setattr(shown, "_show", slowly)
     shown._on_message(None, {"pane": "timeline", "zoom": [100.0, 101.0]}, [])
-    assert begun.wait(60)
+    assert begun.wait(300)
     shown._on_message(None, {"pane": "timeline", "zoom": None}, [])
     assert shown.stale == ["timeline"]
     go_on.set()
-    assert shown.wait(60)
+    assert shown.wait(300)
     assert shown.between_s is None
     assert json.loads(shown.pane_timeline)["data"][0]["type"] == "heatmap"
     assert shown.stale == []
@@ -93,7 +93,7 @@ def test_a_part_that_cannot_be_drawn_says_so(trace: Trace, monkeypatch: pytest.M
     shown = zoom(trace)
     monkeypatch.setattr("rlhfless.widgets.zooming.plot_timeline", broken)
     shown._on_message(None, {"pane": "timeline", "zoom": [100.0, 101.0]}, [])
-    assert shown.wait(60)
+    assert shown.wait(300)
     assert isinstance(shown.error, ValueError)
     assert "no &lt;b&gt;figure&lt;/b&gt; today" in json.loads(shown.pane_timeline)["layout"]["annotations"][0]["text"]
 

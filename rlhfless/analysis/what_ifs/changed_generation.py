@@ -57,18 +57,27 @@ def whole_steps(
     """
     checked(run)
     learned = run.logged if learned is None else learned
-    learn_s = learning_s(run)
-    time_s = least_s = run.phases.sync_s * len(learned)
+    least_s = run.phases.sync_s * len(learned)
     own = not least and learned is run.logged
-    for i, (step, generation_s) in enumerate(zip(learned, steps_s, strict=True)):
-        after_s = learn_s(step_tokens(step).sum())
-        step_s = generation_s + after_s
-        time_s += step_s
+    for i, (step, generation_s, after_s) in enumerate(zip(learned, steps_s, _after_s(run, learned), strict=True)):
         if own and run in OWN_LEAST_S:
-            continue
+            break
         workload, at_least_s = least[i] if least else (step.truth, 0.0)
-        least_s += max(at_least_s, least_work_s(run, workload, after_s, step_s))
+        least_s += max(at_least_s, least_work_s(run, workload, after_s, generation_s + after_s))
+    time_s = whole_time_s(run, steps_s, learned)
     if own:
         least_s = OWN_LEAST_S.setdefault(run, least_s)
     change = learned_from(learned) if data is None else data
     return WayOutcome(*words, len(learned), time_s, gpus_of(run) * time_s, least_s, change, dict(parameters or {}))
+
+
+def whole_time_s(run: RunToChange, steps_s: Sequence[float], learned: Sequence[LoggedStep]) -> float:
+    """Return the seconds of whole steps whose generation takes ``steps_s``, (steps,) seconds, and which learn from
+    ``learned``."""
+    return float(sum(steps_s) + sum(_after_s(run, learned)) + run.phases.sync_s * len(learned))
+
+
+def _after_s(run: RunToChange, learned: Sequence[LoggedStep]) -> list[float]:
+    """Return (steps,) seconds of preparation and learning."""
+    learn_s = learning_s(run)
+    return [learn_s(step_tokens(step).sum()) for step in learned]

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from rlhfless.analysis.what_ifs.changed_generation import generated_s, learned_from, whole_steps
+from rlhfless.analysis.what_ifs.changed_generation import generated_s, learned_from, whole_steps, whole_time_s
 from rlhfless.analysis.what_ifs.outcome import RunToChange, WayOutcome
 from rlhfless.analysis.what_ifs.whole_steps import checked
 from rlhfless.errors import InputError
@@ -129,6 +129,25 @@ def way(run: RunToChange, at_once: bool = False, useless_share: float | None = N
     Raises:
         InputError: the share is none from 0 to 0.9, or a batch is not full after ``MOST_ROUNDS`` rounds.
     """
+    simulated = _simulated(run, at_once, useless_share, seed)
+    words = ("dynamic sampling, at once", AT_ONCE) if at_once else ("dynamic sampling", IN_SEQUENCE)
+    return whole_steps(
+        run, words, simulated.steps_s, learned=simulated.learned, data=learned_from(simulated.learned, simulated.rounds),
+        parameters={"useless_share": simulated.useless_share, "rounds_per_step": len(simulated.rounds) / len(run.logged)},
+    )  # fmt: skip
+
+
+class _Simulated(NamedTuple):
+    """Simulated steps: seconds of generation of each, what each learns from, all rounds, and the share of useless groups."""
+
+    steps_s: list[float]
+    learned: list[LoggedStep]
+    rounds: list[LoggedStep]
+    useless_share: float
+
+
+def _simulated(run: RunToChange, at_once: bool, useless_share: float | None, seed: int) -> _Simulated:
+    """Simulate the steps of ``way``; the same arguments and errors."""
     stated = USELESS_SHARE if useless_share is None else useless_share
     if not is_number(stated, 0) or stated > 0.9:
         raise InputError(f"useless_share is {as_given(useless_share)}; a number from 0 to 0.9 is needed")
@@ -150,9 +169,7 @@ def way(run: RunToChange, at_once: bool = False, useless_share: float | None = N
     learned = list(_as_steps(rows, [step.learned for step in sampled_steps], limit))
     rounds_s = iter(generated_s(run, rounds, run.setup.dispatch))
     steps_s = [sum(next(rounds_s) for _ in step.rounds) for step in sampled_steps]
-    words = ("dynamic sampling, at once", AT_ONCE) if at_once else ("dynamic sampling", IN_SEQUENCE)
-    parameters = {"useless_share": 1 - useful_share, "rounds_per_step": len(rounds) / len(steps)}
-    return whole_steps(run, words, steps_s, learned=learned, data=learned_from(learned, rounds), parameters=parameters)
+    return _Simulated(steps_s, learned, rounds, 1 - useful_share)
 
 
 def with_range(run: RunToChange, at_once: bool = False) -> WayOutcome:
@@ -164,9 +181,10 @@ def with_range(run: RunToChange, at_once: bool = False) -> WayOutcome:
     outcome = way(run, at_once)
     if all(has_rewards(step.rows) for step in run.logged):
         return outcome
-    times_s = [outcome.time_s, *(way(run, at_once, share).time_s for share in USELESS_SHARES)]
-    ends = {"low_s": min(times_s), "high_s": max(times_s)}
-    return replace(outcome, change=f"{outcome.change} {ASSUMED}", parameters={**outcome.parameters, **ends})
+    ends = (_simulated(run, at_once, share, 0) for share in USELESS_SHARES)
+    times_s = [outcome.time_s, *(whole_time_s(run, end.steps_s, end.learned) for end in ends)]
+    of_time = {"low_s": min(times_s), "high_s": max(times_s)}
+    return replace(outcome, change=f"{outcome.change} {ASSUMED}", parameters={**outcome.parameters, **of_time})
 
 
 def _as_steps(rows: pd.DataFrame, rounds: Sequence[Sequence[SampledGroup]], limit: int) -> Iterator[LoggedStep]:

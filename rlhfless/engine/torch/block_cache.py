@@ -28,22 +28,13 @@ class BlockCache(KVCache):
         owner, place: (blocks of the pool,) the row of each block, -1 if free, and its place there.
     """
 
-    def __init__(
-        self,
-        layers: int,
-        kv_heads: int,
-        head_dim: int,
-        cells: int,
-        dtype: torch.dtype,
-        device: torch.device,
-        *,
-        keeps_ids: bool = False,
-    ) -> None:
-        super().__init__(layers, kv_heads, head_dim, cells, dtype, device, keeps_ids=keeps_ids)
-        self.block_tokens = GPU_BLOCK_TOKENS if device.type == "cuda" else CPU_BLOCK_TOKENS
-        self._per_row = -(-cells // self.block_tokens)
+    def _begin(self) -> None:
+        """See ``KVCache``."""
+        two, layers, _, kv_heads, _, head_dim = self.data.shape
+        self.block_tokens = GPU_BLOCK_TOKENS if self.data.device.type == "cuda" else CPU_BLOCK_TOKENS
+        self._per_row = -(-self.cells // self.block_tokens)
         self._most_rows = 0
-        self._shape = 2, layers, kv_heads, self.block_tokens, head_dim
+        self._shape = two, layers, kv_heads, self.block_tokens, head_dim
         self._empty()
 
     def _empty(self) -> None:

@@ -51,6 +51,10 @@ class KVCache:
         self.data = torch.zeros(2, layers, 0, kv_heads, cells, head_dim, dtype=dtype, device=device)
         self._keeps_ids = keeps_ids
         self.ids = torch.zeros(0, cells, dtype=torch.int64, device=device)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Prepare what a cache of another layout has besides ``data``, which has no rows yet."""
 
     @property
     def rows(self) -> int:

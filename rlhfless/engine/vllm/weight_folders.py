@@ -20,12 +20,13 @@ NO_WEIGHTS = -1  # the version of a folder without weights
 HEAD_FILE = "lm_head.safetensors"  # a copy of output weights that are the embedding's, which transformers leaves out
 
 
-def write_weights(model: Any, root: str | Path, version: int, keep: Path | None = None) -> Path:
+def write_weights(model: Any, root: str | Path, version: int, keep: Path | None = None, dtype: Any = None) -> Path:
     """Write a model's weights under ``root`` and remove those of other versions.
 
     Args:
         model: a transformers model.
         keep: a folder of another version that stays: the last step's, which prewarmed actors of this step may be reading.
+        dtype: number format of torch in which they are written: the one in which replicas generate. None: the model's.
 
     Returns:
         The folder that contains them, which nothing changes from now on.
@@ -38,17 +39,25 @@ def write_weights(model: Any, root: str | Path, version: int, keep: Path | None 
     shows_bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()  # one for every step
     try:
-        model.save_pretrained(unfinished, safe_serialization=True)
+        weights = None if dtype is None or dtype == model.dtype else _in_format(model, dtype)
+        model.save_pretrained(unfinished, state_dict=weights, safe_serialization=True)
     finally:
         if shows_bars:
             logging.enable_progress_bar()
     if model.config.tie_word_embeddings:
-        save_file({"lm_head.weight": model.get_output_embeddings().weight.detach().contiguous()}, unfinished / HEAD_FILE)
+        head = model.get_output_embeddings().weight.detach()
+        save_file({"lm_head.weight": head.to(head.dtype if dtype is None else dtype).contiguous()}, unfinished / HEAD_FILE)
     (unfinished / VERSION_FILE).write_text(json.dumps({"weights_version": version}))
     shutil.rmtree(folder, ignore_errors=True)
     unfinished.rename(folder)
     remove_weights(root, folder, keep)
     return folder
+
+
+def _in_format(model: Any, dtype: Any) -> dict[str, Any]:
+    """Return a model's state with its weights in a number format, on the CPU; tied ones are one tensor, as in the model."""
+    copies = {id(weight): weight.detach().to("cpu", dtype) for weight in model.parameters()}
+    return {name: copies.get(id(value), value) for name, value in model.state_dict(keep_vars=True).items()}
 
 
 def write_config(model: Any, root: str | Path) -> Path:

@@ -183,9 +183,17 @@ class PoolWork:
         assert server.remote is not None
         server.hold(item.role, now_s)
         server.runs, server.since_s, server.worked = i, now_s, True
-        completions = [self.step.record.completions[r] for r in item.responses]
-        server.remote.run_item(i, item.run, completions, [self.results[before] for before in item.items])
+        if server.up or server.here:
+            self._send(server)
         server.expect(now_s, item, self.orders.wall.faults)
+
+    def _send(self, server: ServerState) -> None:
+        """Send a server its item. A process that was not heard of waits for it: if it dies before, its item is not to blame."""
+        assert server.remote is not None
+        assert server.runs is not None
+        item = self.work[server.runs]
+        completions = [self.step.record.completions[r] for r in item.responses]
+        server.remote.run_item(server.runs, item.run, completions, [self.results[before] for before in item.items])
 
     def _close(self, server: ServerState, now_s: float) -> None:
         assert server.remote is not None
@@ -211,6 +219,8 @@ class PoolWork:
         elif message.ready_s is not None:
             server.up = True
             item = None if server.runs is None else self.work[server.runs]
+            if item is not None and not server.here:
+                self._send(server)
             server.expect(self.orders.step_actors.now_s(), item, self.orders.wall.faults)
             if server.ids:
                 ready_s = max(server.held_s, message.ready_s[1])

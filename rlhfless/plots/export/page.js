@@ -6,7 +6,8 @@ const dark = window.matchMedia("(prefers-color-scheme: dark)");
 const narrow = window.matchMedia("(max-width: 640px)");
 let FIGURES = {};  // JSON of plotly by the id of the element: one or several to choose from
 const drawn = new Set();  // ids, as the page is now
-const LINE = 18, TITLE_LETTER = 8.8, SUBTITLE_LETTER = 6.5, NAME = 108, BESIDE = 600, AXIS = 60, WIDEST = 760;  // px
+const wanted = new Map(), busy = new Set();  // ids with the name of what is to be drawn next; ids that are being drawn
+const LINE = 18, TITLE_LETTER = 8.8, SUBTITLE_LETTER = 6.5, NAME = 108, BESIDE = 600, AXIS = 60, WIDEST = 760, LEAST = 280;  // px
 // A title in lines that are not wider than the figure, and how many lines were added. Tags stay as they are.
 function wrapped(text, width) {
   let used = 0, letter = TITLE_LETTER, space = "", lines = 0, made = "";
@@ -39,15 +40,16 @@ function widthNeeded(layout) {
 // What plotly takes where a figure does not say it.
 const BARE = {height: 450, title: {text: ""}, margin: {t: 100, b: 80}};
 // A title that is wider than the figure is wrapped, also that of an axis. On a narrow screen the legend stands below it: beside the plot it would cover
-// the plot. A figure that needs room keeps its width, and its frame scrolls.
-async function draw(id, name) {
+// the plot. A figure that needs room keeps its width, and its frame scrolls. None is narrower than plotly can draw, as a window may be
+// one pixel wide for a moment, or for as long as it is hidden.
+async function drawNow(id, name) {
   const div = document.getElementById(id), spec = FIGURES[id][name], small = narrow.matches;
   const colour = getComputedStyle(document.body).color;
   const layout = {...BARE, ...spec.layout, margin: {...BARE.margin, ...spec.layout.margin},
     font: {...spec.layout.font, color: colour}, paper_bgcolor: "rgba(0,0,0,0)", autosize: true};
   let top = layout.margin.t;
-  div.style.minWidth = small ? widthNeeded(layout) + "px" : "";
-  const [text, lines] = wrapped(layout.title.text || "", div.parentElement.clientWidth - 28);
+  div.style.minWidth = Math.max(LEAST, small ? widthNeeded(layout) : 0) + "px";
+  const [text, lines] = wrapped(layout.title.text || "", Math.max(LEAST, div.parentElement.clientWidth) - 28);
   if (lines) {
     top += lines * LINE;
     layout.height += lines * LINE;
@@ -76,6 +78,23 @@ async function draw(id, name) {
   const tall = Math.ceil(legend.getBoundingClientRect().height) + heads, height = layout.height + tall;
   div.style.height = height + "px";
   await Plotly.relayout(div, {height, "margin.t": top + tall, "legend.y": 1 - (top - 6) / height});
+}
+// Draws a figure after the drawing of it that is under way, as plotly fails where two overlap. Of several that wait, the last
+// is drawn. The mark `data-drawn` says that nothing waits.
+async function draw(id, name) {
+  const {dataset} = document.getElementById(id);
+  wanted.set(id, name);
+  delete dataset.drawn;
+  if (busy.has(id)) return;
+  busy.add(id);
+  try {
+    while (wanted.has(id)) {
+      const next = wanted.get(id);
+      wanted.delete(id);
+      await drawNow(id, next);
+    }
+    dataset.drawn = "true";
+  } finally { busy.delete(id); }
 }
 function chosen(id) {
   const select = document.getElementById(id + "-choice");

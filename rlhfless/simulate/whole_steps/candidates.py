@@ -1,7 +1,10 @@
 """Whole steps that a plan may choose from: every way to generate with every way to learn, on every scenario of the lengths.
 
-There are thousands of pairs. Each is first timed coarsely, on one scenario whose responses are merged into blocks. Those that
-are cheapest within some time, or cheapest without one of the levers, are then timed on every scenario.
+There are thousands of pairs, of every size of actors and of all layouts. Each is first timed coarsely, on one scenario whose
+responses are merged into blocks. Those that are cheapest within some time, or cheapest without one of the levers, are then
+timed on every scenario. Plans that fold are executed to be timed, which takes long. So only sizes that are about as good as
+the best without folding may fold, on the typical scenario. The others are estimated until such a plan would be chosen
+(``confirmed.py``).
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlhfless.simulate.whole_steps.generation_plans import GenerationPlan
+from rlhfless.simulate.whole_steps.generation_plans import GenerationPlan, StepGenerations
 from rlhfless.simulate.whole_steps.learner_way import LearnerWay, server_counts, servers_together
 from rlhfless.simulate.whole_steps.levers import levers_of
 from rlhfless.simulate.whole_steps.merged_timing import MergedStep, merged_totals
@@ -27,18 +30,41 @@ TIME_FACTORS = (*(1.02**power for power in range(60)), 4.0, 9.0)
 BLOCKS, FINE_BLOCKS = 48, 512  # items of a coarse and of a fine timing, at most
 FOLDING_MARGIN = 0.02
 """A plan that folds must be so much faster or cheaper in the coarse timing: its rule is executed, not timed by arrays."""
-KEPT = 1  # pairs that are kept within each time, with all levers and without each
+FOLDED_WITHIN = 0.05
+"""Plans of a size may fold if one of its others is at most so much dearer than the cheapest that is as fast."""
+FOLDED_ON = 4  # scenarios on which a plan that folds is executed before it is chosen; on the others it is estimated
 
 
 class WholeStepPlan(NamedTuple):
     """A way to generate and a way to learn, with the levers that they use.
 
-    ``variant`` is the number of the step's variant (actor size and layouts) that it is of; 0: the step's own.
+    ``variant`` is the number of the step's variant (actor size and layouts) that it is of; 0: the step's own. ``of_part`` is
+    the plan of a part of the step that it is scaled from; None where it is made for the step itself.
     """
 
     generation: GenerationPlan
     way: LearnerWay
     levers: frozenset[str]
+    variant: int = 0
+    of_part: WholeStepPlan | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class PairSource:
+    """What the pairs of one size of actors with its layouts are made and timed of.
+
+    Attributes:
+        generations: ways to generate. works: preparation and learning at full speed, one per scenario. costs: of the step.
+        servers: of the cluster. ratio: how many times as large the step is as what is timed.
+        levers: that all of its pairs use. variant: its number.
+    """
+
+    generations: StepGenerations
+    works: Sequence[PhaseWork]
+    costs: StepCosts
+    servers: int
+    ratio: float = 1.0
+    levers: frozenset[str] = frozenset()
     variant: int = 0
 
 
@@ -66,11 +92,6 @@ class WholeStepCandidates:
             np.concatenate([self.gpu_s, other.gpu_s]),
         )
 
-    def of_variant(self, number: int, levers: frozenset[str]) -> WholeStepCandidates:
-        """Return the same plans as those of a variant with further levers."""
-        plans = tuple(plan._replace(levers=plan.levers | levers, variant=number) for plan in self.plans)
-        return WholeStepCandidates(plans, self.times_s, self.gpu_s)
-
     def chosen(self, numbers: Sequence[int]) -> WholeStepCandidates:
         """Return these plans."""
         return WholeStepCandidates(
@@ -78,31 +99,78 @@ class WholeStepCandidates:
         )
 
 
-def candidates(
-    generations: Sequence[GenerationPlan], works: Sequence[PhaseWork], costs: StepCosts, all_servers: int
-) -> WholeStepCandidates:
-    """Return the pairs that are worth choosing from, timed on every scenario.
+def candidates(sources: Sequence[PairSource]) -> WholeStepCandidates:
+    """Return the pairs of all sources that are worth choosing from, timed on every scenario."""
+    found = [_coarse(source, source.generations.candidates()) for source in sources]
+    best = _excess(np.concatenate([totals for _, totals in found]))
+    edges = np.cumsum([len(pairs) for pairs, _ in found])[:-1]
+    for source, excess in zip(sources, np.split(best, edges), strict=True):
+        if excess.min(initial=np.inf) <= FOLDED_WITHIN:
+            found.append(_coarse(source, source.generations.folding()))
+    pairs = [pair for of_source, _ in found for pair in of_source]
+    kept = [pairs[i] for i in _kept(pairs, np.concatenate([totals for _, totals in found]))]
+    timed: list[WholeStepPlan] = []
+    totals = []
+    for source in sources:
+        own = [pair for pair in kept if pair.variant == source.variant]
+        timed += own
+        totals.append(scenario_totals(own, source.works, source.costs) * [1.0, source.ratio])
+    together = np.concatenate(totals)
+    return WholeStepCandidates(tuple(timed), together[:, :, 0], together[:, :, 1])
+
+
+def scenario_totals(
+    pairs: Sequence[WholeStepPlan], works: Sequence[PhaseWork], costs: StepCosts, estimated: bool = True
+) -> FloatArray:
+    """Return (N, S, 2) seconds and GPU-seconds of pairs of one size and layouts on every scenario.
 
     Args:
-        generations: ways to generate, executed on the scenarios. works: preparation and learning at full speed, one per
-            scenario. all_servers: that the cluster has.
+        works, costs: see ``PairSource``. estimated: plans that fold may be estimated where they were not executed.
     """
-    pairs, coarse = [], []
-    for one in generations:
-        merged = MergedStep(one.on(0), works[0], BLOCKS, servers_together(all_servers))
-        for way in _ways(len(one.plan.actors), all_servers, one.makespan_s, costs):
-            levers = one.levers | levers_of(way, len(one.plan.actors), all_servers, one.makespan_s)
-            pairs.append(WholeStepPlan(one, way, levers))
-            coarse.append((merged, way))
-    kept = [pairs[i] for i in _kept(pairs, merged_totals(coarse, costs))]
-    distinct = list({id(pair.generation): pair.generation for pair in kept}.values())
+    distinct = list({id(pair.generation): pair.generation for pair in pairs}.values())
     fine = {  # scenario by scenario, as generations share timelines
-        (id(one), scenario): MergedStep(one.on(scenario), work, FINE_BLOCKS)
+        (id(one), scenario): MergedStep(one.estimated(scenario, 1 if estimated else FOLDED_ON), work, FINE_BLOCKS)
         for scenario, work in enumerate(works) for one in distinct
     }  # fmt: skip
-    cases = [(fine[id(pair.generation), scenario], pair.way) for pair in kept for scenario in range(len(works))]
-    timed = merged_totals(cases, costs).reshape(len(kept), len(works), 2)
-    return WholeStepCandidates(tuple(kept), timed[:, :, 0], timed[:, :, 1])
+    cases = [(fine[id(pair.generation), scenario], pair.way) for pair in pairs for scenario in range(len(works))]
+    return merged_totals(cases, costs).reshape(len(pairs), len(works), 2)
+
+
+def on_scenario(
+    pair: WholeStepPlan, work: PhaseWork, costs: StepCosts, all_servers: int, scenario: int
+) -> tuple[float, float]:
+    """Return about the seconds and GPU-seconds of a pair on one scenario of a step of any size; folding is left out.
+
+    Servers and responses are counted together, which hides the last response. So the step is no shorter than until that one is
+    complete and gradients are reduced.
+    """
+    generated = (pair.generation.like or pair.generation).on(scenario)
+    merged = MergedStep(generated, work, FINE_BLOCKS, servers_together(all_servers))
+    ((time_s, gpu_s),) = merged_totals([(merged, pair.way)], costs).tolist()
+    ends_s = generated.makespan_s + costs.charges.finish_s(pair.way.servers(merged.actors))
+    later_s = max(0.0, ends_s - time_s)
+    return time_s + later_s, gpu_s + later_s * pair.way.own * work.gpus_per_actor
+
+
+def _coarse(source: PairSource, generations: Sequence[GenerationPlan]) -> tuple[list[WholeStepPlan], FloatArray]:
+    """Return the pairs of these ways to generate, and (N, 2) seconds and GPU-seconds by merged responses."""
+    pairs, cases = [], []
+    for one in generations:
+        merged = MergedStep(one.on(0), source.works[0], BLOCKS, servers_together(source.servers))
+        actors, makespan_s = len(one.plan.actors), one.makespan_s
+        for way in _ways(actors, source.servers, makespan_s, source.costs):
+            used = one.levers | levers_of(way, actors, source.servers, makespan_s)
+            pairs.append(WholeStepPlan(one, way, used | source.levers, source.variant))
+            cases.append((merged, way))
+    return pairs, merged_totals(cases, source.costs) * [1.0, source.ratio]
+
+
+def _excess(totals: FloatArray) -> FloatArray:
+    """Return (N,) the share by which each pair is dearer than the cheapest that is as fast."""
+    order = np.lexsort(totals.T[::-1])
+    excess = np.zeros(len(totals))
+    excess[order] = totals[order, 1] / np.minimum.accumulate(totals[order, 1]) - 1
+    return excess
 
 
 def plain_way(actors: int, all_servers: int, generation_s: float) -> LearnerWay:
@@ -129,17 +197,21 @@ def _ways(actors: int, all_servers: int, generation_s: float, costs: StepCosts) 
 
 def _kept(pairs: Sequence[WholeStepPlan], totals: FloatArray) -> list[int]:
     """Return the numbers of the pairs that are cheapest within some time: of all, without each lever, and of elastic plain."""
-    margin = np.array([FOLDING_MARGIN if FOLDING in pair.levers else 0.0 for pair in pairs])
+    number_of: dict[frozenset[str], int] = {}
+    of = np.array([number_of.setdefault(pair.levers, len(number_of)) for pair in pairs])
+    sets = list(number_of)
+    subsets = [np.ones(len(sets), dtype=bool), *(np.array([lever not in own for own in sets]) for lever in LEVERS)]
+    subsets += [np.array([own == plain for own in sets]) for plain in (frozenset(), frozenset({SHARED_PREFILL}))]
+    margin = np.array([FOLDING_MARGIN if FOLDING in own else 0.0 for own in sets])[of]
     times_s, gpu_s = totals.T * (1 + margin)
-    subsets = [np.arange(len(pairs))] + [
-        np.array([i for i, pair in enumerate(pairs) if lever not in pair.levers], dtype=int) for lever in LEVERS
-    ]
-    for plain in (frozenset(), frozenset({SHARED_PREFILL})):
-        subsets.append(np.array([i for i, pair in enumerate(pairs) if pair.levers == plain], dtype=int))
-    found: dict[int, None] = {}
-    for subset in filter(len, subsets):
-        least_s = float(times_s[subset].min())
-        for factor in TIME_FACTORS:
-            within = subset[times_s[subset] <= least_s * factor]
-            found.update(dict.fromkeys(within[np.argsort(gpu_s[within], kind="stable")[:KEPT]].tolist()))
+    fastest_first = np.argsort(times_s, kind="stable")
+    found: set[int] = set()
+    for subset in subsets:
+        numbers = fastest_first[subset[of[fastest_first]]]
+        if len(numbers):
+            last = np.searchsorted(times_s[numbers], times_s[numbers[0]] * np.array(TIME_FACTORS), side="right") - 1
+            least = np.minimum.accumulate(gpu_s[numbers])
+            cheaper = np.append(True, gpu_s[numbers[1:]] < least[:-1])
+            cheapest = np.maximum.accumulate(np.where(cheaper, np.arange(len(numbers)), 0))
+            found.update(numbers[cheapest[last]].tolist())
     return sorted(found)

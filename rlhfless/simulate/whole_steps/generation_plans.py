@@ -13,7 +13,7 @@ from rlhfless.scheduling.calibration import calibrated
 from rlhfless.scheduling.rlhfuse import GlobalCut
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed, requests_of
-from rlhfless.simulate.whole_steps.generation_way import GenerationPlanner, GenerationWay
+from rlhfless.simulate.whole_steps.generation_way import RESPONSES, GenerationPlanner, GenerationWay
 from solver.model.acceptance import Acceptance
 from solver.model.drafting import Drafting
 from solver.model.latency import LatencyModel
@@ -31,13 +31,15 @@ class GenerationPlan:
 
     Args:
         way: to generate. levers: that it uses. make: returns the plan, which is executed on true lengths. run:
-            executes a plan on the scenario of a number.
+            executes a plan on the scenario of a number. like: of a plan that folds, the one that deals as many actors and
+            does not.
     """
 
     def __init__(
-        self, way: GenerationWay, levers: frozenset[str], make: Callable[[], Plan], run: Callable[[Plan, int], GeneratedStep]
-    ) -> None:
-        self.way, self.levers, self._make, self._run = way, levers, make, run
+        self, way: GenerationWay, levers: frozenset[str], make: Callable[[], Plan], run: Callable[[Plan, int], GeneratedStep],
+        like: GenerationPlan | None = None,
+    ) -> None:  # fmt: skip
+        self.way, self.levers, self.like, self._make, self._run = way, levers, like, make, run
         self._executed: dict[int, GeneratedStep] = {}
 
     @cached_property
@@ -50,6 +52,27 @@ class GenerationPlan:
         if scenario not in self._executed:
             self._executed[scenario] = self._run(self.plan, scenario)
         return self._executed[scenario]
+
+    def estimated(self, scenario: int, executed_on: int = 1) -> GeneratedStep:
+        """Return its execution on a scenario. A plan that folds is executed on some only, as that takes long.
+
+        On the others it is taken to be as much slower and dearer than on the typical scenario as the plan that does not fold,
+        corrected by how far this is wrong, in the mean, where it is executed.
+
+        Args:
+            executed_on: scenarios, the first ones, on which a plan that folds is executed; 1 or more.
+        """
+        like = self.like
+        if like is None or scenario < executed_on:
+            return self.on(scenario)
+        ratios = [
+            (self.on(i).makespan_s / like.on(i).makespan_s, self.on(i).gpu_seconds / like.on(i).gpu_seconds)
+            for i in range(executed_on)
+        ]
+        own, other = self.on(0), like.on(scenario)
+        time_ratio, cost_ratio = np.mean(ratios, axis=0)
+        slower = time_ratio * other.makespan_s / own.makespan_s
+        return GeneratedStep(self.plan, own.completion_s * slower, own.free_s * slower, cost_ratio * other.gpu_seconds)
 
     @property
     def makespan_s(self) -> float:
@@ -85,22 +108,29 @@ class StepGenerations:
         """Return the plan of a way to generate, which is made when it is needed."""
         if way not in self._made:
             levers = way.levers | ({DRAFTS} if self.drafts else set())
-            self._made[way] = GenerationPlan(way, levers, lambda: self._plan(way), self._run)
+            like = self.of(replace(way, deal=RESPONSES)) if FOLDING in levers else None
+            self._made[way] = GenerationPlan(way, levers, lambda: self._plan(way), self._run, like)
         return self._made[way]
 
     def candidates(self) -> list[GenerationPlan]:
-        """Return the candidates, executed on the typical scenario of the calibrated ones.
+        """Return the candidates that do not fold, executed on the typical scenario of the calibrated ones.
 
         They are the random split of whole prompts on every number of actors, with shared prefill and without, and single
         responses dealt by predicted length. Whole prompts are dealt so, too, and share their prefill. Dealt responses may have
-        RLHFuse's cut, and one plan folds. A candidate is left out if another one with as many actors and no more levers is as
-        fast and as cheap.
+        RLHFuse's cut. A candidate is left out if another one with as many actors and no more levers is as fast and as cheap.
         """
         found = [self.of(way) for way in self.planner.ways()]
-        found = [one for one in found if FOLDING not in one.levers or one.plan.rule is not None]
+        by_actors: dict[int, list[GenerationPlan]] = {}
         for one in found:
             one.on(0)
-        return [one for one in found if not any(_dominates(other, one) for other in found)]
+            by_actors.setdefault(one.way.actors, []).append(one)
+        return [one for one in found if not any(_dominates(other, one) for other in by_actors[one.way.actors])]
+
+    def folding(self) -> list[GenerationPlan]:
+        """Return the candidate that folds, executed on the typical scenario; none where that changes or improves nothing."""
+        one = self.of(self.planner.folded)
+        assert one.like is not None, "a plan that folds has one that does not"
+        return [one] if one.plan.rule is not None and not _dominates(one.like, one) else []
 
     def _plan(self, way: GenerationWay) -> Plan:
         plan = self.planner.plan(way)
@@ -147,10 +177,7 @@ def expected(
     if rule is None or isinstance(rule, GlobalCut):
         line = line or CutTimeline(plan, case, latency.affine, setting.admission)
         state = None if rule is None else line.at(rule.threshold)
-        generated = line.uncut
-        if state is not None and rule is not None:  # as the rule does: more actors are kept where so few have no room
-            cuts = (line.cut(state, keep) for keep in range(rule.keep or 1, len(plan.actors)))
-            generated = next((cut for cut in cuts if cut is not None), line.uncut)
+        generated = line.uncut if state is None or rule is None else line.cut_to_fewest(state, rule.keep or 1)
         gpu_s = setting.cluster.gpus_per_actor * float((generated.free_s - [a.start_s for a in plan.actors]).sum())
         return GeneratedStep(plan, generated.completion_s, generated.free_s, gpu_s)
     return executed(plan, requests_of(case), setting, latency)
@@ -166,8 +193,8 @@ def scenario_lengths(workload: Workload) -> IntArray:
 
 
 def _dominates(other: GenerationPlan, one: GenerationPlan) -> bool:
-    """Return whether another candidate with as many actors and no more levers is as fast and cheap on the typical scenario."""
-    if other is one or not other.levers <= one.levers or len(other.plan.actors) != len(one.plan.actors):
+    """Return whether a candidate with as many actors and no more levers is as fast and cheap on the typical scenario."""
+    if other is one or not other.levers <= one.levers:
         return False
     first, second = ((run.makespan_s, run.gpu_seconds) for run in (other.on(0), one.on(0)))
     return first[0] <= second[0] and first[1] <= second[1] and first != second

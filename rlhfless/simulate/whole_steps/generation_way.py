@@ -88,15 +88,19 @@ class GenerationPlanner:
         """Return the most actors that a plan may start."""
         return min(self.problem.one_kind[0].max_actors, self.prompts, self.best + MORE_ACTORS)
 
+    @property
+    def folded(self) -> GenerationWay:
+        """Return the way that folds."""
+        return GenerationWay(FOLDED, min(self.most, self.best + 1))
+
     def ways(self) -> Iterator[GenerationWay]:
-        """Return the ways that are tried."""
+        """Return the ways that are tried, beside the one that folds."""
         shares = self.prompts < len(self.problem.workload)
         at_random, dealt = ([RANDOM, CACHED], [RESPONSES, PROMPTS]) if shares else ([RANDOM], [RESPONSES])
         for actors in server_counts(self.most, self.best):
             yield from (GenerationWay(deal, actors) for deal in [*at_random, *dealt])
             for share, keep in product(CUT_SHARES, sorted({1, actors // 2}) if actors > 1 else ()):
                 yield from (GenerationWay(deal, actors, share, keep) for deal in dealt)
-        yield GenerationWay(FOLDED, min(self.most, self.best + 1))
 
     def plan(self, way: GenerationWay) -> Plan:
         """Return the plan of a way to generate.

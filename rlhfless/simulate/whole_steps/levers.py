@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from rlhfless.simulate.whole_steps.learner_way import LearnerWay
 from solver.model.step_levers import LEARNER, OVERLAP, PREWARMING, STREAMING
 
@@ -12,10 +14,10 @@ def levers_of(way: LearnerWay, actors: int, all_servers: int, generation_s: floa
     Args:
         all_servers: that the cluster has. generation_s: how long generation is expected to take.
     """
-    used = {
-        LEARNER: way.servers(actors) != all_servers,
-        OVERLAP: way.overlaps,
-        STREAMING: way.streams,
-        PREWARMING: way.own > 0 and way.from_s < generation_s * (1 - 1e-9),
-    }
-    return frozenset(name for name, is_used in used.items() if is_used)
+    prewarms = way.own > 0 and way.from_s < generation_s * (1 - 1e-9)
+    return _named(way.servers(actors) != all_servers, way.overlaps, way.streams, prewarms)
+
+
+@cache
+def _named(*used: bool) -> frozenset[str]:
+    return frozenset(name for name, is_used in zip((LEARNER, OVERLAP, STREAMING, PREWARMING), used, strict=True) if is_used)

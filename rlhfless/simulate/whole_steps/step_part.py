@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
-from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan
+from rlhfless.simulate.whole_steps.candidates import WholeStepPlan
 from rlhfless.simulate.whole_steps.generation_plans import StepGenerations
-from rlhfless.simulate.whole_steps.generation_way import RANDOM
+from rlhfless.simulate.whole_steps.generation_way import CACHED, RANDOM
 from rlhfless.simulate.whole_steps.learner_way import LearnerWay
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
 from solver.lengths.forecast import LengthForecast
@@ -57,20 +57,17 @@ class StepPart:
             ratio, cluster.max_actors,
         )  # fmt: skip
 
-    def scaled(self, found: WholeStepCandidates, of_part: StepGenerations, generations: StepGenerations) -> WholeStepCandidates:
-        """Return the plans of the whole step for those of the part.
+    def scaled(self, pair: WholeStepPlan, of_part: StepGenerations, generations: StepGenerations) -> WholeStepPlan:
+        """Return the plan of the whole step for one of the part.
 
         Args:
             of_part: plans of generation of the part. generations: of the whole step, which are made when they are executed.
         """
-        planner, plans = generations.planner, []
+        planner, own = generations.planner, pair.generation.way
         of_random = planner.best / of_part.planner.best
-        for pair in found.plans:
-            own = pair.generation.way
-            way = own.scaled(of_random if own.deal == RANDOM else self.ratio, planner.prompts, self.servers)
-            learner = self._learner(pair.way, len(pair.generation.plan.actors), way.actors)
-            plans.append(WholeStepPlan(generations.of(way), learner, pair.levers))
-        return WholeStepCandidates(tuple(plans), found.times_s, found.gpu_s * self.ratio)
+        way = own.scaled(of_random if own.deal in (RANDOM, CACHED) else self.ratio, planner.prompts, self.servers)
+        learner = self._learner(pair.way, len(pair.generation.plan.actors), way.actors)
+        return pair._replace(generation=generations.of(way), way=learner, of_part=pair)
 
     def _learner(self, way: LearnerWay, part_actors: int, actors: int) -> LearnerWay:
         """Return a way to learn on as large a share of the servers; all that the actors leave stay all."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,10 +16,19 @@ from rlhfless.simulate.drafts import SimulatedDrafts
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from rlhfless.simulate.traces import trace_of
 from rlhfless.simulate.whole_steps.aim import Aim
-from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan, candidates
+from rlhfless.simulate.whole_steps.candidates import (
+    PairSource,
+    WholeStepCandidates,
+    WholeStepPlan,
+    candidates,
+    on_scenario,
+    scenario_totals,
+)
 from rlhfless.simulate.whole_steps.choice import WholeStepChoice, best_of, choose
+from rlhfless.simulate.whole_steps.confirmed import choose_confirmed
 from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed, executed_record, requests_of
 from rlhfless.simulate.whole_steps.generation_plans import StepGenerations, scenario_lengths, with_lengths
+from rlhfless.simulate.whole_steps.generation_way import RANDOM, GenerationWay
 from rlhfless.simulate.whole_steps.published import Totals
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
 from rlhfless.simulate.whole_steps.step_part import StepPart
@@ -28,8 +38,12 @@ from solver.bounds.clairvoyant_drafted import DraftedClairvoyantBound
 from solver.model.drafting import Drafting
 from solver.model.plan import Plan
 from solver.model.step_levers import ACTOR_SIZE, DRAFTS, LAYOUTS, LEVERS, SHARED_PREFILL
+from solver.model.workload import FloatArray
 from solver.stage_fusion.least_bound import LeastBound
 from solver.stage_fusion.whole_step_bound import WholeStepBound, whole_step_bound
+
+CHECKED_RESPONSES = 20_000
+"""A plan that was timed on a part is checked on as many scenarios of the whole step as have about so many responses."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +92,9 @@ class WholeStep:
         self.works = [costs.work(case, self.gpus_per_actor) for case in self.cases]
         self.part = StepPart.of(logged, self.setting, costs)
         self._of_part = None if self.part is None else WholeStep(self.part.logged, self.part.setting, self.part.costs)
+        self._drafts: dict[int, SimulatedDrafts | None] = {}
         self._candidates: dict[int, WholeStepCandidates] = {}
+        self._known: dict[int, FloatArray] = {}  # what plans take whose times were estimated
         self._generations: dict[int, StepGenerations] = {}
         self._generated: dict[tuple[int, int], tuple[Plan, GeneratedStep]] = {}
         self._bounds: dict[int, ClairvoyantBound | DraftedClairvoyantBound] = {}  # on generation
@@ -100,16 +116,20 @@ class WholeStep:
 
     def candidates(self, drafts: SimulatedDrafts | None = None) -> WholeStepCandidates:
         """Return the plans to choose from; with drafts, those without them are among them."""
-        if id(drafts) not in self._candidates:
-            found = self._timed(drafts)
-            for number, (step, variant) in enumerate(zip(self._steps[1:], self.variants, strict=True), 1):
-                found = found.joined(step._timed(drafts).of_variant(number, variant.levers))
-            self._candidates[id(drafts)] = found if drafts is None else self.candidates().joined(found)
-        return self._candidates[id(drafts)]
+        key = self._key(drafts)
+        if key not in self._candidates:
+            levers = [frozenset[str](), *(variant.levers for variant in self.variants)]
+            sources = [
+                step._source(drafts, of, number) for number, (step, of) in enumerate(zip(self._steps, levers, strict=True))
+            ]
+            found = self._scaled(candidates(sources), drafts)
+            self._candidates[key] = found if drafts is None else self.candidates().joined(found)
+        return self._candidates[key]
 
     def plan(self, aim: Aim, drafts: SimulatedDrafts | None = None, levers: Collection[str] = LEVERS) -> WholeStepChoice:
         """Return the plan that is chosen from forecasts, with at most these levers."""
-        return choose(self.candidates(drafts).within(levers), aim)
+        found = self.candidates(drafts).within(levers)
+        return choose_confirmed(found, lambda among: choose(among, aim), self._timed, self._known)
 
     def plain(self, time_weight: float, prefix_caching: bool = False) -> WholeStepChoice:
         """Return elastic plain: the right-sized random split, released when done, learned from on all GPUs after generation.
@@ -121,8 +141,9 @@ class WholeStep:
         several = len(self.logged.truth) > len(np.unique(self.logged.truth.prompt_of))
         levers = frozenset({SHARED_PREFILL} if prefix_caching and several else ())
         found = self.candidates()
-        own = [number for number, plan in enumerate(found.plans) if plan.levers == levers]
-        return best_of(found.chosen(own), Aim(time_weight=time_weight))
+        own = found.chosen([number for number, plan in enumerate(found.plans) if plan.levers == levers])
+        aim = Aim(time_weight=time_weight)
+        return choose_confirmed(own, lambda among: best_of(among, aim), self._timed, self._known)
 
     def of_plan(self, plan: WholeStepPlan) -> WholeStep:
         """Return the step with the actors' size and the costs of a plan."""
@@ -130,7 +151,7 @@ class WholeStep:
 
     def generated(self, plan: Plan, drafts: SimulatedDrafts | None = None) -> GeneratedStep:
         """Return the generation of a plan on the true lengths, with the step's own size of actors; it is executed once."""
-        key = id(plan), id(drafts) if plan.drafting is not None else 0
+        key = id(plan), self._key(drafts) if plan.drafting is not None else 0
         if key not in self._generated:
             self._generated[key] = plan, executed(plan, self.requests, self.setting, engines=self._engines(plan, drafts))
         return self._generated[key][1]
@@ -175,30 +196,65 @@ class WholeStep:
         if self._of_part is not None and other._of_part is not None:
             self._of_part._generates_as(other._of_part)
 
-    def _timed(self, drafts: SimulatedDrafts | None) -> WholeStepCandidates:
-        """Return the plans with these drafts, or those without any; those of a large step are timed on a part of it."""
-        if self.part is None or self._of_part is None:
-            return candidates(self._plans(drafts).candidates(), self.works, self.costs, self.most)
-        found = self.part.scaled(self._of_part._timed(drafts), self._of_part._plans(drafts), self._plans(drafts))
-        servers = [plan.way.servers(plan.generation.way.actors) for plan in found.plans]
-        return found.chosen([number for number, count in enumerate(servers) if self.costs.charges.fits(count)])
+    def _source(self, drafts: SimulatedDrafts | None, levers: frozenset[str], variant: int) -> PairSource:
+        """Return what pairs with these drafts are made and timed of: a part of the step, if it is large."""
+        of = self if self._of_part is None else self._of_part
+        ratio = 1.0 if self.part is None else self.part.ratio
+        return PairSource(of._plans(drafts), of.works, of.costs, of.most, ratio, levers, variant)
+
+    def _scaled(self, found: WholeStepCandidates, drafts: SimulatedDrafts | None) -> WholeStepCandidates:
+        """Return the plans of the step itself for those that were timed on a part of it."""
+        plans, fits = [], []
+        for number, plan in enumerate(found.plans):
+            step = self.of_plan(plan)
+            if step.part is not None and step._of_part is not None:
+                plan = step.part.scaled(plan, step._of_part._plans(drafts), step._plans(drafts))
+            plans.append(plan)
+            if step.costs.charges.fits(plan.way.servers(plan.generation.way.actors)):
+                fits.append(number)
+        return replace(found, plans=tuple(plans)).chosen(fits)
+
+    def _timed(self, plan: WholeStepPlan) -> FloatArray:
+        """Return (S, 2) seconds and GPU-seconds of a plan whose times were estimated.
+
+        What a plan takes on a part is corrected by what it takes on the whole step, in the mean of some scenarios. There a plan
+        that folds counts as the one that does not.
+        """
+        step = self.of_plan(plan)
+        if plan.of_part is None or step._of_part is None:
+            return scenario_totals([plan], step.works, step.costs, estimated=False)[0]
+        part, pair = step._of_part, plan.of_part
+        totals = scenario_totals([pair], part.works, part.costs, estimated=False)[0]
+        count = min(len(self.cases), math.ceil(CHECKED_RESPONSES / len(self.logged.truth)))
+        of_whole, of_part = (
+            np.array([on_scenario(one, of.works[i], of.costs, of.most, i) for i in range(count)])
+            for one, of in ((plan, step), (pair, part))
+        )
+        return np.asarray(totals * (of_whole / of_part).mean(axis=0))
 
     def _plans(self, drafts: SimulatedDrafts | None) -> StepGenerations:
         """Return the plans of generation with these drafts, or without any."""
-        if id(drafts) not in self._generations:
-            self._generations[id(drafts)] = StepGenerations(self.logged, self.with_drafts(drafts), drafts is not None)
-        return self._generations[id(drafts)]
+        key = self._key(drafts)
+        if key not in self._generations:
+            self._generations[key] = StepGenerations(self.logged, self.with_drafts(drafts), drafts is not None)
+        return self._generations[key]
 
     def _own_bound(self, drafts: SimulatedDrafts | None) -> WholeStepBound:
-        if id(drafts) not in self._bounds:
-            self._bounds[id(drafts)] = self._generation_bound(drafts)
-        return whole_step_bound(self._bounds[id(drafts)], self.work, self.costs.charges)
+        key = self._key(drafts)
+        if key not in self._bounds:
+            self._bounds[key] = self._generation_bound(drafts)
+        return whole_step_bound(self._bounds[key], self.work, self.costs.charges)
+
+    def _key(self, drafts: SimulatedDrafts | None) -> int:
+        """Return the number of these drafts, which are kept so that no later ones get it."""
+        self._drafts[id(drafts)] = drafts
+        return id(drafts)
 
     def _generation_bound(self, drafts: SimulatedDrafts | None) -> ClairvoyantBound | DraftedClairvoyantBound:
         if drafts is None:
             return self.logged.bound(self.setting)
-        plainest = self._timed(None).within(())
-        drafting = replace(choose(plainest, Aim(time_weight=1.0)).plan.generation.plan, drafting=Drafting())
+        planner = self._plans(None).planner
+        drafting = replace(planner.plan(GenerationWay(RANDOM, planner.best)), drafting=Drafting())
         return bound_with_drafts(self.with_drafts(drafts), self.logged, drafting)
 
     def _engines(self, plan: Plan, drafts: SimulatedDrafts | None) -> EngineFactory:

@@ -45,13 +45,15 @@ def with_adapters(base: Any, options: UpdateOptions) -> Any:
         options: with ``lora_rank``, ``lora_alpha`` and ``lora_targets``.
 
     Raises:
-        InputError: no layer has one of the names in ``lora_targets``, or peft cannot adapt it.
+        InputError: no layer has one of the names in ``lora_targets``, the rank is above that of every layer, or peft cannot
+            adapt it.
         MissingExtra: peft is not installed.
     """
     check_lora()
     from peft import LoraConfig, inject_adapter_in_model
 
-    layers = {name.rsplit(".", 1)[-1] for name, module in base.named_modules() if isinstance(module, torch.nn.Linear)}
+    linear = [(name.rsplit(".", 1)[-1], module) for name, module in base.named_modules() if isinstance(module, torch.nn.Linear)]
+    layers = {name for name, _ in linear}
     output = base.get_output_embeddings()
     head = {name.rsplit(".", 1)[-1] for name, module in base.named_modules() if module is output}
     targets = list(options.lora_targets or ()) or sorted(layers - head)
@@ -59,8 +61,14 @@ def with_adapters(base: Any, options: UpdateOptions) -> Any:
         raise InputError(
             f"lora_targets names {', '.join(map(repr, unknown))}, but the model's linear layers are {', '.join(sorted(layers))}"
         )
-    shared = {id(tensor): tensor for tensor in (*base.parameters(), *base.buffers())}
     assert options.lora_rank is not None
+    highest = max(min(module.weight.shape) for name, module in linear if name in targets)
+    if options.lora_rank > highest:
+        raise InputError(
+            f"lora_rank is {options.lora_rank}, but no change of a layer that is adapted has a rank above {highest}; give at "
+            "most that"
+        )
+    shared = {id(tensor): tensor for tensor in (*base.parameters(), *base.buffers())}
     alpha = 2.0 * options.lora_rank if options.lora_alpha is None else options.lora_alpha
     config = LoraConfig(r=options.lora_rank, lora_alpha=alpha, target_modules=targets, lora_dropout=0.0)
     with torch.random.fork_rng(devices=[]):

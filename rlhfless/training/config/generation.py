@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
+from rlhfless.training.config.errors import TrainError
 from rlhfless.training.config.options import Count, Options, Positive, Share
 
 if TYPE_CHECKING:
@@ -33,11 +34,22 @@ class TaskConfig(Options):
     """Refuse packed files above this many GiB unpacked. Default: 16."""
     rewards: tuple[str, ...] = ("task",)
     """Reward by WEIGHT*NAME, such as 0.5*exact; repeat to add up. ``rewards.registry.make_rewards`` lists the names."""
+    offload_reward_models: bool = False
+    """Keep reward models in CPU memory, and copy them to the GPU while they score only. It takes less GPU memory, and a copy
+    for each batch (with learning stream, for each prompt). It changes no reward."""
     prompts: Count = 128
     """Train on this many prompts; an epoch visits each once."""
 
     eval_prompts: Count = 64
     """Evaluate on this many held-out prompts. See ``eval_every``. They are never trained on."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.offload_reward_models and not any(name.startswith("model:") or "*model:" in name for name in self.rewards):
+            raise TrainError(
+                f"offload_reward_models is True, but rewards are {', '.join(self.rewards)}; give a reward model:FOLDER, or "
+                "leave it out"
+            )
 
     @property
     def limits(self) -> Limits:

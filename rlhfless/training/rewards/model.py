@@ -20,6 +20,7 @@ except ImportError as error:
 from rlhfless.engine.tokenizers.pretrained_tokenizer import PretrainedTokenizer
 from rlhfless.engine.torch.pretrained import load_pretrained
 from rlhfless.system.model_folders import local_folder
+from rlhfless.training.algorithms.offload import copied_to, to_cpu
 from rlhfless.training.micro_batches import micro_batches
 from rlhfless.training.rewards.response import Failure, Response
 
@@ -33,13 +34,20 @@ class ModelReward:
     Args:
         model, tokenizer: the reward model and its own tokenizer.
         max_tokens_per_micro_batch: padded tokens computed at a time.
+        device: where the model runs; its weights are copied there for each call of ``score``, unless they are there. None: they
+            are.
 
     Raises:
         InputError: the model has more than one label.
     """
 
     def __init__(
-        self, model: Any, tokenizer: PretrainedTokenizer, name: str = "model", max_tokens_per_micro_batch: int = 8192
+        self,
+        model: Any,
+        tokenizer: PretrainedTokenizer,
+        name: str = "model",
+        max_tokens_per_micro_batch: int = 8192,
+        device: torch.device | str | None = None,
     ) -> None:
         if model.config.num_labels != 1:
             raise InputError(
@@ -51,12 +59,18 @@ class ModelReward:
             tokenizer,
             max_tokens_per_micro_batch,
         )
+        self.device = torch.device(model.device if device is None else device)
         # transformers finds the last token of a row by the padding before which it stands.
         model.config.get_text_config().pad_token_id = model.config.pad_token_id = tokenizer.pad_token_id
 
     @classmethod
-    def load(cls, folder: str | Path, name: str = "model", device: torch.device | str = "cpu") -> ModelReward:
+    def load(
+        cls, folder: str | Path, name: str = "model", device: torch.device | str = "cpu", *, offloads: bool = False
+    ) -> ModelReward:
         """Load the reward model in a folder, or of this name on the hub, onto a device.
+
+        Args:
+            offloads: keep its weights in CPU memory, and copy them to the device while it scores.
 
         Raises:
             InputError: the folder's model cannot be read, see ``load_pretrained``.
@@ -64,13 +78,14 @@ class ModelReward:
         """
         folder = local_folder(folder)
         model = load_pretrained(AutoModelForSequenceClassification, folder)
-        return cls(model.to(device), PretrainedTokenizer.load(folder), name)
+        placed = to_cpu(model) if offloads else model.to(device)
+        return cls(placed, PretrainedTokenizer.load(folder), name, device=device)
 
     @torch.no_grad()
     def score(self, responses: Sequence[Response]) -> tuple[np.ndarray, list[Failure]]:
         """Return (R,) logits, NaN where the logit was not finite, and the failures."""
         rows = [self.tokenizer.encode(self._text(response)) for response in responses]
-        values = np.full(len(rows), np.nan)
+        values, forward = np.full(len(rows), np.nan), copied_to(self.model, self.device)
         for part in micro_batches([len(row) for row in rows], self.max_tokens_per_micro_batch):
             width = max(len(rows[i]) for i in part)
             ids = torch.full((len(part), width), self.tokenizer.pad_token_id)
@@ -78,10 +93,8 @@ class ModelReward:
             for row, i in enumerate(part):
                 ids[row, : len(rows[i])] = torch.tensor(rows[i])
                 mask[row, : len(rows[i])] = 1
-            device = self.model.device
-            values[part] = (
-                self.model(input_ids=ids.to(device), attention_mask=mask.to(device)).logits[:, 0].float().cpu().numpy()
-            )
+            logits = forward(input_ids=ids.to(self.device), attention_mask=mask.to(self.device)).logits
+            values[part] = logits[:, 0].float().cpu().numpy()
         bad = np.flatnonzero(~np.isfinite(values)).tolist()
         failures = [Failure(i, self.name, f"the model's logit is {values[i]}, which is not finite") for i in bad]
         values[bad] = np.nan

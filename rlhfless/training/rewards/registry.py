@@ -20,7 +20,9 @@ USER_TIMEOUT_S = 10.0
 _WEIGHTED = re.compile(r"(?:([+-]?\d+(?:\.\d+)?)\*)?(.+)", re.DOTALL)
 
 
-def make_rewards(names: Sequence[str], task: Task, *, timeout_s: float = USER_TIMEOUT_S, device: Any = "cpu") -> Rewards:
+def make_rewards(
+    names: Sequence[str], task: Task, *, timeout_s: float = USER_TIMEOUT_S, device: Any = "cpu", offloads: bool = False
+) -> Rewards:
     """Return the weighted sum of the named rewards: ``("exact", "0.1*format:^<think>", "-0.5*rewards.py:repeats")``.
 
     Args:
@@ -29,7 +31,7 @@ def make_rewards(names: Sequence[str], task: Task, *, timeout_s: float = USER_TI
             In metrics each is called by its kind or function; if two have that name, the second is called by its whole text.
         timeout_s: time limit in seconds per response, for formats and for functions of a file; each runs in its own process,
             see ``FunctionProcess``.
-        device: of reward models.
+        device: of reward models. offloads: keep them in CPU memory, and copy them to the device while they score.
 
     Raises:
         InputError: a name is unknown or given twice, or what it names does not fit.
@@ -40,14 +42,14 @@ def make_rewards(names: Sequence[str], task: Task, *, timeout_s: float = USER_TI
         match = _WEIGHTED.fullmatch(text)
         if match is None:
             raise InputError(f"reward {text!r} is unknown; choose from {KNOWN}")
-        reward = _reward(match[2], task, timeout_s, device)
+        reward = _reward(match[2], task, timeout_s, device, offloads)
         if any(reward.name == earlier.name for earlier, _ in parts):
             reward.name = match[2]
         parts.append((reward, float(match[1] or 1)))
     return Rewards(parts)
 
 
-def _reward(name: str, task: Task, timeout_s: float, device: Any) -> Reward:
+def _reward(name: str, task: Task, timeout_s: float, device: Any, offloads: bool) -> Reward:
     kind, _, argument = name.partition(":")
     if name == "task":
         return FunctionReward(name, lambda response: task.reward(response.problem, response.text))
@@ -61,7 +63,7 @@ def _reward(name: str, task: Task, timeout_s: float, device: Any) -> Reward:
     if kind == "model" and argument:
         from rlhfless.training.rewards.model import ModelReward
 
-        return ModelReward.load(argument, device=device)
+        return ModelReward.load(argument, device=device, offloads=offloads)
     path, _, function = name.rpartition(":")
     if path.endswith(".py"):
         return FunctionReward(function, FunctionProcess("file", str(Path(path).absolute()), function), timeout_s)

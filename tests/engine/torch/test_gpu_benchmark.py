@@ -55,10 +55,12 @@ def absent_modules():
 
 ABSENT = sorted({*absent_modules(), "click"})  # transformers needs it for its command line only
 ALONE = f"""
-import runpy, sys
+import pathlib, runpy, sys
 sys.modules.update(dict.fromkeys({ABSENT}))
 sys.path.insert(0, {str(BENCHMARKS)!r})
-sys.argv = ["gpu_engine.py", *sys.argv[1:]]
+import gpu_plans
+gpu_plans.PREPARED = pathlib.Path(sys.argv[1])
+sys.argv = ["gpu_engine.py", *sys.argv[2:]]
 runpy.run_path({str(BENCHMARKS / "gpu_engine.py")!r}, run_name="__main__")
 """
 
@@ -91,11 +93,8 @@ def started(*command):
 
 
 def run(out, *options):
-    return started("-c", ALONE, "--device", "cpu", "--tiny", "-o", str(out), "--plans", str(plans_beside(out)), *options)
-
-
-def plans_beside(out):
-    return out.with_name("plans.json")
+    """The script with few packages; plans are those in plans_tiny.json beside ``out``, where they were prepared."""
+    return started("-c", ALONE, str(out.with_name("plans.json")), "--device", "cpu", "--tiny", "-o", str(out), *options)
 
 
 def test_plans_come_back_from_json_with_their_rules_and_the_numbers_of_another_profile(tmp_path):
@@ -142,7 +141,6 @@ def test_every_part_runs_with_these_packages_alone_and_is_written(tmp_path):
     done = run(out, "--only", "replay")
     assert done.returncode == 0, done.stderr
     assert "profile 0.5B has to run first" in json.loads(out.read_text())["parts"]["replay"]["skipped"]
-    assert started(str(BENCHMARKS / "gpu_engine.py"), "--prepare", "--tiny", "--plans", str(plans_beside(out))).returncode == 0
     done = run(out)
     assert done.returncode == 0, done.stderr
     result = json.loads(out.read_text())
@@ -160,9 +158,10 @@ def test_every_part_runs_with_these_packages_alone_and_is_written(tmp_path):
     assert all(min(row["seconds"], row["without_s"]) > 0 for row in mixed)
     assert parts["profile 3B"]["shipped"]["name"] == "h100-qwen2.5-3b-tp1"
     assert parts["profile 3B"]["shipped"]["whose"] == "profile of another GPU: this is cpu"
-    assert parts["replay"]["plans_made_with"]["name"] == "h100-qwen2.5-3b-tp1"
-    for name in ("static", "random", "rlhfless", "solver"):
-        row = parts["replay"]["policies"][name]
+    assert "measured on cpu" in parts["replay"]["plans_made_with"]["origin"]
+    assert "needs ortools" in parts["replay"]["policies"].pop("solver")["skipped"]
+    assert sorted(parts["replay"]["policies"]) == ["random", "rlhfless", "static"]
+    for row in parts["replay"]["policies"].values():
         for what in ("makespan_s", "gpu_seconds"):
             assert row[f"{what}: planned / executed - 1"] == pytest.approx(row[what]["planned"] / row[what]["executed"] - 1)
     assert parts["throughput"]["tokens"] == round(parts["throughput"]["engine_tokens_per_s"] * parts["throughput"]["engine_s"])
@@ -184,13 +183,17 @@ def test_every_part_runs_with_these_packages_alone_and_is_written(tmp_path):
         assert min(step[f"{phase}_s"] for phase in ("sync", "generate", "prepare", "learn")) > 0
     assert parts["training"]["summary"]["gpu_seconds"] == pytest.approx(sum(s["step_s"] for s in parts["training"]["steps"]))
     assert "not installed" in parts["trl"]["trl"]
+    plans = str(out.with_name("plans_tiny.json"))
+    assert started(str(BENCHMARKS / "gpu_engine.py"), "--prepare", "--tiny", "--plans", plans).returncode == 0
     assert run(out, "--only", "replay", "--policies", "solver").returncode == 0
-    assert list(json.loads(out.read_text())["parts"]["replay solver"]["policies"]) == ["solver"]
+    solver = json.loads(out.read_text())["parts"]["replay solver"]
+    assert solver["plans_made_with"]["name"] == "h100-qwen2.5-3b-tp1"
+    assert solver["policies"]["solver"]["makespan_s"]["executed"] > 0
     done = run(out, "--only", "flips", "--budget", "-1")
     assert done.returncode == 0, done.stderr
     again = json.loads(out.read_text())["parts"]
     assert "of the budget were left" in again["flips"]["skipped"]
-    assert again["replay"] == parts["replay"], "the other parts are kept"
+    assert again["training"] == parts["training"], "the other parts are kept"
 
 
 @pytest.mark.nightly
@@ -205,6 +208,22 @@ def test_one_command_runs_every_part_without_a_gpu(tmp_path):
     assert list(parts) == ["training", "trl"]
     assert len(parts["trl"]["trl_steps_s"]) == len(parts["trl"]["steps_s"]) == 3
     assert parts["trl"]["ratio"] > 0
+
+
+def test_what_fails_is_named_at_the_end_and_the_other_parts_run(tmp_path):
+    pytest.importorskip("transformers")
+    from gpu_engine import Report
+
+    def fails():
+        raise AssertionError("greedy tokens differ in float32")
+
+    report = Report(tmp_path / "result.json", {}, 60.0, {})
+    report.part("greedy", 0.0, fails)
+    report.part("throughput", 0.0, lambda: {"engine_s": 1.0, "blocks_engine": {"failed": "RuntimeError: no kernel"}})
+    report.part("training", 0.0, lambda: {"step_s": 1.0})
+    report.part("flips", 61.0, fails)
+    assert report.failed == ["greedy", "throughput: blocks_engine"]
+    assert list(json.loads((tmp_path / "result.json").read_text())["parts"]) == ["greedy", "throughput", "training", "flips"]
 
 
 def test_one_policy_that_fails_leaves_the_others(monkeypatch, tmp_path):

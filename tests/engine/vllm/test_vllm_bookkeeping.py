@@ -271,6 +271,28 @@ def test_a_folder_of_weights_holds_one_version_whole(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["weights-6", "weights-7"]
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_weights_are_written_in_the_format_of_generation(tmp_path: Path, tied: bool) -> None:
+    """Half the bytes, rounded as an engine rounds them, and the model's own stay as they are."""
+    model = model_of(1)
+    if not tied:
+        model.config.tie_word_embeddings = False
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach() + 1)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    whole, half = (write_weights(model, tmp_path / name, 0, dtype=dtype) for name, dtype in FORMATS.items())
+    read = type(model).from_pretrained(half, dtype=torch.bfloat16)
+    assert all(torch.equal(value, before[name].bfloat16()) for name, value in read.state_dict().items())
+    files = [[load_file(file) for file in folder.glob("*.safetensors")] for folder in (whole, half)]
+    assert {value.dtype for file in files[1] for value in file.values()} == {torch.bfloat16}
+    assert (half / "lm_head.safetensors").exists() == tied
+    weights = [sum(value.nbytes for file in folder for value in file.values()) for folder in files]
+    assert weights[0] == 2 * weights[1]
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+FORMATS = {"whole": None, "half": torch.bfloat16}
+
+
 def test_what_is_half_written_is_not_there(tmp_path: Path) -> None:
     class Breaks:
         def save_pretrained(self, folder: Path, **_: object) -> None:

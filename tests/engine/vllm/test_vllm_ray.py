@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from busy_machine import PATIENT
 from vllm_samples import (
     AHEAD,
     LATENCY,
@@ -90,9 +91,10 @@ def nodes() -> Iterator[Any]:
 
 @pytest.fixture
 def pool(nodes: Any) -> Iterator[RayPool]:
-    """It keeps its actors; afterwards none of their processes is left, and no weights."""
+    """It keeps its actors, and moves nothing from one that shares its core with other work to another; afterwards none of
+    their processes is left, and no weights."""
     before, weights_before = descendants(os.getpid()), carried_here()
-    with RayPool(nodes.address, runtime_env={}, lifecycle=Lifecycle.serverful()) as joined:
+    with RayPool(nodes.address, runtime_env={}, lifecycle=Lifecycle.serverful(), faults=PATIENT) as joined:
         yield joined
         started = descendants(os.getpid()) - before
         joined.release()
@@ -124,7 +126,7 @@ def test_a_run_of_steps_on_two_nodes(pool: RayPool, tmp_path: Path) -> None:
     assert {h: one["ray_node"] for h, one in details(first, "ready").items()} == {f"actor-{i}": n for i, n in where.items()}
 
     engines = factory_of(write_weights(model_of(3), tmp_path, 1), 1)
-    forced = [replace(r, target_tokens=30 + 2 * r.response, max_tokens=60) for r in wanted]
+    forced = [replace(r, target_tokens=8 + 4 * r.response, max_tokens=60) for r in wanted]
     options: dict[str, Any] = {"step": 1, "start_s": first.end_s, "migration": "move"}
     moved = pool.run_step(plan_of(HALVES, Shuffle()), forced, engines, LATENCY, TWO_NODES, **options)
     assert tokens_of(moved) == by_torch(3, forced)

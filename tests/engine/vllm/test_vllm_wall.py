@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from busy_machine import PATIENT, Gate, Gated, has_moved
 from error_messages import refused
 from torch_wall_samples import until
 from vllm_samples import (
@@ -62,6 +63,10 @@ def tokens_of(record: StepRecord) -> dict[int, list[int]]:
     return {i: np.asarray(c.token_ids).tolist() for i, c in record.completions.items()}
 
 
+def synced_bytes(record: StepRecord) -> list[float]:
+    return [span["bytes"] for span in record.spans if span["phase"] == "sync"]
+
+
 def assert_sound(record: StepRecord, phases: Sequence[str]) -> None:
     """The schema's rules, one thing at a time within the allocation, every token in a span, and this before the first one."""
     for table in ("allocations", "spans", "events"):
@@ -79,15 +84,18 @@ def assert_sound(record: StepRecord, phases: Sequence[str]) -> None:
 @pytest.mark.full
 def test_a_run_of_steps(tmp_path: Path) -> None:
     """One start; moves change no greedy token; the next step has the next weights; at the end nothing is left."""
-    wanted = requests(COUNT)
-    with ProcessPool(["cpu", "cpu"]) as pool:
+    wanted, gate = requests(COUNT), Gate(tmp_path / "something has moved")
+    with ProcessPool(["cpu", "cpu"], faults=PATIENT) as pool:
         engines = factory_of(write_weights(model_of(3), tmp_path, 0), 0)
         still = pool.run_step(plan_of(HALVES), wanted, engines, LATENCY, TWO)
         assert tokens_of(still) == by_torch(3, wanted)
         assert_sound(still, ["start", "sync", "prefill", "decode"])
+        assert synced_bytes(still) == [engines.weight_bytes] * 2
 
         forced = [replace(r, target_tokens=30 + r.response, max_tokens=60) for r in wanted]
-        moved = pool.run_step(plan_of(HALVES, Shuffle()), forced, engines, LATENCY, TWO, step=1, migration="move")
+        gated = Gated(engines, gate, last=COUNT // 4)
+        with gate.opened(lambda: has_moved(pool)):
+            moved = pool.run_step(plan_of(HALVES, Shuffle()), forced, gated, LATENCY, TWO, step=1, migration="move")
         assert moved.moves > 0
         assert tokens_of(moved) == by_torch(3, forced)
         assert_sound(moved, ["sync", "prefill", "decode"])
@@ -96,6 +104,7 @@ def test_a_run_of_steps(tmp_path: Path) -> None:
         newer = replace(engines, weights=str(write_weights(model_of(4), tmp_path, 1)), weights_version=1)
         learned = pool.run_step(plan_of(HALVES), wanted, newer, LATENCY, TWO, step=2)
         assert tokens_of(learned) == by_torch(4, wanted)
+        assert synced_bytes(learned) == [newer.weight_bytes] * 2
         assert repr(pool) == "ProcessPool: 2 idle of 2 processes on cpu, cpu"
 
         other = replace(LATENCY, max_batch=3)  # which asks for another vLLM, as drafts do

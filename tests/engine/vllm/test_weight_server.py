@@ -90,7 +90,7 @@ def test_a_closed_server_leaves_no_thread() -> None:
     here.close()
     here.close()
     for thread in set(threading.enumerate()) - before:
-        thread.join(30.0)
+        thread.join(300.0)
         assert not thread.is_alive()
     with pytest.raises(OSError):
         WeightClient(here.address, [""])

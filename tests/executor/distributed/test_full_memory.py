@@ -17,6 +17,7 @@ sys.path[:0] = {paths!r}
 from dataclasses import replace
 from pathlib import Path
 import numpy as np
+from busy_machine import PATIENT, Gate, Gated, has_moved
 from chaos_counts import token_bytes
 from counting_engine import CountingEngines
 from executor_samples import Restless, plan_of
@@ -45,12 +46,15 @@ class FillAndMove(Restless):  # once actors have the weights
         return super().decide(now_s, state)
 
 
-def step(rule=None):
+def step(rule=None):  # whose rule has moved something before the last responses end
     plan = replace(plan_of([range(4), range(4, 8)]), rule=rule)
-    return pool.run_step(plan, requests, CountingEngines(), LATENCY, Cluster(1, 2, 1), migration="move")
+    gate = Gate(Path({gates!r}) / str(pool.now_s()))
+    with gate.opened(lambda: rule is None or has_moved(pool)):
+        engines = Gated(CountingEngines(), gate, last=3)
+        return pool.run_step(plan, requests, engines, LATENCY, Cluster(1, 2, 1), migration="move")
 
 
-with ProcessPool(["cpu"] * 2) as pool:
+with ProcessPool(["cpu"] * 2, faults=PATIENT) as pool:
     undisturbed = token_bytes(step())
     roomy = step(Restless(1, period_s=0.02, late=True))
     full = step(FillAndMove(1, period_s=0.02, late=True))
@@ -77,7 +81,9 @@ def test_full_shared_memory_costs_kv_states_or_the_step_but_never_a_process(tmp_
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("a small /dev/shm of one's own can be mounted by root on Linux only")
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(paths=[str(TESTS / "support"), str(TESTS / "benchmarks"), str(TESTS.parent)]))
+    script.write_text(
+        SCRIPT.format(paths=[str(TESTS / "support"), str(TESTS / "benchmarks"), str(TESTS.parent)], gates=str(tmp_path))
+    )
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", SMALL, "sh", sys.executable, str(script)],
         capture_output=True, text=True, env={**os.environ}, check=False,

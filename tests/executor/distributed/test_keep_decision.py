@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from busy_machine import PATIENT
 from error_messages import refused
 from executor_samples import plan_of
 from hypothesis import given
@@ -17,7 +18,7 @@ from test_lifecycle import PLAN, Run, history_of
 
 from rlhfless.engine import Request, SimulatedEngine
 from rlhfless.errors import InputError
-from rlhfless.executor import Faults, Lifecycle, PlanForecast, ProcessPool, ShortestStep, StepRecord
+from rlhfless.executor import Lifecycle, PlanForecast, ProcessPool, ShortestStep, StepRecord
 from rlhfless.executor.distributed.pool.lifecycle import StepHistory
 from rlhfless.trace import held_gpu_seconds
 from solver import Cluster, LatencyModel, NonGenerationPhases
@@ -175,8 +176,7 @@ def test_processes_that_are_dear_to_start_wait_and_others_end() -> None:
 
     def step(learn_s: float, time_weight: float) -> tuple[StepRecord, int]:
         """One step before so much learning, and how many processes wait then."""
-        lifecycle, faults = Lifecycle(time_weight=time_weight), Faults(slow_factor=math.inf)
-        with ProcessPool(["cpu"] * 2, lifecycle=lifecycle, faults=faults) as pool:
+        with ProcessPool(["cpu"] * 2, lifecycle=Lifecycle(time_weight=time_weight), faults=PATIENT) as pool:
             record = pool.run_step(
                 plan_of([[0, 1], [2, 3]]), asked, SimulatedEngine, latency, Cluster(1, 2, 1),
                 phases=NonGenerationPhases(learn_s=learn_s, learner_gpus=1),

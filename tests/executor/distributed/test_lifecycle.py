@@ -342,7 +342,7 @@ def test_the_thread_ends_what_waited_too_long() -> None:
     left = [(warm_pool.take(i, ActorPlacement.of(actor), 0.0), actor, 0.0) for i, actor in enumerate(PLAN.actors)]
     warm_pool.generated(record, left, 0.0)
     launcher.clock_s = 1.0
-    assert launcher.nobody.wait(20.0)
+    assert launcher.nobody.wait(300.0)
     warm_pool.close()
     assert len(warm_pool) == 0
 
@@ -369,12 +369,12 @@ def test_a_thread_that_failed_is_reported_once_and_the_next_step_has_another_one
 
     first = step(0.0)
     launcher.clock_s = 1.0
-    assert launcher.failed.wait(20.0)
+    assert launcher.failed.wait(300.0)
     with refused(OSError):
         warm_pool.finalise_allocations(first)
     assert len(warm_pool) == 2
     second = step(1.0)
     launcher.clock_s = 2.0
-    assert launcher.nobody.wait(20.0), "the second step's actors are watched"
+    assert launcher.nobody.wait(300.0), "the second step's actors are watched"
     warm_pool.finalise_allocations(second)
     warm_pool.close()

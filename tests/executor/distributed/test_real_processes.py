@@ -6,7 +6,6 @@ What the event loop makes of it is tested in a scripted world (``test_scripted_*
 from __future__ import annotations
 
 import json
-import math
 import multiprocessing
 import os
 import signal
@@ -21,6 +20,7 @@ import numpy as np
 import pytest
 import real_work
 from benchmark_scripts import chaos, counting_engine
+from busy_machine import PATIENT, Gate, Gated, has_moved
 from executor_samples import Restless, Stepping, plan_of
 from prefill_samples import CLUSTER as PREFILL_CLUSTER
 from prefill_samples import LATENCY as PREFILL_LATENCY
@@ -44,7 +44,6 @@ from torch_wall_samples import (
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.executor import (
-    Faults,
     Lifecycle,
     ProcessPool,
     ShortestStep,
@@ -61,7 +60,6 @@ from solver import Cluster, Drafting, deduplicate
 from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import Decision, Move, StepState
 
-FAULTS = Faults(silence_floor_s=60.0, slow_factor=math.inf)  # a busy machine slows some down
 GROUPS = [range(12), range(12, 24)]
 Strike = Callable[[Any, int, "ActorReport | ActorLost"], None]
 
@@ -95,7 +93,7 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def shared(factory: TorchEngineFactory, temporary: None) -> Iterator[ProcessPool]:
     """Two processes that have started; afterwards nothing is left, not even a temporary folder."""
     before = folders()
-    with ProcessPool(["cpu"] * 4, faults=FAULTS) as pool:
+    with ProcessPool(["cpu"] * 4, faults=PATIENT) as pool:
         pool.run_step(plan_of(GROUPS), requests(), factory, LATENCY, CLUSTER)
         assert repr(pool) == "ProcessPool: 2 idle of 2 processes on cpu, cpu, cpu, cpu"
         yield pool
@@ -111,7 +109,7 @@ def folders() -> set[str]:
 @pytest.fixture
 def pool(shared: ProcessPool) -> Iterator[ProcessPool]:
     """Nothing but idle processes is there after a step, whatever became of it."""
-    shared.faults = FAULTS
+    shared.faults = PATIENT
     yield shared
     assert {p.pid for p in multiprocessing.active_children()} == {process.pid for process in shared._idle.actors}
     assert not shared_memory(os.getpid())
@@ -134,14 +132,27 @@ def striking(monkeypatch: pytest.MonkeyPatch, strike: Strike) -> None:
     monkeypatch.setattr(local_actors.LocalStepActors, "reports", heard)
 
 
-def once(index: int, how: signal.Signals) -> Strike:
-    """Signals an actor once it decodes."""
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    """Closed at first."""
+    return Gate(tmp_path / "gate")
+
+
+def gated(factory: TorchEngineFactory, gate: Gate) -> Gated:
+    """Engines of two actors that each complete one response, and the others once the gate was opened."""
+    return Gated(factory, gate, last=len(GROUPS[0]) - 1)
+
+
+def once(index: int, how: signal.Signals, gate: Gate) -> Strike:
+    """Signals an actor once it decodes, and opens the gate."""
     done: list[int] = []
 
     def strike(crew: Any, sender: int, said: ActorReport | ActorLost) -> None:
         if sender == index and not done and isinstance(said, ActorReport) and said.running and sum(said.tokens[1]) > 60:
             done.append(1)
             os.kill(crew._process[index].pid, how)
+        if done or sender >= len(GROUPS):  # that one is there in another's place
+            gate.open()
 
     return strike
 
@@ -153,11 +164,12 @@ def assert_valid(record: StepRecord) -> None:
 
 
 def test_processes_decode_and_hand_over_what_the_virtual_clock_decodes(
-    pool: ProcessPool, factory: TorchEngineFactory, undisturbed: dict[int, bytes]
+    pool: ProcessPool, factory: TorchEngineFactory, undisturbed: dict[int, bytes], gate: Gate
 ) -> None:
     """Moves at odd moments, so that orders, completions and KV states cross in real pipes and shared memory."""
     plan = plan_of(GROUPS, Restless(1, period_s=0.004, late=True))
-    record = pool.run_step(plan, forced(), factory, LATENCY, CLUSTER, migration="move", start_s=1e3)
+    with gate.opened(lambda: has_moved(pool)):
+        record = pool.run_step(plan, forced(), gated(factory, gate), LATENCY, CLUSTER, migration="move", start_s=1e3)
     assert token_bytes(record) == undisturbed
     assert_valid(record)
     assert record.moves > 0
@@ -169,11 +181,12 @@ def test_processes_decode_and_hand_over_what_the_virtual_clock_decodes(
 
 
 def test_processes_copy_kv_states_while_they_decode_and_join_the_rest(
-    pool: ProcessPool, factory: TorchEngineFactory, whole: StepRecord
+    pool: ProcessPool, factory: TorchEngineFactory, whole: StepRecord, gate: Gate
 ) -> None:
     """Tokens and log-probabilities are those of responses that never moved, bit by bit."""
     plan = plan_of(GROUPS, Stepping(MoveAll(), True))
-    record = pool.run_step(plan, forced(), factory, LATENCY, CLUSTER, migration="move", start_s=2e3)
+    with gate.opened(lambda: has_moved(pool)):
+        record = pool.run_step(plan, forced(), gated(factory, gate), LATENCY, CLUSTER, migration="move", start_s=2e3)
     assert token_bytes(record) == token_bytes(whole)
     for i, c in record.completions.items():
         assert np.array_equal(c.logprobs, whole.completions[i].logprobs)
@@ -196,8 +209,9 @@ class MoveAll(MoveOne):
 
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_process_that_is_killed_while_a_kv_state_is_copied_takes_no_response_with_it(
-    who: int, pool: ProcessPool, factory: TorchEngineFactory, undisturbed: dict[int, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    who: int, pool: ProcessPool, factory: TorchEngineFactory, undisturbed: dict[int, bytes], monkeypatch: pytest.MonkeyPatch,
+    gate: Gate,
+) -> None:  # fmt: skip
     """The sender, or the receiver, as soon as a copy is written."""
     pool.run_step(plan_of(GROUPS), requests(), factory, LATENCY, CLUSTER)  # both have started
     struck: list[int] = []
@@ -206,10 +220,11 @@ def test_a_process_that_is_killed_while_a_kv_state_is_copied_takes_no_response_w
         if isinstance(said, ActorReport) and any(said.copied.values()) and not struck and len(crew._process) == 2:
             struck.append(who)
             os.kill(crew._process[struck[0]].pid, signal.SIGKILL)
+            gate.open()
 
     striking(monkeypatch, strike)
     plan = plan_of(GROUPS, Stepping(MoveAll(), True))
-    record = pool.run_step(plan, forced(), factory, LATENCY, CLUSTER, migration="move")
+    record = pool.run_step(plan, forced(), gated(factory, gate), LATENCY, CLUSTER, migration="move")
     assert token_bytes(record) == undisturbed
     assert struck == [who]
     assert [e["holder"] for e in events(record, "lost")] == [f"actor-{who}"]
@@ -229,14 +244,14 @@ def test_weights_of_a_step_are_sent_and_signals_reported(pool: ProcessPool) -> N
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_an_actor_that_is_killed_or_stopped_is_replaced(
     how: signal.Signals, pool: ProcessPool, factory: TorchEngineFactory, undisturbed: dict[int, bytes],
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, gate: Gate,
 ) -> None:  # fmt: skip
     """Killed, the end of its pipe says so; stopped, its silence does, and it is killed then."""
     pool.run_step(plan_of(GROUPS), requests(), factory, LATENCY, CLUSTER)  # both have started
     if how == signal.SIGSTOP:
-        pool.faults = replace(FAULTS, silence_floor_s=1.0, silence_factor=1.0)
-    striking(monkeypatch, once(1, how))
-    record = pool.run_step(plan_of(GROUPS), forced(), factory, LATENCY, CLUSTER, migration="move")
+        pool.faults = replace(PATIENT, silence_floor_s=1.0, silence_factor=1.0, retries=100, restarts=100)
+    striking(monkeypatch, once(1, how, gate))
+    record = pool.run_step(plan_of(GROUPS), forced(), gated(factory, gate), LATENCY, CLUSTER, migration="move")
     assert token_bytes(record) == undisturbed
     assert_valid(record)
     lost = events(record, "lost")
@@ -303,16 +318,16 @@ def test_processes_that_wait_end_by_themselves_and_start_ahead_of_their_step() -
 
     others = {p.pid for p in multiprocessing.active_children()}
     nobody = lambda: {p.pid for p in multiprocessing.active_children()} <= others  # noqa: E731
-    with ProcessPool(["cpu"] * 2, lifecycle=Lifecycle(idle_timeout_s=0.0, prewarm=ShortestStep(4.0))) as pool:
+    with ProcessPool(["cpu"] * 2, lifecycle=Lifecycle(idle_timeout_s=0.0, prewarm=ShortestStep(4.0), patience_s=600.0)) as pool:
         step()
         assert nobody(), "nothing waits without a forecast"
         step()
-        until(lambda: [p.up_s is not None for p in pool._idle.actors] == [True, True], "prewarmed", 60.0)
+        until(lambda: [p.up_s is not None for p in pool._idle.actors] == [True, True], "prewarmed")
         pool.finalise_allocations(records[-1])
         step()
     with ProcessPool(["cpu"] * 2, lifecycle=Lifecycle(idle_timeout_s=1.0)) as pool:
         step()
-        until(nobody, "scaled to zero", 60.0)
+        until(nobody, "scaled to zero")
         pool.finalise_allocations(records[-1])
         assert [e["name"] for e in records[-1].events] == ["kill", "kill"]
 

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from unittest import mock
 import pytest
 import real_work
 from benchmark_scripts import chaos_counts, counting_engine
+from busy_machine import PATIENT, Gate, Gated, has_moved
 from error_messages import refused
 from executor_samples import Restless, plan_of
 from torch_wall_samples import LATENCY, actor_plan, assert_noticed_in_time, factory_of, requests, token_bytes
@@ -30,6 +31,7 @@ import ray
 from ray_samples import (
     CLUSTER,
     GPUS_PER_NODE,
+    LOST_SOON,
     AtFirst,
     Kill,
     Puts,
@@ -50,7 +52,6 @@ from rlhfless.executor.distributed.ray import handle as ray_handle
 HERE = Path(__file__).parent
 TESTS = HERE.parents[1]
 GPUS = CLUSTER.gpus
-PATIENT = Faults(silence_floor_s=60.0, slow_factor=float("inf"))
 TOO_LARGE = 160 * 2**20  # bytes: more than the object store of a node
 TWO = Cluster(2, 1, 1)
 
@@ -72,19 +73,37 @@ def pool(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayPool]:
     assert not ray.is_initialized()
 
 
-def counting(pool: RayPool, rule: Any = None, tokens: int = 300, kv_bytes: int = 8, work: Sequence[WorkItem] = ()) -> Any:
-    """A step with an actor on each node. Every response is entered once."""
+def counting(
+    pool: RayPool,
+    rule: Any = None,
+    tokens: int = 300,
+    kv_bytes: int = 8,
+    work: Sequence[WorkItem] = (),
+    gate: Gate | None = None,
+) -> Any:
+    """A step with an actor on each node. Every response is entered once. The last three of an actor end behind the gate."""
     lengths = [20, *(tokens + 20 * i for i in range(1, 8))]
     asked = [replace(r, target_tokens=n, max_tokens=600) for r, n in zip(requests(), lengths, strict=False)]
     plan = plan_of([range(4), range(4, 8)], rule)
     plan = replace(plan, actors=tuple(replace(a, node=i) for i, a in enumerate(plan.actors)))
     with chaos_counts.counted() as entered:
-        engines = counting_engine.CountingEngines(kv_bytes=kv_bytes)
+        engines: Any = counting_engine.CountingEngines(kv_bytes=kv_bytes)
+        engines = engines if gate is None else Gated(engines, gate, last=3)
         record = pool.run_step(plan, asked, engines, replace(LATENCY, max_batch=16), TWO, migration="move", work=work)
     assert dict(entered) == dict.fromkeys(range(8), 1)
     for table in ("allocations", "spans", "events"):
         validate(table, getattr(record, table))
     return record
+
+
+def opening(gate: Gate, what: Callable[[], object]) -> Callable[[], None]:
+    """Do that, then open the gate."""
+
+    def both() -> None:
+        what()
+        gate.open()
+
+    return both
 
 
 @pytest.mark.full
@@ -130,23 +149,25 @@ def test_work_items_run_in_ray_actors_on_freed_gpus_and_beside_the_cluster(pool:
 
 
 @pytest.mark.full
-def test_a_killed_actor_is_lost_with_rays_reason_and_what_cannot_be_retried_ends_the_step(pool: RayPool) -> None:
-    undisturbed, kill = chaos_counts.token_bytes(counting(pool)), Kill(pool)
-    record = counting(pool, AtFirst(kill))
+def test_a_killed_actor_is_lost_with_rays_reason_and_what_cannot_be_retried_ends_the_step(
+    pool: RayPool, tmp_path: Path
+) -> None:
+    undisturbed, kill, gate = chaos_counts.token_bytes(counting(pool)), Kill(pool), Gate(tmp_path / "killed")
+    record = counting(pool, AtFirst(opening(gate, kill)), gate=gate)
     assert chaos_counts.token_bytes(record) == undisturbed
     ((holder, lost),) = details(record, "lost").items()
     assert lost["why"].startswith(f"(process {kill.killed} on cpu, node 127.0.0.1) died: ")
     assert holder in details(record, "ready")
     until(lambda: free_gpus() == GPUS, "no GPU is held")
-    pool.faults, kill = replace(PATIENT, retries=0), Kill(pool)
+    pool.faults, kill, gate = replace(PATIENT, retries=0), Kill(pool), Gate(tmp_path / "killed again")
     with pytest.raises(StepFailed, match=r"\(process \d+ on cpu, node 127.0.0.1\) died: .* so the step was aborted$"):
-        counting(pool, AtFirst(kill))
+        counting(pool, AtFirst(opening(gate, kill)), gate=gate)
 
 
 @pytest.mark.nightly
-def test_an_actor_that_is_stopped_is_ended(pool: RayPool) -> None:
+def test_an_actor_that_is_stopped_is_ended(pool: RayPool, tmp_path: Path) -> None:
     """It obeys nothing, not even its end."""
-    stopped: list[int] = []
+    stopped, gate = list[int](), Gate(tmp_path / "stopped")
 
     def stop() -> None:
         stopped.append(a_process_of(pool.record))  # type: ignore[attr-defined]
@@ -154,7 +175,7 @@ def test_an_actor_that_is_stopped_is_ended(pool: RayPool) -> None:
 
     undisturbed = chaos_counts.token_bytes(counting(pool))
     pool.faults = replace(PATIENT, silence_floor_s=2.0, silence_factor=1.0)
-    record = counting(pool, AtFirst(stop))
+    record = counting(pool, AtFirst(opening(gate, stop)), gate=gate)
     assert chaos_counts.token_bytes(record) == undisturbed
     holder = next(h for h, one in details(record, "ready").items() if one["pid"] == stopped[0])
     assert details(record, "lost")[holder]["why"].startswith("has not reported since")
@@ -164,11 +185,18 @@ def test_an_actor_that_is_stopped_is_ended(pool: RayPool) -> None:
 
 @pytest.mark.nightly
 def test_a_kv_state_whose_sender_dies_or_that_has_no_room_is_computed_again(
-    nodes: Any, monkeypatch: pytest.MonkeyPatch
+    nodes: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    def moving(**how: int) -> Any:
+        gate = Gate(tmp_path / "moved")
+        with gate.opened(lambda: has_moved(pool)):
+            record = counting(pool, MoveOne(), gate=gate, **how)
+        gate.close()
+        return record
+
     with RayPool(nodes.address, runtime_env={}, faults=PATIENT, lifecycle=Lifecycle.serverful()) as pool:
         undisturbed = chaos_counts.token_bytes(counting(pool))  # both are up from now on
-        roomy, full = counting(pool, MoveOne()), counting(pool, MoveOne(), kv_bytes=TOO_LARGE)
+        roomy, full = moving(), moving(kv_bytes=TOO_LARGE)
         for record in (roomy, full):
             assert chaos_counts.token_bytes(record) == undisturbed
             assert record.moves == 1
@@ -185,7 +213,7 @@ def test_a_kv_state_whose_sender_dies_or_that_has_no_room_is_computed_again(
             return export(self, name)
 
         monkeypatch.setattr(ray_handle.RayActorHandle, "export", dead)
-        record = counting(pool, MoveOne())
+        record = moving()
         assert chaos_counts.token_bytes(record) == undisturbed
         assert len(killed) == len(record.recomputes) == 1
         assert list(details(record, "lost")) == ["actor-0"]
@@ -259,7 +287,7 @@ def test_a_driver_that_is_killed_leaves_nothing_on_a_cluster_that_goes_on(pool: 
         assert len(running(actors)) == 2
         until(lambda: free_gpus() == GPUS - 2, "it holds two GPUs")
         driver.kill()
-        driver.communicate(timeout=60)
+        driver.communicate(timeout=600)
         until(lambda: not running(actors), "its actors have ended")
         until(lambda: free_gpus() == GPUS, "no GPU is held")
         assert not [*folder.iterdir()]
@@ -275,7 +303,7 @@ def test_a_lost_node_is_named_and_the_step_goes_on_with_the_other() -> None:
     engines, forced = factory_of(longest=900), long_requests(800)
     expected = run_step(actor_plan("static"), forced, engines, LATENCY, Cluster(1, 4, 1))
     with (
-        two_nodes(timeout_ms_task_wait_for_death_info=1) as nodes,
+        two_nodes(timeout_ms_task_wait_for_death_info=1, **LOST_SOON) as nodes,
         RayPool(nodes.address, runtime_env={}, lifecycle=Lifecycle.serverful(), faults=PATIENT) as pool,
     ):
         assert "2 nodes with 8 GPUs" in repr(pool)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from busy_machine import PATIENT, Gate, Gated, has_moved
 from error_messages import refused
 from executor_samples import Restless, plan_of
 from hypothesis import given, settings
@@ -92,15 +93,18 @@ def test_undisturbed_actors_take_the_seconds_of_the_virtual_clock(shares: bool, 
     assert computed[0] == computed[1]
 
 
-def test_actors_with_drafts_take_the_seconds_of_the_virtual_clock_too() -> None:
+def test_actors_with_drafts_take_the_seconds_of_the_virtual_clock_too(tmp_path: Path) -> None:
     """In real processes, with a rule that moves responses; every pass accepts what it does on the virtual clock."""
     drafts = DraftedEngineFactory(Drafting(length=3), DrawnRuns(Acceptance([0.7, 0.5, 0.3]), seed=4))
     asked = [replace(r, max_tokens=100) for r in requests_of([20 * n for n in (1, 2, 3, 4, 3, 2, 1, 2)])]
     plan = plan_of(GROUPS[:2], slots=4)
     virtual = run_step(plan, asked, drafts, LATENCY, CLUSTER)
-    with ProcessPool(["cpu"] * 2) as pool:
+    gate = Gate(tmp_path / "moved")
+    with ProcessPool(["cpu"] * 2, faults=PATIENT) as pool:
         wall = pool.run_step(plan, asked, drafts, LATENCY, CLUSTER)
-        moved = pool.run_step(replace(plan, rule=Restless(1, 0.004, late=True)), asked, drafts, LATENCY, CLUSTER)
+        with gate.opened(lambda: has_moved(pool)):
+            moving, gated = replace(plan, rule=Restless(1, 0.004, late=True)), Gated(drafts, gate, last=len(GROUPS[0]) - 1)
+            moved = pool.run_step(moving, asked, gated, LATENCY, CLUSTER)
     for i in range(2):
         assert decode_s(wall, f"actor-{i}") == pytest.approx(decode_s(virtual, f"actor-{i}"))
     passes = [{i: c.passes for i, c in record.completions.items()} for record in (virtual, wall, moved)]
@@ -149,13 +153,15 @@ def test_a_time_scale_that_is_none_is_refused(time_scale: Any) -> None:
         SimulatedEngineFactory(time_scale)
 
 
-def test_real_processes_sleep_for_as_long_as_the_virtual_clock_charges() -> None:
+def test_real_processes_sleep_for_as_long_as_the_virtual_clock_charges(tmp_path: Path) -> None:
     """A rule moves responses between them meanwhile."""
     plan = plan_of(GROUPS[:2], Restless(1, period_s=0.004, late=True), slots=2)
     asked = requests_of([20 * n for n in (1, 2, 3, 4, 3, 2, 1, 2)])
     asked = [replace(r, max_tokens=100) for r in asked]
-    with ProcessPool(["cpu"] * 2) as pool:
-        record = pool.run_step(plan, asked, SimulatedEngine, LATENCY, CLUSTER, migration="move")
+    gate = Gate(tmp_path / "moved")
+    with ProcessPool(["cpu"] * 2, faults=PATIENT) as pool, gate.opened(lambda: has_moved(pool)):
+        gated = Gated(SimulatedEngineFactory(), gate, last=len(GROUPS[0]) - 1)
+        record = pool.run_step(plan, asked, gated, LATENCY, CLUSTER, migration="move")
     assert {i: c.response_tokens for i, c in record.completions.items()} == {r.response: r.target_tokens for r in asked}
     assert record.moves > 0
     decoded = [s for s in record.spans if s["phase"] == "decode"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 from collections.abc import Iterator, Mapping
@@ -12,20 +11,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from busy_machine import PATIENT, Gate, Gated, has_moved
 from error_messages import refused
 from executor_samples import Restless, plan_of
 from torch_wall_samples import CLUSTER, LATENCY, factory_of, forced, requests
 
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.sampling import Sampling
-from rlhfless.executor import Faults, ProcessPool, StepRecord, run_step
+from rlhfless.executor import ProcessPool, StepRecord, run_step
 from rlhfless.trace.schema.validation import validate
 from solver import Cluster, Plan, PlanningError
 
 GROUPS = [range(12), range(12, 24)]
 PAIRS = Cluster(1, 4, 2)
 TWO = replace(LATENCY, gpus_per_actor=2)
-FAULTS = Faults(silence_floor_s=60.0, slow_factor=math.inf)
 
 
 def of_two_gpus(groups: Any, rule: Any = None) -> Plan:
@@ -52,19 +51,21 @@ def part_below(pid: int) -> int:
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[ProcessPool]:
-    with ProcessPool(faults=FAULTS) as processes:
+    with ProcessPool(faults=PATIENT) as processes:
         yield processes
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("sampling", [Sampling(temperature=0.0), Sampling()], ids=["greedy", "sampled"])
-def test_parts_decode_what_one_process_decodes(pool: ProcessPool, sampling: Sampling) -> None:
+def test_parts_decode_what_one_process_decodes(pool: ProcessPool, sampling: Sampling, tmp_path: Path) -> None:
     """Tokens are the same and log-probabilities within rounding, also of responses that move and are computed again."""
     engines = made(sampling)
     expected = run_step(plan_of([range(24)]), forced(), engines, LATENCY, CLUSTER)
-    two = replace(engines, tensor_parallel=2)
+    gate = Gate(tmp_path / "moved")
+    two = Gated(replace(engines, tensor_parallel=2), gate, last=len(GROUPS[0]) - 1)
     plan = of_two_gpus(GROUPS, Restless(1, period_s=0.004, late=True))
-    record = pool.run_step(plan, forced(), two, TWO, PAIRS, migration="move")
+    with gate.opened(lambda: has_moved(pool)):
+        record = pool.run_step(plan, forced(), two, TWO, PAIRS, migration="move")
     assert tokens_of(record) == tokens_of(expected)
     for i, completion in record.completions.items():
         np.testing.assert_allclose(completion.logprobs, expected.completions[i].logprobs, rtol=0, atol=1e-5)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from busy_machine import PATIENT
 from torch_wall_samples import CLUSTER, LATENCY, PROMPTS, SAMPLES, actor_plan, factory_of, requests, token_bytes
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.factory import TorchEngineFactory
-from rlhfless.executor import Faults, ProcessPool, StepRecord, run_step
+from rlhfless.executor import ProcessPool, StepRecord, run_step
 from rlhfless.scheduling import PlanningOptions, SchedulingPolicy, make_policy
 from rlhfless.scheduling.replan import SolverReplan
 from rlhfless.scheduling.rlhfuse import RLHFuse
@@ -41,7 +41,7 @@ def factory() -> TorchEngineFactory:
 @pytest.fixture(scope="module")
 def pool(factory: TorchEngineFactory) -> Iterator[ProcessPool]:
     """Processes that have started: a rule has nothing to move while none decodes."""
-    with ProcessPool(["cpu"] * 4, faults=Faults(slow_factor=math.inf)) as shared:  # a busy machine slows some down
+    with ProcessPool(["cpu"] * 4, faults=PATIENT) as shared:
         shared.run_step(actor_plan("static"), requests(), factory, LATENCY, CLUSTER)
         yield shared
 

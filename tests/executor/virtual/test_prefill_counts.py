@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from busy_machine import PATIENT
 from prefill_samples import CLUSTER, LATENCY, LIMIT, SAMPLES
 
 from rlhfless.engine.protocol import Request
@@ -15,7 +15,7 @@ from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.model import DecoderModel, counting
-from rlhfless.executor import Faults, ProcessPool, StepRecord, run_step
+from rlhfless.executor import ProcessPool, StepRecord, run_step
 from rlhfless.training.models.tiny_model import tiny_qwen2
 from solver import ActorPlan, NonGenerationPhases, Plan
 from solver.model.admission import Admission
@@ -37,7 +37,7 @@ def factory() -> TorchEngineFactory:
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[ProcessPool]:
-    with ProcessPool(["cpu"] * 4, faults=Faults(slow_factor=math.inf)) as shared:  # a busy machine slows some down
+    with ProcessPool(["cpu"] * 4, faults=PATIENT) as shared:
         yield shared
 
 

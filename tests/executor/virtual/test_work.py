@@ -227,7 +227,7 @@ def test_functions_really_run_with_what_they_wait_for() -> None:
     assert [r.result for r in record.work] == [8, 5, 3]
     assert seen == ["count", "count", "add"]
     assert record.work[0].end_s - record.work[0].start_s == pytest.approx(0.25)
-    assert 0 < record.work[1].end_s - record.work[1].start_s < 10
+    assert record.work[1].end_s > record.work[1].start_s
 
 
 def test_functions_get_what_their_gpus_load_once() -> None:

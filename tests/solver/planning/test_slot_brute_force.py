@@ -47,9 +47,9 @@ def test_a_few_plans_are_near_the_optimum():
     check_gaps(20, seed=1)
 
 
-@pytest.mark.full
-def test_500_plans_are_near_the_optimum():
-    check_gaps(500, seed=0)
+@pytest.mark.parametrize("instances", [pytest.param(150, marks=pytest.mark.full), pytest.param(500, marks=pytest.mark.nightly)])
+def test_many_plans_are_near_the_optimum(instances):
+    check_gaps(instances, seed=0)
 
 
 def test_a_few_feasible_deadlines_are_met():
@@ -58,8 +58,10 @@ def test_a_few_feasible_deadlines_are_met():
         meet_feasible_deadline(rng)
 
 
-@pytest.mark.full
-def test_1000_feasible_deadlines_are_met():
+@pytest.mark.parametrize(
+    "instances", [pytest.param(300, marks=pytest.mark.full), pytest.param(1000, marks=pytest.mark.nightly)]
+)
+def test_many_feasible_deadlines_are_met(instances):
     rng = np.random.default_rng(0)
-    for _ in range(1000):
+    for _ in range(instances):
         meet_feasible_deadline(rng)

@@ -35,6 +35,59 @@ def test_no_executed_step_is_below_the_bound_in_2000_runs() -> None:
     assert max(ratios) > 0.99, "the bound is met nearly"
 
 
+@pytest.mark.parametrize(
+    ("charges", "actors", "time_s", "after_s", "beside_s", "servers"),
+    [
+        (LearnerCharges(1, 0.1, load_s=0.25, gradient_s=0.5), 2, 9.0, 5.0, 4 + 6 + 0.25, 1),
+        (LearnerCharges(1, 0.1, load_s=5.0, gradient_s=0.5), 2, 9.0, 5.0, 4 + 6 + 0.9, 1),
+        (LearnerCharges(1, 0.1, load_s=0.25, gradient_s=0.5), 2, 7.0, 0.5 + 2 + 3 / 0.9, 4 + 6 / 0.9 + 2 * (0.5 + 0.25), 2),
+        (LearnerCharges(2, 0.1, load_s=0.25, gradient_s=0.0), 2, 6.0, 5.0, 4 + 6 + 2 * 0.25, 2),
+        (LearnerCharges(1, 0.1, load_s=0.25, gradient_s=0.5), 1, 12.0, 5.0, 4 + 6 + 0.25, 1),
+        (SizedCharges((2.0, 1.5), (0.8, 0.1), (0.9, 0.25)), 2, 30.0, 0.1 + 2 + 4.5, 4 + 9 + 0.1 + 0.25, 1),
+    ],
+)
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_the_bound_is_the_sum_of_its_terms_for_two_equal_responses(
+    charges: LearnerCharges | SizedCharges, actors: int, time_s: float, after_s: float, beside_s: float, servers: int, gpus: int
+) -> None:
+    work, generation = _two_responses(actors, gpus)
+    bound = solver.whole_step_bound(generation, work, charges)
+    value = generation.gpu_seconds(time_s - after_s) + gpus * beside_s
+    assert bound.with_servers(time_s) == (pytest.approx(value, rel=1e-9), servers)
+    assert bound.sized(servers).after_s == pytest.approx(after_s)
+
+
+def _two_responses(actors: int, gpus: int = 1) -> tuple[PhaseWork, solver.ClairvoyantBound]:
+    """Return two responses that decode 1 s together, are prepared 2 s and learned from 3 s each, and the bound on decoding."""
+    latency = solver.LatencyModel("mine", gpus, base_s=8e-3, per_response_s=1e-3, max_batch=2)
+    problem = solver.PlanningProblem(solver.Workload([1], [0, 0], [100, 100]), solver.Cluster(1, actors * gpus, gpus), latency)
+    work = PhaseWork([2.0, 2.0], [3.0, 3.0], group=[0, 0], unlock="group", gpus_per_actor=gpus)
+    return work, solver.clairvoyant_bound(problem)
+
+
+def test_the_least_time_is_that_of_the_best_size_and_of_all_gpus_together() -> None:
+    charges = LearnerCharges(1, 0.1, load_s=0.25, gradient_s=0.5)
+    work, generation = _two_responses(3)
+    assert solver.whole_step_bound(generation, work, charges).shortest_s() == pytest.approx(0.9 + 2 + 3 / 0.9 + 0.5, rel=1e-5)
+    work, generation = _two_responses(1)
+    alone = solver.whole_step_bound(generation, work, charges)
+    assert alone.shortest_s() == pytest.approx(1 + 4 + 6 + 0.25, rel=1e-5), "one server decodes, prepares, loads and learns"
+
+
+def test_generation_ends_before_the_response_that_is_prepared_and_learned_from_fastest() -> None:
+    work, generation = _two_responses(2)
+    unequal = replace(work, prepare_s=[1.0, 2.0], learn_s=[5.0, 3.0])
+    bound = solver.whole_step_bound(generation, unequal, LearnerCharges(1, 0.5, gradient_s=0.4))
+    assert [bound.sized(servers).after_s for servers in (1, 2)] == pytest.approx([2 + 3, 0.4 + 2 + 3 / 0.5])
+
+
+def test_a_step_whose_work_takes_no_time_pays_for_generation_only() -> None:
+    work, generation = _two_responses(1)
+    free = replace(work, prepare_s=[0.0, 0.0], learn_s=[0.0, 0.0])
+    bound = solver.whole_step_bound(generation, free, LearnerCharges(load_s=5.0))
+    assert bound.gpu_seconds(9.0) == pytest.approx(generation.gpu_seconds(9.0))
+
+
 def test_the_bound_falls_with_time_and_is_infinite_below_the_shortest_step() -> None:
     bound = whole_step_run(7).bound
     shortest_s = bound.shortest_s()

@@ -24,10 +24,12 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from learning_samples import noise_batch, pieces_of, small_model  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
 from training_samples import config  # noqa: E402
 
 from rlhfless.errors import InputError  # noqa: E402
 from rlhfless.trace import read_trace  # noqa: E402
+from rlhfless.training import worker_group  # noqa: E402
 from rlhfless.training.algorithms.batch import Batch  # noqa: E402
 from rlhfless.training.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
 from rlhfless.training.config import LearnerError, TrainError  # noqa: E402
@@ -136,6 +138,28 @@ def test_two_processes_learn_what_one_learns_and_go_on_from_each_other(pair: Pai
     pair.stream_the_same(noise_batch(small_model(), seed=4, off=0.15))
 
 
+@pytest.mark.full
+def test_two_processes_in_bfloat16_keep_float32_weights_and_moments(tmp_path: Path) -> None:
+    """Changes smaller than bfloat16 tells apart add up in them; passes are those of bfloat16, as the mismatch shows."""
+    exact_model, model = small_model(), small_model()
+    exact = make_learner("grpo", exact_model, learning_rate=1e-5)
+    rough = make_learner("grpo", model, processes=2, learning_rate=1e-5, learner_dtype="bfloat16")
+    batch = noise_batch(small_model(), off=0.0)
+    ours, theirs = exact.learn(batch), rough.learn(batch)
+    save_checkpoint(tmp_path, 1, rough)
+    rough.close()
+    assert ours["mismatch_mean"] < 1e-5
+    assert 1e-5 < theirs["mismatch_mean"] < 1e-2
+    assert theirs["grad_norm"] == pytest.approx(ours["grad_norm"], rel=2e-2)
+    kept = [value for file in tmp_path.rglob("*.safetensors") for value in load_file(file).values()]
+    assert {value.dtype for value in kept} == {torch.float32}
+    pairs = list(zip(model.parameters(), small_model().parameters(), strict=True))
+    changed = torch.cat([(p != q).flatten() for p, q in pairs])
+    as_bfloat16 = torch.cat([(p.bfloat16() != q.bfloat16()).flatten() for p, q in pairs])
+    assert changed.float().mean() > 0.9
+    assert as_bfloat16.float().mean() < 0.5
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", OPTIONS)
 def test_two_processes_in_bfloat16_learn_nearly_what_float32_learns_and_resume_exactly(name: str, tmp_path: Path) -> None:
@@ -173,7 +197,9 @@ def test_two_processes_in_bfloat16_learn_nearly_what_float32_learns_and_resume_e
 
 
 @pytest.mark.full
-def test_what_ends_an_order_ends_all_and_reading_starts_new_ones(pair: Pair, tmp_path: Path) -> None:
+def test_what_ends_an_order_ends_all_and_reading_starts_new_ones(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process that is killed, or Ctrl-C while one hangs."""
     save_checkpoint(tmp_path, 1, pair.one)
     load_checkpoint(tmp_path, 1, pair.two)
@@ -184,10 +210,17 @@ def test_what_ends_an_order_ends_all_and_reading_starts_new_ones(pair: Pair, tmp
             pair.two.learn(noise_batch(small_model()))
     else:
         os.kill(second, signal.SIGSTOP)  # so that the other waits for it when the interrupt comes
-        before, batch = signal.signal(signal.SIGALRM, signal.default_int_handler), noise_batch(small_model())
-        signal.setitimer(signal.ITIMER_REAL, 0.5)
+
+        def interrupted(*awaited: Any) -> Any:
+            """Whoever waits for answers is interrupted a moment later."""
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            return wait(*awaited)
+
+        wait, before = worker_group.wait, signal.signal(signal.SIGALRM, signal.default_int_handler)
+        monkeypatch.setattr(worker_group, "wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            pair.two.learn(batch)
+            pair.two.learn(noise_batch(small_model()))
+        monkeypatch.undo()
         signal.signal(signal.SIGALRM, before)
     assert pair.two.pids == []
     with pytest.raises(ProcessLookupError):

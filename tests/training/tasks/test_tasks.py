@@ -304,6 +304,21 @@ def test_a_reward_model_judges_prompt_and_response(tmp_path: Path) -> None:
     assert len(set(scores.round(6))) > 1
 
 
+def test_an_offloaded_reward_model_is_on_the_device_while_it_scores_only(tmp_path: Path) -> None:
+    """The device is ``meta``, which every machine has, and which gives no number back."""
+    judge().save_pretrained(tmp_path)
+    TOKENIZER.save(tmp_path)
+    problem = DatasetTask(ROWS, TOKENIZER).problems[0]
+    responses = [Response(problem, "1"), Response(problem, "it is 12")]
+    offloaded = ModelReward.load(tmp_path, device="meta", offloads=True)
+    before = {name: value.clone() for name, value in offloaded.model.state_dict().items()}
+    with pytest.raises(RuntimeError, match="meta"):
+        offloaded.score(responses)
+    assert all(torch.equal(value, before[name]) for name, value in offloaded.model.state_dict().items())
+    scores = [make_rewards([f"model:{tmp_path}"], ArithmeticTask(0, 1), offloads=on).score(responses) for on in (False, True)]
+    assert scores[0].values.tolist() == scores[1].values.tolist()
+
+
 def test_a_reward_that_is_no_number_is_that_responses(tmp_path: Path) -> None:
     model = judge()
     with torch.no_grad():
