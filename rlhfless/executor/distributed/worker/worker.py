@@ -27,7 +27,7 @@ from rlhfless.engine.protocol import (
     SupportsDrafts,
     SupportsSignals,
     SupportsSnapshots,
-)
+)  # fmt: skip
 from rlhfless.executor.distributed.messages import ActorReport, KvCopy, NoRoom, Unreachable, WrittenCopy
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker.backend import WorkerBackend
