@@ -74,9 +74,9 @@ class StepToCompare:
             published.naive(expected(static, case, self.setting, self.setting.latency), work, costs, free)[0]
             for case, work in zip(step.cases, step.works, strict=True)
         ])  # fmt: skip
-        fair = step.plain(WEIGHT, prefix_caching=True)
+        fair = step.plain(WEIGHT)
         yield self._system("naive", naive)
-        yield self._system("elastic", step.execute(step.plain(WEIGHT).plan))
+        yield self._system("elastic", step.execute(step.plain(WEIGHT, prefix_caching=False).plan))
         yield self._system(FAIR, step.execute(fair.plan))
         given = self.logged, self.setting, costs, step.requests, step.work
         yield self._system("rlhfless", published.rlhfless(*given))

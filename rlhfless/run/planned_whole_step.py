@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 from rlhfless.errors import InputError
 from rlhfless.latency import CallTable, StepBatch, read_profile
 from rlhfless.plots import plot_before_after
+from rlhfless.plots.before_after import COST_HEADING, percent
 from rlhfless.simulate import (
     STRONG,
     WEAK,
@@ -68,13 +69,13 @@ class PlannedWholeStep:
 
     @cached_property
     def plain(self) -> WholeStepChoice:
-        """Elastic plain, the comparator: the right-sized random split, released when done, learned from on all GPUs."""
+        """Elastic plain with prefix caching, the fair comparator: right-sized, released when done, learned from on all GPUs."""
         weight = PLAIN_WEIGHT if self.aim.time_weight is None else self.aim.time_weight
         return self.of_calls.step.plain(weight)
 
     @cached_property
     def results(self) -> pd.DataFrame:
-        """One row for elastic plain and one for the plan.
+        """One row for elastic plain, with prefix caching as engines have it, and one for the plan.
 
         Columns: ``plan, expected_s, expected_gpu_s, time_s, gpu_s`` (executed on the true lengths) and ``bound_gpu_s``, below
         which no policy is in the row's time.
@@ -110,8 +111,23 @@ class PlannedWholeStep:
         return [f"{lever}: {known[lever]}" for lever in LEVERS if lever in known]
 
     def plot(self) -> go.Figure:
-        """Return the executed timelines of elastic plain and of the plan, and the cost of each."""
-        return plot_before_after({PLAIN: self.of_calls.step.trace(self.plain.plan), PLANNED: self.trace})
+        """Return the executed timelines of decoding under elastic plain and under the plan, and the cost of it.
+
+        The title says what the whole step takes and costs.
+        """
+        fig = plot_before_after({PLAIN: self.of_calls.step.trace(self.plain.plan), PLANNED: self.trace})
+        first, last = self.results.itertuples()
+        time, cost = 1 - last.time_s / first.time_s, 1 - last.gpu_s / first.gpu_s
+        whole = (
+            f"The whole step takes {percent(time)} {'less' if time >= 0 else 'more'} time and costs {percent(cost)} "
+            f"{'less' if cost >= 0 else 'more'} than {PLAIN}"
+        )
+        drawn, _, note = fig.layout.title.text.partition("</b>")
+        drawn = f"decoding alone, as drawn: {drawn.removeprefix('<b>').replace('<br>', ' ')}"
+        line = f"<br><span style='font-size:12px;font-weight:normal'>{drawn}</span>"
+        for heading in fig.layout.annotations:
+            heading.text = heading.text.replace(COST_HEADING, "<b>Cost of decoding</b>")
+        return fig.update_layout(title_text=f"<b>{whole}</b>{line}{note}")
 
     @property
     def _allowed(self) -> list[str]:

@@ -182,6 +182,9 @@ class Run:
     ) -> PlannedWholeStep:
         """Plan one whole step with all levers, with lengths predicted from all earlier steps.
 
+        Use ``solver.dataflow.plan_step`` instead to place every model call of steps that follow each other, with a proven
+        bound; there only overlap, streaming and drafts are levers.
+
         Seconds of decoding, preparation and learning come from the shipped tables of measured operators.
 
         Args:

@@ -53,7 +53,7 @@ def whole_step_sentence(
         return f"{_change(time_s / own_s, 'less')} time and {_change(gpu_s / (own_s * gpus), 'fewer')} GPU-seconds"
 
     everything = step.execute(step.plan(Aim(time_weight=weight)).plan)
-    plain = step.execute(step.plain(weight, prefix_caching=True).plan)
+    plain = step.execute(step.plain(weight).plan)
     return (
         "Planned as a whole (responses assigned by length, preparation and learning beside decoding, idle GPUs released), step "
         f"{logged.step} takes {less(everything)}; right-sizing, prefix caching and releasing alone {less(plain)} (preparation "

@@ -33,6 +33,9 @@ def plan_step(
     ReaL (arXiv:2406.14088) gives every call a mesh of GPUs and a parallel strategy, and searches by Markov chains. Here the
     search is exact: descents find a plan, and branch and bound proves how much shorter a period could be.
 
+    Use it to place the model calls of steps that follow each other, with a proof. Use ``rlhfless.run.Run.plan_step`` where a
+    log is at hand and the step has actors that deal, cut or fold: it chooses among all levers, by forecast lengths.
+
     Args:
         graph: for example ``ppo()``. cluster: of one kind of GPUs; nodes of 1, 2, 4 or 8; at most 256 GPUs.
         costs: seconds and bytes of calls in layouts, and of sending weights between layouts. Costs that hold for some clusters

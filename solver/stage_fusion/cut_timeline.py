@@ -213,7 +213,8 @@ class CutTimeline:
     def _loads(self, responses: IntArray, held: IntArray) -> tuple[IntArray, FloatArray]:
         """Return (N,) numbers of these responses on each actor, and the KV tokens that they need there."""
         of = self.actor_of[responses]
-        return np.bincount(of, minlength=len(self.lines)), np.bincount(of, held[responses], len(self.lines))
+        counts = np.bincount(of, minlength=len(self.lines)).astype(np.int64)
+        return counts, np.asarray(np.bincount(of, held[responses], len(self.lines)), dtype=float)
 
     @cached_property
     def _slots(self) -> FloatArray:

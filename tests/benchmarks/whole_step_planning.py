@@ -36,7 +36,7 @@ def rows(setting: Figure10AllSetting, with_drafts: bool) -> list[Row]:
         began_s = time.process_time()
         step.plan(Aim(time_weight=0.7), drafts)
         row: Row = {**cell, "cpu_s": time.process_time() - began_s, "pairs": len(step.candidates(drafts).plans)}
-        plain = step.plain(0.7)
+        plain = step.plain(0.7, prefix_caching=False)
         aims = {f"w={weight:g}": Aim(time_weight=weight) for weight in WEIGHTS}
         aims |= {f"{slower:g} x plain's time": Aim(deadline_s=slower * plain.time_s) for slower in SLOWER}
         aims["plain's cost"] = Aim(budget_gpu_s=plain.gpu_seconds)

@@ -14,10 +14,12 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from open_pages import keeping_errors
 from real_browser import PATIENCE_S
 
 from rlhfless.system.browser import BROWSERS, find_browser
@@ -25,6 +27,7 @@ from rlhfless.system.browser import BROWSERS, find_browser
 ROOT = Path(__file__).parents[2]
 WIDE, TALL = {"width": 1440, "height": 900}, {"width": 1440, "height": 1900}
 LAPTOP = {"width": 1366, "height": 768}
+LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
 
 
 def missing() -> str:
@@ -44,7 +47,7 @@ class Lab:
         folder: what is served; url: with the token.
     """
 
-    def __init__(self, folder: Path, home: Path, theme: str = "JupyterLab Light") -> None:
+    def __init__(self, folder: Path, home: Path) -> None:
         self.folder = folder
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
@@ -54,7 +57,7 @@ class Lab:
         settings = home / "settings"
         for plugin, values in (
             ("apputils-extension/notification", {"fetchNews": "false", "checkForUpdates": False}),
-            ("apputils-extension/themes", {"theme": theme}),
+            ("apputils-extension/themes", {"theme": LIGHT}),
             ("notebook-extension/tracker", {"windowingMode": "none", "maxNumberOutputs": 1000}),
         ):
             path = settings / "@jupyterlab" / f"{plugin}.jupyterlab-settings"
@@ -135,11 +138,25 @@ class Lab:
 
 def another_tab(page: Any) -> Any:
     """Close a tab and return an empty one of the same browser; it keeps the list of errors."""
-    later = page.context.new_page()
-    later.errors = page.errors
-    later.on("pageerror", lambda error: later.errors.append(str(error)))
+    later = keeping_errors(page.context.new_page(), page.errors)
     page.close()
     return later
+
+
+@contextlib.contextmanager
+def dark(page: Any) -> Iterator[None]:
+    """JupyterLab in dark colours, and light again afterwards: all pages of the server share the setting."""
+    try:
+        change_theme(page, DARK)
+        yield
+    finally:
+        change_theme(page, LIGHT)
+
+
+def change_theme(page: Any, theme: str) -> None:
+    """Choose the colours of JupyterLab, and wait until the page has them."""
+    page.evaluate("(theme) => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", theme)
+    page.wait_for_function("(theme) => document.body.dataset.jpThemeName === theme", arg=theme, timeout=1e3 * PATIENCE_S)
 
 
 def run_all(page: Any, timeout_s: float = PATIENCE_S) -> None:
@@ -151,10 +168,11 @@ def run_all(page: Any, timeout_s: float = PATIENCE_S) -> None:
     page.evaluate("() => { window.ran = false; window.jupyterapp.commands.execute('notebook:run-all-cells')"
                   ".finally(() => { window.ran = true; }); }")  # fmt: skip
     page.wait_for_function("window.ran === true", timeout=1e3 * timeout_s)
-    failed = page.locator(".jp-Notebook .jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr'] >> text=Traceback")
+    said = page.locator(".jp-Notebook .jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr']").all_inner_texts()
     errors = page.locator("[data-mime-type='application/vnd.jupyter.error']").all_inner_texts()
     assert not errors, errors
-    assert failed.count() == 0
+    failed = [text for text in said if "Traceback" in text]
+    assert not failed, failed
 
 
 def run_cell(page: Any, index: int, timeout_s: float = PATIENCE_S) -> str:

@@ -12,6 +12,8 @@ from typing import Any
 
 from real_browser import FAILS, PATIENCE_S
 
+GIVEN_UP = "[anywidget] Failed to initialize model"
+"""What anywidget says of a widget that a slow page has not started after 2 s; panes are drawn nevertheless."""
 KEPT, KINDS = 30, ("error", "warning")  # lines of the console
 SHOWN = """() => {
   const kernel = window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel;
@@ -42,8 +44,13 @@ def open_page(browser: Any, **options: Any) -> Any:
     context.on("requestfailed", lambda request: context.said.append(f"request failed: {request.url[:200]} {request.failure}"))
     page = context.new_page()
     page.add_init_script(FAILS)
-    page.errors = []
-    page.on("pageerror", lambda error: page.errors.append(str(error)))
+    return keeping_errors(page, [])
+
+
+def keeping_errors(page: Any, errors: list[str]) -> Any:
+    """Return the page; its uncaught errors go to the list ``errors``, without those of widgets that a slow page starts late."""
+    page.errors = errors
+    page.on("pageerror", lambda error: None if GIVEN_UP in str(error) else errors.append(str(error)))
     return page
 
 

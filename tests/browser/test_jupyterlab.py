@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from figures import hover_text, illegible, markup_of_texts, plotly_data, point_at
-from lab import LAPTOP, Lab, card, notebook, pane, run_all, shown_request, wait_drawn, wait_text
+from lab import LAPTOP, Lab, card, dark, notebook, pane, run_all, shown_request, wait_drawn, wait_text
 
 pytestmark = pytest.mark.timeout(1800)
 EXPLORE = """
@@ -122,7 +122,7 @@ def test_every_control_works_by_keyboard_and_the_state_is_copied(lab: Lab, folde
 @pytest.mark.full
 def test_the_report_of_a_log_is_shown_by_its_magic(lab: Lab, folder: Path, page: Any, picture: Callable) -> None:
     small = (folder / "hostile.jsonl").read_text("utf-8").splitlines()
-    rows = [row for row in map(json.loads, small) if row["prompt_id"].rsplit("-", 1)[1] in ("0", "1", "2", "4", "5")]
+    rows = [row for row in map(json.loads, small) if row["step"] == 0 and row["prompt_id"].rsplit("-", 1)[1] in SMALL]
     (folder / "small.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     notebook(folder / "magic.ipynb", "%load_ext rlhfless", "%rlhfless small.jsonl")
     lab.open(page, "magic.ipynb")
@@ -136,6 +136,7 @@ def test_the_report_of_a_log_is_shown_by_its_magic(lab: Lab, folder: Path, page:
     picture(page.locator("iframe[title='Report of small.jsonl']"), "magic_light")
 
 
+SMALL = ("0", "1", "2", "4", "5")  # prompts whose texts are hostile
 COMPARED = """
 from rlhfless.simulate import simulate
 from rlhfless.trace import read_rollouts
@@ -161,12 +162,12 @@ view
 
 
 @pytest.mark.nightly
-def test_dark_pages_have_light_text(folder: Path, page: Any, picture: Callable, tmp_path: Path) -> None:
-    tables = ("planned.plan", "others.front", "others.bound", "settings.setting.latency", "planned.trace")
+def test_dark_pages_have_light_text(lab: Lab, folder: Path, page: Any, picture: Callable) -> None:
+    tables = ("planned.plan", "alternatives.front", "alternatives.bound", "settings.setting.latency", "planned.trace")
     figure = "from rlhfless.plots import plot_timeline\nplot_timeline(shown.planned.trace)"
     notebook(folder / "dark.ipynb", EXPLORE, "shown.wait(60)", *(f"shown.{table}" for table in tables), figure)
-    with Lab(folder, tmp_path, theme="JupyterLab Dark") as dark:
-        dark.open(page, "dark.ipynb")
+    lab.open(page, "dark.ipynb")
+    with dark(page):
         run_all(page)
         wait_drawn(page, "plane", 1)
         page.wait_for_selector(".jp-RenderedPlotly .gtitle", state="attached")
@@ -179,12 +180,12 @@ def test_dark_pages_have_light_text(folder: Path, page: Any, picture: Callable, 
 
 
 @pytest.mark.full
-def test_dark_pages_have_light_text_in_every_dashboard(folder: Path, page: Any, picture: Callable, tmp_path: Path) -> None:
+def test_dark_pages_have_light_text_in_every_dashboard(lab: Lab, folder: Path, page: Any, picture: Callable) -> None:
     dashboards = {"compare": COMPARED, "zoom": ZOOMED, "zoom_far": ZOOMED_FAR, "live": LIVE}
     drawn = "(count) => document.querySelectorAll('.rlhfless-panes [data-drawn]').length === count"
     notebook(folder / "dark_dashboards.ipynb", *dashboards.values(), "result")
-    with Lab(folder, tmp_path, theme="JupyterLab Dark") as dark:
-        dark.open(page, "dark_dashboards.ipynb")
+    lab.open(page, "dark_dashboards.ipynb")
+    with dark(page):
         run_all(page)
         page.wait_for_function(drawn, arg=2 + 1 + 1 + 2)
         wait_text(page, "facts", "done")

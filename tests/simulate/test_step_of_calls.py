@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -14,14 +15,14 @@ from whole_step_runs import visited_twice
 from rlhfless.latency import CallTable, StepBatch, generation_latency
 from rlhfless.simulate import Aim, SimulationConfig, StepOfCalls, WholeStep, step_of_calls
 from rlhfless.simulate.whole_steps.call_layouts import call_layouts
-from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan
+from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan, candidates
 from rlhfless.simulate.whole_steps.choice import choose
 from rlhfless.simulate.whole_steps.generation_plans import GenerationPlan, StepGenerations
 from rlhfless.simulate.whole_steps.learner_way import LearnerWay
 from solver import Cluster, PlanningError
 from solver.dataflow import Layout, Mesh, Strategy, grpo, ppo, remax
 from solver.dataflow.layout import strategies
-from solver.model.step_levers import ACTOR_SIZE, LAYOUTS, LEVERS
+from solver.model.step_levers import ACTOR_SIZE, LAYOUTS, LEVERS, SHARED_PREFILL
 
 ROLES = ("actor", "reference", "reward", "critic")
 AIM = Aim(time_weight=0.7)
@@ -45,7 +46,7 @@ def test_actors_of_every_size_and_layouts_are_variants(small: StepOfCalls) -> No
     assert {levers for _, levers in found} == {frozenset({ACTOR_SIZE}), frozenset({LAYOUTS}), frozenset({ACTOR_SIZE, LAYOUTS})}
     assert {size for size, levers in found if ACTOR_SIZE in levers} == {1, 4}
     assert {ACTOR_SIZE, LAYOUTS} <= set(small.step.levers())
-    assert not small.step.plain(0.7).plan.levers
+    assert small.step.plain(0.7).plan.levers <= {SHARED_PREFILL}
 
 
 def test_no_combination_is_much_better_than_the_best_candidate(small: StepOfCalls) -> None:
@@ -72,10 +73,28 @@ def test_no_combination_is_much_better_than_the_best_candidate(small: StepOfCall
     assert AIM.value(choice.time_s, choice.gpu_seconds) <= values.min() + 0.05, "what is not sure to save is left out"
 
 
+@pytest.mark.parametrize("aim", [AIM, Aim(time_weight=0.2), Aim(time_weight=1.0)], ids=str)
+def test_sizes_that_are_searched_together_are_as_good_as_one_by_one(small: StepOfCalls, aim: Aim) -> None:
+    """One by one each size keeps pairs of its own, folds, and is executed on every scenario to be timed."""
+    step, every = small.step, None
+    for number, one in enumerate([step, *(WholeStep(step.logged, of.setting, of.costs) for of in step.variants)]):
+        levers = step.variants[number - 1].levers if number else frozenset()
+        source = replace(one._source(None, levers, 0), generations=StepGenerations(step.logged, one.setting))
+        source.generations.of(source.generations.planner.folded).like = None  # not estimated
+        found = candidates([source])
+        every = found if every is None else every.joined(found)
+    exhaustive = choose(every, aim)
+    choice = step.plan(aim)
+    assert len(step.candidates().plans) < len(every.plans)
+    assert aim.value(choice.time_s, choice.gpu_seconds) <= aim.value(exhaustive.time_s, exhaustive.gpu_seconds) + 0.005
+
+
 def test_plans_of_every_variant_are_executed_as_recorded_and_above_the_bound(small: StepOfCalls) -> None:
     step, bound = small.step, small.step.bound()
     candidates = step.candidates()
-    for number in range(len(step.variants) + 1):
+    found = sorted({plan.variant for plan in candidates.plans})
+    assert found[0] == 0 < len(found) - 1
+    for number in found:
         plan = next(one for one in candidates.plans if one.variant == number)
         time_s, gpu_s = step.execute(plan)
         record = step.record(plan)

@@ -15,23 +15,29 @@ from rlhfless.latency import load_profile
 from rlhfless.scheduling.policy import PlanningOptions
 from rlhfless.scheduling.rlhfuse import GlobalCut
 from rlhfless.scheduling.round_robin import Spread
-from rlhfless.simulate import Aim, SimulationConfig, StepCosts, WholeStep, logged_steps
+from rlhfless.simulate import Aim, LoggedStep, SimulationConfig, StepCosts, WholeStep, logged_steps
 from rlhfless.simulate.whole_steps import generation_plans, step_part
+from rlhfless.simulate.whole_steps.candidates import WholeStepPlan
 from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed, requests_of
-from rlhfless.simulate.whole_steps.generation_plans import expected
+from rlhfless.simulate.whole_steps.generation_plans import GenerationPlan, expected
+from rlhfless.simulate.whole_steps.generation_way import GenerationWay
 from rlhfless.simulate.whole_steps.learner_way import LearnerWay
 from rlhfless.simulate.whole_steps.merged_timing import MergedStep, merged_totals
+from rlhfless.simulate.whole_steps.resized import MOST_STEPS, STEP, best_actors
 from solver import LatencyModel, PhaseWork, PlanningProblem, Workload
+from solver.lengths.forecast import LengthForecast
 from solver.timing.work_schedule import NO_GATE
 
 SERVERS = 6
 seeds = st.integers(0, 2**32 - 1)
 
 
-def logged_step(responses: int, profile: str, limit: int = 2000, nodes: int = 2) -> WholeStep:
+def logged_step(
+    responses: int, profile: str, limit: int = 2000, nodes: int = 2, seed: int = 0, kv_tokens: int | None = None
+) -> WholeStep:
     """A step on nodes of 8 GPUs whose lengths are about those of the step before."""
-    rng = np.random.default_rng(0)
-    tokens = np.random.default_rng(1).lognormal(5.5, 0.9, responses)
+    rng = np.random.default_rng(seed)
+    tokens = np.random.default_rng(seed + 1).lognormal(5.5, 0.9, responses)
     rows = pd.DataFrame([
         {"run": "log", "step": visit, "epoch": visit, "prompt_id": f"p{i // 4}", "sample": i % 4, "prompt_tokens": 200,
          "finish_reason": "stop", "response_tokens": int(np.clip(mean * rng.lognormal(0, 0.1), 1, limit))}
@@ -39,7 +45,9 @@ def logged_step(responses: int, profile: str, limit: int = 2000, nodes: int = 2)
     ])  # fmt: skip
     (logged,) = logged_steps(rows, max_response_tokens=limit, steps=[1])
     costs = StepCosts(2e-4, 8e-4, charges=solver.LearnerCharges(4, 0.1, 0.2, 0.1))
-    setting = SimulationConfig(solver.Cluster(nodes, 8, 2, kind="l40s"), load_profile(profile), bound_work=0)
+    latency = load_profile(profile)
+    latency = latency if kv_tokens is None else replace(latency, kv_capacity_tokens=kv_tokens)
+    setting = SimulationConfig(solver.Cluster(nodes, 8, 2, kind="l40s"), latency, bound_work=0)
     return WholeStep(logged, setting, costs)
 
 
@@ -77,8 +85,10 @@ def test_planning_a_larger_step_simulates_no_more(nodes: int, monkeypatch: pytes
     choice = step.plan(Aim(time_weight=0.7))
     assert step.part is not None
     assert (len(step.part.logged.predicted), step.part.ratio) == (48, nodes)
-    assert len(timed) <= 11 * 4 + 1 + 7 * len(step.candidates().plans)
-    assert max(len(plan.actors) for plan in timed) <= 4
+    of_part = [plan for plan in timed if len(plan.actors) <= 4]
+    assert len(of_part) <= 11 * 4 + 1 + 7 * len(step.candidates().plans)
+    scenarios = len(step.cases)
+    assert len(timed) - len(of_part) <= (2 * MOST_STEPS + 1) * scenarios, "the chosen plan, with other numbers of actors"
     actors = len(choice.plan.generation.plan.actors)
     assert 4 * nodes / 8 <= actors + choice.plan.way.own <= 4 * nodes
     time_s, gpu_s = step.execute(choice.plan)
@@ -86,6 +96,32 @@ def test_planning_a_larger_step_simulates_no_more(nodes: int, monkeypatch: pytes
     assert step.bound().gpu_seconds(time_s) <= gpu_s
     assert step.record(choice.plan).end_s == pytest.approx(time_s, rel=1e-9)
     assert value(time_s, gpu_s) < value(*step.execute(step.plain(0.7).plan))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(3))
+def test_a_plan_of_a_part_is_no_worse_than_elastic_plain(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Actors have little KV memory, so that some actors of the whole step have less room than any of the part."""
+    monkeypatch.setattr(step_part, "PART_SERVERS", 4)
+    step = logged_step(192, "l40s-qwen2.5-3b-tp2", nodes=4, seed=seed, kv_tokens=12_000)
+    assert step.part is not None
+    choice, plain = step.plan(Aim(time_weight=0.7)), step.plain(0.7)
+    (time_s, gpu_s), (plain_s, plain_gpu_s) = step.execute(choice.plan), step.execute(plain.plan)
+    assert value(time_s, gpu_s) <= value(plain_s, plain_gpu_s)
+    assert time_s <= 1.03 * plain_s
+
+
+@given(st.integers(4, 60), st.integers(2, 30), st.integers(0, 10**6))
+@settings(max_examples=20, deadline=None)
+def test_a_part_has_the_longest_prompt_and_one_of_every_length_between(prompts: int, of_part: int, seed: int) -> None:
+    tokens = np.random.default_rng(seed).integers(1, 5000, prompts)
+    whole = Workload(np.full(prompts, 9), np.repeat(np.arange(prompts), 2), np.repeat(tokens, 2), max_response_tokens=5000)
+    logged = LoggedStep(0, pd.DataFrame(index=range(2 * prompts)), whole, whole, True, LengthForecast(whole.response_tokens))
+    part = step_part._some(logged, min(prompts, of_part)).predicted
+    chosen, least = np.sort(part.response_tokens[::2])[::-1], np.sort(tokens)[::-1]
+    assert chosen[0] == tokens.max()
+    places = np.searchsorted(-least, -chosen)
+    assert np.diff(places, append=prompts).max() <= np.ceil(1.5 * prompts / len(chosen)) + 1
 
 
 def test_a_part_of_a_step_has_whole_prompts_and_the_longest_one() -> None:
@@ -169,3 +205,17 @@ def test_a_cut_keeps_as_many_actors_as_have_room() -> None:
         assert timed.makespan_s == pytest.approx(run.makespan_s, rel=0.05)
         row[:] = timed.gpu_seconds, run.gpu_seconds
     assert costs[:, 0].sum() == pytest.approx(costs[:, 1].sum(), rel=0.05)
+
+
+@given(st.integers(20, 400), st.floats(0.8, 1.25))
+@settings(max_examples=20, deadline=None)
+def test_actors_are_added_or_taken_away_until_nothing_is_gained(actors: int, best: float) -> None:
+    def plan(count: int) -> WholeStepPlan:
+        generation = GenerationPlan(GenerationWay("random", count), frozenset(), None, None)  # type: ignore[arg-type]
+        return WholeStepPlan(generation, LearnerWay(), frozenset())
+
+    def away(one: WholeStepPlan) -> float:
+        return abs(np.log(one.generation.way.actors / (best * actors)))
+
+    found = best_actors(plan(actors), plan, away)
+    assert away(found) <= min(away(plan(actors)), np.log(STEP) / 2 + 1 / actors)

@@ -36,7 +36,7 @@ def test_a_plan_is_executed_as_its_totals_say_and_is_above_the_bound(step: Whole
 
 
 def test_more_levers_are_never_planned_worse_and_aims_are_met(step: WholeStep) -> None:
-    plain, every = step.plain(0.7), step.plan(Aim(time_weight=0.7))
+    plain, every = step.plain(0.7, prefix_caching=False), step.plan(Aim(time_weight=0.7))
     assert not plain.plan.levers
     assert every.time_s**0.7 * every.gpu_seconds**0.3 <= plain.time_s**0.7 * plain.gpu_seconds**0.3
     cheap = step.plan(Aim(deadline_s=plain.time_s))
@@ -87,7 +87,7 @@ def test_a_deadline_in_every_scenario_compares_two_plans_where_both_are_slow() -
 
 
 def test_elastic_plain_with_prefix_caching_is_no_slower_and_uses_nothing_else(step: WholeStep) -> None:
-    plain, cached = step.plain(0.7), step.plain(0.7, prefix_caching=True)
+    plain, cached = step.plain(0.7, prefix_caching=False), step.plain(0.7)
     assert cached.plan.levers == {SHARED_PREFILL}
     assert cached.plan.generation.plan.policy == plain.plan.generation.plan.policy == "random"
     assert cached.time_s**0.7 * cached.gpu_seconds**0.3 < plain.time_s**0.7 * plain.gpu_seconds**0.3

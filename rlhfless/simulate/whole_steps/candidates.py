@@ -136,9 +136,7 @@ def scenario_totals(
     return merged_totals(cases, costs).reshape(len(pairs), len(works), 2)
 
 
-def on_scenario(
-    pair: WholeStepPlan, work: PhaseWork, costs: StepCosts, all_servers: int, scenario: int
-) -> tuple[float, float]:
+def on_scenario(pair: WholeStepPlan, work: PhaseWork, costs: StepCosts, all_servers: int, scenario: int) -> tuple[float, float]:
     """Return about the seconds and GPU-seconds of a pair on one scenario of a step of any size; folding is left out.
 
     Servers and responses are counted together, which hides the last response. So the step is no shorter than until that one is

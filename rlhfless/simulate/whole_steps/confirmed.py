@@ -1,8 +1,6 @@
-"""Chooses among plans that are estimated at first: those that would be chosen are timed again, until all of these are timed so.
+"""Chooses among plans of which some are estimated: those that would be chosen are timed, until all that are chosen are timed.
 
-Two kinds of plans are estimated. Plans that fold are executed on one scenario only. Plans of a large step are timed on a part
-of it, which lacks the longest of many more responses, and the actor whose responses need the most KV memory. Estimates of both
-are low rather than high, so timing those that are chosen finds what is best.
+Plans that fold are estimated at first, as they are executed to be timed, which takes long. Estimates come from one scenario.
 """
 
 from __future__ import annotations
@@ -15,11 +13,6 @@ from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeS
 from rlhfless.simulate.whole_steps.choice import WholeStepChoice
 from solver.model.step_levers import FOLDING
 from solver.model.workload import FloatArray
-
-
-def is_estimated(plan: WholeStepPlan) -> bool:
-    """Return whether the times of a candidate are estimated."""
-    return plan.of_part is not None or FOLDING in plan.levers
 
 
 def choose_confirmed(
@@ -37,7 +30,7 @@ def choose_confirmed(
     while True:
         choice = choose(_with(candidates, known))
         plan, *others = (one for one in (choice.plan, *choice.without.values()))
-        doubtful = [one for one in (plan, *others) if is_estimated(one) and id(one) not in known]
+        doubtful = [one for one in (plan, *others) if FOLDING in one.levers and id(one) not in known]
         if not doubtful:
             return choice
         for one in doubtful[:1] if doubtful[0] is plan else doubtful:  # with another plan, others are the best without a lever

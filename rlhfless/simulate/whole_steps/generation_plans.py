@@ -129,8 +129,8 @@ class StepGenerations:
     def folding(self) -> list[GenerationPlan]:
         """Return the candidate that folds, executed on the typical scenario; none where that changes or improves nothing."""
         one = self.of(self.planner.folded)
-        assert one.like is not None, "a plan that folds has one that does not"
-        return [one] if one.plan.rule is not None and not _dominates(one.like, one) else []
+        useless = one.plan.rule is None or (one.like is not None and _dominates(one.like, one))
+        return [] if useless else [one]
 
     def _plan(self, way: GenerationWay) -> Plan:
         plan = self.planner.plan(way)

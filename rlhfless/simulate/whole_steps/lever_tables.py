@@ -72,7 +72,7 @@ def savings_of(step: WholeStep, choice: WholeStepChoice, aim: Aim, drafts: Simul
         without = choice.without.get(lever)
         saved = 0.0
         if without is not None:
-            saved = 1 - math.exp(value - aim.value(*step.execute(without, drafts)))
+            saved = 1 - math.exp(value - aim.value(*step.execute(step.fitted(without, aim, drafts), drafts)))
         rows.append(
             {"lever": lever, "meaning": MEANINGS[lever], "used": without is not None,
              "expected": choice.saves.get(lever, 0.0), "saved": saved}
@@ -84,8 +84,8 @@ def lever_stages(step: WholeStep, time_weight: float = 0.7, drafts: SimulatedDra
     """Return the step as levers are added: planned from forecasts for ``T^w C^(1-w)``, executed on the true lengths.
 
     Returns:
-        One row per stage: ``stage, time_s, gpu_s, bound_gpu_s``. The first is elastic plain. The bound is of the GPU-seconds in
-        the row's time, with drafts in the last row where they are given.
+        One row per stage: ``stage, time_s, gpu_s, bound_gpu_s``. The first is elastic plain without prefix caching. The bound
+        is of the GPU-seconds in the row's time, with drafts in the last row where they are given.
     """
     aim, levers, rows = Aim(time_weight=time_weight), frozenset[str](), []
     bound = step.bound()

@@ -2,7 +2,8 @@
 
 A plan for thousands of servers says how many of them do what, and how responses are dealt. The best shares hardly depend on the
 size. So a large step is planned on a part, and what was chosen is scaled up. Only a random split gets worse with more actors,
-as some of them get the longest prompts by chance. Its actors are scaled as those of the right-sized random split of both.
+as some of them get the longest prompts by chance. Its actors are scaled as those of the right-sized random split of both. How
+many actors the chosen plan has is then corrected on the whole step (``resized.py``).
 
 Prompts are sorted by predicted tokens. The part has the longest, and of the others every k-th. Times of the part stand for
 those of the step, and its GPU-seconds count as often as it is contained in the step. A learner of the part loses as much speed
@@ -68,6 +69,18 @@ class StepPart:
         way = own.scaled(of_random if own.deal in (RANDOM, CACHED) else self.ratio, planner.prompts, self.servers)
         learner = self._learner(pair.way, len(pair.generation.plan.actors), way.actors)
         return pair._replace(generation=generations.of(way), way=learner, of_part=pair)
+
+    def with_actors(self, plan: WholeStepPlan, actors: int, generations: StepGenerations) -> WholeStepPlan:
+        """Return a plan of the whole step with so many actors, and with the learner's servers as far as they are left.
+
+        Args:
+            generations: see ``scaled``.
+        """
+        own, took = plan.generation.way, plan.way.own
+        way = own.scaled(actors / own.actors, generations.planner.prompts, self.servers)
+        takes_all = took == self.servers - own.actors
+        learner = replace(plan.way, own=self.servers - way.actors if takes_all else min(took, self.servers - way.actors))
+        return plan._replace(generation=generations.of(way), way=learner)
 
     def _learner(self, way: LearnerWay, part_actors: int, actors: int) -> LearnerWay:
         """Return a way to learn on as large a share of the servers; all that the actors leave stay all."""

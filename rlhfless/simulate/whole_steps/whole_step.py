@@ -30,6 +30,7 @@ from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed, exe
 from rlhfless.simulate.whole_steps.generation_plans import StepGenerations, scenario_lengths, with_lengths
 from rlhfless.simulate.whole_steps.generation_way import RANDOM, GenerationWay
 from rlhfless.simulate.whole_steps.published import Totals
+from rlhfless.simulate.whole_steps.resized import best_actors
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
 from rlhfless.simulate.whole_steps.step_part import StepPart
 from rlhfless.trace import Trace
@@ -42,7 +43,7 @@ from solver.model.workload import FloatArray
 from solver.stage_fusion.least_bound import LeastBound
 from solver.stage_fusion.whole_step_bound import WholeStepBound, whole_step_bound
 
-CHECKED_RESPONSES = 20_000
+CHECKED_RESPONSES = 60_000
 """A plan that was timed on a part is checked on as many scenarios of the whole step as have about so many responses."""
 
 
@@ -129,21 +130,36 @@ class WholeStep:
     def plan(self, aim: Aim, drafts: SimulatedDrafts | None = None, levers: Collection[str] = LEVERS) -> WholeStepChoice:
         """Return the plan that is chosen from forecasts, with at most these levers."""
         found = self.candidates(drafts).within(levers)
-        return choose_confirmed(found, lambda among: choose(among, aim), self._timed, self._known)
+        return self._fitted(choose_confirmed(found, lambda among: choose(among, aim), self._timed, self._known), aim, drafts)
 
-    def plain(self, time_weight: float, prefix_caching: bool = False) -> WholeStepChoice:
-        """Return elastic plain: the right-sized random split, released when done, learned from on all GPUs after generation.
+    def plain(self, time_weight: float, prefix_caching: bool = True) -> WholeStepChoice:
+        """Return elastic plain, with prefix caching the fair comparator of every plan.
+
+        It is the right-sized random split, released when done, and learned from on all GPUs after generation.
 
         Args:
             prefix_caching: an actor computes a prompt once for all its samples, as engines do by default today. Where every
-                prompt has one response this changes nothing.
+                prompt has one response this changes nothing. Without it nothing is a lever.
         """
         several = len(self.logged.truth) > len(np.unique(self.logged.truth.prompt_of))
         levers = frozenset({SHARED_PREFILL} if prefix_caching and several else ())
         found = self.candidates()
         own = found.chosen([number for number, plan in enumerate(found.plans) if plan.levers == levers])
         aim = Aim(time_weight=time_weight)
-        return choose_confirmed(own, lambda among: best_of(among, aim), self._timed, self._known)
+        return self._fitted(best_of(own, aim), aim)
+
+    def fitted(self, plan: WholeStepPlan, aim: Aim, drafts: SimulatedDrafts | None = None) -> WholeStepPlan:
+        """Return a plan with the number of actors that suits the whole step; itself where it was not made on a part."""
+        step = self.of_plan(plan)
+        part, generations = step.part, step._plans(drafts if DRAFTS in plan.levers else None)
+        if part is None or plan.of_part is None:
+            return plan
+
+        def value(one: WholeStepPlan) -> float:
+            totals = step._on_scenarios(one)
+            return float(aim.on(np.arange(len(totals))).values(totals[None, :, 0], totals[None, :, 1]).mean())
+
+        return best_actors(plan, lambda actors: part.with_actors(plan, actors, generations), value)
 
     def of_plan(self, plan: WholeStepPlan) -> WholeStep:
         """Return the step with the actors' size and the costs of a plan."""
@@ -214,8 +230,16 @@ class WholeStep:
                 fits.append(number)
         return replace(found, plans=tuple(plans)).chosen(fits)
 
+    def _fitted(self, choice: WholeStepChoice, aim: Aim, drafts: SimulatedDrafts | None = None) -> WholeStepChoice:
+        """Return a choice whose plan suits the whole step, with what it is expected to take there."""
+        plan = self.fitted(choice.plan, aim, drafts)
+        if plan.of_part is None:
+            return choice
+        totals = self._timed(plan)
+        return replace(choice, plan=plan, times_s=totals[:, 0], gpu_s=totals[:, 1])
+
     def _timed(self, plan: WholeStepPlan) -> FloatArray:
-        """Return (S, 2) seconds and GPU-seconds of a plan whose times were estimated.
+        """Return (S, 2) seconds and GPU-seconds of a plan, which is executed on some scenarios if it folds.
 
         What a plan takes on a part is corrected by what it takes on the whole step, in the mean of some scenarios. There a plan
         that folds counts as the one that does not.
@@ -223,14 +247,15 @@ class WholeStep:
         step = self.of_plan(plan)
         if plan.of_part is None or step._of_part is None:
             return scenario_totals([plan], step.works, step.costs, estimated=False)[0]
-        part, pair = step._of_part, plan.of_part
-        totals = scenario_totals([pair], part.works, part.costs, estimated=False)[0]
-        count = min(len(self.cases), math.ceil(CHECKED_RESPONSES / len(self.logged.truth)))
-        of_whole, of_part = (
-            np.array([on_scenario(one, of.works[i], of.costs, of.most, i) for i in range(count)])
-            for one, of in ((plan, step), (pair, part))
-        )
-        return np.asarray(totals * (of_whole / of_part).mean(axis=0))
+        part = step._of_part
+        totals = scenario_totals([plan.of_part], part.works, part.costs, estimated=False)[0]
+        of_whole = step._on_scenarios(plan)
+        return np.asarray(totals * (of_whole / part._on_scenarios(plan.of_part, len(of_whole))).mean(axis=0))
+
+    def _on_scenarios(self, plan: WholeStepPlan, count: int | None = None) -> FloatArray:
+        """Return (K, 2) seconds and GPU-seconds of a plan with this size of actors on the first K scenarios."""
+        count = count or min(len(self.cases), math.ceil(CHECKED_RESPONSES / len(self.logged.truth)))
+        return np.array([on_scenario(plan, self.works[i], self.costs, self.most, i) for i in range(count)])
 
     def _plans(self, drafts: SimulatedDrafts | None) -> StepGenerations:
         """Return the plans of generation with these drafts, or without any."""

@@ -167,6 +167,8 @@ def test_levers_have_names() -> None:
     assert lever_names("all", CALL_LEVERS) == CALL_LEVERS
     assert set(CALL_LEVERS) <= set(LEVERS)
     assert lever_names(["streaming", "cut"]) == lever_names(" streaming, cut") == ("cut", "streaming")
+    with pytest.raises(PlanningError, match="levers are b''"):
+        lever_names(b"")
 
 
 def test_what_levers_lack_is_said_in_one_sentence() -> None:

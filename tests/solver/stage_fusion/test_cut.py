@@ -30,7 +30,7 @@ from solver import (
     random_split,
 )
 from solver.stage_fusion.cut import sparse_counts
-from solver.stage_fusion.cut_timeline import CutTimeline
+from solver.stage_fusion.cut_timeline import CutTimeline, _fewest_first
 
 seeds = st.integers(0, 10_000)
 LIMIT = 400
@@ -88,6 +88,40 @@ def test_a_timed_cut_is_the_executed_one_but_for_transfers(seed: int, share: flo
     for actor in cut:
         end_s = max(a["end_s"] for a in record.allocations if a["holder"] == f"actor-{actor}")
         assert timed.free_s[actor] == pytest.approx(end_s, rel=0.03)
+
+
+@given(seeds, st.integers(1, 4), st.integers(1, 6), st.integers(0, 12))
+@settings(max_examples=40, deadline=None)
+def test_responses_go_to_the_actor_with_the_fewest_that_has_room(seed: int, actors: int, most: int, count: int) -> None:
+    rng = np.random.default_rng(seed)
+    has, room, numbers = rng.integers(0, 5, actors), rng.integers(0, most + 1, actors), np.sort(rng.permutation(9)[:actors])
+    expected, held, left = [], has.tolist(), room.tolist()
+    for _ in range(count):
+        open_to = [k for k in range(actors) if left[k]]
+        if not open_to:
+            break
+        to = min(open_to, key=lambda k: (held[k], k))
+        held[to], left[to] = held[to] + 1, left[to] - 1
+        expected.append(int(numbers[to]))
+    found = _fewest_first(count, has, room.astype(float), numbers)
+    assert (found is None) == (len(expected) < count)
+    assert found is None or found.tolist() == expected
+
+
+@given(seeds, st.sampled_from([0.3, 0.6]), st.integers(40, 400))
+@settings(max_examples=20, deadline=None)
+def test_a_cut_goes_to_the_fewest_actors_that_have_room(seed: int, share: float, kv_tokens: int) -> None:
+    """Numbers of actors that are left out have no room, and no response is lost where memory is short."""
+    plan, problem = sample(seed, scenarios=1)
+    latency = replace(problem.one_kind[1], kv_capacity_tokens=max(kv_tokens, int(problem.workload.reserved_tokens.max())))
+    line = CutTimeline(plan, problem.workload, latency, problem.admission)
+    state = line.at(max(1, round(share * len(problem.workload))))
+    if state is None:
+        return
+    one_by_one = [cut for keep in range(1, len(plan.actors)) if (cut := line.cut(state, keep)) is not None]
+    found = line.cut_to_fewest(state, 1)
+    np.testing.assert_array_equal(found.completion_s, (one_by_one or [line.uncut])[0].completion_s)
+    assert (found.completion_s > 0).all()
 
 
 @given(seeds)
