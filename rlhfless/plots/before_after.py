@@ -29,6 +29,7 @@ from rlhfless.scheduling.solver import FALLBACKS_IN_SHORT
 from rlhfless.trace import Trace
 
 TITLE = "One step before and after"
+COST_HEADING = "<b>Cost of the step</b>"
 SAME = 0.005  # difference of times that is not told
 MOVING = ("transfer", "migrate")
 LINE_PX = 18  # of the fallback, under the last heading
@@ -154,7 +155,7 @@ def plot_before_after(
     ]
     if info.fallback:
         headings[-1] += f"<br><span style='font-size:12px'>{clean(info.fallback, 80)}</span>"
-    fig = make_subplots(rows=len(sizes) + 1, cols=1, subplot_titles=[*headings, "<b>Cost of the step</b>"])
+    fig = make_subplots(rows=len(sizes) + 1, cols=1, subplot_titles=[*headings, COST_HEADING])
     _place(fig, [*sizes, cost_px], inner, gap_px)
     note = add_panels(
         fig, info.schedules._replace(moves={name: moves.iloc[:0] for name, moves in info.schedules.moves.items()})

@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 from rlhfless.errors import InputError
 from rlhfless.latency import CallTable, StepBatch, read_profile
 from rlhfless.plots import plot_before_after
+from rlhfless.plots.before_after import COST_HEADING, percent
 from rlhfless.simulate import (
     STRONG,
     WEAK,
@@ -110,8 +111,23 @@ class PlannedWholeStep:
         return [f"{lever}: {known[lever]}" for lever in LEVERS if lever in known]
 
     def plot(self) -> go.Figure:
-        """Return the executed timelines of elastic plain and of the plan, and the cost of each."""
-        return plot_before_after({PLAIN: self.of_calls.step.trace(self.plain.plan), PLANNED: self.trace})
+        """Return the executed timelines of decoding under elastic plain and under the plan, and the cost of it.
+
+        The title says what the whole step takes and costs.
+        """
+        fig = plot_before_after({PLAIN: self.of_calls.step.trace(self.plain.plan), PLANNED: self.trace})
+        first, last = self.results.itertuples()
+        time, cost = 1 - last.time_s / first.time_s, 1 - last.gpu_s / first.gpu_s
+        whole = (
+            f"The whole step takes {percent(time)} {'less' if time >= 0 else 'more'} time and costs {percent(cost)} "
+            f"{'less' if cost >= 0 else 'more'} than {PLAIN}"
+        )
+        drawn, _, note = fig.layout.title.text.partition("</b>")
+        drawn = f"decoding alone, as drawn: {drawn.removeprefix('<b>').replace('<br>', ' ')}"
+        line = f"<br><span style='font-size:12px;font-weight:normal'>{drawn}</span>"
+        for heading in fig.layout.annotations:
+            heading.text = heading.text.replace(COST_HEADING, "<b>Cost of decoding</b>")
+        return fig.update_layout(title_text=f"<b>{whole}</b>{line}{note}")
 
     @property
     def _allowed(self) -> list[str]:

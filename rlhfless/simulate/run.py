@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -20,7 +20,7 @@ from rlhfless.executor import StepRecord, run_step
 from rlhfless.executor.step.shared_links import NodeLinks
 from rlhfless.executor.virtual.actors import EngineFactory
 from rlhfless.predict import Predictor
-from rlhfless.scheduling import PolicyError, PolicyFunction, SchedulingPolicy, as_policy
+from rlhfless.scheduling import FunctionPolicy, PolicyError, PolicyFunction, SchedulingPolicy, as_policy
 from rlhfless.scheduling.planning_time import PlanningTime
 from rlhfless.scheduling.replan import SolverReplan
 from rlhfless.simulate.drafted_steps import bound_with_drafts, drafted_engines
@@ -150,7 +150,7 @@ def _execute(
 ) -> tuple[StepRecord, float]:
     """Plan and run one step; returns its record, and the seconds of planning."""
     kept = setting.executions
-    key = None if kept is None else kept.key(policy, logged, setting)
+    key = None if kept is None else _kept_by(policy, logged, setting)
     plan, planning_s = _planned(policy, logged, setting, key)
     if kept is not None and key is not None and (*key, start_s) in kept.records:
         return kept.records[*key, start_s], planning_s
@@ -174,6 +174,21 @@ def _execute(
     return record, planning_s
 
 
+def _kept_by(policy: SchedulingPolicy, logged: LoggedStep, setting: SimulationConfig) -> Key | None:
+    """Return by what a plan is found again in ``SimulationConfig.executions``; None where it is not kept.
+
+    Policies are told apart by their parameters, so only those that are frozen dataclasses are kept. Nothing is kept of a user's
+    functions, and in settings with faults, drafts or work beside decoding.
+    """
+    comparable = is_dataclass(policy) and policy.__dataclass_params__.frozen and policy.__dataclass_params__.eq
+    disturbed = any(of is not None for of in (setting.effects, setting.drafts, setting.work))
+    if not comparable or disturbed or isinstance(policy, FunctionPolicy):
+        return None
+    where = (setting.cluster, setting.latency, setting.planned_latency, setting.objective, setting.phases)
+    how = (setting.time_limit_s, setting.admission, setting.migration, setting.seed)
+    return (type(policy), policy, logged, *where, *how)
+
+
 def _planned(policy: SchedulingPolicy, logged: LoggedStep, setting: SimulationConfig, key: Key | None) -> tuple[Plan, float]:
     """Return the plan of a step and the seconds of planning it; both as they were where the plan is kept."""
     kept = setting.executions
@@ -182,7 +197,7 @@ def _planned(policy: SchedulingPolicy, logged: LoggedStep, setting: SimulationCo
     problem, options = logged.inputs(setting, policy.clairvoyant)
     before_s = 0.0
     if kept is not None and isinstance(policy, SolverReplan):
-        of_static = kept.key(policy.static, logged, setting)
+        of_static = _kept_by(policy.static, logged, setting)
         if of_static is not None and of_static in kept.plans:
             static, before_s = kept.plans[of_static]
             options = replace(options, static=static)

@@ -33,13 +33,14 @@ from rlhfless.training.config import TrainConfig, TrainError
 from rlhfless.training.draft_history import earlier_responses
 from rlhfless.training.engines import options_after_loss, options_for
 from rlhfless.training.factory import LengthPredictor, TrainerOverrides, resolve
-from rlhfless.training.failed_steps import keep_unfinished
+from rlhfless.training.failed_steps import keep_completed
 from rlhfless.training.loggers import make_loggers
 from rlhfless.training.models.tiny_model import save_model
 from rlhfless.training.planned_calls import generation_problem, on_mesh
 from rlhfless.training.responses import completed_rows, make_requests, rollout_rows
 from rlhfless.training.rewards import RewardFunction, Rewards
 from rlhfless.training.step_learning import LearningParts
+from rlhfless.training.step_levers import StepLevers
 from rlhfless.training.step_result import TrainedStep
 from rlhfless.training.streaming import learning_of
 from rlhfless.training.tasks import Problem, Task
@@ -119,11 +120,11 @@ class Trainer:
         overrides = TrainerOverrides(*given)  # type: ignore[arg-type]
         parts = resolve(config, overrides, None if folder is None else Path(folder), resume=resume, progress=progress)
         self.config, self.progress, self.callbacks = config, progress, list(callbacks)
-        self.latency, self.cluster, self.planner, self.predictor = parts.latency, parts.cluster, parts.planner, parts.predictor
+        self.latency, self.cluster, self.predictor = parts.latency, parts.cluster, parts.predictor
         self.state, self.task, self.rewards, self.engines = parts.state, parts.task, parts.rewards, parts.engines
         self.actor_pool, self._owns_pool, self._meta = parts.actor_pool, executor is None, parts.meta
-        self.drafting, self.step_plan, self._closed = parts.drafting, step_plan, False
-        self.evaluator = parts.evaluator
+        self.step_plan, self.evaluator, self._closed = step_plan, parts.evaluator, False
+        self.levers = StepLevers(config, parts.planner, parts.drafting, measures=parts.actor_pool is not None)
         self.on_progress: OnProgress | None = None
 
     @classmethod
@@ -211,28 +212,27 @@ class Trainer:
         return done
 
     def _step(self, step: int, in_doubt: contextlib.ExitStack) -> TrainedStep:
-        c, samples = self.config, self.config.rollout.samples_per_prompt
+        c, samples, epoch = self.config, self.config.rollout.samples_per_prompt, step // self.config.steps_per_epoch
         first = self.evaluator.of_weights(self.model, 0) if step == 0 else {}
         problems, began = self.problems_of(step), time.perf_counter()
+        self.levers.begin(self.state.position.history, problems)
         forecast = self.forecast(problems)
         workload = self.workload(problems, forecast)
         plan, remaining = self.plan(workload, forecast), forecast.remaining
         planning = self.state.planning_time(time.perf_counter() - began, overlaps=self.actor_pool is None)
         given = (self.state, self.rewards, problems, step, c, self.cluster, self.latency, plan, workload)
-        learning = learning_of(LearningParts(*given, self.actor_pool, self.step_plan, self.engines))
+        parts = LearningParts(*given, self.actor_pool, self.step_plan, self.engines, self.levers)
+        learning = learning_of(parts)
         learning.begin(in_doubt)
         try:
             remaining = from_scenarios(workload) if remaining is None else remaining
             record = self.generate(plan, problems, step, remaining, learning.work)
+            self.levers.generated()
         except StepFailed as error:
             if learning.failure is not None:
                 raise learning.failure from None
-            if self.state.writer is not None and error.record.completions:
-                self.state.check_folder()
-                rows = completed_rows(problems, workload, error.record, self.tokenizer, step // c.steps_per_epoch, samples)
-                error.kept_in = keep_unfinished(
-                    self.state.writer.folder, self.state.writer.meta, rows, error.record, str(error)
-                )
+            whose = (error.record, self.tokenizer, epoch, samples)
+            keep_completed(error, self.state, lambda: completed_rows(problems, workload, *whose))
             error.resume_with = options_after_loss(self.actor_pool, self.cluster)
             raise
         except FewerGpus as error:
@@ -243,10 +243,11 @@ class Trainer:
         if self.actor_pool is not None and step + 1 >= c.steps:
             self.actor_pool.release()  # nobody waits for a step that nobody plans
         responses, scores, numbers = learning.learn(record, in_doubt)
+        self.levers.note(parts, record)
         evaluation = self.evaluator.of_weights(self.model, step + 1)
         self.evaluator.enter(record, first, 0)
         self.evaluator.enter(record, evaluation, step + 1)
-        rollouts = rollout_rows(responses, scores.values, workload, record, step // c.steps_per_epoch, samples)
+        rollouts = rollout_rows(responses, scores.values, workload, record, epoch, samples)
         if self.actor_pool is not None:
             self.actor_pool.finalise_allocations(record)
         self.state.commit(rollouts, record, planning)
@@ -294,12 +295,12 @@ class Trainer:
         objective, seed = Objective(c.planner.time_weight), c.seed + self.next_step
         problem = generation_problem(PlanningProblem(workload, self.cluster, self.latency, objective), self.step_plan)
         options = PlanningOptions(c.planner.time_limit_s, seed, deterministic=True, forecast=forecast)
-        return replace(on_mesh(self.planner.plan(problem, options), self.step_plan), drafting=self.drafting)
+        return replace(on_mesh(self.levers.planner.plan(problem, options), self.step_plan), drafting=self.levers.drafting)
 
     def requests(self, problems: Sequence[Problem], step: int) -> list[Request]:
         """Return one request per response; its random stream depends on (seed, step, prompt, sample) only."""
         rollout, seed, names = self.config.rollout, self.config.seed, [p.prompt_id for p in problems]
-        earlier = earlier_responses(self.state.position.history, names, self.tokenizer.encode, self.drafting)
+        earlier = earlier_responses(self.state.position.history, names, self.tokenizer.encode, self.levers.drafting)
         most = rollout.max_response_tokens
         return make_requests(problems, self.tokenizer, rollout.samples_per_prompt, most, seed, step, earlier)
 
@@ -320,10 +321,10 @@ class Trainer:
         Raises:
             StepFailed: the step could not be finished; a resumed run repeats it.
         """
-        engines = self.engines.of_step(self.model, step)
+        engines = self.levers.drafted(self.engines.of_step(self.model, step))
         requests, name = self.requests(problems, step), self._meta["run"]
-        start_s, charging = self.state.position.clock_s, self.config.cluster.charging
-        options: dict[str, Any] = {"run": name, "step": step, "start_s": start_s, "on_progress": self.on_progress, "work": work}
+        start_s, charging, watch = self.state.position.clock_s, self.config.cluster.charging, self.on_progress
+        options: dict[str, Any] = {"run": name, "step": step, "start_s": start_s, "on_progress": watch, "work": work}
         if self.actor_pool is None:
             return run_step(plan, requests, engines, self.latency, self.cluster, charging=charging, **options)
         return self.actor_pool.run_step(plan, requests, engines, self.latency, self.cluster, forecast=remaining, **options)

@@ -4,28 +4,37 @@ On a CPU, actors and learner share the cores, and a gradient of few responses ta
 ``learner_gpus`` ``auto`` does not go by the profile there. After each of the first steps a replica of the learner is made, as
 in a process that joins. It computes gradients: of the whole batch, of a prompt whose rewards differ, and of half of such
 prompts. CPU time is measured, so that other programs on the machine do not count.
+
+Every step also measures how long passes take, and how much slower actors and learner are beside each other
+(``measured_contention.py``). Until a step had both, equal shares of the cores are taken for all there is.
 """
 
 from __future__ import annotations
 
 import pickle
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from rlhfless.executor import StepRecord
 from rlhfless.system.cpu_threads import usable_cores
 from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.config import TrainConfig
 from rlhfless.training.learner.learner import LocalLearner
 from rlhfless.training.learner.replica import InTrainer, Joined, Loading
+from rlhfless.training.measured_contention import Busy, Slowdown, decoded, slowdown
 from rlhfless.training.random_state import streams_of
+from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
 from solver.stage_fusion.pieces import PieceCosts, PiecesPlan, choose_pieces
+from solver.stage_fusion.shared_cores import ALONE, Contention
 
 MEASUREMENTS = 2  # steps after which costs are measured
+KEPT = 3  # measurements of a factor, whose median counts
+STALE_STEPS = 24  # after which a measured contention no longer holds, and pieces may be tried again
 
 
 class _PieceSeconds(NamedTuple):
@@ -43,11 +52,13 @@ class MeasuredLearning:
 
     Attributes:
         measured: the costs after each measurement.
+        steps: what each step since then measured of passes and contention; the last ``STALE_STEPS``.
     """
 
     def __init__(self, config: TrainConfig, cores: int) -> None:
         self.config, self.cores = config, cores
         self.measured: list[PieceCosts] = []
+        self.steps: list[Slowdown] = []
 
     @classmethod
     def of(cls, config: TrainConfig, learner: Any, device: str, *, on_pool: bool) -> MeasuredLearning | None:
@@ -73,6 +84,38 @@ class MeasuredLearning:
             *(max(getattr(one, name) for one in self.measured) for name in names),
         )
 
+    @property
+    def contention(self) -> Contention:
+        """Return how much slower actors and learner are beside each other, by medians of the last steps that measured it."""
+        last = {
+            name: [value for one in self.steps if (value := getattr(one, name)) is not None][-KEPT:]
+            for name in ("decoding", "learning", "unshared_scale")
+        }
+        decoding, learning, scale = (float(np.median(values)) if values else 1.0 for values in last.values())
+        return Contention(decoding, learning, scale) if scale > 0 else ALONE
+
+    def observe(self, record: StepRecord, latency: LatencyModel) -> None:
+        """Measure how long passes of a step took, and what its actors and learner cost each other.
+
+        Other programs slow all of them alike: a piece is expected to take as many times its CPU time as passes took of theirs.
+        """
+        decoding, costs = decoded(record.spans, latency), self.costs
+        profile_s, engine_s = sum(one.alone_s for one in decoding), sum(record.engine_s.values())
+        walls = [one.scale for one in self.steps if one.scale is not None][-KEPT:]
+        scale = float(np.median(walls)) if walls else None
+        slower = 1.0 if scale is None else max(scale / self.contention.decode_scale, 1.0)
+        learned = []
+        for ran in record.work:
+            if costs is not None and ran.item.kind == "learn" and ran.item.responses:
+                done = [record.completions[response] for response in ran.item.responses]
+                tokens = sum(one.response_tokens for one in done)
+                tokens += sum(record.requests[one.response].prompt_tokens for one in done)
+                learned.append(Busy(ran.start_s, ran.end_s, slower * (costs.fixed_s + tokens * costs.per_token_s)))
+        found = slowdown(decoding, learned, self.cores, scale)
+        if profile_s > 0 and engine_s > 0:
+            found = replace(found, unshared_scale=engine_s / profile_s)
+        self.steps = [*self.steps, found][-STALE_STEPS:]
+
     def plan(self, plan: Plan, problem: PlanningProblem, waiting: int) -> PiecesPlan | None:
         """Return how a step of this plan is learned from; None as long as nothing is measured.
 
@@ -82,7 +125,8 @@ class MeasuredLearning:
         """
         if self.costs is None:
             return None
-        return choose_pieces(plan, problem, self.costs, self.cores, freed=waiting >= len(plan.actors))
+        freed = waiting >= len(plan.actors)
+        return choose_pieces(plan, problem, self.costs, self.cores, freed=freed, contention=self.contention)
 
     def measure(self, learner: LocalLearner, model: Any, step: int, batch: Batch) -> None:
         """Measure once more, if it is due.
@@ -126,4 +170,5 @@ def said_of(plan: PiecesPlan, gpus: int) -> dict[str, Any]:
         "learning": "stream" if len(one.pieces) > 1 else "batch", "gpus": gpus, "from_s": 0.0, "grows": one.freed,
         "pieces": len(one.pieces), "planned_step_s": one.time_s, "planned_gpu_s": one.gpu_seconds,
         "batch_step_s": batch.time_s, "batch_gpu_s": batch.gpu_seconds, "cores": plan.cores, "costs": asdict(plan.costs),
+        "contention": asdict(plan.contention),
     }  # fmt: skip

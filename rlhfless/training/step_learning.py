@@ -28,6 +28,7 @@ from rlhfless.training.responses import make_batch, read_responses
 from rlhfless.training.rewards import Response, Rewards
 from rlhfless.training.rewards.response import Scores
 from rlhfless.training.run_state import RunState
+from rlhfless.training.step_levers import StepLevers
 from rlhfless.training.tasks import Problem
 from solver.dataflow.plan import StepPlan
 from solver.model.cluster import Cluster
@@ -47,6 +48,7 @@ class LearningParts:
         pool: in which generation runs, on the wall clock; None: it is on the virtual clock.
         step_plan: that charges the step; None: the options do.
         engines: that generated, whose memory is free for learning; None: they are not the run's.
+        levers: of the step; None: as the options say.
     """
 
     state: RunState
@@ -61,6 +63,7 @@ class LearningParts:
     pool: ProcessPool | RayPool | None = None
     step_plan: StepPlan | None = None
     engines: Engines | None = None
+    levers: StepLevers | None = None
 
     @property
     def measured(self) -> MeasuredLearning | None:

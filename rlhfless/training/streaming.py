@@ -280,4 +280,5 @@ def learning_of(parts: LearningParts) -> StepLearning:
         return StreamedLearning(parts)
     assert parts.pool is not None
     plan = parts.measured.plan(parts.plan, planning_problem(parts), parts.pool.waiting)
+    plan = plan if parts.levers is None else parts.levers.learns_in(plan)
     return BatchLearning(parts, plan) if plan is None or len(plan.chosen.pieces) == 1 else StreamedLearning(parts, plan)

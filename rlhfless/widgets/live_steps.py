@@ -103,11 +103,8 @@ class ExecutorSteps:
 
     def setting(self) -> SimulationConfig:
         """See ``Steps``."""
-        return SimulationConfig(
-            self.executor.cluster,  # type: ignore[arg-type]
-            self.executor.latency,
-            max_response_tokens=self._max_response_tokens,
-        )
+        limit, latency = self._max_response_tokens, self.executor.latency
+        return SimulationConfig(self.executor.cluster, latency, max_response_tokens=limit)  # type: ignore[arg-type]
 
     def interrupted(self, error: BaseException) -> Trace | None:
         """Return the rows of the completed part of the step, where any response was complete."""

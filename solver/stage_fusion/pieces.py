@@ -4,8 +4,9 @@ Learning from the whole batch after generation takes the least work, but one cor
 by several processes at once, in the trainer and on what actors have given back, and as soon as their prompts are complete. Each
 piece costs a fixed time beside its tokens, and each process that joins costs its start. The caller measures all of these.
 
-Processes that compute get equal shares of the cores: with more processes than cores, all of them, actors included, are slower.
-The actors' GPUs are charged for the whole step, as actors wait for the next one where starting them again would cost more.
+Processes that compute get equal shares of the cores, and are slower beside each other by what the run measured
+(``shared_cores.py``). The actors' GPUs are charged for the whole step, as actors wait for the next one where starting them anew
+would cost more.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from solver.model.plan import Plan, check_plan
 from solver.model.problem import PlanningProblem, check_problem
 from solver.model.workload import FloatArray
 from solver.stage_fusion.cut_timeline import CutTimeline, Generated
+from solver.stage_fusion.shared_cores import ALONE, Contention, follow_on_cores
 
 Pieces = tuple[tuple[int, ...], ...]
 GAIN = 0.15
@@ -70,7 +72,7 @@ class PiecesPlan:
 
     Attributes:
         chosen: the best of the ``candidates``. batch: the one that learns from the whole batch.
-        costs, cores: by which they were followed.
+        costs, cores, contention: by which they were followed.
     """
 
     chosen: PiecesCandidate
@@ -78,6 +80,7 @@ class PiecesPlan:
     candidates: tuple[PiecesCandidate, ...]
     costs: PieceCosts
     cores: int
+    contention: Contention = ALONE
 
     def __repr__(self) -> str:
         one, batch = self.chosen, self.batch
@@ -93,6 +96,7 @@ def choose_pieces(
     freed: bool = True,
     most_pieces: int = 16,
     gain: float = GAIN,
+    contention: Contention = ALONE,
 ) -> PiecesPlan:
     """Return the best way to learn from a step of this plan.
 
@@ -104,6 +108,7 @@ def choose_pieces(
         cores: of the machine, shared by actors (one thread each), the trainer and what joins it.
         freed: processes of actors that are done may join the learner. most_pieces: at most so many.
         gain: share of the whole batch's value by which pieces have to be better.
+        contention: how much slower actors and learner are beside each other; ``ALONE`` where they have devices of their own.
 
     Raises:
         PlanningError: an argument is of the wrong type or out of its range.
@@ -127,15 +132,17 @@ def choose_pieces(
             raise PlanningError(f"{name} is {as_given(number)}; a whole number of 1 or more is needed")
     if not (is_number(gain, 0) and gain < 1):
         raise PlanningError(f"gain is {as_given(gain)}; a share of 0 or more and below 1 is needed")
-    return _PiecesSearch(plan, problem, costs, cores).best(freed, most_pieces, gain)
+    if not isinstance(contention, Contention):
+        raise PlanningError(f"contention is {as_given(contention)}; a Contention is needed")
+    return _PiecesSearch(plan, problem, costs, cores, contention).best(freed, most_pieces, gain)
 
 
 class _PiecesSearch:
     """Generation in every scenario, and prompts in the order in which they are expected to be complete."""
 
-    def __init__(self, plan: Plan, problem: PlanningProblem, costs: PieceCosts, cores: int) -> None:
+    def __init__(self, plan: Plan, problem: PlanningProblem, costs: PieceCosts, cores: int, contention: Contention) -> None:
         _, latency = problem.one_kind
-        self.problem, self.costs, self.cores = problem, costs, cores
+        self.problem, self.costs, self.cores, self.contention = problem, costs, cores, contention
         self.gpus = sum(len(actor.gpu_ids) for actor in plan.actors)
         self.size = problem.one_kind[0].gpus_per_actor
         cases = [problem.workload, *(problem.workload.cases())]
@@ -163,8 +170,9 @@ class _PiecesSearch:
         )
         best = min(found, key=lambda one: one.value)
         return PiecesPlan(
-            best if best.value < (1.0 - gain) * found[0].value else found[0], found[0], found, self.costs, self.cores
-        )
+            best if best.value < (1.0 - gain) * found[0].value else found[0], found[0], found, self.costs, self.cores,
+            self.contention,
+        )  # fmt: skip
 
     def _divided(self, count: int) -> tuple[tuple[int, ...], ...]:
         """Return the prompts in so many pieces at most."""
@@ -180,8 +188,11 @@ class _PiecesSearch:
         for generated, tokens in list(zip(self.generated, self.tokens, strict=True))[first:]:
             sums, c = np.array([tokens[list(piece)].sum() for piece in pieces]), self.costs
             seconds = sums * c.batch_per_token_s if len(pieces) == 1 else c.fixed_s + sums * c.per_token_s
-            needs_s = self._needs_s(generated, pieces)
-            step = follow_on_cores(needs_s, generated.free_s, seconds, self.cores, freed=freed, join_s=c.join_s)
+            scale = self.contention.decode_scale
+            needs_s, free_s = scale * self._needs_s(generated, pieces), scale * generated.free_s
+            step = follow_on_cores(
+                needs_s, free_s, seconds, self.cores, freed=freed, join_s=c.join_s, contention=self.contention
+            )
             times.append(step.time_s)
             costs.append(self.gpus * step.time_s + self.size * (step.time_s - step.learns_from_s))
         return np.array(times), np.array(costs)
@@ -194,65 +205,3 @@ class _PiecesSearch:
         needs_s = np.zeros((len(pieces), len(generated.free_s)))
         np.maximum.at(needs_s, (piece_of[self.owner], self.actor_of), generated.completion_s)
         return needs_s
-
-
-class CoresStep(NamedTuple):
-    """A step on shared cores: when it ends, and when its learner begins."""
-
-    time_s: float
-    learns_from_s: float
-
-
-def follow_on_cores(
-    needs_s: FloatArray, free_s: FloatArray, seconds: FloatArray, cores: int, *, freed: bool, join_s: float = 0.0
-) -> CoresStep:
-    """Return how long a step takes whose actors and learner get equal shares of the cores while they compute.
-
-    Args:
-        needs_s: (I, N) how long each actor decodes, alone on its core, until each piece's responses are complete there.
-        free_s: (N,) until it is done. seconds: (I,) that each piece takes, alone on a core.
-        freed: an actor that is done learns, too, after ``join_s``.
-
-    Example:
-        >>> follow_on_cores(np.array([[1.0], [4.0]]), np.array([4.0]), np.array([1.0, 1.0]), 2, freed=False).time_s
-        5.0
-        >>> follow_on_cores(np.array([[1.0], [4.0]]), np.array([4.0]), np.array([1.0, 1.0]), 1, freed=False).time_s
-        6.0
-    """
-    waiting = list(range(len(seconds)))
-    decoded = np.zeros(len(free_s))
-    running: dict[int, tuple[int, float]] = {}  # by server (-1: the trainer): its piece, and the seconds that are left
-    joined = {-1}
-    now_s, begins_s = 0.0, np.inf
-    while True:
-        decoding = np.flatnonzero(decoded < free_s)
-        servers = [-1, *(np.flatnonzero(decoded >= free_s).tolist() if freed else ())]
-        for server in servers:
-            ready = next((i for i in waiting if (needs_s[i] <= decoded).all()), None)
-            if ready is None:
-                break
-            if server not in running:
-                waiting.remove(ready)
-                running[server] = ready, float(seconds[ready]) + (0.0 if server in joined else join_s)
-                joined.add(server)
-                begins_s = min(begins_s, now_s)
-        active = len(decoding) + len(running)
-        if not active:
-            return CoresStep(now_s, min(begins_s, now_s))
-        rate = min(1.0, cores / active)
-        nexts = [left for _, left in running.values()]
-        for actor in decoding.tolist():
-            marks = np.append(needs_s[waiting, actor], free_s[actor])
-            nexts.append(float(marks[marks > decoded[actor]].min() - decoded[actor]))
-        step_s = min(nexts)
-        now_s += step_s / rate
-        targets = decoded[decoding] + step_s
-        for actor, target in zip(decoding.tolist(), targets.tolist(), strict=True):
-            marks = np.append(needs_s[:, actor], free_s[actor])
-            near = marks[np.abs(marks - target) <= 1e-12 * max(1.0, target)]
-            decoded[actor] = float(near.max()) if len(near) else target
-        running = {
-            server: (piece, left - step_s)
-            for server, (piece, left) in running.items()
-            if left - step_s > 1e-12 * max(1.0, now_s)
-        }

@@ -48,6 +48,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "plain": {"policy": "random"},
     "on": {
         "policy": "solver+replan", "drafts": True, "learning": "stream", "learner_gpus": "auto", "prewarm": "forecast",
+        "levers": "measured",
     },
     "replan": {"policy": "solver+replan"},
     "drafts": {"policy": "static", "drafts": True},

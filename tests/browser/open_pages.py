@@ -13,7 +13,7 @@ from typing import Any
 from real_browser import FAILS, PATIENCE_S
 
 GIVEN_UP = "[anywidget] Failed to initialize model"
-"""What anywidget says of a widget that a slow page has not started after 2 s; panes are drawn nevertheless, so it is no error."""
+"""What anywidget says of a widget that a slow page has not started after 2 s; panes are drawn nevertheless."""
 KEPT, KINDS = 30, ("error", "warning")  # lines of the console
 SHOWN = """() => {
   const kernel = window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel;

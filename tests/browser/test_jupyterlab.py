@@ -163,7 +163,7 @@ view
 
 @pytest.mark.nightly
 def test_dark_pages_have_light_text(lab: Lab, folder: Path, page: Any, picture: Callable) -> None:
-    tables = ("planned.plan", "others.front", "others.bound", "settings.setting.latency", "planned.trace")
+    tables = ("planned.plan", "alternatives.front", "alternatives.bound", "settings.setting.latency", "planned.trace")
     figure = "from rlhfless.plots import plot_timeline\nplot_timeline(shown.planned.trace)"
     notebook(folder / "dark.ipynb", EXPLORE, "shown.wait(60)", *(f"shown.{table}" for table in tables), figure)
     lab.open(page, "dark.ipynb")

@@ -60,7 +60,8 @@ SOURCES = {  # words of the command, sections of the page
 }
 WITH_EVERY_CHANGE = ("slime", "nemo-rl")  # the other golden logs are opened at night
 FIRST_SENTENCES = {  # cost, waste and change, or the option without which they are not known
-    "slime": r"Your 2 steps cost [\d.]+ USD \(.*\); .*of it went to idle GPUs; use 1 replica .* save (about )?[\d. to]+ USD \([\d.% to]+\)\.",
+    "slime": r"Your 2 steps cost [\d.]+ USD \(.*\); .*of it went to idle GPUs; "
+    r"use 1 replica .* save (about )?[\d. to]+ USD \([\d.% to]+\)\.",
     "nemo-rl": r"What your 2 steps cost is not known, because .*: give --profile .*\. On .* GPU time was idle; use .* save",
     "prime-rl": r"What your 2 steps cost is not known, because .*: give --gpus \(--usd-per-gpu-hour for dollars\)\.",
     "verl-scalars": r"Your 2 steps took [\d.]+ GPU-seconds; .* of it went to idle GPUs; no change that was simulated",

@@ -11,6 +11,7 @@ from error_messages import refused
 import rlhfless as rl
 from rlhfless.errors import InputError
 from rlhfless.latency import ProfileError
+from rlhfless.plots.before_after import percent
 from rlhfless.plots.export.html_page import Page
 from rlhfless.report.executed_run import executed_section
 from rlhfless.run import PlannedWholeStep, Run
@@ -56,7 +57,12 @@ def test_the_trace_has_the_step_and_what_each_lever_saved(planned: PlannedWholeS
     assert trace.allocations["end_s"].max() == pytest.approx(last["time_s"])
     assert [one["lever"] for one in trace.meta["levers"]] == planned.savings["lever"].tolist()
     assert (planned.results["bound_gpu_s"] <= planned.results["gpu_s"]).all()
-    assert len(planned.plot().data)
+    figure = planned.plot()
+    assert len(figure.data)
+    saved = 1 - planned.results["gpu_s"].iloc[1] / planned.results["gpu_s"].iloc[0]
+    assert f"costs {percent(saved)} " in figure.layout.title.text
+    assert "decoding alone, as drawn" in figure.layout.title.text
+    assert any(heading.text == "<b>Cost of decoding</b>" for heading in figure.layout.annotations)
     page = Page("Step", "")
     executed_section(page, trace)
     assert "Levers of the plan, each left out alone" in page.render("")

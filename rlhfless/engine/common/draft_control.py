@@ -8,7 +8,9 @@ Where drafts do not seem to pay, they are still tried (``trials``): the drafter'
 without drafts yielded. That takes the drafter's time, but no pass feeds a token more.
 
 An engine that measures its time also corrects the profile's price of drafted tokens by it (``measured_passes.py``). It decides
-after 4 and 8 passes, too, because little is known in the beginning.
+after 4 and 8 passes, too, because little is known in the beginning. Where only the price speaks against drafts, it is measured:
+a few passes verify drafts of the responses that were tried, if there are 4. What trials take is limited to 1 % of the time
+(``new_trials``), and while drafts stay off it decides less and less often.
 
 The number of tokens to draft, given the estimates, is chosen in ``solver.timing.even_lengths``.
 """
@@ -34,6 +36,9 @@ Counts = NDArray[np.float64]
 DECISION_PASSES = 16  # between two decisions for the same batch
 FIRST_DECISION_PASSES = 4  # the same in the beginning, where time is measured; then as many as there were so far
 TRIALS = 4  # responses whose drafts are tried at once where fewer are drafted for
+LONGEST_QUIET_PASSES = 128  # between two decisions while drafts stay off, where time is measured
+PROBES = 8  # passes that measure the price of drafts which do not seem to pay
+LOOKING_SHARE = 0.01  # of an engine's seconds that trials may take, where they are measured
 NEVER = 1 << 62  # passes until somebody drafts where the length is fixed at 0
 KEPT_SHARE = 0.98  # of the counts of responses that left, at every further one
 
@@ -55,6 +60,8 @@ class DraftControl:
 
     Attributes:
         max_draft_tokens: the most tokens that it ever asks for.
+        affords: asked for the responses for whom is drafted, on an engine that measures time: whether drafts that are expected
+            to save so many seconds per pass pay what the drafter has to do before the first one.
 
     Example:
         >>> import solver
@@ -88,6 +95,9 @@ class DraftControl:
         self._decided: list[int] = []
         self._passes, self._passes_seen = 0, 0  # until the next decision; so far
         self._until_trials, self._trials = DECISION_PASSES, 0  # passes until drafts may be tried, and how often they were
+        self._probing, self._looked_s = False, 0.0
+        self._quiet, self._decided_batch = 0, 0  # decisions in a row that left drafts off; the batch of the last one
+        self.affords: Callable[[Sequence[int], float], bool] = lambda responses, saved_s: True
 
     def start(self, response: int, prompt: Hashable | None = None) -> None:
         """Note that a response is with the engine, before its first pass; a response that is known stays as it is.
@@ -126,7 +136,20 @@ class DraftControl:
             if self._measured is None:
                 self._measured = MeasuredPasses(self._latency)
                 self._passes = min(self._passes, FIRST_DECISION_PASSES)
+                self._until_trials = min(self._until_trials, 2 * FIRST_DECISION_PASSES)
             self._measured.observe(batch, kv_tokens, drafted, seconds)
+
+    def new_trials(self) -> int:
+        """Return for how many responses the drafter may read earlier texts for a trial; as many as are tried where nothing is
+        measured.
+        """
+        if self._measured is None:
+            return TRIALS
+        return int(self._looked_s <= LOOKING_SHARE * self._measured.decoded_s)
+
+    def observe_looking(self, seconds: float) -> None:
+        """Note how long trials took."""
+        self._looked_s += seconds
 
     def remove(self, response: int) -> None:
         """Forget a response that left; others to its prompt keep what was learnt from it, until the last one leaves."""
@@ -193,6 +216,8 @@ class DraftControl:
         if self._fixed is not None:
             return 0 if self._fixed else NEVER
         self._decide_when_due(responses, kv_tokens, remaining)
+        if not self._passes_seen:  # whether time is measured is known after the first ones
+            return 0 if any(self._decided) else min(self._passes, FIRST_DECISION_PASSES)
         return 0 if any(self._decided) else self._passes
 
     def skip(self, passes: int) -> None:
@@ -232,15 +257,19 @@ class DraftControl:
 
     def _decide_when_due(self, responses: Sequence[int], kv_tokens: int, remaining: Callable[[], ArrayLike] | None) -> None:
         responses = list(responses)
-        if self._passes and len(responses) < len(self._decided_for):
+        if self._measured is not None and 2 * len(responses) <= self._decided_batch:
+            self._passes = 0  # drafts may pay in so much smaller a batch
+        if self._passes > 0 and len(responses) < len(self._decided_for):
             decided = dict(zip(self._decided_for, self._decided, strict=True))
             if all(response in decided for response in responses):
                 self._decided, self._decided_for = [decided[response] for response in responses], responses
-        if not self._passes or responses != self._decided_for:
+        if self._passes <= 0 or responses != self._decided_for:
             self._decided, self._decided_for = self._decide(responses, kv_tokens, remaining), responses
-            self._passes = DECISION_PASSES
+            self._passes, self._decided_batch = DECISION_PASSES, len(responses)
             if self._measured is not None:
-                self._passes = min(max(self._passes_seen, FIRST_DECISION_PASSES), DECISION_PASSES)
+                first = FIRST_DECISION_PASSES if self._probing else max(self._passes_seen, FIRST_DECISION_PASSES)
+                self._quiet = 0 if any(self._decided) else self._quiet + 1
+                self._passes = min(first, DECISION_PASSES << max(self._quiet - 2, 0), LONGEST_QUIET_PASSES)
 
     def _decide(self, responses: Sequence[int], kv_tokens: float, remaining: Callable[[], ArrayLike] | None) -> list[int]:
         critical = self._drafting.length == "critical"
@@ -251,6 +280,21 @@ class DraftControl:
         if self._measured is not None:
             latency, reads = self._measured.price(len(responses), kv_tokens), "once"
         lengths = even_lengths(latency, survival, kv_tokens, left, max_fed_tokens=self._most_fed, kv_reads=reads)
+        self._probing = False
+        if self._measured is None:
+            return list(map(int, lengths))
+        if lengths.any():
+            without_s, with_s = latency.iteration_s([len(lengths), len(lengths) + int(lengths.sum())], 0.0)
+            tokens = 1.0 + np.where(np.arange(survival.shape[1]) < lengths[:, None], survival, 0.0).sum(axis=1).mean()
+            drafted = [response for response, n in zip(responses, lengths, strict=True) if n]
+            if not self.affords(drafted, float(without_s - with_s / tokens)):
+                lengths = np.zeros_like(lengths)
+        tried = self._counts[[self._rows[response] for response in responses]].any(axis=(1, 2))
+        if not lengths.any() and tried.sum() >= TRIALS and self._measured.drafted_passes < PROBES:
+            least = self._measured.price(len(responses), kv_tokens, least=True)
+            hoped = even_lengths(least, survival, kv_tokens, left, max_fed_tokens=self._most_fed)
+            lengths = np.where(tried, hoped, 0)
+            self._probing = bool(lengths.any())
         return list(map(int, lengths))
 
     def _no_counts(self) -> Counts:

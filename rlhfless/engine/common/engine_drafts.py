@@ -5,6 +5,7 @@ Engines see drafted tokens only. Every draft ends before an end of text, because
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -21,6 +22,9 @@ from solver.model.drafting import Drafting
 from solver.model.errors import PlanningError
 from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray
+
+READ_TOKEN_S = 1e-5  # of a token of an earlier text that a suffix trie in plain Python reads, until it is measured
+READ_PRIOR_TOKENS = 200.0  # that it counts for
 
 Drafts = Mapping[SequenceState, list[int]]
 """The drafted tokens of every response of a batch, by response."""
@@ -117,8 +121,13 @@ class EngineDrafts:
         self._remaining = remaining
         self._drafter = CheckedDrafter(drafter_of(drafting), vocabulary)
         self._control = DraftControl(drafting, latency)
+        self._control.affords = self._affords
         self._admission, self._stop_ids, self.kv_reads = admission, frozenset(stop_ids(eos_id)), drafting.kv_reads
         self._known: dict[SequenceState, int] = {}  # tokens of each response that the drafter was told of
+        self._drafted: set[SequenceState] = set()  # for whom the drafter was asked: the first time it takes longer
+        self._first_draft = False  # whether one of them was asked for since seconds were last noted
+        self._siblings = drafting.siblings
+        self._read_tokens, self._read_s = READ_PRIOR_TOKENS, READ_PRIOR_TOKENS * READ_TOKEN_S  # of earlier texts, as measured
         self._behind = False  # whether responses may have more tokens than that
         self._planned: tuple[int, list[SequenceState], Drafts] | None = None
         self._undrafted: tuple[int, list[SequenceState], int] | None = None
@@ -144,6 +153,7 @@ class EngineDrafts:
             if s in self._known:
                 self._catch_up(s)
                 del self._known[s]
+                self._drafted.discard(s)
                 self._control.remove(s.request.response)
                 self._drafter.remove(s.request.response)
 
@@ -196,16 +206,27 @@ class EngineDrafts:
             self._control.skip(passes)
 
     def observe_seconds(self, batch: int, kv_tokens: int, drafted: int, seconds: float) -> None:
-        """See ``PassDrafts``."""
-        self._control.observe_seconds(batch, kv_tokens, drafted, seconds)
+        """See ``PassDrafts``. Passes before which the drafter read earlier texts say nothing about others."""
+        if not self._first_draft:
+            self._control.observe_seconds(batch, kv_tokens, drafted, seconds)
+        self._first_draft = False
 
     def _try_drafts(self, batch: Sequence[SequenceState]) -> None:
-        """Compare what a few responses would have drafted with the tokens that passes without drafts yielded since."""
+        """Compare what a few responses would have drafted with the tokens that passes without drafts yielded since.
+
+        Only for as many as ``DraftControl.new_trials`` earlier texts are read that were not read yet.
+        """
+        began_s, new, read = time.thread_time(), self._control.new_trials(), {self._source(s) for s in self._drafted}
         for place in self._control.trials(len(batch)):
             s = batch[place]
+            if (source := self._source(s)) not in read:
+                new, read = new - 1, read | {source}
+                if new < 0:
+                    continue
             tokens = s.ids_from(self._known.get(s, s.count)).tolist()
             drafted = self._draft(s, min(len(tokens), self._control.max_draft_tokens))
             self._control.observe([s.request.response], [len(drafted)], [self.kept(s, drafted, tokens) - 1])
+        self._control.observe_looking(time.thread_time() - began_s)
 
     def _catch_up(self, s: SequenceState) -> None:
         """Tell the drafter of the tokens that passes without drafts yielded."""
@@ -224,6 +245,25 @@ class EngineDrafts:
         names = [s.request.response for s in batch]
         return self._control.lengths(names, room, contexts, self._remaining_of(batch, names), limit)
 
+    def _affords(self, responses: Sequence[int], saved_s: float) -> bool:
+        """Return whether drafts save more than the drafter takes to read the earlier texts that it has not read yet.
+
+        Responses are taken to become as long as their prompt's earlier ones.
+        """
+        here = {s.request.response: s for s in self._known}
+        new = [s for response in responses if (s := here.get(response)) is not None and s not in self._drafted]
+        read = {self._source(s) for s in self._drafted}
+        texts = {key: s.request.history for s in new if (key := self._source(s)) not in read}
+        sizes = [len(text) for history in texts.values() for text in history]
+        if not sizes:
+            return True
+        left = float(np.mean([max(float(np.mean(sizes)) - s.count, 0.0) for s in new]))
+        return sum(sizes) * self._read_s / self._read_tokens <= saved_s * left
+
+    def _source(self, s: SequenceState) -> object:
+        """Return what a drafter reads earlier texts for: once for all responses of a prompt, or for each response."""
+        return s.request.prompt if self._siblings else s.request.response
+
     def _remaining_of(self, batch: Sequence[SequenceState], names: list[int]) -> Callable[[], FloatArray] | None:
         if (predicted := self._remaining) is None:
             return None
@@ -232,7 +272,13 @@ class EngineDrafts:
     def _draft(self, s: SequenceState, most: int) -> list[int]:
         if not most:
             return []
+        new, began_s = s not in self._drafted, time.thread_time()
         drafted = self._drafter.draft(s.request.response, most)
+        if new:
+            self._first_draft = True
+            self._drafted.add(s)
+            self._read_s += time.thread_time() - began_s
+            self._read_tokens += sum(map(len, s.request.history))
         if self._stop_ids.isdisjoint(drafted):
             return drafted
         return drafted[: next(k for k, token in enumerate(drafted) if token in self._stop_ids)]

@@ -11,7 +11,7 @@ from solver.timing.draft_length import DRAFT_CALL_S, DRAFT_TOKEN_S
 
 KEPT_SHARE = 0.99  # of what older passes say, at every further one
 PRIOR_PASSES = 4.0  # that the profile's price counts for
-LEAST_FACTOR, MOST_FACTOR = 0.5, 4.0  # of the profile's price
+LEAST_FACTOR, MOST_FACTOR = 0.1, 4.0  # of the profile's price
 
 
 class MeasuredPasses:
@@ -19,6 +19,9 @@ class MeasuredPasses:
 
     Args:
         latency: the profile: seconds of a pass by fed tokens.
+
+    Attributes:
+        drafted_passes: that were measured. decoded_s: seconds of all measured passes.
 
     Example:
         >>> import solver
@@ -32,13 +35,16 @@ class MeasuredPasses:
 
     def __init__(self, latency: LatencyModel) -> None:
         self._latency = latency
+        self.drafted_passes, self.decoded_s = 0, 0.0
         self._sums = [0.0] * 6  # of passes; of products: undrafted, both, drafted; seconds with undrafted, with drafted
 
     def observe(self, batch: int, kv_tokens: int, drafted: int, seconds: float) -> None:
         """Note the measured seconds of a pass that fed ``drafted`` drafted tokens, drafting included."""
         without = self._latency.one_iteration_s(batch, kv_tokens)
         extra = 0.0
+        self.decoded_s += seconds
         if drafted:
+            self.drafted_passes += 1
             extra = self._slope_s(batch, kv_tokens, without) * drafted
             seconds -= DRAFT_CALL_S + DRAFT_TOKEN_S * drafted  # which choosing a length adds
         new = (1.0, without * without, without * extra, extra * extra, seconds * without, seconds * extra)
@@ -55,10 +61,15 @@ class MeasuredPasses:
             return 1.0
         return min(max(b / a, LEAST_FACTOR), MOST_FACTOR)
 
-    def price(self, batch: int, kv_tokens: float) -> LatencyModel:
-        """Return the seconds of passes that feed a batch of this size and drafted tokens, as an affine latency model."""
+    def price(self, batch: int, kv_tokens: float, *, least: bool = False) -> LatencyModel:
+        """Return the seconds of passes that feed a batch of this size and drafted tokens, as an affine latency model.
+
+        Args:
+            least: take the least price of a drafted token that is possible, not the measured one.
+        """
         without = self._latency.one_iteration_s(batch, round(kv_tokens))
-        slope_s = self.factor * self._slope_s(batch, round(kv_tokens), without)
+        factor = LEAST_FACTOR if least else self.factor
+        slope_s = factor * self._slope_s(batch, round(kv_tokens), without)
         base_s = max(without - slope_s * batch, 0.0)
         return LatencyModel("measured passes", 1, base_s=base_s, per_response_s=slope_s)
 

@@ -25,10 +25,10 @@ except ImportError as error:
 from rlhfless.training.algorithms.base import autocast
 from rlhfless.training.algorithms.batch import PREPARED, Batch, Part
 from rlhfless.training.algorithms.critic import PolicyAndCritic
-from rlhfless.training.algorithms.offload import copied_to
 from rlhfless.training.algorithms.ranks import Ranks
 from rlhfless.training.algorithms.token_counts import counted_seconds
 from rlhfless.training.logprobs import token_logprobs
+from rlhfless.training.offload import copied_to
 
 
 @dataclass(frozen=True, eq=False)

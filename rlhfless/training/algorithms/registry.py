@@ -10,12 +10,12 @@ from rlhfless.training.algorithms.base import Algorithm, frozen_copy
 from rlhfless.training.algorithms.critic import PolicyAndCritic, make_critic
 from rlhfless.training.algorithms.grpo import Grpo
 from rlhfless.training.algorithms.lora import is_adapter, with_adapters
-from rlhfless.training.algorithms.offload import to_cpu
 from rlhfless.training.algorithms.optimizer import make_optimizer
 from rlhfless.training.algorithms.ppo import Ppo
 from rlhfless.training.algorithms.ranks import ONE, Ranks
 from rlhfless.training.config.learning import GrpoOptions, PpoOptions
 from rlhfless.training.config.train import ALGORITHMS
+from rlhfless.training.offload import to_cpu
 
 
 def make_algorithm(

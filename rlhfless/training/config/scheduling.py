@@ -31,6 +31,10 @@ class PlannerConfig(Options):
     """Predict lengths from this many past epochs."""
     scenarios: Count = 8
     """Plan with this many samples of every response's length."""
+    levers: Literal["given", "measured"] = "given"
+    """Use planning, drafts and learning in pieces as given, or only where this run's own steps show that they pay (measured).
+    ``measured`` needs executor local or ray. It tries each of them in a step, compares costs per expected second, and tries
+    again now and then. Responses and weights are the same either way, as with other plans."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ SECTIONS: dict[str, type[Options]] = {
 MAY_CHANGE = (  # options that may differ when a run is resumed
     "steps", "save_every", "save_total_limit", "learner_processes", "learner_placement", "device", "ray_address",
     "idle_timeout_s", "prewarm", "gpus", "gpus_per_node", "memory_gib", "learner_threads", "gpu_memory_utilization",
-    "actor_threads", "weight_sync", "drafts", "draft_length",
+    "actor_threads", "weight_sync", "drafts", "draft_length", "levers",
     "preparation_actors", "learner_gpus", "learner_grows", "learner_start", "learner_load_s", "learner_loss_per_doubling",
     "preparation_tp", "pipeline", "eval_every", "eval_prompts", "gradient_checkpointing", "offload_reference",
     "offload_reward_models", "pipeline_critic", "micro_batches", "pipeline_schedule", "max_line_mib", "max_rows",
@@ -110,6 +110,11 @@ class TrainConfig(Options):
         if (tp := self.cluster.preparation_tp) is not None and self.algorithm.name == "grpo" and not self.algorithm.kl_coef:
             raise TrainError(
                 f"preparation_tp is {tp}, but GRPO with kl_coef 0 has no pass before its update; give kl_coef, or leave it out"
+            )
+        if self.planner.levers == "measured" and self.cluster.executor == "virtual":
+            raise TrainError(
+                "levers is 'measured', but on the virtual clock there is nothing to measure; choose executor 'local' or 'ray', "
+                "or levers 'given'"
             )
         self._check_lora()
         self.pipeline_options()

@@ -20,8 +20,8 @@ except ImportError as error:
 from rlhfless.engine.tokenizers.pretrained_tokenizer import PretrainedTokenizer
 from rlhfless.engine.torch.pretrained import load_pretrained
 from rlhfless.system.model_folders import local_folder
-from rlhfless.training.algorithms.offload import copied_to, to_cpu
 from rlhfless.training.micro_batches import micro_batches
+from rlhfless.training.offload import copied_to, to_cpu
 from rlhfless.training.rewards.response import Failure, Response
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import solver
-from rlhfless.engine.common.draft_control import DECISION_PASSES, DraftControl, shortened
+from rlhfless.engine.common.draft_control import DECISION_PASSES, PROBES, TRIALS, DraftControl, shortened
 from solver.model.errors import PlanningError
 
 LATENCY = solver.LatencyModel("x", 1, base_s=5e-3, per_response_s=1e-4)
@@ -165,6 +165,44 @@ def test_drafts_are_tried_now_and_then_where_they_do_not_seem_to_pay() -> None:
     assert due == [DECISION_PASSES * k - 1 for k in range(1, 5)]
     assert [tried[k] for k in due[:2]] == [[0, 25, 50, 75], [1, 26, 51, 76]]
     assert control(2).trials(100) == []
+
+
+def test_the_price_of_drafts_is_measured_where_only_it_speaks_against_them() -> None:
+    """By the profile a drafted token costs as much as any. Here it costs a fifth of that, which a few passes find out."""
+    latency = solver.LatencyModel("x", 1, base_s=0.0, per_response_s=1e-4)
+
+    def drafted(price_s: float, affords: bool = True) -> list[int]:
+        learning, batch, fed = control(latency=latency), list(range(32)), []
+        learning.affords = lambda responses, saved_s: affords
+        for response in batch:
+            learning.start(response)
+            if response < TRIALS:
+                learning.observe([response], [MOST], [MOST])
+        for _ in range(200):
+            lengths = learning.lengths(batch, [9] * 32, [50] * 32)
+            fed.append(sum(lengths))
+            learning.observe(batch, lengths, lengths)
+            learning.observe_seconds(32, 1600, fed[-1], 3.2e-3 + price_s * fed[-1])
+        return fed
+
+    cheap, dear, unread = drafted(2e-5), drafted(4e-4), drafted(2e-5, affords=False)
+    assert cheap[0] == 0
+    assert cheap[-1] == 32 * MOST
+    assert 0 < sum(map(bool, dear)) <= PROBES + DECISION_PASSES
+    assert dear[-1] == 0
+    assert max(unread) <= TRIALS * MOST, "what has to be read first is not paid by them"
+
+
+def test_trials_take_a_limited_share_of_measured_time() -> None:
+    learning = control()
+    learning.start(0)
+    assert learning.new_trials() == TRIALS, "nothing is measured"
+    learning.observe_seconds(1, 50, 0, 0.5)
+    assert learning.new_trials() == 1
+    learning.observe_looking(0.02)
+    assert learning.new_trials() == 0
+    learning.observe_seconds(1, 50, 0, 2.0)
+    assert learning.new_trials() == 1
 
 
 def test_responses_that_draft_need_no_trial() -> None:

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import solver
-from solver.stage_fusion.pieces import GAIN, PieceCosts, choose_pieces, follow_on_cores
+from solver.stage_fusion.pieces import GAIN, PieceCosts, choose_pieces
+from solver.stage_fusion.shared_cores import Contention, follow_on_cores
 
 LATENCY = solver.LatencyModel("mine", 1, base_s=0.01, per_response_s=1e-3, max_batch=64)
 numbers = st.floats(0.01, 5.0)
@@ -84,9 +85,38 @@ def test_a_free_core_is_used_and_costly_pieces_are_not() -> None:
     assert "whole batch" in repr(joined)
 
 
+def test_pieces_are_left_off_where_actors_are_slower_beside_the_learner() -> None:
+    """Devices of their own have a factor of 1. With 1.2 the same pieces no longer bring what they have to."""
+    lengths, costs = [60, 80, 100, 120, 140, 160, 180, 200] * 2, PieceCosts(1e-3, 0.01, 1.5e-3)
+    workload = solver.Workload([10] * 16, range(16), lengths)
+    problem = solver.PlanningProblem(workload, solver.Cluster(1, 1, 1), LATENCY, solver.Objective(0.7))
+    split = solver.random_split(problem, actors=1)
+
+    def planned(factor: float) -> Any:
+        return choose_pieces(split, problem, costs, 2, contention=Contention(factor, factor))
+
+    assert len(planned(1.0).chosen.pieces) > 1
+    beside = planned(1.2)
+    assert beside.chosen is beside.batch
+    assert beside.batch.time_s == pytest.approx(planned(1.0).batch.time_s), "the whole batch is beside nobody"
+
+
+@given(steps(), st.integers(1, 4), st.floats(1.0, 2.0), st.floats(1.0, 2.0))
+@settings(max_examples=40)
+def test_contention_only_lengthens_a_step_and_at_most_by_its_factor(
+    step: Any, cores: int, decoding: float, learning: float
+) -> None:
+    needs_s, free_s, seconds = step
+    alone = follow_on_cores(needs_s, free_s, seconds, cores, freed=False).time_s
+    slower = follow_on_cores(needs_s, free_s, seconds, cores, freed=False, contention=Contention(decoding, learning)).time_s
+    assert slower <= (free_s.sum() * decoding + seconds.sum() * learning) + 1e-9
+    assert slower >= max(free_s.max(), alone / max(decoding, learning)) - 1e-9
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
+        ({"contention": 1.2}, ("contention", "1.2", "Contention")),
         ({"costs": 3}, ("costs", "3", "PieceCosts")),
         ({"cores": 0}, ("cores", "0", "1 or more")),
         ({"gain": 1.0}, ("gain", "1.0", "below 1")),
@@ -100,3 +130,7 @@ def test_bad_arguments_are_refused(changes: dict[str, Any], named: tuple[str, ..
         choose_pieces(solver.random_split(problem, actors=1), problem, **given_ones)
     with refused(solver.PlanningError, "fixed_s", "-1"):
         PieceCosts(1e-3, -1, 1e-3)
+    with refused(solver.PlanningError, "decoding", "0.5", "1 or more"):
+        Contention(decoding=0.5)
+    with refused(solver.PlanningError, "decode_scale", "0", "above 0"):
+        Contention(decode_scale=0)

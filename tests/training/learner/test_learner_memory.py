@@ -15,11 +15,11 @@ from learning_samples import gradient_of, noise_batch, small_model  # noqa: E402
 from training_samples import config, same_weights  # noqa: E402
 
 from rlhfless.errors import InputError  # noqa: E402
-from rlhfless.training.algorithms.offload import copied_to, to_cpu  # noqa: E402
 from rlhfless.training.algorithms.registry import recompute_layers  # noqa: E402
 from rlhfless.training.config import TrainConfig, TrainError  # noqa: E402
 from rlhfless.training.learner.learner import LocalLearner  # noqa: E402
 from rlhfless.training.loop import train  # noqa: E402
+from rlhfless.training.offload import copied_to, to_cpu  # noqa: E402
 
 
 def kept_bytes(learner: LocalLearner, batch: Any) -> int:
