@@ -16,7 +16,7 @@ from rlhfless.scheduling.baselines import Static
 from rlhfless.simulate import STRONG, WEAK, Aim, DrawnDrafts, LoggedStep, SimulationConfig, StepCosts, WholeStep
 from rlhfless.simulate.drafts import SimulatedDrafts
 from rlhfless.simulate.whole_steps import published
-from rlhfless.simulate.whole_steps.choice import WholeStepChoice, best_of
+from rlhfless.simulate.whole_steps.choice import WholeStepChoice
 from rlhfless.simulate.whole_steps.generated import requests_of
 from rlhfless.simulate.whole_steps.generation_plans import expected
 from rlhfless.simulate.whole_steps.lever_tables import lever_savings, lever_stages, log_value
@@ -113,8 +113,9 @@ class StepToCompare:
     def _of_any_size(self, naive_s: float, aims: Mapping[str, Aim]) -> Iterator[dict[str, Any]]:
         """Return elastic plain and everything together where each may choose the size of actors, and the bound on any size."""
         step = WholeStep(self.logged, self.setting, self.costs, self.sizes)
-        fair, bound = _plain_of_any_size(step), step.bound()
-        yield self._system(FAIR_SIZED, step.execute(fair.plan))
+        bound = step.bound()
+        fair, totals = self._plain_of_best_size()
+        yield self._system(FAIR_SIZED, totals)
         choice = step.plan(Aim(time_weight=WEIGHT))
         own = {name: aims[name] for name in SPEEDUPS} | {"equal time": Aim(deadline_s=fair.times_s)}
         plans = {name: step.plan(aim).plan for name, aim in own.items()} | {f"w={WEIGHT:g}": choice.plan}
@@ -127,6 +128,13 @@ class StepToCompare:
         if without is not None:
             saved = 1 - float(np.exp(log_value(step.execute(choice.plan), WEIGHT) - log_value(step.execute(without), WEIGHT)))
         yield {"part": "lever", "lever": ACTOR_SIZE, "expected": choice.saves.get(ACTOR_SIZE, 0.0), "saved": saved}
+
+    def _plain_of_best_size(self) -> tuple[WholeStepChoice, Totals]:
+        """Return elastic plain with prefix caching, with the size of actors that is best on the forecast, and what it takes."""
+        steps = [self.step, *(WholeStep(self.logged, one.setting, one.costs) for one in self.sizes)]
+        aim, found = Aim(time_weight=WEIGHT), [(step.plain(WEIGHT), step) for step in steps]
+        choice, step = min(found, key=lambda one: float(aim.values(one[0].times_s[None], one[0].gpu_s[None]).mean()))
+        return choice, step.execute(choice.plan)
 
     def _levers(self) -> Iterator[dict[str, Any]]:
         """Return what each lever was expected to save of T^w C^(1-w), and what it saved beside the best plan without it."""
@@ -144,13 +152,6 @@ class StepToCompare:
                 totals = self.step.execute(self.step.plan(Aim(time_weight=WEIGHT), drafts).plan, drafts)
                 value = float(np.exp(log_value(totals, WEIGHT) - base))
                 yield {"part": "stage", "stage": f"{name} drafts", "value": value}
-
-
-def _plain_of_any_size(step: WholeStep) -> WholeStepChoice:
-    """Return elastic plain with prefix caching, with the size of actors that is best on the forecast."""
-    levers, found = step.plain(WEIGHT, prefix_caching=True).plan.levers, step.candidates()
-    own = [number for number, plan in enumerate(found.plans) if plan.levers - {ACTOR_SIZE} == levers]
-    return best_of(found.chosen(own), Aim(time_weight=WEIGHT))
 
 
 def _bound_rows(part: str, drafts: str, bound: BoundOverTime, naive_s: float) -> Iterator[dict[str, Any]]:
