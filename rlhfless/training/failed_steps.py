@@ -6,24 +6,16 @@ That trace is not part of the run's own trace, so no sum over the run counts it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from rlhfless.executor import StepFailed, StepRecord
+from rlhfless.executor import StepRecord
 from rlhfless.trace import Trace
-from rlhfless.training.run_state import RunState
 
 FOLDER = "unfinished"
-
-
-def keep_completed(error: StepFailed, state: RunState, rows: Callable[[], pd.DataFrame]) -> None:
-    """Keep what a step completed before ``error``, which gets the folder, if the run keeps a trace; see ``keep_unfinished``."""
-    if state.writer is not None and error.record.completions:
-        state.check_folder()
-        error.kept_in = keep_unfinished(state.writer.folder, state.writer.meta, rows(), error.record, str(error))
 
 
 def keep_unfinished(folder: Path, meta: Mapping[str, Any], rollouts: pd.DataFrame, record: StepRecord, reason: str) -> Path:

@@ -33,7 +33,6 @@ from rlhfless.training.config import TrainConfig, TrainError
 from rlhfless.training.draft_history import earlier_responses
 from rlhfless.training.engines import options_after_loss, options_for
 from rlhfless.training.factory import LengthPredictor, TrainerOverrides, resolve
-from rlhfless.training.failed_steps import keep_completed
 from rlhfless.training.loggers import make_loggers
 from rlhfless.training.models.tiny_model import save_model
 from rlhfless.training.planned_calls import generation_problem, on_mesh
@@ -221,8 +220,7 @@ class Trainer:
         plan, remaining = self.plan(workload, forecast), forecast.remaining
         planning = self.state.planning_time(time.perf_counter() - began, overlaps=self.actor_pool is None)
         given = (self.state, self.rewards, problems, step, c, self.cluster, self.latency, plan, workload)
-        parts = LearningParts(*given, self.actor_pool, self.step_plan, self.engines, self.levers)
-        learning = learning_of(parts)
+        learning = learning_of(parts := LearningParts(*given, self.actor_pool, self.step_plan, self.engines, self.levers))
         learning.begin(in_doubt)
         try:
             remaining = from_scenarios(workload) if remaining is None else remaining
@@ -232,7 +230,7 @@ class Trainer:
             if learning.failure is not None:
                 raise learning.failure from None
             whose = (error.record, self.tokenizer, epoch, samples)
-            keep_completed(error, self.state, lambda: completed_rows(problems, workload, *whose))
+            self.state.keep_completed(error, lambda: completed_rows(problems, workload, *whose))
             error.resume_with = options_after_loss(self.actor_pool, self.cluster)
             raise
         except FewerGpus as error:

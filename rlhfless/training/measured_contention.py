@@ -36,7 +36,7 @@ class Slowdown:
     Attributes:
         scale: measured seconds of decoding alone over the profile's. None: the learner worked beside actors.
         unshared_scale: the same of seconds as if the cores were unshared, also beside the learner.
-        decoding, learning: factors as in ``solver.stage_fusion.shared_cores.Contention``. None: too little was beside.
+        decoding, learning: factors as in ``solver.stage_fusion.shared_cores.CoreContention``. None: too little was beside.
     """
 
     scale: float | None = None

@@ -30,7 +30,7 @@ from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
 from solver.stage_fusion.pieces import PieceCosts, PiecesPlan, choose_pieces
-from solver.stage_fusion.shared_cores import ALONE, Contention
+from solver.stage_fusion.shared_cores import ALONE, CoreContention
 
 MEASUREMENTS = 2  # steps after which costs are measured
 KEPT = 3  # measurements of a factor, whose median counts
@@ -85,14 +85,14 @@ class MeasuredLearning:
         )
 
     @property
-    def contention(self) -> Contention:
+    def contention(self) -> CoreContention:
         """Return how much slower actors and learner are beside each other, by medians of the last steps that measured it."""
         last = {
             name: [value for one in self.steps if (value := getattr(one, name)) is not None][-KEPT:]
             for name in ("decoding", "learning", "unshared_scale")
         }
         decoding, learning, scale = (float(np.median(values)) if values else 1.0 for values in last.values())
-        return Contention(decoding, learning, scale) if scale > 0 else ALONE
+        return CoreContention(decoding, learning, scale) if scale > 0 else ALONE
 
     def observe(self, record: StepRecord, latency: LatencyModel) -> None:
         """Measure how long passes of a step took, and what its actors and learner cost each other.

@@ -8,20 +8,21 @@ while the run works is not created again, because a resumed run would lack its f
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from rlhfless.executor import StepRecord
+from rlhfless.executor import StepFailed, StepRecord
 from rlhfless.scheduling.planning_time import PlanningTime
 from rlhfless.system.scratch_folders import OwnFolder
 from rlhfless.trace import Trace, TraceError, TraceWriter
 from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.checkpoint import keep_latest, load_checkpoint, save_checkpoint, saved_steps
 from rlhfless.training.config import LearnerError, TrainConfig, TrainError
+from rlhfless.training.failed_steps import keep_unfinished
 from rlhfless.training.learner.learner import Learner, LocalLearner
 from rlhfless.training.learner.process_group import make_learner
 from rlhfless.training.learner_threads import learner_threads
@@ -164,6 +165,12 @@ class RunState:
                 f"{gone[0]}: was removed during the run, so step {self.position.next_step} is not saved; restore it and resume "
                 "the run, or start a new run"
             )
+
+    def keep_completed(self, error: StepFailed, rows: Callable[[], pd.DataFrame]) -> None:
+        """Keep what a step completed before ``error``, which gets the folder, if a trace is kept; see ``keep_unfinished``."""
+        if self.writer is not None and error.record.completions:
+            self.check_folder()
+            error.kept_in = keep_unfinished(self.writer.folder, self.writer.meta, rows(), error.record, str(error))
 
     def planning_time(self, planning_s: float, *, overlaps: bool) -> PlanningTime:
         """Return the planning time of the next step.

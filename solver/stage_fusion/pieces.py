@@ -22,7 +22,7 @@ from solver.model.plan import Plan, check_plan
 from solver.model.problem import PlanningProblem, check_problem
 from solver.model.workload import FloatArray
 from solver.stage_fusion.cut_timeline import CutTimeline, Generated
-from solver.stage_fusion.shared_cores import ALONE, Contention, follow_on_cores
+from solver.stage_fusion.shared_cores import ALONE, CoreContention, follow_on_cores
 
 Pieces = tuple[tuple[int, ...], ...]
 GAIN = 0.15
@@ -80,7 +80,7 @@ class PiecesPlan:
     candidates: tuple[PiecesCandidate, ...]
     costs: PieceCosts
     cores: int
-    contention: Contention = ALONE
+    contention: CoreContention = ALONE
 
     def __repr__(self) -> str:
         one, batch = self.chosen, self.batch
@@ -96,7 +96,7 @@ def choose_pieces(
     freed: bool = True,
     most_pieces: int = 16,
     gain: float = GAIN,
-    contention: Contention = ALONE,
+    contention: CoreContention = ALONE,
 ) -> PiecesPlan:
     """Return the best way to learn from a step of this plan.
 
@@ -132,15 +132,15 @@ def choose_pieces(
             raise PlanningError(f"{name} is {as_given(number)}; a whole number of 1 or more is needed")
     if not (is_number(gain, 0) and gain < 1):
         raise PlanningError(f"gain is {as_given(gain)}; a share of 0 or more and below 1 is needed")
-    if not isinstance(contention, Contention):
-        raise PlanningError(f"contention is {as_given(contention)}; a Contention is needed")
+    if not isinstance(contention, CoreContention):
+        raise PlanningError(f"contention is {as_given(contention)}; a CoreContention is needed")
     return _PiecesSearch(plan, problem, costs, cores, contention).best(freed, most_pieces, gain)
 
 
 class _PiecesSearch:
     """Generation in every scenario, and prompts in the order in which they are expected to be complete."""
 
-    def __init__(self, plan: Plan, problem: PlanningProblem, costs: PieceCosts, cores: int, contention: Contention) -> None:
+    def __init__(self, plan: Plan, problem: PlanningProblem, costs: PieceCosts, cores: int, contention: CoreContention) -> None:
         _, latency = problem.one_kind
         self.problem, self.costs, self.cores, self.contention = problem, costs, cores, contention
         self.gpus = sum(len(actor.gpu_ids) for actor in plan.actors)

@@ -1,7 +1,7 @@
 """Follows actors and learner that compute on the same cores, and are slower beside each other than alone.
 
 Processes that compute get equal shares of the cores. Beyond that, caches and memory are shared, too: how much slower each is
-beside the other is measured in a run (``Contention``). Where actors and learner have devices of their own, the factors are 1.
+beside the other is measured in a run (``CoreContention``). With devices of their own, both factors are 1.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from solver.model.workload import FloatArray
 
 
 @dataclass(frozen=True)
-class Contention:
+class CoreContention:
     """How much slower actors and learner are beside each other, beyond equal shares of the cores.
 
     Attributes:
@@ -40,7 +40,7 @@ class Contention:
             raise PlanningError(f"decode_scale is {as_given(self.decode_scale)}; a number above 0 is needed")
 
 
-ALONE = Contention()
+ALONE = CoreContention()
 """Of actors and a learner with devices of their own, by the profile's seconds."""
 
 
@@ -59,7 +59,7 @@ def follow_on_cores(
     *,
     freed: bool,
     join_s: float = 0.0,
-    contention: Contention = ALONE,
+    contention: CoreContention = ALONE,
 ) -> CoresStep:
     """Return how long a step takes whose actors and learner get equal shares of the cores while they compute.
 

@@ -11,6 +11,7 @@ processes of their own; only one of them works at a time. They are
 - plain: a right-sized number of actors, released when they are done, then learning (``random``: the fair comparator);
 - on: the solver's plan with re-planning, drafts from earlier responses, learning in as many pieces and on as many given-back
   GPUs as pay by what they cost on this machine (one piece: none pays), and actors that start early.
+  Each of these is used only where the run's own steps show that it pays (``levers`` ``measured``).
 
 With ``--ways off replan drafts pieces`` each lever is on alone: re-planning, drafts, and learning in pieces.
 

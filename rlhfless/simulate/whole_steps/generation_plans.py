@@ -56,8 +56,8 @@ class GenerationPlan:
     def estimated(self, scenario: int, executed_on: int = 1) -> GeneratedStep:
         """Return its execution on a scenario. A plan that folds is executed on some only, as that takes long.
 
-        On the others it is taken to be as much slower and dearer than on the typical scenario as the plan that does not fold.
-        This is corrected by how far it is wrong, in the mean, where the plan is executed.
+        On the others its seconds and GPU-seconds stand to those of the plan that does not fold as in the mean of the executed
+        ones.
 
         Args:
             executed_on: scenarios, the first ones, on which a plan that folds is executed; 1 or more.

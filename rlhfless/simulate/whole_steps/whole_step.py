@@ -246,7 +246,7 @@ class WholeStep:
         """
         step = self.of_plan(plan)
         if plan.of_part is None or step._of_part is None:
-            return scenario_totals([plan], step.works, step.costs, estimated=False)[0]
+            return np.asarray(scenario_totals([plan], step.works, step.costs, estimated=False)[0])
         part = step._of_part
         totals = scenario_totals([plan.of_part], part.works, part.costs, estimated=False)[0]
         of_whole = step._on_scenarios(plan)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import solver
 from solver.stage_fusion.pieces import GAIN, PieceCosts, choose_pieces
-from solver.stage_fusion.shared_cores import Contention, follow_on_cores
+from solver.stage_fusion.shared_cores import CoreContention, follow_on_cores
 
 LATENCY = solver.LatencyModel("mine", 1, base_s=0.01, per_response_s=1e-3, max_batch=64)
 numbers = st.floats(0.01, 5.0)
@@ -93,7 +93,7 @@ def test_pieces_are_left_off_where_actors_are_slower_beside_the_learner() -> Non
     split = solver.random_split(problem, actors=1)
 
     def planned(factor: float) -> Any:
-        return choose_pieces(split, problem, costs, 2, contention=Contention(factor, factor))
+        return choose_pieces(split, problem, costs, 2, contention=CoreContention(factor, factor))
 
     assert len(planned(1.0).chosen.pieces) > 1
     beside = planned(1.2)
@@ -108,7 +108,7 @@ def test_contention_only_lengthens_a_step_and_at_most_by_its_factor(
 ) -> None:
     needs_s, free_s, seconds = step
     alone = follow_on_cores(needs_s, free_s, seconds, cores, freed=False).time_s
-    slower = follow_on_cores(needs_s, free_s, seconds, cores, freed=False, contention=Contention(decoding, learning)).time_s
+    slower = follow_on_cores(needs_s, free_s, seconds, cores, freed=False, contention=CoreContention(decoding, learning)).time_s
     assert slower <= (free_s.sum() * decoding + seconds.sum() * learning) + 1e-9
     assert slower >= max(free_s.max(), alone / max(decoding, learning)) - 1e-9
 
@@ -116,7 +116,7 @@ def test_contention_only_lengthens_a_step_and_at_most_by_its_factor(
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"contention": 1.2}, ("contention", "1.2", "Contention")),
+        ({"contention": 1.2}, ("contention", "1.2", "CoreContention")),
         ({"costs": 3}, ("costs", "3", "PieceCosts")),
         ({"cores": 0}, ("cores", "0", "1 or more")),
         ({"gain": 1.0}, ("gain", "1.0", "below 1")),
@@ -131,6 +131,6 @@ def test_bad_arguments_are_refused(changes: dict[str, Any], named: tuple[str, ..
     with refused(solver.PlanningError, "fixed_s", "-1"):
         PieceCosts(1e-3, -1, 1e-3)
     with refused(solver.PlanningError, "decoding", "0.5", "1 or more"):
-        Contention(decoding=0.5)
+        CoreContention(decoding=0.5)
     with refused(solver.PlanningError, "decode_scale", "0", "above 0"):
-        Contention(decode_scale=0)
+        CoreContention(decode_scale=0)

@@ -27,7 +27,7 @@ from rlhfless.engine.protocol import (
     SupportsDrafts,
     SupportsSignals,
     SupportsSnapshots,
-)
+)  # fmt: skip
 from rlhfless.executor.distributed.messages import ActorReport, KvCopy, NoRoom, Unreachable, WrittenCopy
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker.backend import WorkerBackend
@@ -162,11 +162,9 @@ class Worker:
         self.worker_backend.use_device(device)
         self.engines: Any = None
         self.engine: SteppedEngine | None = None
-        self.origin_s = 0.0
-        self.up_s = self.clock.now_s()
+        self.origin_s, self.up_s = 0.0, self.clock.now_s()
         self._from_s = 0.0  # where the next iteration begins, unless the last one ended later
-        self._reported_s, self._told_drafts_off = 0.0, False
-        self._engine_s, self._device_s = 0.0, stopwatch(device)
+        self._reported_s, self._told_drafts_off, self._engine_s, self._device_s = 0.0, False, 0.0, stopwatch(device)
         self._spans: list[EngineSpan] = []
         self._copies = KvCopies(self, inbox.put, self.behind)
         self._work = ServedWork(device)
@@ -237,8 +235,7 @@ class Worker:
             self._prefill(order)
         elif isinstance(order, StartWork | LoadWork | RunItem):
             self.origin_s = order.origin_s if isinstance(order, StartWork) else self.origin_s
-            report = self._work.report(order, self.up_s - self.origin_s, self.now_s)
-            self.connection.send(report)
+            self.connection.send(self._work.report(order, self.up_s - self.origin_s, self.now_s))
         else:
             assert isinstance(order, End)
             self._close()
@@ -329,9 +326,8 @@ class Worker:
             with contextlib.suppress(NoRoom):  # it computes them itself
                 sent[actor] = self._write(name, {prompt: computed[prompt] for prompt in order.receivers[actor]})
         size = sum(block.nbytes for block in sent.values())
-        copies = [KvCopy("migrate", None, end_s, self.now_s(), tokens, size)]
         self._spans.append(span)
-        self._report(prefixes=sent, copies=copies)
+        self._report(prefixes=sent, copies=[KvCopy("migrate", None, end_s, self.now_s(), tokens, size)])
 
     def _close(self) -> None:
         self._copies.close()
