@@ -151,7 +151,7 @@ def _measured_levers_table(page: Page, trace: Trace) -> None:
             )
             for name, last in said[-1].items()
         ]
-        columns = ("lever", "used in", "measured to save, at last", "kept on")
+        columns = ("lever", "used in", "last measured saving", "kept on")
         page.table("Levers, chosen by what the run's own steps measured", columns, rows)
 
 

@@ -151,7 +151,7 @@ def run_sections(
 def _basis(findings: LoggedRunFindings) -> Iterator[tuple[str, str]]:
     if findings.drawn:
         yield "Drawn", "response lengths, from the mean, the longest and the share of cut responses of every logged step."
-        yield "One draw", "what has no range here and below: a lognormal distribution, with independent responses."
+        yield "One draw", "all numbers without a range, here and below: of lognormal lengths, with independent responses."
     else:
         yield "From the log", "response lengths."
     yield (

@@ -1,7 +1,7 @@
 """Keeps plans and executions of logged steps, so that several comparisons on the same steps make and run each schedule once.
 
 What is kept is what would be made again: the shipped policies plan by counted work, and simulated engines take the time of the
-latency model. ``rlhfless/simulate/run.py`` says by what a schedule is found again.
+latency model. ``rlhfless/simulate/run.py`` makes the keys.
 """
 
 from __future__ import annotations

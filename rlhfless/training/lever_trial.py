@@ -54,13 +54,13 @@ class LeverTrial:
             return None
         return 1.0 - math.exp(fmean(self.used) - fmean(self.left_out))
 
-    def choose(self, *, worth: bool = True, may_try: bool = True) -> bool:
+    def choose(self, *, can_save: bool = True, may_try: bool = True) -> bool:
         """Return whether the next step uses the lever.
 
         Args:
-            worth: False where it cannot save, so that it is left out. may_try: the other state may be tried now.
+            can_save: False: it is left out. may_try: the other state may be tried now.
         """
-        if not worth or not self.left_out:
+        if not can_save or not self.left_out:
             return False
         due = self._trying or not self.used or self._since >= self._wait
         return not self.on if due and may_try else self.on

@@ -134,12 +134,12 @@ class StepLevers:
         }
         record.event(record.start_s, "levers", None, **said)
 
-    def _uses(self, name: str, worth: bool = True) -> bool:
+    def _uses(self, name: str, can_save: bool = True) -> bool:
         """Return whether the step uses a lever, and note it; at most one is tried in a step."""
         if name not in self.trials:
             return False
         trying = any(used != self.trials[other].on for other, used in self._used.items())
-        self._used[name] = self.trials[name].choose(worth=worth, may_try=not trying)
+        self._used[name] = self.trials[name].choose(can_save=can_save, may_try=not trying)
         return self._used[name]
 
     def _costs(self, step: StepParts, record: StepRecord) -> dict[str, float]:

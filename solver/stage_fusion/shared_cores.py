@@ -41,7 +41,7 @@ class CoreContention:
 
 
 ALONE = CoreContention()
-"""Of actors and a learner with devices of their own, by the profile's seconds."""
+"""No contention, as where actors and learner have devices of their own."""
 
 
 class CoresStep(NamedTuple):
@@ -65,9 +65,9 @@ def follow_on_cores(
 
     Args:
         needs_s: (I, N) how long each actor decodes, alone on its core, until each piece's responses are complete there.
-        free_s: (N,) until it is done. seconds: (I,) that each piece takes, alone on a core.
+        free_s: (N,) until it is done. seconds: (I,) that each piece takes, alone on a core. cores: that all of them share.
         freed: an actor that is done learns, too, after ``join_s``.
-        contention: by which both are slower while others decode and somebody learns. ``decode_scale`` is the caller's.
+        contention: how much slower actors and learner are while both compute. The caller has applied ``decode_scale``.
 
     Example:
         >>> follow_on_cores(np.array([[1.0], [4.0]]), np.array([4.0]), np.array([1.0, 1.0]), 2, freed=False).time_s

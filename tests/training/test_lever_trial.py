@@ -57,6 +57,6 @@ def test_one_lucky_step_is_not_enough() -> None:
 def test_what_cannot_save_or_may_not_be_tried_is_not_used() -> None:
     lever = LeverTrial("pieces")
     lever.note(False, 1.0)
-    assert not lever.choose(worth=False)
+    assert not lever.choose(can_save=False)
     assert not lever.choose(may_try=False)
     assert lever.choose()

@@ -38,7 +38,7 @@ FIRST_DECISION_PASSES = 4  # the same in the beginning, where time is measured; 
 TRIALS = 4  # responses whose drafts are tried at once where fewer are drafted for
 LONGEST_QUIET_PASSES = 128  # between two decisions while drafts stay off, where time is measured
 PROBES = 8  # passes that measure the price of drafts which do not seem to pay
-LOOKING_SHARE = 0.01  # of an engine's seconds that trials may take, where they are measured
+TRIALS_SHARE = 0.01  # of an engine's seconds that trials may take, where they are measured
 NEVER = 1 << 62  # passes until somebody drafts where the length is fixed at 0
 KEPT_SHARE = 0.98  # of the counts of responses that left, at every further one
 
@@ -60,8 +60,8 @@ class DraftControl:
 
     Attributes:
         max_draft_tokens: the most tokens that it ever asks for.
-        affords: asked for the responses for whom is drafted, on an engine that measures time: whether drafts that are expected
-            to save so many seconds per pass pay what the drafter has to do before the first one.
+        affords: called, on an engine that measures time, with the responses that would get drafts and the seconds that these
+            are expected to save per pass. Returns whether that pays for what the drafter reads before the first draft.
 
     Example:
         >>> import solver
@@ -95,7 +95,7 @@ class DraftControl:
         self._decided: list[int] = []
         self._passes, self._passes_seen = 0, 0  # until the next decision; so far
         self._until_trials, self._trials = DECISION_PASSES, 0  # passes until drafts may be tried, and how often they were
-        self._probing, self._looked_s = False, 0.0
+        self._probing, self._trials_s = False, 0.0
         self._quiet, self._decided_batch = 0, 0  # decisions in a row that left drafts off; the batch of the last one
         self.affords: Callable[[Sequence[int], float], bool] = lambda responses, saved_s: True
 
@@ -140,16 +140,17 @@ class DraftControl:
             self._measured.observe(batch, kv_tokens, drafted, seconds)
 
     def new_trials(self) -> int:
-        """Return for how many responses the drafter may read earlier texts for a trial; as many as are tried where nothing is
-        measured.
+        """Return for how many responses the drafter may read earlier texts for a trial.
+
+        Where time is measured it is one, or none if trials took too long so far.
         """
         if self._measured is None:
             return TRIALS
-        return int(self._looked_s <= LOOKING_SHARE * self._measured.decoded_s)
+        return int(self._trials_s <= TRIALS_SHARE * self._measured.decoded_s)
 
-    def observe_looking(self, seconds: float) -> None:
+    def observe_trials(self, seconds: float) -> None:
         """Note how long trials took."""
-        self._looked_s += seconds
+        self._trials_s += seconds
 
     def remove(self, response: int) -> None:
         """Forget a response that left; others to its prompt keep what was learnt from it, until the last one leaves."""

@@ -23,8 +23,8 @@ from solver.model.errors import PlanningError
 from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray
 
-READ_TOKEN_S = 1e-5  # of a token of an earlier text that a suffix trie in plain Python reads, until it is measured
-READ_PRIOR_TOKENS = 200.0  # that it counts for
+READ_TOKEN_S = 1e-5  # that a suffix trie in plain Python takes per token of an earlier text, until it is measured
+READ_PRIOR_TOKENS = 200.0  # measured tokens that weigh as much as READ_TOKEN_S
 
 Drafts = Mapping[SequenceState, list[int]]
 """The drafted tokens of every response of a batch, by response."""
@@ -226,7 +226,7 @@ class EngineDrafts:
             tokens = s.ids_from(self._known.get(s, s.count)).tolist()
             drafted = self._draft(s, min(len(tokens), self._control.max_draft_tokens))
             self._control.observe([s.request.response], [len(drafted)], [self.kept(s, drafted, tokens) - 1])
-        self._control.observe_looking(time.thread_time() - began_s)
+        self._control.observe_trials(time.thread_time() - began_s)
 
     def _catch_up(self, s: SequenceState) -> None:
         """Tell the drafter of the tokens that passes without drafts yielded."""

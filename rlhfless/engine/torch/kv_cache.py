@@ -54,7 +54,7 @@ class KVCache:
         self._begin()
 
     def _begin(self) -> None:
-        """Prepare what a cache of another layout has besides ``data``, which has no rows yet."""
+        """Set what a cache of another layout needs besides ``data``, which has no rows yet; for subclasses."""
 
     @property
     def rows(self) -> int:

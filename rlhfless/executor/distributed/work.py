@@ -188,7 +188,7 @@ class PoolWork:
         server.expect(now_s, item, self.orders.wall.faults)
 
     def _send(self, server: ServerState) -> None:
-        """Send a server its item. A process that was not heard of waits for it: if it dies before, its item is not to blame."""
+        """Send a server its item. A new process gets it once it is up: if it dies before, the item is not to blame."""
         assert server.remote is not None
         assert server.runs is not None
         item = self.work[server.runs]

@@ -51,7 +51,7 @@ class WholeStepPlan(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PairSource:
-    """What the pairs of one size of actors with its layouts are made and timed of.
+    """What pairs of one size of actors, with its layouts, are made from and timed by.
 
     Attributes:
         generations: ways to generate. works: preparation and learning at full speed, one per scenario. costs: of the step.

@@ -25,7 +25,7 @@ def choose_confirmed(
 
     Args:
         choose: among candidates. timed: returns (S, 2) seconds and GPU-seconds of a plan that was estimated.
-        known: those of plans so far, by their identity; further ones are entered.
+        known: those of plans so far, by their identity (``id``); new ones are added.
     """
     while True:
         choice = choose(_with(candidates, known))

@@ -1,7 +1,7 @@
 """Corrects how many actors a plan has that was made on a part of a large step, by timing it on the whole step.
 
-The part lacks the actors that have the worst luck among very many: those whose responses need the most KV memory, so that a
-long one waits for room. More actors have fewer responses each. Actors are added, or else taken away, in small steps, as long as
+Among very many actors, the responses of some need more KV memory than there is, so that a long one waits for room. The part has
+no such actors. More actors have fewer responses each. Actors are added, or else taken away, in small steps, as long as
 the plan becomes better.
 """
 

@@ -84,11 +84,6 @@ def is_adapter(name: str) -> bool:
     return ".lora_" in name
 
 
-def has_adapters(module: Any) -> bool:
-    """Return whether a module, or a part of it, has adapters."""
-    return any(is_adapter(name) for name, _ in module.named_parameters())
-
-
 @torch.no_grad()
 def merge_into(model: Any, adapted: Any) -> None:
     """Set a model's weights to the base weights of ``adapted`` with its adapters merged: W + (alpha / rank) B A."""

@@ -35,7 +35,7 @@ class TaskConfig(Options):
     rewards: tuple[str, ...] = ("task",)
     """Reward by WEIGHT*NAME, such as 0.5*exact; repeat to add up. ``rewards.registry.make_rewards`` lists the names."""
     offload_reward_models: bool = False
-    """Keep reward models in CPU memory, and copy them to the GPU while they score only. It takes less GPU memory, and a copy
+    """Keep reward models in CPU memory, and copy them to the GPU only while they score. It takes less GPU memory, and a copy
     for each batch (with learning stream, for each prompt). It changes no reward."""
     prompts: Count = 128
     """Train on this many prompts; an epoch visits each once."""

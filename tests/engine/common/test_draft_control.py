@@ -199,7 +199,7 @@ def test_trials_take_a_limited_share_of_measured_time() -> None:
     assert learning.new_trials() == TRIALS, "nothing is measured"
     learning.observe_seconds(1, 50, 0, 0.5)
     assert learning.new_trials() == 1
-    learning.observe_looking(0.02)
+    learning.observe_trials(0.02)
     assert learning.new_trials() == 0
     learning.observe_seconds(1, 50, 0, 2.0)
     assert learning.new_trials() == 1

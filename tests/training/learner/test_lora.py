@@ -16,7 +16,7 @@ from learning_samples import noise_batch, small_model  # noqa: E402
 from training_samples import config, same_weights  # noqa: E402
 
 from rlhfless.errors import InputError, MissingExtra  # noqa: E402
-from rlhfless.training.algorithms.lora import check_lora, has_adapters, is_adapter  # noqa: E402
+from rlhfless.training.algorithms.lora import check_lora, is_adapter  # noqa: E402
 from rlhfless.training.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
 from rlhfless.training.config import TrainConfig, TrainError  # noqa: E402
 from rlhfless.training.learner.learner import LocalLearner  # noqa: E402
@@ -49,7 +49,7 @@ def test_merged_weights_are_the_adapter_model_and_only_adapters_are_trained(name
         assert not torch.allclose(token_logprobs(model, ids), token_logprobs(small_model(), ids), atol=1e-3)
     changed = {key for key, value in model.state_dict().items() if not torch.equal(value, before[key])}
     assert {key.split(".")[-2] for key in changed} == {"q_proj", "up_proj"}
-    assert has_adapters(trained)
+    assert any(is_adapter(name) for name, _ in trained.named_parameters())
     if name == "grpo":
         assert all(torch.equal(p, q) for p, q in zip(one.algorithm.reference.parameters(), small_model().parameters()))  # type: ignore[attr-defined]  # noqa: B905
     # a checkpoint has what is trained, and goes on bit for bit
