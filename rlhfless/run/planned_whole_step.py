@@ -111,7 +111,7 @@ class PlannedWholeStep:
         return [f"{lever}: {known[lever]}" for lever in LEVERS if lever in known]
 
     def plot(self) -> go.Figure:
-        """Return the executed timelines of decoding under elastic plain and under the plan, and the cost of it.
+        """Return the executed timelines of decoding under elastic plain and under the plan, with the cost of decoding.
 
         The title says what the whole step takes and costs.
         """

@@ -39,7 +39,7 @@ from solver.planning.random_split import random_split
 from solver.stage_fusion.pieces import PiecesPlan
 from solver.timing.evaluate import evaluate, ready_s
 
-PLAIN = (Static, Random, LeastLoaded)  # policies that plan nothing
+UNPLANNED = (Static, Random, LeastLoaded)  # policies that plan nothing
 
 
 class StepParts(Protocol):
@@ -76,7 +76,7 @@ class StepLevers:
         self._steps, self._used = 0, dict[str, bool]()
         self._began_s = self._trainer_s = 0.0
         named = {
-            "planning": not isinstance(planner, PLAIN),
+            "planning": not isinstance(planner, UNPLANNED),
             "drafts": drafting is not None and config.cluster.engine != "vllm",  # whose processes would start anew
             "pieces": config.cluster.learner_gpus == "auto",
         }
