@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -77,13 +76,6 @@ def _started(config: dict[str, object]) -> RayNodes:
 def free_gpus() -> float:
     """As Ray says; it says so a moment late."""
     return float(ray.available_resources().get("GPU", 0))
-
-
-def until(true: Any, what: str, patience_s: float = 300.0) -> None:
-    ends = time.monotonic() + patience_s
-    while not true():
-        assert time.monotonic() < ends, f"{what}: not after {patience_s:g} s"
-        time.sleep(0.05)
 
 
 def details(record: StepRecord, name: str) -> dict[str, dict[str, Any]]:

@@ -36,7 +36,8 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[r
 import ray
 import ray_samples
 from ray.util import placement_group_table
-from ray_samples import descendants, details, free_gpus, running, two_nodes, until
+from ray_samples import descendants, details, free_gpus, running, two_nodes
+from torch_wall_samples import until
 
 from rlhfless.executor.distributed.ray.placement import RayNode, place_nodes
 from rlhfless.executor.distributed.ray.spanning import joined

@@ -43,7 +43,8 @@ from solver.model.runtime_rules import RuntimeRule
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")
 import ray
-from ray_samples import GPUS_PER_NODE, AtFirst, Puts, descendants, details, free_gpus, running, two_nodes, until
+from ray_samples import GPUS_PER_NODE, AtFirst, Puts, descendants, details, free_gpus, running, two_nodes
+from torch_wall_samples import until
 
 pytestmark = needs_vllm
 COUNT = 12

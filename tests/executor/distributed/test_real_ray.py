@@ -20,7 +20,7 @@ from benchmark_scripts import chaos_counts, counting_engine
 from busy_machine import PATIENT, Gate, Gated, has_moved
 from error_messages import refused
 from executor_samples import Restless, plan_of
-from torch_wall_samples import LATENCY, actor_plan, assert_noticed_in_time, factory_of, requests, token_bytes
+from torch_wall_samples import LATENCY, actor_plan, assert_noticed_in_time, factory_of, requests, token_bytes, until
 
 from rlhfless.executor import Faults, Lifecycle, RayPool, StepFailed, WorkGpus, WorkItem, run_step
 from rlhfless.trace.schema.validation import validate
@@ -43,7 +43,6 @@ from ray_samples import (
     running,
     spread,
     two_nodes,
-    until,
 )  # fmt: skip
 from scripted_strikes import MoveOne
 
