@@ -65,8 +65,7 @@ def with_adapters(base: Any, options: UpdateOptions) -> Any:
     highest = max(min(module.weight.shape) for name, module in linear if name in targets)
     if options.lora_rank > highest:
         raise InputError(
-            f"lora_rank is {options.lora_rank}, but no change of a layer that is adapted has a rank above {highest}; give at "
-            "most that"
+            f"lora_rank is {options.lora_rank}, but no adapted layer has a rank above {highest}; give at most that"
         )
     shared = {id(tensor): tensor for tensor in (*base.parameters(), *base.buffers())}
     alpha = 2.0 * options.lora_rank if options.lora_alpha is None else options.lora_alpha
