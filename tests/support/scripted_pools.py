@@ -15,6 +15,7 @@ from scripted_world import Actor, Copying, Inbox, World
 from rlhfless.executor import ProcessPool
 from rlhfless.executor.distributed.local.process import Process
 from rlhfless.executor.distributed.worker import worker
+from rlhfless.executor.distributed.worker.process_messages import ActorReady
 
 
 class LocalWorker(Copying, worker.Worker):
@@ -39,7 +40,7 @@ class LocalProcess(Actor):
     @property
     def up_s(self) -> float | None:
         """When it could take orders, once that was heard."""
-        while self.heard and isinstance(self.said[0][1], worker.ActorReady):
+        while self.heard and isinstance(self.said[0][1], ActorReady):
             self._up_s = self.said.popleft()[1].up_s
         return self._up_s
 

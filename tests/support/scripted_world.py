@@ -22,6 +22,7 @@ from scripted_engine import HERE
 from rlhfless.executor.distributed.messages import ActorReport, NoRoom, Unreachable
 from rlhfless.executor.distributed.wall_clock import Clock
 from rlhfless.executor.distributed.worker import worker
+from rlhfless.executor.distributed.worker.process_messages import ActorReady, failed
 
 COPY_S = 1e-4  # that laying a state out or reading it takes
 FAILURES: dict[str, Exception] = {
@@ -212,13 +213,13 @@ class Actor:
                     if self._prewarm is not None:
                         self.worker.prewarm(*self._prewarm)
                     self.state = "up"
-                    self.send(worker.ActorReady(self.worker.up_s))
+                    self.send(ActorReady(self.worker.up_s))
                     return
                 while self.orders and self.orders[0][0] <= self.at_s:
                     self.worker.inbox.put(self.obeyed(self.orders.popleft()[1]))
                 self.worker.turn()
             except Exception as error:
-                self.send(worker.failed(error))
+                self.send(failed(error))
                 self.end("ended with exit code 1", 0)
 
     def obeyed(self, order: Any) -> Any:

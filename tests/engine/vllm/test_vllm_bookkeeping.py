@@ -38,7 +38,7 @@ from rlhfless.engine.vllm.iteration import seed_at
 from rlhfless.engine.vllm.start_up import VllmSettings
 from rlhfless.engine.vllm.weight_folders import VERSION_FILE, check_weights, write_weights
 from rlhfless.errors import InputError, MissingExtra
-from rlhfless.executor.distributed.worker.worker import failed
+from rlhfless.executor.distributed.worker.process_messages import failed
 from solver.model.admission import Admission
 from solver.model.drafting import Drafting
 

@@ -34,7 +34,8 @@ from rlhfless.engine.vllm import adapter as vllm_adapter
 from rlhfless.engine.vllm.weight_folders import write_weights
 from rlhfless.errors import InputError
 from rlhfless.executor import Faults, Lifecycle, ProcessPool, StepFailed, StepRecord
-from rlhfless.executor.distributed.worker.worker import Worker, failed
+from rlhfless.executor.distributed.worker.process_messages import failed
+from rlhfless.executor.distributed.worker.worker import Worker
 from rlhfless.trace.schema.validation import validate
 from solver import Cluster, Drafting, Plan, PlanningError
 from solver.model.plan import ActorPlan

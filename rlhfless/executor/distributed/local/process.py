@@ -13,6 +13,7 @@ import threading
 from typing import Any
 
 from rlhfless.executor.distributed.worker import process, worker
+from rlhfless.executor.distributed.worker.process_messages import ActorReady, Failed
 from rlhfless.system.child_processes import how_it_ended, undisturbed, without_main
 
 END_S = 5.0  # that a process that was killed may take to be gone
@@ -96,13 +97,13 @@ class Process:
             except OSError:
                 pass  # it is gone, which the other thread says
             except Exception as error:  # without a word the step would wait for what was never asked
-                self._inbox.put((self, worker.Failed(f"an order that cannot be sent ({error})", "", hopeless=True)))
+                self._inbox.put((self, Failed(f"an order that cannot be sent ({error})", "", hopeless=True)))
 
     def _receive(self) -> None:
         while True:
             try:
                 message = self._connection.recv()
-                if isinstance(message, worker.ActorReady):
+                if isinstance(message, ActorReady):
                     self.up_s = message.up_s
                 else:
                     self._inbox.put((self, message))
@@ -111,5 +112,5 @@ class Process:
                 self._inbox.put((self, None))
                 return
             except Exception as error:  # unreadable here; without a word the step would wait for ever
-                self._inbox.put((self, worker.Failed(f"an unreadable report ({error})", "")))
+                self._inbox.put((self, Failed(f"an unreadable report ({error})", "")))
                 return

@@ -29,6 +29,7 @@ from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker import worker
 from rlhfless.executor.distributed.worker.backend import WorkerBackend
 from rlhfless.executor.distributed.worker.copies import CopyDone
+from rlhfless.executor.distributed.worker.process_messages import failed
 from rlhfless.executor.distributed.worker.shared_memory import packed
 
 # Ray's thread for each method: whoever listens waits, and nobody else does
@@ -189,7 +190,7 @@ class DecodeActor:
             self._outbox.send(RayActorReady(os.getpid(), context.get_node_id(), address, device, boot_id(), decoding.up_s))
             decoding.serve()
         except Exception as error:
-            self._outbox.send(worker.failed(error))
+            self._outbox.send(failed(error))
 
 
 def _device(worker_backend: WorkerBackend) -> str:

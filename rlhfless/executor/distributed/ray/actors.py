@@ -32,6 +32,7 @@ from rlhfless.executor.distributed.ray.actor import VersionedOrder
 from rlhfless.executor.distributed.ray.handle import RayActorHandle, end_all
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker import work, worker
+from rlhfless.executor.distributed.worker.process_messages import Failed
 from rlhfless.executor.step.record import StepRecord
 from solver.model.plan import ActorPlan
 
@@ -169,7 +170,7 @@ class RayStepActors:
             return [ActorLost(f"({member.location}) {member.lost}", member.out_of_memory, gpus_gone=member.node_lost)]
         reports: list[ActorReport | ActorLost] = []
         for what in messages:
-            if isinstance(what, worker.Failed):
+            if isinstance(what, Failed):
                 reason = f"({member.location}) failed with {what.error}"
                 reports.append(ActorLost(reason, what.out_of_memory, what.hopeless, trace=what.trace))
                 continue

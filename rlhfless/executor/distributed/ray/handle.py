@@ -33,6 +33,7 @@ from rlhfless.executor.distributed.ray.placement import RayNode
 from rlhfless.executor.distributed.ray.spanning import group_on, in_first_bundle
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker import worker
+from rlhfless.executor.distributed.worker.process_messages import Failed
 
 END_S = 15.0  # that Ray may take to say that an actor is dead
 CLOCK_S = 5.0  # that an actor may take to say what its clock shows
@@ -156,7 +157,7 @@ class RayActorHandle:
         with contextlib.suppress(RayError):
             while self.lost is None and ray.wait([self.listening], timeout=0)[0]:
                 for what in self.hear():
-                    assert isinstance(what, worker.Failed), "between steps an actor says nothing else"
+                    assert isinstance(what, Failed), "between steps an actor says nothing else"
                     self.lost = what.error
         return self.lost is None and self._doubt is None
 

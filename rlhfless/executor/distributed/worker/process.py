@@ -12,7 +12,8 @@ import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
-from rlhfless.executor.distributed.worker.worker import ActorReady, PrewarmOrder, Worker, failed
+from rlhfless.executor.distributed.worker.process_messages import ActorReady, failed
+from rlhfless.executor.distributed.worker.worker import PrewarmOrder, Worker
 from rlhfless.system.parent_death import die_with_parent
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import queue
-import traceback
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -27,7 +26,7 @@ from rlhfless.engine.protocol import (
     SupportsDrafts,
     SupportsSignals,
     SupportsSnapshots,
-)  # fmt: skip
+)
 from rlhfless.executor.distributed.messages import ActorReport, KvCopy, NoRoom, Unreachable, WrittenCopy
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker.backend import WorkerBackend
@@ -119,32 +118,6 @@ class End:
     """Order: free the engine's memory."""
 
 
-@dataclass(frozen=True)
-class ActorReady:
-    """Sent before any report: the process accepts orders, since ``up_s`` on the machine's monotonic clock."""
-
-    up_s: float
-
-
-@dataclass(frozen=True)
-class Failed:
-    """Sent instead of a report: the process has ended with an exception (see ``ActorLost``)."""
-
-    error: str
-    trace: str
-    out_of_memory: bool = False
-    hopeless: bool = False
-
-
-def failed(error: Exception) -> Failed:
-    """Return the message for an exception; called where it is handled."""
-    name = type(error).__name__
-    memory = isinstance(error, MemoryError) or name == "OutOfMemoryError"  # torch's, which is not imported here
-    # A request is wrong, or the weights are (logits that are no numbers): it is the same wherever they go.
-    hopeless = isinstance(error, ValueError | TypeError | FloatingPointError)
-    return Failed(f"{name}: {error}", traceback.format_exc(), memory, hopeless)
-
-
 class Worker:
     """An actor on ``device``. It imports ``backend_module``.
 
@@ -162,9 +135,11 @@ class Worker:
         self.worker_backend.use_device(device)
         self.engines: Any = None
         self.engine: SteppedEngine | None = None
-        self.origin_s, self.up_s = 0.0, self.clock.now_s()
+        self.origin_s = 0.0
+        self.up_s = self.clock.now_s()
         self._from_s = 0.0  # where the next iteration begins, unless the last one ended later
-        self._reported_s, self._told_drafts_off, self._engine_s, self._device_s = 0.0, False, 0.0, stopwatch(device)
+        self._reported_s, self._told_drafts_off = 0.0, False
+        self._engine_s, self._device_s = 0.0, stopwatch(device)
         self._spans: list[EngineSpan] = []
         self._copies = KvCopies(self, inbox.put, self.behind)
         self._work = ServedWork(device)
@@ -235,7 +210,8 @@ class Worker:
             self._prefill(order)
         elif isinstance(order, StartWork | LoadWork | RunItem):
             self.origin_s = order.origin_s if isinstance(order, StartWork) else self.origin_s
-            self.connection.send(self._work.report(order, self.up_s - self.origin_s, self.now_s))
+            report = self._work.report(order, self.up_s - self.origin_s, self.now_s)
+            self.connection.send(report)
         else:
             assert isinstance(order, End)
             self._close()
@@ -326,8 +302,9 @@ class Worker:
             with contextlib.suppress(NoRoom):  # it computes them itself
                 sent[actor] = self._write(name, {prompt: computed[prompt] for prompt in order.receivers[actor]})
         size = sum(block.nbytes for block in sent.values())
+        copies = [KvCopy("migrate", None, end_s, self.now_s(), tokens, size)]
         self._spans.append(span)
-        self._report(prefixes=sent, copies=[KvCopy("migrate", None, end_s, self.now_s(), tokens, size)])
+        self._report(prefixes=sent, copies=copies)
 
     def _close(self) -> None:
         self._copies.close()
