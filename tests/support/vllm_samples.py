@@ -97,7 +97,7 @@ class Shuffle:
         return Trigger(completions=view.completed + 1)
 
     def decide(self, now_s: float, state: StepState) -> list[Decision]:
-        decoding = [any(state.generated_tokens[r] > 1 for r in actor.running) for actor in state.actors]
+        decoding = [any(state.generated_tokens[r] > 0 for r in actor.running) for actor in state.actors]
         if sum(decoding) < 2:
             return []
         moves: list[Decision] = []
