@@ -1,11 +1,11 @@
 """Lower bound of several steps together: least GPU-seconds at a given total time, from the bounds of the steps.
 
 The inputs are functions of one number, one per step. Let C_s be the bound of step s. The least total cost at the total time T
-is the minimum of ``sum C_s(T_s)`` over all ways to share T among the steps. For any price p of a second,
+is the minimum of ``sum C_s(T_s)`` over all ways to share T among the steps. For any price p of a second it is bounded:
 
-    min over T_s with sum T_s = T of  sum C_s(T_s)  >=  sum over s of  min over t of (C_s(t) + p t)  -  p T ,
+    min over T_s with sum T_s = T of  sum C_s(T_s)  >=  sum over s of  min over t of (C_s(t) + p t)  -  p T .
 
-so the largest right-hand side over a grid of prices is a bound too. On a grid of times ``t_0 < t_1 < ...`` a falling C_s gives
+The largest right-hand side over a grid of prices is a bound, too. On a grid of times ``t_0 < t_1 < ...`` a falling C_s gives
 ``C_s(t) + p t >= C_s(t_k+1) + p t_k`` between two of them. So the inner minimum is never taken too large.
 """
 

@@ -4,9 +4,9 @@ Units are those of ``solver.bounds.load_axis``; a batch of load U takes 1 + U se
 
 **Prices.** A concave, rising curve zeta (``PriceCurve``) and a number lam_i per response, falling along the axis, price a token
 of relative load r at ``lam_i zeta(r / lam_i)`` per unit of the response's mean load. A batch S earns, per second, ``F = (sum of
-its tokens' prices - 1) / (1 + U)``, that is ``sum_S psi_i(F) >= 1 + F`` with ``psi_i(F)`` the largest of ``lam_i zeta(r /
-lam_i) - F r`` over the loads r that tokens of i can have. So mu, the most that a configuration earns, has an upper bound. It is
-at most the largest sum of F over batches that share no response and keep this inequality.
+its tokens' prices - 1) / (1 + U)``. Let ``psi_i(F)`` be the largest of ``lam_i zeta(r / lam_i) - F r`` over the loads r that
+tokens of i can have. Then ``sum_S psi_i(F) >= 1 + F``. So mu, the most that a configuration earns, has an upper bound. It is at
+most the largest sum of F over batches that share no response and keep this inequality.
 
 **Segments are enough.** For intervals of r / lam_i whose both ends rise along the axis, psi_i(F) / psi_k(F) rises with F for i
 before k. Proof: the maximum is at s, the unconstrained maximiser clipped to the interval, so s rises along the axis; ``-d log

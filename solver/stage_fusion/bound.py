@@ -5,8 +5,8 @@ when the first server of its pool is free. Its learning starts no earlier than u
 responses q that it waits for. So the step ends no earlier than every ``u_r + learn_r``. Next, take any time t. All items of a
 pool that start no earlier than t together take W(t) seconds. They run within [t, T], and server s offers at most T - max(t,
 f_s) seconds there, where f_s is when it is free. So the positive parts of T - max(t, f_s) add up to at least W(t). A sum of
-positive parts is the largest sum over any of its terms. So for some k, with A_k the sum of the k least max(t, f_s), k T - A_k
->= W(t):
+positive parts is the largest sum over any of its terms. Let A_k be the sum of the k least max(t, f_s). Then k T - A_k >= W(t)
+for some k, and so
 
     T >= min over k of (W(t) + A_k) / k      for every t; only the t at which items may start matter.
 

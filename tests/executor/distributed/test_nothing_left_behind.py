@@ -94,8 +94,8 @@ SIGNALS = {"interrupted": signal.SIGINT, "killed": signal.SIGKILL, "prewarmed": 
     ],
 )
 def test_nothing_is_left_behind(pool: str, way: str, tmp_path: Path) -> None:
-    """After a normal end; an error that nobody catches; Ctrl-C as a terminal sends it, to the program and its actors; a program
-    that is killed outright, with an actor that hangs, or with actors that were started ahead of a step."""
+    """A program ends normally, by an error that nobody catches, or by Ctrl-C, which a terminal sends to its actors, too. Or it
+    is killed: outright, with an actor that hangs, or with actors that were started ahead of a step."""
     if pool == "ray":
         pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")
     script, folder = tmp_path / "script.py", tmp_path / "temporary"

@@ -1,8 +1,8 @@
 """A learner of two processes (FSDP2 over gloo, on the CPU) is the learner of one: numbers, weights, checkpoints; and its end.
 
-float32 on both sides. Over several batches of two updates with AdamW at a rate of 1e-3, losses, gradients' norms and all other
-numbers agree to 1e-5 + 1e-4 |x|, weights to 1e-4, a tenth of one of these steps: sums are taken in another order, and AdamW
-divides by the gradient, so that where it is near zero its rounding shows.
+float32 on both sides. Compared are several batches of two updates with AdamW at a rate of 1e-3. Losses, gradients' norms and
+all other numbers agree to 1e-5 + 1e-4 |x|. Weights agree to 1e-4, a tenth of one of these steps. Sums are taken in another
+order. AdamW divides by the gradient, so where that is near zero its rounding shows.
 """
 
 from __future__ import annotations
