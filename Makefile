@@ -20,7 +20,7 @@ JUPYTER   := $(abspath $(VENV))/share/jupyter$${JUPYTER_PATH:+:$$JUPYTER_PATH}
 # Tests start hundreds of processes, and each would compile the project anew where the environment forbids to keep what is compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run lab dashboard cluster test test-full nightly gpu test-search messages lint style contracts types fronts quick record record-drafts demonstration picture golden golden-torch prove-constraints clean
+.PHONY: help run lab dashboard cluster test test-full nightly gpu test-search lint style contracts types fronts quick record record-drafts demonstration picture golden golden-torch prove-constraints clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -98,9 +98,6 @@ gpu:  ## correctness and speed on one GPU in ten minutes, as JSON; without a GPU
 
 test-search: $(INSTALLED)  ## the property tests of `make test`, with examples that nobody has seen
 	$(PY) -m pytest -m "not full and not nightly" --hypothesis-profile=search $$(grep -rl hypothesis tests --include='test_*.py')
-
-messages: $(CLUSTER)  ## write the files of error messages that tests compare with anew, after a sentence was improved
-	$(PY) -m pytest --snapshot-update $$(grep -rlE 'error_messages import' tests --include='test_*.py')
 
 record: $(INSTALLED)  ## train the shipped run anew and replace data/traces and data/models (minutes)
 	rm -rf out/arithmetic-grpo

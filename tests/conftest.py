@@ -18,7 +18,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from error_messages import _running_test, error_messages  # noqa: F401 (fixtures)
 from hypothesis import settings
 from shared_run import made_once, shared_folder
 from side_by_side import in_order, pytest_xdist_make_scheduler  # noqa: F401 (a hook)

@@ -22,13 +22,11 @@ from notebook_rules import (
     free_names,
     hidden_state,
     links_of,
-    measure,
     parameters_cell,
     shows_figure,
     used,
 )
 
-MOST_WORDS, MOST_LINES = 400, 15
 each = pytest.mark.parametrize("path", NOTEBOOKS.values(), ids=list(NOTEBOOKS))
 each_read = pytest.mark.parametrize("path", READ.values(), ids=list(READ))
 each_shipped = pytest.mark.parametrize("path", SHIPPED.values(), ids=list(SHIPPED))
@@ -49,16 +47,6 @@ def test_a_notebook_begins_with_what_it_is_for(path: Path) -> None:
     assert title.startswith("# ")
     assert purpose.startswith("**What it is for:** to ")
     assert purpose.endswith(".")
-
-
-@each_read
-def test_a_notebook_is_short(path: Path) -> None:
-    found = measure(path)
-    assert found.words <= MOST_WORDS
-    assert found.longest <= MOST_LINES, "a helper belongs into the library"
-    index = (ROOT / "notebooks" / "README.md").read_text("utf-8")
-    row = f"| {path.stem} | {found.words} | {found.cells} | {found.longest} |"
-    assert row in index.splitlines(), f"notebooks/README.md needs {row}"
 
 
 @each

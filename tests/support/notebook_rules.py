@@ -9,7 +9,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import nbformat
 
@@ -96,28 +96,6 @@ def shows_figure(module: ast.Module) -> bool:
     calls = [node.func for node in ast.walk(module.body[-1]) if isinstance(node, ast.Call)] if module.body else []
     names = [call.attr if isinstance(call, ast.Attribute) else call.id for call in calls if isinstance(call, FUNCTIONS)]
     return any(name in ("plot", "update_layout") or name.startswith("plot_") for name in names)
-
-
-class Measure(NamedTuple):
-    """How much a reader has to read.
-
-    Attributes:
-        words: of all texts; a link counts as its text, a table as its cells. cells: of text and code.
-        longest: lines of the longest code cell, the one with the parameters left out.
-    """
-
-    words: int
-    cells: int
-    longest: int
-
-
-def measure(path: Path) -> Measure:
-    """Count the words, cells and lines of a notebook; the list of links at its end is no text."""
-    cells = cells_of(path)
-    texts = [cell.source for cell in cells if cell.cell_type == "markdown" and not cell.source.startswith(LINKS_TITLE)]
-    words = re.findall(r"[^\W_][\w'.,%+-]*", LINK.sub(r"\1", "\n".join(texts)))
-    code = [cell.source for cell in cells if cell.cell_type == "code" and "parameters" not in cell.metadata.get("tags", [])]
-    return Measure(len(words), len(cells), max(len(source.splitlines()) for source in code))
 
 
 def used(path: Path) -> dict[str, Path]:
