@@ -15,7 +15,7 @@ SLOWEST   := --durations=10
 
 # pip compiles 30,000 files on one core, two minutes; afterwards all cores do it. Some packages hold files that cannot be compiled.
 QUICKLY   := --quiet --no-compile --constraint constraints.txt
-COMPILE   := @$(PY) -m compileall -qq -j 0 $(VENV)/lib || true
+COMPILE   := @$(PY) -W ignore -m compileall -qq -j 0 $(VENV)/lib || true
 
 AS_ROOT   := $(if $(filter 0,$(shell id -u)),--allow-root)
 JUPYTER   := $(abspath $(VENV))/share/jupyter$${JUPYTER_PATH:+:$$JUPYTER_PATH}

@@ -14,12 +14,12 @@ from typing import Any
 from rlhfless.latency import list_profiles
 from rlhfless.system.browser import find_browser
 
-CORE = ("ortools", "numpy", "pandas", "pyarrow", "click", "tqdm")
+CORE = ("ortools", "numpy", "pandas", "pyarrow", "click", "tqdm", "jinja2", "plotly")
 # extra -> (packages, with alternatives joined by "|"; what does not work without them)
 EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "notebook": (
-        ("jupyterlab", "ipywidgets", "plotly", "anywidget", "nbclient", "nbformat"),
-        "figures, dashboards, reports and the notebooks",
+        ("jupyterlab", "ipywidgets", "anywidget", "nbclient", "nbformat", "papermill"),
+        "dashboards, the notebooks and reports as notebooks (reports as pages work without)",
     ),
     "torch": (("torch", "transformers", "safetensors"), "the torch engine, training and measuring profiles"),
     "logs": (("tokenizers",), "importing logs that hold texts but no lengths (verl, TRL)"),

@@ -1,16 +1,15 @@
-"""Scratch folders that are removed when their process ends, even if it is killed. Also run as a script: the sweeper process.
+"""Scratch folders that are removed when their process ends, even if it is killed.
 
 A process owns a folder by locking it. The system releases locks when a process ends, so an unlocked folder was left behind by
 an ended process. Each process with folders starts a sweeper process, which waits for its end and removes them. Where the
 sweeper was killed too, with the whole container for example, the next process that makes a folder with the same prefix removes
 it. Processes that use the folder for their temporary files are killed with it, and the shared memory that it names is freed.
-Imports nothing but the standard library.
+Imports little, as a sweeper starts beside every process with folders.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import signal
@@ -22,6 +21,8 @@ import time
 import weakref
 from collections.abc import Iterable
 from pathlib import Path
+
+from rlhfless.system.file_locks import LockKind, lock_file
 
 SHARED_MEMORY = Path("/dev/shm")
 PATIENCE_S = 10.0
@@ -50,7 +51,7 @@ class OwnFolder:
         lock = None
         while lock is None:  # somebody who swept may have seen it before it was locked
             self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-            lock = locked(self.path, fcntl.LOCK_EX)
+            lock = locked(self.path, LockKind.EXCLUSIVE)
         goes_with_this_process(self.path)
         self._release = weakref.finalize(self, give_up, self.path, lock)
 
@@ -74,7 +75,7 @@ def remove_unless_held(place: Path) -> bool:
     """Remove a folder, unless a process has locked it; returns whether no process has. A folder of another user stays: the
     shared memory and processes that it names would be removed with this user's rights."""
     try:
-        lock = locked(place, fcntl.LOCK_EX | fcntl.LOCK_NB) if place.stat().st_uid == os.geteuid() else None
+        lock = locked(place, LockKind.EXCLUSIVE_NOW) if place.stat().st_uid == os.geteuid() else None
     except FileNotFoundError:
         return True
     except BlockingIOError:
@@ -88,24 +89,24 @@ def remove_unless_held(place: Path) -> bool:
 def give_up(place: Path, lock: int) -> None:
     """Release this process' lock on the folder; the last process to release it removes it."""
     with contextlib.suppress(BlockingIOError):
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_file(lock, LockKind.EXCLUSIVE_NOW)
         if is_at(lock, place):
             _remove(place)
     os.close(lock)
 
 
-def locked(place: Path, how: int) -> int | None:
+def locked(place: Path, kind: LockKind) -> int | None:
     """Return the locked folder as an open file; None where it is gone, or was replaced by another.
 
     Raises:
-        BlockingIOError: with ``LOCK_NB``, another process has locked it.
+        BlockingIOError: with ``EXCLUSIVE_NOW``, another process has locked it.
     """
     try:
         lock = os.open(place, os.O_RDONLY)
     except FileNotFoundError:
         return None
     try:
-        fcntl.flock(lock, how)
+        lock_file(lock, kind)
         if is_at(lock, place):
             return lock
     except OSError:
@@ -146,6 +147,8 @@ def _remove(place: Path) -> None:
 
 # --- the sweeper ----------------------------------------------------------------------------------------------------------
 
+SWEEPER = "import sys; sys.path.insert(0, sys.argv[1]); from rlhfless.system.scratch_folders import run_sweeper; run_sweeper()"
+"""Without the packages of the environment, whose start-up files may take long (``-S``)."""
 _lock = threading.Lock()
 _to_sweeper: tuple[int, int] | None = None  # the process that it is of, and a pipe to it
 
@@ -164,8 +167,8 @@ def _start_sweeper() -> int:
     try:
         # of a session of its own, and nobody's child: what ends this process and all that it started does not end it
         subprocess.run(
-            [sys.executable, "-I", "-S", __file__], stdin=reading, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True, check=True,
+            [sys.executable, "-I", "-S", "-c", SWEEPER, str(Path(__file__).parents[2])], stdin=reading,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, check=True,
         )  # fmt: skip
     finally:
         os.close(reading)
@@ -182,6 +185,7 @@ def _sweep_when_over() -> None:
         time.sleep(0.05)
 
 
-if __name__ == "__main__":
+def run_sweeper() -> None:
+    """Sweep in a child process, so that whoever started this one need not wait for it."""
     if os.fork() == 0:
         _sweep_when_over()

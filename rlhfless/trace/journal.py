@@ -10,7 +10,6 @@ one counts.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +19,8 @@ from typing import Any
 
 import pandas as pd
 
+from rlhfless.errors import InputError
+from rlhfless.system.file_locks import LockKind, lock_file
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.limits import Guard, Limits
 from rlhfless.trace.schema.validation import KEY
@@ -36,6 +37,7 @@ class RecordingJournal:
 
     Raises:
         TraceError: another process records there, or the file cannot be written.
+        InputError: this system has no file locks.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -45,7 +47,10 @@ class RecordingJournal:
         except OSError as error:
             raise TraceError(f"{self.path}: cannot be written ({error.strerror}); a writable folder is needed") from error
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # goes with the process, however that ends
+            lock_file(self._file, LockKind.EXCLUSIVE_NOW)
+        except InputError:
+            os.close(self._file)
+            raise
         except OSError as error:
             os.close(self._file)
             raise TraceError(

@@ -8,7 +8,6 @@ there read the same folder, and the last reader deletes it. Folders of a killed 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
 import shutil
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlhfless.system.file_locks import LockKind, lock_file
 from rlhfless.system.scratch_folders import give_up, goes_with_this_process, in_memory, is_at, locked, sweep
 
 PREFIX = "rlhfless-carried-"
@@ -56,14 +56,14 @@ class ShippedWeights:
         while True:
             with contextlib.suppress(FileExistsError):
                 place.mkdir(mode=0o700)
-            if (lock := locked(place, fcntl.LOCK_SH)) is None:  # waits while somebody writes
+            if (lock := locked(place, LockKind.SHARED)) is None:  # waits while somebody writes
                 continue
             try:
                 if not (place / "weights").exists():
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # gives the other lock up, so it may be removed now
+                    lock_file(lock, LockKind.EXCLUSIVE_NOW)  # gives the other lock up, so it may be removed now
                     if is_at(lock, place):
                         self._write(place)
-                    fcntl.flock(lock, fcntl.LOCK_SH)
+                    lock_file(lock, LockKind.SHARED)
                 if is_at(lock, place):
                     return LocalWeights(replace(self.engines, weights=str(place / "weights")), place, lock)
             except BlockingIOError:
