@@ -15,7 +15,6 @@ from torch import Tensor
 
 from rlhfless.engine.common.engine_drafts import PassDrafts
 from rlhfless.engine.common.sequence import SequenceState
-from rlhfless.engine.torch.bit_stability import measure_stable_rows
 from rlhfless.engine.torch.decode_run import DecodeRun
 from rlhfless.engine.torch.drafted_run import DraftedRun
 from rlhfless.engine.torch.gumbel_noise import EvenNoise, GumbelNoise, RowNoise
@@ -41,12 +40,10 @@ class KVRows:
     def __init__(self, model: RowModel, slots: int, sampling: Sampling, drafts: PassDrafts | None = None) -> None:
         self.model, self.slots, self.sampling, self._drafts = model, slots, sampling, drafts
         self.of: list[SequenceState] = []
-        measure_stable_rows(model)
         self.cache = model.new_cache(keeps_ids=sampling.penalises)
-        max_rows = model.padded(slots, slots)
         self.noise: GumbelNoise | RowNoise | None = None
         if sampling.temperature > 0:
-            self.noise = (GumbelNoise if drafts is None else RowNoise)(max_rows, model.vocabulary, model.device)
+            self.noise = (GumbelNoise if drafts is None else RowNoise)(slots, model.vocabulary, model.device)
         self._shared: dict[int, Tensor] = {}  # KV state of prompts that responses in the queue will share
         self._computing: dict[int, Tensor] = {}  # the same of the last iteration that was run
 
@@ -67,7 +64,7 @@ class KVRows:
 
     def reserve(self, rows: int) -> None:
         """Allocate and touch memory for ``rows`` responses now, not when the first of them decode."""
-        self.cache.reserve_rows(self.model.padded(min(rows, self.slots), self.slots), self.model.padded(self.slots, self.slots))
+        self.cache.reserve_rows(self.model.padded(min(rows, self.slots), self.slots), self.slots)
 
     def make(self, change: BatchChange, drafted: bool) -> DecodeRun | DraftedRun:
         """Return the run of a new batch, with the KV state that came with its admitted responses.
