@@ -41,9 +41,10 @@ class KVRows:
         self.model, self.slots, self.sampling, self._drafts = model, slots, sampling, drafts
         self.of: list[SequenceState] = []
         self.cache = model.new_cache(keeps_ids=sampling.penalises)
+        max_rows = model.padded(slots, slots)
         self.noise: GumbelNoise | RowNoise | None = None
         if sampling.temperature > 0:
-            self.noise = (GumbelNoise if drafts is None else RowNoise)(slots, model.vocabulary, model.device)
+            self.noise = (GumbelNoise if drafts is None else RowNoise)(max_rows, model.vocabulary, model.device)
         self._shared: dict[int, Tensor] = {}  # KV state of prompts that responses in the queue will share
         self._computing: dict[int, Tensor] = {}  # the same of the last iteration that was run
 
@@ -64,7 +65,7 @@ class KVRows:
 
     def reserve(self, rows: int) -> None:
         """Allocate and touch memory for ``rows`` responses now, not when the first of them decode."""
-        self.cache.reserve_rows(self.model.padded(min(rows, self.slots), self.slots), self.slots)
+        self.cache.reserve_rows(self.model.padded(min(rows, self.slots), self.slots), self.model.padded(self.slots, self.slots))
 
     def make(self, change: BatchChange, drafted: bool) -> DecodeRun | DraftedRun:
         """Return the run of a new batch, with the KV state that came with its admitted responses.

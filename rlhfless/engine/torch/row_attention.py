@@ -5,9 +5,9 @@ bits of a short context can change, since kernel libraries split a long sum into
 or 256 (AVX2) in one go, and 416 values as twice 208. So a context of 300 tokens would have other bits beside one of 400.
 
 Here a call attends over at most ``MAX_CELLS`` cells, whose values are added up in one go. Longer contexts take several calls,
-whose results are merged by the logarithms of their sums of exponentials, as flash attention merges its blocks (Dao et al.,
-2022, algorithm 1). Merging a call of which a token sees no cell changes none of its bits. ``exact_cells`` checks on this machine
-that the bits of a context do not depend on the cells after it, and takes fewer cells per call where they do.
+whose results are merged by the logarithms of their sums of exponentials, as flash attention merges blocks (Dao et al., 2022,
+algorithm 1). Merging a call of which a token sees no cell changes none of its bits. ``exact_cells`` checks on this machine that
+the bits of a context do not depend on the cells after it, and takes fewer cells per call where they do.
 """
 
 from __future__ import annotations

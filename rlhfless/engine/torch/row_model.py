@@ -147,10 +147,11 @@ class RowModel(ABC):
 
         def attend(layer: int, queries: Tensor, form: AttentionForm) -> Tensor:
             keys, values = cache.read(layer, slice(0, used), width)
-            if by_themselves:
-                return row_attention(queries, keys, values, masks.of(None))
             # The query heads that share a KV head stand where queries stand: one pass over its keys serves them all.
-            attended = attention(queries[:used], keys, values, masks.of(form.window), form)
+            if by_themselves:
+                attended = row_attention(queries[:used], keys, values, masks.of(None))
+            else:
+                attended = attention(queries[:used], keys, values, masks.of(form.window), form)
             return attended if used == count else F.pad(attended, (0, 0, 0, 0, 0, 0, 0, count - used))
 
         return self.compute(cache, tokens, positions, rows, attend)

@@ -32,7 +32,7 @@ class Linear(NamedTuple):
     weight: Tensor
     bias: Tensor | None
 
-    def __call__(self, x: Tensor, tiles: RowTiles | None) -> Tensor:
+    def __call__(self, x: Tensor, tiles: RowTiles | None = None) -> Tensor:
         """Return (n, outputs) products of (n, inputs) rows; with ``tiles``, each row has the same bits in every batch."""
         return F.linear(x, self.weight, self.bias) if tiles is None else tiles(x, self.weight, self.bias)
 
