@@ -24,6 +24,7 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
+from rlhfless.engine.torch.kernel_bits import kernel_bits
 from rlhfless.engine.torch.pretrained import choose_device, stop_ids_of
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import ProcessPool, RayPool
@@ -344,5 +345,6 @@ def meta_of(config: TrainConfig, cluster: Cluster, planner: SchedulingPolicy, de
         "engine": config.cluster.engine,
         "device": device_name,
         "learner_device": device_name,
+        "kernel_bits": kernel_bits() if device.type == "cpu" else None,
         "config": config.to_options(),
     }

@@ -128,8 +128,15 @@ class RunStart:
                 was, now = (names.get(name, "the configuration's own") for names in (earlier, overrides))
                 raise TrainError(f"{folder}: the run was started with {was} as {name}, not {now}; resume it with {was}")
         was, now = writer.meta.get("learner_device"), meta["learner_device"]
+        bits_were, bits_are = writer.meta.get("kernel_bits"), meta["kernel_bits"]
         if was is not None and was != now:
             warning = f"{folder}: the run was started on {was} and continues on {now}; results agree within rounding"
+            warnings.warn(warning, ReproducibilityWarning, stacklevel=2)
+        elif None not in (bits_were, bits_are) and bits_were != bits_are:
+            warning = (
+                f"{folder}: the run was started with other kernels of torch or MKL ({bits_were}) than this machine has "
+                f"({bits_are}); results agree within rounding"
+            )
             warnings.warn(warning, ReproducibilityWarning, stacklevel=2)
         weights, tokenizer = load_model(folder / "warm", device)
         if isinstance(model, tuple):

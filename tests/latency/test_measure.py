@@ -17,7 +17,6 @@ from error_messages import refused
 from rlhfless.engine.torch import benchmark as torch_benchmark
 from rlhfless.engine.torch import kv_cache
 from rlhfless.engine.torch.benchmark import EngineTimer, engine_timers
-from rlhfless.engine.torch.bit_stability import measure_stable_rows
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.kv_cache import KVCache
 from rlhfless.errors import MissingExtra
@@ -148,7 +147,6 @@ def test_the_times_are_those_of_the_callables(tmp_path: Path) -> None:
 def test_no_two_kv_caches_are_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is as long as the longest context, whatever is timed."""
     timer, reserve, made = EngineTimer(measure.CausalLM(measure.TINY).model, 64), KVCache.reserve_rows, []
-    measure_stable_rows(timer._rows)  # with a cache of its own
 
     def noted(cache: KVCache, *rows: int) -> None:
         reserve(cache, *rows)

@@ -14,6 +14,7 @@ pytest.importorskip("transformers")
 
 from training_samples import config  # noqa: E402
 
+from rlhfless.engine.torch.kernel_bits import kernel_bits  # noqa: E402
 from rlhfless.engine.torch.pretrained import choose_device, load_model  # noqa: E402
 from rlhfless.errors import InputError  # noqa: E402
 from rlhfless.training.config import ReproducibilityWarning, TrainError  # noqa: E402
@@ -69,6 +70,23 @@ def test_a_run_on_another_device_is_resumed_with_a_warning(model: Path, tmp_path
     (out / "meta.json").write_text(json.dumps(meta))
     with warned(ReproducibilityWarning, "1.0"):
         assert train(config(steps=3, device="cpu"), out, resume=True).steps == [0, 1, 2]
+
+
+def test_a_run_whose_processor_has_other_kernels_is_resumed_with_a_warning(model: Path, tmp_path: Path) -> None:
+    """Runs from before this was recorded are resumed without."""
+    out = tmp_path / "run"
+    bits = train(config(steps=1, device="cpu"), out, model=model).meta["kernel_bits"]
+    assert bits == kernel_bits()
+    meta = json.loads((out / "meta.json").read_text())
+    (out / "meta.json").write_text(json.dumps({**meta, "kernel_bits": "tiles of 1 rows, 00000000"}))
+    with warned(ReproducibilityWarning, "00000000", bits):
+        train(config(steps=2, device="cpu"), out, resume=True)
+    meta = json.loads((out / "meta.json").read_text())
+    del meta["kernel_bits"]
+    (out / "meta.json").write_text(json.dumps(meta))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ReproducibilityWarning)
+        train(config(steps=3, device="cpu"), out, resume=True)
 
 
 @with_gpu

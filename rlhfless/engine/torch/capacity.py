@@ -7,7 +7,6 @@ rows are both in memory while the old ones are copied (``KVCache.reserve_rows``)
 
 from __future__ import annotations
 
-from rlhfless.engine.torch.bit_stability import measure_stable_rows
 from rlhfless.engine.torch.block_cache import CPU_BLOCK_TOKENS, GPU_BLOCK_TOKENS
 from rlhfless.engine.torch.row_model import RowModel
 from solver.model.admission import Admission
@@ -30,13 +29,11 @@ def admission_within(model: RowModel, memory_bytes: int, *, max_slots: int = 256
     rows = min(max_slots, room // a_row)
     if model.attention == "blocks":
         return _in_blocks(model, room, memory_bytes, max_slots, rule)
-    measure_stable_rows(model)
-    fewest = max(1, model.padded(1, max_slots))  # rows that the smallest batch feeds
-    if rows < fewest:
-        needed = (model.weight_bytes + fewest * a_row) / (1 - OTHER_SHARE)
+    if rows < 1:
+        needed = (model.weight_bytes + a_row) / (1 - OTHER_SHARE)
         raise MemoryError(
             f"{memory_bytes / 2**30:.3f} GiB are too little memory for an actor: weights of "
-            f"{model.weight_bytes / 2**30:.3f} GiB and {fewest} slots of {model.cells} tokens need {needed / 2**30:.3f} GiB; "
+            f"{model.weight_bytes / 2**30:.3f} GiB and a context of {model.cells} tokens need {needed / 2**30:.3f} GiB; "
             "give more memory or shorten the longest context"
         )
     return Admission(rows, rows * model.cells, rule)

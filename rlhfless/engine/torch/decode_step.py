@@ -70,30 +70,30 @@ class DecodeStep:
         rows = torch.arange(len(inputs.tokens), device=inputs.tokens.device) // columns
         return self.sample(states, inputs, cache.seen(rows, inputs.positions, inputs.tokens, width))
 
-    def verify(self, cache: KVCache, inputs: Inputs, places: FedPlaces, slots: int) -> SampledTokens:
+    def verify(self, cache: KVCache, inputs: Inputs, places: FedPlaces) -> SampledTokens:
         """Sample the token that follows each place; see ``verify.verify``."""
         positions = inputs.positions.numpy()
-        states = verify(self.model, cache, inputs.tokens, positions, places, slots)
+        states = verify(self.model, cache, inputs.tokens, positions, places)
         if not self.sampling.penalises:
             return self.sample(states, inputs)
         rows, width = torch.from_numpy(places.rows), int(positions.max()) + 1
         return self.sample(states, inputs, cache.seen(rows, inputs.positions, inputs.tokens, width))
 
     def sample(self, states: Tensor, inputs: Inputs, seen: Tensor | None = None) -> SampledTokens:
-        """Sample one token from each of the model's last states; those beyond the inputs are padding for the matrix kernels.
+        """Sample one token from each of the model's last states.
 
         Args:
             seen: (N, width) tokens that each place sees, where sampling depends on them.
         """
-        model, count = self.model, len(inputs.tokens)
-        logits = model.logits(states)[:count]
+        model = self.model
+        logits = model.logits(states)
         penalised = logits if seen is None else penalise(logits, seen, self.sampling.repetition_penalty)
         ids, logprobs = draw(penalised, inputs.noise, self.sampling, self.stop_ids, inputs.forced)
         values: dict[str, Tensor] = {}
         if "eos_logprob" in self.wanted or "entropy" in self.wanted:
             values = dict(zip(SIGNALS, signals(logits, self.stop_ids), strict=False))
         if "hidden" in self.wanted:
-            values["hidden"] = model.normed(states)[:count]
+            values["hidden"] = model.normed(states)
         return SampledTokens(ids, logprobs, {name: values[name] for name in self.wanted})
 
 

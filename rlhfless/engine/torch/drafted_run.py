@@ -97,7 +97,7 @@ class DraftedRun:
             None if self._forced is None else torch.from_numpy(self._forced[rows]).to(device),
         )
         if self._model.bit_stable:
-            return [self._on_host(step.verify(kv, inputs, places, self._slots), places)]
+            return [self._on_host(step.verify(kv, inputs, places), places)]
         return [self._on_host(self._in_rectangle(step, kv, inputs, places), places)]
 
     def commit(self, drawn: Sequence[Verified], stop_ids: AbstractSet[int]) -> list[SequenceState]:

@@ -14,7 +14,6 @@ from rlhfless.engine.common.request_validation import TokenRoom, check
 from rlhfless.engine.common.stop_ids import stop_ids
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch import engine as torch_engine  # first, as it says what is missing where torch is
-from rlhfless.engine.torch.bit_stability import measure_stable_rows
 from rlhfless.engine.torch.iteration_clock import MEASURED
 from rlhfless.engine.torch.prefixes import PrefixKV, compute_prefixes
 from rlhfless.engine.torch.replay import replay, replay_prefixes
@@ -92,10 +91,7 @@ class TorchEngineFactory:
         return self.tensor_parallel == 1
 
     def measured(self) -> TorchEngineFactory:
-        """Return the same engines, charged with measured time; properties of the model's kernels are measured here, once for
-        all.
-        """
-        measure_stable_rows(self.model)
+        """Return the same engines, charged with measured time."""
         return replace(self, real_time=True, tokenizer=None)  # actors get token ids
 
     @property

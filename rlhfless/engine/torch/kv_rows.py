@@ -15,7 +15,6 @@ from torch import Tensor
 
 from rlhfless.engine.common.engine_drafts import PassDrafts
 from rlhfless.engine.common.sequence import SequenceState
-from rlhfless.engine.torch.bit_stability import measure_stable_rows
 from rlhfless.engine.torch.decode_run import DecodeRun
 from rlhfless.engine.torch.drafted_run import DraftedRun
 from rlhfless.engine.torch.gumbel_noise import EvenNoise, GumbelNoise, RowNoise
@@ -41,7 +40,6 @@ class KVRows:
     def __init__(self, model: RowModel, slots: int, sampling: Sampling, drafts: PassDrafts | None = None) -> None:
         self.model, self.slots, self.sampling, self._drafts = model, slots, sampling, drafts
         self.of: list[SequenceState] = []
-        measure_stable_rows(model)
         self.cache = model.new_cache(keeps_ids=sampling.penalises)
         max_rows = model.padded(slots, slots)
         self.noise: GumbelNoise | RowNoise | None = None

@@ -3,8 +3,9 @@
 The weights are those of a transformers model (Llama, Qwen2, Qwen3). The pass is our own, because transformers spends more time
 on Python than a small model on arithmetic.
 
-On the CPU in float32 every row attends by itself, so prefill and decoding give the same bits, and so does every batch. On a GPU
-prefill attends a whole segment at once, and bits depend on the shapes.
+On the CPU in float32 prefill and decoding give the same bits, and so does every batch: rows are multiplied in tiles
+(``row_tiles.py``), and every row attends by itself (``row_attention.py``). On a GPU prefill attends a whole segment at once,
+and bits depend on the shapes.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from rlhfless.engine.torch.attention import PLAIN
 from rlhfless.engine.torch.block_cache import BlockCache
 from rlhfless.engine.torch.kv_cache import KVCache, give_back
 from rlhfless.engine.torch.row_model import Attend, RowModel
+from rlhfless.engine.torch.row_tiles import RowTiles
 from rlhfless.engine.torch.weights import (
     Weights,
     check_architecture,
@@ -51,6 +53,7 @@ class DecoderModel(RowModel):
 
     Attributes:
         tp_plan: how transformers cuts its projections, by their names. parts: tensor-parallel ones, of which this is one.
+        tiles: with which rows are multiplied where bits are promised.
 
     Raises:
         InputError: another architecture, no model with a head, ``max_tokens`` is below 2, or ``attention`` is neither.
@@ -84,6 +87,7 @@ class DecoderModel(RowModel):
         self._cos = cos[0, :, None]  # (cells, 1, head_dim)
         self._sin = torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)[:, None]  # the sign of rotate_half
         self._shapes = shapes_of(model)
+        self.tiles = RowTiles()
         self.weights = no_weights()
         self.load(model)
 
@@ -115,6 +119,9 @@ class DecoderModel(RowModel):
         old, self.weights = self.weights, no_weights()
         with room(self.device, "a copy of the model's weights"):
             self.weights = copy_weights(state, self.layer_count, self.device, self.dtype, old)
+        if self.bit_stable:
+            for linear in self.weights.linears():
+                self.tiles.tile(*linear)
 
     def free(self) -> None:
         """Free the weights' memory, until ``load``, even if other objects refer to them."""
@@ -138,9 +145,9 @@ class DecoderModel(RowModel):
         n, heads, kv_heads, dim = len(tokens), self.heads, self.kv_heads, self.head_dim
         x = F.embedding(tokens, self.weights.embedding)
         cos, sin = self._cos[positions], self._sin[positions]
-        at = cache.at(rows, positions)
+        at, tiles = cache.at(rows, positions), self.tiles if self.bit_stable else None
         for index, layer in enumerate(self.weights.layers):
-            qkv = layer.qkv(F.rms_norm(x, x.shape[1:], layer.input_norm, self.eps)).view(n, heads + 2 * kv_heads, dim)
+            qkv = layer.qkv(F.rms_norm(x, x.shape[1:], layer.input_norm, self.eps), tiles).view(n, heads + 2 * kv_heads, dim)
             qk = qkv[:, : heads + kv_heads]
             if layer.q_norm is not None and layer.k_norm is not None:
                 qk[:, :heads] = F.rms_norm(qk[:, :heads], (dim,), layer.q_norm, self.eps)
@@ -149,9 +156,9 @@ class DecoderModel(RowModel):
             qk.mul_(cos).addcmul_(turned, sin)
             cache.write(index, at, qkv[:, heads:].view(n, 2, kv_heads, dim))
             attended = attend(index, qkv[:, :heads].view(n, kv_heads, heads // kv_heads, dim), PLAIN)
-            x = x + self._summed(layer.out(attended.reshape(n, heads * dim)))
-            gate, up = layer.gate_up(F.rms_norm(x, x.shape[1:], layer.mlp_norm, self.eps)).chunk(2, -1)
-            x = x + self._summed(layer.down(F.silu(gate).mul_(up)))
+            x = x + self._summed(layer.out(attended.reshape(n, heads * dim), tiles))
+            gate, up = layer.gate_up(F.rms_norm(x, x.shape[1:], layer.mlp_norm, self.eps), tiles).chunk(2, -1)
+            x = x + self._summed(layer.down(F.silu(gate).mul_(up), tiles))
         return x
 
     def _summed(self, x: Tensor) -> Tensor:
@@ -166,7 +173,7 @@ class DecoderModel(RowModel):
 
     def logits(self, x: Tensor) -> Tensor:
         """Return (R, V) float32 logits of the states that ``decode`` returns."""
-        return self.weights.head(self.normed(x)).float()
+        return self.weights.head(self.normed(x), self.tiles if self.bit_stable else None).float()
 
 
 @dataclass

@@ -11,11 +11,11 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from rlhfless.engine.torch.attention import PLAIN, AttentionForm, Masks, segment_attention
 from rlhfless.engine.torch.kv_cache import KVCache, blocks
+from rlhfless.engine.torch.row_attention import row_attention
 from rlhfless.engine.torch.row_model import RowModel
 
 CPU_PASS_TOKENS = 256  # of one pass; small, as every row holds its scores over its whole context
@@ -56,16 +56,13 @@ def _pass(model: RowModel, cache: KVCache, segments: Sequence[Segment]) -> None:
     tokens = torch.cat([s.tokens for s in segments])
     for hook in model.hooks:
         hook("prefill", tokens)
-    count, device, stable = len(tokens), model.device, model.bit_stable
-    padding = (0, model.padded(count, CPU_PASS_TOKENS) - count if stable else 0)
+    device, stable = model.device, model.bit_stable
     positions = torch.cat([torch.arange(s.start, s.start + len(s.tokens), device=device) for s in segments])
     rows = torch.cat([torch.full((len(s.tokens),), s.row, device=device) for s in segments])
-    tokens, rows = F.pad(tokens, padding), F.pad(rows, padding, value=segments[-1].row)
-    positions = F.pad(positions, padding, value=cache.spare)
     pieces = [piece for s in segments for piece in (_pieces(s) if stable else [(s.row, s.start, s.start + len(s.tokens))])]
     parts, begin = [], 0
-    for i, (row, start, end) in enumerate(pieces):
-        part = slice(begin, begin + end - start + (padding[1] if i == len(pieces) - 1 else 0))
+    for row, start, end in pieces:
+        part = slice(begin, begin + end - start)
         width = blocks(end) if stable else end
         parts.append((row, width, part, Masks(cache, positions[part], width, causal=start == 0)))
         begin = part.stop
@@ -104,4 +101,4 @@ def tokens_by_themselves(cache: KVCache, layer: int, row: int, width: int, queri
     """
     read = cache.read(layer, slice(row, row + 1), width)
     keys, values = (t.expand(len(queries), -1, -1, -1) for t in read)
-    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+    return row_attention(queries, keys, values, mask)

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlhfless.engine.torch.bit_stability import measure_stable_rows
 from rlhfless.engine.torch.kv_cache import KVCache, give_back
 from rlhfless.engine.torch.prefill import Segment, prefill
 from rlhfless.engine.torch.row_model import RowModel
@@ -67,7 +66,6 @@ def compute_prefixes(model: RowModel, prefixes: Mapping[int, np.ndarray]) -> dic
     for v in range(len(tree) - 1, 0, -1):
         if v not in ends:  # then its subtree, which follows it, holds one
             through[v] = through[v + 1]
-    measure_stable_rows(model)
     cache = model.new_cache()
     cache.reserve_rows(min(ROWS, len(tree)))
     try:

@@ -17,6 +17,7 @@ from torch import Tensor
 from rlhfless.engine.torch.attention import AttentionForm, Masks, attention
 from rlhfless.engine.torch.block_cache import BlockCache
 from rlhfless.engine.torch.kv_cache import KVCache, blocks
+from rlhfless.engine.torch.row_attention import row_attention
 from rlhfless.errors import InputError
 from solver.model.errors import is_whole
 
@@ -44,8 +45,6 @@ class RowModel(ABC):
         attention: ``masked`` over rows of fixed length, or over ``blocks``.
         threads: with which engines compute on the CPU.
         captured: whether an iteration on a GPU can be captured as a CUDA graph.
-        stable_rows: the fewest rows from which on the number of rows changes no bit of a row's logits, 0 if there is none, None
-            until ``bit_stability.measure_stable_rows`` has measured it.
 
     Raises:
         InputError: ``max_tokens`` is below 2.
@@ -68,7 +67,6 @@ class RowModel(ABC):
         self.cells = blocks(self.max_tokens + 1)
         self.device, self.dtype = device, dtype
         self.hooks: list[FeedHook] = []
-        self.stable_rows: int | None = None
         self.threads = 1
 
     def __getstate__(self) -> dict[str, Any]:
@@ -144,23 +142,24 @@ class RowModel(ABC):
             from rlhfless.engine.torch.block_attention import block_attention  # loads torch's compiler
 
             return self.compute(cache, tokens, positions, rows, block_attention(cache, positions[:, None], width))
-        # Padding is for the matrix kernels; it attends to nothing, unless rows are stable only where all are the same.
-        used = count if self.bit_stable and not self.stable_rows else count - padding
-        masks = Masks(cache, positions[:used], width)
+        used = count - padding  # which attends to nothing
+        masks, by_themselves = Masks(cache, positions[:used], width), self.bit_stable
 
         def attend(layer: int, queries: Tensor, form: AttentionForm) -> Tensor:
             keys, values = cache.read(layer, slice(0, used), width)
             # The query heads that share a KV head stand where queries stand: one pass over its keys serves them all.
-            attended = attention(queries[:used], keys, values, masks.of(form.window), form)
+            if by_themselves:
+                attended = row_attention(queries[:used], keys, values, masks.of(None))
+            else:
+                attended = attention(queries[:used], keys, values, masks.of(form.window), form)
             return attended if used == count else F.pad(attended, (0, 0, 0, 0, 0, 0, 0, count - used))
 
         return self.compute(cache, tokens, positions, rows, attend)
 
     def padded(self, rows: int, max_rows: int) -> int:
-        """Return how many rows to feed so that a row's result does not depend on the number of others.
-
-        Where the model does not promise that, it is the next of a few sizes, so that few shapes have to be prepared.
+        """Return how many rows to feed: as many where bits are promised, which prepares no shapes; else the next of a few
+        sizes, so that few shapes have to be prepared.
         """
-        if not self.bit_stable:
-            return next((size for size in (1, 2, 4, 8, *range(16, max_rows, 16)) if size >= rows), max_rows)
-        return max(rows, self.stable_rows) if self.stable_rows else max(rows, max_rows)
+        if self.bit_stable:
+            return rows
+        return next((size for size in (1, 2, 4, 8, *range(16, max_rows, 16)) if size >= rows), max_rows)

@@ -66,7 +66,6 @@ def part_of(model: DecoderModel, rank: int, parts: int) -> DecoderModel:
     part = copy.copy(model)
     part.hooks, part.parts = [], parts
     part.heads, part.kv_heads = model.heads // parts, model.kv_heads // parts
-    part.stable_rows = None
     dim = model.head_dim
     queries, keys = model.heads * dim, model.kv_heads * dim
 

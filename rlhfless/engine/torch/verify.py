@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -21,6 +20,7 @@ from rlhfless.engine.torch.block_cache import BlockCache
 from rlhfless.engine.torch.fed_places import AttentionCall, FedPlaces
 from rlhfless.engine.torch.kv_cache import KVCache, blocks
 from rlhfless.engine.torch.prefill import tokens_by_themselves
+from rlhfless.engine.torch.row_attention import row_attention
 from rlhfless.engine.torch.row_model import RowModel
 
 
@@ -44,18 +44,15 @@ class _Piece(NamedTuple):
     mask: Tensor
 
 
-def verify(
-    model: RowModel, cache: KVCache, tokens: Tensor, positions: NDArray[np.int64], places: FedPlaces, slots: int
-) -> Tensor:
-    """Feed tokens at places of the cache; returns their (N + padding, hidden) states after the last layer.
+def verify(model: RowModel, cache: KVCache, tokens: Tensor, positions: NDArray[np.int64], places: FedPlaces) -> Tensor:
+    """Feed tokens at places of the cache; returns their (N, hidden) states after the last layer.
 
     Args:
         tokens, positions: (N,) ids and their positions in their contexts.
-        slots: of the actor.
     """
     for hook in model.hooks:
         hook("decode", tokens)
-    parts = [_pass(model, cache, tokens, positions, places, calls, slots) for calls in places.passes]
+    parts = [_pass(model, cache, tokens, positions, places, calls) for calls in places.passes]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
@@ -66,21 +63,14 @@ def _pass(
     positions: NDArray[np.int64],
     places: FedPlaces,
     calls: Sequence[AttentionCall],
-    slots: int,
 ) -> Tensor:
     begin, end = calls[0].begin, calls[-1].end
     at, rows, fed = torch.from_numpy(positions[begin:end]), torch.from_numpy(places.rows[begin:end]), tokens[begin:end]
-    padding = model.padded(len(fed), slots) - len(fed)
     pieces = _pieces(cache, at, positions, calls)
-    if padding:  # is for the matrix kernels; it attends to nothing
-        fed, rows = F.pad(fed, (0, padding)), F.pad(rows, (0, padding))
-        at = F.pad(at, (0, padding), value=cache.spare)
 
     def attend(layer: int, queries: Tensor, form: AttentionForm) -> Tensor:
         assert form is PLAIN, "other forms promise no bits"
         parts = [_attended(cache, layer, queries[p.call.begin - begin : p.call.end - begin], p) for p in pieces]
-        if padding:
-            parts.append(torch.zeros_like(queries[end - begin :]))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     return model.compute(cache, fed, at, rows, attend)
@@ -107,9 +97,9 @@ def _attended(cache: KVCache, layer: int, queries: Tensor, piece: _Piece) -> Ten
         return tokens_by_themselves(cache, layer, call.first, piece.width, queries, piece.mask)
     keys, values = cache.read(layer, slice(call.first, call.last + 1), piece.width)
     if call.among is None:
-        return F.scaled_dot_product_attention(queries, keys, values, attn_mask=piece.mask)
+        return row_attention(queries, keys, values, piece.mask)
     spread = queries.new_zeros(len(piece.mask), *queries.shape[1:]).index_copy_(0, call.among, queries)
-    return F.scaled_dot_product_attention(spread, keys, values, attn_mask=piece.mask)[call.among]
+    return row_attention(spread, keys, values, piece.mask)[call.among]
 
 
 def verify_rectangle(model: RowModel, cache: KVCache, inputs: Inputs, width: int, columns: int) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rlhfless.engine.torch.row_tiles import RowTiles
 from rlhfless.errors import InputError
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
@@ -31,8 +32,9 @@ class Linear(NamedTuple):
     weight: Tensor
     bias: Tensor | None
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
+    def __call__(self, x: Tensor, tiles: RowTiles | None = None) -> Tensor:
+        """Return (n, outputs) products of (n, inputs) rows; with ``tiles``, each row has the same bits in every batch."""
+        return F.linear(x, self.weight, self.bias) if tiles is None else tiles(x, self.weight, self.bias)
 
 
 class Layer(NamedTuple):
@@ -57,6 +59,10 @@ class Weights(NamedTuple):
     layers: list[Layer]
     norm: Tensor
     head: Linear
+
+    def linears(self) -> list[Linear]:
+        """Return all matrices that rows are multiplied by."""
+        return [linear for layer in self.layers for linear in (layer.qkv, layer.out, layer.gate_up, layer.down)] + [self.head]
 
     def by_place(self) -> dict[str, Tensor]:
         """Return all tensors by their place in this tree; a tensor that is used twice comes twice."""

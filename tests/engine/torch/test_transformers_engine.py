@@ -25,7 +25,7 @@ from solver.model.latency import LatencyModel  # noqa: E402
 
 LATENCY = LatencyModel("test", 1, base_s=1.0, per_response_s=0.1)
 PROMPTS = [np.random.default_rng(1).integers(0, EOS, count) for count in (3, 9, 5)]
-EXACT = 1e-5  # of log-probabilities in float32, sums in another order
+EXACT = 1e-4  # of log-probabilities in float32, sums in another order, which kernels choose
 
 
 @pytest.fixture(autouse=True, scope="module")

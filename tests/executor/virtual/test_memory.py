@@ -16,7 +16,6 @@ from torch import Tensor
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
-from rlhfless.engine.torch.bit_stability import measure_stable_rows
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.kv_cache import KVCache
@@ -83,7 +82,6 @@ def test_an_interrupted_step_gives_its_memory_back_though_its_error_is_kept(
         return original(self, *args)  # type: ignore[arg-type]
 
     a_row = engines.model.cells * engines.model.kv_bytes_per_token
-    measure_stable_rows(engines.model)
     with monkeypatch.context() as patch:
         patch.setattr(KVCache, "read", counted)
         run_step(PLAN, requests(), engines, LATENCY, CLUSTER, charging=charging)
@@ -108,7 +106,6 @@ def test_interrupted_prefixes_give_their_memory_back(engines: TorchEngineFactory
 def test_a_closed_executor_has_no_weights_though_an_error_is_kept(
     engines: TorchEngineFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measure_stable_rows(engines.model)
     before, weights = live_bytes(), engines.model.weight_bytes
     interrupt_at(monkeypatch, "read", 9)
     with pytest.raises(KeyboardInterrupt) as kept, Executor(engines, CLUSTER, latency=LATENCY) as executor:
