@@ -30,6 +30,7 @@ _MODULE_OF = {
     "PpoOptions": "training.config.learning",
     "PretrainedTokenizer": "engine.tokenizers.pretrained_tokenizer",
     "Response": "training.rewards.response",
+    "RewardError": "training.rewards.response",
     "RewardWarning": "training.rewards.response",
     "Rewards": "training.rewards.combine",
     "RolloutConfig": "training.config",

@@ -95,11 +95,14 @@ class DatasetTask:
         return str(answer)
 
     def _problem(self, index: int, row: Mapping[str, Any], location: str) -> TextProblem:
-        prompt, messages = self._prompt(row[self._columns[0]], location)
+        given = row[self._columns[0]]
+        if isinstance(given, np.ndarray):  # a list in a frame that was read from a parquet file
+            given = given.tolist()
+        prompt, messages = self._prompt(given, location)
         answer = self.answer_of(row, location)
         reference = self._columns[2]
         tokens = 0 if reference is None else len(self._tokenizer.encode(str(row[reference]), eos=True))
-        return TextProblem(f"{self.name}-{index}", prompt, answer, tokens, messages, row)
+        return TextProblem(f"{self.name}-{index}", prompt, answer, tokens, messages, row, given)
 
     def _prompt(self, value: Any, location: str) -> tuple[str, tuple[Mapping[str, str], ...]]:
         """Return the text that is encoded, and the conversation it came from."""
