@@ -120,7 +120,8 @@ class Trainer:
         given = (task, model, algorithm, planner, executor, predictor, rewards, rows, drafting, step_plan)
         overrides = TrainerOverrides(*given)  # type: ignore[arg-type]
         parts = resolve(config, overrides, None if folder is None else Path(folder), resume=resume, progress=progress)
-        self.config, self.progress, self.callbacks = config, progress, list(callbacks)
+        self.config = config = parts.config
+        self.progress, self.callbacks = progress, list(callbacks)
         self.latency, self.cluster, self.predictor = parts.latency, parts.cluster, parts.predictor
         self.state, self.task, self.rewards, self.engines = parts.state, parts.task, parts.rewards, parts.engines
         self.actor_pool, self._owns_pool, self._meta = parts.actor_pool, executor is None, parts.meta

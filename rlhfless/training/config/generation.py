@@ -21,7 +21,8 @@ class TaskConfig(Options):
     """Prompts with their answers, and the rewards of responses to them."""
 
     name: str = "arithmetic"
-    """Train on arithmetic, gsm8k[:FILE], a data file or a hub name. All but ``arithmetic`` need a model."""
+    """Train on arithmetic, gsm8k[:FILE], a data file or a hub name. A file's name ends in .jsonl, .json, .csv or .parquet, each
+    also with .gz. All but ``arithmetic`` need a model."""
     prompt_column: str | None = None
     """Read prompts from this column of the data set. Default: the task's."""
     answer_column: str | None = None
@@ -39,7 +40,10 @@ class TaskConfig(Options):
     for each batch (with learning stream, for each prompt). It changes no reward."""
     prompts: Count = 128
     """Train on this many prompts; an epoch visits each once."""
-
+    max_prompt_tokens: Count | None = None
+    """Leave out prompts of a data set with more tokens than this. A warning says how many. It is verl's
+    ``data.max_prompt_length`` with ``data.filter_overlong_prompts``. Prompts for which the context has no room beside
+    ``max_response_tokens`` are left out in any case. Default: what the context has room for."""
     eval_prompts: Count = 64
     """Evaluate on this many held-out prompts. See ``eval_every``. They are never trained on."""
 

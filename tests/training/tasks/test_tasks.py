@@ -28,6 +28,7 @@ from rlhfless.training.rewards.registry import make_rewards  # noqa: E402
 from rlhfless.training.tasks import DatasetTask, Gsm8kTask, PretrainedTokenizer, make_task  # noqa: E402
 from rlhfless.training.tasks.arithmetic import ArithmeticTask  # noqa: E402
 from rlhfless.training.tasks.gsm8k import INSTRUCTION  # noqa: E402
+from rlhfless.training.tasks.prompt_limit import PromptLimit  # noqa: E402
 
 GSM8K = Path(__file__).parents[3].parent / "shared" / "data" / "gsm8k"
 ROWS = [{"prompt": f"{i} and {i}?", "answer": str(2 * i), "why": "x" * i} for i in range(1, 11)]
@@ -202,6 +203,50 @@ def test_the_tokenizer_is_found_again_beside_the_model(tmp_path: Path) -> None:
     assert again.has_chat_template
     assert again.encode("für 2") == TOKENIZER.encode("für 2")
     assert again.vocab_size == TOKENIZER.vocab_size
+
+
+def test_rows_with_a_longer_prompt_are_left_out_in_the_order_of_the_seed() -> None:
+    rows = [{"prompt": "x" * (100 if i % 3 == 0 else 9), "answer": str(i)} for i in range(12)]
+    limit = PromptLimit(50)
+    short = {i for i in range(12) if i % 3}
+
+    def numbers(task: DatasetTask) -> list[int]:
+        return [int(problem.answer) for problem in task.problems]
+
+    whole = DatasetTask(rows, TOKENIZER, seed=1, prompt_limit=limit)
+    assert set(numbers(whole)) == short
+    assert set(whole.left_out) == {0, 3, 6, 9}
+    assert set(whole.left_out.values()) == {len("<user></><me>") + 100}
+    few = DatasetTask(rows, TOKENIZER, seed=1, prompts=5, prompt_limit=limit)
+    assert numbers(few) == numbers(whole)[:5]
+    assert [int(problem.answer) for problem in few.held_out(9)] == numbers(whole)[5:]
+    assert few.held_out(2) == few.held_out(9)[:2]
+    order = DatasetTask(rows, TOKENIZER, seed=1)
+    assert numbers(whole) == [number for number in numbers(order) if number in short]
+    with refused(InputError, "9 tokens", "22"):
+        DatasetTask(rows, TOKENIZER, prompt_limit=PromptLimit(9))
+
+
+def test_rewards_that_need_no_answer_take_rows_without() -> None:
+    rows = [{"prompt": "a", "answer": "1"}, {"prompt": "b", "answer": None}, {"prompt": "c"}]
+    problems = DatasetTask(rows, TOKENIZER, needs_answer=False).problems
+    assert {(p.row["prompt"], p.answer, p.reference_answer_tokens) for p in problems} == {
+        ("a", "1", 2),
+        ("b", "", 0),
+        ("c", "", 0),
+    }
+    assert DatasetTask([{"prompt": "a"}], TOKENIZER, needs_answer=False).problems[0].answer == ""
+    question = Gsm8kTask([{"question": "2 and 2?"}], TOKENIZER, needs_answer=False).problems[0]
+    assert question.answer == ""
+
+
+def test_conversations_of_a_frame_are_lists_however_it_was_read(tmp_path: Path) -> None:
+    """pandas reads a list of a parquet file as an array."""
+    rows = [{"prompt": [{"role": "user", "content": "2?"}], "answer": "2"}]
+    pd.DataFrame(rows).to_parquet(tmp_path / "rows.parquet")
+    problem = DatasetTask(pd.read_parquet(tmp_path / "rows.parquet"), TOKENIZER).problems[0]
+    assert problem.prompt == "<user>2?</><me>"
+    assert Response(problem, "").given_prompt == rows[0]["prompt"]
 
 
 def test_cells_of_a_csv_file_keep_what_is_written(tmp_path: Path) -> None:
