@@ -34,7 +34,8 @@ class TaskConfig(Options):
     max_unpacked_gib: Positive | None = None
     """Refuse packed files above this many GiB unpacked. Default: 16."""
     rewards: tuple[str, ...] = ("task",)
-    """Reward by WEIGHT*NAME, such as 0.5*exact; repeat to add up. ``rewards.registry.make_rewards`` lists the names."""
+    """Reward by WEIGHT*NAME, such as 0.5*exact, or FILE.py:FUNCTION; repeat to add up. ``rewards.registry.make_rewards`` lists
+    the names, and says what a function gets."""
     offload_reward_models: bool = False
     """Keep reward models in CPU memory, and copy them to the GPU only while they score. It takes less GPU memory, and a copy
     for each batch (with learning stream, for each prompt). It changes no reward."""
