@@ -337,13 +337,14 @@ def _of_the_model(
 def _task(config: TrainConfig, overrides: TrainerOverrides, tokenizer: Any, limit: PromptLimit | None) -> Task:
     """Return the task that the configuration names, or that of the rows that are given."""
     given, rows = config.task, overrides.dataset
-    columns: dict[str, Any] = given.columns()
     compares = overrides.rewards is None and need_answers(given.rewards)
-    columns |= {"needs_answer": compares or "answer_column" in columns, "prompt_limit": limit}
-    sizes = {"seed": config.seed, "prompts": given.prompts}
+    options: dict[str, Any] = {
+        **given.columns(), "seed": config.seed, "prompts": given.prompts, "prompt_limit": limit,
+        "needs_answer": compares or given.answer_column is not None,
+    }  # fmt: skip
     if rows is None:
-        return make_task(given.name, tokenizer, limits=given.limits, **sizes, **columns)
-    return DatasetTask(rows.rows, tokenizer, name=rows.name, **sizes, **columns)
+        return make_task(given.name, tokenizer, limits=given.limits, **options)
+    return DatasetTask(rows.rows, tokenizer, name=rows.name, **options)
 
 
 def _with_prompts_that_fit(

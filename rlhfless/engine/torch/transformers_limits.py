@@ -69,7 +69,7 @@ def _originals(config: Any, whole: int) -> Iterator[int]:
     """Yield the original context of every rotary embedding that changes."""
     for rope in _ropes(config):
         if rope.get("rope_type") in CHANGING:
-            original = rope.get("original_max_position_embeddings")
+            original: Any = rope.get("original_max_position_embeddings")
             yield int(original or getattr(config, "original_max_position_embeddings", whole))
 
 

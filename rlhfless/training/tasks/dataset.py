@@ -78,6 +78,7 @@ class DatasetTask:
         self._columns, self._instruction = (prompt_column, answer_column, reference_column or answer_column), instruction
         self._needs_answer, self._prompt_limit = needs_answer, prompt_limit
         self._rows, self._location = rows, location
+        self._no_row = dict.fromkeys(name for row in rows for name in row)  # every problem has all columns
         self.left_out: dict[int, int] = {}
         order = iter(np.random.default_rng(seed).permutation(len(rows)).tolist())
         self.problems: tuple[TextProblem, ...] = self._taken(order, prompts)
@@ -133,7 +134,7 @@ class DatasetTask:
         answer = self.answer_of(row, location)
         reference = None if self._columns[2] is None else row.get(self._columns[2])
         tokens = 0 if reference is None else len(self._tokenizer.encode(str(reference), eos=True))
-        return TextProblem(f"{self.name}-{index}", prompt, answer, tokens, messages, row, given)
+        return TextProblem(f"{self.name}-{index}", prompt, answer, tokens, messages, {**self._no_row, **row}, given)
 
     def _prompt(self, value: Any, location: str) -> tuple[str, tuple[Mapping[str, str], ...]]:
         """Return the text that is encoded, and the conversation it came from."""

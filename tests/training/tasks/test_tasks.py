@@ -240,6 +240,13 @@ def test_rewards_that_need_no_answer_take_rows_without() -> None:
     assert question.answer == ""
 
 
+def test_a_column_that_some_rows_lack_is_none_there() -> None:
+    """Rewards get it in every batch, whichever rows come first."""
+    rows = [{"prompt": "a"}, {"prompt": "b", "level": 2}]
+    problems = DatasetTask(rows, TOKENIZER, needs_answer=False).problems
+    assert {(p.row["prompt"], p.row["level"]) for p in problems} == {("a", None), ("b", 2)}
+
+
 def test_conversations_of_a_frame_are_lists_however_it_was_read(tmp_path: Path) -> None:
     """pandas reads a list of a parquet file as an array."""
     rows = [{"prompt": [{"role": "user", "content": "2?"}], "answer": "2"}]
