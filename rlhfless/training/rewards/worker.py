@@ -11,6 +11,7 @@ import json
 import pickle
 import random
 import sys
+import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -25,6 +26,8 @@ from rlhfless.training.rewards.process import READY, REASON, RESULT, Refused
 from rlhfless.training.rewards.response import Response, finite
 from rlhfless.training.rewards.rules import matches
 from rlhfless.training.rewards.user_function import FORMS, call_batch, takes_batch
+
+MODULE = "rlhfless_reward_file"
 
 
 def main(handle: int) -> None:
@@ -63,7 +66,7 @@ def _from_file(path: str, name: str) -> Callable[..., Any]:
     """Return a function of a user's file."""
     if not Path(path).is_file():
         raise InputError(f"{path}: there is no such file")
-    spec = importlib.util.spec_from_file_location("rlhfless_reward_file", path)
+    spec = importlib.util.spec_from_file_location(MODULE, path)
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
@@ -90,7 +93,14 @@ def _judged(function: Callable[..., Any], batch: bool, job: bytes) -> tuple[str,
     except Refused as error:
         return REASON, str(error)
     except BaseException as error:  # a function that exits says so of this response only
-        return REASON, f"{type(error).__name__}: {error}"
+        return REASON, f"{type(error).__name__}: {error}{_place(error)}"
+
+
+def _place(error: BaseException) -> str:
+    """Return where in the user's file an exception was raised, in brackets; the empty text if it was raised elsewhere."""
+    file = str(getattr(sys.modules.get(MODULE), "__file__", ""))
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return f" ({Path(file).name}, line {lines[-1]})" if lines else ""
 
 
 def _seed(seed: int) -> None:

@@ -200,7 +200,7 @@ def test_a_function_of_a_batch_in_a_file_leaves_a_response_out_with_none(named: 
 @pytest.mark.parametrize(
     ("name", "options", "reason"),
     [
-        ("fails", {}, ("KeyError: 'gold'",)),
+        ("fails", {}, ("KeyError: 'gold'", "mine.py, line ")),
         ("fewer", {}, ("[1.0]", "2")),
         ("stuck", {"timeout_s": 1.0}, ("2 s",)),
         ("ends", {}, ("exit code 3",)),
