@@ -23,6 +23,7 @@ import pandas as pd
 
 from rlhfless.analysis.savings import saved_range
 from rlhfless.simulate import SimulationConfig
+from rlhfless.system.hub_names import may_be_on_hub
 from rlhfless.trace import TraceError
 from rlhfless.trace.storage import absolute, write_text
 from solver.model.plurals import counted
@@ -288,6 +289,8 @@ def write_router(folder: str | Path, rollouts: pd.DataFrame, setting: Simulation
             "the log does not name prompts by the hash of their text, by which the router recognises them; verl's own dumps "
             "(trainer.rollout_data_dir) are needed"
         )
+    if not Path(tokenizer).exists() and not may_be_on_hub(tokenizer):
+        raise TraceError(f"--tokenizer {tokenizer}: there is no such folder; the tokenizer of the run's model is needed")
     folder = Path(folder).resolve()
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -27,7 +27,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "ray": (("ray",), "actors on a Ray cluster (ProcessPool works without)"),
     "profiles": (("aiconfigurator-core",), "generating GPU profiles (the shipped ones work without)"),
     "export": (("kaleido",), "images of figures: PNG, SVG, PDF (HTML works without)"),
-    "datasets": (("datasets",), "data sets from the hub (jsonl and parquet files work without)"),
+    "datasets": (("datasets",), "data sets from the hub (files work without)"),
     "pipeline": (("numba",), "a faster memory search of pipeline schedules (it works without)"),
     "lora": (("peft",), "adapters (LoRA) in training"),
     "loggers": (("tensorboard",), "metrics of training in TensorBoard"),

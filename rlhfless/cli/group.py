@@ -1,12 +1,15 @@
 """The command group ``rlhfless`` and its error messages.
 
 Wrong input ends with exit code 2 and one line on standard error that says what is wrong, where, and what would be right.
-The same holds for a device without enough memory and for a model whose logits are not finite.
+The same holds for a device without enough memory and for a model whose logits are not finite. A warning is one line, too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -28,6 +31,22 @@ def user_errors() -> tuple[type[Exception], ...]:
     return (*ours, MissingExtra, InputError)
 
 
+@contextlib.contextmanager
+def warnings_in_one_line() -> Iterator[None]:
+    """Context manager in which a warning of ours is one line on standard error, without the place in the code."""
+    usual = warnings.formatwarning
+
+    def one_line(message: Warning | str, category: type[Warning], *place: Any, **line: Any) -> str:
+        ours = category.__module__.split(".")[0] in ("rlhfless", "solver")
+        return f"rlhfless: warning: {' '.join(str(message).split())}\n" if ours else usual(message, category, *place, **line)
+
+    warnings.formatwarning = one_line
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
+
+
 class OneLineGroup(click.Group):
     """A command group whose errors, click's own included, end with one line and exit code 2."""
 
@@ -35,7 +54,8 @@ class OneLineGroup(click.Group):
         """Run the command line."""
         kwargs["standalone_mode"] = False
         try:
-            result = super().main(*args, **kwargs)
+            with warnings_in_one_line():
+                result = super().main(*args, **kwargs)
         except click.exceptions.Exit as stop:
             sys.exit(stop.exit_code)
         except click.Abort:

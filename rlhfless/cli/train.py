@@ -26,7 +26,7 @@ HEADINGS["Cluster"] += ["gpus_per_actor"]
 @click.option("--resume-from", type=int, help="Continue the run in OUT after this many steps.  [default: the last checkpoint]")
 @click.option(
     "--model",
-    type=click.Path(path_type=Path),
+    type=click.Path(),  # a text: a Path would make ./OWNER/NAME a name of the hub
     help="Train the model in this folder, or OWNER/NAME of the hub.  [default: a tiny model, warmed up first]",
 )
 @click.option(
@@ -41,7 +41,7 @@ def train(
     out: Path,
     resume: bool,
     resume_from: int | None,
-    model: Path | None,
+    model: str | None,
     loggers: tuple[str, ...],
     gpus_per_actor: int | None,
     **options: Any,
@@ -53,6 +53,7 @@ def train(
     from rlhfless.executor import StepFailed
     from rlhfless.training.config import LearnerError
     from rlhfless.training.loop import train as run_training
+    from rlhfless.training.rewards import RewardError
 
     config = config_of(options)
     if gpus_per_actor is not None:
@@ -66,5 +67,7 @@ def train(
         raise click.ClickException(
             f"{error}; {out} holds the earlier steps{complete}; --resume{smaller} continues with this step"
         ) from error
+    except RewardError as error:
+        raise click.ClickException(f"{error}; correct the reward, and continue the run in {out} with --resume") from error
     click.echo(repr(trace))
     click.echo(f"wrote {out}")

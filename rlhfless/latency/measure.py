@@ -26,6 +26,7 @@ from rlhfless.latency.batch_changes import BatchChangeTrial, RunTrial, measure_c
 from rlhfless.latency.compose import KvLink, ProfiledActor, ProfiledTimes, ProfileOrigin, compose_profile
 from rlhfless.latency.profile import ProfileError, kv_capacity
 from rlhfless.latency.stopwatch import stopwatch
+from rlhfless.system.hub_names import may_be_on_hub
 from rlhfless.system.model_folders import NO_CODE, code_refused, from_folder, local_folder
 from solver.model.iteration_table import IterationTable
 
@@ -70,8 +71,10 @@ class CausalLM:
         self._transformers = transformers = _require("transformers")
         if device != "cpu" and not (device.startswith("cuda") and torch.cuda.is_available()):
             raise ProfileError(f"device {device!r} cannot be used here; give cpu, or cuda where torch finds a GPU")
-        named, model = model, model if model == TINY else str(local_folder(model, weights=False))
-        if model != TINY and not Path(model, "config.json").is_file():
+        named, known = model, model == TINY or Path(model).exists() or may_be_on_hub(model, owned=True)
+        if known and model != TINY:
+            model = str(local_folder(model, weights=False))
+        if not known or (model != TINY and not Path(model, "config.json").is_file()):
             raise ProfileError(f"{model!r} is not a model; give a local folder with a config.json, or the name {TINY}")
         if device == "cpu":
             torch.set_num_threads(1)

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rlhfless.errors import InputError, reason
+from rlhfless.system.hub_names import may_be_on_hub
 
 NO_CODE = {"trust_remote_code": False}  # where an ``Auto`` class is not given it, transformers asks on the terminal
 NAMES_CODE = ("config.json", "tokenizer_config.json")
-HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")  # owner/name
 TEXTS = ("*.json", "*.txt", "*.model", "*.jinja")
 WEIGHTS = "*.safetensors"
 
@@ -31,11 +30,13 @@ def local_folder(name: str | Path, *, weights: bool = True) -> Path:
         name: a path, or ``owner/name`` on the hub if there is no such path. weights: whether they are needed.
 
     Raises:
-        InputError: the name could be of the hub, but no folder has it and the hub gave none.
+        InputError: there is no such folder, and the name is none of the hub, or the hub gave no model of this name.
     """
     path = Path(name)
-    if path.exists() or not HUB_NAME.fullmatch(str(name)):
+    if path.exists():
         return path
+    if not may_be_on_hub(name, owned=True):
+        raise InputError(f"{name}: there is no such folder; name a folder with a model of transformers (config.json)")
     try:
         from huggingface_hub import snapshot_download
 

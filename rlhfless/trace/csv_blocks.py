@@ -11,7 +11,7 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pandas as pd
 
@@ -24,22 +24,25 @@ MAX_COLUMNS = 10_000
 BOM = b"\xef\xbb\xbf"
 
 
-def csv_frames(guard: Guard, path: Path, stream: IO[bytes], text_columns: Iterable[str]) -> Iterator[pd.DataFrame]:
+def csv_frames(guard: Guard, path: Path, stream: IO[bytes], text_columns: Iterable[str] | None) -> Iterator[pd.DataFrame]:
     """Yield the rows of a csv file block by block, at least one frame; the index counts rows from 0.
 
     Args:
-        stream: the file's bytes, unpacked. text_columns: read as text, so that ``007`` stays ``007``.
+        stream: the file's bytes, unpacked.
+        text_columns: read as text, so that ``007`` stays ``007``. None: all cells are the texts that stand in the file.
 
     Raises:
         TraceError: it is not a csv file with commas, or a row or the header is longer than the limits.
     """
-    dtype = dict.fromkeys(text_columns, str)
+    types: dict[str, Any] = {"dtype": str, "keep_default_na": False}
+    if text_columns is not None:
+        types = {"dtype": dict.fromkeys(text_columns, str)}
     at = lines = 0
     for block, before in csv_blocks(guard, path, stream):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", pd.errors.ParserWarning)  # pandas only warns where it drops cells
-                frame = pd.read_csv(io.BytesIO(block), dtype=dtype, index_col=False, low_memory=False, encoding="utf-8")
+                frame = pd.read_csv(io.BytesIO(block), index_col=False, low_memory=False, encoding="utf-8", **types)
         except Exception as error:  # whatever the reader raises is about the file
             reason_text = _with_later_lines(reason(error), lines)
             if isinstance(error, pd.errors.ParserWarning):

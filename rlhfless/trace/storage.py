@@ -91,14 +91,17 @@ def seekable(path: Path, stream: IO[bytes]) -> Iterator[IO[bytes]]:
         yield unpacked
 
 
-def read_table(path: Path, guard: Guard) -> pa.Table:
+def read_table(path: Path, guard: Guard, stream: IO[bytes] | None = None) -> pa.Table:
     """Return the rows of a parquet file as an Arrow table.
+
+    Args:
+        stream: the file's bytes, unpacked; None reads them from ``path``.
 
     Raises:
         TraceError: there is no such file, it is damaged, or it is larger than the limits.
     """
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path if stream is None else stream) as file:
             guard.add_rows(path, file.metadata.num_rows)
             guard.add_unpacked(path, decoded_bytes(file.metadata))
             table = file.read()

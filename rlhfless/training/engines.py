@@ -19,12 +19,12 @@ from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.row_model import RowModel
 from rlhfless.engine.torch.row_models import row_model
 from rlhfless.engine.torch.sampling import Sampling
+from rlhfless.engine.torch.transformers_limits import scales_rope, supported_tokens
 from rlhfless.executor import Lifecycle, PlanForecast, ProcessPool, RayPool, ShortestStep
 from rlhfless.executor.distributed.ray.cluster import import_ray
 from rlhfless.executor.distributed.ray.object_store import store_bytes
 from rlhfless.executor.distributed.ray.placement import FewerGpus
 from rlhfless.training.config import ClusterConfig, TrainConfig, TrainError
-from rlhfless.training.config.generation import RolloutConfig
 from rlhfless.training.config.learning import Precision
 from rlhfless.training.sending_gpu import gpus_for_ray, sending_host
 from rlhfless.training.weight_sync import FolderSync, IpcSync, NcclSync, WeightSync
@@ -253,21 +253,18 @@ def same_bits(config: TrainConfig, device: str, checkpoint: str, *, custom_pool:
     return device == "cpu" if cluster.executor == "virtual" else not cuda_devices()
 
 
-def context_tokens(rollout: RolloutConfig, longest_prompt_tokens: int) -> int:
-    """Return the longest context, prompt and response, that engines are made for.
+def model_context(engine: str, model: Any) -> int | None:
+    """Return the longest context, prompt and response, with which an engine can run a model; None where it is not known here.
 
-    Raises:
-        TrainError: ``max_model_len`` is too small for the longest prompt with its response.
+    Args:
+        engine: ``torch``, ``transformers`` or ``vllm``. The last one extends the context of a model whose rotary embedding is
+            scaled, by rules of its own.
     """
-    needed = longest_prompt_tokens + rollout.max_response_tokens
-    if rollout.max_model_len is None:
-        return needed
-    if rollout.max_model_len < needed:
-        raise TrainError(
-            f"max_model_len is {rollout.max_model_len}, but the longest prompt has {counted(longest_prompt_tokens, 'token')} "
-            f"and max_response_tokens is {rollout.max_response_tokens}; give at least {needed}, or shorten responses"
-        )
-    return rollout.max_model_len
+    config = model.config.get_text_config()
+    tokens = getattr(config, "max_position_embeddings", None)
+    if tokens is None or (engine == "vllm" and scales_rope(config)):
+        return None
+    return supported_tokens(model, None) if engine == "transformers" else int(tokens)
 
 
 def make_engines(

@@ -41,9 +41,9 @@ from rlhfless.training.engines import (
     TorchEngines,
     check_engine,
     check_parts_of_actors,
-    context_tokens,
     make_engines,
     make_pool,
+    model_context,
     options_for,
     precision_of,
     same_bits,
@@ -53,12 +53,13 @@ from rlhfless.training.freed_preparation import check_freed
 from rlhfless.training.learner.process_group import check_learner
 from rlhfless.training.planned_calls import check_step_plan
 from rlhfless.training.rewards import Rewards, as_rewards
-from rlhfless.training.rewards.registry import make_rewards
+from rlhfless.training.rewards.registry import make_rewards, need_answers
 from rlhfless.training.run_start import RunStart
 from rlhfless.training.run_state import RunState
 from rlhfless.training.sending_gpu import sending_device
-from rlhfless.training.tasks import Task, digest, make_task
-from rlhfless.training.tasks.given_rows import GivenRows, task_of
+from rlhfless.training.tasks import DatasetTask, Task, digest, make_task
+from rlhfless.training.tasks.given_rows import GivenRows, of_whole_steps
+from rlhfless.training.tasks.prompt_limit import PromptLimit, longest_prompt, warn_of_left_out
 from rlhfless.training.weight_bytes import generated_weight_bytes
 from solver.dataflow.plan import StepPlan
 from solver.lengths.forecast import LengthForecast
@@ -132,10 +133,12 @@ class TrainerComponents:
     """All components of a trainer.
 
     Attributes:
+        config: options of the run; with fewer prompts than were asked for if too many of a data set's are too long.
         actor_pool: where actors run on the wall clock; None emulates them on the virtual clock.
         state: state of the run: model, tokenizer, algorithm and progress. meta: what ``meta.json`` records of the run.
     """
 
+    config: TrainConfig
     latency: LatencyModel
     cluster: Cluster
     planner: SchedulingPolicy
@@ -289,16 +292,10 @@ def _of_the_model(
         )
         warnings.warn(warning + "but later responses are not the same bit for bit", ReproducibilityWarning, stacklevel=2)
     tokenizer = origin.tokenizer
+    limit = PromptLimit.of(config, model_context(hardware.engine, origin.model))
+    task = overrides.task or _task(config, overrides, tokenizer, limit)
+    config = _with_prompts_that_fit(config, overrides, task, limit)
     given, prompts = config.task, config.task.prompts
-    if overrides.dataset is not None:
-        rewarded = overrides.rewards is not None
-        task: Task = task_of(
-            overrides.dataset, tokenizer, seed=config.seed, prompts=prompts, rewarded=rewarded, columns=given.columns()
-        )
-    else:
-        task = overrides.task or make_task(
-            given.name, tokenizer, seed=config.seed, prompts=prompts, limits=given.limits, **given.columns()
-        )
     problems = task.problems[:prompts]
     if len({problem.prompt_id for problem in problems}) < prompts:
         raise TrainError(
@@ -313,17 +310,63 @@ def _of_the_model(
         )
     origin = replace(origin, meta={**origin.meta, "problems": learned_from})
     rewards = overrides.rewards or make_rewards(given.rewards, task, device=device, offloads=given.offload_reward_models)
-    max_context_tokens = context_tokens(rollout, max(len(tokenizer.encode(p.prompt)) for p in problems))
+    longest = longest_prompt(problems, tokenizer, limit)
+    max_context_tokens = rollout.max_model_len or longest + rollout.max_response_tokens
     sampling = Sampling(rollout.temperature, rollout.top_p, rollout.top_k, rollout.min_p, rollout.repetition_penalty)
     precision, stop_ids = precision_of(config, device.type, origin.checkpoint_dtype), stop_ids_of(origin.model, tokenizer)
     evaluator = Evaluator.of(config, task, rewards, tokenizer, sampling, precision, stop_ids)
+    if isinstance(task, DatasetTask) and task.left_out:
+        assert limit is not None
+        warn_of_left_out(task.name, task.left_out, limit, prompts)
     engines = make_engines(hardware, origin.model, stop_ids, max_context_tokens, sampling, precision, overrides.drafting)
     if hardware.memory_gib is not None:
         assert isinstance(engines, TorchEngines), "the configuration refuses others"
         latency = engines.within(latency, int(hardware.memory_gib * 2**30))
     state = RunState.begin(origin, config, folder, overrides.algorithm)  # last: before it nothing is written
-    parts = {"latency": latency, "state": state, "task": task, "rewards": rewards, "engines": engines, "meta": origin.meta}
+    parts = {
+        "config": config,
+        "latency": latency,
+        "state": state,
+        "task": task,
+        "rewards": rewards,
+        "engines": engines,
+        "meta": origin.meta,
+    }
     return {**parts, "drafting": overrides.drafting, "evaluator": evaluator}
+
+
+def _task(config: TrainConfig, overrides: TrainerOverrides, tokenizer: Any, limit: PromptLimit | None) -> Task:
+    """Return the task that the configuration names, or that of the rows that are given."""
+    given, rows = config.task, overrides.dataset
+    compares = overrides.rewards is None and need_answers(given.rewards)
+    options: dict[str, Any] = {
+        **given.columns(), "seed": config.seed, "prompts": given.prompts, "prompt_limit": limit,
+        "needs_answer": compares or given.answer_column is not None,
+    }  # fmt: skip
+    if rows is None:
+        return make_task(given.name, tokenizer, limits=given.limits, **options)
+    return DatasetTask(rows.rows, tokenizer, name=rows.name, **options)
+
+
+def _with_prompts_that_fit(
+    config: TrainConfig, overrides: TrainerOverrides, task: Task, limit: PromptLimit | None
+) -> TrainConfig:
+    """Return the configuration with as many prompts as a data set has short enough ones, if it has fewer than asked for.
+
+    Raises:
+        TrainError: they are not enough for one step.
+    """
+    found, per_step = len(task.problems), config.rollout.prompts_per_step
+    if limit is None or not isinstance(task, DatasetTask) or not task.left_out or found >= config.task.prompts:
+        return config
+    if overrides.dataset is not None and overrides.dataset.sizes_run:
+        per_step = min(per_step, found)
+    if found < per_step:
+        raise TrainError(
+            f"task {task.name!r} has {counted(found, 'prompt')} of at most {counted(limit.tokens, 'token')}, but "
+            f"prompts_per_step is {per_step}; give at most {found}, and note that {limit.reason}"
+        )
+    return of_whole_steps(config, per_step, found)
 
 
 def _gpus_of(cluster: Mapping[str, Any]) -> str:

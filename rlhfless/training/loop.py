@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ from rlhfless.training.loggers import make_loggers
 from rlhfless.training.models.tiny_model import save_model
 from rlhfless.training.planned_calls import generation_problem, on_mesh
 from rlhfless.training.responses import completed_rows, make_requests, rollout_rows
-from rlhfless.training.rewards import RewardFunction, Rewards
+from rlhfless.training.rewards import RewardFunction, Rewards, RewardWarning
 from rlhfless.training.step_learning import LearningParts
 from rlhfless.training.step_levers import StepLevers
 from rlhfless.training.step_result import TrainedStep
@@ -75,10 +76,11 @@ class Trainer:
         predictor: of lengths; replaces the moving average over ``config.planner.window`` epochs. An ``InFlightPredictor``
             also updates its forecast from tokens and finished siblings while responses are decoded, and rules that re-plan
             follow it. The loop does not record model signals for it.
-        rewards: a function as in TRL, ``reward(completions, prompts=..., **columns) -> list[float]``, several of them, or
-            ``Rewards``; replaces ``config.task.rewards``.
-        dataset: a list of dicts with the key ``prompt``, a ``datasets.Dataset``, a frame, a .jsonl or a .parquet file; replaces
-            ``config.task``. Without the key ``answer``, rewards have to be given.
+        rewards: a function as in TRL, ``reward(completions, prompts, **columns) -> list[float]``, or of one response,
+            ``reward(response) -> float``; several of them; or ``Rewards``. Replaces ``config.task.rewards``.
+        dataset: a list of dicts with the key ``prompt``, a ``datasets.Dataset``, a frame, or what ``--task`` takes: a .jsonl,
+            .json, .csv or .parquet file or a name on the hub. Replaces ``config.task``. Without the key ``answer``, rewards
+            that need none have to be given.
         drafting: settings of speculative decoding; replaces ``config.cluster.drafts``.
         step_plan: of whole steps on the run's cluster (``solver.dataflow.plan_step``): it says where generation runs, and the
             virtual clock charges all other calls by it. Weights and responses are the same without it.
@@ -118,11 +120,12 @@ class Trainer:
         given = (task, model, algorithm, planner, executor, predictor, rewards, rows, drafting, step_plan)
         overrides = TrainerOverrides(*given)  # type: ignore[arg-type]
         parts = resolve(config, overrides, None if folder is None else Path(folder), resume=resume, progress=progress)
-        self.config, self.progress, self.callbacks = config, progress, list(callbacks)
+        self.config = config = parts.config
+        self.progress, self.callbacks = progress, list(callbacks)
         self.latency, self.cluster, self.predictor = parts.latency, parts.cluster, parts.predictor
         self.state, self.task, self.rewards, self.engines = parts.state, parts.task, parts.rewards, parts.engines
         self.actor_pool, self._owns_pool, self._meta = parts.actor_pool, executor is None, parts.meta
-        self.step_plan, self.evaluator, self._closed = step_plan, parts.evaluator, False
+        self.step_plan, self.evaluator, self._closed, self._told_flat = step_plan, parts.evaluator, False, False
         self.levers = StepLevers(config, parts.planner, parts.drafting, measures=parts.actor_pool is not None)
         self.on_progress: OnProgress | None = None
 
@@ -202,6 +205,10 @@ class Trainer:
             StepFailed: the step could not be generated. Its completed responses are in the error's record and
                 in a separate trace (``failed_steps.py``). The next call decodes the whole step again.
             PlanningError: the pool's cluster has become smaller; the message names the options with which the run can continue.
+            RewardError: no response has a reward.
+
+        Warns:
+            RewardWarning: some responses have no reward; or, once per trainer, GRPO learned nothing from a step.
         """
         self.state.restore_if_in_doubt()
         with contextlib.ExitStack() as in_doubt:
@@ -241,6 +248,7 @@ class Trainer:
         if self.actor_pool is not None and step + 1 >= c.steps:
             self.actor_pool.release()  # nobody waits for a step that nobody plans
         responses, scores, numbers = learning.learn(record, in_doubt)
+        self._warn_if_flat(step, scores.values, numbers)
         self.levers.note(parts, record)
         evaluation = self.evaluator.of_weights(self.model, step + 1)
         self.evaluator.enter(record, first, 0)
@@ -250,6 +258,25 @@ class Trainer:
             self.actor_pool.finalise_allocations(record)
         self.state.commit(rollouts, record, planning)
         return TrainedStep(step, plan, record, rollouts, planning, numbers, scores.metrics(), evaluation, self._meta)
+
+    def _warn_if_flat(self, step: int, rewards: np.ndarray, numbers: Mapping[str, float]) -> None:
+        """Warn of the first step whose groups all have equal rewards, of which GRPO learns nothing.
+
+        Args:
+            numbers: of the algorithm; only those of GRPO have ``flat_groups``.
+        """
+        if self._told_flat or numbers.get("flat_groups") != 1.0:
+            return
+        self._told_flat = True
+        known = np.unique(rewards[~np.isnan(rewards)])
+        equal = f"all rewards are {known[0]:g}" if len(known) == 1 else "the responses to each prompt have equal rewards"
+        parts = ", ".join(repr(reward.name) for reward, _ in self.rewards.parts)
+        warnings.warn(
+            f"step {step}: {equal}, so GRPO learned nothing from them; look at the columns prompt, response and reward of its "
+            f"rollouts, and at whether {parts} can tell such responses apart",
+            RewardWarning,
+            stacklevel=2,
+        )
 
     def problems_of(self, step: int) -> list[Problem]:
         """Return the prompts of a step: every epoch shuffles all problems again and deals them out in steps."""

@@ -66,6 +66,7 @@ class TextProblem:
         prompt: the text that is encoded: the chat template filled in, or the plain prompt.
         messages: the conversation that the template was filled with; empty for a plain prompt.
         row: all columns of the data set, for reward functions that need more than the answer.
+        given: the prompt as the data set has it, which reward functions get: a text or a conversation. None: ``prompt``.
     """
 
     prompt_id: str
@@ -74,6 +75,7 @@ class TextProblem:
     reference_answer_tokens: int
     messages: tuple[Mapping[str, str], ...] = ()
     row: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    given: str | Sequence[Mapping[str, str]] | None = field(default=None, repr=False)
 
 
 def digest(problems: Sequence[Problem]) -> str:

@@ -158,7 +158,8 @@ class BatchLearning:
         with streams_of(p.config.seed, p.step):
             began = time.perf_counter()
             responses = read_responses(p.problems, record.completions, tokenizer, p.samples)
-            scores = p.rewards.score(responses)
+            scores = p.rewards.judge(responses)
+            scores.check(p.step)
             judging_s = time.perf_counter() - began
             batch = make_batch(responses, scores.values, record.completions, tokenizer, p.samples)
             if self.work:

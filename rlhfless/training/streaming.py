@@ -91,7 +91,7 @@ class StreamedLearning:
         self._say_plan(record)
         groups = [self._groups[g] for g in range(len(self.parts.problems))]
         scores = Scores.joined([group.scores for group in groups])
-        scores.warn()
+        scores.check(self.parts.step)
         return LearnedStep([response for group in groups for response in group.responses], scores, self.numbers)
 
     # --- what is run --------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ def generated_weight_bytes(model: str | Path | tuple[Any, Any] | None, folder: P
         precision: number format of generation.
 
     Raises:
-        InputError: the hub did not give the model.
+        InputError: there is no such folder, or the hub did not give the model.
     """
     resumed = None if folder is None else folder / "warm"
     if isinstance(model, tuple):

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+import warnings
 from pathlib import Path
 from types import NoneType
 
@@ -20,11 +21,13 @@ from error_messages import refusal_line, refused_command
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from rlhfless.cli import main
+from rlhfless.cli.group import warnings_in_one_line
 from rlhfless.cli.train import HEADINGS, train
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.trace import read_trace
 from rlhfless.training.config import ClusterConfig, PpoConfig, TaskConfig, TrainConfig
 from rlhfless.training.models.tiny_model import save_model, tiny_qwen2
+from rlhfless.training.rewards import RewardWarning
 
 SMALL = (
     "--steps",
@@ -193,3 +196,90 @@ def test_a_model_of_weights_that_are_no_numbers_ends_with_one_line(tmp_path: Pat
     save_model(model, CharTokenizer(), tmp_path / "nan")
     result = rlhfless("train", *SMALL, "--model", tmp_path / "nan", "-o", tmp_path / "run")
     assert re.search(r"logits .*response \d+ ", refusal_line(result))  # the response depends on the order of decoding
+
+
+# --- data sets and rewards of one's own -------------------------------------------------------------------------------
+
+REWARDS = """
+def batch(completions, prompts, **columns):
+    return [-len(text) - len(prompt) for text, prompt in zip(completions, prompts)]
+
+def one(response):
+    return -len(response.text) - len(response.given_prompt)
+
+def wrong(response):
+    return response.completion
+
+def wrong_batch(completions, **columns):
+    return [text == right for text, right in zip(completions, columns["gold"])]
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A folder with a data set without answers, and a file of reward functions."""
+    rows = [{"prompt": f"{i} and {i}?"} for i in range(4)]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "mine.py").write_text(REWARDS)
+    return tmp_path
+
+
+def trained(own: Path, models: Path, *options: object, out: str = "run", data: str = "data.jsonl") -> Result:
+    given = ("--task", own / data, *SMALL, "--model", models / "chat", *options, "-o", own / out)
+    return rlhfless("train", *given)
+
+
+def test_a_reward_of_a_file_takes_a_batch_or_one_response_and_needs_no_answers(models: Path, own: Path) -> None:
+    found = {}
+    for name in ("batch", "one"):
+        result = trained(own, models, "--reward", f"{own / 'mine.py'}:{name}", out=name)
+        assert result.exit_code == 0, result.stderr
+        found[name] = read_trace(own / name).rollouts
+        given = found[name]["prompt"].str.extract("<user>(.*)</>")[0]
+        assert found[name]["reward"].tolist() == (-found[name]["response"].str.len() - given.str.len()).tolist()
+    assert found["batch"]["response"].tolist() == found["one"]["response"].tolist()
+    refused_command(trained(own, models, "--reward", "contains", out="x"), "data.jsonl", "row 0", "'answer'")
+    refused_command(trained(own, models, "--reward", f"{own / 'mine.py'}:one", "--answer-column", "gold", out="x"), "'gold'")
+    assert not (own / "x").exists()
+
+
+@pytest.mark.parametrize(("name", "cause"), [("wrong", "AttributeError"), ("wrong_batch", "KeyError: 'gold'")])
+def test_a_reward_that_fails_on_every_response_ends_the_run_which_goes_on_with_a_right_one(
+    models: Path, own: Path, name: str, cause: str
+) -> None:
+    options = ("--reward", f"{own / 'mine.py'}:{name}")
+    refused_command(trained(own, models, *options), repr(name), cause, "8 ", str(own / "run"), "--resume")
+    right = f"def {name}(completions, **columns):\n    return [float(len(text)) for text in completions]\n"
+    (own / "mine.py").write_text(right)
+    assert trained(own, models, *options, "--resume").exit_code == 0
+    assert read_trace(own / "run").steps == [0]
+
+
+def test_data_sets_of_every_format_train_alike(models: Path, own: Path) -> None:
+    rows = [json.loads(line) for line in (own / "data.jsonl").read_text().splitlines()]
+    (own / "data.json").write_text(json.dumps(rows))
+    (own / "data.csv").write_text("prompt\n" + "".join(f"{row['prompt']}\n" for row in rows))
+    found = []
+    for data in ("data.jsonl", "data.json", "data.csv"):
+        result = trained(own, models, "--reward", "length:8,4", data=data, out=f"of {data}")
+        assert result.exit_code == 0, result.stderr
+        found.append(read_trace(own / f"of {data}").rollouts)
+    assert found[0]["prompt"].nunique() == 4
+    for other in found[1:]:
+        assert other["prompt"].tolist() == found[0]["prompt"].tolist()
+
+
+def test_a_model_that_is_not_there_is_not_looked_up_on_the_hub(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *given, **_: asked.append(given))
+    monkeypatch.chdir(own)
+    refused_command(rlhfless("train", *SMALL, "--model", "./models/policy", "-o", own / "run"), "models/policy")
+    assert asked == []
+
+
+def test_a_warning_is_one_line_without_a_place_in_the_code() -> None:
+    with warnings_in_one_line():
+        line = warnings.formatwarning("a\nb", RewardWarning, "loop.py", 7)
+        assert line == "rlhfless: warning: a b\n"
+        assert "other.py:7" in warnings.formatwarning("of others", UserWarning, "other.py", 7)
+    assert "loop.py:7" in warnings.formatwarning("a", RewardWarning, "loop.py", 7)

@@ -107,5 +107,7 @@ def test_without_a_hub_a_name_is_one_sentence(tmp_path: Path, monkeypatch: pytes
 def test_a_path_is_never_looked_for_on_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "owner" / "tiny").mkdir(parents=True)
-    for path in ("owner/tiny", "no/such/folder", "/no/folder", "../folder", "folder", "./owner/other", tmp_path / "none"):
-        assert local_folder(path) == Path(path)
+    assert local_folder("owner/tiny") == Path("owner/tiny")
+    for path in ("no/such/folder", "/no/folder", "../folder", "folder", "./owner/other", "owner/m.gguf", tmp_path / "none"):
+        with refused(InputError, f"{path}: ", "no such folder"):
+            local_folder(path)

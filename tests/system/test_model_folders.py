@@ -21,6 +21,8 @@ from rlhfless.engine.tokenizers.pretrained_tokenizer import PretrainedTokenizer 
 from rlhfless.engine.torch.pretrained import load_model, load_pretrained  # noqa: E402
 from rlhfless.errors import InputError  # noqa: E402
 from rlhfless.latency.measure import CausalLM  # noqa: E402
+from rlhfless.trace import TraceError  # noqa: E402
+from rlhfless.trace.importers.tokens import TokenCounter  # noqa: E402
 from rlhfless.training.algorithms.critic import make_critic  # noqa: E402
 from rlhfless.training.rewards.model import ModelReward  # noqa: E402
 
@@ -30,7 +32,7 @@ CODE = {
     "AutoModelForCausalLM": "own_code.OwnModel",
     "AutoModelForSequenceClassification": "own_code.OwnModel",
 }
-LOADERS: dict[str, Callable[[Path], Any]] = {
+LOADERS: dict[str, Callable[[Any], Any]] = {
     "policy": load_model,
     "classifier": lambda folder: load_pretrained(AutoModelForSequenceClassification, folder),
     "reward model": ModelReward.load,
@@ -122,3 +124,27 @@ def test_every_call_that_may_load_code_says_that_it_may_not() -> None:
                 if not given & {"trust_remote_code", "NO_CODE"}:
                     silent.append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert silent == []  # ``tokenizers.Tokenizer`` reads no code
+
+
+@pytest.mark.parametrize(
+    "name", ["./policy", "../policy", "~/policy", "my/own/policy", "out/policy.safetensors", "out/policy.gguf"]
+)
+@pytest.mark.parametrize("loader", LOADERS)
+def test_a_path_that_does_not_exist_is_not_looked_up_on_the_hub(
+    loader: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *given, **_: asked.append(given))
+    monkeypatch.chdir(tmp_path)
+    with refused(ValueError, Path(name).name):
+        LOADERS[loader](name)
+    assert asked == []
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "out/tokenizer.json", "my/own/tokenizer"])
+def test_a_tokenizer_that_is_not_there_is_a_path_where_it_looks_like_one(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with refused(TraceError, f"--tokenizer {name}", "no such file or folder"):
+        TokenCounter(name)

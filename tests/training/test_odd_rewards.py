@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from error_messages import warned
+from error_messages import refused, warned
 from training_samples import config
 
 from rlhfless.training.loop import Trainer
-from rlhfless.training.rewards import FunctionReward, Response, Rewards, RewardWarning
+from rlhfless.training.rewards import FunctionReward, Response, RewardError, Rewards, RewardWarning
 
 
 def step_with(
@@ -56,27 +56,64 @@ def test_what_is_no_reward_is_one_responses_and_reported(untrained: Path, algori
     assert changed, "the others teach something"
 
 
-@pytest.mark.parametrize("kl_coef", [0.0, 0.1])
+@pytest.mark.parametrize("learning", ["batch", "stream"])
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
-def test_a_step_that_nobody_could_judge_changes_nothing(untrained: Path, algorithm: str, kl_coef: float) -> None:
-    """The step after one that was judged, so that a penalty would pull the weights back."""
+def test_a_step_that_nobody_could_judge_ends_the_run_and_is_undone(untrained: Path, algorithm: str, learning: str) -> None:
+    """The step after one that was judged. Its penalty would pull the weights back. With a reward that works it is repeated."""
 
     def breaks_down(response: Response) -> float:
-        judged.append(response)
-        if len(judged) > 12:
-            raise KeyError(response.prompt)
+        if broken:
+            raise KeyError("gold")
         return len(set(response.text))
 
-    judged: list[Response] = []
+    broken: list[bool] = []
     rewards = Rewards([(FunctionReward("mine", breaks_down), 1.0)])
-    trainer = Trainer(config(algorithm=algorithm, kl_coef=kl_coef), model=untrained, rewards=rewards, progress=False)
-    assert trainer.step().metrics["learn_grad_norm"] > 0
-    before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
-    with warned(RewardWarning, "12", "KeyError"):
-        step = trainer.step()
-    assert all(torch.equal(value, before[name]) for name, value in trainer.model.state_dict().items())
-    assert np.isnan(step.metrics["reward_mean"])
-    assert step.trace.rollouts["reward"].isna().all()
+    options = config(algorithm=algorithm, kl_coef=0.1, learning=learning)
+    with Trainer(options, model=untrained, rewards=rewards, progress=False) as trainer:
+        assert trainer.step().metrics["learn_grad_norm"] > 0
+        before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+        broken.append(True)
+        with refused(RewardError, "step 1", "'mine'", "12 of 12", "KeyError: 'gold'"):
+            trainer.step()
+        assert all(torch.equal(value, before[name]) for name, value in trainer.model.state_dict().items())
+        assert trainer.next_step == 1
+        broken.clear()
+        assert trainer.step().step == 1
+
+
+def test_an_error_of_a_function_of_a_batch_is_raised_as_it_was_and_the_step_undone(tmp_path: Path, untrained: Path) -> None:
+    def gold(completions: list[str], **columns: list[str]) -> list[float]:
+        return [float(text == right) for text, right in zip(completions, columns["gold"], strict=True)]
+
+    with Trainer(config(), tmp_path / "run", model=untrained, rewards=gold, progress=False) as trainer:
+        with pytest.raises(KeyError, match="gold"):
+            trainer.step()
+        assert trainer.next_step == 0
+
+
+def test_the_first_step_of_equal_rewards_is_warned_of_once_in_a_run(untrained: Path) -> None:
+    rewards = Rewards([(FunctionReward("mine", lambda response: 0.5), 1.0)])
+    with (
+        Trainer(config(steps=2), model=untrained, rewards=rewards, progress=False) as trainer,
+        warned(RewardWarning, "step 0", "0.5", "'mine'", "response", "reward") as told,
+    ):
+        assert [step.metrics["learn_flat_groups"] for step in trainer] == [1.0, 1.0]
+    assert len([one for one in told if issubclass(one.category, RewardWarning)]) == 1
+
+
+def test_equal_rewards_of_each_prompt_are_warned_of_where_only_groups_teach(untrained: Path) -> None:
+    """A critic learns from prompts with other rewards, too."""
+
+    def of_prompt(response: Response) -> float:
+        return float(len(response.prompt) + sum(map(ord, response.prompt)))
+
+    with warned(RewardWarning, "step 0", "'mine'", "each prompt"):
+        _, changed = step_with(of_prompt, untrained)
+    assert not changed
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RewardWarning)
+        _, changed = step_with(of_prompt, untrained, algorithm="ppo")
+    assert changed
 
 
 def test_a_function_that_takes_too_long_is_one_responses_and_reported(untrained: Path) -> None:

@@ -8,9 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from error_messages import refused  # noqa: E402
 from training_samples import config  # noqa: E402
 
 from rlhfless.engine.torch.model import DecoderModel  # noqa: E402
+from rlhfless.errors import InputError  # noqa: E402
 from rlhfless.training import run_start, weight_bytes  # noqa: E402
 from rlhfless.training.loop import Trainer  # noqa: E402
 from rlhfless.training.models.tiny_model import save_model  # noqa: E402
@@ -30,8 +32,10 @@ def test_the_bytes_of_a_folder_and_of_a_model_are_those_that_an_engine_holds(tmp
 
 def test_without_a_model_or_with_a_damaged_one_nothing_is_known(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"\xff" * 40)
-    for given in (None, tmp_path, "no folder"):
+    for given in (None, tmp_path):
         assert generated_weight_bytes(given, tmp_path / "no run", "float32") == 0
+    with refused(InputError, "no folder"):
+        generated_weight_bytes("no folder", None, "float32")
 
 
 def test_a_model_of_the_hub_counts_as_its_copy_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

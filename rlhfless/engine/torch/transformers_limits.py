@@ -67,8 +67,19 @@ def unsupported(kind: str, why: str, instead: str = "") -> InputError:
 
 def _originals(config: Any, whole: int) -> Iterator[int]:
     """Yield the original context of every rotary embedding that changes."""
-    ropes: Any = getattr(config, "rope_parameters", None) or {}
-    for rope in (ropes, *(r for r in ropes.values() if isinstance(r, Mapping))):
+    for rope in _ropes(config):
         if rope.get("rope_type") in CHANGING:
-            original = rope.get("original_max_position_embeddings")
+            original: Any = rope.get("original_max_position_embeddings")
             yield int(original or getattr(config, "original_max_position_embeddings", whole))
+
+
+def scales_rope(config: Any) -> bool:
+    """Return whether a configuration has a rotary embedding that is scaled, with which a context may be extended."""
+    return any(rope.get("rope_type", "default") != "default" for rope in _ropes(config))
+
+
+def _ropes(config: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the parameters of the rotary embedding, and of those of kinds of layers."""
+    ropes: Any = getattr(config, "rope_parameters", None) or {}
+    yield ropes
+    yield from (rope for rope in ropes.values() if isinstance(rope, Mapping))

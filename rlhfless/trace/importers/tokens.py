@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlhfless.errors import missing_extra, reason
+from rlhfless.system.hub_names import may_be_on_hub
 from rlhfless.trace.errors import TraceError
 
 PIECE = 2**20  # characters that are tokenised at once: a token takes some hundred bytes until it is counted
@@ -27,6 +28,8 @@ class TokenCounter:
         except ImportError as error:
             raise missing_extra("Counting the tokens of a log's texts", "tokenizers", "logs") from error
         path = Path(name)
+        if not path.exists() and not may_be_on_hub(name):
+            raise TraceError(f"--tokenizer {name}: there is no such file or folder; a folder with tokenizer.json is needed")
         if path.is_dir() and not (path / "tokenizer.json").is_file():
             raise TraceError(
                 f"{path}: has no tokenizer.json; a folder that save_pretrained of a fast tokenizer wrote is needed"

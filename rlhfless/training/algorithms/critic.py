@@ -7,10 +7,11 @@ moves the shared weights too.
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 from rlhfless.errors import InputError
-from rlhfless.system.model_folders import local_folder
+from rlhfless.system.hub_names import may_be_on_hub
 from rlhfless.training import missing_torch
 
 try:
@@ -80,7 +81,7 @@ def make_critic(policy: Any, kind: str = "head") -> Critic:
         nn.init.zeros_(head.weight)
         nn.init.zeros_(head.bias)
         return Critic(head, None if kind == "head" else copy.deepcopy(policy.base_model))
-    if not local_folder(kind).is_dir():
+    if not Path(kind).is_dir() and not may_be_on_hub(kind, owned=True):
         raise InputError(f"critic {kind!r} is unknown; give head, model, or a folder with a transformers model")
     model = load_pretrained(AutoModelForSequenceClassification, kind)
     if model.config.num_labels != 1 or not hasattr(model, "score"):

@@ -21,7 +21,8 @@ class TaskConfig(Options):
     """Prompts with their answers, and the rewards of responses to them."""
 
     name: str = "arithmetic"
-    """Train on arithmetic, gsm8k[:FILE], a data file or a hub name. All but ``arithmetic`` need a model."""
+    """Train on arithmetic, gsm8k[:FILE], a data file or a hub name. A file's name ends in .jsonl, .json, .csv or .parquet, each
+    also with .gz. All but ``arithmetic`` need a model."""
     prompt_column: str | None = None
     """Read prompts from this column of the data set. Default: the task's."""
     answer_column: str | None = None
@@ -33,13 +34,17 @@ class TaskConfig(Options):
     max_unpacked_gib: Positive | None = None
     """Refuse packed files above this many GiB unpacked. Default: 16."""
     rewards: tuple[str, ...] = ("task",)
-    """Reward by WEIGHT*NAME, such as 0.5*exact; repeat to add up. ``rewards.registry.make_rewards`` lists the names."""
+    """Reward by WEIGHT*NAME, such as 0.5*exact, or FILE.py:FUNCTION; repeat to add up. ``rewards.registry.make_rewards`` lists
+    the names, and says what a function gets."""
     offload_reward_models: bool = False
     """Keep reward models in CPU memory, and copy them to the GPU only while they score. It takes less GPU memory, and a copy
     for each batch (with learning stream, for each prompt). It changes no reward."""
     prompts: Count = 128
     """Train on this many prompts; an epoch visits each once."""
-
+    max_prompt_tokens: Count | None = None
+    """Leave out prompts of a data set with more tokens than this. A warning says how many. It is verl's
+    ``data.max_prompt_length`` with ``data.filter_overlong_prompts``. Prompts for which the context has no room beside
+    ``max_response_tokens`` are left out in any case. Default: what the context has room for."""
     eval_prompts: Count = 64
     """Evaluate on this many held-out prompts. See ``eval_every``. They are never trained on."""
 

@@ -134,5 +134,5 @@ class Rewards:
     def close(self) -> None:
         """Stop the processes of functions that have one; another batch would start them again."""
         for reward, _ in self.parts:
-            if isinstance(reward, FunctionReward):
-                reward.close()
+            if callable(close := getattr(reward, "close", None)):
+                close()

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import weakref
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -22,7 +23,7 @@ from typing import Any
 from rlhfless.errors import InputError
 from rlhfless.training.rewards.response import Response
 
-READY, NUMBER, REASON = "ready", "number", "reason"  # what the process says
+READY, RESULT, REASON = "ready", "result", "reason"  # what the process says
 LOAD_S = 120.0  # that a file may take to be loaded
 END_S = 5.0  # that a process that was killed may take to be gone
 PROGRAM = (
@@ -54,6 +55,9 @@ class FunctionProcess:
     longer needed. The next response starts a new process. It ends with this program, however that ends (on Linux at once;
     elsewhere a killed program's process ends after the response that it judges).
 
+    Attributes:
+        takes_batch: whether the function takes a batch, else one response.
+
     Of a problem it gets the attributes without a leading underscore, which must be picklable, but not its methods. Its random
     streams are seeded from Python's own for every response, so draws do not depend on earlier responses.
 
@@ -82,8 +86,24 @@ class FunctionProcess:
             Refused: it returned no number.
             TimedOut: it took longer than ``timeout_s``. Ended: its process ended, or could not be started again.
         """
-        job = (random.getrandbits(32), _seen(response.problem), response.text, response.tokens, response.truncated)
-        packed = pickle.dumps(job)
+        job = (_seen(response.problem), response.text, response.tokens, response.truncated)
+        return float(self._result(job, timeout_s))
+
+    def judge_batch(self, arguments: Mapping[str, list[Any]], count: int, timeout_s: float | None = None) -> list[float | str]:
+        """Return a number per response of a batch, or the reason why there is none; see ``call_batch``.
+
+        Raises:
+            Refused: the function raised an exception, or returned something else.
+            TimedOut: it took longer than ``timeout_s``. Ended: its process ended, or could not be started again.
+        """
+        return list(self._result((arguments, count), timeout_s))
+
+    def close(self) -> None:
+        """Stop the process; another response would start it again."""
+        _end(self._processes)
+
+    def _result(self, job: tuple[Any, ...], timeout_s: float | None) -> Any:
+        packed = pickle.dumps((random.getrandbits(32), *job))
         if not self._processes or self._processes[0][0].poll() is not None:
             try:
                 self._start()
@@ -92,11 +112,7 @@ class FunctionProcess:
         kind, answer = self._ask(packed, timeout_s)
         if kind == REASON:
             raise Refused(answer)
-        return float(answer)
-
-    def close(self) -> None:
-        """Stop the process; another response would start it again."""
-        _end(self._processes)
+        return answer
 
     def _start(self) -> None:
         self.close()
@@ -113,6 +129,7 @@ class FunctionProcess:
         if kind == REASON:
             self.close()
             raise InputError(answer)
+        self.takes_batch = bool(answer)
 
     def _ask(self, message: bytes, timeout_s: float | None) -> tuple[str, Any]:
         """Return the answer of the process. Any interruption ends the process, because its late answer would be taken for

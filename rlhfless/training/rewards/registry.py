@@ -13,8 +13,10 @@ from rlhfless.training.rewards.combine import FunctionReward, Rewards
 from rlhfless.training.rewards.process import FunctionProcess
 from rlhfless.training.rewards.response import Reward
 from rlhfless.training.rewards.rules import contains_answer, exact_answer, length_limit
+from rlhfless.training.rewards.user_function import function_reward
 
 KNOWN = "task, exact, contains, format:REGEX, length:LIMIT,SOFT, model:FOLDER or FILE.py:FUNCTION"
+NEED_ANSWERS = ("task", "exact", "contains")
 USER_TIMEOUT_S = 10.0
 
 _WEIGHTED = re.compile(r"(?:([+-]?\d+(?:\.\d+)?)\*)?(.+)", re.DOTALL)
@@ -27,7 +29,8 @@ def make_rewards(
 
     Args:
         names: each with its weight before a ``*``, 1 by default: ``task`` (the task's own rule), ``exact``, ``contains``,
-            ``format:REGEX``, ``length:LIMIT,SOFT`` (tokens), ``model:FOLDER``, or a function of a file, ``FILE.py:FUNCTION``.
+            ``format:REGEX``, ``length:LIMIT,SOFT`` (tokens), ``model:FOLDER``, or a function of a file, ``FILE.py:FUNCTION``,
+            which takes a batch or one response, see ``takes_batch``.
             In metrics each is called by its kind or function; if two have that name, the second is called by its whole text.
         timeout_s: time limit in seconds per response, for formats and for functions of a file; each runs in its own process,
             see ``FunctionProcess``.
@@ -49,6 +52,12 @@ def make_rewards(
     return Rewards(parts)
 
 
+def need_answers(names: Sequence[str]) -> bool:
+    """Return whether one of the named rewards compares with an answer."""
+    found = (_WEIGHTED.fullmatch(name) for name in names)
+    return any(match is not None and match[2] in NEED_ANSWERS for match in found)
+
+
 def _reward(name: str, task: Task, timeout_s: float, device: Any, offloads: bool) -> Reward:
     kind, _, argument = name.partition(":")
     if name == "task":
@@ -66,5 +75,5 @@ def _reward(name: str, task: Task, timeout_s: float, device: Any, offloads: bool
         return ModelReward.load(argument, device=device, offloads=offloads)
     path, _, function = name.rpartition(":")
     if path.endswith(".py"):
-        return FunctionReward(function, FunctionProcess("file", str(Path(path).absolute()), function), timeout_s)
+        return function_reward(FunctionProcess("file", str(Path(path).absolute()), function), function, timeout_s)
     raise InputError(f"reward {name!r} is unknown; choose from {KNOWN}")

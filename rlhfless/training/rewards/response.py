@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rlhfless.errors import InputError
+
 
 @dataclass(frozen=True)
 class Response:
@@ -29,6 +31,12 @@ class Response:
     def prompt(self) -> str:
         """The prompt's text."""
         return str(self.problem.prompt)
+
+    @property
+    def given_prompt(self) -> str | list[Mapping[str, str]]:
+        """The prompt as the data set has it: a text, or a list of messages."""
+        given = getattr(self.problem, "given", None)
+        return self.prompt if given is None else given if isinstance(given, str) else list(given)
 
     @property
     def answer(self) -> str:
@@ -70,8 +78,12 @@ class Reward(Protocol):
         ...
 
 
+class RewardError(InputError):
+    """No response could be judged, so there is nothing to learn from; the message gives the reason of the first one."""
+
+
 class RewardWarning(UserWarning):
-    """Some responses could not be judged; the message gives their number and the reason of the first one."""
+    """Some responses could not be judged, or the rewards of a step teach nothing; the message says which, and why."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +116,22 @@ class Scores:
         """Return the mean of every part over the responses that it judged, and the share of responses without a reward."""
         means = {f"reward_{name}": float(np.nanmean(x)) for name, x in self.parts.items() if not np.isnan(x).all()}
         return {**means, "reward_failures": float(np.isnan(self.values).mean())}
+
+    def check(self, step: int) -> None:
+        """Check that a step can be learned from, and warn of failures.
+
+        Raises:
+            RewardError: none of its responses has a reward.
+        """
+        if not np.isnan(self.values).all():
+            self.warn()
+            return
+        first = self.failures[0] if self.failures else Failure(0, next(iter(self.parts)), "returned no number")
+        failed = sum(failure.reward == first.reward for failure in self.failures)
+        raise RewardError(
+            f"no response of step {step} has a reward, so nothing can be learned: reward {first.reward!r} failed on {failed} "
+            f"of {len(self.values)} responses; the first, response {first.response}: {first.reason}"
+        )
 
     def warn(self) -> None:
         """Issue one warning per reward that failed."""

@@ -1,7 +1,7 @@
-"""Main function of a reward function's process: judges one response after another until its pipe ends.
+"""Main function of a reward function's process: judges responses, one by one or in batches, until its pipe ends.
 
-The function comes from a user's file or from a format's regular expression. Answers are JSON: a number, or the reason why there
-is none.
+The function comes from a user's file or from a format's regular expression. Answers are JSON: numbers, or the reason why there
+are none.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import pickle
 import random
 import sys
+import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,29 +22,38 @@ import numpy as np
 
 from rlhfless.errors import InputError
 from rlhfless.system.parent_death import die_with_parent
-from rlhfless.training.rewards.process import NUMBER, READY, REASON
+from rlhfless.training.rewards.process import READY, REASON, RESULT, Refused
 from rlhfless.training.rewards.response import Response, finite
 from rlhfless.training.rewards.rules import matches
+from rlhfless.training.rewards.user_function import FORMS, call_batch, takes_batch
+
+MODULE = "rlhfless_reward_file"
 
 
 def main(handle: int) -> None:
-    """Run the process: the first message names the function, every further one is a response. ``handle`` is the pipe's."""
+    """Run the process: the first message names the function, every further one is a response or a batch of them.
+
+    Args:
+        handle: the pipe's.
+    """
     die_with_parent()
     connection = Connection(handle)
     try:
         try:
-            function = make_function(*json.loads(connection.recv_bytes()))
+            kind, *arguments = json.loads(connection.recv_bytes())
+            function = make_function(kind, *arguments)
+            batch = takes_batch(function, ":".join(arguments))
         except InputError as error:
             _say(connection, REASON, str(error))
             return
-        _say(connection, READY, None)
+        _say(connection, READY, batch)
         while True:
-            _say(connection, *_judged(function, connection.recv_bytes()))
+            _say(connection, *_judged(function, batch, connection.recv_bytes()))
     except (EOFError, OSError):
         return  # the other side is gone
 
 
-def make_function(kind: str, *arguments: str) -> Callable[[Response], float]:
+def make_function(kind: str, *arguments: str) -> Callable[..., Any]:
     """Return ``("format", REGEX)`` or ``("file", FILE, NAME)`` as a function.
 
     Raises:
@@ -52,11 +62,11 @@ def make_function(kind: str, *arguments: str) -> Callable[[Response], float]:
     return matches(*arguments) if kind == "format" else _from_file(*arguments)
 
 
-def _from_file(path: str, name: str) -> Callable[[Response], float]:
+def _from_file(path: str, name: str) -> Callable[..., Any]:
     """Return a function of a user's file."""
     if not Path(path).is_file():
         raise InputError(f"{path}: there is no such file")
-    spec = importlib.util.spec_from_file_location("rlhfless_reward_file", path)
+    spec = importlib.util.spec_from_file_location(MODULE, path)
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
@@ -66,18 +76,31 @@ def _from_file(path: str, name: str) -> Callable[[Response], float]:
         raise InputError(f"{path}: cannot be loaded: {type(error).__name__}: {error}") from error
     function: Any = getattr(module, name, None)
     if not callable(function):
-        raise InputError(f"{path}: has no function {name!r}; a reward is a function of one Response")
+        raise InputError(f"{path}: has no function {name!r}; a reward is a function {FORMS}")
     return function  # type: ignore[no-any-return]
 
 
-def _judged(function: Callable[[Response], float], job: bytes) -> tuple[str, float | str]:
-    """Return a response's number, or the reason why it has none; ``job`` is what ``FunctionProcess`` packs."""
+def _judged(function: Callable[..., Any], batch: bool, job: bytes) -> tuple[str, Any]:
+    """Return the number of a response or the numbers of a batch, or the reason why there is none; ``job`` is what
+    ``FunctionProcess`` packs.
+    """
     try:
-        seed, problem, *rest = pickle.loads(job)
+        seed, first, *rest = pickle.loads(job)
         _seed(seed)
-        return NUMBER, finite(function(Response(SimpleNamespace(**problem), *rest)))
+        if batch:
+            return RESULT, call_batch(function, first, *rest)
+        return RESULT, finite(function(Response(SimpleNamespace(**first), *rest)))
+    except Refused as error:
+        return REASON, str(error)
     except BaseException as error:  # a function that exits says so of this response only
-        return REASON, f"{type(error).__name__}: {error}"
+        return REASON, f"{type(error).__name__}: {error}{_place(error)}"
+
+
+def _place(error: BaseException) -> str:
+    """Return where in the user's file an exception was raised, in brackets; the empty text if it was raised elsewhere."""
+    file = str(getattr(sys.modules.get(MODULE), "__file__", ""))
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return f" ({Path(file).name}, line {lines[-1]})" if lines else ""
 
 
 def _seed(seed: int) -> None:
@@ -88,5 +111,5 @@ def _seed(seed: int) -> None:
         sys.modules["torch"].manual_seed(seed)
 
 
-def _say(connection: Connection, kind: str, what: float | str | None) -> None:
+def _say(connection: Connection, kind: str, what: Any) -> None:
     connection.send_bytes(json.dumps([kind, what]).encode())

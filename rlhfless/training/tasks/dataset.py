@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,9 @@ from rlhfless.trace.limits import Limits
 from rlhfless.training.problem import TextProblem, TextTokenizer
 from rlhfless.training.rewards.response import Response
 from rlhfless.training.rewards.rules import contains_answer
+from rlhfless.training.tasks.prompt_limit import PromptLimit
 from rlhfless.training.tasks.rows import read_rows, require_columns
+from solver.model.plurals import counted
 
 
 class DatasetTask:
@@ -25,15 +27,22 @@ class DatasetTask:
         seed, prompts: ``prompts`` rows are taken, in an order determined by ``seed``; a larger number begins with a
             smaller one. None takes all rows.
         prompt_column: a text, or a conversation as a list of {"role", "content"}.
-        answer_column: what rewards compare with; None where the rewards need no answer.
+        answer_column: what rewards compare with; None where there is none.
+        needs_answer: whether the rewards need it. Else the column may be missing, and answers may be empty.
         reference_column: a text as long as a good response; by default the answer's.
         chat: apply the chat template to prompts; None does so if the tokenizer has one.
         reward: a rule of one response; by default 1 if the response contains the answer.
         instruction: text added to every plain-text prompt.
+        prompt_limit: rows with a longer prompt are left out, and others taken in their place as far as there are any; None
+            leaves out none.
+
+    Attributes:
+        left_out: tokens of the prompts that were left out so far, by the row's number.
 
     Raises:
-        InputError: a column is missing, a row has no text, there are fewer rows than ``prompts``, or a template is missing.
-        TraceError: a parquet file is damaged, or a file is larger than the limits.
+        InputError: a column is missing, a row has no text, there are fewer rows than ``prompts``, or a template is missing, or
+            no prompt is short enough.
+        TraceError: a csv or parquet file is damaged, or a file is larger than the limits.
     """
 
     def __init__(
@@ -52,12 +61,13 @@ class DatasetTask:
         instruction: str = "",
         name: str | None = None,
         limits: Limits | None = None,
+        needs_answer: bool = True,
+        prompt_limit: PromptLimit | None = None,
     ) -> None:
         source_name, rows = read_rows(source, split, limits)
         self.name, self.rule = name or source_name, reward
         location = str(source) if isinstance(source, str) or hasattr(source, "__fspath__") else "the data set"
-        reference_column = reference_column or answer_column
-        needed = {"prompt": prompt_column, "answer": answer_column, "reference": reference_column}
+        needed = {"prompt": prompt_column, "answer": answer_column if needs_answer else None, "reference": reference_column}
         require_columns(rows, {purpose: column for purpose, column in needed.items() if column is not None}, location)
         if prompts is not None and not 1 <= prompts <= len(rows):
             raise InputError(f"{location}: has {len(rows)} rows, but prompts is {prompts}; give 1 to {len(rows)}")
@@ -65,41 +75,66 @@ class DatasetTask:
         if chat and not has_template:
             raise InputError("the model's tokenizer has no chat template; give chat=False to prompt with plain text")
         self._tokenizer, self._chat = tokenizer, has_template if chat is None else chat
-        self._columns, self._instruction = (prompt_column, answer_column, reference_column), instruction
-        order = np.random.default_rng(seed).permutation(len(rows)).tolist()
-        self._rows, self._location, self._others = rows, location, [] if prompts is None else order[prompts:]
-        self.problems: tuple[TextProblem, ...] = self._taken(order[:prompts])
+        self._columns, self._instruction = (prompt_column, answer_column, reference_column or answer_column), instruction
+        self._needs_answer, self._prompt_limit = needs_answer, prompt_limit
+        self._rows, self._location = rows, location
+        self._no_row = dict.fromkeys(name for row in rows for name in row)  # every problem has all columns
+        self.left_out: dict[int, int] = {}
+        order = iter(np.random.default_rng(seed).permutation(len(rows)).tolist())
+        self.problems: tuple[TextProblem, ...] = self._taken(order, prompts)
+        self._others: list[int] = list(order)
+        if not self.problems and prompt_limit is not None:
+            shortest = min(self.left_out, key=self.left_out.__getitem__)
+            raise InputError(
+                f"{location}: no prompt has at most {counted(prompt_limit.tokens, 'token')} (the shortest, row {shortest}, has "
+                f"{self.left_out[shortest]}); {prompt_limit.reason}"
+            )
 
     def held_out(self, count: int) -> tuple[TextProblem, ...]:
         """Return the next ``count`` rows after those of ``problems``, in the same order; fewer if there are fewer."""
-        return self._taken(self._others[:count])
+        return self._taken(iter(self._others), count)
 
-    def _taken(self, rows: list[int]) -> tuple[TextProblem, ...]:
-        return tuple(self._problem(i, self._rows[i], f"{self._location}: row {i}") for i in rows)
+    def _taken(self, rows: Iterator[int], count: int | None) -> tuple[TextProblem, ...]:
+        """Return the problems of the first ``count`` rows whose prompts are short enough."""
+        taken: list[TextProblem] = []
+        while len(taken) != count and (i := next(rows, None)) is not None:
+            problem = self._problem(i, self._rows[i], f"{self._location}: row {i}")
+            if self._prompt_limit is not None:
+                tokens = len(self._tokenizer.encode(problem.prompt))
+                if tokens > self._prompt_limit.tokens:
+                    self.left_out[i] = tokens
+                    continue
+            taken.append(problem)
+        return tuple(taken)
 
     def reward(self, problem: TextProblem, response_text: str) -> float:
         """Return the reward by the task's own rule."""
         return self.rule(Response(problem, response_text))
 
     def answer_of(self, row: Mapping[str, Any], location: str) -> str:
-        """Return the answer of a row that rewards compare with.
+        """Return the answer of a row that rewards compare with; the empty text where there is none and none is needed.
 
         Raises:
-            InputError: there is none.
+            InputError: it is needed, and there is none.
         """
         if self._columns[1] is None:
             return ""
-        answer = row[self._columns[1]]
-        if answer is None or not str(answer).strip():
+        answer = row.get(self._columns[1])
+        if answer is not None and str(answer).strip():
+            return str(answer)
+        if self._needs_answer:
             raise InputError(f"{location} has no answer in column {self._columns[1]!r}")
-        return str(answer)
+        return ""
 
     def _problem(self, index: int, row: Mapping[str, Any], location: str) -> TextProblem:
-        prompt, messages = self._prompt(row[self._columns[0]], location)
+        given = row[self._columns[0]]
+        if isinstance(given, np.ndarray):  # a list in a frame that was read from a parquet file
+            given = given.tolist()
+        prompt, messages = self._prompt(given, location)
         answer = self.answer_of(row, location)
-        reference = self._columns[2]
-        tokens = 0 if reference is None else len(self._tokenizer.encode(str(row[reference]), eos=True))
-        return TextProblem(f"{self.name}-{index}", prompt, answer, tokens, messages, row)
+        reference = None if self._columns[2] is None else row.get(self._columns[2])
+        tokens = 0 if reference is None else len(self._tokenizer.encode(str(reference), eos=True))
+        return TextProblem(f"{self.name}-{index}", prompt, answer, tokens, messages, {**self._no_row, **row}, given)
 
     def _prompt(self, value: Any, location: str) -> tuple[str, tuple[Mapping[str, str], ...]]:
         """Return the text that is encoded, and the conversation it came from."""

@@ -1,4 +1,4 @@
-"""Reads rows of a data set from a jsonl or parquet file, from the ``datasets`` library, or from memory.
+"""Reads rows of a data set from a file, from the ``datasets`` library, or from memory.
 
 Files have the limits of logs (``rlhfless.trace.limits``): a few kilobytes of parquet can hold millions of equal rows.
 """
@@ -6,37 +6,41 @@ Files have the limits of logs (``rlhfless.trace.limits``): a few kilobytes of pa
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import math
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+import pandas as pd
 
 from rlhfless.errors import InputError, missing_extra, reason
+from rlhfless.system.hub_names import may_be_on_hub
+from rlhfless.trace.csv_blocks import csv_frames
 from rlhfless.trace.limits import Guard, Limits
-from rlhfless.trace.storage import read_table
+from rlhfless.trace.storage import read_table, seekable
 
 Rows = list[Mapping[str, Any]]
+
+FORMATS = ".jsonl, .json, .csv or .parquet, each also with .gz"
 
 
 def read_rows(source: Any, split: str = "train", limits: Limits | None = None) -> tuple[str, Rows]:
     """Return a name for ``source`` and its rows.
 
     Args:
-        source: a .jsonl or .parquet file; a name on the hub, ``owner/name`` or ``owner/name:configuration``; or rows in memory.
-            Those are a ``datasets.Dataset``, a pandas frame or a list of mappings.
+        source: a file whose name ends in ``FORMATS``; a name on the hub, ``owner/name`` or ``owner/name:configuration``, or a
+            folder that ``datasets`` can load; or rows in memory. Those are a ``datasets.Dataset``, a pandas frame or a list of
+            mappings. A .json file has a list of objects, or one object per line.
         split: of a data set of the hub. limits: maximal amounts to read of a file; None takes the default.
 
     Raises:
-        InputError: it cannot be read, or is empty.
-        TraceError: a parquet file is damaged, or a file is larger than the limits.
+        InputError: there is no such file, it cannot be read, or it is empty.
+        TraceError: a csv or parquet file is damaged, or a file is larger than the limits.
         MissingExtra: the source is on the hub and ``datasets`` is not installed.
     """
     if isinstance(source, str | Path):
-        path = Path(source)
-        name, rows = (
-            (path.stem, _from_file(path, Guard(limits)))
-            if path.suffix in (".jsonl", ".parquet")
-            else _from_hub(str(source), split)
-        )
+        name, rows = _named(source, split, limits)
     else:
         name, rows = "dataset", _in_memory(source)
     if not rows:
@@ -61,28 +65,108 @@ def require_columns(rows: Rows, columns: Mapping[str, str], location: str) -> No
                 )
 
 
-def _from_file(path: Path, guard: Guard) -> Rows:
-    if not path.is_file():
-        raise InputError(f"{path}: there is no such file")
-    if path.suffix == ".parquet":
-        return list(read_table(path, guard).to_pylist())
-    with path.open("rb") as stream:  # bytes end lines at line feeds only; texts hold other ends, such as U+2028
-        return [_row(line, f"{path}: line {number}") for number, line in guard.lines(path, stream) if line.strip()]
+def _named(source: str | Path, split: str, limits: Limits | None) -> tuple[str, Rows]:
+    """Return the rows of a file, or of a data set of the hub."""
+    path = Path(source)
+    plain = Path(path.stem) if path.suffix.lower() == ".gz" else path
+    reader = READERS.get(plain.suffix.lower())
+    if path.is_file() and reader is None:
+        raise InputError(f"{path}: the name does not show the format; a name that ends in {FORMATS} is needed")
+    if path.is_file() and reader is not None:
+        guard = Guard(limits)
+        try:
+            with path.open("rb") as raw, guard.unpacked(path, raw) as unpacked, seekable(path, unpacked) as stream:
+                return plain.stem, reader(path, guard, stream)
+        except (OSError, EOFError, zlib.error) as error:  # the last two of a packed file
+            raise InputError(f"{path}: cannot be read ({reason(error)}); an intact file is needed") from error
+    if path.is_dir() and reader is None:
+        return _from_hub(str(source), split)
+    if reader is not None or isinstance(source, Path) or not may_be_on_hub(source.partition(":")[0]):
+        raise InputError(
+            f"{source}: there is no such file; a file is needed whose name ends in {FORMATS}, or a name on the hub"
+        )
+    return _from_hub(source, split)
+
+
+def _from_jsonl(path: Path, guard: Guard, stream: IO[bytes]) -> Rows:
+    """Return the objects of a file, one per line. Bytes end lines at line feeds only; texts hold other ends, such as U+2028."""
+    return [_row(line, f"{path}: line {number}") for number, line in guard.lines(path, stream) if line.strip()]
+
+
+def _from_json(path: Path, guard: Guard, stream: IO[bytes]) -> Rows:
+    """Return the objects of a file that is a list of objects, or has an object per line."""
+    lines = guard.lines(path, stream)
+    number, first = next(((number, line) for number, line in lines if line.strip()), (0, b""))
+    if not first.decode("utf-8-sig", "replace").lstrip().startswith("["):
+        after = (_row(line, f"{path}: line {number}") for number, line in lines if line.strip())
+        return [_row(first, f"{path}: line {number}"), *after] if first else []
+    rows = _json(first + guard.document(path, stream), f"{path}", "a list of objects")
+    guard.add_rows(path, len(rows))
+    wrong = next((i for i, row in enumerate(rows) if not isinstance(row, dict)), None)
+    if wrong is not None:
+        raise InputError(f"{path}: row {wrong} is of type {type(rows[wrong]).__name__}; a list of objects is needed")
+    return list(rows)
+
+
+def _from_csv(path: Path, guard: Guard, stream: IO[bytes]) -> Rows:
+    """Return the rows of a csv file with commas and a header; an empty cell is None."""
+    frames = []
+    for frame in csv_frames(guard, path, stream, None):
+        guard.add_rows(path, len(frame))
+        frames.append(frame)
+    frame = pd.concat(frames)
+    columns = {str(name): cells(frame[name].tolist()) for name in frame.columns}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _from_parquet(path: Path, guard: Guard, stream: IO[bytes]) -> Rows:
+    return list(read_table(path, guard, stream).to_pylist())
+
+
+READERS: dict[str, Callable[[Path, Guard, IO[bytes]], Rows]] = {
+    ".jsonl": _from_jsonl,
+    ".json": _from_json,
+    ".csv": _from_csv,
+    ".parquet": _from_parquet,
+}
+
+
+def cells(texts: Sequence[str]) -> list[Any]:
+    """Return a column of a csv file: numbers if every number is written as Python writes it, so that 007 and 1.50 stay texts.
+
+    An empty cell is None.
+
+    Example:
+        >>> cells(["1", "", "-20"]), cells(["1", "007"]), cells(["0.5", "2.0"])
+        ([1, None, -20], ['1', '007'], [0.5, 2.0])
+    """
+    for kind in (int, float):
+        try:
+            numbers = [kind(text) if text else None for text in texts]
+        except ValueError:
+            continue
+        if all(n is None or (str(n) == text and abs(n) < math.inf) for n, text in zip(numbers, texts, strict=True)):
+            return numbers
+    return [text or None for text in texts]
 
 
 def _row(line: bytes, location: str) -> Mapping[str, Any]:
     """Return the object of a line of JSON."""
-    try:
-        row = json.loads(line.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise InputError(f"{location} is not UTF-8 (byte {error.start}: {error.reason}); save the file as UTF-8") from None
-    except ValueError as error:
-        raise InputError(
-            f"{location} is not JSON ({getattr(error, 'msg', error)}); one JSON object per line is needed"
-        ) from None
+    row = _json(line, location, "one JSON object per line")
     if not isinstance(row, dict):
         raise InputError(f"{location} is of type {type(row).__name__}; one JSON object per line is needed")
     return row
+
+
+def _json(content: bytes, location: str, needed: str) -> Any:
+    try:
+        return json.loads(content.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise InputError(f"{location} is not UTF-8 (byte {error.start}: {error.reason}); save the file as UTF-8") from None
+    except (ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", 1)
+        place = f"{location}: line {line}" if line > 1 else location
+        raise InputError(f"{place} is not JSON ({getattr(error, 'msg', error)}); {needed} is needed") from None
 
 
 def _from_hub(name: str, split: str) -> tuple[str, Rows]:
@@ -94,9 +178,7 @@ def _from_hub(name: str, split: str) -> tuple[str, Rows]:
     try:
         return path.rsplit("/", 1)[-1], list(load_dataset(path, configuration or None, split=split))
     except Exception as error:  # whatever the library or the network says
-        raise InputError(
-            f"{name}: is neither a .jsonl or .parquet file nor a data set that could be loaded: {reason(error)}"
-        ) from error
+        raise InputError(f"{name}: is neither a file here nor a data set that could be loaded: {reason(error)}") from error
 
 
 def _in_memory(source: Any) -> Rows:

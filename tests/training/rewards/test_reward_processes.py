@@ -114,6 +114,11 @@ def named(tmp_path: Path) -> Callable[..., FunctionReward]:
     return make
 
 
+def line_of(text: str) -> int:
+    """The line of the file in which this stands."""
+    return next(number for number, line in enumerate(FUNCTIONS.splitlines(), start=1) if text in line)
+
+
 def pid_of(reward: FunctionReward) -> int:
     assert isinstance(reward.function, FunctionProcess)
     assert reward.function.pid is not None
@@ -153,7 +158,7 @@ def test_a_process_is_kept_from_batch_to_batch(named: Callable[..., FunctionRewa
     ("text", "timeout_s", "reason", "ends"),
     [
         ("stuck", 4.0, "TimedOut: took longer than 4 s", True),
-        ("exit", 60.0, "SystemExit: 0", False),
+        ("exit", 60.0, f"SystemExit: 0 (functions.py, line {line_of('sys.exit(0)')})", False),
         ("deaf", 4.0, "TimedOut: took longer than 4 s", True),
         ("end", 60.0, "Ended: ended its process (exit code 3)", True),
         ("end well", 60.0, "Ended: ended its process (exit code 0)", True),
@@ -235,7 +240,8 @@ def test_a_function_sees_the_attributes_of_any_problem(named: Callable[..., Func
     given: list[Any] = [Own("12345", 30, {"more": 200}), PROBLEM]
     values, failures = named("sees").score([Response(problem, "", 1000) for problem in given])
     np.testing.assert_equal(values, [1000 + 5 + 30 + 200 + 4, np.nan])
-    assert failures[0].reason == "AttributeError: 'types.SimpleNamespace' object has no attribute 'row'"
+    what = "AttributeError: 'types.SimpleNamespace' object has no attribute 'row'"
+    assert failures[0].reason.startswith(f"{what} (functions.py, line ")
     locked = type("Locked", (), {})()
     locked.lock = threading.Lock()
     _, failures = named("sees").score([Response(locked, "", truncated=True)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 import tracemalloc
@@ -27,6 +28,7 @@ from rlhfless.training.rewards.registry import make_rewards  # noqa: E402
 from rlhfless.training.tasks import DatasetTask, Gsm8kTask, PretrainedTokenizer, make_task  # noqa: E402
 from rlhfless.training.tasks.arithmetic import ArithmeticTask  # noqa: E402
 from rlhfless.training.tasks.gsm8k import INSTRUCTION  # noqa: E402
+from rlhfless.training.tasks.prompt_limit import PromptLimit  # noqa: E402
 
 GSM8K = Path(__file__).parents[3].parent / "shared" / "data" / "gsm8k"
 ROWS = [{"prompt": f"{i} and {i}?", "answer": str(2 * i), "why": "x" * i} for i in range(1, 11)]
@@ -38,8 +40,15 @@ TOKENIZER = byte_tokenizer()
 def sources(folder: Path) -> dict[str, Any]:
     """The same rows in every form."""
     (folder / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    (folder / "sums.json").write_text(json.dumps(ROWS, indent=1))
+    (folder / "lines.json").write_text("  " + "".join(json.dumps(row) + "\n" for row in ROWS))
     pd.DataFrame(ROWS).to_parquet(folder / "sums.parquet")
-    return {"jsonl": folder / "sums.jsonl", "parquet": str(folder / "sums.parquet"), "list": ROWS, "frame": pd.DataFrame(ROWS)}
+    pd.DataFrame(ROWS).to_csv(folder / "sums.CSV", index=False)
+    names = ("sums.jsonl", "sums.json", "lines.json", "sums.parquet", "sums.CSV")
+    for name in names:
+        (folder / f"{name}.gz").write_bytes(gzip.compress((folder / name).read_bytes()))
+    files = {name: folder / name for each in names for name in (each, f"{each}.gz")}
+    return {**files, "text": str(folder / "sums.parquet"), "list": ROWS, "frame": pd.DataFrame(ROWS)}
 
 
 # --- data sets --------------------------------------------------------------------------------------------------------
@@ -49,8 +58,8 @@ def test_every_source_gives_the_same_problems(tmp_path: Path) -> None:
     found = {name: DatasetTask(source, TOKENIZER, seed=1, prompts=6) for name, source in sources(tmp_path).items()}
     prompts = {name: [(p.prompt, p.answer, p.reference_answer_tokens) for p in task.problems] for name, task in found.items()}
     assert all(each == prompts["list"] for each in prompts.values())
-    assert found["jsonl"].name == "sums"
-    assert len({p.prompt_id for p in found["jsonl"].problems}) == 6
+    assert {task.name for task in found.values()} == {"sums", "lines", "dataset"}
+    assert len({p.prompt_id for p in found["sums.jsonl"].problems}) == 6
 
 
 def test_a_datasets_dataset_is_a_source() -> None:
@@ -124,6 +133,14 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
         ("c.parquet", b"nothing", "parquet "),
         ("d.jsonl", b'{"prompt": "?"}\n\n{"prompt": "\xe9"}\n', r"line 3 .*byte 12: "),
         ("e.jsonl", b"1" * 5000, r"line 1 .*Exceeds the limit"),
+        ("f.json", b'[{"prompt": "?"},\n {oops}]', "line 2 "),
+        ("g.json", b'[{"prompt": "?"}, 7]', "row 1 "),
+        ("h.json", b'{"prompt": "?"}\n{oops\n', "line 2 "),
+        ("i.csv", b"prompt;answer\n1;2\n", "semicolons"),
+        ("j.csv", b"prompt,answer\n1,2,3\n", "cells"),
+        ("k.jsonl.gz", b"nothing", "gzip"),
+        ("l.parquet.gz", gzip.compress(b"nothing"), "parquet "),
+        ("m.csv.gz", gzip.compress(b"prompt,answer\n" * 1000)[:-9], "read"),
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match=f"{name}: .*{place}"):
@@ -135,14 +152,18 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
 
 def test_data_files_have_the_limits_of_logs(tmp_path: Path) -> None:
     files = sources(tmp_path)
-    for source in (files["jsonl"], files["parquet"]):
+    for source in (path for path in files.values() if isinstance(path, Path)):
         with refused(ValueError, str(source), "has more than 9 rows", "--max-rows"):
             DatasetTask(source, TOKENIZER, limits=Limits(rows=9))
         assert len(DatasetTask(source, TOKENIZER, limits=Limits(rows=10)).problems) == 10
     with refused(ValueError, "line 1 is longer than 20 bytes", "--max-line-mib"):
-        DatasetTask(files["jsonl"], TOKENIZER, limits=Limits(line_bytes=20))
-    with refused(ValueError, "unpacks to more than 99 bytes", "--max-unpacked-gib"):
-        make_task(files["parquet"], TOKENIZER, prompts=1, limits=Limits(unpacked_bytes=99))
+        DatasetTask(files["sums.jsonl"], TOKENIZER, limits=Limits(line_bytes=20))
+    for name in ("sums.json", "sums.CSV"):
+        with refused(ValueError, name, "longer than 20 bytes", "--max-line-mib"):
+            DatasetTask(files[name], TOKENIZER, limits=Limits(line_bytes=20))
+    for name in ("sums.parquet", "sums.jsonl.gz", "sums.CSV.gz"):
+        with refused(ValueError, "unpacks to more than 99 bytes", "--max-unpacked-gib"):
+            make_task(files[name], TOKENIZER, prompts=1, limits=Limits(unpacked_bytes=99))
 
 
 def test_a_small_file_of_millions_of_equal_rows_is_refused_before_it_is_read(tmp_path: Path) -> None:
@@ -182,6 +203,94 @@ def test_the_tokenizer_is_found_again_beside_the_model(tmp_path: Path) -> None:
     assert again.has_chat_template
     assert again.encode("für 2") == TOKENIZER.encode("für 2")
     assert again.vocab_size == TOKENIZER.vocab_size
+
+
+def test_rows_with_a_longer_prompt_are_left_out_in_the_order_of_the_seed() -> None:
+    rows = [{"prompt": "x" * (100 if i % 3 == 0 else 9), "answer": str(i)} for i in range(12)]
+    limit = PromptLimit(50)
+    short = {i for i in range(12) if i % 3}
+
+    def numbers(task: DatasetTask) -> list[int]:
+        return [int(problem.answer) for problem in task.problems]
+
+    whole = DatasetTask(rows, TOKENIZER, seed=1, prompt_limit=limit)
+    assert set(numbers(whole)) == short
+    assert set(whole.left_out) == {0, 3, 6, 9}
+    assert set(whole.left_out.values()) == {len("<user></><me>") + 100}
+    few = DatasetTask(rows, TOKENIZER, seed=1, prompts=5, prompt_limit=limit)
+    assert numbers(few) == numbers(whole)[:5]
+    assert [int(problem.answer) for problem in few.held_out(9)] == numbers(whole)[5:]
+    assert few.held_out(2) == few.held_out(9)[:2]
+    order = DatasetTask(rows, TOKENIZER, seed=1)
+    assert numbers(whole) == [number for number in numbers(order) if number in short]
+    with refused(InputError, "9 tokens", "22"):
+        DatasetTask(rows, TOKENIZER, prompt_limit=PromptLimit(9))
+
+
+def test_rewards_that_need_no_answer_take_rows_without() -> None:
+    rows = [{"prompt": "a", "answer": "1"}, {"prompt": "b", "answer": None}, {"prompt": "c"}]
+    problems = DatasetTask(rows, TOKENIZER, needs_answer=False).problems
+    assert {(p.row["prompt"], p.answer, p.reference_answer_tokens) for p in problems} == {
+        ("a", "1", 2),
+        ("b", "", 0),
+        ("c", "", 0),
+    }
+    assert DatasetTask([{"prompt": "a"}], TOKENIZER, needs_answer=False).problems[0].answer == ""
+    question = Gsm8kTask([{"question": "2 and 2?"}], TOKENIZER, needs_answer=False).problems[0]
+    assert question.answer == ""
+
+
+def test_a_column_that_some_rows_lack_is_none_there() -> None:
+    """Rewards get it in every batch, whichever rows come first."""
+    rows = [{"prompt": "a"}, {"prompt": "b", "level": 2}]
+    problems = DatasetTask(rows, TOKENIZER, needs_answer=False).problems
+    assert {(p.row["prompt"], p.row["level"]) for p in problems} == {("a", None), ("b", 2)}
+
+
+def test_conversations_of_a_frame_are_lists_however_it_was_read(tmp_path: Path) -> None:
+    """pandas reads a list of a parquet file as an array."""
+    rows = [{"prompt": [{"role": "user", "content": "2?"}], "answer": "2"}]
+    pd.DataFrame(rows).to_parquet(tmp_path / "rows.parquet")
+    problem = DatasetTask(pd.read_parquet(tmp_path / "rows.parquet"), TOKENIZER).problems[0]
+    assert problem.prompt == "<user>2?</><me>"
+    assert Response(problem, "").given_prompt == rows[0]["prompt"]
+
+
+def test_cells_of_a_csv_file_keep_what_is_written(tmp_path: Path) -> None:
+    """Numbers are numbers for reward functions where nothing of the text is lost; answers are compared as texts."""
+    columns = {"prompt": ["a, b", 'say "c"'], "answer": ["007", "1.50"], "level": ["3", ""], "share": ["0.5", "2.0"],
+               "word": ["None", "NA"], "big": ["1" + "0" * 400, "2"], "odd": ["nan", "1.0"]}  # fmt: skip
+    pd.DataFrame(columns).to_csv(tmp_path / "rows.csv", index=False)
+    task = DatasetTask(tmp_path / "rows.csv", TOKENIZER, chat=False)
+    first, second = sorted(task.problems, key=lambda problem: problem.prompt_id)
+    assert [(p.prompt, p.answer) for p in (first, second)] == [("a, b", "007"), ('say "c"', "1.50")]
+    assert [p.row["level"] for p in (first, second)] == [3, None]
+    assert [p.row["share"] for p in (first, second)] == [0.5, 2.0]
+    assert [p.row["word"] for p in (first, second)] == ["None", "NA"]
+    assert [p.row["odd"] for p in (first, second)] == ["nan", "1.0"]
+    assert first.row["big"] == 10**400
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "qa.csv", "data/qa.json", "./qa", "../qa", "/qa", "~/qa", "data/my/qa", "data/qa.parquet.gz", "qa.txt", "my data",
+        "gsm8k:data/train.json", Path("data/qa"),
+    ],
+)  # fmt: skip
+def test_a_path_that_does_not_exist_is_not_looked_up_on_the_hub(monkeypatch: pytest.MonkeyPatch, name: str | Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="the extra datasets is not installed")
+    asked: list[Any] = []
+    monkeypatch.setattr(datasets, "load_dataset", lambda *given, **_: asked.append(given))
+    with refused(InputError, str(name).removeprefix("gsm8k:"), "no such file", ".jsonl", ".csv"):
+        make_task(name, TOKENIZER, prompts=2)
+    assert asked == []
+
+
+def test_a_file_of_another_format_is_refused_with_those_that_are_read(tmp_path: Path) -> None:
+    (tmp_path / "qa.tsv").write_text("prompt\tanswer\n1\t2\n")
+    with refused(InputError, "qa.tsv", ".jsonl", ".json", ".csv", ".parquet"):
+        DatasetTask(tmp_path / "qa.tsv", TOKENIZER)
 
 
 def test_the_hub_needs_datasets(monkeypatch: pytest.MonkeyPatch) -> None:

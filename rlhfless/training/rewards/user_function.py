@@ -1,0 +1,168 @@
+"""A user's function as a reward: one of a batch, called as TRL calls reward functions, or one of one response.
+
+A function of Python and a function of a file are recognised by their signatures in the same way (``takes_batch``).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlhfless.errors import InputError
+from rlhfless.training.rewards.combine import FunctionReward, Rewards
+from rlhfless.training.rewards.process import FunctionProcess, ProcessLost, Refused
+from rlhfless.training.rewards.response import Failure, Response, Reward, RewardError, finite
+from solver.model.errors import as_given
+
+RewardFunction = Callable[..., Any]
+"""``reward(completions, prompts, **columns) -> list[float]``, or ``reward(response) -> float``."""
+
+FORMS = "f(completions, prompts, **columns), which returns a list of numbers, or f(response), which returns a number"
+BATCH = ("completions", "prompts")
+"""A function that names one of these takes a batch."""
+NO_COLUMNS = ("prompt", "completion")
+
+
+def takes_batch(function: Callable[..., Any], name: str) -> bool:
+    """Return whether a function takes a batch, as TRL calls it; else it takes one ``Response``.
+
+    A function takes a batch if it names ``completions`` or ``prompts``, or takes keyword arguments only. Any other that can be
+    called with one argument takes a response.
+
+    Raises:
+        InputError: it can be called in neither way. ``name`` is its name in the message.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a built-in function may have none
+        raise InputError(f"reward {name!r} has no signature; write a function {FORMS}") from None
+    if any(parameter in signature.parameters for parameter in BATCH):
+        return True
+    try:
+        signature.bind(None)
+        return False
+    except TypeError:
+        if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
+            return True
+    raise InputError(f"reward {name!r} has the arguments {signature}; give a function {FORMS}")
+
+
+def batch_arguments(responses: Sequence[Response]) -> dict[str, list[Any]]:
+    """Return what a function of a batch gets: completions, prompts, answers and the data set's columns.
+
+    Prompts are those of the data set. A completion is a text where the prompt is one, and a list with the assistant's message
+    where the prompt is a list of messages, as in TRL (``trl.data_utils.is_conversational``).
+    """
+    rows: list[Mapping[str, Any]] = [getattr(response.problem, "row", {}) for response in responses]
+    columns = {name: [row.get(name) for row in rows] for row in rows[:1] for name in row if name not in NO_COLUMNS}
+    prompts = [response.given_prompt for response in responses]
+    return {
+        "answer": [response.problem.answer for response in responses],
+        **columns,
+        "prompts": prompts,
+        "completions": [
+            response.text if isinstance(prompt, str) else [{"role": "assistant", "content": response.text}]
+            for prompt, response in zip(prompts, responses, strict=True)
+        ],
+    }
+
+
+def call_batch(function: Callable[..., Any], arguments: Mapping[str, list[Any]], count: int) -> list[float | str]:
+    """Call a function of a batch of ``count`` responses with the arguments that it names, or all if it takes ``**columns``.
+
+    Returns:
+        A number per response, or the reason why there is none.
+
+    Raises:
+        Refused: it returned something else than one entry per response. Other exceptions are the function's own.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+    named = {parameter.name for parameter in parameters}
+    returned = function(**{name: values for name, values in arguments.items() if takes_all or name in named})
+    if not isinstance(returned, Sequence | np.ndarray) or isinstance(returned, str) or len(returned) != count:
+        raise Refused(f"returned {as_given(returned)}; a list of {count} numbers is needed, one per completion")
+    return [_number(value) for value in returned]
+
+
+def _number(value: Any) -> float | str:
+    try:
+        return finite(value)
+    except ValueError as error:
+        return str(error)
+
+
+class BatchFunctionReward:
+    """The reward of a function ``reward(completions, prompts, **columns) -> list[float]``.
+
+    Every argument is a list with one entry per response, given by keyword: those that the function names, or all if it takes
+    ``**columns``; see ``batch_arguments``. None as a reward leaves the response out of learning.
+
+    Args:
+        function: an exception of a Python function ends the step as it was raised. A ``FunctionProcess`` has a process of its
+            own.
+        name: in metrics; the function's own when None.
+        timeout_s: time limit in seconds per response of a batch, for a ``FunctionProcess``; None sets no limit.
+    """
+
+    def __init__(
+        self, function: RewardFunction | FunctionProcess, name: str | None = None, timeout_s: float | None = None
+    ) -> None:
+        self.name, self.function, self.timeout_s = name or name_of(function), function, timeout_s
+
+    def score(self, responses: Sequence[Response]) -> tuple[np.ndarray, list[Failure]]:
+        """Return (R,) rewards, NaN where the function returned None or no finite number, and the failures.
+
+        Raises:
+            RewardError: the function returned something else than one entry per response, or its process failed.
+        """
+        arguments, count = batch_arguments(responses), len(responses)
+        try:
+            if isinstance(self.function, FunctionProcess):
+                limit_s = None if self.timeout_s is None else self.timeout_s * count
+                returned = self.function.judge_batch(arguments, count, limit_s)
+            else:
+                returned = call_batch(self.function, arguments, count)
+        except (Refused, ProcessLost) as error:
+            raise RewardError(f"reward {self.name!r} failed on a batch of {count} responses: {error}") from error
+        failures = [Failure(i, self.name, reason) for i, reason in enumerate(returned) if isinstance(reason, str)]
+        return np.array([np.nan if isinstance(value, str) else value for value in returned], dtype=float), failures
+
+    def close(self) -> None:
+        """Stop the function's process, if it has one; another batch would start it again."""
+        if isinstance(self.function, FunctionProcess):
+            self.function.close()
+
+
+def name_of(function: Any) -> str:
+    """Return the name of a function in metrics."""
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def function_reward(function: RewardFunction | FunctionProcess, name: str, timeout_s: float | None = None) -> Reward:
+    """Return the reward of a user's function, which takes a batch or one response.
+
+    Raises:
+        InputError: it can be called in neither way.
+    """
+    batch = function.takes_batch if isinstance(function, FunctionProcess) else takes_batch(function, name)
+    return BatchFunctionReward(function, name, timeout_s) if batch else FunctionReward(name, function, timeout_s)
+
+
+def as_rewards(given: Rewards | RewardFunction | Sequence[RewardFunction]) -> Rewards:
+    """Return the rewards that a user gives: ``Rewards``, a function, or functions whose rewards are added.
+
+    Raises:
+        InputError: it is none of these, or a function takes neither a batch nor a response, or two have the same name.
+    """
+    if isinstance(given, Rewards):
+        return given
+    functions = (
+        [given] if callable(given) else list(given) if isinstance(given, Sequence) and not isinstance(given, str) else []
+    )
+    if not functions or not all(callable(function) for function in functions):
+        raise InputError(f"rewards is {as_given(given)}; a function, a list of functions or Rewards is needed")
+    return Rewards([(function_reward(function, name_of(function)), 1.0) for function in functions])
