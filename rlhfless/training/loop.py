@@ -132,7 +132,7 @@ class Trainer:
 
         Args:
             trace: of a run of this loop; its lengths are the history for predictions.
-            model: the weights after its last step, a folder written by ``save_model``.
+            model: the weights after its last step, a folder written by ``save_model``; in float32 they are exact.
             changes: flat options (``TrainConfig.from_options``) that differ from the run's own.
 
         Raises:
@@ -164,6 +164,17 @@ class Trainer:
                 self._closed = True
                 for callback in reversed(self.callbacks):
                     ends.callback(callback.on_end, self)
+
+    def save_model(self, folder: str | Path) -> None:
+        """Write the model and its tokenizer into a folder that transformers loads.
+
+        Weights are in the number format in which the run's first model was loaded, or in that of a passed object. Those that
+        training goes on with are in the checkpoints, in float32.
+
+        Raises:
+            TrainError: it could not be written, as on a full disk; earlier content is unchanged.
+        """
+        save_model(self.model, self.tokenizer, folder, self._meta.get("checkpoint_dtype", "float32"))
 
     @property
     def model(self) -> Any:
@@ -345,5 +356,5 @@ def train(
         trace = trainer.run()
         trainer.state.check_folder()
     assert trace is not None
-    save_model(trainer.model, trainer.tokenizer, Path(folder) / "model")
+    trainer.save_model(Path(folder) / "model")
     return trace

@@ -104,7 +104,7 @@ class RunStart:
         if folder is not None and (folder / "meta.json").exists():
             raise TrainError(f"{folder}: holds a trace already; name another folder, or resume it")
         if isinstance(model, tuple):
-            dtype = "bfloat16" if model[0].dtype == torch.bfloat16 else "float32"
+            dtype = str(model[0].dtype).removeprefix("torch.")
             return cls(*model, {**meta, "checkpoint_dtype": dtype})
         if model is not None:
             found = local_folder(model)

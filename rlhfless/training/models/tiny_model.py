@@ -19,6 +19,7 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
+from rlhfless.engine.common.model_files import write_model
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.engine.tokenizers.pretrained_tokenizer import PretrainedTokenizer
 from rlhfless.engine.torch.pretrained import TOKENIZER_FILE
@@ -65,8 +66,13 @@ def tiny_qwen2(
     return model.float().eval()
 
 
-def save_model(model: Any, tokenizer: CharTokenizer | PretrainedTokenizer, folder: str | Path) -> None:
-    """Write model and tokenizer into ``folder``, synced to the disk.
+def save_model(
+    model: Any, tokenizer: CharTokenizer | PretrainedTokenizer, folder: str | Path, dtype: str | None = None
+) -> None:
+    """Write model and tokenizer into ``folder``, synced to the disk. It replaces a model there, and leaves other files.
+
+    Args:
+        dtype: number format of the weights, such as ``bfloat16``; ``config.json`` names it. None: the model's.
 
     Raises:
         TrainError: it could not be written, as on a full disk; earlier content is unchanged.
@@ -75,13 +81,9 @@ def save_model(model: Any, tokenizer: CharTokenizer | PretrainedTokenizer, folde
     draft = folder.with_name(f"{folder.name}.tmp")
     try:
         shutil.rmtree(draft, ignore_errors=True)
-        model.save_pretrained(draft, safe_serialization=True)
+        write_model(model, draft, None if dtype is None else getattr(torch, dtype))
         tokenizer.save(draft / TOKENIZER_FILE if isinstance(tokenizer, CharTokenizer) else draft)
-        folder.mkdir(parents=True, exist_ok=True)
-        for written in draft.iterdir():
-            sync(written)
-            written.replace(folder / written.name)
-        sync(folder)
+        _move(draft, folder)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise TrainError(
@@ -90,3 +92,19 @@ def save_model(model: Any, tokenizer: CharTokenizer | PretrainedTokenizer, folde
         ) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def _move(draft: Path, folder: Path) -> None:
+    """Move all files of a draft into a folder, and remove weights there that are another save's."""
+    files = [path for path in draft.rglob("*") if path.is_file()]
+    for written in files:
+        target = folder / written.relative_to(draft)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        sync(written)
+        written.replace(target)
+    names = {path.name for path in files}
+    for earlier in folder.glob("model*.safetensors*"):  # in other parts
+        if earlier.name not in names:
+            earlier.unlink()
+    for changed in {folder, *(folder / path.relative_to(draft).parent for path in files)}:
+        sync(changed)
