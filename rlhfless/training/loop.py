@@ -28,6 +28,7 @@ from rlhfless.executor.step.progress import OnProgress
 from rlhfless.scheduling import PlanningOptions, PolicyFunction, SchedulingPolicy
 from rlhfless.trace import Trace
 from rlhfless.training.algorithms.base import Algorithm
+from rlhfless.training.algorithms.lora import save_adapter
 from rlhfless.training.callbacks import Callback
 from rlhfless.training.config import TrainConfig, TrainError
 from rlhfless.training.draft_history import earlier_responses
@@ -175,6 +176,21 @@ class Trainer:
             TrainError: it could not be written, as on a full disk; earlier content is unchanged.
         """
         save_model(self.model, self.tokenizer, folder, self._meta.get("checkpoint_dtype", "float32"))
+
+    def save_adapter(self, folder: str | Path) -> None:
+        """Write the adapters of a run with ``lora_rank`` in PEFT's format.
+
+        ``peft.PeftModel.from_pretrained(base_model, folder)`` reads it. The adapter names the model that the run began with.
+        Where that was an object or a new model, it names the folder ``warm`` of the run.
+
+        Raises:
+            TrainError: the run trains all weights, or it could not be written.
+        """
+        adapted = getattr(self.state.learner, "adapted", None)
+        if adapted is None:
+            raise TrainError("the run trains all weights, so it has no adapter (lora_rank); write the model with save_model")
+        warm = None if self.state.writer is None else str((self.state.writer.folder / "warm").resolve())
+        save_adapter(adapted, Path(folder), self._meta.get("base_model") or warm)
 
     @property
     def model(self) -> Any:
@@ -349,6 +365,8 @@ def train(
 ) -> Trace:
     """Run (or resume) a training run; ``folder`` keeps its trace, its last checkpoints, and the final weights in ``model/``.
 
+    With ``lora_rank`` it also has the adapter alone, in ``adapter/``.
+
     Args:
         loggers: names of further metric logs, see ``make_loggers``.
     """
@@ -357,4 +375,6 @@ def train(
         trainer.state.check_folder()
     assert trace is not None
     trainer.save_model(Path(folder) / "model")
+    if config.optimizer.lora_rank is not None:
+        trainer.save_adapter(Path(folder) / "adapter")
     return trace

@@ -6,7 +6,6 @@ vLLM read the first two as any Qwen2 model.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from rlhfless.training import missing_torch
 
 try:
     import torch
-    from safetensors import SafetensorError
     from transformers import Qwen2Config, Qwen2ForCausalLM
 except ImportError as error:
     raise missing_torch(error) from None
@@ -23,8 +21,7 @@ from rlhfless.engine.common.model_files import write_model
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.engine.tokenizers.pretrained_tokenizer import PretrainedTokenizer
 from rlhfless.engine.torch.pretrained import TOKENIZER_FILE
-from rlhfless.trace.storage import sync
-from rlhfless.training.config import TrainError
+from rlhfless.training.models.saved_folder import saved_folder
 
 
 def tiny_qwen2(
@@ -77,34 +74,6 @@ def save_model(
     Raises:
         TrainError: it could not be written, as on a full disk; earlier content is unchanged.
     """
-    folder = Path(folder)
-    draft = folder.with_name(f"{folder.name}.tmp")
-    try:
-        shutil.rmtree(draft, ignore_errors=True)
+    with saved_folder(Path(folder)) as draft:
         write_model(model, draft, None if dtype is None else getattr(torch, dtype))
         tokenizer.save(draft / TOKENIZER_FILE if isinstance(tokenizer, CharTokenizer) else draft)
-        _move(draft, folder)
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise TrainError(
-            f"{folder}: the model could not be written ({reason}); free disk space and write it again, "
-            "which resuming its run does"
-        ) from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-
-
-def _move(draft: Path, folder: Path) -> None:
-    """Move all files of a draft into a folder, and remove weights there that are another save's."""
-    files = [path for path in draft.rglob("*") if path.is_file()]
-    for written in files:
-        target = folder / written.relative_to(draft)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        sync(written)
-        written.replace(target)
-    names = {path.name for path in files}
-    for earlier in folder.glob("model*.safetensors*"):  # in other parts
-        if earlier.name not in names:
-            earlier.unlink()
-    for changed in {folder, *(folder / path.relative_to(draft).parent for path in files)}:
-        sync(changed)
