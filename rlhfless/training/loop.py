@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -84,8 +84,9 @@ class Trainer:
         step_plan: of whole steps on the run's cluster (``solver.dataflow.plan_step``): it says where generation runs, and the
             virtual clock charges all other calls by it. Weights and responses are the same without it.
         callbacks: called in order after every step and at the end.
-        resume: continue the run in ``folder`` after its last checkpoint. A number of steps: after the checkpoint that it has of
-            them; later steps are removed from the trace.
+        resume: True continues the run in ``folder`` after its last checkpoint (``--resume``). ``"auto"`` does so where the
+            folder holds a run, and begins one where it holds none (``--resume auto``). A number of steps continues after the
+            checkpoint of so many (``--resume-from``); later steps are removed from the trace.
 
     Attributes:
         on_progress: called with the progress of every generation; None for no callback. Its exceptions end the step as an
@@ -112,7 +113,7 @@ class Trainer:
         drafting: Drafting | None = None,
         step_plan: StepPlan | None = None,
         callbacks: Sequence[Callback] = (),
-        resume: bool | int = False,
+        resume: bool | int | Literal["auto"] = False,
         progress: bool = True,
     ) -> None:
         config, rows = run_over(config, task, dataset)
@@ -359,7 +360,7 @@ def train(
     config: TrainConfig,
     folder: str | Path,
     *,
-    resume: bool | int = False,
+    resume: bool | int | Literal["auto"] = False,
     model: str | Path | None = None,
     loggers: Sequence[str] = (),
 ) -> Trace:
@@ -368,7 +369,7 @@ def train(
     With ``lora_rank`` it also has the adapter alone, in ``adapter/``.
 
     Args:
-        loggers: names of further metric logs, see ``make_loggers``.
+        resume, model: see ``Trainer``. loggers: names of further metric logs, see ``make_loggers``.
     """
     with Trainer(config, folder, resume=resume, model=model, callbacks=make_loggers(loggers, folder)) as trainer:
         trace = trainer.run()

@@ -98,11 +98,16 @@ class RunStart:
         if resumes and folder is None:
             raise TrainError("there is nothing to resume without a folder; give the folder of the run")
         if resumes and folder is not None and not _never_began(folder):
+            if not holds_run(folder):
+                raise TrainError(
+                    f"{folder}: holds no run to resume; name the folder of one, or begin one there with resume 'auto' "
+                    "(--resume auto)"
+                )
             start = cls._resumed(config, folder, model, meta, device)
             if after is not None:
                 start._go_back_to(after)
             return start
-        if folder is not None and (folder / "meta.json").exists():
+        if folder is not None and holds_run(folder):
             raise TrainError(f"{folder}: holds a trace already; name another folder, or resume it")
         if isinstance(model, tuple):
             return cls(*model, {**meta, "checkpoint_dtype": str(model[0].dtype).removeprefix("torch.")})
@@ -151,6 +156,24 @@ class RunStart:
         if steps not in known:
             raise TrainError(f"{folder}: has no checkpoint after {counted(steps, 'step')}; resume after one of {known}")
         TraceWriter.resume(folder, steps)
+
+
+def what_resumes(resume: bool | int | str, folder: Path | None) -> bool | int:
+    """Return what to resume: ``auto`` is the last checkpoint of a run that the folder holds, and nothing where it holds none.
+
+    Raises:
+        TrainError: it is something else than True, False, ``auto`` or a number of steps.
+    """
+    if resume == "auto":
+        return folder is not None and holds_run(folder)
+    if not isinstance(resume, int):
+        raise TrainError(f"resume is {resume!r}; give True, False, 'auto', or the number of steps to continue after")
+    return resume
+
+
+def holds_run(folder: Path) -> bool:
+    """Return whether a folder holds a run whose trace has begun, so that it can be resumed."""
+    return (folder / "meta.json").exists()
 
 
 def _never_began(folder: Path) -> bool:
