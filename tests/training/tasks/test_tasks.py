@@ -37,7 +37,7 @@ TOKENIZER = byte_tokenizer()
 
 def sources(folder: Path) -> dict[str, Any]:
     """The same rows in every form."""
-    (folder / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    (folder / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
     pd.DataFrame(ROWS).to_parquet(folder / "sums.parquet")
     return {"jsonl": folder / "sums.jsonl", "parquet": str(folder / "sums.parquet"), "list": ROWS, "frame": pd.DataFrame(ROWS)}
 
@@ -237,7 +237,7 @@ def test_what_the_hub_does_not_have_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_gsm8k_problems_and_their_reward(tmp_path: Path) -> None:
     row = {"question": "2 and 2?", "answer": "2+2=<<2+2=4>>4\n#### 1,004"}
-    (tmp_path / "train.jsonl").write_text(json.dumps(row))
+    (tmp_path / "train.jsonl").write_text(json.dumps(row), encoding="utf-8")
     task = make_task(f"gsm8k:{tmp_path / 'train.jsonl'}", TOKENIZER, prompts=1)
     assert isinstance(task, Gsm8kTask)
     problem = task.problems[0]
