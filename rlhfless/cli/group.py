@@ -48,7 +48,17 @@ def warnings_in_one_line() -> Iterator[None]:
 
 
 class OneLineGroup(click.Group):
-    """A command group whose errors, click's own included, end with one line and exit code 2."""
+    """A command group whose errors, click's own included, end with one line and exit code 2; interrupts end with 130.
+
+    ``context.meta["arguments"]`` is the list of what was typed. The message of a ``click.Abort`` is shown.
+    """
+
+    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> click.Context:
+        """Keep the arguments, which parsing consumes."""
+        typed = list(args)
+        context = super().make_context(info_name, args, *rest, **extra)
+        context.meta["arguments"] = typed
+        return context
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command line."""
@@ -58,8 +68,8 @@ class OneLineGroup(click.Group):
                 result = super().main(*args, **kwargs)
         except click.exceptions.Exit as stop:
             sys.exit(stop.exit_code)
-        except click.Abort:
-            click.echo("rlhfless: interrupted", err=True)
+        except click.Abort as stop:
+            click.echo("; ".join(filter(None, ("rlhfless: interrupted", str(stop)))), err=True)
             sys.exit(130)
         except click.ClickException as error:
             self._refuse(error.format_message())

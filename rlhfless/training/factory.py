@@ -54,7 +54,7 @@ from rlhfless.training.learner.process_group import check_learner
 from rlhfless.training.planned_calls import check_step_plan
 from rlhfless.training.rewards import Rewards, as_rewards
 from rlhfless.training.rewards.registry import make_rewards, need_answers
-from rlhfless.training.run_start import RunStart
+from rlhfless.training.run_start import RunStart, what_resumes
 from rlhfless.training.run_state import RunState
 from rlhfless.training.sending_gpu import sending_device
 from rlhfless.training.tasks import DatasetTask, Task, digest, make_task
@@ -154,14 +154,14 @@ class TrainerComponents:
 
 
 def resolve(
-    config: TrainConfig, overrides: TrainerOverrides, folder: Path | None, *, resume: bool | int, progress: bool
+    config: TrainConfig, overrides: TrainerOverrides, folder: Path | None, *, resume: bool | int | str, progress: bool
 ) -> TrainerComponents:
     """Make the components of a run that is started or resumed.
 
     Raises:
         TrainError, InputError, MissingExtra, PlanningError: see ``Trainer``.
     """
-    hardware = config.cluster
+    resume, hardware = what_resumes(resume, folder), config.cluster
     check_engine(hardware.engine)
     if hardware.preparation == "freed" and (hardware.executor != "virtual" or overrides.executor is not None):
         check_freed(config, given=overrides.algorithm is not None)

@@ -1,25 +1,49 @@
 """Callbacks that log a run's metrics to TensorBoard, Weights & Biases, trackio, or a file of JSON lines.
 
-Each imports its own library when it is made. A resumed run appends to the same log.
+Each imports its own library when it is made. A resumed run continues the same log. Steps that it repeats, because an interrupt
+or a kill undid them, replace those of the log in TensorBoard and in JSON lines. Weights & Biases keeps the first values of a
+step and ignores later ones: its rewind is a preview that it enables for some accounts. trackio has no way back, and keeps both.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rlhfless.errors import InputError, MissingExtra, missing_extra
+from rlhfless.trace.storage import write_text
 from rlhfless.training.callbacks import Callback
 from rlhfless.training.step_result import TrainedStep
 
 LOGGERS = ("tensorboard", "wandb", "trackio", "jsonl")
 
 
-class TensorBoard(Callback):
+class MetricLog(Callback):
+    """Base class of loggers: calls ``_go_on_at`` before ``_write`` wherever steps do not follow each other."""
+
+    _next_step: int | None = None
+
+    def on_step(self, trainer: Any, step: TrainedStep) -> None:
+        """Log the step. The first one of a trainer, and the first one that is repeated, begin a new part of the log."""
+        if step.step != self._next_step:
+            self._go_on_at(step, trainer)
+        self._write(step)
+        self._next_step = step.step + 1
+
+    def _go_on_at(self, step: TrainedStep, trainer: Any) -> None:
+        """Open the log; what it has of this step and of later ones was undone."""
+
+    def _write(self, step: TrainedStep) -> None:
+        """Write all metrics at the step's number."""
+        raise NotImplementedError
+
+
+class TensorBoard(MetricLog):
     """Logs metrics as TensorBoard scalars in ``folder``.
 
     Raises:
@@ -34,9 +58,13 @@ class TensorBoard(Callback):
         self._open = partial(SummaryWriter, str(folder))
         self._writer: Any = None  # made with the first step: before it nothing is written
 
-    def on_step(self, trainer: Any, step: TrainedStep) -> None:
-        """Write one scalar per metric at the step's number, and flush."""
-        self._writer = self._writer or self._open()
+    def _go_on_at(self, step: TrainedStep, trainer: Any) -> None:
+        """Begin an event file that hides this step and later ones of earlier files."""
+        self.on_end(trainer)
+        self._writer = self._open(purge_step=step.step)
+
+    def _write(self, step: TrainedStep) -> None:
+        """Write one scalar per metric, and flush."""
         for name, value in step.metrics.items():
             self._writer.add_scalar(name, value, step.step)
         self._writer.flush()
@@ -47,11 +75,11 @@ class TensorBoard(Callback):
             self._writer.close()
 
 
-class ExperimentTracker(Callback):
+class ExperimentTracker(MetricLog):
     """Logs metrics to Weights & Biases or to trackio, which has the same interface.
 
     The remote run has the run's own id from ``meta.json``. So a resumed run continues the same remote run, and no other run
-    does, whatever its folder is called.
+    does, whatever its folder is called. The library decides what it shows of a step that is repeated (header of this file).
 
     Args:
         library: ``wandb`` or ``trackio``. project: name of the remote project. name: display name of the remote run.
@@ -69,13 +97,16 @@ class ExperimentTracker(Callback):
         self._project, self._name = project, name
         self._began = False
 
-    def on_step(self, trainer: Any, step: TrainedStep) -> None:
-        """Log all metrics at the step's number; the first call starts the remote run, or continues it."""
+    def _go_on_at(self, step: TrainedStep, trainer: Any) -> None:
+        """Start the remote run, or continue it, unless this was done."""
         if not self._began:
             run_id = step.meta["run_id"]
             identity = {"name": self._name, "id": run_id} if self._knows_ids else {"name": f"{self._name}-{run_id}"}
             self._library.init(project=self._project, config=trainer.config.to_options(), resume="allow", **identity)
             self._began = True
+
+    def _write(self, step: TrainedStep) -> None:
+        """Log all metrics."""
         self._library.log(step.metrics, step=step.step)
 
     def on_end(self, trainer: Any) -> None:
@@ -84,17 +115,31 @@ class ExperimentTracker(Callback):
             self._library.finish()
 
 
-class JsonLines(Callback):
-    """Appends one JSON object per step to a file; NaN and infinities become null."""
+class JsonLines(MetricLog):
+    """Writes a JSON object per step as a line of a file: ``step``, and all metrics by name. NaN and infinities become null."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
 
-    def on_step(self, trainer: Any, step: TrainedStep) -> None:
-        """Append one line: ``step`` and all metrics by name."""
-        numbers = {name: value if value == value else None for name, value in step.metrics.items()}
+    def _go_on_at(self, step: TrainedStep, trainer: Any) -> None:
+        """Remove this step and later ones, and a line that a kill left unfinished."""
+        if self._path.exists():
+            lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
+            write_text(self._path, "".join(line for line in lines if _is_before(line, step.step)))
+
+    def _write(self, step: TrainedStep) -> None:
+        """Append one line."""
+        numbers = {name: value if math.isfinite(value) else None for name, value in step.metrics.items()}
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step.step, **numbers}) + "\n")
+
+
+def _is_before(line: str, step: int) -> bool:
+    """Return whether a line of JSON is of an earlier step; a line that is incomplete is of none."""
+    try:
+        return int(json.loads(line)["step"]) < step
+    except (ValueError, TypeError, KeyError):
+        return False
 
 
 def make_loggers(names: Sequence[str], folder: str | Path) -> list[Callback]:

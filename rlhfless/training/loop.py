@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from rlhfless.executor.step.progress import OnProgress
 from rlhfless.scheduling import PlanningOptions, PolicyFunction, SchedulingPolicy
 from rlhfless.trace import Trace
 from rlhfless.training.algorithms.base import Algorithm
+from rlhfless.training.algorithms.lora import save_adapter
 from rlhfless.training.callbacks import Callback
 from rlhfless.training.config import TrainConfig, TrainError
 from rlhfless.training.draft_history import earlier_responses
@@ -85,8 +86,9 @@ class Trainer:
         step_plan: of whole steps on the run's cluster (``solver.dataflow.plan_step``): it says where generation runs, and the
             virtual clock charges all other calls by it. Weights and responses are the same without it.
         callbacks: called in order after every step and at the end.
-        resume: continue the run in ``folder`` after its last checkpoint. A number of steps: after the checkpoint that it has of
-            them; later steps are removed from the trace.
+        resume: True continues the run in ``folder`` after its last checkpoint (``--resume``). ``"auto"`` does so where the
+            folder holds a run, and begins one where it holds none (``--resume auto``). A number of steps continues after the
+            checkpoint of so many (``--resume-from``); later steps are removed from the trace.
 
     Attributes:
         on_progress: called with the progress of every generation; None for no callback. Its exceptions end the step as an
@@ -113,7 +115,7 @@ class Trainer:
         drafting: Drafting | None = None,
         step_plan: StepPlan | None = None,
         callbacks: Sequence[Callback] = (),
-        resume: bool | int = False,
+        resume: bool | int | Literal["auto"] = False,
         progress: bool = True,
     ) -> None:
         config, rows = run_over(config, task, dataset)
@@ -135,7 +137,7 @@ class Trainer:
 
         Args:
             trace: of a run of this loop; its lengths are the history for predictions.
-            model: the weights after its last step, a folder written by ``save_model``.
+            model: the weights after its last step, a folder written by ``save_model``; in float32 they are exact.
             changes: flat options (``TrainConfig.from_options``) that differ from the run's own.
 
         Raises:
@@ -167,6 +169,32 @@ class Trainer:
                 self._closed = True
                 for callback in reversed(self.callbacks):
                     ends.callback(callback.on_end, self)
+
+    def save_model(self, folder: str | Path) -> None:
+        """Write the model and its tokenizer into a folder that transformers loads.
+
+        Weights are in the number format in which the run's first model was loaded, or in that of a passed object. Those that
+        training goes on with are in the checkpoints, in float32.
+
+        Raises:
+            TrainError: it could not be written, as on a full disk; earlier content is unchanged.
+        """
+        save_model(self.model, self.tokenizer, folder, self._meta.get("checkpoint_dtype", "float32"))
+
+    def save_adapter(self, folder: str | Path) -> None:
+        """Write the adapters of a run with ``lora_rank`` in PEFT's format.
+
+        ``peft.PeftModel.from_pretrained(base_model, folder)`` reads it. The adapter names the model that the run began with.
+        Where that was an object or a new model, it names the folder ``warm`` of the run.
+
+        Raises:
+            TrainError: the run trains all weights, or it could not be written.
+        """
+        adapted = getattr(self.state.learner, "adapted", None)
+        if adapted is None:
+            raise TrainError("the run trains all weights, so it has no adapter (lora_rank); write the model with save_model")
+        warm = None if self.state.writer is None else str((self.state.writer.folder / "warm").resolve())
+        save_adapter(adapted, Path(folder), self._meta.get("base_model") or warm)
 
     @property
     def model(self) -> Any:
@@ -359,18 +387,22 @@ def train(
     config: TrainConfig,
     folder: str | Path,
     *,
-    resume: bool | int = False,
+    resume: bool | int | Literal["auto"] = False,
     model: str | Path | None = None,
     loggers: Sequence[str] = (),
 ) -> Trace:
     """Run (or resume) a training run; ``folder`` keeps its trace, its last checkpoints, and the final weights in ``model/``.
 
+    With ``lora_rank`` it also has the adapter alone, in ``adapter/``.
+
     Args:
-        loggers: names of further metric logs, see ``make_loggers``.
+        resume, model: see ``Trainer``. loggers: names of further metric logs, see ``make_loggers``.
     """
     with Trainer(config, folder, resume=resume, model=model, callbacks=make_loggers(loggers, folder)) as trainer:
         trace = trainer.run()
         trainer.state.check_folder()
     assert trace is not None
-    save_model(trainer.model, trainer.tokenizer, Path(folder) / "model")
+    trainer.save_model(Path(folder) / "model")
+    if config.optimizer.lora_rank is not None:
+        trainer.save_adapter(Path(folder) / "adapter")
     return trace

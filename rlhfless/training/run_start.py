@@ -20,6 +20,7 @@ from rlhfless.engine.torch.model import one_thread
 from rlhfless.engine.torch.pretrained import checkpoint_dtype, load_model
 from rlhfless.system.model_folders import local_folder
 from rlhfless.trace import TraceWriter
+from rlhfless.trace.storage import absolute
 from rlhfless.training.checkpoint import saved_steps
 from rlhfless.training.config import ReproducibilityWarning, TrainConfig, TrainError
 from rlhfless.training.models.tiny_model import tiny_qwen2
@@ -46,8 +47,8 @@ class RunStart:
     """Model, tokenizer and metadata of a run that starts, before it writes any file, or of one that is resumed.
 
     Attributes:
-        meta: what ``meta.json`` records of the run, with a unique ``run_id``, and the ``checkpoint_dtype`` of the first
-            weights. writer: of the trace, if the run is resumed.
+        meta: what ``meta.json`` records of the run, with a unique ``run_id``, and of the first weights ``base_model`` (folder,
+            name on the hub, or None) and ``checkpoint_dtype``. writer: of the trace, if the run is resumed.
     """
 
     model: Any
@@ -97,18 +98,23 @@ class RunStart:
         if resumes and folder is None:
             raise TrainError("there is nothing to resume without a folder; give the folder of the run")
         if resumes and folder is not None and not _never_began(folder):
+            if not holds_run(folder):
+                raise TrainError(
+                    f"{folder}: holds no run to resume; name the folder of one, or begin one there with resume 'auto' "
+                    "(--resume auto)"
+                )
             start = cls._resumed(config, folder, model, meta, device)
             if after is not None:
                 start._go_back_to(after)
             return start
-        if folder is not None and (folder / "meta.json").exists():
+        if folder is not None and holds_run(folder):
             raise TrainError(f"{folder}: holds a trace already; name another folder, or resume it")
         if isinstance(model, tuple):
-            dtype = "bfloat16" if model[0].dtype == torch.bfloat16 else "float32"
-            return cls(*model, {**meta, "checkpoint_dtype": dtype})
+            return cls(*model, {**meta, "checkpoint_dtype": str(model[0].dtype).removeprefix("torch.")})
         if model is not None:
             found = local_folder(model)
-            return cls(*load_model(found, device), {**meta, "checkpoint_dtype": checkpoint_dtype(found)})
+            first = {"base_model": absolute(str(model)), "checkpoint_dtype": checkpoint_dtype(found)}
+            return cls(*load_model(found, device), {**meta, **first})
         if config.task.name != "arithmetic" or "task" in meta["given"]:
             raise TrainError(f"task {meta['run']!r} needs a model whose tokenizer covers its text; give one (--model FOLDER)")
         if folder is not None:
@@ -143,8 +149,11 @@ class RunStart:
             model[0].load_state_dict(weights.state_dict())
             weights, tokenizer = model
         run_id = writer.meta.get("run_id", folder.resolve().name)  # those without one were known by their folder's name
-        began_in = writer.meta.get("checkpoint_dtype", "float32")
-        return cls(weights, tokenizer, {**meta, "run_id": run_id, "checkpoint_dtype": began_in}, writer)
+        first = {
+            "base_model": writer.meta.get("base_model"),
+            "checkpoint_dtype": writer.meta.get("checkpoint_dtype", "float32"),
+        }
+        return cls(weights, tokenizer, {**meta, "run_id": run_id, **first}, writer)
 
     def _go_back_to(self, steps: int) -> None:
         """Remove all steps after so many from the trace."""
@@ -154,6 +163,24 @@ class RunStart:
         if steps not in known:
             raise TrainError(f"{folder}: has no checkpoint after {counted(steps, 'step')}; resume after one of {known}")
         TraceWriter.resume(folder, steps)
+
+
+def what_resumes(resume: bool | int | str, folder: Path | None) -> bool | int:
+    """Return what to resume: ``auto`` is the last checkpoint of a run that the folder holds, and nothing where it holds none.
+
+    Raises:
+        TrainError: it is something else than True, False, ``auto`` or a number of steps.
+    """
+    if resume == "auto":
+        return folder is not None and holds_run(folder)
+    if not isinstance(resume, int):
+        raise TrainError(f"resume is {resume!r}; give True, False, 'auto', or the number of steps to continue after")
+    return resume
+
+
+def holds_run(folder: Path) -> bool:
+    """Return whether a folder holds a run whose trace has begun, so that it can be resumed."""
+    return (folder / "meta.json").exists()
 
 
 def _never_began(folder: Path) -> bool:

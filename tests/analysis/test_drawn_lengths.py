@@ -155,7 +155,7 @@ def test_a_trackers_scalars_have_the_framework_that_named_them() -> None:
 
 def test_what_reports_say_of_their_ranges_was_measured() -> None:
     """The draws are those that the benchmark chose, and its numbers stand in the report."""
-    said = json.loads((BENCHMARKS / "results" / "drawn_coverage.json").read_text())["summary"]
+    said = json.loads((BENCHMARKS / "results" / "drawn_coverage.json").read_text("utf-8"))["summary"]
     held, width = said["held"], said["mean width"]
     assert [f"{draw.family}, {'alike' if draw.alike else 'apart'}" for draw in DRAWS] == said["draws"]
     assert (said["steps"], held["idle"], held["GPU-seconds"]) == (COVERAGE.steps, COVERAGE.idle, COVERAGE.gpu_s)
@@ -218,7 +218,7 @@ def test_a_page_is_written_from_scalars_and_says_so(tmp_path: Path) -> None:
     arguments = ["report", str(path), "--gpus", "4", "--profile", "l40s-qwen2.5-3b-tp2", "--steps", "1", "-o", str(out)]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
-    page = out.read_text()
+    page = out.read_text("utf-8")
     assert "The log has no responses. Their lengths are drawn" in page
     assert "32 per step" in page
     assert "response lengths, from the mean, the longest" in page

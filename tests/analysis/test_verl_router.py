@@ -98,7 +98,7 @@ def router_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setitem(sys.modules, "ray", types.SimpleNamespace(remote=as_actor))  # type: ignore[arg-type]
     module, _, _ = write_router(tmp_path / "router", rollouts(), SETTING, "some/tokenizer")
     space: dict[str, Any] = {}
-    exec(compile(module.read_text(), str(module), "exec"), space)
+    exec(compile(module.read_text("utf-8"), str(module), "exec"), space)
     assert space["Router"] == (space["PlannedRouter"], {"max_concurrency": MAX_WAITING})
     return space["PlannedRouter"]
 
@@ -110,7 +110,7 @@ def as_actor(**options: Any) -> Callable[[type], tuple[type, dict[str, Any]]]:
 
 def made(router_class: Any, folder: Path, replicas: str = "abcd") -> Any:
     """A router of some replicas, by its own configuration file."""
-    lines = (folder / "router" / "router.yaml").read_text().splitlines()
+    lines = (folder / "router" / "router.yaml").read_text("utf-8").splitlines()
     config = {key: json.loads(value) for key, value in (line.split(": ", 1) for line in lines)}
     assert config["router_class"] == "planned_router.Router"
     return router_class({name: name.upper() for name in replicas}, config)
@@ -219,7 +219,7 @@ def test_a_local_tokenizer_is_found_from_any_folder_and_a_hub_name_stays(
         ("hub", "some/tokenizer", "some/tokenizer"),
     ):
         *_, configuration = write_router(folder, rollouts(), SETTING, given)
-        assert f"tokenizer: {json.dumps(written)}" in configuration.read_text().splitlines()
+        assert f"tokenizer: {json.dumps(written)}" in configuration.read_text("utf-8").splitlines()
 
 
 def test_prompts_without_their_text_are_refused(tmp_path: Path) -> None:
@@ -241,8 +241,8 @@ def test_a_verl_log_becomes_a_router_by_one_command(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "held-out epoch, generation takes" in done.output
     assert "recommended" in done.output
-    written = json.loads((tmp_path / "router" / "expected_tokens.json").read_text())
-    texts = {json.loads(line)["input"] for file in log.glob("*.jsonl") for line in file.read_text().splitlines()}
+    written = json.loads((tmp_path / "router" / "expected_tokens.json").read_text("utf-8"))
+    texts = {json.loads(line)["input"] for file in log.glob("*.jsonl") for line in file.read_text("utf-8").splitlines()}
     assert set(written) == {text_hash(text) for text in texts}
     unused = CliRunner().invoke(main, ["export", str(log), "--perfetto", str(tmp_path / "t.json"), "--gpus", "8"])
     assert unused.exit_code == 2

@@ -42,7 +42,7 @@ def test_what_runs_the_tests_is_found(checks: dict[str, Check]) -> None:
 
 
 def test_the_extras_are_those_of_the_package() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     assert set(doctor.EXTRAS) == set(extras) - {"all", "dev"}
     for name, (packages, _) in doctor.EXTRAS.items():
         stated = {requirement.split(">")[0].split("[")[0] for requirement in extras[name]}

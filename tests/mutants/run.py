@@ -49,14 +49,14 @@ def apply(mutant: dict[str, str], copy: Path) -> Path:
         SystemExit: The line is not in the file, or several times, so the mutant has to be drawn anew.
     """
     path = copy / mutant["path"]
-    lines = path.read_text().splitlines(keepends=True)
+    lines = path.read_text("utf-8").splitlines(keepends=True)
     found = [i for i, line in enumerate(lines) if line.rstrip("\n") == mutant["before"]]
     if mutant.get("occurrence") is not None:
         found = found[mutant["occurrence"] : mutant["occurrence"] + 1]
     if len(found) != 1:
         raise SystemExit(f"{mutant['path']} has the line {mutant['before']!r} {len(found)} times; draw this mutant anew")
     lines[found[0]] = mutant["after"] + "\n"
-    path.write_text("".join(lines))
+    path.write_text("".join(lines), encoding="utf-8")
     return path
 
 
@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--tests", nargs="*", help="run these tests instead of those that the mutant names")
     parser.add_argument("--json", type=Path, help="write the results here")
     asked = parser.parse_args()
-    mutants = json.loads(MUTANTS.read_text())
+    mutants = json.loads(MUTANTS.read_text("utf-8"))
     chosen = range(len(mutants)) if asked.only is None else [int(n) for n in asked.only.split(",")]
     results = []
     for number in chosen:
@@ -106,7 +106,7 @@ def main() -> None:
         verdict = f"{phase}: {by}" if by else "NOT NOTICED"
         print(f"{number:2d} {mutant['group']:9s} {mutant['path']}: {change}\n   {verdict} ({took_s} s)", flush=True)
     if asked.json:
-        asked.json.write_text(json.dumps(results, indent=1) + "\n")
+        asked.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     missed = [one["number"] for one in results if one["killed_by"] is None]
     print(f"{len(results) - len(missed)} of {len(results)} mutants noticed", f"; not noticed: {missed}" if missed else "")
     sys.exit(1 if missed else 0)

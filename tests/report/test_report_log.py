@@ -336,7 +336,7 @@ def test_the_command_recognises_a_log_and_writes_page_and_notebook(tmp_path: Pat
     command = ["report", str(path), "--gpus", "8", "--steps", "1", "--price", "spot=1.5", "--learn-s", "10"]
     done = CliRunner().invoke(main, [*command, "-o", str(tmp_path / "out" / "report.html")])
     assert done.exit_code == 0, done.output
-    assert "(stated)" in (tmp_path / "out" / "report.html").read_text()
+    assert "(stated)" in (tmp_path / "out" / "report.html").read_text("utf-8")
     done = CliRunner().invoke(main, [*command, "-o", str(tmp_path / "out" / "report.ipynb")])
     assert done.exit_code == 0, done.output
     import nbformat
@@ -372,7 +372,7 @@ def test_what_was_not_stated_is_named(tmp_path: Path) -> None:
     path = log_file(tmp_path / "logs", 2, 4)
     done = CliRunner().invoke(main, ["report", str(path), "--steps", "1", "-o", str(tmp_path / "report.html")])
     assert done.exit_code == 0, done.output
-    words = " ".join(text_of((tmp_path / "report.html").read_text()).split())
+    words = " ".join(text_of((tmp_path / "report.html").read_text("utf-8")).split())
     assert "Assumed: 16 GPUs in two nodes, because the number of GPUs was not given." in words
     assert f"Assumed: {PROFILE_ASSUMED}." in words
 
@@ -398,8 +398,8 @@ def test_an_executed_run_takes_no_assumptions(tmp_path: Path) -> None:
 )
 def test_a_wrong_meta_is_refused_in_one_line(tmp_path: Path, meta: dict[str, Any], sentence: str) -> None:
     folder = open_log(log_file(tmp_path / "logs", 2, 4)).trace.save(tmp_path / "trace")
-    known = json.loads((folder / "meta.json").read_text())
-    (folder / "meta.json").write_text(json.dumps(known | meta))
+    known = json.loads((folder / "meta.json").read_text("utf-8"))
+    (folder / "meta.json").write_text(json.dumps(known | meta), encoding="utf-8")
     refused = CliRunner().invoke(main, ["report", str(folder), "-o", str(tmp_path / "report.html")])
     assert refused.exit_code == 2, refused.output
     assert f"{folder / 'meta.json'}: " in refused.output

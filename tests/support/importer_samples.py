@@ -82,7 +82,7 @@ def response_text(row: Any) -> str:
 
 def _lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+    path.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records), encoding="utf-8")
 
 
 def write_verl_v0(folder: Path, rollouts: pd.DataFrame) -> Path:
@@ -262,7 +262,7 @@ def write_openrlhf(folder: Path, rollouts: pd.DataFrame) -> Path:
         values |= {"rollout/num_samples": len(rows), "kl": math.nan, "policy_loss": -math.inf}
         lines += [f"\x1b[36m(PPOTrainer pid=1)\x1b[0m ✨ Global step {step}: {values}", "Episode [1/1]: 50%"]
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "console.log").write_text("\n".join(lines) + "\n")
+    (folder / "console.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder / "console.log"
 
 
@@ -277,7 +277,7 @@ def write_trl_scalars(folder: Path, rollouts: pd.DataFrame) -> Path:
             | {"completions/clipped_ratio": float((rows["finish_reason"] == "length").mean())}
         )
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "trainer_state.json").write_text(json.dumps({"global_step": 2, "log_history": history}))
+    (folder / "trainer_state.json").write_text(json.dumps({"global_step": 2, "log_history": history}), encoding="utf-8")
     return folder / "trainer_state.json"
 
 

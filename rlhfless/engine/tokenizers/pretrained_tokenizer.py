@@ -47,6 +47,7 @@ class PretrainedTokenizer:
             raise missing from error
         if len(tokenizer) <= len(tokenizer.all_special_ids):  # made up from the model's kind, without a single word
             raise missing
+        tokenizer.init_kwargs.pop("local_files_only", None)  # how it was loaded here, which transformers would save with it
         return cls(tokenizer)
 
     @property

@@ -18,12 +18,15 @@ from rlhfless.system.model_folders import from_folder, local_folder
 
 try:
     import torch
+    from safetensors import SafetensorError, safe_open
     from transformers import AutoModelForCausalLM
 except ImportError as error:
     raise missing_extra("a pretrained model", error.name, "torch") from None
 
 TOKENIZER_FILE = "char_tokenizer.json"
 DEVICES = ("auto", "cpu", "cuda")
+STORED = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}  # number formats by their names in safetensors
+FORMATS = tuple(STORED.values())
 
 
 def load_pretrained(kind: Any, folder: str | Path) -> Any:
@@ -57,8 +60,8 @@ def load_pretrained(kind: Any, folder: str | Path) -> Any:
 
 
 def checkpoint_dtype(folder: str | Path) -> str:
-    """Return the number format in which a model's folder has its weights, ``float32`` or ``bfloat16``; others count as float32,
-    which holds all of their numbers.
+    """Return the number format in which a model's folder has its weights, and in which transformers loads them if none is asked
+    for: ``float32``, ``bfloat16`` or ``float16``. Others count as float32.
 
     Example:
         >>> checkpoint_dtype("data/models/arithmetic-grpo")
@@ -66,11 +69,23 @@ def checkpoint_dtype(folder: str | Path) -> str:
     """
     try:
         config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # loading the model says what is wrong
+        parts = [part for part in (config, config.get("text_config")) if isinstance(part, dict)]
+        named = [part.get(name) for part in parts for name in ("dtype", "torch_dtype")]
+        found = next((str(name) for name in named if name is not None), None) or _format_of_weights(Path(folder))
+    except (OSError, ValueError, AttributeError, SafetensorError):  # loading the model says what is wrong
         return "float32"
-    parts = [part for part in (config, config.get("text_config")) if isinstance(part, dict)]
-    named = {part.get(name) for part in parts for name in ("dtype", "torch_dtype")}
-    return "bfloat16" if "bfloat16" in named else "float32"
+    return found if found in FORMATS else "float32"
+
+
+def _format_of_weights(folder: Path) -> str | None:
+    """Return the number format of the first weights in a folder's safetensors; None where there are none."""
+    opener: Any = safe_open  # typed calls of it are refused
+    for path in sorted(folder.glob("*.safetensors")):
+        with opener(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118
+                if (stored := STORED.get(file.get_slice(name).get_dtype())) is not None:
+                    return stored
+    return None
 
 
 def load_model(folder: str | Path, device: torch.device | str = "cpu") -> tuple[Any, Any]:

@@ -13,6 +13,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from rlhfless.engine.common.model_files import write_model
 from rlhfless.errors import InputError
 
 VERSION_FILE = "weights_version.json"
@@ -39,8 +40,7 @@ def write_weights(model: Any, root: str | Path, version: int, keep: Path | None 
     shows_bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()  # one for every step
     try:
-        weights = None if dtype is None or dtype == model.dtype else _in_format(model, dtype)
-        model.save_pretrained(unfinished, state_dict=weights, safe_serialization=True)
+        write_model(model, unfinished, dtype)
     finally:
         if shows_bars:
             logging.enable_progress_bar()
@@ -52,12 +52,6 @@ def write_weights(model: Any, root: str | Path, version: int, keep: Path | None 
     unfinished.rename(folder)
     remove_weights(root, folder, keep)
     return folder
-
-
-def _in_format(model: Any, dtype: Any) -> dict[str, Any]:
-    """Return a model's state with its weights in a number format, on the CPU; tied ones are one tensor, as in the model."""
-    copies = {id(weight): weight.detach().to("cpu", dtype) for weight in model.parameters()}
-    return {name: copies.get(id(value), value) for name, value in model.state_dict(keep_vars=True).items()}
 
 
 def write_config(model: Any, root: str | Path) -> Path:

@@ -20,7 +20,8 @@ from rlhfless.trace.importers.record import finite
 from rlhfless.trace.importers.tracked_names import add_steps, refuse_without
 
 MARK = "events.out.tfevents."
-STEP, SUMMARY = 2, 5  # fields of an event
+STEP, SUMMARY, SESSION = 2, 5, 7  # fields of an event
+STATUS, START = 1, 1  # field of its session: the run began, or went on, at the event's step
 VALUE, TAG, NUMBER = 1, 1, 2  # of its summary, and of each value in it
 
 
@@ -46,7 +47,8 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
 
 
 def read_events(reading: ImportSession, event_files: list[Path]) -> None:
-    """Add the scalars of a run's event files to the session; where a step was logged again, the later values count.
+    """Add the scalars of a run's event files to the session; where a step was logged again, the later values count. Where a
+    run went on at a step, later ones of before are left out, as in TensorBoard (``purge_step``).
 
     Raises:
         TraceError: a file is damaged.
@@ -63,8 +65,8 @@ def read_events(reading: ImportSession, event_files: list[Path]) -> None:
 
 
 def _add(message: bytes, steps: dict[int, dict[str, float]], path: Path, number: int) -> None:
-    """Add the numbers of one event."""
-    step = 0
+    """Add the numbers of one event, or remove those that it undoes."""
+    step, starts = 0, False
     values: dict[str, float] = {}
     try:
         for field in fields(message):
@@ -72,8 +74,13 @@ def _add(message: bytes, steps: dict[int, dict[str, float]], path: Path, number:
                 step = field.value
             elif field.number == SUMMARY and isinstance(field.value, bytes):
                 values.update(_numbers(field.value))
+            elif field.number == SESSION and isinstance(field.value, bytes):
+                starts = any(one == (STATUS, START) for one in fields(field.value))
     except ValueError as error:
         raise TraceError(f"{path}: record {number} has {error}; an intact TensorBoard event file is needed") from error
+    if starts:
+        for undone in [known for known in steps if known >= step]:
+            del steps[undone]
     if values and step < 1 << 53:  # a negative step is a number above
         steps.setdefault(step, {}).update(values)
 

@@ -1,13 +1,15 @@
 """Low-rank adapters (LoRA, Hu et al. 2021, arXiv:2106.09685) by the package ``peft``: what is trained, and merged weights.
 
 A layer computes W x + (alpha / rank) B A x. W is frozen; A and B are trained. The policy that generates has whole weights,
-into which the adapters are merged after every update. Needs peft, which is imported where it is used.
+into which the adapters are merged after every update. ``save_adapter`` writes the adapters alone. Needs peft, which is imported
+where it is used.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from rlhfless.errors import InputError, missing_extra
@@ -15,14 +17,15 @@ from rlhfless.training import missing_torch
 
 try:
     import torch
+    from safetensors.torch import save_file
     from torch import Tensor
 except ImportError as error:
     raise missing_torch(error) from None
 
 from rlhfless.training.config.learning import UpdateOptions
+from rlhfless.training.models.saved_folder import saved_folder
 
 ADAPTER = "default"
-SEED = 0  # of the first A; B is zero, so that training begins with the model as it is
 
 
 def check_lora() -> None:
@@ -37,12 +40,13 @@ def check_lora() -> None:
         raise missing_extra("LoRA (lora_rank)", error.name, "lora") from None
 
 
-def with_adapters(base: Any, options: UpdateOptions) -> Any:
+def with_adapters(base: Any, options: UpdateOptions, seed: int) -> Any:
     """Return a model of the same class with new adapters, whose other weights are those of ``base``, in the same memory.
 
     Args:
         base: a transformers model whose weights never change.
         options: with ``lora_rank``, ``lora_alpha`` and ``lora_targets``.
+        seed: of the first A. B is zero, so that training begins with the model as it is.
 
     Raises:
         InputError: no layer has one of the names in ``lora_targets``, the rank is above that of every layer, or peft cannot
@@ -71,7 +75,7 @@ def with_adapters(base: Any, options: UpdateOptions) -> Any:
     alpha = 2.0 * options.lora_rank if options.lora_alpha is None else options.lora_alpha
     config = LoraConfig(r=options.lora_rank, lora_alpha=alpha, target_modules=targets, lora_dropout=0.0)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
+        torch.manual_seed(seed)
         adapted = inject_adapter_in_model(config, copy.deepcopy(base, shared), adapter_name=ADAPTER)
     for name, parameter in adapted.named_parameters():
         parameter.requires_grad_(is_adapter(name))
@@ -88,6 +92,26 @@ def merge_into(model: Any, adapted: Any) -> None:
     """Set a model's weights to the base weights of ``adapted`` with its adapters merged: W + (alpha / rank) B A."""
     for name, weight, delta in _deltas(adapted):
         model.get_submodule(name).weight.copy_(weight + delta.to(weight.dtype))
+
+
+def save_adapter(adapted: Any, folder: Path, base: str | None) -> None:
+    """Write the adapters of a model in PEFT's format: ``peft.PeftModel.from_pretrained(base_model, folder)`` reads it.
+
+    Args:
+        adapted: a model of ``with_adapters``. base: folder or name of its other weights, which the adapter names.
+
+    Raises:
+        TrainError: it could not be written, as on a full disk; earlier content is unchanged.
+    """
+    from peft import get_peft_model_state_dict
+
+    weights = get_peft_model_state_dict(adapted, adapter_name=ADAPTER, save_embedding_layers=False)  # else it asks the hub
+    config = copy.deepcopy(adapted.peft_config[ADAPTER])
+    config.base_model_name_or_path, config.task_type, config.inference_mode = base, "CAUSAL_LM", True
+    with saved_folder(folder) as draft:
+        config.save_pretrained(draft)
+        named = {f"base_model.model.{name}": value.detach().cpu().contiguous() for name, value in weights.items()}
+        save_file(named, draft / "adapter_model.safetensors", metadata={"format": "pt"})
 
 
 def _deltas(adapted: Any) -> Iterator[tuple[str, Tensor, Tensor]]:

@@ -27,6 +27,7 @@ def make_algorithm(
     critic_learning_rate: float | None = None,
     optimizer: str = "adamw",
     weight_decay: float = 0.0,
+    seed: int = 0,
     ranks: Ranks = ONE,
     **options: Any,
 ) -> Algorithm:
@@ -41,6 +42,7 @@ def make_algorithm(
         critic: of PPO: ``head``, ``model``, or a folder, see ``make_critic``.
         critic_learning_rate: None takes ``learning_rate``; 0 leaves the critic unchanged.
         optimizer, weight_decay: see ``make_optimizer``.
+        seed: of the first weights of adapters.
         ranks: the learner processes; they share the weights of ``model``, critic and reference.
         options: of ``GrpoOptions`` or ``PpoOptions``.
 
@@ -51,7 +53,7 @@ def make_algorithm(
     reference, policy = None, model
     if validated.lora_rank is not None:
         base = frozen_copy(model)
-        policy, reference = with_adapters(base, validated), base if validated.kl_coef else None
+        policy, reference = with_adapters(base, validated, seed), base if validated.kl_coef else None
     elif validated.kl_coef:
         offloads = validated.offload_reference
         frozen = frozen_copy(model)

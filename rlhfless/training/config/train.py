@@ -184,7 +184,7 @@ class TrainConfig(Options):
         names = [*option_names("algorithm", type(self.algorithm)), *option_names("optimizer", OptimizerConfig).values()]
         ends = None if optimizer.lr_scheduler_type == "constant" else optimizer.lr_scheduler_steps or self.steps
         lengths = {"max_response_tokens": rollout.max_response_tokens, "temperature": rollout.temperature}
-        return {**{name: options[name] for name in names}, **lengths, "lr_scheduler_steps": ends}
+        return {**{name: options[name] for name in names}, **lengths, "lr_scheduler_steps": ends, "seed": self.seed}
 
     def check_resume(self, earlier: Mapping[str, Any]) -> None:
         """Check that a run may be resumed with these options.

@@ -43,8 +43,8 @@ from rlhfless.training.pipeline.fused import PipelineStep
 from rlhfless.training.pipeline.passes import PipelinePasses
 from rlhfless.training.reallocation.passes import with_reallocated_passes
 
-CHANGE_NO_WEIGHT = ("gradient_checkpointing", "offload_reference")
-"""Options of ``make_algorithm`` with and without which a checkpoint may be read."""
+CHANGE_NO_WEIGHT = ("gradient_checkpointing", "offload_reference", "seed")
+"""Options of ``make_algorithm`` with and without which a checkpoint may be read. A seed's first weights are replaced by it."""
 
 
 class Learner(Protocol):
@@ -214,11 +214,18 @@ class LocalLearner:
         finally:
             self.algorithm.trained.eval()
 
+    @property
+    def adapted(self) -> Any:
+        """The model with the adapters that are trained; None where all weights are."""
+        if self._merged is None:
+            return None
+        trained = self.algorithm.trained
+        return trained.policy if isinstance(trained, PolicyAndCritic) else trained
+
     def _merge(self) -> None:
         """Give the model that generates the weights with the adapters merged, if there are adapters."""
         if self._merged is not None:
-            trained = self.algorithm.trained
-            merge_into(self._merged, trained.policy if isinstance(trained, PolicyAndCritic) else trained)
+            merge_into(self._merged, self.adapted)
 
     def _next_rate(self) -> None:
         if self.schedule.last_epoch < self._ends:  # beyond its end a cosine would rise again

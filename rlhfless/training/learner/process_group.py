@@ -89,7 +89,7 @@ def check_learner(
     """
     check_schedule(lr_scheduler_type, warmup_steps, lr_scheduler_steps)
     check_optimizer(optimizer, weight_decay, processes)
-    of_the_model = ("learning_rate", "critic", "critic_learning_rate", "num_mini_batches")
+    of_the_model = ("learning_rate", "critic", "critic_learning_rate", "num_mini_batches", "seed")
     algorithm_options(name, **{option: value for option, value in options.items() if option not in of_the_model})
 
 

@@ -6,7 +6,6 @@ vLLM read the first two as any Qwen2 model.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,15 @@ from rlhfless.training import missing_torch
 
 try:
     import torch
-    from safetensors import SafetensorError
     from transformers import Qwen2Config, Qwen2ForCausalLM
 except ImportError as error:
     raise missing_torch(error) from None
 
+from rlhfless.engine.common.model_files import write_model
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.engine.tokenizers.pretrained_tokenizer import PretrainedTokenizer
 from rlhfless.engine.torch.pretrained import TOKENIZER_FILE
-from rlhfless.trace.storage import sync
-from rlhfless.training.config import TrainError
+from rlhfless.training.models.saved_folder import saved_folder
 
 
 def tiny_qwen2(
@@ -65,28 +63,17 @@ def tiny_qwen2(
     return model.float().eval()
 
 
-def save_model(model: Any, tokenizer: CharTokenizer | PretrainedTokenizer, folder: str | Path) -> None:
-    """Write model and tokenizer into ``folder``, synced to the disk.
+def save_model(
+    model: Any, tokenizer: CharTokenizer | PretrainedTokenizer, folder: str | Path, dtype: str | None = None
+) -> None:
+    """Write model and tokenizer into ``folder``, synced to the disk. It replaces a model there, and leaves other files.
+
+    Args:
+        dtype: number format of the weights, such as ``bfloat16``; ``config.json`` names it. None: the model's.
 
     Raises:
         TrainError: it could not be written, as on a full disk; earlier content is unchanged.
     """
-    folder = Path(folder)
-    draft = folder.with_name(f"{folder.name}.tmp")
-    try:
-        shutil.rmtree(draft, ignore_errors=True)
-        model.save_pretrained(draft, safe_serialization=True)
+    with saved_folder(Path(folder)) as draft:
+        write_model(model, draft, None if dtype is None else getattr(torch, dtype))
         tokenizer.save(draft / TOKENIZER_FILE if isinstance(tokenizer, CharTokenizer) else draft)
-        folder.mkdir(parents=True, exist_ok=True)
-        for written in draft.iterdir():
-            sync(written)
-            written.replace(folder / written.name)
-        sync(folder)
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise TrainError(
-            f"{folder}: the model could not be written ({reason}); free disk space and write it again, "
-            "which resuming its run does"
-        ) from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)

@@ -41,8 +41,8 @@ TEXT = ImportOptions(tokenizer=TOKENIZER, max_response_tokens=LIMIT)
 
 def rewritten(path: Path, change: Any) -> None:
     """A file of JSON lines after a change of every record; None takes it out."""
-    records = [change(json.loads(line)) for line in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps(record) + "\n" for record in records if record is not None))
+    records = [change(json.loads(line)) for line in path.read_text("utf-8").splitlines()]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records if record is not None), encoding="utf-8")
 
 
 def rollouts_of(path: Path, options: ImportOptions = TEXT) -> pd.DataFrame:
@@ -123,9 +123,9 @@ def test_a_prompt_that_verl_names_anew_in_every_step_is_its_text(tmp_path: Path)
 def test_two_rows_of_a_data_set_with_the_same_text_stay_two_prompts(tmp_path: Path) -> None:
     folder = write_verl_v1(tmp_path / "log", sample_rollouts())
     for file in folder.iterdir():
-        texts = file.read_text()
+        texts = file.read_text("utf-8")
         twins = [line.replace("gsm_0", "twin_0") for line in texts.splitlines(keepends=True) if "gsm_0" in line]
-        file.write_text(texts + "".join(twins))
+        file.write_text(texts + "".join(twins), encoding="utf-8")
     log = import_log(folder, TEXT)
     assert log.rollouts is not None
     assert log.rollouts.groupby("step")["prompt_id"].unique().map(list).tolist() == [["gsm_0", "gsm_1", "twin_0"]] * 2
@@ -135,7 +135,7 @@ def test_two_rows_of_a_data_set_with_the_same_text_stay_two_prompts(tmp_path: Pa
 def test_a_verl_response_that_is_there_twice_counts_once(tmp_path: Path) -> None:
     folder = write_verl_v1(tmp_path / "log", sample_rollouts())
     first = folder / "1.jsonl"
-    first.write_text(first.read_text() + first.read_text().splitlines()[0] + "\n")
+    first.write_text(first.read_text("utf-8") + first.read_text("utf-8").splitlines()[0] + "\n", encoding="utf-8")
     log = import_log(folder, TEXT)
     assert log.summary.duplicates_dropped == 1
     assert log.summary.rows == 8
@@ -173,7 +173,7 @@ def renamed_in(path: Path, old: str, new: str) -> None:
     for file in path.rglob("*.parquet"):
         pd.read_parquet(file).rename(columns={old: new}).to_parquet(file)
     if path.is_file():
-        path.write_text(path.read_text().replace(old, new))
+        path.write_text(path.read_text("utf-8").replace(old, new), encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,7 @@ def test_a_run_of_nemo_rl_goes_on_in_its_next_experiment(tmp_path: Path) -> None
 
 def test_scalars_of_a_step_that_was_logged_twice_are_the_later(tmp_path: Path) -> None:
     path = write_verl_scalars(tmp_path, sample_rollouts())
-    path.write_text(path.read_text() + json.dumps({"step": 2, "data": {"timing_s/gen": 77.0}}) + "\n")
+    path.write_text(path.read_text("utf-8") + json.dumps({"step": 2, "data": {"timing_s/gen": 77.0}}) + "\n", encoding="utf-8")
     log = import_log(path)
     assert log.scalars["generate_s"].tolist() == [1.0, 77.0]
     assert any("scalars of 1 step were logged twice" in note for note in log.summary.notes)
@@ -387,7 +387,9 @@ def test_a_table_without_samples_is_numbered_in_its_order(tmp_path: Path) -> Non
 
 
 def test_a_message_about_columns_stays_short(tmp_path: Path) -> None:
-    (tmp_path / "log.csv").write_text("step," + "x" * 5000 + "," + ",".join(f"c{at}" for at in range(500)) + "\n1\n")
+    (tmp_path / "log.csv").write_text(
+        "step," + "x" * 5000 + "," + ",".join(f"c{at}" for at in range(500)) + "\n1\n", encoding="utf-8"
+    )
     with refused(TraceError, "'prompt_id'", "472") as refusal:
         import_log(tmp_path / "log.csv")
     assert len(str(refusal.value)) < 1000
@@ -421,9 +423,9 @@ def test_tasks_without_a_session_for_every_sample_have_no_times(tmp_path: Path) 
 def test_areal_sessions_of_several_ranks_are_read_together(tmp_path: Path) -> None:
     whole = import_log(write_areal(tmp_path / "whole", sample_rollouts()))
     folder = write_areal(tmp_path / "log", sample_rollouts()) / "session_tracer"
-    lines = (folder / "sessions-r0.jsonl").read_text().splitlines(keepends=True)
+    lines = (folder / "sessions-r0.jsonl").read_text("utf-8").splitlines(keepends=True)
     for rank in range(2):
-        (folder / f"sessions-r{rank}.jsonl").write_text("".join(lines[1 - rank :: 2]))
+        (folder / f"sessions-r{rank}.jsonl").write_text("".join(lines[1 - rank :: 2]), encoding="utf-8")
     log = import_log(tmp_path / "log")
     assert log.rollouts is not None
     assert whole.rollouts is not None
@@ -477,7 +479,8 @@ def test_a_plain_pickle_is_no_dump(tmp_path: Path) -> None:
 def test_lines_of_the_console_that_are_cut_are_counted(tmp_path: Path) -> None:
     path = write_openrlhf(tmp_path, sample_rollouts())
     path.write_text(
-        path.read_text() + "Global step 3: {'timing/generation': 4.0, 'timi\nGlobal step 4: {'a': __import__('os')}\n"
+        path.read_text("utf-8") + "Global step 3: {'timing/generation': 4.0, 'timi\nGlobal step 4: {'a': __import__('os')}\n",
+        encoding="utf-8",
     )
     log = import_log(path)
     assert log.scalars["step"].tolist() == [1, 2]

@@ -93,7 +93,7 @@ def test_true_is_no_number(column: str, suffix: str, tmp_path: Path) -> None:
 def test_a_single_true_among_numbers_is_found(tmp_path: Path) -> None:
     rows = steps(1)
     rows[3]["response_tokens"] = True
-    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     with refused(TraceError, "row 4", "'response_tokens'"):
         import_log(tmp_path / "log.jsonl")
     (tokens,) = [column for column in TABLES["rollouts"] if column.name == "response_tokens"]
@@ -104,8 +104,8 @@ def test_a_single_true_among_numbers_is_found(tmp_path: Path) -> None:
 def test_a_reward_of_true_is_refused_where_it_stands(tmp_path: Path) -> None:
     folder = write_verl_v1(tmp_path / "log", sample_rollouts())
     first = folder / "1.jsonl"
-    lines = first.read_text().splitlines()
-    first.write_text("\n".join([lines[0].replace('"score": 0.0', '"score": true'), *lines[1:]]) + "\n")
+    lines = first.read_text("utf-8").splitlines()
+    first.write_text("\n".join([lines[0].replace('"score": 0.0', '"score": true'), *lines[1:]]) + "\n", encoding="utf-8")
     with refused(TraceError, "1.jsonl", "line 1", "'score'"):
         import_log(folder, OPTIONS)
 
@@ -113,17 +113,17 @@ def test_a_reward_of_true_is_refused_where_it_stands(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["abc", True, [1]])
 def test_a_scalar_that_is_no_number_is_refused(value: Any, tmp_path: Path) -> None:
     path = write_verl_scalars(tmp_path / "verl", sample_rollouts())
-    records = [json.loads(line) for line in path.read_text().splitlines()]
+    records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     records[1]["data"]["timing_s/gen"] = value
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     with refused(TraceError, "line 2", "'timing_s/gen'"):
         import_log(path)
     state = tmp_path / "trainer_state.json"
-    state.write_text(json.dumps({"log_history": [{"step": 1, "step_time": value}]}))
+    state.write_text(json.dumps({"log_history": [{"step": 1, "step_time": value}]}), encoding="utf-8")
     with refused(TraceError, "line 1", "'step_time'"):
         import_log(state)
     console = tmp_path / "console.log"
-    console.write_text(f"Global step 1: {{'timing/generation': {value!r}}}\n")
+    console.write_text(f"Global step 1: {{'timing/generation': {value!r}}}\n", encoding="utf-8")
     with refused(TraceError, "line 1", "'timing/generation'"):
         import_log(console)
 
@@ -142,7 +142,7 @@ def test_a_csv_with_another_separator_gets_a_hint(separator: str, name: str, tmp
 @pytest.mark.parametrize("indent", [None, 1])
 def test_a_json_array_gets_a_hint(indent: int | None, tmp_path: Path) -> None:
     for name in ("log.jsonl", "log.json"):
-        (tmp_path / name).write_text(json.dumps(steps(1), indent=indent))
+        (tmp_path / name).write_text(json.dumps(steps(1), indent=indent), encoding="utf-8")
         with refused(TraceError, str(name)):
             import_log(tmp_path / name)
     with refused(TraceError):
@@ -162,7 +162,7 @@ def test_a_json_file_is_said_to_be_what_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ['{"input": "01", "outp', "", "[1]\n", '{"other": 1}\n'])
 def test_a_folder_whose_first_file_is_wrong_gets_a_short_sentence_about_that_file(content: str, tmp_path: Path) -> None:
     folder = write_verl_v1(tmp_path / "log", sample_rollouts())
-    (folder / "1.jsonl").write_text(content)
+    (folder / "1.jsonl").write_text(content, encoding="utf-8")
     with pytest.raises(TraceError) as refused:
         open_log(folder, OPTIONS)
     said = str(refused.value).replace(str(tmp_path), "")

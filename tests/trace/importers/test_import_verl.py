@@ -36,7 +36,7 @@ def test_padding_rows_are_no_responses() -> None:
 
 def test_a_prompt_whose_name_begins_like_padding_stays(tmp_path: Path) -> None:
     record = {"input": "01", "output": "ab", "gts": None, "score": 0.0, "step": 1, "uid": "pad12_0_0"}
-    (tmp_path / "1.jsonl").write_text(json.dumps(record) + "\n")
+    (tmp_path / "1.jsonl").write_text(json.dumps(record) + "\n", encoding="utf-8")
     assert import_log(tmp_path, OPTIONS).summary.rows == 1
 
 
@@ -70,8 +70,8 @@ def test_random_ids_of_prompts_sort_the_log_and_the_report_ranges_over_orders() 
 
 
 def test_the_order_of_a_single_prompt_with_a_random_id_is_known(tmp_path: Path) -> None:
-    rows = (GOLDEN / "verl-v1-uuid" / "1.jsonl").read_text().splitlines()[:2]
-    (tmp_path / "1.jsonl").write_text("\n".join(rows) + "\n")
+    rows = (GOLDEN / "verl-v1-uuid" / "1.jsonl").read_text("utf-8").splitlines()[:2]
+    (tmp_path / "1.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
     assert import_log(tmp_path, OPTIONS).dispatch_order_known
 
 

@@ -67,7 +67,7 @@ def test_our_writer_of_verls_dumps_writes_the_bytes_of_verls_own(name: str, tmp_
 def test_lengths_of_trls_own_run_are_those_that_it_generated() -> None:
     log = import_log(GOLDEN / "trl", ImportOptions(tokenizer=TOKENIZER, max_response_tokens=24))
     assert log.rollouts is not None
-    generated = json.loads((GOLDEN / "trl" / "lengths.json").read_text())
+    generated = json.loads((GOLDEN / "trl" / "lengths.json").read_text("utf-8"))
     assert log.rollouts["response_tokens"].tolist() == generated
     assert (log.rollouts["finish_reason"] == "length").tolist() == [tokens == 24 for tokens in generated]
     assert log.summary.duplicates_dropped == 16  # the second step logged the first one's buffer again

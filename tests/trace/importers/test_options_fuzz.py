@@ -184,7 +184,8 @@ def written(folder: Path, chance: random.Random) -> Path:
         frame.to_csv(path, index=False, errors="replace")
     elif path.suffix == ".jsonl":
         path.write_text(
-            "".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in zip(*columns.values(), strict=True))
+            "".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in zip(*columns.values(), strict=True)),
+            encoding="utf-8",
         )
     else:
         try:
@@ -226,7 +227,7 @@ def try_table(seed: int) -> str:
             one_sentence(error)
             assert not list(folder.glob("*t.json*"))
             return "read"
-        json.loads((folder / "t.json").read_text())
+        json.loads((folder / "t.json").read_text("utf-8"))
         return "drawn"
 
 
@@ -243,7 +244,7 @@ def try_scalars(seed: int) -> str:
             for _ in range(chance.choice((0, 1, 2))):
                 data[chance.choice(SCALARS)] = chance.choice((*VALUES, 0.5, 1e-9, 1e6))
             lines.append(json.dumps({"step": chance.choice((step, step, 1)), "data": data}) + "\n")
-        path.write_text("".join(lines))
+        path.write_text("".join(lines), encoding="utf-8")
         sizes = {"responses_per_step": chance.choice((None, 1, 2, 40)), "samples_per_prompt": chance.choice((None, 1, 8))}
         try:
             import_log(path).trace()

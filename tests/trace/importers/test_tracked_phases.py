@@ -116,6 +116,24 @@ def test_a_folder_with_several_runs_names_them(tmp_path: Path) -> None:
     assert len(import_log(tmp_path).scalars) == 2
 
 
+def test_steps_that_a_restart_undid_are_left_out(tmp_path: Path) -> None:
+    """What TensorBoard hides: it was told where the run went on (``purge_step``), in a second file."""
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed: pip install 'rlhfless[loggers]'")
+    from torch.utils.tensorboard import SummaryWriter
+
+    for part, (purge_step, steps) in enumerate([(None, (1, 2, 3, 4)), (3, (3,))]):
+        writer = SummaryWriter(str(tmp_path / f"part {part}"), purge_step=purge_step)
+        for step in steps:
+            writer.add_scalar("timing/train/total_step_time", 10.0 * part + step, step)
+            writer.add_scalar("timing/train/generation", 1.0, step)
+        writer.close()
+        (file,) = (tmp_path / f"part {part}").iterdir()
+        (tmp_path / "log").mkdir(exist_ok=True)
+        file.rename(tmp_path / "log" / f"events.out.tfevents.{part}")
+    scalars = import_log(tmp_path / "log").scalars
+    assert scalars[["step", "step_s"]].to_numpy().tolist() == [[1, 1.0], [2, 2.0], [3, 13.0]]
+
+
 @pytest.mark.parametrize("name", ["tensorboard", "wandb"])
 def test_a_file_that_ends_within_a_record_is_read_up_to_it(name: str, tmp_path: Path) -> None:
     source = next((GOLDEN / name).iterdir())

@@ -23,7 +23,7 @@ def imported(path: Path) -> ImportedLog:
 def changed(folder: Path, *, evaluated: set[int] | None) -> Path:
     """The run as if it had evaluated after these steps; None: without its trainer state."""
     shutil.copytree(RUN, folder)
-    state = json.loads((folder / "trainer_state.json").read_text())
+    state = json.loads((folder / "trainer_state.json").read_text("utf-8"))
     kept = [entry for entry in state["log_history"] if "eval_loss" not in entry]
     state["log_history"] = kept + [{"step": step, "eval_loss": 0.1} for step in sorted(evaluated or ())]
     (folder / "trainer_state.json").write_text(json.dumps(state))
@@ -54,7 +54,7 @@ def test_the_last_file_has_what_the_last_evaluation_generated_and_not_what_the_s
     log = imported(changed(tmp_path / "run", evaluated=set()))
     assert log.rollouts is not None
     assert not left_out(log)
-    generated = json.loads((RUN / "lengths.json").read_text())
+    generated = json.loads((RUN / "lengths.json").read_text("utf-8"))
     texts = log.rollouts.loc[log.rollouts["step"] == 3, "response_tokens"].to_numpy()  # without special tokens
     assert abs(texts - np.array(generated[-16:])).max() <= 2
     assert abs(texts - np.array(generated[48:64])).max() > 10

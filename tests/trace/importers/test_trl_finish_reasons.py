@@ -29,7 +29,7 @@ def imported(path: Path, options: ImportOptions = PLAIN) -> tuple[ImportedLog, p
 def test_trls_own_scalars_tell_which_responses_were_cut_and_how_long_all_are(name: str, limit: int | None) -> None:
     """Of ``trl-special`` two cut responses have 23 text tokens of 24: by their texts alone they would have stopped."""
     log, rollouts = imported(GOLDEN / name, ImportOptions(tokenizer=TOKENIZER, max_response_tokens=limit))
-    generated = json.loads((GOLDEN / name / "lengths.json").read_text())
+    generated = json.loads((GOLDEN / name / "lengths.json").read_text("utf-8"))
     assert (rollouts["finish_reason"] == "length").tolist() == [tokens == 24 for tokens in generated]
     assert np.abs(rollouts["response_tokens"] - generated).max() <= (0 if name == "trl" else 1)
     scalars = log.scalars.set_index("step").dropna(subset="truncation_rate")
@@ -44,7 +44,7 @@ def test_trls_own_scalars_tell_which_responses_were_cut_and_how_long_all_are(nam
 def test_without_scalars_a_text_near_the_limit_is_of_an_unknown_end(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "trl-special" / "completions", tmp_path / "completions")
     log, rollouts = imported(tmp_path, ImportOptions(tokenizer=TOKENIZER, max_response_tokens=24))
-    cut = np.array(json.loads((GOLDEN / "trl-special" / "lengths.json").read_text())) == 24
+    cut = np.array(json.loads((GOLDEN / "trl-special" / "lengths.json").read_text("utf-8"))) == 24
     known = rollouts["finish_reason"].notna().to_numpy()
     assert ((rollouts["finish_reason"] == "length").to_numpy() == cut)[known].all(), "what is said is true"
     assert 0 < (~known).sum() < len(known)
@@ -69,7 +69,7 @@ def test_means_over_several_generations_are_compared_with_no_response() -> None:
 
 def test_a_mean_that_no_lengths_of_the_texts_meet_is_a_contradiction(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "trl", tmp_path / "run")
-    state = json.loads((tmp_path / "run" / "trainer_state.json").read_text())
+    state = json.loads((tmp_path / "run" / "trainer_state.json").read_text("utf-8"))
     state["log_history"][0]["completions/mean_length"] = 9.0
     (tmp_path / "run" / "trainer_state.json").write_text(json.dumps(state))
     log, rollouts = imported(tmp_path / "run")

@@ -15,13 +15,17 @@ pytest.importorskip("transformers")
 from learning_samples import noise_batch, small_model  # noqa: E402
 from training_samples import config, same_weights  # noqa: E402
 
+from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer  # noqa: E402
+from rlhfless.engine.torch.pretrained import load_model  # noqa: E402
 from rlhfless.errors import InputError, MissingExtra  # noqa: E402
 from rlhfless.training.algorithms.lora import check_lora, is_adapter  # noqa: E402
 from rlhfless.training.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
 from rlhfless.training.config import TrainConfig, TrainError  # noqa: E402
 from rlhfless.training.learner.learner import LocalLearner  # noqa: E402
+from rlhfless.training.learner.process_group import make_learner  # noqa: E402
 from rlhfless.training.logprobs import token_logprobs  # noqa: E402
-from rlhfless.training.loop import train  # noqa: E402
+from rlhfless.training.loop import Trainer, train  # noqa: E402
+from rlhfless.training.models.tiny_model import save_model  # noqa: E402
 
 HAS_PEFT = importlib.util.find_spec("peft") is not None
 with_peft = pytest.mark.skipif(not HAS_PEFT, reason="peft is not installed: pip install 'rlhfless[lora]'")
@@ -113,3 +117,106 @@ def test_without_peft_one_sentence_says_what_to_install() -> None:
 def test_wrong_options_of_adapters_are_one_sentence(changes: dict[str, Any], said: tuple[str, ...]) -> None:
     with refused(TrainError, *said):
         TrainConfig.from_options(**changes)
+
+
+def first_weights(seed: int, state: int = 0) -> dict[str, Any]:
+    """The first weights of the adapters of a run with a seed, made while torch's global stream is in a state."""
+    torch.manual_seed(state)
+    options = TrainConfig.from_options(lora_rank=4, seed=seed).learner_options()
+    trained = make_learner("grpo", small_model(), **options).algorithm.trained  # type: ignore[attr-defined]
+    return {key: value.detach().clone() for key, value in trained.named_parameters() if is_adapter(key)}
+
+
+@with_peft
+def test_first_weights_of_adapters_follow_the_seed_of_the_run_and_nothing_else() -> None:
+    ours, again, other = first_weights(3), first_weights(3, state=1), first_weights(4)
+    assert all(torch.equal(ours[key], again[key]) for key in ours)
+    drawn = [key for key in ours if "lora_A" in key]
+    assert drawn
+    assert all(not torch.equal(ours[key], other[key]) for key in drawn)
+    assert all(not value.any() for key, value in ours.items() if "lora_B" in key), "training begins with the model as it is"
+
+
+@with_peft
+def test_making_adapters_draws_nothing_from_the_global_stream() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    learner("grpo", small_model(), seed=1)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def logits(model: Any) -> Any:
+    with torch.no_grad():
+        return model(torch.arange(2, 14)[None]).logits
+
+
+@with_peft
+@pytest.mark.parametrize(
+    "options", [{"kl_coef": 0.1}, {"algorithm": "ppo", "lora_targets": ["q_proj", "down_proj"], "lora_alpha": 3.0}]
+)
+def test_a_run_writes_its_adapter_as_peft_reads_it(tmp_path: Path, model: Path, options: dict[str, Any]) -> None:
+    """On the model that the run began with it gives the logits of the merged one, also after a resume."""
+    from peft import PeftConfig, PeftModel
+    from transformers import AutoModelForCausalLM
+
+    run: dict[str, Any] = {"policy": "static", "gpus": 1, "steps": 2, "lora_rank": 2, **options}
+    train(config(**{**run, "steps": 1}), tmp_path / "run", model=model)
+    train(config(**run), tmp_path / "run", resume=True)
+    folder = tmp_path / "run" / "adapter"
+    assert {"adapter_config.json", "adapter_model.safetensors"} == {path.name for path in folder.iterdir()}
+    named = PeftConfig.from_pretrained(folder)
+    assert (named.peft_type, named.task_type, named.r) == ("LORA", "CAUSAL_LM", 2)
+    assert named.lora_alpha == options.get("lora_alpha", 4.0)
+    assert Path(named.base_model_name_or_path) == model.resolve()
+    base = AutoModelForCausalLM.from_pretrained(named.base_model_name_or_path)
+    before = logits(base)
+    adapted = PeftModel.from_pretrained(base, folder).eval()
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model").eval()
+    torch.testing.assert_close(logits(adapted), logits(merged), atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(logits(adapted), before, atol=1e-4), "it learned"
+
+
+@with_peft
+def test_an_adapter_of_a_bfloat16_model_is_as_exact_as_it_was_trained(tmp_path: Path, model: Path) -> None:
+    """float32 on the base model, while the merged weights are rounded to the format of the base model."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    save_model(*load_model(model), tmp_path / "half", "bfloat16")
+    options: dict[str, Any] = {"policy": "static", "gpus": 1, "steps": 1, "lora_rank": 2, "generation_dtype": "float32"}
+    with Trainer(config(**options), model=tmp_path / "half", progress=False) as trainer:
+        trainer.step()
+        trainer.save_model(tmp_path / "merged")
+        trainer.save_adapter(tmp_path / "adapter")
+        trained = logits(trainer.model)
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "half", dtype=torch.float32)
+    adapted = PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
+    torch.testing.assert_close(logits(adapted), trained, atol=1e-5, rtol=1e-5)
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    assert merged.dtype == torch.bfloat16
+    torch.testing.assert_close(logits(merged).float(), trained, atol=5e-2, rtol=5e-2)
+
+
+@with_peft
+def test_the_adapter_of_a_model_made_for_the_run_names_the_weights_that_the_run_began_with(tmp_path: Path, model: Path) -> None:
+    """An object has no name of its own; the run's folder keeps its first weights."""
+    from peft import PeftConfig
+
+    own = small_model()
+    train_on = {"policy": "static", "gpus": 1, "steps": 1, "lora_rank": 2}
+    with Trainer(config(**train_on), tmp_path / "run", model=(own, CharTokenizer()), progress=False) as trainer:
+        trainer.step()
+        trainer.save_adapter(tmp_path / "adapter")
+    assert (
+        Path(PeftConfig.from_pretrained(tmp_path / "adapter").base_model_name_or_path) == (tmp_path / "run" / "warm").resolve()
+    )
+
+
+def test_a_run_that_trains_all_weights_has_no_adapter_to_write(tmp_path: Path, model: Path) -> None:
+    with (
+        Trainer(config(policy="static", gpus=1), model=model, progress=False) as trainer,
+        refused(TrainError, "lora_rank", "save_model"),
+    ):
+        trainer.save_adapter(tmp_path / "adapter")
+    assert not (tmp_path / "adapter").exists()

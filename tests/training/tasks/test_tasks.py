@@ -39,11 +39,11 @@ TOKENIZER = byte_tokenizer()
 
 def sources(folder: Path) -> dict[str, Any]:
     """The same rows in every form."""
-    (folder / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    (folder / "sums.json").write_text(json.dumps(ROWS, indent=1))
-    (folder / "lines.json").write_text("  " + "".join(json.dumps(row) + "\n" for row in ROWS))
+    (folder / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
+    (folder / "sums.json").write_text(json.dumps(ROWS, indent=1), encoding="utf-8")
+    (folder / "lines.json").write_text("  " + "".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
     pd.DataFrame(ROWS).to_parquet(folder / "sums.parquet")
-    pd.DataFrame(ROWS).to_csv(folder / "sums.CSV", index=False)
+    pd.DataFrame(ROWS).to_csv(folder / "sums.CSV", index=False, encoding="utf-8")
     names = ("sums.jsonl", "sums.json", "lines.json", "sums.parquet", "sums.CSV")
     for name in names:
         (folder / f"{name}.gz").write_bytes(gzip.compress((folder / name).read_bytes()))
@@ -346,7 +346,7 @@ def test_what_the_hub_does_not_have_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_gsm8k_problems_and_their_reward(tmp_path: Path) -> None:
     row = {"question": "2 and 2?", "answer": "2+2=<<2+2=4>>4\n#### 1,004"}
-    (tmp_path / "train.jsonl").write_text(json.dumps(row))
+    (tmp_path / "train.jsonl").write_text(json.dumps(row), encoding="utf-8")
     task = make_task(f"gsm8k:{tmp_path / 'train.jsonl'}", TOKENIZER, prompts=1)
     assert isinstance(task, Gsm8kTask)
     problem = task.problems[0]
