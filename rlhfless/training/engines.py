@@ -23,6 +23,7 @@ from rlhfless.executor import Lifecycle, PlanForecast, ProcessPool, RayPool, Sho
 from rlhfless.executor.distributed.ray.cluster import import_ray
 from rlhfless.executor.distributed.ray.object_store import store_bytes
 from rlhfless.executor.distributed.ray.placement import FewerGpus
+from rlhfless.system.cleanup import clean_up
 from rlhfless.training.config import ClusterConfig, TrainConfig, TrainError
 from rlhfless.training.config.generation import RolloutConfig
 from rlhfless.training.config.learning import Precision
@@ -198,8 +199,8 @@ def make_pool(
     pool.spans_nodes = config.engine == "vllm" and config.weight_sync == "nccl"
     try:
         pool.check(cluster)
-    except BaseException:
-        pool.close()
+    except BaseException as error:
+        clean_up(pool.close, after=error)
         raise
     return pool
 

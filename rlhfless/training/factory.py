@@ -31,6 +31,7 @@ from rlhfless.executor.distributed.ray.placement import FewerGpus
 from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.predict import EwmaPredictor
 from rlhfless.scheduling import SchedulingPolicy, as_policy, make_policy
+from rlhfless.system.cleanup import clean_up
 from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.algorithms.lora import check_lora
 from rlhfless.training.config import ClusterConfig, ReproducibilityWarning, TrainConfig, TrainError
@@ -239,9 +240,9 @@ def resolve(
     try:
         overrides = replace(overrides, drafting=drafting)
         model = _of_the_model(config, overrides, folder, device, latency, meta, resume, progress)
-    except BaseException:
+    except BaseException as error:
         if pool is not None and overrides.executor is None:
-            pool.close()
+            clean_up(pool.close, after=error)
         raise
     return TrainerComponents(cluster=cluster, planner=planner, predictor=predictor, actor_pool=pool, **model)
 

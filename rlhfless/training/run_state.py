@@ -17,6 +17,7 @@ import pandas as pd
 
 from rlhfless.executor import StepFailed, StepRecord
 from rlhfless.scheduling.planning_time import PlanningTime
+from rlhfless.system.cleanup import clean_up
 from rlhfless.system.scratch_folders import OwnFolder
 from rlhfless.trace import Trace, TraceError, TraceWriter
 from rlhfless.training.algorithms.base import Algorithm
@@ -136,8 +137,8 @@ class RunState:
         self._in_doubt = True
         try:
             yield
-        except BaseException:
-            self._go_back()
+        except BaseException as error:
+            clean_up(self._go_back, after=error)
             raise
         self._in_doubt = False
 

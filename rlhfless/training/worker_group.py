@@ -22,6 +22,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from rlhfless.system.child_processes import how_it_ended, undisturbed, without_main
+from rlhfless.system.cleanup import clean_up
 from rlhfless.training.config import LearnerError
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
@@ -72,8 +73,8 @@ class WorkerGroup:
                     process.start()
                 theirs.close()
             self._answers(READY, "start")
-        except BaseException:
-            self.end()
+        except BaseException as error:
+            clean_up(self.end, after=error)
             raise
 
     def order(self, name: str, argument: Any = None, seed: int = 0) -> list[Any]:
@@ -83,8 +84,8 @@ class WorkerGroup:
                 with contextlib.suppress(OSError):  # it is gone, which its silence says
                     connection.send((name, argument, seed))
             return self._answers(DONE, name)
-        except BaseException:
-            self.end()  # the others may wait for one that failed; nobody knows what each of them did
+        except BaseException as error:
+            clean_up(self.end, after=error)  # the others may wait for one that failed; nobody knows what each of them did
             raise
 
     def end(self) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rlhfless.errors import InputError, missing_extra
+from rlhfless.system.cleanup import cleaning_up
 from solver.model.admission import Admission
 from solver.model.drafting import Drafting
 from solver.model.errors import as_given
@@ -158,14 +159,12 @@ class VllmEngineFactory:
             )
         from rlhfless.engine.vllm import worker_backend as vllm_backend  # which holds the process's replica
 
-        try:
+        with cleaning_up(vllm_backend.weights_are_read):
             replica = vllm_backend.replica_for(self.compatibility_key(latency), Path(self.weights), self.folder_version)
             if self.transferred is None:
                 replica.load(Path(self.weights), self.weights_version)
             else:
                 replica.receive(self.transferred, self.weights_version)
-        finally:
-            vllm_backend.weights_are_read()
         return VllmEngine(
             replica, admission, eos_id=self.eos_id, sampling=self.sampling, start_s=start_s, drafting=self.drafting,
             latency=latency,

@@ -20,6 +20,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rlhfless.errors import InputError, reason
+from rlhfless.system.cleanup import clean_up
 from rlhfless.training.config import LearnerError
 from rlhfless.training.learner.worker import LearnerRank, LearnerStart
 from solver.model.plurals import counted
@@ -97,8 +98,8 @@ class RayRanks:
             startup = replace(startup, meeting=self._answers([self._actors[0].meeting.remote()], "start")[0])
             started = self._answers([actor.start.remote(startup) for actor in self._actors], "start")
             self.pids, self.nodes = [pid for pid, _ in started], [node for _, node in started]
-        except BaseException:
-            self.end()
+        except BaseException as error:
+            clean_up(self.end, after=error)
             raise
 
     def order(self, name: str, argument: Any = None, seed: int = 0) -> list[Any]:
@@ -109,8 +110,8 @@ class RayRanks:
         """
         try:
             return self._answers([actor.order.remote(name, argument, seed) for actor in self._actors], name)
-        except BaseException:
-            self.end()  # the others may wait for one that failed; nobody knows what each of them did
+        except BaseException as error:
+            clean_up(self.end, after=error)  # the others may wait for one that failed; nobody knows what each of them did
             raise
 
     def end(self) -> None:

@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from rlhfless.errors import InputError
+from rlhfless.system.cleanup import clean_up
 from rlhfless.training.rewards.response import Response
 
 READY, NUMBER, REASON = "ready", "number", "reason"  # what the process says
@@ -129,8 +130,8 @@ class FunctionProcess:
             how = _how_it_ended(process)
             self.close()
             raise Ended(f"ended its process ({how})") from None
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            clean_up(self.close, after=error)
             raise
 
 

@@ -23,6 +23,7 @@ from typing import Any
 from rlhfless.errors import InputError, missing_extra, reason
 from rlhfless.executor.distributed.ray import cleanup as ray_cleanup
 from rlhfless.executor.distributed.ray.object_store import SMALLEST_BYTES, check_shared_memory
+from rlhfless.system.cleanup import clean_up
 
 START_TRIES = 3
 START_WITHIN_S = 120.0  # of each of Ray's processes; Ray itself gives them 30 s, which a busy machine may not keep
@@ -134,8 +135,8 @@ class RayCluster:
                 _slow_start_notice(),
             ):
                 self._start_ray(gpus, store_bytes)
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            clean_up(self.close, after=error)
             raise
 
     def _forget_tokens(self) -> None:
