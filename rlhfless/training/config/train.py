@@ -56,7 +56,7 @@ class TrainConfig(Options):
     """Seed every random choice with this number."""
     save_every: Count = 1
     """Write a checkpoint after every so many steps, and after the last. A run that is killed, or interrupted while it learns,
-    repeats the steps since the last checkpoint."""
+    repeats the steps since the last checkpoint, and warns of it."""
     save_total_limit: Count = 1
     """Keep this many of the latest checkpoints."""
     eval_every: Count | None = None
