@@ -233,9 +233,9 @@ class RunState:
             steps = _steps_between(saved.next_step, now.next_step)
             cause = error.__cause__
             why = cause.strerror or reason(cause) if isinstance(cause, OSError) else reason(error)
-            last = folder_of(self.checkpoints, saved.next_step).name
+            target, last = (folder_of(self.checkpoints, at.next_step) for at in (now, saved))
             warnings.warn(
-                f"{folder_of(self.checkpoints, now.next_step)}: could not be written ({why}), so the last checkpoint is {last} and "
+                f"{target}: could not be written ({why}), so the last checkpoint is {last.name} and "
                 f"{steps} will be repeated; make room for it if the disk is full, and resume the run",
                 UnsavedWarning,
                 stacklevel=2,

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from rlhfless.errors import InputError, missing_extra
 from rlhfless.system.cleanup import cleaning_up
+from rlhfless.system.piped_processes import HEARTBEAT_TIMEOUT_S
 from solver.model.admission import Admission
 from solver.model.drafting import Drafting
 from solver.model.errors import as_given
@@ -46,6 +47,8 @@ class VllmEngineFactory:
         eos_id: the token that ends a response, or several.
         max_tokens: maximum number of tokens of a response with its prompt.
         dtype, eager, options: see ``VllmSettings``.
+        heartbeat_timeout_s: on the virtual clock, where the process in which vLLM decodes counts as lost after so many seconds
+            without a heartbeat.
         drafting: how responses are decoded with drafts; None: one token per response and iteration. Greedy tokens are the same
             either way. At temperatures above 0 only their distribution is (see ``engine.py``).
 
@@ -67,6 +70,7 @@ class VllmEngineFactory:
     options: Mapping[str, Any] = field(default_factory=dict)
     drafting: Drafting | None = None
     transferred: TransferredWeights | None = None
+    heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
 
     backend_module: ClassVar[str] = "rlhfless.engine.vllm.worker_backend"
     gpus_per_engine: ClassVar[None] = None
@@ -141,7 +145,8 @@ class VllmEngineFactory:
                 "vLLM is asked to draft on the virtual clock, where one replica serves all actors; run it in a ProcessPool or "
                 "a RayPool, or leave drafting out"
             )
-        emulation.emulate([self.compatibility_key(m) for m in models], responses, self.weights, self.folder_version)
+        settings = [self.compatibility_key(m) for m in models]
+        emulation.emulate(settings, responses, self.weights, self.folder_version, self.heartbeat_timeout_s)
 
     def replay(self, journal: EngineJournal) -> Replayed:
         """Return how long the passes of an emulated actor take when nothing else runs: see ``replay.py``."""

@@ -171,7 +171,7 @@ class WorkItem:
     Attributes:
         kind: ``prepare``, ``learn`` or ``transfer``, the phase of its span in the trace.
         seconds: that it takes, on the virtual clock; None: as long as ``run`` takes here, with nothing beside it. On the wall
-            clock, its process counts as lost after ``Faults.silence_factor`` times as long; None: it has no limit.
+            clock, its process counts as lost after ``Faults.silence_factor`` times as long; None: when it sends no heartbeats.
         run: a function that is really run, with the completions of ``responses`` and the results of ``items``, two tuples in
             their order, and with what its GPUs ``load``. On the wall clock it runs in another process, which must be able to
             import it.
