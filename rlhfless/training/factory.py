@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import platform
 import secrets
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -24,7 +25,7 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
-from rlhfless.engine.torch.pretrained import choose_device, stop_ids_of
+from rlhfless.engine.torch.pretrained import stop_ids_of
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import ProcessPool, RayPool
 from rlhfless.executor.distributed.ray.placement import FewerGpus
@@ -49,14 +50,15 @@ from rlhfless.training.engines import (
     same_bits,
 )
 from rlhfless.training.evaluation import Evaluator
+from rlhfless.training.first_line import first_line
 from rlhfless.training.freed_preparation import check_freed
 from rlhfless.training.learner.process_group import check_learner
+from rlhfless.training.learner_device import learner_device
 from rlhfless.training.planned_calls import check_step_plan
 from rlhfless.training.rewards import Rewards, as_rewards
 from rlhfless.training.rewards.registry import make_rewards
 from rlhfless.training.run_start import RunStart
 from rlhfless.training.run_state import RunState
-from rlhfless.training.sending_gpu import sending_device
 from rlhfless.training.tasks import Task, digest, make_task
 from rlhfless.training.tasks.given_rows import GivenRows, task_of
 from rlhfless.training.weight_bytes import generated_weight_bytes
@@ -188,12 +190,8 @@ def resolve(
             f"algorithm {type(made).__name__} has not all of the methods {', '.join(pieces)}, which learning 'stream' needs; "
             "add them, or choose learning 'batch'"
         )
-    if isinstance(overrides.model, tuple):
-        device = overrides.model[0].device
-    else:
-        device = choose_device(hardware.device, emulated=hardware.executor == "virtual" and overrides.executor is None)
-        if hardware.weight_sync == "nccl":
-            device = sending_device(hardware)
+    given_model = overrides.model
+    device = given_model[0].device if isinstance(given_model, tuple) else learner_device(hardware, overrides.executor)
     latency = load_profile(hardware.profile)
     check_parts_of_actors(hardware, latency)
     per_node = hardware.gpus_of_node
@@ -237,6 +235,8 @@ def resolve(
     if overrides.step_plan is not None:
         meta["step_plan"] = json.loads(overrides.step_plan.to_json())
     meta["run_id"] = secrets.token_hex(4)  # of a new run; a resumed one has its own
+    if progress:
+        print(first_line(config, device, pool, given=overrides.algorithm is not None), file=sys.stderr, flush=True)
     try:
         overrides = replace(overrides, drafting=drafting)
         model = _of_the_model(config, overrides, folder, device, latency, meta, resume, progress)

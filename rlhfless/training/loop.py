@@ -87,6 +87,8 @@ class Trainer:
         callbacks: called in order after every step and at the end.
         resume: continue the run in ``folder`` after its last checkpoint. A number of steps: after the checkpoint that it has of
             them; later steps are removed from the trace.
+        progress: show progress on standard error. Its first line names the learner's device and its threads, the GPUs, engine,
+            profile and learning rate; bars of warm-up and ``run`` follow.
 
     Attributes:
         on_progress: called with the progress of every generation; None for no callback. Its exceptions end the step as an
