@@ -27,6 +27,7 @@ from rlhfless.system.cleanup import clean_up
 
 START_TRIES = 3
 START_WITHIN_S = 120.0  # of each of Ray's processes; Ray itself gives them 30 s, which a busy machine may not keep
+SWEPT_WITHIN_S = 60.0  # that removing what a cluster has left may take: its own patience is a third of that
 SILENT_S = 10.0  # so long a start takes without a word
 POLL_S = 0.1
 PATIENCE = {"RAY_gcs_server_port_wait_time_s": START_WITHIN_S, "RAY_agent_register_timeout_ms": START_WITHIN_S * 1000}
@@ -101,7 +102,8 @@ class RayCluster:
         if self._sweeper is not None:
             assert self._sweeper.stdin is not None
             self._sweeper.stdin.close()
-            self._sweeper.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it goes on, and ends by itself
+                self._sweeper.wait(SWEPT_WITHIN_S)
         self._folder, self._sweeper = None, None
 
     def _join(self, address: str, runtime_env: dict[str, Any]) -> None:
