@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
+from multiprocessing.shared_memory import SharedMemory
+from pickle import PickleBuffer
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from scripted_world import Punctual
 
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import Executor, StepFailed, WorkGpus, WorkItem, WorkServer
+from rlhfless.executor.distributed.worker.shared_memory import read_block, write_block
 
 
 class Broken(SimulatedEngine):
@@ -88,3 +92,25 @@ def test_an_executor_closes_everything_and_keeps_the_error_of_the_program() -> N
     with refused(OSError, "pool cannot be closed"):
         Executor(engines, step.cluster, latency=step.latency, actor_pool=pool).close()
     assert done == ["pool", "engines"] * 2
+
+
+class Full:
+    """A device on which nothing fits; it still refers to what it was given."""
+
+    def pack(self, thing: Any) -> tuple[bytes, list[PickleBuffer]]:
+        return b"", [PickleBuffer(thing)]
+
+    def unpack(self, form: bytes, buffers: Iterable[Any], device: str) -> Any:
+        self.given = list(buffers)
+        raise MemoryError(f"{len(self.given)} buffers do not fit")
+
+
+def test_memory_that_cannot_be_closed_does_not_hide_that_a_device_is_full() -> None:
+    backend: Any = Full()
+    block = write_block(backend, f"rlhfless-test-{os.getpid()}", bytes(100))
+    with refused(MemoryError, "1 buffers do not fit"):
+        read_block(backend, block, "cpu", free=True)
+    for view in backend.given:
+        view.release()
+    with pytest.raises(FileNotFoundError):
+        SharedMemory(block.name)

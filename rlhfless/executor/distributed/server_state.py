@@ -134,8 +134,9 @@ class ServerState:
         """Return whether a process that is due is lost. At first it is suspect only, and due again a moment later. If it uses
         the processor until then, it lives.
         """
-        watched = self.remote is not None and not isinstance(self.remote, ThreadServer) and self.beats(item)
-        cpu_s = self.remote.cpu_s if watched else None
+        cpu_s = None
+        if self.remote is not None and not isinstance(self.remote, ThreadServer) and self.beats(item):
+            cpu_s = self.remote.cpu_s
         if not self.doubted:
             self.doubted, self.cpu_s, self.due_s = True, cpu_s, now_s + GRACE_S
             return False
