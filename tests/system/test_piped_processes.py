@@ -35,6 +35,7 @@ def start(inbox: queue.SimpleQueue[Any]) -> Iterator[Start]:
     end_all(made)
 
 
+@pytest.mark.full
 def test_orders_are_answered_and_an_end_is_told(start: Start, inbox: queue.SimpleQueue[Any]) -> None:
     process = start(waiting_workers.answer)
     process.send("hello")
@@ -54,6 +55,7 @@ def test_one_that_hangs_is_noticed_among_others(start: Start, inbox: queue.Simpl
     assert next_message(inbox, [lives], TIMEOUT_S) == (lives, "still there")
 
 
+@pytest.mark.full
 def test_one_that_never_sends_a_heartbeat_is_noticed(
     start: Start, inbox: queue.SimpleQueue[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,16 +55,19 @@ def test_a_process_that_hangs_ends_all(group: WorkerGroup) -> None:
     assert_ended(second)
 
 
+@pytest.mark.full
 def test_processes_that_compute_for_longer_than_the_limit_are_waited_for(group: WorkerGroup) -> None:
     assert group.order("compute", TIMEOUT_S + 4.0) == [0, 1]
 
 
+@pytest.mark.full
 def test_an_order_that_cannot_be_sent_is_an_error(group: WorkerGroup) -> None:
     with pytest.raises(Exception, match="pickle"):
         group.order("compute", lambda: None)
     assert group.pids == []
 
 
+@pytest.mark.full
 def test_an_order_that_does_not_fit_into_the_pipe_of_a_process_that_hangs_ends_all(group: WorkerGroup) -> None:
     """Nobody waits while it is sent."""
     with refused(LearnerError, "process 1", "heartbeat_timeout_s"):

@@ -162,6 +162,7 @@ def test_a_process_that_hangs_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -
         process.call("echo", "hello")
 
 
+@pytest.mark.full
 def test_a_process_that_ends_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emulation, "main", stopping_replica.main)
     process = VllmProcess(VllmSettings(1, 4, 64, 64), "weights-0", 0)

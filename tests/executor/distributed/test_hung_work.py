@@ -41,11 +41,13 @@ def test_an_item_whose_process_is_stopped_is_run_once_more(tmp_path: Path) -> No
     check_message(lost["why"], "has not reported since", "5 s", "silence_floor_s", "heartbeat_timeout_s")
 
 
+@pytest.mark.full
 def test_an_item_that_stops_every_process_ends_the_step() -> None:
     with refused(StepFailed, "work item 0 (learn)", "2 times", "learner", "has not reported since", "silence_floor_s"):
         run(real_work.stop)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("function", [real_work.wait, real_work.compute])
 def test_an_item_that_takes_longer_than_the_limit_is_waited_for(function: Any) -> None:
     """It waits for something, or keeps Python's lock so that the process sends no heartbeats."""
