@@ -20,6 +20,7 @@ from rlhfless.executor.step.step_state import check_migration
 from rlhfless.executor.step.work_items import WorkItem
 from rlhfless.executor.virtual.actors import Closing, EngineFactory
 from rlhfless.executor.virtual.executor import OnReplayProgress, check_charging, run_step
+from rlhfless.system.cleanup import clean_up
 from solver.model.admission import check_rule
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.objective import NonGenerationPhases
@@ -78,8 +79,8 @@ class Executor:
     def __enter__(self) -> Executor:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        clean_up(self.close, after=error)
 
     def run(
         self,
@@ -132,10 +133,10 @@ class Executor:
     def close(self) -> None:
         """End processes and free the memory of the weights. Idempotent; nothing can be run afterwards."""
         self._closed = True
-        if self.actor_pool is not None:
-            self.actor_pool.close()
+        ends = [] if self.actor_pool is None else [self.actor_pool.close]
         if isinstance(self.engines, Closing) and not isinstance(self.engines, type):  # an engine class closes its own
-            self.engines.close()
+            ends.append(self.engines.close)
+        clean_up(*ends)
 
     @contextlib.contextmanager
     def _watching(self, responses: int) -> Iterator[tuple[OnProgress | None, OnReplayProgress | None]]:

@@ -5,6 +5,7 @@ Input is a trace. A lane is the GPUs of one actor or server; cuts are lines.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import pandas as pd
@@ -22,6 +23,7 @@ STYLES: dict[str, PhaseStyle] = {
     "prepare": PHASE_STYLES["prepare"], "learn": PHASE_STYLES["learn"],
 }  # fmt: skip
 LANE_PX = 26
+NO_GPU = "no GPU"
 
 
 class StepFusionInfo(NamedTuple):
@@ -66,7 +68,7 @@ def step_fusion_info(trace: Trace, step: int | None = None) -> StepFusionInfo:
         for row, next_s in zip(ordered.itertuples(index=False), nexts, strict=True):
             if row.role in ("decode", "prefill"):
                 rows.append((str(lane), row.holder, "generation", row.start_s, row.end_s))
-            if next_s > row.end_s + 1e-9:
+            if next_s > row.end_s + 1e-9 and lane != NO_GPU:
                 rows.append((str(lane), row.holder, FREED, row.end_s, next_s))
     spans = trace.spans[trace.spans["step"] == chosen] if trace.spans is not None else pd.DataFrame()
     lane_of = dict(zip(held["holder"], held["lane"], strict=True))
@@ -79,7 +81,14 @@ def step_fusion_info(trace: Trace, step: int | None = None) -> StepFusionInfo:
     return StepFusionInfo(table, _cuts(trace, chosen, start_s), chosen, end_s - start_s)
 
 
+def _first_gpu(lane: str) -> float:
+    """Return the first GPU of a lane, by which lanes are ordered; that without GPUs comes last."""
+    return math.inf if lane == NO_GPU else int(lane.split()[1].split("-")[0])
+
+
 def _lane(gpu_ids: list[int]) -> str:
+    if not gpu_ids:
+        return NO_GPU
     return f"GPU {gpu_ids[0]}" if len(gpu_ids) == 1 else f"GPUs {min(gpu_ids)}-{max(gpu_ids)}"
 
 
@@ -119,7 +128,7 @@ def plot_step_fusion(trace: Trace, step: int | None = None) -> go.Figure:
         )  # fmt: skip
     for time_s in sorted(set(info.cuts["time_s"].round(9))):
         fig.add_vline(x=time_s, line={"color": VERMILLION, "dash": "dash", "width": 1.5})
-    lanes = sorted(info.spans["lane"].unique(), key=lambda lane: int(lane.split()[1].split("-")[0]))
+    lanes = sorted(info.spans["lane"].unique(), key=_first_gpu)
     fig.update_yaxes(categoryorder="array", categoryarray=lanes[::-1])
     fig.update_xaxes(title="time from the start of the step (s)")
     fig.update_layout(barmode="overlay", bargap=0.25)

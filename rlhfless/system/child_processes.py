@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import types
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 
 def how_it_ended(process: BaseProcess, wait_s: float) -> str:
@@ -20,6 +22,15 @@ def how_it_ended(process: BaseProcess, wait_s: float) -> str:
     if code is None:
         return "closed its pipe"
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+def cpu_seconds(pid: int | None) -> float | None:
+    """Return the processor seconds that a process of this machine has used; None where the system does not tell."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):  # it is gone, or this is no Linux
+        return None
 
 
 @contextlib.contextmanager

@@ -20,10 +20,12 @@ from rlhfless.engine.torch.row_model import RowModel
 from rlhfless.engine.torch.row_models import row_model
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.torch.transformers_limits import scales_rope, supported_tokens
-from rlhfless.executor import Lifecycle, PlanForecast, ProcessPool, RayPool, ShortestStep
+from rlhfless.executor import Faults, Lifecycle, PlanForecast, ProcessPool, RayPool, ShortestStep
 from rlhfless.executor.distributed.ray.cluster import import_ray
 from rlhfless.executor.distributed.ray.object_store import store_bytes
 from rlhfless.executor.distributed.ray.placement import FewerGpus
+from rlhfless.system.cleanup import clean_up
+from rlhfless.system.piped_processes import HEARTBEAT_TIMEOUT_S
 from rlhfless.training.config import ClusterConfig, TrainConfig, TrainError
 from rlhfless.training.config.learning import Precision
 from rlhfless.training.sending_gpu import gpus_for_ray, sending_host
@@ -105,6 +107,7 @@ class VllmEngines:
         sync: the way in which each step's weights reach replicas.
         drafting: how responses are decoded with drafts; None: one token per pass.
         options: further arguments of vLLM, see ``VllmSettings``.
+        heartbeat_timeout_s: see ``VllmEngineFactory``.
     """
 
     def __init__(
@@ -116,9 +119,11 @@ class VllmEngines:
         sync: WeightSync,
         drafting: Drafting | None = None,
         options: Mapping[str, Any] = MappingProxyType({}),
+        heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
         self._eos_id, self._max_tokens, self._sampling, self._precision = eos_id, max_tokens, sampling, precision
         self._sync, self._drafting, self._options = sync, drafting, dict(options)
+        self._heartbeat_timeout_s = heartbeat_timeout_s
 
     def of_step(self, model: Any, step: int) -> Any:
         """See ``Engines``. Publishes the weights."""
@@ -127,7 +132,7 @@ class VllmEngines:
         folder, transferred = self._sync.publish(model, step)
         return VllmEngineFactory(
             str(folder), step, self._eos_id, self._max_tokens, self._sampling, self._precision, options=self._options,
-            drafting=self._drafting, transferred=transferred,
+            drafting=self._drafting, transferred=transferred, heartbeat_timeout_s=self._heartbeat_timeout_s,
         )  # fmt: skip
 
     def release(self) -> None:
@@ -190,16 +195,19 @@ def make_pool(
         return None
     forecasts = {"none": None, "shortest": ShortestStep(), "forecast": PlanForecast()}
     lifecycle = Lifecycle(config.idle_timeout_s, forecasts[config.prewarm], time_weight=time_weight)
+    limit_s = config.heartbeat_timeout_s
+    faults = Faults(silence_floor_s=limit_s, min_start_timeout_s=max(Faults.min_start_timeout_s, limit_s))
     if config.executor == "local":
-        return ProcessPool(lifecycle=lifecycle)
+        return ProcessPool(lifecycle=lifecycle, faults=faults)
     ray_is_up = config.ray_address is not None or import_ray().is_initialized()
     logical = None if ray_is_up else gpus_for_ray(config)
-    pool = RayPool(config.ray_address, gpus=logical, lifecycle=lifecycle, object_store_bytes=store_bytes(weight_bytes))
+    store = store_bytes(weight_bytes)
+    pool = RayPool(config.ray_address, gpus=logical, lifecycle=lifecycle, faults=faults, object_store_bytes=store)
     pool.spans_nodes = config.engine == "vllm" and config.weight_sync == "nccl"
     try:
         pool.check(cluster)
-    except BaseException:
-        pool.close()
+    except BaseException as error:
+        clean_up(pool.close, after=error)
         raise
     return pool
 
@@ -285,7 +293,8 @@ def make_engines(
         share = config.gpu_memory_utilization
         options = {} if share is None else {"gpu_memory_utilization": share}
         sync = make_sync(config, model, precision)
-        return VllmEngines(eos_id, max_tokens, sampling, precision, sync, drafting, options)
+        limit_s = config.heartbeat_timeout_s
+        return VllmEngines(eos_id, max_tokens, sampling, precision, sync, drafting, options, limit_s)
     forward = "own" if config.engine == "torch" else config.engine
     rows = row_model(
         forward, model, max_tokens, getattr(torch, precision), attention=config.attention, threads=config.actor_threads

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from rlhfless.system.cleanup import cleaning_up
 from rlhfless.training import missing_torch
 
 try:
@@ -131,11 +132,9 @@ class Evaluator:
         weights = row_model(self.forward, model, longest, getattr(torch, self.precision))
         admission = Admission(min(SLOTS, len(requests)), 1 << 30)
         engine = TorchEngine(weights, admission, MEASURED, eos_id=self.stop_ids, sampling=self.sampling)
-        try:
+        with cleaning_up(engine.close):
             engine.add(requests)
             return {done.response: done for done in engine.advance(math.inf).completions}
-        finally:
-            engine.close()
 
 
 def held_out_problems(task: Task, prompts: int, count: int) -> Sequence[Problem]:

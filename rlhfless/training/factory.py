@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import platform
 import secrets
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -25,13 +26,14 @@ except ImportError as error:
     raise missing_torch(error) from None
 
 from rlhfless.engine.torch.kernel_bits import kernel_bits
-from rlhfless.engine.torch.pretrained import choose_device, stop_ids_of
+from rlhfless.engine.torch.pretrained import stop_ids_of
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import ProcessPool, RayPool
 from rlhfless.executor.distributed.ray.placement import FewerGpus
 from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.predict import EwmaPredictor
 from rlhfless.scheduling import SchedulingPolicy, as_policy, make_policy
+from rlhfless.system.cleanup import clean_up
 from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.algorithms.lora import check_lora
 from rlhfless.training.config import ClusterConfig, ReproducibilityWarning, TrainConfig, TrainError
@@ -49,14 +51,15 @@ from rlhfless.training.engines import (
     same_bits,
 )
 from rlhfless.training.evaluation import Evaluator
+from rlhfless.training.first_line import first_line
 from rlhfless.training.freed_preparation import check_freed
 from rlhfless.training.learner.process_group import check_learner
+from rlhfless.training.learner_device import learner_device
 from rlhfless.training.planned_calls import check_step_plan
 from rlhfless.training.rewards import Rewards, as_rewards
 from rlhfless.training.rewards.registry import make_rewards, need_answers
 from rlhfless.training.run_start import RunStart, what_resumes
 from rlhfless.training.run_state import RunState
-from rlhfless.training.sending_gpu import sending_device
 from rlhfless.training.tasks import DatasetTask, Task, digest, make_task
 from rlhfless.training.tasks.given_rows import GivenRows, of_whole_steps
 from rlhfless.training.tasks.prompt_limit import PromptLimit, longest_prompt, warn_of_left_out
@@ -191,12 +194,8 @@ def resolve(
             f"algorithm {type(made).__name__} has not all of the methods {', '.join(pieces)}, which learning 'stream' needs; "
             "add them, or choose learning 'batch'"
         )
-    if isinstance(overrides.model, tuple):
-        device = overrides.model[0].device
-    else:
-        device = choose_device(hardware.device, emulated=hardware.executor == "virtual" and overrides.executor is None)
-        if hardware.weight_sync == "nccl":
-            device = sending_device(hardware)
+    given_model = overrides.model
+    device = given_model[0].device if isinstance(given_model, tuple) else learner_device(hardware, overrides.executor)
     latency = load_profile(hardware.profile)
     check_parts_of_actors(hardware, latency)
     per_node = hardware.gpus_of_node
@@ -240,12 +239,14 @@ def resolve(
     if overrides.step_plan is not None:
         meta["step_plan"] = json.loads(overrides.step_plan.to_json())
     meta["run_id"] = secrets.token_hex(4)  # of a new run; a resumed one has its own
+    if progress:
+        print(first_line(config, device, pool, given=overrides.algorithm is not None), file=sys.stderr, flush=True)
     try:
         overrides = replace(overrides, drafting=drafting)
         model = _of_the_model(config, overrides, folder, device, latency, meta, resume, progress)
-    except BaseException:
+    except BaseException as error:
         if pool is not None and overrides.executor is None:
-            pool.close()
+            clean_up(pool.close, after=error)
         raise
     return TrainerComponents(cluster=cluster, planner=planner, predictor=predictor, actor_pool=pool, **model)
 

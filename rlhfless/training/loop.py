@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +28,7 @@ from rlhfless.executor import ProcessPool, RayPool, StepFailed, StepRecord, Work
 from rlhfless.executor.distributed.ray.placement import FewerGpus
 from rlhfless.executor.step.progress import OnProgress
 from rlhfless.scheduling import PlanningOptions, PolicyFunction, SchedulingPolicy
+from rlhfless.system.cleanup import clean_up
 from rlhfless.trace import Trace
 from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.algorithms.lora import save_adapter
@@ -89,6 +91,8 @@ class Trainer:
         resume: True continues the run in ``folder`` after its last checkpoint (``--resume``). ``"auto"`` does so where the
             folder holds a run, and begins one where it holds none (``--resume auto``). A number of steps continues after the
             checkpoint of so many (``--resume-from``); later steps are removed from the trace.
+        progress: show progress on standard error. Its first line names the learner's device and its threads, the GPUs, engine,
+            profile and learning rate; bars of warm-up and ``run`` follow.
 
     Attributes:
         on_progress: called with the progress of every generation; None for no callback. Its exceptions end the step as an
@@ -152,23 +156,21 @@ class Trainer:
     def __enter__(self) -> Trainer:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        clean_up(self.close, after=error)
 
     def close(self) -> None:
         """Call the callbacks' ``on_end``, stop the processes of actors, learner and rewards, and remove the weights stored for
         actors. Idempotent.
         """
-        with contextlib.ExitStack() as ends:  # all of them, whatever one raises
-            ends.callback(self.engines.close)
-            ends.callback(self.rewards.close)
-            if self.actor_pool is not None and self._owns_pool:
-                ends.callback(self.actor_pool.close)
-            ends.callback(self.state.close)  # before the pool leaves Ray, where the learner's processes may be
-            if not self._closed:
-                self._closed = True
-                for callback in reversed(self.callbacks):
-                    ends.callback(callback.on_end, self)
+        ends: list[Callable[[], object]] = []
+        if not self._closed:
+            self._closed = True
+            ends += [partial(callback.on_end, self) for callback in self.callbacks]
+        ends.append(self.state.close)  # before the pool leaves Ray, where the learner's processes may be
+        if self.actor_pool is not None and self._owns_pool:
+            ends.append(self.actor_pool.close)
+        clean_up(*ends, self.rewards.close, self.engines.close)
 
     def save_model(self, folder: str | Path) -> None:
         """Write the model and its tokenizer into a folder that transformers loads.
@@ -265,7 +267,8 @@ class Trainer:
             if learning.failure is not None:
                 raise learning.failure from None
             whose = (error.record, self.tokenizer, epoch, samples)
-            self.state.keep_completed(error, lambda: completed_rows(problems, workload, *whose))
+            rows = partial(completed_rows, problems, workload, *whose)
+            clean_up(partial(self.state.keep_completed, error, rows), after=error)
             error.resume_with = options_after_loss(self.actor_pool, self.cluster)
             raise
         except FewerGpus as error:

@@ -72,7 +72,7 @@ def record_phases(
     judging_s: float,
     config: ClusterConfig,
     *,
-    on_other_gpus: bool = False,
+    server: WorkServer | None = None,
 ) -> None:
     """Add preparation and learning to a step's record and close it.
 
@@ -82,7 +82,7 @@ def record_phases(
     Args:
         latency: the profile that gives the seconds; None charges the seconds measured here.
         learning: the algorithm's numbers. judging_s: seconds measured here to compute all rewards.
-        on_other_gpus: use other GPUs than generation, because those may still be allocated.
+        server: of the learner on the wall clock, which also prepares. None: on the virtual clock, where the options decide.
     """
     tokens = np.array(batch.tokens)
     if latency is None:
@@ -92,10 +92,14 @@ def record_phases(
     overlaps, frees = config.preparation == "overlap", config.preparation == "freed"
     generated_s = record.end_s - record.start_s
     behind = cluster.nodes * cluster.actors_per_node
-    first = behind if on_other_gpus or overlaps else 0
-    servers = tuple(_server(f"prepare-{k}", cluster, first + k) for k in range(config.preparation_actors))
+    if server is None:
+        first = behind if overlaps else 0
+        servers = tuple(_server(f"prepare-{k}", cluster, first + k) for k in range(config.preparation_actors))
+        server = _server("learner", cluster, 0)
+    else:
+        servers = (server._replace(holder="prepare-0"),)
     preparing = WorkGpus("prepare", None if frees else servers, "prepare")
-    learner = WorkGpus("learner", (_server("learner", cluster, behind if on_other_gpus else 0),), "learner")
+    learner = WorkGpus("learner", (server,), "learner")
     ready_s, clock = 0.0 if overlaps or frees else generated_s, {"clock": charge.clock}
     work = [
         WorkItem("prepare", seconds, gpus=preparing, responses=(i,), after_s=ready_s, detail=clock)
@@ -109,17 +113,22 @@ def record_phases(
 
 
 def record_learning(
-    record: StepRecord, cluster: Cluster, learning: Mapping[str, float], judging_s: float, *, preparing_s: float
+    record: StepRecord,
+    cluster: Cluster,
+    learning: Mapping[str, float],
+    judging_s: float,
+    *,
+    preparing_s: float,
+    server: WorkServer,
 ) -> None:
     """Add judging and learning to a step's record whose passes were prepared on freed GPUs, and close it.
 
-    Both are on GPUs beside the cluster, because actors of a pool may wait on theirs.
-
     Args:
         learning: the algorithm's numbers. judging_s: seconds measured here. preparing_s: of all items of preparation.
+        server: of the learner.
     """
     after_s, clock = record.end_s - record.start_s, {"clock": "measured"}
-    learner = WorkGpus("learner", (_server("learner", cluster, cluster.nodes * cluster.actors_per_node),), "learner")
+    learner = WorkGpus("learner", (server,), "learner")
     learned = {**clock, "learning": learning, "judging_s": judging_s, "preparing_s": preparing_s}
     judge = WorkItem("prepare", judging_s, gpus=learner, after_s=after_s, call="judge", detail=clock)
     add_work(record, [judge, WorkItem("learn", learning["seconds"], gpus=learner, items=(0,), detail=learned)], cluster)

@@ -8,6 +8,7 @@ while the run works is not created again, because a resumed run would lack its f
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,13 +16,15 @@ from typing import Any
 
 import pandas as pd
 
+from rlhfless.errors import reason
 from rlhfless.executor import StepFailed, StepRecord
 from rlhfless.scheduling.planning_time import PlanningTime
+from rlhfless.system.cleanup import clean_up
 from rlhfless.system.scratch_folders import OwnFolder
 from rlhfless.trace import Trace, TraceError, TraceWriter
 from rlhfless.training.algorithms.base import Algorithm
-from rlhfless.training.checkpoint import keep_latest, load_checkpoint, save_checkpoint, saved_steps
-from rlhfless.training.config import LearnerError, TrainConfig, TrainError
+from rlhfless.training.checkpoint import folder_of, keep_latest, load_checkpoint, save_checkpoint, saved_steps
+from rlhfless.training.config import LearnerError, TrainConfig, TrainError, UnsavedWarning
 from rlhfless.training.failed_steps import keep_unfinished
 from rlhfless.training.learner.learner import Learner, LocalLearner
 from rlhfless.training.learner.process_group import make_learner
@@ -89,7 +92,8 @@ class RunState:
             learner = make_learner(
                 config.algorithm.name, origin.model, processes=config.cluster.learner_processes,
                 placement=config.cluster.learner_placement, threads=learner_threads(config),
-                preparation_tp=config.cluster.preparation_tp, pipeline=config.pipeline_options(), **options,
+                preparation_tp=config.cluster.preparation_tp, pipeline=config.pipeline_options(),
+                heartbeat_timeout_s=config.cluster.heartbeat_timeout_s, **options,
             )  # fmt: skip
         else:
             learner = LocalLearner(algorithm)
@@ -136,8 +140,8 @@ class RunState:
         self._in_doubt = True
         try:
             yield
-        except BaseException:
-            self._go_back()
+        except BaseException as error:
+            clean_up(self._go_back, after=error)
             raise
         self._in_doubt = False
 
@@ -157,14 +161,18 @@ class RunState:
         Raises:
             TrainError: a file was removed.
         """
-        if self.writer is None:
-            return
-        folder = self.writer.folder
-        if gone := [path for path in (folder, *(folder / name for name in NEEDED)) if not path.exists()]:
+        if gone := self._gone():
             raise TrainError(
                 f"{gone[0]}: was removed during the run, so step {self.position.next_step} is not saved; restore it and resume "
                 "the run, or start a new run"
             )
+
+    def _gone(self) -> list[Path]:
+        """Return what is missing in the run's folder of what a resumed run needs."""
+        if self.writer is None:
+            return []
+        folder = self.writer.folder
+        return [path for path in (folder, *(folder / name for name in NEEDED)) if not path.exists()]
 
     def keep_completed(self, error: StepFailed, rows: Callable[[], pd.DataFrame]) -> None:
         """Keep what a step completed before ``error``, which gets the folder, if a trace is kept; see ``keep_unfinished``."""
@@ -211,20 +219,48 @@ class RunState:
         """Write a checkpoint if the last step has none, stop the learner's processes, and merge the trace's step folders into
         its tables. Idempotent.
 
-        A further step would first read the last checkpoint.
+        A further step would first read the last checkpoint. Where the checkpoint or the tables cannot be written, as on a full
+        disk, an ``UnsavedWarning`` says what that means for the run.
         """
-        if self.position.saved is not None and not self._in_doubt:
-            # where it cannot be written, a later run repeats the steps since the last one
-            with contextlib.suppress(TrainError, LearnerError):
-                save_checkpoint(self.checkpoints, self.position.next_step, self.learner)
-                self.position = replace(self.position, saved=None)
-                keep_latest(self.checkpoints, self.position.next_step, self.keep)
-        self.learner.close()
+        clean_up(self._save_last, self._stop_learner, self._merge_trace)
+
+    def _save_last(self) -> None:
+        now, saved = self.position, self.position.saved
+        if saved is None or self._in_doubt:
+            return
+        try:
+            save_checkpoint(self.checkpoints, now.next_step, self.learner)
+        except (TrainError, LearnerError) as error:
+            steps = _steps_between(saved.next_step, now.next_step)
+            cause = error.__cause__
+            why = cause.strerror or reason(cause) if isinstance(cause, OSError) else reason(error)
+            target, last = (folder_of(self.checkpoints, at.next_step) for at in (now, saved))
+            warnings.warn(
+                f"{target}: could not be written ({why}), so the last checkpoint is {last.name} and "
+                f"{steps} will be repeated; make room for it if the disk is full, and resume the run",
+                UnsavedWarning,
+                stacklevel=2,
+            )
+            return
+        self.position = replace(now, saved=None)
+        keep_latest(self.checkpoints, now.next_step, self.keep)
+
+    def _stop_learner(self) -> None:
         self._in_doubt = True
-        if self.writer is not None:
-            # on a full disk, say: its steps are read where they are, and a later run tries again
-            with contextlib.suppress(TraceError):
-                self.writer.close()
+        self.learner.close()
+
+    def _merge_trace(self) -> None:
+        if self.writer is None or self._gone():
+            return
+        try:
+            self.writer.close()
+        except TraceError as error:
+            warnings.warn(
+                f"{self.writer.folder}: the steps could not be merged into the trace's tables ({reason(error)}); they are "
+                "complete and are read from folders of their own, and resuming the run merges them",
+                UnsavedWarning,
+                stacklevel=2,
+            )
 
     @property
     def trace(self) -> Trace | None:
@@ -234,8 +270,10 @@ class RunState:
     def _go_back(self) -> None:
         """Read the last checkpoint of a committed step again, and remove the steps after it from the trace, if one is kept."""
         self.check_folder()
+        committed = self.position.next_step
         if self.writer is not None:
             self.writer = writer = TraceWriter.resume(self.writer.folder)
+            committed = writer.next_step
             steps = max((one for one in saved_steps(self.checkpoints) if one <= writer.next_step), default=writer.next_step)
             if steps < writer.next_step:
                 self.writer = writer = TraceWriter.resume(writer.folder, steps)
@@ -245,3 +283,16 @@ class RunState:
             self.position = self.position.saved
         load_checkpoint(self.checkpoints, self.position.next_step, self.learner)
         self._in_doubt = False
+        if (kept := self.position.next_step) < committed:
+            warnings.warn(
+                f"{self.checkpoints}: {_steps_between(kept, committed)} had no checkpoint, so the run continues from "
+                f"{folder_of(self.checkpoints, kept).name} and repeats what came after it; a smaller save_every "
+                f"({self.save_every} now) repeats less",
+                UnsavedWarning,
+                stacklevel=2,
+            )
+
+
+def _steps_between(first: int, end: int) -> str:
+    """Return the numbers of the steps from ``first`` to before ``end``, for a sentence."""
+    return f"step {first}" if end - first == 1 else f"steps {first} to {end - 1}"

@@ -115,7 +115,10 @@ def _on_pool(parts: LearningParts, own: int, from_s: float, grows: bool) -> Step
 
 def _alone(parts: LearningParts, own: int, from_s: float = 0.0, hold: str = "work") -> WorkGpus:
     """Return one server; the trainer's learner is there when the step begins, on the virtual clock a late one loads first."""
-    load_s = 0.0 if parts.on_pool else parts.config.cluster.learner_load_s
+    if parts.on_pool:
+        server = parts.wall_server(beside_actors=True)
+        return WorkGpus("learner", (server,), keeps_state=True, in_this_process=1, from_s=from_s, hold=hold)
+    load_s = parts.config.cluster.learner_load_s
     return WorkGpus.beside(
         parts.cluster, "learner", own, keeps_state=True, in_this_process=1, from_s=from_s, hold=hold, load_s=load_s
     )

@@ -13,12 +13,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from rlhfless.executor import ProcessPool, RayPool, StepRecord, WorkItem
+from rlhfless.executor import ProcessPool, RayPool, StepRecord, WorkItem, WorkServer
 from rlhfless.system.cpu_threads import computing_with
 from rlhfless.training.config import TrainConfig
 from rlhfless.training.engines import Engines
 from rlhfless.training.freed_preparation import freed_items, with_prepared
 from rlhfless.training.learner.learner import LocalLearner
+from rlhfless.training.learner_device import wall_server
 from rlhfless.training.learner_threads import learner_threads
 from rlhfless.training.measured_learning import MeasuredLearning, said_of
 from rlhfless.training.planned_calls import record_planned_calls
@@ -91,6 +92,11 @@ class LearningParts:
         """
         actors = len(self.plan.actors) if beside_actors and self.on_pool else 0
         return computing_with(learner_threads(self.config, beside_actors=actors), self.state.model.device)
+
+    def wall_server(self, *, beside_actors: bool = False) -> WorkServer:
+        """Return the GPUs that the trace bills for the learner on the wall clock; see ``learner_device.wall_server``."""
+        device, hardware = self.state.model.device, self.config.cluster
+        return wall_server("learner", device, self.cluster, hardware, self.pool, beside_actors=beside_actors)
 
     @property
     def samples(self) -> int:
@@ -169,14 +175,14 @@ class BatchLearning:
             with p.learner_threads():
                 numbers: dict[str, Any] = p.state.learner.learn(batch)
             if self.work:
-                record_learning(record, p.cluster, numbers, judging_s, preparing_s=preparing_s)
+                record_learning(record, p.cluster, numbers, judging_s, preparing_s=preparing_s, server=p.wall_server())
                 return LearnedStep(responses, scores, {**numbers, "prepare_seconds": preparing_s})
             if p.step_plan is not None:
                 learned = {"learning": numbers, "judging_s": judging_s}
                 record_planned_calls(record, p.step_plan, p.cluster, learned)
                 return LearnedStep(responses, scores, numbers)
-            # actors of a pool may wait on their GPUs meanwhile
-            record_phases(record, p.cluster, p.profile, batch, numbers, judging_s, p.config.cluster, on_other_gpus=p.on_pool)
+            server = p.wall_server() if p.on_pool else None
+            record_phases(record, p.cluster, p.profile, batch, numbers, judging_s, p.config.cluster, server=server)
             steps = getattr(p.state.learner, "pipeline_steps", ())
             record_passes(record, steps, learning_s, numbers.get("prepare_seconds", 0.0))
             if self._pieces is not None:

@@ -52,12 +52,12 @@ def refused_command(result: Result, *named: object) -> None:
 def refusal_line(result: Result) -> str:
     """Return the one line with which the command line refused; for messages that keep a pattern.
 
-    Progress bars, which begin with a carriage return, may stand before it.
+    Progress may stand before it: bars, which begin with a carriage return, and the first line of a run.
     """
     assert result.exit_code == 2, result.output
     assert result.stdout == ""
     *lines, rest = result.stderr.split("\n")
-    said = [line for line in lines if not line.startswith("\r")]
+    said = [line for line in lines if not line.startswith(("\r", "train: "))]
     assert (len(said), rest) == (1, ""), result.stderr
     assert said[0].startswith("rlhfless: "), said[0]
     assert "Traceback" not in result.stderr

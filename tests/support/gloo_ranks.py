@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.system.parent_death import die_with_parent
+from rlhfless.system.piped_processes import HeartbeatConnection
 from rlhfless.training.algorithms.critic import PolicyAndCritic, make_critic
 from rlhfless.training.algorithms.ranks import Ranks
 from rlhfless.training.models.tiny_model import tiny_qwen2
@@ -26,11 +27,12 @@ from rlhfless.training.worker_group import DONE, LOOPBACK, READY, report
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64)
 
 
-def main(connection: Connection, rank: int, count: int, meeting: str) -> None:
+def main(pipe: Connection, rank: int, count: int, meeting: str) -> None:
     """Run a rank until its pipe ends; an order is the name of a function of this file."""
     die_with_parent()
     os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK
     torch.set_num_threads(1)
+    connection = HeartbeatConnection(pipe)
     try:
         dist.init_process_group("gloo", init_method=Path(meeting).as_uri(), rank=rank, world_size=count)
         groups = {count: dist.group.WORLD, 2: dist.new_group([0, 1])}

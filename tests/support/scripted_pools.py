@@ -99,6 +99,8 @@ class _Handle:
     def up_s(self) -> float | None:
         return self.actor.up_s
 
+    cpu_s = None
+
     def how_it_ended(self) -> str:
         return self.actor.why
 

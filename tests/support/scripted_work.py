@@ -39,6 +39,30 @@ def die_once(completions: Sequence[Any], results: Sequence[Any]) -> Any:
     return act("learn", 0.01, completions, results) if "die" in CALLS else die(completions, results)
 
 
+def hang(completions: Sequence[Any], results: Sequence[Any]) -> None:
+    """Stop the process."""
+    CALLS.append("hang")
+    stop()
+
+
+def hang_once(completions: Sequence[Any], results: Sequence[Any]) -> Any:
+    """Stop the process the first time."""
+    return act("learn", 0.01, completions, results) if "hang" in CALLS else hang(completions, results)
+
+
+def load_and_hang(device: str | None) -> None:
+    """Stop the process while it loads."""
+    CALLS.append("load")
+    stop()
+
+
+def stop() -> None:
+    """Stop the process, which says nothing any more."""
+    actor = HERE[-1]
+    actor.suffer("stop")
+    actor.send = lambda message: None
+
+
 def acting(kind: str, name: str, seconds: float = 0.01, *, limit_s: float | None = None, **more: Any) -> WorkItem:
     """An item with that function; a silent process is lost after a time that ``limit_s`` says."""
     return WorkItem(kind, limit_s, partial(act, name, seconds), **more)

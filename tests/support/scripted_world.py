@@ -24,6 +24,7 @@ from rlhfless.executor.distributed.wall_clock import Clock
 from rlhfless.executor.distributed.worker import worker
 from rlhfless.executor.distributed.worker.process_messages import ActorReady, failed
 
+BEAT_S = 0.1  # between two heartbeats
 COPY_S = 1e-4  # that laying a state out or reading it takes
 FAILURES: dict[str, Exception] = {
     "fail": RuntimeError("a kernel failed"),
@@ -164,6 +165,7 @@ class Actor:
         self.killed = False
         self.ahead_s = ahead_s
         self.worker: worker.Worker | None = None
+        self.beat: Callable[[], object] | None = None
         self._make, self._prewarm = make, prewarm
         self._last_s = {"in": 0.0, "out": 0.0}
         world.actors.append(self)
@@ -174,7 +176,10 @@ class Actor:
         return Clock(lambda: self.at_s + self.ahead_s, self.sleep)
 
     def sleep(self, seconds: float) -> None:
-        """It does nothing else meanwhile."""
+        """It does nothing else meanwhile, but send heartbeats while it runs a work item."""
+        while self.beat is not None and seconds > BEAT_S:
+            self.at_s, seconds = self.at_s + BEAT_S, seconds - BEAT_S
+            self.beat()
         self.at_s += seconds
 
     @property
@@ -313,6 +318,16 @@ class Copying:
     """
 
     behind = staticmethod(lambda function: function() or (lambda: None))
+
+    @staticmethod
+    @contextlib.contextmanager
+    def beating(beat: Callable[[], object]) -> Iterator[None]:
+        """It sends heartbeats while its clock moves."""
+        actor, HERE[-1].beat = HERE[-1], beat
+        try:
+            yield
+        finally:
+            actor.beat = None
 
     def _read(self, block: Any, free: bool = False) -> Any:
         HERE[-1].sleep(COPY_S)

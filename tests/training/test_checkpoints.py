@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from error_messages import refused
+from error_messages import refused, warned
 from training_samples import config, variety
 
 from rlhfless.trace import TraceError, TraceWriter, read_trace
 from rlhfless.training.checkpoint import save_checkpoint, saved_steps
-from rlhfless.training.config import TrainError
+from rlhfless.training.config import LearnerError, TrainError, UnsavedWarning
 from rlhfless.training.loop import Trainer
 from rlhfless.training.run_state import RunState
 from rlhfless.training.tasks.arithmetic import ArithmeticTask
@@ -172,3 +173,76 @@ def test_what_a_kill_leaves_of_a_checkpoint_is_no_checkpoint(
     run(folder, untrained, resume=True).close()
     assert_same(folder, whole)
     assert not draft.exists()
+
+
+def blocked(folder: Path, steps: int) -> Path:
+    """A file where a checkpoint would be prepared, so that it cannot be written."""
+    obstacle = folder / "checkpoints" / f".after-{steps:06d}.tmp"
+    obstacle.write_text("")
+    return obstacle
+
+
+def test_a_last_checkpoint_that_cannot_be_written_is_reported(whole: Path, untrained: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    trainer = run(folder, untrained, until=3)
+    obstacle = blocked(folder, 3)
+    with warned(UnsavedWarning, str(folder), "after-000003", "exists", "step 2", "resume"):
+        trainer.close()
+    obstacle.unlink()
+    with warned(UnsavedWarning, str(folder), "step 2", "after-000002", "save_every"):
+        again = run(folder, untrained, until=2, resume=True)
+    assert again.next_step == 2
+    while again.next_step < STEPS:
+        again.step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UnsavedWarning)
+        again.close()
+    assert_same(folder, whole)
+
+
+def test_a_learner_that_cannot_write_the_last_checkpoint_is_reported(
+    untrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(folder: Path) -> None:
+        raise LearnerError("process 1 of the learner was killed by SIGKILL during 'write'")
+
+    trainer = run(tmp_path / "run", untrained, until=3)
+    monkeypatch.setattr(trainer.state.learner, "write", lost)
+    with warned(UnsavedWarning, str(tmp_path / "run"), "SIGKILL", "step 2"):
+        trainer.close()
+
+
+def test_tables_that_cannot_be_merged_are_reported_and_read_as_they_are(
+    untrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(writer: TraceWriter) -> None:
+        raise TraceError(f"{writer.folder}: could not be written (No space left on device)")
+
+    trainer = run(tmp_path / "run", untrained, until=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(TraceWriter, "close", full)
+        with warned(UnsavedWarning, str(tmp_path / "run"), "No space left on device"):
+            trainer.close()
+    assert read_trace(tmp_path / "run").steps == [0, 1]
+
+
+@pytest.mark.parametrize("traced", [True, False])
+def test_an_interrupt_that_undoes_steps_reports_them(
+    untrained: Path, tmp_path: Path, traced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = run(tmp_path / "run" if traced else None, untrained, until=3)
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunState, "commit", interrupted)
+    with warned(UnsavedWarning, "step 2", "after-000002", "save_every"), pytest.raises(KeyboardInterrupt):
+        trainer.step()
+
+
+def test_a_run_that_was_closed_is_resumed_without_a_warning(untrained: Path, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UnsavedWarning)
+        run(tmp_path / "run", untrained, until=3).close()
+        run(tmp_path / "run", untrained, until=4, resume=True).close()
+        run(tmp_path / "run", untrained, until=2, resume=2).close()

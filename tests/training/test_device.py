@@ -5,21 +5,31 @@ from __future__ import annotations
 import json
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
-from error_messages import refused, warned
+from click.testing import CliRunner
+from error_messages import check_message, refused, warned
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from training_samples import config  # noqa: E402
 
+from rlhfless.cli import main  # noqa: E402
 from rlhfless.engine.torch.kernel_bits import kernel_bits  # noqa: E402
-from rlhfless.engine.torch.pretrained import choose_device, load_model  # noqa: E402
+from rlhfless.engine.torch.pretrained import SharedGpuWarning, load_model  # noqa: E402
 from rlhfless.errors import InputError  # noqa: E402
+from rlhfless.executor import ProcessPool  # noqa: E402
+from rlhfless.plots.step_fusion import plot_step_fusion  # noqa: E402
+from rlhfless.plots.timeline import plot_timeline  # noqa: E402
+from rlhfless.trace import read_trace  # noqa: E402
+from rlhfless.trace.metrics.phase_costs import step_costs  # noqa: E402
 from rlhfless.training.config import ReproducibilityWarning, TrainError  # noqa: E402
+from rlhfless.training.first_line import first_line  # noqa: E402
+from rlhfless.training.learner_device import learner_device, wall_server  # noqa: E402
 from rlhfless.training.loop import Trainer, train  # noqa: E402
-from rlhfless.training.models import tiny_model as models  # noqa: E402
+from solver import Cluster  # noqa: E402
 
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 with_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -31,21 +41,114 @@ def test_a_model_is_loaded_to_its_device(untrained: Path) -> None:
     assert load_model(untrained, "meta")[0].device.type == "meta"
 
 
+def with_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Torch finds so many GPUs."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+
+
+@pytest.mark.parametrize("name", ["auto", "cuda"])
 @pytest.mark.parametrize(
-    ("name", "there", "emulated", "chosen"),
+    ("executor", "gpus", "there", "chosen"),
     [
-        ("auto", True, True, "cuda"),
-        ("auto", True, False, "cpu"),
-        ("auto", False, True, "cpu"),
-        ("cpu", True, True, "cpu"),
-        ("cuda", True, False, "cuda"),
+        ("virtual", 16, 1, "cuda"),
+        ("local", 2, 3, "cuda:2"),
+        ("local", 1, 4, "cuda:3"),
+        ("ray", 2, 3, "cuda:2"),
     ],
 )
-def test_auto_takes_a_gpu_that_no_actor_holds(
-    monkeypatch: pytest.MonkeyPatch, name: str, there: bool, emulated: bool, chosen: str
+def test_the_learner_takes_a_gpu_that_no_actor_holds(
+    monkeypatch: pytest.MonkeyPatch, name: str, executor: str, gpus: int, there: int, chosen: str
 ) -> None:
-    monkeypatch.setattr(models.torch.cuda, "is_available", lambda: there)
-    assert choose_device(name, emulated=emulated).type == chosen
+    with_gpus(monkeypatch, there)
+    options = config(device=name, executor=executor, gpus=gpus, gpus_per_node=gpus).cluster
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert str(learner_device(options, None)) == chosen
+
+
+@pytest.mark.parametrize("name", ["auto", "cuda"])
+@pytest.mark.parametrize("executor", ["local", "ray"])
+@pytest.mark.parametrize("there", [1, 2])
+def test_where_actors_hold_every_gpu_the_learner_shares_the_first(
+    monkeypatch: pytest.MonkeyPatch, name: str, executor: str, there: int
+) -> None:
+    with_gpus(monkeypatch, there)
+    options = config(device=name, executor=executor, gpus=2, gpus_per_node=2).cluster
+    with warned(SharedGpuWarning, "cuda:0", "gpus", "device 'cpu'"):
+        assert str(learner_device(options, None)) == "cuda:0"
+
+
+def test_the_devices_of_a_given_pool_are_those_that_actors_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gpus(monkeypatch, 3)
+    options = config(gpus=2, gpus_per_node=2).cluster
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert str(learner_device(options, ProcessPool(["cuda:2", "cuda:0"]))) == "cuda:1"
+        assert str(learner_device(options, ProcessPool(["cpu", "cpu"]))) == "cuda"
+
+
+@pytest.mark.parametrize("executor", ["virtual", "local", "ray"])
+@pytest.mark.parametrize(("name", "there"), [("cpu", 2), ("auto", 0)])
+def test_the_learner_is_on_the_cpu_if_asked_or_without_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, executor: str, name: str, there: int
+) -> None:
+    with_gpus(monkeypatch, there)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert str(learner_device(config(device=name, executor=executor).cluster, None)) == "cpu"
+
+
+@pytest.mark.parametrize("processes", [{"learner_processes": 2}, {"pipeline": 2}])
+def test_processes_without_a_gpu_each_learn_on_the_cpu(monkeypatch: pytest.MonkeyPatch, processes: dict[str, int]) -> None:
+    with_gpus(monkeypatch, 1)
+    with warned(UserWarning, "CPU", "2 processes", "1 GPU", "learner_processes"):
+        assert str(learner_device(config(executor="local", gpus=1, **processes).cluster, None)) == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "there", "beside_actors", "billed"),
+    [
+        ("cpu", 2, 0, False, ()),
+        ("cpu", 2, 2, True, ()),
+        ("cuda:2", 2, 3, False, (2,)),
+        ("cuda:2", 2, 3, True, (2,)),
+        ("cuda:0", 2, 2, False, (0,)),
+        ("cuda:0", 2, 2, True, ()),
+    ],
+)
+@pytest.mark.parametrize("executor", ["local", "ray"])
+def test_gpus_that_are_billed_for_the_learner_are_there(
+    monkeypatch: pytest.MonkeyPatch, executor: str, device: str, gpus: int, there: int, beside_actors: bool, billed: Any
+) -> None:
+    """A GPU that actors hold is billed as theirs while they decode."""
+    with_gpus(monkeypatch, there)
+    options, cluster = config(executor=executor, gpus=gpus, gpus_per_node=gpus).cluster, Cluster(1, gpus, 1)
+    pool = ProcessPool([f"cuda:{i}" for i in range(there)]) if executor == "local" and there else None
+    server = wall_server("learner", torch.device(device), cluster, options, pool, beside_actors=beside_actors)
+    assert (server.gpu_ids, server.node) == (billed, 0)
+
+
+@pytest.mark.parametrize("learning", ["batch", "stream"])
+def test_a_learner_on_the_cpu_of_a_pool_has_its_times_and_no_gpu(model: Path, tmp_path: Path, learning: str) -> None:
+    options = config(steps=1, executor="local", gpus=2, gpus_per_node=2, device="cpu", learning=learning)
+    with Trainer(options, tmp_path / "run", model=model, executor=ProcessPool(["cpu"] * 2), progress=False) as trainer:
+        trainer.run()
+        trainer.actor_pool.close()
+    trace = read_trace(tmp_path / "run")
+    held = trace.allocations
+    assert {gpu for ids in held["gpu_ids"] for gpu in ids} == {0, 1}
+    assert set(held["node"]) == {0}
+    own = held[held["role"].isin(["learner", "prepare"])]
+    assert "learner" in set(own["holder"])
+    assert [list(ids) for ids in own["gpu_ids"]] == [[]] * len(own)
+    learned = trace.spans[(trace.spans["holder"] == "learner") & (trace.spans["phase"] == "learn")]
+    assert (learned["end_s"] - learned["start_s"]).sum() > 0
+    costs = step_costs(trace).set_index("phase")
+    assert costs.loc["learning", "time_s"] > 0
+    assert costs["elastic_gpu_s"].sum() == pytest.approx(sum(len(r.gpu_ids) * (r.end_s - r.start_s) for r in held.itertuples()))
+    for figure in (plot_timeline(trace), plot_step_fusion(trace)):
+        assert "learner" in figure.to_json()
 
 
 @without_gpu
@@ -87,6 +190,44 @@ def test_a_run_whose_processor_has_other_kernels_is_resumed_with_a_warning(model
     with warnings.catch_warnings():
         warnings.simplefilter("error", ReproducibilityWarning)
         train(config(steps=3, device="cpu"), out, resume=True)
+
+
+LINE = ("learner on the CPU", "1 thread", "engine torch", "profile cpu-tiny-qwen2", "learning rate 0.01")
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"device": "cpu"}, (*LINE, "16 emulated GPUs")),
+        ({"device": "cpu", "learner_threads": 3}, ("learner on the CPU with 3 threads",)),
+        ({"device": "cpu", "learner_processes": 2}, ("2 processes with 1 thread each",)),
+    ],
+)
+def test_a_run_begins_with_a_line_that_names_where_it_computes(
+    model: Path, capfd: pytest.CaptureFixture[str], options: dict[str, Any], named: tuple[str, ...]
+) -> None:
+    Trainer(config(policy="static", **options), model=model, progress=True).close()
+    first = capfd.readouterr().err.splitlines()[0]
+    check_message(first, "train: ", *named)
+    Trainer(config(policy="static", **options), model=model, progress=False).close()
+    assert "train: " not in capfd.readouterr().err
+
+
+def test_the_line_names_real_gpus_and_a_cpu_in_place_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    options, cpu = config(executor="local", gpus=2, gpus_per_node=2), torch.device("cpu")
+    check_message(first_line(options, cpu, ProcessPool([])), "generation on the CPU in place of 2 GPUs")
+    check_message(first_line(options, cpu, ProcessPool(["cuda:0", "cuda:1"])), "generation on 2 GPUs of this machine")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "H100")
+    check_message(first_line(options, torch.device("cuda:2"), None), "learner on cuda:2 (H100)")
+    check_message(first_line(options, cpu, None, given=True), "given algorithm")
+
+
+def test_the_command_line_begins_with_it(untrained: Path, tmp_path: Path) -> None:
+    options = ["--model", untrained, "-o", tmp_path / "run", "--steps", 1, "--prompts", 4, "--prompts-per-step", 4]
+    options += ["--samples-per-prompt", 2, "--max-response-tokens", 8, "--device", "cpu", "--policy", "static"]
+    done = CliRunner().invoke(main, ["train", *map(str, options)])
+    assert done.exit_code == 0, done.stderr
+    check_message(done.stderr.splitlines()[0], "train: learner on the CPU with 1 thread", "16 emulated GPUs")
 
 
 @with_gpu

@@ -10,47 +10,67 @@ import pytest
 import waiting_workers
 from error_messages import refused
 
-from rlhfless.training import worker_group
 from rlhfless.training.config import LearnerError
 from rlhfless.training.worker_group import WorkerGroup
+
+TIMEOUT_S = 5.0
 
 
 @pytest.fixture
 def group() -> Iterator[WorkerGroup]:
     """Two processes."""
-    made = WorkerGroup("group")
+    made = WorkerGroup("group", TIMEOUT_S)
     made.start(waiting_workers.main, [(0,), (1,)])
     yield made
     made.end()
 
 
-@pytest.mark.full
-def test_a_process_that_is_killed_after_its_answer_ends_the_one_that_waits(
-    group: WorkerGroup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The trainer wakes up for the answer and for the end, and for nothing else: it looks at no clock."""
-    first, second = group.pids
-    waits: list[float | None] = []
-
-    def counted(awaited: list[object], timeout: float | None = None) -> list[object]:
-        if len(waits) == 1:
-            os.kill(first, signal.SIGKILL)  # its answer was read
-        waits.append(timeout)
-        return wait(awaited, timeout)
-
-    wait = worker_group.wait
-    monkeypatch.setattr(worker_group, "wait", counted)
-    with refused(LearnerError, "process 0", "SIGKILL", "'first'"):
-        group.order("first")
-    assert waits == [None, None]
-    assert worker_group.SOON_S + 2 * worker_group.END_S < 10
-    assert group.pids == []
+def assert_ended(pid: int) -> None:
     with pytest.raises(ProcessLookupError):
-        os.kill(second, 0)
+        os.kill(pid, 0)
+
+
+@pytest.mark.full
+def test_a_process_that_is_killed_after_its_answer_ends_the_one_that_waits(group: WorkerGroup) -> None:
+    _, second = group.pids
+    with refused(LearnerError, "process 0", "SIGKILL", "'die'"):
+        group.order("die")
+    assert group.pids == []
+    assert_ended(second)
 
 
 @pytest.mark.full
 def test_an_error_that_is_of_no_other_process_is_told_as_it_is(group: WorkerGroup) -> None:
     with pytest.raises(RuntimeError, match=r"^shapes differ$"):
         group.order("wrong")
+    assert group.pids == []
+
+
+def test_a_process_that_hangs_ends_all(group: WorkerGroup) -> None:
+    first, second = group.pids
+    with refused(LearnerError, "process 1", str(second), "heartbeat", f"{TIMEOUT_S:g} s", "'stop'", "heartbeat_timeout_s"):
+        group.order("stop")
+    assert group.pids == []
+    assert_ended(first)
+    assert_ended(second)
+
+
+@pytest.mark.full
+def test_processes_that_compute_for_longer_than_the_limit_are_waited_for(group: WorkerGroup) -> None:
+    assert group.order("compute", TIMEOUT_S + 4.0) == [0, 1]
+
+
+@pytest.mark.full
+def test_an_order_that_cannot_be_sent_is_an_error(group: WorkerGroup) -> None:
+    with pytest.raises(Exception, match="pickle"):
+        group.order("compute", lambda: None)
+    assert group.pids == []
+
+
+@pytest.mark.full
+def test_an_order_that_does_not_fit_into_the_pipe_of_a_process_that_hangs_ends_all(group: WorkerGroup) -> None:
+    """Nobody waits while it is sent."""
+    with refused(LearnerError, "process 1", "heartbeat_timeout_s"):
+        os.kill(group.pids[1], signal.SIGSTOP)
+        group.order("read", bytes(1 << 24))
     assert group.pids == []

@@ -19,6 +19,7 @@ from rlhfless.engine.torch.iteration_clock import MEASURED
 from rlhfless.engine.torch.row_models import row_model
 from rlhfless.latency.batch_changes import BatchChangeTrial, RunTrial
 from rlhfless.latency.stopwatch import stopwatch
+from rlhfless.system.cleanup import cleaning_up
 from rlhfless.system.device_memory import room
 from solver.model.admission import Admission
 from solver.model.workload import FloatArray
@@ -67,15 +68,13 @@ class EngineTimer:
             for i, tokens in enumerate(trial.lengths)
         ]
         seconds = np.zeros(trial.iterations)
-        try:
+        with cleaning_up(engine.close):
             for k in range(trial.iterations):
                 prepared_s, begin = engine.journal.prepare_s, now_s()
                 if k == 0:
                     engine.add(requests)
                 engine.commit_next()
                 seconds[k] = now_s() - begin - (engine.journal.prepare_s - prepared_s)
-        finally:
-            engine.close()
         return seconds
 
     def _close(self) -> None:

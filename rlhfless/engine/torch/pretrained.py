@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import textwrap
+import warnings
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -112,12 +114,19 @@ def stop_ids_of(model: Any, tokenizer: Any) -> tuple[int, ...]:
     return stop_ids([tokenizer.eos_token_id, *(int(i) for i in others if i is not None and 0 <= i < vocabulary)])
 
 
-def choose_device(name: str, *, emulated: bool = True) -> torch.device:
-    """Return the device called ``cpu``, ``cuda`` or ``auto``.
+class SharedGpuWarning(UserWarning):
+    """A model is on a GPU that actors use, too, because no other GPU is there."""
+
+
+def choose_device(name: str, *, emulated: bool = True, held: Collection[int] | None = None) -> torch.device:
+    """Return the device called ``cpu``, ``cuda`` or ``auto``; ``auto`` is a GPU where there is one.
+
+    Of several GPUs it is the last one that no actor holds. Where actors hold all of them it is the first one, and a
+    ``SharedGpuWarning`` says so.
 
     Args:
-        emulated: whether actors are emulated in this process. Actors of a pool use the GPUs alone, unless ``cuda`` is asked
-            for.
+        emulated: whether actors are emulated in this process. held: GPUs that actors of a pool hold, by index; None: all of
+            them, unless actors are emulated.
 
     Raises:
         InputError: the name is none of these, or torch finds no CUDA device.
@@ -127,4 +136,18 @@ def choose_device(name: str, *, emulated: bool = True) -> torch.device:
     has_cuda = torch.cuda.is_available()
     if name == "cuda" and not has_cuda:
         raise InputError("device is 'cuda', but torch finds no CUDA device here; choose 'cpu' or 'auto'")
-    return torch.device("cuda" if name == "cuda" or (name == "auto" and has_cuda and emulated) else "cpu")
+    if name == "cpu" or not has_cuda:
+        return torch.device("cpu")
+    if emulated if held is None else not held:
+        return torch.device("cuda")
+    count = torch.cuda.device_count()
+    free = [] if held is None else [index for index in range(count) if index not in held]
+    if not free:
+        every = "the GPU" if count == 1 else f"all {count} GPUs"
+        warnings.warn(
+            f"actors use {every} of this machine, so the learner shares cuda:0 with one of them and both need room in its "
+            "memory; leave a GPU to the learner with fewer gpus, or choose device 'cpu'",
+            SharedGpuWarning,
+            stacklevel=2,
+        )
+    return torch.device("cuda", free[-1] if free else 0)

@@ -26,6 +26,7 @@ from rlhfless.engine.torch.prefixes import PrefixKV, compute_prefixes
 from rlhfless.engine.torch.row_model import RowModel
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.latency.stopwatch import stopwatch
+from rlhfless.system.cleanup import cleaning_up
 from solver.model.admission import Admission
 
 WARM_UP_ITERATIONS = 8
@@ -107,7 +108,7 @@ class Replay:
         exports of KV caches, which stand for transfers, and the preparation of shapes.
         """
         seconds = np.zeros((iterations, 2))
-        try:
+        with cleaning_up(self._engine.close):
             for change, until in self.asked.intervals():
                 if change.iteration >= iterations:
                     break
@@ -115,8 +116,6 @@ class Replay:
                 requests = [self._request(new, change.iteration) for new in change.joined]
                 for k in range(change.iteration, min(until, iterations)):
                     seconds[k] = self._timed(requests if k == change.iteration else [])
-        finally:
-            self._engine.close()
         return seconds
 
     def _timed(self, requests: Sequence[Request]) -> tuple[float, float]:

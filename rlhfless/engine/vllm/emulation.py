@@ -11,7 +11,7 @@ step needs more than it has.
 
 from __future__ import annotations
 
-import multiprocessing
+import queue
 import time
 import weakref
 from collections.abc import Sequence
@@ -27,11 +27,20 @@ from rlhfless.engine.vllm.kv_blocks import StoredKV
 from rlhfless.engine.vllm.start_up import VllmSettings
 from rlhfless.engine.vllm.weight_transfer import TransferredWeights
 from rlhfless.errors import InputError
-from rlhfless.system.child_processes import how_it_ended, undisturbed, without_main
+from rlhfless.system.piped_processes import (
+    END_S,
+    HEARTBEAT_TIMEOUT_S,
+    REMEDY,
+    Broken,
+    Ended,
+    PipedProcess,
+    SilentProcess,
+    end_all,
+    next_message,
+)
 from solver.model.drafting import Drafting
 from solver.model.latency import LatencyModel
 
-END_S = 5.0  # that a process that was killed may take to be gone
 WHO = "the process in which vLLM decodes for emulated actors"
 
 
@@ -40,6 +49,7 @@ class VllmProcess:
 
     Args:
         settings: of the replica. folder, version: of the weights to start with.
+        heartbeat_timeout_s: after so many seconds without a heartbeat it counts as lost.
 
     Attributes:
         lost: whether it has failed; then it answers no more.
@@ -48,18 +58,15 @@ class VllmProcess:
         VllmError: vLLM could not be started.
     """
 
-    def __init__(self, settings: VllmSettings, folder: str, version: int) -> None:
-        self.settings, self.lost = settings, False
+    def __init__(
+        self, settings: VllmSettings, folder: str, version: int, heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
+    ) -> None:
+        self.settings, self.lost, self.heartbeat_timeout_s = settings, False, heartbeat_timeout_s
         device = next(iter(cuda_devices()), "cpu")
-        context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe()
-        arguments = theirs, device, settings, folder, version
-        self._process = context.Process(target=main, args=arguments, name="rlhfless-vllm", daemon=True)
-        with undisturbed(), without_main():
-            self._process.start()
-        theirs.close()
+        self._inbox: queue.SimpleQueue[tuple[PipedProcess, Any]] = queue.SimpleQueue()
+        self._process = PipedProcess(main, (device, settings, folder, version), "rlhfless-vllm", self._inbox)
         self._weights: tuple[str, int] | None = None
-        self.about: About = self._answer()
+        self.about: About = self._answer("its start")
 
     @property
     def pid(self) -> int | None:
@@ -69,22 +76,19 @@ class VllmProcess:
     @property
     def usable(self) -> bool:
         """Return whether it runs and no call was interrupted."""
-        return not self.lost and self._process.is_alive()
+        return not self.lost and self._process.alive
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Let the process do something; returns what it answers.
 
         Raises:
             InputError, MemoryError, FloatingPointError: as vLLM's process said.
-            VllmError: another error there, or the process has ended.
+            VllmError: another error there, or the process has ended or hangs.
         """
         if self.lost:
             raise VllmError(f"{WHO} was stopped before; run the step again, which starts it anew")
-        try:
-            self._connection.send((name, arguments))
-        except OSError:
-            raise self._ended() from None
-        return self._answer()
+        self._process.send((name, arguments))
+        return self._answer(f"the call {name!r}")
 
     def load(self, folder: str, version: int, transferred: TransferredWeights | None) -> None:
         """Load the weights of a step, unless the last call did."""
@@ -101,26 +105,27 @@ class VllmProcess:
     def close(self) -> None:
         """End the process. Idempotent."""
         self.lost = True
-        self._process.kill()
-        self._process.join(END_S)
-        self._connection.close()
+        end_all([self._process])
 
-    def _answer(self) -> Any:
+    def _answer(self, what: str) -> Any:
         was, self.lost = self.lost, True  # if this is interrupted, the answer of this call would be taken for another's
         try:
-            answer = self._connection.recv()
-        except (EOFError, OSError):
-            raise self._ended() from None
+            _, answer = next_message(self._inbox, [self._process], self.heartbeat_timeout_s)
+        except SilentProcess as silent:
+            self.close()
+            raise VllmError(
+                f"{WHO} (process {self.pid}) {silent} during {what} and was stopped; run the step again, and {REMEDY}"
+            ) from None
+        if isinstance(answer, Ended):
+            how = self._process.how_it_ended(END_S)
+            raise VllmError(f"{WHO} {how}; run the step again, on a machine with more memory if the system ended it")
         self.lost = was
+        if isinstance(answer, Broken):
+            raise answer.error
         if not isinstance(answer, Fault):
             return answer
         known = {error.__name__: error for error in (InputError, MemoryError, FloatingPointError, VllmError)}
         raise known.get(answer.kind, VllmError)(answer.message)
-
-    def _ended(self) -> VllmError:
-        self.lost = True
-        said = how_it_ended(self._process, END_S)
-        return VllmError(f"{WHO} {said}; run the step again, on a machine with more memory if the system ended it")
 
 
 class EmulatedReplica:
@@ -206,11 +211,17 @@ class _Program:
 _here = _Program()
 
 
-def emulate(settings: Sequence[VllmSettings], responses: int, folder: str, version: int) -> None:
+def emulate(
+    settings: Sequence[VllmSettings],
+    responses: int,
+    folder: str,
+    version: int,
+    heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
+) -> None:
     """Start the process for the actors of a step, unless it runs and has room for them.
 
     Args:
-        settings: of a replica for each actor alone. responses: of the step.
+        settings: of a replica for each actor alone. responses: of the step. heartbeat_timeout_s: see ``VllmProcess``.
 
     Raises:
         MissingExtra, InputError: vLLM is missing or of another version.
@@ -220,10 +231,11 @@ def emulate(settings: Sequence[VllmSettings], responses: int, folder: str, versi
     wanted = shared_settings(settings, responses)
     running = _here.process
     if running is not None and running.usable and covers(running.settings, wanted):
+        running.heartbeat_timeout_s = heartbeat_timeout_s
         return
     close()
     try:
-        _here.process = VllmProcess(wanted, folder, version)
+        _here.process = VllmProcess(wanted, folder, version, heartbeat_timeout_s)
     except MemoryError as error:
         actors = len(settings)
         raise VllmError(

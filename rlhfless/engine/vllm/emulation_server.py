@@ -23,6 +23,7 @@ from rlhfless.engine.vllm.start_up import VllmSettings
 from rlhfless.engine.vllm.weight_transfer import TransferredWeights
 from rlhfless.latency.stopwatch import stopwatch
 from rlhfless.system.parent_death import die_with_parent
+from rlhfless.system.piped_processes import HeartbeatConnection
 
 REPLAYS = -1  # the actor that replays passes, and is none of a plan's
 
@@ -172,9 +173,10 @@ class EmulationServer:
             self._kv.pop(number, None)
 
 
-def main(connection: Connection, device: str, settings: VllmSettings, folder: str, version: int) -> None:
+def main(pipe: Connection, device: str, settings: VllmSettings, folder: str, version: int) -> None:
     """Start vLLM, say that it runs, and answer calls until the other end of the pipe closes."""
     die_with_parent()
+    connection = HeartbeatConnection(pipe)
     worker_backend.use_device(device)
     server: EmulationServer | None = None
     with contextlib.suppress(EOFError, OSError):

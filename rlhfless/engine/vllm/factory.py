@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rlhfless.errors import InputError, missing_extra
+from rlhfless.system.cleanup import cleaning_up
+from rlhfless.system.piped_processes import HEARTBEAT_TIMEOUT_S
 from solver.model.admission import Admission
 from solver.model.drafting import Drafting
 from solver.model.errors import as_given
@@ -45,6 +47,8 @@ class VllmEngineFactory:
         eos_id: the token that ends a response, or several.
         max_tokens: maximum number of tokens of a response with its prompt.
         dtype, eager, options: see ``VllmSettings``.
+        heartbeat_timeout_s: on the virtual clock, where the process in which vLLM decodes counts as lost after so many seconds
+            without a heartbeat.
         drafting: how responses are decoded with drafts; None: one token per response and iteration. Greedy tokens are the same
             either way. At temperatures above 0 only their distribution is (see ``engine.py``).
 
@@ -66,6 +70,7 @@ class VllmEngineFactory:
     options: Mapping[str, Any] = field(default_factory=dict)
     drafting: Drafting | None = None
     transferred: TransferredWeights | None = None
+    heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
 
     backend_module: ClassVar[str] = "rlhfless.engine.vllm.worker_backend"
     gpus_per_engine: ClassVar[None] = None
@@ -140,7 +145,8 @@ class VllmEngineFactory:
                 "vLLM is asked to draft on the virtual clock, where one replica serves all actors; run it in a ProcessPool or "
                 "a RayPool, or leave drafting out"
             )
-        emulation.emulate([self.compatibility_key(m) for m in models], responses, self.weights, self.folder_version)
+        settings = [self.compatibility_key(m) for m in models]
+        emulation.emulate(settings, responses, self.weights, self.folder_version, self.heartbeat_timeout_s)
 
     def replay(self, journal: EngineJournal) -> Replayed:
         """Return how long the passes of an emulated actor take when nothing else runs: see ``replay.py``."""
@@ -158,14 +164,12 @@ class VllmEngineFactory:
             )
         from rlhfless.engine.vllm import worker_backend as vllm_backend  # which holds the process's replica
 
-        try:
+        with cleaning_up(vllm_backend.weights_are_read):
             replica = vllm_backend.replica_for(self.compatibility_key(latency), Path(self.weights), self.folder_version)
             if self.transferred is None:
                 replica.load(Path(self.weights), self.weights_version)
             else:
                 replica.receive(self.transferred, self.weights_version)
-        finally:
-            vllm_backend.weights_are_read()
         return VllmEngine(
             replica, admission, eos_id=self.eos_id, sampling=self.sampling, start_s=start_s, drafting=self.drafting,
             latency=latency,

@@ -21,6 +21,7 @@ from rlhfless.engine.torch.devices import compute_on, cuda_devices
 from rlhfless.engine.vllm.adapter import Replica, VllmError
 from rlhfless.engine.vllm.start_up import VllmSettings
 from rlhfless.engine.vllm.weight_shipping import LocalWeights, ShippedWeights
+from rlhfless.system.cleanup import clean_up, cleaning_up
 from solver.model.latency import LatencyModel
 
 __all__ = [
@@ -97,18 +98,16 @@ def start_server(engines: Any, latency: LatencyModel) -> bool:
         return False
     try:
         replica_for(engines.compatibility_key(latency), Path(engines.weights), engines.folder_version)
-    except BaseException:
-        weights_are_read()
+    except BaseException as error:
+        clean_up(weights_are_read, after=error)
         raise
     return True
 
 
 def prewarm(engines: Any, latency: LatencyModel) -> None:
     """Start vLLM before the step whose weights it will have: it sleeps without weights, as between two steps."""
-    try:
+    with cleaning_up(weights_are_read):
         replica_for(engines.compatibility_key(latency), Path(engines.weights), engines.folder_version).sleep()
-    finally:
-        weights_are_read()
 
 
 def replica_for(settings: VllmSettings, folder: Path, version: int) -> Replica:

@@ -8,6 +8,7 @@ from rlhfless.executor.distributed.local.pool import ProcessPool
 from rlhfless.executor.distributed.pool.lifecycle import Lifecycle
 from rlhfless.executor.distributed.ray.cluster import RayCluster
 from rlhfless.executor.distributed.ray.pool import RayPool
+from rlhfless.system.cleanup import clean_up
 
 
 class ActorHost:
@@ -43,5 +44,5 @@ class ActorHost:
     def __enter__(self) -> ActorHost:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        clean_up(self.close, after=error)

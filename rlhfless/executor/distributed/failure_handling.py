@@ -16,6 +16,7 @@ import numpy as np
 
 from rlhfless.executor.distributed.actor_state import RemoteActorState
 from rlhfless.executor.distributed.backend import Loss, PoolBackend
+from rlhfless.executor.distributed.failure_limits import GRACE_S, silent
 from rlhfless.executor.distributed.messages import ActorLost
 from rlhfless.executor.distributed.observation import ReportObserver
 from rlhfless.executor.distributed.recovery import RecoveryPlan, RemainingWork, Survivor, resolve, what_is_left
@@ -26,7 +27,6 @@ from solver.model.plan import ActorPlan
 from solver.model.runtime_rules import Cut, Move
 from solver.model.workload import Workload
 
-GRACE_S = 1.0  # after the time by which an actor should have been heard of: this program may have been stopped itself
 MAX_SLOW_CHECK_SHARE = 0.02  # of the time, at most, that is spent on whether a slow actor should be relieved
 
 
@@ -70,8 +70,11 @@ class FailureHandler:
             if actor.due_s > now_s:
                 continue
             if actor.doubted:
-                since = "since it was started" if not actor.ready else f"since {actor.until_s:.1f} s"
-                losses.append((actor, ActorLost(f"has not reported {since}")))
+                if actor.ready:
+                    lost = silent(actor.until_s, self.orders.silence_s(actor), "silence_floor_s")
+                else:
+                    lost = silent(None, self.faults.start_s(actor.latency), "min_start_timeout_s")
+                losses.append((actor, lost))
             else:
                 actor.doubted, actor.due_s = True, now_s + GRACE_S
         return losses

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlhfless.executor.distributed.messages import ActorReport
+from rlhfless.executor.distributed.messages import ActorLost, ActorReport
+from rlhfless.system.piped_processes import HEARTBEAT_TIMEOUT_S
 from solver.model.errors import PlanningError, as_given, is_number, is_whole
 from solver.model.latency import LatencyModel
 from solver.model.objective import Objective
 
+GRACE_S = 1.0  # after the time by which one should have been heard of: this program may have been stopped itself
 WINDOW = 8  # reports over which an actor's speed is measured
 
 
@@ -27,8 +29,10 @@ class Faults:
         retries: how often a response is given to another actor because its actor was lost.
         restarts: how often a new actor is started on the same GPUs within a step after one was lost there.
         silence_factor: a working actor is lost when it reports nothing for this multiple of a planned iteration.
-        silence_floor_s: minimum of that time.
-        min_start_timeout_s: minimum of that time for an actor that has not reported yet.
+        silence_floor_s: minimum of that time. It is also how long a process with a work item without ``seconds`` may send no
+            heartbeat.
+        min_start_timeout_s: minimum of that time for an actor that has not reported yet, and for a process that loads models
+            for work items.
         slow_factor: an actor whose iterations, relative to plan, take this multiple of the others' is slow. It loses its
             responses where that is planned to pay for itself. Infinite: never.
         objective: the objective by which recovery plans are compared.
@@ -40,7 +44,7 @@ class Faults:
     retries: int = 3
     restarts: int = 3
     silence_factor: float = 20.0
-    silence_floor_s: float = 30.0
+    silence_floor_s: float = HEARTBEAT_TIMEOUT_S
     min_start_timeout_s: float = 120.0
     slow_factor: float = 6.0
     objective: Objective = Objective()  # noqa: RUF009 (frozen)
@@ -74,6 +78,20 @@ class Faults:
     def start_s(self, latency: LatencyModel) -> float:
         """Return the seconds that an actor may take from its start to its first report."""
         return max(self.min_start_timeout_s, self.silence_factor * (latency.start_s + latency.sync_s))
+
+
+def silent(since_s: float | None, limit_s: float, limited_by: str) -> ActorLost:
+    """Return the loss of an actor that says nothing.
+
+    Args:
+        since_s: when it was last heard of; None: it was not since it was started. limit_s: for how long it may say nothing.
+        limited_by: the field of ``Faults`` that sets it.
+    """
+    since = "since it was started" if since_s is None else f"since {since_s:.1f} s"
+    return ActorLost(
+        f"has not reported {since} although it has to within {limit_s:.3g} s ({limited_by} of Faults, heartbeat_timeout_s of a "
+        "training run)"
+    )
 
 
 class Speed:

@@ -89,7 +89,9 @@ class ItemAnswer:
 
 @dataclass(frozen=True)
 class ActorReport:
-    """Events of an actor since its last report. Times are seconds since the run's start.
+    """Events of an actor since its last report; without any it is the heartbeat of a server of work.
+
+    Times are seconds since the run's start.
 
     Attributes:
         time_s: the iteration boundary that it describes.
@@ -199,6 +201,11 @@ class RemoteActor(Protocol):
     """An actor in another process. Calls return at once, and none fails because the actor died: its ``StepActors``
     report that.
     """
+
+    @property
+    def cpu_s(self) -> float | None:
+        """Return the processor seconds that its process has used; None where that is not known here."""
+        ...
 
     def add(self, requests: Sequence[Request], prefixes: Any = None, joins: Collection[int] = ()) -> None:
         """Queue requests, new ones or those that another actor of the step handed over. May be called before the actor is

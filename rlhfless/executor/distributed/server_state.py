@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from rlhfless.executor.distributed.failure_limits import Faults
+from rlhfless.executor.distributed.failure_limits import GRACE_S, Faults
 from rlhfless.executor.distributed.messages import RemoteActor, StartServer
 from rlhfless.executor.distributed.thread_server import ThreadServer
 from rlhfless.executor.step.work_items import WorkGpus, WorkItem, WorkServer, bought_as
 from rlhfless.executor.step.work_rows import WorkHold
+from rlhfless.system.piped_processes import LEAST_CPU_S
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.plan import ActorPlan
 
@@ -24,7 +25,8 @@ class ServerState:
         up, loaded, closing: its process accepts orders; has loaded what its items need; was told to end.
         runs: the item that it runs. since_s: when it was told to start, to run its item or to end, or when its last item ended.
         worked: it has been given an item. done: items that it has run. deaths: of its processes.
-        due_s: when a process that has not reported counts as lost.
+        due_s: when a process that has not reported is suspect; doubted: it already was, and is watched from then on.
+        heard_s: when it last reported or sent a heartbeat. cpu_s: processor seconds that it had used when it became suspect.
         role: of its hold, which began at ``held_s``. holds: those before.
     """
 
@@ -42,6 +44,9 @@ class ServerState:
     done: int = 0
     deaths: int = 0
     due_s: float = math.inf
+    doubted: bool = False
+    heard_s: float = -math.inf
+    cpu_s: float | None = None
     role: str = ""
     held_s: float = math.inf
     holds: list[WorkHold] = field(default_factory=list)
@@ -87,7 +92,7 @@ class ServerState:
 
     def gone(self, now_s: float) -> None:
         """Note that its process has ended."""
-        self.remote, self.index, self.runs, self.closing, self.due_s = None, 0, None, False, math.inf
+        self.remote, self.index, self.runs, self.closing, self.doubted, self.due_s = None, 0, None, False, False, math.inf
         self.release(now_s)
 
     def hold(self, role: str, now_s: float) -> None:
@@ -103,14 +108,39 @@ class ServerState:
         self.role = ""
 
     def expect(self, now_s: float, item: WorkItem | None, faults: Faults) -> None:
-        """Set when its process counts as lost if it does not report: that it is up, what became of ``item``, that it ended."""
+        """Set when its process is suspect if it does not report: that it is up, what became of ``item``, that it ended."""
         if self.here:
             return
+        self.doubted, self.heard_s = False, now_s
         if not self.up:
-            self.due_s = self.held_s + faults.min_start_timeout_s
-        elif self.closing:
-            self.due_s = now_s + faults.silence_floor_s
-        elif item is not None and item.seconds is not None:
-            self.due_s = now_s + max(faults.silence_floor_s, faults.silence_factor * item.seconds)
+            self.due_s = self.held_s + self.limit(item, faults)[0]
+        elif self.closing or not self.loaded or item is not None:
+            self.due_s = now_s + self.limit(item, faults)[0]
         else:
             self.due_s = math.inf
+
+    def limit(self, item: WorkItem | None, faults: Faults) -> tuple[float, str]:
+        """Return the seconds for which its process may say nothing now, and the field of ``Faults`` that sets them."""
+        if not self.up or not self.loaded:
+            return faults.min_start_timeout_s, "min_start_timeout_s"
+        planned_s = 0.0 if self.closing or item is None or item.seconds is None else faults.silence_factor * item.seconds
+        return max(faults.silence_floor_s, planned_s), "silence_floor_s"
+
+    def beats(self, item: WorkItem | None) -> bool:
+        """Return whether its heartbeats count: it loads, or runs an ``item`` of which nobody knows how long it takes."""
+        return self.up and not self.closing and (not self.loaded or (item is not None and item.seconds is None))
+
+    def hangs(self, now_s: float, item: WorkItem | None, faults: Faults) -> bool:
+        """Return whether a process that is due is lost. At first it is suspect only, and due again a moment later. If it uses
+        the processor until then, it lives.
+        """
+        cpu_s = None
+        if self.remote is not None and not isinstance(self.remote, ThreadServer) and self.beats(item):
+            cpu_s = self.remote.cpu_s
+        if not self.doubted:
+            self.doubted, self.cpu_s, self.due_s = True, cpu_s, now_s + GRACE_S
+            return False
+        if cpu_s is not None and self.cpu_s is not None and cpu_s - self.cpu_s >= LEAST_CPU_S:
+            self.expect(now_s, item, faults)
+            return False
+        return True

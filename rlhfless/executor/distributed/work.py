@@ -4,8 +4,9 @@ The rule is that of ``solver.schedule_work``, decided as time passes: no server 
 and servers that have worked before come first. A server is taken from the pool like an actor when it is first needed, so a
 process that has just finished decoding on its GPUs is reused. It ends when no item is left for it. An item whose process dies
 is run once more. One that fails, or whose process dies twice, ends the step. A process is lost when it is silent for a multiple
-of its item's ``seconds`` (``Faults``); without these an item has no time limit. Functions of servers ``in_this_process`` run in
-a thread instead. A process that has to load (``WorkGpus.load``) gets an item once it has: meanwhile others may take it.
+of its item's ``seconds`` (``Faults``). Without these an item may take any time, and its process is lost when it sends no
+heartbeats. Functions of servers ``in_this_process`` run in a thread instead. A process that has to load (``WorkGpus.load``)
+gets an item once it has: meanwhile others may take it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlhfless.executor.distributed.actor_state import RemoteActorState
+from rlhfless.executor.distributed.failure_limits import silent
 from rlhfless.executor.distributed.messages import LOADED, ActorLost, ActorReport, ItemAnswer
 from rlhfless.executor.distributed.orders import ActorOrders
 from rlhfless.executor.distributed.ready_items import ReadyItems
@@ -115,8 +117,9 @@ class PoolWork:
         now_s, completions = self.orders.step_actors.now_s(), self.step.record.completions
         self.ready.admit(now_s, self.step.complete, lambda response: completions[response].time_s)
         for server in [server for server in self.servers if server.due_s <= now_s]:
-            since = f"since {server.since_s:.1f} s" if server.up else "since it was started"
-            self._lose(server, ActorLost(f"has not reported {since}"), now_s)
+            item, faults = self._item(server), self.orders.wall.faults
+            if server.hangs(now_s, item, faults):
+                self._lose(server, silent(server.heard_s if server.up else None, *server.limit(item, faults)), now_s)
         for gpus in self.ready.unstarted:
             while self.ready.any(gpus) and (free := self._free_server(gpus)) is not None:
                 if free.remote is None and free.loads:
@@ -218,7 +221,7 @@ class PoolWork:
             self._lose(server, message, self.orders.step_actors.now_s())
         elif message.ready_s is not None:
             server.up = True
-            item = None if server.runs is None else self.work[server.runs]
+            item = self._item(server)
             if item is not None and not server.here:
                 self._send(server)
             server.expect(self.orders.step_actors.now_s(), item, self.orders.wall.faults)
@@ -229,7 +232,12 @@ class PoolWork:
             server.gone(message.time_s)
         elif message.item is not None:
             self._end(server, message.item)
+        elif server.beats(item := self._item(server)):
+            server.expect(self.orders.step_actors.now_s(), item, self.orders.wall.faults)
         return True
+
+    def _item(self, server: ServerState) -> WorkItem | None:
+        return None if server.runs is None else self.work[server.runs]
 
     def _end(self, server: ServerState, done: ItemAnswer) -> None:
         i, item = done.index, self.work[done.index]
@@ -240,7 +248,7 @@ class PoolWork:
             raise error
         if i == LOADED:
             start_s, server.since_s = max(done.start_s, server.held_s), max(done.end_s, server.held_s)
-            server.loaded = True
+            server.loaded, server.due_s = True, math.inf
             loaded = {} if done.value is None else {"bytes": done.value}
             self._spans.append((server.holder, "start", start_s, server.since_s, {"call": "load", **loaded}))
             return

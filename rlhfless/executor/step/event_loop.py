@@ -17,6 +17,7 @@ from rlhfless.executor.step.failure import ends_as_failed
 from rlhfless.executor.step.rule_driver import RuleDriver
 from rlhfless.executor.step.step_state import RunningStep
 from rlhfless.executor.step.work_rows import ExecutedWork
+from rlhfless.system.cleanup import clean_up
 from solver.model.objective import NonGenerationPhases
 
 A = TypeVar("A", bound=Actor)
@@ -107,13 +108,16 @@ class EventLoop(Generic[A]):
             try:
                 self._run()
                 self.work.finish()
-            except BaseException:
-                self.backend.stop_early()
-                bill(step.record, step.plan, step.held, options.cluster, NonGenerationPhases(), self.work.executed())
+            except BaseException as error:
+                clean_up(self.backend.stop_early, self._bill_early, self.backend.close, after=error)
                 raise
-            finally:
-                self.backend.close()
+            self.backend.close()
         bill(step.record, step.plan, step.held, options.cluster, options.phases, self.work.executed())
+
+    def _bill_early(self) -> None:
+        """Write the allocations of a step that is not complete, without the phases that would have followed."""
+        step = self.step
+        bill(step.record, step.plan, step.held, step.options.cluster, NonGenerationPhases(), self.work.executed())
 
     def _run(self) -> None:
         backend, driver, live = self.backend, self.driver, self.step.live

@@ -58,7 +58,7 @@ class WorkGpus:
         keeps_state: functions leave something in their process for later items, such as sums of gradients. If such a process
             dies on the wall clock, the step ends, because no other process could continue.
         in_this_process: how many of ``servers``, from the first one on, run functions in this program on the wall clock, in a
-            thread each, because a learner lives here for example. They may have no GPUs, and are then in no table of a trace.
+            thread each, because a learner lives here for example. They may have no GPUs, and have none in the trace then.
             (On the virtual clock all functions run here, after generation.)
 
     Raises:
@@ -171,7 +171,7 @@ class WorkItem:
     Attributes:
         kind: ``prepare``, ``learn`` or ``transfer``, the phase of its span in the trace.
         seconds: that it takes, on the virtual clock; None: as long as ``run`` takes here, with nothing beside it. On the wall
-            clock, its process counts as lost after ``Faults.silence_factor`` times as long; None: it has no limit.
+            clock, its process counts as lost after ``Faults.silence_factor`` times as long; None: when it sends no heartbeats.
         run: a function that is really run, with the completions of ``responses`` and the results of ``items``, two tuples in
             their order, and with what its GPUs ``load``. On the wall clock it runs in another process, which must be able to
             import it.

@@ -198,27 +198,23 @@ def add_work(record: StepRecord, work: Sequence[WorkItem], cluster: Cluster | Mi
 def write_work(record: StepRecord, work: ExecutedWork, cluster: Cluster | MixedCluster, end_s: float) -> None:
     """Write allocations and spans of executed items, and an event ``freed`` for each actor whose GPUs they took over.
 
-    Without GPUs nothing is written.
+    A holder without GPUs, such as a learner on the CPU, has rows without GPUs, which cost nothing.
 
     Args:
         end_s: of the step.
     """
     _write_freed(record, work.holds)
     for hold in work.holds:
-        if not hold.server.gpu_ids:
-            continue
         record.span(hold.server.holder, "start", hold.start_s, hold.start_s + hold.load_s, call="load")
-        node, pool = bought_as(hold.server.gpu_ids[0], cluster)
+        node, pool = bought_as(min(hold.server.gpu_ids, default=0), cluster)
         usd = hold.gpus.usd_per_gpu_hour
         hold_end_s = end_s if hold.end_s == math.inf else hold.end_s
         if hold_end_s > hold.start_s:
             server, usd_per_gpu_s = hold.server, pool.usd_per_gpu_s if usd is None else usd / 3600.0
             gpus = HeldGpus(pool.kind, node if server.node is None else server.node, server.gpu_ids, pool.market, usd_per_gpu_s)
             record.allocate(server.holder, hold.role, gpus, hold.start_s, hold_end_s)
-    with_gpus = {hold.server.holder for hold in work.holds if hold.server.gpu_ids}
     for holder in dict.fromkeys(hold.server.holder for hold in work.holds):
-        if holder in with_gpus:
-            _write_spans(record, sorted((run for run in work.runs if run.holder == holder), key=lambda run: run.start_s))
+        _write_spans(record, sorted((run for run in work.runs if run.holder == holder), key=lambda run: run.start_s))
 
 
 def _write_freed(record: StepRecord, holds: Iterable[WorkHold]) -> None:

@@ -27,6 +27,7 @@ from rlhfless.executor.step.prefixes import prefixes_of
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.shared_links import NodeLinks
 from rlhfless.executor.step.startup import ActorStartup
+from rlhfless.system.cleanup import clean_up
 from solver.model.admission import Admission
 from solver.model.errors import PlanningError
 from solver.model.latency import LatencyModel
@@ -172,14 +173,13 @@ def begin(
             count = len(actor.responses)
             live[i] = VirtualActor(i, actor, model, times.start_s, count, expecting=count, engine=engine)
     if (refusal := next(filter(None, (_refusal(started, requests) for started in live.values())), None)) is not None:
-        for started in live.values():
-            started.engine.close()
-        raise PlanningError(refusal)
+        refused = PlanningError(refusal)
+        clean_up(*(started.engine.close for started in live.values()), after=refused)
+        raise refused
     try:
         _add_requests(startup, requests, engine_factory, models, admission, live)
-    except BaseException:
-        for started in live.values():
-            started.engine.close()
+    except BaseException as error:
+        clean_up(*(started.engine.close for started in live.values()), after=error)
         raise
     startup.record_spans(record)
     prefill = plan.prefill_actor

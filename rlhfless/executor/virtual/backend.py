@@ -22,6 +22,7 @@ from rlhfless.executor.virtual.background_copies import BackgroundCopy
 from rlhfless.executor.virtual.event_times import EventTimes
 from rlhfless.executor.virtual.migration import KvTransfers
 from rlhfless.executor.virtual.progress_pacing import ProgressPacer
+from rlhfless.system.cleanup import clean_up
 
 
 class VirtualBackend:
@@ -120,8 +121,7 @@ class VirtualBackend:
 
     def close(self) -> None:
         """See ``Backend``."""
-        for actor in self.step.live.values():
-            actor.engine.close()
+        clean_up(*(actor.engine.close for actor in self.step.live.values()))
 
     def catch_up(self, actor: VirtualActor) -> None:
         """Commit the iterations of an engine that was left alone, up to now; none of them has completions."""

@@ -159,7 +159,7 @@ def _wanted(column: Column) -> str:
     return {
         "str": "a text or a whole number",
         "json": "a JSON text",
-        "ints": "a list of at least one GPU id, without repetitions,",
+        "ints": "a list of GPU ids, without repetitions and empty for a holder on a CPU,",
         "bool": "true or false",
     }[column.dtype]
 
@@ -225,7 +225,7 @@ def _ints(value: Any) -> tuple[int, ...] | None:
     if not isinstance(value, (list, tuple, np.ndarray)):
         return None
     ids = [v for v in value if isinstance(v, (int, np.integer)) and not isinstance(v, bool) and v >= 0]
-    return tuple(int(v) for v in ids) if 0 < len(ids) == len(set(ids)) == len(value) else None
+    return tuple(int(v) for v in ids) if len(ids) == len(set(ids)) == len(value) else None
 
 
 def _bool(value: Any) -> bool | None:

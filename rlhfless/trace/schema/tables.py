@@ -96,7 +96,7 @@ ALLOCATIONS = (
     _needed("holder", "str", "who holds the GPUs: the name of an actor, a learner, ..."),
     _needed("role", "str", "what the holder is", allowed=ROLES),
     _maybe("node", "int", "node of the GPUs", minimum=0),
-    _needed("gpu_ids", "ints", "the GPUs, counted through the nodes"),
+    _needed("gpu_ids", "ints", "the GPUs, counted through the nodes; none for a learner on the CPU"),
     _needed("kind", "str", "kind of GPU"),
     Column("market", "str", "how the GPUs are bought", default="on-demand"),
     _needed("usd_per_gpu_s", "float", "price of one GPU-second", unit="usd", minimum=0),

@@ -3,7 +3,7 @@
 The command line is made from these classes: the first sentence under a field is its help text.
 """
 
-from rlhfless.training.config.errors import LearnerError, ReproducibilityWarning, TrainError
+from rlhfless.training.config.errors import LearnerError, ReproducibilityWarning, TrainError, UnsavedWarning
 from rlhfless.training.config.generation import RolloutConfig, TaskConfig
 from rlhfless.training.config.learning import GrpoConfig, OptimizerConfig, PpoConfig
 from rlhfless.training.config.scheduling import ClusterConfig, PlannerConfig
@@ -11,5 +11,5 @@ from rlhfless.training.config.train import TrainConfig, differences
 
 __all__ = [
     "ClusterConfig", "GrpoConfig", "LearnerError", "OptimizerConfig", "PlannerConfig", "PpoConfig", "ReproducibilityWarning",
-    "RolloutConfig", "TaskConfig", "TrainConfig", "TrainError", "differences",
+    "RolloutConfig", "TaskConfig", "TrainConfig", "TrainError", "UnsavedWarning", "differences",
 ]  # fmt: skip

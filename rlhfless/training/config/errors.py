@@ -13,5 +13,9 @@ class ReproducibilityWarning(UserWarning):
     """A run continues on another device or cluster, where it is not the same bit for bit."""
 
 
+class UnsavedWarning(UserWarning):
+    """Something of a run could not be saved, or committed steps are undone because they have no checkpoint."""
+
+
 class LearnerError(RuntimeError):
     """A learner process died or failed, so a step was not learned from; a resumed run repeats that step."""

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
+from rlhfless.system.piped_processes import HEARTBEAT_TIMEOUT_S
 from rlhfless.training.config.errors import TrainError
 from rlhfless.training.config.options import Count, NotNegative, Options, Positive, Share
 from solver.model.drafting import Drafting
@@ -95,8 +96,9 @@ class ClusterConfig(Options):
     learner_gpus: Count | Literal["auto"] | None = None
     """Learn on this many GPUs beside the cluster, or on those that each step's plan chooses (auto). Needs learning stream.
     ``auto`` chooses by the forecast of lengths how many, from when, whether freed GPUs join them, and whether to stream at all.
-    On the wall clock the learner always has the GPUs of one actor of its own. On a CPU ``auto`` measures what learning from
-    parts of a batch costs, and streams in as many parts as pay there. Default: as many as an actor has."""
+    On the wall clock the learner is where the option ``device`` puts it, and on the CPU it is billed no GPU. On a CPU ``auto``
+    measures what learning from parts of a batch costs, and streams in as many parts as pay there. Default: as many as an actor
+    has."""
     learner_start: Literal["first", "step", "needed"] = "first"
     """Allocate the learner's GPUs with its first complete prompt (first), or for the whole step (step). Or so late that the
     step is expected to end at most 0.5 % later (needed), by the forecast of lengths and the profile."""
@@ -142,12 +144,17 @@ class ClusterConfig(Options):
     1 within rounding: they may depend on the batch and the machine."""
     gpu_memory_utilization: Annotated[float, Gt(0), Le(1)] | None = None
     """Let vLLM take this share of each GPU's memory, less where the learner is on the same GPUs. Default: vLLM's own."""
+    heartbeat_timeout_s: Annotated[float, Ge(5), Lt(math.inf)] = HEARTBEAT_TIMEOUT_S
+    """Count a process as lost after this many seconds without a sign of life. Actors have to report, and other processes send
+    heartbeats while they compute. So none is lost because it computes for long, but a larger number helps on a machine that is
+    so busy that processes stand still."""
     weight_sync: Literal["folder", "ipc", "nccl"] = "folder"
     """Send weights to vLLM by a folder in memory, or from the model's GPU: within it (ipc), or to others (nccl). ``ipc`` needs
     executor local, device cuda and one GPU. ``nccl`` needs device cuda and a GPU that no actor uses."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Put models on this device; auto takes a free GPU. A GPU is free if no actors of a pool use it. A model that is passed as
-    an object stays on its device. A run may be resumed on another device, but not bit for bit."""
+    """Put models on this device; auto takes a GPU where there is one. On the wall clock it is one that no actor holds. Where
+    actors hold all of them the learner shares the first one, with a warning. A model that is passed as an object stays on its
+    device. A run may be resumed on another device, but not bit for bit."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -26,12 +26,11 @@ SECTIONS: dict[str, type[Options]] = {
 """Sections of every run; the algorithm's is of ``ALGORITHMS``."""
 MAY_CHANGE = (  # options that may differ when a run is resumed
     "steps", "save_every", "save_total_limit", "learner_processes", "learner_placement", "device", "ray_address",
-    "idle_timeout_s", "prewarm", "gpus", "gpus_per_node", "memory_gib", "learner_threads", "gpu_memory_utilization",
-    "actor_threads", "weight_sync", "drafts", "draft_length", "levers",
-    "preparation_actors", "learner_gpus", "learner_grows", "learner_start", "learner_load_s", "learner_loss_per_doubling",
-    "preparation_tp", "pipeline", "eval_every", "eval_prompts", "gradient_checkpointing", "offload_reference",
-    "offload_reward_models", "pipeline_critic", "micro_batches", "pipeline_schedule", "max_line_mib", "max_rows",
-    "max_unpacked_gib",
+    "idle_timeout_s", "heartbeat_timeout_s", "prewarm", "gpus", "gpus_per_node", "memory_gib", "learner_threads",
+    "gpu_memory_utilization", "actor_threads", "weight_sync", "drafts", "draft_length", "levers", "preparation_actors",
+    "learner_gpus", "learner_grows", "learner_start", "learner_load_s", "learner_loss_per_doubling", "preparation_tp",
+    "pipeline", "eval_every", "eval_prompts", "gradient_checkpointing", "offload_reference", "offload_reward_models",
+    "pipeline_critic", "micro_batches", "pipeline_schedule", "max_line_mib", "max_rows", "max_unpacked_gib",
 )  # fmt: skip
 
 
@@ -56,7 +55,7 @@ class TrainConfig(Options):
     """Seed every random choice with this number."""
     save_every: Count = 1
     """Write a checkpoint after every so many steps, and after the last. A run that is killed, or interrupted while it learns,
-    repeats the steps since the last checkpoint."""
+    repeats the steps since the last checkpoint, and warns of it."""
     save_total_limit: Count = 1
     """Keep this many of the latest checkpoints."""
     eval_every: Count | None = None

@@ -18,6 +18,7 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
+from rlhfless.system.piped_processes import HEARTBEAT_TIMEOUT_S
 from rlhfless.system.scratch_folders import OwnFolder, in_memory
 from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.algorithms.optimizer import check_optimizer, check_schedule
@@ -46,6 +47,7 @@ def make_learner(
     threads: int = 1,
     preparation_tp: int | None = None,
     pipeline: PipelineOptions | None = None,
+    heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
     **options: Any,
 ) -> Learner:
     """Return a learner in this process, or one of several other processes; arguments as for ``LocalLearner.make``.
@@ -53,6 +55,7 @@ def make_learner(
     Args:
         placement, threads, preparation_tp: see ``LearnerProcesses``.
         pipeline: run the models in stages, in processes of their own; the learner is then in this process.
+        heartbeat_timeout_s: after so many seconds without a heartbeat a process counts as lost.
 
     Raises:
         InputError: see ``LearnerProcesses`` and ``LocalLearner.make``.
@@ -62,12 +65,14 @@ def make_learner(
             f"preparation_tp is {preparation_tp} with processes {processes}; a divisor of 2 or more processes is needed"
         )
     if processes > 1:
-        how: dict[str, Any] = {"placement": placement, "threads": threads, "preparation_tp": preparation_tp}
-        return LearnerProcesses(processes, name, model, **how, **options)
+        return LearnerProcesses(
+            processes, name, model, placement=placement, threads=threads, preparation_tp=preparation_tp,
+            heartbeat_timeout_s=heartbeat_timeout_s, **options,
+        )  # fmt: skip
     learner = LocalLearner.make(name, model, **options)
     if pipeline is not None:
         algorithm: Any = learner.algorithm
-        algorithm.passes = PipelinePasses(algorithm, pipeline)
+        algorithm.passes = PipelinePasses(algorithm, pipeline, group=WorkerGroup("pipeline", heartbeat_timeout_s))
     return learner
 
 
@@ -104,6 +109,7 @@ class LearnerProcesses:
         threads: of each process on the CPU.
         preparation_tp: run passes before an update in copies of so many tensor-parallel parts each, a divisor of ``count``; see
             ``rlhfless.training.reallocation.passes``. None runs them sharded as the update.
+        heartbeat_timeout_s: see ``make_learner``.
 
     Raises:
         InputError: there are fewer GPUs than processes, or the model cannot be cut into these parts.
@@ -118,6 +124,7 @@ class LearnerProcesses:
         placement: str = "local",
         threads: int = 1,
         preparation_tp: int | None = None,
+        heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
         **options: Any,
     ) -> None:
         if preparation_tp is not None:
@@ -133,11 +140,11 @@ class LearnerProcesses:
         self._board = SharedWeights.of(model, self._folder.path / "weights")
         # processes that start anew need the first weights again, for a reference; without one a checkpoint has all of them
         self._first = SharedWeights.of(model, self._folder.path / "first") if options.get("kl_coef") else self._board
-        self._group: WorkerGroup | RayRanks = WorkerGroup("learner")
+        self._group: WorkerGroup | RayRanks = WorkerGroup("learner", heartbeat_timeout_s)
         if placement == "ray":
             from rlhfless.training.learner.ray_ranks import RayRanks
 
-            self._group = RayRanks(count, gpus=int(device == "cuda"))
+            self._group = RayRanks(count, int(device == "cuda"), heartbeat_timeout_s)
         self._began = False  # processes have started once, so new ones know nothing of what was learned since
 
     @property

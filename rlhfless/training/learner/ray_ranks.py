@@ -15,16 +15,20 @@ from dataclasses import replace
 from typing import Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rlhfless.errors import InputError, reason
+from rlhfless.system.cleanup import clean_up
+from rlhfless.system.piped_processes import HEARTBEAT_TIMEOUT_S, REMEDY, START_TIMEOUT_S
 from rlhfless.training.config import LearnerError
 from rlhfless.training.learner.worker import LearnerRank, LearnerStart
+from rlhfless.training.worker_group import REPEAT
 from solver.model.plurals import counted
 
 ROOM_S = 120.0  # that Ray may take to find room for all processes
+BEATS = "beats"  # Ray's thread for signs of life
 CPUS = 0.01  # of a process without a GPU: it computes with one thread beside what actors reserve
 GET_ADDRESS = 0x8915  # SIOCGIFADDR
 
@@ -47,6 +51,9 @@ class RayRank:
         self._learner = LearnerRank(self._rank, replace(startup, interface=interface))
         return os.getpid(), ray.get_runtime_context().get_node_id()
 
+    def beat(self) -> None:
+        """Say that the process lives; in a thread of its own, so also while an order is executed."""
+
     def order(self, name: str, argument: Any, seed: int) -> Any:
         """Execute an order together with the others."""
         return self._learner.execute(name, argument, seed)
@@ -57,13 +64,14 @@ class RayRanks:
 
     Args:
         count: of processes. gpus: of each.
+        heartbeat_timeout_s: in which a process has to answer when it is asked for a sign of life; it is asked after as long.
 
     Attributes:
         pids, nodes: of the processes by rank, with Ray's ids of the nodes; empty before the start and after the end.
     """
 
-    def __init__(self, count: int, gpus: int) -> None:
-        self._count, self._gpus = count, gpus
+    def __init__(self, count: int, gpus: int, heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S) -> None:
+        self._count, self._gpus, self._timeout_s = count, gpus, heartbeat_timeout_s
         self._actors: list[Any] = []
         self._group: Any = None
         self.pids: list[int] = []
@@ -88,29 +96,32 @@ class RayRanks:
                     f"learner_processes is {self._count}, but Ray found no room for so many with {counted(self._gpus, 'GPU')} "
                     f"each in {ROOM_S:g} s; take fewer, or leave GPUs free (`ray status`)"
                 )
-            kind: Any = ray.remote(RayRank)
+            ray.method(concurrency_group=BEATS)(RayRank.beat)
+            kind: Any = ray.remote(concurrency_groups={BEATS: 1})(RayRank)
             for rank in range(self._count):
                 strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=rank)
                 resources = {"num_gpus": self._gpus, "num_cpus": 0 if self._gpus else CPUS}
                 self._actors.append(kind.options(**resources, scheduling_strategy=strategy).remote(rank))
             startup = replace(startup, own_gpu=bool(self._gpus))
-            startup = replace(startup, meeting=self._answers([self._actors[0].meeting.remote()], "start")[0])
-            started = self._answers([actor.start.remote(startup) for actor in self._actors], "start")
+            limit_s = max(self._timeout_s, START_TIMEOUT_S)
+            startup = replace(startup, meeting=self._answers([self._actors[0].meeting.remote()], "start", limit_s)[0])
+            started = self._answers([actor.start.remote(startup) for actor in self._actors], "start", limit_s)
             self.pids, self.nodes = [pid for pid, _ in started], [node for _, node in started]
-        except BaseException:
-            self.end()
+        except BaseException as error:
+            clean_up(self.end, after=error)
             raise
 
     def order(self, name: str, argument: Any = None, seed: int = 0) -> list[Any]:
         """Send all processes an order, wait for them and return their answers by rank.
 
         Raises:
-            LearnerError: a process was lost. Any other exception is that of a process.
+            LearnerError: a process was lost or hangs. Any other exception is that of a process.
         """
         try:
-            return self._answers([actor.order.remote(name, argument, seed) for actor in self._actors], name)
-        except BaseException:
-            self.end()  # the others may wait for one that failed; nobody knows what each of them did
+            calls = [actor.order.remote(name, argument, seed) for actor in self._actors]
+            return self._answers(calls, name, self._timeout_s)
+        except BaseException as error:
+            clean_up(self.end, after=error)  # the others may wait for one that failed; nobody knows what each of them did
             raise
 
     def end(self) -> None:
@@ -122,14 +133,24 @@ class RayRanks:
                 remove_placement_group(self._group)
         self._actors, self._group, self.pids, self.nodes = [], None, [], []
 
-    def _answers(self, calls: list[Any], order: str) -> list[Any]:
-        """Wait for all; the first that fails ends the waiting, as others may wait for it."""
+    def _answers(self, calls: list[Any], order: str, limit_s: float) -> list[Any]:
+        """Wait for all; the first that fails ends the waiting, as others may wait for it.
+
+        Args:
+            limit_s: after which processes are asked for a sign of life, and within which they have to give it.
+        """
         left = list(calls)
         try:
             while left:
-                done, left = ray.wait(left, num_returns=1)
-                ray.get(done)
-            return list(ray.get(calls))
+                done, left = ray.wait(left, num_returns=1, timeout=limit_s)
+                ray.get(done, timeout=limit_s)
+                if not done:
+                    self._check_alive(order, limit_s)
+            return list(ray.get(calls, timeout=limit_s))
+        except GetTimeoutError:
+            raise LearnerError(
+                f"answers of the learner's processes to {order!r} did not arrive within {limit_s:g} s; {REPEAT}, and {REMEDY}"
+            ) from None
         except RayTaskError as error:
             cause = error.cause
             if isinstance(cause, InputError | LearnerError | OSError):
@@ -137,9 +158,18 @@ class RayRanks:
             raise LearnerError(f"a process of the learner failed during {order!r} ({reason(cause)})") from error
         except RayError as error:  # it died, its node did, or Ray killed it because memory was short
             raise LearnerError(
-                f"a process of the learner on Ray was lost during {order!r} ({reason(error)}); this step was not learned from; "
-                "resume the run to repeat it"
+                f"a process of the learner on Ray was lost during {order!r} ({reason(error)}); {REPEAT}"
             ) from None
+
+    def _check_alive(self, order: str, limit_s: float) -> None:
+        """Refuse to wait any longer for a process that does not even give a sign of life."""
+        beats = [actor.beat.remote() for actor in self._actors]
+        alive, _ = ray.wait(beats, num_returns=len(beats), timeout=limit_s)
+        if silent := [rank for rank, beat in enumerate(beats) if beat not in alive]:
+            raise LearnerError(
+                f"process {silent[0]} of the learner on Ray gave no sign of life for {limit_s:g} s during {order!r}; {REPEAT}, "
+                f"and {REMEDY}"
+            )
 
 
 def interface_of(address: str) -> str | None:

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
 from rlhfless.system.parent_death import die_with_parent
+from rlhfless.system.piped_processes import HeartbeatConnection
 from rlhfless.training.algorithms.ranks import Ranks, whole
 from rlhfless.training.learner.first_weights import FirstWeights, SharedWeights, empty_model, laid_out
 from rlhfless.training.learner.learner import LocalLearner
@@ -79,9 +80,10 @@ class LearnerRank:
         return numbers
 
 
-def main(connection: Connection, rank: int, startup: LearnerStart) -> None:
+def main(pipe: Connection, rank: int, startup: LearnerStart) -> None:
     """Run the process until its pipe ends."""
     die_with_parent()
+    connection = HeartbeatConnection(pipe)
     try:
         learner = LearnerRank(rank, startup)
         connection.send((READY, None))

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import pandas as pd
 
 from rlhfless.errors import InputError
+from rlhfless.system.cleanup import clean_up
 from rlhfless.training import missing_torch
 
 try:
@@ -155,8 +156,8 @@ class FusedTraining:
     def __enter__(self) -> FusedTraining:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        clean_up(self.close, after=error)
 
     def follow(self, plan: PipelinePlan) -> None:
         """Take another plan of the same problem from the next step on.

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rlhfless.system.parent_death import die_with_parent
+from rlhfless.system.piped_processes import HeartbeatConnection
 from rlhfless.training.pipeline.links import Links
 from rlhfless.training.pipeline.stages import Stage
 from rlhfless.training.pipeline.tasks import BACKWARD, FORWARD, INPUTS, WEIGHTS, PipelineTask, following, messages
@@ -94,9 +95,10 @@ class DeviceReport(NamedTuple):
     reports: dict[tuple[int, int], Any]
 
 
-def main(connection: Connection, rank: int, startup: DeviceStart) -> None:
+def main(pipe: Connection, rank: int, startup: DeviceStart) -> None:
     """Run the process until its pipe ends."""
     die_with_parent()
+    connection = HeartbeatConnection(pipe)
     try:
         device = Device(rank, startup, connect(rank, startup))
         connection.send((READY, None))

@@ -13,6 +13,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import weakref
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -21,10 +22,12 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from rlhfless.errors import InputError
+from rlhfless.system.cleanup import clean_up
 from rlhfless.training.rewards.response import Response
 
 READY, RESULT, REASON = "ready", "result", "reason"  # what the process says
 LOAD_S = 120.0  # that a file may take to be loaded
+PIPE_BYTES = 1 << 15  # of a message that is sent at once, whatever the process does
 END_S = 5.0  # that a process that was killed may take to be gone
 PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -137,7 +140,7 @@ class FunctionProcess:
         """
         process, connection = self._processes[0]
         try:
-            connection.send_bytes(message)
+            self._send(message, timeout_s)
             if not connection.poll(timeout_s):
                 raise TimedOut(f"took longer than {timeout_s:g} s")
             kind, answer = json.loads(connection.recv_bytes())
@@ -146,9 +149,33 @@ class FunctionProcess:
             how = _how_it_ended(process)
             self.close()
             raise Ended(f"ended its process ({how})") from None
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            clean_up(self.close, after=error)
             raise
+
+    def _send(self, message: bytes, timeout_s: float | None) -> None:
+        """Send a message. One that does not fit into the pipe waits for the process, which is killed if it does not read it."""
+        process, connection = self._processes[0]
+        if len(message) <= PIPE_BYTES:
+            connection.send_bytes(message)
+            return
+        limit_s, late = LOAD_S if timeout_s is None else timeout_s, threading.Event()
+
+        def give_up() -> None:
+            late.set()
+            process.kill()
+
+        timer = threading.Timer(limit_s, give_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            connection.send_bytes(message)
+        except OSError:
+            if late.is_set():
+                raise TimedOut(f"took longer than {limit_s:g} s to read a response") from None
+            raise
+        finally:
+            timer.cancel()
 
 
 def _seen(problem: Any) -> dict[str, Any]:

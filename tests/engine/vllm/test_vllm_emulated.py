@@ -18,6 +18,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import stopping_replica
 from error_messages import refused
 from executor_samples import plan_of
 from vllm_samples import (
@@ -41,9 +42,11 @@ from rlhfless.engine.protocol import Completion, Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.engine.vllm import emulation
 from rlhfless.engine.vllm.actor_batches import QUEUES, ActorBatches
-from rlhfless.engine.vllm.emulation import covers, shared_settings
+from rlhfless.engine.vllm.adapter import VllmError
+from rlhfless.engine.vllm.emulation import VllmProcess, covers, shared_settings
 from rlhfless.engine.vllm.engine import VllmEngine
 from rlhfless.engine.vllm.replay import passes_of
+from rlhfless.engine.vllm.start_up import VllmSettings
 from rlhfless.engine.vllm.weight_folders import write_weights
 from rlhfless.errors import InputError
 from rlhfless.executor import StepFailed, StepRecord, run_step
@@ -145,6 +148,29 @@ def test_it_does_not_draft_for_emulated_actors(tmp_path: Path) -> None:
         run_step(plan_of(HALVES), requests(14), engines, MIXED, TWO)
 
 
+def test_a_process_that_hangs_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emulation, "main", stopping_replica.main)
+    process = VllmProcess(VllmSettings(1, 4, 64, 64), "weights-0", 0, heartbeat_timeout_s=5.0)
+    assert process.call("echo", "hello") == "hello"
+    pid = process.pid
+    with refused(VllmError, "vLLM", str(pid), "no heartbeat for 5 s", "'stop'", "heartbeat_timeout_s"):
+        process.call("stop")
+    assert not process.usable
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid or 0, 0)
+    with refused(VllmError, "stopped before"):
+        process.call("echo", "hello")
+
+
+@pytest.mark.full
+def test_a_process_that_ends_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emulation, "main", stopping_replica.main)
+    process = VllmProcess(VllmSettings(1, 4, 64, 64), "weights-0", 0)
+    with refused(VllmError, "vLLM", "SIGKILL", "run the step again"):
+        process.call("die")
+    process.close()
+
+
 # --- with vLLM --------------------------------------------------------------------------------------------------------
 
 
@@ -234,6 +260,23 @@ class Kills(Shuffle):
     def decide(self, now_s: float, state: StepState) -> list[Decision]:
         os.kill(emulation.pid() or 0, signal.SIGKILL)
         return super().decide(now_s, state)
+
+
+@dataclass
+class Stops(Shuffle):
+    """Stops vLLM's process when it is first asked, as a machine that is stuck does."""
+
+    def decide(self, now_s: float, state: StepState) -> list[Decision]:
+        os.kill(emulation.pid() or 0, signal.SIGSTOP)
+        return super().decide(now_s, state)
+
+
+@needs_vllm
+@pytest.mark.full
+def test_a_stopped_process_ends_the_step(folder: Path) -> None:
+    engines = replace(factory_of(folder, 0), heartbeat_timeout_s=5.0)
+    with refused(StepFailed, "vLLM", "no heartbeat for 5 s", "run the step again", "heartbeat_timeout_s"):
+        run_step(plan_of(HALVES, Stops(), slots=6), requests(14), engines, MIXED, TWO)
 
 
 @needs_vllm

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import threading
 from collections import Counter
@@ -10,13 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from error_messages import refused
+from error_messages import check_message, refused
 from executor_samples import Restless, plan_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scripted_engine import ScriptedEngines
-from scripted_steps import GROUPS, LENGTHS, POOL_KINDS, Stage, events, spans, stage
-from scripted_work import CALLS, acting, die, die_once, fail, group_work
+from scripted_steps import GROUPS, LENGTHS, POOL_KINDS, SOON, Stage, events, spans, stage
+from scripted_work import CALLS, acting, die, die_once, fail, group_work, hang, hang_once, load_and_hang
 from scripted_world import Punctual, Trouble
 
 from rlhfless.executor import Lifecycle, StepFailed, StepRecord, WorkGpus, WorkItem, WorkServer
@@ -143,6 +144,54 @@ def test_an_item_whose_process_dies_twice_ends_the_step(pool_kind: str) -> None:
         record = failed.value.record
         assert {a["holder"] for a in record.allocations} >= {"learner"}
         assert CALLS == ["die", "die"]
+
+
+@EVERY_POOL_KIND
+def test_an_item_whose_process_hangs_is_run_once_more(pool_kind: str) -> None:
+    with stage(pool_kind, Punctual(0)) as on:
+        CALLS.clear()
+        work = [WorkItem("learn", run=hang_once, gpus=learner(on), responses=(0,))]
+        record = on.run(plan_of(GROUPS), work=work)
+        assert_worked(record, work)
+        assert CALLS == ["hang", "learn"]
+        (lost,) = events(record, "work lost")
+        check_message(json.loads(lost["detail"])["why"], "has not reported since", "0.3 s", "silence_floor_s")
+
+
+@EVERY_POOL_KIND
+def test_an_item_whose_process_hangs_twice_ends_the_step(pool_kind: str) -> None:
+    with stage(pool_kind, Punctual(0)) as on:
+        CALLS.clear()
+        with refused(StepFailed, "work item 0", "2 times", "learner", "has not reported since", "0.3 s", "silence_floor_s"):
+            on.run(plan_of(GROUPS), work=[WorkItem("learn", run=hang, gpus=learner(on))])
+        assert CALLS == ["hang", "hang"]
+
+
+@EVERY_POOL_KIND
+def test_a_process_that_hangs_while_it_loads_is_lost(pool_kind: str) -> None:
+    with stage(pool_kind, Punctual(0), faults=replace(SOON, restarts=1)) as on:
+        CALLS.clear()
+        gpus = replace(learner(on), load=load_and_hang)
+        with refused(StepFailed, "learner", "has not reported since", "0.5 s", "min_start_timeout_s"):
+            on.run(plan_of(GROUPS), work=[acting("learn", "learn", gpus=gpus)])
+        assert CALLS == ["load", "load"]
+
+
+@EVERY_POOL_KIND
+def test_a_process_that_sends_heartbeats_may_work_for_as_long_as_it_likes(pool_kind: str) -> None:
+    with stage(pool_kind, Punctual(0)) as on:
+        work = [acting("learn", "learn", 100 * SOON.silence_floor_s, gpus=learner(on), responses=(0,))]
+        record = on.run(plan_of(GROUPS), work=work)
+        assert_worked(record, work)
+        assert not events(record, "work lost")
+
+
+@EVERY_POOL_KIND
+def test_heartbeats_do_not_extend_the_seconds_of_an_item(pool_kind: str) -> None:
+    with stage(pool_kind, Punctual(0)) as on:
+        slow = acting("learn", "learn", 100 * SOON.silence_floor_s, limit_s=0.01, gpus=learner(on), responses=(0,))
+        with refused(StepFailed, "work item 0", "2 times", "has not reported since"):
+            on.run(plan_of(GROUPS), work=[slow])
 
 
 @EVERY_POOL_KIND

@@ -127,7 +127,6 @@ def with_cell(table: str, row: int, **cells: Any) -> list[dict[str, Any]]:
     [
         ("allocations", 2, {"end_s": -1.0}, ("row 2", "'end_s'", "-1.0")),
         ("allocations", 3, {"end_s": 3.0}, ("row 3", "'end_s'", "'start_s'")),
-        ("allocations", 2, {"gpu_ids": []}, ("row 2", "'gpu_ids'")),
         ("allocations", 2, {"gpu_ids": [1, 1]}, ("row 2", "'gpu_ids'")),
         ("allocations", 2, {"gpu_ids": [0.5]}, ("row 2", "'gpu_ids'")),
         ("allocations", 2, {"gpu_ids": "2,3"}, ("row 2", "'gpu_ids'", "'2,3'")),
@@ -166,6 +165,12 @@ def test_gpus_may_change_hands_at_one_moment_and_belong_to_each_run() -> None:
     times = [("a", 0, 0.1 + 0.2, "r"), ("b", 0.3, 1, "r"), ("c", 0, 1, "s"), ("d", 0.5, 0.5, "r")]
     rows = [one | {"holder": who, "start_s": start, "end_s": end, "run": run} for who, start, end, run in times]
     assert len(validate("allocations", rows)) == 4
+
+
+def test_a_holder_on_a_cpu_has_no_gpus() -> None:
+    one = {"step": 0, "role": "learner", "kind": "l40s", "usd_per_gpu_s": 0, "start_s": 0.0, "end_s": 1.0}
+    held = validate("allocations", [one | {"holder": "a", "gpu_ids": []}, one | {"holder": "b", "gpu_ids": []}])
+    assert [list(ids) for ids in held["gpu_ids"]] == [[], []]
 
 
 def test_empty_tables_have_their_columns() -> None:

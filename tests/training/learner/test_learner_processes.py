@@ -216,8 +216,8 @@ def test_what_ends_an_order_ends_all_and_reading_starts_new_ones(
             signal.setitimer(signal.ITIMER_REAL, 0.5)
             return wait(*awaited)
 
-        wait, before = worker_group.wait, signal.signal(signal.SIGALRM, signal.default_int_handler)
-        monkeypatch.setattr(worker_group, "wait", interrupted)
+        wait, before = worker_group.next_message, signal.signal(signal.SIGALRM, signal.default_int_handler)
+        monkeypatch.setattr(worker_group, "next_message", interrupted)
         with pytest.raises(KeyboardInterrupt):
             pair.two.learn(noise_batch(small_model()))
         monkeypatch.undo()

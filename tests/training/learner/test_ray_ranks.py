@@ -44,6 +44,11 @@ def test_a_learner_over_two_nodes_ends_with_the_weights_of_one_process(tmp_path:
             with refused(LearnerError, "was lost", "not learned from"):
                 trainer.step()
             assert trainer.next_step == 1
+            trainer.step()
+            os.kill(ranks.pids[1], signal.SIGSTOP)
+            with refused(LearnerError, "process 1", "sign of life", "30 s", "heartbeat_timeout_s"):
+                trainer.step()
+            assert trainer.next_step == 2
             trainer.run()
             learned = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     assert farthest(alone, learned) < 1e-4

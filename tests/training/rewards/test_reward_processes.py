@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from error_messages import refused
+from error_messages import check_message, refused
 from torch_wall_samples import until
 from training_samples import config
 
@@ -222,6 +222,19 @@ def test_what_a_function_started_ends_with_its_time(named: Callable[..., Functio
     reward = named("leaves", timeout_s=8.0)
     assert np.isnan(reward.score([response(str(tmp_path / "pids"))])[0]).all()
     until_gone(*map(int, (tmp_path / "pids").read_text().split()))
+
+
+@pytest.mark.parametrize("size", [1, 1 << 22])
+def test_a_process_that_hangs_before_it_reads_a_response_is_given_up(named: Callable[..., FunctionReward], size: int) -> None:
+    """Also with one that does not fit into its pipe."""
+    reward = named("odd", timeout_s=5.0)
+    stopped = pid_of(reward)
+    os.kill(stopped, signal.SIGSTOP)
+    values, failures = reward.score([response("a" * size)])
+    assert np.isnan(values).all()
+    check_message(failures[0].reason, "longer than 5 s")
+    until_gone(stopped)
+    assert np.isfinite(reward.score([response("a" * size)])[0]).all(), "the next response has a new process"
 
 
 def test_a_function_sees_the_attributes_of_any_problem(named: Callable[..., FunctionReward]) -> None:

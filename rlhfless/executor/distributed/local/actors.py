@@ -184,6 +184,11 @@ class LocalActor:
     def __init__(self, process: Process, pool: ProcessOwner) -> None:
         self._process, self._pool = process, pool
 
+    @property
+    def cpu_s(self) -> float | None:
+        """See ``RemoteActor``."""
+        return self._process.cpu_s
+
     def add(self, requests: Sequence[Request], prefixes: Any = None, joins: Collection[int] = ()) -> None:
         """See ``RemoteActor``."""
         self._process.send(worker.Add(requests, prefixes, joins))

@@ -35,6 +35,7 @@ from rlhfless.executor.step.progress import OnProgress
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.step_state import StepOptions
 from rlhfless.executor.step.work_items import WorkItem, WorkServer
+from rlhfless.system.cleanup import clean_up
 from solver.lengths.remaining import RemainingLengths
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import PlanningError
@@ -96,8 +97,8 @@ class ActorPool(ABC, Generic[ActorHandle]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        clean_up(self.close, after=error)
 
     @property
     def lifecycle(self) -> Lifecycle:
@@ -181,16 +182,22 @@ class ActorPool(ABC, Generic[ActorHandle]):
             if engines.starts_server and self.lifecycle.prewarm is not None:
                 self._last_engines = step_actors.engines_to_prewarm, latency
             self._keep(step_actors, record)
-        except BaseException:
-            self._end_all(step_actors.used)
-            for order, _, done_s in step_actors.finished:
-                self._idle.waited(ActorPlacement.of(order.plan), done_s, self.now_s())
-            self._idle.give_up(record)
+        except BaseException as error:
+            end = lambda: self._end_all(step_actors.used)  # noqa: E731
+            clean_up(end, lambda: self._give_up(step_actors, record), self._forget_step, after=error)
             raise
-        finally:
-            self._under_way = self._step = None
-            self._step_over()
+        self._forget_step()
         return record
+
+    def _give_up(self, step_actors: PoolStepActors[ActorHandle], record: StepRecord) -> None:
+        """Record how long actors of a step waited that will not be complete, and end all other waiting actors."""
+        for order, _, done_s in step_actors.finished:
+            self._idle.waited(ActorPlacement.of(order.plan), done_s, self.now_s())
+        self._idle.give_up(record)
+
+    def _forget_step(self) -> None:
+        self._under_way = self._step = None
+        self._step_over()
 
     def finalise_allocations(self, record: StepRecord) -> None:
         """Add the GPU time of actors that have waited since then to the record of the last step, up to now.

@@ -205,6 +205,8 @@ class _RayRemote:
     def __init__(self, member: RayActorHandle, version: int, step_actors: RayStepActors) -> None:
         self._member, self._version, self._step_actors = member, version, step_actors
 
+    cpu_s = None  # its machine would have to be asked
+
     def _send(self, order: Any, objects: Mapping[str, Any] = MappingProxyType({})) -> None:
         self._member.send(VersionedOrder(self._version, order, self._step_actors._within_s), objects)
 

@@ -23,9 +23,11 @@ from typing import Any
 from rlhfless.errors import InputError, missing_extra, reason
 from rlhfless.executor.distributed.ray import cleanup as ray_cleanup
 from rlhfless.executor.distributed.ray.object_store import SMALLEST_BYTES, check_shared_memory
+from rlhfless.system.cleanup import clean_up
 
 START_TRIES = 3
 START_WITHIN_S = 120.0  # of each of Ray's processes; Ray itself gives them 30 s, which a busy machine may not keep
+SWEPT_WITHIN_S = 60.0  # that removing what a cluster has left may take: its own patience is a third of that
 SILENT_S = 10.0  # so long a start takes without a word
 POLL_S = 0.1
 PATIENCE = {"RAY_gcs_server_port_wait_time_s": START_WITHIN_S, "RAY_agent_register_timeout_ms": START_WITHIN_S * 1000}
@@ -100,7 +102,8 @@ class RayCluster:
         if self._sweeper is not None:
             assert self._sweeper.stdin is not None
             self._sweeper.stdin.close()
-            self._sweeper.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it goes on, and ends by itself
+                self._sweeper.wait(SWEPT_WITHIN_S)
         self._folder, self._sweeper = None, None
 
     def _join(self, address: str, runtime_env: dict[str, Any]) -> None:
@@ -134,8 +137,8 @@ class RayCluster:
                 _slow_start_notice(),
             ):
                 self._start_ray(gpus, store_bytes)
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            clean_up(self.close, after=error)
             raise
 
     def _forget_tokens(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from rlhfless.executor.distributed.messages import NoRoom
 from rlhfless.executor.distributed.worker.backend import WorkerBackend
+from rlhfless.system.cleanup import cleaning_up
 
 ALIGNMENT_BYTES = 64
 
@@ -57,11 +58,9 @@ def write_block(worker_backend: WorkerBackend, name: str, obj: Any) -> Block:
     block, buffers = packed(worker_backend, name, obj)
     memory = _room(name, max([1, *(place.stop for place in block.places)]))
     assert memory.buf is not None
-    try:
+    with cleaning_up(memory.close):
         for place, buffer in zip(block.places, buffers, strict=True):
             memory.buf[place] = buffer.raw()
-    finally:
-        memory.close()
     return block
 
 
@@ -69,12 +68,8 @@ def read_block(worker_backend: WorkerBackend, block: Block, device: str, *, free
     """Return the stored object, on ``device``; ``free``: delete the block, because no other process reads it."""
     memory = SharedMemory(block.name)
     assert memory.buf is not None
-    try:
+    with cleaning_up(memory.close, *([memory.unlink] if free else [])):
         return worker_backend.unpack(block.form, (memory.buf[place] for place in block.places), device)
-    finally:
-        memory.close()
-        if free:
-            memory.unlink()
 
 
 def _room(name: str, nbytes: int) -> SharedMemory:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import queue
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any, Protocol, cast
@@ -36,9 +37,11 @@ from rlhfless.executor.distributed.worker.shared_memory import read_block, write
 from rlhfless.executor.distributed.worker.work import LoadWork, RunItem, ServedWork
 from rlhfless.executor.distributed.worker.work import StartWork as StartWork
 from rlhfless.latency.stopwatch import stopwatch
+from rlhfless.system.piped_processes import beating
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 
+Beating = Callable[[Callable[[], object]], AbstractContextManager[None]]
 REPORT_EVERY_S = 0.02  # at most, while nothing completes
 
 
@@ -123,9 +126,11 @@ class Worker:
 
     Attributes:
         behind: starts a function behind the iterations; see ``copies.py``.
+        beating: context in which a thread sends heartbeats.
     """
 
     behind: Behind = staticmethod(in_thread)
+    beating: Beating = staticmethod(beating)
 
     def __init__(
         self, connection: Connection, inbox: queue.SimpleQueue[Any], device: str, backend_module: str, clock: Clock = MACHINE
@@ -210,7 +215,8 @@ class Worker:
             self._prefill(order)
         elif isinstance(order, StartWork | LoadWork | RunItem):
             self.origin_s = order.origin_s if isinstance(order, StartWork) else self.origin_s
-            report = self._work.report(order, self.up_s - self.origin_s, self.now_s)
+            with self.beating(lambda: self.connection.send(ActorReport(self.now_s()))):
+                report = self._work.report(order, self.up_s - self.origin_s, self.now_s)
             self.connection.send(report)
         else:
             assert isinstance(order, End)
