@@ -24,7 +24,7 @@ def write_model(model: Any, folder: Path, dtype: Any = None) -> None:
         if given is not None:
             model.generation_config = given
     if given is not None and model.can_generate():
-        given.to_json_file(folder / "generation_config.json")
+        given.to_json_file(folder / "generation_config.json", keys_to_pop=["compile_config"])  # as save_pretrained does
     if weights is not None:
         config = copy.deepcopy(model.config)
         for part in (config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", ()))):
