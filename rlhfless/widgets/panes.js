@@ -157,8 +157,9 @@ async function render({model, el}) {
   listenTo(box, "comm_live_update", alive);
   const all = () => { for (const {show} of figures) show(); };
   all();
-  // text colours follow the page: JupyterLab and VS Code change attributes of body, other pages the system's scheme
-  const themes = new MutationObserver(all);
+  // text colours follow the page: JupyterLab and VS Code change attributes of body, other pages the system's scheme. JupyterLab
+  // hides itself for the rest of that frame, in which nothing can be drawn
+  const themes = new MutationObserver(() => requestAnimationFrame(() => requestAnimationFrame(all)));
   themes.observe(document.body, {attributes: true, attributeFilter: ["class", "data-jp-theme-light", "data-vscode-theme-kind"]});
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   dark.addEventListener("change", all, {signal});
