@@ -112,7 +112,7 @@ def plot_cost_over_time(steps: pd.DataFrame) -> go.Figure:
     fig.update_yaxes(title=info.unit, rangemode="tozero", row=1, col=1)
     highest = table["idle_share"].max()
     top = 1.0 if np.isnan(highest) or highest <= 0 else min(1.05, 1.25 * highest)
-    fig.update_yaxes(title="idle share", tickformat=".0%", range=[0, top], row=2, col=1)
+    fig.update_yaxes(title="idle share", tickformat="~p", range=[0, top], row=2, col=1)
     fig.update_xaxes(title="time of the run (s)", row=2, col=1)
     running = "" if filled.all() else f", step {table['step'].iloc[-1]} so far (open markers)"
     spent = usd(cost.iloc[-1]) if info.unit == "USD" else number(cost.iloc[-1], "GPU-seconds", digits=4)
