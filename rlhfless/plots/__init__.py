@@ -17,6 +17,7 @@ except ImportError as error:
 from rlhfless.plots.acceptance import AcceptanceInfo, acceptance_info, plot_acceptance
 from rlhfless.plots.before_after import BeforeAfterInfo, before_after_info, plot_before_after
 from rlhfless.plots.bound_curve import bound_of_sum
+from rlhfless.plots.cost_over_time import CostOverTimeInfo, cost_over_time_info, plot_cost_over_time
 from rlhfless.plots.cut_surface import CutSurfaceInfo, cut_surface_info, plot_cut_surface
 from rlhfless.plots.draft_length import DraftLengthInfo, draft_length_info, plot_draft_length
 from rlhfless.plots.export.files import save, save_data
@@ -68,6 +69,7 @@ __all__ = [
     "AcceptanceInfo",
     "AccountInfo",
     "BeforeAfterInfo",
+    "CostOverTimeInfo",
     "CurvesInfo",
     "CutSurfaceInfo",
     "DraftLengthInfo",
@@ -106,6 +108,7 @@ __all__ = [
     "account_info",
     "before_after_info",
     "bound_of_sum",
+    "cost_over_time_info",
     "curves_info",
     "cut_surface_info",
     "draft_length_info",
@@ -127,6 +130,7 @@ __all__ = [
     "plot_acceptance",
     "plot_account",
     "plot_before_after",
+    "plot_cost_over_time",
     "plot_curves",
     "plot_cut_surface",
     "plot_draft_length",

@@ -18,6 +18,7 @@ from rlhfless.latency import PriceError, list_profiles, load_profile, read_profi
 from rlhfless.run.hardware import NODE_GPUS, Hardware
 from rlhfless.run.planned_step import PlannedStep
 from rlhfless.simulate import LoggedStep, SimulationConfig, simulate_steps
+from rlhfless.simulate.results import usd_text
 from solver.model.errors import PlanningError, as_given, is_number
 from solver.model.html_tables import rows_table
 
@@ -41,12 +42,12 @@ class CapacityResults:
     def _rows(self) -> list[tuple[str, ...]]:
         return [
             (f"{row.gpus} x {row.gpu_kind.upper()}", str(row.gpus_per_actor), row.missing or f"{row.actors:.3g}",
-             f"{row.time_s:.4g}", f"{row.cost_usd:.4g}", "yes" if row.within_limit else "no")
+             f"{row.time_s:.4g}", usd_text(row.cost_usd), "yes" if row.within_limit else "no")
             for row in self.table.itertuples()
         ]  # fmt: skip
 
     def __repr__(self) -> str:
-        lines = (f"  {gpus}, {size} per actor: {actors} actors, {time} s, {usd} USD, within the limit: {within}"
+        lines = (f"  {gpus}, {size} per actor: {actors} actors, {time} s, cost in USD: {usd}, within the limit: {within}"
                  for gpus, size, actors, time, usd, within in self._rows())  # fmt: skip
         return "\n".join(["Capacity search: means per step, the best first", *lines])
 

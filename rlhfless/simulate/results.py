@@ -85,15 +85,15 @@ class Simulation:
 
     def _rows(self) -> list[tuple[str, ...]]:
         """Policy, time, cost and the least cost at that time, one row of texts per policy; sums over all steps."""
-        names = ["time_s", "gpu_seconds", "bound_gpu_seconds", "cost_usd"]
+        names = ["time_s", "gpu_seconds", "bound_gpu_seconds"]
         return [
-            (str(policy), *(f"{value:.4g}" for value in steps[names].sum()), _methods(steps))
+            (str(policy), *(f"{value:.4g}" for value in steps[names].sum()), usd_text(steps["cost_usd"].sum()), _methods(steps))
             for policy, steps in self.steps.groupby("policy", sort=False)
         ]
 
     def __repr__(self) -> str:
         lines = (
-            f"  {name}: {time} s, {gpu} GPU-seconds (lower bound in {time} s: {bound}, by {method}), {usd} USD"
+            f"  {name}: {time} s, {gpu} GPU-seconds (lower bound in {time} s: {bound}, by {method}), cost in USD: {usd}"
             for name, time, gpu, bound, usd, method in self._rows()
         )
         return "\n".join([f"Simulation of {counted(self.steps['step'].nunique(), 'step')}", *lines])
@@ -106,3 +106,8 @@ class Simulation:
 def _methods(steps: pd.DataFrame) -> str:
     """Return which bounds the steps' lower bounds are, in words."""
     return " and ".join(sorted(set(steps["bound_method"])))
+
+
+def usd_text(usd: float) -> str:
+    """Return dollars as a number; ``unknown`` for 0, as GPUs cost that are emulated or have no price, and for NaN."""
+    return f"{usd:.4g}" if usd > 0 else "unknown"

@@ -26,7 +26,7 @@ except ImportError as error:
 from rlhfless.engine.protocol import Request
 from rlhfless.executor import ProcessPool, RayPool, StepFailed, StepRecord, WorkItem, run_step
 from rlhfless.executor.distributed.ray.placement import FewerGpus
-from rlhfless.executor.step.progress import OnProgress
+from rlhfless.executor.step.progress import OnPhase, OnProgress, StepProgress
 from rlhfless.scheduling import PlanningOptions, PolicyFunction, SchedulingPolicy
 from rlhfless.system.cleanup import clean_up
 from rlhfless.trace import Trace
@@ -97,6 +97,9 @@ class Trainer:
     Attributes:
         on_progress: called with the progress of every generation; None for no callback. Its exceptions end the step as an
             interrupt does.
+        on_phase: called with the number of the step and the phase that it enters, one of
+            ``rlhfless.executor.step.progress.PHASES``; None for no callback. A step that learns while it generates is in
+            ``generating`` until its last response is complete.
 
     Raises:
         TrainError: the options do not fit, or the folder holds nothing to resume, or a run of other options, parts or problems.
@@ -134,6 +137,8 @@ class Trainer:
         self.step_plan, self.evaluator, self._closed, self._told_flat = step_plan, parts.evaluator, False, False
         self.levers = StepLevers(config, parts.planner, parts.drafting, measures=parts.actor_pool is not None)
         self.on_progress: OnProgress | None = None
+        self.on_phase: OnPhase | None = None
+        self._phase: tuple[int, str] | None = None
 
     @classmethod
     def continue_from(cls, trace: Trace, model: str | Path, *, progress: bool = True, **changes: Any) -> Trainer:
@@ -241,6 +246,7 @@ class Trainer:
             RewardWarning: some responses have no reward; or, once per trainer, GRPO learned nothing from a step.
         """
         self.state.restore_if_in_doubt()
+        self._phase = None  # also where the step is repeated
         with contextlib.ExitStack() as in_doubt:
             done = self._step(self.next_step, in_doubt)
         for callback in self.callbacks:
@@ -249,7 +255,8 @@ class Trainer:
 
     def _step(self, step: int, in_doubt: contextlib.ExitStack) -> TrainedStep:
         c, samples, epoch = self.config, self.config.rollout.samples_per_prompt, step // self.config.steps_per_epoch
-        first = self.evaluator.of_weights(self.model, 0) if step == 0 else {}
+        first = self._evaluated(step, 0) if step == 0 else {}
+        self._enter(step, "starting")
         problems, began = self.problems_of(step), time.perf_counter()
         self.levers.begin(self.state.position.history, problems)
         forecast = self.forecast(problems)
@@ -257,7 +264,8 @@ class Trainer:
         plan, remaining = self.plan(workload, forecast), forecast.remaining
         planning = self.state.planning_time(time.perf_counter() - began, overlaps=self.actor_pool is None)
         given = (self.state, self.rewards, problems, step, c, self.cluster, self.latency, plan, workload)
-        learning = learning_of(parts := LearningParts(*given, self.actor_pool, self.step_plan, self.engines, self.levers))
+        rest = (self.actor_pool, self.step_plan, self.engines, self.levers, partial(self._enter, step))
+        learning = learning_of(parts := LearningParts(*given, *rest))
         learning.begin(in_doubt)
         try:
             remaining = from_scenarios(workload) if remaining is None else remaining
@@ -281,7 +289,8 @@ class Trainer:
         responses, scores, numbers = learning.learn(record, in_doubt)
         self._warn_if_flat(step, scores.values, numbers)
         self.levers.note(parts, record)
-        evaluation = self.evaluator.of_weights(self.model, step + 1)
+        evaluation = self._evaluated(step, step + 1)
+        self._enter(step, "saving")
         self.evaluator.enter(record, first, 0)
         self.evaluator.enter(record, evaluation, step + 1)
         rollouts = rollout_rows(responses, scores.values, workload, record, epoch, samples)
@@ -308,6 +317,17 @@ class Trainer:
             RewardWarning,
             stacklevel=2,
         )
+
+    def _evaluated(self, step: int, after_steps: int) -> dict[str, float]:
+        if self.evaluator.due(after_steps):
+            self._enter(step, "evaluating")
+        return self.evaluator.of_weights(self.model, after_steps)
+
+    def _enter(self, step: int, phase: str) -> None:
+        """Report the phase of a step, unless it is in it already."""
+        if self.on_phase is not None and (step, phase) != self._phase:
+            self._phase = (step, phase)
+            self.on_phase(step, phase)
 
     def problems_of(self, step: int) -> list[Problem]:
         """Return the prompts of a step: every epoch shuffles all problems again and deals them out in steps."""
@@ -379,11 +399,24 @@ class Trainer:
         """
         engines = self.levers.drafted(self.engines.of_step(self.model, step))
         requests, name = self.requests(problems, step), self._meta["run"]
-        start_s, charging, watch = self.state.position.clock_s, self.config.cluster.charging, self.on_progress
+        start_s, charging, watch = self.state.position.clock_s, self.config.cluster.charging, self._watching(step, work)
         options: dict[str, Any] = {"run": name, "step": step, "start_s": start_s, "on_progress": watch, "work": work}
         if self.actor_pool is None:
             return run_step(plan, requests, engines, self.latency, self.cluster, charging=charging, **options)
         return self.actor_pool.run_step(plan, requests, engines, self.latency, self.cluster, forecast=remaining, **options)
+
+    def _watching(self, step: int, work: Sequence[WorkItem]) -> OnProgress | None:
+        """Return the callback for progress of a step: it reports when generation begins, and when only ``work`` is left."""
+        if self.on_phase is None:
+            return self.on_progress
+        after = "learning" if any(item.kind == "learn" for item in work) else "preparing"
+
+        def on_progress(progress: StepProgress) -> None:
+            self._enter(step, after if work and progress.completed == progress.of else "generating")
+            if self.on_progress is not None:
+                self.on_progress(progress)
+
+        return on_progress
 
 
 def train(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -50,6 +50,7 @@ class LearningParts:
         step_plan: that charges the step; None: the options do.
         engines: that generated, whose memory is free for learning; None: they are not the run's.
         levers: of the step; None: as the options say.
+        enter: reports the phase that the step enters, see ``Trainer.on_phase``.
     """
 
     state: RunState
@@ -65,6 +66,7 @@ class LearningParts:
     step_plan: StepPlan | None = None
     engines: Engines | None = None
     levers: StepLevers | None = None
+    enter: Callable[[str], None] = lambda phase: None
 
     @property
     def measured(self) -> MeasuredLearning | None:
@@ -160,6 +162,7 @@ class BatchLearning:
     def learn(self, record: StepRecord, in_doubt: contextlib.ExitStack) -> LearnedStep:
         """See ``StepLearning``."""
         p, tokenizer = self.parts, self.parts.state.tokenizer
+        p.enter("preparing")
         p.release_engines()
         with streams_of(p.config.seed, p.step):
             began = time.perf_counter()
@@ -171,6 +174,7 @@ class BatchLearning:
             if self.work:
                 batch, preparing_s = with_prepared(batch, record)
             in_doubt.enter_context(p.state.learning())
+            p.enter("learning")
             learning_s = time.monotonic()
             with p.learner_threads():
                 numbers: dict[str, Any] = p.state.learner.learn(batch)

@@ -87,6 +87,7 @@ class StreamedLearning:
         """See ``StepLearning``."""
         self.parts.release_engines()
         if not self.parts.on_pool:
+            self.parts.enter("learning")
             self._run_after(record)
         self._say_plan(record)
         groups = [self._groups[g] for g in range(len(self.parts.problems))]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhfless.widgets.live_run import LiveRun
 from rlhfless.widgets.live_steps import steps_of
+from rlhfless.widgets.live_text import print_phases
 from rlhfless.widgets.response_reason import ResponseDetails, response_details
 from rlhfless.widgets.run_table import Compared, compared
 from rlhfless.widgets.settings import Settings
@@ -43,6 +44,7 @@ __all__ = [
     "compared",
     "explore",
     "live",
+    "print_phases",
     "response_details",
     "steps_of",
     "zoom",

@@ -4,19 +4,21 @@ A stop takes effect at the next completed responses, like an interrupt: earlier 
 nothing has happened. A training step whose responses are all complete learns from them first, and is kept. A pause holds a
 step on the virtual clock where it is. Actors of a pool continue to decode, so there a pause takes effect between steps.
 
-Callbacks come from one thread at a time. During a step their rate is limited, so that snapshots and drawing take about
+``on_change`` comes from one thread at a time. During a step its rate is limited, so that snapshots and drawing take about
 ``SHARE`` of the time between them. The row of ``table`` and the snapshot after a change of state are not limited, as they come
-once per step or button.
+once per step or button. Nor are phases: to note one takes no time, and ``on_phase`` must not take any.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -27,6 +29,8 @@ from rlhfless.executor.step.step_trace import rollout_rows
 from rlhfless.scheduling import make_policy
 from rlhfless.simulate import SimulationConfig, logged_steps
 from rlhfless.trace import Trace, learning_numbers, step_metrics
+from rlhfless.trace.metrics.step_metrics import billed_steps
+from rlhfless.widgets.kernel_messages import handle_widget_messages
 from rlhfless.widgets.live_steps import Steps
 from rlhfless.widgets.what_if import billed
 from solver.model.cluster import MixedCluster
@@ -34,10 +38,13 @@ from solver.model.errors import PlanningError
 
 SHARE, OFTEN_S = 0.01, 0.5
 """After a look that took t seconds the next one comes no sooner than t / SHARE, and OFTEN_S, later."""
+AWAIT_S = 0.05  # between two looks of a cell that waits whether a button was pressed
 GENERATES = ("decode", "prefill")
 UNDER_WAY = ("running", "paused", "stopping")
 STATES = ("ready", *UNDER_WAY, "stopped", "done", "failed")
-WHEN_IT_STOPS = "it stops when its next responses are complete, or after learning if all responses are complete"
+WHEN_IT_STOPS = (
+    "it stops when its first actor is ready or its next responses are complete, or after learning if all responses are complete"
+)
 
 
 class RunStopped(KeyboardInterrupt):
@@ -45,14 +52,55 @@ class RunStopped(KeyboardInterrupt):
 
 
 @dataclass(frozen=True)
+class CurrentPhase:
+    """What a running step does.
+
+    Attributes:
+        step: its number. name: one of ``PHASES``. began_s: since when, by ``time.monotonic``.
+        completed, of: number of complete and of all responses; 0 of 0 before its first actor is ready.
+    """
+
+    step: int
+    name: str
+    began_s: float
+    completed: int = 0
+    of: int = 0
+
+    @property
+    def elapsed_s(self) -> float:
+        """Return for how many seconds the step has been in this phase."""
+        return time.monotonic() - self.began_s
+
+
+class StepCost(NamedTuple):
+    """What a step was billed, or a running step until now: a row of ``plot_cost_over_time``.
+
+    Attributes:
+        start_s, end_s: of its allocations, in seconds since the run's start.
+        idle_gpu_seconds: of the allocated ``gpu_seconds``. cost_usd: NaN where a GPU has no price.
+        complete: whether the step is.
+    """
+
+    step: int
+    start_s: float
+    end_s: float
+    gpu_seconds: float
+    idle_gpu_seconds: float
+    cost_usd: float
+    actors: int
+    complete: bool
+
+
+@dataclass(frozen=True)
 class ProgressSnapshot:
-    """A running step: how many responses are complete, and its trace as if the step ended now."""
+    """A running step: how many responses are complete, and its trace and cost as if the step ended now."""
 
     step: int
     completed: int
     of: int
     now_s: float
     trace: Trace
+    cost: StepCost
 
 
 @dataclass(frozen=True)
@@ -60,11 +108,13 @@ class RunStatus:
     """A run at one moment, for a view: ``complete`` steps, those ``left``, the ``last`` one, and what ``LiveRun`` has."""
 
     state: str
+    phase: CurrentPhase | None
     complete: int
     left: int
     last: Trace | None
     interrupted: Trace | None
     table: pd.DataFrame
+    costs: Sequence[StepCost]
     snapshot: ProgressSnapshot | None
     error: BaseException | None
 
@@ -77,30 +127,40 @@ class LiveRun:
 
     Attributes:
         state: one of ``STATES``.
+        phase: of the running step; None where nothing runs.
         traces: of every step that is complete.
         interrupted: what was done of a stopped step of an executor, until it is run again.
         table: one row per complete step: ``step, time_s, gpu_seconds, idle_gpu_seconds, cost_usd, actors, mean_reward,
             mean_response_tokens``, and of generation alone ``generation_gpu_seconds, static_gpu_seconds, static_cost_usd``, the
-            last two NaN where there is no static schedule. Then the columns of ``learning_numbers``.
+            last two NaN where there is no static schedule. Dollars are NaN where a GPU has no price. Then the columns of
+            ``learning_numbers``.
+        costs: what every complete step was billed, then the running step at each of its snapshots, or what is kept of a
+            stopped one.
         snapshot: snapshot of the running step, or None. error: the error that ended the run, or None.
         on_change: called after every change, by one thread at a time; it may draw. It is set to None once it fails.
+        on_phase: called when the phase has changed, by the run's thread, which waits for it. It is set to None once it fails.
     """
 
     def __init__(self, steps: Steps) -> None:
         self.steps, self.state = steps, "ready"
+        self.phase: CurrentPhase | None = None
         self.traces: list[Trace] = []
+        self.costs: tuple[StepCost, ...] = ()
         self.interrupted: Trace | None = None
         self.table = pd.DataFrame()
         self.snapshot: ProgressSnapshot | None = None
         self.error: BaseException | None = None
         self.on_change: Callable[[], object] | None = None
+        self.on_phase: Callable[[], object] | None = None
         self._goes = threading.Event()
         self._stops = False
         self._thread: threading.Thread | None = None
         self._changing = threading.Lock()  # buttons and the run's thread change what ``status`` reads one after the other
         self._telling = threading.RLock()  # and tell of it so, hence the last one that is told shows the newest
         self._next_snapshot_s = 0.0
-        steps.on_progress = self._watch
+        self._unshown: StepProgress | None = None  # the newest, where it came too soon after a look
+        self._behind = False  # something has changed since the last look
+        steps.on_progress, steps.on_phase = self._watch, self._enter
 
     # --- buttons ------------------------------------------------------------------------------------------------------
 
@@ -151,11 +211,29 @@ class LiveRun:
             raise TimeoutError(f"the current step did not stop within {timeout_s} s; {WHEN_IT_STOPS}")
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until nothing runs; returns whether that happened within the timeout."""
+        """Wait until nothing runs; returns whether that happened within the timeout. A kernel that waits here handles no
+        button: a cell of a notebook awaits ``finished()``.
+        """
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
             return not self._thread.is_alive()
         return True
+
+    async def finished(self) -> None:
+        """Wait until nothing runs, while the kernel handles the buttons of widgets: ``await live_run.finished()`` in a cell. An
+        interrupt ends the waiting; the run continues.
+        """
+        while not self.wait(0.0):
+            await handle_widget_messages()
+            await asyncio.sleep(AWAIT_S)
+
+    def catch_up(self) -> None:
+        """Call ``on_change`` if something has changed since its last call, unless that is too recent. A view asks for it in a
+        thread of its own, because the run's thread looks only when responses or steps are complete.
+        """
+        with self._telling:
+            if self._behind and time.monotonic() >= self._next_snapshot_s:
+                self._look()
 
     @property
     def trace(self) -> Trace | None:
@@ -168,8 +246,8 @@ class LiveRun:
         """Return all that a view shows, of one moment: the thread of the run changes it meanwhile."""
         with self._changing:
             last = self.traces[-1] if self.traces else None
-            seen = (last, self.interrupted, self.table, self.snapshot, self.error)
-            return RunStatus(self.state, len(self.traces), self.steps.left(), *seen)
+            seen = (last, self.interrupted, self.table, self.costs, self.snapshot, self.error)
+            return RunStatus(self.state, self.phase, len(self.traces), self.steps.left(), *seen)
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 
@@ -178,13 +256,14 @@ class LiveRun:
             before.join()  # its state has ended, and it may still be drawing that
         try:
             while self.steps.left():
+                self._enter(self.steps.next_step(), "starting")
                 self._hold()
                 done = self.steps.next()
-                row = row_of(done, self.steps.setting())
+                row, cost = row_of(done, self.steps.setting()), cost_of(done.allocations, done.spans, complete=True)
                 with self._changing:
                     self.traces.append(done)
                     self.table = pd.concat([self.table, row], ignore_index=True)
-                    self.snapshot = None
+                    self.costs, self.snapshot = (*self._complete_costs(), cost), None
                 self._show(None)
             self._end("done")
         except RunStopped as error:
@@ -198,35 +277,78 @@ class LiveRun:
         if self._stops:
             raise RunStopped("stopped by the stop button")
 
+    def _enter(self, step: int, name: str) -> None:
+        """Note the phase, unless the step is in it already."""
+        if self.phase is not None and (self.phase.step, self.phase.name) == (step, name):
+            return
+        if self._unshown is not None and self.on_change is not None:  # generation is over, and its end is not drawn yet
+            self._take(self._unshown)
+            self._behind = True
+        same = self.phase is not None and self.phase.step == step
+        responses = (self.phase.completed, self.phase.of) if self.phase is not None and same else (0, 0)
+        self.phase = CurrentPhase(step, name, time.monotonic(), *responses)
+        self._call("on_phase")
+
     def _watch(self, progress: StepProgress) -> None:
-        self._show(progress)
+        if self.phase is None or self.phase.name == "starting":
+            self._enter(progress.record.step, "generating")
+        if self.phase is not None:
+            self.phase = replace(self.phase, completed=progress.completed, of=progress.of)
+        if progress.completed:  # before, there is no row of a trace
+            self._show(progress)
         if self._stops or not getattr(self.steps, "decodes_on", False):
             self._hold()
 
     def _show(self, progress: StepProgress | None) -> None:
         """Take a snapshot and call ``on_change``, unless the last call is too recent to keep to ``SHARE``."""
-        now = time.monotonic()
-        if self.on_change is not None and now >= self._next_snapshot_s:
-            self._notify(progress)
-            self._next_snapshot_s = time.monotonic() + max(OFTEN_S, (time.monotonic() - now) / SHARE)
+        self._unshown, self._behind = progress, True
+        if self.on_change is not None and time.monotonic() >= self._next_snapshot_s:  # waits for no drawing of others otherwise
+            self._look(progress)
+
+    def _look(self, progress: StepProgress | None = None) -> None:
+        began = time.monotonic()
+        self._notify(progress)
+        self._next_snapshot_s = time.monotonic() + max(OFTEN_S, (time.monotonic() - began) / SHARE)
 
     def _end(self, state: str, interrupted: Trace | None = None, error: BaseException | None = None) -> None:
+        kept = () if interrupted is None else (cost_of(interrupted.allocations, interrupted.spans, complete=False),)
+        self._unshown = None
         with self._changing:
-            self.state, self.interrupted, self.error, self.snapshot = state, interrupted, error, None
+            self.state, self.phase, self.interrupted, self.error, self.snapshot = state, None, interrupted, error, None
+            self.costs = (*self._complete_costs(), *kept)
         self._notify()
 
     def _notify(self, progress: StepProgress | None = None) -> None:
         """Call ``on_change``. A callback that fails is not called again, so it cannot break the run."""
         with self._telling:
-            if self.on_change is None:
-                return
-            try:
-                if progress is not None:
-                    self.snapshot = snapshot_of(progress)
-                self.on_change()
-            except Exception:
-                self.on_change = None
-                logging.getLogger(__name__).exception("the live view failed and is no longer updated; the run continues")
+            self._behind = False
+            if progress is not None:
+                self._take(progress)
+            self._call("on_change")
+
+    def _take(self, progress: StepProgress) -> None:
+        self._unshown = None
+        try:
+            snapshot = snapshot_of(progress)
+        except Exception:
+            return self._failed("on_change")
+        with self._changing:
+            self.snapshot, self.costs = snapshot, (*self.costs, snapshot.cost)
+
+    def _call(self, name: str) -> None:
+        """Call a callback, if there is one."""
+        try:
+            if (callback := getattr(self, name)) is not None:
+                callback()
+        except Exception:
+            self._failed(name)
+
+    def _failed(self, name: str) -> None:
+        setattr(self, name, None)
+        logging.getLogger(__name__).exception("the live view failed and is no longer updated; the run continues")
+
+    def _complete_costs(self) -> tuple[StepCost, ...]:
+        return tuple(cost for cost in self.costs if cost.complete)
 
 
 def snapshot_of(progress: StepProgress) -> ProgressSnapshot:
@@ -237,7 +359,24 @@ def snapshot_of(progress: StepProgress) -> ProgressSnapshot:
         rollout_rows(record), pd.DataFrame(progress.allocations()), pd.DataFrame(spans), pd.DataFrame(record.events),
         [{"step": record.step, **record.plan.to_dict()}],
     )  # fmt: skip
-    return ProgressSnapshot(record.step, progress.completed, progress.of, now_s, trace)
+    cost = cost_of(trace.allocations, trace.spans, complete=False)
+    return ProgressSnapshot(record.step, progress.completed, progress.of, now_s, trace, cost)
+
+
+def cost_of(allocations: pd.DataFrame, spans: pd.DataFrame, *, complete: bool) -> StepCost:
+    """Return what one step was billed; allocations and spans are those of its trace."""
+    (billed_step,) = billed_steps(allocations, spans).itertuples()
+    return StepCost(
+        int(billed_step.step), float(allocations["start_s"].min()), float(allocations["end_s"].max()),
+        float(billed_step.gpu_seconds), float(billed_step.idle_gpu_seconds), known_usd(billed_step.cost_usd, allocations),
+        int(billed_step.actors), complete,
+    )  # fmt: skip
+
+
+def known_usd(usd: float, allocations: pd.DataFrame) -> float:
+    """Return the dollars of allocations; NaN where a GPU has the price 0, as one has that is emulated or unknown."""
+    prices = allocations.loc[allocations["gpu_ids"].map(len) > 0, "usd_per_gpu_s"]
+    return float(usd) if len(prices) and (prices > 0).all() else math.nan
 
 
 def row_of(done: Trace, setting: SimulationConfig) -> pd.DataFrame:
@@ -250,6 +389,7 @@ def row_of(done: Trace, setting: SimulationConfig) -> pd.DataFrame:
     return (
         sums[kept]
         .assign(
+            cost_usd=known_usd(sums["cost_usd"].iloc[0], done.allocations),
             generation_gpu_seconds=float(gpu_s.sum()),
             static_gpu_seconds=static_gpu_s,
             static_cost_usd=static_usd,
@@ -261,13 +401,14 @@ def row_of(done: Trace, setting: SimulationConfig) -> pd.DataFrame:
 def static_costs(done: Trace, setting: SimulationConfig) -> tuple[float, float]:
     """Return GPU-seconds and USD of the static schedule of a complete step. They are NaN where there is no static schedule:
     on a mixed cluster, as its actors are all alike, or where none fits. The meter then has no comparison, and the run
-    continues."""
+    continues. USD are NaN without a price, too."""
     if isinstance(setting.cluster, MixedCluster):
         return math.nan, math.nan
     logged = next(logged_steps(done.rollouts, max_response_tokens=setting.max_response_tokens))
     try:
         plan = make_policy("static").plan(*logged.inputs(setting, clairvoyant=True))
-        return billed(run_step(plan, logged.requests(), SimulatedEngine, setting.latency, setting.cluster))
+        gpu_s, usd = billed(run_step(plan, logged.requests(), SimulatedEngine, setting.latency, setting.cluster))
+        return gpu_s, usd if setting.cluster.usd_per_gpu_hour > 0 else math.nan
     except PlanningError:
         return math.nan, math.nan
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from rlhfless.engine.protocol import Request
 from rlhfless.executor import Executor, StepFailed
-from rlhfless.executor.step.progress import OnProgress
+from rlhfless.executor.step.progress import OnPhase, OnProgress
 from rlhfless.simulate import SimulationConfig
 from rlhfless.trace import Trace
 from solver.model.plan import Plan
@@ -20,9 +20,14 @@ class Steps(Protocol):
     """A sequence of steps to run one after the other."""
 
     on_progress: OnProgress | None
+    on_phase: OnPhase | None
 
     def left(self) -> int:
         """Number of steps that have not been run."""
+        ...
+
+    def next_step(self) -> int:
+        """Number of the step that ``next`` runs."""
         ...
 
     def next(self) -> Trace:
@@ -43,7 +48,6 @@ class TrainerSteps:
 
     def __init__(self, trainer: Any) -> None:
         self.trainer, self.decodes_on = trainer, trainer.actor_pool is not None
-        self._watch: OnProgress | None = None
 
     @property
     def on_progress(self) -> OnProgress | None:
@@ -54,9 +58,22 @@ class TrainerSteps:
     def on_progress(self, on_progress: OnProgress | None) -> None:
         self.trainer.on_progress = on_progress
 
+    @property
+    def on_phase(self) -> OnPhase | None:
+        """The callback for the phases of steps; None without one. Can be set."""
+        return self.trainer.on_phase  # type: ignore[no-any-return]
+
+    @on_phase.setter
+    def on_phase(self, on_phase: OnPhase | None) -> None:
+        self.trainer.on_phase = on_phase
+
     def left(self) -> int:
         """See ``Steps``."""
         return int(self.trainer.config.steps - self.trainer.next_step)
+
+    def next_step(self) -> int:
+        """See ``Steps``."""
+        return int(self.trainer.next_step)
 
     def next(self) -> Trace:
         """See ``Steps``."""
@@ -74,7 +91,11 @@ class TrainerSteps:
 
 
 class ExecutorSteps:
-    """Plans and their requests, to be run by an ``Executor`` one after the other."""
+    """Plans and their requests, to be run by an ``Executor`` one after the other. Its steps start and generate; the progress of
+    a step says when it does the latter, so ``on_phase`` is never called.
+    """
+
+    on_phase: OnPhase | None = None
 
     def __init__(self, executor: Executor, work: Sequence[tuple[Plan, Sequence[Request]]]) -> None:
         self.executor, self.work, self.decodes_on = executor, list(work), executor.actor_pool is not None
@@ -93,6 +114,10 @@ class ExecutorSteps:
     def left(self) -> int:
         """See ``Steps``."""
         return len(self.work) - self._done
+
+    def next_step(self) -> int:
+        """See ``Steps``."""
+        return self.executor.next_step
 
     def next(self) -> Trace:
         """See ``Steps``."""

@@ -1,31 +1,40 @@
 """``live``: buttons that run, pause and stop a run, and a live view of it.
 
 It draws widgets and figures; ``live_run`` drives the run. A run has one view. A cell that is run again gets a new view of the
-same run, and the old view is no longer updated.
+same run, and the old view says that it is no longer updated.
+
+Two threads update a view. The run's draws figures and meters, when responses or steps are complete. While the learner computes
+it does neither, so a second one shows the phase with its seconds: about once a second, and when the phase changes. It also
+draws what came too soon after a drawing. These seconds are the kernel's; where they do not come, the page says so.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import ipywidgets as widgets
+import pandas as pd
 
 from rlhfless.engine.protocol import Request
-from rlhfless.plots import plot_curves, plot_timeline
-from rlhfless.plots.style import message_figure, number, signed_share
+from rlhfless.plots import plot_cost_over_time, plot_curves, plot_timeline
+from rlhfless.plots.style import message_figure, number, signed_share, usd
 from rlhfless.system.templates import Markup
-from rlhfless.trace import Trace, step_metrics
+from rlhfless.trace import Trace
 from rlhfless.widgets import html as html_parts
 from rlhfless.widgets.fallback import ReloadFallback
-from rlhfless.widgets.live_run import GENERATES, UNDER_WAY, WHEN_IT_STOPS, LiveRun, RunStatus
+from rlhfless.widgets.live_run import GENERATES, UNDER_WAY, WHEN_IT_STOPS, LiveRun, RunStatus, StepCost
 from rlhfless.widgets.live_steps import steps_of
 from rlhfless.widgets.panes import Panes
 from solver.model.plan import Plan
-from solver.model.plurals import counted
 
-ROWS = ((("facts", 1),), (("timeline", 3), ("curves", 2)))
+ROWS = ((("phase", 1),), (("facts", 1),), (("timeline", 3), ("cost", 2)), (("curves", 1),))
+BEAT_S, LEAST_BEAT_S = 1.0, 0.1
+"""Seconds from one showing of the phase to the next, and at least where phases are shorter."""
+REPLACED = "Shown again in a newer view of this run; this one is no longer updated."
+FAILED = "This view failed and is no longer updated; the run continues. Run the cell again for another view."
 
 
 class LiveView(ReloadFallback, widgets.VBox):  # type: ignore[misc]
@@ -37,8 +46,10 @@ class LiveView(ReloadFallback, widgets.VBox):  # type: ignore[misc]
 
     def __init__(self, run: LiveRun) -> None:
         self.run = run
-        self.panes = Panes(ROWS, ("facts",))
+        self.panes = Panes(ROWS, ("phase", "facts"))
         self._drawn_steps = -1
+        self._drawn: Trace | None = None
+        self._drawn_costs: Sequence[StepCost] | None = None
         self._buttons = {
             "run": widgets.Button(description="run", icon="play", tooltip="Start or continue the run"),
             "pause": widgets.Button(description="pause", icon="pause", tooltip="Pause the run"),
@@ -49,8 +60,13 @@ class LiveView(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         self._buttons["stop"].on_click(lambda _: run.request_stop())
         super().__init__([widgets.HBox(list(self._buttons.values())), self.panes])
         self._drawing = threading.Lock()  # whoever draws last shows the newest
+        self._beating = threading.Lock()  # the same for the phase
+        self._woken, self._beats = threading.Event(), False
         self.panes.draw("timeline", message_figure("GPU timeline", "The run has not started: press run."))
-        run.on_change = self.refresh  # from here on the thread of the run draws, too
+        before = getattr(run.on_change, "__self__", None)
+        run.on_change, run.on_phase = self.refresh, self._woken.set  # from here on the thread of the run draws, too
+        if isinstance(before, LiveView):
+            before.show_phase()
         self.refresh()
 
     def refresh(self) -> None:
@@ -60,15 +76,67 @@ class LiveView(ReloadFallback, widgets.VBox):  # type: ignore[misc]
             self._buttons["run"].disabled = not (run.state == "paused" or (run.state not in UNDER_WAY and run.left))
             self._buttons["pause"].disabled = run.state != "running"
             self._buttons["stop"].disabled = run.state not in ("running", "paused")
+            self.show_phase()
             self.panes.put("facts", facts(run))
             shown = run.interrupted if run.snapshot is None else run.snapshot.trace
             if shown is None and run.complete != self._drawn_steps:
                 shown = run.last
-            if shown is not None:
+            if shown is not None and shown is not self._drawn:
                 self.panes.draw("timeline", timeline(shown))
+                self._drawn = shown
+            if run.costs is not self._drawn_costs:
+                self.panes.draw("cost", plot_cost_over_time(pd.DataFrame(run.costs, columns=list(StepCost._fields))))
+                self._drawn_costs = run.costs
             if run.complete != self._drawn_steps:
                 self.panes.draw("curves", plot_curves(run.table))
                 self._drawn_steps = run.complete
+
+    def show_phase(self) -> None:
+        """Show what the run does and for how long it has, and go on with it in a thread while the run is under way."""
+        with self._beating:
+            if self._show_phase() and not self._beats:
+                self._beats = True
+                threading.Thread(target=self._beat, name="rlhfless-live-phase", daemon=True).start()
+
+    def _beat(self) -> None:
+        while True:
+            self._woken.wait(BEAT_S)
+            self._woken.clear()
+            with self._beating:
+                self._beats = self._show_phase()
+                if not self._beats:
+                    return
+            self.run.catch_up()
+            time.sleep(LEAST_BEAT_S)
+
+    def _show_phase(self) -> bool:
+        """Show the phase; returns whether it goes on."""
+        run, goes_on = self.run.status(), False
+        if self.run.on_change == self.refresh:
+            shown, goes_on = phase(run), run.state in UNDER_WAY
+        else:
+            shown = html_parts.problem(FAILED) if self.run.on_change is None else html_parts.paragraph(REPLACED)
+        self.panes.put("phase", shown)
+        self.panes.beat = self.panes.beat % 1_000_000 + 1 if goes_on else 0
+        return goes_on
+
+
+def phase(run: RunStatus) -> Markup:
+    """Return what a run does, of which step, and for how long it has: of its state where it is not under way."""
+    if run.state not in UNDER_WAY or run.phase is None:
+        return html_parts.cards([html_parts.Card("phase", run.state if run.state != "running" else "starting")])
+    now = run.phase
+    shown = [("phase", now.name if run.state == "running" else f"{now.name}, {run.state}"), ("step", f"{now.step}")]
+    shown += [("phase lasts", elapsed(now.elapsed_s))]
+    if now.of:
+        shown += [("complete responses", f"{now.completed:,} of {now.of:,}")]
+    return html_parts.cards(html_parts.Card(name, value) for name, value in shown)
+
+
+def elapsed(seconds: float) -> str:
+    """Return ``12 s`` or ``3 min 04 s``."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
 
 
 def timeline(shown: Trace) -> Any:
@@ -80,35 +148,25 @@ def timeline(shown: Trace) -> Any:
 def facts(run: RunStatus) -> Markup:
     """Return state and meters as HTML: of all complete steps and the running step."""
     table = run.table
-    total = {
-        name: float(table[name].sum()) if name in table else 0.0 for name in ("gpu_seconds", "idle_gpu_seconds", "cost_usd")
-    }
+    paid = [cost for cost in run.costs if cost.complete] + [cost for cost in run.costs if not cost.complete][-1:]
+    gpu_s, idle_gpu_s, usd_so_far = (
+        sum(getattr(c, name) for c in paid) for name in ("gpu_seconds", "idle_gpu_seconds", "cost_usd")
+    )
     generation, static = (
         float(table.dropna(subset=["static_gpu_seconds"])[name].sum()) if name in table else 0.0
         for name in ("generation_gpu_seconds", "static_gpu_seconds")
     )
-    under_way = "none"
-    actors = f"{int(table['actors'].iloc[-1])}" if len(table) else "none yet"
-    if run.snapshot is not None:
-        now = step_metrics(run.snapshot.trace).iloc[-1]
-        for name in total:
-            total[name] += float(now[name])
-        under_way = f"{run.snapshot.completed:,} of {counted(run.snapshot.of, 'response')}"
-        actors = str(int(now["actors"]))
-    idle = f"{total['idle_gpu_seconds'] / total['gpu_seconds']:.1%}" if total["gpu_seconds"] > 0 else "unknown"
     unknown = "unknown" if len(table) else "after the first step"
-    against = signed_share(generation / static - 1) if static > 0 else unknown
     html = html_parts.cards(
         html_parts.Card(name, value)
         for name, value in (
             ("state", run.state),
             ("complete steps", f"{run.complete}, {run.left} left"),
-            ("current step", under_way),
-            ("actors", actors),
-            ("GPU-seconds", number(total["gpu_seconds"], digits=4)),
-            ("cost", number(total["cost_usd"], "USD")),
-            ("idle share", idle),
-            ("generation GPU-seconds relative to static", against),
+            ("actors", str(paid[-1].actors) if paid else "none yet"),
+            ("GPU-seconds", number(gpu_s, digits=4)),
+            ("cost", (usd(usd_so_far) or "unknown: no price") if paid else "none yet"),
+            ("idle share", f"{idle_gpu_s / gpu_s:.1%}" if gpu_s > 0 else "unknown"),
+            ("generation GPU-seconds relative to static", signed_share(generation / static - 1) if static > 0 else unknown),
         )
     )
     if run.state == "stopping":

@@ -9,6 +9,7 @@ const CONFIG = {
 const LOADING = "Loading plotly.js from the kernel …", WAITING = "Waiting for the first figure …";
 
 const ENDED = "The kernel that computed this dashboard has ended. Run the cell again.";
+const SILENT_MS = 5000, LOOK_MS = 1000;
 
 // ipywidgets gives the handles and numbers of sliders no name, and handles of lists say a position: a screen reader should say the
 // name and the number that stand beside them. JupyterLab takes keys for its own commands where nothing is typed: in a list they
@@ -155,10 +156,23 @@ async function render({model, el}) {
   ended.setAttribute("role", "alert");
   const alive = () => box.comm_live === false ? el.prepend(ended) : ended.remove();
   listenTo(box, "comm_live_update", alive);
+  // Nothing counts on in the page: seconds that the kernel did not send would be no sign of its life.
+  let heard = performance.now();
+  const silent = Object.assign(document.createElement("p"), {className: "rlhfless-note rlhfless-problem rlhfless-silent"});
+  silent.setAttribute("role", "status");
+  const look = () => {
+    const since = performance.now() - heard;
+    if (!box.get("beat") || since < SILENT_MS || box.comm_live === false) return silent.remove();
+    silent.textContent = `No sign of life from the kernel for ${Math.floor(since / 1000)} s; what is shown is as old.`;
+    if (!silent.isConnected) el.prepend(silent);
+  };
+  listenTo(box, "change:beat", () => { heard = performance.now(); look(); });
+  const looks = setInterval(look, LOOK_MS);
   const all = () => { for (const {show} of figures) show(); };
   all();
-  // text colours follow the page: JupyterLab and VS Code change attributes of body, other pages the system's scheme
-  const themes = new MutationObserver(all);
+  // text colours follow the page: JupyterLab and VS Code change attributes of body, other pages the system's scheme. JupyterLab
+  // hides itself for the rest of that frame, in which nothing can be drawn
+  const themes = new MutationObserver(() => requestAnimationFrame(() => requestAnimationFrame(all)));
   themes.observe(document.body, {attributes: true, attributeFilter: ["class", "data-jp-theme-light", "data-vscode-theme-kind"]});
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   dark.addEventListener("change", all, {signal});
@@ -169,7 +183,7 @@ async function render({model, el}) {
     if (choice) box.send({pane: choice.closest("[data-pane]").dataset.pane, choice: Number(choice.dataset.tell)});
   });
   if (figures.length) load(manager, box, figures, listenTo);
-  return () => { themes.disconnect(); gone.abort(); for (const end of ends) end(); };
+  return () => { clearInterval(looks); themes.disconnect(); gone.abort(); for (const end of ends) end(); };
 }
 
 // Gives all figures Plotly; where that fails they say why, until another try, which the kernel answers with a new copy.

@@ -55,12 +55,17 @@ class Panes(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         on_click: called with the pane's name and ``curve, point, x, y, customdata, trace`` of a click in a figure.
         on_zoom: called with the pane's name and the new time range ``(from, to)``, or None for the whole range.
         on_choice: called with the pane's name and the number of an ``html.Choice`` that was pressed.
+
+    Attributes:
+        beat: counts up every second or so while the kernel keeps these panes up to date, see ``beats``; 0 while it need not. A
+            page on which it does not come says for how long.
     """
 
     rows = traitlets.List().tag(sync=True)
     html_panes = traitlets.List().tag(sync=True)
     stale = traitlets.List().tag(sync=True)
     library = traitlets.Unicode().tag(sync=True)
+    beat = traitlets.Int(0).tag(sync=True)
 
     def __init__(
         self,

@@ -3,9 +3,10 @@
     python tests/benchmarks/live_overhead.py [--steps 6] [--rounds 8] [--tiny] [--json FILE]
 
 The shipped run goes on from its last step on a real model, on the virtual clock: alone (``Trainer.run``), and driven by
-``live`` with its view, which draws timeline, meters and curves while the step runs. Every round begins from the same weights
-and generates the same tokens, once alone and once watched, in turns of which comes first, so both see the same machine. Nobody
-looks at the drawings here: counted are the seconds of the processor of the run's process, from end to end.
+``live`` with its view, which draws timeline, cost, meters and curves while the step runs, and shows the phase once a second.
+Every round begins from the same weights and generates the same tokens, once alone and once watched, in turns of which comes
+first, so both see the same machine. Nobody looks at the drawings here: counted are the seconds of the processor of the run's
+process, from end to end.
 
 First comes what a watched run takes beyond the run alone of its round: the median over rounds with its quartiles. They hold
 what telling keeps engines from. Then what is spent inside the view, as a share of the watched run's other seconds.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,20 +36,25 @@ TINY = {"prompts_per_step": 4, "samples_per_prompt": 2, "max_response_tokens": 3
 
 
 class Inside:
-    """Counts the seconds of the processor in functions that are wrapped by ``counted``."""
+    """Counts the seconds of the processor in functions that are wrapped by ``counted``, each second once."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self._adding, self._here = threading.Lock(), threading.local()
 
     def counted(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """The same function, counted."""
 
         def wrapped(*given: Any) -> Any:
-            began = time.thread_time()
+            if getattr(self._here, "counts", False):  # called by another of them
+                return call(*given)
+            self._here.counts, began = True, time.thread_time()
             try:
                 return call(*given)
             finally:
-                self.seconds += time.thread_time() - began
+                self._here.counts = False
+                with self._adding:
+                    self.seconds += time.thread_time() - began
 
         return wrapped
 
@@ -64,6 +71,7 @@ def run_once(steps: int, watched: bool, changes: dict[str, Any]) -> tuple[float,
             return time.process_time() - began, tokens, 0, 0.0
         view, inside = live(trainer), Inside()
         view.run._notify = inside.counted(view.run._notify)  # type: ignore[method-assign]
+        view._show_phase = inside.counted(view._show_phase)  # type: ignore[method-assign]
 
         def count(_: object) -> None:
             nonlocal drawn

@@ -1,15 +1,19 @@
-"""``live`` in a real JupyterLab: a run is started, watched, shown again by its cell, paused and stopped; its trace is whole."""
+"""``live`` in a real JupyterLab: a run is started, watched, shown again by its cell, paused and stopped; its trace is whole. It
+shows what it does while the learner or a cell keeps the kernel busy, and its buttons work under Run All."""
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from figures import illegible, markup_of_texts, plotly_data
-from lab import Lab, another_tab, notebook, pane, run_all, run_cell, wait_drawn, wait_text
+from lab import Lab, another_tab, card, dark, notebook, pane, run_all, run_cell, wait_drawn, wait_text
 from real_browser import PATIENCE_S
 
 from rlhfless.trace import read_trace
@@ -51,6 +55,25 @@ trainer = Trainer.continue_from(
 view = live(trainer)
 view
 """
+HELD = """
+import os, time
+from pathlib import Path
+
+learn = trainer.state.learner.learn
+def held(batch):
+    while not Path("learns").exists():
+        time.sleep(0.05)
+    return learn(batch)
+trainer.state.learner.learn = held
+print(os.getpid())
+"""
+WAITS = """
+view.run.run()
+while not Path("frees").exists():  # a cell that computes: nothing but threads of the kernel goes on
+    time.sleep(0.05)
+await view.run.finished()
+print("waited:", view.run.state)
+"""
 STATE = (
     "() => { const figure = document.querySelector(\"[data-pane='timeline']\");"
     " const held = figure && figure._fullData && figure._fullData.find((trace) => trace.name === 'allocated, idle');"
@@ -69,6 +92,14 @@ def wait_grown(page: Any, since: float) -> float:
     """Wait until the timeline shows more of the run; how far it is then."""
     page.wait_for_function(f"(since) => ({STATE})() > since", arg=since, timeout=1e3 * PATIENCE_S)
     return float(page.evaluate(STATE))
+
+
+def wait_legible(page: Any) -> None:
+    """Wait until all texts of a view have the colours that the page now has."""
+    until = time.monotonic() + PATIENCE_S
+    while illegible(page, ".rlhfless-panes"):
+        assert time.monotonic() < until, illegible(page, ".rlhfless-panes")
+        page.wait_for_timeout(200)
 
 
 def test_a_run_is_watched_shown_again_paused_and_stopped(lab: Lab, folder: Path, page: Any, picture: Callable) -> None:
@@ -133,3 +164,51 @@ def test_a_training_run_shows_reward_length_actors_and_cost(lab: Lab, folder: Pa
     assert page.errors == []
     assert illegible(page, ".rlhfless-panes") == []
     picture(page.locator(".jp-OutputArea-output").last, "live_trainer")
+
+
+def test_a_view_is_alive_while_the_learner_computes_and_its_buttons_work_under_run_all(
+    lab: Lab, folder: Path, page: Any, picture: Callable
+) -> None:
+    notebook(folder / "all.ipynb", TRAINER, HELD, WAITS, "print('then:', len(view.run.traces))")
+    lab.open(page, "all.ipynb")
+    page.evaluate("() => { window.ran = false; window.jupyterapp.commands.execute('notebook:run-all-cells')"
+                  ".finally(() => { window.ran = true; }); }")  # fmt: skip
+    wait_text(page, "phase", "learning")
+    seconds = "() => document.querySelector(\"[data-pane='phase']\").innerText"
+    for _ in range(3):  # a cell blocks the kernel, the learner computes
+        seen = page.evaluate(seconds)
+        page.wait_for_function(f"(seen) => ({seconds})() !== seen", arg=seen, timeout=1e3 * PATIENCE_S)
+    assert "8 of 8" in page.evaluate(seconds)
+    wait_drawn(page, "cost")
+    assert "USD" not in card(page, "cost")
+    assert page.locator(".rlhfless-silent").count() == 0
+    view = page.locator(".jp-OutputArea-output:has(.rlhfless-panes)").last
+    picture(view, "live_learning_light")
+    with dark(page):
+        wait_legible(page)
+        picture(view, "live_learning_dark")
+    wait_legible(page)
+
+    kernel = int(page.locator(".jp-Notebook .jp-Cell").nth(1).locator(".jp-Cell-outputArea").inner_text())
+    os.kill(kernel, signal.SIGSTOP)
+    try:
+        page.wait_for_selector(".rlhfless-silent", timeout=1e3 * PATIENCE_S)
+        seen = page.evaluate(seconds)
+        told = page.locator(".rlhfless-silent").inner_text()
+        page.wait_for_function("(told) => document.querySelector('.rlhfless-silent').innerText !== told", arg=told)
+        assert page.evaluate(seconds) == seen, "seconds that the kernel did not send do not go on"
+        picture(view, "live_silent")
+    finally:
+        os.kill(kernel, signal.SIGCONT)
+    page.wait_for_selector(".rlhfless-silent", state="detached", timeout=1e3 * PATIENCE_S)
+
+    (folder / "frees").touch()
+    button(page, "stop").click()
+    wait_text(page, "facts", "stopping")  # in the cell that still waits
+    assert page.evaluate("window.ran") is False
+    (folder / "learns").touch()
+    page.wait_for_function("window.ran === true", timeout=1e3 * PATIENCE_S)
+    said = [page.locator(".jp-Notebook .jp-Cell").nth(i).locator(".jp-Cell-outputArea").inner_text() for i in (2, 3)]
+    assert [text.strip() for text in said] == ["waited: stopped", "then: 1"], "the step that learned is kept"
+    wait_text(page, "phase", "stopped")
+    assert page.errors == []

@@ -60,6 +60,7 @@ def test_watching_changes_nothing_and_sees_every_completion() -> None:
     watched = run_step(plan, requests(), made, LATENCY, CLUSTER, on_progress=lambda p: seen.append((p.completed, p.now_s)))
     plain = run_step(plan, requests(), made, LATENCY, CLUSTER)
     assert [n for n, _ in seen] == sorted(n for n, _ in seen)
+    assert seen[0] == (0, plain.start_s + LATENCY.start_s), "when the first actor is ready"
     assert seen[-1] == (8, pytest.approx(plain.makespan_s))
     assert len({n for n, _ in seen}) > 3
     for i, c in plain.completions.items():

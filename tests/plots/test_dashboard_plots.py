@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
+from every_plot import COSTS
 from plot_samples import EVIL, degenerate_traces, rollouts, sample_trace, tables
 
-from rlhfless.plots import curves_info, plot_curves, plot_responses, responses_info
+from rlhfless.plots import cost_over_time_info, curves_info, plot_cost_over_time, plot_curves, plot_responses, responses_info
 from rlhfless.trace import Trace
 
 
@@ -99,3 +100,25 @@ def test_a_share_of_nothing_but_rounding_is_nought():
     assert curves_info(steps).table["idle_share"].tolist() == [0.0, 0.0]
     fig = plot_curves(steps)
     assert list(fig.layout.yaxis2.range) == [0, 1]
+
+
+def test_costs_add_up_over_complete_steps_and_the_running_one_is_on_top() -> None:
+    table = cost_over_time_info(COSTS).table
+    assert table["usd"].tolist() == pytest.approx([4.0, 7.0, 7.5, 8.5])
+    assert table["gpu_seconds"].tolist() == pytest.approx([8.0, 14.0, 15.0, 17.0])
+    assert table["idle_share"].tolist() == pytest.approx([1 / 8, 2 / 6, 0.0, 1 / 3]), "of the step, not of the run"
+    cost, idle = plot_cost_over_time(COSTS).data
+    assert list(cost.x) == [0.0, 2.0, 3.0, 3.5, 4.0]
+    assert list(cost.y) == pytest.approx([0.0, 4.0, 7.0, 7.5, 8.5])
+    assert [symbol.endswith("open") for symbol in idle.marker.symbol] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("unknown", [float("nan"), 0.0])
+def test_costs_are_in_gpu_seconds_where_a_price_is_unknown(unknown: float) -> None:
+    some = COSTS.assign(cost_usd=[4.0, unknown, 0.5, 1.5])
+    assert cost_over_time_info(some).unit == "GPU-seconds"
+    fig = plot_cost_over_time(some)
+    assert fig.data[0].y[-1] == pytest.approx(17.0)
+    assert fig.layout.yaxis.title.text == "GPU-seconds"
+    assert "USD" not in fig.layout.title.text
+    assert "paid for" in plot_cost_over_time(COSTS.iloc[:0]).layout.annotations[0].text

@@ -20,6 +20,7 @@ DRAWN = {
     "plot_acceptance": ["position", "survival"],
     "plot_account": ["gpu_s"],
     "plot_before_after": ["gpu_seconds"],
+    "plot_cost_over_time": ["end_s", "usd", "idle_share"],
     "plot_curves": ["mean_reward", "mean_response_tokens", "actors", "idle_share", "against_static"],
     "plot_cut_surface": ["share", "keep"],
     "plot_draft_length": ["start_s", "end_s", "batch", "draft_tokens"],

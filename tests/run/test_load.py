@@ -311,3 +311,12 @@ def test_an_installed_wheel_has_the_example(tmp_path: Path) -> None:
     file, steps = ran.stdout.splitlines()
     assert file.startswith(str(tmp_path))
     assert steps == "8"
+
+
+@pytest.mark.parametrize(("profile", "known"), [("cpu-tiny-qwen2", False), (PROFILE, True)])
+def test_an_unknown_price_is_no_cost_of_0_in_what_is_printed(profile: str, known: bool) -> None:
+    """Emulated GPUs have none."""
+    run = rl.load(rollouts(**SMALL), 16, profile, verbose=False)
+    for result in (run.plan().compare("static"), run.search(gpus=[16])):
+        for text in (repr(result), result._repr_html_()):
+            assert ("unknown" in text) != known, text

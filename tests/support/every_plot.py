@@ -38,6 +38,13 @@ STEPS = pd.DataFrame(
         "static_gpu_seconds": [12.0, 10.0],
     }
 )  # fmt: skip
+COSTS = pd.DataFrame(
+    {
+        "step": [0, 1, 2, 2], "start_s": [0.0, 2.0, 3.0, 3.0], "end_s": [2.0, 3.0, 3.5, 4.0],
+        "gpu_seconds": [8.0, 6.0, 1.0, 3.0], "idle_gpu_seconds": [1.0, 2.0, 0.0, 1.0], "cost_usd": [4.0, 3.0, 0.5, 1.5],
+        "complete": [True, True, False, False],
+    }
+)  # fmt: skip
 GPU_HOURS = pd.DataFrame({"gpus": [4, 8], "hours": [3.0, 2.0], "gpu_hours": [12.0, 16.0]})
 PLANNED = pd.DataFrame(
     {"step": [0, 1], "mean_tokens": [90.0, 110.0], "actors": [2, 3], "makespan_s": 1.0, "gpu_seconds": 2.0, "known": True}
@@ -208,6 +215,7 @@ def calls(text: str) -> dict[str, Callable[[], Call]]:
         "plot_account": lambda: Call((uses(text),)),
         "plot_before_after": lambda: Call(({text: trace_of(text), "other": trace_of(text, "actor-")},)),
         "plot_cut_surface": lambda: Call((cut_of(),)),
+        "plot_cost_over_time": lambda: Call((COSTS,)),
         "plot_curves": lambda: Call((STEPS,)),
         "plot_draft_length": lambda: Call((drafted_trace(text),)),
         "plot_front": of_plans(lambda plans, front, outcomes, _: Call((front, plans, outcomes), label)),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import math
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -16,7 +19,8 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import Executor
 from rlhfless.executor.step.progress import StepProgress
-from rlhfless.widgets import LiveRun, live, live_view, steps_of
+from rlhfless.trace import step_metrics
+from rlhfless.widgets import LiveRun, live, live_view, print_phases, steps_of
 from rlhfless.widgets import live_run as live_run_module
 from solver import GpuPool, LatencyModel, MixedCluster, plan_generation
 from solver.model.errors import PlanningError
@@ -28,12 +32,27 @@ PLAN = plan_of([[0, 1], [2, 3], [4]])
 WORK: list[tuple[Plan, list[Request]]] = [(PLAN, STEP.requests()) for _ in range(3)]
 
 
-def executor() -> Executor:
-    return Executor(SimulatedEngine, STEP.cluster, latency=STEP.latency)
+def executor(**cluster: Any) -> Executor:
+    return Executor(SimulatedEngine, replace(STEP.cluster, **cluster), latency=STEP.latency)
+
+
+def wait_until(so: Callable[[], object]) -> None:
+    """Wait until that is so."""
+    until = time.monotonic() + 300
+    while not so():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+def card(panes: Any, name: str, pane: str = "facts") -> str:
+    """What a card says."""
+    html = getattr(panes, f"pane_{pane}")
+    assert f"<span>{name}</span><b>" in html, html
+    return str(html.split(f"<span>{name}</span><b>")[1].split("</b>")[0])
 
 
 class Gate:
-    """Holds a run at its n-th look until it is opened."""
+    """Holds a run at its n-th look with completions until it is opened."""
 
     def __init__(self, run: LiveRun, at: int) -> None:
         self.run, self.left, self.reached, self.opened = run, at, threading.Event(), threading.Event()
@@ -41,8 +60,8 @@ class Gate:
         assert inner is not None
 
         def on_progress(progress: StepProgress) -> None:
-            self.left -= 1
-            if self.left == 0:
+            self.left -= bool(progress.completed)
+            if self.left == 0 and not self.reached.is_set():
                 self.reached.set()
                 assert self.opened.wait(300)
             inner(progress)
@@ -343,7 +362,7 @@ def test_a_stop_that_takes_long_says_so_until_it_has_stopped() -> None:
     assert gate.reached.wait(300)
     view._buttons["stop"].click()
     assert "<b>stopping</b>" in view.panes.pane_facts
-    assert "it stops when its next responses are complete" in view.panes.pane_facts
+    assert "it stops when" in view.panes.pane_facts
     assert all(button.disabled for button in view._buttons.values())
     view.run.pause()
     view.run.run()
@@ -359,7 +378,7 @@ def test_a_step_that_ends_while_a_button_draws_breaks_nothing(monkeypatch: pytes
     monkeypatch.setattr(live_run_module, "OFTEN_S", 0.0)
     monkeypatch.setattr(live_run_module, "SHARE", math.inf)  # every look is drawn
     view = live(executor(), WORK[:2])
-    live_run, numbers = view.run, live_view.step_metrics
+    live_run, meters = view.run, live_view.facts
     gate = Gate(live_run, at=3)
     view._buttons["run"].click()
     assert gate.reached.wait(300)
@@ -367,15 +386,15 @@ def test_a_step_that_ends_while_a_button_draws_breaks_nothing(monkeypatch: pytes
     assert live_run.snapshot is not None
     live_run._next_snapshot_s = math.inf  # from here on only buttons draw
 
-    def slow_numbers(trace: Any) -> Any:
+    def slow_meters(run: Any) -> Any:
         gate.opened.set()
         until = time.monotonic() + 30
         while live_run.snapshot is not None and threading.current_thread() is threading.main_thread():
             assert time.monotonic() < until
             time.sleep(0.01)
-        return numbers(trace)
+        return meters(run)
 
-    monkeypatch.setattr(live_view, "step_metrics", slow_numbers)
+    monkeypatch.setattr(live_view, "facts", slow_meters)
     view._buttons["run"].click()
     assert live_run.wait(300)
     assert "<b>done</b>" in view.panes.pane_facts
@@ -395,3 +414,217 @@ def test_a_view_that_is_made_while_the_run_ends_shows_the_end(monkeypatch: pytes
     again = live(runner)
     assert "<b>done</b>" in again.panes.pane_facts
     assert "GPU timeline of step 0" in again.panes.pane_timeline
+
+
+def test_every_step_starts_and_then_generates() -> None:
+    live_run = LiveRun(steps_of(executor(), WORK[:2]))
+    seen: list[tuple[int, str]] = []
+
+    def note() -> None:
+        assert live_run.phase is not None
+        assert live_run.phase.elapsed_s >= 0
+        seen.append((live_run.phase.step, live_run.phase.name))
+
+    live_run.on_phase = note
+    assert live_run.phase is None
+    gate = Gate(live_run, at=2)
+    live_run.run()
+    assert gate.reached.wait(300)
+    now = live_run.status().phase
+    assert now is not None
+    assert (now.step, now.name, now.completed, now.of) == (0, "generating", 1, 5), "of the look before"
+    gate.opened.set()
+    assert live_run.wait(300)
+    assert seen == [(0, "starting"), (0, "generating"), (1, "starting"), (1, "generating")]
+    assert live_run.phase is None
+
+
+def test_a_view_shows_the_phase_and_that_the_kernel_is_alive_while_nothing_else_happens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(live_view, "BEAT_S", 0.01)
+    monkeypatch.setattr(live_view, "LEAST_BEAT_S", 0.0)
+    view = live(executor(), WORK[:1])
+    assert (card(view.panes, "phase", "phase"), view.panes.beat) == ("ready", 0)
+    gate = Gate(view.run, at=2)
+    view._buttons["run"].click()
+    assert gate.reached.wait(300)
+    beats = view.panes.beat
+    wait_until(lambda: view.panes.beat > beats + 3)
+    assert card(view.panes, "phase", "phase") == "generating"
+    assert card(view.panes, "step", "phase") == "0"
+    assert card(view.panes, "complete responses", "phase") == "1 of 5"
+    first = card(view.panes, "phase lasts", "phase")
+    wait_until(lambda: card(view.panes, "phase lasts", "phase") != first)
+    view._buttons["pause"].click()
+    assert card(view.panes, "phase", "phase") == "generating, paused"
+    beats = view.panes.beat
+    wait_until(lambda: view.panes.beat > beats)
+    view._buttons["run"].click()
+    gate.opened.set()
+    assert view.run.wait(300)
+    assert (card(view.panes, "phase", "phase"), view.panes.beat) == ("done", 0)
+
+
+def test_a_run_that_is_taken_up_again_is_shown_to_be_alive_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_view, "BEAT_S", 0.01)
+    view = live(executor(), WORK[:2])
+    for again in (False, True):
+        gate = Gate(view.run, at=2)
+        view._buttons["run"].click()
+        assert gate.reached.wait(300)
+        beats = view.panes.beat
+        wait_until(lambda beats=beats: view.panes.beat > beats)
+        if not again:
+            gate.open_for_a_stop()
+            view._buttons["stop"].click()
+        gate.opened.set()
+        assert view.run.wait(300)
+        assert view.panes.beat == 0
+    assert view.run.state == "done"
+
+
+def test_a_view_that_is_no_longer_updated_says_so() -> None:
+    runner = executor()
+    first = live(runner, WORK[:1])
+    second = live(runner, WORK[:1])
+    assert "newer view" in first.panes.pane_phase
+    gate = Gate(second.run, at=2)
+    second._buttons["run"].click()
+    assert gate.reached.wait(300)
+    second.run.on_change = None  # as where drawing has failed
+    wait_until(lambda: "failed" in second.panes.pane_phase)
+    assert (first.panes.beat, second.panes.beat) == (0, 0), "no page waits for a sign of life that does not come"
+    gate.opened.set()
+    assert second.run.wait(300)
+
+
+def drawn_cost(view: Any) -> tuple[str, float]:
+    """The unit and the last value of the cost that a view has drawn."""
+    import json
+
+    spec = json.loads(view.panes.pane_cost)
+    (line,) = [trace for trace in spec["data"] if trace.get("name") == "cost so far"]
+    return spec["layout"]["yaxis"]["title"]["text"], line["y"][-1]
+
+
+@pytest.mark.parametrize("price", [3.6, 0.0])
+def test_the_cost_that_is_shown_is_the_traces_and_an_unknown_price_is_no_cost_of_0(price: float) -> None:
+    work = [(plan_of([[0, 1], [2, 3], [4]]), STEP.requests()) for _ in range(2)]
+    runner = executor(usd_per_gpu_hour=price)
+    if price:
+        work = [
+            (replace(plan, actors=tuple(replace(a, usd_per_gpu_s=price / 3600) for a in plan.actors)), asked)
+            for plan, asked in work
+        ]
+    view = live(runner, work)
+    assert card(view.panes, "cost") == "none yet"
+    view.run.run()
+    assert view.run.wait(300)
+    assert view.run.trace is not None
+    sums = step_metrics(view.run.trace)
+    unit, cost = drawn_cost(view)
+    if price:
+        assert sums["cost_usd"].sum() > 0
+        assert (unit, cost) == ("USD", pytest.approx(sums["cost_usd"].sum()))
+        assert view.run.table["cost_usd"].tolist() == pytest.approx(sums["cost_usd"].tolist())
+        assert "USD" in card(view.panes, "cost") or "cents" in card(view.panes, "cost")
+    else:
+        assert (unit, cost) == ("GPU-seconds", pytest.approx(sums["gpu_seconds"].sum()))
+        assert view.run.table[["cost_usd", "static_cost_usd"]].isna().all(axis=None)
+        assert "unknown" in card(view.panes, "cost")
+        assert " USD<" not in view.panes.pane_facts
+    idle = sums["idle_gpu_seconds"].sum() / sums["gpu_seconds"].sum()
+    assert card(view.panes, "idle share") == f"{idle:.1%}"
+
+
+def test_the_cost_of_a_running_step_grows_with_its_snapshots_and_a_complete_step_has_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(live_run_module, "OFTEN_S", 0.0)
+    monkeypatch.setattr(live_run_module, "SHARE", math.inf)
+    view = live(executor(), WORK[:2])
+    gate = Gate(view.run, at=9)
+    view._buttons["run"].click()
+    assert gate.reached.wait(300)
+    costs = view.run.status().costs
+    assert [(cost.step, cost.complete) for cost in costs] == [(0, True)] + [(1, False)] * 3
+    assert [cost.gpu_seconds for cost in costs[1:]] == sorted(cost.gpu_seconds for cost in costs[1:])
+    assert all(0 <= cost.idle_gpu_seconds <= cost.gpu_seconds for cost in costs)
+    shown = costs[0].gpu_seconds + costs[-1].gpu_seconds
+    assert drawn_cost(view) == ("GPU-seconds", pytest.approx(shown))
+    gate.opened.set()
+    assert view.run.wait(300)
+    assert [(cost.step, cost.complete) for cost in view.run.costs] == [(0, True), (1, True)]
+
+
+def test_what_is_kept_of_a_stopped_step_is_part_of_the_cost() -> None:
+    view = live(executor(), WORK[:2])
+    gate = Gate(view.run, at=7)
+    view._buttons["run"].click()
+    assert gate.reached.wait(300)
+    gate.open_for_a_stop()
+    view._buttons["stop"].click()
+    assert view.run.wait(300)
+    assert view.run.trace is not None
+    assert [cost.complete for cost in view.run.costs] == [True, False]
+    assert drawn_cost(view)[1] == pytest.approx(step_metrics(view.run.trace)["gpu_seconds"].sum())
+
+
+def test_the_same_in_text_is_a_line_for_each_phase_step_and_state() -> None:
+    printed = io.StringIO()
+    live_run = print_phases(LiveRun(steps_of(executor(), WORK[:2])), printed)
+    gate = Gate(live_run, at=2)
+    live_run.run()
+    assert gate.reached.wait(300)
+    live_run.pause()
+    live_run.run()
+    gate.opened.set()
+    assert live_run.wait(300)
+    lines = printed.getvalue().splitlines()
+    complete = [line for line in lines if "complete" in line]
+    states = ("running", "paused", "done")
+    assert sorted(line for line in lines if line in states) == sorted(["running", "paused", "running", "done"])
+    assert [line for line in lines if line not in (*complete, *states)] == [
+        "step 0: starting", "step 0: generating", "step 1: starting", "step 1: generating",
+    ]  # fmt: skip
+    assert [line.split(":")[0] for line in complete] == ["step 0", "step 1"]
+    for line, cost in zip(complete, live_run.costs, strict=True):
+        assert f"{cost.gpu_seconds:,.1f} GPU-seconds" in line
+        assert "cost unknown" in line
+    assert lines[-1] == "done"
+
+
+def test_a_run_that_fails_says_why_in_text() -> None:
+    def broken() -> Any:
+        raise RuntimeError("no engine today")
+
+    printed = io.StringIO()
+    live_run = print_phases(LiveRun(steps_of(executor(), WORK)), printed)
+    live_run.steps.next = broken  # type: ignore[method-assign]
+    live_run.run()
+    assert live_run.wait(300)
+    last = printed.getvalue().splitlines()[-1]
+    assert last.startswith("failed")
+    assert "no engine today" in last
+
+
+def test_what_came_too_soon_after_a_look_is_shown_once_that_is_long_enough_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step is complete right after a look, and the next one computes for long before it reports anything."""
+    now = [0.0]
+    monkeypatch.setattr("rlhfless.widgets.live_run.time.monotonic", lambda: now[0])
+    live_run = LiveRun(steps_of(executor(), WORK[:2]))
+    seen: list[int] = []
+    live_run.on_change = lambda: seen.append(live_run.status().complete)
+    gate = Gate(live_run, at=6)
+    live_run.run()
+    assert gate.reached.wait(300)
+    live_run.catch_up()
+    assert seen == [0], "too soon"
+    now[0] += 60.0
+    live_run.catch_up()
+    live_run.catch_up()
+    assert seen == [0, 1], "once"
+    gate.opened.set()
+    assert live_run.wait(300)
+    assert seen[-1] == 2

@@ -142,6 +142,7 @@ class PoolBackend:
             step.record.span(actor.holder, "sync", up_s, synced_s, bytes=report.weight_bytes or None)
             actor.ready, actor.until_s = True, synced_s
             self.cold_start_s = max(self.cold_start_s, up_s - actor.start_s)
+            step.begin(synced_s)
         self._enter_spans(actor, report)
         if report.drafts_off is not None:
             step.record.event(report.time_s, "drafts_off", actor.holder, why=report.drafts_off)

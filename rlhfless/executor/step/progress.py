@@ -1,4 +1,4 @@
-"""Progress of a running step for callbacks: completed responses, and the rows that its trace would have if it ended now.
+"""Progress of a running step for callbacks: its phase, completed responses, and the rows of its trace if it ended now.
 
 Rows are only built when they are read.
 """
@@ -14,11 +14,11 @@ from rlhfless.executor.step.record import Row, StepRecord, holder_of
 
 @dataclass(frozen=True)
 class StepProgress:
-    """State of a step after more of its responses are complete.
+    """State of a step when its first actor is ready, and whenever more of its responses are complete.
 
     Attributes:
-        completed, of: number of complete and of all responses. now_s: time of the latest completion, in seconds since the run's
-            start.
+        completed, of: number of complete and of all responses; none is complete when the first actor is ready.
+        now_s: that moment, or the time of the latest completion, in seconds since the run's start.
         record: of the step up to now; its tables keep growing.
     """
 
@@ -45,4 +45,13 @@ class StepProgress:
 
 
 OnProgress = Callable[[StepProgress], None]
-"""Told of the step whenever more responses are complete. What it raises ends the step as an interrupt does."""
+"""Told of the step when its first actor is ready, and whenever more responses are complete. What it raises ends the step as an
+interrupt does."""
+
+PHASES = ("starting", "generating", "preparing", "learning", "evaluating", "saving")
+"""Phases of a training step, in order: planning and starting actors; decoding; rewards; the learner's passes and updates; an
+evaluation on held-out prompts, where one is due; writing checkpoint and trace. A step of an ``Executor`` has the first two."""
+
+OnPhase = Callable[[int, str], object]
+"""Told of a step's number and of the phase, one of ``PHASES``, that it enters. What it raises ends the step as an interrupt
+does."""

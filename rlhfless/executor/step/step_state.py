@@ -80,6 +80,7 @@ class RunningStep(Generic[A]):
         self.observed_signals = ObservedSignals(len(requests))
         self.complete = np.zeros(len(requests), dtype=bool)
         self.completed = 0
+        self._begun = False
         self.live: dict[int, A] = {}
         self.held: list[Allocation] = []
         self.owner: dict[int, A] = {}
@@ -100,8 +101,16 @@ class RunningStep(Generic[A]):
             actor.expecting -= len(completions)
             actor.done_s = max(actor.done_s, float(completions.time_s[-1]))
         self.record.enter([(actor.holder, completions) for actor, completions in together])
+        self._report(max(float(c.time_s[-1]) for _, c in together))
+
+    def begin(self, now_s: float) -> None:
+        """Report that decoding can begin; an actor that is ready later changes nothing."""
+        if not self._begun:
+            self._begun = True
+            self._report(now_s)
+
+    def _report(self, now_s: float) -> None:
         if self.options.on_progress is not None:
-            now_s = max(float(c.time_s[-1]) for _, c in together)
             self.options.on_progress(
                 StepProgress(self.completed, len(self.complete), now_s, self.record, self.live.values(), self.held)
             )

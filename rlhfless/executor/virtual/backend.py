@@ -67,6 +67,7 @@ class VirtualBackend:
                 actor.reserved_tokens = int(reserved[list(actor.plan.responses)].sum())
             if actor.expecting == 0:
                 actor.done_s = actor.engine.clock_s
+        self.step.begin(min((actor.ready_s for actor in self.step.live.values()), default=self._now_s))
 
     def going_on(self) -> bool:
         """See ``Backend``."""

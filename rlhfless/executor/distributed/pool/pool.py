@@ -142,7 +142,7 @@ class ActorPool(ABC, Generic[ActorHandle]):
             work: as for ``rlhfless.executor.run_step``. Functions run in processes without an engine, on GPUs that actors have
                 given back or beside the cluster. Other processes must be able to import them, unless their GPUs are those of
                 this process (``WorkGpus.in_this_process``).
-            on_progress: callback for completions.
+            on_progress: progress callback.
 
         Raises:
             PlanningError: the plan or the work asks for devices that do not exist, or an item cannot run in another process;

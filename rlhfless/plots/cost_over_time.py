@@ -1,0 +1,119 @@
+"""Plots what a run costs while it runs: cost so far, and the idle share of each step's allocated GPUs, over the run's time.
+
+Input is a table of steps; the rows of a running step show how both grow within it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from rlhfless.plots.palette import BLUE, VERMILLION
+from rlhfless.plots.style import counted, hover, message_figure, number, styled, usd
+from rlhfless.plots.training_curves import ROUNDING
+
+TITLE = "Cost so far and idle share"
+MOST_MARKERS = 100
+
+
+class CostOverTimeInfo(NamedTuple):
+    """Data of ``plot_cost_over_time``.
+
+    Attributes:
+        table: ``step, end_s, complete``; ``gpu_seconds, usd`` of the run until then, dollars NaN where a price is unknown;
+            ``idle_share`` of the step's allocated GPU-seconds until then, NaN without any.
+        start_s: when the first of these steps started.
+        unit: of the cost: ``USD`` where every price is known, else ``GPU-seconds``.
+        missing: why there is nothing to show, or the empty text.
+    """
+
+    table: pd.DataFrame
+    start_s: float = 0.0
+    unit: str = "GPU-seconds"
+    missing: str = ""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return ``table``."""
+        return self.table
+
+    @property
+    def cost(self) -> pd.Series:
+        """Return the cost so far in ``unit``."""
+        return self.table["usd" if self.unit == "USD" else "gpu_seconds"]
+
+
+def cost_over_time_info(steps: pd.DataFrame) -> CostOverTimeInfo:
+    """Return the data of ``plot_cost_over_time``; for the argument see there."""
+    if steps.empty:
+        return CostOverTimeInfo(pd.DataFrame(), missing="Nothing has been paid for yet.")
+    complete = steps["complete"].to_numpy(dtype=bool)
+    earlier = {
+        name: np.concatenate([[0.0], np.cumsum(np.where(complete, steps[name].to_numpy(dtype=float), 0.0))[:-1]])
+        for name in ("gpu_seconds", "cost_usd")
+    }
+    share = (steps["idle_gpu_seconds"] / steps["gpu_seconds"].where(steps["gpu_seconds"] > 0)).to_numpy(dtype=float)
+    table = pd.DataFrame(
+        {
+            "step": steps["step"].to_numpy(dtype=int),
+            "end_s": steps["end_s"].to_numpy(dtype=float),
+            "complete": complete,
+            "gpu_seconds": earlier["gpu_seconds"] + steps["gpu_seconds"].to_numpy(dtype=float),
+            "usd": earlier["cost_usd"] + steps["cost_usd"].to_numpy(dtype=float),
+            "idle_share": np.where(np.abs(share) < ROUNDING, 0.0, share),
+        }
+    )
+    unit = "USD" if (steps["cost_usd"] > 0).all() else "GPU-seconds"
+    return CostOverTimeInfo(table, float(steps["start_s"].iloc[0]), unit)
+
+
+def plot_cost_over_time(steps: pd.DataFrame) -> go.Figure:
+    """Plot the cost so far and the idle share of each step over the run's time.
+
+    Args:
+        steps: rows of ``LiveRun.costs`` in order: ``step, start_s, end_s, gpu_seconds, idle_gpu_seconds, cost_usd, complete``,
+            of each complete step one, then of a running step any number, each with its sums until ``end_s``. ``cost_usd`` is
+            NaN, or 0, where a price is unknown; then all costs are in GPU-seconds.
+
+    Returns:
+        A figure; without steps one that says so.
+    """
+    info = cost_over_time_info(steps)
+    if info.missing:
+        return message_figure(TITLE, info.missing)
+    table, cost = info.table, info.cost
+    texts = [
+        hover(
+            [
+                ("cost so far", ", ".join(filter(None, [usd(row.usd), number(row.gpu_seconds, "GPU-seconds")]))),
+                ("idle share of the step", "unknown" if np.isnan(row.idle_share) else f"{row.idle_share:.1%}"),
+                ("time", number(row.end_s, "s")),
+            ],
+            f"step {row.step}, {'complete' if row.complete else 'so far'}",
+        )
+        for row in table.itertuples()
+    ]
+    filled = table["complete"].to_numpy()
+    marks = "lines+markers" if len(table) <= MOST_MARKERS else "lines"
+    fig = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08, row_heights=[0.55, 0.45])
+    fig.add_scatter(
+        x=[info.start_s, *table["end_s"]], y=[0.0, *cost], mode=marks, name="cost so far", line={"color": BLUE},
+        marker={"symbol": ["circle-open", *np.where(filled, "circle", "circle-open")], "size": 7}, showlegend=False,
+        hovertext=[hover([], "start"), *texts], hoverinfo="text", row=1, col=1,
+    )  # fmt: skip
+    fig.add_scatter(
+        x=table["end_s"], y=table["idle_share"], mode=marks, name="idle share", line={"color": VERMILLION, "dash": "dash"},
+        marker={"symbol": np.where(filled, "triangle-up", "triangle-up-open").tolist(), "size": 8}, showlegend=False,
+        hovertext=texts, hoverinfo="text", cliponaxis=False, row=2, col=1,
+    )  # fmt: skip
+    fig.update_yaxes(title=info.unit, rangemode="tozero", row=1, col=1)
+    highest = table["idle_share"].max()
+    top = 1.0 if np.isnan(highest) or highest <= 0 else min(1.05, 1.25 * highest)
+    fig.update_yaxes(title="idle share", tickformat="~p", range=[0, top], row=2, col=1)
+    fig.update_xaxes(title="time of the run (s)", row=2, col=1)
+    running = "" if filled.all() else f", step {table['step'].iloc[-1]} so far (open markers)"
+    spent = usd(cost.iloc[-1]) if info.unit == "USD" else number(cost.iloc[-1], "GPU-seconds", digits=4)
+    return styled(fig, TITLE, f"{spent}: {counted(int(filled.sum()), 'complete step')}{running}", height=420)
