@@ -1,12 +1,15 @@
 """Exceptions that several packages share; the message is one sentence for users.
 
-Each package defines its own further ones (``PlanningError``, ``TraceError``, ...). ``rlhfless.cli`` prints them all.
+Each package defines its own further ones (``PlanningError``, ``TraceError``, ...). All of them are a ``UserError``, so that the
+command line prints their sentence, and a notebook shows it without a traceback.
 """
 
 from __future__ import annotations
 
+from solver.model.errors import UserError
 
-class MissingExtra(ImportError):
+
+class MissingExtra(UserError, ImportError):
     """An optional package is needed; the message names the extra to install."""
 
 
@@ -23,5 +26,5 @@ def reason(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:200]
 
 
-class InputError(ValueError):
+class InputError(UserError, ValueError):
     """An option, argument or file is wrong."""

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from rlhfless.latency.fit import AffineFit, fit_prompt_tokens, residuals
-from solver.model.errors import PlanningError
+from solver.model.errors import PlanningError, UserError
 from solver.model.iteration_table import IterationTable
 from solver.model.latency import PREFILLS, LatencyModel
 
@@ -36,7 +36,7 @@ KV_CAPACITY_FORMULA = (
 )
 
 
-class ProfileError(ValueError):
+class ProfileError(UserError, ValueError):
     """A profile does not exist or cannot be used; the message names file and field and says what is right."""
 
 

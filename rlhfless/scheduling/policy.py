@@ -10,14 +10,14 @@ from typing import Any, Protocol
 
 from solver.lengths.forecast import LengthForecast
 from solver.model.acceptance import Acceptance
-from solver.model.errors import PlanningError, as_given
+from solver.model.errors import PlanningError, UserError, as_given
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem, check_problem
 from solver.planning.search_options import check_search
 from solver.stage_fusion.token_work import TokenWork
 
 
-class PolicyError(ValueError):
+class PolicyError(UserError, ValueError):
     """Raised where a policy is unknown or its parameters are wrong; the message says what would be right."""
 
 

