@@ -153,9 +153,12 @@ def plan(
     fused = fusion.step_of(result, problem, phases)
     if form == "json":
         planned = json.loads(result.to_json()) | ({} if fused is None else {"whole_step": step_json(*fused)})
-        click.echo(json.dumps({"step": wanted, "profile": latency.name, **planned}))
+        guess = {"guess": logged.guess} if logged.guess else {}
+        click.echo(json.dumps({"step": wanted, "profile": latency.name, **guess, **planned}))
         return
     click.echo(f"step {wanted} of {rollouts}: {logged.predicted}")
+    if logged.guess:
+        click.echo(logged.guess)
     click.echo(repr(result))
     if fused is not None:
         text = "\n".join([*filter(None, [text]), step_text(*fused)])

@@ -108,7 +108,8 @@ def step(
         counted = {} if weighed is None else {"objective": weighed.to_dict()}
         click.echo(json.dumps(about | counted | _as_json(plans, table) | {"assumptions": assumptions}, allow_nan=False))
     else:
-        click.echo(f"{weighed or plan!r}\n\n{_text(table, hardware)}")
+        guess = "" if logged is None or not logged.guess else f"{logged.guess}\n"
+        click.echo(f"{guess}{weighed or plan!r}\n\n{_text(table, hardware)}")
 
 
 def _over_all_levers(
