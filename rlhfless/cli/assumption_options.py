@@ -29,7 +29,7 @@ logged_hardware_options = hardware_options(
 
 def assumption_options(*before: Decorator) -> Decorator:
     """Return options of how a run dispatched and learned, after those of ``before``, as the argument ``assumptions``."""
-    options = [
+    options: list[Decorator] = [
         *before,
         click.option(
             "--dispatch",

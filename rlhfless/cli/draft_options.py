@@ -90,8 +90,9 @@ class DraftOptions:
         from rlhfless.analysis.draft_groups import check_texts
         from rlhfless.analysis.draft_study import last_prompts
         from rlhfless.analysis.log_drafts import LogDrafts
-        from rlhfless.analysis.log_texts import TEXTS, text_encoder
+        from rlhfless.analysis.log_texts import text_encoder
         from rlhfless.simulate import DrawnDrafts
+        from rlhfless.trace.importers.import_session import TEXTS
 
         texts = log.read_responses(source, TEXTS).trace.rollouts if rollouts is None else rollouts
         check_texts(texts)

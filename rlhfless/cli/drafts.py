@@ -44,8 +44,9 @@ def drafts(
     """
     from rlhfless.analysis.draft_configuration import draft_configurations
     from rlhfless.analysis.draft_study import study_drafts
-    from rlhfless.analysis.log_texts import TEXTS, text_encoder
+    from rlhfless.analysis.log_texts import text_encoder
     from rlhfless.latency import load_profile
+    from rlhfless.trace.importers.import_session import TEXTS
 
     latency = None if profile is None else load_profile(profile)
     rollouts = log.read_responses(path, TEXTS).trace.rollouts

@@ -12,7 +12,8 @@ from typing import Any
 import click
 
 from rlhfless import __version__
-from solver.model.errors import UserError
+from rlhfless.errors import UserError
+from solver.model.errors import PlanningError
 
 
 class OneLineGroup(click.Group):
@@ -30,7 +31,7 @@ class OneLineGroup(click.Group):
             sys.exit(130)
         except click.ClickException as error:
             self._refuse(error.format_message())
-        except UserError as error:
+        except (UserError, PlanningError) as error:
             self._refuse(str(error))
         except (MemoryError, FloatingPointError) as error:  # ours have a sentence; Python's own have no message
             if not str(error):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rlhfless.cli.draft_options import drafts_option, stated_acceptance
-from rlhfless.cli.options import Command, together
+from rlhfless.cli.options import Command, Decorator, together
 from rlhfless.errors import InputError
 from solver.model.errors import PlanningError
 from solver.model.step_levers import CALL_LEVERS, DRAFTS, LEVERS, lever_names
@@ -112,7 +112,7 @@ class LeverOptions:
 
 def lever_options(command: Command) -> Command:
     """Add --levers, --lengths and --drafts, as the argument ``lever``."""
-    options = [
+    options: list[Decorator] = [
         click.option(
             "--levers", default="none", show_default=True, metavar="all|none|NAME[,NAME...]",
             help=f"Let the plan use these levers where they pay: {', '.join(LEVERS)}. Plans with "

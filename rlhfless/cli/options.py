@@ -141,7 +141,7 @@ def hardware_options(*, required: bool = True, gpus: str = "Plan for this many G
     Args:
         required: whether --gpus and --profile must be given. gpus, profile: their help texts.
     """
-    options = [
+    options: list[Decorator] = [
         *cluster_size_options(required=required, gpus=gpus),
         click.option("--gpus-per-actor", type=int, help="Each actor has this many GPUs.  [default: the profile's]"),
         profile_option(

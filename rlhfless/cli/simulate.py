@@ -112,10 +112,10 @@ def simulate(
     ROLLOUTS is a trace or a log of another framework (see `rlhfless import`). What it measured itself is compared first.
     """
     from rlhfless.analysis import compare_log, run_setup
-    from rlhfless.analysis.log_texts import TEXTS
     from rlhfless.predict import make_predictor
     from rlhfless.simulate import SimulationConfig
     from rlhfless.simulate import simulate as run_simulation
+    from rlhfless.trace.importers.import_session import TEXTS
     from solver.model.objective import Objective
 
     cluster, latency = hardware.cluster()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rlhfless.cli.options import Command, objective_options, time_weight_option, together
+from rlhfless.cli.options import Command, Decorator, objective_options, time_weight_option, together
 from rlhfless.errors import InputError
 from solver.dataflow.plan_objective import HELD
 
@@ -92,7 +92,7 @@ class WeighOptions:
 
 def weigh_options(command: Command) -> Command:
     """Add --time-weight, --deadline-s, --budget-gpu-s, --budget-usd, --cost and --held, as the argument ``weigh``."""
-    options = [
+    options: list[Decorator] = [
         time_weight_option(None, "time only, with levers of actors 0.7"),
         *objective_options(),
         click.option(

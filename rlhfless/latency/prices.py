@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 
+from rlhfless.errors import UserError
 from rlhfless.latency.profile import data_folders
-from solver.model.errors import UserError, as_given
+from solver.model.errors import as_given
 
 WITH_MEMORY = {"a100": "a100-80g"}  # kinds that have tables of model calls, as the price table names them
 

@@ -24,8 +24,9 @@ from typing import Any
 
 import numpy as np
 
+from rlhfless.errors import UserError
 from rlhfless.latency.fit import AffineFit, fit_prompt_tokens, residuals
-from solver.model.errors import PlanningError, UserError
+from solver.model.errors import PlanningError
 from solver.model.iteration_table import IterationTable
 from solver.model.latency import PREFILLS, LatencyModel
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from solver.model.errors import UserError
+from rlhfless.errors import UserError
 
 
 class PredictionError(UserError, ValueError):

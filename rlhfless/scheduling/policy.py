@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from rlhfless.errors import UserError
 from solver.lengths.forecast import LengthForecast
 from solver.model.acceptance import Acceptance
-from solver.model.errors import PlanningError, UserError, as_given
+from solver.model.errors import PlanningError, as_given
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem, check_problem
 from solver.planning.search_options import check_search

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rlhfless.errors import reason
-from solver.model.errors import UserError
+from rlhfless.errors import UserError, reason
 
 
 class TraceError(UserError, ValueError):

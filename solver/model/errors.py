@@ -1,5 +1,5 @@
-"""Defines ``UserError``, which every error with a sentence for users is, and ``PlanningError``, the solver's only exception for
-wrong input; with the tests for numbers and their format in messages.
+"""Defines ``PlanningError``, the solver's only exception for wrong input, with the tests for numbers and their format in
+messages.
 
 Every message is one sentence: what is wrong, where, and what would be right.
 """
@@ -8,42 +8,18 @@ from __future__ import annotations
 
 import math
 import sys
-import sysconfig
-import traceback
 from numbers import Real
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-PROJECT = Path(__file__).resolve().parents[2]
-NOT_THE_USERS = (
-    *(str(PROJECT / name) for name in ("solver", "rlhfless")),
-    *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")},
-)
-"""Folders of code that a user did not write: ours, and that of installed packages."""
-A_USERS = (Path(__file__).anchor, "<ipython-input")
-"""How files and cells of a user begin; compiled modules have relative paths."""
 
-
-class UserError(Exception):
-    """An error whose message is one sentence for users: what is wrong, where, and what to type.
-
-    The command line prints the sentence and ends with exit code 2. In a notebook, IPython shows the sentence without a
-    traceback, as frames of ours tell a user nothing.
-    """
+class PlanningError(ValueError):
+    """The problem as stated cannot be planned; the message names the wrong value and what would be right."""
 
     def _render_traceback_(self) -> list[str]:
-        """Return the lines that IPython shows; frames are of functions of the user's that failed, such as a reward."""
-        cause = self.__cause__
-        frames = [] if cause is None else traceback.extract_tb(cause.__traceback__)
-        own = [frame for frame in frames if frame.filename.startswith(A_USERS) and not frame.filename.startswith(NOT_THE_USERS)]
-        lines = [f"{type(self).__name__}: {self}"]
-        return lines if not own else [*lines, "", "".join(traceback.format_list(own)).rstrip()]
-
-
-class PlanningError(UserError, ValueError):
-    """The problem as stated cannot be planned; the message names the wrong value and what would be right."""
+        """Return the lines that a notebook shows (IPython asks for them): the message, as our frames tell a user nothing."""
+        return [f"{type(self).__name__}: {self}"]
 
 
 def is_number(value: Any, minimum: float = -math.inf) -> bool:

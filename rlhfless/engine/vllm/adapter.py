@@ -30,10 +30,9 @@ from rlhfless.engine.vllm.temp_files import PREFIX, noted
 from rlhfless.engine.vllm.weight_client import WeightClient, gpu_of
 from rlhfless.engine.vllm.weight_folders import check_weights
 from rlhfless.engine.vllm.weight_transfer import ServerAddress, TransferredWeights
-from rlhfless.errors import InputError, missing_extra
+from rlhfless.errors import InputError, UserError, missing_extra
 from rlhfless.system.scratch_folders import OwnFolder
 from solver.model.drafting import Drafting
-from solver.model.errors import UserError
 from solver.model.latency import LatencyModel
 
 SUPPORTED = ("0.32",)  # versions whose CPU build passes the tests of this file

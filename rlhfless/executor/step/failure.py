@@ -6,8 +6,9 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from rlhfless.errors import UserError
 from rlhfless.executor.step.record import StepRecord
-from solver.model.errors import PlanningError, UserError
+from solver.model.errors import PlanningError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from rlhfless.errors import InputError
-from solver.model.errors import UserError
+from rlhfless.errors import InputError, UserError
 
 
 class TrainError(InputError):
