@@ -94,7 +94,7 @@ class DraftOptions:
         from rlhfless.simulate import DrawnDrafts
         from rlhfless.trace.importers.import_session import TEXTS
 
-        texts = log.read_responses(source, TEXTS).trace.rollouts if rollouts is None else rollouts
+        texts = log.open_responses(source, TEXTS).trace.rollouts if rollouts is None else rollouts
         check_texts(texts)
         if log.tokenizer is None:
             raise InputError(

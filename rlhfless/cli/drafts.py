@@ -49,7 +49,7 @@ def drafts(
     from rlhfless.trace.importers.import_session import TEXTS
 
     latency = None if profile is None else load_profile(profile)
-    rollouts = log.read_responses(path, TEXTS).trace.rollouts
+    rollouts = log.open_responses(path, TEXTS).trace.rollouts
     encode, unit = text_encoder(log.tokenizer)
     study = study_drafts(rollouts, encode, unit, history=history, max_draft_tokens=max_draft_tokens, max_tokens=max_tokens)
     table = None if latency is None else study.lengths(latency)

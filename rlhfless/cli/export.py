@@ -51,7 +51,7 @@ def export(
             raise InputError("--perfetto draws what was logged; leave out the options of GPUs, which are for --verl-router")
         from rlhfless.trace.perfetto import MAX_REQUESTS, write_perfetto
 
-        click.echo(str(write_perfetto(log.read_responses(path).trace, perfetto, max_requests or MAX_REQUESTS)))
+        click.echo(str(write_perfetto(log.open_responses(path).trace, perfetto, max_requests or MAX_REQUESTS)))
         return
     if max_requests is not None:
         raise InputError("--max-requests is of timelines; leave it out, or give --perfetto FILE instead of --verl-router")
@@ -66,7 +66,7 @@ def export(
     from rlhfless.simulate import SimulationConfig
 
     cluster, latency = hardware.cluster()
-    rollouts = log.read_responses(path).trace.rollouts
+    rollouts = log.open_responses(path).trace.rollouts
     setting = SimulationConfig(cluster, latency, max_response_tokens=log.max_response_tokens)
     effect = router_effect(rollouts, setting)
     written = write_router(verl_router, rollouts, setting, log.tokenizer)

@@ -84,7 +84,7 @@ class LeverOptions:
                 raise InputError("options of reading a log are given without one; name it with --lengths LOG")
             assert not self.names, "levers need lengths"
             return None
-        rows = log.read_or_say(self.lengths).trace.rollouts
+        rows = log.open_with_warnings(self.lengths).trace.rollouts
         return next(logged_steps(rows, None, log.max_response_tokens, steps=[int(rows["step"].max())]))
 
     def batch(self, given: StepBatch, workload: Workload | None) -> StepBatch:

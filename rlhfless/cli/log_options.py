@@ -89,16 +89,17 @@ class LogOptions:
             )
         return ReadLog(opened)
 
-    def read_or_say(self, path: Path, keep: Iterable[str] = ()) -> OpenedLog:
+    def open_with_warnings(self, path: Path, keep: Iterable[str] = ()) -> OpenedLog:
         """Return the log as ``read`` does; drawn lengths are the first draw. Lines on standard error say what is assumed."""
         from rlhfless.report.not_stated import PROMPTS_ASSUMED
 
         read = self.read(path, keep)
-        for sentence in (*read.said, *read.not_stated.values(), *([] if read.opened.prompts_known else [PROMPTS_ASSUMED])):
+        prompts = [] if read.opened.prompts_known else [PROMPTS_ASSUMED]
+        for sentence in (*read.drawn_sentences, *read.not_stated.values(), *prompts):
             click.echo(f"rlhfless: warning: {sentence}", err=True)
         return read.opened
 
-    def read_responses(self, path: Path, keep: Iterable[str] = ()) -> OpenedLog:
+    def open_responses(self, path: Path, keep: Iterable[str] = ()) -> OpenedLog:
         """Return the log as ``read`` does, without drawing lengths.
 
         Raises:
@@ -136,7 +137,7 @@ class ReadLog(NamedTuple):
     not_stated: Mapping[str, str] = {}
 
     @property
-    def said(self) -> list[str]:
+    def drawn_sentences(self) -> list[str]:
         """How lengths were drawn, in a sentence; empty where they were logged."""
         from rlhfless.analysis.drawn_lengths import DRAWN
 

@@ -120,7 +120,7 @@ def plan(
 
     cluster, latency = hardware.cluster(prewarmed)
     objective = Objective(time_weight, deadline_s, budget_gpu_s, budget_usd, cost, cvar_alpha)
-    table = log.read_or_say(rollouts, [prefill.prompt_ids] if prefill.prompt_ids else []).trace.rollouts
+    table = log.open_with_warnings(rollouts, [prefill.prompt_ids] if prefill.prompt_ids else []).trace.rollouts
     steps = sorted(int(s) for s in table["step"].unique())
     wanted = steps[-1] if step is None else step
     if wanted not in steps:

@@ -177,7 +177,7 @@ def _logged(log: Path, options: LogOptions) -> tuple[pd.DataFrame | None, pd.Dat
     from rlhfless.trace import LogWithoutResponses, with_step_times
 
     try:
-        opened = options.read_responses(log)
+        opened = options.open_responses(log)
     except LogWithoutResponses as error:
         if options.run is not None:
             raise InputError(f"{log}: holds no responses, and --run chooses among them; leave it out") from error

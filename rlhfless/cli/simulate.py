@@ -146,7 +146,7 @@ def simulate(
     )
     if out is not None and out.exists() and any(out.iterdir() if out.is_dir() else [out]):
         raise InputError(f"{out}: exists and is not empty; choose a new folder for -o")
-    opened = log.read_or_say(rollouts, () if drafts.drafts is None else TEXTS)
+    opened = log.open_with_warnings(rollouts, () if drafts.drafts is None else TEXTS)
     logged = opened.trace.rollouts
     setting = replace(setting, drafts=drafts.accepted(log, rollouts, logged, seed))
     result = run_simulation(logged, setting, chosen, make_predictor(predictor))

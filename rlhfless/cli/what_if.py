@@ -61,7 +61,7 @@ def what_if(
         table = compared.to_frame()
         click.echo(json.dumps({"ways": table.to_dict("records"), "left_out": dict(compared.left_out)}))
         return
-    for sentence in read.said:
+    for sentence in read.drawn_sentences:
         click.echo(sentence)
     for assumed in compared.assumed:
         click.echo(f"Assumed: {assumed}.")
