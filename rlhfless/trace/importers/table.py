@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from numbers import Number
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +167,7 @@ def _renamed(frame: pd.DataFrame, mapping: dict[str, str | float], reading: Impo
             if ours not in frame.columns:
                 reading.note(source.note(ours))
     for text in TEXTS.intersection(columns):  # a number in a file of JSON lines is a text here, too
-        columns[text] = columns[text].map(lambda value: value if isinstance(value, str) else str(value), na_action="ignore")
+        columns[text] = columns[text].map(lambda value: str(value) if isinstance(value, Number) else value, na_action="ignore")
     return pd.DataFrame(columns, index=frame.index)
 
 
