@@ -94,6 +94,6 @@ __getattr__, __dir__ = lazy_names(
 
 def load_ipython_extension(ipython: Any) -> None:
     """``%load_ext rlhfless``: afterwards ``%rlhfless PATH`` shows the report of a trace or a log."""
-    from rlhfless.report.magic import register
+    from rlhfless.cli.magic import register
 
     register(ipython)

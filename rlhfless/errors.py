@@ -1,12 +1,43 @@
 """Exceptions that several packages share; the message is one sentence for users.
 
-Each package defines its own further ones (``PlanningError``, ``TraceError``, ...). ``rlhfless.cli`` prints them all.
+Each package defines its own further ones (``TraceError``, ``ProfileError``, ...). All of them are a ``UserError``, so that the
+command line prints their sentence, and a notebook shows it without a traceback. ``PlanningError`` of the solver, which knows
+nothing of this package, is shown alike.
 """
 
 from __future__ import annotations
 
+import sysconfig
+import traceback
+from pathlib import Path
 
-class MissingExtra(ImportError):
+NOT_THE_USERS = (
+    str(Path(__file__).resolve().parent),
+    str(Path(__file__).resolve().parents[1] / "solver"),
+    *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")},
+)
+"""Folders of code that a user did not write: ours, and that of installed packages."""
+A_USERS = (Path(__file__).anchor, "<ipython-input")
+"""How files and cells of a user begin; compiled modules have relative paths."""
+
+
+class UserError(Exception):
+    """An error whose message is one sentence for users: what is wrong, where, and what to type.
+
+    The command line prints the sentence and ends with exit code 2. In a notebook, IPython shows the sentence without a
+    traceback, as frames of ours tell a user nothing.
+    """
+
+    def _render_traceback_(self) -> list[str]:
+        """Return the lines that IPython shows; frames are of functions of the user's that failed, such as a reward."""
+        cause = self.__cause__
+        frames = [] if cause is None else traceback.extract_tb(cause.__traceback__)
+        own = [frame for frame in frames if frame.filename.startswith(A_USERS) and not frame.filename.startswith(NOT_THE_USERS)]
+        lines = [f"{type(self).__name__}: {self}"]
+        return lines if not own else [*lines, "", "".join(traceback.format_list(own)).rstrip()]
+
+
+class MissingExtra(UserError, ImportError):
     """An optional package is needed; the message names the extra to install."""
 
 
@@ -23,5 +54,5 @@ def reason(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:200]
 
 
-class InputError(ValueError):
+class InputError(UserError, ValueError):
     """An option, argument or file is wrong."""

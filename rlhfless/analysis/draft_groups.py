@@ -52,7 +52,7 @@ def check_texts(rollouts: pd.DataFrame) -> None:
     Raises:
         InputError: it has no column ``response``, or no text in it.
     """
-    if "response" not in rollouts or not rollouts["response"].notna().any():
+    if "response" not in rollouts or not rollouts["response"].map(lambda text: isinstance(text, str)).any():
         raise InputError(
             "the log has no texts in a column response; name its column of responses, such as --map response=output; "
             "a table of lengths alone cannot be measured"
@@ -75,7 +75,8 @@ def draft_groups(
     """
     check_texts(rollouts)
     counted = set(rollouts["step"]) if steps is None else set(steps)
-    for prompt_id, visits in rollouts[rollouts["response"].notna()].groupby("prompt_id", sort=False):
+    with_text = rollouts["response"].map(lambda text: isinstance(text, str))  # some logs have messages there
+    for prompt_id, visits in rollouts[with_text].groupby("prompt_id", sort=False):
         earlier: list[list[list[int]]] = []  # tokens of each earlier visit's responses
         for step, visit in visits.sort_values(["step", "sample"]).groupby("step"):
             texts = [_tokens(row, encode) for row in visit.to_dict("records")]

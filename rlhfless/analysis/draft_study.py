@@ -150,7 +150,7 @@ def study_drafts(
 
 def _mean_prompt(rollouts: pd.DataFrame, encode: Encode) -> float:
     """Return the mean length of the prompts' texts; 0 where the log has none."""
-    texts = rollouts["prompt"].dropna().unique() if "prompt" in rollouts else []
+    texts = {text for text in rollouts.get("prompt", ()) if isinstance(text, str)}
     return float(np.mean([len(encode(text)) for text in texts])) if len(texts) else 0.0
 
 

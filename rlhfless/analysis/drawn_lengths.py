@@ -28,7 +28,7 @@ MAX_STEPS = 40
 MAX_RESPONSES = 100_000  # of a step
 MAX_TOKENS = 1_000_000_000  # of a response; no model generates as many
 DRAWN = "lengths_drawn"  # of meta.json: the sentence that says so
-TRACKERS = ("tensorboard", "wandb")  # formats that several frameworks write
+TRACKERS = ("tensorboard", "wandb", "scalars")  # formats that several frameworks write
 TOTAL_TOKENS = "perf/total_num_tokens"  # of verl: prompt and response tokens of the step
 NARROW_LONGEST = 2.0  # times the mean: the longest of narrow lengths, where none was cut and the longest is not logged
 

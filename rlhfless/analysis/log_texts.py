@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlhfless.analysis.draft_groups import Encode
-
-TEXTS = frozenset({"prompt", "response"})
-"""Columns of a log's texts, which an import leaves out unless it is asked to keep them."""
+from rlhfless.trace.importers.import_session import TEXTS
 
 MAX_BYTES = 256 << 20
 """Texts of larger logs are not kept for reports: they could take several times as much memory."""
@@ -16,8 +14,11 @@ MAX_BYTES = 256 << 20
 def texts_of(path: str | Path) -> frozenset[str]:
     """Return the columns of texts that a report keeps while it reads a log: none where its files are too large."""
     path = Path(path)
-    files = path.rglob("*") if path.is_dir() else [path]
-    return TEXTS if sum(file.stat().st_size for file in files if file.is_file()) <= MAX_BYTES else frozenset()
+    try:
+        files = path.rglob("*") if path.is_dir() else [path]
+        return TEXTS if sum(file.stat().st_size for file in files if file.is_file()) <= MAX_BYTES else frozenset()
+    except OSError:
+        return TEXTS  # whoever opens the log says what is wrong with it
 
 
 def text_encoder(tokenizer: str | Path | None) -> tuple[Encode, str]:

@@ -7,11 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rlhfless.cli.options import Decorator, hardware_options, together
+from rlhfless.cli.options import Decorator, hardware_options, outside_generation, together
 from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
     from rlhfless.report.study import Assumptions
+
+HEADINGS = {
+    "The GPUs": ("gpus", "gpus_per_node", "gpus_per_actor", "profile", "usd_per_gpu_hour"),
+    "The run that was logged": ("dispatch", "learner_gpus", "prepare_s", "learn_s", "calibrate"),
+}
+"""For commands whose help has headings (``WithHeadings``)."""
 
 logged_hardware_options = hardware_options(
     required=False,
@@ -23,17 +29,13 @@ logged_hardware_options = hardware_options(
 
 def assumption_options(*before: Decorator) -> Decorator:
     """Return options of how a run dispatched and learned, after those of ``before``, as the argument ``assumptions``."""
-    options = [
+    options: list[Decorator] = [
         *before,
         click.option(
             "--dispatch",
             help="The run dispatched prompts in equal chunks (static) or least-loaded.  [default: its framework's]",
         ),
-        click.option(
-            "--learner-gpus", type=int, help="The learner had this many GPUs of its own.  [default: as its framework does]"
-        ),
-        click.option("--prepare-s", type=float, help="Each step prepared for this many seconds.  [default: the log's]"),
-        click.option("--learn-s", type=float, help="Each step learned for this many seconds.  [default: the log's]"),
+        *outside_generation(None, "the log's", "as its framework does"),
         click.option(
             "--calibrate/--no-calibrate", default=True, show_default=True, help="Scale the profile to the times in the log."
         ),

@@ -90,10 +90,11 @@ class DraftOptions:
         from rlhfless.analysis.draft_groups import check_texts
         from rlhfless.analysis.draft_study import last_prompts
         from rlhfless.analysis.log_drafts import LogDrafts
-        from rlhfless.analysis.log_texts import TEXTS, text_encoder
+        from rlhfless.analysis.log_texts import text_encoder
         from rlhfless.simulate import DrawnDrafts
+        from rlhfless.trace.importers.import_session import TEXTS
 
-        texts = log.open(source, keep=TEXTS).trace.rollouts if rollouts is None else rollouts
+        texts = log.open_responses(source, TEXTS).trace.rollouts if rollouts is None else rollouts
         check_texts(texts)
         if log.tokenizer is None:
             raise InputError(
@@ -125,21 +126,37 @@ def named_acceptance(given: str) -> Acceptance | None:
     return Acceptance.geometric(rate, MOST_POSITIONS)
 
 
+def stated_acceptance(given: str) -> Acceptance:
+    """Return the acceptance that ``named_acceptance`` finds.
+
+    Raises:
+        InputError: the text names none.
+    """
+    if (acceptance := named_acceptance(given)) is None:
+        raise InputError(f"--drafts {given}: is no acceptance; weak, strong, or a rate such as A0.7 is needed")
+    return acceptance
+
+
+def drafts_option(what: str, *, of_log: bool = False) -> Decorator:
+    """Return the option --drafts.
+
+    Args:
+        what: begins its help and is followed by what is accepted. of_log: whether the texts of a log may say it, too.
+    """
+    texts = "what drafts from the texts of LOG accept, or " if of_log else ""
+    return click.option(
+        "--drafts", metavar="LOG|A0.7|weak|strong" if of_log else "A0.7|weak|strong",
+        help=f"{what} {texts}this share of drafted tokens, or as measured on MATH-500 (weak) or on the shipped run (strong, a "
+        "character task).  [default: no drafts]",
+    )  # fmt: skip
+
+
 def draft_options(command: Command) -> Command:
     """Add --drafts and --draft-length, as the argument ``drafts``."""
-    return together("drafts", lambda: DraftOptions, _options())(command)
-
-
-def _options() -> list[Decorator]:
-    return [
-        click.option(
-            "--drafts", metavar="LOG|A0.7|weak|strong",
-            help="Simulate speculative decoding: accept what drafts from the texts of LOG accept, or this share of drafted "
-            "tokens, or as measured on MATH-500 (weak) or on the shipped run (strong, a character task).",
-        ),
-        click.option(
-            "--draft-length", metavar="adaptive|critical|N",
-            help="Draft under every policy, as many tokens as each response accepts (adaptive), more for those predicted to "
-            "finish last (critical), or N.  [default: only policies spec... draft]",
-        ),
-    ]  # fmt: skip
+    length = click.option(
+        "--draft-length", metavar="adaptive|critical|N",
+        help="Draft under every policy, as many tokens as each response accepts (adaptive), more for those predicted to "
+        "finish last (critical), or N.  [default: only policies spec... draft]",
+    )  # fmt: skip
+    accepts = drafts_option("Simulate speculative decoding: accept", of_log=True)
+    return together("drafts", lambda: DraftOptions, [accepts, length])(command)

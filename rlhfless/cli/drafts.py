@@ -11,7 +11,7 @@ import click
 
 from rlhfless.cli.group import main
 from rlhfless.cli.log_options import LogOptions, log_options
-from rlhfless.cli.options import format_option
+from rlhfless.cli.options import format_option, profile_option
 from solver.model.plurals import counted
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     "--max-tokens", type=int, default=100_000, show_default=True,
     help="Measure at most about this many tokens, of the prompts of the last step.",
 )  # fmt: skip
-@click.option("--profile", help="Show the best draft length by batch size with this latency profile, too.")
-@format_option
+@profile_option("Show the best draft length by batch size with this latency profile, too.")
+@format_option()
 def drafts(
     path: Path, log: LogOptions, history: str, max_draft_tokens: int, max_tokens: int, profile: str | None, form: str
 ) -> None:
@@ -44,11 +44,12 @@ def drafts(
     """
     from rlhfless.analysis.draft_configuration import draft_configurations
     from rlhfless.analysis.draft_study import study_drafts
-    from rlhfless.analysis.log_texts import TEXTS, text_encoder
+    from rlhfless.analysis.log_texts import text_encoder
     from rlhfless.latency import load_profile
+    from rlhfless.trace.importers.import_session import TEXTS
 
     latency = None if profile is None else load_profile(profile)
-    rollouts = log.open(path, keep=TEXTS).trace.rollouts
+    rollouts = log.open_responses(path, TEXTS).trace.rollouts
     encode, unit = text_encoder(log.tokenizer)
     study = study_drafts(rollouts, encode, unit, history=history, max_draft_tokens=max_draft_tokens, max_tokens=max_tokens)
     table = None if latency is None else study.lengths(latency)

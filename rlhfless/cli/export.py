@@ -9,7 +9,7 @@ import click
 
 from rlhfless.cli.group import main
 from rlhfless.cli.log_options import LogOptions, log_options
-from rlhfless.cli.options import hardware_options, max_response_tokens_option
+from rlhfless.cli.options import hardware_options
 from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @log_options
 @hardware_options(required=False)
-@max_response_tokens_option
 def export(
     path: Path,
     perfetto: Path | None,
@@ -40,7 +39,6 @@ def export(
     verl_router: Path | None,
     log: LogOptions,
     hardware: Hardware,
-    max_response_tokens: int | None,
 ) -> None:
     """Write the trace or log PATH for another tool: its timeline for Perfetto, or a router for verl.
 
@@ -49,14 +47,11 @@ def export(
     if (perfetto is None) == (verl_router is None):
         raise InputError("one output is needed; give either --perfetto FILE or --verl-router FOLDER")
     if perfetto is not None:
-        if any(value is not None for value in (*vars(hardware).values(), max_response_tokens)):
-            raise InputError(
-                "--perfetto draws what was logged; leave out the options of GPUs and --max-response-tokens, which are for "
-                "--verl-router"
-            )
+        if any(value is not None for value in vars(hardware).values()):
+            raise InputError("--perfetto draws what was logged; leave out the options of GPUs, which are for --verl-router")
         from rlhfless.trace.perfetto import MAX_REQUESTS, write_perfetto
 
-        click.echo(str(write_perfetto(log.open(path).trace, perfetto, max_requests or MAX_REQUESTS)))
+        click.echo(str(write_perfetto(log.open_responses(path).trace, perfetto, max_requests or MAX_REQUESTS)))
         return
     if max_requests is not None:
         raise InputError("--max-requests is of timelines; leave it out, or give --perfetto FILE instead of --verl-router")
@@ -71,8 +66,8 @@ def export(
     from rlhfless.simulate import SimulationConfig
 
     cluster, latency = hardware.cluster()
-    rollouts = log.open(path, max_response_tokens).trace.rollouts
-    setting = SimulationConfig(cluster, latency, max_response_tokens=max_response_tokens)
+    rollouts = log.open_responses(path).trace.rollouts
+    setting = SimulationConfig(cluster, latency, max_response_tokens=log.max_response_tokens)
     effect = router_effect(rollouts, setting)
     written = write_router(verl_router, rollouts, setting, log.tokenizer)
     click.echo(f"wrote {', '.join(map(str, written))}")

@@ -15,20 +15,8 @@ from typing import Any
 import click
 
 from rlhfless import __version__
-from rlhfless.errors import InputError, MissingExtra
-
-
-def user_errors() -> tuple[type[Exception], ...]:
-    """Return the exception classes whose message is one sentence for users."""
-    from rlhfless.latency import PriceError, ProfileError
-    from rlhfless.predict import PredictionError
-    from rlhfless.scheduling import PolicyError
-    from rlhfless.trace import TraceError
-    from rlhfless.training.config import TrainError
-    from solver.model.errors import PlanningError
-
-    ours = (PlanningError, TraceError, ProfileError, PriceError, PredictionError, PolicyError, TrainError)
-    return (*ours, MissingExtra, InputError)
+from rlhfless.errors import UserError
+from solver.model.errors import PlanningError
 
 
 @contextlib.contextmanager
@@ -73,7 +61,7 @@ class OneLineGroup(click.Group):
             sys.exit(130)
         except click.ClickException as error:
             self._refuse(error.format_message())
-        except user_errors() as error:
+        except (UserError, PlanningError) as error:
             self._refuse(str(error))
         except (MemoryError, FloatingPointError) as error:  # ours have a sentence; Python's own have no message
             if not str(error):

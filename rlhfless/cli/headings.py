@@ -16,11 +16,16 @@ class WithHeadings(click.Command):
 
     Args:
         headings: parameter names by heading, in the order of display. Parameters under no heading come last, under ``Other``.
+
+    Raises:
+        ValueError: a heading names a parameter that the command does not have.
     """
 
     def __init__(self, *args: Any, headings: Mapping[str, Sequence[str]], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.headings = headings
+        if unknown := {name for names in headings.values() for name in names} - {param.name for param in self.params}:
+            raise ValueError(f"command {self.name} has no parameters {', '.join(sorted(unknown))}, which its headings name")
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options to the help text."""

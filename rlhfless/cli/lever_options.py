@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rlhfless.cli.draft_options import named_acceptance
-from rlhfless.cli.options import Command, together
+from rlhfless.cli.draft_options import drafts_option, stated_acceptance
+from rlhfless.cli.options import Command, Decorator, together
 from rlhfless.errors import InputError
 from solver.model.errors import PlanningError
 from solver.model.step_levers import CALL_LEVERS, DRAFTS, LEVERS, lever_names
 
 if TYPE_CHECKING:
+    from rlhfless.cli.log_options import LogOptions
     from rlhfless.latency import CallTable, StepBatch
     from rlhfless.simulate import LoggedStep
     from solver.dataflow import WithLevers
@@ -62,27 +63,29 @@ class LeverOptions:
         Raises:
             InputError: it is no acceptance.
         """
-        if self.drafts is None:
-            return None
-        if (found := named_acceptance(self.drafts)) is None:
-            raise InputError(f"--drafts {self.drafts}: is no acceptance; weak, strong, or a rate such as A0.7 is needed")
-        return found
+        return None if self.drafts is None else stated_acceptance(self.drafts)
 
     @property
     def of_actors(self) -> bool:
         """Whether a lever is named that plans of model calls do not have."""
         return bool(set(self.names) - set(CALL_LEVERS))
 
-    def logged(self) -> LoggedStep | None:
-        """Return the last step of the log, with lengths predicted from the steps before it; None without a log."""
-        from rlhfless.cli.log_options import LogOptions
+    def logged(self, log: LogOptions) -> LoggedStep | None:
+        """Return the last step of the log, with lengths predicted from the steps before it; None without a log.
+
+        Raises:
+            InputError: options of reading are given without a log.
+            TraceError: the log cannot be read.
+        """
         from rlhfless.simulate import logged_steps
 
-        if not self.names and self.lengths is None:
+        if self.lengths is None:
+            if log != type(log)():
+                raise InputError("options of reading a log are given without one; name it with --lengths LOG")
+            assert not self.names, "levers need lengths"
             return None
-        assert self.lengths is not None, "levers need lengths"
-        rows = LogOptions().open(self.lengths).trace.rollouts
-        return next(logged_steps(rows, steps=[int(rows["step"].max())]))
+        rows = log.open_with_warnings(self.lengths).trace.rollouts
+        return next(logged_steps(rows, None, log.max_response_tokens, steps=[int(rows["step"].max())]))
 
     def batch(self, given: StepBatch, workload: Workload | None) -> StepBatch:
         """Return the batch of a step: as given, or the number of responses and the mean lengths of the log's."""
@@ -109,7 +112,7 @@ class LeverOptions:
 
 def lever_options(command: Command) -> Command:
     """Add --levers, --lengths and --drafts, as the argument ``lever``."""
-    options = [
+    options: list[Decorator] = [
         click.option(
             "--levers", default="none", show_default=True, metavar="all|none|NAME[,NAME...]",
             help=f"Let the plan use these levers where they pay: {', '.join(LEVERS)}. Plans with "
@@ -121,10 +124,6 @@ def lever_options(command: Command) -> Command:
             help="Plan for the responses of the last step of this log, with lengths predicted from its earlier steps, in place "
             "of --responses, --prompt-tokens and --response-tokens.",
         ),
-        click.option(
-            "--drafts", metavar="A0.7|weak|strong",
-            help="Let drafts accept this share of drafted tokens, or as measured on MATH-500 (weak) or on the shipped run "
-            "(strong, a character task).  [default: no drafts]",
-        ),
+        drafts_option("Let drafts accept"),
     ]  # fmt: skip
     return together("lever", lambda: LeverOptions, options)(command)

@@ -12,25 +12,16 @@ from typing import Any
 import click
 
 from rlhfless.errors import InputError
+from solver.model.objective import COSTS
 from solver.model.plurals import counted
 
 Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
 
-time_weight_option = click.option(
-    "--time-weight",
-    type=float,
-    default=0.7,
-    show_default=True,
-    help="Weigh time against cost: 1 is time only, 0 cost only.",
-)
 usd_option = click.option(
     "--usd-per-gpu-hour",
     type=float,
     help="Pay this many USD per GPU-hour, such as 2.50.  [default: list price of the GPU kind]",
-)
-max_response_tokens_option = click.option(
-    "--max-response-tokens", type=int, help="The run truncated responses at this many tokens.  [default: longest of the log]"
 )
 admission_option = click.option(
     "--admission", type=click.Choice(["reserve", "preempt"]), default="reserve", show_default=True,
@@ -39,14 +30,18 @@ admission_option = click.option(
 seed_option = click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed every random choice with this number."
 )
-format_option = click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="Print a table, or one JSON object.",
-)
+deterministic_option = click.option(
+    "--deterministic", is_flag=True,
+    help="Stop searches by counted work, not by the clock, so that plans are always the same.",
+)  # fmt: skip
+
+
+def time_weight_option(default: float | None = 0.7, otherwise: str = "0.7") -> Decorator:
+    """Return the option --time-weight; ``otherwise`` says what holds without it."""
+    return click.option(
+        "--time-weight", type=float, default=default,
+        help=f"Weigh time against cost: 1 is time only, 0 cost only.  [default: {otherwise}]",
+    )  # fmt: skip
 
 
 def time_limit_option(default_s: float, what: str) -> Decorator:
@@ -57,10 +52,70 @@ def time_limit_option(default_s: float, what: str) -> Decorator:
     )  # fmt: skip
 
 
-deterministic_option = click.option(
-    "--deterministic", is_flag=True,
-    help="Stop searches by counted work, not by the clock, so that plans are always the same.",
-)  # fmt: skip
+def format_option(*further: str) -> Decorator:
+    """Return the option --format: a table, JSON, and further formats."""
+    also = "".join(f", or {name}" for name in further)
+    return click.option(
+        "--format", "form", type=click.Choice(["table", "json", *further]), default="table", show_default=True,
+        help=f"Print a table, or one JSON object{also}.",
+    )  # fmt: skip
+
+
+def cluster_size_options(*, required: bool, gpus: str, per_node: str = "Each node has this many GPUs.") -> list[Decorator]:
+    """Return --gpus and --gpus-per-node; ``gpus`` and ``per_node`` begin their help texts."""
+    return [
+        click.option("--gpus", type=click.IntRange(1), required=required, help=gpus),
+        click.option("--gpus-per-node", type=click.IntRange(1), help=f"{per_node}  [default: 8, or --gpus if fewer]"),
+    ]
+
+
+def profile_option(text: str, *, required: bool = False) -> Decorator:
+    """Return the option --profile, a shipped latency profile or a JSON file; ``text`` is its help."""
+    return click.option("--profile", required=required, help=text)
+
+
+def objective_options() -> list[Decorator]:
+    """Return --deadline-s, --budget-gpu-s, --budget-usd and --cost."""
+    return [
+        click.option("--deadline-s", type=float, help="Minimise cost with at most this many seconds per step.  [default: off]"),
+        click.option("--budget-gpu-s", type=float, help="Minimise time within this many GPU-seconds per step.  [default: off]"),
+        click.option("--budget-usd", type=float, help="Minimise time within this many USD per step.  [default: off]"),
+        click.option(
+            "--cost", type=click.Choice(COSTS), default="gpu_s", show_default=True, help="Count cost in GPU-seconds or in USD."
+        ),
+    ]
+
+
+def outside_generation(default: float | None, otherwise: str, learner: str) -> list[Decorator]:
+    """Return --prepare-s, --learn-s and --learner-gpus: what a step takes outside generation.
+
+    Args:
+        default: seconds where nothing is stated. otherwise: the same in words. learner: what holds without --learner-gpus.
+    """
+    return [
+        click.option(
+            "--prepare-s", type=float, default=default,
+            help=f"Each step prepares (rewards, reference, values) for this many seconds.  [default: {otherwise}]",
+        ),
+        click.option(
+            "--learn-s", type=float, default=default, help=f"Each step learns for this many seconds.  [default: {otherwise}]"
+        ),
+        click.option(
+            "--learner-gpus", type=int, default=None if default is None else 0,
+            help=f"The learner has this many GPUs of its own.  [default: {learner}]",
+        ),
+    ]  # fmt: skip
+
+
+def added(*options: Decorator) -> Decorator:
+    """Return a decorator that adds options in this order, each as an argument of its own."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 def check_size(gpus_per_actor: int, profile: str) -> None:
@@ -86,16 +141,12 @@ def hardware_options(*, required: bool = True, gpus: str = "Plan for this many G
     Args:
         required: whether --gpus and --profile must be given. gpus, profile: their help texts.
     """
-    options = [
-        click.option("--gpus", type=click.IntRange(1), required=required, help=gpus),
-        click.option(
-            "--gpus-per-node", type=click.IntRange(1), help="Each node has this many GPUs.  [default: 8, or --gpus if fewer]"
-        ),
+    options: list[Decorator] = [
+        *cluster_size_options(required=required, gpus=gpus),
         click.option("--gpus-per-actor", type=int, help="Each actor has this many GPUs.  [default: the profile's]"),
-        click.option(
-            "--profile",
+        profile_option(
+            profile or "Use this latency profile: a shipped name such as l40s-qwen2.5-3b-tp2, or a JSON file.",
             required=required,
-            help=profile or "Use this latency profile: a shipped name such as l40s-qwen2.5-3b-tp2, or a JSON file.",
         ),
         usd_option,
     ]
@@ -116,19 +167,7 @@ def phases_options(command: Command) -> Command:
 
         return NonGenerationPhases
 
-    options = [
-        click.option(
-            "--prepare-s",
-            type=float,
-            default=0.0,
-            help="Add this many seconds of preparation (rewards, reference, values) per step.  [default: 0]",
-        ),
-        click.option("--learn-s", type=float, default=0.0, help="Add this many seconds of learning per step.  [default: 0]"),
-        click.option(
-            "--learner-gpus", type=int, default=0, help="Add this many GPUs that only the learner uses.  [default: 0]"
-        ),
-    ]
-    return together("phases", step_phases, options)(command)
+    return together("phases", step_phases, outside_generation(0.0, "0", "0"))(command)
 
 
 def together(argument: str, made_by: Callable[[], Callable[..., Any]], options: Sequence[Decorator]) -> Decorator:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlhfless.cli.group import main
-from rlhfless.cli.options import seed_option, time_limit_option, together
+from rlhfless.cli.options import format_option, seed_option, time_limit_option, together
 from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
@@ -64,10 +64,7 @@ def _instance_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--split-backward", is_flag=True, help="Split backward passes into the gradients of inputs and of weights.")
 @time_limit_option(5.0, " of counted work per instance")
 @seed_option
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True,
-    help="Print a table, JSON, or csv.",
-)  # fmt: skip
+@format_option("csv")
 @click.option("-o", "--out", type=click.Path(), help="Draw the schedules as a page without network (.html), or a picture.")
 def pipeline(
     instances: Instances, memory: bool, split_backward: bool, time_limit_s: float, seed: int, form: str, out: str | None

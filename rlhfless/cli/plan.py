@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlhfless.cli.draft_options import named_acceptance
+from rlhfless.cli.draft_options import drafts_option, stated_acceptance
 from rlhfless.cli.fusion_options import FusionOptions, fusion_options, step_json, step_text
 from rlhfless.cli.group import main
 from rlhfless.cli.log_options import LogOptions, log_options
 from rlhfless.cli.options import (
+    added,
     admission_option,
     deterministic_option,
     format_option,
     hardware_options,
-    max_response_tokens_option,
+    objective_options,
     phases_options,
     seed_option,
     time_limit_option,
@@ -38,8 +39,7 @@ if TYPE_CHECKING:
 @click.option("--step", type=int, help="Plan the step with this number.  [default: the last]")
 @log_options
 @hardware_options()
-@time_weight_option
-@max_response_tokens_option
+@time_weight_option()
 @admission_option
 @phases_options
 @fusion_options
@@ -50,16 +50,7 @@ if TYPE_CHECKING:
     metavar="GPUS:PROFILE[,PROFILE...][:USD[:MARKET]]",
     help="Add GPUs of another kind, such as 8:h100-qwen2.5-3b-tp1:2.5; repeatable.",
 )
-@click.option("--deadline-s", type=float, help="Minimise cost while the step ends within this many seconds.  [default: off]")
-@click.option("--budget-gpu-s", type=float, help="Minimise time within this many GPU-seconds.  [default: off]")
-@click.option("--budget-usd", type=float, help="Minimise time within this many USD.  [default: off]")
-@click.option(
-    "--cost",
-    type=click.Choice(["gpu_s", "usd"]),
-    default="gpu_s",
-    show_default=True,
-    help="Count cost in GPU-seconds or in USD.",
-)
+@added(*objective_options())
 @click.option(
     "--cvar-alpha",
     type=float,
@@ -67,12 +58,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Average over this worst share of length scenarios, such as 0.1; 1 is all.",
 )
-@click.option(
-    "--drafts",
-    metavar="A0.7|weak|strong",
-    help="Plan with speculative decoding that accepts this share of drafted tokens, or as measured on MATH-500 (weak) or on "
-    "the shipped run (strong, a character task).  [default: no drafts]",
-)
+@drafts_option("Plan with speculative decoding that accepts")
 @prefill_options
 @click.option("--share-prefill", is_flag=True, help="Let each actor compute a prompt once for all responses to it.")
 @click.option("--min-actors", type=click.IntRange(1), default=1, show_default=True, help="Plan at least this many actors.")
@@ -94,14 +80,13 @@ if TYPE_CHECKING:
 @time_limit_option(1.0, "")
 @deterministic_option
 @seed_option
-@format_option
+@format_option()
 def plan(
     rollouts: Path,
     log: LogOptions,
     step: int | None,
     hardware: Hardware,
     time_weight: float,
-    max_response_tokens: int | None,
     phases: NonGenerationPhases,
     fusion: FusionOptions,
     prefill: PrefillOptions,
@@ -135,16 +120,16 @@ def plan(
 
     cluster, latency = hardware.cluster(prewarmed)
     objective = Objective(time_weight, deadline_s, budget_gpu_s, budget_usd, cost, cvar_alpha)
-    table = log.open(rollouts, max_response_tokens, [prefill.prompt_ids] if prefill.prompt_ids else []).trace.rollouts
+    table = log.open_with_warnings(rollouts, [prefill.prompt_ids] if prefill.prompt_ids else []).trace.rollouts
     steps = sorted(int(s) for s in table["step"].unique())
     wanted = steps[-1] if step is None else step
     if wanted not in steps:
         raise InputError(f"{rollouts}: has no step {wanted}; its steps are {steps[0]} to {steps[-1]}")
-    logged = next(logged_steps(table, max_response_tokens=max_response_tokens, steps=[wanted]))
+    logged = next(logged_steps(table, max_response_tokens=log.max_response_tokens, steps=[wanted]))
     clusters, models = mixed_pools(cluster, latency, pools) if pools else (cluster, latency)
     work = logged.predicted
     sharing = prefill.arguments(logged.rows, work, f"step {wanted} of {rollouts}") if prefill.wanted else None
-    expected = None if drafts is None else _expected(drafts)
+    expected = None if drafts is None else stated_acceptance(drafts)
     if expected is not None:
         models = (
             {size: drafted(model, expected) for size, model in models.items()}
@@ -168,20 +153,17 @@ def plan(
     fused = fusion.step_of(result, problem, phases)
     if form == "json":
         planned = json.loads(result.to_json()) | ({} if fused is None else {"whole_step": step_json(*fused)})
-        click.echo(json.dumps({"step": wanted, "profile": latency.name, **planned}))
+        guess = {"guess": logged.guess} if logged.guess else {}
+        click.echo(json.dumps({"step": wanted, "profile": latency.name, **guess, **planned}))
         return
     click.echo(f"step {wanted} of {rollouts}: {logged.predicted}")
+    if logged.guess:
+        click.echo(logged.guess)
     click.echo(repr(result))
     if fused is not None:
         text = "\n".join([*filter(None, [text]), step_text(*fused)])
     if text:
         click.echo(text)
-
-
-def _expected(drafts: str) -> Acceptance:
-    if (acceptance := named_acceptance(drafts)) is None:
-        raise InputError(f"--drafts {drafts}: is no acceptance; weak, strong, or a rate such as A0.7 is needed")
-    return acceptance
 
 
 def _per_pass(acceptance: Acceptance) -> str:

@@ -171,29 +171,21 @@ def _logged(log: Path, options: LogOptions) -> tuple[pd.DataFrame | None, pd.Dat
     """Return the responses of one run (None where the log has none) and the scalars of its steps, with times from its spans.
 
     Raises:
-        InputError: the log holds several runs and none is named, or it has no run of the given name.
-        TraceError: the format is unknown, or the log is damaged.
+        InputError: the log holds several runs and none is named, or one is named and it has no responses.
+        TraceError: the format is unknown, the log is damaged, or it has no run of the given name.
     """
-    from rlhfless.trace import OpenedLog, Trace, import_log, read_scalars, read_trace, with_step_times
+    from rlhfless.trace import LogWithoutResponses, with_step_times
 
-    trace: Trace | None = None
-    if (log / "meta.json").is_file():
-        trace, scalars = read_trace(log, options.limits), read_scalars(log, options.limits)
-    elif (log / "scalars.parquet").is_file():
-        scalars = read_scalars(log, options.limits)
-    else:
-        read = import_log(log, options.import_options(), options.framework)
-        trace, scalars = None if read.rollouts is None else read.trace(), read.scalars
-    runs = [] if trace is None else sorted(map(str, trace.rollouts["run"].unique()))
-    if options.run is None and len(runs) > 1:
+    try:
+        opened = options.open_responses(log)
+    except LogWithoutResponses as error:
+        if options.run is not None:
+            raise InputError(f"{log}: holds no responses, and --run chooses among them; leave it out") from error
+        return None, error.log.scalars
+    runs = sorted(map(str, opened.trace.rollouts["run"].unique()))
+    if len(runs) > 1:
         raise InputError(f"{log}: holds {len(runs)} runs ({', '.join(runs)}); name one with --run")
-    if options.run is not None and options.run not in runs:
-        needed = f"give one of {', '.join(runs)}" if runs else "it holds no responses, so leave out --run"
-        raise InputError(f"{log}: has no run {options.run}; {needed}")
-    if trace is None:
-        return None, scalars
-    of_run = OpenedLog(trace, scalars, "").of_run(options.run).trace
-    return of_run.rollouts, with_step_times(scalars, of_run).scalars
+    return opened.trace.rollouts, with_step_times(opened.scalars, opened.trace).scalars
 
 
 def _contexts(text: str) -> tuple[int, ...]:

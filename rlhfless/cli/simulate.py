@@ -18,7 +18,6 @@ from rlhfless.cli.options import (
     admission_option,
     format_option,
     hardware_options,
-    max_response_tokens_option,
     phases_options,
     seed_option,
     time_limit_option,
@@ -35,8 +34,7 @@ if TYPE_CHECKING:
 @click.argument("rollouts", type=click.Path(path_type=Path))
 @log_options
 @hardware_options()
-@time_weight_option
-@max_response_tokens_option
+@time_weight_option()
 @admission_option
 @click.option(
     "--policies",
@@ -87,13 +85,12 @@ if TYPE_CHECKING:
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path), help="Write the trace of each policy to OUT/POLICY, in this new folder."
 )
-@format_option
+@format_option()
 def simulate(
     rollouts: Path,
     log: LogOptions,
     hardware: Hardware,
     time_weight: float,
-    max_response_tokens: int | None,
     admission: str,
     policies: str,
     predictor: str,
@@ -115,10 +112,10 @@ def simulate(
     ROLLOUTS is a trace or a log of another framework (see `rlhfless import`). What it measured itself is compared first.
     """
     from rlhfless.analysis import compare_log, run_setup
-    from rlhfless.analysis.log_texts import TEXTS
     from rlhfless.predict import make_predictor
     from rlhfless.simulate import SimulationConfig
     from rlhfless.simulate import simulate as run_simulation
+    from rlhfless.trace.importers.import_session import TEXTS
     from solver.model.objective import Objective
 
     cluster, latency = hardware.cluster()
@@ -135,7 +132,7 @@ def simulate(
         latency,
         Objective(time_weight),
         phases if work is None else replace(phases, learner_gpus=0),
-        max_response_tokens=max_response_tokens,
+        max_response_tokens=log.max_response_tokens,
         time_limit_s=time_limit_s,
         tau=tau,
         static_actors=static_actors,
@@ -149,7 +146,7 @@ def simulate(
     )
     if out is not None and out.exists() and any(out.iterdir() if out.is_dir() else [out]):
         raise InputError(f"{out}: exists and is not empty; choose a new folder for -o")
-    opened = log.open(rollouts, max_response_tokens, keep=() if drafts.drafts is None else TEXTS)
+    opened = log.open_with_warnings(rollouts, () if drafts.drafts is None else TEXTS)
     logged = opened.trace.rollouts
     setting = replace(setting, drafts=drafts.accepted(log, rollouts, logged, seed))
     result = run_simulation(logged, setting, chosen, make_predictor(predictor))

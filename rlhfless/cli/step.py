@@ -11,6 +11,7 @@ import click
 
 from rlhfless.cli.group import main
 from rlhfless.cli.lever_options import LeverOptions, lever_options
+from rlhfless.cli.log_options import LogOptions, log_options
 from rlhfless.cli.options import format_option, seed_option
 from rlhfless.cli.step_options import StepGpus, StepModels, batch_options, gpus_options, models_options
 from rlhfless.cli.weigh_options import WeighOptions, weigh_options
@@ -32,6 +33,7 @@ OURS = "this plan"
 @batch_options
 @gpus_options
 @lever_options
+@log_options
 @weigh_options
 @click.option(
     "--compare", metavar="NAME[,NAME...]", default="",
@@ -40,13 +42,14 @@ OURS = "this plan"
 @click.option("--gap", type=float, default=0.01, show_default=True, help="Prove that no plan is better by this share.")
 @click.option("--work", type=click.IntRange(1), help="Stop after bounding this many partial plans.  [default: 20,000,000]")
 @seed_option
-@format_option
+@format_option()
 @click.option("-o", "--out", type=click.Path(), help="Draw the plans as a page without network (.html), or as a picture.")
 def step(
     models: StepModels,
     batch: StepBatch,
     hardware: StepGpus,
     lever: LeverOptions,
+    log: LogOptions,
     weigh: WeighOptions,
     compare: str,
     gap: float,
@@ -77,7 +80,7 @@ def step(
         raise InputError(
             "--lengths plans generation by itself, whose cost is not weighed; leave out --lengths or the objective"
         )
-    logged = lever.logged()
+    logged = lever.logged(log)
     if names and logged is not None:
         raise InputError("--compare plans responses of one length, but --lengths has one for each; leave out one of the two")
     workload = None if logged is None else logged.predicted.points
@@ -105,7 +108,8 @@ def step(
         counted = {} if weighed is None else {"objective": weighed.to_dict()}
         click.echo(json.dumps(about | counted | _as_json(plans, table) | {"assumptions": assumptions}, allow_nan=False))
     else:
-        click.echo(f"{weighed or plan!r}\n\n{_text(table, hardware)}")
+        guess = "" if logged is None or not logged.guess else f"{logged.guess}\n"
+        click.echo(f"{guess}{weighed or plan!r}\n\n{_text(table, hardware)}")
 
 
 def _over_all_levers(

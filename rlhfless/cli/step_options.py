@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlhfless.cli.options import Command, together, usd_option
+from rlhfless.cli.options import Command, Decorator, cluster_size_options, together, usd_option
 from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
@@ -147,11 +147,10 @@ def batch_options(command: Command) -> Command:
 
 def gpus_options(command: Command) -> Command:
     """Add --kind, --gpus, --gpus-per-node, --memory-gib and --usd-per-gpu-hour, as the argument ``hardware``."""
-    options = [
+    options: list[Decorator] = [
         click.option("--kind", required=True, help="Plan for GPUs of this kind: a100, h100 or l40s."),
-        click.option("--gpus", type=click.IntRange(1), required=True, help="Plan for this many GPUs: 1, 2, 4, or whole nodes."),
-        click.option(
-            "--gpus-per-node", type=click.IntRange(1), help="Each node has 1, 2, 4 or 8 GPUs.  [default: 8, or --gpus if fewer]"
+        *cluster_size_options(
+            required=True, gpus="Plan for this many GPUs: 1, 2, 4, or whole nodes.", per_node="Each node has 1, 2, 4 or 8 GPUs."
         ),
         click.option(
             "--memory-gib", type=click.FloatRange(0, min_open=True), help="Use this much memory of a GPU.  [default: all of it]"

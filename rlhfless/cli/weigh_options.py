@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rlhfless.cli.options import Command, together
+from rlhfless.cli.options import Command, Decorator, objective_options, time_weight_option, together
 from rlhfless.errors import InputError
 from solver.dataflow.plan_objective import HELD
-from solver.model.objective import COSTS
 
 if TYPE_CHECKING:
     from rlhfless.cli.step_options import StepGpus
@@ -93,18 +92,9 @@ class WeighOptions:
 
 def weigh_options(command: Command) -> Command:
     """Add --time-weight, --deadline-s, --budget-gpu-s, --budget-usd, --cost and --held, as the argument ``weigh``."""
-    options = [
-        click.option(
-            "--time-weight", type=float,
-            help="Weigh seconds per step against cost: 1 is time only, 0 cost only.  [default: time only, with levers of "
-            "actors 0.7]",
-        ),
-        click.option("--deadline-s", type=float, help="Minimise cost with at most this many seconds per step.  [default: off]"),
-        click.option("--budget-gpu-s", type=float, help="Minimise time within this many GPU-seconds per step.  [default: off]"),
-        click.option("--budget-usd", type=float, help="Minimise time within this many USD per step.  [default: off]"),
-        click.option(
-            "--cost", type=click.Choice(COSTS), default="gpu_s", show_default=True, help="Count cost in GPU-seconds or in USD."
-        ),
+    options: list[Decorator] = [
+        time_weight_option(None, "time only, with levers of actors 0.7"),
+        *objective_options(),
         click.option(
             "--held", type=click.Choice(HELD), default="calls", show_default=True,
             help="Pay for GPUs while calls and reallocations hold them, or for all GPUs throughout the step.",

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from rlhfless.cli.assumption_options import HEADINGS as RUN_HEADINGS
 from rlhfless.cli.assumption_options import assumption_options, logged_hardware_options
 from rlhfless.cli.group import main
 from rlhfless.cli.headings import WithHeadings
+from rlhfless.cli.log_options import HEADING as READING_HEADING
 from rlhfless.cli.log_options import LogOptions, log_options
 from rlhfless.cli.options import format_option
-from rlhfless.cli.report import HEADINGS as OF_REPORTS
 
 if TYPE_CHECKING:
     from rlhfless.report.study import Assumptions
     from rlhfless.run.hardware import Hardware
 
 HEADINGS = {
-    "The GPUs": ("gpus", "gpus_per_node", "gpus_per_actor", "profile", "usd_per_gpu_hour"),
-    **{name: OF_REPORTS[name] for name in ("The run that was logged", "How to read the log")},
+    **RUN_HEADINGS,
+    **READING_HEADING,
     "What is shown": ("out", "form"),
 }
 
@@ -31,15 +33,13 @@ HEADINGS = {
 @logged_hardware_options
 @assumption_options()
 @log_options
-@click.option("--max-response-tokens", type=click.IntRange(1), help="The run truncated responses at this many tokens.")
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="Write the figure to this file (.html, .png, .svg or .pdf).")
-@format_option
+@format_option()
 def what_if(
     path: Path,
     hardware: Hardware,
     assumptions: Assumptions,
     log: LogOptions,
-    max_response_tokens: int | None,
     out: Path | None,
     form: str,
 ) -> None:
@@ -51,9 +51,9 @@ def what_if(
     from rlhfless.plots import plot_what_ifs, save
     from rlhfless.run import load
 
-    opened = log.open(path, max_response_tokens, texts_of(path))
-    options = log.import_options(max_response_tokens)
-    run = load(opened, hardware=hardware, assumptions=assumptions, options=options, verbose=False)
+    read = log.read(path, texts_of(path))
+    stated = replace(assumptions, not_stated=read.not_stated)
+    run = load(read.opened, hardware=hardware, assumptions=stated, options=log.import_options(), verbose=False)
     compared = run.what_ifs()
     if out is not None:
         save(plot_what_ifs(compared), out)
@@ -61,6 +61,8 @@ def what_if(
         table = compared.to_frame()
         click.echo(json.dumps({"ways": table.to_dict("records"), "left_out": dict(compared.left_out)}))
         return
+    for sentence in read.drawn_sentences:
+        click.echo(sentence)
     for assumed in compared.assumed:
         click.echo(f"Assumed: {assumed}.")
     click.echo(compared)

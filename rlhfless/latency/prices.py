@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 
+from rlhfless.errors import UserError
 from rlhfless.latency.profile import data_folders
 from solver.model.errors import as_given
 
 WITH_MEMORY = {"a100": "a100-80g"}  # kinds that have tables of model calls, as the price table names them
 
 
-class PriceError(ValueError):
+class PriceError(UserError, ValueError):
     """The price table lacks the GPU kind or market; the message lists what it has."""
 
 

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from rlhfless.errors import UserError
 from rlhfless.latency.fit import AffineFit, fit_prompt_tokens, residuals
 from solver.model.errors import PlanningError
 from solver.model.iteration_table import IterationTable
@@ -36,7 +37,7 @@ KV_CAPACITY_FORMULA = (
 )
 
 
-class ProfileError(ValueError):
+class ProfileError(UserError, ValueError):
     """A profile does not exist or cannot be used; the message names file and field and says what is right."""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rlhfless.errors import UserError
 
-class PredictionError(ValueError):
+
+class PredictionError(UserError, ValueError):
     """Lengths cannot be predicted from the given input; the message says what would be right."""

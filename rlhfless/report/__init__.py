@@ -1,4 +1,4 @@
-"""The report of a trace or log: its computed findings, its sections, the HTML page, the notebook and the IPython magic.
+"""The report of a trace or log: its computed findings, its sections, the HTML page, the notebook and the frame of a page.
 
 Importing this package loads nothing heavy; its parts are loaded with the first name that needs them.
 """

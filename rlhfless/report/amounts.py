@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rlhfless.analysis import RunCost
 from rlhfless.plots.style import number
 from rlhfless.report.not_stated import GPUS, PRICE, PROFILE
 from rlhfless.report.savings import percent, percent_range
@@ -59,13 +61,20 @@ def more_than_idle(idle_share: float) -> str:
 
 def unknown(findings: LoggedRunFindings) -> list[str]:
     """Return which of GPUs and profile the GPU-hours of a logged run need and nobody stated."""
-    missing = [GPUS] if GPUS in findings.not_stated else []
-    if PROFILE in findings.not_stated and not findings.cost.logged_steps:
-        missing.append(PROFILE)
-    return missing
+    return missing(findings.cost, findings.not_stated)
+
+
+def missing(cost: RunCost, not_stated: Mapping[str, str]) -> list[str]:
+    """Return which of GPUs and profile the GPU-hours of a run need and nobody stated."""
+    of_gpus = [GPUS] if GPUS in not_stated else []
+    return [*of_gpus, PROFILE] if PROFILE in not_stated and not cost.logged_steps else of_gpus
 
 
 def amounts_of(findings: LoggedRunFindings) -> Amounts:
     """Return what a logged run cost; without dollars where nobody stated a price."""
-    cost = findings.cost
-    return Amounts(cost.gpu_hours, 0.0 if PRICE in findings.not_stated else cost.usd, not unknown(findings))
+    return amounts(findings.cost, findings.not_stated)
+
+
+def amounts(cost: RunCost, not_stated: Mapping[str, str]) -> Amounts:
+    """Return what a run cost; without dollars where nobody stated a price."""
+    return Amounts(cost.gpu_hours, 0.0 if PRICE in not_stated else cost.usd, not missing(cost, not_stated))

@@ -109,6 +109,7 @@ def _count_change(findings: LoggedRunFindings, own: GpuCount, best: GpuCount, ne
     lines = configuration_lines(setup.framework, best.replicas, best.gpus_per_actor, per_node)
     lines = tuple(line for line in lines if _without_comment(line) not in so)
     if setup.colocated and best.gpus != own.gpus:
+        needs += "Responses are assigned as the run did, and all GPUs are held until a step ends. "
         needs += (
             "Preparation and learning are taken to need the same GPU-seconds on fewer GPUs."
             if findings.phases.seconds

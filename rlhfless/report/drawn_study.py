@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from rlhfless.analysis import GpuCount, RunCost, gpu_counts, run_cost
+from rlhfless.analysis import GpuCount, gpu_counts
 from rlhfless.analysis.drawn_lengths import DRAWN
 from rlhfless.analysis.phase_savings import PhaseSavings, phase_savings
 from rlhfless.report.progress import Begin, silent
@@ -37,8 +37,8 @@ def study_drawn(
     findings = first.findings
     draws = [_further(log, setting, stated, min(max_steps, FURTHER_STEPS)) for log in logs[1:]]
     others = [draw.against for draw in draws]
-    accounts = tuple(account for other in others for account in (other.account, *other.shuffled))
-    costs = [findings.cost, *(draw.cost for draw in draws)]
+    accounts = tuple(account for other in others for account in (other.own.account, *other.own.shuffled))
+    costs = [findings.cost, *(other.own.cost for other in others)]
     return first._replace(
         findings=replace(
             findings,
@@ -59,7 +59,6 @@ class _Draw(NamedTuple):
     """What a further draw of the lengths says of the run."""
 
     against: AgainstSchedules
-    cost: RunCost
     counts: tuple[GpuCount, ...]
     overlaps: tuple[PhaseSavings, ...]
 
@@ -67,12 +66,11 @@ class _Draw(NamedTuple):
 def _further(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, max_steps: int) -> _Draw:
     setting, setup, phases, calibrated, _ = calibrate_log(log, setting, stated)
     schedules = simulate_schedules(log.trace, setting, max_steps, dispatch=setup.dispatch, further=setup.shuffled)
-    found = against_schedules(schedules, setting, setup, phases)
-    cost = run_cost(log, found.account, found.generation_s, setup, phases, setting.cluster.usd_per_gpu_hour)
+    found = against_schedules(log, schedules, setting, setup, phases)
     counts = gpu_counts(schedules.logged, setting, setup, phases, factor=calibrated.factor)
     traces = schedules.simulation.traces
     overlaps = phase_savings([traces[name].rollouts for name in setup.candidates], setup, phases, setting)
-    return _Draw(found, cost, counts, overlaps)
+    return _Draw(found, counts, overlaps)
 
 
 def _overlaps_of_all(draws: Sequence[Sequence[PhaseSavings]]) -> tuple[PhaseSavings, ...]:

@@ -74,9 +74,9 @@ def _how_sure(trace: Trace) -> str:
 
 
 def _change(trace: Trace, findings: ExecutedRunFindings) -> Iterator[Change]:
-    """The schedule that is best at the objective's weight, unless the run had it."""
-    best, own = findings.best_cost, trace.meta.get("policy")
-    if best["policy"] == own:
+    """The schedule that is advised, unless the run had it or one that ties with it."""
+    best, own = findings.tied.iloc[0], trace.meta.get("policy")
+    if own in set(findings.tied["policy"]):
         return
     lines = (f"rlhfless train ... --policy {best['policy']}",) if own else ()
     how = SHOWN.get(str(best["policy"]), "see the schedules below")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -17,9 +18,9 @@ from rlhfless.analysis import (
 )
 from rlhfless.analysis.compare_log import CALIBRATION_STEPS
 from rlhfless.report.progress import Begin, silent
-from rlhfless.report.schedules import Schedules, replicas, simulate_schedules
+from rlhfless.report.schedules import Schedules, replicas, simulate_schedules, with_history
 from rlhfless.report.study import GIVEN_BACK, RESERVED, Savings
-from rlhfless.simulate import SimulationConfig, simulate_steps
+from rlhfless.simulate import LoggedStep, SimulationConfig, simulate_steps
 from rlhfless.trace import Trace, step_metrics
 from rlhfless.trace.metrics.cross_check import CrossCheck
 from solver.model.objective import NonGenerationPhases, Objective
@@ -44,6 +45,38 @@ class ExecutedRunFindings(Savings):
     replicas: str = ""
 
 
+class MeasuredRun(NamedTuple):
+    """What an executed run measured of itself; verdict and report read it from here.
+
+    Attributes:
+        took: the steps that generated (``analysis.executed_steps``). setting: with the profile calibrated by the trace's spans.
+        calibrated: how it was. simulated_s: the profile's times by step, before.
+    """
+
+    took: pd.DataFrame
+    setting: SimulationConfig
+    calibrated: Calibration
+    simulated_s: pd.Series
+
+    def compared(self, logged: Sequence[LoggedStep]) -> list[LoggedStep]:
+        """Return which of the simulated steps other schedules are compared on."""
+        executed = set(self.took["step"])
+        return [step for step in with_history(logged) if step.step in executed]
+
+
+def measure_executed(trace: Trace, setting: SimulationConfig) -> MeasuredRun:
+    """Return what an executed run measured of itself.
+
+    Args:
+        trace: with allocations. setting: cluster and profile.
+    """
+    took = executed_steps(trace)
+    took = took[(took["generation_s"] > 0) & (took["gpu_s"] > 0)]
+    chosen = evenly(took["step"].tolist(), CALIBRATION_STEPS)
+    latency, calibrated, simulated_s = calibrated_by_spans(trace, setting, took, chosen)
+    return MeasuredRun(took, replace(setting, latency=latency), calibrated, simulated_s)
+
+
 def study_executed(trace: Trace, setting: SimulationConfig, max_steps: int, begin: Begin = silent) -> ExecutedRunFindings:
     """Compute what schedules would have saved of an executed run; its spans give the part that no schedule changes.
 
@@ -57,19 +90,19 @@ def study_executed(trace: Trace, setting: SimulationConfig, max_steps: int, begi
         PlanningError: the responses fit on no actor.
     """
     begin("comparing with measured times")
-    took = executed_steps(trace)
-    took = took[(took["generation_s"] > 0) & (took["gpu_s"] > 0)]
-    chosen = evenly(took["step"].tolist(), CALIBRATION_STEPS)
-    latency, calibrated, simulated_s = calibrated_by_spans(trace, setting, took, chosen)
-    measured = took[["step", "working_s"]].rename(columns={"working_s": "generate_s"})
-    checks = tuple(generation_checks(measured, simulated_s, calibrated, setting.latency.name))
-    setting = replace(setting, latency=latency)
+    measured = measure_executed(trace, setting)
+    took, calibrated, setting = measured.took, measured.calibrated, measured.setting
+    checks = tuple(
+        generation_checks(
+            took[["step", "working_s"]].rename(columns={"working_s": "generate_s"}), measured.simulated_s, calibrated,
+            setting.latency.name,
+        )
+    )  # fmt: skip
     begin("simulating schedules")
     schedules = simulate_schedules(trace, setting, max_steps)
     alone = replace(setting, phases=NonGenerationPhases())
     of_generation = schedules if setting.phases == alone.phases else simulate_schedules(trace, alone, max_steps)
-    executed = set(took["step"])
-    shown = [step for step in of_generation.shown if step.step in executed]
+    shown = measured.compared(of_generation.logged)
     steps = [step.step for step in shown]
     reserved = given_back = pd.DataFrame()
     if steps:  # an allocation of no time, or a trace of learning alone, has nothing to save

@@ -24,7 +24,7 @@ from rlhfless.report.changes import changes_of, in_a_sentence
 from rlhfless.report.log_checks import contradicted
 from rlhfless.report.not_stated import GPUS, OPTIONS, PRICE, PROFILE, PROFILE_HOW, profile_in_words
 from rlhfless.report.savings import percent, percent_range
-from rlhfless.report.study import LoggedRunFindings
+from rlhfless.report.study import LoggedRunFindings, OwnRun
 
 LITTLE = 0.005  # share of the run that no bar shows
 LEAST_IDLE = 0.0005  # of the cost; less reads as 0.0 %
@@ -47,7 +47,7 @@ def first_screen(page: Page, findings: LoggedRunFindings) -> None:
     if unknown(findings) or PRICE in findings.not_stated:
         page.figure(_curve(findings))
     else:
-        page.figure(plots.plot_overview(_uses(findings)))
+        page.figure(plots.plot_overview(uses_of_run(findings)))
 
 
 def in_short(findings: LoggedRunFindings) -> Iterator[str]:
@@ -85,7 +85,7 @@ def _cost(findings: LoggedRunFindings) -> str:
     amounts = amounts_of(findings)
     hours = amounts.in_gpu_time
     total = f"cost {about}{amounts.of(1.0)} ({hours})" if amounts.usd else f"took {about}{hours}"
-    low, high = (share / (findings.account.idle_share or 1.0) * cost.idle_share for share in findings.idle_shares)
+    low, high = findings.idle_of_run
     idle = f"{amounts.between(low, high)} ({percent_range(low, high)})" if high >= LEAST_IDLE else "none"
     if low < LEAST_IDLE <= high:
         idle = f"at most {amounts.of(high)} ({percent(high)})"
@@ -183,10 +183,10 @@ def assumptions(findings: LoggedRunFindings) -> Iterator[tuple[str, str]]:
         yield f"preparation and learning take no time here, as the log has no times of them{how}", "--prepare-s --learn-s"
 
 
-def _uses(findings: LoggedRunFindings) -> pd.DataFrame:
+def uses_of_run(own: OwnRun) -> pd.DataFrame:
     """Return the uses of the whole run's GPU-seconds: those of its simulated steps, and what logged steps took beyond them."""
-    uses, cost = uses_of_account(findings.account), findings.cost
-    whole, steps = cost.gpus * cost.time_s, len(findings.account.steps)
+    uses, cost = uses_of_account(own.account), own.cost
+    whole, steps = cost.gpus * cost.time_s, len(own.account.steps)
     factor = min(cost.steps / steps, whole / float(uses["gpu_s"].sum()))
     rest = whole - factor * float(uses["gpu_s"].sum())
     if rest <= LITTLE * whole:

@@ -18,7 +18,7 @@ from rlhfless.report.changes import changes_section
 from rlhfless.report.drafts import saved_by_drafts
 from rlhfless.report.log_checks import checks_table
 from rlhfless.report.overlaps import overlaps_section
-from rlhfless.report.savings import merged, savings_in_short, savings_tables
+from rlhfless.report.savings import merged, percent_range, savings_in_short, savings_tables
 from rlhfless.report.study import LoggedRunFindings
 from rlhfless.report.what_ifs import what_ifs_section
 
@@ -27,12 +27,13 @@ def idle_in_words(findings: LoggedRunFindings) -> Iterator[str]:
     """Return what the GPUs did in sentences, and where the order of dispatch is unknown, how much this changes."""
     setup, cluster, lines = findings.setup, findings.setting.cluster, findings.account.lines
     idle = lines[lines["idle"]].sort_values("gpu_s", ascending=False)
-    low, high = (f"{share:.0%}" for share in findings.idle_shares)
     causes = "; ".join(f"{row.use} {row.share:.0%}" for row in idle.head(3).itertuples() if row.share >= 0.005)
+    of_run, of_steps = percent_range(*findings.idle_of_run), percent_range(*findings.idle_shares)
+    of_what = "of the run's GPU-seconds" if setup.synchronous else "of the GPU-seconds of generation alone"
+    where = "" if of_run == of_steps else f". In the simulated steps, {of_steps} are"
     yield (
         f"On {counted(cluster.gpus, _kind(cluster.kind))} ({counted(cluster.max_actors, 'actor')} of "
-        f"{counted(cluster.gpus_per_actor, 'GPU')}), {low if low == high else f'{low} to {high}'} of the GPU-seconds are idle"
-        + (f": {causes}." if causes else ".")
+        f"{counted(cluster.gpus_per_actor, 'GPU')}), {of_run} {of_what} are idle" + (f"{where}: {causes}." if causes else ".")
     )
     if not setup.order_known:
         yield (

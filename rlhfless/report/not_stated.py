@@ -1,4 +1,5 @@
-"""Sentences on what is assumed where the user did not state it: GPUs, latency profile, price, responses per step."""
+"""Sentences on what is assumed where the user did not state it: GPUs, latency profile, price, responses per step, and
+prompts."""
 
 from __future__ import annotations
 
@@ -7,9 +8,12 @@ from rlhfless.plots.style import counted
 
 DEFAULT_PROFILE = "l40s-qwen2.5-3b-tp2"
 DEFAULT_GPUS = 16
-GPUS, PROFILE, PRICE, RESPONSES = "gpus", "profile", "usd_per_gpu_hour", "responses_per_step"
-OPTIONS = {GPUS: "--gpus", PROFILE: "--profile", PRICE: "--usd-per-gpu-hour", RESPONSES: "--responses-per-step"}
-"""The option that states each of the four."""
+GPUS, PROFILE, PRICE, RESPONSES, PROMPTS = "gpus", "profile", "usd_per_gpu_hour", "responses_per_step", "prompt_id"
+OPTIONS = {
+    GPUS: "--gpus", PROFILE: "--profile", PRICE: "--usd-per-gpu-hour", RESPONSES: "--responses-per-step",
+    PROMPTS: "--map prompt_id=COLUMN",
+}  # fmt: skip
+"""The option that states each of them."""
 
 GPUS_ASSUMED = f"{DEFAULT_GPUS} GPUs in two nodes, because the number of GPUs was not given"
 PROFILE_ASSUMED = (
@@ -18,6 +22,10 @@ PROFILE_ASSUMED = (
 )
 PROFILE_HOW = "name another one (rlhfless doctor lists them), or measure yours with rlhfless profile"
 """How a user states the profile."""
+PROMPTS_ASSUMED = (
+    "every row is a prompt of its own, because prompt_id=row says so: no length is predicted from earlier responses to a "
+    "prompt, and nothing is known of a prompt's group of samples; if a column names the prompt, map prompt_id to it"
+)
 RESPONSES_ASSUMED = "the number of responses per step, from its tokens"
 
 

@@ -13,20 +13,33 @@ from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import MINUS
 from rlhfless.report.study import Savings
 
+TOLD = 0.0005  # share of the time that is not rounded to 0.0%
+
 
 def savings_in_short(savings: Savings) -> Iterator[str]:
     """Return the range and the maximum: of time on reserved GPUs, of GPU-seconds where GPUs can be released."""
-    time, cost = savings.best_time, savings.best_cost
+    time, advised, best = savings.best_time, savings.tied.iloc[0], savings.best_cost
     yield (
-        f"On reserved GPUs, only time can be saved. The best schedule here ({time['policy']}) saves {saved(time, 'time')} of a "
-        f"step's time; {at_most(time, 'time')} is possible with any schedule."
+        f"On reserved GPUs, only time can be saved. The best of these schedules ({time['policy']}) saves "
+        f"{saved(time, 'time')} of a step's time; {at_most(time, 'time')} is possible with any schedule."
     )
-    slower = f" and takes {_change(-cost['time mean'])} time" if abs(cost["time mean"]) >= 0.005 else ""
     yield (
-        f"If GPUs are released as soon as an actor is done, the best schedule here ({cost['policy']}) saves "
-        f"{saved(cost, 'GPU-seconds')} of the GPU-seconds and of their cost{slower}; {at_most(cost, 'GPU-seconds')} is "
-        "possible in that time."
+        "If GPUs are released as soon as an actor is done, the best of the schedules that any framework could run "
+        f"({advised['policy']}) saves {_cost_and_time(advised)}."
     )
+    if best["policy"] not in set(savings.tied["policy"]):
+        yield f"The best of all of them ({best['policy']}) saves {_cost_and_time(best)}."
+
+
+def _cost_and_time(row: pd.Series) -> str:
+    """Return in words what a schedule saves of the GPU-seconds, what time it takes, and the most that is possible then."""
+    cost = f"{saved(row, 'GPU-seconds')} of the GPU-seconds and of their cost"
+    return f"{cost} {time_in_words(row)}; any schedule that takes as long saves {at_most(row, 'GPU-seconds')}"
+
+
+def time_in_words(row: pd.Series) -> str:
+    """Return the range of the time that a schedule saves, or that it takes more."""
+    return f"and {saved(row, 'time')} of the time" if row["time high"] >= TOLD else f"for {more(row, 'time')} time"
 
 
 def savings_tables(page: Page, savings: Savings) -> None:
@@ -113,7 +126,3 @@ def percent(share: float) -> str:
     """Return a share as a percentage of two digits, with a minus where it is negative."""
     text = f"{abs(share):.0%}" if abs(share) >= 0.1 else f"{abs(share):.1%}"
     return f"{MINUS}{text}" if share < 0 and text.strip("0.%") else text
-
-
-def _change(share: float) -> str:
-    return f"{percent(abs(share))} {'more' if share > 0 else 'less'}"

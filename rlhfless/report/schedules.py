@@ -66,6 +66,9 @@ def replicas(low: int, high: int) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
+MAX_STEPS = 8
+"""Steps that are simulated where nobody says how many."""
+
 MAX_RESPONSES = 10_000
 """About a minute of simulation, since hand-overs take time that grows with the responses of a step."""
 
@@ -102,7 +105,7 @@ class Schedules:
     @property
     def shown(self) -> tuple[LoggedStep, ...]:
         """Return the steps that figures sum up: those with history, or all if none has any."""
-        return tuple(step for step in self.logged if step.has_history == self.has_history)
+        return with_history(self.logged)
 
     def bound_of(self, logged: LoggedStep) -> Bound:
         """Return the least GPU-seconds of a whole chosen step at a given time of the step."""
@@ -126,6 +129,23 @@ class Schedules:
         rows = self.simulation.steps
         rows = rows[rows["has_history"] == self.has_history] if step is None else rows[rows["step"] == step]
         return pd.concat([rows[rows["policy"] == policy] for policy in policies], ignore_index=True)
+
+
+def simulated_steps(rollouts: pd.DataFrame, max_steps: int = MAX_STEPS, max_responses: int = MAX_RESPONSES) -> list[int]:
+    """Return the steps that are simulated, evenly chosen: in the verdict, in the report and in its figures.
+
+    Args:
+        rollouts: of one run. max_steps, max_responses: limits on the steps and (approximately) their responses in all; the last
+            step is always used.
+    """
+    steps = sorted(int(step) for step in rollouts["step"].unique())
+    return evenly(steps, min(max_steps, max(1, max_responses * len(steps) // len(rollouts))))
+
+
+def with_history(logged: Sequence[LoggedStep]) -> tuple[LoggedStep, ...]:
+    """Return the steps whose lengths could be predicted from earlier ones, or all if none could: savings are of these."""
+    any_has = any(step.has_history for step in logged)
+    return tuple(step for step in logged if step.has_history == any_has)
 
 
 def refuse_requests_without_steps(log: OpenedLog) -> None:
@@ -155,17 +175,16 @@ def simulate_schedules(
 
     Args:
         trace: of one run. setting: cluster, latency and objective; with ``drafts`` the ladder has a rung for speculation.
-        max_steps, max_responses: limits on the steps and (approximately) their responses in all; the last step is always used.
+        max_steps, max_responses: see ``simulated_steps``.
         dispatch: how the run assigned its responses; see ``ladder``.
         further: additional policies to simulate.
     """
     rollouts = trace.rollouts
-    all_steps = sorted(int(step) for step in rollouts["step"].unique())
-    steps = evenly(all_steps, min(max_steps, max(1, max_responses * len(all_steps) // len(rollouts))))
+    steps = simulated_steps(rollouts, max_steps, max_responses)
     rungs = ladder(dispatch, drafting=setting.drafts is not None)
     baselines = ("static", "least-loaded", "rlhfuse", "rlhfless", "solver", "oracle", "oracle+replan")
     names = tuple(rung.name for rung in rungs)
     others = (name for name in baselines if name not in names)
     policies: list[str | SchedulingPolicy] = [*others, *rungs, *further]  # rungs that re-plan start from plans of the others
     result = simulate(rollouts, setting, policies, steps=steps)
-    return Schedules(result, len(all_steps), setting.phases, names)
+    return Schedules(result, int(rollouts["step"].nunique()), setting.phases, names)

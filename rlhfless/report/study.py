@@ -46,7 +46,7 @@ from rlhfless.analysis.what_ifs.outcome import RunToChange
 from rlhfless.latency import scaled
 from rlhfless.report.progress import Begin, silent
 from rlhfless.report.schedules import Schedules, refuse_requests_without_steps, simulate_schedules
-from rlhfless.simulate import LoggedStep, SimulationConfig, simulate_steps
+from rlhfless.simulate import LoggedStep, Simulation, SimulationConfig, simulate_steps
 from rlhfless.simulate.executions import Executions
 from rlhfless.trace import OpenedLog
 from rlhfless.trace.metrics.cross_check import CrossCheck
@@ -54,6 +54,11 @@ from solver.model.objective import NonGenerationPhases, Objective
 
 GIVEN_BACK = ("random", "spread", "fold", "solver+replan", "solver", "rlhfuse", "rlhfless")
 """Policies without true lengths whose savings are told where GPUs can be given back."""
+
+ADVISED = ("random", "fold", "solver")
+"""Of these, the ones that any framework could run, from the simplest to the most complex: verdict and report advise one."""
+
+TIE = 0.005  # of T^w C^(1-w), below which no schedule is named as the better one
 
 RESERVED = ("random", "spread", "fold", "solver", "solver+replan", "rlhfuse")
 """Policies that are asked for the least time where all GPUs are paid for in any case."""
@@ -110,25 +115,92 @@ class Savings:
     @property
     def best_cost(self) -> pd.Series:
         """The row of ``given_back`` that is best at the objective's weight: the least ``T^w C^(1-w)`` of whole steps."""
-        weight = self.setting.objective.time_weight
-        value = weight * np.log(1 - self.given_back["time mean"]) + (1 - weight) * np.log(
-            1 - self.given_back["GPU-seconds mean"]
-        )
-        return self.given_back.loc[value.idxmin()]
+        return self.given_back.loc[weighed(self.given_back, self.setting.objective.time_weight).idxmin()]
+
+    @property
+    def tied(self) -> pd.DataFrame:
+        """The rows of ``given_back`` of which one is advised (``tied``)."""
+        return tied(self.given_back, self.setting.objective.time_weight)
+
+
+def weighed(given_back: pd.DataFrame, time_weight: float) -> pd.Series:
+    """Return the logarithm of ``T^w C^(1-w)`` of whole steps for each row of savings, relative to the run's own."""
+    time, cost = (1 - given_back[f"{kind} mean"] for kind in ("time", "GPU-seconds"))
+    return time_weight * np.log(time) + (1 - time_weight) * np.log(cost)
+
+
+def tied(given_back: pd.DataFrame, time_weight: float) -> pd.DataFrame:
+    """Return the rows of ``ADVISED`` with at most 0.5 % more than their least ``T^w C^(1-w)``, the simplest schedule first."""
+    if given_back.empty:
+        return given_back
+    rows = given_back.set_index("policy", drop=False).loc[[name for name in ADVISED if name in set(given_back["policy"])]]
+    values = weighed(rows, time_weight)
+    return rows[values <= values.min() + np.log1p(TIE)].reset_index(drop=True)
+
+
+def is_advised(row: pd.Series) -> bool:
+    """Return whether a schedule surely saves some of the cost: the rule of all changes (``analysis.Change``)."""
+    low, mean, high = (float(row[f"GPU-seconds {end}"]) for end in ("low", "mean", "high"))
+    return Change("", (), low, mean, high, 0.0).is_advice
 
 
 @dataclass(frozen=True, eq=False)
-class LoggedRunFindings(Savings):
+class OwnRun:
+    """What a logged run did by itself, and what it cost as a whole; verdict and report read it from here.
+
+    Attributes:
+        account: its GPU-seconds by use, of the simulated steps. shuffled: the same with prompts dispatched in random orders,
+            for a log whose order of dispatch is not known; empty otherwise. cost: of the whole run.
+    """
+
+    account: Account
+    shuffled: tuple[Account, ...]
+    cost: RunCost
+
+    @property
+    def idle_shares(self) -> tuple[float, float]:
+        """The low and the high idle share of the simulated steps; equal where the order of dispatch is known."""
+        shares = [order.idle_share for order in (self.account, *self.shuffled)]
+        return min(shares), max(shares)
+
+    @property
+    def idle_of_run(self) -> tuple[float, float]:
+        """The same of the whole run, whose logged steps may be longer than simulated ones."""
+        low, high = (share / (self.account.idle_share or 1.0) * self.cost.idle_share for share in self.idle_shares)
+        return low, high
+
+
+def own_run(
+    log: OpenedLog,
+    simulation: Simulation,
+    theirs: Mapping[str, Mapping[int, float]],
+    setting: SimulationConfig,
+    setup: RunSetup,
+    phases: PhaseSeconds,
+) -> OwnRun:
+    """Return what a logged run did by itself.
+
+    Args:
+        simulation: generation alone, under every dispatch that the run may have used, in ``simulated_steps``.
+        theirs: its seconds of generation (``generation_s``).
+    """
+    cluster, traces = setting.cluster, simulation.traces
+    orders = () if setup.order_known else SHUFFLED[setup.dispatch]
+    used = account(traces[setup.dispatch], setup, cluster, phases)
+    shuffled = tuple(account(traces[policy.name], setup, cluster, phases) for policy in orders)
+    return OwnRun(used, shuffled, run_cost(log, used, theirs, setup, phases, cluster.usd_per_gpu_hour))
+
+
+@dataclass(frozen=True, eq=False)
+class LoggedRunFindings(Savings, OwnRun):
     """What a report says of a logged run.
 
     Attributes:
         setup: how it assigned responses and allocated GPUs. phases: seconds of a step outside
             generation, and their source.
-        account: its GPU-seconds by use. shuffled: the same with prompts dispatched in random orders, for a log whose order of
-            dispatch is not known; empty otherwise.
         router: what a router that plans every batch would have saved; None where the framework is not verl.
         drafts: vLLM's speculative methods that would have saved time, the best first; none for logs without texts.
-        cost: of the whole run. gpu_counts: the run with other numbers of replicas, its own first.
+        gpu_counts: the run with other numbers of replicas, its own first.
         not_stated: as the user's assumptions have it. further: changes that other parts found (``report.changes``).
         overlaps: preparation, and learning with it, while other responses are decoded; none for logs without their times.
         drawn: how lengths were drawn from the scalars of a log without responses, in sentences; empty for other logs.
@@ -140,28 +212,19 @@ class LoggedRunFindings(Savings):
 
     setup: RunSetup
     phases: PhaseSeconds
-    account: Account
     planned: pd.DataFrame
     advice: Advice
     what_if: pd.DataFrame
     calibrated: Calibration
     checks: tuple[CrossCheck, ...]
-    cost: RunCost
     gpu_counts: tuple[GpuCount, ...]
     not_stated: Mapping[str, str] = field(default_factory=dict)
-    shuffled: tuple[Account, ...] = ()
     router: RouterEffect | None = None
     drafts: tuple[DraftSavings, ...] = ()
     overlaps: tuple[PhaseSavings, ...] = ()
     drawn: str = ""
     further: tuple[Change, ...] = ()
     ways: WaysCompared | None = None
-
-    @property
-    def idle_shares(self) -> tuple[float, float]:
-        """The low and the high idle share of the GPU-seconds; equal where the order of dispatch is known."""
-        shares = [order.idle_share for order in (self.account, *self.shuffled)]
-        return min(shares), max(shares)
 
 
 class ReportData(NamedTuple):
@@ -236,7 +299,7 @@ def study_log(
     each = max(1, len(rollouts) // len(log.trace.steps))
     traces = schedules.simulation.traces
     begin("simulating the least time")
-    found = against_schedules(schedules, setting, setup, phases)
+    found = against_schedules(log, schedules, setting, setup, phases)
     begin("planning every step")
     planned = plan_every_step(rollouts, setting, evenly(log.trace.steps, max(1, PLANNED_RESPONSES // each)))
     begin("comparing sizes of replicas")
@@ -250,24 +313,22 @@ def study_log(
     begin("comparing other ways to generate and to learn")
     changed = RunToChange(_last(schedules.logged, MOST_RESPONSES), setting, setup, phases, len(steps_of_run(log)))
     findings = LoggedRunFindings(
-        found.reserved,
-        found.given_back,
-        setting,
-        setup,
-        phases,
-        found.account,
-        planned,
-        advice,
-        what_ifs,
-        calibrated,
-        checks,
-        run_cost(log, found.account, found.generation_s, setup, phases, setting.cluster.usd_per_gpu_hour),
-        counts,
-        stated.not_stated,
-        found.shuffled,
-        router_effect(rollouts, setting) if setup.framework == "verl" else None,
-        drafts,
-        phase_savings([traces[name].rollouts for name in setup.candidates], setup, phases, setting),
+        **vars(found.own),
+        reserved=found.reserved,
+        given_back=found.given_back,
+        setting=setting,
+        setup=setup,
+        phases=phases,
+        planned=planned,
+        advice=advice,
+        what_if=what_ifs,
+        calibrated=calibrated,
+        checks=checks,
+        gpu_counts=counts,
+        not_stated=stated.not_stated,
+        router=router_effect(rollouts, setting) if setup.framework == "verl" else None,
+        drafts=drafts,
+        overlaps=phase_savings([traces[name].rollouts for name in setup.candidates], setup, phases, setting),
         ways=compare_ways(changed, drafts),
     )
     shared.clear()
@@ -275,21 +336,15 @@ def study_log(
 
 
 class AgainstSchedules(NamedTuple):
-    """A run's own schedule beside others; the fields are those of ``LoggedRunFindings``.
-
-    Attributes:
-        generation_s: seconds of generation by step, for each dispatch that the run may have used.
-    """
+    """A run's own schedule beside others; the fields are those of ``LoggedRunFindings``."""
 
     reserved: pd.DataFrame
     given_back: pd.DataFrame
-    account: Account
-    shuffled: tuple[Account, ...]
-    generation_s: Mapping[str, Mapping[int, float]]
+    own: OwnRun
 
 
 def against_schedules(
-    schedules: Schedules, setting: SimulationConfig, setup: RunSetup, phases: PhaseSeconds
+    log: OpenedLog, schedules: Schedules, setting: SimulationConfig, setup: RunSetup, phases: PhaseSeconds
 ) -> AgainstSchedules:
     """Return what other schedules would have saved of a logged run, and its own GPU-seconds by use.
 
@@ -299,14 +354,10 @@ def against_schedules(
     steps = [step.step for step in schedules.shown]
     theirs = generation_s(schedules.simulation, setup.candidates)
     fastest = simulate_steps(schedules.shown, replace(setting, objective=Objective(1.0)), RESERVED)
-    traces = schedules.simulation.traces
-    orders = () if setup.order_known else SHUFFLED[setup.dispatch]
     return AgainstSchedules(
         savings(fastest, theirs, setup, setting.cluster, RESERVED, phases),
         savings(schedules.simulation, theirs, setup, setting.cluster, GIVEN_BACK, phases, steps=steps),
-        account(traces[setup.dispatch], setup, setting.cluster, phases),
-        tuple(account(traces[policy.name], setup, setting.cluster, phases) for policy in orders),
-        theirs,
+        own_run(log, schedules.simulation, theirs, setting, setup, phases),
     )
 
 

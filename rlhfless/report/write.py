@@ -23,15 +23,13 @@ from rlhfless.report.log_checks import contradicted
 from rlhfless.report.logged_run import run_sections
 from rlhfless.report.not_stated import DEFAULT_PROFILE, GPUS, GPUS_ASSUMED, PRICE, PROFILE, PROFILE_ASSUMED, price_assumed
 from rlhfless.report.progress import Begin, silent
-from rlhfless.report.schedules import Schedules
+from rlhfless.report.schedules import MAX_STEPS, Schedules
 from rlhfless.report.simulated import predicted_front, schedules_section, weights_section
 from rlhfless.report.study import Assumptions, ReportData, study_log
 from rlhfless.simulate import SimulationConfig
 from rlhfless.trace import ImportOptions, OpenedLog, Trace, TraceError, open_log
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError
-
-MAX_SIMULATED_STEPS = 8
 
 
 def default_setting() -> SimulationConfig:
@@ -46,7 +44,7 @@ def write_report(
     setting: SimulationConfig | None = None,
     assumptions: Assumptions | None = None,
     *,
-    max_steps: int = MAX_SIMULATED_STEPS,
+    max_steps: int = MAX_STEPS,
     study: ReportData | None = None,
     begin: Begin = silent,
 ) -> Path:
@@ -77,7 +75,7 @@ def report_html(
     setting: SimulationConfig | None = None,
     assumptions: Assumptions | None = None,
     *,
-    max_steps: int = MAX_SIMULATED_STEPS,
+    max_steps: int = MAX_STEPS,
     study: ReportData | None = None,
     begin: Begin = silent,
 ) -> str:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from rlhfless.analysis.log_texts import texts_of
 from rlhfless.errors import InputError
+from rlhfless.report.not_stated import PROMPTS, PROMPTS_ASSUMED
 from rlhfless.report.study import Assumptions
 from rlhfless.run.hardware import Hardware
 from rlhfless.run.run import Run
@@ -76,6 +77,8 @@ def load(
     completed, assumed = stated.completed(trace)
     tokenizer = None if options.tokenizer is None else str(options.tokenizer)
     given = replace(given, tokenizer=given.tokenizer or tokenizer)
+    if not opened.prompts_known:
+        assumed[PROMPTS] = PROMPTS_ASSUMED
     if not len(trace.allocations):
         given = replace(given, not_stated={**assumed, **given.not_stated})
     cluster, latency = completed.cluster()

@@ -57,10 +57,15 @@ class PlannedStep:
         return StepComparison(simulate_steps([self.logged], self.setting, [*policies, own]))
 
     def __repr__(self) -> str:
-        return repr(self.plan)
+        return "\n".join([repr(self.plan), *filter(None, [self.logged.guess])])
 
     def _repr_html_(self) -> str:
-        return self.plan._repr_html_()
+        return with_note(self.plan._repr_html_(), self.logged.guess)
+
+
+def with_note(shown: str, note: str) -> str:
+    """Return HTML with a sentence below it; without one where the sentence is empty."""
+    return f"{shown}<div>{clean(note, 200)}</div>" if note else shown
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -80,18 +85,26 @@ class StepComparison:
         return self.simulation.steps[columns].reset_index(drop=True)
 
     def plot(self) -> go.Figure:
-        """Return the timelines on one time axis, the planned one below, and the cost of each beside the bound."""
-        return plot_before_after(self.simulation.traces, bound=self.simulation.bounds[0].gpu_seconds)
+        """Return the timelines on one time axis, the planned one below, and the cost of each beside the bound.
+
+        The title names the step, as the run's other steps differ.
+        """
+        fig = plot_before_after(self.simulation.traces, bound=self.simulation.bounds[0].gpu_seconds)
+        (step,) = self.simulation.logged
+        return fig.update_layout(title_text=fig.layout.title.text.replace("After (", f"Step {step.step}: after (", 1))
 
     @property
-    def _fallbacks(self) -> list[str]:
-        """Which schedules run a fallback, and why, one line each."""
+    def _lines(self) -> list[str]:
+        """What of the lengths is a guess; and which schedules run a fallback, and why, one line each."""
         (step,) = self.simulation.logged
         said = {name: fallback_of(trace, step.step) for name, trace in self.simulation.traces.items()}
-        return [f"{name} ran {words}" for name, words in said.items() if words]
+        return [*filter(None, [step.guess]), *(f"{name} ran {words}" for name, words in said.items() if words)]
 
     def __repr__(self) -> str:
-        return "\n".join([repr(self.simulation), *(f"  {line}" for line in self._fallbacks)])
+        return "\n".join([repr(self.simulation), *(f"  {line}" for line in self._lines)])
 
     def _repr_html_(self) -> str:
-        return self.simulation._repr_html_() + "".join(f"<div>{clean(line, 200)}</div>" for line in self._fallbacks)
+        shown = self.simulation._repr_html_()
+        for line in self._lines:
+            shown = with_note(shown, line)
+        return shown

@@ -157,26 +157,30 @@ class PlannedWholeStep:
         return f"Step {self.of_calls.step.logged.step}: {self.words}"
 
     @property
-    def _missed(self) -> list[str]:
-        """Return that a limit is not kept, where the plan is expected to exceed it."""
+    def _notes(self) -> list[str]:
+        """Return what of the lengths is a guess, and that a limit is not kept, where the plan is expected to exceed it."""
+        guess = self.of_calls.step.logged.guess
         deadline_s, budget_gpu_s = (
             math.inf if limit is None else float(np.mean(limit)) for limit in (self.aim.deadline_s, self.aim.budget_gpu_s)
         )
         late, dear = self.choice.time_s > deadline_s, self.choice.gpu_seconds > budget_gpu_s
         limit = f"{deadline_s:g} s" if late else f"{budget_gpu_s:g} GPU-seconds" if dear else ""
-        return [f"no plan with these levers is expected to keep within {limit}; this is the one closest to it"] if limit else []
+        exceeded = (
+            f"no plan with these levers is expected to keep within {limit}; this is the one closest to it" if limit else ""
+        )
+        return [note for note in (guess, exceeded) if note]
 
     def __repr__(self) -> str:
         rows = (f"  {name}: expected {s} s, {gpu_s} GPU-s; executed {time} s, {cost} GPU-s (bound {bound} GPU-s)"
                 for name, s, gpu_s, time, cost, bound in self._rows())  # fmt: skip
         levers = (f"  {lever}: {expected if not saved else f'expected to save {expected}, saved {saved}'}"
                   for lever, expected, saved in self._lever_rows())  # fmt: skip
-        return "\n".join([self._title, *self._missed, *rows, *levers])
+        return "\n".join([self._title, *self._notes, *rows, *levers])
 
     def _repr_html_(self) -> str:
         head = ("plan", "expected s", "expected GPU-s", "executed s", "executed GPU-s", "bound GPU-s")
         levers = rows_table("Levers, leave one out", ("lever", "expected to save", "saved"), self._lever_rows())
-        return rows_table(". ".join([self._title, *self._missed]), head, self._rows()) + levers
+        return rows_table(". ".join([self._title, *self._notes]), head, self._rows()) + levers
 
 
 def graph_of(algorithm: str) -> Graph:

@@ -12,7 +12,8 @@ import pandas as pd
 
 from rlhfless.errors import InputError
 from rlhfless.predict import Predictor
-from rlhfless.report.study import Assumptions, study_log
+from rlhfless.report.executed_study import measure_executed
+from rlhfless.report.study import Assumptions, calibrate_log, study_log
 from rlhfless.report.write import write_report
 from rlhfless.run.capacity import GPUS, CapacityLimits, CapacityResults, search_capacity
 from rlhfless.run.planned_step import PlannedStep
@@ -60,6 +61,18 @@ class Run:
     def steps(self) -> list[int]:
         """The steps of the log, in order."""
         return [int(step) for step in self.trace.steps]
+
+    @cached_property
+    def calibrated(self) -> SimulationConfig:
+        """``setting`` with the profile scaled to the run's own times, where it has some: what verdict and report use, too.
+
+        Raises:
+            InputError: an assumption makes no sense.
+            PlanningError: the responses fit on no actor.
+        """
+        if len(self.trace.allocations):
+            return measure_executed(self.trace, self.setting).setting
+        return calibrate_log(self.log, self.setting, self.assumptions).setting
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -121,7 +134,7 @@ class Run:
         steps: Collection[int] | None = None,
         predictor: Predictor | None = None,
     ) -> Simulation:
-        """Plan and run the steps under every policy, on simulated engines, beside the lower bound.
+        """Plan and run the steps under every policy in the ``calibrated`` setting, on simulated engines, beside a lower bound.
 
         Args:
             policies: names (``rlhfless.scheduling.POLICIES``), objects with a method ``plan``, or functions ``(problem,
@@ -139,7 +152,7 @@ class Run:
             >>> run.simulate(["static", "solver"], steps=run.steps[-2:]).steps["policy"].tolist()
             ['static', 'solver', 'static', 'solver']
         """
-        return simulate(self.rollouts, self.setting, policies, predictor, steps)
+        return simulate(self.rollouts, self.calibrated, policies, predictor, steps)
 
     def plan(
         self,
@@ -148,7 +161,7 @@ class Run:
         *,
         predictor: Predictor | None = None,
     ) -> PlannedStep:
-        """Plan one step with lengths predicted from all earlier steps.
+        """Plan one step with lengths predicted from all earlier steps, in the ``calibrated`` setting.
 
         Args:
             step: its number in the log; a negative one counts from the end.
@@ -167,7 +180,7 @@ class Run:
         """
         number = self._step(step)
         (logged,) = logged_steps(self.rollouts, predictor, self.setting.max_response_tokens, steps=[number])
-        return PlannedStep(logged, self.setting, policy)
+        return PlannedStep(logged, self.calibrated, policy)
 
     def plan_step(
         self,

@@ -1,6 +1,7 @@
 """The verdict on a run in a few sentences: what its GPUs did, what to do about it, and what this would have saved.
 
-Quick: a few steps, and three schedules that any framework could run. ``Run.report`` has all steps, schedules and sources.
+Quick: a few steps, and three schedules that any framework could run. ``Run.report`` has all schedules and sources. Both take
+the run's own numbers, the steps and the advised schedule from the same functions of ``rlhfless.report``, so they agree.
 """
 
 from __future__ import annotations
@@ -8,43 +9,28 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from rlhfless.analysis import (
-    account,
-    billed_uses,
-    calibrated_by_spans,
-    evenly,
-    executed_steps,
-    generation_s,
-    savings,
-    savings_of_executed,
-    uses_of_account,
-)
+from rlhfless.analysis import RunCost, billed_uses, generation_s, savings, savings_of_executed
 from rlhfless.plots import plot_overview
 from rlhfless.plots.style import counted, number
-from rlhfless.report.amounts import Amounts
-from rlhfless.report.executed_study import replicas_of
+from rlhfless.report.amounts import Amounts, amounts
+from rlhfless.report.executed_study import measure_executed, replicas_of
+from rlhfless.report.first_screen import uses_of_run
 from rlhfless.report.not_stated import PRICE
-from rlhfless.report.savings import at_most, more, saved
-from rlhfless.report.schedules import replicas, to_do
-from rlhfless.report.study import Assumptions, calibrate_log
+from rlhfless.report.savings import at_most, percent_range, saved, time_in_words
+from rlhfless.report.schedules import replicas, simulated_steps, to_do, with_history
+from rlhfless.report.study import ADVISED, TIE, Assumptions, calibrate_log, is_advised, own_run, tied, weighed
 from rlhfless.run.whole_step_saving import whole_step_sentence
-from rlhfless.simulate import SimulationConfig, simulate
+from rlhfless.simulate import SimulationConfig, logged_steps, simulate_steps
 from rlhfless.trace import OpenedLog, Trace, allocation_metrics, decode_capacity
 from solver.model.cluster import Cluster
 from solver.model.objective import NonGenerationPhases
 
-SCHEDULES = ("random", "fold", "solver")
-TOLD = 0.0005  # share of the time that is not rounded to 0.0%
-TIE = 0.005  # of T^w C^(1-w), below which no schedule is named as the better one
 IF_RELEASED = "if the released GPUs are not paid for or are used by others"
 SLOT = "A slot is room for one response in a replica's batch."
 ASSIGNED = {"static": "in equal chunks", "least-loaded": "to the replica with the fewest in flight"}  # by dispatch
-MAX_STEPS = 4
-MAX_RESPONSES = 4_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,9 +38,10 @@ class Verdict:
     """What the GPUs of a run did, what to do about it, and what this would have saved by a simulation of a few schedules.
 
     Attributes:
-        gpus: the GPUs in words. steps: those that are counted.
-        gpu_seconds: billed in these steps. usd: what they cost; 0 where nobody stated a price.
-        idle_share: of the GPU-seconds, in which a GPU was held and idle.
+        gpus: the GPUs in words. steps: all of the run.
+        amounts: what the whole run cost; dollars and GPU-hours only where they are known.
+        idle_share: of the GPU-seconds of the whole run, in which a GPU was held and idle; NaN where the run learns while it
+            generates. idle_shares: the low and the high one, which differ where the order of dispatch is not known.
         empty_share: of the decode slots that were paid for, the share without a response: slots of idle GPUs, and the empty
             ones of batches. NaN where nothing decoded.
         savings: one row per schedule (``analysis.savings.compared``), without rows where no step generated.
@@ -65,14 +52,14 @@ class Verdict:
         assumed: what was assumed about the GPUs, one sentence each.
         whole_step: what a plan of a whole step would have saved, a sentence (``whole_step_sentence``); empty where the log does
             not say what preparation and learning take.
-        replicas: that the run itself started, as text (``report.schedules.replicas``).
+        replicas: that the run itself started, as text (``report.schedules.replicas``). policy: that it ran, where it says so.
     """
 
     gpus: str
     steps: tuple[int, ...]
-    gpu_seconds: float
-    usd: float
+    amounts: Amounts
     idle_share: float
+    idle_shares: tuple[float, float]
     empty_share: float
     savings: pd.DataFrame
     time_weight: float
@@ -82,48 +69,69 @@ class Verdict:
     assumed: tuple[str, ...] = ()
     whole_step: str = ""
     replicas: str = ""
+    policy: str = ""
+
+    @property
+    def gpu_seconds(self) -> float:
+        """GPU-seconds of the whole run."""
+        return 3600.0 * self.amounts.gpu_hours
+
+    @property
+    def usd(self) -> float:
+        """Dollars of the whole run; 0 where nobody stated a price."""
+        return self.amounts.usd
 
     @property
     def best(self) -> pd.Series | None:
         """The row of ``savings`` with the least ``T^w C^(1-w)``; None without rows."""
-        return None if self.savings.empty else self.savings.loc[self._log_values.idxmin()]
+        return None if self.savings.empty else self.savings.loc[weighed(self.savings, self.time_weight).idxmin()]
 
     @property
     def tied(self) -> pd.DataFrame:
         """The rows of ``savings`` with at most 0.5 % more than the least ``T^w C^(1-w)``, the simplest schedule first."""
-        return self.savings if self.savings.empty else self.savings[self._log_values <= self._log_values.min() + np.log1p(TIE)]
+        return tied(self.savings, self.time_weight)
 
     @property
-    def _log_values(self) -> pd.Series:
-        time, cost = (1 - self.savings[f"{kind} mean"] for kind in ("time", "GPU-seconds"))
-        return self.time_weight * np.log(time) + (1 - self.time_weight) * np.log(cost)
+    def advised(self) -> pd.Series | None:
+        """The first of ``tied``; None where it is not certain to save anything, or the run had it or one that ties with it."""
+        if self.savings.empty or self.policy in set(self.tied["policy"]):
+            return None
+        row = self.tied.iloc[0]
+        return row if is_advised(row) else None
 
     def plot(self) -> go.Figure:
-        """Return the overview: where GPU-seconds and dollars went, and what the best schedule would save."""
-        return plot_overview(self.uses, self.best)
+        """Return the overview: where GPU-seconds and dollars went, and what the advised schedule would save."""
+        return plot_overview(self.uses, self.advised)
 
     def __str__(self) -> str:
-        cost = f" ({number(self.usd, 'USD')})" if self.usd > 0 else ""
         empty = "" if math.isnan(self.empty_share) else f", and {self.empty_share:.0%} of the paid decode slots stood empty"
-        steps = counted(len(self.steps), "step")
-        did = (
-            f"On {self.gpus}, {self.idle_share:.0%} of {number(self.gpu_seconds, digits=4)} GPU-seconds{cost} were idle{empty} "
-            f"({steps}, {self.basis})."
-        )
+        did = f"On {self.gpus}, {self._idle()}{empty} ({counted(len(self.steps), 'step')}, {self.basis})."
         said = [did, *([SLOT] if empty else []), self._would_save(), *([self.whole_step] if self.whole_step else [])]
         return " ".join([*said, *(f"Assumed: {text}." for text in self.assumed)])
+
+    def _idle(self) -> str:
+        of, were = "the GPU time", "was"
+        if self.amounts.is_known:
+            cost = f" ({number(self.usd, 'USD')})" if self.usd > 0 else ""
+            of, were = f"{number(self.gpu_seconds, digits=4)} GPU-seconds{cost}", "were"
+        if math.isnan(self.idle_share):
+            return f"what was idle of {of} is not known, because the run learns while it generates"
+        return f"{percent_range(*self.idle_shares)} of {of} {were} idle"
 
     def _would_save(self) -> str:
         best = self.best
         if best is None:
             return "No step generated a response, so there is nothing to save."
-        if best["GPU-seconds mean"] <= 0 and best["time mean"] <= 0:
-            most = at_most(best, "GPU-seconds")
-            return f"No simulated schedule of {', '.join(SCHEDULES)} saves anything; {most} of the GPU-seconds is possible."
-        row = self.tied.iloc[0]
+        row = self.advised
+        if row is None:
+            had = f" more than the run's own policy {self.policy}" if self.policy in set(self.tied["policy"]) else ""
+            return (
+                f"No simulated schedule of {', '.join(ADVISED)} is certain to save anything{had}; "
+                f"{at_most(best, 'GPU-seconds')} of the GPU-seconds is possible."
+            )
         policy = str(row["policy"])
         released = f" ({IF_RELEASED})" if row["GPU-seconds mean"] > max(0.0, row["time mean"]) + TIE else ""
-        savings = f"{self._dollars(row)}{saved(row, 'GPU-seconds')} of the GPU-seconds{released} {_time(row)}"
+        savings = f"{self._dollars(row)}{saved(row, 'GPU-seconds')} of the GPU-seconds{released} {time_in_words(row)}"
         details = [self.ranges] if self.ranges and " to " in savings else []
         also = self.tied["policy"].iloc[1:].tolist()
         details.append(
@@ -137,16 +145,10 @@ class Verdict:
         )
 
     def _dollars(self, row: pd.Series) -> str:
-        """The saving in dollars, before that in GPU-seconds; the empty text where there is no price, or nothing is saved."""
-        low, high = float(row["GPU-seconds low"]), float(row["GPU-seconds high"])
-        if self.usd <= 0 or low <= 0:
+        """The saving in dollars, before that in GPU-seconds; the empty text where there is no price."""
+        if self.usd <= 0 or not self.amounts.is_known:
             return ""
-        return f"{Amounts(self.gpu_seconds / 3600.0, self.usd).between(low, high)}, "
-
-
-def _time(row: pd.Series) -> str:
-    """Return the time that is saved, or that a schedule takes more, in words."""
-    return f"and {saved(row, 'time')} of the time" if row["time high"] >= TOLD else f"for {more(row, 'time')} time"
+        return f"{self.amounts.between(float(row['GPU-seconds low']), float(row['GPU-seconds high']))}, "
 
 
 def _ranges(steps: int, dispatches: int = 1) -> str:
@@ -172,50 +174,73 @@ def verdict_of(log: OpenedLog, setting: SimulationConfig, stated: Assumptions) -
 
 def _of_logged(log: OpenedLog, setting: SimulationConfig, stated: Assumptions) -> Verdict:
     setting, setup, phases, _, _ = calibrate_log(log, setting, stated)
-    steps = _some_steps(log.trace)
-    theirs = [policy for policy in setup.candidates if policy not in {order.name for order in setup.shuffled}]
-    simulation = simulate(log.trace.rollouts, setting, [*{*theirs, setup.dispatch}, *setup.shuffled, *SCHEDULES], steps=steps)
-    own = generation_s(simulation, setup.candidates)
-    table = savings(simulation, own, setup, setting.cluster, SCHEDULES, phases)
-    trace, last = simulation.traces[setup.dispatch], simulation.logged[-1]
-    used = account(trace, setup, setting.cluster, phases)
-    is_priced = PRICE not in stated.not_stated
+    chosen = simulated_steps(log.trace.rollouts)
+    logged = list(logged_steps(log.trace.rollouts, None, setting.max_response_tokens, steps=chosen))
+    shuffled = {order.name for order in setup.shuffled}
+    theirs = [policy for policy in setup.candidates if policy not in shuffled]
+    simulation = simulate_steps(logged, setting, [*{*theirs, setup.dispatch}, *setup.shuffled])
+    generated_s = generation_s(simulation, setup.candidates)
+    own = own_run(log, simulation, generated_s, setting, setup, phases)
+    compared = with_history(logged)
+    schedules = simulate_steps(compared, setting, ADVISED)
+    table = savings(schedules, generated_s, setup, setting.cluster, ADVISED, phases)
+    last = logged[-1]
     return Verdict(
-        _in_words(setting.cluster), tuple(steps), used.gpu_s, is_priced * float(used.lines["usd"].sum()), used.idle_share,
-        decode_capacity(allocation_metrics(trace)).empty_share, table, setting.objective.time_weight,
-        f"simulated, prompts assigned {ASSIGNED[setup.dispatch]}", uses_of_account(used),
-        _ranges(len(steps), len(setup.candidates)),
+        _in_words(setting.cluster),
+        tuple(int(step) for step in log.trace.steps),
+        amounts(own.cost, stated.not_stated),
+        own.cost.idle_share if setup.synchronous else math.nan,
+        own.idle_of_run,
+        decode_capacity(allocation_metrics(simulation.traces[setup.dispatch])).empty_share,
+        table,
+        setting.objective.time_weight,
+        _basis(own.cost, len(logged), setup.dispatch),
+        uses_of_run(own),
+        _ranges(len(compared), len(setup.candidates)),
         tuple(sentence for name, sentence in stated.not_stated.items() if name != PRICE),
-        whole_step_sentence(last, setting, setup, phases, own[setup.dispatch][int(last.step)]),
+        whole_step_sentence(last, setting, setup, phases, generated_s[setup.dispatch][int(last.step)]),
         replicas(setting.cluster.max_actors, setting.cluster.max_actors),
-    )  # fmt: skip
+    )
+
+
+def _basis(cost: RunCost, simulated: int, dispatch: str) -> str:
+    """Return where the times of a logged run come from, in words."""
+    assigned = f"prompts assigned {ASSIGNED[dispatch]}"
+    which = "" if simulated == cost.steps else f"{counted(simulated, 'step')} of them "
+    if not cost.logged_steps:
+        return f"{which}simulated, {assigned}"
+    times = "with logged times" if cost.all_logged else f"{cost.logged_steps:,} with logged times"
+    return f"{times}; what was idle is simulated{f' in {simulated:,} of them' if which else ''}, {assigned}"
 
 
 def _of_executed(trace: Trace, setting: SimulationConfig) -> Verdict:
-    took = executed_steps(trace)
-    took = took[(took["generation_s"] > 0) & (took["gpu_s"] > 0)]
-    steps = evenly(took["step"].tolist(), MAX_STEPS)
+    measured = measure_executed(trace, setting)
+    alone = replace(measured.setting, phases=NonGenerationPhases())
+    chosen = simulated_steps(trace.rollouts) if len(trace.rollouts) else []
+    logged = list(logged_steps(trace.rollouts, None, alone.max_response_tokens, steps=chosen)) if chosen else []
+    compared = measured.compared(logged)
+    steps = [step.step for step in compared]
     table = pd.DataFrame()
-    if steps:
-        latency, _, _ = calibrated_by_spans(trace, setting, took, steps)
-        alone = replace(setting, latency=latency, phases=NonGenerationPhases())
-        table = savings_of_executed(simulate(trace.rollouts, alone, SCHEDULES, steps=steps), took, SCHEDULES, steps)
+    if compared:
+        table = savings_of_executed(simulate_steps(compared, alone, ADVISED), measured.took, ADVISED, steps)
     held = allocation_metrics(trace)
     gpu_s, usd = float(held["gpu_seconds"].sum()), float(held["cost_usd"].sum())
     idle = float(held["idle_gpu_seconds"].sum()) / gpu_s if gpu_s else 0.0
-    every = tuple(sorted(int(step) for step in held["step"].unique()))
     return Verdict(
-        _in_words(setting.cluster), every, gpu_s, usd, idle, decode_capacity(held).empty_share, table,
-        setting.objective.time_weight, "measured" if trace.meta.get("clock") == "wall" else "on the virtual clock",
-        billed_uses(trace), _ranges(len(steps)), replicas=replicas_of(trace, steps) if steps else "",
-    )  # fmt: skip
-
-
-def _some_steps(trace: Trace) -> list[int]:
-    """Evenly chosen steps with about ``MAX_RESPONSES`` responses in all, at least one."""
-    steps = [int(step) for step in trace.steps]
-    each = max(1, len(trace.rollouts) // len(steps))
-    return sorted(evenly(steps, max(1, min(MAX_STEPS, MAX_RESPONSES // each))))
+        _in_words(setting.cluster),
+        tuple(sorted(int(step) for step in held["step"].unique())),
+        Amounts(gpu_s / 3600.0, usd),
+        idle,
+        (idle, idle),
+        decode_capacity(held).empty_share,
+        table,
+        setting.objective.time_weight,
+        "measured" if trace.meta.get("clock") == "wall" else "on the virtual clock",
+        billed_uses(trace),
+        _ranges(len(steps)),
+        replicas=replicas_of(trace, steps) if steps else "",
+        policy=str(trace.meta.get("policy") or ""),
+    )
 
 
 def _in_words(cluster: Cluster) -> str:

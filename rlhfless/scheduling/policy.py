@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from rlhfless.errors import UserError
 from solver.lengths.forecast import LengthForecast
 from solver.model.acceptance import Acceptance
 from solver.model.errors import PlanningError, as_given
@@ -17,7 +18,7 @@ from solver.planning.search_options import check_search
 from solver.stage_fusion.token_work import TokenWork
 
 
-class PolicyError(ValueError):
+class PolicyError(UserError, ValueError):
     """Raised where a policy is unknown or its parameters are wrong; the message says what would be right."""
 
 

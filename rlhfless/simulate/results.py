@@ -16,7 +16,6 @@ from rlhfless.simulate.steps import LoggedStep
 from rlhfless.trace import Trace
 from solver.bounds.clairvoyant import ClairvoyantBound
 from solver.model.html_tables import rows_table
-from solver.model.plurals import counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,11 +95,16 @@ class Simulation:
             f"  {name}: {time} s, {gpu} GPU-seconds (lower bound in {time} s: {bound}, by {method}), cost in USD: {usd}"
             for name, time, gpu, bound, usd, method in self._rows()
         )
-        return "\n".join([f"Simulation of {counted(self.steps['step'].nunique(), 'step')}", *lines])
+        return "\n".join([f"Simulation of {self._which()}", *lines])
+
+    def _which(self) -> str:
+        """The steps in words: the number of a single one."""
+        steps = self.steps["step"].unique()
+        return f"step {steps[0]}" if len(steps) == 1 else f"{len(steps):,} steps, sums over them"
 
     def _repr_html_(self) -> str:
         head = ("policy", "time (s)", "GPU-seconds", "lower bound at that time", "cost (USD)", "bound by")
-        return rows_table(f"Simulation: sums over {counted(self.steps['step'].nunique(), 'step')}", head, self._rows())
+        return rows_table(f"Simulation of {self._which()}", head, self._rows())
 
 
 def _methods(steps: pd.DataFrame) -> str:

@@ -133,7 +133,7 @@ class SimulationConfig:
 class LoggedStep:
     """One step of a log as planning sees it: predictions from earlier steps, and true lengths for clairvoyant policies.
 
-    ``forecast`` is what the predictor said about the step's lengths.
+    ``forecast`` is what the predictor said about the step's lengths, ``new_prompts`` the share of prompts in no earlier step.
     """
 
     step: int
@@ -142,7 +142,18 @@ class LoggedStep:
     truth: Workload
     has_history: bool
     forecast: LengthForecast
+    new_prompts: float = 0.0
     _bounds: dict[tuple[object, ...], ClairvoyantBound] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def guess(self) -> str:
+        """What of the predicted lengths is a guess, in a sentence; empty where most prompts were seen before."""
+        if self.has_history:
+            return ""
+        if self.new_prompts >= 1:
+            return f"All lengths of step {self.step} are a guess, because none of its prompts is in an earlier step."
+        share = f"{self.new_prompts:.0%} of its prompts are"
+        return f"Most lengths of step {self.step} are a guess, because {share} in no earlier step."
 
     def bound(self, setting: SimulationConfig) -> ClairvoyantBound:
         """Return the clairvoyant bound on generating this step; computed once for settings that follow each other and
@@ -230,4 +241,4 @@ def logged_steps(
         truth = Workload(prompt_tokens, order[owner], lengths, max_response_tokens=limit)
         new = sum(name not in seen for name in names) / len(names)
         predicted = forecast.workload(prompt_tokens, order[owner], limit)
-        yield LoggedStep(int(step), rows, predicted, truth, new <= MAX_NEW_PROMPTS, forecast)
+        yield LoggedStep(int(step), rows, predicted, truth, new <= MAX_NEW_PROMPTS, forecast, new)

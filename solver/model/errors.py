@@ -17,6 +17,10 @@ import numpy as np
 class PlanningError(ValueError):
     """The problem as stated cannot be planned; the message names the wrong value and what would be right."""
 
+    def _render_traceback_(self) -> list[str]:
+        """Return the lines that a notebook shows (IPython asks for them): the message, as our frames tell a user nothing."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 def is_number(value: Any, minimum: float = -math.inf) -> bool:
     """Return whether ``value`` is one finite real number of at least ``least``; text, arrays and booleans are not."""

@@ -242,7 +242,7 @@ BAD_OPTIONS = [
     (["--static-actors", "0"], ["static_actors", "0"]),
     (["--static-actors", "5"], ["5", "2", "4"]),
     (["--max-response-tokens", "10"], ["max_response_tokens=10"]),
-    (["--max-response-tokens", "0"], ["max_response_tokens=0"]),
+    (["--max-response-tokens", "0"], ["--max-response-tokens", "0"]),
     (["--max-response-tokens", "5000000"], ["5000000"]),
     (["--prepare-s", "-1"], ["prepare_s", "-1.0"]),
     (["--usd-per-gpu-hour", "nan"], ["usd_per_gpu_hour", "nan"]),

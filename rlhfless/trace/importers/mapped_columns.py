@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from rlhfless.trace.errors import TraceError
-from rlhfless.trace.importers.record import is_number
+from rlhfless.trace.importers.record import is_number, text_id
 from rlhfless.trace.schema.casts import listed, shown
 from solver.model.errors import as_given
 
@@ -20,8 +22,10 @@ ROWS_OF_A_STEP = 128
 GUESSES: dict[str, tuple[str, ...]] = {
     "step": ("global_step", "training_step", "train_step", "iteration", "iter", "rollout_id", "epoch", "visit"),
     "prompt_id": (
-        "prompt_index", "prompt_idx", "prompt_uid", "problem_id", "problem_idx", "question_id", "question_idx", "uid",
-        "group_index", "group_id", "task_id", "example_id", "sample_id", "request_id", "idx", "id",
+        "prompt_index", "prompt_idx", "prompt_uid", "prompt_hash", "prompt_name", "problem_id", "problem_idx", "problem_index",
+        "question_id", "question_idx", "question_index", "query_id", "uid", "group_index", "group_idx", "group_id", "group",
+        "task_id", "instance_id", "example_id", "prompt", "prompt_text", "question", "question_text", "problem", "problem_text",
+        "query", "instruction", "user_prompt", "input", "input_text", "task", "index", "idx", "id", "sample_id", "request_id",
     ),
     "response_tokens": (
         "response_length", "response_len", "response_lengths", "num_response_tokens", "output_tokens", "output_toks",
@@ -34,7 +38,17 @@ GUESSES: dict[str, tuple[str, ...]] = {
         "input_len", "context_tokens", "prefill_tokens", "num_prefill_tokens", "tokens_in",
     ),
 }  # fmt: skip
-"""Names that other logs give to our columns, from the likeliest to the least; compared without case and underscores."""
+"""Names that other logs give to our columns, from the likeliest to the least; compared without case and underscores.
+
+Numbers that often count rows (``index``, ``id``) come after texts of prompts, because a text tells responses to one prompt.
+"""
+OF_PROMPTS = ("prompt", "question", "problem", "query", "instruction")
+"""Words in other names of columns that may identify a prompt, where they do not say how long it is or what it is worth."""
+NOT_OF_PROMPTS = (
+    "token", "len", "size", "num", "count", "chars", "time", "logprob", "score", "reward", "template", "version", "toks"
+)  # fmt: skip
+LONGEST_ID = 80
+"""Characters of a prompt's text that stands for the prompt; a longer one is cut, and ends with its hash."""
 
 
 @dataclass(frozen=True)
@@ -155,22 +169,49 @@ def _escaped(value: Any) -> str:
 def guessed(missing: Iterable[str], columns: Iterable[str], rows: int = 1) -> dict[str, str]:
     """Return for some of our columns that a table lacks the one that is most likely meant, where there is one.
 
-    A log without prompts has one row per prompt. One without steps is one step, or batches of ``ROWS_OF_A_STEP`` where it has
-    more rows.
+    In a log in which nothing may identify a prompt, every row is taken to be a prompt of its own. One without steps is one
+    step, or batches of ``ROWS_OF_A_STEP`` where it has more rows.
 
     Example:
         >>> guessed(["step", "prompt_id", "response_tokens"], ["TIMESTAMP", "ContextTokens", "GeneratedTokens"])
         {'step': '0', 'prompt_id': 'row', 'response_tokens': 'GeneratedTokens'}
+        >>> guessed(["prompt_id"], ["prompt_len", "user_question", "response_tokens"])
+        {'prompt_id': 'user_question'}
         >>> guessed(["step"], ["TIMESTAMP"], rows=20_000)
         {'step': 'row/128'}
     """
-    plain = {_plain(name): name for name in reversed(list(columns))}
+    columns = list(columns)
+    plain = {_plain(name): name for name in reversed(columns)}
     found = {"step": "0" if rows <= ROWS_OF_A_STEP else f"{ROW}/{ROWS_OF_A_STEP}", "prompt_id": ROW}
     for ours, names in GUESSES.items():
         theirs = next((plain[_plain(name)] for name in names if _plain(name) in plain), None)
+        if theirs is None and ours == "prompt_id":
+            theirs = next(filter(_may_be_a_prompt, columns), None)
         if theirs is not None:
             found[ours] = theirs
     return {ours: found[ours] for ours in missing if ours in found}
+
+
+def _may_be_a_prompt(name: str) -> bool:
+    plain = _plain(name)
+    return any(word in plain for word in OF_PROMPTS) and not any(word in plain for word in NOT_OF_PROMPTS)
+
+
+def prompt_names(values: pd.Series) -> pd.Series:
+    """Return (r,) what identifies a prompt in tables and figures: the values, of long texts the beginning and the hash."""
+    return values.map(_prompt_name)
+
+
+def _prompt_name(value: Any) -> Any:
+    """Return the name of one prompt: a short text or a number as it is; messages of a chat count as their text."""
+    if isinstance(value, list | dict | np.ndarray):
+        value = json.dumps(
+            value, sort_keys=True, ensure_ascii=False, default=lambda part: getattr(part, "tolist", part.__str__)()
+        )
+    if not isinstance(value, str) or (len(value) <= LONGEST_ID and "\n" not in value):
+        return value
+    text = value
+    return f"{' '.join(text.split())[: LONGEST_ID - 20]}... {text_id(text)}"
 
 
 def _plain(name: str) -> str:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from rlhfless.trace.errors import TraceError
+from rlhfless.trace.errors import TraceError, one_sentence
 from rlhfless.trace.importers import (
     areal,
+    imported_scalars,
     nemo_rl,
     openrlhf,
     prime_rl,
@@ -36,11 +37,12 @@ from solver.model.plurals import counted
 
 FORMATS: tuple[Format, ...] = (
     nemo_rl.FORMAT, slime.FORMAT, trl.FORMAT, trl_scalars.FORMAT, areal.FORMAT, verl.FORMAT, verl_scalars.FORMAT,
-    prime_rl.FORMAT, openrlhf.FORMAT, tensorboard.FORMAT, wandb_run.FORMAT, table.FORMAT,
+    prime_rl.FORMAT, openrlhf.FORMAT, tensorboard.FORMAT, wandb_run.FORMAT, imported_scalars.FORMAT,
+    table.FORMAT,
 )  # fmt: skip
 """In the order in which they are asked: any file of lines is a table too, so that is asked last."""
 
-ORDER = "dispatch_order"  # of meta.json: "unknown", or left out
+ORDER, PROMPTS = "dispatch_order", "prompts"  # of meta.json: "unknown", or left out
 MAPPED = (table.FORMAT.name, trl.FORMAT.name)
 
 
@@ -53,7 +55,7 @@ class ImportedLog:
         scalars: one row per logged step (columns: see ``scalars.py``), without rows if the log has none.
         summary: what was found and what is missing.
         format: the framework's format. source: path of the log.
-        dispatch_order_known: see ``ImportSession``.
+        dispatch_order_known, prompts_known: see ``ImportSession``.
     """
 
     rollouts: pd.DataFrame | None
@@ -62,6 +64,7 @@ class ImportedLog:
     format: Format
     source: Path
     dispatch_order_known: bool = True
+    prompts_known: bool = True
 
     def trace(self) -> Trace:
         """Return the responses as a trace in memory.
@@ -78,6 +81,8 @@ class ImportedLog:
         }
         if not self.dispatch_order_known:
             meta[ORDER] = "unknown"
+        if not self.prompts_known:
+            meta[PROMPTS] = "unknown"
         return Trace(self.rollouts, meta=meta, source=str(self.source))
 
     def save(self, folder: str | Path) -> Path:
@@ -130,11 +135,11 @@ def recognise(path: str | Path) -> Format:
         TraceError: there is no such path, or no importer recognises it.
     """
     path = Path(path)
-    if not path.exists():
-        raise TraceError(f"{path}: there is no such file or folder; a log is needed")
-    for log_format in FORMATS:
-        if log_format.detect(path):
-            return log_format
+    with one_sentence(path, "a log"):
+        _refuse_absent(path)
+        for log_format in FORMATS:
+            if log_format.detect(path):
+                return log_format
     refuse_unknown(path, [log_format.name for log_format in FORMATS])
 
 
@@ -151,9 +156,18 @@ def import_log(path: str | Path, options: ImportOptions | None = None, framework
         MissingExtra: an optional package is needed.
     """
     path, options = Path(path), options or ImportOptions()
+    log_format = recognise(path) if framework == "auto" else named(framework)
+    with one_sentence(path, log_format.title):
+        return _imported(path, options, log_format)
+
+
+def _refuse_absent(path: Path) -> None:
     if not path.exists():
         raise TraceError(f"{path}: there is no such file or folder; a log is needed")
-    log_format = recognise(path) if framework == "auto" else named(framework)
+
+
+def _imported(path: Path, options: ImportOptions, log_format: Format) -> ImportedLog:
+    _refuse_absent(path)
     if options.mapping and log_format.name not in MAPPED:
         raise TraceError(
             f"--map is for tables, and {path} is {log_format.title}; leave --map out, or read the log with --from table"
@@ -182,7 +196,7 @@ def import_log(path: str | Path, options: ImportOptions | None = None, framework
         tuple(sorted(log_format.expected - reading.fields)),
         len(scalars),
     )
-    return ImportedLog(rollouts, scalars, summary, log_format, path, reading.dispatch_order_known)
+    return ImportedLog(rollouts, scalars, summary, log_format, path, reading.dispatch_order_known, reading.prompts_known)
 
 
 def contradictions(rollouts: pd.DataFrame | None, scalars: pd.DataFrame) -> list[CrossCheck]:
@@ -213,6 +227,11 @@ class OpenedLog:
         """Whether responses are in the order in which prompts were dispatched."""
         return self.trace.meta.get(ORDER) != "unknown"
 
+    @property
+    def prompts_known(self) -> bool:
+        """Whether the log says which responses are to the same prompt."""
+        return self.trace.meta.get(PROMPTS) != "unknown"
+
     def of_run(self, run: str | None) -> OpenedLog:
         """Return the log of one run only; None returns all of it.
 
@@ -238,14 +257,17 @@ def open_log(path: str | Path, options: ImportOptions | None = None, framework: 
         MissingExtra: an optional package is needed.
     """
     path = Path(path)
-    if framework == "auto" and any((path / name).is_file() for name in ("meta.json", "rollouts.parquet")):
+    with one_sentence(path, "a log"):
+        is_trace = framework == "auto" and any((path / name).is_file() for name in ("meta.json", "rollouts.parquet"))
+    if is_trace:
         options = options or ImportOptions()
         for name, given in (("--map", options.mapping), ("--where", options.where)):
             if given:
                 raise TraceError(f"{name} is for tables, and {path} is a trace; leave {name} out, or name a table")
         limits = options.limits
-        trace = read_trace(path, limits)
-        return OpenedLog(trace, read_scalars(path, limits), str(trace.meta.get("framework") or ""))
+        with one_sentence(path, "a trace"):
+            trace = read_trace(path, limits)
+            return OpenedLog(trace, read_scalars(path, limits), str(trace.meta.get("framework") or ""))
     log = import_log(path, options, framework)
     return OpenedLog(log.trace(), log.scalars, log.format.name, log.summary)
 

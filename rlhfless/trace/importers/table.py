@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from numbers import Number
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import pandas as pd
 
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.formats import Format
-from rlhfless.trace.importers.import_session import ImportSession, batches
-from rlhfless.trace.importers.mapped_columns import guessed, mapped_column, refuse_absent, source_columns
+from rlhfless.trace.importers.import_session import TEXTS, ImportSession, batches
+from rlhfless.trace.importers.mapped_columns import ROW, guessed, mapped_column, prompt_names, refuse_absent, source_columns
 from rlhfless.trace.importers.row_filter import RowFilter
 from rlhfless.trace.importers.turns import TURN
 from rlhfless.trace.schema.casts import listed, shown
@@ -19,6 +20,10 @@ from rlhfless.trace.schema.tables import ROLLOUTS, text_columns
 from rlhfless.trace.schema.validation import are_missing
 from rlhfless.trace.storage import FORMATS
 
+ROWS_AS_PROMPTS = (
+    "every row is a prompt of its own, so no two responses belong together: lengths cannot be predicted from earlier responses "
+    "to a prompt, and nothing is known of a prompt's group of samples"
+)
 OURS = tuple(column.name for column in (*ROLLOUTS, *TURN))
 LONG_TEXT = 256  # characters; a column with longer cells is a text, which planning has no use for
 
@@ -41,10 +46,10 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     path, mapping = reading.path, dict(reading.options.mapping)
     kept = reading.options.keep.union(OURS)
     for ours in mapping:
-        if ours not in kept:
+        if ours not in kept | TEXTS:  # a text may be mapped for any command; those that need none leave it out
             raise TraceError(
                 f"--map {shown(ours)}={shown(mapping[ours])}: {shown(ours)!r} is not a rollout column; "
-                f"one of {', '.join(OURS)} is needed"
+                f"one of {', '.join((*OURS, *sorted(TEXTS)))} is needed"
             )
     if not detect(path):
         raise TraceError(f"{path}: the name does not show the format; a name that ends in {FORMATS} is needed")
@@ -62,11 +67,14 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
             refuse_absent(mapping, list(frame.columns), path)
         if where is not None:
             frame = where.rows(frame, path)
-        renamed = _renamed(frame, mapping, reading)
+        renamed = _renamed(frame, {ours: theirs for ours, theirs in mapping.items() if ours in kept}, reading)
         left_out |= {name for name in renamed.columns if name not in kept and _is_bulky(renamed[name])}
         yield renamed.drop(columns=[name for name in left_out if name in renamed.columns])
     refuse_absent(mapping, list(seen), path)
     _refuse_missing(seen, mapping, path, rows)
+    if (prompts := mapped_column(mapping["prompt_id"], list(seen)) if "prompt_id" in mapping else None) and prompts.rows == 1:
+        reading.prompts_known = False
+        reading.note(f"prompt_id: {ROWS_AS_PROMPTS}")
     if where is not None:
         reading.note(where.note())
         if not where.kept:
@@ -85,16 +93,21 @@ def _refuse_missing(columns: Collection[str], mapping: Mapping[str, str | float]
         return
     likely = {column.name: "THEIRS" for column in needed} | guessed([column.name for column in absent], columns, rows)
     given = " ".join(f"--map {ours}={theirs}" for ours, theirs in likely.items())
+    lost = (
+        " (no column seems to name the prompt, and with row no two responses have the same)"
+        if likely.get("prompt_id") == ROW
+        else ""
+    )
     raise TraceError(
-        f"{path}: {are_missing(needed, listed(columns))}; with {given} it may be what you mean, "
+        f"{path}: {are_missing(needed, listed(columns))}; with {given} it may be what you mean{lost}, "
         f"in Python rlhfless.load(LOG, mapping={likely})"
     )
 
 
 def _csv(reading: ImportSession) -> Iterator[pd.DataFrame]:
-    mapping = reading.options.mapping
-    ours = [column for column in text_columns("rollouts") if column not in mapping]
-    theirs = source_columns(mapping[column] for column in text_columns("rollouts") if column in mapping)
+    mapping, texts = reading.options.mapping, (*text_columns("rollouts"), *sorted(TEXTS))
+    ours = [column for column in texts if column not in mapping]
+    theirs = source_columns(mapping[column] for column in texts if column in mapping)
     yield from reading.csv(reading.path, [*ours, *sorted(theirs)])
 
 
@@ -149,9 +162,12 @@ def _renamed(frame: pd.DataFrame, mapping: dict[str, str | float], reading: Impo
             columns[name] = frame[name]
     for ours, source in sources.items():
         if source is not None:
-            columns[ours] = source.values(frame)
+            values = source.values(frame)
+            columns[ours] = prompt_names(values) if ours == "prompt_id" else values
             if ours not in frame.columns:
                 reading.note(source.note(ours))
+    for text in TEXTS.intersection(columns):  # a number in a file of JSON lines is a text here, too
+        columns[text] = columns[text].map(lambda value: str(value) if isinstance(value, Number) else value, na_action="ignore")
     return pd.DataFrame(columns, index=frame.index)
 
 

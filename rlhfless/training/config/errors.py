@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlhfless.errors import InputError
+from rlhfless.errors import InputError, UserError
 
 
 class TrainError(InputError):
@@ -17,5 +17,5 @@ class UnsavedWarning(UserWarning):
     """Something of a run could not be saved, or committed steps are undone because they have no checkpoint."""
 
 
-class LearnerError(RuntimeError):
+class LearnerError(UserError, RuntimeError):
     """A learner process died or failed, so a step was not learned from; a resumed run repeats that step."""

@@ -81,7 +81,7 @@ def test_the_log_knows_better_than_the_token_limit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mapping", "limit", "sentence"),
     [
-        ({"prompt": "uid"}, None, ("--map", "'prompt'", "prompt_id")),
+        ({"prompts": "uid"}, None, ("--map", "'prompts'", "prompt_id")),
         ({"prompt_id": "id"}, None, ("log.csv", "--map", "prompt_id")),
         ({"prompt_id": "uid"}, None, ("'response_tokens'", "--map")),
         (

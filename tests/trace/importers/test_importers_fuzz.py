@@ -21,6 +21,7 @@ from importer_samples import GOLDEN, LIMIT, ROLLOUT_WRITERS, SCALAR_WRITERS, TOK
 
 from rlhfless.errors import MissingExtra
 from rlhfless.trace import ImportOptions, TraceError, import_log, read_trace
+from rlhfless.trace.errors import UnreadableLog
 
 pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")
 pytest.importorskip("torch")
@@ -107,10 +108,11 @@ def try_one(name: str, seed: int) -> bool:
         try:
             imported = import_log(path, options, framework)
             imported.save(out)
-            sentence = ""
+            sentence, foreseen = "", True
         except (TraceError, MissingExtra) as error:
-            sentence = str(error)
+            sentence, foreseen = str(error), not isinstance(error, UnreadableLog)
         if sentence:
+            assert foreseen, f"no importer says itself what is wrong: {sentence}"
             assert "\n" not in sentence, sentence
             assert 20 < len(sentence) < 1500, sentence
             assert not out.exists()

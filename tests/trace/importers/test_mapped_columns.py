@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trace_samples import PUBLIC_DATA
 
+import rlhfless as rl
 from rlhfless.cli import main
-from rlhfless.trace import ImportOptions, TraceError, import_log
+from rlhfless.trace import ImportOptions, TraceError, import_log, open_log
 from rlhfless.trace.importers.mapped_columns import joined
 
 AZURE = PUBLIC_DATA / "azure-llm-2023" / "AzureLLMInferenceTrace_conv.csv"
@@ -128,6 +129,91 @@ def test_a_refusal_offers_mappings_which_read_the_table(tmp_path: Path) -> None:
     result = runner.invoke(main, ["import", str(tmp_path / "log.csv"), "--preview", *options, "--where", "split == 'train'"])
     assert result.exit_code == 0, result.output
     assert "3 responses to 2 prompts in 1 step" in result.output
+
+
+PROMPT_COLUMNS = (
+    "prompt", "Prompt", "prompt_text", "question", "problem", "query", "instruction", "input", "uid", "index", "problem_id",
+    "question_idx", "example_id", "task_id", "id", "user_prompt", "my_question",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROMPT_COLUMNS)
+def test_whatever_may_identify_a_prompt_is_offered_before_the_row(name: str, tmp_path: Path) -> None:
+    """The offer keeps the groups: two responses to each of two prompts."""
+    rows = [{"step": 0, name: f"what is {i // 2}?", "response_tokens": 10 + i} for i in range(4)]
+    pd.DataFrame(rows).to_csv(tmp_path / "log.csv", index=False)
+    result = CliRunner().invoke(main, ["import", str(tmp_path / "log.csv"), "--preview"])
+    refused_command(result, f"--map prompt_id={name}")
+    found = import_log(tmp_path / "log.csv", ImportOptions(mapping={"prompt_id": name}))
+    assert (found.summary.prompts, found.prompts_known) == (2, True)
+
+
+@pytest.mark.parametrize("names", [("prompt_tokens", "prompt_len"), ("prompt_length", "question_score"), ("when", "who")])
+def test_lengths_and_scores_of_prompts_are_no_names_of_prompts(names: tuple[str, ...], tmp_path: Path) -> None:
+    pd.DataFrame([dict.fromkeys(names, 3) | {"step": 0, "response_tokens": 5}]).to_csv(tmp_path / "log.csv", index=False)
+    with refused(TraceError, "prompt_id=row", "no two responses"):
+        import_log(tmp_path / "log.csv")
+
+
+def test_a_text_comes_before_a_number_that_may_count_rows(tmp_path: Path) -> None:
+    rows = [{"step": 0, "index": i, "id": i, "prompt": f"p{i // 2}", "response_tokens": 5} for i in range(4)]
+    pd.DataFrame(rows).to_csv(tmp_path / "log.csv", index=False)
+    with refused(TraceError, "--map prompt_id=prompt "):
+        import_log(tmp_path / "log.csv")
+
+
+@pytest.mark.parametrize("end", ["csv", "jsonl", "parquet"])
+def test_long_texts_of_prompts_are_short_names(end: str, tmp_path: Path) -> None:
+    long = "Natalia sold clips to 48 of her friends.\n" * 40
+    frame = pd.DataFrame({"step": 0, "prompt": [long, long, f"{long}!", "short"], "response_tokens": [1, 2, 3, 4]})
+    path = tmp_path / f"log.{end}"
+    if end == "csv":
+        frame.to_csv(path, index=False)
+    elif end == "jsonl":
+        frame.to_json(path, orient="records", lines=True)
+    else:
+        frame.to_parquet(path)
+    found = import_log(path, ImportOptions(mapping={"prompt_id": "prompt"}))
+    assert found.rollouts is not None
+    names = found.rollouts["prompt_id"].tolist()
+    assert names[0] == names[1] != names[2]
+    assert names[3] == "short"
+    assert all(len(name) < 100 and "\n" not in name for name in names)
+    assert names[0].startswith("Natalia sold clips")
+
+
+@pytest.mark.parametrize("end", ["jsonl", "parquet"])
+def test_prompts_that_are_messages_of_a_chat_are_told_apart(end: str, tmp_path: Path) -> None:
+    chats = [[{"role": "user", "content": text}] for text in ("one?", "one?", "two?")]
+    frame = pd.DataFrame({"step": 0, "prompt": chats, "response_tokens": [1, 2, 3]})
+    path = tmp_path / f"log.{end}"
+    frame.to_json(path, orient="records", lines=True) if end == "jsonl" else frame.to_parquet(path)
+    found = import_log(path, ImportOptions(mapping={"prompt_id": "prompt"}))
+    assert found.summary.prompts == 2
+
+
+@pytest.mark.parametrize("command", ["import", "plan", "simulate", "what-if"])
+def test_a_row_as_its_prompt_is_warned_of(command: str, tmp_path: Path) -> None:
+    rows = [{"step": step, "response_tokens": 10 + i} for step in range(2) for i in range(4)]
+    pd.DataFrame(rows).to_csv(tmp_path / "log.csv", index=False)
+    options = {
+        "import": ["-o", str(tmp_path / "trace")], "simulate": ["--policies", "random"], "plan": [], "what-if": []
+    }[command]  # fmt: skip
+    gpus = [] if command == "import" else ["--gpus", "4", "--profile", "l40s-qwen2.5-3b-tp2"]
+    result = CliRunner().invoke(main, [command, str(tmp_path / "log.csv"), "--map", "prompt_id=row", *options, *gpus])
+    assert result.exit_code == 0, result.output
+    assert "every row is a prompt of its own" in result.output
+
+
+def test_a_run_whose_prompts_are_rows_says_what_is_lost(tmp_path: Path) -> None:
+    rows = [{"step": step, "response_tokens": 10 + i} for step in range(2) for i in range(4)]
+    pd.DataFrame(rows).to_csv(tmp_path / "log.csv", index=False)
+    run = rl.load(tmp_path / "log.csv", 4, "l40s-qwen2.5-3b-tp2", mapping={"prompt_id": "row"}, verbose=False)
+    assert any("every row is a prompt of its own" in text for text in run.verdict.assumed)
+    known = rl.load(tmp_path / "log.csv", 4, "l40s-qwen2.5-3b-tp2", mapping={"prompt_id": "row/2"}, verbose=False)
+    assert not any("every row" in text for text in known.verdict.assumed)
+    run.trace.save(tmp_path / "trace")
+    assert not open_log(tmp_path / "trace").prompts_known, "an imported trace remembers it"
 
 
 @pytest.mark.skipif(not AZURE.exists(), reason=f"public data absent: {AZURE.name}")
