@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rlhfless.analysis.what_ifs.compare import WaysCompared
     from rlhfless.run.log_study import LogStudy
     from rlhfless.widgets.explorer import Explorer
+    from rlhfless.widgets.settings import Settings
 
 SEARCHED_RESPONSES = 2_000  # of the last steps, in the capacity search
 POLICIES = ("static", "random", "fold", "rlhfless", "solver")
@@ -251,18 +252,27 @@ class Run:
             logged, self.setting, self.profile, gpu_kinds=gpu_kinds, gpus=gpus, gpus_per_actor=gpus_per_actor, limits=limits
         )
 
-    def explore(self, step: int = -1, **changes: Any) -> Explorer:
+    def explore(self, step: int = -1, settings: Settings | None = None, **changes: Any) -> Explorer:
         """Show sliders over the GPUs, the price and the objective of one step; see ``rlhfless.widgets.explore``.
+
+        It begins with the plan of ``plan(step)``.
+
+        Args:
+            step: its number in the log; a negative one counts from the end.
+            settings: initial ones; those of this run when None. changes: single initial settings.
 
         Raises:
             InputError: the log has no such step, or there is no such setting.
         """
         from rlhfless.widgets import explore
+        from rlhfless.widgets.settings import whole_node
 
-        cluster = self.setting.cluster
-        own = {"profile": self.profile, "gpus": cluster.gpus, "time_weight": self.setting.objective.time_weight,
+        cluster, limit = self.setting.cluster, self.setting.max_response_tokens
+        own = {"profile": self.profile, "gpus": cluster.gpus, "gpus_per_node": whole_node(cluster.nodes, cluster.gpus_per_node),
+               "time_weight": self.setting.objective.time_weight, "tau": self.setting.tau,
                "usd_per_gpu_hour": cluster.usd_per_gpu_hour}  # fmt: skip
-        return explore(self.trace, self._step(step), **{**own, **changes})
+        given = {**(own if settings is None else {}), **changes}
+        return explore(self.trace, self._step(step), settings, **{"max_response_tokens": limit, **given})
 
     def _step(self, step: int) -> int:
         steps = self.steps
