@@ -54,8 +54,8 @@ def plan_cards(planned: PlannedRun, before: PlannedRun | None) -> Markup:
         if meter.name == ABOVE_BOUND and planned.loses_to_random:
             changes.append((lost_to_random(planned), "worse"))
         cards.append(html_parts.Card(meter.name, meter.shown(value), changes))
-    took = f"The plan of policy {PLANNER}, executed with the true lengths; planned and simulated in"
-    return html_parts.cards(cards) + html_parts.paragraph(f"{took} {number(1e3 * planned.seconds, 'ms')}.")
+    took = f"planned and simulated in {number(planned.seconds, 's')}"
+    return html_parts.cards(cards) + html_parts.paragraph(f"Policy {PLANNER}, executed with the true lengths; {took}.")
 
 
 def lost_to_random(planned: PlannedRun) -> str:

@@ -30,7 +30,8 @@ def plane(alternatives: Alternatives, settings: Settings) -> go.Figure:
     times = np.linspace(0.5 * seen.min(), 1.3 * seen.max(), BOUND_POINTS)
     bound = (times, [alternatives.bound.gpu_seconds(float(time_s)) for time_s in times])
     method = alternatives.results.set_index("policy").loc[PLANNER, "bound_method"]
-    note = f"time weight {settings.time_weight:g}, {len(seen)} policies, bound: {method}<br>all of it for the true lengths"
+    note = f"time weight {settings.time_weight:g}, {len(seen)} policies, bound: {method}"
+    note += "<br>policies, front and bound are for the true lengths"
     figure = plot_plane(alternatives.results, alternatives.front, bound, title="Time against cost", note=note, names=names)
     below = {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.2, "yanchor": "top"}
     return figure.update_layout(height=440, title_font_size=13, legend=below)
@@ -49,7 +50,7 @@ def actors_table(actors: pd.DataFrame, chosen: int) -> Markup:
     head = (
         "actor",
         "GPU ids",
-        "responses",
+        "responses assigned",
         "prompts",
         "predicted tokens",
         "planned end (s)",
@@ -92,7 +93,12 @@ def response_html(what_if: WhatIf, planned: PlannedRun, actor: int, response: in
             html_parts.table(
                 ("moved to", "step time (s)", "GPU-seconds", "change of the objective"),
                 [
-                    (f"actor-{int(r.actor)}", number(r.time_s, digits=4), number(r.gpu_seconds, digits=4), f"{r.change:+.3%}")
+                    (
+                        f"actor-{int(r.actor)}",
+                        number(r.time_s, digits=4),
+                        number(r.gpu_seconds, digits=4),
+                        f"{round(r.change, 5) + 0.0:+.3%}",
+                    )
                     for r in details.elsewhere.itertuples()
                 ],
                 "The plan with this response moved, by predicted lengths and before hand-overs",
