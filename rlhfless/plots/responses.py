@@ -131,6 +131,12 @@ def plot_responses(
     fig.update_yaxes(range=[len(bars) - 0.4, -0.6], title="response, in order of joining", showgrid=False, zeroline=False)
     fig.update_yaxes(tickformat="d", **({"dtick": 1} if len(bars) <= FEW else {"nticks": 10}))
     fig.update_xaxes(title="time since the start of the step (s)", rangemode="tozero")
-    legend = {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "traceorder": "normal"}
+    below = {
+        "orientation": "h",
+        "x": 0,
+        "y": -0.2,
+        "yanchor": "top",
+        "traceorder": "normal",
+    }  # any number of lines on a telephone
     heading = f"{title}: {counted(len(bars), 'response')}"
-    return styled(fig, heading, height=392, above=30, barmode="overlay", bargap=0.1, legend=legend)
+    return styled(fig, heading, height=392, barmode="overlay", bargap=0.1, legend=below)

@@ -66,7 +66,7 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         self.error: Exception | None = None
         self.actor = 0
         self.response: int | None = None
-        self._requests = 0
+        self._requests = self._shown = 0  # the newest, and the one whose plan is shown
         self._asked: dict[str, Any] = {}
         self._listening = True
         self._showing = threading.RLock()  # a click is not lost to a plan that the worker shows meanwhile
@@ -157,13 +157,14 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         try:
             planned = self.what_if.plan(Settings(**chosen))
         except (InputError, PlanningError) as error:
-            self._failed(error)
+            if newest():
+                self._failed(error)
             return
         if not newest():
             return
         with self._showing:
             before, self.planned = self.planned, planned
-            self.settings, self.error = planned.settings, None
+            self.settings, self.error, self._shown = planned.settings, None, asked
             self._show_plan(planned, before, asked)
         self.panes.answered(newest, CURVE_PANES)
         alternatives = self.what_if.alternatives(planned, newest)
@@ -237,8 +238,8 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
 
     def _select(self, planned: PlannedRun, actor: int, response: int | None, html: Markup) -> None:
         self.actor, self.response = actor, response
-        self._show_timeline(planned, self._requests)
-        self._show_actor(planned, self._requests)
+        self._show_timeline(planned, self._shown)
+        self._show_actor(planned, self._shown)
         self.panes.put("response", html)
 
     def as_code(self) -> tuple[str, str]:

@@ -4,8 +4,8 @@
 
 A real JupyterLab and a real browser (Playwright with Chromium) on this machine. ``explore`` on 512 prompts with 4 samples,
 three steps of history-like lognormal lengths, L40S: a key moves the slider of the time weight, and the page's own clock says
-when it was pressed and when the timeline (with the plan of policy solver) and the plane (all policies, front and bound) had been
-drawn for it. Planning begins when the slider has rested for 0.1 s.
+when it was pressed and when the timeline (with the plan) and the plane (all policies, front and bound) had been drawn for it.
+Planning begins when the slider has rested for 0.1 s.
 ``zoom`` on a step of 100,000 spans: from the end of a drag until the part is drawn anew. Moves come one by one, but for the
 row "the last of eight moves at once". The rows that begin with "processor" are the same work in this process, in seconds of
 the processor: what a machine that others use at the same time cannot distort.
