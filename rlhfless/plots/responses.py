@@ -131,12 +131,7 @@ def plot_responses(
     fig.update_yaxes(range=[len(bars) - 0.4, -0.6], title="response, in order of joining", showgrid=False, zeroline=False)
     fig.update_yaxes(tickformat="d", **({"dtick": 1} if len(bars) <= FEW else {"nticks": 10}))
     fig.update_xaxes(title="time since the start of the step (s)", rangemode="tozero")
-    below = {
-        "orientation": "h",
-        "x": 0,
-        "y": -0.2,
-        "yanchor": "top",
-        "traceorder": "normal",
-    }  # any number of lines on a telephone
+    # below the plot there is room for the lines that it takes on a telephone
+    legend = {"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top", "traceorder": "normal"}
     heading = f"{title}: {counted(len(bars), 'response')}"
-    return styled(fig, heading, height=392, barmode="overlay", bargap=0.1, legend=below)
+    return styled(fig, heading, height=392, barmode="overlay", bargap=0.1, legend=legend)

@@ -1,8 +1,7 @@
 """The cards of ``explore``: the numbers of an executed plan.
 
-Each stands against the static schedule, a random split, and the plan before the last move.
-
-Input are planned runs. A sign and words, not colour alone, say which change is better.
+Each stands against the static schedule, a random split, and the plan before the last move. A sign and words, not
+colour alone, say which change is better. Input are planned runs.
 """
 
 from __future__ import annotations
