@@ -188,7 +188,7 @@ def default_settings(meta: Mapping[str, Any]) -> Settings:
     on its GPUs.
     """
     cluster = meta.get("cluster") or {}
-    sizes: dict[str, int] = {}
+    sizes: dict[str, Any] = {}
     if "nodes" in cluster and "gpus_per_node" in cluster:
         nodes, per_node = int(cluster["nodes"]), int(cluster["gpus_per_node"])
         sizes = {"gpus": nodes * per_node, "gpus_per_node": whole_node(nodes, per_node)}
