@@ -26,8 +26,8 @@ from rlhfless.trace import OpenedLog, Trace
 if TYPE_CHECKING:
     from rlhfless.analysis.what_ifs.compare import WaysCompared
     from rlhfless.run.log_study import LogStudy
+    from rlhfless.widgets import Settings
     from rlhfless.widgets.explorer import Explorer
-    from rlhfless.widgets.settings import Settings
 
 SEARCHED_RESPONSES = 2_000  # of the last steps, in the capacity search
 POLICIES = ("static", "random", "fold", "rlhfless", "solver")
@@ -264,15 +264,16 @@ class Run:
         Raises:
             InputError: the log has no such step, or there is no such setting.
         """
-        from rlhfless.widgets import explore
-        from rlhfless.widgets.settings import whole_node
+        from rlhfless.widgets import Settings, explore
 
-        cluster, limit = self.setting.cluster, self.setting.max_response_tokens
-        own = {"profile": self.profile, "gpus": cluster.gpus, "gpus_per_node": whole_node(cluster.nodes, cluster.gpus_per_node),
-               "time_weight": self.setting.objective.time_weight, "tau": self.setting.tau,
-               "usd_per_gpu_hour": cluster.usd_per_gpu_hour}  # fmt: skip
-        given = {**(own if settings is None else {}), **changes}
-        return explore(self.trace, self._step(step), settings, **{"max_response_tokens": limit, **given})
+        if settings is None:
+            cluster, weight = self.setting.cluster, self.setting.objective.time_weight
+            settings = Settings.of_nodes(
+                self.profile, cluster.nodes, cluster.gpus_per_node,
+                usd_per_gpu_hour=cluster.usd_per_gpu_hour, time_weight=weight, tau=self.setting.tau,
+            )  # fmt: skip
+        given = {"max_response_tokens": self.setting.max_response_tokens, **changes}
+        return explore(self.trace, self._step(step), settings, **given)
 
     def _step(self, step: int) -> int:
         steps = self.steps

@@ -97,6 +97,16 @@ class Settings:
         if price is not None and not (math.isfinite(price) and price >= 0):
             raise InputError(f"usd_per_gpu_hour is {price}; a finite price of 0 or more is needed")
 
+    @classmethod
+    def of_nodes(cls, profile: str, nodes: int, gpus_per_node: int, **others: Any) -> Settings:
+        """Return the settings of a cluster of such nodes, with ``others`` by name; a single node may be a part of one.
+
+        Raises:
+            InputError, ProfileError: as ``Settings``.
+        """
+        whole = gpus_per_node if nodes > 1 else max(NODE_GPUS, gpus_per_node)
+        return cls(profile, gpus=nodes * gpus_per_node, gpus_per_node=whole, **others)
+
     @cached_property
     def setting(self) -> SimulationConfig:
         """The settings as a ``SimulationConfig`` for ``rlhfless.simulate``.
@@ -165,11 +175,6 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     return replace(settings, **changes)
 
 
-def whole_node(nodes: int, gpus_per_node: int) -> int:
-    """Return the GPUs of a whole node of a cluster; a single node may be a part of one."""
-    return gpus_per_node if nodes > 1 else max(NODE_GPUS, gpus_per_node)
-
-
 def fill_nodes(gpus: int, gpus_per_node: int) -> bool:
     """Return whether so many GPUs are a part of one node or whole nodes."""
     return gpus <= gpus_per_node or gpus % gpus_per_node == 0
@@ -187,13 +192,11 @@ def default_settings(meta: Mapping[str, Any]) -> Settings:
     Those of ``Settings()`` stand for what it does not state, and for all of it where its profile cannot be read or does not fit
     on its GPUs.
     """
-    cluster = meta.get("cluster") or {}
-    sizes: dict[str, Any] = {}
-    if "nodes" in cluster and "gpus_per_node" in cluster:
-        nodes, per_node = int(cluster["nodes"]), int(cluster["gpus_per_node"])
-        sizes = {"gpus": nodes * per_node, "gpus_per_node": whole_node(nodes, per_node)}
+    profile, cluster = meta.get("profile") or DEFAULT_PROFILE, meta.get("cluster") or {}
     try:
-        return Settings(meta.get("profile") or DEFAULT_PROFILE, **sizes)
+        if "nodes" in cluster and "gpus_per_node" in cluster:
+            return Settings.of_nodes(profile, int(cluster["nodes"]), int(cluster["gpus_per_node"]))
+        return Settings(profile)
     except (InputError, ProfileError):
         return Settings()
 
