@@ -16,6 +16,9 @@ IDLE, OUTLINE = "rgba(127,127,127,0.25)", "rgba(127,127,127,0.65)"
 
 BUSY = BLUE
 BOUND = GREY
+SELECTED = {"symbol": "star", "size": 15, "color": YELLOW, "line": {"width": 1.5, "color": "#000000"}}
+"""Marker of what a user selected: legible on bars of every colour, on white and on dark paper."""
+
 OCCUPANCY_SCALE = ((0.0, "rgba(0,114,178,0.16)"), (1.0, "rgba(0,114,178,1.0)"))
 """Share of an actor's slots that are in use, from an empty batch to a full one: see-through blue to blue."""
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from rlhfless.plots.palette import BLUE, IDLE, VERMILLION
+from rlhfless.plots.palette import BLUE, IDLE, SELECTED, VERMILLION
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
 from rlhfless.trace import Trace
 
@@ -88,12 +88,14 @@ def responses_info(trace: Trace, holder: str | None = None, step: int | None = N
     return ResponsesInfo(str(holder), bars)
 
 
-def plot_responses(trace: Trace, holder: str | None = None, step: int | None = None) -> go.Figure:
+def plot_responses(
+    trace: Trace, holder: str | None = None, step: int | None = None, *, selected: int | None = None
+) -> go.Figure:
     """Plot the responses of one actor, a bar each, in the order in which they joined.
 
     Args:
         trace: of an executed run. holder: the actor's name (``actor-0``); the first one when None. step: the last one when
-            None.
+            None. selected: the row of ``trace.rollouts`` of a response to mark, where the actor has it.
 
     Returns:
         A figure whose bars have the row of ``trace.rollouts`` as ``customdata``; for a trace without times one that says so.
@@ -120,9 +122,16 @@ def plot_responses(trace: Trace, holder: str | None = None, step: int | None = N
                 marker={"color": colour, "line": {"width": 0}, "pattern": {"shape": hatch, "size": 5, "fgopacity": 0.5}},
                 customdata=subset["index"], hovertext=subset["hover"].tolist(), hoverinfo="text",
             )  # fmt: skip
+    marked = bars[bars["index"] == selected]
+    if len(marked):
+        fig.add_scatter(
+            x=marked["end_s"], y=marked["row"], mode="markers", name="selected response", marker=SELECTED, cliponaxis=False,
+            customdata=marked["index"].tolist(), hovertext=marked["hover"].tolist(), hoverinfo="text",
+        )  # fmt: skip
     fig.update_yaxes(range=[len(bars) - 0.4, -0.6], title="response, in order of joining", showgrid=False, zeroline=False)
     fig.update_yaxes(tickformat="d", **({"dtick": 1} if len(bars) <= FEW else {"nticks": 10}))
     fig.update_xaxes(title="time since the start of the step (s)", rangemode="tozero")
-    legend = {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "traceorder": "normal"}
+    # below the plot there is room for the lines that it takes on a telephone
+    legend = {"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top", "traceorder": "normal"}
     heading = f"{title}: {counted(len(bars), 'response')}"
-    return styled(fig, heading, height=392, above=30, barmode="overlay", bargap=0.1, legend=legend)
+    return styled(fig, heading, height=392, barmode="overlay", bargap=0.1, legend=legend)

@@ -1,6 +1,6 @@
-"""Plots policies in the time-cost plane, with the planning front and the lower bound of all policies.
+"""Plots policies in the time-cost plane, with the front of plans and the lower bound of all policies.
 
-Inputs are a table of results, a front and a bound.
+Inputs are a table of results, a front and a bound, all for the same lengths: those that the policies ran with.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ MAX_LABELS, LONGEST_NAME = 14, 40  # more policies are named in the legend
 PLOT_PX = (620.0, 330.0)  # about what a notebook's output leaves for the plot; names are placed for it
 NAME = "policy"
 """The name of a policy's text, among the annotations."""
+FRONT = "front of plans that know the lengths"
 NEEDED = ("policy", "time_s", "gpu_seconds")
 
 
@@ -106,7 +107,8 @@ def plot_plane(
     Args:
         results: ``policy, time_s, gpu_seconds`` and, where known, ``bound_gpu_seconds`` (the bound at the policy's own time)
             and ``cost_usd``; several rows of a policy are added up.
-        front: plans that no other plan beats, by the planning model.
+        front: plans that no other plan beats, made for the lengths that the policies ran with, as the bound is: a front for
+            predicted lengths can lie below that bound.
         bound: least GPU-seconds at a time, as a function or as (times, GPU-seconds). Without it every policy gets a dash at
             the bound for its own time.
         title, note: clean text above the plot.
@@ -134,11 +136,11 @@ def plot_plane(
         )  # fmt: skip
     if len(info.front):
         fig.add_scatter(
-            x=info.front["time_s"], y=info.front["gpu_seconds"], mode="lines+markers", name="planning front (predicted)",
+            x=info.front["time_s"], y=info.front["gpu_seconds"], mode="lines+markers", name=FRONT,
             line={"color": ORANGE, "width": 1.5, "shape": "hv"}, marker={"symbol": "circle-open", "size": 6},
             customdata=info.front["actors"],
-            hovertemplate="<b>plan with %{customdata} actors</b><br>predicted time: %{x:.3g} s<br>"
-            "predicted cost: %{y:,.4g} GPU-seconds<extra></extra>",
+            hovertemplate="<b>plan with %{customdata} actors that knows the lengths</b><br>time: %{x:.3g} s<br>"
+            "cost: %{y:,.4g} GPU-seconds<extra></extra>",
         )  # fmt: skip
     labelled = len(info.points) <= MAX_LABELS
     shown = [clean((names or {}).get(policy, policy), LONGEST_NAME) for policy in info.points["policy"]]

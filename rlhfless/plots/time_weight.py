@@ -158,7 +158,8 @@ def _point(info: TimeWeightInfo, i: int) -> go.Scatter:
 def _caption(info: TimeWeightInfo, i: int) -> dict[str, Any]:
     """Return the layout of a frame: the plan's predicted time and cost, as the figure's own line above the bars."""
     row = info.table.iloc[i]
-    gap = f", at most {row['gap']:.2%} above the best plan" if row["gap"] is not None and row["gap"] == row["gap"] else ""
+    known = row["gap"] is not None and row["gap"] == row["gap"]
+    gap = f", at most {row['gap']:.2%} above the best plan for these lengths" if known else ""
     text = (
         f"time weight {row['time_weight']:g}: {counted(int(row['actors']), 'actor')}, {number(row['makespan_s'], 's')}, "
         f"{number(row['gpu_seconds'], 'GPU-seconds')}{gap}"

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from rlhfless.plots.palette import BLUE, IDLE, OCCUPANCY_SCALE, OUTLINE, PHASE_STYLES, VERMILLION
-from rlhfless.plots.style import WIDE_ONLY, clean, counted, message_figure, number, styled, usd
+from rlhfless.plots.palette import BLUE, IDLE, OCCUPANCY_SCALE, OUTLINE, PHASE_STYLES, SELECTED, VERMILLION
+from rlhfless.plots.style import WIDE_ONLY, clean, counted, hover, message_figure, number, styled, usd
 from rlhfless.plots.timeline_data import MAX_SPANS, TimelineInfo, of_roles, timeline_info
 from rlhfless.plots.utilisation import add_use_heatmap
 from rlhfless.trace import PHASES, Trace
@@ -39,6 +39,7 @@ def plot_timeline(
     roles: Collection[str] | None = None,
     max_spans: int = MAX_SPANS,
     between_s: tuple[float, float] | None = None,
+    selected: int | None = None,
 ) -> go.Figure:
     """Plot the GPU timeline of a step, coloured by phase, with the plan below each row and idle time in a light colour.
 
@@ -53,6 +54,7 @@ def plot_timeline(
         max_spans: with more spans it is a heatmap of the share of slots that each holder uses, the emptiest rows at the bottom.
         between_s: only this part of the step, in seconds since its start; all of it when None. A part may have few enough spans
             to be drawn one by one where the whole step has not.
+        selected: the row of ``trace.rollouts`` of a response whose end is marked, in the row of the actor that completed it.
 
     Returns:
         A figure; for a trace without allocations and spans one that says so.
@@ -75,6 +77,8 @@ def plot_timeline(
         place, labels = {row: float(row) for row in range(len(info.holders))}, list(info.labels)
         notes = [add_bars(fig, info)]
     _add_events(fig, info, place)
+    if selected is not None:
+        _add_selected(fig, info, place, trace.rollouts.loc[selected])
     rows = len(labels)
     shown = range(0, rows, -(-rows // MAX_LABELS))
     fig.update_yaxes(
@@ -248,3 +252,19 @@ def _add_events(fig: go.Figure, info: TimelineInfo, place: Mapping[int, float]) 
             legendrank=200 + i, showlegend=True,
             hovertext=of_name["hover"].tolist(), hoverinfo="text",
         )  # fmt: skip
+
+
+def _add_selected(fig: go.Figure, info: TimelineInfo, place: Mapping[int, float], response: pd.Series) -> None:
+    """Mark the end of a response; nothing where its actor or its times are unknown."""
+    if response.get("actor") not in info.holders or pd.isna(response.get("end_s")):
+        return
+    start_s, end_s = (float(response[name]) - info.start_s for name in ("start_s", "end_s"))
+    text = [
+        ("time", f"{number(start_s, 's')} to {number(end_s, 's')}"),
+        ("generated", f"{response['response_tokens']:,} tokens"),
+    ]
+    fig.add_scatter(
+        x=[end_s], y=[place[info.holders.index(response["actor"])]], mode="markers", name="selected response", marker=SELECTED,
+        customdata=[response.name], legendrank=300, cliponaxis=False, hoverinfo="text",
+        hovertext=[hover(text, f"prompt {clean(response['prompt_id'], 30)}, sample {response['sample']}")],
+    )  # fmt: skip

@@ -33,7 +33,7 @@ WEIGHT_TIME_LIMIT_S = 0.3
 
 
 def schedules_section(
-    page: Page, schedules: Schedules, setting: SimulationConfig, front: Front, lengths: bool, calibrated: Calibration
+    page: Page, schedules: Schedules, setting: SimulationConfig, lengths: bool, calibrated: Calibration
 ) -> None:
     """Add time and cost of the published policies and ours with the bound, and what each idea contributes."""
     page.section("What better schedules would have done", folded=True)
@@ -50,12 +50,13 @@ def schedules_section(
         title = f"Time and cost: sum of {_summed(schedules)}"
         page.figure(plots.plot_plane(results, None, _bound(schedules, results), title=title))
     of_last = schedules.results(list(schedules.policies), last.step)
+    front = true_front(schedules, setting)
     page.figure(plots.plot_plane(of_last, front, schedules.bound_of(last), title=f"Time and cost: step {last.step}"))
     page.text(
         "The lower bound is of generation with the true lengths: at a given time, no schedule takes fewer GPU-seconds "
         "(speculative decoding excluded). It is the larger of two: the configuration LP, which knows whole actors, and "
-        "the closed form, which knows slots and KV memory. The front shows predicted time and cost of plans. Lengths differ "
-        "from their predictions, so a policy that ran can lie on either side of the front."
+        "the closed form, which knows slots and KV memory. The front is of plans that know the true lengths, too. A policy "
+        "that moves responses while it runs can be below the front, but none is below the bound."
     )
     for title, has_history in (
         ("Sums over steps with history (the same prompts were seen before)", True),
@@ -179,12 +180,28 @@ def weights_section(page: Page, schedules: Schedules, setting: SimulationConfig,
             ("Predicted", f"lengths of step {last.step}; times and costs come from profile {setting.latency.name}."),
             (
                 "Computed",
-                f"{len(WEIGHTS)} plans beforehand, in at most {WEIGHT_TIME_LIMIT_S:g} s each; the slider only selects one.",
+                f"{len(WEIGHTS)} plans beforehand, each the best found for the predicted lengths; the slider only selects one. "
+                "Policy solver also plans for lengths around them, so what it runs may differ.",
             ),
         ]
     )
     page.text("At weight 1 only time counts, at weight 0 only GPU-seconds. The left panel shows the actors of the plan.")
     page.figure(weights_figure(schedules, setting, front))
+
+
+def true_front(schedules: Schedules, setting: SimulationConfig) -> Front:
+    """Return the front of plans of the last step, by its true lengths, as whole steps: as its results and its bound are."""
+    in_gpu_s, phases = replace(setting, objective=Objective()), schedules.phases
+    front = pareto_front(in_gpu_s.problem(schedules.logged[-1].truth))
+    whole = [
+        replace(
+            plan,
+            makespan_s=phases.step_time_s(plan.makespan_s),
+            gpu_seconds=phases.step_gpu_s(plan.makespan_s, plan.gpu_seconds),
+        )
+        for plan in front.plans
+    ]
+    return replace(front, plans=tuple(whole))
 
 
 def predicted_front(schedules: Schedules, setting: SimulationConfig) -> Front:
@@ -199,7 +216,7 @@ def weights_figure(schedules: Schedules, setting: SimulationConfig, front: Front
     plans = {
         weight: plan_generation(
             replace(setting, objective=Objective(weight)).problem(last.predicted), time_limit_s=WEIGHT_TIME_LIMIT_S,
-            seed=setting.seed, deterministic=setting.deterministic,
+            seed=setting.seed, deterministic=True,
         )
         for weight in WEIGHTS
     }  # fmt: skip

@@ -142,9 +142,8 @@ def _logged(page: Page, log: OpenedLog, stated: Assumptions, study: ReportData) 
 
 
 def _schedules(page: Page, schedules: Schedules, setting: SimulationConfig, calibrated: Calibration, lengths: bool) -> None:
-    front = predicted_front(schedules, setting)
-    schedules_section(page, schedules, setting, front, lengths, calibrated)
-    weights_section(page, schedules, setting, front)
+    schedules_section(page, schedules, setting, lengths, calibrated)
+    weights_section(page, schedules, setting, predicted_front(schedules, setting))
 
 
 def _opened(source: Trace | OpenedLog | str | Path) -> OpenedLog:

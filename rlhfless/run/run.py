@@ -27,6 +27,7 @@ from rlhfless.trace import OpenedLog, Trace
 if TYPE_CHECKING:
     from rlhfless.analysis.what_ifs.compare import WaysCompared
     from rlhfless.run.log_study import LogStudy
+    from rlhfless.widgets import Settings
     from rlhfless.widgets.explorer import Explorer
 
 SEARCHED_RESPONSES = 2_000  # of the last steps, in the capacity search
@@ -264,18 +265,28 @@ class Run:
             logged, self.setting, self.profile, gpu_kinds=gpu_kinds, gpus=gpus, gpus_per_actor=gpus_per_actor, limits=limits
         )
 
-    def explore(self, step: int = -1, **changes: Any) -> Explorer:
+    def explore(self, step: int = -1, settings: Settings | None = None, **changes: Any) -> Explorer:
         """Show sliders over the GPUs, the price and the objective of one step; see ``rlhfless.widgets.explore``.
+
+        It begins with the plan of ``plan(step)``.
+
+        Args:
+            step: its number in the log; a negative one counts from the end.
+            settings: initial ones; those of this run when None. changes: single initial settings.
 
         Raises:
             InputError: the log has no such step, or there is no such setting.
         """
-        from rlhfless.widgets import explore
+        from rlhfless.widgets import Settings, explore
 
-        cluster = self.setting.cluster
-        own = {"profile": self.profile, "gpus": cluster.gpus, "time_weight": self.setting.objective.time_weight,
-               "usd_per_gpu_hour": cluster.usd_per_gpu_hour}  # fmt: skip
-        return explore(self.trace, self._step(step), **{**own, **changes})
+        if settings is None:
+            cluster, weight = self.setting.cluster, self.setting.objective.time_weight
+            settings = Settings.of_nodes(
+                self.profile, cluster.nodes, cluster.gpus_per_node,
+                usd_per_gpu_hour=cluster.usd_per_gpu_hour, time_weight=weight, tau=self.setting.tau,
+            )  # fmt: skip
+        given = {"max_response_tokens": self.setting.max_response_tokens, **changes}
+        return explore(self.trace, self._step(step), settings, **given)
 
     def _step(self, step: int) -> int:
         steps = self.steps

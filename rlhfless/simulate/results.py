@@ -6,7 +6,7 @@ Input are the policies' traces with their measured steps.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from rlhfless.simulate.steps import LoggedStep
 from rlhfless.trace import Trace
 from solver.bounds.clairvoyant import ClairvoyantBound
 from solver.model.html_tables import rows_table
+from solver.model.plan import Plan
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,12 +32,14 @@ class Simulation:
             ``planning_delay_s`` delay generation (not part of ``time_s``), as planning overlaps the step before's learning.
         traces: the trace of every policy, made when it is first read.
         logged: the steps as planning saw them; bounds: the clairvoyant bound of each, on generation alone.
+        plans: of every policy, one per step.
     """
 
     steps: pd.DataFrame
     traces: Mapping[str, Trace]
     logged: tuple[LoggedStep, ...] = ()
     bounds: tuple[ClairvoyantBound, ...] = ()
+    plans: Mapping[str, tuple[Plan, ...]] = field(default_factory=dict)
 
     def summary(self, has_history: bool = True) -> pd.DataFrame:
         """Return one row per policy over the steps with (or without) history: sums, and ratios of sums against ``static``.

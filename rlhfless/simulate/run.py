@@ -111,7 +111,8 @@ def simulate_steps(
         raise TraceError("no step to simulate; steps that the log has are needed")
     table = pd.DataFrame(facts).merge(policy_metrics(executed), on=["policy", "step"], how="left")
     traces = SimulatedTraces(executed, setting)
-    return Simulation(table, traces, tuple(step for step, _ in seen), tuple(bound for _, bound in seen))
+    plans = {name: tuple(record.plan for record, _ in steps) for name, steps in executed.items()}
+    return Simulation(table, traces, tuple(step for step, _ in seen), tuple(bound for _, bound in seen), plans)
 
 
 def execute_steps(

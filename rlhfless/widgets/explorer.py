@@ -1,8 +1,8 @@
 """``explore``: a dashboard with sliders over the settings of a step's plan, and all results that depend on them.
 
 It draws widgets and figures; ``what_if`` computes the results without widgets. Each move of a slider requests a new plan, and a
-thread computes the newest request only. The plan's panes are updated first, then the policies, the front and the bound, and the
-slow policies last. Panes that still show an earlier request are grey.
+thread computes the newest request only, once the slider rests. The plan's panes are updated first, then the policies and the
+front. Panes that still show an earlier request are grey.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from rlhfless.errors import InputError
 from rlhfless.latency import PriceError, usd_per_gpu_hour
 from rlhfless.plots import plot_responses, plot_timeline
 from rlhfless.plots.timeline_data import timeline_info
+from rlhfless.system.templates import Markup
 from rlhfless.trace import Limits, Trace
 from rlhfless.widgets import html as html_parts
 from rlhfless.widgets.explorer_cards import plan_cards
@@ -28,8 +29,8 @@ from rlhfless.widgets.fallback import ReloadFallback
 from rlhfless.widgets.latest_request import LatestRequestWorker, Newest
 from rlhfless.widgets.loaded_run import LoadedRun
 from rlhfless.widgets.panes import Panes
-from rlhfless.widgets.settings import PREDICTORS, Settings, changed, latency_of, models
-from rlhfless.widgets.what_if import POLICIES, QUICK_POLICIES, Alternatives, PlannedRun, WhatIf
+from rlhfless.widgets.settings import PREDICTORS, Settings, changed, fill_nodes, latency_of, models
+from rlhfless.widgets.what_if import Alternatives, PlannedRun, WhatIf
 from solver.model.errors import PlanningError
 
 GPUS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
@@ -41,8 +42,8 @@ ROWS = (
     (("response", 3), ("copy", 2)),
 )
 HTML = ("facts", "actors", "response", "copy")
-PAUSE_S = 0.3
-"""After a move that long without another one, the policies that take longer are run, too."""
+REST_S = 0.1
+"""Planning begins after a move that long without another one: it cannot be interrupted, and a moving slider sends many."""
 SENDING_S = 0.003
 """Time for the kernel's sending thread: it waits for the interpreter, which work on the other panes would keep."""
 WIDE = "290px"  # four controls in a row on a laptop's screen
@@ -65,7 +66,7 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         self.error: Exception | None = None
         self.actor = 0
         self.response: int | None = None
-        self._requests = 0
+        self._requests = self._shown = 0  # the newest, and the one whose plan is shown
         self._asked: dict[str, Any] = {}
         self._listening = True
         self._showing = threading.RLock()  # a click is not lost to a plan that the worker shows meanwhile
@@ -75,7 +76,7 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         self._latest: LatestRequestWorker[tuple[int, dict[str, Any]]] = LatestRequestWorker(
             self._work,
             self._failed,
-            wait_s=0.0,  # planning itself takes long enough for the requests of a moving slider
+            wait_s=0.0,  # each request itself waits until the slider rests
         )
         grid = widgets.Layout(grid_template_columns=f"repeat(auto-fill, {WIDE})", grid_gap="2px 10px")
         super().__init__([widgets.GridBox(self._controls, layout=grid), self.panes])
@@ -96,7 +97,7 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         self.time_weight = widgets.FloatSlider(
             s.time_weight, min=0, max=1, step=0.05, description="time weight", readout_format=".2f", **same
         )
-        counts = sorted({*GPUS, s.gpus})
+        counts = sorted({*(n for n in GPUS if fill_nodes(n, s.gpus_per_node)), s.gpus})
         self.gpus = widgets.SelectionSlider(options=counts, value=s.gpus, description="GPUs", **same)
         self.kind = widgets.Dropdown(options=list(self._models), value=kind, description="GPU kind", **same)
         per_actor = latency_of(s.profile).gpus_per_actor
@@ -138,6 +139,7 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
             "tau": _as_read(self.tau.value),
             "usd_per_gpu_hour": float(self.price.value),
             "predictor": self.predictor.value,
+            "gpus_per_node": self.settings.gpus_per_node,
         }
 
     def _request_plan(self) -> None:
@@ -150,28 +152,27 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
 
     def _work(self, request: tuple[int, dict[str, Any]], newest: Newest) -> None:
         asked, chosen = request
+        if not _stays(newest, REST_S):
+            return
         try:
             planned = self.what_if.plan(Settings(**chosen))
         except (InputError, PlanningError) as error:
-            self._failed(error)
+            if newest():
+                self._failed(error)
             return
         if not newest():
             return
         with self._showing:
             before, self.planned = self.planned, planned
-            self.settings, self.error = planned.settings, None
+            self.settings, self.error, self._shown = planned.settings, None, asked
             self._show_plan(planned, before, asked)
         self.panes.answered(newest, CURVE_PANES)
-        known: Alternatives | None = None
-        for policies in (QUICK_POLICIES, POLICIES):
-            known = self.what_if.alternatives(planned, newest, policies, known)
-            if known is None or not newest():
-                return
-            self.alternatives = known
-            self.panes.draw("plane", plane(known, planned.settings), asked)
-            self.panes.answered(newest, ())
-            if not _stays(newest, PAUSE_S):
-                return
+        alternatives = self.what_if.alternatives(planned, newest)
+        if alternatives is None or not newest():
+            return
+        self.alternatives = alternatives
+        self.panes.draw("plane", plane(alternatives, planned.settings), asked)
+        self.panes.answered(newest, ())
 
     def _failed(self, error: Exception) -> None:
         """Show the error instead of the numbers; the figures stay grey, as they show other settings."""
@@ -180,22 +181,24 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         self.panes.grey([name for name in (*PLAN_PANES, *CURVE_PANES) if name != "facts"])
 
     def _show_plan(self, planned: PlannedRun, before: PlannedRun | None, asked: int) -> None:
-        figure = plot_timeline(planned.trace, self.what_if.step)  # first, as the page draws it while the rest is made
-        self.panes.draw("timeline", figure.update_layout(height=440, title_font_size=13), asked)
+        last = len(planned.plan.actors) - 1
+        self.actor = min(self.actor, last) if self.response is None else planned.executed_on(self.response)
+        self._show_timeline(planned, asked)  # first, as the page draws it while the rest is made
         time.sleep(SENDING_S)
-        self.panes.put("facts", plan_cards(planned, self.what_if.static(planned.settings), before))
-        self.actor = min(self.actor, len(planned.plan.actors) - 1)
+        self.panes.put("facts", plan_cards(planned, before))
         self._show_actor(planned, asked)
+        self.panes.put("response", response_html(self.what_if, planned, self.actor, self.response))
         code, text = self.as_code()
         self.panes.put("copy", html_parts.copies([("Copy as Python", "as-python", code), ("Copy as JSON", "as-json", text)]))
 
+    def _show_timeline(self, planned: PlannedRun, asked: int) -> None:
+        figure = plot_timeline(planned.trace, self.what_if.step, selected=self.response)
+        self.panes.draw("timeline", figure.update_layout(height=440, title_font_size=13), asked)
+
     def _show_actor(self, planned: PlannedRun, asked: int) -> None:
         self.panes.put("actors", actors_table(planned.actors, self.actor))
-        self.panes.draw("responses", plot_responses(planned.trace, f"actor-{self.actor}", self.what_if.step), asked)
-        self._show_response(planned)
-
-    def _show_response(self, planned: PlannedRun) -> None:
-        self.panes.put("response", response_html(self.what_if, planned, self.actor, self.response))
+        figure = plot_responses(planned.trace, f"actor-{self.actor}", self.what_if.step, selected=self.response)
+        self.panes.draw("responses", figure, asked)
 
     # --- clicks and keys --------------------------------------------------------------------------------------------------
 
@@ -217,11 +220,13 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         """Show the responses of an actor of the plan; where there is no such actor, those of the nearest one."""
         with self._showing:
             if self.planned is not None:
-                self.actor, self.response = min(max(0, actor), len(self.planned.plan.actors) - 1), None
-                self._show_actor(self.planned, self._requests)
+                actor = min(max(0, actor), len(self.planned.plan.actors) - 1)
+                self._select(self.planned, actor, None, response_html(self.what_if, self.planned, actor, None))
 
     def show_response(self, response: int) -> None:
         """Show a response of the step by its index: texts, history, prediction, and the reason for its assignment.
+
+        All panes mark it, also those of later plans, until another response or an actor is chosen.
 
         Raises:
             IndexError: there is no such response; the response shown before stays.
@@ -229,12 +234,18 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         with self._showing:
             if self.planned is not None:
                 html = response_html(self.what_if, self.planned, self.actor, response)
-                self.response = response
-                self.panes.put("response", html)
+                self._select(self.planned, self.planned.executed_on(response), response, html)
+
+    def _select(self, planned: PlannedRun, actor: int, response: int | None, html: Markup) -> None:
+        self.actor, self.response = actor, response
+        self._show_timeline(planned, self._shown)
+        self._show_actor(planned, self._shown)
+        self.panes.put("response", html)
 
     def as_code(self) -> tuple[str, str]:
         """Return the state of the controls as Python code and as JSON."""
-        return self.settings.to_python(self.what_if.source, self.what_if.step), self.settings.to_json()
+        what_if = self.what_if
+        return self.settings.to_python(what_if.source, what_if.step, what_if.max_response_tokens), self.settings.to_json()
 
 
 def _stays(newest: Newest, seconds: float) -> bool:
@@ -255,17 +266,20 @@ def explore(
     step: int | None = None,
     settings: Settings | None = None,
     *,
+    max_response_tokens: int | None = None,
     limits: Limits | None = None,
     **changes: Any,
 ) -> Explorer:
     """Show sliders over the GPUs, the price and the objective of one step of a log; every move plans the step again.
 
-    The same without widgets: ``WhatIf(trace, step).plan(Settings(...))``, then ``.alternatives(...)``.
+    The plan and its numbers are those of ``run.plan(step)`` and its ``compare`` in the same settings. The same without widgets:
+    ``WhatIf(trace, step).plan(Settings(...))``, then ``.alternatives(...)``.
 
     Args:
         trace: what ``rlhfless.load`` returned, with its GPUs, profile, price and time weight; a trace, rollouts, or the path
             of either. step: to plan; the last one when None.
         settings: initial settings; those of the run where None. changes: single initial settings.
+        max_response_tokens: the longest response that the run allowed; the run's own, or the longest of the log, when None.
         limits: maximal amounts to read of a path; None takes the default.
 
     Raises:
@@ -274,9 +288,8 @@ def explore(
         ProfileError: there is no such profile, or its file is broken.
     """
     if isinstance(trace, LoadedRun):
-        if settings is None:
-            shown: Explorer = trace.explore(-1 if step is None else step, **changes)
-            return shown
-        trace = trace.trace
-    what_if = WhatIf(trace, step, limits=limits)
+        given = changes if max_response_tokens is None else {**changes, "max_response_tokens": max_response_tokens}
+        shown: Explorer = trace.explore(-1 if step is None else step, settings=settings, **given)
+        return shown
+    what_if = WhatIf(trace, step, max_response_tokens, limits=limits)
     return Explorer(what_if, changed(what_if.default if settings is None else settings, changes))

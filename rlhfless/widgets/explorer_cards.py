@@ -1,6 +1,7 @@
-"""The cards of ``explore``: the numbers of a plan, each against the static schedule and against the plan before the last move.
+"""The cards of ``explore``: the numbers of an executed plan.
 
-Input are planned runs. A sign and words, not colour alone, say which change is better.
+Each stands against the static schedule, a random split, and the plan before the last move. A sign and words, not
+colour alone, say which change is better. Input are planned runs.
 """
 
 from __future__ import annotations
@@ -12,54 +13,55 @@ from typing import NamedTuple
 from rlhfless.plots.style import number, signed_share
 from rlhfless.system.templates import Markup
 from rlhfless.widgets import html as html_parts
-from rlhfless.widgets.what_if import PlannedRun
+from rlhfless.widgets.what_if import PLANNER, REFERENCES, Outcome, PlannedRun
 
 MINUS, UNKNOWN = "\u2212", "unknown"
-AGAINST_STATIC, AGAINST_LAST = "against static", "against the last move"
+AGAINST_LAST = "against the last move"
 
 
 class Meter(NamedTuple):
-    """One number of a plan.
+    """One number of an executed plan.
 
     Attributes:
-        name: label of its card. value: of a plan, given the plan whose lower bound counts. shown: the number as text.
+        name: label of its card. value: of an outcome. shown: the number as text.
         change: text of the change from another number to this one. less_is_better: whether a change is good or bad at all.
     """
 
     name: str
-    value: Callable[[PlannedRun, PlannedRun], float]
+    value: Callable[[Outcome], float]
     shown: Callable[[float], str]
     change: Callable[[float, float], str]
     less_is_better: bool = True
 
 
-def plan_cards(planned: PlannedRun, static: PlannedRun, before: PlannedRun | None) -> Markup:
+def plan_cards(planned: PlannedRun, before: PlannedRun | None) -> Markup:
     """Return the cards of a plan, without its cost where GPUs are free, and how long planning took.
 
     Args:
-        static: the static schedule on the same cluster. before: the plan that was shown before it; None for the first one.
+        before: the plan that was shown before it; None for the first one.
     """
     cards = []
     free = planned.settings.setting.cluster.usd_per_gpu_hour == 0
+    against = {f"against {name}": planned.outcome_of(name) for name in REFERENCES}
+    if before is not None:
+        against[AGAINST_LAST] = before.outcome
     for meter in METERS:
         if free and meter.name == "cost":
             continue
-        value = meter.value(planned, planned)
-        changes = [_change(meter, value, meter.value(static, planned), AGAINST_STATIC)]
-        if before is not None:
-            changes.append(_change(meter, value, meter.value(before, before), AGAINST_LAST))
+        value = meter.value(planned.outcome)
+        changes = [_change(meter, value, meter.value(other), words) for words, other in against.items()]
+        if meter.name == ABOVE_BOUND and planned.loses_to_random:
+            changes.append((lost_to_random(planned), "worse"))
         cards.append(html_parts.Card(meter.name, meter.shown(value), changes))
-    return html_parts.cards(cards) + html_parts.paragraph(f"Planned and executed in {number(1e3 * planned.seconds, 'ms')}.")
+    took = f"planned and simulated in {number(planned.seconds, 's')}"
+    return html_parts.cards(cards) + html_parts.paragraph(f"Policy {PLANNER}, executed with the true lengths; {took}.")
 
 
-def gap(run: PlannedRun, of: PlannedRun) -> float:
-    """Return the share of a plan's objective that lies above the lower bound of the plan ``of``; NaN where that has none."""
-    bound, reference = of.plan.lower_bound, of.plan.reference
-    if bound is None or reference is None:
-        return math.nan
-    objective = of.settings.setting.objective
-    value = objective.value(run.plan.makespan_s, run.plan.gpu_seconds, reference.norms(objective.cost))
-    return max(0.0, 1 - bound / value) if value > 0 else 0.0
+def lost_to_random(planned: PlannedRun) -> str:
+    """Return by how much more time and cost a plan takes than a random split."""
+    own, random = planned.outcome, planned.outcome_of("random")
+    time, cost = _share(own.time_s, random.time_s), _share(own.gpu_seconds, random.gpu_seconds)
+    return f"loses to random: {time} time, {cost} cost"
 
 
 def _change(meter: Meter, value: float, other: float, against: str) -> tuple[str, str]:
@@ -80,14 +82,16 @@ def _count(value: float, other: float) -> str:
 
 
 def _points(value: float, other: float) -> str:
-    return f"{100 * (value - other) + 0.0:+.2f} points".replace("-", MINUS)
+    return f"{100 * (value - other) + 0.0:+.1f} points".replace("-", MINUS)
 
 
+ABOVE_BOUND = "above the lower bound"
 METERS = (
-    Meter("actors", lambda run, of: len(run.plan.actors), lambda value: f"{value:.0f}", _count, less_is_better=False),
-    Meter("executed time", lambda run, of: run.time_s, lambda value: number(value, "s"), _share),
-    Meter("planned time", lambda run, of: run.plan.makespan_s, lambda value: number(value, "s"), _share),
-    Meter("GPU-seconds", lambda run, of: run.gpu_seconds, lambda value: number(value, digits=4), _share),
-    Meter("cost", lambda run, of: run.cost_usd, lambda value: number(value, "USD"), _share),
-    Meter("gap to the lower bound", gap, lambda value: UNKNOWN if math.isnan(value) else f"{value:.2%}", _points),
+    Meter("actors", lambda of: of.actors, lambda value: f"{value:.0f}", _count, less_is_better=False),
+    Meter("executed time", lambda of: of.time_s, lambda value: number(value, "s"), _share),
+    Meter("planned time", lambda of: of.predicted_makespan_s, lambda value: number(value, "s"), _share),
+    Meter("GPU-seconds", lambda of: of.gpu_seconds, lambda value: number(value, digits=4), _share),
+    Meter("cost", lambda of: of.cost_usd, lambda value: number(value, "USD"), _share),
+    Meter(ABOVE_BOUND, lambda of: of.above_bound, lambda value: UNKNOWN if math.isnan(value) else f"{value:.1%}", _points),
 )
+"""The last one is the cost of the executed step above the least that any policy can take in the same time."""

@@ -17,21 +17,21 @@ from rlhfless.system.templates import Markup
 from rlhfless.widgets import html as html_parts
 from rlhfless.widgets.response_reason import response_details
 from rlhfless.widgets.settings import Settings
-from rlhfless.widgets.what_if import POLICIES, THIS_PLAN, Alternatives, PlannedRun, WhatIf
+from rlhfless.widgets.what_if import PLANNER, Alternatives, PlannedRun, WhatIf
 
 HINT = "Click a bar of the timeline to see that actor's responses. Click a response to see why it was assigned to this actor."
 BOUND_POINTS = 48  # each takes about a millisecond, and a slider is waiting
 
 
 def plane(alternatives: Alternatives, settings: Settings) -> go.Figure:
-    """Return the time-cost plane with a plan, the policies, the front and the bound."""
-    names = {THIS_PLAN: "this plan, executed", "rlhfless": f"rlhfless (tau {settings.tau:g})"}
+    """Return the time-cost plane with the plan, the other policies, the front and the bound, all for the true lengths."""
+    names = {PLANNER: f"{PLANNER} (this plan)", "rlhfless": f"rlhfless (tau {settings.tau:g})"}
     seen = alternatives.results["time_s"]
     times = np.linspace(0.5 * seen.min(), 1.3 * seen.max(), BOUND_POINTS)
     bound = (times, [alternatives.bound.gpu_seconds(float(time_s)) for time_s in times])
-    count = len(seen) - 1
-    note = f"time weight {settings.time_weight:g}, {f'{count} of ' if count < len(POLICIES) else ''}{len(POLICIES)} policies"
-    note += f", bound: {alternatives.bound.method(seen.min())}"
+    method = alternatives.results.set_index("policy").loc[PLANNER, "bound_method"]
+    note = f"time weight {settings.time_weight:g}, {len(seen)} policies, bound: {method}"
+    note += "<br>policies, front and bound are for the true lengths"
     figure = plot_plane(alternatives.results, alternatives.front, bound, title="Time against cost", note=note, names=names)
     below = {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.2, "yanchor": "top"}
     return figure.update_layout(height=440, title_font_size=13, legend=below)
@@ -50,7 +50,7 @@ def actors_table(actors: pd.DataFrame, chosen: int) -> Markup:
     head = (
         "actor",
         "GPU ids",
-        "responses",
+        "responses assigned",
         "prompts",
         "predicted tokens",
         "planned end (s)",
@@ -77,12 +77,14 @@ def response_html(what_if: WhatIf, planned: PlannedRun, actor: int, response: in
     if response is None:
         return html_parts.paragraph(HINT) + Markup().join(map(html_parts.choice, neighbours(planned, actor, None)))
     details = response_details(what_if, planned, response)
+    done_by = planned.executed_on(response)
     parts = [
-        *map(html_parts.choice, neighbours(planned, details.actor, response)),
+        *map(html_parts.choice, neighbours(planned, done_by, response)),
         html_parts.response_name(details.prompt_id, details.sample),
         html_parts.paragraph(
             f"Predicted {details.predicted_tokens:,} tokens, generated {details.response_tokens:,}, "
             f"from {number(details.start_s, 's')} to {number(details.end_s, 's')} of the step."
+            + (f" Actor {details.actor} handed it over to actor {done_by}." if done_by != details.actor else "")
         ),
         html_parts.paragraph(details.reason),
     ]
@@ -91,10 +93,15 @@ def response_html(what_if: WhatIf, planned: PlannedRun, actor: int, response: in
             html_parts.table(
                 ("moved to", "step time (s)", "GPU-seconds", "change of the objective"),
                 [
-                    (f"actor-{int(r.actor)}", number(r.time_s, digits=4), number(r.gpu_seconds, digits=4), f"{r.change:+.3%}")
+                    (
+                        f"actor-{int(r.actor)}",
+                        number(r.time_s, digits=4),
+                        number(r.gpu_seconds, digits=4),
+                        f"{round(r.change, 5) + 0.0:+.3%}",
+                    )
                     for r in details.elsewhere.itertuples()
                 ],
-                "The plan with this response moved",
+                "The plan with this response moved, by predicted lengths and before hand-overs",
             )
         )
     if len(details.history):

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from rlhfless.engine.simulated.engine import SimulatedEngine
-from rlhfless.executor import run_step
+from rlhfless.executor import StepRecord, run_step
 from rlhfless.executor.step.progress import StepProgress
 from rlhfless.executor.step.step_trace import rollout_rows
 from rlhfless.scheduling import make_policy
@@ -32,7 +32,6 @@ from rlhfless.trace import Trace, learning_numbers, step_metrics
 from rlhfless.trace.metrics.step_metrics import billed_steps
 from rlhfless.widgets.kernel_messages import handle_widget_messages
 from rlhfless.widgets.live_steps import Steps
-from rlhfless.widgets.what_if import billed
 from solver.model.cluster import MixedCluster
 from solver.model.errors import PlanningError
 
@@ -411,6 +410,12 @@ def static_costs(done: Trace, setting: SimulationConfig) -> tuple[float, float]:
         return gpu_s, usd if setting.cluster.usd_per_gpu_hour > 0 else math.nan
     except PlanningError:
         return math.nan, math.nan
+
+
+def billed(record: StepRecord) -> tuple[float, float]:
+    """Return GPU-seconds and dollars of a step's allocations."""
+    held = [(len(row["gpu_ids"]) * (row["end_s"] - row["start_s"]), row["usd_per_gpu_s"]) for row in record.allocations]
+    return sum(gpu_s for gpu_s, _ in held), sum(gpu_s * usd for gpu_s, usd in held)
 
 
 def joined(traces: Sequence[Trace]) -> Trace:

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.widgets.what_if import PlannedRun, WhatIf
+from solver.model.plan import Plan
 from solver.timing.build_plan import assemble
 
 MAX_TRIED = 12  # other actors, the nearest in length first
@@ -31,9 +32,10 @@ class ResponseDetails:
             on the actor.
         start_s, end_s: of its generation, from the start of the step.
         history: ``step, samples, mean_tokens, longest_tokens`` of the prompt's earlier visits.
-        elsewhere: ``actor, time_s, gpu_seconds, change`` of the plan with this response alone moved. ``change`` is relative, of
-            the objective, and positive is worse. There are at most ``MAX_TRIED`` of the ``other_actors``, the nearest in
-            length.
+        elsewhere: ``actor, time_s, gpu_seconds, change`` of the plan with this response alone moved, by the predicted lengths
+            and before any hand-over. ``change`` is relative, of ``T^w C^(1-w)``, and positive is worse. There are at most
+            ``MAX_TRIED`` of the ``other_actors``, the nearest in length.
+        chosen: why the plan may leave such an improvement, as a sentence.
     """
 
     prompt_id: str
@@ -51,6 +53,7 @@ class ResponseDetails:
     history: pd.DataFrame
     elsewhere: pd.DataFrame
     other_actors: int
+    chosen: str
 
     @property
     def reason(self) -> str:
@@ -69,8 +72,7 @@ class ResponseDetails:
             rest = f"; none of {tried} would improve it" if count > 1 else ""
             return f"{text} {move} would leave the plan as good{rest}."
         if best["change"] < 0:
-            better = f"by {-best['change']:.3%}, which is within its gap to the lower bound"
-            return f"{text} {move} would improve the plan {better}."
+            return f"{text} {move} would improve the plan by {-best['change']:.3%}, by the predicted lengths. {self.chosen}"
         if count == 1:
             return f"{text} {move}, the only other actor, would worsen the plan by {best['change']:.3%}."
         return (
@@ -105,12 +107,21 @@ def response_details(what_if: WhatIf, planned: PlannedRun, response: int) -> Res
         len(on_actor),
         int(on_actor.min()),
         int(on_actor.max()),
-        float(row["start_s"]) - planned.record.start_s,
-        float(row["end_s"]) - planned.record.start_s,
+        float(row["start_s"]),
+        float(row["end_s"]),
         _history(what_if, str(row["prompt_id"])),
         _elsewhere(planned, response, actor),
         len(plan.actors) - 1,
+        _chosen(plan),
     )
+
+
+def _chosen(plan: Plan) -> str:
+    if "chosen" in plan.notes:
+        return str(plan.notes["chosen"])
+    if plan.gap is not None:
+        return f"That is within the plan's gap to the best one for these lengths, {plan.gap:.2%}."
+    return "The plan was chosen on scenarios of lengths, which differ from the predicted ones."
 
 
 def _history(what_if: WhatIf, prompt_id: str) -> pd.DataFrame:
@@ -121,17 +132,15 @@ def _history(what_if: WhatIf, prompt_id: str) -> pd.DataFrame:
 
 
 def _elsewhere(planned: PlannedRun, response: int, actor: int) -> pd.DataFrame:
-    setting, plan, lengths = planned.settings.setting, planned.plan, planned.logged.predicted.response_tokens
+    setting, plan, predicted = planned.settings.setting, planned.plan, planned.logged.predicted
+    problem, lengths, weight = setting.problem(predicted), predicted.response_tokens, setting.objective.time_weight
+    kept = assemble(plan.policy, [list(a.responses) for a in plan.actors if a.responses], problem)
     groups = [[i for i in a.responses if i != response] for a in plan.actors]
     distance = {i: abs(float(np.mean(lengths[g])) - float(lengths[response])) for i, g in enumerate(groups) if i != actor and g}
-    reference = plan.reference
-    assert reference is not None, "plan_generation measures every plan against the random split"
-    norms = reference.norms(setting.objective.cost)
-    value = setting.objective.value(plan.makespan_s, plan.gpu_seconds, norms)
     rows = []
     for other in sorted(distance, key=distance.__getitem__)[:MAX_TRIED]:
         moved = [[*group, response] if i == other else group for i, group in enumerate(groups)]
-        tried = assemble(plan.policy, [g for g in moved if g], setting.problem(planned.logged.predicted.points))
-        change = setting.objective.value(tried.makespan_s, tried.gpu_seconds, norms) / value - 1
-        rows.append((other, tried.makespan_s, tried.gpu_seconds, change))
+        tried = assemble(plan.policy, [g for g in moved if g], problem)
+        times, costs = tried.makespan_s / kept.makespan_s, tried.gpu_seconds / kept.gpu_seconds
+        rows.append((other, tried.makespan_s, tried.gpu_seconds, times**weight * costs ** (1 - weight) - 1))
     return pd.DataFrame(rows, columns=["actor", "time_s", "gpu_seconds", "change"])

@@ -15,7 +15,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from rlhfless.errors import InputError
-from rlhfless.latency import PriceError, list_profiles, load_profile, read_profile, usd_per_gpu_hour
+from rlhfless.latency import PriceError, ProfileError, list_profiles, load_profile, read_profile, usd_per_gpu_hour
 from rlhfless.predict import EwmaPredictor, InFlightPredictor, Predictor, ShrinkagePredictor, unknown_predictor
 from rlhfless.simulate import SimulationConfig
 from solver.model.cluster import Cluster
@@ -30,11 +30,10 @@ PREDICTORS: dict[str, Callable[[], Predictor]] = {
 }
 DEFAULT_PROFILE = "l40s-qwen2.5-3b-tp2"
 NODE_GPUS = 8
-QUICK_S = 0.15
-"""A time limit of the planner under which it builds no OR-Tools model: the plan is there while a slider still moves."""
 KINDS: dict[str, tuple[tuple[type, ...], Callable[[Any], Any], str]] = {
     "profile": ((str, os.PathLike), os.fspath, "the name of a profile or the path of its file"),
     "gpus": ((Integral,), int, "a whole number"),
+    "gpus_per_node": ((Integral,), int, "a whole number"),
     "time_weight": ((Real,), float, "a number"),
     "tau": ((Real,), float, "a number"),
     "usd_per_gpu_hour": ((Real,), float, "a number"),
@@ -49,7 +48,8 @@ class Settings:
 
     Args:
         profile: latency profile, the name of a shipped one or the path of a file; it sets the GPU kind and the GPUs per actor.
-        gpus: in the cluster; up to 8 are one node, more are whole nodes of 8.
+        gpus: in the cluster; up to ``gpus_per_node`` are one node, more are whole nodes.
+        gpus_per_node: in a whole node.
         time_weight: 1 is time only, 0 is cost only. tau: of the policy ``rlhfless``; 1 never cuts.
         usd_per_gpu_hour: price; the list price of the profile's kind when None.
         predictor: one of ``PREDICTORS``.
@@ -65,6 +65,7 @@ class Settings:
     tau: float = 0.7
     usd_per_gpu_hour: float | None = None
     predictor: str = "last visit"
+    gpus_per_node: int = NODE_GPUS
 
     def __post_init__(self) -> None:
         for name, (types, make, needed) in KINDS.items():
@@ -77,11 +78,16 @@ class Settings:
         per_actor = latency_of(self.profile).gpus_per_actor
         if self.predictor not in PREDICTORS:
             raise InputError(unknown_predictor(self.predictor, PREDICTORS))
-        if self.gpus < 1 or (self.gpus > NODE_GPUS and self.gpus % NODE_GPUS):
-            raise InputError(f"gpus is {self.gpus}; 1 to {NODE_GPUS}, or a multiple of {NODE_GPUS}, is needed")
-        if min(self.gpus, NODE_GPUS) < per_actor:
+        per_node = self.gpus_per_node
+        if per_node < 1:
+            raise InputError(f"gpus_per_node is {per_node}; at least 1 is needed")
+        if self.gpus < 1 or not fill_nodes(self.gpus, per_node):
+            raise InputError(f"gpus is {self.gpus}; 1 to {per_node}, or a multiple of {per_node}, is needed")
+        if min(self.gpus, per_node) < per_actor:
+            short = "gpus" if self.gpus <= per_node else "gpus_per_node"
             raise InputError(
-                f"gpus is {self.gpus}, but an actor of profile {self.profile} takes {per_actor}; give at least {per_actor}"
+                f"{short} is {getattr(self, short)}, but an actor of profile {self.profile} takes {per_actor}; give at least "
+                f"{per_actor}"
             )
         if not 0 < self.tau <= 1:
             raise InputError(f"tau is {self.tau}; a share above 0 and up to 1 is needed")
@@ -90,6 +96,16 @@ class Settings:
         price = self.usd_per_gpu_hour
         if price is not None and not (math.isfinite(price) and price >= 0):
             raise InputError(f"usd_per_gpu_hour is {price}; a finite price of 0 or more is needed")
+
+    @classmethod
+    def of_nodes(cls, profile: str, nodes: int, gpus_per_node: int, **others: Any) -> Settings:
+        """Return the settings of a cluster of such nodes, with ``others`` by name; a single node may be a part of one.
+
+        Raises:
+            InputError, ProfileError: as ``Settings``.
+        """
+        whole = gpus_per_node if nodes > 1 else max(NODE_GPUS, gpus_per_node)
+        return cls(profile, gpus=nodes * gpus_per_node, gpus_per_node=whole, **others)
 
     @cached_property
     def setting(self) -> SimulationConfig:
@@ -103,9 +119,9 @@ class Settings:
             price = usd_per_gpu_hour(latency.kind) if self.usd_per_gpu_hour is None else self.usd_per_gpu_hour
         except PriceError as error:
             raise InputError(f"{error}; give usd_per_gpu_hour for profile {self.profile}") from None
-        nodes, per_node = max(1, self.gpus // NODE_GPUS), min(self.gpus, NODE_GPUS)
-        cluster = Cluster(nodes, per_node, latency.gpus_per_actor, latency.kind, price)
-        return SimulationConfig(cluster, latency, Objective(self.time_weight), time_limit_s=QUICK_S, tau=self.tau)
+        per_node = min(self.gpus, self.gpus_per_node)
+        cluster = Cluster(self.gpus // per_node, per_node, latency.gpus_per_actor, latency.kind, price)
+        return SimulationConfig(cluster, latency, Objective(self.time_weight), tau=self.tau)
 
     def to_json(self) -> str:
         """Return one JSON object, which ``from_json`` reads."""
@@ -126,17 +142,19 @@ class Settings:
             raise InputError(f"the text holds no settings; a JSON object with {', '.join(KINDS)} is needed")
         return cls(**values)
 
-    def to_python(self, source: str, step: int) -> str:
+    def to_python(self, source: str, step: int, max_response_tokens: int | None = None) -> str:
         """Return lines of Python that compute the same without a widget.
 
         Args:
             source: the log's path; the empty text where it has none, then the code needs it as ``trace``.
+            max_response_tokens: the longest response allowed; the trace's own, or the longest of the log, when None.
         """
         log = repr(source) if source else "trace"
+        limit = "" if max_response_tokens is None else f", max_response_tokens={max_response_tokens}"
         arguments = ", ".join(f"{name}={value!r}" for name, value in asdict(self).items())
         return (
             "from rlhfless.widgets import Settings, WhatIf\n\n"
-            f"what_if = WhatIf({log}, step={step})\n"
+            f"what_if = WhatIf({log}, step={step}{limit})\n"
             f"planned = what_if.plan(Settings({arguments}))\n"
             "others = what_if.alternatives(planned)\n"
             "print(planned.plan)\nprint(planned.actors)\nprint(others.results)\n"
@@ -157,6 +175,11 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     return replace(settings, **changes)
 
 
+def fill_nodes(gpus: int, gpus_per_node: int) -> bool:
+    """Return whether so many GPUs are a part of one node or whole nodes."""
+    return gpus <= gpus_per_node or gpus % gpus_per_node == 0
+
+
 @lru_cache(maxsize=32)
 def latency_of(profile: str) -> LatencyModel:
     """Return the latency model of a profile, read once."""
@@ -164,12 +187,18 @@ def latency_of(profile: str) -> LatencyModel:
 
 
 def default_settings(meta: Mapping[str, Any]) -> Settings:
-    """Return the profile and the number of GPUs of a run, by its ``meta.json``, where the profile is a shipped one."""
-    profile, cluster = meta.get("profile"), meta.get("cluster") or {}
-    if profile not in list_profiles():
+    """Return the profile and the GPUs of a run, by its ``meta.json``, as ``rlhfless.load`` takes them.
+
+    Those of ``Settings()`` stand for what it does not state, and for all of it where its profile cannot be read or does not fit
+    on its GPUs.
+    """
+    profile, cluster = meta.get("profile") or DEFAULT_PROFILE, meta.get("cluster") or {}
+    try:
+        if "nodes" in cluster and "gpus_per_node" in cluster:
+            return Settings.of_nodes(profile, int(cluster["nodes"]), int(cluster["gpus_per_node"]))
+        return Settings(profile)
+    except (InputError, ProfileError):
         return Settings()
-    gpus = int(cluster.get("nodes", 2)) * int(cluster.get("gpus_per_node", NODE_GPUS))
-    return Settings(str(profile), gpus=gpus if gpus <= NODE_GPUS or gpus % NODE_GPUS == 0 else 16)
 
 
 def models(*names: str) -> dict[str, dict[int, str]]:

@@ -1,7 +1,8 @@
 """Plans one step of a log under other settings and simulates it. ``explore`` without its widgets.
 
-Inputs are a log and ``Settings``. The results come in two parts, because the user of a slider waits for the first part. First
-comes the plan with its execution, then the policies, the front and the bound to compare it with.
+Inputs are a log and ``Settings``. Plan, execution and bound are those of ``run.plan(step)`` and its ``compare``, so that a step
+has the same numbers wherever it is shown. The results come in two parts, because the user of a slider waits for the first part.
+First comes the plan with its execution, beside the static schedule and a random split; then the other policies and the front.
 """
 
 from __future__ import annotations
@@ -9,36 +10,55 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from numbers import Integral
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from rlhfless.engine.simulated.engine import SimulatedEngine
-from rlhfless.engine.simulated.requests import Requests
 from rlhfless.errors import InputError
-from rlhfless.executor import StepRecord, run_step
 from rlhfless.predict import unknown_predictor
-from rlhfless.scheduling import make_policy
-from rlhfless.simulate import LoggedStep, logged_steps
-from rlhfless.simulate.traces import trace_of
+from rlhfless.simulate import LoggedStep, Simulation, logged_steps, simulate_steps
 from rlhfless.trace import Limits, Trace, TraceError, read_rollouts, read_trace
 from rlhfless.widgets.settings import PREDICTORS, Settings, default_settings
-from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
+from solver.bounds.clairvoyant import ClairvoyantBound
 from solver.model.objective import Objective
 from solver.model.plan import Plan
 from solver.planning.pareto_front import Front, pareto_front
-from solver.planning.plan_generation import plan_generation
 
-QUICK_POLICIES = ("static", "least-loaded", "random", "spread", "rlhfless", "oracle")
-"""Those that take about 0.1 s each for 2,000 responses, so that a slider does not wait for them."""
-POLICIES = (*QUICK_POLICIES, "solver")
-"""The policies to compare with; ``simulate`` has those that re-plan while the step runs, too."""
-THIS_PLAN = "this plan"
+PLANNER = "solver"
+"""The policy that plans the step, as in ``run.plan``."""
+REFERENCES = ("static", "random")
+"""What every plan stands beside from the start: what a run without a planner does, and what needs no prediction."""
+POLICIES = (*REFERENCES, "least-loaded", "spread", "rlhfless", "oracle", PLANNER)
+"""The policies to compare with, the planner last; ``simulate`` has those that re-plan while the step runs, too."""
+RESULT_COLUMNS = ["policy", "time_s", "gpu_seconds", "cost_usd", "bound_gpu_seconds", "bound_method"]
 FRONT_POINTS = 16
+TIE = 1e-9  # of the logarithm of T^w C^(1-w)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The executed step under one policy, as ``run.plan(step).compare(policy)`` has it.
+
+    Attributes:
+        actors, time_s, gpu_seconds, cost_usd: that the step took and was billed. predicted_makespan_s: the plan's own time.
+        bound_gpu_seconds: the least GPU-seconds of any policy in this time.
+    """
+
+    actors: int
+    time_s: float
+    gpu_seconds: float
+    cost_usd: float
+    predicted_makespan_s: float
+    bound_gpu_seconds: float
+
+    @property
+    def above_bound(self) -> float:
+        """Share by which the GPU-seconds lie above the bound; NaN where the bound is 0."""
+        return self.gpu_seconds / self.bound_gpu_seconds - 1 if self.bound_gpu_seconds > 0 else math.nan
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,33 +66,78 @@ class PlannedRun:
     """A plan of the step for some settings, and its execution with the true lengths.
 
     Attributes:
-        plan: for the predicted lengths. record: of the plan on simulated engines.
-        seconds: time that planning and execution took on this machine.
+        simulation: the step under the planner and ``REFERENCES``.
+        seconds: time that all of it took on this machine.
     """
 
     settings: Settings
     logged: LoggedStep
-    plan: Plan
-    record: StepRecord
+    simulation: Simulation
     seconds: float
 
-    @cached_property
+    @property
+    def plan(self) -> Plan:
+        """The plan, made for the predicted lengths."""
+        return self.simulation.plans[PLANNER][0]
+
+    @property
     def trace(self) -> Trace:
-        """The execution as a trace; row i of its rollouts is response i."""
-        return trace_of([(self.record, self.logged)], self.settings.setting, self.plan.policy)
+        """The execution as a trace that begins at 0 s; row i of its rollouts is response i."""
+        return self.simulation.traces[PLANNER]
+
+    @property
+    def bound(self) -> ClairvoyantBound:
+        """The lower bound of any policy, for the true lengths."""
+        return self.simulation.bounds[0]
+
+    @cached_property
+    def outcome(self) -> Outcome:
+        """The executed plan."""
+        return self.outcome_of(PLANNER)
+
+    def outcome_of(self, policy: str) -> Outcome:
+        """Return the executed step under the planner or one of ``REFERENCES``."""
+        row = self.simulation.steps.set_index("policy").loc[policy]
+        return Outcome(int(row["actors"]), *(float(row[field.name]) for field in fields(Outcome)[1:]))
+
+    @property
+    def time_s(self) -> float:
+        """Seconds that the executed step took."""
+        return self.outcome.time_s
+
+    @property
+    def gpu_seconds(self) -> float:
+        """GPU-seconds that the executed step was billed."""
+        return self.outcome.gpu_seconds
+
+    @property
+    def cost_usd(self) -> float:
+        """Dollars that the executed step was billed."""
+        return self.outcome.cost_usd
+
+    @property
+    def loses_to_random(self) -> bool:
+        """Whether a random split has the smaller ``T^w C^(1-w)`` once both are executed."""
+        w = self.settings.time_weight
+
+        def value(of: Outcome) -> float:
+            return w * math.log(max(of.time_s, 1e-12)) + (1 - w) * math.log(max(of.gpu_seconds, 1e-12))
+
+        return value(self.outcome) > value(self.outcome_of("random")) + TIE
+
+    def executed_on(self, response: int) -> int:
+        """Return the actor that completed a response, which another one may have handed over to it."""
+        return int(str(self.trace.rollouts["actor"].iloc[response]).removeprefix("actor-"))
 
     @cached_property
     def actors(self) -> pd.DataFrame:
-        """One row per actor: ``actor, gpus, responses, prompts, shortest_tokens, longest_tokens`` (predicted),
+        """One row per actor: ``actor, gpus, responses, prompts, shortest_tokens, longest_tokens`` (assigned, predicted),
         ``predicted_s, done_s`` (planned and executed end), ``busy_gpu_s``."""
-        lengths, began = self.logged.predicted.response_tokens, self.record.start_s
-        done: dict[str, float] = {}
-        for row in self.record.spans:
-            done[row["holder"]] = max(row["end_s"] - began, done.get(row["holder"], 0.0))
+        lengths, done = self.logged.predicted.response_tokens, self.trace.spans.groupby("holder")["end_s"].max()
         rows = []
         for i, actor in enumerate(self.plan.actors):
-            tokens = lengths[list(actor.responses)]
-            done_s = done.get(f"actor-{i}", math.nan)
+            tokens = lengths[np.array(actor.responses, dtype=np.int64)]
+            done_s = float(done.get(f"actor-{i}", math.nan))
             rows.append(
                 {
                     "actor": i,
@@ -88,36 +153,14 @@ class PlannedRun:
             )
         return pd.DataFrame(rows)
 
-    @property
-    def time_s(self) -> float:
-        """Seconds that the executed step took."""
-        return self.record.end_s - self.record.start_s
-
-    @cached_property
-    def gpu_seconds(self) -> float:
-        """GPU-seconds that the executed step was billed."""
-        return billed(self.record)[0]
-
-    @cached_property
-    def cost_usd(self) -> float:
-        """Dollars that the executed step was billed."""
-        return billed(self.record)[1]
-
-
-def billed(record: StepRecord) -> tuple[float, float]:
-    """Return GPU-seconds and dollars of a step's allocations."""
-    held = [(len(row["gpu_ids"]) * (row["end_s"] - row["start_s"]), row["usd_per_gpu_s"]) for row in record.allocations]
-    return sum(gpu_s for gpu_s, _ in held), sum(gpu_s * usd for gpu_s, usd in held)
-
 
 @dataclass(frozen=True, eq=False)
 class Alternatives:
-    """Policies, front and bound to compare a plan with.
+    """Policies, front and bound to compare a plan with, all for the true lengths.
 
     Attributes:
-        results: ``policy, time_s, gpu_seconds, cost_usd, bound_gpu_seconds`` of the plan itself (``this plan``) and every
-            policy.
-        front: of plans, for the predicted lengths. bound: for the true lengths, by the closed form; no policy is below.
+        results: ``policy, time_s, gpu_seconds, cost_usd, bound_gpu_seconds, bound_method`` of every policy, the planner last.
+        front: of plans that know the true lengths. bound: no policy is below.
     """
 
     results: pd.DataFrame
@@ -172,8 +215,6 @@ class WhatIf:
         self.max_response_tokens = None if limit is None else max(int(limit), int(self.rollouts["response_tokens"].max()))
         self.default = default_settings(trace.meta)
         self._logged: dict[str, LoggedStep] = {}
-        self._requests: dict[str, Requests] = {}
-        self._static: PlannedRun | None = None
 
     def logged(self, predictor: str) -> LoggedStep:
         """Return the step with the lengths that a predictor gives it from all earlier steps; computed once.
@@ -189,7 +230,9 @@ class WhatIf:
         return self._logged[predictor]
 
     def plan(self, settings: Settings) -> PlannedRun:
-        """Plan the step and run the plan on simulated engines with the true lengths.
+        """Plan the step, and run the plan, the static schedule and a random split on simulated engines with the true lengths.
+
+        Planning is by counted work, so equal settings give equal plans however busy the machine is.
 
         Raises:
             PlanningError: the step cannot be planned on this cluster; the message says why.
@@ -198,83 +241,34 @@ class WhatIf:
         if not isinstance(settings, Settings):
             raise InputError(f"settings is a {type(settings).__name__}; Settings(...) is needed")
         began = time.perf_counter()
-        logged, setting = self.logged(settings.predictor), settings.setting
-        problem = setting.problem(logged.predicted.points)
-        plan = plan_generation(problem, time_limit_s=setting.time_limit_s, seed=setting.seed + self.step)
-        plan = replace(plan, policy=THIS_PLAN)
-        record = self._run(plan, settings)
-        return PlannedRun(settings, logged, plan, record, time.perf_counter() - began)
-
-    def static(self, settings: Settings) -> PlannedRun:
-        """Return the static schedule of the step on the same cluster: what a run without a planner does.
-
-        Neither the time weight nor tau changes it, so moves of those compute it once.
-
-        Raises:
-            PlanningError: the step cannot be planned on this cluster; the message says why.
-        """
-        same = replace(settings, time_weight=0.0, tau=1.0)
-        if self._static is None or self._static.settings != same:
-            began = time.perf_counter()
-            logged, policy = self.logged(same.predictor), make_policy("static")
-            plan = policy.plan(*logged.inputs(same.setting, policy.clairvoyant))
-            record = self._run(plan, same)
-            self._static = PlannedRun(same, logged, plan, record, time.perf_counter() - began)
-        return self._static
+        logged = self.logged(settings.predictor)
+        simulation = simulate_steps([logged], settings.setting, [*REFERENCES, PLANNER])
+        return PlannedRun(settings, logged, simulation, time.perf_counter() - began)
 
     def alternatives(
-        self,
-        planned: PlannedRun,
-        wanted: Callable[[], bool] = lambda: True,
-        policies: Sequence[str] = POLICIES,
-        known: Alternatives | None = None,
+        self, planned: PlannedRun, wanted: Callable[[], bool] = lambda: True, policies: Sequence[str] = POLICIES
     ) -> Alternatives | None:
-        """Run policies under the plan's settings, and compute front and bound.
+        """Run further policies under the plan's settings, and compute the front.
 
         Args:
             wanted: called between policies; once it returns False, the rest is left out and None is returned.
-            policies: which ones. known: what was computed for the same plan before; only other policies are added to it.
+            policies: which ones; the plan's own results are not computed again.
 
         Raises:
             InputError: ``planned`` is no result of ``plan``.
         """
         if not isinstance(planned, PlannedRun):
             raise InputError(f"planned is a {type(planned).__name__}; the result of WhatIf.plan is needed")
-        if known is None:
-            setting = planned.settings.setting
-            in_gpu_s = replace(setting, objective=Objective())
-            front = pareto_front(in_gpu_s.problem(planned.logged.predicted.points), points=FRONT_POINTS)
-            bound = clairvoyant_bound(setting.problem(planned.logged.truth), work=0)  # a slider does not wait for the LP
-            known = Alternatives(pd.DataFrame([self._row(THIS_PLAN, planned.record, bound)]), front, bound)
+        setting = planned.settings.setting
+        known = planned.simulation.steps.set_index("policy", drop=False)
         rows = []
-        for name in policies:
-            if name in set(known.results["policy"]):
+        for name in dict.fromkeys((*policies, PLANNER)):
+            if name in known.index:
+                rows.append(known.loc[[name]])
                 continue
             if not wanted():
                 return None
-            rows.append(self._row(name, self._record(name, planned), known.bound))
-        return replace(known, results=pd.concat([known.results, pd.DataFrame(rows)], ignore_index=True))
-
-    def _record(self, name: str, planned: PlannedRun) -> StepRecord:
-        if name == "static":
-            return self.static(planned.settings).record
-        setting = planned.settings.setting
-        policy = make_policy(name, tau=setting.tau)
-        return self._run(policy.plan(*planned.logged.inputs(setting, policy.clairvoyant)), planned.settings)
-
-    def _run(self, plan: Plan, settings: Settings) -> StepRecord:
-        name, setting = settings.predictor, settings.setting
-        if name not in self._requests:
-            self._requests[name] = self.logged(name).requests()
-        return run_step(
-            plan, self._requests[name], SimulatedEngine, setting.latency, setting.cluster,
-            run=self.run, step=self.step, phases=setting.phases, admission=setting.admission, migration=setting.migration,
-        )  # fmt: skip
-
-    @staticmethod
-    def _row(policy: str, record: StepRecord, bound: ClairvoyantBound) -> dict[str, Any]:
-        gpu_s, usd = billed(record)
-        return {
-            "policy": policy, "time_s": record.end_s - record.start_s, "gpu_seconds": gpu_s, "cost_usd": usd,
-            "bound_gpu_seconds": bound.gpu_seconds(record.makespan_s),
-        }  # fmt: skip
+            rows.append(simulate_steps([planned.logged], setting, [name]).steps)
+        in_gpu_s = replace(setting, objective=Objective())
+        front = pareto_front(in_gpu_s.problem(planned.logged.truth), points=FRONT_POINTS)
+        return Alternatives(pd.concat(rows, ignore_index=True)[RESULT_COLUMNS], front, planned.bound)

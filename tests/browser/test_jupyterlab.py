@@ -37,7 +37,8 @@ def test_a_slider_plans_anew_and_a_click_tells_of_a_response(lab: Lab, folder: P
     for name in ("timeline", "plane", "responses"):
         wait_drawn(page, name, 1)
     names = [one["name"] for one in plotly_data(page, pane("plane"))]
-    assert {"this plan, executed", "static", "planning front (predicted)", "lower bound of any policy"} <= set(names)
+    front, bound = "front of plans that know the lengths", "lower bound of any policy"
+    assert {"solver (this plan)", "static", "random", front, bound} <= set(names)
     before = card(page, "GPU-seconds")
     assert illegible(page, ".rlhfless-panes") == []
     picture(page.locator(".jp-OutputArea-output").last, "explore_light")

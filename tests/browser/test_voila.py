@@ -38,7 +38,7 @@ def test_a_slider_moves_on_a_page_without_code(page: Any, picture: Callable, voi
     page.route(lambda url: not url.startswith(address), lambda route: route.abort())  # Voila asks a network for icons
     open_dashboard(page, f"{address}?token={token}")
     shown = page.evaluate("which => document.querySelector(which)._fullData.map((one) => one.name)", pane("plane"))
-    assert {"this plan, executed", "static"} <= set(shown)
+    assert {"solver (this plan)", "static"} <= set(shown)
     assert page.locator("text=from rlhfless.widgets import explore").count() == 0
     before = page.locator(pane("facts")).inner_text()
     slider = page.get_by_role("slider").first

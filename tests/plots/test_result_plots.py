@@ -59,7 +59,7 @@ def test_plane_adds_up_the_steps_of_a_policy(front):
 def test_plane_has_a_marker_per_policy_the_front_the_bound_and_which_way_is_better(front):
     fig = plot_plane(results(cost_usd=[1.0, 0.7, 0.6]), front, ([8.0, 12.0], [50.0, 40.0]))
     names = [one.name for one in fig.data]
-    assert names == ["lower bound of any policy", "planning front (predicted)", "static", "fold", "oracle"]
+    assert names == ["lower bound of any policy", "front of plans that know the lengths", "static", "fold", "oracle"]
     assert {a.text for a in fig.layout.annotations} == {"static", "fold", "oracle", "better"}
     assert len({one.marker.symbol for one in fig.data[2:]}) == 3
     assert fig.layout.xaxis.title.text == "time (s), does not start at 0"

@@ -23,16 +23,15 @@ from rlhfless.plots.export.html_page import Page
 from rlhfless.report.first_screen import first_screen, in_short
 from rlhfless.report.logged_run import run_sections
 from rlhfless.report.not_stated import PROFILE_ASSUMED
-from rlhfless.report.schedules import refuse_requests_without_steps
-from rlhfless.report.simulated import schedules_section
+from rlhfless.report.schedules import refuse_requests_without_steps, simulate_schedules
+from rlhfless.report.simulated import schedules_section, true_front
 from rlhfless.report.study import Assumptions, LoggedRunFindings, study_log
 from rlhfless.report.what_ifs import TITLE
 from rlhfless.report.write import report_html
 from rlhfless.simulate import SimulationConfig, simulate
 from rlhfless.trace import ImportOptions, OpenedLog, Recorder, Trace, TraceError, open_log, validate
 from solver.model.cluster import Cluster
-from solver.model.problem import PlanningProblem
-from solver.planning.pareto_front import pareto_front
+from solver.model.objective import NonGenerationPhases
 
 GOLDEN = Path(__file__).parents[1] / "trace" / "importers" / "golden"
 EVIL = "</script><script>alert('x')</script>"
@@ -290,15 +289,26 @@ def test_the_ladder_begins_with_the_logs_own_dispatch(page: str) -> None:
     held, account = study.schedules.simulation.steps.query("policy == @own"), study.findings.account
     assert held["gpu_seconds"].sum() == pytest.approx(account.gpu_s), "the first rung costs what the account adds up"
     assert held["time_s"].to_numpy() == pytest.approx(account.steps["generation_s"].to_numpy())
-    front = pareto_front(PlanningProblem(study.schedules.logged[-1].predicted, small.cluster, small.latency))
     only = Page("", "")
-    schedules_section(only, study.schedules, study.setting, front, False, study.calibrated)
+    schedules_section(only, study.schedules, study.setting, False, study.calibrated)
     text = only.render("")
     words = " ".join(text_of(text).split())
     assert f"speed-up over {own} cost relative to {own}" in words
     assert re.search(rf" {own} [^x]* 1\.00x 0\.0% ", words), "its own speed is the unit"
     assert rf"{own} \u2192 right-sizing" in figures_json(text)
     assert "speed-up over static" in text_of(page), "of a log whose framework is not known"
+
+
+@pytest.mark.parametrize("phases", [NonGenerationPhases(), NonGenerationPhases(3.0, 5.0), NonGenerationPhases(3.0, 5.0, 4)])
+def test_the_front_of_the_last_step_is_above_its_bound_as_whole_steps(log: OpenedLog, phases: NonGenerationPhases) -> None:
+    setting = replace(SETTING, phases=phases)
+    schedules = simulate_schedules(log.trace, setting, 1)
+    last, front = schedules.logged[-1], true_front(schedules, setting)
+    bound, oracle = schedules.bound_of(last), schedules.results(["oracle"], last.step).iloc[0]
+    assert all(bound(plan.makespan_s) <= plan.gpu_seconds * (1 + 1e-9) for plan in front.plans)
+    fastest = front.plans[0]
+    assert phases.seconds < fastest.makespan_s <= 1.1 * oracle["time_s"], "as whole steps, as the policies' times are"
+    assert fastest.gpu_seconds >= phases.learner_gpus * fastest.makespan_s
 
 
 @pytest.mark.full

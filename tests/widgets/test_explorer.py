@@ -15,8 +15,9 @@ from log_samples import HOSTILE, log
 from rlhfless.errors import InputError
 from rlhfless.latency import ProfileError, read_profile, save_profile
 from rlhfless.widgets import Settings, explore
+from rlhfless.widgets import explorer as explorer_module
 from rlhfless.widgets.explorer import Explorer
-from rlhfless.widgets.what_if import POLICIES, QUICK_POLICIES
+from rlhfless.widgets.what_if import POLICIES
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,9 @@ def test_all_panes_are_there_and_none_is_grey(explorer: Explorer) -> None:
     assert "Actors of this plan" in explorer.panes.pane_actors
     assert f"<span>actors</span><b>{len(explorer.planned.plan.actors)}</b>" in explorer.panes.pane_facts
     names = [one.get("name") for one in drawn(explorer, "plane")["data"]]  # type: ignore[attr-defined]
-    assert {"this plan, executed", "static", "oracle", "planning front (predicted)", "lower bound of any policy"} <= set(names)
+    front, bound = "front of plans that know the lengths", "lower bound of any policy"
+    assert {"solver (this plan)", "static", "random", "oracle", front, bound} <= set(names)
+    assert f", {len(POLICIES)} policies" in explorer.panes.pane_plane
     assert any(one.get("name") == "decode" for one in drawn(explorer, "timeline")["data"])  # type: ignore[attr-defined]
 
 
@@ -83,7 +86,7 @@ def test_what_was_asked_while_a_plan_was_drawn_keeps_all_panes_grey(
     explorer._request_plan()
     assert explorer.wait(300)
     assert after[0] == sorted(["facts", "timeline", "actors", "responses", "response", "copy", "plane"])
-    assert after[1:] == [["plane"], [], []], "the plan, the quick policies, all policies"
+    assert after[1:] == [["plane"], []], "the plan, then the policies"
 
 
 def test_a_value_that_a_page_rounds_is_no_move(explorer: Explorer) -> None:
@@ -94,21 +97,54 @@ def test_a_value_that_a_page_rounds_is_no_move(explorer: Explorer) -> None:
     explorer.tau.value = tau
 
 
-def test_policies_that_take_long_are_run_when_the_slider_rests(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[tuple[str, ...], int]] = []
-    alternatives = explorer.what_if.alternatives
+def test_a_moving_slider_plans_once_it_rests(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[float] = []
+    plan, stays = explorer.what_if.plan, explorer_module._stays
+    monkeypatch.setattr(explorer.what_if, "plan", lambda settings: (planned.append(settings.time_weight), plan(settings))[1])
 
-    def watched(planned: Any, newest: Any, policies: tuple[str, ...], known: Any) -> object:
-        asked.append((policies, 0 if known is None else len(known.results)))
-        if len(asked) == 1:
-            explorer._request_plan()  # the slider moves on while the quick ones are run
-        return alternatives(planned, newest, policies, known)
+    def moves_on(newest: Any, seconds: float) -> bool:
+        if explorer.time_weight.value == 0.5:
+            explorer.time_weight.value = 0.55  # before the slider has rested
+        return stays(newest, seconds)
 
-    monkeypatch.setattr(explorer.what_if, "alternatives", watched)
-    explorer._request_plan()
+    monkeypatch.setattr(explorer_module, "_stays", moves_on)
+    explorer.time_weight.value = 0.5
     assert explorer.wait(300)
-    assert asked == [(QUICK_POLICIES, 0), (QUICK_POLICIES, 0), (POLICIES, 1 + len(QUICK_POLICIES))]
-    assert f", {len(POLICIES)} policies" in explorer.panes.pane_plane
+    assert planned == [0.55]
+    assert explorer.settings.time_weight == 0.55
+    explorer.time_weight.value = 1.0
+    assert explorer.wait(300)
+
+
+def test_a_selected_response_stays_marked_in_every_pane_on_other_gpus(explorer: Explorer) -> None:
+    def marked(pane: str) -> list[list[int]]:
+        return [one["customdata"] for one in drawn(explorer, pane)["data"] if one.get("name") == "selected response"]  # type: ignore[attr-defined]
+
+    def is_marked(response: int) -> None:
+        assert explorer.wait(300)
+        assert explorer.planned is not None
+        assert explorer.error is None
+        actor = explorer.planned.trace.rollouts["actor"].iloc[response]
+        assert marked("timeline") == [[response]]
+        assert marked("responses") == [[response]]
+        assert f"{actor}" in drawn(explorer, "responses")["layout"]["title"]["text"]  # type: ignore[index]
+        assert re.findall(r'aria-pressed="true">([^<]*)<', explorer.panes.pane_actors) == [actor]
+        row = explorer.planned.trace.rollouts.iloc[response]
+        assert f"sample {row['sample']}" in explorer.panes.pane_response
+        assert f"generated {row['response_tokens']:,}" in explorer.panes.pane_response
+
+    own = explorer.kind.value
+    for response in (0, 100, 191):
+        explorer.show_response(response)
+        is_marked(response)
+    explorer.kind.value = "h100 · Qwen2.5-3B"
+    is_marked(191)
+    explorer.gpus.value = 4
+    is_marked(191)
+    explorer.kind.value, explorer.gpus.value = own, 8
+    is_marked(191)
+    explorer.show_actor(0)
+    assert (marked("timeline"), marked("responses")) == ([], [])
 
 
 def test_another_gpu_kind_brings_its_sizes_and_list_price(explorer: Explorer) -> None:

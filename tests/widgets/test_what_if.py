@@ -16,7 +16,7 @@ from rlhfless.latency import read_profile, save_profile
 from rlhfless.trace import Limits, TraceError
 from rlhfless.widgets import Settings, WhatIf, explore
 from rlhfless.widgets.settings import PREDICTORS, models
-from rlhfless.widgets.what_if import POLICIES, THIS_PLAN
+from rlhfless.widgets.what_if import PLANNER, POLICIES
 from solver.model.errors import PlanningError
 from solver.model.problem import PlanningProblem
 from solver.timing.evaluate import evaluate
@@ -38,11 +38,10 @@ def test_a_plan_is_executed_with_the_true_lengths(what_if: WhatIf) -> None:
     held = planned.trace.allocations
     gpu_s = (held["end_s"] - held["start_s"]) * held["gpu_ids"].map(len)
     assert planned.gpu_seconds == pytest.approx(gpu_s.sum())
-    assert planned.plan.gap is not None
     table = planned.actors
     assert table["responses"].sum() == len(truth)
     assert table["done_s"].max() == pytest.approx(planned.time_s)
-    assert table["predicted_s"].max() == pytest.approx(planned.plan.makespan_s)
+    assert table["predicted_s"].max() <= planned.plan.makespan_s * (1 + 1e-9), "the mean over scenarios of the last actor"
 
 
 def test_a_higher_time_weight_never_makes_the_planned_step_slower(what_if: WhatIf) -> None:
@@ -55,9 +54,10 @@ def test_every_policy_stands_beside_the_plan_and_above_the_bound(what_if: WhatIf
     planned = what_if.plan(CPU)
     others = what_if.alternatives(planned)
     assert others is not None
-    assert others.results["policy"].tolist() == [THIS_PLAN, *POLICIES]
+    assert others.results["policy"].tolist() == list(POLICIES)
+    assert POLICIES[-1] == PLANNER
     assert (others.results["gpu_seconds"] >= others.results["bound_gpu_seconds"]).all()
-    assert others.results["gpu_seconds"][0] == pytest.approx(planned.gpu_seconds)
+    assert others.results["gpu_seconds"].iloc[-1] == planned.gpu_seconds
     assert others.bound.gpu_seconds(planned.time_s) <= planned.gpu_seconds
     assert len(others.front.plans) >= 1
 
@@ -219,5 +219,5 @@ def test_a_given_profile_is_a_choice_beside_the_shipped_ones_of_its_kind(tmp_pat
 
 def test_the_plan_shown_is_timed_by_the_planning_model(what_if: WhatIf) -> None:
     planned = what_if.plan(CPU)
-    taken = evaluate(planned.plan, PlanningProblem(planned.logged.predicted.points, CPU.setting.cluster, CPU.setting.latency))
+    taken = evaluate(planned.plan, PlanningProblem(planned.logged.predicted, CPU.setting.cluster, CPU.setting.latency))
     assert planned.plan.makespan_s == pytest.approx(taken.makespan_s)
