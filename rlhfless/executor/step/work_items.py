@@ -58,8 +58,9 @@ class WorkGpus:
         keeps_state: functions leave something in their process for later items, such as sums of gradients. If such a process
             dies on the wall clock, the step ends, because no other process could continue.
         in_this_process: how many of ``servers``, from the first one on, run functions in this program on the wall clock, in a
-            thread each, because a learner lives here for example. They may have no GPUs, and have none in the trace then.
-            (On the virtual clock all functions run here, after generation.)
+            thread each, because a learner lives here for example. They may have no GPUs: with a node they have none in the
+            trace then, and without one they are in no table of it. (On the virtual clock all functions run here, after
+            generation.)
 
     Raises:
         PlanningError: there is no server, two share a GPU or a name, a name is an actor's, or ``hold`` or ``role`` is unknown.

@@ -198,13 +198,15 @@ def add_work(record: StepRecord, work: Sequence[WorkItem], cluster: Cluster | Mi
 def write_work(record: StepRecord, work: ExecutedWork, cluster: Cluster | MixedCluster, end_s: float) -> None:
     """Write allocations and spans of executed items, and an event ``freed`` for each actor whose GPUs they took over.
 
-    A holder without GPUs, such as a learner on the CPU, has rows without GPUs, which cost nothing.
+    A holder on the CPU of a node has rows without GPUs, which cost nothing. Without GPUs and a node nothing is written.
 
     Args:
         end_s: of the step.
     """
     _write_freed(record, work.holds)
     for hold in work.holds:
+        if not _is_somewhere(hold.server):
+            continue
         record.span(hold.server.holder, "start", hold.start_s, hold.start_s + hold.load_s, call="load")
         node, pool = bought_as(min(hold.server.gpu_ids, default=0), cluster)
         usd = hold.gpus.usd_per_gpu_hour
@@ -213,8 +215,12 @@ def write_work(record: StepRecord, work: ExecutedWork, cluster: Cluster | MixedC
             server, usd_per_gpu_s = hold.server, pool.usd_per_gpu_s if usd is None else usd / 3600.0
             gpus = HeldGpus(pool.kind, node if server.node is None else server.node, server.gpu_ids, pool.market, usd_per_gpu_s)
             record.allocate(server.holder, hold.role, gpus, hold.start_s, hold_end_s)
-    for holder in dict.fromkeys(hold.server.holder for hold in work.holds):
+    for holder in dict.fromkeys(hold.server.holder for hold in work.holds if _is_somewhere(hold.server)):
         _write_spans(record, sorted((run for run in work.runs if run.holder == holder), key=lambda run: run.start_s))
+
+
+def _is_somewhere(server: WorkServer) -> bool:
+    return bool(server.gpu_ids) or server.node is not None
 
 
 def _write_freed(record: StepRecord, holds: Iterable[WorkHold]) -> None:

@@ -54,6 +54,33 @@ def test_a_learner_over_two_nodes_ends_with_the_weights_of_one_process(tmp_path:
     assert farthest(alone, learned) < 1e-4
 
 
+@pytest.mark.nightly
+def test_a_process_on_ray_that_hangs_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+    import stopping_rank
+
+    from rlhfless.executor.distributed.ray.cluster import RayCluster
+    from rlhfless.training.learner import ray_ranks
+    from rlhfless.training.learner.worker import LearnerStart
+
+    ray.cloudpickle.register_pickle_by_value(stopping_rank)  # Ray's processes do not see the folder of this file
+    monkeypatch.setattr(ray_ranks, "RayRank", stopping_rank.StoppingRank)
+    cluster = RayCluster(gpus=1)
+    try:
+        ranks = ray_ranks.RayRanks(2, 0, heartbeat_timeout_s=10.0)
+        startup: Any = LearnerStart(2, "", "cpu", None, None, None, "grpo", {})  # type: ignore[arg-type]
+        ranks.start(startup)
+        assert ranks.order("learn") == [True, True], "torch's number of threads is a thread's"
+        stopped = ranks.pids[1]
+        with refused(LearnerError, "process 1", "sign of life", "10 s", "'stop'", "heartbeat_timeout_s"):
+            ranks.order("stop")
+        assert not ranks
+        os.kill(stopped, signal.SIGKILL)  # Ray kills it as soon as it is able to
+    finally:
+        cluster.close()
+    assert not ray.is_initialized()
+
+
 def test_an_address_has_its_interface() -> None:
     from rlhfless.training.learner.ray_ranks import interface_of
 
