@@ -1,8 +1,8 @@
 """Common style of all figures: safe text from logs, titles and axes, and the figure without data.
 
-Paper is white, so that a figure is legible in a dark notebook as well, which does not change its text. It is dark where
-plotly's default template is a dark one (``plotly.io.templates.default = "plotly_dark"``). The project's pages and dashboards
-make the paper transparent and give the text their own colour.
+Paper is white, so that a figure is legible wherever it is shown. It is dark where plotly's default template is a dark one
+(``plotly.io.templates.default = "plotly_dark"``). JupyterLab (``renderer.py``), the project's pages and its dashboards make the
+paper transparent and give the text their own colour.
 """
 
 from __future__ import annotations

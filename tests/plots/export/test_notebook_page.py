@@ -104,7 +104,7 @@ def test_a_page_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("found", "named", "then"),
     [
-        ("plotly_mimetype", None, "plotly_mimetype+notebook"),
+        ("plotly_mimetype", None, "plotly_mimetype+notebook+rlhfless_theme"),
         ("colab", None, "colab"),
         ("kaggle", None, "kaggle"),
         ("plotly_mimetype", "plotly_mimetype", "plotly_mimetype"),
