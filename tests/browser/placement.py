@@ -20,6 +20,9 @@ MISPLACED = """([drawn, written]) => {
     const heads = [...boxes(".gtitle", "title"), ...boxes(".legendtext, .legendsymbols", "legend")];
     const seen = (div.closest(".figure") || div).getBoundingClientRect();
     const figure = (div.querySelector(".gtitle") || div).textContent.slice(0, 60);
+    const scrolls = div.scrollWidth > (div.closest(".figure") || div).clientWidth + 1;  // its plot is seen in parts
+    for (const [text, box] of scrolls ? [] : boxes(".bartext"))
+      if (cut(box, seen)) found.push([figure, `${text} is cut off`]);
     for (const [place, [name, box]] of heads.entries()) {
       if (cut(box, seen)) found.push([figure, `${name} is cut off`]);
       const later = heads.slice(place + 1).filter(([other]) => other !== name);
@@ -32,7 +35,11 @@ MISPLACED = """([drawn, written]) => {
 
 
 def misplaced(page: Any) -> list[list[str]]:
-    """Titles and legends that are cut off or lie on bars, points or texts: the title of the figure, and what is wrong."""
+    """Titles and legends that are cut off or lie on bars, points or texts, and texts at bars that are cut off.
+
+    Returns:
+        The title of each figure, and what is wrong.
+    """
     return list(page.evaluate(MISPLACED, [DRAWN, WRITTEN]))
 
 

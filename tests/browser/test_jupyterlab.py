@@ -189,9 +189,7 @@ def test_figures_follow_the_theme_also_when_it_is_switched(lab: Lab, folder: Pat
     page.evaluate("document.querySelectorAll('.jp-RenderedPlotly').forEach((one, i) => { one.id = `figure-${i}`; })")
     for name in ("light", "dark", "light"):
         with dark(page) if name == "dark" else contextlib.nullcontext():
-            assert page.evaluate(PAPERS) == [NONE, NONE, WHITE], (
-                "ours have the page's paper, others the one they state"
-            )
+            assert page.evaluate(PAPERS) == [NONE, NONE, WHITE], "ours have the page's paper, others the one they state"
             for figure in ("#figure-0", "#figure-1"):
                 assert illegible(page, figure) == []
             picture(page.locator(".jp-Notebook"), f"figures_in_lab_{name}")

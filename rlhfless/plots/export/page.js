@@ -8,7 +8,7 @@ let FIGURES = {};  // JSON of plotly by the id of the element: one or several to
 const drawn = new Map();  // ids, as the page is now, with the width of the frame that they are drawn for
 const wanted = new Map(), busy = new Set();  // ids with the name of what is to be drawn next; ids that are being drawn
 const LINE = 18, TITLE_LETTER = 8.8, SUBTITLE_LETTER = 6.5, NAME = 108, BESIDE = 600, AXIS = 60, WIDEST = 760, LEAST = 280,
-  SYMBOL = 76, MODE_BAR = 32, GAP = 8;  // px
+  SYMBOL = 76, MODE_BAR = 32, GAP = 8, BAR_TEXT = 90;  // px
 // A text in lines that are not wider than `width`, and how many lines were added. Tags stay as they are.
 function wrapped(text, width, letter = TITLE_LETTER) {
   let used = 0, space = "", lines = 0, made = "";
@@ -46,6 +46,16 @@ function roomAbove(div) {
   const top = Math.min(...boxes(div, ".nsewdrag").map((box) => box.top)), [title] = boxes(div, ".gtitle");
   const reach = Math.max(0, ...boxes(div, ".annotation").map((box) => top - box.top));
   return [title ? title.bottom - div.getBoundingClientRect().top : 0, reach];
+}
+// Wraps the texts in and beside horizontal bars of a drawn figure where they are longer than the bar, or than the room beside it.
+async function wrapBarTexts(div) {
+  for (const [place, bars] of div._fullData.entries()) {
+    if (bars.type !== "bar" || bars.orientation !== "h" || !Array.isArray(bars.text)) continue;
+    const axis = div._fullLayout["xaxis" + (bars.xaxis || "x").slice(1)], inside = bars.textposition === "inside";
+    const room = (i) => { const end = axis.c2p(bars.x[i]); return (inside ? end : axis._length - end) - GAP; };
+    const text = bars.text.map((one, i) => wrapped(String(one ?? ""), Math.max(BAR_TEXT, room(i)), SUBTITLE_LETTER)[0]);
+    if (text.some((one, i) => one !== bars.text[i])) await Plotly.restyle(div, {text: [text]}, [place]);
+  }
 }
 // A title that is wider than the figure is wrapped, also that of an axis. On a narrow screen the legend stands between title and
 // plot, with its names wrapped: beside the plot it would cover the plot. A figure that needs room keeps its width, and its frame
@@ -89,6 +99,7 @@ async function drawNow(id, name) {
   Plotly.purge(div);
   div.style.height = layout.height + "px";
   await Plotly.newPlot(div, {data, layout: layout, frames: spec.frames || [], config: CONFIG});
+  await wrapBarTexts(div);
   const [legend] = boxes(div, ".legend > .bg"), [slides] = boxes(div, ".slider-group");
   if (!legend) return;
   const [title, reach] = roomAbove(div), above = Math.max(title, MODE_BAR) + GAP, {b} = layout.margin;

@@ -159,17 +159,20 @@ def _break_categories(fig: go.Figure, width: float, em: float) -> float:
 
 
 def _break_bar_texts(fig: go.Figure, width: float, em: float) -> None:
-    """Break texts outside of horizontal bars into lines that fit between the end of the bar and that of the axis."""
+    """Break texts in horizontal bars into lines that fit in the bar, and texts outside into lines that fit beside it."""
     for trace in fig.data:
-        if trace.type != "bar" or trace.orientation != "h" or trace.textposition != "outside" or trace.text is None:
+        inside = trace.textposition == "inside" and trace.constraintext == "none"
+        if trace.type != "bar" or trace.orientation != "h" or trace.text is None or isinstance(trace.text, str):
             continue
         axis = fig.layout["xaxis" + (trace.xaxis or "x")[1:]]
         shares = [data_share(axis, end) for end in trace.x]
-        if not isinstance(trace.text, str) and None not in shares:
-            names = [longest_line_chars(word) for word in trace.y if isinstance(word, str)]
-            plot = width - max(names, default=0) * LETTER * em
-            right = (axis.domain or (0.0, 1.0))[1]
-            trace.text = [wrapped(text, (right - share) * plot, em) for text, share in zip(trace.text, shares, strict=True)]
+        if None in shares or not (inside or trace.textposition == "outside"):
+            continue
+        names = [longest_line_chars(word) for word in trace.y if isinstance(word, str)]
+        plot = width - max(names, default=0) * LETTER * em
+        left, right = axis.domain or (0.0, 1.0)
+        rooms = [(share - left if inside else right - share) * plot for share in shares]
+        trace.text = [wrapped(text, room, em) for text, room in zip(trace.text, rooms, strict=True)]
 
 
 def _fit_axis(axis: go.layout.XAxis | go.layout.YAxis, length: float, em: float, *, turned: bool) -> None:
