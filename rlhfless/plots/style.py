@@ -26,7 +26,7 @@ PAPERS = {False: ("#FFFFFF", INK), True: ("#111111", "#E4E7EB")}
 """Colours of paper and text: of a light and of a dark figure."""
 
 SUBTITLE_CHARS, TITLE_CHARS = 104, 78  # of a line; a notebook's output is about 700 px wide
-WIDE_ONLY = "wide only"  # name of annotations that a page leaves out on a narrow screen
+WIDE_ONLY = "wide only"  # name of annotations that are left out on a narrow screen and on narrow paper
 MODE_BAR_PX = 32  # plotly's buttons stand in the upper right corner, over whatever is there
 AXIS_PX = 58  # of the ticks and the title under a plot
 LONGEST_TEXT = 60

@@ -26,6 +26,7 @@ from rlhfless.plots.export.print_places import (
     stands_on,
 )
 from rlhfless.plots.slider import CAPTION
+from rlhfless.plots.style import WIDE_ONLY
 
 SANS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 PX_PER_MM, PX_PER_PT = 96 / 25.4, 96 / 72
@@ -69,7 +70,8 @@ def paper_style(
     em, width = font_pt * PX_PER_PT, width_mm * PX_PER_MM
     fig = go.Figure(figure.data, figure.layout)
     heading = wrapped(str(fig.layout.title.text or "").split("<br><span")[0], width, BOLD * 1.2 * em) if title else ""
-    fig.layout.annotations = [note for note in fig.layout.annotations if note.name != CAPTION]
+    left_out = {CAPTION, WIDE_ONLY} if width < TWO_COLUMNS_PX else {CAPTION}
+    fig.layout.annotations = [note for note in fig.layout.annotations if note.name not in left_out]
     _fit_notes(fig, NOTES * width, em)
     for trace in fig.data:
         if trace.name:

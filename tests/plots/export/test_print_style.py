@@ -193,6 +193,16 @@ def test_texts_in_bars_are_broken_into_lines_that_fit_in_the_bar() -> None:
             assert longest < end / printed.layout.xaxis.range[1] * printed.layout.width
 
 
+def test_texts_on_bars_that_narrow_paper_has_no_room_for_are_left_out() -> None:
+    uses = pd.DataFrame(
+        {"use": ["decode", "idle GPUs"], "kind": ["work", "idle"], "gpu_s": [3.0, 3.0], "usd": 0.1, "share": [0.5, 0.5]}
+    )
+    figure = plot_overview(uses)
+    (note,) = figure.layout.annotations
+    assert [len(paper_style(figure, width).layout.annotations) for width in (170, 85)] == [1, 0]
+    assert any(trace.name == note.text for trace in paper_style(figure, 85).data), "the legend says it"
+
+
 def test_a_heatmap_can_be_printed() -> None:
     printed = paper_style(plot_timeline(busy_trace(12_000)), 85)
     assert printed.data[0].type == "heatmap"
