@@ -25,7 +25,7 @@ THEME_STYLE = '<style class="rlhfless-theme">'
 """How the output begins that holds the style sheet."""
 
 
-class ThemeRenderer(ExternalRenderer):
+class ThemeRenderer(ExternalRenderer):  # type: ignore[misc]
     """Shows the style sheet after a figure of ours on white paper; other figures keep the colours that they state."""
 
     def render(self, fig_dict: dict[str, Any]) -> None:

@@ -50,11 +50,12 @@ function roomAbove(div) {
 // Wraps the texts in and beside horizontal bars of a drawn figure where they are longer than the bar, or than the room beside it.
 async function wrapBarTexts(div) {
   for (const [place, bars] of div._fullData.entries()) {
-    if (bars.type !== "bar" || bars.orientation !== "h" || !Array.isArray(bars.text)) continue;
-    const axis = div._fullLayout["xaxis" + (bars.xaxis || "x").slice(1)], inside = bars.textposition === "inside";
+    const outside = bars.textposition === "outside", inside = bars.textposition === "inside" && bars.constraintext === "none";
+    if (bars.type !== "bar" || bars.orientation !== "h" || !Array.isArray(bars.text) || !(inside || outside)) continue;
+    const axis = div._fullLayout["xaxis" + (bars.xaxis || "x").slice(1)], texts = bars.text.map((one) => String(one ?? ""));
     const room = (i) => { const end = axis.c2p(bars.x[i]); return (inside ? end : axis._length - end) - GAP; };
-    const text = bars.text.map((one, i) => wrapped(String(one ?? ""), Math.max(BAR_TEXT, room(i)), SUBTITLE_LETTER)[0]);
-    if (text.some((one, i) => one !== bars.text[i])) await Plotly.restyle(div, {text: [text]}, [place]);
+    const made = texts.map((one, i) => wrapped(one, Math.max(BAR_TEXT, room(i)), SUBTITLE_LETTER)[0]);
+    if (made.some((one, i) => one !== texts[i])) await Plotly.restyle(div, {text: [made]}, [place]);
   }
 }
 // A title that is wider than the figure is wrapped, also that of an axis. On a narrow screen the legend stands between title and
@@ -70,7 +71,8 @@ async function drawNow(id, name) {
   let top = layout.margin.t, data = spec.data;
   div.style.maxWidth = width ? width + "px" : "";
   div.style.minWidth = Math.max(LEAST, small ? widthNeeded(layout) : 0) + "px";
-  const [text, lines] = wrapped(layout.title.text || "", Math.max(LEAST, div.parentElement.clientWidth) - 28);
+  const shown = Math.min(div.parentElement.clientWidth, width || Infinity);
+  const [text, lines] = wrapped(layout.title.text || "", Math.max(LEAST, shown) - 28);
   if (lines) {
     top += lines * LINE;
     layout.height += lines * LINE;
@@ -149,8 +151,8 @@ function drawSeen() {
 // Draws the figures anew whose frames have another width than before: titles and legends are laid out for it.
 function drawResized() {
   for (const [id, width] of drawn) {
-    const now = document.getElementById(id).parentElement.clientWidth;
-    if (now && now !== width) drawn.delete(id);
+    const frame = document.getElementById(id).parentElement;
+    if (frame.getClientRects().length && frame.clientWidth !== width) drawn.delete(id);  // none has one in a folded section
   }
   drawSeen();
 }

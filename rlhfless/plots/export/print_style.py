@@ -163,12 +163,12 @@ def _break_categories(fig: go.Figure, width: float, em: float) -> float:
 def _break_bar_texts(fig: go.Figure, width: float, em: float) -> None:
     """Break texts in horizontal bars into lines that fit in the bar, and texts outside into lines that fit beside it."""
     for trace in fig.data:
-        inside = trace.textposition == "inside" and trace.constraintext == "none"
         if trace.type != "bar" or trace.orientation != "h" or trace.text is None or isinstance(trace.text, str):
             continue
+        inside = trace.textposition == "inside" and trace.constraintext == "none"
         axis = fig.layout["xaxis" + (trace.xaxis or "x")[1:]]
-        shares = [data_share(axis, end) for end in trace.x]
-        if None in shares or not (inside or trace.textposition == "outside"):
+        shares = [share for end in trace.x if (share := data_share(axis, end)) is not None]
+        if len(shares) < len(trace.x) or not (inside or trace.textposition == "outside"):
             continue
         names = [longest_line_chars(word) for word in trace.y if isinstance(word, str)]
         plot = width - max(names, default=0) * LETTER * em
