@@ -124,6 +124,10 @@ def test_a_figure_file_fits_a_telephone_and_follows_its_colours(
         assert paper == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(22, 25, 29)")
         pages(page, f"file_{name.replace(' ', '_')}_{scheme}")
     page.emulate_media(color_scheme="dark" if scheme == "light" else "light")
+    page.wait_for_function(
+        "() => { const text = document.querySelector('.xtitle');"
+        " return text && getComputedStyle(text).fill === getComputedStyle(document.body).color; }"
+    )
     wait_all_drawn(page)
     assert illegible(page, "body") == [], "also when the scheme changes while the page is open"
     resize(page, DESK)

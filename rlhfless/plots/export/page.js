@@ -9,6 +9,7 @@ const drawn = new Map();  // ids, as the page is now, with the width of the fram
 const wanted = new Map(), busy = new Set();  // ids with the name of what is to be drawn next; ids that are being drawn
 const LINE = 18, TITLE_LETTER = 8.8, SUBTITLE_LETTER = 6.5, NAME = 108, BESIDE = 600, AXIS = 60, WIDEST = 760, LEAST = 280,
   SYMBOL = 76, MODE_BAR = 32, GAP = 8, BAR_TEXT = 90;  // px
+const NAMES = 0.36;  // share of a narrow figure for names at its left axis
 // A text in lines that are not wider than `width`, and how many lines were added. Tags stay as they are.
 function wrapped(text, width, letter = TITLE_LETTER) {
   let used = 0, space = "", lines = 0, made = "";
@@ -46,6 +47,18 @@ function roomAbove(div) {
   const top = Math.min(...boxes(div, ".nsewdrag").map((box) => box.top)), [title] = boxes(div, ".gtitle");
   const reach = Math.max(0, ...boxes(div, ".annotation").map((box) => top - box.top));
   return [title ? title.bottom - div.getBoundingClientRect().top : 0, reach];
+}
+// The left axes whose names would leave little room for bars, with these names in lines.
+function wrappedNames(data, layout, width) {
+  const names = {}, axes = {};
+  for (const {y, yaxis} of data.filter((one) => Array.isArray(one.y)))
+    names[(yaxis || "y").replace("y", "yaxis")] = [...(names[(yaxis || "y").replace("y", "yaxis")] || []), ...y];
+  for (const [key, all] of Object.entries(names)) {
+    const tickvals = [...new Set(all.filter((one) => typeof one === "string"))];
+    const ticktext = tickvals.map((one) => wrapped(one, width, SUBTITLE_LETTER)[0]);
+    if (ticktext.some((one, i) => one !== tickvals[i])) axes[key] = {...layout[key], tickmode: "array", tickvals, ticktext};
+  }
+  return axes;
 }
 // Wraps the texts in and beside horizontal bars of a drawn figure where they are longer than the bar, or than the room beside it.
 async function wrapBarTexts(div) {
@@ -96,6 +109,7 @@ async function drawNow(id, name) {
     const seen = div.parentElement.clientWidth, scrolls = div.clientWidth > seen + 1;
     layout.legend = {...layout.legend, xref: "container", x: 0.02, xanchor: "left", yref: "container", yanchor: "top", y: 1,
       orientation: "h", entrywidthmode: "pixels", entrywidth: scrolls ? div.clientWidth / 2 : 0};  // more than half: one in a line
+    Object.assign(layout, wrappedNames(data, layout, NAMES * seen));
     data = data.map((one) => one.name ? {...one, name: wrapped(one.name, seen - SYMBOL, SUBTITLE_LETTER)[0]} : one);
   }
   Plotly.purge(div);
@@ -106,13 +120,18 @@ async function drawNow(id, name) {
   if (!legend) return;
   const [title, reach] = roomAbove(div), above = Math.max(title, MODE_BAR) + GAP, {b} = layout.margin;
   const upper = Math.ceil(above + div.getBoundingClientRect().top - legend.top);  // where a legend over the plot has many lines
-  const lower = slides && legend.top < slides.bottom ? Math.ceil(legend.bottom - slides.top) + GAP : 0;  // and one over a slider
+  const covered = boxes(div, "[class^='g-x'] text").filter((one) => one.left < legend.right && one.right > legend.left
+    && one.top < legend.bottom && one.bottom > legend.top);
+  const down = Math.max(0, ...covered.map((one) => Math.ceil(one.bottom - legend.top)));  // where ticks need more room than usual
+  const lower = slides && legend.top < slides.bottom ? Math.max(0, Math.ceil(legend.bottom + down - slides.top) + GAP) : 0;
   let changes = null;
   if (small) {
     const added = Math.ceil(above + legend.height + reach) + GAP - top, height = layout.height + added;
     changes = {height, "margin.t": top + added, "legend.y": 1 - above / height};
-  } else if (lower > 0) {
-    changes = {height: layout.height + lower, "margin.b": b + lower, "sliders[0].pad.t": layout.sliders[0].pad.t + lower};
+  } else if (down > 0 || lower > 0) {
+    const added = lower || down;
+    changes = {height: layout.height + added, "margin.b": b + added, "legend.y": layout.legend.y - down / div._fullLayout._size.h};
+    if (lower) changes["sliders[0].pad.t"] = layout.sliders[0].pad.t + lower;
   } else if (upper > 0) changes = {height: layout.height + upper, "margin.t": top + upper};
   if (!changes) return;
   div.style.height = changes.height + "px";
