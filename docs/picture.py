@@ -1,17 +1,27 @@
 """Makes docs/one_step.png and docs/explore.png, the pictures of README and guide: `make picture` (needs kaleido and Chromium).
 
-one_step.png: the last step of the demonstration trace before (static) and after (planned by the solver), on one time axis, with
-the cost of both and the bound. explore.png: the dashboard `explore` on the same step, in a real JupyterLab.
+one_step.png: what README's own code plots. The last step of the demonstration trace before (static) and after (planned by the
+solver), on one time axis, with the cost of both and the bound. Its texts and the picture's SHA-256 are in one_step.json: a test
+compares both with what the code gives. The plan is made by counted work, so every machine gives the same texts.
+explore.png: the dashboard `explore` on the same step, in a real JupyterLab.
 """
 
 from __future__ import annotations
 
+import ast
+import hashlib
+import json
+import re
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
 
 import rlhfless as rl
 from rlhfless.plots import save, why_no_pictures
+from rlhfless.plots.style import plain
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests" / folder) for folder in ("browser", "support")]
@@ -22,6 +32,7 @@ from real_browser import browser  # noqa: E402
 LARGE = {"width": 1600, "height": 1800}  # wide enough for all columns of the table; JupyterLab cuts off what does not fit
 WHOLE_TABLE = ".rlhfless-scroll { max-height: none !important; }"
 WIDTH = 960
+RECORD = ROOT / "docs" / "one_step.json"
 
 
 def main() -> int:
@@ -34,10 +45,44 @@ def main() -> int:
     return 0
 
 
+def readme_figure(readme: str) -> go.Figure:
+    """Run README's Python code up to the line that makes ``comparison``, and return the figure of the comparison.
+
+    Raises:
+        ValueError: README has no such line.
+    """
+    for code in re.findall(r"```python\n(.*?)```", readme, re.DOTALL):
+        statements = ast.parse(code).body
+        made = [i for i, one in enumerate(statements) if isinstance(one, ast.Assign) and _names(one) == ["comparison"]]
+        if made:
+            names: dict[str, Any] = {}
+            exec(compile(ast.Module(statements[: made[0] + 1], []), "README.md", "exec"), names)
+            figure: go.Figure = names["comparison"].plot()
+            return figure
+    raise ValueError("README.md has no Python code that makes `comparison`")
+
+
+def _names(assignment: ast.Assign) -> list[str]:
+    return [target.id for target in assignment.targets if isinstance(target, ast.Name)]
+
+
+def told(figure: go.Figure) -> dict[str, Any]:
+    """Return what the figure says in numbers: its title, the headings of its panels, and the texts at its bars."""
+    bars = [plain(text) for bar in figure.data if bar.type == "bar" and bar.text is not None for text in bar.text]
+    return {
+        "title": plain(figure.layout.title.text),
+        "headings": [plain(n.text) for n in figure.layout.annotations],
+        "bars": bars,
+    }
+
+
 def one_step(target: Path) -> Path:
-    """Draw the last step of the demonstration trace before and after."""
-    compared = rl.load(rl.example(), verbose=False).plan(step=-1).compare("static")
-    return save(compared.plot().update_layout(width=WIDTH), target)
+    """Draw the figure of README's code, and record what it says beside it."""
+    figure = readme_figure((ROOT / "README.md").read_text("utf-8"))
+    save(figure.update_layout(width=WIDTH), target)
+    record = {"sha256": hashlib.sha256(target.read_bytes()).hexdigest(), **told(figure)}
+    RECORD.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return target
 
 
 def dashboard(target: Path) -> Path:

@@ -39,6 +39,7 @@ from rlhfless.plots.pipeline_front import PipelineFrontInfo, pipeline_front_info
 from rlhfless.plots.plan_bars import PlanBarsInfo, plan_bars_info, plot_plan_bars
 from rlhfless.plots.planned_steps import PlannedStepsInfo, planned_steps_info, plot_planned_steps
 from rlhfless.plots.prefill import PrefillInfo, plot_prefill, prefill_info
+from rlhfless.plots.renderer import follow_theme as _follow_theme
 from rlhfless.plots.renderer import use_renderer
 from rlhfless.plots.responses import ResponsesInfo, plot_responses, responses_info
 from rlhfless.plots.scenario_outcomes import OutcomesInfo, outcomes_info, plot_outcomes
@@ -188,6 +189,8 @@ __all__ = [
     "why_no_pictures",
     "write_notebook_page",
 ]
+
+_follow_theme()
 
 
 def __dir__() -> list[str]:

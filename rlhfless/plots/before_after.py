@@ -14,14 +14,13 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from rlhfless.plots.palette import BOUND, GREEN, OUTLINE, VERMILLION
-from rlhfless.plots.style import clean, message_figure, number, styled, usd
+from rlhfless.plots.style import clean, legend_below, message_figure, number, styled, usd
 from rlhfless.plots.timeline_grid import (
     GAP_PX,
     HEADING_PX,
     TimelinesInfo,
     add_panels,
     heading,
-    legend_below,
     panel_sizes,
     timelines_info,
 )

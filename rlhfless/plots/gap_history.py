@@ -15,8 +15,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from rlhfless.plots.palette import BLUE, BOUND, ORANGE, VERMILLION
-from rlhfless.plots.slider import caption, slider, start_at
-from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
+from rlhfless.plots.slider import SLIDER_PX, caption, slider, start_at
+from rlhfless.plots.style import clean, counted, hover, legend_below, message_figure, number, styled
 from rlhfless.plots.tables import stacked
 
 if TYPE_CHECKING:
@@ -137,11 +137,12 @@ def plot_gap_history(
     fig.update_yaxes(title="cost (GPU-seconds)", type="log", range=_decades(costs), row=1, col=2)
     fig.update_xaxes(title=clean(of), type="category", categoryorder="array", categoryarray=shown_labels, row=1, col=3)
     fig.update_yaxes(title="gap to the lower bound (% of the value)", rangemode="tozero", row=1, col=3)
+    inner, above, below = 240, 120, 86 + SLIDER_PX
     styled(
-        fig, TITLE, height=520, sliders=[slider(labels, first, f"{clean(of)}: ")], **caption(_line(info, labels[first]), heads),
-        legend={"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top"},
+        fig, TITLE, height=inner + above + below, sliders=[slider(labels, first, f"{clean(of)}: ")],
+        **caption(_line(info, labels[first]), heads), legend=legend_below(inner),
     )  # fmt: skip
-    fig.update_layout(margin={"t": 120, "b": 160}, sliders=[{"pad": {"t": 86}}])
+    fig.update_layout(margin={"t": above, "b": below}, sliders=[{"pad": {"t": below - SLIDER_PX}}])
     return fig
 
 

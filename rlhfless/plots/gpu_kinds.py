@@ -15,8 +15,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from rlhfless.plots.palette import BLUE, BOUND, GREEN, ORANGE, POLICY_STYLES, PURPLE, SKY, VERMILLION
-from rlhfless.plots.slider import caption, slider, start_at
-from rlhfless.plots.style import clean, cost_line, counted, hover, message_figure, number, styled, usd
+from rlhfless.plots.slider import SLIDER_PX, caption, slider, start_at
+from rlhfless.plots.style import clean, cost_line, counted, hover, legend_below, message_figure, number, styled, usd
 from rlhfless.plots.tables import stacked
 
 if TYPE_CHECKING:
@@ -147,11 +147,12 @@ def plot_kinds(plans: Mapping[Any, Plan], workload: Workload, *, of: str = "pric
     fig.update_yaxes(title="actor", range=[rows - 0.4, -0.6], tickvals=shown, row=1, col=2)
     fig.update_xaxes(title=clean(of), type="category", categoryorder="array", categoryarray=shown_labels, row=1, col=3)
     fig.update_yaxes(title="cost of the step (USD)", rangemode="tozero", row=1, col=3)
+    inner, above, below = 250, 120, 96 + SLIDER_PX
     styled(
-        fig, TITLE, height=540, barmode="stack", sliders=[slider(labels, first, f"{clean(of)}: ")],
-        **caption(_line(info, labels[first]), heads), legend={"orientation": "h", "x": 0, "y": -0.22, "yanchor": "top"},
+        fig, TITLE, height=inner + above + below, barmode="stack", sliders=[slider(labels, first, f"{clean(of)}: ")],
+        **caption(_line(info, labels[first]), heads), legend=legend_below(inner),
     )  # fmt: skip
-    fig.update_layout(margin={"t": 120, "b": 170}, sliders=[{"pad": {"t": 96}}])
+    fig.update_layout(margin={"t": above, "b": below}, sliders=[{"pad": {"t": below - SLIDER_PX}}])
     return fig
 
 

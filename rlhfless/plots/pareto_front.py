@@ -13,8 +13,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from rlhfless.plots.palette import BLUE, BOUND, ORANGE, VERMILLION
-from rlhfless.plots.slider import caption, slider, start_at
-from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
+from rlhfless.plots.slider import SLIDER_PX, caption, slider, start_at
+from rlhfless.plots.style import clean, counted, hover, legend_below, message_figure, number, styled
 from rlhfless.plots.tables import stacked
 
 if TYPE_CHECKING:
@@ -155,12 +155,13 @@ def plot_front(
         rate = 1000 * usd_per_gpu_hour / 3600
         side = {"overlaying": "y", "side": "right", "range": [low * rate, high * rate], "showgrid": False, "tickmode": "auto"}
         fig.update_layout(yaxis2={**side, "title": f"1,000 such steps (USD, {usd_per_gpu_hour:g} per GPU-hour)"})
+    inner, above, below = 326, 104, 112 + SLIDER_PX
     styled(
-        fig, TITLE, height=560, sliders=[slider(labels, first, f"{clean(of)}: ")], **caption(_line(info, first)),
-        legend={"x": 0.98, "xanchor": "right", "y": 0.98, "yanchor": "top", "bgcolor": "rgba(127,127,127,0.08)"},
+        fig, TITLE, height=inner + above + below, sliders=[slider(labels, first, f"{clean(of)}: ")],
+        **caption(_line(info, first)), legend=legend_below(inner),
     )  # fmt: skip
-    fig.update_layout(margin={"t": 104, "b": 130, "r": 90 if usd_per_gpu_hour > 0 else 24})
-    return fig
+    margin = {"t": above, "b": below, "r": 90 if usd_per_gpu_hour > 0 else 24}
+    return fig.update_layout(margin=margin, sliders=[{"pad": {"t": below - SLIDER_PX}}])
 
 
 def _frame(info: FrontInfo, i: int) -> list[go.Scatter]:

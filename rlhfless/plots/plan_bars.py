@@ -14,8 +14,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from rlhfless.plots.palette import BLUE, ORANGE, POLICY_STYLES, SKY
-from rlhfless.plots.slider import caption, slider, start_at
-from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
+from rlhfless.plots.slider import SLIDER_PX, caption, slider, start_at
+from rlhfless.plots.style import clean, counted, hover, legend_below, message_figure, number, styled
 from rlhfless.plots.tables import stacked
 
 if TYPE_CHECKING:
@@ -145,14 +145,14 @@ def plot_plan_bars(
     latest, dearest = (1.08 * max(float(info.plans[name].max()), 1e-9) for name in ("makespan_s", "gpu_seconds"))
     fig.update_xaxes(title="time (s)", range=[0, latest], row=1, col=len(widths))
     fig.update_yaxes(title="cost (GPU-seconds)", range=[0, dearest], row=1, col=len(widths))
-    inner, above, below = int(min(410, max(190, 30 + 15 * rows))), 120, 190
+    inner, above, below = int(min(410, max(190, 30 + 15 * rows))), 120, 116 + SLIDER_PX
     styled(
         fig, TITLE, height=inner + above + below, barmode="stack",
         sliders=[slider(labels, first, f"{clean(of)}: ")], **caption(_line(info, labels[first]), heads),
-        legend={"orientation": "h", "x": 0, "y": -50 / inner, "yanchor": "top", "traceorder": "normal"},
+        legend=legend_below(inner),
     )  # fmt: skip
-    fig.update_layout(margin={"t": above, "b": below}, sliders=[{"pad": {"t": 116}}], **_spans(info, labels[first]))
-    return fig
+    fig.update_layout(margin={"t": above, "b": below}, sliders=[{"pad": {"t": below - SLIDER_PX}}])
+    return fig.update_layout(**_spans(info, labels[first]))
 
 
 def _bars(info: PlanBarsInfo, label: str, side: str, rows: int) -> list[go.Bar]:

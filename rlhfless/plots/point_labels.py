@@ -17,6 +17,9 @@ TOGETHER_PX = 7.0  # points closer than this cannot be distinguished
 MARK_PX = 9.0  # half the size of a marker, with some room
 RINGS = (16.0, 30.0, 48.0, 70.0, 96.0)  # distances of a name from its point
 
+Box = tuple[float, float, float, float]
+"""Left, top, right and bottom of something, in pixels to the right and down."""
+
 
 class PointLabel(NamedTuple):
     """A name of one or more points.
@@ -49,17 +52,40 @@ def place_labels(
         stretches: how many times as wide the plot may be drawn, the narrowest first; a place suits all of them.
     """
     at = np.column_stack([np.asarray(x_px, dtype=float), np.asarray(y_px, dtype=float)])
-    plots = [_Plot(stretch, width_px * stretch, height_px, (*at, *marks_px)) for stretch in stretches]
-    labels = []
-    for group in _together(at):
-        text = " = ".join(names[i] for i in group)
-        wide = 0.5 * LETTER_PX * len(text) + 2
-        x, y = at[group[0]]
-        best = min(_places(wide), key=lambda d: sum(plot.cost(x, y, d, wide) for plot in plots) + d[2])
-        labels.append(PointLabel(group, text, best[0], best[1]))
+    groups = list(_together(at))
+    texts = [" = ".join(names[i] for i in group) for group in groups]
+    firsts = [(float(at[group[0]][0]), float(at[group[0]][1])) for group in groups]
+    marks = [*((float(x), float(y)) for x, y in at), *marks_px]
+    places = place_texts(firsts, texts, width_px, height_px, marks, stretches)
+    return tuple(PointLabel(group, text, dx, dy) for group, text, (dx, dy) in zip(groups, texts, places, strict=True))
+
+
+def place_texts(
+    at_px: Sequence[tuple[float, float]],
+    texts: Sequence[str],
+    width_px: float,
+    height_px: float,
+    marks_px: Sequence[tuple[float, float]] = (),
+    stretches: Sequence[float] = (1.0,),
+) -> list[tuple[float, float]]:
+    """Return how far the middle of each text is from its point, in pixels to the right and down.
+
+    Args:
+        at_px: the points (x, y), to the right and down. texts: without markup but ``<br>``, which breaks lines.
+        width_px, height_px, stretches: see ``place_labels``. marks_px: the points (x, y) that no text shall cover.
+    """
+    plots = [_Plot(stretch, width_px * stretch, height_px, marks_px) for stretch in stretches]
+    found = []
+    for (x, y), text in zip(at_px, texts, strict=True):
+        lines = text.split("<br>")
+        half = 0.5 * LETTER_PX * max(map(len, lines)) + 2, 0.5 * LINE_PX * len(lines)
+        dx, dy = min(
+            _places(*half), key=lambda place: sum(plot.cost(x, y, place[:2], half) for plot in plots) + place[2]
+        )[:2]  # fmt: skip
+        found.append((dx, dy))
         for plot in plots:
-            plot.take(x, y, best, wide)
-    return tuple(labels)
+            plot.take(x, y, (dx, dy), half)
+    return found
 
 
 class _Plot:
@@ -69,15 +95,17 @@ class _Plot:
         self._stretch, self._width_px, self._height_px = stretch, width_px, height_px
         self._taken = [(stretch * x - MARK_PX, y - MARK_PX, stretch * x + MARK_PX, y + MARK_PX) for x, y in points]
 
-    def cost(self, x: float, y: float, place: tuple[float, float, float], half_width: float) -> float:
-        """Return the overlap of a text beside a point of the narrowest plot."""
-        middle = self._stretch * x + place[0], y + place[1]
-        return _cost(*middle, half_width, self._taken, self._width_px, self._height_px)
+    def cost(self, x: float, y: float, place: tuple[float, float], half: tuple[float, float]) -> float:
+        """Return the overlap of a text beside a point of the narrowest plot; ``half`` of its width and of its height."""
+        return _cost(self._box(x, y, place, half), self._taken, self._width_px, self._height_px)
 
-    def take(self, x: float, y: float, place: tuple[float, float, float], half_width: float) -> None:
+    def take(self, x: float, y: float, place: tuple[float, float], half: tuple[float, float]) -> None:
         """Note that a text is there."""
+        self._taken.append(self._box(x, y, place, half))
+
+    def _box(self, x: float, y: float, place: tuple[float, float], half: tuple[float, float]) -> Box:
         middle_x, middle_y = self._stretch * x + place[0], y + place[1]
-        self._taken.append((middle_x - half_width, middle_y - 0.5 * LINE_PX, middle_x + half_width, middle_y + 0.5 * LINE_PX))
+        return middle_x - half[0], middle_y - half[1], middle_x + half[0], middle_y + half[1]
 
 
 def _together(at: NDArray[np.float64]) -> Iterator[tuple[int, ...]]:
@@ -90,19 +118,18 @@ def _together(at: NDArray[np.float64]) -> Iterator[tuple[int, ...]]:
         left = [i for i in left if i not in group]
 
 
-def _places(half_width: float) -> Iterator[tuple[float, float, float]]:
+def _places(half_width: float, half_height: float) -> Iterator[tuple[float, float, float]]:
     """Yield (dx, dy, penalty) around a point: right, left, above, below and between them, near ones first."""
+    taller = half_height - 0.5 * LINE_PX  # than a line
     for far, ring in enumerate(RINGS):
         for turn, (side, up) in enumerate(((1, 0), (-1, 0), (0, -1), (0, 1), (1, -1), (-1, -1), (1, 1), (-1, 1))):
             beside = side * (half_width + (ring if not up else 0.5 * ring))
-            yield beside, up * ring, 30.0 * far + turn
+            yield beside, up * (ring + taller), 30.0 * far + turn
 
 
-def _cost(
-    x: float, y: float, half_width: float, taken: Sequence[tuple[float, float, float, float]], width: float, height: float
-) -> float:
-    """Return the area that a text at (x, y) shares with what is there, and that is outside the plot."""
-    left, top, right, bottom = x - half_width, y - 0.5 * LINE_PX, x + half_width, y + 0.5 * LINE_PX
+def _cost(box: Box, taken: Sequence[Box], width: float, height: float) -> float:
+    """Return the area that a text shares with what is there, and that is outside the plot."""
+    left, top, right, bottom = box
     shared = sum(
         max(0.0, min(right, r) - max(left, l)) * max(0.0, min(bottom, b) - max(top, t))
         for l, t, r, b in taken  # noqa: E741

@@ -12,7 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from rlhfless.plots.palette import BLUE, BOUND, IDLE
-from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
+from rlhfless.plots.style import clean, counted, hover, legend_below, message_figure, number, styled
 
 if TYPE_CHECKING:
     from solver.prefix_sharing.deduplicate import Deduplication
@@ -88,6 +88,6 @@ def plot_prefill(deduplications: Mapping[Any, Deduplication], once: int) -> go.F
     )
     fig.update_yaxes(autorange="reversed")
     fig.update_xaxes(title="computed prompt tokens", rangemode="tozero")
-    styled(fig, TITLE, height=250 + 46 * len(table), legend={"orientation": "h", "x": 0, "y": -0.3, "yanchor": "top"})
-    fig.update_layout(margin={"t": 96, "b": 110})
-    return fig
+    inner, above, below = 44 + 46 * len(table), 96, 110
+    styled(fig, TITLE, height=inner + above + below, legend=legend_below(inner))
+    return fig.update_layout(margin={"t": above, "b": below})

@@ -1,14 +1,54 @@
-"""Chooses plotly's renderer for a notebook, so that figures are also drawn in exported pages."""
+"""Chooses plotly's renderers for a notebook, so that figures follow JupyterLab's theme and are drawn in exported pages, too.
+
+plotly's extension of JupyterLab draws a figure with the colours that the figure states, and a kernel does not know the theme.
+So each figure of ours brings a style sheet (``jupyter_theme.css``) that gives paper and text the colours of the page, also when
+the theme is switched. Where a page has no theme of JupyterLab (VS Code, Colab), the sheet changes nothing.
+"""
 
 from __future__ import annotations
 
 import os
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import plotly.io as pio
+from plotly.io.base_renderers import ExternalRenderer
 
-JUPYTER = "plotly_mimetype"
+from rlhfless.plots.style import INK, PAPERS
+
+JUPYTER, THEME = "plotly_mimetype", "rlhfless_theme"
+"""Names of renderers: plotly's own in Jupyter, and the style sheet."""
 PRIVATE = {"showSendToCloud": False}
 """What plotly's renderers are told: no button that uploads a figure to Plotly's servers."""
+THEME_STYLE = '<style class="rlhfless-theme">'
+"""How the output begins that holds the style sheet."""
+
+
+class ThemeRenderer(ExternalRenderer):  # type: ignore[misc]
+    """Shows the style sheet after a figure of ours on white paper; other figures keep the colours that they state."""
+
+    def render(self, fig_dict: dict[str, Any]) -> None:
+        """Show the sheet if the figure has our paper and our ink."""
+        layout = fig_dict.get("layout", {})
+        if (layout.get("paper_bgcolor"), layout.get("font", {}).get("color")) == PAPERS[False]:
+            from IPython.display import display
+
+            display({"text/html": _theme_html(), "text/plain": ""}, raw=True)
+
+
+@cache
+def _theme_html() -> str:
+    """Return the style sheet; browsers write the ink's colour as ``rgb(51, 51, 51)``."""
+    ink = f"rgb({', '.join(str(int(INK[i : i + 2], 16)) for i in (1, 3, 5))})"
+    return f"{THEME_STYLE}{Path(__file__).with_name('jupyter_theme.css').read_text('utf-8').replace('INK', ink)}</style>"
+
+
+def follow_theme() -> None:
+    """Let figures follow JupyterLab's theme where plotly draws them with its extension; importing the plots does it."""
+    pio.renderers[THEME] = ThemeRenderer()
+    if not os.environ.get("PLOTLY_RENDERER") and pio.renderers.default == JUPYTER:
+        pio.renderers.default = f"{JUPYTER}+{THEME}"
 
 
 def use_renderer() -> None:
@@ -18,8 +58,9 @@ def use_renderer() -> None:
     figures are stored in a second form in addition to plotly's own, so that pages exported by nbconvert draw them, too. No
     figure gets plotly's "Share chart" button, which uploads it.
     """
-    if not os.environ.get("PLOTLY_RENDERER") and pio.renderers.default == JUPYTER:
-        pio.renderers.default = f"{JUPYTER}+notebook"
+    follow_theme()
+    if not os.environ.get("PLOTLY_RENDERER") and pio.renderers.default == f"{JUPYTER}+{THEME}":
+        pio.renderers.default = f"{JUPYTER}+notebook+{THEME}"
     for name in filter(None, (pio.renderers.default or "").split("+")):
         renderer = pio.renderers[name]
         if hasattr(renderer, "config"):  # pictures have no buttons

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
 from rlhfless.plots.palette import BLUE, GREEN, ORANGE, POLICY_STYLES, PURPLE, VERMILLION
-from rlhfless.plots.slider import caption, slider, start_at
-from rlhfless.plots.style import clean, hover, message_figure, number, styled
+from rlhfless.plots.slider import SLIDER_PX, caption, slider, start_at
+from rlhfless.plots.style import clean, hover, legend_below, message_figure, number, styled
 from rlhfless.plots.tables import stacked
 
 if TYPE_CHECKING:
@@ -131,11 +131,12 @@ def plot_outcomes(
     note = (
         "boxes: the middle half of the scenarios, with median (solid) and mean (dashed); whiskers: the others except outliers"
     )
+    inner, above, below = int(min(332, 42 + 46 * len(names))), 138, 96 + SLIDER_PX
     styled(
-        fig, TITLE, note, height=int(min(640, 350 + 46 * len(names))), sliders=[slider(labels, first, f"{clean(of)}: ")],
-        **caption(_line(info, labels[first]), heads), legend={"orientation": "h", "x": 0, "y": -0.28, "yanchor": "top"},
+        fig, TITLE, note, height=inner + above + below, sliders=[slider(labels, first, f"{clean(of)}: ")],
+        **caption(_line(info, labels[first]), heads), legend=legend_below(inner),
     )  # fmt: skip
-    fig.update_layout(margin={"t": 138, "b": 170}, sliders=[{"pad": {"t": 96}}], boxgap=0.3)
+    fig.update_layout(margin={"t": above, "b": below}, sliders=[{"pad": {"t": below - SLIDER_PX}}], boxgap=0.3)
     return fig
 
 

@@ -12,6 +12,7 @@ from rlhfless.plots.style import clean
 
 CAPTION = "caption"
 """The name of a figure's own line above the plot, among its annotations."""
+SLIDER_PX = 90  # height of a slider with its line and its labels; with less below it, plotly makes the plot lower
 AT_ONCE = {"mode": "immediate", "frame": {"duration": 0, "redraw": True}, "transition": {"duration": 0}}
 
 

@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from rlhfless.analysis.step_plans import compare_step_plans
 from rlhfless.plots.palette import BOUND, policy_styles
 from rlhfless.plots.step_plan_data import by_label
-from rlhfless.plots.style import clean, message_figure, number, styled
+from rlhfless.plots.style import clean, legend_below, message_figure, number, styled
 
 if TYPE_CHECKING:
     from rlhfless.plots.step_plan_data import Plans
@@ -83,5 +83,6 @@ def plot_step_search(plans: Plans) -> go.Figure:
     fig.update_yaxes(title="seconds per step", range=[least - room, most + room])
     ends = "a line ends where its search improved last"
     bound = f"<br>dashed: lower bound, {number(info.bound_s, 's', 4)}" if known else ""
-    legend = {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.24, "yanchor": "top"}
-    return styled(fig, TITLE, ends + bound, height=430, legend=legend, showlegend=True, margin={"b": 110, "t": 82})
+    inner, above, below = 238, 82, 110
+    legend, margin = legend_below(inner), {"t": above, "b": below}
+    return styled(fig, TITLE, ends + bound, height=inner + above + below, legend=legend, showlegend=True, margin=margin)

@@ -1,8 +1,8 @@
 """Common style of all figures: safe text from logs, titles and axes, and the figure without data.
 
-Paper is white, so that a figure is legible in a dark notebook as well, which does not change its text. It is dark where
-plotly's default template is a dark one (``plotly.io.templates.default = "plotly_dark"``). The project's pages and dashboards
-make the paper transparent and give the text their own colour.
+Paper is white, so that a figure is legible wherever it is shown. It is dark where plotly's default template is a dark one
+(``plotly.io.templates.default = "plotly_dark"``). JupyterLab (``renderer.py``), the project's pages and its dashboards make the
+paper transparent and give the text their own colour.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ PAPERS = {False: ("#FFFFFF", INK), True: ("#111111", "#E4E7EB")}
 """Colours of paper and text: of a light and of a dark figure."""
 
 SUBTITLE_CHARS, TITLE_CHARS = 104, 78  # of a line; a notebook's output is about 700 px wide
-WIDE_ONLY = "wide only"  # name of annotations that a page leaves out on a narrow screen
+WIDE_ONLY = "wide only"  # name of annotations that are left out on a narrow screen and on narrow paper
 MODE_BAR_PX = 32  # plotly's buttons stand in the upper right corner, over whatever is there
+AXIS_PX = 58  # of the ticks and the title under a plot
 LONGEST_TEXT = 60
 MAX_TICKS = 12
 MINUS = "\u2212"
@@ -171,6 +172,17 @@ def styled(fig: go.Figure, title: str, subtitle: str = "", height: int = 420, ab
         layout["margin"] = {**layout["margin"], "t": layout["margin"]["t"] + further}
     fig.layout = merged(so_far, update)  # at once: plotly checks and copies a layout at every update of it
     return fig.update_layout(**layout) if layout else fig
+
+
+def legend_below(inner_px: float) -> dict[str, Any]:
+    """Return a horizontal legend under the ticks and the title of the lowest horizontal axis.
+
+    Args:
+        inner_px: height of the plotting area, from the lowest axis to the top of the highest panel.
+    """
+    return {
+        "orientation": "h", "x": 0, "xanchor": "left", "y": -AXIS_PX / inner_px, "yanchor": "top", "traceorder": "normal",
+    }  # fmt: skip
 
 
 def axis_keys(layout: Iterable[str], letters: str) -> list[str]:

@@ -14,8 +14,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from rlhfless.plots.palette import BLUE, BOUND, ORANGE, VERMILLION
-from rlhfless.plots.slider import caption, slider
-from rlhfless.plots.style import counted, hover, message_figure, number, styled
+from rlhfless.plots.slider import SLIDER_PX, caption, slider
+from rlhfless.plots.style import counted, hover, legend_below, message_figure, number, styled
 from rlhfless.plots.tables import stacked
 
 if TYPE_CHECKING:
@@ -120,13 +120,13 @@ def plot_time_weight(
     )
     fig.update_xaxes(title="predicted time since the start of the step (s)", range=[0, slowest * 1.04], row=1, col=1)
     _front_ranges(fig, info)
+    inner, above, below = int(min(406, max(196, 6 + 26 * rows))), 104, 92 + SLIDER_PX
     styled(
-        fig, TITLE, height=int(min(640, max(430, 240 + 26 * rows))), **_caption(info, first),
+        fig, TITLE, height=inner + above + below, **_caption(info, first),
         sliders=[slider([f"{w:g}" for w in weights], first, "time weight (1: only time counts, 0: only cost): ")],
-        legend={"x": 1, "xanchor": "right", "y": 1, "yanchor": "top", "bgcolor": "rgba(127,127,127,0.08)"},
+        legend=legend_below(inner),
     )  # fmt: skip
-    fig.update_layout(margin={"t": 104, "b": 130})
-    return fig
+    return fig.update_layout(margin={"t": above, "b": below}, sliders=[{"pad": {"t": below - SLIDER_PX}}])
 
 
 def _bars(info: TimeWeightInfo, i: int) -> go.Bar:

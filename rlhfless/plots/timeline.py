@@ -14,8 +14,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from rlhfless.plots.last_response import LastResponse
 from rlhfless.plots.palette import BLUE, IDLE, OCCUPANCY_SCALE, OUTLINE, PHASE_STYLES, SELECTED, VERMILLION
-from rlhfless.plots.style import WIDE_ONLY, clean, counted, hover, message_figure, number, styled, usd
+from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled, usd
 from rlhfless.plots.timeline_data import MAX_SPANS, TimelineInfo, of_roles, timeline_info
 from rlhfless.plots.utilisation import add_use_heatmap
 from rlhfless.trace import PHASES, Trace
@@ -24,10 +25,7 @@ MAX_LABELS = 32
 BAR, BEHIND, PLANNED = (-0.27, 0.54), (-0.42, 0.12), (0.30, 0.13)  # offset and width of the bars of a row
 SAMPLES = ((0.95, "decode, all slots in use"), (0.15, "decode, few slots in use"))  # legend: shade and name
 CUT_ROOM, SQUEEZED = 1.12, 1.5  # where a cut axis ends, in times of generation; it is cut if the step takes so much longer
-MAX_CUTS = 8
-ROOM = 0.55  # share of the axis; a response that ends before it has its name at its right
 LITTLE = 0.0005  # share of the GPU-seconds that is rounded to none
-LABEL_PAPER = "rgba(127,127,127,0.25)"  # behind texts over bars, dark ones on white and light ones on dark paper
 EVENT_SYMBOLS = ("triangle-down", "diamond", "x", "star")
 
 
@@ -43,8 +41,9 @@ def plot_timeline(
 ) -> go.Figure:
     """Plot the GPU timeline of a step, coloured by phase, with the plan below each row and idle time in a light colour.
 
-    Decoding is the darker the more of the actor's slots are in use. An arrow names the response that the step waited for. Where
-    other roles (a learner) take much longer than generation, the axis ends with generation, and zooming out shows the rest.
+    Decoding is the darker the more of the actor's slots are in use. An arrow shows the end of the response that the step waited
+    for, which is named above the plot. Where other roles (a learner) take much longer than generation, the axis ends with
+    generation, their rows say when they end, and zooming out shows the rest.
 
     Args:
         trace: any trace.
@@ -70,7 +69,9 @@ def plot_timeline(
     if info.missing:
         return message_figure(f"GPU timeline of step {info.step}", info.missing)
     fig = go.Figure()
+    legend: dict[str, Any] = {}
     if len(info.spans) > max_spans:
+        legend = {"above": 30, "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"}}  # beside is the scale
         place, labels = add_use_heatmap(fig, info, between_s)
         notes = [f"{len(info.spans):,} spans, drawn as the share of slots (of time, outside decoding) that each row uses"]
     else:
@@ -79,6 +80,12 @@ def plot_timeline(
     _add_events(fig, info, place)
     if selected is not None:
         _add_selected(fig, info, place, trace.rollouts.loc[selected])
+    cut_s = _cut_s(info) if between_s is None else info.time_s
+    if cut_s < info.time_s:
+        fig.update_xaxes(range=[0, cut_s])
+        notes.append(_tell_ends(info, place, labels, cut_s))
+    if info.last is not None and len(info.holders) > 1 and _within(info.last.end_s, between_s):
+        notes.append(_add_last_response(fig, info.last, place[info.last.row]))
     rows = len(labels)
     shown = range(0, rows, -(-rows // MAX_LABELS))
     fig.update_yaxes(
@@ -90,17 +97,12 @@ def plot_timeline(
         showgrid=False,
     )
     fig.update_xaxes(title="time since the start of the step (s)", rangemode="tozero")
-    cut_s = _cut_s(info)
     if between_s is not None:
         fig.update_xaxes(range=list(between_s))
-    elif cut_s < info.time_s:
-        fig.update_xaxes(range=[0, cut_s])
-        notes.append(_add_cuts(fig, info, cut_s))
-    if info.last is not None and len(info.holders) > 1 and _within(info.last.end_s, between_s):
-        _add_last_response(fig, info, place[info.last.row], rows)
     height = int(min(780, max(300, 190 + 34 * rows)))
     title = f"GPU timeline of step {info.step}{empty_words(info)}"
-    return styled(fig, title, "<br>".join(filter(None, [_summary(info), *notes])), height=height, barmode="overlay")
+    below = "<br>".join(filter(None, [_summary(info), *notes]))
+    return styled(fig, title, below, height=height, barmode="overlay", **legend)
 
 
 def empty_words(info: TimelineInfo) -> str:
@@ -136,34 +138,28 @@ def _cut_s(info: TimelineInfo) -> float:
     return cut_s if cut_s * SQUEEZED < info.time_s else info.time_s
 
 
-def _add_cuts(fig: go.Figure, info: TimelineInfo, cut_s: float) -> str:
-    """Mark the rows that continue beyond the axis with their end; returns a note."""
-    rows = pd.concat([info.allocations, info.spans]).groupby("row").agg(start_s=("start_s", "min"), end_s=("end_s", "max"))
-    rows = rows[rows["end_s"] > cut_s]
-    for row in rows.head(MAX_CUTS).itertuples():
-        fig.add_annotation(
-            x=min(row.start_s, cut_s), xanchor="right" if row.start_s > cut_s / 4 else "left", y=row.Index, showarrow=False,
-            text=f"until {number(row.end_s, 's')} \u2192", font={"size": 11}, bgcolor=LABEL_PAPER,
-        )  # fmt: skip
-    return f"the axis ends shortly after generation; later ends: {counted(len(rows), 'row')}"
+def _tell_ends(info: TimelineInfo, place: Mapping[int, float], labels: list[str], cut_s: float) -> str:
+    """Add their ends to the labels of the rows that continue beyond the axis; returns a note."""
+    ends = pd.concat([info.allocations, info.spans]).groupby("row")["end_s"].max()
+    later = ends[ends > cut_s]
+    for at, end_s in later.groupby(later.index.map(place)).max().items():
+        labels[round(at)] += f", until {number(end_s, 's')} \u2192"
+    return f"the axis ends shortly after generation; later ends: {counted(len(later), 'row')}"
 
 
-def _add_last_response(fig: go.Figure, info: TimelineInfo, at: float, rows: int) -> None:
-    """Add an arrow to the end of the response that the step waited for, with its name where there is most room.
+def _add_last_response(fig: go.Figure, last: LastResponse, at: float) -> str:
+    """Add an arrow to the end of the response that the step waited for; returns its name, which stands above the plot.
 
     Args:
-        at: its row on the axis, of so many ``rows``.
+        at: its row on the axis.
     """
-    last, down = info.last, at < rows / 2
-    assert last is not None
-    ends = [float(table["end_s"].max()) for table in (info.allocations, info.spans, info.planned) if len(table)]
-    axis_s = _cut_s(info) if _cut_s(info) < info.time_s else max(ends)
-    right = last.end_s < ROOM * axis_s
-    fig.add_annotation(
-        x=last.end_s, y=at + (0.2 if down else -0.2), ax=18 if right else -18, ay=34 if down else -34,
-        xanchor="left" if right else "right", align="left" if right else "right", text=last.text, showarrow=True, arrowhead=2,
-        arrowsize=0.9, arrowcolor=VERMILLION, font={"size": 11}, bgcolor=LABEL_PAPER, name=WIDE_ONLY,
+    fig.add_scatter(
+        x=[last.end_s], y=[at + BAR[0]], mode="markers", name="last response", legendrank=199, showlegend=True,
+        marker={"symbol": "arrow-down", "size": 13, "color": VERMILLION, "line": {"width": 1, "color": "#FFFFFF"}},
+        hovertext=[hover([("ends", number(last.end_s, "s")), ("which", last.name)], "last response")], hoverinfo="text",
+        cliponaxis=False,
     )  # fmt: skip
+    return last.text
 
 
 def add_bars(fig: go.Figure, info: TimelineInfo, **cell: int) -> str:

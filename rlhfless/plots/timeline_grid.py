@@ -19,7 +19,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from rlhfless.plots.palette import VERMILLION
-from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
+from rlhfless.plots.style import clean, counted, hover, legend_below, message_figure, number, styled
 from rlhfless.plots.tables import stacked
 from rlhfless.plots.timeline import add_bars, empty_words, sums_in_words
 from rlhfless.plots.timeline_data import MAX_SPANS, TimelineInfo, of_roles, sorted_by_end, timeline_info
@@ -153,11 +153,6 @@ def panel_sizes(info: TimelinesInfo) -> list[float]:
     """Return the height of every panel in pixels; many actors have lower rows, so that all fit on a screen."""
     rows = [len(timeline.holders) for timeline in info.timelines.values()]
     return [max(MIN_PANEL_PX, row * min(ROW_PX, ALL_ROWS_PX / sum(rows))) for row in rows]
-
-
-def legend_below(inner_px: float) -> dict[str, object]:
-    """Return a horizontal legend under the last time axis."""
-    return {"orientation": "h", "x": 0, "xanchor": "left", "y": -54 / inner_px, "yanchor": "top", "traceorder": "normal"}
 
 
 def add_panels(fig: go.Figure, info: TimelinesInfo) -> str:

@@ -155,7 +155,7 @@ def plot_waterfall(results: pd.DataFrame, *, title: str = TITLE, note: str = "")
     )
     above = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}  # beside, it takes labels' room
     texts = {"minsize": 10, "mode": "show"}
-    return styled(fig, title, note, height=652, above=40, barmode="overlay", uniformtext=texts, legend=above)
+    return styled(fig, title, note, height=672, above=60, barmode="overlay", uniformtext=texts, legend=above)
 
 
 def _text(bar: WaterfallBar, first: float) -> str:

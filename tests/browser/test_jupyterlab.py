@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable
@@ -162,6 +163,53 @@ view
 """
 
 
+SHOWN = """
+from rlhfless.plots import plot_plane, plot_timeline
+from rlhfless.simulate import simulate
+from rlhfless.trace import read_rollouts
+from rlhfless.widgets import Settings
+setting = Settings("cpu-tiny-qwen2", gpus=8, time_weight=0.3, usd_per_gpu_hour=1.5).setting
+result = simulate(read_rollouts("hostile.jsonl"), setting, ["static", "solver"])
+plot_timeline(result.traces["solver"])
+"""
+FOREIGN = "import plotly.graph_objects as go\ngo.Figure(go.Bar(y=[1, 2]))"
+PAPERS = (
+    "[...document.querySelectorAll('.jp-RenderedPlotly')].map((one) =>"
+    " getComputedStyle(one.querySelector('.main-svg')).backgroundColor)"
+)
+NONE, WHITE = "rgba(0, 0, 0, 0)", "rgb(255, 255, 255)"
+
+
+@pytest.mark.full
+def test_figures_follow_the_theme_also_when_it_is_switched(lab: Lab, folder: Path, page: Any, picture: Callable) -> None:
+    notebook(folder / "themed.ipynb", SHOWN, "plot_plane(result.steps)", FOREIGN)
+    lab.open(page, "themed.ipynb")
+    run_all(page)
+    page.wait_for_function("document.querySelectorAll('.jp-RenderedPlotly .gtitle').length >= 2")
+    page.wait_for_function("document.querySelectorAll('.jp-RenderedPlotly .main-svg').length >= 9")
+    page.evaluate("document.querySelectorAll('.jp-RenderedPlotly').forEach((one, i) => { one.id = `figure-${i}`; })")
+    for name in ("light", "dark", "light"):
+        with dark(page) if name == "dark" else contextlib.nullcontext():
+            assert page.evaluate(PAPERS) == [NONE, NONE, WHITE], "ours have the page's paper, others the one they state"
+            for figure in ("#figure-0", "#figure-1"):
+                assert illegible(page, figure) == []
+            picture(page.locator(".jp-Notebook"), f"figures_in_lab_{name}")
+    ink = page.locator("#figure-0 .xtitle").evaluate("(one) => getComputedStyle(one).fill")
+    with dark(page):
+        assert page.locator("#figure-0 .xtitle").evaluate("(one) => getComputedStyle(one).fill") != ink
+        page.evaluate("window.jupyterapp.commands.execute('docmanager:save')")
+        page.wait_for_function("!window.jupyterapp.shell.currentWidget.context.model.dirty")
+        page.reload()
+        lab.wait_ready(page)
+        page.wait_for_selector(".jp-RenderedPlotly .plot-img[src]")
+        filters = page.locator(".jp-RenderedPlotly .plot-img").evaluate_all(
+            "(all) => all.map((one) => getComputedStyle(one).filter)"
+        )
+        assert [("invert" in one) for one in filters] == [True, True, False], "plotly shows a picture until the mouse is there"
+        picture(page.locator(".jp-Notebook"), "figures_in_lab_reopened_dark")
+    assert page.errors == []
+
+
 @pytest.mark.nightly
 def test_dark_pages_have_light_text(lab: Lab, folder: Path, page: Any, picture: Callable) -> None:
     tables = ("planned.plan", "alternatives.front", "alternatives.bound", "settings.setting.latency", "planned.trace")
@@ -174,7 +222,7 @@ def test_dark_pages_have_light_text(lab: Lab, folder: Path, page: Any, picture: 
         page.wait_for_selector(".jp-RenderedPlotly .gtitle", state="attached")
         assert illegible(page, ".jp-OutputArea-output") == []
         picture(page.locator(".jp-OutputArea-output").first, "explore_dark")
-        picture(page.locator(".jp-OutputArea-output").last, "figure_dark")
+        picture(page.locator(".jp-RenderedPlotly").last, "figure_dark")
         for n, table in enumerate(tables, start=2):
             picture(page.locator(".jp-OutputArea-output").nth(n), f"repr_dark_{table.rsplit('.', 1)[1]}")
     assert page.errors == []

@@ -88,13 +88,15 @@ def test_idle_gpus_and_empty_slots_are_the_empty_capacity() -> None:
     assert math.isnan(decode_capacity(learner).empty_share)
 
 
-def test_the_title_has_both_wastes_and_the_arrow_names_the_last_response() -> None:
+def test_the_title_has_both_wastes_and_the_last_response_at_whose_end_is_an_arrow() -> None:
     fig = plot_timeline(drained())
     assert "65% of the paid decode capacity stood empty" in fig.layout.title.text
     assert "2.00 GPU-seconds idle (16.7%), 5.75 in empty slots" in fig.layout.title.text
-    (arrow,) = fig.layout.annotations
-    assert arrow.text.startswith("last response: prompt p1, sample 1 (40 tokens, median 35)")
-    assert (arrow.x, round(arrow.y)) == (3.0, 0)
+    assert "<br>last response: prompt p1, sample 1 (40 tokens, median 35)<br>" in fig.layout.title.text
+    assert not fig.layout.annotations, "nothing is written over bars and names"
+    arrow = next(one for one in fig.data if one.name == "last response")
+    assert (arrow.x[0], round(arrow.y[0])) == (3.0, 0)
+    assert "prompt p1, sample 1" in arrow.hovertext[0]
     shades = next(one.marker.color for one in fig.data if one.name == "decode")
     assert np.max(shades) == pytest.approx(0.5)
     assert np.min(shades) == pytest.approx(0.125, rel=0.01)

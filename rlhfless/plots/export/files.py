@@ -21,9 +21,8 @@ import plotly.graph_objects as go
 from plotly.basedatatypes import BaseFigure
 
 from rlhfless.errors import InputError
+from rlhfless.plots.export.html_page import figure_page
 from rlhfless.plots.export.render import PX_PER_INCH, ImageRequest, draw
-from rlhfless.plots.style import plain
-from rlhfless.system.templates import Markup, render
 from rlhfless.trace.storage import replace_file
 
 PICTURES = (".png", ".svg", ".pdf")
@@ -31,7 +30,6 @@ PAGES = (".html", ".htm")
 WIDTH_PX, HEIGHT_PX = 1100, 450
 """Of figures that fit themselves to a page, as a picture."""
 DPI = 2 * PX_PER_INCH
-STILL = {"responsive": True, "displaylogo": False, "showSendToCloud": False}
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
@@ -83,7 +81,7 @@ def save_all(
     drawings = [_drawing(figure, path, dpi, background) for figure, path in wanted if path.suffix.lower() in PICTURES]
     drawn = iter(draw(drawings) if drawings else ())
     for figure, path in wanted:
-        _write(path, next(drawn) if path.suffix.lower() in PICTURES else _page(figure))
+        _write(path, next(drawn) if path.suffix.lower() in PICTURES else figure_page(figure).encode("utf-8"))
     return [path for _, path in wanted]
 
 
@@ -143,13 +141,6 @@ def _drawing(figure: go.Figure, path: Path, dpi: float, background: str | None) 
     if kind == "png" and background is not None:
         layout["paper_bgcolor"] = background
     return ImageRequest(spec, kind, layout.get("width") or WIDTH_PX, layout.get("height") or HEIGHT_PX, dpi)
-
-
-def _page(figure: go.Figure) -> bytes:
-    """Return a page that holds only the figure."""
-    shown = figure.to_html(config=STILL, include_plotlyjs=True, full_html=False, div_id="figure", auto_play=False)
-    title = plain(figure.layout.title.text or "figure")
-    return render("plots/export/figure.html.j2", title=title, figure=Markup(shown)).encode("utf-8", "replace")
 
 
 def _write(path: Path, data: bytes) -> None:

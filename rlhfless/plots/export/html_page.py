@@ -13,6 +13,7 @@ from typing import Any
 
 from rlhfless.plots.export.packed import packed, packed_once
 from rlhfless.plots.export.plotly_bundle import plotly_js
+from rlhfless.plots.style import plain
 from rlhfless.system.templates import Markup, render
 from rlhfless.trace.storage import write_text
 
@@ -87,22 +88,20 @@ class Page:
         """Add figures of which the reader chooses one; ``selected`` (the first when None) is drawn first."""
         name, titles = f"figure-{len(self._figures) + 1}", list(figures)
         self._add("figure", name=name, label=label, titles=titles, selected=titles[0] if selected is None else selected)
-        self._types |= {trace.type for figure in figures.values() for trace in figure.data}
+        self._types |= {kind for figure in figures.values() for kind in _types(figure)}
         self._figures[name] = [figure.to_json() for figure in figures.values()]
 
     def render(self, footer: str) -> str:
         """Return the whole page as HTML."""
         self._end_fold()
-        figures = ",".join(f'"{name}":[{",".join(alternatives)}]' for name, alternatives in self._figures.items())
         page = render(
             "plots/export/page.html.j2",
             title=self.title,
             lead=self.lead,
             sections=self._sections,
             parts=self._parts,
-            figures=packed(f"{{{figures}}}"),
-            plotly_js=packed_once(plotly_js(self._types)),
             footer=footer,
+            **_drawn(self._figures, self._types),
         )
         return page.encode("utf-8", "replace").decode("utf-8")
 
@@ -113,6 +112,24 @@ class Page:
 
     def _add(self, kind: str, **values: Any) -> None:
         self._parts.append({"kind": kind, **values})
+
+
+def figure_page(figure: Any) -> str:
+    """Return a page that holds only a plotly figure, drawn as a page of several parts draws it."""
+    title = plain(figure.layout.title.text or "figure")
+    page = render("plots/export/figure.html.j2", title=title, **_drawn({"figure": [figure.to_json()]}, _types(figure)))
+    return page.encode("utf-8", "replace").decode("utf-8")
+
+
+def _types(figure: Any) -> set[str]:
+    """Return the types of the traces of a figure and of its frames."""
+    return {trace.type for part in (figure, *figure.frames) for trace in part.data}
+
+
+def _drawn(figures: Mapping[str, Sequence[str]], types: set[str]) -> dict[str, str]:
+    """Return what a page unpacks: the JSON of the figures to choose from, by the ids of their elements, and plotly.js."""
+    joined = ",".join(f'"{name}":[{",".join(alternatives)}]' for name, alternatives in figures.items())
+    return {"figures": packed(f"{{{joined}}}"), "plotly_js": packed_once(plotly_js(types))}
 
 
 def page_path(out: str | Path, refusal: type[Exception]) -> Path:

@@ -13,6 +13,7 @@ from typing import Any
 from rlhfless import __version__
 from rlhfless.errors import InputError, missing_extra
 from rlhfless.plots.export.html_page import Page, page_path, write_page
+from rlhfless.plots.renderer import THEME_STYLE
 from rlhfless.system.templates import Markup
 
 FIGURE, HTML, PLAIN = "application/vnd.plotly.v1+json", "text/html", "text/plain"
@@ -117,8 +118,8 @@ def _add_output(page: Page, output: Mapping[str, Any]) -> None:
             page.text(SENTENCE)
     elif MARKDOWN in shown:
         _add_text(page, shown[MARKDOWN])
-    elif "<script" in shown.get(HTML, ""):
-        return  # plotly's renderer puts its library into the notebook
+    elif "<script" in shown.get(HTML, "") or shown.get(HTML, "").startswith(THEME_STYLE):
+        return  # of renderers: plotly's library, and the colours of JupyterLab's theme
     elif HTML in shown:
         page.html(Markup(shown[HTML]))  # texts of logs are escaped where it is made
     elif PLAIN in shown:

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import plotly.graph_objects as go
 
-LINE, LETTER = 1.3, 0.56  # height of a line and width of a letter, in sizes of the font
+from rlhfless.plots.export.print_places import LINE, stands_on
+
 PAD = 1.2  # free room between two rows, in sizes of the font
 
 
@@ -116,5 +117,5 @@ def _below_px(fig: go.Figure, domain: tuple[float, float], em: float) -> float:
 
 def _headings_px(fig: go.Figure, top: float, em: float) -> float:
     """Return the height of the texts that stand on panels which end at ``top``."""
-    notes = [n.text for n in fig.layout.annotations if n.yref == "paper" and n.yanchor == "bottom" and abs(n.y - top) < 1e-9]
+    notes = [note.text for note in fig.layout.annotations if stands_on(fig, note, top)]
     return max((len(re.split(r"<br\s*/?>", text)) for text in notes if text), default=0) * LINE * em

@@ -15,9 +15,18 @@ import numpy as np
 import plotly.graph_objects as go
 
 from rlhfless.errors import InputError
-from rlhfless.plots.export.print_panels import LETTER, LINE, panel_rows, stack, stacked_px
+from rlhfless.plots.export.print_panels import panel_rows, stack, stacked_px
+from rlhfless.plots.export.print_places import (
+    LETTER,
+    LINE,
+    data_share,
+    longest_line_chars,
+    note_span,
+    place_arrow_texts,
+    stands_on,
+)
 from rlhfless.plots.slider import CAPTION
-from rlhfless.plots.style import unmarked
+from rlhfless.plots.style import WIDE_ONLY
 
 SANS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 PX_PER_MM, PX_PER_PT = 96 / 25.4, 96 / 72
@@ -61,7 +70,8 @@ def paper_style(
     em, width = font_pt * PX_PER_PT, width_mm * PX_PER_MM
     fig = go.Figure(figure.data, figure.layout)
     heading = wrapped(str(fig.layout.title.text or "").split("<br><span")[0], width, BOLD * 1.2 * em) if title else ""
-    fig.layout.annotations = [note for note in fig.layout.annotations if note.name != CAPTION]
+    left_out = {CAPTION, WIDE_ONLY} if width < TWO_COLUMNS_PX else {CAPTION}
+    fig.layout.annotations = [note for note in fig.layout.annotations if note.name not in left_out]
     _fit_notes(fig, NOTES * width, em)
     for trace in fig.data:
         if trace.name:
@@ -76,13 +86,15 @@ def paper_style(
     panels = panel_rows(fig, inner, em)
     inner = stacked_px(panels) if len(panels) > 1 else inner
     pad = 1.1 if "<br>" in heading else 0.2  # plotly moves a title of several lines up
-    above = pad * em + 1.2 * LINE * _lines([heading]) * em + _above(fig, inner, em)
+    above = pad * em + 1.2 * LINE * _lines([heading]) * em + _above(fig, em)
     below = _below(fig, width, em)
     height = above + inner + below if height_mm is None else height_mm * PX_PER_MM
+    plot_px = max(height - above - below, 2 * em)
     if len(panels) > 1:
-        stack(fig, panels, max(height - above - below, 2 * em))
+        stack(fig, panels, plot_px)
     for axis in fig.select_yaxes():
-        _fit_axis(axis, max(height - above - below, 2 * em), em, turned=False)
+        _fit_axis(axis, plot_px, em, turned=False)
+    place_arrow_texts(fig, PLOT * width, plot_px, em)
     for part_name in ("sliders", "updatemenus", "hoverlabel"):
         fig.layout[part_name] = None
     return fig.update_layout(
@@ -99,11 +111,6 @@ def paper_style(
             "yanchor": "bottom", "bgcolor": "rgba(0,0,0,0)", "itemwidth": 30, "font": {"size": em},
         },
     )  # fmt: skip
-
-
-def longest_line_chars(text: str) -> int:
-    """Return the number of letters in the longest line, without markup."""
-    return max(len(unmarked(line)) for line in re.split(r"<br\s*/?>", text))
 
 
 def wrapped(text: str, width_px: float, em: float) -> str:
@@ -123,13 +130,20 @@ def _lines(texts: Sequence[str | None]) -> int:
 
 
 def _fit_notes(fig: go.Figure, width: float, em: float) -> None:
-    """Break texts over panels into lines: each has the room up to the next one at its height."""
+    """Break texts over panels and beside bars into lines: each has the room up to the next one at its height."""
     notes = fig.layout.annotations
-    for note in notes:
+    shares = [note_span(fig, note, "x") for note in notes]
+    for note, (low, high) in zip(notes, shares, strict=True):
         note.font.size = min(note.font.size or em, em)
-        if str(note.xref).endswith(("paper", "domain")) and not note.showarrow:
-            right_of = [n.x for n in notes if (n.xref, n.y) == (note.xref, note.y) and n.x > note.x]
-            note.text = wrapped(SMALLER.sub(r"\1", note.text), (min(right_of, default=1.0) - note.x) * width, em)
+        if note.showarrow is not False:
+            note.text = wrapped(note.text or "", width, em)
+        elif low == high:
+            at_height = [(n.yref, n.y) == (note.yref, note.y) and n.showarrow is False for n in notes]
+            next_one = min(
+                (left for (left, _), same in zip(shares, at_height, strict=True) if same and left > low), default=1.0
+            )
+            room = {"left": next_one - low, "right": low}.get(note.xanchor, 2 * min(low, 1 - low))
+            note.text = wrapped(SMALLER.sub(r"\1", note.text), room * width, em)
             note.align = "left"
 
 
@@ -147,18 +161,20 @@ def _break_categories(fig: go.Figure, width: float, em: float) -> float:
 
 
 def _break_bar_texts(fig: go.Figure, width: float, em: float) -> None:
-    """Break texts outside of horizontal bars into lines that fit between the end of the bar and that of the axis."""
+    """Break texts in horizontal bars into lines that fit in the bar, and texts outside into lines that fit beside it."""
     for trace in fig.data:
-        if trace.type != "bar" or trace.orientation != "h" or trace.textposition != "outside" or trace.text is None:
+        if trace.type != "bar" or trace.orientation != "h" or trace.text is None or isinstance(trace.text, str):
             continue
+        inside = trace.textposition == "inside" and trace.constraintext == "none"
         axis = fig.layout["xaxis" + (trace.xaxis or "x")[1:]]
-        if axis.range and not isinstance(trace.text, str):
-            low, high = axis.range
-            names = [longest_line_chars(word) for word in trace.y if isinstance(word, str)]
-            plot = width - max(names, default=0) * LETTER * em
-            trace.text = [
-                wrapped(text, (high - end) / (high - low) * plot, em) for text, end in zip(trace.text, trace.x, strict=True)
-            ]
+        shares = [share for end in trace.x if (share := data_share(axis, end)) is not None]
+        if len(shares) < len(trace.x) or not (inside or trace.textposition == "outside"):
+            continue
+        names = [longest_line_chars(word) for word in trace.y if isinstance(word, str)]
+        plot = width - max(names, default=0) * LETTER * em
+        left, right = axis.domain or (0.0, 1.0)
+        rooms = [(share - left if inside else right - share) * plot for share in shares]
+        trace.text = [wrapped(text, room, em) for text, room in zip(trace.text, rooms, strict=True)]
 
 
 def _fit_axis(axis: go.layout.XAxis | go.layout.YAxis, length: float, em: float, *, turned: bool) -> None:
@@ -184,12 +200,11 @@ def _fit_axis(axis: go.layout.XAxis | go.layout.YAxis, length: float, em: float,
     axis.tickvals = np.asarray(axis.tickvals)[::step]
 
 
-def _above(fig: go.Figure, inner: float, em: float) -> float:
-    """Return the height of what reaches over the upper panels, in pixels: headings, texts at arrows and at bars."""
-    top = [note.text for note in fig.layout.annotations if note.yanchor == "bottom" and note.y == 1.0]
-    arrows = [LINE * em - note.ay - (1.0 - note.y) * inner for note in fig.layout.annotations if note.showarrow and note.ay]
+def _above(fig: go.Figure, em: float) -> float:
+    """Return the height of what reaches over the upper panels, in pixels: headings and texts at bars."""
+    headings = [note.text for note in fig.layout.annotations if stands_on(fig, note, 1.0)]
     at_bars = any(trace.type == "bar" and trace.textposition == "outside" for trace in fig.data)
-    return 0.6 * em + float(max(_lines(top) * LINE * em, at_bars * em, *arrows, 0.0))
+    return 0.6 * em + float(max(_lines(headings) * LINE * em, at_bars * em, 0.0))
 
 
 def _below(fig: go.Figure, width: float, em: float) -> float:

@@ -20,6 +20,7 @@ from rlhfless.errors import InputError  # noqa: E402
 from rlhfless.plots import use_renderer  # noqa: E402
 from rlhfless.plots.export.notebook_page import FIGURE, HTML, PLAIN, SENTENCE, WIDGET, write_notebook_page  # noqa: E402
 from rlhfless.plots.export.plotly_bundle import plotly_js  # noqa: E402
+from rlhfless.plots.renderer import THEME_STYLE  # noqa: E402
 from rlhfless.system.browser import find_browser  # noqa: E402
 
 NAMES = {"figure": FIGURE, "html": HTML, "plain": PLAIN, "widget": WIDGET}
@@ -48,7 +49,8 @@ def test_texts_tables_and_figures_of_a_notebook_are_on_its_page_and_code_is_not(
     frame = output(html=pd.DataFrame({"column": ["<b>x</b>"]}).to_html(), plain="a frame")
     library = output(html="<script>window.Plotly</script>")
     drawn = output(figure=figure, html="<script></script>")
-    page = write_notebook_page(executed(tmp_path, text, ran(printed, frame, library, drawn)), tmp_path / "a" / "p.html")
+    theme = output(html=f"{THEME_STYLE}.js-plotly-plot {{}}</style>", plain="")
+    page = write_notebook_page(executed(tmp_path, text, ran(printed, frame, library, drawn, theme)), tmp_path / "a" / "p.html")
     found = page.read_text("utf-8")
     for part in ("<h1>A title</h1>", ">To test pages.<", "<p>Text of code.</p>", ">A section</h2>", "<p>• one item</p>",
                  "<td class=\"text\">two</td>", "3 &lt; 4", "&lt;b&gt;x&lt;/b&gt;"):  # fmt: skip
@@ -56,6 +58,7 @@ def test_texts_tables_and_figures_of_a_notebook_are_on_its_page_and_code_is_not(
     assert figures_json(found).startswith('{"figure-1":[{"data"')
     assert "secret_code" not in found
     assert "window.Plotly<" not in found
+    assert THEME_STYLE not in found
 
 
 def test_a_sentence_stands_in_the_place_of_a_dashboard(tmp_path: Path) -> None:
@@ -104,7 +107,7 @@ def test_a_page_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("found", "named", "then"),
     [
-        ("plotly_mimetype", None, "plotly_mimetype+notebook"),
+        ("plotly_mimetype", None, "plotly_mimetype+notebook+rlhfless_theme"),
         ("colab", None, "colab"),
         ("kaggle", None, "kaggle"),
         ("plotly_mimetype", "plotly_mimetype", "plotly_mimetype"),

@@ -17,6 +17,7 @@ from rlhfless.plots import (
     plot_account,
     plot_before_after,
     plot_lengths,
+    plot_overview,
     plot_plane,
     plot_steps,
     plot_timeline,
@@ -177,6 +178,29 @@ def test_names_at_bars_have_a_row_of_their_height_each() -> None:
     lines = max(name.count("<br>") + 1 for name in printed.data[0].y)
     assert lines > 1
     assert printed.layout.height > 9 * lines * printed.layout.font.size
+
+
+def test_texts_in_bars_are_broken_into_lines_that_fit_in_the_bar() -> None:
+    uses = pd.DataFrame({"use": ["decode"], "kind": ["work"], "gpu_s": [6.0], "usd": [0.2], "share": [1.0]})
+    best = pd.Series({"policy": "fold", "GPU-seconds mean": 0.3, "time mean": 0.1, "GPU-seconds most": 0.5})
+    figure = plot_overview(uses, best)
+    printed = paper_style(figure, 85)
+    for bar, shown in zip(printed.data, figure.data, strict=True):
+        if shown.constraintext == "none":
+            (text,), (end,) = bar.text, bar.x
+            assert plain(text) == plain(shown.text[0])
+            longest = max(map(len, text.split("<br>"))) * 0.5 * printed.layout.font.size
+            assert longest < end / printed.layout.xaxis.range[1] * printed.layout.width
+
+
+def test_texts_on_bars_that_narrow_paper_has_no_room_for_are_left_out() -> None:
+    uses = pd.DataFrame(
+        {"use": ["decode", "idle GPUs"], "kind": ["work", "idle"], "gpu_s": [3.0, 3.0], "usd": 0.1, "share": [0.5, 0.5]}
+    )
+    figure = plot_overview(uses)
+    (note,) = figure.layout.annotations
+    assert [len(paper_style(figure, width).layout.annotations) for width in (170, 85)] == [1, 0]
+    assert any(trace.name == note.text for trace in paper_style(figure, 85).data), "the legend says it"
 
 
 def test_a_heatmap_can_be_printed() -> None:

@@ -1,0 +1,65 @@
+"""The style sheet that figures of ours on white paper bring to JupyterLab, where plotly has an extension to draw them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import plotly.graph_objects as go
+import plotly.io as pio
+import pytest
+from plot_samples import sample_trace
+
+from rlhfless.plots import plot_timeline
+from rlhfless.plots.renderer import THEME, THEME_STYLE, follow_theme
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What is displayed."""
+    outputs: list[dict[str, Any]] = []
+    monkeypatch.setattr("IPython.display.display", lambda bundle, raw: outputs.append(bundle))
+    return outputs
+
+
+@pytest.fixture
+def renderer(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Plotly's default renderer, given back afterwards."""
+    monkeypatch.delenv("PLOTLY_RENDERER", raising=False)
+    before = pio.renderers.default
+    yield
+    pio.renderers.default = before
+
+
+def test_a_figure_of_ours_brings_the_sheet(shown: list[dict[str, Any]]) -> None:
+    pio.show(plot_timeline(sample_trace(1)), renderer=THEME)
+    (output,) = shown
+    assert output["text/html"].startswith(THEME_STYLE)
+    assert "fill: rgb(51, 51, 51)" in output["text/html"], "as browsers write our ink"
+    assert "--jp-ui-font-color1" in output["text/html"]
+
+
+def test_other_figures_and_dark_ones_do_not(shown: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    pio.show(go.Figure(go.Bar(y=[1, 2])), renderer=THEME)
+    monkeypatch.setattr(pio.templates, "default", "plotly_dark")
+    pio.show(plot_timeline(sample_trace(1)), renderer=THEME)
+    assert shown == []
+
+
+@pytest.mark.parametrize(
+    ("found", "named", "then"),
+    [
+        ("plotly_mimetype", "", f"plotly_mimetype+{THEME}"),
+        ("vscode", "", "vscode"),
+        ("colab", "", "colab"),
+        ("browser", "", "browser"),
+        ("plotly_mimetype", "plotly_mimetype", "plotly_mimetype"),
+    ],
+)
+def test_what_plotly_found_stays_elsewhere(
+    found: str, named: str, then: str, renderer: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLOTLY_RENDERER", named)
+    pio.renderers.default = found
+    follow_theme()
+    assert pio.renderers.default == then
