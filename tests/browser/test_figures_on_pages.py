@@ -125,7 +125,7 @@ def test_a_figure_file_fits_a_telephone_and_follows_its_colours(
         pages(page, f"file_{name.replace(' ', '_')}_{scheme}")
     page.emulate_media(color_scheme="dark" if scheme == "light" else "light")
     page.wait_for_function(
-        "() => { const text = document.querySelector('.xtitle');"
+        "() => { const text = document.querySelector('.gtitle');"
         " return text && getComputedStyle(text).fill === getComputedStyle(document.body).color; }"
     )
     wait_all_drawn(page)
