@@ -10,7 +10,7 @@ import pytest
 from error_messages import refused
 from importer_samples import GOLDEN, LIMIT, ROLLOUT_WRITERS, SCALAR_WRITERS, TOKENIZER, sample_rollouts
 
-from rlhfless.trace import ImportOptions, TraceError, import_log, open_log, read_scalars, read_trace
+from rlhfless.trace import ImportOptions, LogWithoutResponses, TraceError, import_log, open_log, read_scalars, read_trace
 from rlhfless.trace.importers import FORMATS, recognise
 
 pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")
@@ -38,7 +38,7 @@ def test_a_log_is_recognised_by_itself(name: str) -> None:
 
 def test_every_format_has_a_golden_log() -> None:
     with_golden = {value[0] for value in (*ROLLOUT_WRITERS.values(), *SCALAR_WRITERS.values())}
-    assert {one.name for one in FORMATS} == with_golden
+    assert {one.name for one in FORMATS} == with_golden | {"scalars"}, "what an import wrote is made in the tests below"
 
 
 @pytest.mark.parametrize("name", [name for name in ROLLOUT_WRITERS if name != "trl"])
@@ -99,6 +99,11 @@ def test_scalars_of_a_golden_log_are_what_is_known_of_it(name: str, tmp_path: Pa
         open_log(golden(name))
     log.save(tmp_path / "out")
     pd.testing.assert_frame_equal(read_scalars(tmp_path / "out"), log.scalars)
+    again = import_log(tmp_path / "out")
+    assert (again.format.name, again.rollouts) == ("scalars", None)
+    pd.testing.assert_frame_equal(again.scalars[log.scalars.columns], log.scalars)
+    with refused(LogWithoutResponses, "no responses"):
+        open_log(tmp_path / "out")
     with refused(TraceError):
         log.save(tmp_path / "out")
 
