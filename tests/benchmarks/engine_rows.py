@@ -1,8 +1,8 @@
 """Decoding speed of the torch engine by batch size, beside that of another checkout, in turns.
 
 Each round decodes a batch of equal responses (40 tokens after a prompt of 32, 300 or 420) with Qwen2 models of random weights
-in float32, with one thread. Both checkouts have a process of their own, and a round of one follows a round of the other, so that
-both meet the same machine. Seconds are CPU time. Ratios are medians over rounds; below 1 is slower than before.
+in float32, with one thread. Both checkouts have a process of their own, and their rounds alternate, so that both meet the same
+machine. Seconds are CPU time. Ratios are medians over rounds; below 1 is slower than before.
 
 Run: ``python tests/benchmarks/engine_rows.py --before CHECKOUT [--rounds 5] [--json OUT]``; other kernels are measured with a
 variable of the environment, such as ``MKL_ENABLE_INSTRUCTIONS=AVX2``.
