@@ -40,6 +40,7 @@ SMALLEST = {
     "draft_speed": "--tiny -o OUT",
     "executor_speed": "--tiny --rounds 1 --markdown --json OUT",
     "torch_engine_speed": "--tiny --rounds 1 -o OUT --only",
+    "engine_rows": "--tiny --json OUT",
     "lifecycle_costs": "--pools local --only cold serverful --steps 3 --prompts 2 --limit 50 --learn 0.2 --json OUT",
     "gpu_engine": "--tiny --device cpu --only attention,weights,flips -o OUT",
     "learning_curves": "--tiny --seeds 1 --problems 8 --json OUT",
