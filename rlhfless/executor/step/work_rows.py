@@ -169,7 +169,8 @@ def phase_items(phases: NonGenerationPhases, cluster: Cluster | MixedCluster, ge
     if not phases.learner_gpus and not phases.seconds:
         return []
     ids = tuple(range(cluster.gpus, cluster.gpus + phases.learner_gpus))
-    server = WorkServer("learner", ids, sum(pool.nodes for pool in cluster.pools))
+    beside = sum(pool.nodes for pool in cluster.pools)
+    server = WorkServer("learner", ids, beside if ids else None)  # phases without GPUs of their own are in no table
     learner = WorkGpus("learner", (server,), "learner", "step", phases.usd_per_gpu_hour)
     return [
         WorkItem("prepare", phases.prepare_s, gpus=learner, after_s=generated_s),
