@@ -90,10 +90,10 @@ class TimedRewards(Rewards):
         super().__init__([(FunctionReward("drawn", lambda response: next(left[response.problem.prompt_id])), 1.0)])
         self.watch = watch
 
-    def score(self, responses: Any) -> Any:
+    def judge(self, responses: Any) -> Any:
         """As ever, timed."""
         with self.watch.timed("preparation"):
-            return super().score(responses)
+            return super().judge(responses)
 
 
 class TimedTrainer(Trainer):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -53,6 +54,7 @@ class PretendedNodes(RayPool):
 
     def __init__(self, address: str | None = None, **_: Any) -> None:
         self._nodes = {}
+        self.cluster = SimpleNamespace(started_here=False, ray=SimpleNamespace(nodes=list))
 
     @property
     def meta(self) -> dict[str, str]:
