@@ -49,6 +49,8 @@ def export(
     if perfetto is not None:
         if any(value is not None for value in vars(hardware).values()):
             raise InputError("--perfetto draws what was logged; leave out the options of GPUs, which are for --verl-router")
+        if log.max_response_tokens is not None:
+            raise InputError("--perfetto draws what was logged; leave out --max-response-tokens, which is for --verl-router")
         from rlhfless.trace.perfetto import MAX_REQUESTS, write_perfetto
 
         click.echo(str(write_perfetto(log.open_responses(path).trace, perfetto, max_requests or MAX_REQUESTS)))

@@ -361,7 +361,7 @@ def test_the_command_recognises_a_log_and_writes_page_and_notebook(tmp_path: Pat
         (["--learner-gpus", "-2"], "learner_gpus is -2"),
         (["--learn-s", "nan"], "--learn-s is nan; a finite"),
         (["--learn-s", "inf"], "--learn-s is inf; a finite"),
-        (["--run", "other"], "the log has no run other; one of log is needed"),
+        (["--run", "other"], "has no run other; one of log is needed"),
         (["--map", "x"], "--map x: is not of the form OURS=THEIRS"),
     ):
         refused = CliRunner().invoke(main, [*command, *wrong, "-o", str(tmp_path / "never.html")])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from error_messages import refused
+from error_messages import refused, refused_command
 
 torch = pytest.importorskip("torch")
 from learning_samples import small_model, word_tokenizer  # noqa: E402
@@ -104,9 +104,7 @@ def test_a_kind_that_transformers_has_is_loaded_without_the_code_beside_it(folde
 
 def test_the_command_line_says_it_in_one_sentence(folder: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["train", "--model", str(folder), "-o", str(tmp_path / "run")], input="y\n")
-    assert result.exit_code == 2
-    assert result.output.count("\n") == 1
-    assert str(folder) in result.output
+    refused_command(result, str(folder))
     assert not (tmp_path / "run").exists()
     assert not (tmp_path / "ran").exists()
 

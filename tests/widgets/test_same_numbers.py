@@ -52,7 +52,9 @@ def test_every_tile_is_what_run_plan_says_of_the_step(run: Run, step: int) -> No
     tiles, solver, random = shown(explorer), row_of(run, step, "solver"), row_of(run, step, "random")
     assert {name: tiles[name][0] for name in numbers(solver)} == numbers(solver)
     assert explorer.planned is not None
-    assert explorer.planned.plan.to_dict()["actors"] == run.plan(step).plan.to_dict()["actors"]
+    for own, theirs in zip(explorer.planned.plan.actors, run.plan(step).plan.actors, strict=True):
+        assert replace(own, predicted_s=0.0) == replace(theirs, predicted_s=0.0)
+        assert own.predicted_s == pytest.approx(theirs.predicted_s, rel=1e-9)  # the run's profile is fitted to its times
     for name, column in (("executed time", "time_s"), ("GPU-seconds", "gpu_seconds"), ("cost", "cost_usd")):
         assert f"{signed_share(solver[column] / random[column] - 1)} against random" in tiles[name]
     at = {name: f"{number(row['time_s'], 's')}" for name, row in (("solver", solver), ("random", random))}
@@ -119,7 +121,7 @@ def test_front_and_bound_are_for_the_true_lengths(run: Run) -> None:
     (best,) = run.plan().compare("random").simulation.bounds
     for plan in others.front.plans:
         assert others.bound.gpu_seconds(plan.makespan_s) <= plan.gpu_seconds
-        assert others.bound.gpu_seconds(plan.makespan_s) == best.gpu_seconds(plan.makespan_s)
+        assert others.bound.gpu_seconds(plan.makespan_s) == pytest.approx(best.gpu_seconds(plan.makespan_s), rel=1e-9)
     oracle = others.results.set_index("policy").loc["oracle"]
     slower = [plan.gpu_seconds for plan in others.front.plans if plan.makespan_s >= oracle["time_s"]]
     assert max(slower) < 1.2 * oracle["gpu_seconds"], "what the oracle does is near the front"

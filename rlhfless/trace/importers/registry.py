@@ -243,7 +243,9 @@ class OpenedLog:
         tables = {name: getattr(self.trace, name) for name in ("rollouts", "allocations", "spans", "events")}
         names = sorted(tables["rollouts"]["run"].unique())
         if run not in names:
-            raise TraceError(f"the log has no run {run}; one of {', '.join(map(str, names))} is needed")
+            raise TraceError(
+                f"{self.trace.source or 'the log'}: has no run {run}; one of {', '.join(map(str, names))} is needed"
+            )
         run_tables = {name: table[table["run"] == run].reset_index(drop=True) for name, table in tables.items()}
         return replace(self, trace=Trace(**run_tables, plans=self.trace.plans, meta=self.trace.meta, source=self.trace.source))
 
