@@ -236,7 +236,7 @@ def test_dark_pages_have_light_text_in_every_dashboard(lab: Lab, folder: Path, p
     lab.open(page, "dark_dashboards.ipynb")
     with dark(page):
         run_all(page)
-        page.wait_for_function(drawn, arg=2 + 1 + 1 + 2)
+        page.wait_for_function(drawn, arg=2 + 1 + 1 + 3)
         wait_text(page, "facts", "done")
         assert illegible(page, ".jp-OutputArea-output") == []
         for n, name in enumerate([*dashboards, "repr_dark_simulation"]):

@@ -23,7 +23,6 @@ except ImportError as error:
     raise missing_torch(error) from None
 
 from rlhfless.training.config.learning import UpdateOptions
-from rlhfless.training.models.saved_folder import saved_folder
 
 ADAPTER = "default"
 
@@ -104,6 +103,8 @@ def save_adapter(adapted: Any, folder: Path, base: str | None) -> None:
         TrainError: it could not be written, as on a full disk; earlier content is unchanged.
     """
     from peft import get_peft_model_state_dict
+
+    from rlhfless.training.models.saved_folder import saved_folder  # needs pandas, which machines for learning alone may lack
 
     weights = get_peft_model_state_dict(adapted, adapter_name=ADAPTER, save_embedding_layers=False)  # else it asks the hub
     config = copy.deepcopy(adapted.peft_config[ADAPTER])
