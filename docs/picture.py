@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import html
 import json
 import re
 import sys
@@ -21,7 +20,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 import rlhfless as rl
-from rlhfless.plots import save, why_no_pictures
+from rlhfless.plots import plain, save, why_no_pictures
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests" / folder) for folder in ("browser", "support")]
@@ -64,11 +63,6 @@ def readme_figure(readme: str) -> go.Figure:
 
 def _names(assignment: ast.Assign) -> list[str]:
     return [target.id for target in assignment.targets if isinstance(target, ast.Name)]
-
-
-def plain(text: Any) -> str:
-    """Return text of a figure without markup, on one line."""
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", str(text))).split())
 
 
 def told(figure: go.Figure) -> dict[str, Any]:

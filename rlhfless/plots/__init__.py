@@ -51,6 +51,7 @@ from rlhfless.plots.step_plan import plot_step_plan
 from rlhfless.plots.step_plan_data import StepPlanInfo, step_plan_info
 from rlhfless.plots.step_search import StepSearchInfo, plot_step_search, step_search_info
 from rlhfless.plots.steps import StepsInfo, plot_steps, steps_info
+from rlhfless.plots.style import plain
 from rlhfless.plots.time_cost import PlaneInfo, plane_info, plot_plane
 from rlhfless.plots.time_weight import TimeWeightInfo, plot_time_weight, time_weight_info
 from rlhfless.plots.timeline import plot_timeline
@@ -125,6 +126,7 @@ __all__ = [
     "paper_style",
     "pipeline_front_info",
     "pipeline_info",
+    "plain",
     "plan_bars_info",
     "plane_info",
     "planned_steps_info",

@@ -60,19 +60,25 @@ def test_a_stopped_run_stands_at_its_last_step_and_goes_on_to_the_same_end(model
     assert ended["reward"].tolist() == whole.rollouts["reward"].tolist()
 
 
+def hold_learner(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Let the learner wait for the second event when it begins, which sets the first one."""
+    learn, learns, opened = trainer.state.learner.learn, threading.Event(), threading.Event()
+
+    def held(*given: Any, **named: Any) -> Any:
+        learns.set()
+        assert opened.wait(300)
+        return learn(*given, **named)
+
+    monkeypatch.setattr(trainer.state.learner, "learn", held)
+    return learns, opened
+
+
 @pytest.mark.parametrize(("steps", "state"), [(2, "stopped"), (1, "done")])
 def test_a_step_that_learns_stands_before_the_run_is_stopped(
     steps: int, state: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Trainer(config(steps=steps), tmp_path / "run", model=model, progress=False) as trainer:
-        learn, learns, opened = trainer.state.learner.learn, threading.Event(), threading.Event()
-
-        def held(*given: Any, **named: Any) -> Any:
-            learns.set()
-            assert opened.wait(300)
-            return learn(*given, **named)
-
-        monkeypatch.setattr(trainer.state.learner, "learn", held)
+        learns, opened = hold_learner(trainer, monkeypatch)
         live_run = LiveRun(steps_of(trainer))
         live_run.run()
         assert learns.wait(300)
@@ -133,14 +139,7 @@ def test_the_view_is_alive_while_the_learner_computes(model: Path, monkeypatch: 
     """Nothing is generated then, so no progress is reported that could update it."""
     monkeypatch.setattr(live_view, "BEAT_S", 0.01)
     with Trainer(config(steps=1), model=model, progress=False) as trainer:
-        learn, learns, opened = trainer.state.learner.learn, threading.Event(), threading.Event()
-
-        def held(*given: Any, **named: Any) -> Any:
-            learns.set()
-            assert opened.wait(300)
-            return learn(*given, **named)
-
-        monkeypatch.setattr(trainer.state.learner, "learn", held)
+        learns, opened = hold_learner(trainer, monkeypatch)
         view = live(trainer)
         view.run.run()
         assert learns.wait(300)
