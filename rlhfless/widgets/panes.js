@@ -183,7 +183,21 @@ async function render({model, el}) {
     if (choice) box.send({pane: choice.closest("[data-pane]").dataset.pane, choice: Number(choice.dataset.tell)});
   });
   if (figures.length) load(manager, box, figures, listenTo);
+  // What the kernel sent while the page was still making the box's model is lost (a page of Voila, a reload): the kernel compares,
+  // and sends again what is not here.
+  const names = box.get("rows").flat().map(([name]) => name);
+  if (box.comm_live !== false) box.send({has: Object.fromEntries(names.map((name) => [name, adler32(box.get("pane_" + name))]))});
   return () => { clearInterval(looks); themes.disconnect(); gone.abort(); for (const end of ends) end(); };
+}
+
+// The checksum that Python has as zlib.adler32, of a text's UTF-8.
+function adler32(text) {
+  let low = 1, high = 0;
+  for (const byte of new TextEncoder().encode(text)) {
+    low = (low + byte) % 65521;
+    high = (high + low) % 65521;
+  }
+  return high * 65536 + low;
 }
 
 // Gives all figures Plotly; where that fails they say why, until another try, which the kernel answers with a new copy.

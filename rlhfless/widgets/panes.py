@@ -3,12 +3,14 @@
 The browser's part is ``panes.js``. A page needs three models. The box of this file is an ordinary ipywidgets model with all
 contents, and a small anywidget in it draws. The third is the kernel's ``plotly_js.shared``. The box holds the contents because
 anywidget gives a page 2 s to start a widget and drops all messages to a slower one. Each figure is drawn with ``Plotly.react``
-from one message, whatever changed in it.
+from one message, whatever changed in it. A page that has just made its view says what it holds, and gets what it missed: messages
+that come before its model of the box are lost.
 """
 
 from __future__ import annotations
 
 import threading
+import zlib
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -113,8 +115,16 @@ class Panes(ReloadFallback, widgets.VBox):  # type: ignore[misc]
             if newest():
                 self.grey(still)
 
+    def _send_missing(self, has: dict[str, int]) -> None:
+        """Send the panes of which a page has another text, by its checksums, and the traits that go with them."""
+        with self._greying:
+            differ = [f"pane_{name}" for name, checksum in has.items() if checksum != _checksum(getattr(self, f"pane_{name}"))]
+            self.send_state([*differ, "stale", "library", "beat"])
+
     def _on_message(self, _: object, content: dict[str, Any], __: object) -> None:
-        if "click" in content and self._on_click is not None:
+        if "has" in content:
+            self._send_missing(content["has"])
+        elif "click" in content and self._on_click is not None:
             self._on_click(content["pane"], content["click"])
         elif "choice" in content and self._on_choice is not None:
             self._on_choice(content["pane"], int(content["choice"]))
@@ -124,3 +134,8 @@ class Panes(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         elif "again" in content:
             self.library = plotly_js.shared().model_id
             plotly_js.shared().send_again()
+
+
+def _checksum(text: str) -> int:
+    """Return what ``panes.js`` computes of a pane's text."""
+    return zlib.adler32(text.encode(errors="replace"))

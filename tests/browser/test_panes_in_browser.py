@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import zlib
 from typing import Any
 
 import plotly.graph_objects as go
@@ -31,6 +32,8 @@ def test_panes_draw_tell_clicks_grey_and_show_text_as_text(page: Any) -> None:
     show(page, panes)
     wait_drawn(page, "figure", 3)
     wait_drawn(page, "other")
+    texts = {name: getattr(panes, f"pane_{name}") for name in ("figure", "other", "text")}
+    assert page.evaluate("window.sent") == [{"has": {name: zlib.adler32(text.encode()) for name, text in texts.items()}}]
     assert plotly_data(page, pane("figure"), ["type", "x"]) == [{"type": "bar", "x": [3, 1, 2, 4, 5, 6, 7]}]
     assert HOSTILE[0] in page.locator(pane("text")).inner_text()
     assert "x" * 4_000 in page.locator(pane("text")).inner_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from html.parser import HTMLParser
 
 import plotly.graph_objects as go
@@ -31,6 +32,17 @@ def test_clicks_and_zooms_reach_whoever_asked() -> None:
     panes._on_message(None, {"pane": "right", "zoom": None}, [])
     assert told == [("left", {"x": 1}), ("right", (1.0, 2.0)), ("right", None)]
     Panes(ROWS)._on_message(None, {"pane": "left", "click": {}}, [])
+
+
+def test_a_page_gets_what_it_missed_and_nothing_else() -> None:
+    panes = Panes(ROWS, ("text",))
+    panes.draw("left", go.Figure(), request=1)
+    panes.put("text", html_parts.paragraph("Zürich, 5 µs, 🙂"))
+    has = {"left": zlib.adler32(panes.pane_left.encode()), "right": zlib.adler32(b""), "text": 1}
+    sent: list[list[str]] = []
+    panes.send_state = sent.append
+    panes._on_message(None, {"has": has}, [])
+    assert sent == [["pane_text", "stale", "library", "beat"]]
 
 
 def test_nothing_is_loaded_from_a_network() -> None:
