@@ -114,7 +114,7 @@ def write(target: Path) -> Path:
     )
     trace.meta["config"] = {
         "max_response_tokens": MAX_RESPONSE_TOKENS, "prompts_per_step": PROMPTS_PER_STEP, "samples_per_prompt": SAMPLES,
-        "pool": POOL, "steps": STEPS,
+        "prompts": POOL, "steps": STEPS,
     }  # fmt: skip
     return trace.save(target, overwrite=True)
 

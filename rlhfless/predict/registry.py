@@ -15,9 +15,6 @@ MAKERS: dict[str, Callable[[], Predictor]] = {
 }  # fmt: skip
 
 
-RETIRED = {"trend": "inflight, which predicts the same lengths"}
-
-
 def make_predictor(name: str) -> Predictor:
     """Return the predictor with this name.
 
@@ -30,7 +27,5 @@ def make_predictor(name: str) -> Predictor:
 
 
 def unknown_predictor(name: str, names: Collection[str]) -> str:
-    """Return the sentence that refuses a name: what replaces a retired predictor, else the known ``names``."""
-    if name in RETIRED:
-        return f"predictor {name!r} was removed; choose {RETIRED[name]}"
+    """Return the sentence that refuses a name, with the known ``names``."""
     return f"predictor {name!r} is unknown; choose from {', '.join(names)}"

@@ -344,11 +344,6 @@ def test_predictors_are_made_by_name():
         make_predictor("oracle")
 
 
-def test_a_retired_predictor_is_refused_with_its_replacement():
-    with refused(PredictionError, "'trend'", "inflight"):
-        make_predictor("trend")
-
-
 # --- recorded ----------------------------------------------------------------------------------------------------------------
 
 RECORDED = {

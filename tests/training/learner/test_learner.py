@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 
 from learning_samples import TOKENIZER, gradient_of, noise_batch, small_model  # noqa: E402
 
-from rlhfless.old_names import OPTIONS  # noqa: E402
+from rlhfless.gone_options import GONE_OPTIONS  # noqa: E402
 from rlhfless.training.checkpoint import folder_of, load_checkpoint, save_checkpoint  # noqa: E402
 from rlhfless.training.config import TrainError  # noqa: E402
 from rlhfless.training.learner.learner import LocalLearner  # noqa: E402
@@ -147,16 +147,22 @@ def test_a_learner_that_was_read_goes_on_bit_for_bit(kind: str, tmp_path: Path) 
     assert same_state(whole, again)
 
 
-def test_a_checkpoint_with_options_under_their_old_names_is_read(tmp_path: Path) -> None:
+def test_a_checkpoint_is_read_without_a_gone_option_that_was_off_and_refused_with_one_that_was_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(GONE_OPTIONS, "block_attention", (False,))
     one, again = learner(num_updates=2), learner(seed=1, num_updates=2)
     save_checkpoint(tmp_path, 1, one)
     path = folder_of(tmp_path, 1) / "state.json"
-    state, before = json.loads(path.read_text()), {new: old for old, new in OPTIONS.items()}
-    state["configuration"] = {before.get(name, name): value for name, value in state["configuration"].items()}
-    assert "updates" in state["configuration"]
+    state = json.loads(path.read_text())
+    state["configuration"]["block_attention"] = False
     path.write_text(json.dumps(state))
     load_checkpoint(tmp_path, 1, again)
     assert same_state(one, again)
+    state["configuration"]["block_attention"] = True
+    path.write_text(json.dumps(state))
+    with refused(TrainError, "state.json", "block_attention", "True"):
+        load_checkpoint(tmp_path, 1, again)
 
 
 def test_a_checkpoint_of_another_configuration_says_what_differs(tmp_path: Path) -> None:
