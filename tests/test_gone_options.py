@@ -56,6 +56,6 @@ def test_no_option_of_today_is_gone() -> None:
 
 @pytest.mark.parametrize("name", ["arithmetic-grpo", "arithmetic-grpo-drafts"])
 def test_a_shipped_run_has_options_of_today_only(name: str) -> None:
-    stored = json.loads((TRACES / name / "meta.json").read_text())["config"]
+    stored = read_trace(TRACES / name).meta["config"]
     config = TrainConfig.from_options(**stored)
     assert {option: config.to_options()[option] for option in stored} == stored
