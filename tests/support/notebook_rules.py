@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
-import inspect
 import re
 import warnings
 from collections.abc import Iterator
@@ -25,14 +23,9 @@ SHIPPED = {**NOTEBOOKS, "dashboard": FOLDER / "dashboard.ipynb"}
 environment."""
 READ = {**NOTEBOOKS, "cookbook": FOLDER / "cookbook.ipynb"}
 """What is read: the path and the recipes."""
-OURS = ("rlhfless", "solver")
-ALIASES = {"rl": "rlhfless", "solver": "solver"}
-"""Names under which notebooks import the fronts whole."""
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
-FUNCTIONS = (ast.Attribute, ast.Name)
 SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr)
 SCOPES = (ast.FunctionDef, ast.Lambda, ast.ClassDef, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-LINKS_TITLE = "## The functions used here"
 
 
 def cells_of(path: Path) -> list[Any]:
@@ -89,27 +82,6 @@ def hidden_state(path: Path) -> list[str]:
             if any(cell < number for cell in cells) and cells[-1] >= number:
                 problems.append(f"{name}: bound in code cells {cells}, read in {number}")
     return problems
-
-
-def shows_figure(module: ast.Module) -> bool:
-    """Whether a cell ends with a figure: its last statement calls ``plot...``, or changes the layout of a figure."""
-    calls = [node.func for node in ast.walk(module.body[-1]) if isinstance(node, ast.Call)] if module.body else []
-    names = [call.attr if isinstance(call, ast.Attribute) else call.id for call in calls if isinstance(call, FUNCTIONS)]
-    return any(name in ("plot", "update_layout") or name.startswith("plot_") for name in names)
-
-
-def used(path: Path) -> dict[str, Path]:
-    """Functions and classes of ours that a notebook uses, as it writes them, with the files in which they are defined."""
-    found: dict[str, Any] = {}
-    for module in code_of(path):
-        for node in ast.walk(module):
-            if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] in OURS:
-                found |= {name.name: getattr(importlib.import_module(str(node.module)), name.name) for name in node.names}
-            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ALIASES:
-                front = ALIASES[node.value.id]
-                found[f"{node.value.id}.{node.attr}"] = getattr(importlib.import_module(front), node.attr)
-    defined = {name: what for name, what in found.items() if inspect.isroutine(what) or inspect.isclass(what)}
-    return {name: Path(inspect.getsourcefile(inspect.unwrap(what)) or "") for name, what in defined.items()}
 
 
 def links_of(text: str) -> list[tuple[str, str]]:
