@@ -1,7 +1,8 @@
 """Options of a training run that no longer exist, and how files that store one are read.
 
-A run stores its options in ``meta.json``, a checkpoint in ``state.json``. Where a gone option was off, the file is read without
-it: nothing changes. Where it was on, the file is refused in one sentence, as the rest of the run would not be what it was.
+A run stores its options in ``meta.json``, a checkpoint in ``state.json``, and users keep configurations of their own. Where a
+gone option was off, what is stored is read without it: nothing changes. Where it was on, it is refused in one sentence, as the
+rest of the run would not be what it was.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def without_gone(stored: Mapping[str, Any], where: object, error: type[UserError
     for name, off in GONE_OPTIONS.items():
         if name in options and (value := options.pop(name)) not in off:
             raise error(
-                f"{where}: option {name} is {value!r}, but this version of rlhfless has no such option; use the version that "
-                f"wrote the file, or run again without {name}"
+                f"{where}: option {name} is {value!r}, but there is no such option any more; start again without {name}, or use "
+                "the version of rlhfless that stored it"
             )
     return options

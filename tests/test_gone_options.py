@@ -49,6 +49,12 @@ def test_a_run_is_resumed_without_an_option_that_was_off_only() -> None:
         config.check_resume({**config.to_options(), "spare_actors": 2})
 
 
+def test_a_configuration_is_made_without_an_option_that_was_off_only() -> None:
+    assert TrainConfig.from_options(steps=3, spare_actors=0) == TrainConfig(steps=3)
+    with refused(TrainError, "configuration", "spare_actors", "2"):
+        TrainConfig.from_options(steps=3, spare_actors=2)
+
+
 def test_no_option_of_today_is_gone() -> None:
     today = {name for algorithm in ALGORITHMS for name in TrainConfig.from_options(algorithm=algorithm).to_options()}
     assert not today & GONE_OPTIONS.keys()

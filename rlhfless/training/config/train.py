@@ -147,9 +147,9 @@ class TrainConfig(Options):
         """Return the configuration with flat options: those of the command line, and of ``meta.json`` in a run's folder.
 
         Raises:
-            TrainError: an option is unknown or is another algorithm's, or has a wrong value.
+            TrainError: an option is unknown, is another algorithm's or no longer exists, or has a wrong value.
         """
-        given, algorithm = dict(options), options.get("algorithm", "grpo")
+        given, algorithm = without_gone(options, "the configuration", TrainError), options.get("algorithm", "grpo")
         if algorithm not in tuple(ALGORITHMS):
             raise TrainError(f"algorithm is {algorithm!r}; {' or '.join(map(repr, ALGORITHMS))} is needed")
         sections = {**SECTIONS, "algorithm": ALGORITHMS[given.pop("algorithm", "grpo")]}
