@@ -35,7 +35,7 @@ def without_gone(stored: Mapping[str, Any], where: object, error: type[UserError
     for name, off in GONE_OPTIONS.items():
         if name in options and (value := options.pop(name)) not in off:
             raise error(
-                f"{where}: option {name} is {value!r}, but there is no such option any more; start again without {name}, or use "
-                "the version of rlhfless that stored it"
+                f"{where}: option {name} is {value!r}, but there is no such option any more; start again without {name}, or "
+                "use the version of rlhfless that stored it"
             )
     return options
