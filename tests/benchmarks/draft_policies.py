@@ -43,7 +43,6 @@ from rlhfless.trace import read_trace
 from solver import (
     Cluster,
     Drafting,
-    LatencyModel,
     Plan,
     PlanningProblem,
     Workload,
