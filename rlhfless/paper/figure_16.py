@@ -244,9 +244,7 @@ def rows(numbers: Numbers) -> list[Row]:
             "no bound is known",
             f"{'Kept' if kept else 'Not kept'} by our implementation of its rule, which computes the exact time of every "
             "number of actors in 8 scenarios of lengths. Its planning takes at most "
-            f"{planning_share(numbers, 'rlhfless'):.1%} of a step, ours {planning_share(numbers, 'solver+replan'):.1%}. The "
-            "fastest of three runs is in "
-            "tests/benchmarks/details/large_clusters.md.",
+            f"{planning_share(numbers, 'rlhfless'):.1%} of a step, ours {planning_share(numbers, 'solver+replan'):.1%}.",
         ),
     ]  # fmt: skip
 

@@ -43,7 +43,6 @@ from rlhfless.trace import read_trace
 from solver import (
     Cluster,
     Drafting,
-    LatencyModel,
     Plan,
     PlanningProblem,
     Workload,
@@ -66,9 +65,9 @@ Row = dict[str, Any]
 class Step:
     """One step on different numbers of actors; sums of time and GPU-seconds over draws of the random split."""
 
-    def __init__(self, workload: Workload, draws: int, latency: LatencyModel = LATENCY) -> None:
-        cluster = Cluster(math.ceil(MOST_ACTORS * latency.gpus_per_actor / 8), 8, latency.gpus_per_actor)
-        self.problem = PlanningProblem(workload, cluster, latency)
+    def __init__(self, workload: Workload, draws: int) -> None:
+        cluster = Cluster(math.ceil(MOST_ACTORS * LATENCY.gpus_per_actor / 8), 8, LATENCY.gpus_per_actor)
+        self.problem = PlanningProblem(workload, cluster, LATENCY)
         self._draws = range(draws)
         prompts, limit = workload.prompt_tokens.tolist(), workload.max_response_tokens
         pairs = zip(workload.response_tokens.tolist(), workload.prompt_of.tolist(), strict=True)

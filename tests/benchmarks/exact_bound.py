@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from uncertainty_logs import logs
+from public_logs import logs
 
 from rlhfless.latency import load_profile
 from solver import Cluster, LatencyModel, PlanningProblem, Workload, clairvoyant_bound, evaluate, random_split

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from uncertainty_logs import rows
+from public_logs import rows
 
 from rlhfless.trace import read_trace
 

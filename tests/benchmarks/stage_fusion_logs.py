@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from uncertainty_logs import rows
+from public_logs import rows
 
 from rlhfless.simulate import logged_steps
 from solver import Workload

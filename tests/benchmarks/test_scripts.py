@@ -13,58 +13,38 @@ import pytest
 HERE = Path(__file__).parent
 SMALLEST = {
     "planning_speed": "--tiny --repeats 1 --markdown --json OUT",
-    "drafted_latency": "--tiny --markdown --json OUT",
     "solver_moves": "--tiny --markdown --json OUT",
     "exact_bound": "--tiny --markdown --json OUT",
     "pipeline_schedules": "--tiny --markdown --json OUT",
     "step_search": "--tiny --markdown --json OUT",
-    "step_levers": "--tiny --json OUT",
     "stage_fusion": "--tiny --markdown --json OUT",
-    "group_deals": "--tiny --json OUT",
-    "whole_step_scale": "--tiny --json OUT",
     "whole_step_aims": "--tiny --markdown --json OUT",
     "whole_step_planning": "--tiny --json OUT",
-    "fused_pipeline": "--tiny --json OUT",
-    "reallocation": "--tiny --json OUT",
     "learner_memory": "--tiny --json OUT",
-    "learner_nodes": "--tiny --json OUT",
     "replan_speed": "--tiny --markdown --json OUT",
     "mixed_clusters": "--tiny --markdown --json OUT",
-    "uncertainty": "--tiny --markdown --json OUT",
     "prefixes": "--tiny --markdown --json OUT",
     "saving_range": "--logs demonstration --json OUT",
     "policies": "--fast --logs arithmetic --policies random static --markdown --json OUT",
-    "emulation_honesty": "--tiny --repeats 1 --json OUT",
-    "step_costs": "--tiny --json OUT",
     "flip_rate": "--tiny -o OUT",
-    "draft_speed": "--tiny -o OUT",
     "executor_speed": "--tiny --rounds 1 --markdown --json OUT",
     "torch_engine_speed": "--tiny --rounds 1 -o OUT --only",
     "engine_rows": "--tiny --json OUT",
-    "lifecycle_costs": "--pools local --only cold serverful --steps 3 --prompts 2 --limit 50 --learn 0.2 --json OUT",
     "gpu_engine": "--tiny --device cpu --only attention,weights,flips -o OUT",
     "learning_curves": "--tiny --seeds 1 --problems 8 --json OUT",
-    "streaming": "--tiny --json OUT",
-    "all_levers": "--tiny --json OUT",
     "trl_step_time": "--tiny --markdown --json OUT",
     "import_speed": "--tiny --json OUT",
     "report_speed": "--tiny --json OUT",
     "predictors": "--logs shipped --steps 1 --json OUT",
-    "inflight": "--tiny --json OUT",
     "recorder_overhead": "--responses 1000 --json OUT",
     "validation": "--only steps executed --json OUT",
-    "large_clusters": "--tiny --json OUT",
     "live_overhead": "--tiny --json OUT",
     "value_of_information": "--tiny --markdown --json OUT",
     "dashboard_speed": "--tiny --moves 2 --json OUT",
     "draft_policies": "--tiny --draws 1 --markdown --json OUT",
-    "two_step_migration": "--tiny --markdown --json OUT",
     "stated_errors": "--tiny --json OUT",
     "drawn_coverage": "--tiny --json OUT",
     "scaled_profiles": "--tiny --json OUT",
-    "draft_lengths": "--tiny --markdown --json OUT",
-    "vllm_drafts": "--tiny -o OUT",
-    "ngram_acceptance": "--prompts 2 --lengths 2 --json OUT",
 }
 OURS = "engine,engine x 2,generate"  # the other contenders of torch_engine_speed need minutes, or a package
 QUICK = (
@@ -74,30 +54,19 @@ QUICK = (
     "step_search",
     "replan_speed",
     "mixed_clusters",
-    "uncertainty",
     "prefixes",
     "recorder_overhead",
     "validation",
 )
 
 SLOW = (
-    "all_levers",
     "dashboard_speed",
-    "fused_pipeline",
     "gpu_engine",
-    "large_clusters",
     "learner_memory",
-    "learner_nodes",
-    "lifecycle_costs",
-    "ngram_acceptance",
-    "reallocation",
     "report_speed",
     "solver_moves",
-    "step_costs",
     "torch_engine_speed",
     "trl_step_time",
-    "vllm_drafts",
-    "whole_step_scale",
 )  # 20 to 60 s of CPU time each
 
 
@@ -123,9 +92,8 @@ def test_a_script_runs_at_its_smallest_size(script: str, tmp_path: Path) -> None
 
 
 def test_every_script_is_tried() -> None:
-    """All that measure, but what only imports them, what another test runs, and what is told what to read."""
+    """Every file is a script that is tried above, a part of one, or a script that a test of its own runs."""
     parts = {
-        "alternating",
         "gpu_attention",
         "gpu_checks",
         "gpu_parts",
@@ -134,26 +102,10 @@ def test_every_script_is_tried() -> None:
         "gpu_training",
         "gpu_weights",
         "gpu_workload",
-        "process_cpu",
-        "step_stopwatch",
-        "turns",
     }
-    parts |= {"policy_comparison", "policy_tables", "task_dynamics"}
-    parts |= {
-        "chaos",
-        "chaos_training",
-        "uncertainty_logs",
-        "fluid_fronts",
-        "chaos_counts",
-        "chaos_learning",
-        "counting_engine",
-        "trl_trainer",
-        "trl_same_update",
-        "vllm_draft_ways",
-        "executor_rows",
-        "executor_steps",
-        "stage_fusion_logs",
-    }
+    parts |= {"chaos", "chaos_counts", "chaos_learning", "counting_engine", "executor_rows", "executor_steps"}
+    parts |= {"policy_comparison", "policy_tables", "predictor_logs", "public_logs", "stage_fusion_logs", "task_dynamics"}
+    parts |= {"process_cpu", "step_stopwatch", "trl_same_update", "trl_trainer", "turns"}
     parts |= {"validation_errors", "validation_executed", "validation_operators", "validation_points", "validation_runs"}
-    parts |= {"validation_steps", "inflight_cases", "predictor_logs", "large_cluster_tables", "plan_against_reality"}
+    parts |= {"validation_steps"}
     assert {path.stem for path in HERE.glob("*.py")} - parts - {Path(__file__).stem} == set(SMALLEST)

@@ -7,7 +7,5 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import chaos
 import chaos_counts
 import counting_engine
-import emulation_honesty
-import plan_against_reality
 
-__all__ = ["chaos", "chaos_counts", "counting_engine", "emulation_honesty", "plan_against_reality"]
+__all__ = ["chaos", "chaos_counts", "counting_engine"]
