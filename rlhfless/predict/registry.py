@@ -8,14 +8,8 @@ from rlhfless.predict.errors import PredictionError
 from rlhfless.predict.ewma import EwmaPredictor
 from rlhfless.predict.inflight import InFlightPredictor
 from rlhfless.predict.predictor import Predictor
-from rlhfless.predict.shrinkage import ShrinkagePredictor
 
-MAKERS: dict[str, Callable[[], Predictor]] = {
-    "last": EwmaPredictor, "shrinkage": ShrinkagePredictor, "inflight": InFlightPredictor,
-}  # fmt: skip
-
-
-RETIRED = {"trend": "inflight, which predicts the same lengths"}
+MAKERS: dict[str, Callable[[], Predictor]] = {"last": EwmaPredictor, "inflight": InFlightPredictor}
 
 
 def make_predictor(name: str) -> Predictor:
@@ -30,7 +24,5 @@ def make_predictor(name: str) -> Predictor:
 
 
 def unknown_predictor(name: str, names: Collection[str]) -> str:
-    """Return the sentence that refuses a name: what replaces a retired predictor, else the known ``names``."""
-    if name in RETIRED:
-        return f"predictor {name!r} was removed; choose {RETIRED[name]}"
+    """Return the sentence that refuses a name and lists the known ``names``."""
     return f"predictor {name!r} is unknown; choose from {', '.join(names)}"
