@@ -9,7 +9,6 @@ Knows nothing of rlhfless. Importing it loads numpy only; OR-Tools and pandas ar
 
 from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
 from solver.bounds.clairvoyant_drafted import DraftedClairvoyantBound, drafted_clairvoyant_bound, replayed_clairvoyant_bound
-from solver.bounds.clairvoyant_mixed import MixedClairvoyantBound, mixed_clairvoyant_bound
 from solver.lengths.forecast import LengthForecast
 from solver.lengths.remaining import KnownLengths, RemainingLengths, SurvivalTable
 from solver.lengths.scenarios import scenarios_from_quantiles
@@ -83,7 +82,6 @@ __all__ = [
     "LearnerCharges",
     "LearnerPlan",
     "LengthForecast",
-    "MixedClairvoyantBound",
     "MixedCluster",
     "Move",
     "NonGenerationPhases",
@@ -132,7 +130,6 @@ __all__ = [
     "known_lengths",
     "latest_start",
     "length_table",
-    "mixed_clairvoyant_bound",
     "offers_of",
     "pareto_front",
     "phase_bound_s",

@@ -63,10 +63,6 @@ ARGUMENTS: dict[str, tuple[Callable[..., object], dict[str, tuple[Any, ...]]]] =
         lambda **changes: solver.clairvoyant_bound(**{"problem": PROBLEM, **changes}),
         {"problem": (*NO_RECORDS, WORK), "work": NO_WORK, "prefill_tokens": NO_TOKENS},
     ),
-    "mixed_clairvoyant_bound": (
-        lambda **changes: solver.mixed_clairvoyant_bound(**{"problem": PROBLEM, **changes}),
-        {"problem": (*NO_RECORDS, WORK), "prefill_tokens": NO_TOKENS},
-    ),
 }  # fmt: skip
 
 
