@@ -11,7 +11,6 @@ from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
 from solver.bounds.clairvoyant_drafted import DraftedClairvoyantBound, drafted_clairvoyant_bound, replayed_clairvoyant_bound
 from solver.lengths.forecast import LengthForecast
 from solver.lengths.remaining import KnownLengths, RemainingLengths, SurvivalTable
-from solver.lengths.scenarios import scenarios_from_quantiles
 from solver.lengths.survival import from_batch, from_samples, from_scenarios, known_lengths
 from solver.model.acceptance import Acceptance
 from solver.model.admission import Admission
@@ -138,7 +137,6 @@ __all__ = [
     "random_split",
     "replan",
     "replayed_clairvoyant_bound",
-    "scenarios_from_quantiles",
     "schedule_work",
     "step_bound",
     "together_or_split",
