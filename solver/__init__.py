@@ -28,7 +28,6 @@ from solver.model.workload import CutLengthsWarning, Workload
 from solver.planning.pareto_front import Front, pareto_front
 from solver.planning.plan_generation import plan_generation
 from solver.planning.random_split import random_split
-from solver.planning.together_or_split import together_or_split
 from solver.prefix_sharing.choose_prefixes import choose_prefixes, fixed_length_rule
 from solver.prefix_sharing.costs_and_savings import PrefixChoice, PrefixCosts
 from solver.prefix_sharing.deduplicate import Deduplication, deduplicate
@@ -139,7 +138,6 @@ __all__ = [
     "replayed_clairvoyant_bound",
     "schedule_work",
     "step_bound",
-    "together_or_split",
     "whole_step_bound",
 ]
 

@@ -47,10 +47,6 @@ ARGUMENTS: dict[str, tuple[Callable[..., object], dict[str, tuple[Any, ...]]]] =
         lambda **changes: solver.pareto_front(changes.pop("problem", PROBLEM), **changes),
         {"problem": NO_RECORDS, "points": (*NO_COUNTS, None), "time_limit_s": NO_SECONDS, "deterministic": NO_FLAGS},
     ),
-    "together_or_split": (
-        lambda **changes: solver.together_or_split(changes.pop("problem", PROBLEM), **changes),
-        {"problem": NO_RECORDS, "time_limit_s": NO_SECONDS, "seed": NO_SEEDS, "deterministic": NO_FLAGS},
-    ),
     "evaluate": (
         lambda **changes: solver.evaluate(**{"plan": PLAN, "problem": PROBLEM, **changes}),
         {"plan": (*NO_RECORDS, PROBLEM), "problem": (*NO_RECORDS, WORK), "table": NO_FLAGS},
