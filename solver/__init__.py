@@ -33,7 +33,6 @@ from solver.prefix_sharing.costs_and_savings import PrefixChoice, PrefixCosts
 from solver.prefix_sharing.deduplicate import Deduplication, deduplicate
 from solver.prefix_sharing.placement import Placement, place
 from solver.prefix_sharing.prefix_tree import PrefixTree
-from solver.replanning.actor_classes import ActorClasses
 from solver.replanning.replan import Replan, replan
 from solver.stage_fusion.bound import StepBound, phase_bound_s, step_bound
 from solver.stage_fusion.cut import CutCandidate, CutPlan, choose_cut
@@ -52,7 +51,6 @@ from solver.timing.work_schedule import WorkInterval, WorkItems, WorkSchedule, s
 
 __all__ = [
     "Acceptance",
-    "ActorClasses",
     "ActorPlan",
     "ActorView",
     "Admission",
