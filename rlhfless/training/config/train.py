@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
+from rlhfless.gone_options import without_gone
 from rlhfless.old_names import current_options
 from rlhfless.training.config.errors import TrainError
 from rlhfless.training.config.generation import RolloutConfig, TaskConfig
@@ -30,7 +31,7 @@ MAY_CHANGE = (  # options that may differ when a run is resumed
     "gpu_memory_utilization", "actor_threads", "weight_sync", "drafts", "draft_length", "levers", "preparation_actors",
     "learner_gpus", "learner_grows", "learner_start", "learner_load_s", "learner_loss_per_doubling", "preparation_tp",
     "pipeline", "eval_every", "eval_prompts", "gradient_checkpointing", "offload_reference", "offload_reward_models",
-    "pipeline_critic", "micro_batches", "pipeline_schedule", "max_line_mib", "max_rows", "max_unpacked_gib",
+    "pipeline_critic", "micro_batches", "pipeline_schedule",
 )  # fmt: skip
 
 
@@ -147,9 +148,9 @@ class TrainConfig(Options):
         """Return the configuration with flat options: those of the command line, and of ``meta.json`` in a run's folder.
 
         Raises:
-            TrainError: an option is unknown or is another algorithm's, or has a wrong value.
+            TrainError: an option is unknown, is another algorithm's or no longer exists, or has a wrong value.
         """
-        given, algorithm = dict(options), options.get("algorithm", "grpo")
+        given, algorithm = without_gone(options, "the configuration", TrainError), options.get("algorithm", "grpo")
         if algorithm not in tuple(ALGORITHMS):
             raise TrainError(f"algorithm is {algorithm!r}; {' or '.join(map(repr, ALGORITHMS))} is needed")
         sections = {**SECTIONS, "algorithm": ALGORITHMS[given.pop("algorithm", "grpo")]}

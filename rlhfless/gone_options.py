@@ -1,0 +1,42 @@
+"""Options of a training run that no longer exist, and how files that store one are read.
+
+A run stores its options in ``meta.json``, and users keep configurations of their own. Where a gone option was off, what is
+stored is read without it: nothing changes. Where it was on, it is refused in one sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlhfless.errors import UserError
+
+GONE_OPTIONS: dict[str, tuple[Any, ...]] = {
+    "max_line_mib": (None,), "max_rows": (None,), "max_unpacked_gib": (None,),  # the variable RLHFLESS_LIMITS has them now
+}  # fmt: skip
+"""Name of a gone option -> the stored values that mean "off", such as ``"learner_grows": (False,)`` or ``"tp": (None, 1)``."""
+
+
+def without_gone(stored: Mapping[str, Any], where: object, error: type[UserError]) -> dict[str, Any]:
+    """Return stored options without those that no longer exist.
+
+    Args:
+        stored: options by name, as in ``meta.json``.
+        where: the file or run that stores them, for the message.
+        error: class to raise.
+
+    Raises:
+        error: a gone option was on.
+
+    Example:
+        >>> without_gone({"samples_per_prompt": 8, "gpus": 16}, "meta.json", UserError)
+        {'samples_per_prompt': 8, 'gpus': 16}
+    """
+    options = {**stored}
+    for name, off in GONE_OPTIONS.items():
+        if name in options and (value := options.pop(name)) not in off:
+            raise error(
+                f"{where}: option {name} is {value!r}, but there is no such option any more; start again without {name}, or "
+                "use the version of rlhfless that stored it"
+            )
+    return options
