@@ -17,7 +17,7 @@ from rlhfless.cli.options import Command, Decorator, together
 from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
-    from rlhfless.trace import ImportedLog, ImportOptions, Limits, OpenedLog
+    from rlhfless.trace import ImportedLog, ImportOptions, OpenedLog
 
 
 @dataclass(frozen=True)
@@ -32,26 +32,12 @@ class LogOptions:
     max_response_tokens: int | None = None
     responses_per_step: int | None = None
     samples_per_prompt: int | None = None
-    max_line_mib: float | None = None
-    max_rows: int | None = None
-    max_unpacked_gib: float | None = None
-
-    @property
-    def limits(self) -> Limits:
-        """Return the limits of reading.
-
-        Raises:
-            InputError: a limit is not a number above 0.
-        """
-        from rlhfless.trace import Limits
-
-        return Limits.of_options(self.max_line_mib, self.max_rows, self.max_unpacked_gib)
 
     def import_options(self, keep: Iterable[str] = (), *, unsafe_pickle: bool = False) -> ImportOptions:
         """Return the options of an import.
 
         Raises:
-            InputError: a mapping is not of the form OURS=THEIRS.
+            InputError: a mapping is not of the form OURS=THEIRS, or RLHFLESS_LIMITS holds no limits.
         """
         from rlhfless.trace import ImportOptions
 
@@ -62,7 +48,6 @@ class LogOptions:
             frozenset(keep),
             unsafe_pickle=unsafe_pickle,
             progress=True,
-            limits=self.limits,
             where=self.where,
         )
 
@@ -210,15 +195,6 @@ OPTIONS: dict[str, Decorator] = {
     ),
     "samples_per_prompt": click.option(
         "--samples-per-prompt", type=click.IntRange(1), help="So many responses of each prompt, for a log of scalars."
-    ),
-    "max_line_mib": click.option(
-        "--max-line-mib", type=float, help="Refuse a line or csv row longer than this many MiB.  [default: 64]"
-    ),
-    "max_rows": click.option(
-        "--max-rows", type=click.IntRange(1), help="Refuse a log of more than this many rows.  [default: 10,000,000]"
-    ),
-    "max_unpacked_gib": click.option(
-        "--max-unpacked-gib", type=float, help="Refuse packed files above this many GiB unpacked.  [default: 16]"
     ),
 }
 """By field of ``LogOptions``."""

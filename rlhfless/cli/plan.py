@@ -114,7 +114,6 @@ def plan(
     from solver.model.objective import Objective
     from solver.model.problem import PlanningProblem
     from solver.planning.plan_generation import plan_generation
-    from solver.planning.together_or_split import together_or_split
     from solver.prefix_sharing.deduplicate import deduplicate
     from solver.timing.drafted_latency import drafted
 
@@ -138,15 +137,10 @@ def plan(
         )
     whole = fusion.phases(phases, work, cluster)
     problem = PlanningProblem(work, clusters, models, objective, whole, keep_together=prefill.keep_together, **options)
-    search: dict[str, Any] = {"time_limit_s": time_limit_s, "seed": seed, "deterministic": deterministic}
-    text = ""
-    if sharing is not None and prefill.together_if_cheaper:
-        result = together_or_split(problem, **search, **sharing)
-    else:
-        result = plan_generation(problem, **search)
-        if sharing is not None:
-            shared = deduplicate(result, problem, **sharing)
-            result, text = shared.plan, repr(shared)
+    result, text = plan_generation(problem, time_limit_s=time_limit_s, seed=seed, deterministic=deterministic), ""
+    if sharing is not None:
+        shared = deduplicate(result, problem, **sharing)
+        result, text = shared.plan, repr(shared)
     if expected is not None:
         result = replace(result, drafting=Drafting(), acceptance=expected)
         text = "\n".join([f"drafts planned with {drafts}: {_per_pass(expected)}", *filter(None, [text])])

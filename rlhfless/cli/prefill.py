@@ -26,7 +26,6 @@ class PrefillOptions:
     """Values of the prefill options. Prefill is deduplicated only if at least one of them is given."""
 
     deduplicate_prefill: bool
-    together_if_cheaper: bool
     prefix_tokens: int | None
     prompt_ids: str | None
     learner_node: int | None
@@ -36,7 +35,7 @@ class PrefillOptions:
     def wanted(self) -> bool:
         """Return whether the options ask for deduplicated prefill."""
         options = (self.prefix_tokens, self.prompt_ids, self.learner_node)
-        return self.deduplicate_prefill or self.together_if_cheaper or any(value is not None for value in options)
+        return self.deduplicate_prefill or any(value is not None for value in options)
 
     def arguments(self, rows: pd.DataFrame, workload: Workload, source: object) -> dict[str, Any]:
         """Return the arguments of ``solver.deduplicate`` for the rows of one step; prompts are in their order of appearance.
@@ -44,8 +43,6 @@ class PrefillOptions:
         Raises:
             InputError: the options exclude each other, or the log lacks the prompt lengths or token ids that they need.
         """
-        if self.keep_together and self.together_if_cheaper:
-            raise InputError("--keep-together and --together-if-cheaper exclude each other; give one of them")
         if rows["prompt_tokens"].isna().any():
             raise InputError(
                 f"{source}: prompt_tokens is empty in some rows; deduplicating prefill needs the length of every prompt"
@@ -68,10 +65,6 @@ def prefill_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     options = [
         click.option("--keep-together", is_flag=True, help="Keep all responses to a prompt on one actor."),
-        click.option(
-            "--together-if-cheaper", is_flag=True,
-            help="Plan with and without --keep-together, with deduplicated prefill, and keep the better plan.",
-        ),
         click.option(
             "--deduplicate-prefill", is_flag=True,
             help="Compute a prompt once per actor, or once for several actors where sending its KV cache is cheaper.",

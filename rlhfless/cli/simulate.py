@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     "--predictor",
     default="last",
     show_default=True,
-    help="Predict lengths with last, shrinkage, or inflight (for solver+replan).",
+    help="Predict lengths with last, or with inflight (for solver+replan).",
 )
 @click.option(
     "--tau",

@@ -19,7 +19,6 @@ from rlhfless.plots.before_after import BeforeAfterInfo, before_after_info, plot
 from rlhfless.plots.bound_curve import bound_of_sum
 from rlhfless.plots.cost_over_time import CostOverTimeInfo, cost_over_time_info, plot_cost_over_time
 from rlhfless.plots.cut_surface import CutSurfaceInfo, cut_surface_info, plot_cut_surface
-from rlhfless.plots.draft_length import DraftLengthInfo, draft_length_info, plot_draft_length
 from rlhfless.plots.export.files import save, save_data
 from rlhfless.plots.export.notebook_page import write_notebook_page
 from rlhfless.plots.export.print_style import paper_style
@@ -35,14 +34,12 @@ from rlhfless.plots.lengths import LengthsInfo, lengths_info, plot_lengths
 from rlhfless.plots.overview import OverviewInfo, overview_info, plot_overview
 from rlhfless.plots.pareto_front import FrontInfo, front_info, plot_front
 from rlhfless.plots.pipeline import PipelineInfo, pipeline_info, plot_pipeline
-from rlhfless.plots.pipeline_front import PipelineFrontInfo, pipeline_front_info, plot_pipeline_front
 from rlhfless.plots.plan_bars import PlanBarsInfo, plan_bars_info, plot_plan_bars
 from rlhfless.plots.planned_steps import PlannedStepsInfo, planned_steps_info, plot_planned_steps
 from rlhfless.plots.prefill import PrefillInfo, plot_prefill, prefill_info
 from rlhfless.plots.renderer import follow_theme as _follow_theme
 from rlhfless.plots.renderer import use_renderer
 from rlhfless.plots.responses import ResponsesInfo, plot_responses, responses_info
-from rlhfless.plots.scenario_outcomes import OutcomesInfo, outcomes_info, plot_outcomes
 from rlhfless.plots.spec_front import SpecFrontInfo, plot_spec_front, spec_front_info
 from rlhfless.plots.speedup_map import SpeedupMapInfo, plot_speedup_map, speedup_map_info
 from rlhfless.plots.step_comparison import StepComparisonInfo, plot_step_comparison, step_comparison_info
@@ -74,7 +71,6 @@ __all__ = [
     "CostOverTimeInfo",
     "CurvesInfo",
     "CutSurfaceInfo",
-    "DraftLengthInfo",
     "FrontInfo",
     "FusionFrontInfo",
     "GapInfo",
@@ -82,9 +78,7 @@ __all__ = [
     "KindsInfo",
     "LearningInfo",
     "LengthsInfo",
-    "OutcomesInfo",
     "OverviewInfo",
-    "PipelineFrontInfo",
     "PipelineInfo",
     "PlanBarsInfo",
     "PlaneInfo",
@@ -113,7 +107,6 @@ __all__ = [
     "cost_over_time_info",
     "curves_info",
     "cut_surface_info",
-    "draft_length_info",
     "front_info",
     "fusion_front_info",
     "gap_info",
@@ -121,10 +114,8 @@ __all__ = [
     "kinds_info",
     "learning_info",
     "lengths_info",
-    "outcomes_info",
     "overview_info",
     "paper_style",
-    "pipeline_front_info",
     "pipeline_info",
     "plain",
     "plan_bars_info",
@@ -136,7 +127,6 @@ __all__ = [
     "plot_cost_over_time",
     "plot_curves",
     "plot_cut_surface",
-    "plot_draft_length",
     "plot_front",
     "plot_fusion_front",
     "plot_gap_history",
@@ -144,10 +134,8 @@ __all__ = [
     "plot_kinds",
     "plot_learning",
     "plot_lengths",
-    "plot_outcomes",
     "plot_overview",
     "plot_pipeline",
-    "plot_pipeline_front",
     "plot_plan_bars",
     "plot_plane",
     "plot_planned_steps",

@@ -12,7 +12,6 @@ from rlhfless.predict.metrics import HistoryQuality, history_quality
 from rlhfless.predict.predictor import Predictor
 from rlhfless.predict.registry import make_predictor, unknown_predictor
 from rlhfless.predict.remaining import remaining_lengths, remaining_quantiles
-from rlhfless.predict.shrinkage import ShrinkagePredictor
 from rlhfless.predict.synthetic import SyntheticPredictor
 
 __all__ = [
@@ -21,7 +20,6 @@ __all__ = [
     "InFlightPredictor",
     "PredictionError",
     "Predictor",
-    "ShrinkagePredictor",
     "SyntheticPredictor",
     "expected_tokens",
     "history_quality",

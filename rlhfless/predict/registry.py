@@ -8,11 +8,8 @@ from rlhfless.predict.errors import PredictionError
 from rlhfless.predict.ewma import EwmaPredictor
 from rlhfless.predict.inflight import InFlightPredictor
 from rlhfless.predict.predictor import Predictor
-from rlhfless.predict.shrinkage import ShrinkagePredictor
 
-MAKERS: dict[str, Callable[[], Predictor]] = {
-    "last": EwmaPredictor, "shrinkage": ShrinkagePredictor, "inflight": InFlightPredictor,
-}  # fmt: skip
+MAKERS: dict[str, Callable[[], Predictor]] = {"last": EwmaPredictor, "inflight": InFlightPredictor}
 
 
 def make_predictor(name: str) -> Predictor:

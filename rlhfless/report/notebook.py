@@ -89,7 +89,6 @@ def _parameters(
         "COLUMNS": dict(options.mapping),
         "WHERE": options.where,
         "RUN": log.run,
-        "LIMITS": vars(options.limits),
         "MAX_RESPONSE_TOKENS": setting.max_response_tokens,
         "GPUS": cluster.gpus,
         "GPUS_PER_NODE": cluster.gpus_per_node,

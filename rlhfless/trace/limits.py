@@ -1,7 +1,8 @@
 """Limits how much of a log is read: line length, number of rows, and unpacked bytes of compressed files.
 
 A file of a few megabytes can contain a line of gigabytes or millions of equal rows, by accident or on purpose. Readers count
-with a ``Guard``, which raises one clear sentence before memory is full.
+with a ``Guard``, which raises one clear sentence before memory is full. The limits are those of ``limits=`` in Python, else of
+the environment variable ``RLHFLESS_LIMITS``, else the usual ones.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import gzip
 import io
 import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +21,8 @@ from rlhfless.errors import InputError
 from rlhfless.trace.errors import TraceError
 
 PIECE_BYTES = 2**20  # read at once
-LINE, ROWS, UNPACKED = "--max-line-mib", "--max-rows", "--max-unpacked-gib"
+VARIABLE = "RLHFLESS_LIMITS"
+LINE, ROWS, UNPACKED = "max_line_mib", "max_rows", "max_unpacked_gib"
 
 
 @dataclass(frozen=True)
@@ -45,28 +48,41 @@ class Limits:
                 raise InputError(f"{name} is {value!r}; a whole number above 0 is needed")
 
     @classmethod
-    def of_options(cls, line_mib: float | None, rows: int | None, unpacked_gib: float | None) -> Limits:
-        """Return the limits given in MiB and GiB; None keeps the default.
+    def of_environment(cls) -> Limits:
+        """Return the limits of ``RLHFLESS_LIMITS``, such as ``max_rows=20000000,max_line_mib=256``; others are as usual.
 
         Raises:
-            InputError: a limit is not a number above 0.
+            InputError: the variable has another form, an unknown name, or a number that is no limit.
+
+        Example:
+            >>> os.environ["RLHFLESS_LIMITS"] = "max_rows=500, max_line_mib=0.5"
+            >>> Limits.of_environment()
+            Limits(line_bytes=524288, rows=500, unpacked_bytes=17179869184)
+            >>> del os.environ["RLHFLESS_LIMITS"]
         """
-        usual = cls()
-        for name, value in ((LINE, line_mib), (ROWS, rows), (UNPACKED, unpacked_gib)):
-            if value is not None and not 0 < value < math.inf:
-                raise InputError(f"{name} is {value:g}; a number above 0 is needed")
-        return cls(
-            usual.line_bytes if line_mib is None else math.ceil(line_mib * 2**20),
-            usual.rows if rows is None else rows,
-            usual.unpacked_bytes if unpacked_gib is None else math.ceil(unpacked_gib * 2**30),
-        )
+        given: dict[str, int] = {}
+        for part in filter(None, (one.strip() for one in os.environ.get(VARIABLE, "").split(","))):
+            name, _, value = (word.strip() for word in part.partition("="))
+            try:
+                if name == ROWS:
+                    given["rows"] = int(value)
+                else:
+                    field, unit = {LINE: ("line_bytes", 2**20), UNPACKED: ("unpacked_bytes", 2**30)}[name]
+                    given[field] = math.ceil(float(value) * unit)
+                cls(**given)
+            except (KeyError, ValueError, OverflowError, InputError):
+                raise InputError(
+                    f"{VARIABLE}: {part!r:.80} is no limit; numbers above 0 are needed as in {ROWS}=20000000,{LINE}=256,"
+                    f"{UNPACKED}=64, of which each may be left out"
+                ) from None
+        return cls(**given)
 
 
 class Guard:
-    """Counts what was read of one log and raises an error at the limits."""
+    """Counts what was read of one log and raises an error at the limits; None takes those of ``RLHFLESS_LIMITS``."""
 
     def __init__(self, limits: Limits | None = None) -> None:
-        self.limits = Limits() if limits is None else limits
+        self.limits = Limits.of_environment() if limits is None else limits
         self._rows = self._unpacked = 0
 
     @contextmanager
@@ -145,8 +161,8 @@ class Guard:
         raise TraceError(f"{path}: {what} is longer than {size}; {_raise(LINE, 'line_bytes')}")
 
 
-def _raise(option: str, name: str) -> str:
-    return f"if that is right, raise the limit with {option}, or in Python with Limits({name}=...)"
+def _raise(variable: str, name: str) -> str:
+    return f"if that is right, raise the limit with {VARIABLE}={variable}=..., or in Python with Limits({name}=...)"
 
 
 def _size(count: int) -> str:

@@ -345,7 +345,7 @@ def _task(config: TrainConfig, overrides: TrainerOverrides, tokenizer: Any, limi
         "needs_answer": compares or given.answer_column is not None,
     }  # fmt: skip
     if rows is None:
-        return make_task(given.name, tokenizer, limits=given.limits, **options)
+        return make_task(given.name, tokenizer, **options)
     return DatasetTask(rows.rows, tokenizer, name=rows.name, **options)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from rlhfless.errors import InputError
 from rlhfless.latency import PriceError, ProfileError, list_profiles, load_profile, read_profile, usd_per_gpu_hour
-from rlhfless.predict import EwmaPredictor, InFlightPredictor, Predictor, ShrinkagePredictor, unknown_predictor
+from rlhfless.predict import EwmaPredictor, InFlightPredictor, Predictor, unknown_predictor
 from rlhfless.simulate import SimulationConfig
 from solver.model.cluster import Cluster
 from solver.model.latency import LatencyModel
@@ -26,7 +26,6 @@ PREDICTORS: dict[str, Callable[[], Predictor]] = {
     "last visit": EwmaPredictor,
     "average of 3 visits": lambda: EwmaPredictor(3),
     "inflight": InFlightPredictor,
-    "shrinkage": ShrinkagePredictor,
 }
 DEFAULT_PROFILE = "l40s-qwen2.5-3b-tp2"
 NODE_GPUS = 8

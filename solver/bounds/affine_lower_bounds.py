@@ -6,7 +6,6 @@ a minorant at the corners of a cell is one inside it. With separate prefill an i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -72,10 +71,10 @@ def prompt_token_s(latency: LatencyModel, per_fed_token_s: float) -> float:
     return per_fed_token_s if latency.mixes and latency.table is not None else latency.prefill_per_token_s
 
 
-def min_prompt_tokens(workload: Workload, prefill_tokens: float | None, latencies: Sequence[LatencyModel]) -> float:
+def min_prompt_tokens(workload: Workload, prefill_tokens: float | None, latency: LatencyModel) -> float:
     """Return the prompt tokens that any schedule is charged for at least: every prompt once, or ``prefill_tokens`` instead.
 
-    Where some latency model mixes, the last token of each prompt may be fed as one that is decoded.
+    Where the latency model mixes, the last token of each prompt may be fed as one that is decoded.
 
     Raises:
         PlanningError: ``prefill_tokens`` is no finite number of 0 or more.
@@ -84,4 +83,4 @@ def min_prompt_tokens(workload: Workload, prefill_tokens: float | None, latencie
         raise PlanningError(f"prefill_tokens is {as_given(prefill_tokens)}; a finite number of 0 or more, or None, is needed")
     unfinished_prompts = np.unique(workload.prompt_of[workload.remaining_tokens > 0])
     tokens = float(workload.prompt_tokens[unfinished_prompts].sum()) if prefill_tokens is None else float(prefill_tokens)
-    return max(0.0, tokens - len(unfinished_prompts)) if any(latency.mixes for latency in latencies) else tokens
+    return max(0.0, tokens - len(unfinished_prompts)) if latency.mixes else tokens

@@ -1,4 +1,4 @@
-"""What both clairvoyant bounds have in common: the least time at a cost, and how they print."""
+"""What bounds on cost over time have in common: the least time at a cost, and how they print."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import math
 from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import ClassVar
-
-import numpy as np
 
 from solver.model.errors import check_real
 from solver.model.html_tables import facts_table
@@ -20,13 +18,13 @@ class BoundOverTime(ABC):
     """Lower bound on the cost of any policy as a function of generation time, for one workload.
 
     Attributes:
-        length: (R,) iterations of the responses. ready_s: seconds before an actor decodes, a number or (K,). unit: of costs,
+        length: (R,) iterations of the responses. ready_s: seconds before an actor decodes. unit: of costs,
             ``gpu_s`` or ``usd``; cost_name: what error messages call them.
     """
 
     cost_name: ClassVar[str] = "cost"
     length: FloatArray
-    ready_s: float | FloatArray
+    ready_s: float
     unit: str
 
     @abstractmethod
@@ -60,7 +58,7 @@ class BoundOverTime(ABC):
             least = self.cost(time_s)
             return math.isinf(least) or least > cost
 
-        low = high = max(float(np.min(self.ready_s)), 1e-9)
+        low = high = max(self.ready_s, 1e-9)
         for _ in range(200):
             if not too_early(high):
                 break

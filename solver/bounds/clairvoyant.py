@@ -219,13 +219,13 @@ def clairvoyant_bound(
         raise PlanningError(f"work is {as_given(work)}; a whole number of 0 or more is needed")
     workload = problem.workload
     if not isinstance(problem.cluster, Cluster):
-        raise PlanningError("clairvoyant_bound takes a Cluster of one GPU kind; use mixed_clairvoyant_bound for several")
+        raise PlanningError("clairvoyant_bound takes a Cluster of one GPU kind, not a MixedCluster; bound each kind on its own")
     cluster, latency = problem.one_kind
     length = workload.remaining_tokens.astype(float)
     context = workload.context_tokens.astype(float)
     max_context = int(max(2, (workload.context_tokens + workload.remaining_tokens).max()))
     min_context = float(context[length > 0].min()) if np.any(length > 0) else 0.0
-    tokens = min_prompt_tokens(workload, prefill_tokens, [latency])
+    tokens = min_prompt_tokens(workload, prefill_tokens, latency)
     minorants = []
     for a, b, c in affine_minorants(latency, max_context):
         load = b * length + c * (context * length + length * (length - 1) / 2)

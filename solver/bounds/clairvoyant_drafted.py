@@ -247,7 +247,7 @@ def _sharings(problem: PlanningProblem, drafts: int, prefill_tokens: float | Non
     ends = workload.context_tokens + workload.remaining_tokens
     max_context, min_context = int(max(2, ends.max())), float(workload.context_tokens[works].min(initial=max(2, ends.max())))
     most = None if latency.table is None else int(latency.table.batch[-1])
-    tokens = min_prompt_tokens(workload, prefill_tokens, [latency])
+    tokens = min_prompt_tokens(workload, prefill_tokens, latency)
     found = []
     for minorant in affine_minorants(latency, max_context, most):
         contexts = (min_context, float(max_context))

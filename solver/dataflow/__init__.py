@@ -13,7 +13,6 @@ from solver.dataflow.options import CallCosts, CallMemory
 from solver.dataflow.plan import PlannedCall, StepPlan
 from solver.dataflow.plan_objective import StepPlanObjective
 from solver.dataflow.planner import plan_step
-from solver.dataflow.remake import moved_state_bytes, why_again
 from solver.dataflow.weigh import plan_step_for
 from solver.dataflow.weighed_plan import WeighedPlan
 from solver.dataflow.with_levers import WithLevers
@@ -21,7 +20,7 @@ from solver.dataflow.with_levers import WithLevers
 __all__ = [
     "Call", "CallCosts", "CallMemory", "DividedCosts", "Graph", "Layout", "Lever", "Mesh", "PlannedCall", "StepGeneration",
     "StepPlan", "StepPlanObjective", "Strategy", "WeighedPlan", "WithLevers", "dpo", "grpo", "meshes", "missing_share",
-    "moved_state_bytes", "plan_step", "plan_step_for", "ppo", "remax", "strategies", "why_again",
+    "plan_step", "plan_step_for", "ppo", "remax", "strategies",
 ]  # fmt: skip
 
 

@@ -38,7 +38,6 @@ class ActorView:
         free_kv_tokens: KV tokens of its memory that no running, waiting or arriving response takes by the admission rule in
             force (``StepState.held_tokens``). Below 0 if some have to wait for others to complete; infinite if the engine does
             not count them.
-        replaces: the actor of the plan whose GPUs it took over; None for actors of the plan.
     """
 
     actor: int
@@ -50,12 +49,6 @@ class ActorView:
     arriving: tuple[int, ...]
     free_slots: int
     free_kv_tokens: float = math.inf
-    replaces: int | None = None
-
-    @property
-    def planned(self) -> int:
-        """Return the index of the plan's actor that has its kind, size and price."""
-        return self.actor if self.replaces is None else self.replaces
 
     @property
     def unfinished(self) -> tuple[int, ...]:

@@ -11,13 +11,8 @@ seconds, and then computes it for none of its responses. Receiving anything cost
 prefill actor ``b_0`` once. Net saving: ``sum of c_j * (computations avoided) - c_0 |X| - b_0 - sum of t_j * (tokens received)
 - sum of b_j``.
 
-- *Any prefix* (``whole_prompts=False``): a token v that ``K_jv`` computations on j share is worth ``sum over j of max(0, c_j
-  K_jv - t_j) - c_0``. K only falls on the way down the tree, so the densest tokens are closed by themselves. Sorting them is
-  exact except for the fixed costs.
-- *Whole prompts* (``whole_prompts=True``, for engines that cannot continue from a part): an actor uses a prompt's cache only if
-  it has all of it. Then the gain sits where prompts end and the costs on the way: a tree knapsack, exact by dynamic programme.
-  What prompts of an actor share of a transfer is split evenly among those that may share it. No choice pays less, so the
-  programme's value is a bound. It is exact when all prompts of an actor are chosen or nothing is shared.
+A token v that ``K_jv`` computations on j share is worth ``sum over j of max(0, c_j K_jv - t_j) - c_0``. K only falls on the way
+down the tree, so the densest tokens are closed by themselves. Sorting them is exact except for the fixed costs.
 
 The bound holds the fixed costs that no better choice avoids: those of actors without which no better choice exists.
 """
@@ -33,8 +28,9 @@ from numpy.typing import ArrayLike, NDArray
 from solver.model.errors import PlanningError, as_given
 from solver.model.workload import FloatArray, IntArray
 from solver.prefix_sharing.costs_and_savings import PrefixChoice, PrefixCosts
-from solver.prefix_sharing.knapsack import BISECTION_STEPS, best_chains, best_closed, best_under_capacity
 from solver.prefix_sharing.prefix_tree import PrefixTree
+
+BISECTION_STEPS = 40  # of the price of a token
 
 
 def choose_prefixes(
@@ -44,7 +40,6 @@ def choose_prefixes(
     *,
     capacity_tokens: int | None = None,
     max_batch: int | None = None,
-    whole_prompts: bool = False,
 ) -> PrefixChoice:
     """Return the choice with the largest net saving (see the model above).
 
@@ -53,17 +48,16 @@ def choose_prefixes(
         capacity_tokens: KV tokens that the prefill actor holds; None for no limit.
         max_batch: most prefixes that it computes (leaves of what is chosen); None for no limit. With it and a capacity that
             binds, the choice is a heuristic with a bound (a price per token, the best chains at that price).
-        whole_prompts: a prompt's cache is of use only as a whole.
 
     Raises:
         PlanningError: shapes differ, or a number is negative.
     """
-    problem = _PrefixProblem.of(tree, computations, costs, capacity_tokens, max_batch, whole_prompts)
+    problem = _PrefixProblem.of(tree, computations, costs, capacity_tokens, max_batch)
     receivers = np.ones(len(problem.computations), bool)
     bound = problem.bound_s()
     best = problem.empty_choice("exact", bound)
     while receivers.any():
-        choices = [problem.evaluated(tokens, "exact", bound, receivers) for tokens in problem.candidates(receivers)]
+        choices = [problem.evaluated(tokens, "exact", bound, receivers) for tokens in problem.best(receivers)[0]]
         candidate = max(choices, key=lambda choice: choice.net_s)
         if candidate.net_s > best.net_s + 1e-12:
             best = candidate
@@ -74,7 +68,7 @@ def choose_prefixes(
         receivers &= ~losing
     if max_batch is not None:
         fixed_length = fixed_length_rule(
-            tree, problem.computations, costs, max_batch=max_batch, capacity_tokens=capacity_tokens, whole_prompts=whole_prompts
+            tree, problem.computations, costs, max_batch=max_batch, capacity_tokens=capacity_tokens
         )
         candidate = problem.evaluated(fixed_length.node_tokens, "exact", bound, np.ones_like(receivers))
         best = max(best, candidate, key=lambda choice: choice.net_s)
@@ -90,7 +84,6 @@ def fixed_length_rule(
     capacity_tokens: int | None = None,
     shortest_tokens: int = 1,
     longest_tokens: int | None = None,
-    whole_prompts: bool = False,
 ) -> PrefixChoice:
     """Return the choice of the paper's rule (RLHFless, arXiv 2602.22718, deduplicated prefill).
 
@@ -101,7 +94,7 @@ def fixed_length_rule(
     Raises:
         PlanningError: shapes differ, or a number is negative.
     """
-    problem = _PrefixProblem.of(tree, computations, costs, capacity_tokens, max_batch, whole_prompts)
+    problem = _PrefixProblem.of(tree, computations, costs, capacity_tokens, max_batch)
     distinct = tree.distinct_prefixes()
     in_use = tree.below(problem.computations).sum(axis=0) > 0
     longest = len(distinct) - 1 if longest_tokens is None else min(longest_tokens, len(distinct) - 1)
@@ -126,7 +119,6 @@ class _PrefixProblem:
     costs: PrefixCosts
     capacity_tokens: int | None
     max_batch: int | None
-    whole_prompts: bool
 
     @classmethod
     def of(
@@ -136,7 +128,6 @@ class _PrefixProblem:
         costs: PrefixCosts,
         capacity_tokens: int | None,
         max_batch: int | None,
-        whole_prompts: bool,
     ) -> _PrefixProblem:
         """Return the problem with its (N, P) counts checked."""
         counts = np.asarray(computations, dtype=float)
@@ -144,7 +135,7 @@ class _PrefixProblem:
             raise PlanningError(f"computations have shape {counts.shape}; (actors, {len(tree.node_of)} prompts) is needed")
         if not np.all(np.isfinite(counts)) or np.any(counts < 0):
             raise PlanningError("computations hold a negative number or one that is not finite; counts of 0 or more are needed")
-        return cls(tree, counts, costs, capacity_tokens, max_batch, whole_prompts)
+        return cls(tree, counts, costs, capacity_tokens, max_batch)
 
     def __post_init__(self) -> None:
         for name in ("capacity_tokens", "max_batch"):
@@ -169,9 +160,7 @@ class _PrefixProblem:
 
     def bound_s(self) -> float:
         """Return an upper bound on the net seconds that any choice saves."""
-        value = self._best_any_prefix(np.ones(len(self.computations), bool))[1]
-        if self.whole_prompts:
-            value = min(value, self._best_with_split_transfers[1])
+        value = self.best(np.ones(len(self.computations), bool))[1]
         min_fixed_s = self.costs.prefill_actor_base_s + float(self._per_actor("transfer_base_s").min(initial=np.inf))
         return max(0.0, value - min_fixed_s) if len(self.computations) else 0.0
 
@@ -186,18 +175,8 @@ class _PrefixProblem:
             return bound_s
         others = ~np.eye(len(fixed), dtype=bool)
         base_s = self.costs.prefill_actor_base_s
-        needed = [j for j in range(len(fixed)) if self._best_any_prefix(others[j])[1] - base_s <= reached_s]
+        needed = [j for j in range(len(fixed)) if self.best(others[j])[1] - base_s <= reached_s]
         return min(bound_s, max(reached_s, bound_s + float(fixed.min()) - float(fixed[needed].sum())))
-
-    def candidates(self, receivers: NDArray[np.bool_]) -> list[IntArray]:
-        """Return the choices to evaluate, as tokens of each node: (V,) each."""
-        if not self.whole_prompts:
-            return self._best_any_prefix(receivers)[0]
-        solutions = [
-            self._best_with_split_transfers if receivers.all() else self._best_whole_prompts(receivers, split_transfers=True),
-            self._best_whole_prompts(receivers, split_transfers=False),
-        ]
-        return [self._within_max_batch(selected) for selected, _ in solutions]
 
     @cached_property
     def _saving_per_token_s(self) -> FloatArray:
@@ -210,7 +189,7 @@ class _PrefixProblem:
         """Return the (V,) net seconds that a token of each node saves."""
         return np.asarray(receivers.astype(float) @ self._saving_per_token_s - self.costs.prefill_actor_per_token_s)
 
-    def _best_any_prefix(self, receivers: NDArray[np.bool_]) -> tuple[list[IntArray], float]:
+    def best(self, receivers: NDArray[np.bool_]) -> tuple[list[IntArray], float]:
         """Return candidates that may end within an edge, as (V,) tokens each, and an upper bound on their net seconds.
 
         Without ``max_batch`` there is one, which is optimal without fixed costs. Else a price per token (Lagrange) gives two.
@@ -222,7 +201,7 @@ class _PrefixProblem:
         leaves = self.max_batch
 
         def at_price(price: float) -> tuple[NDArray[np.bool_], float]:
-            return best_chains(self.tree.parent, np.maximum(density - price, 0) * edge, leaves)
+            return _best_chains(self.tree.parent, np.maximum(density - price, 0) * edge, leaves)
 
         above, bound = at_price(0.0)
         if int(edge[above].sum()) <= self.capacity:
@@ -247,36 +226,6 @@ class _PrefixProblem:
         tokens[order] = np.diff(filled, prepend=0)
         return tokens
 
-    @cached_property
-    def _best_with_split_transfers(self) -> tuple[NDArray[np.bool_], float]:
-        """Return the solution of the knapsack that gives the bound: every actor may receive, transfers are split."""
-        return self._best_whole_prompts(np.ones(len(self.computations), bool), split_transfers=True)
-
-    def _best_whole_prompts(self, receivers: NDArray[np.bool_], split_transfers: bool) -> tuple[NDArray[np.bool_], float]:
-        """Return the solution of the tree knapsack over whole prompts, and an upper bound on its value.
-
-        ``split_transfers`` divides the seconds of a transfer among the prompts that may share it.
-        """
-        edge, computed = self.tree.edge_tokens, (self.computations > 0) & receivers[:, None]
-        sharers = np.maximum(self.tree.below(computed), 1) if split_transfers else 1.0
-        sent = self.tree.down(np.broadcast_to(edge / sharers, (len(computed), len(edge))))[:, self.tree.node_of]
-        saved = self._per_actor("prefill_per_token_s") * self.computations * self.tree.prompt_tokens
-        gain = np.where(computed, np.maximum(saved - self._per_actor("transfer_per_token_s") * sent, 0), 0).sum(axis=0)
-        at_end = self.tree.ending(gain)
-        selected, bound = best_under_capacity(
-            self.tree.parent, self.tree.last, edge, at_end - self.costs.prefill_actor_per_token_s * edge, self.capacity
-        )
-        if self.max_batch is not None:  # the most that few leaves can gain, were nothing to be computed for it
-            bound = min(bound, best_chains(self.tree.parent, at_end, self.max_batch)[1])
-        return selected, bound
-
-    def _within_max_batch(self, selected: NDArray[np.bool_]) -> IntArray:
-        """Return the (V,) tokens of a closed set, reduced to the chains of most work if it has too many leaves."""
-        if self.max_batch is not None:
-            weight = np.where(selected, self.tree.below(self.computations).sum(axis=0), 0.0)  # the work that passes through
-            selected = selected & best_chains(self.tree.parent, weight * self.tree.edge_tokens, self.max_batch)[0]
-        return np.where(selected, self.tree.edge_tokens, 0)
-
     def evaluated(
         self, tokens: IntArray, rule: str, bound_s: float, receivers: NDArray[np.bool_], send_to_all: bool = False
     ) -> PrefixChoice:
@@ -288,23 +237,15 @@ class _PrefixProblem:
         complete = tree.down(np.where(tokens < edge, 1, 0))[tree.node_of] == 0
         complete &= tree.prompt_tokens > 0
         counts = np.where(receivers[:, None], self.computations, 0)
-        if self.whole_prompts:
-            receives = self._prompts_received(np.where(complete, counts, 0), send_to_all)
-            needed = tree.below(receives) > 0
-            avoided = float((counts * receives * self._per_actor("prefill_per_token_s") * tree.prompt_tokens).sum())
-            avoided_tokens = int((counts * receives * tree.prompt_tokens).sum())
-            tokens = np.where(needed.any(axis=0), edge, 0)
-            prefixes = np.where(receives, tree.prompt_tokens, 0)
-        else:
-            passing = tree.below(counts)
-            pays = self._per_actor("prefill_per_token_s") * passing > self._per_actor("transfer_per_token_s")
-            needed = (passing > 0 if send_to_all else pays) & (tokens > 0)
-            per_node = np.where(needed, passing, 0) * tokens
-            avoided, avoided_tokens = float((per_node * self._per_actor("prefill_per_token_s")).sum()), int(per_node.sum())
-            every_node = tree.down(np.where(needed | (edge == 0), 0, 1))[:, tree.node_of] == 0
-            receives = every_node & complete & (counts > 0)
-            tokens = np.where(needed.any(axis=0), tokens, 0)  # tokens that pay for no actor are not computed
-            prefixes = np.where(counts > 0, tree.down(needed * tokens)[:, tree.node_of], 0)
+        passing = tree.below(counts)
+        pays = self._per_actor("prefill_per_token_s") * passing > self._per_actor("transfer_per_token_s")
+        needed = (passing > 0 if send_to_all else pays) & (tokens > 0)
+        per_node = np.where(needed, passing, 0) * tokens
+        avoided, avoided_tokens = float((per_node * self._per_actor("prefill_per_token_s")).sum()), int(per_node.sum())
+        every_node = tree.down(np.where(needed | (edge == 0), 0, 1))[:, tree.node_of] == 0
+        receives = every_node & complete & (counts > 0)
+        tokens = np.where(needed.any(axis=0), tokens, 0)  # tokens that pay for no actor are not computed
+        prefixes = np.where(counts > 0, tree.down(needed * tokens)[:, tree.node_of], 0)
         received = (needed * tokens).sum(axis=1)
         computed = int(tokens.sum())
         transfer = (
@@ -318,26 +259,12 @@ class _PrefixProblem:
             avoided - prefill_actor_s, float(transfer.sum()), bound_s, self.capacity_tokens,
         )  # fmt: skip
 
-    def _prompts_received(self, counts: FloatArray, send_to_all: bool) -> NDArray[np.bool_]:
-        """Return (N, P) the computed prompts that each actor receives: those that pay, shared transfers counted once."""
-        receives: NDArray[np.bool_] = counts > 0
-        per_token = self._per_actor("prefill_per_token_s") * counts
-        maybe_losing = receives & (per_token < self._per_actor("transfer_per_token_s"))
-        for j in [] if send_to_all else np.flatnonzero(maybe_losing.any(axis=1)).tolist():
-            gain = self.tree.ending(per_token[j] * self.tree.prompt_tokens)
-            cost = self.tree.edge_tokens * float(self._per_actor("transfer_per_token_s")[j, 0])
-            receives[j] &= best_closed(self.tree.parent, gain - cost)[0][self.tree.node_of]
-        return receives
-
     def actor_savings_s(self, choice: PrefixChoice) -> FloatArray:
         """Return the (N,) seconds that each actor saves by a choice, net of its transfers; the prefill actor's seconds are
         left out."""
-        if self.whole_prompts:
-            tokens = (self.computations * choice.receives * self.tree.prompt_tokens).sum(axis=1)
-        else:
-            passing = self.tree.below(self.computations)
-            pays = self._per_actor("prefill_per_token_s") * passing > self._per_actor("transfer_per_token_s")
-            tokens = (np.where(pays, passing, 0) * choice.node_tokens).sum(axis=1)
+        passing = self.tree.below(self.computations)
+        pays = self._per_actor("prefill_per_token_s") * passing > self._per_actor("transfer_per_token_s")
+        tokens = (np.where(pays, passing, 0) * choice.node_tokens).sum(axis=1)
         sent = choice.received_tokens
         fixed = np.where(sent > 0, self._per_actor("transfer_base_s")[:, 0], 0)
         prefill, transfer = self._per_actor("prefill_per_token_s")[:, 0], self._per_actor("transfer_per_token_s")[:, 0]
@@ -346,3 +273,29 @@ class _PrefixProblem:
     def empty_choice(self, rule: str, bound_s: float) -> PrefixChoice:
         """Return the choice of no prefix at all."""
         return self.evaluated(np.zeros(len(self.tree), np.int64), rule, bound_s, np.zeros(len(self.computations), bool))
+
+
+def _best_chains(parent: IntArray, values: FloatArray, leaves: int) -> tuple[NDArray[np.bool_], float]:
+    """Return (V,) the closed set of largest value with at most ``leaves`` leaves, and that value, for values of 0 or more.
+
+    Every node is extended by its best child, which cuts the tree into chains. The ``leaves`` best chains are the optimum. A
+    further leaf adds at most the best chain that hangs on the set, and a chain never beats the one it hangs on.
+    """
+    total = values.tolist()
+    parents = parent.tolist()
+    best_child = [-1] * len(total)
+    best_child_value = [0.0] * len(total)
+    for v in range(len(total) - 1, -1, -1):
+        total[v] += best_child_value[v]
+        if v and total[v] > 0 and total[v] >= best_child_value[parents[v]]:
+            best_child_value[parents[v]], best_child[parents[v]] = total[v], v
+    heads = [v for v in range(len(total)) if (v == 0 or best_child[parents[v]] != v) and total[v] > 0]
+    heads = sorted(heads, key=lambda v: (-total[v], v))[:leaves]
+    selected = np.zeros(len(total), bool)
+    selected[0] = True
+    for head in heads:
+        v = head
+        while v >= 0:
+            selected[v] = True
+            v = best_child[v]
+    return selected, float(sum(total[v] for v in heads))

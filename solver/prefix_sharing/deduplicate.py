@@ -27,7 +27,7 @@ from solver.model.workload import FloatArray, IntArray, Workload
 from solver.prefix_sharing.choose_prefixes import choose_prefixes
 from solver.prefix_sharing.costs_and_savings import PrefixChoice, PrefixCosts
 from solver.prefix_sharing.kv_transfer import bandwidth_bytes_per_s, pool_of_node, transfer_coefficients
-from solver.prefix_sharing.placement import Placement, check_options, place, retimed
+from solver.prefix_sharing.placement import Placement, check_learner_node, place, retimed
 from solver.prefix_sharing.prefix_tree import PrefixTree
 from solver.timing.build_plan import timed
 from solver.timing.evaluate import cached_tokens, evaluate
@@ -130,20 +130,19 @@ def deduplicate(
     max_batch: int | None = None,
     learner_node: int | None = None,
     prefill_latency: LatencyModel | None = None,
-    overlap: str = "priced",
     streamed: bool = True,
     late_start: bool = False,
 ) -> Deduplication:
     """Return the plan with deduplicated prefill, or unchanged if that does not pay.
 
     Args:
-        plan: made for ``problem``; its actors' nodes may change, their responses stay (but with ``overlap="hard"``).
+        plan: made for ``problem``; its actors' nodes may change, their responses stay.
         problem: its objective decides whether deduplication pays, the given plan's step being the reference. A plan that misses
             its deadline or budget by less is better than one that misses it by more.
         token_ids: the P prompts, so that prefixes shared by prompts count; None when only their lengths are known.
         share_in_actors: allow samples of a prompt on one actor to share its prefill. prefill_actor: allow a prefill actor.
         capacity_tokens: KV tokens that it holds; None takes what the latency model says. max_batch: most prefixes of it.
-        learner_node, prefill_latency, overlap, streamed, late_start: see ``solver.prefix_sharing.placement.place``.
+        learner_node, prefill_latency, streamed, late_start: see ``solver.prefix_sharing.placement.place``.
 
     A prefill actor is considered only if its net saving in actor-seconds is above 0; its own seconds count on GPUs of its own
     only.
@@ -155,7 +154,7 @@ def deduplicate(
     check_plan(plan)
     check_problem(problem)
     workload, cluster, latency = problem.workload, problem.cluster, problem.latency
-    check_options(cluster, learner_node, overlap)
+    check_learner_node(cluster, learner_node)
     check_flags(share_in_actors=share_in_actors, prefill_actor=prefill_actor, streamed=streamed, late_start=late_start)
     if plan.prefill or any(a.prefixes or not a.responses for a in plan.actors):
         raise PlanningError("the plan already has a prefill actor; give the plan before deduplication")
@@ -171,7 +170,7 @@ def deduplicate(
     values = StepValue(problem).relative_to(unchanged)
     if tokens_after == tokens_before or values.rank(sharing) > values.rank(unchanged):
         best, how, tokens_after = unchanged, "none", tokens_before
-    options = {"tree": tree, "learner_node": learner_node, "prefill_latency": prefill_latency, "overlap": overlap,
+    options = {"tree": tree, "learner_node": learner_node, "prefill_latency": prefill_latency,
                "streamed": streamed, "late_start": late_start}  # fmt: skip
     models = [latency_of(latency, a.kind, len(a.gpu_ids)) for a in plan.actors]
     prefill_model = prefill_latency or models[int(np.argmax([a.predicted_s for a in unchanged.actors]))]

@@ -11,7 +11,8 @@ serve some actors sooner. Without a learner the prefill actor gets GPUs of its o
 **Timing.** The prefill actor serves the longest group first, then the next. Actor i can receive when it is ready (start
 and weight sync) and its prefixes are computed; its ``receive_s`` ends when they have arrived (``kv_transfer``). The paper's
 inequality ``L_model(i) + L_kv(i) + L_decode(i) <= L_prefill + L_decode(1)`` says that the longest group, actor 1, is the last
-to finish. The slack is that difference, with the waits that the paper leaves out: for the prefill and for a busy link.
+to finish. The slack is that difference, with the waits that the paper leaves out: for the prefill and for a busy link. Where no
+slack is below 0 the other actors add nothing to the makespan; a late one lengthens it, and ``solver.deduplicate`` prices that.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from solver.model.offers import latency_of
 from solver.model.plan import ActorPlan, Plan, Prefill
 from solver.model.plurals import counted
 from solver.model.problem import PlanningProblem, check_problem
-from solver.model.workload import FloatArray, IntArray, Workload
+from solver.model.workload import FloatArray, IntArray
 from solver.prefix_sharing.kv_transfer import (
     bandwidth_bytes_per_s,
     pool_of_node,
@@ -45,8 +46,6 @@ from solver.timing.evaluate import admission_of, evaluate, ready_s
 if TYPE_CHECKING:
     import pandas as pd
 
-OVERLAP = ("priced", "hard")
-
 
 @dataclass(frozen=True, eq=False)
 class Placement:
@@ -58,7 +57,6 @@ class Placement:
         prefill_gpu_ids: its own GPUs, none on the learner's. prefill_s: when its last prefix is computed.
         transfer_s: (N,) seconds of each actor's transfer. arrives_s: (N,) when it can decode, from the start of the step.
         slack_s: (N,) seconds by which each actor is done before the longest group; below 0 it is late.
-        moved: responses that were moved to the longest group so that no actor is late.
     """
 
     plan: Plan
@@ -69,7 +67,6 @@ class Placement:
     transfer_s: FloatArray
     arrives_s: FloatArray
     slack_s: FloatArray
-    moved: tuple[int, ...] = ()
 
     @property
     def late(self) -> tuple[int, ...]:
@@ -100,14 +97,12 @@ class Placement:
         return "\n".join([*lines[:9], *([f"  ... and {len(lines) - 9} more actors"] if len(lines) > 9 else [])])
 
 
-def check_options(cluster: Cluster | MixedCluster, learner_node: int | None, overlap: str) -> None:
-    """Refuse options that ``place`` cannot work with.
+def check_learner_node(cluster: Cluster | MixedCluster, learner_node: int | None) -> None:
+    """Refuse a node of the learner that the cluster does not have.
 
     Raises:
-        PlanningError: the learner's node is not in the cluster, or ``overlap`` is unknown.
+        PlanningError: it has no such node.
     """
-    if overlap not in OVERLAP:
-        raise PlanningError(f"overlap is {overlap!r}; one of {', '.join(OVERLAP)} is needed")
     nodes = sum(pool.nodes for pool in cluster.pools)
     if learner_node is not None and not 0 <= learner_node < nodes:
         raise PlanningError(f"learner_node is {as_given(learner_node)}; the cluster has nodes 0 to {nodes - 1}")
@@ -132,7 +127,6 @@ def place(
     tree: PrefixTree | None = None,
     learner_node: int | None = None,
     prefill_latency: LatencyModel | None = None,
-    overlap: str = "priced",
     streamed: bool = True,
     late_start: bool = False,
 ) -> Placement:
@@ -144,24 +138,18 @@ def place(
         tree: the workload's prefix tree, so that shared tokens are computed and sent once; None when prompts share nothing.
         learner_node: node of the learner's GPUs, which the prefill actor uses; None gives it GPUs of its own.
         prefill_latency: times of the prefill actor; None takes those of the longest group's actor.
-        overlap: ``priced`` lets a late actor lengthen the makespan. ``hard`` moves its longest responses to the longest group
-            until the inequality holds, as far as that does not lengthen the makespan, and refuses otherwise.
         streamed: caches are sent as soon as an actor's prefixes are computed; else after the whole prefill, as in the paper.
         late_start: allocate an actor's GPUs only so early that it is ready when its transfer starts.
 
     Raises:
-        PlanningError: the actors do not fit, an argument makes no sense, or the inequality cannot be kept.
+        PlanningError: the actors do not fit, or an argument makes no sense.
     """
     check_problem(problem)
-    check_options(problem.cluster, learner_node, overlap)
+    check_learner_node(problem.cluster, learner_node)
     if not any(a.responses for a in plan.actors):
         raise PlanningError("the plan has no actors with responses; there is nothing to place")
     tree = PrefixTree.of_lengths(problem.workload.prompt_tokens) if tree is None else tree
-    placer = _Placer(problem, tree, learner_node, prefill_latency, streamed, late_start)
-    if overlap == "priced":
-        return placer.place(plan)
-    hidden = replace(placer, late_start=False).place_without_late(plan)  # a late start changes no arrival
-    return replace(placer.place(hidden.plan), moved=hidden.moved)
+    return _Placer(problem, tree, learner_node, prefill_latency, streamed, late_start).place(plan)
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,62 +254,6 @@ class _Placer:
             actor, responses=(), prompts=(), prefixes=(), prefix_tokens=(), max_batch=slots, start_s=0.0, prewarmed=False
         )  # fmt: skip
 
-    def place_without_late(self, plan: Plan) -> Placement:
-        """Return the placement after moving the longest responses of late actors to the longest group, until none is late.
-
-        Raises:
-            PlanningError: an actor stays late, or the makespan would grow.
-        """
-        placement = self.place(plan)
-        limit_s = placement.plan.makespan_s
-        moved: list[int] = []
-        for _ in range(4 * len(placement.slack_s)):  # far more than needed; each round helps one actor
-            if not placement.late:
-                break
-            actor = min(placement.late, key=lambda i: float(placement.slack_s[i]))
-            repaired = self._repaired(placement, actor, limit_s)
-            if repaired is None:
-                raise PlanningError(
-                    f"actor {actor} would be done {-float(placement.slack_s[actor]):.3f} s after the longest group (actor "
-                    f"{placement.longest}), and moving its responses there does not help; use overlap='priced', faster links "
-                    f"or fewer actors"
-                )
-            before = set(placement.plan.actors[actor].responses)
-            placement = repaired
-            moved += sorted(before - set(placement.plan.actors[actor].responses))
-        if placement.late:
-            raise PlanningError(
-                f"actors {placement.late} are still done after the longest group, also after moves; use overlap='priced'"
-            )
-        return replace(placement, moved=tuple(moved))
-
-    def _repaired(self, placement: Placement, actor: int, limit_s: float) -> Placement | None:
-        """Return the placement with as few as possible of an actor's longest responses moved so that it is no longer late."""
-        plan, workload = placement.plan, self.problem.workload
-        source, target = plan.actors[actor], plan.actors[placement.longest]
-        model = latency_of(self.problem.latency, target.kind, len(target.gpu_ids))
-        responses = np.array(source.responses, dtype=np.int64)
-        fitting = responses[workload.reserved_tokens[responses] <= model.kv_capacity_tokens]
-        longest_first = fitting[np.argsort(-workload.remaining_tokens[fitting], kind="stable")]
-
-        def with_moved(count: int) -> Placement:
-            leaving = longest_first[:count].tolist()
-            staying = tuple(r for r in source.responses if r not in set(leaving))
-            actors = list(plan.actors)
-            actors[actor] = _with_responses(source, staying, plan.prefill, workload)
-            actors[placement.longest] = _with_responses(target, (*target.responses, *leaving), plan.prefill, workload)
-            return self.place(replace(plan, actors=tuple(actors)))
-
-        low, high = 0, min(len(longest_first), len(responses) - 1)  # late with `low` moves; `high` is tested at the end
-        if not high:
-            return None
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if actor not in with_moved(middle).late else (middle, high)
-        repaired = with_moved(high)
-        helps = actor not in repaired.late and repaired.plan.makespan_s <= limit_s + 1e-9
-        return repaired if helps else None
-
 
 def _prefill(actors: Sequence[ActorPlan], computed_tokens: int, done_s: float) -> Prefill:
     """Return the prefixes computed once: of every prompt the longest prefix that an actor receives."""
@@ -331,12 +263,3 @@ def _prefill(actors: Sequence[ActorPlan], computed_tokens: int, done_s: float) -
             longest[prompt] = max(tokens, longest.get(prompt, 0))
     prompts = tuple(sorted(longest))
     return Prefill(prompts, tuple(longest[p] for p in prompts), computed_tokens, done_s)
-
-
-def _with_responses(actor: ActorPlan, responses: tuple[int, ...], prefill: Prefill | None, workload: Workload) -> ActorPlan:
-    """Return the actor with other responses; it receives the prefixes of their prompts that the prefill actor computes."""
-    prompts = tuple(dict.fromkeys(workload.prompt_of[np.asarray(responses, dtype=np.int64)].tolist()))
-    computed = {} if prefill is None else dict(zip(prefill.prompts, prefill.prefix_tokens, strict=True))
-    prefixes = tuple(sorted(p for p in prompts if p in computed))
-    tokens = tuple(computed[p] for p in prefixes)
-    return replace(actor, responses=responses, prompts=prompts, prefixes=prefixes, prefix_tokens=tokens)

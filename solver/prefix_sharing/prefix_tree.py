@@ -126,16 +126,12 @@ class PrefixTree:
         """Return the tokens of the union of all prompts: the tokens computed if every prefix is computed once."""
         return int(self.edge_tokens.sum())
 
-    def ending(self, values: ArrayLike) -> FloatArray:
-        """Return (..., V) sums of (..., P) values over the prompts that end at each node."""
-        per_prompt = np.asarray(values, dtype=float)
-        per_node = np.zeros((len(self), *per_prompt.shape[:-1]))
-        np.add.at(per_node, self.node_of, np.moveaxis(per_prompt, -1, 0))
-        return np.asarray(np.moveaxis(per_node, 0, -1))
-
     def below(self, values: ArrayLike) -> FloatArray:
         """Return (..., V) sums of (..., P) values over the prompts that pass through each node or end there."""
-        ending = self.ending(values)
+        per_prompt = np.asarray(values, dtype=float)
+        per_node = np.zeros((len(self), *per_prompt.shape[:-1]))
+        np.add.at(per_node, self.node_of, np.moveaxis(per_prompt, -1, 0))  # prompts that end at the node
+        ending = np.moveaxis(per_node, 0, -1)
         total = np.concatenate([np.zeros((*ending.shape[:-1], 1)), np.cumsum(ending, axis=-1)], axis=-1)
         return np.asarray(total[..., self.last] - total[..., np.arange(len(self))])
 

@@ -127,7 +127,7 @@ def simulated_busy_s(
         position_of[live] = np.arange(len(live))
         position = position_of[owner[alive]]
         arrays = ResponseArrays(
-            actors[live], np.zeros(len(live), np.int64),
+            actors[live],
             np.maximum(model.max_batch - np.bincount(position, minlength=len(live)), 0), alive, position,
             stalled_s[alive] <= 0, tokens[alive], prompt[alive],
         )  # fmt: skip

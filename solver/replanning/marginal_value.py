@@ -23,11 +23,6 @@ actors in proportion to ``S / sqrt(S)``: square-root folding.
 For equal loads groups that are contiguous in q are best. Exchanging two responses between actors of different speed raises the
 sum exactly when the more valuable one goes to the faster actor.
 
-**Several kinds.** Where a second of an actor of kind m costs p_m, all that is earned is measured in that cost: a grouping is
-worth sum over actors of ( sum of q / (a_m + W) - p_m ), with the loads that responses have on their actor. A token is worth the
-least that any kind m would earn it for, ``q = min over m of p_m l_m (a_m + W*_m)^2 / W*_m^2``, and X is the least time that any
-kind alone would take at the price. (A heuristic; for one kind it is the above.)
-
 **Price of time.** With ``price`` actor-seconds for every second of makespan, X minimises
 ``price X + a sum Lambda^2 / (X - a r)``.
 """
@@ -118,27 +113,24 @@ def two_step_saves_s(latency: LatencyModel, kv_tokens: float, iteration_s: float
     return saved_s if saved_s > iteration_s else 0.0
 
 
-def delay_s(
-    latency: LatencyModel, kv_tokens: FloatArray, iteration_s: FloatArray | float, alike: ArrayLike = True
-) -> FloatArray:
+def delay_s(latency: LatencyModel, kv_tokens: FloatArray, iteration_s: FloatArray | float) -> FloatArray:
     """Return the seconds that a response stands still when it moves to an actor of ``latency``.
 
-    The sum of three: the cheaper of transfer (if sender and receiver are ``alike``) and recompute; the join; and half an
-    iteration of ``iteration_s`` until it is admitted.
+    The sum of three: the cheaper of transfer and recompute; the join; and half an iteration of ``iteration_s`` until it is
+    admitted. A response without KV cache is there at once.
     """
-    transfer = np.where(alike, latency.transfer_base_s + latency.transfer_per_kv_token_s * kv_tokens, np.inf)
+    transfer = latency.transfer_base_s + latency.transfer_per_kv_token_s * kv_tokens
     recompute = latency.prefill_base_s + latency.prefill_per_token_s * kv_tokens
     moves = np.where(sends_kv(transfer, recompute), transfer, recompute)
     return np.asarray(np.where(kv_tokens > 0, moves + latency.join_s, 0.0) + np.asarray(iteration_s) / 2)
 
 
-def stall_s(latency: LatencyModel, kv_tokens: FloatArray, alike: ArrayLike = True) -> FloatArray:
+def stall_s(latency: LatencyModel, kv_tokens: FloatArray) -> FloatArray:
     """Return the seconds for which the receiver's whole batch stands still when a response moves.
 
-    The sum of the join and the recomputation of the KV cache. The latter counts where it is cheaper than the transfer, or
-    sender and receiver are not ``alike``.
+    The sum of the join and the recomputation of the KV cache. The latter counts where it is cheaper than the transfer.
     """
-    transfer = np.where(alike, latency.transfer_base_s + latency.transfer_per_kv_token_s * kv_tokens, np.inf)
+    transfer = latency.transfer_base_s + latency.transfer_per_kv_token_s * kv_tokens
     recompute = latency.prefill_base_s + latency.prefill_per_token_s * kv_tokens
     computed = np.where(sends_kv(transfer, recompute), 0.0, recompute)
     return np.asarray(np.where(kv_tokens > 0, computed + latency.join_s, 0.0))

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from solver.lengths.remaining import RemainingLengths
 from solver.model.runtime_rules import Move
 from solver.model.workload import FloatArray, IntArray
+from solver.replanning.marginal_value import delay_s, stall_s
 from solver.replanning.receivers import MigrationCandidate, ReceiverState, candidates_of
 from solver.replanning.running_responses import UnfinishedResponses
 
@@ -78,13 +79,13 @@ class MigrationRound:
                 if complete is not None and complete[candidate.response]:
                     continue
                 receiver, gain = receivers.best(candidate, k)
-                if receiver < 0 or (not drains and gain <= candidate.min_gain[receivers.class_of[receiver]]):
+                if receiver < 0 or (not drains and gain <= candidate.min_gain):
                     without_receiver.append(candidate)
                     continue
                 moves.append(Migration(receivers.ids[k], Move(candidate.response, receivers.ids[receiver])))
                 receivers.move(candidate, k, receiver)
                 if candidate.kv_tokens > 0:
-                    links.free_s[receivers.ids[k]] = now_s + candidate.pass_s[receivers.class_of[receiver]]
+                    links.free_s[receivers.ids[k]] = now_s + candidate.pass_s
                     break
             if drains:
                 waiting[:position] = without_receiver  # tried again when there is room
@@ -110,9 +111,9 @@ def plan_round(s: UnfinishedResponses, remaining: RemainingLengths, price: float
     links.leaving &= set(s.ids)
     stays = np.array([k not in links.leaving for k in s.ids])
     step = s.iteration_s
-    move_s, stall = s.actor_classes.moves_s(s.kv_tokens, s.class_of[s.owner])
-    delay = move_s + (step[s.owner] / 2)[:, None]  # until it is admitted
-    lost_progress = (s.token_value / step[s.owner])[:, None] * delay
+    move_s, stall = delay_s(s.latency, s.kv_tokens, 0.0), stall_s(s.latency, s.kv_tokens)
+    delay = move_s + step[s.owner] / 2  # until it is admitted
+    lost_progress = s.token_value / step[s.owner] * delay
     released = _fold(s, stays, remaining, price, delay, stall, lost_progress)
     if released is not None:
         stays[released] = False
@@ -125,16 +126,14 @@ def plan_round(s: UnfinishedResponses, remaining: RemainingLengths, price: float
     chosen = np.flatnonzero(s.movable & (stays & (s.count > 1))[s.owner])
     if len(chosen) and np.count_nonzero(stays) > 1:
         gain = s.gains(chosen, stays) * time_s[chosen, None]
-        gain -= HYSTERESIS * stall[chosen][:, s.class_of] * (s.actor_token_value / step)
-        gain -= HYSTERESIS * lost_progress[chosen][:, s.class_of]
+        gain -= HYSTERESIS * stall[chosen, None] * (s.actor_token_value / step)
+        gain -= HYSTERESIS * lost_progress[chosen, None]
         net = gain.max(axis=1)
         pays = chosen[net > 0][np.argsort(-net[net > 0], kind="stable")]
         for k in np.unique(s.owner[pays]).tolist():
             listed[k] = pays[s.owner[pays] == k][:MAX_CANDIDATES]
     all_listed = np.concatenate([np.zeros(0, np.int64), *listed.values()])
-    waiting = iter(
-        candidates_of(s, all_listed, HYSTERESIS * stall / time_s[:, None], HYSTERESIS * lost_progress / time_s[:, None], move_s)
-    )
+    waiting = iter(candidates_of(s, all_listed, HYSTERESIS * stall / time_s, HYSTERESIS * lost_progress / time_s, move_s))
     return MigrationRound(
         ReceiverState(s, stays),
         {k: list(itertools.islice(waiting, len(responses))) for k, responses in listed.items() if len(responses)},
@@ -153,9 +152,9 @@ def _fold(
     expected_s = float((s.left_tokens * s.iteration_s[s.owner]).max())
     s = _as_if_drained(s, stays)
     rate = s.actor_token_value / s.iteration_s
-    best, released = MIN_FOLD_RISE * float(s.cost_per_s[open_actors].mean()), None
-    for k in open_actors[np.argsort((rate - s.cost_per_s)[open_actors], kind="stable")][:FOLD_CANDIDATES].tolist():
-        if s.cost_per_s[k] - rate[k] + _max_receiver_gain(s, k, stays) <= best:
+    best, released = MIN_FOLD_RISE, None
+    for k in open_actors[np.argsort(rate[open_actors], kind="stable")][:FOLD_CANDIDATES].tolist():
+        if 1.0 - rate[k] + _max_receiver_gain(s, k, stays) <= best:
             continue
         rise = s.fold_gain(k, stays)
         if rise <= best:
@@ -163,14 +162,11 @@ def _fold(
         leaving = np.flatnonzero(s.owner == k)
         receivers = open_actors[open_actors != k]
         reaches_limit = remaining.survival(s.response[leaving], s.tokens[leaving], remaining.max_response_tokens - 1.0)
-        classes = np.unique(s.class_of[receivers])  # each response goes to the kind that it reaches soonest
         late_cost = (
-            price
-            * float(delay[leaving][:, classes].min(axis=1).max(initial=0.0))
-            * (1.0 - float(np.prod(1.0 - np.clip(reaches_limit, 0.0, 1.0))))
+            price * float(delay[leaving].max(initial=0.0)) * (1.0 - float(np.prod(1.0 - np.clip(reaches_limit, 0.0, 1.0))))
         )
-        stall_cost = float(stall[leaving][:, classes].min(axis=1).sum()) * float(rate[receivers].mean())
-        cost = UNRECOVERED_SHARE * (late_cost + float(lost_progress[leaving][:, classes].min(axis=1).sum())) + stall_cost
+        stall_cost = float(stall[leaving].sum()) * float(rate[receivers].mean())
+        cost = UNRECOVERED_SHARE * (late_cost + float(lost_progress[leaving].sum())) + stall_cost
         rise -= cost / max(min(s.left_s, expected_s) / 2, 1e-9)
         if rise > best:
             best, released = rise, k
@@ -186,14 +182,12 @@ def _as_if_drained(s: UnfinishedResponses, stays: NDArray[np.bool_]) -> Unfinish
     owner = s.owner.copy()
     owner[pending] = staying[np.argsort(s.actor_load[staying], kind="stable")][np.arange(len(pending)) % len(staying)]
 
-    load = s.load_on[np.arange(len(owner)), s.class_of[owner]]
-
     def per_actor(values: FloatArray) -> FloatArray:
         return np.asarray(np.bincount(owner, weights=values, minlength=len(stays)), dtype=float)
 
     arrivals = np.bincount(owner[pending], minlength=len(stays))
     return replace(
-        s, owner=owner, actor_load=per_actor(load), actor_token_value=per_actor(s.token_value),
+        s, owner=owner, actor_load=per_actor(s.load), actor_token_value=per_actor(s.token_value),
         count=np.bincount(owner, minlength=len(stays)), slots=s.slots - arrivals,
         memory=s.memory - np.bincount(owner[pending], weights=s.reserved[pending], minlength=len(stays)),
     )  # fmt: skip
@@ -209,7 +203,5 @@ def _max_receiver_gain(s: UnfinishedResponses, k: int, stays: NDArray[np.bool_])
     rate = s.actor_token_value / step
     receivers = np.flatnonzero(stays & (np.arange(len(step)) != k))
     leaving = np.flatnonzero(s.owner == k)
-    gain = (
-        (s.token_value[leaving][:, None] - s.load_on[leaving][:, s.class_of[receivers]] * rate[receivers]) / step[receivers]
-    ).max(axis=1)
+    gain = ((s.token_value[leaving][:, None] - s.load[leaving][:, None] * rate[receivers]) / step[receivers]).max(axis=1)
     return float(np.maximum(gain, gain / 2).sum())

@@ -1,7 +1,7 @@
 """Re-plans a running step: decides which responses migrate, which actors are released early, and which responses get a small
 fast batch.
 
-Inputs: the observable state (``StepState``), a forecast of remaining lengths and the actors' latency models. True lengths are
+Inputs: the observable state (``StepState``), a forecast of remaining lengths and the actors' latency model. True lengths are
 never used. The value of a token (q) and the value of a grouping per second are derived in solver.replanning.marginal_value.
 solver.replanning.migrations computes a re-planning round.
 
@@ -21,8 +21,7 @@ A round compares three changes with doing nothing:
 The response that is expected to be longest leaves first (short ones may complete before their turn). Folding it at once would
 make all of them wait.
 
-Every sender has one link and sends one response at a time. Actors of several kinds, sizes and prices are described by
-``ActorClasses``. Each class has its own loads and price, and between two kinds KV caches are recomputed.
+Every sender has one link and sends one response at a time. All actors are of one kind and size.
 
 The published rules are baselines with the same interface (rlhfless.scheduling), not settings of this rule. RLHFless cuts an
 actor at a fixed share of its completions. RLHFuse cuts all but m actors below a global count, whatever their responses are
@@ -40,9 +39,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from solver.lengths.remaining import RemainingLengths
+from solver.model.errors import PlanningError, as_given
 from solver.model.latency import LatencyModel
 from solver.model.runtime_rules import ActorCounts, ActorView, Decision, Move, StepState, Trigger, Triggers, trigger_of
-from solver.replanning.actor_classes import ActorClasses
 from solver.replanning.migrations import LinkSchedule, Migration, MigrationRound, plan_round
 from solver.replanning.running_responses import survivors_of
 
@@ -55,7 +54,7 @@ MAX_ROUND_SHARE = 0.0125  # of the time between rounds that a round may take
 def replan(
     state: StepState,
     remaining: RemainingLengths,
-    latency: LatencyModel | ActorClasses,
+    latency: LatencyModel,
     price: float,
     links: LinkSchedule | None = None,
 ) -> list[Decision]:
@@ -63,18 +62,21 @@ def replan(
 
     Args:
         remaining: forecast for every response of the step.
-        latency: its affine fit is used; an ``ActorClasses`` where actors differ.
-        price: actor-seconds that one second of makespan is worth; GPU-seconds or dollars for ``ActorClasses`` in these units.
+        latency: of every actor; its affine fit is used.
+        price: actor-seconds that one second of makespan is worth.
         links: drains and transfers under way; updated in place. None when there are none.
 
     Returns:
         At most one move per sender whose link is free (responses without KV cache need no link). The receivers' slots and KV
             memory (counted as under ``reserve``) are never exceeded. An actor whose last response moves away is released.
+
+    Raises:
+        PlanningError: ``latency`` is not one latency model, as on a mixed cluster.
     """
-    links, classes = LinkSchedule() if links is None else links, ActorClasses.of(latency)
+    links, model = LinkSchedule() if links is None else links, _affine(latency)
     if len(state.actors) < 2:
         return []
-    survivors = survivors_of(state, remaining, classes, price)
+    survivors = survivors_of(state, remaining, model, price)
     return [move for _, move in plan_round(survivors, remaining, price, links).send(state.now_s, links)]
 
 
@@ -90,15 +92,18 @@ class Replan:
     Args:
         remaining: forecast for every response of the step. Replace it to plug in a predictor that updates while decoding; its
             ``observe`` is called at every round.
-        latency: of every actor; an ``ActorClasses`` where actors differ in kind, size or price.
-        price: actor-seconds that one second of makespan is worth; GPU-seconds or dollars for ``ActorClasses`` in these units.
+        latency: of every actor; its affine fit is used.
+        price: actor-seconds that one second of makespan is worth.
+
+    Raises:
+        PlanningError: ``latency`` is not one latency model, as on a mixed cluster.
     """
 
     remaining: RemainingLengths
-    latency: LatencyModel | ActorClasses
+    latency: LatencyModel
     price: float
     name: str = "replan"
-    _classes: ActorClasses = field(init=False, repr=False)
+    _model: LatencyModel = field(init=False, repr=False)
     _links: LinkSchedule = field(default_factory=LinkSchedule, repr=False)
     _round: MigrationRound | None = field(default=None, repr=False)
     _next_round_s: float = field(default=-math.inf, repr=False)  # when the next round is due
@@ -107,7 +112,7 @@ class Replan:
     _last_actors: int = field(default=0, repr=False)  # when links were last served
 
     def __post_init__(self) -> None:
-        self._classes = ActorClasses.of(self.latency)
+        self._model = _affine(self.latency)
 
     def next_trigger(self, view: ActorView) -> Trigger | None:
         """See ``next_triggers``."""
@@ -129,11 +134,11 @@ class Replan:
         if now_s >= self._next_round_s - 1e-9 or self._round is None:
             complete = np.asarray(state.complete, dtype=bool)
             self.remaining = self.remaining.observe(state.generated_tokens, complete, state.signals)
-            survivors = survivors_of(state, self.remaining, self._classes, self.price)
+            survivors = survivors_of(state, self.remaining, self._model, self.price)
             self._round = plan_round(survivors, self.remaining, self.price, self._links)
             round_s = ROUND_S + (ROUND_RESPONSE_S + self.remaining.observe_response_s) * len(survivors.response)
             pause = max(
-                MIN_PAUSE_ITERATIONS * self._classes.base_s, survivors.left_s / ROUNDS_IN_TIME_LEFT, round_s / MAX_ROUND_SHARE
+                MIN_PAUSE_ITERATIONS * self._model.base_s, survivors.left_s / ROUNDS_IN_TIME_LEFT, round_s / MAX_ROUND_SHARE
             )
             self._next_round_s = now_s + pause
         elif actors < self._last_actors:
@@ -142,8 +147,8 @@ class Replan:
         sent = self._round.send(now_s, self._links, state.complete)
         moves = _with_room(sent, state)
         if len(moves) < len(sent):  # room that the last round counted on is taken: next round soon
-            self._next_round_s = now_s + self._classes.base_s
-        link_s = max(self._round.next_s(now_s, self._links), now_s + self._classes.base_s)
+            self._next_round_s = now_s + self._model.base_s
+        link_s = max(self._round.next_s(now_s, self._links), now_s + self._model.base_s)
         next_s = min(self._next_round_s, link_s)
         self._next_s = next_s if math.isfinite(next_s) else None
         return [*moves]
@@ -156,6 +161,15 @@ class Replan:
             if actor not in live:
                 self._round.receivers.close(k)
                 self._round.candidates.pop(k, None)
+
+
+def _affine(latency: LatencyModel) -> LatencyModel:
+    """Return the affine fit of the one latency model that all actors have."""
+    if not isinstance(latency, LatencyModel):
+        raise PlanningError(
+            f"re-planning needs one latency model for all actors, not {as_given(latency)}; plan mixed clusters without it"
+        )
+    return latency.affine
 
 
 def _with_room(sent: Sequence[Migration], state: StepState) -> list[Move]:

@@ -153,9 +153,7 @@ def whole_step_bound(
     def sized(servers: int) -> SizedLearner:
         return _sized(servers, work, charged[servers - 1], completion_s, without)
 
-    return WholeStepBound(
-        generation, sized, most, without.gpus * without.max_actors, without.length, float(np.min(without.ready_s))
-    )
+    return WholeStepBound(generation, sized, most, without.gpus * without.max_actors, without.length, without.ready_s)
 
 
 def _least(most: int, charges: LearnerCharges | SizedCharges) -> list[tuple[float, float, float]]:

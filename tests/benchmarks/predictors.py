@@ -35,7 +35,6 @@ from rlhfless.predict import (
     EwmaPredictor,
     InFlightPredictor,
     Predictor,
-    ShrinkagePredictor,
     SyntheticPredictor,
     history_quality,
 )
@@ -58,7 +57,7 @@ def contenders(log: pd.DataFrame) -> dict[str, Callable[[], Predictor]]:
     """Predictors by name."""
     return {
         "none": Blind, "last value (EWMA 1)": EwmaPredictor, "EWMA 2": lambda: EwmaPredictor(2),
-        "EWMA 4": lambda: EwmaPredictor(4), "inflight": InFlightPredictor, "shrinkage": ShrinkagePredictor,
+        "EWMA 4": lambda: EwmaPredictor(4), "inflight": InFlightPredictor,
         "dialled 44 %": lambda: SyntheticPredictor(log, 0.44), "dialled 100 %": lambda: SyntheticPredictor(log, 1.0),
     }  # fmt: skip
 
@@ -111,7 +110,7 @@ def of_pair(log: Log) -> dict[str, dict[str, float]]:
     """Quality and score of the predictors that differ where a prompt has one earlier answer."""
     best = worth(log, None)
     made: dict[str, Callable[[], Predictor]] = {
-        "none": Blind, "last value (EWMA 1)": EwmaPredictor, "shrinkage": ShrinkagePredictor,
+        "none": Blind, "last value (EWMA 1)": EwmaPredictor,
     }  # fmt: skip
     found = {}
     for name, make in made.items():

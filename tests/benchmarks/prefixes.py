@@ -87,14 +87,11 @@ def measure(name: str, prompts: list[Any]) -> dict[str, Any]:
     for capacity in (None, tree.tokens // 4):
         for batch in (None, 64):
             limits = {"capacity_tokens": capacity, "max_batch": batch}
-            cases = [
-                ("exact, any prefix", choose_prefixes, limits, False),
-                ("exact, whole prompts", choose_prefixes, limits, True),
-            ]
+            cases = [("exact", choose_prefixes)]
             if batch is not None:
-                cases.insert(0, ("fixed length", fixed_length_rule, limits, False))
-            for label, function, options, whole in cases:
-                choice, seconds = timed(function, tree, counts, costs, whole_prompts=whole, **options)
+                cases.insert(0, ("fixed length", fixed_length_rule))
+            for label, function in cases:
+                choice, seconds = timed(function, tree, counts, costs, **limits)
                 rows.append(
                     {
                         "choice": label, "capacity_tokens": capacity, "max_batch": batch, "tokens_before": choice.tokens_before,
@@ -158,7 +155,7 @@ def markdown(results: list[dict[str, Any]]) -> str:
 
     lines: dict[str, list[str]] = {}
     for result in results:
-        rule, tree = choice(result, "fixed length", 64), choice(result, "exact, any prefix", 64)
+        rule, tree = choice(result, "fixed length", 64), choice(result, "exact", 64)
         cells = {
             "prefill tokens: every response its own": f"{rule['tokens_before']:,}",
             "the paper's fixed length, batch of 64": f"{rule['tokens_after']:,}, {rule['net_s']:.2f} s saved",

@@ -71,7 +71,6 @@ FIGURES = {  # figure, what is drawn in it, whether the text is in the hover
     "gap_history": (EVERY["plot_gap_history"], POINTS, False),
     "kinds": (EVERY["plot_kinds"], ".x2y2 .barlayer .point path", True),
     "learning": (EVERY["plot_learning"], POINTS, True),
-    "outcomes": (EVERY["plot_outcomes"], POINTS, True),
     "plan_bars": (EVERY["plot_plan_bars"], BARS, False),
     "prefill": (EVERY["plot_prefill"], BARS, True),
     "value_of_information": (EVERY["plot_value_of_information"], POINTS, True),

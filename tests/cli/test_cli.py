@@ -231,7 +231,7 @@ def test_bad_logs(command, name, tmp_path):
 BAD_OPTIONS = [
     (["--profile", "h900"], ["h900", PROFILE]),
     (["--policies", "static,greedy"], ["'greedy'", "static, random, least-loaded"]),
-    (["--predictor", "tea leaves"], ["'tea leaves'", "last", "shrinkage", "inflight"]),
+    (["--predictor", "shrinkage"], ["'shrinkage'", "last", "inflight"]),
     (["--policies", "static,static"], ["--policies"]),
     (["--policies", ""], ["--policies"]),
     (["--gpus-per-node", "1"], ["gpus_per_actor", "2", "1"]),

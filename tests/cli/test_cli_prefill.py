@@ -1,4 +1,4 @@
-"""``rlhfless plan`` with deduplicated prefill, and with samples together or split: what it prints, and what it refuses."""
+"""``rlhfless plan`` with deduplicated prefill: what it prints, and what it refuses."""
 
 from __future__ import annotations
 
@@ -68,18 +68,6 @@ def test_a_prefill_actor_computes_what_all_prompts_share_once(log):
     assert plans[0]["notes"]["prefill"] == plans[1]["notes"]["prefill"]
 
 
-def test_together_or_split_is_chosen_by_what_both_cost(log):
-    plan = planned(log, "--together-if-cheaper", "--learner-node", 0)
-    samples = plan["notes"]["samples"]
-    assert plan["value"] == min(samples["split"], samples["together"]) == samples[samples["kept"]]
-    assert plan["lower_bound"] is None
-    lines = [line["solver"].split(", ")[0] for line in plan["history"]]
-    assert lines[0] == "random split"
-    assert lines[-2:] == ["split", "together"]
-    owners = [p for a in plan["actors"] for p in a["prompts"]]
-    assert (len(owners) == len(set(owners))) or samples["kept"] == "split"
-
-
 def test_what_it_cannot_know_is_refused_in_a_sentence(log, tmp_path):
     def refused(table: Path, options: tuple[object, ...], *named: object) -> None:
         refused_command(rlhfless("plan", table, *ON, *options), *named)
@@ -88,7 +76,7 @@ def test_what_it_cannot_know_is_refused_in_a_sentence(log, tmp_path):
     refused(log, ("--prompt-ids", "text"), "'text'")
     refused(log, ("--prompt-ids", "prompt_id"), "prompt_id")
     refused(log, ("--prompt-ids", "prompt_ids", "--prefix-tokens", 3), "--prompt-ids", "--prefix-tokens")
-    refused(log, ("--keep-together", "--together-if-cheaper"), "--keep-together", "--together-if-cheaper")
+    refused(log, ("--together-if-cheaper",), "--together-if-cheaper")  # an option that is gone
     refused(log, ("--learner-node", 7), "learner_node", "7", "0 to 0")
     table = pd.read_csv(log)
     table.assign(prompt_tokens=table["prompt_tokens"] + 1).to_csv(tmp_path / "longer.csv", index=False)

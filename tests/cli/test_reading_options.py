@@ -37,7 +37,7 @@ NEEDS = {"drafts": "text", "export": "start_s", "profile": "time"}
 """What some commands find in some logs only; the refusal names it."""
 READING = {
     "--from", "--tokenizer", "--map", "--where", "--run", "--max-response-tokens", "--responses-per-step",
-    "--samples-per-prompt", "--max-line-mib", "--max-rows", "--max-unpacked-gib",
+    "--samples-per-prompt",
 }  # fmt: skip
 
 

@@ -134,7 +134,6 @@ WRONG_TASKS = {
     "no answer": ("chat", [ROW], ("--answer-column", "gold"), ["data.jsonl", "row 0", "'gold'", "prompt, answer"]),
     "no chat template": ("plain", [CONVERSATION] * 4, (), ["data.jsonl", "row "]),
     "few rows": ("chat", [ROW] * 3, (), ["data.jsonl", "3", "4"]),
-    "many rows": ("chat", [ROW] * 4, ("--max-rows", "3"), ["data.jsonl", "3", "--max-rows"]),
     "no rows": ("chat", [], (), ["data.jsonl"]),
     "no model": (None, [ROW], (), ["data.jsonl", "--model"]),
     "no file": ("chat", None, (), ["data.jsonl"]),
@@ -152,6 +151,19 @@ def test_what_does_not_fit_is_said_in_one_line_before_anything_is_written(models
     given = () if model is None else ("--model", models / model)
     refused_command(rlhfless("train", "--task", data, *SMALL, *given, *options, "-o", out), *named)
     assert not out.exists()
+
+
+def test_the_data_of_a_run_has_the_limits_of_the_environment(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text((json.dumps(ROW) + "\n") * 4)
+    for text, named in (("max_rows=3", ("data.jsonl", "3 rows", "RLHFLESS_LIMITS=max_rows")), ("rows=3", ("'rows=3'",))):
+        monkeypatch.setenv("RLHFLESS_LIMITS", text)
+        told = rlhfless("train", "--task", data, *SMALL, "--model", models / "chat", "-o", tmp_path / "run")
+        refused_command(told, "RLHFLESS_LIMITS", *named)
+    refused_command(rlhfless("train", "--max-rows", 3, *SMALL, "-o", tmp_path / "run"), "--max-rows")  # an option that is gone
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("model", ["cut off", "unknown"])

@@ -83,7 +83,7 @@ def settings() -> Mapping[str, tuple[SimulationConfig, str, tuple[int, ...]]]:
     )
     return {
         "plain": (plain_, "last", STEPS[0::3]),
-        "tight": (tight, "shrinkage", STEPS[1::3]),
+        "tight": (tight, "last", STEPS[1::3]),
         "disturbed": (disturbed, "inflight", STEPS[2::3]),
     }
 
@@ -144,7 +144,7 @@ def predictions() -> Any:
                 "shortest_s": least_s,
                 "least_gpu_s": [bound.gpu_seconds(least_s * times) for times in (1.0, 1.1, 1.5, 3.0)],
             }
-    for predictor in ("last", "shrinkage", "inflight"):
+    for predictor in ("last", "inflight"):
         (step,) = logged_steps(shipped_run().rollouts, make_predictor(predictor), steps=[59])
         found[predictor] = {"predicted": step.predicted.response_tokens, "scenarios": step.predicted.scenarios}
     return plain(found, NAMES)

@@ -94,10 +94,6 @@ INFOS: dict[str, Callable[[], Any]] = {
     "kinds_info": lambda: plots.kinds_info(mixed_plans(), steps_of("plain")[-1].predicted),
     "learning_info": lambda: plots.learning_info(json.loads((DATA / "learning" / "curves.json").read_text())["runs"]),
     "lengths_info": lambda: plots.lengths_info(shipped_run(), 59),
-    "outcomes_info": lambda: plots.outcomes_info(
-        {w: {"plan": one} for w, one in taken(False).items()}, Objective(), dict.fromkeys(weights(), (10.0, 100.0)),
-        {w: {"plan": one} for w, one in taken(True).items()},
-    ),
     "overview_info": lambda: plots.overview_info(uses_of_account(where_time_went())),
     "plan_bars_info": lambda: plots.plan_bars_info(
         weights(), steps_of("plain")[-1].predicted, settings()["plain"][0].latency

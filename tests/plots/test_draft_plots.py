@@ -1,20 +1,16 @@
-"""Figures of drafts: shares by position, the map of speed-ups and its limit, lengths over a step, and what they say without."""
+"""Figures of drafts: shares by position, the map of speed-ups and its limit, and what they say without."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
-from every_plot import draft_fronts, drafted, drafted_trace
-from plot_samples import degenerate_traces, sample_trace
+from every_plot import draft_fronts, drafted
 
 import solver
 from rlhfless import plots
-from rlhfless.plots.draft_length import MAX_ACTORS
 from rlhfless.plots.speedup_map import RATES, same_rate
-from rlhfless.trace import Trace
 
 LATENCY = solver.LatencyModel("x", 1, base_s=5e-3, per_response_s=1e-4, per_kv_token_s=1e-8, max_batch=256)
 BATCHES = [1, 8, 64, 256]
@@ -32,13 +28,7 @@ def test_without_drafts_the_figures_say_so() -> None:
     study = drafted("x")
     nothing = replace(study, by_position=study.by_position.iloc[:0])
     assert "no drafts" in plots.plot_acceptance(nothing).layout.annotations[0].text
-    assert "without drafts" in plots.plot_draft_length(sample_trace()).layout.annotations[0].text
     assert "no batch sizes" in plots.plot_speedup_map(LATENCY, 100.0, batches=[]).layout.annotations[0].text
-
-
-@pytest.mark.parametrize("name", degenerate_traces())
-def test_degenerate_traces_have_a_figure(name: str) -> None:
-    assert plots.plot_draft_length(degenerate_traces()[name]).layout.title.text
 
 
 def test_each_cell_of_the_map_has_the_best_length_and_the_limit_is_where_a_draft_begins_to_pay() -> None:
@@ -63,28 +53,6 @@ def test_the_rate_of_a_log_gives_its_tokens_per_pass() -> None:
     line = fig.data[-1]
     assert (line.name, list(line.y)) == (f"this log accepts {rate:.0%}", [rate, rate])
     assert len(plots.plot_speedup_map(LATENCY, 200.0, batches=BATCHES).data) == 2
-
-
-def test_lengths_are_drafted_tokens_per_response_and_pass_with_gaps_between_spans() -> None:
-    info = plots.draft_length_info(drafted_trace("a"))
-    assert info.table[info.table["holder"] == "a0"].drop(columns="holder").to_numpy().tolist() == [
-        [0.0, 1.0, 4.0, 0.5, 0.75], [1.0, 2.0, 2.0, 4.0, 0.375]
-    ]  # fmt: skip
-    fig = plots.plot_draft_length(drafted_trace("a"))
-    assert [(line.name, line.yaxis) for line in fig.data] == [("a0", "y"), ("a0", "y2"), ("a1", "y"), ("a1", "y2")]
-    assert list(fig.data[0].y) == [0.5, 0.5, 4.0, 4.0]
-    apart = drafted_trace("a").spans.copy()
-    apart.loc[apart["start_s"] == 11.0, "start_s"] = 11.5
-    later = plots.plot_draft_length(Trace(drafted_trace("a").rollouts, spans=apart))
-    assert [None if pd.isna(y) else y for y in later.data[0].y] == [0.5, 0.5, None, 4.0, 4.0]
-
-
-def test_only_the_actors_that_decode_longest_are_drawn() -> None:
-    trace = drafted_trace("a")
-    spans = pd.concat([trace.spans.assign(holder=f"actor-{k}", end_s=lambda t, k=k: t["end_s"] + k) for k in range(20)])
-    many = Trace(trace.rollouts, spans=spans)
-    assert plots.draft_length_info(many).table["holder"].nunique() == MAX_ACTORS
-    assert "the 12 of 20 actors" in plots.plot_draft_length(many).layout.title.text
 
 
 def test_fronts_are_lines_of_what_no_result_of_their_policy_beats_above_two_bounds() -> None:

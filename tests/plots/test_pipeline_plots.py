@@ -1,13 +1,12 @@
-"""The figures of pipeline schedules: what devices run, the memory of the fullest one, and schedules by latency and memory."""
+"""The figure of pipeline schedules: what devices run, and the memory of the fullest one."""
 
 from __future__ import annotations
 
 import itertools
-import math
 
 import pytest
 
-from rlhfless.plots import pipeline_front_info, pipeline_info, plot_pipeline, plot_pipeline_front
+from rlhfless.plots import pipeline_info, plot_pipeline
 from solver.pipeline import PipelinePlan, fused, schedule_pipeline, serial
 
 PROBLEM = fused((4, 2, 6), (2, 1, 4), activations=(2, 1))
@@ -45,18 +44,5 @@ def test_several_plans_share_the_time_axis_and_the_title_compares_them() -> None
     assert all(upper[0] > lower[1] for upper, lower in itertools.pairwise(domains))
 
 
-def test_the_front_has_a_point_per_schedule_and_both_bounds() -> None:
-    plans = {"serial": SERIAL, "fused": FUSED}
-    info = pipeline_front_info(plans, {"paper": (60.0, 9.0)})
-    assert info.points["schedule"].tolist() == ["serial", "fused", "paper"]
-    assert math.isnan(info.points["memory_bound"].iloc[-1])
-    assert info.latency_bound == FUSED.latency_bound
-    fig = plot_pipeline_front(plans, {"paper": (60.0, 9.0)})
-    assert [trace.name for trace in fig.data] == ["serial", "fused", "paper", "lower bound on memory"]
-    assert list(fig.data[-1].x) == sorted([SERIAL.latency, FUSED.latency])
-    assert fig.layout.shapes[0].x0 == FUSED.latency_bound
-
-
-def test_without_schedules_the_figures_say_so() -> None:
+def test_without_schedules_the_figure_says_so() -> None:
     assert "no schedule" in str(plot_pipeline({}).layout.annotations)
-    assert "no schedule" in str(plot_pipeline_front({}).layout.annotations)

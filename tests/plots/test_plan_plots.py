@@ -37,12 +37,6 @@ def front():
     return solver.pareto_front(solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY), points=12)
 
 
-def outcomes_of(plans, scenarios=30):
-    drawn = np.random.default_rng(1).integers(20, 400, (scenarios, len(WORKLOAD)))
-    fresh = solver.Workload(WORKLOAD.prompt_tokens, WORKLOAD.prompt_of, drawn, max_response_tokens=400)
-    return {str(n): solver.evaluate(plan, solver.PlanningProblem(fresh, CLUSTER, LATENCY)) for n, plan in plans.items()}
-
-
 def check_frames(fig, labels):
     """Every frame is reached by the slider and redraws the same traces, so that nothing of another frame stays."""
     assert [frame.name for frame in fig.frames] == list(labels)
@@ -134,31 +128,6 @@ def test_the_front_without_outcomes_shows_promises_only(plans, front):
     check_frames(plots.plot_front(front, plans), ["1", "2", "4"])
 
 
-# --- uncertainty ------------------------------------------------------------------------------------------------------------
-
-
-def test_outcomes_are_means_over_scenarios_and_worst_quarters(plans):
-    found, norms = outcomes_of(plans), {"noise": (2.0, 4.0)}
-    objective = solver.Objective(0.25)
-    info = plots.outcomes_info({"noise": found}, objective, norms, {"noise": {"1": found["1"]}})
-    one = info.table.set_index("plan").loc["1"]
-    assert one["time_s"] == pytest.approx(found["1"].makespan_s)
-    assert one["value"] == pytest.approx(0.25 * found["1"].makespan_s / 2 + 0.75 * found["1"].gpu_seconds / 4)
-    assert one["time_s_worst"] == pytest.approx(np.sort(found["1"].makespans_s)[-7:].mean())
-    assert one["value_true"] == pytest.approx(one["value"])
-    assert info.table.set_index("plan")["value_true"].isna().tolist() == [False, True, True]
-
-
-def test_outcomes_have_a_box_per_plan_and_say_who_is_best(plans):
-    found = outcomes_of(plans)
-    norms = {0: (1.0, 1.0), 1: (1.0, 1.0)}
-    fig = plots.plot_outcomes({0: found, 1: found}, solver.Objective(1.0), norms, start=1)
-    check_frames(fig, ["0", "1"])
-    assert sum(one.type == "box" for one in fig.data) == 9
-    fastest = min(found, key=lambda name: found[name].makespan_s)
-    assert f"best mean value: {fastest} " in fig.layout.annotations[0].text
-
-
 # --- kinds ------------------------------------------------------------------------------------------------------------------
 
 
@@ -207,7 +176,6 @@ def test_nothing_to_show_is_said(front):
         plots.plot_plan_bars({}, WORKLOAD, LATENCY),
         plots.plot_gap_history({}),
         plots.plot_front(front, {}),
-        plots.plot_outcomes({}, solver.Objective(), {}),
         plots.plot_kinds({}, WORKLOAD),
         plots.plot_prefill({}, 0),
     ):
@@ -219,14 +187,12 @@ def test_one_response_on_one_actor(tokens):
     workload = ONE.with_response_tokens([tokens])
     plan = planned(workload)
     front = solver.pareto_front(solver.PlanningProblem(workload, CLUSTER, LATENCY), points=3)
-    found = {"<b>x</b>": {"<i>plan</i>": solver.evaluate(plan, solver.PlanningProblem(workload, CLUSTER, LATENCY))}}
     label = {"<b>x</b>": plan}
     figures = (
         plots.plot_plan_bars(label, workload, LATENCY),
         plots.plot_plan_bars(label, workload, LATENCY, label),
         plots.plot_gap_history(label, dict.fromkeys(label, front)),
         plots.plot_front(front, label, {}, lambda time_s: math.inf),
-        plots.plot_outcomes(found, solver.Objective(), {"<b>x</b>": (1.0, 1.0)}, found),
         plots.plot_kinds(label, workload),
         plots.plot_prefill({"one": solver.deduplicate(plan, solver.PlanningProblem(workload, CLUSTER, LATENCY))}, 3),
     )

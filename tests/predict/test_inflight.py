@@ -340,8 +340,12 @@ def test_wrong_signals_are_refused():
 
 def test_predictors_are_made_by_name():
     assert isinstance(make_predictor("inflight"), InFlightPredictor)
-    with refused(PredictionError, "'oracle'"):
-        make_predictor("oracle")
+
+
+@pytest.mark.parametrize("name", ["oracle", "shrinkage", "trend"])
+def test_an_unknown_predictor_is_refused_with_the_known_ones(name):
+    with refused(PredictionError, repr(name), "last", "inflight"):
+        make_predictor(name)
 
 
 # --- recorded ----------------------------------------------------------------------------------------------------------------

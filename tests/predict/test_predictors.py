@@ -18,16 +18,13 @@ from rlhfless.predict import (
     InFlightPredictor,
     PredictionError,
     Predictor,
-    ShrinkagePredictor,
     SyntheticPredictor,
     remaining_lengths,
     remaining_quantiles,
 )
 from solver.model.errors import as_given
 
-MAKERS: dict[str, Callable[[], Predictor]] = {
-    "ewma": EwmaPredictor, "shrinkage": ShrinkagePredictor, "inflight": InFlightPredictor,
-}  # fmt: skip
+MAKERS: dict[str, Callable[[], Predictor]] = {"ewma": EwmaPredictor, "inflight": InFlightPredictor}
 
 
 def visits(lengths: Any, step: int = 0, **more: Any) -> pd.DataFrame:
@@ -131,31 +128,6 @@ def test_a_forecast_knows_how_far_newest_visits_were_from_what_earlier_ones_pred
 
     assert error_sd(first, again) == pytest.approx(0.4, rel=0.2)
     assert error_sd(first, unseen) is None
-
-
-# --- shrinkage -----------------------------------------------------------------------------------------------------------
-
-
-def test_the_less_prompts_differ_the_more_everybody_counts():
-    """Prompts that are all alike but for noise: one that happened to be long is predicted nearly as the others."""
-    rng = np.random.default_rng(0)
-    alike = visits(np.exp(rng.normal(5, 0.5, (60, 4))).round())
-    by_prompt = alike.groupby("prompt_id")["response_tokens"].mean()
-    name, mean = str(by_prompt.idxmax()), alike["response_tokens"].mean()
-    shrunk = ShrinkagePredictor().fit(alike).predict([name], max_response_tokens=4000)[0]
-    assert mean < shrunk < mean + 0.3 * (by_prompt.max() - mean)
-    apart = visits(np.exp(np.arange(60)[:, None] / 10 + rng.normal(0, 0.05, (60, 4))).round().clip(1))
-    kept = ShrinkagePredictor().fit(apart).predict(["p50"], max_response_tokens=4000)[0]
-    assert kept == pytest.approx(apart.loc[apart["prompt_id"] == "p50", "response_tokens"].mean(), rel=0.1)
-
-
-def test_scenarios_of_one_prompts_responses_belong_together():
-    history = pd.concat(drawn(prompts=60, samples=1, steps=1))
-    sampled = ShrinkagePredictor().fit(history).sample(["p3"], 8, max_response_tokens=4000, scenarios=400)
-    together = np.corrcoef(np.log(sampled[:, 0]), np.log(sampled[:, 7]))[0, 1]
-    assert together > 0.2, "one own length and one of everybody's: both draws come from the same urn"
-    apart = ShrinkagePredictor().fit(history).sample(["p3", "p4"], 1, max_response_tokens=4000, scenarios=400)
-    assert abs(np.corrcoef(np.log(apart.T))[0, 1]) < 0.15
 
 
 # --- dialled -------------------------------------------------------------------------------------------------------------
@@ -262,7 +234,7 @@ def test_a_reference_answer_without_a_length_is_refused_where_it_is_asked_for(ba
 def test_what_is_left_given_the_tokens_so_far_is_the_conditional_distribution():
     """Lengths uniform from 1 to 1000, all of one prompt: given x tokens what is left is uniform up to 1000 - x."""
     history = visits(np.arange(1, 1001)[None])
-    predictor = ShrinkagePredictor().fit(history)
+    predictor = EwmaPredictor().fit(history)
     so_far = np.array([0, 200, 600])
     found = remaining_quantiles(predictor, ["p0"] * 3, so_far, [0.25, 0.5, 0.75], max_response_tokens=1000)
     expected = np.outer([0.25, 0.5, 0.75], 1000 - so_far)
@@ -274,7 +246,7 @@ def test_what_is_left_given_the_tokens_so_far_is_the_conditional_distribution():
 
 def test_who_outlives_all_its_prompts_lengths_goes_on_as_others_do():
     history = pd.concat([visits([[10, 12]]), visits([[900, 950]]).assign(prompt_id="p1")])
-    predictor = ShrinkagePredictor().fit(history)
+    predictor = EwmaPredictor().fit(history)
     left = remaining_quantiles(predictor, ["p0", "p1"], [500, 500], 0.5, max_response_tokens=1000)[0]
     assert 350 < left[0] < 500
     assert remaining_quantiles(predictor, ["p0"], [999], [0.5, 0.9], max_response_tokens=1000).tolist() == [[1], [1]]

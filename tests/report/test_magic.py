@@ -26,12 +26,12 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_magic_shows_the_report_of_a_log_with_the_limits_of_reading(log: Path) -> None:
+def test_the_magic_shows_the_report_of_a_log(log: Path) -> None:
     from IPython.core.interactiveshell import InteractiveShell
 
     shell = InteractiveShell()
     shell.run_line_magic("load_ext", "rlhfless")
-    shown = shell.run_line_magic("rlhfless", f"'{log}' --max-rows 4 --max-line-mib 1 --max-unpacked-gib=0.5")
+    shown = shell.run_line_magic("rlhfless", f"'{log}'")
     frame = shown._repr_html_()
     assert frame.count("<") == 2, "one frame and nothing else is markup"
     source = re.search(r'srcdoc="([^"]*)"', frame)
@@ -60,19 +60,15 @@ def test_lines_that_are_no_path_are_refused(tmp_path: Path) -> None:
         report_of("it's.csv")
 
 
-def test_the_limits_of_reading_are_options_as_on_the_command_line(log: Path) -> None:
-    with refused(TraceError, "my log.csv", "more than 3 rows", "--max-rows"):
+def test_the_limits_of_reading_are_those_of_the_environment(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLHFLESS_LIMITS", "max_rows=3")
+    with refused(TraceError, "my log.csv", "more than 3 rows", "RLHFLESS_LIMITS=max_rows"):
+        report_of(f"'{log}'")
+    monkeypatch.setenv("RLHFLESS_LIMITS", "max_rows=three")
+    with refused(InputError, "RLHFLESS_LIMITS", "'max_rows=three'"):
+        report_of(f"'{log}'")
+    with refused(InputError, "--max-rows"):
         report_of(f"'{log}' --max-rows 3")
-    with refused(TraceError, "is longer than 10 bytes", "--max-line-mib"):
-        report_of(f"--max-line-mib={10 / 2**20} '{log}'")
-    with refused(InputError, "--max-rows", "'3.5'"):
-        report_of(f"'{log}' --max-rows 3.5")
-    with refused(InputError, "--max-unpacked-gib"):
-        report_of(f"'{log}' --max-unpacked-gib")
-    with refused(InputError, "--max-rows", "0"):
-        report_of(f"'{log}' --max-rows 0")
-    with refused(InputError, "--rows", "--max-rows"):
-        report_of(f"'{log}' --rows 3")
 
 
 def test_the_magic_takes_the_options_of_the_report(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from rlhfless.report.not_stated import PROFILE_ASSUMED  # noqa: E402
 from rlhfless.report.notebook import LogSource, template_path, write_report_notebook  # noqa: E402
 from rlhfless.report.study import Assumptions  # noqa: E402
 from rlhfless.report.write import DEFAULT_PROFILE, default_setting  # noqa: E402
-from rlhfless.trace import ImportOptions, Limits, TraceError  # noqa: E402
+from rlhfless.trace import ImportOptions, TraceError  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 TRL = ROOT / "tests" / "trace" / "importers" / "golden" / "trl"
@@ -69,14 +69,10 @@ def test_the_notebook_keeps_every_option(tmp_path: Path) -> None:
         'a "second"',
         "--max-response-tokens",
         "900",
-        "--max-rows",
-        "5000",
     ]
     run = ["--dispatch", "least-loaded", "--learner-gpus", "2", "--prepare-s", "1.5", "--learn-s", "2.5", "--no-calibrate"]
     gpus = ["--gpus", "4", "--gpus-per-node", "4", "--gpus-per-actor", "2", "--usd-per-gpu-hour", "3", "--price", "spot=1.5"]
     values = filled_in(written(both, *reading, *run, *gpus, "--time-weight", "0.25", "--steps", "1"))
-    limits = values.pop("LIMITS")
-    assert Limits(**limits) == Limits(rows=5000)
     assert values == {
         "LOG": str(both), "FORMAT": "table", "TOKENIZER": None, "RUN": "a \"second\"", "MAX_RESPONSE_TOKENS": 900,
         "COLUMNS": {"prompt_id": "prompt_index", "sample": "rollout", "step": "visit"}, "WHERE": "response_tokens > 0",

@@ -142,21 +142,6 @@ def drafted(text: str) -> DraftStudy:
     return DraftStudy("tokens", f"2 responses of {text}", none, best, none, none, by_position, 20.0)
 
 
-def drafted_trace(text: str) -> Trace:
-    """One step whose two actors drafted: ten passes of four responses with 20 drafted tokens, then ten of two with 80."""
-    told = {(0.0, 4.0): (60, 20, 15), (1.0, 2.0): (100, 80, 30)}
-    spans = [
-        {
-            "run": text, "step": 0, "holder": f"{text}{actor}", "phase": "decode", "batch_mean": batch,
-            "start_s": 10 + start_s, "end_s": 11 + start_s,
-            "detail": json.dumps({"fed_tokens": fed, "drafted": drafted, "accepted": accepted}),
-        }
-        for actor in (0, 1)
-        for (start_s, batch), (fed, drafted, accepted) in told.items()
-    ]  # fmt: skip
-    return Trace([{**row, "run": text} for row in rollouts()], spans=spans)
-
-
 def piped(text: str) -> PipelinePlan:
     """A chain of this name on two devices, and another."""
     chains = [Chain(text, [0, 1], 3, 2, 4, 1.0), Chain(f"{text} 2", [1, 0], 2, 1, 2, 0.5)]
@@ -217,7 +202,6 @@ def calls(text: str) -> dict[str, Callable[[], Call]]:
         "plot_cut_surface": lambda: Call((cut_of(),)),
         "plot_cost_over_time": lambda: Call((COSTS,)),
         "plot_curves": lambda: Call((STEPS,)),
-        "plot_draft_length": lambda: Call((drafted_trace(text),)),
         "plot_front": of_plans(lambda plans, front, outcomes, _: Call((front, plans, outcomes), label)),
         "plot_fusion_front": lambda: Call((fusion_front_of(text),)),
         "plot_gap_history": of_plans(lambda plans, front, *_: Call((plans, dict.fromkeys(plans, front)), label)),
@@ -225,20 +209,8 @@ def calls(text: str) -> dict[str, Callable[[], Call]]:
         "plot_kinds": of_plans(lambda plans, *_: Call((plans, WORKLOAD), label)),
         "plot_learning": lambda: Call((learned(text),)),
         "plot_lengths": lambda: Call((trace_of(text),)),
-        "plot_outcomes": of_plans(
-            lambda plans, _, outcomes, __: Call(
-                (
-                    dict.fromkeys(plans, outcomes),
-                    solver.Objective(),
-                    dict.fromkeys(plans, (1.0, 1.0)),
-                    dict.fromkeys(plans, outcomes),
-                ),
-                label,
-            )
-        ),
         "plot_overview": lambda: Call((uses(text).assign(kind=["idle", "work"]), best(text))),
         "plot_pipeline": lambda: Call(({text: piped(text), "other": piped(text)},)),
-        "plot_pipeline_front": lambda: Call(({text: piped(text), "other": piped(text)}, {f"{text}, published": (30.0, 3.0)})),
         "plot_plan_bars": of_plans(lambda plans, *_: Call((plans, WORKLOAD, LATENCY))),
         "plot_plane": lambda: Call((results(text),)),
         "plot_planned_steps": lambda: Call((PLANNED,)),

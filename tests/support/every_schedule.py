@@ -13,15 +13,15 @@ import solver
 
 
 class Hand(NamedTuple):
-    """An actor that may be started: its latency model, when it can decode, and what it costs per second (of each count)."""
+    """An actor that may be started: its latency model, when it can decode, and what it costs per second."""
 
     latency: solver.LatencyModel
     ready_s: float
-    rates: tuple[float, ...]
+    rate: float
 
 
-def schedules(work: solver.Workload, hands: Sequence[Hand], most: int) -> set[tuple[float, ...]]:
-    """(makespan, costs) of every schedule of whole iterations on some of the ``hands``, of the first ``most`` states.
+def schedules(work: solver.Workload, hands: Sequence[Hand], most: int) -> set[tuple[float, float]]:
+    """(makespan, cost) of every schedule of whole iterations on some of the ``hands``, of the first ``most`` states.
 
     The actor that is earliest takes any batch of free responses that fits into its slots and KV memory, waits for another, or
     is released. Migration costs nothing, a prompt is prefilled once, for all, and a response joins once.
@@ -29,14 +29,13 @@ def schedules(work: solver.Workload, hands: Sequence[Hand], most: int) -> set[tu
     remaining, prompt_of = work.remaining_tokens.tolist(), work.prompt_of.tolist()
     context = work.context_tokens.tolist()
     count = len(remaining)
-    costs = range(len(hands[0].rates))
     seen: set[object] = set()
-    ends: set[tuple[float, ...]] = set()
+    ends: set[tuple[float, float]] = set()
     # state: clock of every actor (None: released), tokens done, moment at which each response is free, prompts prefilled,
     # and what the released ones cost
     stack = [
         (tuple(hand.ready_s if used else None for hand, used in zip(hands, start, strict=True)), (0,) * count, (0.0,) * count,
-         frozenset(), (0.0,) * len(costs))
+         frozenset(), 0.0)
         for start in itertools.product((False, True), repeat=len(hands)) if any(start)
     ]  # fmt: skip
     while stack and len(seen) < most:
@@ -48,17 +47,17 @@ def schedules(work: solver.Workload, hands: Sequence[Hand], most: int) -> set[tu
         running = [k for k in range(len(hands)) if clocks[k] is not None]
         if all(d >= n for d, n in zip(done, remaining, strict=True)):
             last = max(f for f, n in zip(free, remaining, strict=True) if n > 0)
-            ends.add((last, *(paid[c] + sum(hands[k].rates[c] * clocks[k] for k in running) for c in costs)))
+            ends.add((last, paid + sum(hands[k].rate * clocks[k] for k in running)))
             continue
         if not running:
             continue
         k = min(running, key=lambda j: clocks[j])
-        now, (latency, _, rates) = clocks[k], hands[k]
+        now, (latency, _, rate) = clocks[k], hands[k]
 
         def then(clock, done=done, free=free, prefilled=prefilled, paid=paid, k=k, clocks=clocks):
             return ((*clocks[:k], clock, *clocks[k + 1 :]), done, free, prefilled, paid)
 
-        stack.append(then(None, paid=tuple(p + rate * now for p, rate in zip(paid, rates, strict=True))))
+        stack.append(then(None, paid=paid + rate * now))
         later = [f for i, f in enumerate(free) if f > now and done[i] < remaining[i]]
         if later:
             stack.append(then(min(later)))

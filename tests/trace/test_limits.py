@@ -57,7 +57,11 @@ BOMBS = {
     "bytes.csv.gz": ("unpacked", HEADER, *[b"\n" * 2**20] * 5),
     "bytes.jsonl.gz": ("unpacked", *[b" " * 2**19 + b"\n"] * 11),
 }
-OPTIONS = {"line": "--max-line-mib", "rows": "--max-rows", "unpacked": "--max-unpacked-gib"}
+OPTIONS = {
+    "line": "RLHFLESS_LIMITS=max_line_mib",
+    "rows": "RLHFLESS_LIMITS=max_rows",
+    "unpacked": "RLHFLESS_LIMITS=max_unpacked_gib",
+}
 
 
 @pytest.mark.parametrize("name", BOMBS)
@@ -107,7 +111,7 @@ def test_every_framework_refuses_a_long_line_and_reads_it_under_a_higher_limit(n
     folder = path if name in ("openrlhf", "verl-scalars") else next(
         one for one in path.parents if one.parent.name.startswith("logs")
     )  # fmt: skip
-    with refused(TraceError, str(path.name), "--max-line-mib"):
+    with refused(TraceError, str(path.name), "RLHFLESS_LIMITS=max_line_mib"):
         import_log(folder, ImportOptions(tokenizer=TOKENIZER, limits=SMALL), name)
     higher = Limits(line_bytes=2**22)
     try:
@@ -122,7 +126,7 @@ def test_every_framework_counts_responses(name: str) -> None:
     if name == "slime":
         pytest.importorskip("torch")
     log = GOLDEN / name / "log.parquet" if name.startswith("table") else GOLDEN / name
-    with refused(TraceError, "--max-rows"):
+    with refused(TraceError, "RLHFLESS_LIMITS=max_rows"):
         read(log, Limits(rows=7))
 
 
@@ -134,7 +138,7 @@ def test_a_dump_of_slime_whose_archive_is_packed_is_refused(frameworks: dict[str
         for part in old.infolist():
             new.writestr(part.filename, old.read(part) + (bytes(5 * 2**20) if part.filename.endswith("data.pkl") else b""))
     path.write_bytes(buffer.getvalue())
-    with refused(TraceError, "--max-unpacked-gib"):
+    with refused(TraceError, "RLHFLESS_LIMITS=max_unpacked_gib"):
         read(path.parents[1])
 
 
@@ -146,7 +150,7 @@ def test_messages_of_a_slime_prompt_that_hold_each_other_are_refused(tmp_path: P
     sample = {"group_index": 0, "index": 0, "prompt": prompt, "response_length": 5}
     (tmp_path / "rollout_data").mkdir()
     torch.save({"rollout_id": 0, "samples": [sample]}, tmp_path / "rollout_data" / "0.pt")
-    with refused(TraceError, "--max-line-mib"):
+    with refused(TraceError, "RLHFLESS_LIMITS=max_line_mib"):
         read(tmp_path)
 
 
@@ -162,10 +166,10 @@ def test_every_file_of_a_trace_folder_has_limits(name: str, tmp_path: Path) -> N
     if name.endswith(".parquet"):
         frame = pd.DataFrame({"step": np.zeros(1001, dtype=np.int64), "step_s": 1.0})
         frame.to_parquet(folder / name)
-        named = ("1,000 rows", "--max-rows")
+        named = ("1,000 rows", "RLHFLESS_LIMITS=max_rows")
     else:
         (folder / name).write_bytes(b'{"a": "' + b"7" * 2**20 + b'"}\n')
-        named = ("1 MiB", "--max-line-mib")
+        named = ("1 MiB", "RLHFLESS_LIMITS=max_line_mib")
     with refused(TraceError, name, *named):
         open_log(folder, ImportOptions(limits=SMALL))
     if name != "scalars.parquet":
@@ -200,13 +204,15 @@ def test_refusing_takes_little_memory(tmp_path: Path) -> None:
     paths = [tmp_path / "many.parquet", line, tmp_path / "text.parquet"]
     done = subprocess.run([sys.executable, "-c", CHILD, *map(str, paths)], capture_output=True, text=True, check=True)
     *said, grown = done.stdout.splitlines()
-    assert [name for one in said for name in OPTIONS.values() if name in one] == ["--max-rows"] * 2 + ["--max-line-mib"] * 2
+    assert [name for one in said for name in OPTIONS.values() if name in one] == ["RLHFLESS_LIMITS=max_rows"] * 2 + [
+        "RLHFLESS_LIMITS=max_line_mib"
+    ] * 2
     assert said[4:] == ["read", "read"], "one long text for all rows is one object"
     assert int(grown) < 150e6, f"{int(grown) / 1e6:.0f} MB more"
 
 
 @pytest.mark.parametrize("command", ["import", "report", "simulate", "plan", "export", "profile"])
-def test_every_command_that_reads_a_log_raises_the_limit(command: str, tmp_path: Path) -> None:
+def test_every_command_that_reads_a_log_has_the_limits_of_the_environment(command: str, tmp_path: Path) -> None:
     options = {
         "import": ["--preview"],
         "report": ["-o", tmp_path / "r.html"],
@@ -217,16 +223,20 @@ def test_every_command_that_reads_a_log_raises_the_limit(command: str, tmp_path:
     }[command]
     log = GOLDEN / "table" / "log.csv"
     where = ["--from-log", log, "--base", "l40s-qwen2.5-3b-tp2", "-o", tmp_path / "p.json"] if command == "profile" else [log]
-    told = CliRunner().invoke(main, [command, *map(str, [*where, *options]), "--max-rows", "3"])
-    refused_command(told, str(log), "3 rows", "--max-rows")
+    asked = [command, *map(str, [*where, *options])]
+    told = CliRunner().invoke(main, asked, env={"RLHFLESS_LIMITS": "max_rows=3"})
+    refused_command(told, str(log), "3 rows", "RLHFLESS_LIMITS=max_rows", "Limits(rows=...)")
+    told = CliRunner().invoke(main, asked, env={"RLHFLESS_LIMITS": "rows=3"})
+    refused_command(told, "RLHFLESS_LIMITS", "'rows=3'", "max_rows=")
 
 
 def test_a_higher_limit_reads_what_a_lower_one_refuses(tmp_path: Path) -> None:
     path = packed(tmp_path / "log.csv.gz", HEADER, b"".join(b"1,p,%d,5\n" % i for i in range(1001)))
-    with refused(TraceError, "--max-rows"):
+    with refused(TraceError, "RLHFLESS_LIMITS=max_rows"):
         read_rollouts(path, SMALL)
     assert len(read_rollouts(path, Limits(rows=1001))) == 1001
-    done = CliRunner().invoke(main, ["import", str(path), "--preview", "--max-rows", "1001", "--max-unpacked-gib", "0.1"])
+    given = {"RLHFLESS_LIMITS": "max_rows=1001,max_unpacked_gib=0.1"}
+    done = CliRunner().invoke(main, ["import", str(path), "--preview"], env=given)
     assert done.exit_code == 0, done.output
 
 
@@ -234,8 +244,42 @@ def test_a_higher_limit_reads_what_a_lower_one_refuses(tmp_path: Path) -> None:
 def test_a_limit_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
     with refused(InputError, next(iter(wrong))):
         Limits(**wrong)
-    with refused(InputError, "--max-line-mib"):
-        Limits.of_options(float("nan"), None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "limits"),
+    [
+        ("", Limits()),
+        ("max_rows=5", Limits(rows=5)),
+        (" max_line_mib = 0.5 , max_unpacked_gib=2, ", Limits(line_bytes=2**19, unpacked_bytes=2**31)),
+        ("max_rows=1,max_rows=20_000_000", Limits(rows=20_000_000)),
+    ],
+)
+def test_limits_of_the_environment_hold_for_every_reader_but_those_with_limits_of_their_own(
+    text: str, limits: Limits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLHFLESS_LIMITS", text)
+    assert Limits.of_environment() == Guard().limits == ImportOptions().limits == limits
+    assert Guard(SMALL).limits == SMALL
+    assert Limits() == Limits(64 * 2**20, 10_000_000, 16 * 2**30)
+    log = GOLDEN / "table" / "log.csv"
+    for read_log in (read_rollouts, import_log):
+        if limits.rows > 5:
+            read_log(log)
+        else:
+            with refused(TraceError, "5 rows", "RLHFLESS_LIMITS=max_rows"):
+                read_log(log)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["5", "rows=5", "max_rows", "max_rows=", "max_rows=0", "max_rows=3.5", "max_rows=1e6", "max_line_mib=nan",
+     "max_line_mib=inf", "max_unpacked_gib=-1", "max_rows=5;max_line_mib=1"],
+)  # fmt: skip
+def test_a_wrong_variable_is_refused_with_what_is_right(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLHFLESS_LIMITS", f"max_line_mib=1,{wrong}")
+    with refused(InputError, "RLHFLESS_LIMITS", repr(wrong), "max_rows=", "max_line_mib=", "max_unpacked_gib="):
+        read_rollouts(GOLDEN / "table" / "log.csv")
 
 
 # --- csv in blocks -------------------------------------------------------------------------------------------------------

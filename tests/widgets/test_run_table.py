@@ -62,9 +62,9 @@ def test_folders_have_limits_that_may_be_raised(tmp_path: Path) -> None:
     folder = log().save(tmp_path / "log")
     few, enough = Limits(rows=len(rollouts()) - 1), Limits(rows=len(rollouts()))
     for show in (compared, compare):
-        with refused(TraceError, str(folder), "--max-rows", "Limits(rows=...)"):
+        with refused(TraceError, str(folder), "RLHFLESS_LIMITS=max_rows", "Limits(rows=...)"):
             show({"a": folder}, limits=few)
-    with refused(TraceError, "--max-rows"):
+    with refused(TraceError, "RLHFLESS_LIMITS=max_rows"):
         zoom(folder, limits=few)
     assert compared({"a": folder}, limits=enough).steps == [0, 1, 2]
 

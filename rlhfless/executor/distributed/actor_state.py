@@ -23,7 +23,6 @@ class RemoteActorState(Actor):
         kept: requests that wait here for it; None once requests are sent to it at once.
         awaits: it waits for prefixes from a prefill actor; prefixes: those that have arrived for it, sent with ``kept``.
         answers: number of answers that it still owes.
-        replaces: the actor of the plan on whose GPUs it is started; None for those of the plan.
         short_of_memory: it is started on GPUs where memory ran out; see ``StartActor``.
         until_s: end of the last reported work. due_s: when it counts as silent; doubted: it already did so once.
     """
@@ -37,7 +36,6 @@ class RemoteActorState(Actor):
     prefixes: Any = None
     answers: int = 0
     ready: bool = False
-    replaces: int | None = None
     short_of_memory: bool = False
     until_s: float = 0.0
     due_s: float = math.inf

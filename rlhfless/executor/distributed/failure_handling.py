@@ -218,7 +218,6 @@ class FailureHandler:
             self._stop_billing(now_s, plan)
             actor = self.orders.remote(self.next_index, plan, now_s)
             actor.responses, actor.waiting, actor.expecting, actor.assigned = {}, (), 0, 0
-            actor.replaces = next(i for i, place in enumerate(self.places) if place.gpu_ids == plan.gpu_ids)
             actor.short_of_memory = not self.slots_on.keys().isdisjoint(plan.gpu_ids)
             self.next_index += 1
             self.step.live[actor.index] = actor

@@ -41,6 +41,4 @@ class ReportObserver:
         arriving = tuple(r for r in responses if r not in here)
         free, gpus = max(0, actor.admission.max_batch - len(responses)), len(actor.plan.gpu_ids)
         free_kv = actor.admission.kv_capacity_tokens - self.step.weigh([*responses], self.step.observed_tokens)
-        return ActorView(
-            actor.index, gpus, actor.assigned, actor.completed, running, waiting, arriving, free, free_kv, actor.replaces
-        )
+        return ActorView(actor.index, gpus, actor.assigned, actor.completed, running, waiting, arriving, free, free_kv)

@@ -46,7 +46,7 @@ class ImportOptions:
         keep: further columns to keep, such as the texts ``prompt`` and ``response``; long texts are otherwise left out.
         unsafe_pickle: load slime files that can run code while they are loaded.
         progress: show a progress bar on standard error.
-        limits: maximal amounts to read.
+        limits: maximal amounts to read; by default those of ``RLHFLESS_LIMITS``.
         where: condition on the columns of a table, see ``row_filter.py``; other rows are left out.
     """
 
@@ -56,7 +56,7 @@ class ImportOptions:
     keep: frozenset[str] = frozenset()
     unsafe_pickle: bool = False
     progress: bool = False
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = field(default_factory=Limits.of_environment)
     where: str | None = None
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
 from rlhfless.training.config.errors import TrainError
 from rlhfless.training.config.options import Count, Options, Positive, Share
-
-if TYPE_CHECKING:
-    from rlhfless.trace.limits import Limits
 
 GenerationDtype = Literal["auto", "float32", "bfloat16"]
 
@@ -27,12 +24,6 @@ class TaskConfig(Options):
     """Read prompts from this column of the data set. Default: the task's."""
     answer_column: str | None = None
     """Read answers from this column of the data set. Default: the task's."""
-    max_line_mib: Positive | None = None
-    """Refuse a line or csv row longer than this many MiB. Default: 64."""
-    max_rows: Count | None = None
-    """Refuse a data file of more than this many rows. Default: 10,000,000."""
-    max_unpacked_gib: Positive | None = None
-    """Refuse packed files above this many GiB unpacked. Default: 16."""
     rewards: tuple[str, ...] = ("task",)
     """Reward by WEIGHT*NAME, such as 0.5*exact, or FILE.py:FUNCTION; repeat to add up. ``rewards.registry.make_rewards`` lists
     the names, and says what a function gets."""
@@ -55,13 +46,6 @@ class TaskConfig(Options):
                 f"offload_reward_models is True, but rewards are {', '.join(self.rewards)}; give a reward model:FOLDER, or "
                 "leave it out"
             )
-
-    @property
-    def limits(self) -> Limits:
-        """Return the limits of reading the data file."""
-        from rlhfless.trace.limits import Limits
-
-        return Limits.of_options(self.max_line_mib, self.max_rows, self.max_unpacked_gib)
 
     def columns(self) -> dict[str, str]:
         """Return the options that name columns of the data set, where they are set."""

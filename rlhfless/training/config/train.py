@@ -30,7 +30,7 @@ MAY_CHANGE = (  # options that may differ when a run is resumed
     "gpu_memory_utilization", "actor_threads", "weight_sync", "drafts", "draft_length", "levers", "preparation_actors",
     "learner_gpus", "learner_grows", "learner_start", "learner_load_s", "learner_loss_per_doubling", "preparation_tp",
     "pipeline", "eval_every", "eval_prompts", "gradient_checkpointing", "offload_reference", "offload_reward_models",
-    "pipeline_critic", "micro_batches", "pipeline_schedule", "max_line_mib", "max_rows", "max_unpacked_gib",
+    "pipeline_critic", "micro_batches", "pipeline_schedule",
 )  # fmt: skip
 
 

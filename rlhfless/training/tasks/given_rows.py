@@ -37,7 +37,7 @@ def run_over(config: TrainConfig | None, task: Task | None, dataset: Any) -> tup
         return config or TrainConfig(), None
     if task is not None:
         raise TrainError("task and dataset are given together; choose one of them")
-    name, rows = read_rows(dataset, limits=None if config is None else config.task.limits)
+    name, rows = read_rows(dataset)
     given = GivenRows(name, rows, sizes_run=config is None)
     return config or of_whole_steps(TrainConfig(), min(PROMPTS_PER_STEP, len(rows)), len(rows)), given
 

@@ -25,11 +25,8 @@ from rlhfless.executor.step.step_state import StepOptions
 from rlhfless.scheduling import PlanningOptions, make_policy
 from rlhfless.trace import Trace
 from solver import (
-    ActorClasses,
     Admission,
-    GpuPool,
     LatencyModel,
-    MixedCluster,
     Objective,
     Plan,
     PlanningError,
@@ -37,8 +34,7 @@ from solver import (
     known_lengths,
 )
 from solver.model.problem import PlanningProblem
-from solver.model.runtime_rules import ActorView, Decision, StepState
-from solver.replanning.replan import Replan
+from solver.model.runtime_rules import ActorView
 
 LENGTHS = [3, 9, 1, 14, 6, 22, 2, 17, 11, 5, 8, 30]
 GROUPS = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], [10, 11]]
@@ -117,34 +113,6 @@ def test_rules_go_on_with_actors_that_were_not_in_the_plan(policy: str) -> None:
         )
         crew = ScriptedCrew(seed, dies=0.03, hangs=0.01, faults=4)
         assert_whole(run(fresh if seed else plan, crew))
-
-
-def test_replanning_knows_actors_of_several_kinds_that_were_not_in_the_plan() -> None:
-    step, kinds = uniform_step(LENGTHS), ("slow", "fast", "slow", "fast")
-    plan = plan_of(GROUPS)
-    plan = replace(plan, actors=tuple(replace(a, kind=kind) for a, kind in zip(plan.actors, kinds, strict=True)))
-    models = {(k, 1): replace(step.latency, kind=k, base_s=s, per_response_s=s / 8) for k, s in (("slow", 0.1), ("fast", 0.05))}
-    cluster = MixedCluster([GpuPool("slow", 1, 2), GpuPool("fast", 1, 2)])
-    asked: list[ActorView] = []
-
-    class Watched(Replan):
-        def decide(self, now_s: float, state: StepState) -> list[Decision]:
-            asked.extend(state.actors if len(state.actors) > 1 else ())
-            return super().decide(now_s, state)
-
-    later = 0
-    for seed in range(6):
-        asked.clear()
-        planned = replace(plan, rule=Watched(known_lengths(step.truth), ActorClasses.of_plan(plan, models), 4.0))
-        crew, record = Mortal({1: ActorLost("died"), 2: ActorLost("died")}, seed), StepRecord("run", 0, planned, 0.0)
-        how = StepOptions(models, cluster, migration="move")
-        WallStep(planned, step.requests(), crew, record, how, WallOptions(SOON)).run()
-        assert_whole(record)
-        assert {e["holder"] for e in events(record, "lost")} == {"actor-1", "actor-2"}
-        gpus = {int(a["holder"].removeprefix("actor-")): tuple(a["gpu_ids"]) for a in record.allocations}
-        assert all(gpus[view.actor] == plan.actors[view.planned].gpu_ids for view in asked)
-        later += sum(view.actor >= len(GROUPS) for view in asked)
-    assert later, "the rule was asked about actors that replaced others"
 
 
 def test_a_given_up_actor_that_goes_on_doubles_nothing() -> None:

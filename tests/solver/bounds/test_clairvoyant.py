@@ -181,7 +181,7 @@ def test_no_schedule_of_a_tiny_workload_beats_it(latency, lengths, one_prompt, a
     work = solver.Workload([3] * (max(owner) + 1), owner, lengths, max_response_tokens=3)
     cluster = solver.Cluster(actors, latency.gpus_per_actor, latency.gpus_per_actor)
     bound = clairvoyant_bound(solver.PlanningProblem(work, cluster, latency, admission="preempt"))
-    hand = Hand(latency, latency.start_s + latency.sync_s, (float(cluster.gpus_per_actor),))
+    hand = Hand(latency, latency.start_s + latency.sync_s, float(cluster.gpus_per_actor))
     found = schedules(work, [hand] * actors, 6000)
     assert found
     for time_s, gpu_s in found:

@@ -47,10 +47,6 @@ ARGUMENTS: dict[str, tuple[Callable[..., object], dict[str, tuple[Any, ...]]]] =
         lambda **changes: solver.pareto_front(changes.pop("problem", PROBLEM), **changes),
         {"problem": NO_RECORDS, "points": (*NO_COUNTS, None), "time_limit_s": NO_SECONDS, "deterministic": NO_FLAGS},
     ),
-    "together_or_split": (
-        lambda **changes: solver.together_or_split(changes.pop("problem", PROBLEM), **changes),
-        {"problem": NO_RECORDS, "time_limit_s": NO_SECONDS, "seed": NO_SEEDS, "deterministic": NO_FLAGS},
-    ),
     "evaluate": (
         lambda **changes: solver.evaluate(**{"plan": PLAN, "problem": PROBLEM, **changes}),
         {"plan": (*NO_RECORDS, PROBLEM), "problem": (*NO_RECORDS, WORK), "table": NO_FLAGS},
@@ -62,10 +58,6 @@ ARGUMENTS: dict[str, tuple[Callable[..., object], dict[str, tuple[Any, ...]]]] =
     "clairvoyant_bound": (
         lambda **changes: solver.clairvoyant_bound(**{"problem": PROBLEM, **changes}),
         {"problem": (*NO_RECORDS, WORK), "work": NO_WORK, "prefill_tokens": NO_TOKENS},
-    ),
-    "mixed_clairvoyant_bound": (
-        lambda **changes: solver.mixed_clairvoyant_bound(**{"problem": PROBLEM, **changes}),
-        {"problem": (*NO_RECORDS, WORK), "prefill_tokens": NO_TOKENS},
     ),
 }  # fmt: skip
 

@@ -40,19 +40,6 @@ def test_a_bound_of_what_cannot_be_done_says_so() -> None:
     assert "no policy can" in impossible._repr_html_()
 
 
-@pytest.mark.parametrize(("cost", "unit"), [("gpu_s", "GPU-seconds"), ("usd", "USD")])
-def test_a_bound_of_a_mixed_cluster_says_the_same_in_its_unit(cost: str, unit: str) -> None:
-    priced = replace(CLUSTER, usd_per_gpu_hour=3600.0)
-    bound = solver.mixed_clairvoyant_bound(solver.PlanningProblem(FEW, priced, LATENCY, solver.Objective(cost=cost)))
-    fastest = bound.least_time_s(np.inf)
-    page = bound._repr_html_()
-    assert f"{fastest:.4g} s" in page
-    assert f"{bound.cost(2 * fastest):.4g} {unit}" in page
-    assert f"{fastest:.4g} s" in repr(bound)
-    assert "array(" not in repr(bound)
-    assert "no policy can" in replace(bound, max_cost_per_s=0.0)._repr_html_()
-
-
 def test_a_workload_says_how_many_tokens_of_what() -> None:
     page = WORKLOAD._repr_html_()
     assert "64 to 16 prompts" in page

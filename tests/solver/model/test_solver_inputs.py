@@ -176,7 +176,7 @@ WORK, HERE, MODEL = solver.Workload([1], [0, 0], [5, 9]), solver.Cluster(1, 4, 1
             lambda: solver.clairvoyant_bound(
                 solver.PlanningProblem(WORK, solver.MixedCluster([solver.GpuPool("gpu", 1, 1)]), MODEL)
             ),
-            ("mixed_clairvoyant_bound",),
+            ("MixedCluster",),
         ),
     ],
 )

@@ -41,7 +41,6 @@ PROBLEMS = {
         *ONE_KIND,
         {"objective": solver.Objective(budget_gpu_s=400.0), "phases": REST},
     ),
-    "together if cheaper": (SMALL, *ONE_KIND, {"if_cheaper": True}),
     "several kinds, with a linear programme": (SMALL, *MIXED, {"objective": COST, "time_limit_s": 0.25}),
     "several kinds, hurried": (SMALL, *MIXED, {"time_limit_s": 0.05}),
     "several kinds, together": (SMALL, *MIXED, TOGETHER),
@@ -63,9 +62,8 @@ def planned(problem: tuple) -> str:
     workload, cluster, latency, *options = problem
     asked = {**(options[0] if options else {})}
     search = {"time_limit_s": 0.1} | {name: asked.pop(name) for name in ("time_limit_s", "seed") if name in asked}
-    plan_step = solver.together_or_split if asked.pop("if_cheaper", False) else plan_generation
     try:
-        plan = plan_step(solver.PlanningProblem(workload, cluster, latency, **asked), **search)
+        plan = plan_generation(solver.PlanningProblem(workload, cluster, latency, **asked), **search)
     except solver.PlanningError as refusal:
         return str(refusal)
     assert plan.status != "stopped"

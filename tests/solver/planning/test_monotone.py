@@ -18,7 +18,6 @@ from solver_strategies import instances, l40s, lognormal_workload, mixed_problem
 
 import solver
 from rlhfless.latency import load_profile
-from solver.bounds.clairvoyant_mixed import mixed_clairvoyant_bound
 from solver.model.offers import offers_of
 from solver.planning.mixed_kinds.items import MixedWork
 from solver.planning.mixed_kinds.length_classes import Classes
@@ -179,16 +178,3 @@ def test_more_slots_never_raise_the_clairvoyant_bound_of_a_whole_step(slots):
     )
     for time_s in np.geomspace(1.02, 6, 12) * one.shortest_s():
         assert two.gpu_seconds(time_s) <= one.gpu_seconds(time_s) * (1 + 1e-9)
-
-
-@pytest.mark.full
-@given(either_mixed, st.floats(1.001, 6.0), st.sampled_from(["GPUs", "slots", "prewarmed"]), st.sampled_from(["gpu_s", "usd"]))
-@settings(max_examples=25, deadline=None)
-def test_more_of_anything_never_raises_the_mixed_clairvoyant_bound(instance, factor, what, cost):
-    def bound(of):
-        models = {(offer.kind, offer.gpus): offer.latency for offer in of.offers}
-        return mixed_clairvoyant_bound(solver.PlanningProblem(of.workload, of.cluster, models, solver.Objective(cost=cost)))
-
-    one, two = bound(instance), bound(larger_mixed(instance, what))
-    time_s = factor * max(one.least_time_s(math.inf), 1e-6)
-    assert two.cost(time_s) <= one.cost(time_s) * (1 + 1e-9)

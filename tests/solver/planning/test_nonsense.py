@@ -15,7 +15,6 @@ from solver_strategies import plan_generation
 
 import solver
 from solver.bounds.clairvoyant import clairvoyant_bound
-from solver.bounds.clairvoyant_mixed import mixed_clairvoyant_bound
 
 numbers = st.sampled_from(
     [math.nan, math.inf, -math.inf, -1, 0, 1, 2, 0.5, 1.5, 1e300, -1e300, True, None, 10**400, "3", [], [1], np.float64(2.5)]
@@ -159,8 +158,6 @@ def test_nonsense_is_refused_or_makes_sense(name, data):
             lambda: clairvoyant_bound(PROBLEM).least_time_s("9"),
             ("gpu_seconds", "'9'"),
         ),
-        (lambda: mixed_clairvoyant_bound(PROBLEM).cost(math.nan), ("time_s",)),
-        (lambda: mixed_clairvoyant_bound(PROBLEM).least_time_s(math.nan), ()),
         (lambda: solver.Cluster("1", 2, 1), ("'1'",)),
         (lambda: solver.LatencyModel("x", 1, "1", 0.0), ("base_s", "'1'")),
         (lambda: solver.Objective("0.5"), ("time_weight", "'0.5'")),

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import solver
 from solver.prefix_sharing.choose_prefixes import choose_prefixes, fixed_length_rule
 from solver.prefix_sharing.costs_and_savings import PrefixCosts
-from solver.prefix_sharing.knapsack import _by_price, best_under_capacity
 from solver.prefix_sharing.prefix_tree import PrefixTree
 
 PROMPTS = st.lists(st.lists(st.integers(0, 2), max_size=5), min_size=1, max_size=6)  # few tokens: much is shared
@@ -47,23 +46,11 @@ def saved_by_hand(prompts, counts, costs, tokens, cached):
     return net
 
 
-def best_by_hand(prompts, counts, costs, capacity, whole):
+def best_by_hand(prompts, counts, costs, capacity):
     """The most that any choice saves, all choices tried."""
     every = sorted({tuple(p[: n + 1]) for p in prompts for n in range(len(p))})
     room = len(every) if capacity is None else capacity
     best = 0.0
-    if whole:
-        distinct = sorted({tuple(p) for p in prompts if p})
-        subsets = [s for n in range(len(distinct) + 1) for s in itertools.combinations(distinct, n)]
-        union = {s: {p[: n + 1] for p in s for n in range(len(p))} for s in subsets}
-        worth = [[worth_whole(prompts, row, costs, s, union[s]) for s in subsets] for row in counts]
-        for s in subsets:
-            if len(union[s]) > room:
-                continue
-            inside = [k for k, other in enumerate(subsets) if set(other) <= set(s)]
-            net = sum(max(row[k] for k in inside) for row in worth) if s else 0.0
-            best = max(best, net - costs.prefill_actor_per_token_s * len(union[s]) - costs.prefill_actor_base_s * bool(s))
-        return best
     for chosen in itertools.product([False, True], repeat=len(every)):
         tokens = {v for v, yes in zip(every, chosen, strict=True) if yes}
         if len(tokens) > room or any(len(v) > 1 and v[:-1] not in tokens for v in tokens):
@@ -77,12 +64,6 @@ def best_by_hand(prompts, counts, costs, capacity, whole):
             net += max(0.0, gain - float(costs.transfer_base_s))
         best = max(best, net)
     return best
-
-
-def worth_whole(prompts, row, costs, received, union):
-    used = [(p, k) for p, k in zip(prompts, row, strict=True) if tuple(p) in received and k]
-    gain = float(costs.prefill_per_token_s) * sum(k * len(p) for p, k in used)
-    return gain - float(costs.transfer_per_token_s) * len(union) - float(costs.transfer_base_s) * bool(received)
 
 
 # --- the tree ---------------------------------------------------------------------------------------------------------------
@@ -164,7 +145,7 @@ def test_any_prefix_is_chosen_as_well_as_by_trying_all(problem):
     if len({tuple(p[: n + 1]) for p in prompts for n in range(len(p))}) > 11:
         prompts, counts = prompts[:2], [row[:2] for row in counts]
     choice = choose_prefixes(PrefixTree.of_token_ids(prompts), counts, costs, capacity_tokens=capacity)
-    best = best_by_hand(prompts, counts, costs, capacity, whole=False)
+    best = best_by_hand(prompts, counts, costs, capacity)
     assert choice.net_s <= best + 1e-9 <= choice.bound_s + 2e-9
     if not costs.transfer_base_s:
         assert choice.net_s == pytest.approx(best)
@@ -172,25 +153,12 @@ def test_any_prefix_is_chosen_as_well_as_by_trying_all(problem):
         assert choice.net_s == pytest.approx(choice.bound_s)
 
 
-@given(problems())
+@given(problems(), st.sampled_from([None, 1, 2]))
 @settings(max_examples=40, deadline=None)
-def test_whole_prompts_are_chosen_as_well_as_by_trying_all(problem):
+def test_a_choice_keeps_its_promises(problem, max_batch):
     prompts, counts, costs, capacity = problem
     tree = PrefixTree.of_token_ids(prompts)
-    choice = choose_prefixes(tree, counts, costs, capacity_tokens=capacity, whole_prompts=True)
-    best = best_by_hand(prompts, counts, costs, capacity, whole=True)
-    assert choice.net_s <= best + 1e-9 <= choice.bound_s + 2e-9
-    if not costs.transfer_base_s and not costs.transfer_per_token_s:
-        assert choice.net_s == pytest.approx(best)
-
-
-@given(problems(), st.booleans(), st.sampled_from([None, 1, 2]))
-@settings(max_examples=40, deadline=None)
-def test_a_choice_keeps_its_promises(problem, whole, max_batch):
-    prompts, counts, costs, capacity = problem
-    tree = PrefixTree.of_token_ids(prompts)
-    options = {"capacity_tokens": capacity, "whole_prompts": whole}
-    choice = choose_prefixes(tree, counts, costs, max_batch=max_batch, **options)
+    choice = choose_prefixes(tree, counts, costs, max_batch=max_batch, capacity_tokens=capacity)
     limit = tree.tokens if capacity is None else capacity
     assert 0 <= choice.computed_tokens <= limit
     assert (
@@ -209,7 +177,7 @@ def test_a_choice_keeps_its_promises(problem, whole, max_batch):
         assert covered[i] == len(prompts[i]) > 0
         assert choice.receives[:, i].any()
     assert not (choice.receives & (np.array(counts) == 0)).any()
-    rule = fixed_length_rule(tree, counts, costs, max_batch=max_batch or 99, **options)
+    rule = fixed_length_rule(tree, counts, costs, max_batch=max_batch or 99, capacity_tokens=capacity)
     assert rule.net_s <= choice.net_s + 1e-9
     assert rule.tokens_after <= rule.tokens_before
     assert rule.computed_tokens <= limit
@@ -221,23 +189,21 @@ def test_a_choice_keeps_its_promises(problem, whole, max_batch):
     for row, received_tokens in zip(given, choice.received_tokens, strict=True):
         assert tree.covered(np.arange(len(prompts)), row).sum() == received_tokens
     assert (tree.covered(np.arange(len(prompts)), given.max(axis=0)) == choice.node_tokens).all()
-    if not whole:
-        received = [{tuple(prompts[i][: n + 1]) for i in range(len(prompts)) for n in range(covered[i])}] * len(counts)
-        if not costs.transfer_base_s and not costs.transfer_per_token_s:
-            useful = [{v for v in r if any(k and tuple(p[: len(v)]) == v for p, k in zip(prompts, row, strict=True))}
-                      for r, row in zip(received, counts, strict=True)]  # fmt: skip
-            assert choice.net_s == pytest.approx(saved_by_hand(prompts, counts, costs, received[0], useful))
+    received = [{tuple(prompts[i][: n + 1]) for i in range(len(prompts)) for n in range(covered[i])}] * len(counts)
+    if not costs.transfer_base_s and not costs.transfer_per_token_s:
+        useful = [{v for v in r if any(k and tuple(p[: len(v)]) == v for p, k in zip(prompts, row, strict=True))}
+                  for r, row in zip(received, counts, strict=True)]  # fmt: skip
+        assert choice.net_s == pytest.approx(saved_by_hand(prompts, counts, costs, received[0], useful))
 
 
-@given(problems(), st.booleans(), st.randoms())
+@given(problems(), st.randoms())
 @settings(max_examples=40, deadline=None)
-def test_the_order_of_the_prompts_does_not_matter(problem, whole, random):
+def test_the_order_of_the_prompts_does_not_matter(problem, random):
     prompts, counts, costs, capacity = problem
     order = random.sample(range(len(prompts)), len(prompts))
     choice, other = (
         choose_prefixes(
-            PrefixTree.of_token_ids([prompts[i] for i in o]), np.array(counts)[:, o], costs, capacity_tokens=capacity,
-            whole_prompts=whole,
+            PrefixTree.of_token_ids([prompts[i] for i in o]), np.array(counts)[:, o], costs, capacity_tokens=capacity
         )
         for o in (list(range(len(prompts))), order)
     )  # fmt: skip
@@ -246,22 +212,19 @@ def test_the_order_of_the_prompts_does_not_matter(problem, whole, random):
     assert sorted(order[i] for i in other.prompts) == list(choice.prompts)
 
 
-@given(problems(), st.booleans())
+@given(problems())
 @settings(max_examples=40, deadline=None)
-def test_more_capacity_never_saves_less(problem, whole):
+def test_more_capacity_never_saves_less(problem):
     prompts, counts, costs, _ = problem
     costs = PrefixCosts(costs.prefill_per_token_s, 0.0, 0.0, costs.prefill_actor_base_s, costs.prefill_actor_per_token_s)
     tree = PrefixTree.of_token_ids(prompts)
-    nets = [
-        choose_prefixes(tree, counts, costs, capacity_tokens=n, whole_prompts=whole).net_s
-        for n in [*range(tree.tokens + 1), None]
-    ]
+    nets = [choose_prefixes(tree, counts, costs, capacity_tokens=n).net_s for n in [*range(tree.tokens + 1), None]]
     assert all(a <= b + 1e-9 for a, b in itertools.pairwise(nets))
 
 
 def test_one_prefill_per_prompt_instead_of_three():
     """66 % fewer prefill tokens (RLHFless, arXiv 2602.22718): three responses per prompt, each computed by itself before."""
-    choice = choose_prefixes(PrefixTree.of_lengths([100] * 8), [[3] * 8], FREE, whole_prompts=True)
+    choice = choose_prefixes(PrefixTree.of_lengths([100] * 8), [[3] * 8], FREE)
     assert 1 - choice.tokens_after / choice.tokens_before == pytest.approx(2 / 3)
     assert choice.prompts == tuple(range(8))
     assert "2,400 prefill tokens before, 800 after (66.7% fewer)" in repr(choice)
@@ -286,7 +249,7 @@ def test_the_papers_rule_finds_one_length_where_the_tree_finds_one_for_each():
 def test_a_transfer_that_takes_longer_than_the_computation_is_not_made():
     tree = PrefixTree.of_lengths([10, 10])
     slow = PrefixCosts(1.0, 0.0, [3.0, 0.5], 0.0, 1.0)
-    choice = choose_prefixes(tree, [[2, 2], [2, 2]], slow, whole_prompts=True)
+    choice = choose_prefixes(tree, [[2, 2], [2, 2]], slow)
     assert choice.received_tokens.tolist() == [0, 20]
     assert choice.net_s == pytest.approx(20 - 10)
     dear = PrefixCosts(1.0, [0.0, 100.0], 0.0, 0.0, 1.0)  # the second actor's savings do not pay for its connection
@@ -295,9 +258,9 @@ def test_a_transfer_that_takes_longer_than_the_computation_is_not_made():
 
 def test_empty_identical_and_nested_prompts():
     ids = [[], [5, 6], [5, 6], [5, 6, 7, 8], []]
-    choice = choose_prefixes(PrefixTree.of_token_ids(ids), [[2, 2, 1, 1, 1]], FREE, whole_prompts=True)
-    assert choice.prompts == (1, 2, 3)
-    assert (choice.tokens_before, choice.tokens_after, choice.computed_tokens) == (10, 4, 4)
+    choice = choose_prefixes(PrefixTree.of_token_ids(ids), [[2, 2, 1, 1, 1]], FREE)
+    assert choice.prompts == (1, 2)  # one response computes the last two tokens of the longest, whoever does it
+    assert (choice.tokens_before, choice.tokens_after, choice.computed_tokens) == (10, 4, 2)
     empty = choose_prefixes(PrefixTree.of_token_ids([[], []]), [[2, 2]], FREE)
     assert (empty.tokens_before, empty.tokens_after, empty.net_s, empty.prompts) == (0, 0, 0, ())
 
@@ -316,28 +279,3 @@ def test_nonsense_is_refused(counts, costs, options, sentence):
         choose_prefixes(PrefixTree.of_lengths([1, 2]), counts, costs, **options)
     with refused(solver.PlanningError, "PrefixCosts.transfer_base_s"):
         PrefixCosts(1.0, -1)
-
-
-# --- the knapsack -----------------------------------------------------------------------------------------------------------
-
-
-@given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.integers(0, 20))
-@settings(max_examples=40, deadline=None)
-def test_the_price_bounds_the_programme_which_bounds_every_closed_set(seed, nodes, capacity):
-    rng = np.random.default_rng(seed)
-    tree = PrefixTree.of_token_ids([rng.integers(0, 3, rng.integers(1, 5)) for _ in range(nodes // 2 + 1)])
-    values = np.append(0.0, rng.integers(-3, 6, len(tree) - 1)).astype(float)
-    taken, value = best_under_capacity(tree.parent, tree.last, tree.edge_tokens, values, capacity)
-    best = 0.0
-    for chosen in itertools.product([False, True], repeat=min(len(tree) - 1, 12)):
-        mask = np.array([True, *chosen, *[False] * (len(tree) - 1 - len(chosen))])
-        if mask[tree.parent[1:]][mask[1:]].all() and tree.edge_tokens[mask].sum() <= capacity:
-            best = max(best, values[mask].sum())
-    if len(tree) <= 13:
-        assert value == pytest.approx(best)
-    assert values[taken].sum() == pytest.approx(value)
-    assert tree.edge_tokens[taken].sum() <= capacity
-    cheap, bound = _by_price(tree.parent, tree.edge_tokens, values, capacity)
-    assert cheap[tree.parent[1:]][cheap[1:]].all()
-    assert tree.edge_tokens[cheap].sum() <= capacity
-    assert values[cheap].sum() <= value + 1e-9 <= bound + 2e-9

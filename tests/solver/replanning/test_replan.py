@@ -8,11 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solver import ActorView, LatencyModel, Move, StepState, Workload
+from solver import ActorView, LatencyModel, Move, PlanningError, StepState, Workload
 from solver.lengths.survival import from_batch, from_samples, known_lengths
+from solver.replanning.lookahead import simulated_busy_s
 from solver.replanning.marginal_value import delay_s, group_by_token_value, price_of, stall_s, time_left_s, token_value
 from solver.replanning.migrations import LinkSchedule
 from solver.replanning.receivers import ReceiverState, candidates_of
@@ -274,6 +276,39 @@ def test_moves_raise_the_value_of_the_grouping(seed, price):
         places.move(offer, sender, to)
         assert sum(places.rate) == pytest.approx(value + gain)
     assert sum(places.rate) >= before
+
+
+@given(st.integers(0, 2**31), st.floats(0.5, 8.0))
+@settings(max_examples=25, deadline=None)
+def test_gains_are_the_rise_of_what_all_actors_earn(seed, price):
+    rng = np.random.default_rng(seed)
+    groups = [g.tolist() for g in np.split(np.arange(24), [3, 9, 17])]
+    tokens = rng.integers(0, 200, 24)
+    s = survivors_of(state_of(groups, tokens), known(tokens + rng.integers(1, 200, 24)), LATENCY, price)
+
+    def earned(owner: np.ndarray) -> float:
+        loads = LATENCY.per_response_s + LATENCY.per_kv_token_s * (20 + tokens)
+        steps = [LATENCY.base_s + loads[owner == k].sum() for k in range(4)]
+        return sum(s.token_value[owner == k].sum() / step - 1.0 for k, step in enumerate(steps))
+
+    gains = s.gains(np.arange(24), np.ones(4, bool))
+    for i in rng.integers(0, 24, 5).tolist():
+        for k in {0, 1, 2, 3} - {int(s.owner[i])}:
+            owner = np.where(np.arange(24) == i, k, s.owner)
+            assert gains[i, k] == pytest.approx(earned(owner) - earned(s.owner), rel=1e-9, abs=1e-9)
+
+
+def test_several_latency_models_are_refused_in_a_sentence():
+    models = {("slow", 1): LATENCY, ("fast", 1): replace(LATENCY, kind="fast")}
+    forecast, state = known([300] * 4), state_of([[0, 1], [2, 3]], 10)
+    work = Workload([20], np.zeros(4, int), [300] * 4, max_response_tokens=LIMIT)
+    for ask in (
+        lambda: replan(state, forecast, models, 1.0),
+        lambda: Replan(forecast, models, 1.0),
+        lambda: simulated_busy_s([np.arange(4)], np.ones(4), forecast, work, models, None),
+    ):
+        with refused(PlanningError, "one latency model"):
+            ask()
 
 
 # --- the rule ---------------------------------------------------------------------------------------------------------------

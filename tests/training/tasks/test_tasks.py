@@ -153,16 +153,16 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
 def test_data_files_have_the_limits_of_logs(tmp_path: Path) -> None:
     files = sources(tmp_path)
     for source in (path for path in files.values() if isinstance(path, Path)):
-        with refused(ValueError, str(source), "has more than 9 rows", "--max-rows"):
+        with refused(ValueError, str(source), "has more than 9 rows", "RLHFLESS_LIMITS=max_rows"):
             DatasetTask(source, TOKENIZER, limits=Limits(rows=9))
         assert len(DatasetTask(source, TOKENIZER, limits=Limits(rows=10)).problems) == 10
-    with refused(ValueError, "line 1 is longer than 20 bytes", "--max-line-mib"):
+    with refused(ValueError, "line 1 is longer than 20 bytes", "RLHFLESS_LIMITS=max_line_mib"):
         DatasetTask(files["sums.jsonl"], TOKENIZER, limits=Limits(line_bytes=20))
     for name in ("sums.json", "sums.CSV"):
-        with refused(ValueError, name, "longer than 20 bytes", "--max-line-mib"):
+        with refused(ValueError, name, "longer than 20 bytes", "RLHFLESS_LIMITS=max_line_mib"):
             DatasetTask(files[name], TOKENIZER, limits=Limits(line_bytes=20))
     for name in ("sums.parquet", "sums.jsonl.gz", "sums.CSV.gz"):
-        with refused(ValueError, "unpacks to more than 99 bytes", "--max-unpacked-gib"):
+        with refused(ValueError, "unpacks to more than 99 bytes", "RLHFLESS_LIMITS=max_unpacked_gib"):
             make_task(files[name], TOKENIZER, prompts=1, limits=Limits(unpacked_bytes=99))
 
 
@@ -175,7 +175,7 @@ def test_a_small_file_of_millions_of_equal_rows_is_refused_before_it_is_read(tmp
         writer.write_table(pa.concat_tables([rows] * 3000).combine_chunks())
     assert (tmp_path / "bomb.parquet").stat().st_size < 100_000
     tracemalloc.start()
-    with refused(ValueError, "bomb.parquet", "has more than 1,000,000 rows", "--max-rows"):
+    with refused(ValueError, "bomb.parquet", "has more than 1,000,000 rows", "RLHFLESS_LIMITS=max_rows"):
         DatasetTask(tmp_path / "bomb.parquet", TOKENIZER, limits=Limits(rows=1_000_000))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
