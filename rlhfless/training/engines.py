@@ -252,7 +252,7 @@ def same_bits(config: TrainConfig, device: str, checkpoint: str, *, custom_pool:
         device, checkpoint: as for ``precision_of``. custom_pool: the caller passed the pool.
     """
     cluster = config.cluster
-    if cluster.engine != "torch" or cluster.attention != "masked" or cluster.actor_threads > 1:
+    if cluster.engine != "torch" or cluster.actor_threads > 1:
         return False
     if custom_pool or cluster.ray_address is not None:
         return False
@@ -296,9 +296,7 @@ def make_engines(
         limit_s = config.heartbeat_timeout_s
         return VllmEngines(eos_id, max_tokens, sampling, precision, sync, drafting, options, limit_s)
     forward = "own" if config.engine == "torch" else config.engine
-    rows = row_model(
-        forward, model, max_tokens, getattr(torch, precision), attention=config.attention, threads=config.actor_threads
-    )
+    rows = row_model(forward, model, max_tokens, getattr(torch, precision), threads=config.actor_threads)
     return TorchEngines(rows, eos_id, sampling, drafting, config.tensor_parallel)
 
 

@@ -126,7 +126,6 @@ def test_every_script_is_tried() -> None:
     """All that measure, but what only imports them, what another test runs, and what is told what to read."""
     parts = {
         "alternating",
-        "gpu_attention",
         "gpu_checks",
         "gpu_parts",
         "gpu_plans",

@@ -179,9 +179,6 @@ class DecodeLoop:
             assert pending.drafts is not None
             decode_run.drafts = pending.drafts
         clock.wait()
-        begin = clock.now_s()
-        decode_run.hold(cache, count)
-        hold_s = clock.now_s() - begin
         self.journal.prepare_s += decode_run.prepare(self.step, cache)
         begin = decode = clock.now_s()
         if change is not None and change.admitted:
@@ -191,7 +188,7 @@ class DecodeLoop:
         pending.drawn = decode_run.run(self.step, cache, count, self._ends)
         clock.wait()
         computes = change is not None and change.prefill_tokens
-        return (decode - begin if computes else 0.0), [clock.now_s() - decode + pending.drafting_s + hold_s]
+        return (decode - begin if computes else 0.0), [clock.now_s() - decode + pending.drafting_s]
 
     def run_now(self, pending: PendingIterations, clock: Callable[[], float]) -> None:
         """Run the first iteration in real time: it begins once its shape is prepared, and ends at the time that ``clock``

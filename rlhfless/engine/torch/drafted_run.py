@@ -65,10 +65,6 @@ class DraftedRun:
         self.drafts: Drafts = {}
         self.committed: Mapping[SequenceState, tuple[int, list[int]]] = {}
 
-    def hold(self, kv: KVCache, count: int) -> None:
-        """Have memory in the cache for the next pass, whatever ``count``."""
-        kv.hold(range(len(self.rows)), [s.context_tokens + len(self.drafts[s]) for s in self.rows])
-
     def prepare(self, step: DecodeStep, kv: KVCache) -> float:
         """Prepare the shape of its next pass; returns the seconds that it took."""
         if self._model.bit_stable:  # on the CPU no shape is prepared

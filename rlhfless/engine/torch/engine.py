@@ -127,7 +127,6 @@ class TorchEngine:
         signals: Sequence[str] = (),
         drafting: Drafting | None = None,
         forward: str = "own",
-        attention: str = "masked",
     ) -> TorchEngineFactory:
         """Return the engine factory of a pretrained model: an ``Executor`` makes one engine of it per actor.
 
@@ -138,11 +137,10 @@ class TorchEngine:
             device: ``cpu``, ``cuda``, or ``auto``, which takes CUDA where there is a device.
             signals, drafting: as for the engine.
             forward: ``own`` for a ``DecoderModel``, ``transformers`` for a ``TransformersModel``, which takes more models.
-            attention: ``masked`` or ``blocks``, see ``DecoderModel``.
 
         Raises:
             InputError: the folder lacks a model of a known architecture, or its tokenizer; the device is unknown or absent; or
-                ``forward`` or ``attention`` is unknown.
+                ``forward`` is unknown.
             MissingExtra: transformers is not installed.
         """
         from rlhfless.engine.torch.factory import TorchEngineFactory
@@ -151,7 +149,7 @@ class TorchEngine:
 
         model, tokenizer = load_model(folder, choose_device(device))
         limit = min(max_tokens, getattr(model.config.get_text_config(), "max_position_embeddings", max_tokens))
-        rows = row_model(forward, model, limit, attention=attention)
+        rows = row_model(forward, model, limit)
         return TorchEngineFactory(
             rows, stop_ids_of(model, tokenizer), sampling or Sampling(), tuple(signals), tokenizer=tokenizer, drafting=drafting
         )

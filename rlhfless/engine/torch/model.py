@@ -21,7 +21,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlhfless.engine.torch.attention import PLAIN
-from rlhfless.engine.torch.block_cache import BlockCache
 from rlhfless.engine.torch.kv_cache import KVCache, give_back
 from rlhfless.engine.torch.row_model import Attend, RowModel
 from rlhfless.engine.torch.row_tiles import RowTiles
@@ -35,10 +34,7 @@ from rlhfless.engine.torch.weights import (
     shapes_of,
     tensors_of,
 )
-from rlhfless.errors import InputError
 from rlhfless.system.device_memory import room
-
-ATTENTIONS = ("masked", "blocks")
 
 
 class DecoderModel(RowModel):
@@ -48,31 +44,20 @@ class DecoderModel(RowModel):
         model: a transformers causal language model of one of ``ARCHITECTURES``.
         max_tokens: longest context (prompt and response); the model's own by default.
         dtype: of weights, KV cache and products; the model's own by default. Weights are converted as they are copied.
-        attention: ``masked``: rows of the longest context, all read up to the widest of the batch. ``blocks``: a response
-            holds blocks, and decoding reads the blocks in use (see ``block_attention.py``), without a promise of bits.
 
     Attributes:
         tp_plan: how transformers cuts its projections, by their names. parts: tensor-parallel ones, of which this is one.
         tiles: with which rows are multiplied where bits are promised.
 
     Raises:
-        InputError: another architecture, no model with a head, ``max_tokens`` is below 2, or ``attention`` is neither.
+        InputError: another architecture, no model with a head, or ``max_tokens`` is below 2.
     """
 
     captured = True
     weights: Weights
 
-    def __init__(
-        self,
-        model: Any,
-        max_tokens: int | None = None,
-        dtype: torch.dtype | None = None,
-        attention: str = "masked",
-    ) -> None:
+    def __init__(self, model: Any, max_tokens: int | None = None, dtype: torch.dtype | None = None) -> None:
         check_architecture(model)
-        if attention not in ATTENTIONS:
-            raise InputError(f"attention is {attention!r:.80}; choose one of {', '.join(ATTENTIONS)}")
-        self.attention = attention
         config = model.config
         super().__init__(config.max_position_embeddings, max_tokens, model.device, dtype or model.dtype)
         self.layer_count, self.vocabulary = config.num_hidden_layers, config.vocab_size
@@ -93,17 +78,9 @@ class DecoderModel(RowModel):
 
     @property
     def bit_stable(self) -> bool:
-        """Return whether tokens can be the same bit for bit in every batch: in float32 on the CPU, with one thread
-        and by masked attention.
-        """
+        """Return whether tokens can be the same bit for bit in every batch: in float32 on the CPU, with one thread."""
         exact = self.device.type == "cpu" and self.dtype == torch.float32
-        return bool(exact and self.threads == 1 and self.attention == "masked")
-
-    def new_cache(self, *, keeps_ids: bool = False) -> KVCache:
-        """See ``RowModel``."""
-        kind = KVCache if self.attention == "masked" else BlockCache
-        shape = self.layer_count, self.kv_heads, self.head_dim, self.cells
-        return kind(*shape, self.dtype, self.device, keeps_ids=keeps_ids)
+        return bool(exact and self.threads == 1)
 
     def load(self, weights: Any) -> None:
         """Copy the weights of a model of the same architecture, or of its state dict, over those in use.

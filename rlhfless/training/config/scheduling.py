@@ -53,9 +53,6 @@ class ClusterConfig(Options):
     engine: Literal["torch", "transformers", "vllm"] = "torch"
     """Generate with this inference engine. ``torch`` is fast for llama, qwen2 and qwen3, and promises
     bits on the CPU. ``transformers`` takes nearly every decoder, by transformers' own forward pass."""
-    attention: Literal["masked", "blocks"] = "masked"
-    """Let engine torch reserve a row of the longest context per response (masked), or blocks as it grows (blocks). ``blocks``
-    is for GPUs, promises no bits, and was not measured on one yet."""
     drafts: bool = False
     """Decode with speculative decoding, drafting from the prompt's earlier responses. Tokens of the torch engine stay the same,
     and so do the weights. With vLLM the distribution of responses stays the same."""
@@ -162,11 +159,6 @@ class ClusterConfig(Options):
             raise TrainError(
                 "drafts is True, but on the virtual clock one replica of engine 'vllm' serves all actors and does not draft; "
                 "leave drafts out, or choose executor 'local' or 'ray', or engine 'torch'"
-            )
-        if self.attention != "masked" and self.engine != "torch":
-            raise TrainError(
-                f"attention is {self.attention!r}, but engine {self.engine!r} attends in its own way; leave it out, or choose "
-                "engine 'torch'"
             )
         if self.draft_length != "adaptive" and not self.drafts:
             raise TrainError(f"draft_length is {self.draft_length!r}, but nothing is drafted; drafts is needed as well")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
+from rlhfless.gone_options import refusal, without_gone
 from rlhfless.old_names import current_options
 from rlhfless.training.config.errors import TrainError
 from rlhfless.training.config.generation import RolloutConfig, TaskConfig
@@ -147,9 +148,11 @@ class TrainConfig(Options):
         """Return the configuration with flat options: those of the command line, and of ``meta.json`` in a run's folder.
 
         Raises:
-            TrainError: an option is unknown or is another algorithm's, or has a wrong value.
+            TrainError: an option is unknown, gone or another algorithm's, or has a wrong value.
         """
-        given, algorithm = dict(options), options.get("algorithm", "grpo")
+        if (wrong := refusal(options)) is not None:
+            raise TrainError(wrong)
+        given, algorithm = without_gone(options), options.get("algorithm", "grpo")
         if algorithm not in tuple(ALGORITHMS):
             raise TrainError(f"algorithm is {algorithm!r}; {' or '.join(map(repr, ALGORITHMS))} is needed")
         sections = {**SECTIONS, "algorithm": ALGORITHMS[given.pop("algorithm", "grpo")]}
@@ -195,8 +198,10 @@ class TrainConfig(Options):
             earlier: the flat options that the run was started with, as in ``meta.json``.
 
         Raises:
-            TrainError: other options differ; the message names them with both values.
+            TrainError: other options differ; the message names them with both values. Or an option is gone that was on.
         """
+        if (wrong := refusal(earlier)) is not None:
+            raise TrainError(f"the run cannot be resumed: {wrong}")
         ends = self.optimizer.lr_scheduler_type != "constant" and self.optimizer.lr_scheduler_steps is None
         may_change = [name for name in MAY_CHANGE if not (ends and name == "steps")]
         ours = {name: value for name, value in self.to_options().items() if name not in may_change}
