@@ -12,15 +12,17 @@ from typing import Any
 GONE: dict[str, Any] = {"attention": "masked"}
 """Option -> its value where it was off."""
 
+_OFF = {**GONE, "tensor_parallel": 1}  # an option of vLLM still, which is off where it is left out
+
 
 def without_gone(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored configuration without options that are gone and were off.
+    """Return a stored configuration without what was off in it: options that are gone, or off by another value today.
 
     Example:
         >>> without_gone({"gpus": 16, "attention": "masked"})
         {'gpus': 16}
     """
-    return {name: value for name, value in stored.items() if name not in GONE or value != GONE[name]}
+    return {name: value for name, value in stored.items() if name not in _OFF or value != _OFF[name]}
 
 
 def refusal(stored: Mapping[str, Any]) -> str | None:

@@ -20,6 +20,10 @@ def test_a_run_without_them_is_read_and_resumed_as_before() -> None:
     today = TrainConfig()
     assert TrainConfig.from_options(**today.to_options(), **GONE) == today
     today.check_resume({**today.to_options(), **GONE})
+    assert TrainConfig.from_options(tensor_parallel=1) == today  # which every run had
+    today.check_resume({**today.to_options(), "tensor_parallel": 1})
+    with refused(TrainError, "tensor_parallel 2"):
+        today.check_resume({**today.to_options(), "tensor_parallel": 2})
 
 
 @pytest.mark.parametrize("name", GONE)

@@ -58,7 +58,6 @@ class TorchEngines:
     Args:
         rows: the copy, in the number format in which tokens are generated.
         drafting: how responses are decoded with drafts; None: one token per pass.
-        tensor_parallel: parts in which an actor decodes.
     """
 
     def __init__(
@@ -67,10 +66,9 @@ class TorchEngines:
         eos_id: int | Sequence[int],
         sampling: Sampling,
         drafting: Drafting | None = None,
-        tensor_parallel: int = 1,
     ) -> None:
         self._rows = rows
-        self._factory = TorchEngineFactory(rows, eos_id, sampling, drafting=drafting, tensor_parallel=tensor_parallel)
+        self._factory = TorchEngineFactory(rows, eos_id, sampling, drafting=drafting)
 
     def of_step(self, model: Any, step: int) -> TorchEngineFactory:
         """See ``Engines``. All steps use one factory, whose weights are replaced."""
@@ -163,13 +161,13 @@ def check_engine(engine: str) -> None:
 
 
 def check_parts_of_actors(config: ClusterConfig, latency: LatencyModel) -> None:
-    """Check that tensor-parallel actors have a GPU for each part.
+    """Check that tensor-parallel actors have a GPU for each part that was asked for.
 
     Raises:
         TrainError: the profile plans actors of another number of GPUs.
     """
     parts, gpus = config.tensor_parallel, latency.gpus_per_actor
-    if parts not in (1, gpus):
+    if parts not in (None, gpus):
         raise TrainError(
             f"tensor_parallel is {parts}, but actors of profile {config.profile!r} have {counted(gpus, 'GPU')}; give a profile "
             f"of {counted(parts, 'GPU')} per actor, or leave tensor_parallel out"
@@ -297,7 +295,7 @@ def make_engines(
         return VllmEngines(eos_id, max_tokens, sampling, precision, sync, drafting, options, limit_s)
     forward = "own" if config.engine == "torch" else config.engine
     rows = row_model(forward, model, max_tokens, getattr(torch, precision), threads=config.actor_threads)
-    return TorchEngines(rows, eos_id, sampling, drafting, config.tensor_parallel)
+    return TorchEngines(rows, eos_id, sampling, drafting)
 
 
 def make_sync(config: ClusterConfig, model: Any, precision: str) -> WeightSync:

@@ -65,7 +65,7 @@ class CountingEngines:
     kv_bytes: int = 8
 
     backend_module: ClassVar[str] = "counting_engine"
-    gpus_per_engine: ClassVar[None] = None
+    one_gpu: ClassVar[bool] = False
     min_start_timeout_s: ClassVar[float] = 0.0
     starts_server: ClassVar[bool] = False
     takes_prefixes: ClassVar[bool] = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,10 @@ from rlhfless.engine.protocol import Request  # noqa: E402
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer  # noqa: E402
 from rlhfless.engine.torch.model import DecoderModel  # noqa: E402
 from rlhfless.engine.torch.sampling import Sampling  # noqa: E402
+from rlhfless.latency import load_profile  # noqa: E402
 from rlhfless.training import sending_gpu  # noqa: E402
-from rlhfless.training.config import TrainConfig, TrainError  # noqa: E402
-from rlhfless.training.engines import TorchEngines, make_engines, same_bits  # noqa: E402
+from rlhfless.training.config import ClusterConfig, TrainConfig, TrainError  # noqa: E402
+from rlhfless.training.engines import TorchEngines, check_parts_of_actors, make_engines, same_bits  # noqa: E402
 from rlhfless.training.learner_threads import learner_threads  # noqa: E402
 from rlhfless.training.loop import Trainer  # noqa: E402
 from rlhfless.training.models.tiny_model import tiny_qwen2  # noqa: E402
@@ -176,12 +178,14 @@ def test_actors_decode_with_as_many_threads_as_asked_for(monkeypatch: pytest.Mon
         TrainConfig.from_options(actor_threads=2, engine="vllm", executor="local")
 
 
-def test_tensor_parallel_actors_are_processes_of_the_torch_engine() -> None:
-    for options in ({}, {"engine": "vllm", "executor": "local"}):
-        with refused(TrainError, "tensor_parallel is 2", "executor 'local' or 'ray'"):
+def test_actors_of_vllm_alone_are_tensor_parallel_on_the_gpus_of_their_profile() -> None:
+    for options in ({"executor": "local"}, {"engine": "transformers"}, {"engine": "vllm"}):
+        with refused(TrainError, "tensor_parallel is 2", "engine 'vllm' with executor 'local' or 'ray'"):
             TrainConfig.from_options(tensor_parallel=2, **options)
+    asked = ClusterConfig(engine="vllm", executor="local", tensor_parallel=2)
+    check_parts_of_actors(asked, replace(load_profile("cpu-tiny-qwen2"), gpus_per_actor=2))
     with refused(TrainError, "tensor_parallel is 2", "'cpu-tiny-qwen2' have 1 GPU", "2 GPUs per actor"):
-        Trainer(config(gpus=2, tensor_parallel=2, executor="local"), model=(tiny_qwen2(CharTokenizer()), CharTokenizer()))
+        check_parts_of_actors(asked, load_profile("cpu-tiny-qwen2"))
 
 
 def test_reward_models_wait_on_the_cpu_only_where_there_are_some() -> None:

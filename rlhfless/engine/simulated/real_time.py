@@ -73,7 +73,7 @@ class RemoteFactory:
     """A factory of simulated engines for actors in separate processes (see ``RemoteEngines`` of the executor)."""
 
     backend_module: ClassVar[str] = "rlhfless.engine.simulated.worker_backend"
-    gpus_per_engine: ClassVar[None] = None
+    one_gpu: ClassVar[bool] = False
     min_start_timeout_s: ClassVar[float] = 0.0
     starts_server: ClassVar[bool] = False
     takes_prefixes: ClassVar[bool] = False

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -46,7 +45,6 @@ class DecoderModel(RowModel):
         dtype: of weights, KV cache and products; the model's own by default. Weights are converted as they are copied.
 
     Attributes:
-        tp_plan: how transformers cuts its projections, by their names. parts: tensor-parallel ones, of which this is one.
         tiles: with which rows are multiplied where bits are promised.
 
     Raises:
@@ -64,7 +62,6 @@ class DecoderModel(RowModel):
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.eps = config.rms_norm_eps
-        self.tp_plan, self.parts = dict(getattr(config, "base_model_tp_plan", None) or {}), 1
         with torch.inference_mode():
             like = torch.empty(0, dtype=self.dtype, device=self.device)
             cos, sin = model.base_model.rotary_emb(like, torch.arange(self.cells, device=self.device)[None])
@@ -133,15 +130,9 @@ class DecoderModel(RowModel):
             qk.mul_(cos).addcmul_(turned, sin)
             cache.write(index, at, qkv[:, heads:].view(n, 2, kv_heads, dim))
             attended = attend(index, qkv[:, :heads].view(n, kv_heads, heads // kv_heads, dim), PLAIN)
-            x = x + self._summed(layer.out(attended.reshape(n, heads * dim), tiles))
+            x = x + layer.out(attended.reshape(n, heads * dim), tiles)
             gate, up = layer.gate_up(F.rms_norm(x, x.shape[1:], layer.mlp_norm, self.eps), tiles).chunk(2, -1)
-            x = x + self._summed(layer.down(F.silu(gate).mul_(up), tiles))
-        return x
-
-    def _summed(self, x: Tensor) -> Tensor:
-        """Return the sum of what the tensor-parallel parts computed; a whole model's own."""
-        if self.parts > 1:
-            dist.all_reduce(x)
+            x = x + layer.down(F.silu(gate).mul_(up), tiles)
         return x
 
     def normed(self, x: Tensor) -> Tensor:

@@ -73,7 +73,7 @@ class VllmEngineFactory:
     heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
 
     backend_module: ClassVar[str] = "rlhfless.engine.vllm.worker_backend"
-    gpus_per_engine: ClassVar[None] = None
+    one_gpu: ClassVar[bool] = False
     min_start_timeout_s: ClassVar[float] = 900.0  # it compiles, captures graphs, and reads weights that may be large
     starts_server: ClassVar[bool] = True
     takes_prefixes: ClassVar[bool] = False

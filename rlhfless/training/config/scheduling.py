@@ -64,8 +64,9 @@ class ClusterConfig(Options):
     """Place this many GPUs on each node."""
     profile: str = "cpu-tiny-qwen2"
     """Use this latency profile: a shipped name or a JSON file. It also sets the number of GPUs per actor."""
-    tensor_parallel: Count = 1
-    """Decode each actor of engine torch in this many tensor-parallel parts, a process each, on the GPUs of the actor."""
+    tensor_parallel: Count | None = None
+    """Decode each actor of engine vllm in this many tensor-parallel parts, one on each of its GPUs. It has to be the GPUs per
+    actor of the profile. Default: as many as these."""
     memory_gib: Positive | None = None
     """Limit a GPU's memory to this many GiB. It sets slots and KV tokens of plans and torch engines. Default: the profile's."""
     charging: Literal["profile", "measured"] = "profile"
@@ -199,12 +200,12 @@ class ClusterConfig(Options):
                 "but weights pass from the learner's GPU to those of vLLM; choose 'vllm', 'local' or 'ray', and 'cuda', or "
                 "weight_sync 'folder'"
             )
-        if self.tensor_parallel > 1 and (self.executor == "virtual" or self.engine != "torch"):
-            why = f"engine {self.engine!r} {'cuts models by its profile' if self.engine == 'vllm' else 'cuts no model'}"
-            why = "executor 'virtual' emulates actors" if self.executor == "virtual" else why
+        if self.tensor_parallel is not None and (self.executor == "virtual" or self.engine != "vllm"):
+            emulated = self.engine == "vllm"
+            why = "executor 'virtual' emulates actors" if emulated else f"engine {self.engine!r} decodes an actor on one GPU"
             raise TrainError(
-                f"tensor_parallel is {self.tensor_parallel}, but {why}; leave it out, or choose executor 'local' or 'ray' with "
-                "engine 'torch'"
+                f"tensor_parallel is {self.tensor_parallel}, but {why}; leave it out, or choose engine 'vllm' with executor "
+                "'local' or 'ray'"
             )
         if self.actor_threads > 1 and self.engine == "vllm":
             raise TrainError(

@@ -206,7 +206,7 @@ class TrainConfig(Options):
         may_change = [name for name in MAY_CHANGE if not (ends and name == "steps")]
         ours = {name: value for name, value in self.to_options().items() if name not in may_change}
         usual = TrainConfig(algorithm=type(self.algorithm)()).to_options() | {"algorithm": "grpo"}
-        recorded = {**usual, **current_options(earlier)}
+        recorded = {**usual, **without_gone(current_options(earlier))}
         if different := differences(ours, {name: recorded[name] for name in ours}):
             raise TrainError(f"the run was started with {different}; resume it with the options that it was started with")
 

@@ -21,6 +21,7 @@ import pytest
 import real_work
 from benchmark_scripts import chaos, counting_engine
 from busy_machine import PATIENT, Gate, Gated, has_moved
+from error_messages import refused
 from executor_samples import Restless, Stepping, plan_of
 from prefill_samples import CLUSTER as PREFILL_CLUSTER
 from prefill_samples import LATENCY as PREFILL_LATENCY
@@ -56,7 +57,7 @@ from rlhfless.executor import (
 from rlhfless.executor.distributed.local import actors as local_actors
 from rlhfless.executor.distributed.messages import ActorLost, ActorReport
 from rlhfless.trace.schema.validation import validate
-from solver import Cluster, Drafting, deduplicate
+from solver import Cluster, Drafting, PlanningError, deduplicate
 from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import Decision, Move, StepState
 
@@ -355,3 +356,12 @@ def test_a_drafter_that_fails_in_a_process_is_an_event_and_changes_no_token(fact
     assert "FailingDrafter failed in draft()" in json.loads(event["detail"])["why"]
     assert token_bytes(drafted) == token_bytes(plain)
     assert not [e for e in plain.events if e["name"] == "drafts_off"]
+
+
+def test_an_actor_of_several_gpus_is_refused_before_anything_starts(factory: TorchEngineFactory) -> None:
+    plan = plan_of([range(24)])
+    plan = replace(plan, actors=(replace(plan.actors[0], gpu_ids=(0, 1)),))
+    with ProcessPool(["cuda:0", "cuda:1"]) as nobody:
+        with refused(PlanningError, "actor 0", "2 GPUs", "'vllm'"):
+            nobody.run_step(plan, requests(), factory, replace(LATENCY, gpus_per_actor=2), Cluster(1, 2, 2))
+        assert not nobody._all

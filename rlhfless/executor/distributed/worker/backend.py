@@ -61,17 +61,14 @@ class RemoteEngines(Protocol):
     Attributes:
         backend_module: name of the backend module that such a process imports.
         min_start_timeout_s: minimum of the seconds that an actor may take until its first report, before it counts as lost.
+        one_gpu: whether an engine decodes on one GPU only; else on those of its actor, however many.
         starts_server: whether a process starts a server for them that takes long and stays (``WorkerBackend.start_server``).
     """
 
     backend_module: str
     min_start_timeout_s: float
+    one_gpu: bool
     starts_server: bool
-
-    @property
-    def gpus_per_engine(self) -> int | None:
-        """Return the GPUs on which one engine decodes; None: on those of its actor, however many."""
-        ...
 
     @property
     def takes_prefixes(self) -> bool:
@@ -145,13 +142,12 @@ def gpus_refusal(index: int, gpu_count: int, engines: RemoteEngines, *, on_gpus:
     Args:
         index, gpu_count: of the actor. on_gpus: its GPUs are real ones, not names for the CPU.
     """
-    needed = engines.gpus_per_engine
-    if needed is None or gpu_count == needed or (needed == 1 and not on_gpus):
+    if gpu_count == 1 or not on_gpus or not engines.one_gpu:
         return None
-    has = f"actor {index} of the plan has {counted(gpu_count, 'GPU')}"
-    if needed == 1:
-        return f"{has}, but the torch engine decodes on one; plan for 1 GPU per actor, or give tensor_parallel {gpu_count}"
-    return f"{has}, but the torch engine decodes on {needed} (tensor_parallel); plan for {needed} GPUs per actor"
+    return (
+        f"actor {index} of the plan has {counted(gpu_count, 'GPU')}, but the torch engine decodes on one; plan for 1 GPU per "
+        "actor, or choose engine 'vllm', which is tensor-parallel over the GPUs of an actor"
+    )
 
 
 def kept_memory(servers: Sequence[WorkServer], plan: Plan, engines: RemoteEngines) -> str | None:
