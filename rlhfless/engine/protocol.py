@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from solver.model.runtime_rules import Signals
 
-OVER_NODES = "over nodes"  # the device of an engine whose tensor-parallel ranks Ray places, also on other machines
-
 
 @dataclass(frozen=True, eq=False)
 class Request:

@@ -201,7 +201,6 @@ def make_pool(
     logical = None if ray_is_up else gpus_for_ray(config)
     store = store_bytes(weight_bytes)
     pool = RayPool(config.ray_address, gpus=logical, lifecycle=lifecycle, faults=faults, object_store_bytes=store)
-    pool.spans_nodes = config.engine == "vllm" and config.weight_sync == "nccl"
     try:
         pool.check(cluster)
     except BaseException as error:

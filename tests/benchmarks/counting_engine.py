@@ -73,7 +73,6 @@ class CountingEngines:
     weights_version: ClassVar[None] = None
     weight_bytes: ClassVar[int] = 0
     shipped_bytes: ClassVar[int] = 0
-    spans_nodes: ClassVar[bool] = False
 
     def measured(self) -> CountingEngines:
         """It has no other time."""

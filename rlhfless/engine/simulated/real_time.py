@@ -79,7 +79,6 @@ class RemoteFactory:
     takes_prefixes: ClassVar[bool] = False
     copies_kv: ClassVar[bool] = True
     weights_version: ClassVar[None] = None
-    spans_nodes: ClassVar[bool] = False
     weight_bytes: ClassVar[int] = 0
     shipped_bytes: ClassVar[int] = 0
 

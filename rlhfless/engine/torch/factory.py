@@ -59,7 +59,6 @@ class TorchEngineFactory:
     starts_server: ClassVar[bool] = False
     takes_prefixes: ClassVar[bool] = True
     copies_kv: ClassVar[bool] = True
-    spans_nodes: ClassVar[bool] = False
     weights_version: ClassVar[None] = None
 
     def __post_init__(self) -> None:

@@ -68,17 +68,11 @@ def _installed() -> Iterator[tuple[str, str]]:
             yield name, importlib.metadata.version(name)
 
 
-def built_for_cpu() -> bool:
-    """Return whether the installed vLLM computes on the CPU, without importing it."""
-    return any("cpu" in name + version for name, version in _installed())
-
-
 class Replica:
     """One model replica in vLLM, in this process (and, with several GPUs, a process per GPU below it).
 
     Args:
-        devices: the GPUs' numbers as in ``CUDA_VISIBLE_DEVICES``; empty on the CPU. None: a rank is in each bundle of the Ray
-            placement group of this process, on whatever device vLLM's build is for.
+        devices: the GPUs' numbers as in ``CUDA_VISIBLE_DEVICES``; empty on the CPU.
         folder, version: weights to start with (see ``weight_folders``).
 
     Attributes:
@@ -94,10 +88,10 @@ class Replica:
 
     talked_s = 0.0  # it is in this process
 
-    def __init__(self, settings: VllmSettings, devices: Sequence[str] | None, folder: Path, version: int) -> None:
+    def __init__(self, settings: VllmSettings, devices: Sequence[str], folder: Path, version: int) -> None:
         check_version()
         check_weights(folder, version)
-        self.settings, self._on_cpu = settings, built_for_cpu() if devices is None else not devices
+        self.settings, self._on_cpu = settings, not devices
         eager = self._on_cpu if settings.eager is None else settings.eager
         self._files = OwnFolder(PREFIX)
         prepare_environment(eager, devices, self._files.path)
@@ -108,8 +102,6 @@ class Replica:
             _check_drafts(vllm)
         self._vllm, self._new_tokens_only = vllm, RequestOutputKind.DELTA
         arguments = engine_arguments(settings, folder, on_cpu=self._on_cpu, eager=eager, hands_over=self.hands_over)
-        if devices is None:
-            arguments["distributed_executor_backend"] = "ray"
         with noted(self._files), memory_errors():
             self._engine = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**arguments))
         self.version: int | None = None

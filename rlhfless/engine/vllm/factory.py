@@ -101,11 +101,6 @@ class VllmEngineFactory:
         return self
 
     @property
-    def spans_nodes(self) -> bool:
-        """Return whether an actor can be on several machines: each rank has to get its weights there."""
-        return self.transferred is not None and self.transferred.server is not None
-
-    @property
     def folder_version(self) -> int:
         """Return the version of the weights in the folder."""
         return self.weights_version if self.transferred is None else self.transferred.folder_version

@@ -142,7 +142,7 @@ def _connector() -> Any:
     )
 
 
-def prepare_environment(eager: bool, devices: Sequence[str] | None, files: Path) -> None:
+def prepare_environment(eager: bool, devices: Sequence[str], files: Path) -> None:
     """Set environment variables that vLLM reads when it is imported; temporary files, those of its ranks too, go to
     ``files``.
     """
@@ -154,9 +154,7 @@ def prepare_environment(eager: bool, devices: Sequence[str] | None, files: Path)
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # this process has threads
     for name, value in (("VLLM_LOGGING_LEVEL", "ERROR"), ("VLLM_NO_USAGE_STATS", "1"), ("HF_HUB_OFFLINE", "1")):
         os.environ.setdefault(name, value)
-    if devices is None:
-        os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # of Ray, for a process without GPUs: each rank has its own
-    elif devices:
+    if devices:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
         return
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # else every actor would be bound to the same cores

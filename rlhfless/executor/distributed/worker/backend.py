@@ -81,11 +81,6 @@ class RemoteEngines(Protocol):
         ...
 
     @property
-    def spans_nodes(self) -> bool:
-        """Return whether one engine can decode on GPUs of several machines (``OVER_NODES``)."""
-        ...
-
-    @property
     def weights_version(self) -> int | None:
         """Return the version of their weights; None: the weights are sent with the factory and are the step's."""
         ...
