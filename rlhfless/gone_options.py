@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-GONE: dict[str, Any] = {"attention": "masked"}
+GONE: dict[str, Any] = {"attention": "masked", "weight_sync": "folder"}
 """Option -> its value where it was off."""
 
 _OFF = {**GONE, "tensor_parallel": 1}  # an option of vLLM still, which is off where it is left out

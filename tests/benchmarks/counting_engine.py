@@ -72,7 +72,6 @@ class CountingEngines:
     copies_kv: ClassVar[bool] = True
     weights_version: ClassVar[None] = None
     weight_bytes: ClassVar[int] = 0
-    shipped_bytes: ClassVar[int] = 0
 
     def measured(self) -> CountingEngines:
         """It has no other time."""

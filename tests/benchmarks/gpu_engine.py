@@ -24,7 +24,6 @@ GPU. Parts, in order:
 - ``greedy``: greedy tokens are those of ``generate``; ``memory``: bytes as plans count them and as tensors take them.
 - ``drafts``: tokens per second with drafts of 2, 4 and 8 tokens that are all accepted, against without.
 - ``training``: GRPO steps by phase; ``trl``: whole steps beside TRL's GRPOTrainer, where TRL is installed (`gpu_training.py`).
-- ``weights``: to a vLLM replica on another GPU, by NCCL and by a folder (`gpu_weights.py`); needs two GPUs and vLLM.
 - ``flips``: how often tokens depend on the batch or on recomputation (`flip_rate.py`).
 
 A part that would not end within the budget is skipped. One that fails is noted with its error (so is a policy of ``replay`` or
@@ -61,7 +60,6 @@ from gpu_plans import PREPARED as PLANS
 from gpu_plans import prepare as prepare_plans
 from gpu_replay import replayed
 from gpu_training import beside_trl, trained
-from gpu_weights import weights_by_ways
 from gpu_workload import LOG, SHIPPED, SIZES, TINY, attempted, known_lengths, write_config
 from gpu_workload import prepare as prepare_lengths
 
@@ -76,8 +74,7 @@ GRID = Grid(
 )  # fmt: skip
 TINY_GRID = Grid(batches=(1, 4), contexts=(16, 768), joins=((1, 16), (4, 16)), most_rounds=2)
 PARTS = (
-    "greedy", "memory", "profile", "replay", "throughput", "drafts", "reload", "training", "trl", "weights",
-    "flips",
+    "greedy", "memory", "profile", "replay", "throughput", "drafts", "reload", "training", "trl", "flips",
 )  # fmt: skip
 
 
@@ -93,7 +90,6 @@ class Needs(NamedTuple):
     reload_s: float = 20.0
     training_s: float = 60.0
     trl_s: float = 60.0
-    weights_s: float = 90.0
     flips_s: float = 60.0
 
 
@@ -235,7 +231,6 @@ def run(
         ("reload", "reload", needs.reload_s, lambda: {"model": model().name, **reloaded(model())}),
         ("training", "training", needs.training_s, training),
         ("trl", "trl", needs.trl_s, lambda: {"model": model().name, **beside_trl(model(), lengths[:BESIDE_TRL, :])}),
-        ("weights", "weights", needs.weights_s, lambda: weights_by_ways(model(), device)),
         ("flips", "flips", needs.flips_s, flips),
     ]
     for kind, name, needs_s, part in parts:

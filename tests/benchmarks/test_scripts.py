@@ -131,7 +131,6 @@ def test_every_script_is_tried() -> None:
         "gpu_plans",
         "gpu_replay",
         "gpu_training",
-        "gpu_weights",
         "gpu_workload",
         "process_cpu",
         "step_stopwatch",

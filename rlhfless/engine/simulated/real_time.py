@@ -80,7 +80,6 @@ class RemoteFactory:
     copies_kv: ClassVar[bool] = True
     weights_version: ClassVar[None] = None
     weight_bytes: ClassVar[int] = 0
-    shipped_bytes: ClassVar[int] = 0
 
     def measured(self) -> Self:
         """Return itself: its engines sleep for as long as they are charged."""

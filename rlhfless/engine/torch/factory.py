@@ -81,11 +81,6 @@ class TorchEngineFactory:
         """Return the bytes that every actor receives as the step's weights."""
         return self.model.weight_bytes
 
-    @property
-    def shipped_bytes(self) -> int:
-        """Return the bytes of weights that go with the factory: all."""
-        return self.weight_bytes
-
     def compatibility_key(self, latency: LatencyModel) -> None:
         """Return the compatibility key of a process for these engines: None, because any process can make them."""
 

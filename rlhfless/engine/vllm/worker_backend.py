@@ -93,7 +93,7 @@ def start_server(engines: Any, latency: LatencyModel) -> bool:
     if _here.replica is not None:
         return False
     try:
-        replica_for(engines.compatibility_key(latency), Path(engines.weights), engines.folder_version)
+        replica_for(engines.compatibility_key(latency), Path(engines.weights), engines.weights_version)
     except BaseException as error:
         clean_up(weights_are_read, after=error)
         raise
@@ -103,7 +103,7 @@ def start_server(engines: Any, latency: LatencyModel) -> bool:
 def prewarm(engines: Any, latency: LatencyModel) -> None:
     """Start vLLM before the step whose weights it will have: it sleeps without weights, as between two steps."""
     with cleaning_up(weights_are_read):
-        replica_for(engines.compatibility_key(latency), Path(engines.weights), engines.folder_version).sleep()
+        replica_for(engines.compatibility_key(latency), Path(engines.weights), engines.weights_version).sleep()
 
 
 def replica_for(settings: VllmSettings, folder: Path, version: int) -> Replica:

@@ -146,9 +146,6 @@ class ClusterConfig(Options):
     """Count a process as lost after this many seconds without a sign of life. Actors have to report, and other processes send
     heartbeats while they compute. So none is lost because it computes for long, but a larger number helps on a machine that is
     so busy that processes stand still."""
-    weight_sync: Literal["folder", "ipc", "nccl"] = "folder"
-    """Send weights to vLLM by a folder in memory, or from the model's GPU: within it (ipc), or to others (nccl). ``ipc`` needs
-    executor local, device cuda and one GPU. ``nccl`` needs device cuda and a GPU that no actor uses."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Put models on this device; auto takes a GPU where there is one. On the wall clock it is one that no actor holds. Where
     actors hold all of them the learner shares the first one, with a warning. A model that is passed as an object stays on its
@@ -185,20 +182,6 @@ class ClusterConfig(Options):
             raise TrainError(
                 f"memory_gib is {self.memory_gib}, but the slots of engine 'vllm' come from the profile; leave it out, or "
                 "choose engine 'torch' or 'transformers'"
-            )
-        shares = self.engine == "vllm" and self.executor == "local" and self.device == "cuda" and self.gpus == 1
-        if self.weight_sync == "ipc" and not shares:
-            raise TrainError(
-                f"weight_sync is 'ipc' with engine {self.engine!r}, executor {self.executor!r}, device {self.device!r} and "
-                f"{counted(self.gpus, 'GPU')}, but weights pass within a GPU that vLLM shares with the learner; choose 'vllm', "
-                "'local', 'cuda' and 1, or weight_sync 'folder'"
-            )
-        sends = self.engine == "vllm" and self.executor != "virtual" and self.device == "cuda"
-        if self.weight_sync == "nccl" and not sends:
-            raise TrainError(
-                f"weight_sync is 'nccl' with engine {self.engine!r}, executor {self.executor!r} and device {self.device!r}, "
-                "but weights pass from the learner's GPU to those of vLLM; choose 'vllm', 'local' or 'ray', and 'cuda', or "
-                "weight_sync 'folder'"
             )
         if self.tensor_parallel is not None and (self.executor == "virtual" or self.engine != "vllm"):
             emulated = self.engine == "vllm"

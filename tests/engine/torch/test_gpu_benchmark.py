@@ -148,9 +148,8 @@ def test_every_part_runs_with_these_packages_alone_and_is_written(tmp_path):
     parts = result["parts"]
     assert list(parts) == [
         "greedy", "memory", "profile 0.5B", "profile 3B", "replay", "throughput", "drafts", "reload", "training", "trl",
-        "weights", "flips",
+        "flips",
     ]  # fmt: skip
-    assert parts.pop("weights")["skipped"] == "NCCL sends between GPUs, and this is the CPU"
     assert not [part for part in parts.values() if {"failed", "skipped"} & set(part)]
     assert "no shipped profile" in parts["profile 0.5B"]["shipped"]
     mixed = parts["profile 0.5B"]["mixed_iterations"]

@@ -173,7 +173,7 @@ class RayPool(ActorPool[Any]):
                 return refusal
         ray = self.cluster.ray
         passed = {self._nodes[actor.node].node_id for actor in plan.actors} | {ray.get_runtime_context().get_node_id()}
-        return store_refusal(engines.shipped_bytes, ray.nodes(), passed)
+        return store_refusal(engines.weight_bytes, ray.nodes(), passed)
 
     def _work_refusal(self, servers: Sequence[WorkServer], cluster: Cluster | MixedCluster) -> str | None:
         """Like ``ActorPool._work_refusal``; also maps nodes beside the cluster to Ray nodes with GPUs that are left."""

@@ -90,11 +90,6 @@ class RemoteEngines(Protocol):
         """Return the bytes that every actor receives as the step's weights."""
         ...
 
-    @property
-    def shipped_bytes(self) -> int:
-        """Return the bytes of weights in ``to_remote``, which may be fewer: actors may get weights from elsewhere."""
-        ...
-
     def measured(self) -> RemoteEngines:
         """Return the same engines, charged with measured time.
 
