@@ -6,13 +6,12 @@
 
 Logs: `gsm8k` and `math500` are the public ones (skipped when they are not beside the checkout), as in ``predictors.py``: tokens
 so far and siblings only. `shipped` is the model in ``data/models/arithmetic-grpo``: lengths of the recorded run are the
-history, then the shipped weights answer all 128 prompts again, 8 samples each, once per round, with the log-probability of the
-end of text, the entropy and the last hidden state of every token. The last round is what is measured, those before it are
-learned from.
+history, then the shipped weights answer all 128 prompts again, 8 samples each, once per round. The last round is what is
+measured, those before it are learned from.
 
 **Forecasts.** `history` is what ``solver+replan`` follows without a predictor of its own: lengths of the prompt's last visit,
 conditional on the tokens so far. `tokens` is the in-flight predictor that sees of a step only the response itself; `siblings`
-sees all of the step; `signals` the model's signals too.
+sees all of the step.
 
 - sd, bias: standard deviation and mean of log(true / predicted median) of the tokens left, over responses at 10, 25 and 50 % of
   their length, all others being as far as a common pace takes them (responses of fewer than 20 tokens are left out);
@@ -20,8 +19,7 @@ sees all of the step; `signals` the model's signals too.
   of the step's have ended (a part of a response's own length is no moment that anybody knows, so shares then mean little);
 - share: of the way from right-sized random to the clairvoyant bound that ``solver+replan`` covers with this forecast, the mean
   over numbers of actors at which it is compared, and the least; measured as in ``uncertainty.py`` (L40S, prices of time swept,
-  without looking ahead). Steps run on simulated engines with the true lengths, which tell the recorded signals of tokens that
-  are decoded;
+  without looking ahead). Steps run on simulated engines with the true lengths;
 - observe: milliseconds of one ``observe`` with all responses running, on this machine.
 """
 
@@ -37,21 +35,19 @@ from typing import Any
 
 import numpy as np
 from fluid_fronts import LATENCY
-from inflight_cases import Case, PerToken, made_up, public, shipped
+from inflight_cases import Case, made_up, public, shipped
 from predictor_logs import gsm8k, math500
 from uncertainty import ACTORS, cost_at
 
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.predict.remaining import quantiles_left
-from rlhfless.predict.signal_probe import recent_means
 from rlhfless.scheduling.policy import PlanningOptions
 from rlhfless.scheduling.replan import SolverReplan
 from solver import Cluster, Objective, Workload, clairvoyant_bound, random_split
 from solver.lengths.forecast import LengthForecast
 from solver.lengths.remaining import RemainingLengths
 from solver.model.problem import PlanningProblem
-from solver.model.runtime_rules import SIGNAL_TOKENS
 
 PARTS = (0.1, 0.25, 0.5)
 INTERVALS = (0.5, 0.8, 0.9)
@@ -65,17 +61,7 @@ LEAST_TOKENS = 20
 def state_at(case: Case, name: str, x: int) -> RemainingLengths:
     """The forecast when every response has got ``x`` tokens, or has ended."""
     lengths = np.asarray(case.step.truth.response_tokens)
-    signals = None
-    if name == "signals":
-        assert case.per_token is not None
-        signals = {}
-        for signal in case.per_token[0]:
-            values = np.full((len(lengths), *case.per_token[0][signal].shape[1:]), np.nan)
-            for r in np.flatnonzero(lengths > x) if x else ():
-                own = case.per_token[r][signal][max(0, x - SIGNAL_TOKENS) : x]
-                values[r] = own.mean(axis=0)
-            signals[signal] = values
-    return case.forecasts[name].observe(np.minimum(lengths, x), lengths <= x, signals)
+    return case.forecasts[name].observe(np.minimum(lengths, x), lengths <= x)
 
 
 def accuracy(case: Case, name: str) -> list[dict[str, Any]]:
@@ -114,36 +100,15 @@ def observe_ms(case: Case, name: str) -> float:
     """Median time of one ``observe`` with all responses running."""
     lengths = np.asarray(case.step.truth.response_tokens)
     tokens, running = np.minimum(lengths, 16), np.zeros(len(lengths), dtype=bool)
-    signals = None
-    if name == "signals" and case.per_token is not None:
-        signals = {s: np.array([np.zeros(v.shape[1:]) for v in (one[s] for one in case.per_token)]) for s in case.per_token[0]}
     times = []
     for _ in range(7):
         began = time.perf_counter()
-        case.forecasts[name].observe(tokens, running, signals)
+        case.forecasts[name].observe(tokens, running)
         times.append(time.perf_counter() - began)
     return 1e3 * float(np.median(times))
 
 
 # --- what it is worth ------------------------------------------------------------------------------------------------------
-
-
-def replaying(per_token: PerToken) -> type[SimulatedEngine]:
-    """Simulated engines that tell recorded signals of the tokens that are decoded."""
-    names = list(per_token[0])
-    means = [
-        {s: recent_means(values[s], np.arange(1, len(values[s]) + 1)) for s in names if len(values[s])} for values in per_token
-    ]
-
-    class Replaying(SimulatedEngine):
-        def recent_signals(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-            responses, tokens = self.generated_arrays()
-            kept = [(r, n) for r, n in zip(responses.tolist(), tokens.tolist(), strict=True) if n]
-            if not kept:
-                return np.zeros(0, np.int64), {}
-            return np.array([r for r, _ in kept]), {s: np.array([means[r][s][n - 1] for r, n in kept]) for s in names}
-
-    return Replaying
 
 
 def shares(case: Case, weights: Sequence[float], seeds: int, splits: int) -> dict[str, dict[str, float]]:
@@ -163,7 +128,6 @@ def shares(case: Case, weights: Sequence[float], seeds: int, splits: int) -> dic
     requests = [replace(r, prompt_tokens=0) for r in step.requests()]
     found = {}
     for name, forecast in case.forecasts.items():
-        engine = replaying(case.per_token) if name == "signals" and case.per_token is not None else SimulatedEngine
         points = []
         for weight in weights:
             outcomes = []
@@ -174,7 +138,7 @@ def shares(case: Case, weights: Sequence[float], seeds: int, splits: int) -> dic
                         0.1, seed, forecast=LengthForecast(predicted.response_tokens.astype(float), None, forecast)
                     ),
                 )
-                record = run_step(SolverReplan(looks_ahead=False).plan(*given), requests, engine, latency, cluster)
+                record = run_step(SolverReplan(looks_ahead=False).plan(*given), requests, SimulatedEngine, latency, cluster)
                 held = sum(a["end_s"] - a["start_s"] for a in record.allocations)
                 outcomes.append((record.makespan_s, held, record.moves))
             points.append(np.mean(outcomes, axis=0))

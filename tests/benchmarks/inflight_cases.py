@@ -5,7 +5,7 @@ Knows logs, the shipped model and predictors; nothing of what is measured. What 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,23 +25,19 @@ from solver.lengths.survival import from_samples
 from solver.model.problem import PlanningProblem
 
 HERE = Path(__file__).parents[2]
-SIGNALS = ("eos_logprob", "entropy", "hidden")
-PerToken = list[Mapping[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A step to measure: what was known before it, what is forecast, and the signals of its responses, if any."""
+    """A step to measure: what was known before it, and what is forecast."""
 
     name: str
     step: LoggedStep
     forecasts: dict[str, RemainingLengths]
-    per_token: PerToken | None = None
 
 
-def case_of(name: str, rollouts: pd.DataFrame, step: int, limit: int, predictor: InFlightPredictor | None = None,
-            per_token: PerToken | None = None) -> Case:  # fmt: skip
-    """The last step of rollouts, predicted from all before it; ``predictor`` has learned from them already."""
+def case_of(name: str, rollouts: pd.DataFrame, step: int, limit: int) -> Case:
+    """The last step of rollouts, predicted from all before it."""
     (logged,) = logged_steps(rollouts, InFlightPredictor(), limit, steps=[step])
     siblings = logged.forecast.remaining
     assert isinstance(siblings, InFlightLengths)
@@ -54,13 +50,7 @@ def case_of(name: str, rollouts: pd.DataFrame, step: int, limit: int, predictor:
         "history": from_samples([of.get(n, np.zeros(0)) for n in names[first]], logged.truth),
         "tokens": alone(siblings), "siblings": siblings,
     }  # fmt: skip
-    if predictor is not None:
-        prompts = logged.truth.prompt_tokens[logged.truth.prompt_of]
-        told = predictor.forecast(names.tolist(), max_response_tokens=limit, prompt_tokens=prompts).remaining
-        assert isinstance(told, InFlightLengths)
-        assert told.reading is not None, "nothing was learned of signals"
-        forecasts["signals"] = told
-    return Case(name, logged, forecasts, per_token)
+    return Case(name, logged, forecasts)
 
 
 def alone(forecast: InFlightLengths) -> InFlightLengths:
@@ -86,7 +76,7 @@ def public(name: str, make: Callable[[], Any]) -> Case | None:
 
 
 def shipped(rounds: int = 4, prompts: int = 128) -> Case:
-    """The shipped weights, decoded with their signals."""
+    """The shipped weights, decoded."""
     from rlhfless.engine.torch.factory import TorchEngineFactory
     from rlhfless.engine.torch.model import DecoderModel
     from rlhfless.engine.torch.pretrained import load_model
@@ -103,13 +93,11 @@ def shipped(rounds: int = 4, prompts: int = 128) -> Case:
     names = [p.prompt_id for p in problems]
     prompt_tokens = [len(tokenizer.encode(p.prompt)) for p in problems]
     longest = limit + max(prompt_tokens)
-    factory = TorchEngineFactory(DecoderModel(model, longest), tokenizer.eos_token_id, Sampling(), SIGNALS)
+    factory = TorchEngineFactory(DecoderModel(model, longest), tokenizer.eos_token_id, Sampling())
     latency = replace(load_profile("cpu-tiny-qwen2"), max_batch=256)
     cluster = Cluster(1, 4, 1)
     table = trace.rollouts.assign(step=trace.rollouts["epoch"])
     table = table[table["prompt_id"].astype(str).isin(names)]
-    predictor = InFlightPredictor().fit(table)
-    per_token: PerToken = []
     for k in range(rounds):
         step = int(table["step"].max()) + 1
         requests = make_requests(problems, tokenizer, samples, limit, 1000 + k, step)
@@ -117,7 +105,6 @@ def shipped(rounds: int = 4, prompts: int = 128) -> Case:
         work = Workload(prompt_tokens, owner, np.full(len(owner), 100), max_response_tokens=limit)
         plan = make_policy("static", static_actors=4).plan(PlanningProblem(work, cluster, latency), PlanningOptions())
         done = run_step(plan, requests, factory, latency, cluster).completions
-        per_token = [dict(done[i].signals or {}) for i in range(len(owner))]
         rows = pd.DataFrame(
             {
                 "run": str(table["run"].iloc[0]), "step": step, "epoch": step, "prompt_id": np.repeat(names, samples),
@@ -127,20 +114,15 @@ def shipped(rounds: int = 4, prompts: int = 128) -> Case:
             }
         )  # fmt: skip
         table = pd.concat([table, rows], ignore_index=True)
-        if k + 1 < rounds:
-            predictor.update(rows.assign(signals=pd.Series(per_token, index=rows.index)))
-    return case_of("shipped", table, int(table["step"].max()), limit, predictor, per_token)
+    return case_of("shipped", table, int(table["step"].max()), limit)
 
 
 def made_up() -> Case:
-    """Lengths whose prompts change together, with a signal that tells a little: tries the script."""
+    """Lengths whose prompts change together: tries the script."""
     rng = np.random.default_rng(0)
     level, parts = rng.normal(4.5, 0.4, 24), []
-    predictor = InFlightPredictor()
-    per_token: PerToken = []
     for step in range(4):
         lengths = np.exp((level + rng.normal(0, 0.3, 24))[:, None] + rng.normal(0, 0.3, (24, 4))).clip(1, 400).astype(int)
-        per_token = [{"entropy": np.log(n - np.arange(n)) + rng.normal(0, 1, n)} for n in lengths.ravel()]
         rows = pd.DataFrame(
             {
                 "run": "r", "step": step, "epoch": step, "prompt_id": np.repeat([f"p{i}" for i in range(24)], 4),
@@ -149,6 +131,4 @@ def made_up() -> Case:
             }
         )  # fmt: skip
         parts.append(rows)
-        if step < 3:
-            predictor.update(rows.assign(signals=pd.Series(per_token, index=rows.index)))
-    return case_of("made up", pd.concat(parts, ignore_index=True), 3, 400, predictor, per_token)
+    return case_of("made up", pd.concat(parts, ignore_index=True), 3, 400)

@@ -48,12 +48,11 @@ class DecodeLoop:
         eos_id: int | Sequence[int],
         sampling: Sampling,
         start_s: float,
-        signals: Sequence[str],
         drafts: PassDrafts | None = None,
     ) -> None:
         self._clock, self._stop_ids, self.drafts = IterationClock(charge, model.device), stop_ids(eos_id), drafts
         self._ends = frozenset(self._stop_ids)
-        self.step = decode_step(model, sampling, self._stop_ids, signals)
+        self.step = decode_step(model, sampling, self._stop_ids)
         self.queue = BatchScheduler[SequenceState](admission)
         self.rows = KVRows(model, admission.max_batch, sampling, drafts)
         self.upcoming: PendingIterations | None = None

@@ -141,10 +141,7 @@ class DecodeRun:
             return
         ids, logprobs = torch.stack([d.ids for d in pending], 1), torch.stack([d.logprobs for d in pending], 1)
         host_ids, host_logprobs = ids.cpu().numpy(), logprobs.cpu().numpy()
-        signals = {
-            name: torch.stack([d.signals[name] for d in pending], 1).float().cpu().numpy() for name in pending[0].signals
-        }
-        copied, count = HostTokens(host_ids, host_logprobs, signals), len(pending)
+        copied, count = HostTokens(host_ids, host_logprobs), len(pending)
         for row, (s, last) in enumerate(zip(self.rows, host_ids[:, -1].tolist(), strict=False)):  # beyond them is padding
             s.parts.append((copied, row))
             s.count += count

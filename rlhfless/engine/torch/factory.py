@@ -35,7 +35,7 @@ class TorchEngineFactory:
 
     Attributes:
         model: a ``DecoderModel`` or a ``TransformersModel``. eos_id: the token that ends a response, or several.
-        signals, drafting: see ``TorchEngine``.
+        drafting: see ``TorchEngine``.
         remaining: predicted remaining lengths, by response of the step, which drafts of the length ``critical`` need.
         real_time: charge the measured time of iterations, for actors in separate processes.
         tokenizer: of the model, which encodes the texts of ``rlhfless.requests``; None where the caller encodes them.
@@ -47,7 +47,6 @@ class TorchEngineFactory:
     model: RowModel
     eos_id: int | Sequence[int]
     sampling: Sampling = field(default_factory=Sampling)
-    signals: tuple[str, ...] = ()
     real_time: bool = False
     tokenizer: Any = field(default=None, repr=False, compare=False)
     drafting: Drafting | None = None
@@ -113,12 +112,12 @@ class TorchEngineFactory:
             drafts = EngineDrafts(self.drafting, latency, admission, self.model.vocabulary, self.eos_id, self.remaining)
         return torch_engine.TorchEngine(
             self.model, admission, MEASURED if self.real_time else latency, eos_id=self.eos_id, sampling=self.sampling,
-            start_s=start_s, signals=self.signals, drafting=drafts,
+            start_s=start_s, drafting=drafts,
         )  # fmt: skip
 
     def replay(self, journal: EngineJournal) -> Replayed:
         """Return how long an engine's iterations take when nothing else runs: see ``replay.py``."""
-        return replay(self.model, journal, self.sampling, self.signals)
+        return replay(self.model, journal, self.sampling)
 
     def replay_prefixes(self, prefixes: Mapping[int, np.ndarray]) -> Replayed:
         """Return how long computing prefixes takes when nothing else runs: see ``replay.py``."""

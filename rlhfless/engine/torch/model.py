@@ -135,13 +135,10 @@ class DecoderModel(RowModel):
             x = x + layer.down(F.silu(gate).mul_(up), tiles)
         return x
 
-    def normed(self, x: Tensor) -> Tensor:
-        """Return (R, hidden) last hidden states from the result of ``decode``: the input of the head."""
-        return F.rms_norm(x, x.shape[1:], self.weights.norm, self.eps)
-
     def logits(self, x: Tensor) -> Tensor:
         """Return (R, V) float32 logits of the states that ``decode`` returns."""
-        return self.weights.head(self.normed(x), self.tiles if self.bit_stable else None).float()
+        normed = F.rms_norm(x, x.shape[1:], self.weights.norm, self.eps)
+        return self.weights.head(normed, self.tiles if self.bit_stable else None).float()
 
 
 @dataclass

@@ -104,10 +104,6 @@ class RowModel(ABC):
         """
 
     @abstractmethod
-    def normed(self, x: Tensor) -> Tensor:
-        """Return (R, hidden) last hidden states from the result of ``compute``: the input of the head."""
-
-    @abstractmethod
     def logits(self, x: Tensor) -> Tensor:
         """Return (R, V) float32 logits of the states that ``compute`` returns."""
 

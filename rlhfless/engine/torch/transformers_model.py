@@ -184,10 +184,6 @@ class TransformersModel(RowModel):
         at = cache.at(rows, positions)
         return self._run(_Pass(cache, positions, at, attend, (self.kv_heads, self.head_dim), {}), tokens)
 
-    def normed(self, x: Tensor) -> Tensor:
-        """See ``RowModel``."""
-        return x
-
     def logits(self, x: Tensor) -> Tensor:
         """See ``RowModel``."""
         self._given.states = x[None]

@@ -232,14 +232,12 @@ def test_a_process_that_is_killed_while_a_kv_state_is_copied_takes_no_response_w
     assert_valid(record)
 
 
-def test_weights_of_a_step_are_sent_and_signals_reported(pool: ProcessPool) -> None:
+def test_weights_of_a_step_are_sent(pool: ProcessPool) -> None:
     """Those of this step, not those that the processes had before."""
-    other = replace(factory_of(seed=11), signals=("eos_logprob",))
+    other = factory_of(seed=11)
     expected = run_step(actor_plan("static"), requests(), other, LATENCY, CLUSTER)
     record = pool.run_step(actor_plan("rlhfless"), requests(), other, LATENCY, CLUSTER, migration="move")
     assert token_bytes(record) == token_bytes(expected)
-    for i, c in record.completions.items():
-        np.testing.assert_allclose(c.signals["eos_logprob"], expected.completions[i].signals["eos_logprob"], rtol=1e-5)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
