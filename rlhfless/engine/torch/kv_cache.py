@@ -8,7 +8,6 @@ So a row's result does not depend on the lengths of its neighbours.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import torch
@@ -107,13 +106,8 @@ class KVCache:
         block = self.data[:, layer, rows, :, :width]
         return block[0], block[1]
 
-    def at(self, rows: Tensor, positions: Tensor) -> Any:
-        """Return where the cells ``positions[r]`` of ``rows[r]`` are, for ``write``."""
-        return rows, positions
-
-    def write(self, layer: int, at: Any, kv: Tensor) -> None:
-        """Write ``kv`` (R, 2, kv_heads, head_dim) where ``at`` said."""
-        rows, positions = at
+    def write(self, layer: int, rows: Tensor, positions: Tensor, kv: Tensor) -> None:
+        """Write ``kv`` (R, 2, kv_heads, head_dim) to the cells ``positions[r]`` of ``rows[r]``."""
         self.data[:, layer][:, rows, :, positions] = kv
 
     def mask(self, positions: Tensor, width: int, window: int | None = None) -> Tensor:

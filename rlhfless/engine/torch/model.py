@@ -119,7 +119,7 @@ class DecoderModel(RowModel):
         n, heads, kv_heads, dim = len(tokens), self.heads, self.kv_heads, self.head_dim
         x = F.embedding(tokens, self.weights.embedding)
         cos, sin = self._cos[positions], self._sin[positions]
-        at, tiles = cache.at(rows, positions), self.tiles if self.bit_stable else None
+        tiles = self.tiles if self.bit_stable else None
         for index, layer in enumerate(self.weights.layers):
             qkv = layer.qkv(F.rms_norm(x, x.shape[1:], layer.input_norm, self.eps), tiles).view(n, heads + 2 * kv_heads, dim)
             qk = qkv[:, : heads + kv_heads]
@@ -128,7 +128,7 @@ class DecoderModel(RowModel):
                 qk[:, heads:] = F.rms_norm(qk[:, heads:], (dim,), layer.k_norm, self.eps)
             turned = torch.cat((qk[..., dim // 2 :], qk[..., : dim // 2]), -1)
             qk.mul_(cos).addcmul_(turned, sin)
-            cache.write(index, at, qkv[:, heads:].view(n, 2, kv_heads, dim))
+            cache.write(index, rows, positions, qkv[:, heads:].view(n, 2, kv_heads, dim))
             attended = attend(index, qkv[:, :heads].view(n, kv_heads, heads // kv_heads, dim), PLAIN)
             x = x + layer.out(attended.reshape(n, heads * dim), tiles)
             gate, up = layer.gate_up(F.rms_norm(x, x.shape[1:], layer.mlp_norm, self.eps), tiles).chunk(2, -1)

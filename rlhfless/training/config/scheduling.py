@@ -65,8 +65,8 @@ class ClusterConfig(Options):
     profile: str = "cpu-tiny-qwen2"
     """Use this latency profile: a shipped name or a JSON file. It also sets the number of GPUs per actor."""
     tensor_parallel: Count | None = None
-    """Decode each actor of engine vllm in this many tensor-parallel parts, one on each of its GPUs. It has to be the GPUs per
-    actor of the profile. Default: as many as these."""
+    """Decode each actor of engine vllm in this many tensor-parallel parts: the GPUs per actor of the profile, one part on each.
+    Default: the profile's."""
     memory_gib: Positive | None = None
     """Limit a GPU's memory to this many GiB. It sets slots and KV tokens of plans and torch engines. Default: the profile's."""
     charging: Literal["profile", "measured"] = "profile"

@@ -62,18 +62,15 @@ class RemoteEngines(Protocol):
         backend_module: name of the backend module that such a process imports.
         min_start_timeout_s: minimum of the seconds that an actor may take until its first report, before it counts as lost.
         one_gpu: whether an engine decodes on one GPU only; else on those of its actor, however many.
+        takes_prefixes: whether they compute prefixes for other engines and continue from such prefixes.
         starts_server: whether a process starts a server for them that takes long and stays (``WorkerBackend.start_server``).
     """
 
     backend_module: str
     min_start_timeout_s: float
     one_gpu: bool
+    takes_prefixes: bool
     starts_server: bool
-
-    @property
-    def takes_prefixes(self) -> bool:
-        """Return whether they compute prefixes for other engines and continue from such prefixes."""
-        ...
 
     @property
     def copies_kv(self) -> bool:
