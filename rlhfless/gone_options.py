@@ -13,9 +13,13 @@ from typing import Any
 from rlhfless.errors import UserError
 
 GONE_OPTIONS: dict[str, tuple[Any, ...]] = {
+    "attention": ("masked",), "weight_sync": ("folder",),
     "max_line_mib": (None,), "max_rows": (None,), "max_unpacked_gib": (None,),  # the variable RLHFLESS_LIMITS has them now
 }  # fmt: skip
 """Name of a gone option -> the stored values that mean "off", such as ``"learner_grows": (False,)`` or ``"tp": (None, 1)``."""
+
+LEFT_OUT: dict[str, Any] = {"tensor_parallel": 1}
+"""Options of one engine today that others stored, too, with the value that is left out where they are off."""
 
 
 def without_gone(stored: Mapping[str, Any], where: object, error: type[UserError]) -> dict[str, Any]:
@@ -40,4 +44,4 @@ def without_gone(stored: Mapping[str, Any], where: object, error: type[UserError
                 f"{where}: option {name} is {value!r}, but there is no such option any more; start again without {name}, or "
                 "use the version of rlhfless that stored it"
             )
-    return options
+    return {name: value for name, value in options.items() if name not in LEFT_OUT or value != LEFT_OUT[name]}

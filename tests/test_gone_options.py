@@ -55,6 +55,14 @@ def test_a_configuration_is_made_without_an_option_that_was_off_only() -> None:
         TrainConfig.from_options(steps=3, spare_actors=2)
 
 
+def test_an_option_of_one_engine_today_is_left_out_where_it_was_off() -> None:
+    today = TrainConfig()
+    assert TrainConfig.from_options(tensor_parallel=1) == today  # which every run stored once
+    today.check_resume({**today.to_options(), "tensor_parallel": 1})
+    with refused(TrainError, "tensor_parallel 2"):
+        today.check_resume({**today.to_options(), "tensor_parallel": 2})
+
+
 def test_no_option_of_today_is_gone() -> None:
     today = {name for algorithm in ALGORITHMS for name in TrainConfig.from_options(algorithm=algorithm).to_options()}
     assert not today & GONE_OPTIONS.keys()

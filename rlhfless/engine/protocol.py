@@ -9,16 +9,12 @@ plans nor rules, GPU allocations or cost.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-
-from solver.model.runtime_rules import Signals
-
-OVER_NODES = "over nodes"  # the device of an engine whose tensor-parallel ranks Ray places, also on other machines
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +39,6 @@ class Request:
         seed: random stream of this response, counting modulo 2 ** 64; real engines only.
         generated_ids, logprobs: (generated_tokens,) ids so far and the log-probabilities with which they were drawn; real
             engines only. They are those after temperature, filters and the ban of tokens under a forced length.
-        signals: (generated_tokens, ...) requested signals by name; real engines only.
         kv: KV state of its whole context as the engine exported it; None means that prefill recomputes the context, except
             cached prefixes.
         history: token ids of earlier responses of its prompt, from which drafts may come (``solver.Drafting``); a hint that an
@@ -64,7 +59,6 @@ class Request:
     generated_ids: np.ndarray | None = None
     logprobs: np.ndarray | None = None
     kv: Any = field(default=None, repr=False)
-    signals: Mapping[str, np.ndarray] | None = field(default=None, repr=False)
     prompt: int | None = None
     cached_tokens: int = 0
     prefix_kv: Any = field(default=None, repr=False)
@@ -85,7 +79,7 @@ class Request:
 
 @dataclass(frozen=True, eq=False)
 class Completion:
-    """A finished response: when, how long, why; ids, log-probabilities and requested signals from real engines.
+    """A finished response: when, how long, why; ids and log-probabilities from real engines.
 
     ``start_s`` is when it first joined a batch, ``first_token_s`` when its first token was generated (``time_s`` if it has
     none). ``prefill_tokens_computed`` are the prefill tokens that all engines together computed for it. With drafts, ``passes``
@@ -101,7 +95,6 @@ class Completion:
     prefill_tokens_computed: int
     token_ids: np.ndarray | None = None
     logprobs: np.ndarray | None = None
-    signals: Mapping[str, np.ndarray] | None = None
     passes: int | None = None
     drafted_tokens: int | None = None
     accepted_tokens: int | None = None
@@ -287,17 +280,4 @@ class SupportsSnapshots(Protocol):
 
     def joined_kv(self, copy: Any, rest: Any) -> Any:
         """Return the KV state of a copy and of the ``rest`` since (``kv_since``)."""
-        ...
-
-
-@runtime_checkable
-class SupportsSignals(Protocol):
-    """An engine that reports the signals of running responses, if it was asked for any."""
-
-    def recent_signals(self) -> tuple[NDArray[np.int64], Signals]:
-        """Return the unfinished responses of this engine that have tokens, and by name (n, ...) means of their signals.
-
-        Means are over their last ``SIGNAL_TOKENS`` committed tokens, or over all of them where these are fewer. Empty where no
-        signals were asked for.
-        """
         ...

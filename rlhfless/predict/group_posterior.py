@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 
 from rlhfless.predict.censoring import FloatArray
 from rlhfless.predict.length_variance import RESIDUALS, STEP, LengthModelParameters
-from rlhfless.predict.signal_probe import FittedProbe
 from solver.lengths.remaining import SurvivalTable
-from solver.model.runtime_rules import Signals
 from solver.model.workload import IntArray, Workload
 
 SHIFT_STEPS = 2  # of the grid of logs between two shifts
@@ -144,18 +142,17 @@ class Siblings:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class InFlightLengths(SurvivalTable):
-    """Forecast that is updated while the step runs: one curve per prompt, or with signals one per response.
+    """Forecast that is updated while the step runs: one curve per prompt.
 
     Args:
-        siblings: the model. reading: the probe fitted to the model's own signals, if there is one.
+        siblings: the model.
     """
 
     siblings: Siblings
-    reading: FittedProbe | None = None
     _all_prompt_tokens: FloatArray = field(repr=False)
 
     @classmethod
-    def of(cls, siblings: Siblings, workload: Workload, reading: FittedProbe | None = None) -> InFlightLengths:
+    def of(cls, siblings: Siblings, workload: Workload) -> InFlightLengths:
         """Return the forecast before the step begins."""
         nothing, prompts = np.zeros(len(workload), np.int64), np.arange(len(workload.prompt_tokens))
         grid = inflight_grid(workload.max_response_tokens)
@@ -163,11 +160,11 @@ class InFlightLengths(SurvivalTable):
         tokens = workload.prompt_tokens.astype(float)
         return cls(
             grid, siblings.curves(weights, prompts, grid), workload.prompt_of, tokens,
-            siblings=siblings, reading=reading, _all_prompt_tokens=tokens,
+            siblings=siblings, _all_prompt_tokens=tokens,
         )  # fmt: skip
 
-    def observe(self, tokens: IntArray, complete: NDArray[np.bool_], signals: Signals | None = None) -> InFlightLengths:
-        """See ``RemainingLengths``: one curve for every prompt with running responses, or with signals for every response.
+    def observe(self, tokens: IntArray, complete: NDArray[np.bool_]) -> InFlightLengths:
+        """See ``RemainingLengths``: one curve for every prompt with running responses.
 
         Of a prompt's running responses, the shortest is the one whose own tokens are not counted twice.
         """
@@ -178,21 +175,16 @@ class InFlightLengths(SurvivalTable):
         shortest = np.full(len(prompts), self.max_response_tokens)
         np.minimum.at(shortest, owner, tokens[running])
         curve = self.siblings.curves(self.siblings.weights(tokens, complete, prompts, shortest), prompts, self.grid)
-        if signals is not None and self.reading is not None:
-            now = np.asarray(tokens, dtype=float)[running]
-            running_signals = {name: np.asarray(values)[running] for name, values in signals.items()}
-            curve = self.reading.weigh(curve[owner], self.grid, now, running_signals)
-            prompts, owner = prompts[owner], np.arange(len(running))
         class_of = np.zeros(len(tokens), np.int64)
         class_of[running] = owner
         return InFlightLengths(
             self.grid, curve, class_of, self._all_prompt_tokens[prompts],
-            siblings=self.siblings, reading=self.reading, _all_prompt_tokens=self._all_prompt_tokens,
+            siblings=self.siblings, _all_prompt_tokens=self._all_prompt_tokens,
         )  # fmt: skip
 
     @property
     def observe_response_s(self) -> float:
         """See ``RemainingLengths``."""
         responses = len(self.siblings.prompt_of)
-        curves = min(len(self.siblings.centre), responses) if self.reading is None else responses
+        curves = min(len(self.siblings.centre), responses)
         return RESPONSE_S + CURVE_S * curves / max(1, responses)

@@ -1,12 +1,12 @@
-"""Predicts response lengths and updates the forecast while responses are decoded, from tokens, siblings and model signals.
+"""Predicts response lengths and updates the forecast while responses are decoded, from tokens and siblings.
 
 Before a step, lengths are predicted from each prompt's last visit, corrected for the drift of lengths since then. The
-arithmetic of a running step is in ``group_posterior.py`` and ``signal_probe.py``.
+arithmetic of a running step is in ``group_posterior.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -14,18 +14,14 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from rlhfless.predict.censoring import FloatArray
-from rlhfless.predict.errors import PredictionError
 from rlhfless.predict.group_posterior import InFlightLengths, Siblings
 from rlhfless.predict.length_variance import LengthModelParameters, scatter_of
 from rlhfless.predict.predictor import Predictor, PromptHistory
 from rlhfless.predict.remaining import quantiles_left
-from rlhfless.predict.signal_probe import FittedProbe, SignalProbe, moments, outcomes, signals_at
-from rlhfless.predict.validation import check_rollouts
 from solver.lengths.remaining import RemainingLengths
 from solver.lengths.survival import from_scenarios
 from solver.model.workload import IntArray, Workload
 
-MAX_MOMENTS = 16  # at which a finished step is looked at to learn from its signals
 FEWEST_PAIRS = 8  # of visits of the same prompts; with fewer, means of steps say how lengths drift
 MAX_DRIFT = np.log(4.0)
 
@@ -42,56 +38,33 @@ class InFlightPredictor(Predictor):
 
     During a step it computes the distribution of every running response's length. Given are its tokens so far, the lengths of
     finished responses to its prompt, and that others still run. Also given is how this step's lengths differ from the
-    history's (``group_posterior.py``). If ``update`` gets the model's own signals, a linear probe is fitted to them and
-    weighted by its past accuracy (``signal_probe.py``). Times are not used: in the history, responses are assumed to have
-    decoded at the same pace.
+    history's (``group_posterior.py``). Times are not used: in the history, responses are assumed to have decoded at the
+    same pace.
     """
 
     def _forget(self) -> None:
         super()._forget()
-        self._probe = SignalProbe()
         self._scatters: dict[int, LengthModelParameters | None] = {}
 
     def update(self, rollouts: pd.DataFrame) -> Self:
-        """See ``Predictor.update``.
-
-        Args:
-            rollouts: may also have a column ``signals``: what engines returned with the tokens of each response, by name
-                arrays of (response_tokens, ...), or None. A step's signals are used if there was history before it.
-
-        Raises:
-            PredictionError: also if a response's signals do not have one row per token.
-        """
+        """See ``Predictor.update``."""
         self._scatters = {}
-        if "signals" not in rollouts.columns or rollouts["signals"].isna().all():
-            return super().update(rollouts)
-        check_rollouts(rollouts)  # before anything is learned from signals
-        for _, step_rows in rollouts.groupby("step" if "step" in rollouts.columns else "epoch", sort=True):
-            self._learn_signals(step_rows)
-            super().update(step_rows)
-            self._scatters = {}
-        return self
+        return super().update(rollouts)
 
     def _remaining(self, names: Sequence[str], workload: Workload) -> RemainingLengths:
         """See ``Predictor._remaining``. With fewer than 8 prompts of history it is the forecast of the workload's scenarios."""
         siblings = self._siblings(names, workload.prompt_of, workload.max_response_tokens)
-        return from_scenarios(workload) if siblings is None else InFlightLengths.of(siblings, workload, self.reading)
-
-    @property
-    def reading(self) -> FittedProbe | None:
-        """The probe fitted to signals; None if there were no signals or they are uninformative."""
-        return self._probe.reading
+        return from_scenarios(workload) if siblings is None else InFlightLengths.of(siblings, workload)
 
     def remaining_quantiles(
         self, prompt_ids: Sequence[Any], generated_tokens: ArrayLike, complete: ArrayLike, levels: ArrayLike, *,
-        max_response_tokens: int, signals: Mapping[str, np.ndarray] | None = None,
+        max_response_tokens: int,
     ) -> FloatArray:  # fmt: skip
         """Return (Q, R) quantiles of the remaining tokens of a running step's responses; 0 for complete ones.
 
         Args:
             prompt_ids: (R,) the prompt of each response. generated_tokens, complete: (R,) progress of each, or the same for
                 all.
-            signals: by name (R, ...), as in ``solver.model.runtime_rules.StepState``.
         """
         names_of = [str(p) for p in prompt_ids]
         names, owner = np.unique(names_of, return_inverse=True)
@@ -99,7 +72,7 @@ class InFlightPredictor(Predictor):
         whole = np.broadcast_to(np.asarray(complete, dtype=bool), (len(names_of),))
         predicted = self.predict(names.tolist(), max_response_tokens=max_response_tokens)[owner]
         workload = Workload(np.zeros(len(names), int), owner, predicted, max_response_tokens=max_response_tokens)
-        table = self._remaining(names.tolist(), workload).observe(tokens, whole, signals)
+        table = self._remaining(names.tolist(), workload).observe(tokens, whole)
         running = np.flatnonzero(~whole)
         lengths = np.zeros((np.size(levels), len(tokens)))
         lengths[:, running] = quantiles_left(table, running, tokens[running].astype(float), levels)
@@ -142,40 +115,6 @@ class InFlightPredictor(Predictor):
         visits = self._visits(max_response_tokens)
         whole = self._complete & (self._history["response_tokens"].to_numpy() < max_response_tokens)
         return scatter_of(self._history.assign(expected=visits.expected), whole, visits)
-
-    def _learn_signals(self, step: pd.DataFrame) -> None:
-        """Learn from a finished step at several moments, using only what was known before the step."""
-        per_response = [x if isinstance(x, Mapping) else {} for x in step["signals"]]
-        lengths = step["response_tokens"].to_numpy(dtype=np.int64)
-        for name, response_signals, length in zip(step["prompt_id"], per_response, lengths, strict=True):
-            if bad := [signal for signal, values in response_signals.items() if len(values) != length]:
-                raise PredictionError(
-                    f"signal {bad[0]!r} of a response to prompt {name!r} has {len(response_signals[bad[0]])} rows; "
-                    f"one for each of its {length} tokens is needed"
-                )
-        limit = int(max(lengths.max(initial=1), self._history["response_tokens"].max() if len(self._history) else 1))
-        names, owner = np.unique(step["prompt_id"].astype(str).to_numpy(), return_inverse=True)
-        siblings = self._siblings(names.tolist(), owner.astype(np.int64), limit)
-        if siblings is None:
-            return
-        workload = Workload(np.zeros(len(names), int), owner, lengths, max_response_tokens=limit)
-        forecast = InFlightLengths.of(siblings, workload)
-        at = moments(lengths, MAX_MOMENTS)
-        parts: list[tuple[FloatArray, dict[str, FloatArray], FloatArray, FloatArray, np.ndarray]] = []
-        for x, (alive, signals) in zip(at.tolist(), signals_at(per_response, lengths, at), strict=True):
-            if not len(alive):
-                continue
-            seen = forecast.observe(np.minimum(lengths, x), lengths <= x)
-            now = np.full(len(alive), float(x))
-            chance, left = outcomes(seen.curve[seen.class_of[alive]], seen.grid, now)
-            parts.append(
-                (now, signals, (lengths[alive] - x).astype(float), (chance * np.log(left)).sum(axis=1), owner[alive] % 2 == 0)
-            )
-        if parts:
-            tokens, signals_of, left_of, expected, half = zip(*parts, strict=True)
-            together = {name: np.concatenate([s[name] for s in signals_of]) for name in signals_of[0]}
-            joined = [np.concatenate(x) for x in (tokens, left_of, expected, half)]
-            self._probe.update(joined[0], together, joined[1], joined[2], joined[3].astype(bool))
 
 
 def _shrunk_slope(x: np.ndarray, y: np.ndarray) -> float:

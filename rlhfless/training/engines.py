@@ -28,8 +28,7 @@ from rlhfless.system.cleanup import clean_up
 from rlhfless.system.piped_processes import HEARTBEAT_TIMEOUT_S
 from rlhfless.training.config import ClusterConfig, TrainConfig, TrainError
 from rlhfless.training.config.learning import Precision
-from rlhfless.training.sending_gpu import gpus_for_ray, sending_host
-from rlhfless.training.weight_sync import FolderSync, IpcSync, NcclSync, WeightSync
+from rlhfless.training.weight_sync import FolderSync
 from solver.model.cluster import Cluster
 from solver.model.drafting import Drafting
 from solver.model.latency import LatencyModel
@@ -58,7 +57,6 @@ class TorchEngines:
     Args:
         rows: the copy, in the number format in which tokens are generated.
         drafting: how responses are decoded with drafts; None: one token per pass.
-        tensor_parallel: parts in which an actor decodes.
     """
 
     def __init__(
@@ -67,10 +65,9 @@ class TorchEngines:
         eos_id: int | Sequence[int],
         sampling: Sampling,
         drafting: Drafting | None = None,
-        tensor_parallel: int = 1,
     ) -> None:
         self._rows = rows
-        self._factory = TorchEngineFactory(rows, eos_id, sampling, drafting=drafting, tensor_parallel=tensor_parallel)
+        self._factory = TorchEngineFactory(rows, eos_id, sampling, drafting=drafting)
 
     def of_step(self, model: Any, step: int) -> TorchEngineFactory:
         """See ``Engines``. All steps use one factory, whose weights are replaced."""
@@ -104,7 +101,7 @@ class VllmEngines:
 
     Args:
         precision: vLLM's name of the number format in which it computes.
-        sync: the way in which each step's weights reach replicas.
+        sync: writes each step's weights for replicas.
         drafting: how responses are decoded with drafts; None: one token per pass.
         options: further arguments of vLLM, see ``VllmSettings``.
         heartbeat_timeout_s: see ``VllmEngineFactory``.
@@ -116,7 +113,7 @@ class VllmEngines:
         max_tokens: int,
         sampling: Sampling,
         precision: str,
-        sync: WeightSync,
+        sync: FolderSync,
         drafting: Drafting | None = None,
         options: Mapping[str, Any] = MappingProxyType({}),
         heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
@@ -129,10 +126,10 @@ class VllmEngines:
         """See ``Engines``. Publishes the weights."""
         from rlhfless.engine.vllm.factory import VllmEngineFactory
 
-        folder, transferred = self._sync.publish(model, step)
+        folder = self._sync.publish(model, step)
         return VllmEngineFactory(
             str(folder), step, self._eos_id, self._max_tokens, self._sampling, self._precision, options=self._options,
-            drafting=self._drafting, transferred=transferred, heartbeat_timeout_s=self._heartbeat_timeout_s,
+            drafting=self._drafting, heartbeat_timeout_s=self._heartbeat_timeout_s,
         )  # fmt: skip
 
     def release(self) -> None:
@@ -163,13 +160,13 @@ def check_engine(engine: str) -> None:
 
 
 def check_parts_of_actors(config: ClusterConfig, latency: LatencyModel) -> None:
-    """Check that tensor-parallel actors have a GPU for each part.
+    """Check that tensor-parallel actors have a GPU for each part that was asked for.
 
     Raises:
         TrainError: the profile plans actors of another number of GPUs.
     """
     parts, gpus = config.tensor_parallel, latency.gpus_per_actor
-    if parts not in (1, gpus):
+    if parts not in (None, gpus):
         raise TrainError(
             f"tensor_parallel is {parts}, but actors of profile {config.profile!r} have {counted(gpus, 'GPU')}; give a profile "
             f"of {counted(parts, 'GPU')} per actor, or leave tensor_parallel out"
@@ -200,10 +197,9 @@ def make_pool(
     if config.executor == "local":
         return ProcessPool(lifecycle=lifecycle, faults=faults)
     ray_is_up = config.ray_address is not None or import_ray().is_initialized()
-    logical = None if ray_is_up else gpus_for_ray(config)
+    logical = None if ray_is_up or cuda_devices() else config.gpus  # without CUDA actors compute on the CPU
     store = store_bytes(weight_bytes)
     pool = RayPool(config.ray_address, gpus=logical, lifecycle=lifecycle, faults=faults, object_store_bytes=store)
-    pool.spans_nodes = config.engine == "vllm" and config.weight_sync == "nccl"
     try:
         pool.check(cluster)
     except BaseException as error:
@@ -252,7 +248,7 @@ def same_bits(config: TrainConfig, device: str, checkpoint: str, *, custom_pool:
         device, checkpoint: as for ``precision_of``. custom_pool: the caller passed the pool.
     """
     cluster = config.cluster
-    if cluster.engine != "torch" or cluster.attention != "masked" or cluster.actor_threads > 1:
+    if cluster.engine != "torch" or cluster.actor_threads > 1:
         return False
     if custom_pool or cluster.ray_address is not None:
         return False
@@ -292,24 +288,9 @@ def make_engines(
     if config.engine == "vllm":
         share = config.gpu_memory_utilization
         options = {} if share is None else {"gpu_memory_utilization": share}
-        sync = make_sync(config, model, precision)
+        sync = FolderSync(keeps_last=config.prewarm != "none", dtype=getattr(torch, precision))
         limit_s = config.heartbeat_timeout_s
         return VllmEngines(eos_id, max_tokens, sampling, precision, sync, drafting, options, limit_s)
     forward = "own" if config.engine == "torch" else config.engine
-    rows = row_model(
-        forward, model, max_tokens, getattr(torch, precision), attention=config.attention, threads=config.actor_threads
-    )
-    return TorchEngines(rows, eos_id, sampling, drafting, config.tensor_parallel)
-
-
-def make_sync(config: ClusterConfig, model: Any, precision: str) -> WeightSync:
-    """Return the way of a run in which weights reach replicas of vLLM.
-
-    Raises:
-        TrainError: weights cannot be sent from the model's device.
-    """
-    if config.weight_sync == "ipc":
-        return IpcSync()
-    if config.weight_sync == "nccl":
-        return NcclSync(sending_host(config, model.device), getattr(torch, precision))
-    return FolderSync(keeps_last=config.prewarm != "none", dtype=getattr(torch, precision))
+    rows = row_model(forward, model, max_tokens, getattr(torch, precision), threads=config.actor_threads)
+    return TorchEngines(rows, eos_id, sampling, drafting)

@@ -221,8 +221,7 @@ def resolve(
     try:
         resumed = None if resume is False else folder
         stored = precision_of(config, device.type)
-        stores = hardware.weight_sync != "nccl"  # in Ray's object store, on their way to actors
-        weight_bytes = generated_weight_bytes(overrides.model, resumed, stored) if stores else 0
+        weight_bytes = generated_weight_bytes(overrides.model, resumed, stored)
         pool = overrides.executor or make_pool(hardware, cluster, config.planner.time_weight, weight_bytes)
     except FewerGpus as error:
         if resume is not False and (options := options_for(error)):

@@ -17,7 +17,6 @@ except ImportError as error:
 from rlhfless.engine.torch.devices import cuda_devices
 from rlhfless.engine.torch.pretrained import choose_device
 from rlhfless.training.config import ClusterConfig
-from rlhfless.training.sending_gpu import sending_device
 from solver.model.cluster import Cluster
 from solver.model.plurals import counted
 
@@ -31,9 +30,7 @@ def learner_device(config: ClusterConfig, pool: ProcessPool | RayPool | None) ->
     Raises:
         TrainError, InputError: the device that is asked for is not there.
     """
-    if config.weight_sync == "nccl":
-        return sending_device(config)
-    if (pool is None and config.executor == "virtual") or config.weight_sync == "ipc":  # which is within the GPU of the actor
+    if pool is None and config.executor == "virtual":
         return choose_device(config.device)
     count, needed = len(cuda_devices()), _local_processes(config)
     if config.device == "auto" and 0 < count < needed:

@@ -78,7 +78,7 @@ class Trainer:
         executor: a pool for actors on the wall clock; replaces ``config.cluster.executor``.
         predictor: of lengths; replaces the moving average over ``config.planner.window`` epochs. An ``InFlightPredictor``
             also updates its forecast from tokens and finished siblings while responses are decoded, and rules that re-plan
-            follow it. The loop does not record model signals for it.
+            follow it.
         rewards: a function as in TRL, ``reward(completions, prompts, **columns) -> list[float]``, or of one response,
             ``reward(response) -> float``; several of them; or ``Rewards``. Replaces ``config.task.rewards``.
         dataset: a list of dicts with the key ``prompt``, a ``datasets.Dataset``, a frame, or what ``--task`` takes: a .jsonl,

@@ -3,8 +3,8 @@
 The browser's part is ``panes.js``. A page needs three models. The box of this file is an ordinary ipywidgets model with all
 contents, and a small anywidget in it draws. The third is the kernel's ``plotly_js.shared``. The box holds the contents because
 anywidget gives a page 2 s to start a widget and drops all messages to a slower one. Each figure is drawn with ``Plotly.react``
-from one message, whatever changed in it. A page that has just made its view says what it holds, and gets what it missed: messages
-that come before its model of the box are lost.
+from one message, whatever changed in it. A page that has just made its view says what it holds, and gets what it missed:
+messages that come before its model of the box are lost.
 """
 
 from __future__ import annotations

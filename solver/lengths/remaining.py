@@ -21,7 +21,6 @@ from numpy.typing import ArrayLike, NDArray
 from solver.model.errors import PlanningError, as_given
 from solver.model.number_arrays import number_array
 from solver.model.plurals import counted
-from solver.model.runtime_rules import Signals
 from solver.model.workload import FloatArray, IntArray
 
 
@@ -58,9 +57,8 @@ class RemainingLengths(Protocol):
         """
         ...
 
-    def observe(self, tokens: IntArray, complete: NDArray[np.bool_], signals: Signals | None = None) -> RemainingLengths:
-        """Return the forecast updated with this step's (R,) tokens so far, completions and, if available, the model's
-        signals; ``self`` if nothing changes."""
+    def observe(self, tokens: IntArray, complete: NDArray[np.bool_]) -> RemainingLengths:
+        """Return the forecast updated with this step's (R,) tokens so far and completions; ``self`` if nothing changes."""
         ...
 
     @property
@@ -117,7 +115,7 @@ class KnownLengths:
         start = np.maximum(per_response + per_kv_token * (self.prompt_tokens[chosen] + tokens_now - 0.5), 0.0)
         return np.asarray(((start + per_kv_token * remaining) ** 1.5 - start**1.5) / (1.5 * per_kv_token))
 
-    def observe(self, tokens: IntArray, complete: NDArray[np.bool_], signals: Signals | None = None) -> KnownLengths:
+    def observe(self, tokens: IntArray, complete: NDArray[np.bool_]) -> KnownLengths:
         """Return ``self``: the lengths are fixed."""
         return self
 
@@ -231,7 +229,7 @@ class SurvivalTable:
             self._tails[loads] = tail
         return self._tails[loads]
 
-    def observe(self, tokens: IntArray, complete: NDArray[np.bool_], signals: Signals | None = None) -> SurvivalTable:
+    def observe(self, tokens: IntArray, complete: NDArray[np.bool_]) -> SurvivalTable:
         """Return ``self``: the curves are fixed."""
         return self
 

@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from solver.lengths.remaining import KnownLengths, SurvivalTable
 from solver.model.errors import PlanningError
-from solver.model.runtime_rules import Signals
 from solver.model.workload import FloatArray, IntArray, Workload
 
 GRID_POINTS = 512  # steps of a survival curve at most; between them it is a straight line
@@ -155,7 +154,7 @@ class BatchLengths(SurvivalTable):
     pool_complete: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
     observed: int = 0
 
-    def observe(self, tokens: IntArray, complete: NDArray[np.bool_], signals: Signals | None = None) -> BatchLengths:
+    def observe(self, tokens: IntArray, complete: NDArray[np.bool_]) -> BatchLengths:
         """Return the curve updated with this step's (R,) lengths so far; ``self`` until 2 % more of the responses
         have completed."""
         ended = int(np.count_nonzero(complete))

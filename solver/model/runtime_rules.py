@@ -7,20 +7,15 @@ rlhfless.scheduling (the published cuts, folding) and solver.replanning.replan (
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solver.model.workload import IntArray
-
-SIGNAL_TOKENS = 16  # that a running response's signals are means over, or all that it has: a single token's are mostly noise
-
-Signals = Mapping[str, NDArray[np.floating[Any]]]
-"""Of running responses, by name: (R, ...) means over their last ``SIGNAL_TOKENS`` known tokens; NaN where nothing is known."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +92,6 @@ class StepState:
     Attributes:
         reserved_tokens: (R,) KV tokens that ``reserve`` sets aside for each response, its prompt and its limit; None where
             admission is by ``preempt``.
-        signals: the model's own signals of running responses, such as the log-probability of the end of text. None before the
-            first report, and where the engines were not configured to return them. On the wall clock they are as old as the
-            tokens: those of each actor's last report.
     """
 
     now_s: float
@@ -108,7 +100,6 @@ class StepState:
     complete: Sequence[bool] | NDArray[np.bool_]
     prompt_tokens: IntArray
     reserved_tokens: IntArray | None = None
-    signals: Signals | None = None
 
     @property
     def unfinished_count(self) -> int:

@@ -133,7 +133,7 @@ class Replan:
             return []
         if now_s >= self._next_round_s - 1e-9 or self._round is None:
             complete = np.asarray(state.complete, dtype=bool)
-            self.remaining = self.remaining.observe(state.generated_tokens, complete, state.signals)
+            self.remaining = self.remaining.observe(state.generated_tokens, complete)
             survivors = survivors_of(state, self.remaining, self._model, self.price)
             self._round = plan_round(survivors, self.remaining, self.price, self._links)
             round_s = ROUND_S + (ROUND_RESPONSE_S + self.remaining.observe_response_s) * len(survivors.response)

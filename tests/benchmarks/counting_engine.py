@@ -65,15 +65,13 @@ class CountingEngines:
     kv_bytes: int = 8
 
     backend_module: ClassVar[str] = "counting_engine"
-    gpus_per_engine: ClassVar[None] = None
+    one_gpu: ClassVar[bool] = False
     min_start_timeout_s: ClassVar[float] = 0.0
     starts_server: ClassVar[bool] = False
     takes_prefixes: ClassVar[bool] = False
     copies_kv: ClassVar[bool] = True
     weights_version: ClassVar[None] = None
     weight_bytes: ClassVar[int] = 0
-    shipped_bytes: ClassVar[int] = 0
-    spans_nodes: ClassVar[bool] = False
 
     def measured(self) -> CountingEngines:
         """It has no other time."""

@@ -18,15 +18,12 @@ GPU. Parts, in order:
   "prompts"; never more) on 16 emulated GPUs by the plans of four policies, charged ``measured``; every actor is
   replayed once. Aim: planned within 10 % of executed. "planned" is what the plan takes by the fitted profile of the first size.
   It does not foresee what a rule does, so "simulated" is the same step, rule and all, charged by that profile.
-- ``throughput``: useful tokens per second on ragged lengths, the engine with 64 slots, by masked attention and over blocks, and
-  ``generate`` in static batches of 64.
-- ``reload``: new weights for an engine that runs, by both: nothing is captured again, and tokens are those of the new weights.
+- ``throughput``: useful tokens per second on ragged lengths, the engine with 64 slots (with our own forward
+  pass and with transformers'), and ``generate`` in static batches of 64.
+- ``reload``: new weights for an engine that runs: nothing is captured again, and tokens are those of the new weights.
 - ``greedy``: greedy tokens are those of ``generate``; ``memory``: bytes as plans count them and as tensors take them.
 - ``drafts``: tokens per second with drafts of 2, 4 and 8 tokens that are all accepted, against without.
 - ``training``: GRPO steps by phase; ``trl``: whole steps beside TRL's GRPOTrainer, where TRL is installed (`gpu_training.py`).
-- ``attention``: one layer's attention as decoding calls it, over blocks, and by torch's variable-length kernel
-  (`gpu_attention.py`).
-- ``weights``: to a vLLM replica on another GPU, by NCCL and by a folder (`gpu_weights.py`); needs two GPUs and vLLM.
 - ``flips``: how often tokens depend on the batch or on recomputation (`flip_rate.py`).
 
 A part that would not end within the budget is skipped. One that fails is noted with its error (so is a policy of ``replay`` or
@@ -56,7 +53,6 @@ import numpy as np
 import torch
 from flip_rate import RESPONSES as FLIP_RESPONSES
 from flip_rate import print_row, rates
-from gpu_attention import attention_ways
 from gpu_checks import drafts, greedy, memory
 from gpu_parts import Grid, measured_profile, reloaded, throughput
 from gpu_plans import POLICIES, PROFILE
@@ -64,7 +60,6 @@ from gpu_plans import PREPARED as PLANS
 from gpu_plans import prepare as prepare_plans
 from gpu_replay import replayed
 from gpu_training import beside_trl, trained
-from gpu_weights import weights_by_ways
 from gpu_workload import LOG, SHIPPED, SIZES, TINY, attempted, known_lengths, write_config
 from gpu_workload import prepare as prepare_lengths
 
@@ -79,8 +74,7 @@ GRID = Grid(
 )  # fmt: skip
 TINY_GRID = Grid(batches=(1, 4), contexts=(16, 768), joins=((1, 16), (4, 16)), most_rounds=2)
 PARTS = (
-    "greedy", "memory", "profile", "replay", "throughput", "drafts", "reload", "training", "trl", "attention", "weights",
-    "flips",
+    "greedy", "memory", "profile", "replay", "throughput", "drafts", "reload", "training", "trl", "flips",
 )  # fmt: skip
 
 
@@ -96,8 +90,6 @@ class Needs(NamedTuple):
     reload_s: float = 20.0
     training_s: float = 60.0
     trl_s: float = 60.0
-    attention_s: float = 20.0
-    weights_s: float = 90.0
     flips_s: float = 60.0
 
 
@@ -239,8 +231,6 @@ def run(
         ("reload", "reload", needs.reload_s, lambda: {"model": model().name, **reloaded(model())}),
         ("training", "training", needs.training_s, training),
         ("trl", "trl", needs.trl_s, lambda: {"model": model().name, **beside_trl(model(), lengths[:BESIDE_TRL, :])}),
-        ("attention", "attention", needs.attention_s, lambda: attention_ways(device, tiny)),
-        ("weights", "weights", needs.weights_s, lambda: weights_by_ways(model(), device)),
         ("flips", "flips", needs.flips_s, flips),
     ]
     for kind, name, needs_s, part in parts:

@@ -162,13 +162,13 @@ def against_shipped(
 
 
 def throughput(lm: CausalLM, lengths: np.ndarray) -> dict[str, Any]:
-    """Useful tokens per second of the engine, of the same engine with attention over blocks, with transformers' forward pass,
-    and of ``generate``, which decodes every batch until its longest is done."""
+    """Useful tokens per second of the engine, of the same engine with transformers' forward pass, and of ``generate``, which
+    decodes every batch until its longest is done."""
     prompts = np.random.default_rng(0).integers(1, lm.model.config.vocab_size, (len(lengths), PROMPT_TOKENS))
     tokens = int(lengths.sum())
 
-    def engine(name: str, forward: str, attention: str = "masked") -> dict[str, Any]:
-        seconds, prepare_s = engine_seconds(lm, prompts, lengths, forward, attention)
+    def engine(name: str, forward: str) -> dict[str, Any]:
+        seconds, prepare_s = engine_seconds(lm, prompts, lengths, forward)
         print(f"{name} {tokens / seconds:,.0f} tokens/s, {prepare_s:.1f} s of captures left out")
         return {f"{name}_s": seconds, f"{name}_prepare_s": prepare_s, f"{name}_tokens_per_s": tokens / seconds}
 
@@ -184,9 +184,8 @@ def throughput(lm: CausalLM, lengths: np.ndarray) -> dict[str, Any]:
     print(f"{len(lengths)} responses, {tokens} tokens")
     found = {"responses": len(lengths), "tokens": tokens, "slots": SLOTS}
     found |= attempted(lambda: engine("engine", "own"))
-    for name, how in {"blocks_engine": ("own", "blocks"), "transformers_engine": ("transformers", "masked")}.items():
-        passes = attempted(lambda name=name, how=how: engine(name, *how))
-        found |= passes if "failed" not in passes else {name: passes}
+    passes = attempted(lambda: engine("transformers_engine", "transformers"))
+    found |= passes if "failed" not in passes else {"transformers_engine": passes}
     more = attempted(static_batches)
     if "failed" in more:
         return {**found, "generate": more}
@@ -194,9 +193,9 @@ def throughput(lm: CausalLM, lengths: np.ndarray) -> dict[str, Any]:
     return {**found, "ratio": found["generate_s"] / found["engine_s"]} if "engine_s" in found else found
 
 
-def engine_seconds(lm: CausalLM, prompts: np.ndarray, lengths: np.ndarray, forward: str, attention: str) -> tuple[float, float]:
+def engine_seconds(lm: CausalLM, prompts: np.ndarray, lengths: np.ndarray, forward: str) -> tuple[float, float]:
     """Wall seconds of decoding, those of preparing shapes left out, and these."""
-    rows = row_model(forward, lm.model, PROMPT_TOKENS + LIMIT, attention=attention)
+    rows = row_model(forward, lm.model, PROMPT_TOKENS + LIMIT)
     engine = TorchEngine(rows, Admission(SLOTS, 1 << 40), MEASURED, eos_id=0)
     asked = zip(prompts, lengths.tolist(), strict=True)
     engine.add([Request(i, PROMPT_TOKENS, LIMIT, target_tokens=n, prompt_ids=p, seed=i) for i, (p, n) in enumerate(asked)])
@@ -223,18 +222,13 @@ def generate(lm: CausalLM, prompts: np.ndarray, tokens: int) -> float:
 
 
 def reloaded(lm: CausalLM) -> dict[str, Any]:
-    """``reloaded_by`` masked attention, and over blocks."""
-    return {**reloaded_by(lm, "masked"), "blocks": attempted(lambda: reloaded_by(lm, "blocks"))}
-
-
-def reloaded_by(lm: CausalLM, attention: str) -> dict[str, Any]:
     """New weights for an engine that has captured its shapes: they are not captured again, and its tokens are the new ones."""
     state = lm.model.state_dict()
     embedding = state["model.embed_tokens.weight"]
     other = embedding.roll(1, 0)
     weights = {name: other if weight.is_set_to(embedding) else weight for name, weight in state.items()}
     weights["model.norm.weight"] = -weights["model.norm.weight"]
-    rows = DecoderModel(lm.model, 2 * PROMPT_TOKENS, attention=attention)
+    rows = DecoderModel(lm.model, 2 * PROMPT_TOKENS)
     engine = _greedy(rows)
     before, captured_s = _decoded(engine), engine.journal.prepare_s
     begin = time.monotonic()
@@ -243,7 +237,7 @@ def reloaded_by(lm: CausalLM, attention: str) -> dict[str, Any]:
     after, again_s = _decoded(engine), engine.journal.prepare_s - captured_s
     engine.close()
     rows.free()
-    fresh = DecoderModel(lm.model, 2 * PROMPT_TOKENS, attention=attention)
+    fresh = DecoderModel(lm.model, 2 * PROMPT_TOKENS)
     fresh.load(weights)
     expected = _decoded(_greedy(fresh))
     found = {

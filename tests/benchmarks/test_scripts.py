@@ -94,13 +94,11 @@ def test_a_script_runs_at_its_smallest_size(script: str, tmp_path: Path) -> None
 def test_every_script_is_tried() -> None:
     """Every file is a script that is tried above, a part of one, or a script that a test of its own runs."""
     parts = {
-        "gpu_attention",
         "gpu_checks",
         "gpu_parts",
         "gpu_plans",
         "gpu_replay",
         "gpu_training",
-        "gpu_weights",
         "gpu_workload",
     }
     parts |= {"chaos", "chaos_counts", "chaos_learning", "counting_engine", "executor_rows", "executor_steps"}

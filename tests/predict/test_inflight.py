@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from rlhfless.predict import InFlightPredictor, PredictionError, make_predictor
 from rlhfless.predict.group_posterior import InFlightLengths
 from rlhfless.predict.length_variance import RESIDUALS
-from rlhfless.predict.signal_probe import MAX_FEATURES, SignalProbe, features, outcomes, recent_means
+from rlhfless.predict.remaining import quantiles_left
 from solver.lengths.survival import BatchLengths, from_scenarios
 
 LIMIT = 400
 LEVELS = [0.05, 0.25, 0.5, 0.75, 0.95]
+EVENLY = (np.arange(64) + 0.5) / 64  # levels whose quantiles have about the mean of the distribution
 
 
 def visits(lengths: np.ndarray, step: int, limit: int = LIMIT) -> pd.DataFrame:
@@ -56,13 +57,13 @@ def forecast(predictor: InFlightPredictor, prompts: int, samples: int, limit: in
     return table
 
 
-def errors(table: InFlightLengths, lengths: np.ndarray, at: int, signals: object = None) -> np.ndarray:
+def errors(table: InFlightLengths, lengths: np.ndarray, at: int) -> np.ndarray:
     """Log of the tokens left less what is expected of it, of responses that go on at ``at`` tokens."""
     tokens = np.clip(lengths.ravel(), 1, LIMIT).astype(int)
-    seen = table.observe(np.minimum(tokens, at), tokens <= at, signals)
+    seen = table.observe(np.minimum(tokens, at), tokens <= at)
     alive = np.flatnonzero(tokens > at)
-    chance, left = outcomes(seen.curve[seen.class_of[alive]], seen.grid, np.full(len(alive), float(at)))
-    return np.log(tokens[alive] - at) - (chance * np.log(left)).sum(axis=1)
+    left = quantiles_left(seen, alive, np.full(len(alive), float(at)), EVENLY)
+    return np.asarray(np.log(tokens[alive] - at) - np.log(left).mean(axis=0))
 
 
 # --- a distribution -----------------------------------------------------------------------------------------------------
@@ -77,11 +78,6 @@ def test_what_is_left_is_a_distribution_whose_quantiles_rise(seed, at, samples):
     tokens, complete = np.minimum(lengths, at), lengths <= at
     table = forecast(predictor, 12, samples).observe(tokens, complete)
     assert np.all(np.diff(table.curve, axis=1) <= 1e-9)
-    alive = np.flatnonzero(~complete)
-    chance, left = outcomes(table.curve[table.class_of[alive]], table.grid, tokens[alive].astype(float))
-    np.testing.assert_allclose(chance.sum(axis=1), 1.0)
-    assert np.all(chance >= 0)
-    assert np.all((left > 0) & (left <= LIMIT - tokens[alive][:, None] + 1e-9) | (chance == 0))
     names = [f"p{p}" for p in np.repeat(np.arange(12), samples)]
     quantiles = predictor.remaining_quantiles(names, tokens, complete, LEVELS, max_response_tokens=LIMIT)
     assert np.all(np.diff(quantiles, axis=0) >= 0)
@@ -208,134 +204,6 @@ def test_every_kind_of_history_gives_a_residual_curve_that_falls(samples, steps)
     assert np.all(np.diff(residual) <= 1e-12)
     assert residual[0] > 0.99
     assert 0 < residual[len(residual) // 2] < 1
-
-
-# --- the model's signals ---------------------------------------------------------------------------------------------------
-
-
-def with_signals(lengths: np.ndarray, step: int, make: object, seed: int) -> pd.DataFrame:
-    """A visit whose responses have a signal of (tokens, 3): ``make`` of the tokens left, of the length, and noise."""
-    rng = np.random.default_rng([seed, step])
-    rows = visits(lengths, step)
-    told = [{"hidden": make(n - np.arange(n), n, rng.normal(0, 1, (n, 3)))} for n in rows["response_tokens"]]  # type: ignore[operator]
-    return rows.assign(signals=told)
-
-
-def telling_left(left: np.ndarray, _: int, noise: np.ndarray) -> np.ndarray:
-    return np.log(left)[:, None] * [1.0, -0.5, 0.0] + 0.5 * noise
-
-
-def noise_only(_left: np.ndarray, _length: int, noise: np.ndarray) -> np.ndarray:
-    return noise
-
-
-def seen_signals(rows: pd.DataFrame, at: int) -> dict[str, np.ndarray]:
-    found = np.full((len(rows), 3), np.nan)
-    for i, (one, n) in enumerate(zip(rows["signals"], rows["response_tokens"], strict=True)):
-        if n > at:
-            found[i] = recent_means(one["hidden"], np.array([at]))[0]
-    return {"hidden": found}
-
-
-@pytest.mark.parametrize("make", [telling_left, noise_only])
-def test_signals_count_as_far_as_they_were_right(make):
-    *history, now = drawn(steps=4, samples=8)
-    predictor = InFlightPredictor()
-    for step, lengths in enumerate(history):
-        predictor.update(with_signals(lengths, step, make, seed=0))
-    table, rows = forecast(predictor, 30, 8), with_signals(now, 3, make, seed=0)
-    blind, told = (np.std(errors(table, now, 64, s)) for s in (None, seen_signals(rows, 64)))
-    if make is telling_left:
-        assert told < 0.7 * blind
-    else:
-        assert told < 1.03 * blind
-
-
-def test_a_signal_that_only_says_what_history_says_makes_nobody_surer():
-    rng = np.random.default_rng(7)
-    level = np.repeat(rng.normal(4.5, 0.5, 40), 8)
-    lengths = [np.exp(level + rng.normal(0, 0.3, 320)).round().reshape(40, 8) for _ in range(5)]
-    predictor = InFlightPredictor()
-    for step, one in enumerate(lengths[:-1]):
-        rows = visits(one, step)
-        told = [{"hidden": np.full((n, 3), 1.0) * m} for n, m in zip(rows["response_tokens"], level, strict=True)]
-        predictor.update(rows.assign(signals=told))
-    tokens = np.clip(lengths[-1].ravel(), 1, LIMIT).astype(int)
-    signals = {"hidden": level[:, None] * np.ones(3)}
-    names = [f"p{p}" for p in np.repeat(np.arange(40), 8)]
-    widths = []
-    for told_ in (None, signals):
-        low, high = predictor.remaining_quantiles(
-            names, np.minimum(tokens, 50), tokens <= 50, [0.1, 0.9], max_response_tokens=LIMIT, signals=told_
-        )
-        widths.append(np.log(high[tokens > 50] / low[tokens > 50]).mean())
-    assert widths[1] > 0.85 * widths[0]
-
-
-def test_a_response_whose_signals_are_not_known_keeps_its_forecast():
-    *history, now = drawn(steps=4)
-    predictor = InFlightPredictor()
-    for step, lengths in enumerate(history):
-        predictor.update(with_signals(lengths, step, telling_left, seed=0))
-    tokens = np.clip(now.ravel(), 1, LIMIT).astype(int)
-    signals = seen_signals(with_signals(now, 3, telling_left, seed=0), 64)
-    alive = np.flatnonzero(tokens > 64)
-    signals["hidden"][alive[0]] = np.nan
-    state = np.minimum(tokens, 64), tokens <= 64
-    blind, told = (forecast(predictor, 30, 6).observe(*state, s) for s in (None, signals))
-    one, other = alive[:2]
-    np.testing.assert_array_equal(told.curve[told.class_of[one]], blind.curve[blind.class_of[one]])
-    assert np.abs(told.curve[told.class_of[other]] - blind.curve[blind.class_of[other]]).max() > 0.01
-
-
-def test_what_is_learned_of_signals_does_not_depend_on_how_it_is_told_and_is_forgotten_by_fit():
-    parts = [with_signals(lengths, step, telling_left, seed=1) for step, lengths in enumerate(drawn(steps=3))]
-    one, other = InFlightPredictor().update(pd.concat(parts)), InFlightPredictor()
-    for part in parts:
-        other.update(part)
-    np.testing.assert_array_equal(one.reading.weights, other.reading.weights)
-    assert other.fit(parts[0].drop(columns="signals")).reading is None
-
-
-@given(st.integers(1, 60), st.integers(1, 60))
-@settings(max_examples=30)
-def test_means_of_signals_know_nothing_of_later_tokens(length, known):
-    rng = np.random.default_rng(length)
-    values = rng.normal(size=(length, 2))
-    changed = np.where(np.arange(length)[:, None] < known, values, 9.0)
-    at = np.arange(1, min(length, known) + 1)
-    means = recent_means(values, at)
-    np.testing.assert_array_equal(means, recent_means(changed, at))
-    np.testing.assert_allclose(means[-1], values[max(0, at[-1] - 16) : at[-1]].mean(axis=0))
-
-
-def test_long_hidden_states_are_projected_always_alike():
-    hidden = {"hidden": np.random.default_rng(0).normal(size=(5, 1000))}
-    found = features(np.arange(5.0), hidden, ("hidden",))
-    assert found.shape == (5, 2 + MAX_FEATURES)
-    np.testing.assert_array_equal(found, features(np.arange(5.0), hidden, ("hidden",)))
-    lengths = np.linalg.norm(found[:, 2:], axis=1) / np.linalg.norm(hidden["hidden"], axis=1)
-    np.testing.assert_allclose(lengths, np.sqrt(MAX_FEATURES / 1000), rtol=0.3)
-
-
-def test_too_few_moments_are_not_trusted():
-    probe = SignalProbe()
-    tokens = np.arange(20.0)
-    probe.update(tokens, {"entropy": tokens}, tokens + 1, np.log(tokens + 1), np.arange(20) % 2 == 0)
-    assert probe.reading is None
-
-
-def test_wrong_signals_are_refused():
-    rows = with_signals(drawn()[0], 0, telling_left, seed=0)
-    rows.at[3, "signals"] = {"hidden": np.zeros((1, 3))}
-    with refused(PredictionError, "'hidden'", "'p0'"):
-        learned(drawn()).update(rows.assign(step=3, epoch=3))
-    *history, now = drawn(steps=4)
-    predictor = InFlightPredictor()
-    for step, lengths in enumerate(history):
-        predictor.update(with_signals(lengths, step, telling_left, seed=0))
-    with refused(PredictionError, "'hidden'"):
-        errors(forecast(predictor, 30, 6), now, 64, {"entropy": np.zeros(180)})
 
 
 def test_predictors_are_made_by_name():

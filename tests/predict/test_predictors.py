@@ -203,13 +203,10 @@ def test_no_predictor_answers_what_makes_no_sense(name, asked, sentence):
 
 
 @pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.parametrize("signals", [False, True])
 @pytest.mark.parametrize("bad", [math.nan, None, pd.NA, -5, math.inf, "x"])
-def test_lengths_that_are_none_are_refused_by_their_row_and_learned_from_by_nobody(name, signals, bad):
+def test_lengths_that_are_none_are_refused_by_their_row_and_learned_from_by_nobody(name, bad):
     rows = visits([[5, 7], [9, 9]])
     wrong = rows.assign(response_tokens=pd.Series([5, 7, bad, 9], dtype=object))
-    if signals:
-        wrong["signals"] = [{}, None, {}, {}]
     predictor = MAKERS[name]().fit(rows)
     before = predictor.predict(["p0", "p1"], max_response_tokens=20)
     with pytest.raises(PredictionError) as refused:

@@ -19,7 +19,7 @@ from rlhfless.scheduling import PlanningOptions, make_policy
 from rlhfless.trace import Trace
 from solver import ActorPlan, Cluster, LatencyModel, Plan, Workload
 from solver.model.problem import PlanningProblem
-from solver.model.runtime_rules import SIGNAL_TOKENS, ActorView, Cut, Decision, Move, RuntimeRule, StepState, Trigger
+from solver.model.runtime_rules import ActorView, Cut, Decision, Move, RuntimeRule, StepState, Trigger
 
 LIMIT = 60
 
@@ -82,18 +82,6 @@ def execute(step: Step, policy: str, *, seed: int = 0, rule: RuntimeRule | None 
 def run(step: Step, plan: Plan, engine: type[SimulatedEngine] = SimulatedEngine, **options: object) -> StepRecord:
     """``run_step`` on simulated engines."""
     return run_step(plan, step.requests(), engine, step.latency, step.cluster, **options)  # type: ignore[arg-type]
-
-
-def telling(values: Sequence[np.ndarray]) -> type[SimulatedEngine]:
-    """Simulated engines that tell a signal called ``level``: of token k of response r, the number ``values[r][k]``."""
-
-    class Telling(SimulatedEngine):
-        def recent_signals(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-            with_tokens = {r: n for r, n in self.generated_tokens().items() if n}
-            means = [values[r][max(0, n - SIGNAL_TOKENS) : n].mean() for r, n in with_tokens.items()]
-            return np.array([*with_tokens], dtype=np.int64), {"level": np.array(means)} if means else {}
-
-    return Telling
 
 
 def plan_of(groups: Sequence[Sequence[int]], rule: RuntimeRule | None = None, slots: int = 64, release: str = "done") -> Plan:

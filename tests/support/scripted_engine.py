@@ -17,7 +17,6 @@ from benchmark_scripts import counting_engine
 from rlhfless.engine.protocol import Progress, Request
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
-from solver.model.runtime_rules import SIGNAL_TOKENS
 
 FACTOR, MODULUS, VOCABULARY = counting_engine.FACTOR, counting_engine.MODULUS, counting_engine.VOCABULARY
 HERE: list[Any] = []
@@ -43,12 +42,11 @@ class ScriptedEngines(counting_engine.CountingEngines):
     """Makes engines.
 
     Attributes:
-        version: of the weights; None: that of the step. signals: whether engines tell how large the last tokens were.
+        version: of the weights; None: that of the step.
         starts_more: an actor starts something beside its process, which takes ``starts_more`` seconds.
     """
 
     version: int | None = None
-    signals: bool = False
     starts_more: float = 0.0
 
     backend_module: ClassVar[str] = "scripted_engine"
@@ -74,8 +72,7 @@ class ScriptedEngines(counting_engine.CountingEngines):
         return {prompt: Prefix(checksum(ids.tolist()), (np.empty((0, 0, 0, len(ids))),)) for prompt, ids in prefixes.items()}
 
     def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> ScriptedEngine:
-        made = TellingEngine if self.signals else ScriptedEngine
-        return made(latency, admission, self, start_s)
+        return ScriptedEngine(latency, admission, self, start_s)
 
 
 class ScriptedEngine(counting_engine.CountingEngine):
@@ -103,16 +100,6 @@ class ScriptedEngine(counting_engine.CountingEngine):
         if not request.cached_tokens:
             return 0, 0
         return request.prefix_kv.state, request.prefix_kv.tokens
-
-
-class TellingEngine(ScriptedEngine):
-    """Tells a signal called ``token``: the tokens themselves."""
-
-    def recent_signals(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Their mean over the last ones."""
-        told = [m for m in (*self._batch, *self._queue) if m.tokens]
-        means = [np.mean(m.tokens[-SIGNAL_TOKENS:]) for m in told]
-        return np.array([m.request.response for m in told], dtype=np.int64), {"token": np.array(means)} if means else {}
 
 
 def checksum(tokens: list[int]) -> int:

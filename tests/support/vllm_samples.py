@@ -144,15 +144,6 @@ def vllm_process(root: Path, drafting: Drafting | None = None) -> Iterator[Calla
 def _start(folder: Path, drafting: Drafting | None) -> None:
     from rlhfless.engine.vllm import worker_backend as vllm_process
 
-    given = vllm_adapter.engine_arguments
-
-    def with_transfer(*arguments: Any, **options: Any) -> dict[str, Any]:  # called once vLLM may be imported
-        import memory_transfer
-
-        memory_transfer.register()
-        return {**given(*arguments, **options), "weight_transfer_config": {"backend": memory_transfer.BACKEND}}
-
-    vllm_adapter.engine_arguments = with_transfer
     vllm_process.use_device("cpu")
     assert vllm_process.start_server(factory_of(folder, 0, drafting=drafting), LATENCY)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,12 @@ from rlhfless.engine.protocol import Request  # noqa: E402
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer  # noqa: E402
 from rlhfless.engine.torch.model import DecoderModel  # noqa: E402
 from rlhfless.engine.torch.sampling import Sampling  # noqa: E402
-from rlhfless.training import sending_gpu  # noqa: E402
-from rlhfless.training.config import TrainConfig, TrainError  # noqa: E402
-from rlhfless.training.engines import TorchEngines, make_engines, same_bits  # noqa: E402
+from rlhfless.latency import load_profile  # noqa: E402
+from rlhfless.training.config import ClusterConfig, TrainConfig, TrainError  # noqa: E402
+from rlhfless.training.engines import TorchEngines, check_parts_of_actors, make_engines, same_bits  # noqa: E402
 from rlhfless.training.learner_threads import learner_threads  # noqa: E402
 from rlhfless.training.loop import Trainer  # noqa: E402
 from rlhfless.training.models.tiny_model import tiny_qwen2  # noqa: E402
-from rlhfless.training.sending_gpu import gpus_for_ray, sending_device, sending_host  # noqa: E402
 from solver.model.admission import Admission  # noqa: E402
 from solver.model.latency import LatencyModel  # noqa: E402
 
@@ -112,39 +112,6 @@ def test_a_share_of_a_gpu_is_for_vllm() -> None:
     assert TrainConfig.from_options(gpu_memory_utilization=0.4, engine="vllm", executor="local").cluster.engine == "vllm"
 
 
-def test_weights_pass_within_a_gpu_only_where_it_is_shared() -> None:
-    shared: dict[str, Any] = {"weight_sync": "ipc", "engine": "vllm", "executor": "local", "device": "cuda", "gpus": 1}
-    assert TrainConfig.from_options(**shared).cluster.weight_sync == "ipc"
-    for name, value in (("engine", "torch"), ("executor", "ray"), ("device", "cpu"), ("gpus", 2)):
-        with refused(TrainError, "weight_sync is 'ipc'", value):
-            TrainConfig.from_options(**{**shared, name: value})
-
-
-def test_weights_are_sent_by_nccl_only_from_a_gpu_that_no_actor_uses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the CPU, and where actors use all GPUs, one sentence names a way that works."""
-    given: dict[str, Any] = {"weight_sync": "nccl", "engine": "vllm", "executor": "local", "device": "cuda", "gpus": 3}
-    for name, value in (("engine", "torch"), ("executor", "virtual"), ("device", "cpu")):
-        with refused(TrainError, "weight_sync is 'nccl'", value, "'folder'"):
-            TrainConfig.from_options(**{**given, name: value, **({"engine": "torch"} if value == "virtual" else {})})
-    local = TrainConfig.from_options(**given).cluster
-    ray = TrainConfig.from_options(**{**given, "executor": "ray"}).cluster
-    with refused(TrainError, "weight_sync is 'nccl'", "device 'cpu'", "'folder'"):
-        sending_host(local, torch.device("cpu"))
-    assert gpus_for_ray(ray) == 3, "logical GPUs where there are none"
-    for count, of_local, of_ray in ((4, 3, 3), (3, None, 2), (0, None, None)):
-        monkeypatch.setattr(sending_gpu, "cuda_devices", lambda count=count: [f"cuda:{i}" for i in range(count)])
-        for cluster, last in ((local, of_local), (ray, of_ray)):
-            if last is not None:
-                assert sending_device(cluster) == torch.device("cuda", last)
-            else:
-                with refused(TrainError, "weight_sync is 'nccl'", f"{count} GPU", "'folder'"):
-                    sending_device(cluster)
-    monkeypatch.setattr(sending_gpu, "cuda_devices", lambda: ["cuda:0", "cuda:1"])
-    assert gpus_for_ray(ray) == 1, "the learner's GPU is not offered"
-    assert gpus_for_ray(TrainConfig.from_options(executor="ray").cluster) is None, "all are"
-    assert sending_host(local, torch.device("cuda", 1)) == "127.0.0.1"
-
-
 def test_actors_decode_with_as_many_threads_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens and log-probabilities are those of one thread within rounding; the program's own threads stay."""
     seen, compute = list[int](), DecoderModel.compute
@@ -176,12 +143,14 @@ def test_actors_decode_with_as_many_threads_as_asked_for(monkeypatch: pytest.Mon
         TrainConfig.from_options(actor_threads=2, engine="vllm", executor="local")
 
 
-def test_tensor_parallel_actors_are_processes_of_the_torch_engine() -> None:
-    for options in ({}, {"engine": "vllm", "executor": "local"}):
-        with refused(TrainError, "tensor_parallel is 2", "executor 'local' or 'ray'"):
+def test_actors_of_vllm_alone_are_tensor_parallel_on_the_gpus_of_their_profile() -> None:
+    for options in ({"executor": "local"}, {"engine": "transformers"}, {"engine": "vllm"}):
+        with refused(TrainError, "tensor_parallel is 2", "engine 'vllm' with executor 'local' or 'ray'"):
             TrainConfig.from_options(tensor_parallel=2, **options)
+    asked = ClusterConfig(engine="vllm", executor="local", tensor_parallel=2)
+    check_parts_of_actors(asked, replace(load_profile("cpu-tiny-qwen2"), gpus_per_actor=2))
     with refused(TrainError, "tensor_parallel is 2", "'cpu-tiny-qwen2' have 1 GPU", "2 GPUs per actor"):
-        Trainer(config(gpus=2, tensor_parallel=2, executor="local"), model=(tiny_qwen2(CharTokenizer()), CharTokenizer()))
+        check_parts_of_actors(asked, load_profile("cpu-tiny-qwen2"))
 
 
 def test_reward_models_wait_on_the_cpu_only_where_there_are_some() -> None:

@@ -55,14 +55,6 @@ def test_every_step_samples_from_the_weights_that_are_learned(executor: str) -> 
     assert any(not torch.equal(before[name], weight) for name, weight in model[0].state_dict().items())
 
 
-@pytest.mark.full
-def test_attention_over_blocks_samples_from_the_weights_that_are_learned() -> None:
-    config = TrainConfig.from_options(**SMALL, attention="blocks", generation_dtype="float32")
-    with one_thread(torch.device("cpu")), Trainer(config, model=model_of("llama"), progress=False, rewards=distinct) as trainer:
-        steps = [trainer.step() for _ in range(2)]
-    assert all(step.learning["mismatch_mean"] < 1e-5 for step in steps)
-
-
 def test_the_torch_engine_refuses_it_and_names_the_one_that_works() -> None:
     with refused(ValueError, "'gemma2'", "--engine transformers"):
         Trainer(TrainConfig.from_options(**SMALL), model=model_of("gemma2"), progress=False)

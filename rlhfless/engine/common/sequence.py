@@ -6,9 +6,8 @@ Checks of requests are in request_validation.py.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,17 +15,14 @@ import numpy as np
 from rlhfless.engine.common.request_validation import TokenRoom, check, stop_tokens
 from rlhfless.engine.protocol import Completion, Request
 
-NO_SIGNALS: Mapping[str, Any] = MappingProxyType({})
-
 
 class HostTokens(NamedTuple):
-    """Tokens that iterations of one batch sampled, on the host: (rows, iterations) ids and log-probabilities, and signals by
-    name. An engine that receives its tokens one response at a time has one row per response, which grows.
+    """Tokens that iterations of one batch sampled, on the host: (rows, iterations) ids and log-probabilities. An engine that
+    receives its tokens one response at a time has one row per response, which grows.
     """
 
     ids: np.ndarray | list[array[int]]
     logprobs: np.ndarray | list[array[float]]
-    signals: Mapping[str, Any]
 
 
 @dataclass(eq=False)
@@ -83,8 +79,7 @@ class SequenceState:
         if count:
             assert request.generated_ids is not None and request.logprobs is not None  # noqa: PT018
             last = request.generated_ids[-1]
-            signals = {name: values[None] for name, values in (request.signals or {}).items()}
-            parts = [(HostTokens(request.generated_ids[None], request.logprobs[None], signals), 0)]
+            parts = [(HostTokens(request.generated_ids[None], request.logprobs[None]), 0)]
         return cls(
             request, request.prompt_tokens, count, int(last), parts, stop_tokens(request),
             request.prompt_tokens + request.max_tokens, request.target_tokens is not None, request.kv,
@@ -133,15 +128,13 @@ class SequenceState:
             begin -= len(recent[-1])
         return _joined(recent[::-1], np.int64)[start - begin :]
 
-    def append(self, ids: Sequence[int], logprobs: Sequence[float], signals: Mapping[str, Iterable[Any]] = NO_SIGNALS) -> None:
+    def append(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
         """Append new tokens, for an engine that receives them one response at a time."""
         if not self.parts or isinstance(self.parts[-1][0].ids, np.ndarray):
-            self.parts.append((HostTokens([array("q")], [array("f")], {name: [[]] for name in signals}), 0))
+            self.parts.append((HostTokens([array("q")], [array("f")]), 0))
         tokens, row = self.parts[-1]
         tokens.ids[row].extend(ids)
         tokens.logprobs[row].extend(logprobs)
-        for name, values in signals.items():
-            tokens.signals[name][row].extend(values)
         self.count += len(ids)
         self.last_token = ids[-1]
 
@@ -169,8 +162,7 @@ class SequenceState:
         first_s, start_s = (time_s if at_s is None else at_s for at_s in (self.first_token_s, self.start_s))
         return Completion(
             self.request.response, time_s, self.count, reason, first_s, start_s, self.prefill_tokens, self.ids,
-            self.logprobs, self._signals(),
-            *((self.passes, self.drafted_tokens, self.accepted_tokens) if drafts else ()),
+            self.logprobs, *((self.passes, self.drafted_tokens, self.accepted_tokens) if drafts else ()),
         )  # fmt: skip
 
     def export(self, clock_s: float, kv: Any) -> Request:
@@ -183,7 +175,6 @@ class SequenceState:
             generated_tokens=self.count,
             generated_ids=self.ids,
             logprobs=self.logprobs,
-            signals=self._signals(),
             kv=kv,
             cached_tokens=0,
             shares_prompt=False,
@@ -195,25 +186,6 @@ class SequenceState:
             drafted_tokens=self.drafted_tokens,
             accepted_tokens=self.accepted_tokens,
         )
-
-    def recent_signals(self, tokens: int) -> Mapping[str, np.ndarray]:
-        """Return, by name, the mean of its signals over its last ``tokens`` tokens on the host, or over all of them."""
-        recent: list[tuple[HostTokens, int]] = []
-        count = 0
-        for part, row in reversed(self.parts):
-            if count >= tokens or not part.signals:  # those before came from an engine that was asked for none
-                break
-            recent.insert(0, (part, row))
-            count += len(part.ids[row])
-        names = recent[-1][0].signals if recent else ()
-        return {
-            name: np.concatenate([part.signals[name][row] for part, row in recent])[-tokens:].mean(axis=0) for name in names
-        }
-
-    def _signals(self) -> Mapping[str, np.ndarray] | None:
-        """Return the signals of all of its tokens; None where some of them have none."""
-        names = self.parts[0][0].signals if self.parts else ()
-        return {name: _joined([part.signals[name][row] for part, row in self.parts], np.float32) for name in names} or None
 
 
 def _joined(parts: Sequence[Any], dtype: type) -> np.ndarray:

@@ -73,15 +73,13 @@ class RemoteFactory:
     """A factory of simulated engines for actors in separate processes (see ``RemoteEngines`` of the executor)."""
 
     backend_module: ClassVar[str] = "rlhfless.engine.simulated.worker_backend"
-    gpus_per_engine: ClassVar[None] = None
+    one_gpu: ClassVar[bool] = False
     min_start_timeout_s: ClassVar[float] = 0.0
     starts_server: ClassVar[bool] = False
     takes_prefixes: ClassVar[bool] = False
     copies_kv: ClassVar[bool] = True
     weights_version: ClassVar[None] = None
-    spans_nodes: ClassVar[bool] = False
     weight_bytes: ClassVar[int] = 0
-    shipped_bytes: ClassVar[int] = 0
 
     def measured(self) -> Self:
         """Return itself: its engines sleep for as long as they are charged."""

@@ -7,7 +7,6 @@ rows are both in memory while the old ones are copied (``KVCache.reserve_rows``)
 
 from __future__ import annotations
 
-from rlhfless.engine.torch.block_cache import CPU_BLOCK_TOKENS, GPU_BLOCK_TOKENS
 from rlhfless.engine.torch.row_model import RowModel
 from solver.model.admission import Admission
 
@@ -27,8 +26,6 @@ def admission_within(model: RowModel, memory_bytes: int, *, max_slots: int = 256
     a_row = model.cells * model.kv_bytes_per_token
     room = int(memory_bytes * (1 - OTHER_SHARE)) - model.weight_bytes
     rows = min(max_slots, room // a_row)
-    if model.attention == "blocks":
-        return _in_blocks(model, room, memory_bytes, max_slots, rule)
     if rows < 1:
         needed = (model.weight_bytes + a_row) / (1 - OTHER_SHARE)
         raise MemoryError(
@@ -37,22 +34,3 @@ def admission_within(model: RowModel, memory_bytes: int, *, max_slots: int = 256
             "give more memory or shorten the longest context"
         )
     return Admission(rows, rows * model.cells, rule)
-
-
-def _in_blocks(model: RowModel, room: int, memory_bytes: int, max_slots: int, rule: str) -> Admission:
-    """Return slots and KV tokens of an actor whose responses hold blocks; the last block of each may be nearly empty.
-
-    Raises:
-        MemoryError: the weights and one response do not fit.
-    """
-    size = GPU_BLOCK_TOKENS if model.device.type == "cuda" else CPU_BLOCK_TOKENS
-    blocks, longest = room // (size * model.kv_bytes_per_token) - 1, -(-model.cells // size)  # one is for padding
-    if blocks < longest:
-        needed = (model.weight_bytes + (longest + 1) * size * model.kv_bytes_per_token) / (1 - OTHER_SHARE)
-        raise MemoryError(
-            f"{memory_bytes / 2**30:.3f} GiB are too little memory for an actor: weights of "
-            f"{model.weight_bytes / 2**30:.3f} GiB and a context of {model.cells} tokens need {needed / 2**30:.3f} GiB; give "
-            "more memory or shorten the longest context"
-        )
-    slots = min(max_slots, blocks - longest + 1)
-    return Admission(slots, (blocks - slots + 1) * size, rule)

@@ -48,12 +48,11 @@ class DecodeLoop:
         eos_id: int | Sequence[int],
         sampling: Sampling,
         start_s: float,
-        signals: Sequence[str],
         drafts: PassDrafts | None = None,
     ) -> None:
         self._clock, self._stop_ids, self.drafts = IterationClock(charge, model.device), stop_ids(eos_id), drafts
         self._ends = frozenset(self._stop_ids)
-        self.step = decode_step(model, sampling, self._stop_ids, signals)
+        self.step = decode_step(model, sampling, self._stop_ids)
         self.queue = BatchScheduler[SequenceState](admission)
         self.rows = KVRows(model, admission.max_batch, sampling, drafts)
         self.upcoming: PendingIterations | None = None
@@ -179,9 +178,6 @@ class DecodeLoop:
             assert pending.drafts is not None
             decode_run.drafts = pending.drafts
         clock.wait()
-        begin = clock.now_s()
-        decode_run.hold(cache, count)
-        hold_s = clock.now_s() - begin
         self.journal.prepare_s += decode_run.prepare(self.step, cache)
         begin = decode = clock.now_s()
         if change is not None and change.admitted:
@@ -191,7 +187,7 @@ class DecodeLoop:
         pending.drawn = decode_run.run(self.step, cache, count, self._ends)
         clock.wait()
         computes = change is not None and change.prefill_tokens
-        return (decode - begin if computes else 0.0), [clock.now_s() - decode + pending.drafting_s + hold_s]
+        return (decode - begin if computes else 0.0), [clock.now_s() - decode + pending.drafting_s]
 
     def run_now(self, pending: PendingIterations, clock: Callable[[], float]) -> None:
         """Run the first iteration in real time: it begins once its shape is prepared, and ends at the time that ``clock``

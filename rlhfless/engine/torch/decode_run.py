@@ -53,7 +53,7 @@ class DecodeRun:
         fed[:, : len(rows)] = (
             [s.last_token for s in rows], [context - 1 for context in contexts], [1] * len(rows), [s.forced for s in rows],
         )  # fmt: skip
-        self._contexts, self.kv_tokens, self.longest = contexts, sum(contexts), max(contexts)
+        self.kv_tokens, self.longest = sum(contexts), max(contexts)
         left = [s.stop_tokens - s.count for s in rows]  # iterations until its length ends each
         self._next_end, self._left = min(left), left
         self._tokens, self._positions, self._moves, forced = torch.from_numpy(fed).to(device).unbind()
@@ -77,10 +77,6 @@ class DecodeRun:
     def width(self) -> int:
         """Return the number of cells that its next iteration attends over."""
         return self.longest + self.steps
-
-    def hold(self, kv: KVCache, count: int) -> None:
-        """Have memory in the cache for ``count`` further iterations."""
-        kv.hold(range(len(self.rows)), [context + self.steps + count for context in self._contexts])
 
     def prepare(self, step: DecodeStep, kv: KVCache) -> float:
         """Prepare the shape of its next iteration; returns the seconds that it took."""
@@ -145,10 +141,7 @@ class DecodeRun:
             return
         ids, logprobs = torch.stack([d.ids for d in pending], 1), torch.stack([d.logprobs for d in pending], 1)
         host_ids, host_logprobs = ids.cpu().numpy(), logprobs.cpu().numpy()
-        signals = {
-            name: torch.stack([d.signals[name] for d in pending], 1).float().cpu().numpy() for name in pending[0].signals
-        }
-        copied, count = HostTokens(host_ids, host_logprobs, signals), len(pending)
+        copied, count = HostTokens(host_ids, host_logprobs), len(pending)
         for row, (s, last) in enumerate(zip(self.rows, host_ids[:, -1].tolist(), strict=False)):  # beyond them is padding
             s.parts.append((copied, row))
             s.count += count

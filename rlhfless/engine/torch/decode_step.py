@@ -1,4 +1,4 @@
-"""One decode iteration on the device: forward pass, sampling, and the requested signals.
+"""One decode iteration on the device: forward pass and sampling.
 
 Inputs and outputs are tensors. On a GPU the iteration of every (rows, columns, width) is captured once as a CUDA graph and
 replayed; on the CPU it runs directly.
@@ -17,36 +17,25 @@ from torch import Tensor
 from rlhfless.engine.torch.fed_places import FedPlaces
 from rlhfless.engine.torch.kv_cache import KVCache
 from rlhfless.engine.torch.row_model import RowModel
-from rlhfless.engine.torch.sampling import Sampling, draw, penalise, race_numbers, signals
+from rlhfless.engine.torch.sampling import Sampling, draw, penalise, race_numbers
 from rlhfless.engine.torch.verify import Inputs, verify, verify_rectangle
 
-SIGNALS = ("eos_logprob", "entropy", "hidden")
 GRAPH_WIDTH = 256  # contexts are rounded up to this many cells, so that few graphs are needed
 WARM_UP_CALLS = 3
 
 
 class SampledTokens(NamedTuple):
-    """(R,) ids and log-probabilities that an iteration sampled, padding included, and its signals by name, (R, ...) each."""
+    """(R,) ids and log-probabilities that an iteration sampled, padding included."""
 
     ids: Tensor
     logprobs: Tensor
-    signals: dict[str, Tensor]
 
 
 class DecodeStep:
-    """Computes iterations of one actor.
+    """Computes iterations of one actor."""
 
-    Args:
-        wanted: signals to return, of ``SIGNALS``.
-
-    Raises:
-        ValueError: an unknown signal.
-    """
-
-    def __init__(self, model: RowModel, sampling: Sampling, stop_ids: Sequence[int], wanted: Sequence[str] = ()) -> None:
-        if unknown := [name for name in wanted if name not in SIGNALS]:
-            raise ValueError(f"signal {unknown[0]!r} is unknown; choose from {', '.join(SIGNALS)}")
-        self.model, self.sampling, self.stop_ids, self.wanted = model, sampling, tuple(stop_ids), tuple(wanted)
+    def __init__(self, model: RowModel, sampling: Sampling, stop_ids: Sequence[int]) -> None:
+        self.model, self.sampling, self.stop_ids = model, sampling, tuple(stop_ids)
 
     def prepare(self, cache: KVCache, rows: int, width: int, columns: int = 1) -> float:
         """Prepare the first iteration of this shape; returns the seconds that it took. On the CPU there is nothing to
@@ -85,16 +74,10 @@ class DecodeStep:
         Args:
             seen: (N, width) tokens that each place sees, where sampling depends on them.
         """
-        model = self.model
-        logits = model.logits(states)
-        penalised = logits if seen is None else penalise(logits, seen, self.sampling.repetition_penalty)
-        ids, logprobs = draw(penalised, inputs.noise, self.sampling, self.stop_ids, inputs.forced)
-        values: dict[str, Tensor] = {}
-        if "eos_logprob" in self.wanted or "entropy" in self.wanted:
-            values = dict(zip(SIGNALS, signals(logits, self.stop_ids), strict=False))
-        if "hidden" in self.wanted:
-            values["hidden"] = model.normed(states)
-        return SampledTokens(ids, logprobs, {name: values[name] for name in self.wanted})
+        logits = self.model.logits(states)
+        if seen is not None:
+            logits = penalise(logits, seen, self.sampling.repetition_penalty)
+        return SampledTokens(*draw(logits, inputs.noise, self.sampling, self.stop_ids, inputs.forced))
 
 
 class GraphedStep(DecodeStep):
@@ -105,8 +88,8 @@ class GraphedStep(DecodeStep):
     one copy of the weights only.
     """
 
-    def __init__(self, model: RowModel, sampling: Sampling, stop_ids: Sequence[int], wanted: Sequence[str] = ()) -> None:
-        super().__init__(model, sampling, stop_ids, wanted)
+    def __init__(self, model: RowModel, sampling: Sampling, stop_ids: Sequence[int]) -> None:
+        super().__init__(model, sampling, stop_ids)
         self._graphs: dict[tuple[int, int, int], tuple[torch.cuda.CUDAGraph, Inputs, SampledTokens]] = {}
         self._captured: tuple[object, ...] = ()  # kept, so that nothing else can come to stand at these addresses
         self._pool: tuple[int, int] | None = None
@@ -167,7 +150,7 @@ class GraphedStep(DecodeStep):
         else:
             fixed.forced.copy_(inputs.forced)
         graph.replay()
-        return SampledTokens(drawn.ids.clone(), drawn.logprobs.clone(), {name: x.clone() for name, x in drawn.signals.items()})
+        return SampledTokens(drawn.ids.clone(), drawn.logprobs.clone())
 
     def _key(self, cache: KVCache, rows: int, width: int, columns: int) -> tuple[int, int, int]:
         return rows, columns, min(-(-width // GRAPH_WIDTH) * GRAPH_WIDTH, cache.cells)
@@ -183,6 +166,6 @@ def _capture_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-def decode_step(model: RowModel, sampling: Sampling, stop_ids: Sequence[int], wanted: Sequence[str] = ()) -> DecodeStep:
+def decode_step(model: RowModel, sampling: Sampling, stop_ids: Sequence[int]) -> DecodeStep:
     """Return the step for the model's device."""
-    return (GraphedStep if model.device.type == "cuda" and model.captured else DecodeStep)(model, sampling, stop_ids, wanted)
+    return (GraphedStep if model.device.type == "cuda" and model.captured else DecodeStep)(model, sampling, stop_ids)

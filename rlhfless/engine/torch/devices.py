@@ -11,9 +11,7 @@ def cuda_devices() -> list[str]:
 
 
 def compute_on(device: str) -> None:
-    """Let this process compute on one device from now on: on the CPU with one thread, because there is one process per actor
-    or part of one.
-    """
+    """Let this process compute on one device from now on: on the CPU with one thread, as there is one process per actor."""
     if torch.device(device).type == "cuda":
         torch.cuda.set_device(device)
     else:

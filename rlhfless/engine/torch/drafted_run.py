@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from math import isnan
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rlhfless.engine.common.engine_drafts import Drafts, PassDrafts
-from rlhfless.engine.common.sequence import NO_SIGNALS, SequenceState
+from rlhfless.engine.common.sequence import SequenceState
 from rlhfless.engine.torch.decode_step import DecodeStep, SampledTokens
 from rlhfless.engine.torch.fed_places import FedPlaces, rounded
 from rlhfless.engine.torch.gumbel_noise import RowNoise
@@ -30,7 +30,6 @@ class Verified(NamedTuple):
 
     ids: list[int]
     logprobs: list[float]
-    signals: dict[str, np.ndarray]
     ends: list[int]
 
 
@@ -65,10 +64,6 @@ class DraftedRun:
         self.drafts: Drafts = {}
         self.committed: Mapping[SequenceState, tuple[int, list[int]]] = {}
 
-    def hold(self, kv: KVCache, count: int) -> None:
-        """Have memory in the cache for the next pass, whatever ``count``."""
-        kv.hold(range(len(self.rows)), [s.context_tokens + len(self.drafts[s]) for s in self.rows])
-
     def prepare(self, step: DecodeStep, kv: KVCache) -> float:
         """Prepare the shape of its next pass; returns the seconds that it took."""
         if self._model.bit_stable:  # on the CPU no shape is prepared
@@ -102,17 +97,14 @@ class DraftedRun:
 
     def commit(self, drawn: Sequence[Verified], stop_ids: AbstractSet[int]) -> list[SequenceState]:
         """Commit the pass that was run; returns the responses that end with it, in order of rows."""
-        ((ids, logprobs, signals, row_ends),) = drawn
+        ((ids, logprobs, row_ends),) = drawn
         committed, ends, begin = {}, [], 0
         kept_tokens = []
         for s, end in zip(self.rows, row_ends, strict=True):
             draft, sampled = self.drafts[s], ids[begin:end]
             kept = self._source.kept(s, draft, sampled) if draft else 1
             sampled = sampled[:kept]
-            values: Mapping[str, Any] = NO_SIGNALS
-            if signals:
-                values = {name: of_all[begin : begin + kept] for name, of_all in signals.items()}
-            s.append(sampled, logprobs[begin : begin + kept], values)
+            s.append(sampled, logprobs[begin : begin + kept])
             s.verified(len(draft), kept)
             committed[s] = len(draft), sampled
             kept_tokens.append(kept)
@@ -151,8 +143,8 @@ class DraftedRun:
         tokens, positions = spread(inputs.tokens, 0), spread(inputs.positions, kv.spare)
         assert tokens is not None and positions is not None  # noqa: PT018
         rectangle = Inputs(tokens, positions, spread(inputs.noise, 1), spread(inputs.forced, 0), inputs.tokens)
-        ids, logprobs, signals = step(kv, rectangle, self._width, self.padding, columns)
-        return SampledTokens(ids[at], logprobs[at], {name: values[at] for name, values in signals.items()})
+        ids, logprobs = step(kv, rectangle, self._width, self.padding, columns)
+        return SampledTokens(ids[at], logprobs[at])
 
     def _on_host(self, sampled: SampledTokens, places: FedPlaces) -> Verified:
         ids, logprobs = sampled.ids.tolist(), sampled.logprobs.tolist()
@@ -163,5 +155,4 @@ class DraftedRun:
                 "decode in float32"
             )
         order = places.by_row
-        signals = {name: values.float().cpu().numpy()[order] for name, values in sampled.signals.items()}
-        return Verified([ids[k] for k in order], [logprobs[k] for k in order], signals, places.ends)
+        return Verified([ids[k] for k in order], [logprobs[k] for k in order], places.ends)

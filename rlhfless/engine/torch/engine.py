@@ -17,16 +17,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from rlhfless.engine.common.journal import EngineJournal
 from rlhfless.engine.protocol import Completion, KvSnapshot, Progress, Request
 from rlhfless.errors import missing_extra
 from solver.model.admission import Admission
 from solver.model.drafting import Drafting
 from solver.model.latency import LatencyModel
-from solver.model.runtime_rules import SIGNAL_TOKENS, Signals
 
 try:
     import torch
@@ -74,13 +70,11 @@ class TorchEngine:
         charge: a latency model, which gives the seconds of an iteration, or ``"measured"``: the seconds that it took here.
         eos_id: the token that ends a response, or several; never sampled where a length is forced.
         start_s: where the clock starts.
-        signals: what to return of every token in addition to its log-probability, at no extra pass: ``eos_logprob``,
-            ``entropy``, ``hidden`` (the last hidden state).
         drafting: settings of speculative decoding; None: each iteration yields one token per response. Drafts change no token
             and, where bits are promised, no log-probability; elsewhere log-probabilities differ by rounding (up to 1e-4).
 
     Raises:
-        ValueError: ``charge`` is neither, drafts have no latency model to choose their length by, or a signal is unknown.
+        ValueError: ``charge`` is neither, or drafts have no latency model to choose their length by.
 
     Example:
         >>> import rlhfless as rl
@@ -100,7 +94,6 @@ class TorchEngine:
         eos_id: int | Sequence[int],
         sampling: Sampling | None = None,
         start_s: float = 0.0,
-        signals: Sequence[str] = (),
         drafting: Drafting | PassDrafts | None = None,
     ) -> None:
         self.model, self.slots, self.weights_version = model, admission.max_batch, 0
@@ -114,7 +107,7 @@ class TorchEngine:
             drafts: PassDrafts | None = EngineDrafts(drafting, charge, admission, model.vocabulary, eos_id)
         else:
             drafts = drafting
-        self._loop = DecodeLoop(model, admission, charge, eos_id, sampling or Sampling(), start_s, signals, drafts)
+        self._loop = DecodeLoop(model, admission, charge, eos_id, sampling or Sampling(), start_s, drafts)
 
     @classmethod
     def from_pretrained(
@@ -124,10 +117,8 @@ class TorchEngine:
         sampling: Sampling | None = None,
         max_tokens: int = 4096,
         device: str = "auto",
-        signals: Sequence[str] = (),
         drafting: Drafting | None = None,
         forward: str = "own",
-        attention: str = "masked",
     ) -> TorchEngineFactory:
         """Return the engine factory of a pretrained model: an ``Executor`` makes one engine of it per actor.
 
@@ -136,13 +127,12 @@ class TorchEngine:
             sampling: of tokens; temperature 1 without filters when None.
             max_tokens: longest prompt with its response; a model that supports fewer keeps its own limit.
             device: ``cpu``, ``cuda``, or ``auto``, which takes CUDA where there is a device.
-            signals, drafting: as for the engine.
+            drafting: as for the engine.
             forward: ``own`` for a ``DecoderModel``, ``transformers`` for a ``TransformersModel``, which takes more models.
-            attention: ``masked`` or ``blocks``, see ``DecoderModel``.
 
         Raises:
             InputError: the folder lacks a model of a known architecture, or its tokenizer; the device is unknown or absent; or
-                ``forward`` or ``attention`` is unknown.
+                ``forward`` is unknown.
             MissingExtra: transformers is not installed.
         """
         from rlhfless.engine.torch.factory import TorchEngineFactory
@@ -151,9 +141,9 @@ class TorchEngine:
 
         model, tokenizer = load_model(folder, choose_device(device))
         limit = min(max_tokens, getattr(model.config.get_text_config(), "max_position_embeddings", max_tokens))
-        rows = row_model(forward, model, limit, attention=attention)
+        rows = row_model(forward, model, limit)
         return TorchEngineFactory(
-            rows, stop_ids_of(model, tokenizer), sampling or Sampling(), tuple(signals), tokenizer=tokenizer, drafting=drafting
+            rows, stop_ids_of(model, tokenizer), sampling or Sampling(), tokenizer=tokenizer, drafting=drafting
         )
 
     @property
@@ -264,19 +254,6 @@ class TorchEngine:
             for s in queue.running:
                 tokens[s.request.response] += more
         return tokens
-
-    @_computes
-    def recent_signals(self) -> tuple[NDArray[np.int64], Signals]:
-        """See ``SupportsSignals``. Where signals were asked for, it synchronises with the device."""
-        if not (names := self._loop.step.wanted):
-            return np.zeros(0, np.int64), {}
-        self._loop.copy_tokens_to_host()
-        recent = [(s.request.response, s.recent_signals(SIGNAL_TOKENS)) for s in self._loop.queue if s.count]
-        recent = [(response, signals) for response, signals in recent if signals]
-        if not recent:
-            return np.zeros(0, np.int64), {}
-        responses = np.array([response for response, _ in recent], dtype=np.int64)
-        return responses, {name: np.array([signals[name] for _, signals in recent]) for name in names}
 
     def running(self) -> tuple[int, ...]:
         """See the protocol."""

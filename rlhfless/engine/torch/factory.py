@@ -19,7 +19,6 @@ from rlhfless.engine.torch.prefixes import PrefixKV, compute_prefixes
 from rlhfless.engine.torch.replay import replay, replay_prefixes
 from rlhfless.engine.torch.row_model import RowModel
 from rlhfless.engine.torch.sampling import Sampling
-from rlhfless.engine.torch.tensor_parallel import check_parts
 from rlhfless.engine.torch.validation import kv_wrong
 from rlhfless.errors import InputError
 from rlhfless.system.cpu_threads import computing_with
@@ -36,31 +35,29 @@ class TorchEngineFactory:
 
     Attributes:
         model: a ``DecoderModel`` or a ``TransformersModel``. eos_id: the token that ends a response, or several.
-        signals, drafting: see ``TorchEngine``.
+        drafting: see ``TorchEngine``.
         remaining: predicted remaining lengths, by response of the step, which drafts of the length ``critical`` need.
         real_time: charge the measured time of iterations, for actors in separate processes.
-        tensor_parallel: parts of the model in which an actor decodes, each in a process of its own, on the GPUs of the actor.
         tokenizer: of the model, which encodes the texts of ``rlhfless.requests``; None where the caller encodes them.
 
     Raises:
-        InputError: ``eos_id`` is no token of the model, contexts can be longer than the model supports, or the model cannot be
-            cut into so many parts.
+        InputError: ``eos_id`` is no token of the model, or contexts can be longer than the model supports.
     """
 
     model: RowModel
     eos_id: int | Sequence[int]
     sampling: Sampling = field(default_factory=Sampling)
-    signals: tuple[str, ...] = ()
     real_time: bool = False
     tokenizer: Any = field(default=None, repr=False, compare=False)
     drafting: Drafting | None = None
     remaining: RemainingLengths | None = field(default=None, repr=False, compare=False)
-    tensor_parallel: int = 1
 
     backend_module: ClassVar[str] = "rlhfless.engine.torch.worker_backend"
     min_start_timeout_s: ClassVar[float] = 0.0
+    one_gpu: ClassVar[bool] = True
     starts_server: ClassVar[bool] = False
-    spans_nodes: ClassVar[bool] = False
+    takes_prefixes: ClassVar[bool] = True
+    copies_kv: ClassVar[bool] = True
     weights_version: ClassVar[None] = None
 
     def __post_init__(self) -> None:
@@ -73,22 +70,6 @@ class TorchEngineFactory:
                 f"max_tokens (prompt and response) is {self.model.max_tokens}; the model's context has at most "
                 f"{self.model.supported_tokens} tokens"
             )
-        check_parts(self.model, self.tensor_parallel)
-
-    @property
-    def gpus_per_engine(self) -> int | None:
-        """Return the GPUs on which one engine decodes."""
-        return self.tensor_parallel
-
-    @property
-    def takes_prefixes(self) -> bool:
-        """Return whether it computes prefixes for other actors and continues from such: each part has its own heads only."""
-        return self.tensor_parallel == 1
-
-    @property
-    def copies_kv(self) -> bool:
-        """Return whether KV states are copied while responses decode on."""
-        return self.tensor_parallel == 1
 
     def measured(self) -> TorchEngineFactory:
         """Return the same engines, charged with measured time."""
@@ -99,14 +80,8 @@ class TorchEngineFactory:
         """Return the bytes that every actor receives as the step's weights."""
         return self.model.weight_bytes
 
-    @property
-    def shipped_bytes(self) -> int:
-        """Return the bytes of weights that go with the factory: all."""
-        return self.weight_bytes
-
-    def compatibility_key(self, latency: LatencyModel) -> int:
-        """Return the compatibility key of a process for these engines: any with as many parts can make them."""
-        return self.tensor_parallel
+    def compatibility_key(self, latency: LatencyModel) -> None:
+        """Return the compatibility key of a process for these engines: None, because any process can make them."""
 
     def to_remote(self) -> TorchEngineFactory:
         """Return the form of the factory that other machines receive: itself, with its weights."""
@@ -131,32 +106,18 @@ class TorchEngineFactory:
         with computing_with(self.model.threads, self.model.device):
             return compute_prefixes(self.model, prefixes)
 
-    def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> Any:
-        if self.tensor_parallel == 1:
-            return self.engine(latency, admission, start_s)
-        from rlhfless.engine.torch import worker_backend as torch_backend  # which holds the process's parts
-        from rlhfless.engine.torch.parallel_engine import ParallelEngine
-
-        if not self.real_time:
-            raise InputError(
-                f"tensor_parallel is {self.tensor_parallel}, but actors on the virtual clock are emulated in this process; "
-                "give 1, or run it in a ProcessPool or a RayPool"
-            )
-        return ParallelEngine.of(self, torch_backend.parts_for(self.tensor_parallel), latency, admission, start_s)
-
-    def engine(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> torch_engine.TorchEngine:
-        """Return the engine of this model, whole or a part, in this process."""
+    def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> torch_engine.TorchEngine:
         drafts = None
         if self.drafting is not None:
             drafts = EngineDrafts(self.drafting, latency, admission, self.model.vocabulary, self.eos_id, self.remaining)
         return torch_engine.TorchEngine(
             self.model, admission, MEASURED if self.real_time else latency, eos_id=self.eos_id, sampling=self.sampling,
-            start_s=start_s, signals=self.signals, drafting=drafts,
+            start_s=start_s, drafting=drafts,
         )  # fmt: skip
 
     def replay(self, journal: EngineJournal) -> Replayed:
         """Return how long an engine's iterations take when nothing else runs: see ``replay.py``."""
-        return replay(self.model, journal, self.sampling, self.signals)
+        return replay(self.model, journal, self.sampling)
 
     def replay_prefixes(self, prefixes: Mapping[int, np.ndarray]) -> Replayed:
         """Return how long computing prefixes takes when nothing else runs: see ``replay.py``."""

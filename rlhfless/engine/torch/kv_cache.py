@@ -8,8 +8,6 @@ So a row's result does not depend on the lengths of its neighbours.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -51,10 +49,6 @@ class KVCache:
         self.data = torch.zeros(2, layers, 0, kv_heads, cells, head_dim, dtype=dtype, device=device)
         self._keeps_ids = keeps_ids
         self.ids = torch.zeros(0, cells, dtype=torch.int64, device=device)
-        self._begin()
-
-    def _begin(self) -> None:
-        """Set what a cache of another layout needs besides ``data``, which has no rows yet; for subclasses."""
 
     @property
     def rows(self) -> int:
@@ -65,12 +59,6 @@ class KVCache:
     def storage(self) -> tuple[Tensor, ...]:
         """Return the tensors that passes read and write; others once they are at other addresses."""
         return self.data, self.ids
-
-    def hold(self, rows: Sequence[int], tokens: Sequence[int]) -> None:
-        """Have memory for the first ``tokens[i]`` cells of ``rows[i]``; a row of fixed length has it."""
-
-    def release(self, row: int) -> None:
-        """Give back what a row holds that no response is in; a row of fixed length keeps it."""
 
     def reserve_rows(self, rows: int, max_rows: int = 1 << 30) -> None:
         """Grow to at least ``rows`` rows, doubling (to at most ``max_rows``) so that growing stays rare, if memory suffices.
@@ -96,11 +84,8 @@ class KVCache:
         before, self.data = self.data, grown
         grown[:, :, :have] = before
         give_back(before)
-        self._grow_ids(wanted)
-
-    def _grow_ids(self, rows: int) -> None:
         if self._keeps_ids:
-            ids, self.ids = self.ids, self.ids.new_zeros(rows, self.cells)
+            ids, self.ids = self.ids, self.ids.new_zeros(wanted, self.cells)
             self.ids[: len(ids)] = ids
 
     def _full(self, wanted: int, a_row: int, free: int | None) -> MemoryError:
@@ -121,13 +106,8 @@ class KVCache:
         block = self.data[:, layer, rows, :, :width]
         return block[0], block[1]
 
-    def at(self, rows: Tensor, positions: Tensor) -> Any:
-        """Return where the cells ``positions[r]`` of ``rows[r]`` are, for ``write``."""
-        return rows, positions
-
-    def write(self, layer: int, at: Any, kv: Tensor) -> None:
-        """Write ``kv`` (R, 2, kv_heads, head_dim) where ``at`` said."""
-        rows, positions = at
+    def write(self, layer: int, rows: Tensor, positions: Tensor, kv: Tensor) -> None:
+        """Write ``kv`` (R, 2, kv_heads, head_dim) to the cells ``positions[r]`` of ``rows[r]``."""
         self.data[:, layer][:, rows, :, positions] = kv
 
     def mask(self, positions: Tensor, width: int, window: int | None = None) -> Tensor:

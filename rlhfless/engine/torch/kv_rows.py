@@ -90,7 +90,6 @@ class KVRows:
             begin = len(change.rows) - len(admitted)
             self.noise.join(begin, [s.request.seed for s in admitted], [s.count for s in admitted])
         for row, s in self._new(change):
-            self.cache.release(row)  # from a batch that was dropped
             self.cache.put_ids(row, s.tokens(0, s.context_tokens))
             if s.kv is not None:
                 self.cache.put(row, s.kv)
@@ -137,8 +136,6 @@ class KVRows:
         the responses that still wait for admission.
         """
         self.of = change.rows
-        for row in range(len(self.of), len(self.of) + len(change.evicted)):
-            self.cache.release(row)
         if change.admitted:
             self._shared |= change.shared
             self.forget_prompts(queue)
@@ -152,7 +149,6 @@ class KVRows:
             self.of[row] = last
             if self.noise is not None:
                 self.noise.move(len(self.of), row)
-        self.cache.release(len(self.of))
 
     def kv_of(self, s: SequenceState) -> Any:
         """Return a copy of the response's KV state, or the state that came with it."""

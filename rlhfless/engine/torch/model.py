@@ -16,12 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
 from rlhfless.engine.torch.attention import PLAIN
-from rlhfless.engine.torch.block_cache import BlockCache
 from rlhfless.engine.torch.kv_cache import KVCache, give_back
 from rlhfless.engine.torch.row_model import Attend, RowModel
 from rlhfless.engine.torch.row_tiles import RowTiles
@@ -35,10 +33,7 @@ from rlhfless.engine.torch.weights import (
     shapes_of,
     tensors_of,
 )
-from rlhfless.errors import InputError
 from rlhfless.system.device_memory import room
-
-ATTENTIONS = ("masked", "blocks")
 
 
 class DecoderModel(RowModel):
@@ -48,38 +43,25 @@ class DecoderModel(RowModel):
         model: a transformers causal language model of one of ``ARCHITECTURES``.
         max_tokens: longest context (prompt and response); the model's own by default.
         dtype: of weights, KV cache and products; the model's own by default. Weights are converted as they are copied.
-        attention: ``masked``: rows of the longest context, all read up to the widest of the batch. ``blocks``: a response
-            holds blocks, and decoding reads the blocks in use (see ``block_attention.py``), without a promise of bits.
 
     Attributes:
-        tp_plan: how transformers cuts its projections, by their names. parts: tensor-parallel ones, of which this is one.
         tiles: with which rows are multiplied where bits are promised.
 
     Raises:
-        InputError: another architecture, no model with a head, ``max_tokens`` is below 2, or ``attention`` is neither.
+        InputError: another architecture, no model with a head, or ``max_tokens`` is below 2.
     """
 
     captured = True
     weights: Weights
 
-    def __init__(
-        self,
-        model: Any,
-        max_tokens: int | None = None,
-        dtype: torch.dtype | None = None,
-        attention: str = "masked",
-    ) -> None:
+    def __init__(self, model: Any, max_tokens: int | None = None, dtype: torch.dtype | None = None) -> None:
         check_architecture(model)
-        if attention not in ATTENTIONS:
-            raise InputError(f"attention is {attention!r:.80}; choose one of {', '.join(ATTENTIONS)}")
-        self.attention = attention
         config = model.config
         super().__init__(config.max_position_embeddings, max_tokens, model.device, dtype or model.dtype)
         self.layer_count, self.vocabulary = config.num_hidden_layers, config.vocab_size
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.eps = config.rms_norm_eps
-        self.tp_plan, self.parts = dict(getattr(config, "base_model_tp_plan", None) or {}), 1
         with torch.inference_mode():
             like = torch.empty(0, dtype=self.dtype, device=self.device)
             cos, sin = model.base_model.rotary_emb(like, torch.arange(self.cells, device=self.device)[None])
@@ -93,17 +75,9 @@ class DecoderModel(RowModel):
 
     @property
     def bit_stable(self) -> bool:
-        """Return whether tokens can be the same bit for bit in every batch: in float32 on the CPU, with one thread
-        and by masked attention.
-        """
+        """Return whether tokens can be the same bit for bit in every batch: in float32 on the CPU, with one thread."""
         exact = self.device.type == "cpu" and self.dtype == torch.float32
-        return bool(exact and self.threads == 1 and self.attention == "masked")
-
-    def new_cache(self, *, keeps_ids: bool = False) -> KVCache:
-        """See ``RowModel``."""
-        kind = KVCache if self.attention == "masked" else BlockCache
-        shape = self.layer_count, self.kv_heads, self.head_dim, self.cells
-        return kind(*shape, self.dtype, self.device, keeps_ids=keeps_ids)
+        return bool(exact and self.threads == 1)
 
     def load(self, weights: Any) -> None:
         """Copy the weights of a model of the same architecture, or of its state dict, over those in use.
@@ -145,7 +119,7 @@ class DecoderModel(RowModel):
         n, heads, kv_heads, dim = len(tokens), self.heads, self.kv_heads, self.head_dim
         x = F.embedding(tokens, self.weights.embedding)
         cos, sin = self._cos[positions], self._sin[positions]
-        at, tiles = cache.at(rows, positions), self.tiles if self.bit_stable else None
+        tiles = self.tiles if self.bit_stable else None
         for index, layer in enumerate(self.weights.layers):
             qkv = layer.qkv(F.rms_norm(x, x.shape[1:], layer.input_norm, self.eps), tiles).view(n, heads + 2 * kv_heads, dim)
             qk = qkv[:, : heads + kv_heads]
@@ -154,26 +128,17 @@ class DecoderModel(RowModel):
                 qk[:, heads:] = F.rms_norm(qk[:, heads:], (dim,), layer.k_norm, self.eps)
             turned = torch.cat((qk[..., dim // 2 :], qk[..., : dim // 2]), -1)
             qk.mul_(cos).addcmul_(turned, sin)
-            cache.write(index, at, qkv[:, heads:].view(n, 2, kv_heads, dim))
+            cache.write(index, rows, positions, qkv[:, heads:].view(n, 2, kv_heads, dim))
             attended = attend(index, qkv[:, :heads].view(n, kv_heads, heads // kv_heads, dim), PLAIN)
-            x = x + self._summed(layer.out(attended.reshape(n, heads * dim), tiles))
+            x = x + layer.out(attended.reshape(n, heads * dim), tiles)
             gate, up = layer.gate_up(F.rms_norm(x, x.shape[1:], layer.mlp_norm, self.eps), tiles).chunk(2, -1)
-            x = x + self._summed(layer.down(F.silu(gate).mul_(up), tiles))
+            x = x + layer.down(F.silu(gate).mul_(up), tiles)
         return x
-
-    def _summed(self, x: Tensor) -> Tensor:
-        """Return the sum of what the tensor-parallel parts computed; a whole model's own."""
-        if self.parts > 1:
-            dist.all_reduce(x)
-        return x
-
-    def normed(self, x: Tensor) -> Tensor:
-        """Return (R, hidden) last hidden states from the result of ``decode``: the input of the head."""
-        return F.rms_norm(x, x.shape[1:], self.weights.norm, self.eps)
 
     def logits(self, x: Tensor) -> Tensor:
         """Return (R, V) float32 logits of the states that ``decode`` returns."""
-        return self.weights.head(self.normed(x), self.tiles if self.bit_stable else None).float()
+        normed = F.rms_norm(x, x.shape[1:], self.weights.norm, self.eps)
+        return self.weights.head(normed, self.tiles if self.bit_stable else None).float()
 
 
 @dataclass

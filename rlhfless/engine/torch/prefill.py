@@ -36,7 +36,6 @@ def prefill(model: RowModel, cache: KVCache, segments: Sequence[Segment]) -> Non
     pass.
     """
     pass_tokens = GPU_PASS_TOKENS if model.device.type == "cuda" else CPU_PASS_TOKENS
-    cache.hold([s.row for s in segments], [s.start + len(s.tokens) for s in segments])
     batch: list[Segment] = []
     room = pass_tokens
     for row, start, tokens in segments:

@@ -85,11 +85,11 @@ class Replay:
         asked: the journal to replay. journal: what the replay itself recorded.
     """
 
-    def __init__(self, model: RowModel, journal: EngineJournal, sampling: Sampling, signals: Sequence[str] = ()) -> None:
+    def __init__(self, model: RowModel, journal: EngineJournal, sampling: Sampling) -> None:
         self.asked = journal
         self._model = model
         self._engine = TorchEngine(
-            model, Admission(journal.slots, AMPLE), MEASURED, eos_id=NO_TOKEN, sampling=sampling, signals=signals,
+            model, Admission(journal.slots, AMPLE), MEASURED, eos_id=NO_TOKEN, sampling=sampling,
             drafting=RecordedDrafts(journal.passes) if journal.passes else None,
         )  # fmt: skip
         self._now_s = stopwatch(model.device.type)
@@ -183,11 +183,11 @@ def _tokens(journal: EngineJournal) -> dict[tuple[int, int], int]:
     return tokens
 
 
-def replay(model: RowModel, journal: EngineJournal, sampling: Sampling, signals: Sequence[str] = ()) -> Replayed:
+def replay(model: RowModel, journal: EngineJournal, sampling: Sampling) -> Replayed:
     """Run all of the journal's iterations, after its first ``WARM_UP_ITERATIONS`` have been run once to warm up."""
-    first = Replay(model, journal, sampling, signals)
+    first = Replay(model, journal, sampling)
     warm_up_s = float(first.run(min(WARM_UP_ITERATIONS, len(journal))).sum()) + first.journal.prepare_s
-    again = Replay(model, journal, sampling, signals)
+    again = Replay(model, journal, sampling)
     seconds = again.run(len(journal))
     assert [_shape(c) for c in again.journal.changes] == [_shape(c) for c in journal.changes], "the replayed batches differ"
     return Replayed(seconds, warm_up_s + again.journal.prepare_s)

@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlhfless.engine.torch.attention import AttentionForm, Masks, attention
-from rlhfless.engine.torch.block_cache import BlockCache
 from rlhfless.engine.torch.kv_cache import KVCache, blocks
 from rlhfless.engine.torch.row_attention import row_attention
 from rlhfless.errors import InputError
@@ -42,7 +41,6 @@ class RowModel(ABC):
         supported_tokens: longest context that the model supports; beyond it only its speed is meaningful.
         cells: cells of a row of the KV cache.
         weights: those in use; another object once they are at other addresses.
-        attention: ``masked`` over rows of fixed length, or over ``blocks``.
         threads: with which engines compute on the CPU.
         captured: whether an iteration on a GPU can be captured as a CUDA graph.
 
@@ -57,7 +55,6 @@ class RowModel(ABC):
     head_dim: int
     weights: Any
     captured: bool
-    attention = "masked"
 
     def __init__(self, supported_tokens: int, max_tokens: int | None, device: torch.device, dtype: torch.dtype) -> None:
         self.supported_tokens = supported_tokens
@@ -107,10 +104,6 @@ class RowModel(ABC):
         """
 
     @abstractmethod
-    def normed(self, x: Tensor) -> Tensor:
-        """Return (R, hidden) last hidden states from the result of ``compute``: the input of the head."""
-
-    @abstractmethod
     def logits(self, x: Tensor) -> Tensor:
         """Return (R, V) float32 logits of the states that ``compute`` returns."""
 
@@ -138,10 +131,6 @@ class RowModel(ABC):
             hook("decode", tokens[: len(tokens) - padding])
         width, count = blocks(width), len(tokens)
         rows = torch.arange(count, device=self.device)
-        if isinstance(cache, BlockCache):
-            from rlhfless.engine.torch.block_attention import block_attention  # loads torch's compiler
-
-            return self.compute(cache, tokens, positions, rows, block_attention(cache, positions[:, None], width))
         used = count - padding  # which attends to nothing
         masks, by_themselves = Masks(cache, positions[:used], width), self.bit_stable
 

@@ -19,7 +19,6 @@ def row_model(
     max_tokens: int | None = None,
     dtype: torch.dtype | None = None,
     *,
-    attention: str = "masked",
     threads: int = 1,
 ) -> RowModel:
     """Return a ``DecoderModel`` (``own``) or a ``TransformersModel`` (``transformers``), which take the other arguments.
@@ -28,17 +27,12 @@ def row_model(
         threads: with which it computes on the CPU; with more than 1 tokens may depend on the batch.
 
     Raises:
-        InputError: the name is neither, or the model is refused, or attention by blocks is asked of transformers' forward pass.
+        InputError: the name is neither, or the model is refused.
     """
     if forward not in FORWARDS:
         raise InputError(f"forward is {forward!r:.80}; choose one of {', '.join(FORWARDS)}")
     if forward == "own":
-        rows: RowModel = DecoderModel(model, max_tokens, dtype, attention)
-    elif attention != "masked":
-        raise InputError(
-            f"attention is {attention!r:.80}, but transformers' forward pass attends masked, as its layers may have windows or "
-            "soft caps; choose 'masked', or forward 'own'"
-        )
+        rows: RowModel = DecoderModel(model, max_tokens, dtype)
     else:
         from rlhfless.engine.torch.transformers_model import TransformersModel  # loads transformers
 

@@ -143,14 +143,3 @@ def _race(probabilities: Tensor, noise: Tensor) -> Tensor:
     block = (parts.sum(-1) / noise[:, :blocks]).argmax(-1, keepdim=True)
     inside = parts.gather(1, block[:, :, None].expand(-1, -1, tokens))[:, 0]
     return block * tokens + (inside / noise[:, blocks:]).argmax(-1, keepdim=True)
-
-
-def signals(logits: Tensor, stop_ids: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return (R,) log-probability of the tokens that end a response and (R,) entropy in nats, both before any filter.
-
-    Predictors of the remaining length use them. They are returned with completions and with responses that are cut.
-    """
-    logprobs = torch.log_softmax(logits, -1)
-    ends = [logprobs[:, token] for token in stop_ids]
-    ending = ends[0] if len(ends) == 1 else torch.logsumexp(torch.stack(ends), 0)
-    return ending, -(logprobs.exp() * logprobs).nan_to_num(0.0).sum(-1)

@@ -42,13 +42,13 @@ class _Pass:
     """Where the pass that is under way writes keys and values, and how it attends; ``layers`` are those that did.
 
     Attributes:
-        at: cells of the cache, as it names them.
+        rows: of the cache, of each token.
         kv_shape: (KV heads, head_dim) of a layer's cells.
     """
 
     cache: KVCache | None
     positions: Tensor
-    at: Any
+    rows: Tensor
     attend: Attend
     kv_shape: tuple[int, int]
     layers: dict[int, tuple[int, int, int]]
@@ -75,7 +75,7 @@ def _attention(
         return v.repeat_interleave(heads // kv_heads, 1)[None], None
     cell = now.kv_shape[1]
     kv = torch.stack([F.pad(k, (0, cell - dim)), F.pad(v, (0, cell - values))], 1)
-    now.cache.write(layer, now.at, kv)
+    now.cache.write(layer, now.rows, now.positions, kv)
     scale = how.get("scaling")
     scale = dim**-0.5 if scale is None else float(scale)
     form = AttentionForm(scale, how.get("sliding_window"), how.get("softcap"), how.get("s_aux"))
@@ -181,12 +181,7 @@ class TransformersModel(RowModel):
         """See ``RowModel``. The states are those after the last norm, from which the head computes logits."""
         if not self._loaded:
             raise RuntimeError("the model's weights were released; load() new ones before decoding")
-        at = cache.at(rows, positions)
-        return self._run(_Pass(cache, positions, at, attend, (self.kv_heads, self.head_dim), {}), tokens)
-
-    def normed(self, x: Tensor) -> Tensor:
-        """See ``RowModel``."""
-        return x
+        return self._run(_Pass(cache, positions, rows, attend, (self.kv_heads, self.head_dim), {}), tokens)
 
     def logits(self, x: Tensor) -> Tensor:
         """See ``RowModel``."""

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlhfless.engine.torch.attention import PLAIN, AttentionForm, Masks, attention
-from rlhfless.engine.torch.block_cache import BlockCache
 from rlhfless.engine.torch.fed_places import AttentionCall, FedPlaces
 from rlhfless.engine.torch.kv_cache import KVCache, blocks
 from rlhfless.engine.torch.prefill import tokens_by_themselves
@@ -115,11 +114,6 @@ def verify_rectangle(model: RowModel, cache: KVCache, inputs: Inputs, width: int
         hook("decode", inputs.tokens if inputs.fed is None else inputs.fed)
     width, count = blocks(width), len(inputs.tokens) // columns
     rows = torch.arange(count, device=model.device).repeat_interleave(columns)
-    if isinstance(cache, BlockCache):
-        from rlhfless.engine.torch.block_attention import block_attention  # loads torch's compiler
-
-        by_blocks = block_attention(cache, inputs.positions.view(count, columns), width)
-        return model.compute(cache, inputs.tokens, inputs.positions, rows, by_blocks)
     shared = model.heads // model.kv_heads
     masks = Masks(cache, inputs.positions, width)
 

@@ -1,8 +1,8 @@
 """Adapter to the installed version of vLLM: starts, feeds, steps and puts to sleep one replica, and loads its weights.
 
 All code that depends on vLLM's version is here, in its start (``start_up.py``), its connector (``kv_connector.py``) and in the
-names of its files (``temp_files.py``). So are its proposer of drafts (``proposer.py``), the trainer's end of weight transfer
-(``weight_server.py``), and repairs of its CPU build (``cpu_*.py``). It uses vLLM's documented Python interface (``EngineArgs``,
+names of its files (``temp_files.py``). So are its proposer of drafts (``proposer.py``) and repairs of its CPU
+build (``cpu_*.py``). It uses vLLM's documented Python interface (``EngineArgs``,
 ``LLMEngine``, ``SamplingParams``, ``TokensPrompt``) and environment variables. vLLM is imported when a replica starts, in the
 process of one actor. The step's version is vLLM's own label of a replica's weights. With every finished response vLLM reports
 the label under which its tokens were sampled.
@@ -27,9 +27,7 @@ from rlhfless.engine.vllm.kv_blocks import BlocksKV, desk
 from rlhfless.engine.vllm.proposer import connect, draft_with, drafts_off, hint_of
 from rlhfless.engine.vllm.start_up import CONNECTOR, VllmSettings, engine_arguments, memory_errors, prepare_environment
 from rlhfless.engine.vllm.temp_files import PREFIX, noted
-from rlhfless.engine.vllm.weight_client import WeightClient, gpu_of
 from rlhfless.engine.vllm.weight_folders import check_weights
-from rlhfless.engine.vllm.weight_transfer import ServerAddress, TransferredWeights
 from rlhfless.errors import InputError, UserError, missing_extra
 from rlhfless.system.scratch_folders import OwnFolder
 from solver.model.drafting import Drafting
@@ -68,17 +66,11 @@ def _installed() -> Iterator[tuple[str, str]]:
             yield name, importlib.metadata.version(name)
 
 
-def built_for_cpu() -> bool:
-    """Return whether the installed vLLM computes on the CPU, without importing it."""
-    return any("cpu" in name + version for name, version in _installed())
-
-
 class Replica:
     """One model replica in vLLM, in this process (and, with several GPUs, a process per GPU below it).
 
     Args:
-        devices: the GPUs' numbers as in ``CUDA_VISIBLE_DEVICES``; empty on the CPU. None: a rank is in each bundle of the Ray
-            placement group of this process, on whatever device vLLM's build is for.
+        devices: the GPUs' numbers as in ``CUDA_VISIBLE_DEVICES``; empty on the CPU.
         folder, version: weights to start with (see ``weight_folders``).
 
     Attributes:
@@ -94,10 +86,10 @@ class Replica:
 
     talked_s = 0.0  # it is in this process
 
-    def __init__(self, settings: VllmSettings, devices: Sequence[str] | None, folder: Path, version: int) -> None:
+    def __init__(self, settings: VllmSettings, devices: Sequence[str], folder: Path, version: int) -> None:
         check_version()
         check_weights(folder, version)
-        self.settings, self._on_cpu = settings, built_for_cpu() if devices is None else not devices
+        self.settings, self._on_cpu = settings, not devices
         eager = self._on_cpu if settings.eager is None else settings.eager
         self._files = OwnFolder(PREFIX)
         prepare_environment(eager, devices, self._files.path)
@@ -108,14 +100,10 @@ class Replica:
             _check_drafts(vllm)
         self._vllm, self._new_tokens_only = vllm, RequestOutputKind.DELTA
         arguments = engine_arguments(settings, folder, on_cpu=self._on_cpu, eager=eager, hands_over=self.hands_over)
-        if devices is None:
-            arguments["distributed_executor_backend"] = "ray"
         with noted(self._files), memory_errors():
             self._engine = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**arguments))
         self.version: int | None = None
-        self._meets_trainer = False  # by vLLM's weight-transfer API
         self._batches = ActorBatches(self._scheduler)
-        self._trainer: WeightClient | None = None
         self.fed_tokens: dict[str, int] = {}
         self.drafted: dict[str, int] = {}
         self._note_fed_tokens()
@@ -220,48 +208,10 @@ class Replica:
             return
         if self._engine.has_unfinished_requests() or self._batches.others_wait:
             raise VllmError(f"weights {version} cannot be loaded while responses are decoded with weights {self.version}")
-        with self._replacing(version):
-            self._engine.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
-
-    def receive(self, weights: TransferredWeights, version: int) -> None:
-        """Take over weights from the trainer's memory, and drop the KV cache of earlier ones. The batch must be empty.
-
-        Raises:
-            VllmError: the trainer did not send them.
-        """
-        if version == self.version:
-            return
-        with self._replacing(version):
-            if weights.server is not None:
-                self._receive_from(weights.server, version)
-                return
-            if not self._meets_trainer:
-                self._engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": {}})
-                self._meets_trainer = True
-            self._engine.collective_rpc("start_weight_update")
-            self._engine.collective_rpc("update_weights", kwargs={"update_info": dict(weights.update)})
-            self._engine.collective_rpc("finish_weight_update")
-
-    def _receive_from(self, server: ServerAddress, version: int) -> None:
-        if self._trainer is not None and self._trainer.address != server:
-            self._trainer.close()
-            self._trainer = None
-        try:
-            if self._trainer is None:
-                self._trainer = WeightClient(server, self._engine.collective_rpc(gpu_of))
-            refusal = self._trainer.receive(version, self._engine.collective_rpc)
-        except (EOFError, OSError) as error:
-            refusal = f"the trainer at {server.host}:{server.port} sends weights {version} no longer ({type(error).__name__})"
-        if refusal is not None:
-            raise VllmError(refusal)
-
-    @contextlib.contextmanager
-    def _replacing(self, version: int) -> Iterator[None]:
-        """Context in which the weights of this version are loaded, awake; afterwards nothing of earlier ones is left."""
         asleep, self.version = self.version is None, None
         if asleep:
             self._engine.wake_up(["weights"])
-        yield
+        self._engine.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
         if asleep:
             self._engine.wake_up(["kv_cache"])
         self._forget_prefixes()

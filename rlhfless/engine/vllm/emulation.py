@@ -25,7 +25,6 @@ from rlhfless.engine.vllm.emulation_server import About, Fault, Ran, ReplayedPas
 from rlhfless.engine.vllm.iteration import NewResponse, StepOutput
 from rlhfless.engine.vllm.kv_blocks import StoredKV
 from rlhfless.engine.vllm.start_up import VllmSettings
-from rlhfless.engine.vllm.weight_transfer import TransferredWeights
 from rlhfless.errors import InputError
 from rlhfless.system.piped_processes import (
     END_S,
@@ -90,10 +89,10 @@ class VllmProcess:
         self._process.send((name, arguments))
         return self._answer(f"the call {name!r}")
 
-    def load(self, folder: str, version: int, transferred: TransferredWeights | None) -> None:
+    def load(self, folder: str, version: int) -> None:
         """Load the weights of a step, unless the last call did."""
         if self._weights != (folder, version):
-            self.call("load", folder, version, transferred)
+            self.call("load", folder, version)
             self._weights = folder, version
 
     def sleep(self) -> None:
@@ -151,9 +150,9 @@ class EmulatedReplica:
         self._forgotten: list[int] = []
         self._sampling, self._stop_ids = Sampling(), tuple[int, ...]()
 
-    def load(self, folder: Any, version: int, transferred: TransferredWeights | None = None) -> None:
+    def load(self, folder: Any, version: int) -> None:
         """Load the weights of the step."""
-        self._process.load(str(folder), version, transferred)
+        self._process.load(str(folder), version)
         self.version = version
 
     def draft_with(self, drafting: Drafting | None, latency: LatencyModel | None = None) -> None:

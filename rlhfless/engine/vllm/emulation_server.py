@@ -20,7 +20,6 @@ from rlhfless.engine.vllm.adapter import Replica
 from rlhfless.engine.vllm.iteration import NewResponse, StepOutput
 from rlhfless.engine.vllm.kv_blocks import BlocksKV, StoredKV
 from rlhfless.engine.vllm.start_up import VllmSettings
-from rlhfless.engine.vllm.weight_transfer import TransferredWeights
 from rlhfless.latency.stopwatch import stopwatch
 from rlhfless.system.parent_death import die_with_parent
 from rlhfless.system.piped_processes import HeartbeatConnection
@@ -78,12 +77,9 @@ class EmulationServer:
         r = self._replica
         return About(r.vocabulary, r.token_budget, r.block_tokens, r.hands_over)
 
-    def load(self, folder: str, version: int, transferred: TransferredWeights | None) -> None:
+    def load(self, folder: str, version: int) -> None:
         """Load the weights of a step."""
-        if transferred is None:
-            self._replica.load(Path(folder), version)
-        else:
-            self._replica.receive(transferred, version)
+        self._replica.load(Path(folder), version)
 
     def step(
         self,

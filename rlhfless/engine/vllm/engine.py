@@ -13,8 +13,6 @@ distribution of tokens, not the tokens.
 With drafts (``Drafting``) an iteration verifies drafted tokens and yields one or more tokens per response. Greedy tokens are
 the same with and without drafts. At temperatures above 0 vLLM's rejection sampler keeps the distribution of tokens, not the
 tokens: a seed then yields other tokens than without drafts, and other ones when batches differ.
-
-It reports no signals (``SupportsSignals``): vLLM gives log-probabilities of sampled tokens and of a few likely ones only.
 """
 
 from __future__ import annotations

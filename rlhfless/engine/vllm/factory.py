@@ -29,7 +29,6 @@ try:
     from rlhfless.engine.vllm.start_up import TOKEN_BUDGET, VllmSettings
     from rlhfless.engine.vllm.weight_folders import check_weights
     from rlhfless.engine.vllm.weight_shipping import ShippedWeights
-    from rlhfless.engine.vllm.weight_transfer import TransferredWeights
 except ImportError as error:
     if error.name != "torch":
         raise
@@ -42,7 +41,6 @@ class VllmEngineFactory:
 
     Attributes:
         weights: folder with the step's weights (see ``weight_folders``); every process can read it.
-        transferred: the step's weights, where they are not those of the folder, with which a replica only starts.
         weights_version: that the folder must contain; an actor decodes with these weights or not at all.
         eos_id: the token that ends a response, or several.
         max_tokens: maximum number of tokens of a response with its prompt.
@@ -69,11 +67,10 @@ class VllmEngineFactory:
     eager: bool | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     drafting: Drafting | None = None
-    transferred: TransferredWeights | None = None
     heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
 
     backend_module: ClassVar[str] = "rlhfless.engine.vllm.worker_backend"
-    gpus_per_engine: ClassVar[None] = None
+    one_gpu: ClassVar[bool] = False
     min_start_timeout_s: ClassVar[float] = 900.0  # it compiles, captures graphs, and reads weights that may be large
     starts_server: ClassVar[bool] = True
     takes_prefixes: ClassVar[bool] = False
@@ -97,29 +94,12 @@ class VllmEngineFactory:
             MissingExtra, InputError: vLLM is missing or of another version, or the weights are.
         """
         check_version()
-        check_weights(Path(self.weights), self.folder_version)
+        check_weights(Path(self.weights), self.weights_version)
         return self
-
-    @property
-    def spans_nodes(self) -> bool:
-        """Return whether an actor can be on several machines: each rank has to get its weights there."""
-        return self.transferred is not None and self.transferred.server is not None
-
-    @property
-    def folder_version(self) -> int:
-        """Return the version of the weights in the folder."""
-        return self.weights_version if self.transferred is None else self.transferred.folder_version
 
     @property
     def weight_bytes(self) -> int:
         """Return the bytes that every actor reads as the step's weights."""
-        if self.transferred is not None:
-            return self.transferred.nbytes
-        return self.shipped_bytes
-
-    @property
-    def shipped_bytes(self) -> int:
-        """Return the bytes of weights in the folder."""
         return sum(file.stat().st_size for file in Path(self.weights).glob("*.safetensors"))
 
     def compatibility_key(self, latency: LatencyModel) -> VllmSettings:
@@ -130,7 +110,6 @@ class VllmEngineFactory:
             latency.gpus_per_actor, latency.max_batch, latency.kv_capacity_tokens, self.max_tokens,
             latency.token_budget or TOKEN_BUDGET, self.dtype, self.eager, self.options,
             0 if self.drafting is None else self.drafting.max_draft_tokens,
-            None if self.transferred is None else self.transferred.backend,
         )  # fmt: skip
 
     def emulate(self, models: Sequence[LatencyModel], responses: int) -> None:
@@ -146,7 +125,7 @@ class VllmEngineFactory:
                 "a RayPool, or leave drafting out"
             )
         settings = [self.compatibility_key(m) for m in models]
-        emulation.emulate(settings, responses, self.weights, self.folder_version, self.heartbeat_timeout_s)
+        emulation.emulate(settings, responses, self.weights, self.weights_version, self.heartbeat_timeout_s)
 
     def replay(self, journal: EngineJournal) -> Replayed:
         """Return how long the passes of an emulated actor take when nothing else runs: see ``replay.py``."""
@@ -158,18 +137,15 @@ class VllmEngineFactory:
 
     def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> VllmEngine:
         if (emulated := emulation.replica_of_actor(self.max_tokens)) is not None:
-            emulated.load(self.weights, self.weights_version, self.transferred)
+            emulated.load(self.weights, self.weights_version)
             return VllmEngine(
                 emulated, admission, eos_id=self.eos_id, sampling=self.sampling, start_s=start_s, latency=latency, charged=True
             )
         from rlhfless.engine.vllm import worker_backend as vllm_backend  # which holds the process's replica
 
         with cleaning_up(vllm_backend.weights_are_read):
-            replica = vllm_backend.replica_for(self.compatibility_key(latency), Path(self.weights), self.folder_version)
-            if self.transferred is None:
-                replica.load(Path(self.weights), self.weights_version)
-            else:
-                replica.receive(self.transferred, self.weights_version)
+            replica = vllm_backend.replica_for(self.compatibility_key(latency), Path(self.weights), self.weights_version)
+            replica.load(Path(self.weights), self.weights_version)
         return VllmEngine(
             replica, admission, eos_id=self.eos_id, sampling=self.sampling, start_s=start_s, drafting=self.drafting,
             latency=latency,

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from rlhfless.engine.vllm.proposer import CLASS
-from rlhfless.engine.vllm.weight_transfer import NCCL
 from rlhfless.system.model_folders import NO_CODE
 
 CPU_BLOCK_TOKENS = 32  # the CPU build prefers multiples of it; with its default of 128 short prompts would never be shared
@@ -50,8 +49,6 @@ class VllmSettings:
             not take minutes.
         options: further arguments of vLLM's ``EngineArgs``, which take precedence.
         max_draft_tokens: longest draft of speculative decoding; 0: none, and vLLM decodes one token per response and iteration.
-        weight_transfer: backend of vLLM's weight-transfer API; None: weights are read from folders. With ``nccl`` the folder
-            to start with has no weights, and vLLM makes up some.
         kept_responses: responses that hold KV memory at the same time, where several actors share the replica; None: ``slots``.
     """
 
@@ -64,7 +61,6 @@ class VllmSettings:
     eager: bool | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     max_draft_tokens: int = 0
-    weight_transfer: str | None = None
     kept_responses: int | None = None
 
 
@@ -103,8 +99,6 @@ def engine_arguments(settings: VllmSettings, folder: Path, *, on_cpu: bool, eage
         "logprobs_mode": "processed_logprobs",  # of what is drawn from, as the protocol has them
         **(_CPU_ARGUMENTS if on_cpu else {"enable_sleep_mode": True}),
         **({CONNECTOR: _connector()} if hands_over else {}),
-        **({"weight_transfer_config": {"backend": s.weight_transfer}} if s.weight_transfer else {}),
-        **({"load_format": "dummy"} if s.weight_transfer == NCCL else {}),
         **s.options,
     }
 
@@ -142,7 +136,7 @@ def _connector() -> Any:
     )
 
 
-def prepare_environment(eager: bool, devices: Sequence[str] | None, files: Path) -> None:
+def prepare_environment(eager: bool, devices: Sequence[str], files: Path) -> None:
     """Set environment variables that vLLM reads when it is imported; temporary files, those of its ranks too, go to
     ``files``.
     """
@@ -154,9 +148,7 @@ def prepare_environment(eager: bool, devices: Sequence[str] | None, files: Path)
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # this process has threads
     for name, value in (("VLLM_LOGGING_LEVEL", "ERROR"), ("VLLM_NO_USAGE_STATS", "1"), ("HF_HUB_OFFLINE", "1")):
         os.environ.setdefault(name, value)
-    if devices is None:
-        os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # of Ray, for a process without GPUs: each rank has its own
-    elif devices:
+    if devices:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
         return
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # else every actor would be bound to the same cores

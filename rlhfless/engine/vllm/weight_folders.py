@@ -17,7 +17,6 @@ from rlhfless.engine.common.model_files import write_model
 from rlhfless.errors import InputError
 
 VERSION_FILE = "weights_version.json"
-NO_WEIGHTS = -1  # the version of a folder without weights
 HEAD_FILE = "lm_head.safetensors"  # a copy of output weights that are the embedding's, which transformers leaves out
 
 
@@ -51,18 +50,6 @@ def write_weights(model: Any, root: str | Path, version: int, keep: Path | None 
     shutil.rmtree(folder, ignore_errors=True)
     unfinished.rename(folder)
     remove_weights(root, folder, keep)
-    return folder
-
-
-def write_config(model: Any, root: str | Path) -> Path:
-    """Write a model's configuration without weights under ``root``, for replicas that get all weights from elsewhere.
-
-    Returns:
-        The folder, of version ``NO_WEIGHTS``.
-    """
-    folder = Path(root) / "config"
-    model.config.save_pretrained(folder)
-    (folder / VERSION_FILE).write_text(json.dumps({"weights_version": NO_WEIGHTS}))
     return folder
 
 

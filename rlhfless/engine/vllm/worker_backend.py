@@ -15,7 +15,6 @@ from pathlib import Path
 from pickle import PickleBuffer
 from typing import Any
 
-from rlhfless.engine.protocol import OVER_NODES
 from rlhfless.engine.torch import tensor_pickles
 from rlhfless.engine.torch.devices import compute_on, cuda_devices
 from rlhfless.engine.vllm.adapter import Replica, VllmError
@@ -39,11 +38,11 @@ __all__ = [
 
 @dataclass
 class _Process:
-    """State of this process. ``devices`` are the numbers of its GPUs, empty on the CPU, None where Ray places ranks over nodes;
-    ``weights`` those that it is about to read, where they came from another machine.
+    """State of this process. ``devices`` are the numbers of its GPUs, empty on the CPU; ``weights`` those that it is about to
+    read, where they came from another machine.
     """
 
-    devices: list[str] | None = field(default_factory=list)
+    devices: list[str] = field(default_factory=list)
     replica: Replica | None = None
     weights: LocalWeights | None = None
 
@@ -52,15 +51,12 @@ _here = _Process()
 
 
 def use_device(device: str) -> None:
-    """Let this process compute on ``device`` from now on: ``cpu``, CUDA devices separated by commas, or ``OVER_NODES``.
+    """Let this process compute on ``device`` from now on: ``cpu``, or CUDA devices separated by commas.
 
     It does not initialise CUDA: vLLM chooses among the devices that it sees.
     """
     if device == "cpu":
         compute_on(device)  # one thread
-        return
-    if device == OVER_NODES:
-        _here.devices = None
         return
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     numbers = [int(name.removeprefix("cuda:")) for name in device.split(",")]
@@ -97,7 +93,7 @@ def start_server(engines: Any, latency: LatencyModel) -> bool:
     if _here.replica is not None:
         return False
     try:
-        replica_for(engines.compatibility_key(latency), Path(engines.weights), engines.folder_version)
+        replica_for(engines.compatibility_key(latency), Path(engines.weights), engines.weights_version)
     except BaseException as error:
         clean_up(weights_are_read, after=error)
         raise
@@ -107,7 +103,7 @@ def start_server(engines: Any, latency: LatencyModel) -> bool:
 def prewarm(engines: Any, latency: LatencyModel) -> None:
     """Start vLLM before the step whose weights it will have: it sleeps without weights, as between two steps."""
     with cleaning_up(weights_are_read):
-        replica_for(engines.compatibility_key(latency), Path(engines.weights), engines.folder_version).sleep()
+        replica_for(engines.compatibility_key(latency), Path(engines.weights), engines.weights_version).sleep()
 
 
 def replica_for(settings: VllmSettings, folder: Path, version: int) -> Replica:

@@ -158,7 +158,6 @@ class PoolBackend:
             step.publish([(actor, Completions.of(report.completions))])
         responses, counts = report.tokens
         step.observed_tokens[np.asarray(responses, dtype=np.int64)] = counts
-        step.observed_signals.note(*report.signals)
         if report.ready_s is None:  # else it has not looked at what was given to it
             actor.running, actor.waiting = report.running, report.waiting
         if report.taken is not None:

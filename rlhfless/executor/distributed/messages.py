@@ -20,7 +20,6 @@ from rlhfless.executor.step.record import holder_of
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 from solver.model.plan import ActorPlan
-from solver.model.runtime_rules import Signals
 
 LOADED = -1
 """Index of the answer to ``load``, which is of no item."""
@@ -97,7 +96,6 @@ class ActorReport:
         time_s: the iteration boundary that it describes.
         running, waiting: responses in its batch and in its queue, in admission order.
         tokens: (n,) its responses, and (n,) how many tokens of each are generated.
-        signals: its engine's signals for the same responses (``recent_signals`` of ``SupportsSignals``), if any were asked for.
         ready_s: in its first report: when its process was up, and when it had the weights.
         weights_version, weight_bytes: in its first report: the version of its weights, and their bytes.
         taken: the answer to ``take_off``: the responses handed over, with their KV state where it was asked for and exists.
@@ -115,7 +113,6 @@ class ActorReport:
     running: tuple[int, ...] = ()
     waiting: tuple[int, ...] = ()
     tokens: tuple[Any, Any] = ((), ())
-    signals: tuple[Any, Signals] = ((), {})
     completions: list[Completion] = field(default_factory=list)
     spans: list[EngineSpan] = field(default_factory=list)
     copies: list[KvCopy] = field(default_factory=list)

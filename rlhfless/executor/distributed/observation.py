@@ -20,12 +20,8 @@ class ReportObserver:
     def show_state(self, now_s: float, to: Callable[[ShownState], Sequence[Decision]]) -> Sequence[Decision]:
         """See ``Observer``."""
         step = self.step
-        tokens, complete, signals = (
-            step.observed_tokens.copy(),
-            step.complete.copy(),
-            step.observed_signals.shown(step.complete),
-        )
-        return to(ShownState(now_s, self._views(), tokens, complete, step.prompt_tokens, step.reserved_tokens, signals))
+        tokens, complete = step.observed_tokens.copy(), step.complete.copy()
+        return to(ShownState(now_s, self._views(), tokens, complete, step.prompt_tokens, step.reserved_tokens))
 
     def _views(self) -> tuple[ActorView, ...]:
         return tuple(self.view(actor) for actor in self.step.live.values() if not actor.closing)

@@ -235,8 +235,7 @@ class ActorOrders:
         return self.latest.get(response, self.step.requests[response])
 
     def restart(self, responses: Sequence[int]) -> None:
-        """Reset what is known of these responses to their requests, which have no signals until an actor reports new ones."""
-        self.step.observed_signals.forget(responses)
+        """Reset what is known of these responses to their requests."""
         self.step.observed_tokens[list(responses)] = np.array(
             [self.request(r).generated_tokens for r in responses], dtype=np.int64
         )

@@ -16,7 +16,6 @@ from rlhfless.executor.step.plan_validation import check_responses
 from rlhfless.executor.step.prefixes import with_computed_tokens
 from rlhfless.executor.step.progress import OnProgress, StepProgress
 from rlhfless.executor.step.record import StepRecord, holder_of
-from rlhfless.executor.step.signals import ObservedSignals
 from rlhfless.executor.step.work_items import WorkItem
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import PlanningError
@@ -58,7 +57,7 @@ class RunningStep(Generic[A]):
     Attributes:
         live: live actors, by index; held: allocations of the others.
         owner: of every response: the actor that has it, or to which it is being transferred.
-        complete, observed_tokens, observed_signals: of every response, as far as published; completed: how many are complete.
+        complete, observed_tokens: of every response, as far as published; completed: how many are complete.
         reserved_tokens: KV tokens that ``reserve`` sets aside for every response; None where admission is by ``preempt``.
 
     Raises:
@@ -77,7 +76,6 @@ class RunningStep(Generic[A]):
             self.reserved_tokens = self.prompt_tokens + self.requests.rows["max_tokens"]
         self._longest_tokens = int((self.prompt_tokens + self.requests.rows["max_tokens"]).max(initial=0))
         self.observed_tokens = np.zeros(len(requests), np.int64)
-        self.observed_signals = ObservedSignals(len(requests))
         self.complete = np.zeros(len(requests), dtype=bool)
         self.completed = 0
         self._begun = False

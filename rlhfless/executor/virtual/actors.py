@@ -17,7 +17,6 @@ from rlhfless.engine.protocol import (
     Request,
     SupportsContextTokens,
     SupportsNextCompletions,
-    SupportsSignals,
     SupportsTokenArrays,
 )  # fmt: skip
 from rlhfless.engine.simulated.requests import Requests
@@ -97,7 +96,6 @@ class VirtualActor(Actor):
     trigger_is_tight: bool = False  # it was asked for that completion, not only for its next one
     counting: SupportsTokenArrays | None = field(init=False)  # its engine, if it is one
     foreseeing: SupportsNextCompletions | None = field(init=False)  # the same
-    signalling: SupportsSignals | None = field(init=False)  # the same
     growing: SupportsContextTokens | None = field(init=False)  # the same
     gpus: int = field(init=False)
 
@@ -107,7 +105,6 @@ class VirtualActor(Actor):
         self.gpus = len(self.plan.gpu_ids)
         self.counting = self.engine if isinstance(self.engine, SupportsTokenArrays) else None
         self.foreseeing = self.engine if isinstance(self.engine, SupportsNextCompletions) else None
-        self.signalling = self.engine if isinstance(self.engine, SupportsSignals) else None
         self.growing = self.engine if isinstance(self.engine, SupportsContextTokens) else None
 
     @property

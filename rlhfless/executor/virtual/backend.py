@@ -252,7 +252,7 @@ class VirtualBackend:
             actor.reserved_tokens += times * int(self._reserved[response])
 
     def note_tokens(self, actor: VirtualActor) -> None:
-        """Enter the tokens of an actor's responses, and their signals, as of now; those of arriving ones stay as they left."""
+        """Enter the tokens of an actor's responses as of now; those of arriving ones stay as they left."""
         observed, on_way = self.step.observed_tokens, list(self.transfers.available_s) if actor.arriving else []
         responses, tokens = actor.tokens()
         if on_way:
@@ -261,15 +261,6 @@ class VirtualBackend:
             observed[on_way] = before
         else:
             observed[responses] = tokens
-        self.note_signals(actor)
-
-    def note_signals(self, actor: VirtualActor) -> None:
-        """Enter the signals of an actor's responses as of now."""
-        if actor.signalling is None:
-            return
-        responses, signals = actor.signalling.recent_signals()
-        here = [r not in self.transfers.available_s for r in responses.tolist()]
-        self.step.observed_signals.note(responses[here], {name: values[here] for name, values in signals.items()})
 
     def _enter(self, actor: VirtualActor, progress: Progress) -> None:
         """Enter the iterations that an engine committed; completions stay pending until their time has come."""

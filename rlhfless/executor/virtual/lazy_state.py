@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhfless.executor.virtual.actors import VirtualActor
-from solver.model.runtime_rules import ActorCounts, ActorView, Signals, StepState
+from solver.model.runtime_rules import ActorCounts, ActorView, StepState
 from solver.model.workload import IntArray
 
 Ids = tuple[int, ...]
@@ -43,10 +43,6 @@ class Snapshot(Protocol):
 
     def copy_tokens(self) -> IntArray:
         """Return (R,) generated tokens that later iterations do not change."""
-        ...
-
-    def copy_signals(self) -> Signals | None:
-        """Return the signals of running responses that later iterations do not change."""
         ...
 
 
@@ -109,7 +105,7 @@ class LazyView(ActorView):
 
 
 class LazyState(StepState):
-    """A ``StepState`` whose views, tokens and signals are computed when first read, which must happen before the step
+    """A ``StepState`` whose views and tokens are computed when first read, which must happen before the step
     continues.
 
     Args:
@@ -166,17 +162,11 @@ class LazyState(StepState):
         snapshot: Snapshot = self.__dict__["_snapshot"]
         return snapshot.copy_tokens()
 
-    @cached_property
-    def signals(self) -> Signals | None:
-        """See ``StepState``."""
-        snapshot: Snapshot = self.__dict__["_snapshot"]
-        return snapshot.copy_signals()
-
     def references(self) -> list[weakref.ref[LazyView]]:
         """Return references to the views that the rule has looked at."""
         return [weakref.ref(view) for view in self.__dict__["_views"].values()]
 
     def materialise(self) -> None:
         """Compute everything that was not read yet, and let go of the step; its views do the same by themselves."""
-        self.actors, self.generated_tokens, self.signals, self.context_tokens  # noqa: B018
+        self.actors, self.generated_tokens, self.context_tokens  # noqa: B018
         self.__dict__.update(_live={}, _snapshot=None)

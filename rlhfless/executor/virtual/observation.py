@@ -12,13 +12,12 @@ from functools import cached_property
 
 import numpy as np
 
-from rlhfless.executor.step.signals import ObservedSignals
 from rlhfless.executor.step.step_state import RunningStep
 from rlhfless.executor.virtual.actors import VirtualActor
 from rlhfless.executor.virtual.backend import VirtualBackend
 from rlhfless.executor.virtual.context_totals import ContextTotals
 from rlhfless.executor.virtual.lazy_state import Ids, LazyState
-from solver.model.runtime_rules import ActorCounts, ActorView, Decision, Signals
+from solver.model.runtime_rules import ActorCounts, ActorView, Decision
 from solver.model.runtime_rules import StepState as ShownState
 from solver.model.workload import IntArray
 
@@ -36,7 +35,7 @@ class VirtualObserver:
         self._table: IntArray = np.zeros((5, max(step.live, default=-1) + 1), np.int64)
 
     def show_state(self, now_s: float, to: Callable[[ShownState], Sequence[Decision]]) -> Sequence[Decision]:
-        """See ``Observer``. Tokens are counted, and signals looked up, if the rule reads them or keeps the state."""
+        """See ``Observer``. Tokens are counted if the rule reads them or keeps the state."""
         step = self.step
         self.backend.transfers.arrived(now_s)
         state = LazyState(
@@ -71,7 +70,7 @@ class VirtualObserver:
 
 
 class _Snapshot:
-    """See ``lazy_state.Snapshot``. Tokens and signals are computed once however many views read them."""
+    """See ``lazy_state.Snapshot``. Tokens are computed once however many views read them."""
 
     def __init__(self, step: RunningStep[VirtualActor], backend: VirtualBackend, totals: ContextTotals, now_s: float) -> None:
         self._step, self._backend, self._totals, self.now_s = step, backend, totals, now_s
@@ -136,18 +135,6 @@ class _Snapshot:
             if actor.engine.clock_s <= self.now_s:
                 known = actor.growing.tokens_of(response) if actor.growing is not None else int(self.tokens[response])
         return int(step.prompt_tokens[response]) + known
-
-    @cached_property
-    def signals(self) -> ObservedSignals:
-        """Return the signals, which are also entered in the step."""
-        for actor in self._step.live.values():
-            if actor.engine.clock_s <= self.now_s:  # else what it knows is not known yet
-                self._backend.note_signals(actor)
-        return self._step.observed_signals
-
-    def copy_signals(self) -> Signals | None:
-        """See ``Snapshot``; None where no engine reports any."""
-        return self.signals.shown(self._step.complete)
 
     def weigh(self, actor: VirtualActor, view: ActorView) -> int:
         """See ``Snapshot``."""

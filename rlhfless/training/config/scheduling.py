@@ -53,9 +53,6 @@ class ClusterConfig(Options):
     engine: Literal["torch", "transformers", "vllm"] = "torch"
     """Generate with this inference engine. ``torch`` is fast for llama, qwen2 and qwen3, and promises
     bits on the CPU. ``transformers`` takes nearly every decoder, by transformers' own forward pass."""
-    attention: Literal["masked", "blocks"] = "masked"
-    """Let engine torch reserve a row of the longest context per response (masked), or blocks as it grows (blocks). ``blocks``
-    is for GPUs, promises no bits, and was not measured on one yet."""
     drafts: bool = False
     """Decode with speculative decoding, drafting from the prompt's earlier responses. Tokens of the torch engine stay the same,
     and so do the weights. With vLLM the distribution of responses stays the same."""
@@ -67,8 +64,9 @@ class ClusterConfig(Options):
     """Place this many GPUs on each node."""
     profile: str = "cpu-tiny-qwen2"
     """Use this latency profile: a shipped name or a JSON file. It also sets the number of GPUs per actor."""
-    tensor_parallel: Count = 1
-    """Decode each actor of engine torch in this many tensor-parallel parts, a process each, on the GPUs of the actor."""
+    tensor_parallel: Count | None = None
+    """Decode each actor of engine vllm in this many tensor-parallel parts: the GPUs per actor of the profile, one part on each.
+    Default: the profile's."""
     memory_gib: Positive | None = None
     """Limit a GPU's memory to this many GiB. It sets slots and KV tokens of plans and torch engines. Default: the profile's."""
     charging: Literal["profile", "measured"] = "profile"
@@ -148,9 +146,6 @@ class ClusterConfig(Options):
     """Count a process as lost after this many seconds without a sign of life. Actors have to report, and other processes send
     heartbeats while they compute. So none is lost because it computes for long, but a larger number helps on a machine that is
     so busy that processes stand still."""
-    weight_sync: Literal["folder", "ipc", "nccl"] = "folder"
-    """Send weights to vLLM by a folder in memory, or from the model's GPU: within it (ipc), or to others (nccl). ``ipc`` needs
-    executor local, device cuda and one GPU. ``nccl`` needs device cuda and a GPU that no actor uses."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Put models on this device; auto takes a GPU where there is one. On the wall clock it is one that no actor holds. Where
     actors hold all of them the learner shares the first one, with a warning. A model that is passed as an object stays on its
@@ -162,11 +157,6 @@ class ClusterConfig(Options):
             raise TrainError(
                 "drafts is True, but on the virtual clock one replica of engine 'vllm' serves all actors and does not draft; "
                 "leave drafts out, or choose executor 'local' or 'ray', or engine 'torch'"
-            )
-        if self.attention != "masked" and self.engine != "torch":
-            raise TrainError(
-                f"attention is {self.attention!r}, but engine {self.engine!r} attends in its own way; leave it out, or choose "
-                "engine 'torch'"
             )
         if self.draft_length != "adaptive" and not self.drafts:
             raise TrainError(f"draft_length is {self.draft_length!r}, but nothing is drafted; drafts is needed as well")
@@ -193,26 +183,12 @@ class ClusterConfig(Options):
                 f"memory_gib is {self.memory_gib}, but the slots of engine 'vllm' come from the profile; leave it out, or "
                 "choose engine 'torch' or 'transformers'"
             )
-        shares = self.engine == "vllm" and self.executor == "local" and self.device == "cuda" and self.gpus == 1
-        if self.weight_sync == "ipc" and not shares:
+        if self.tensor_parallel is not None and (self.executor == "virtual" or self.engine != "vllm"):
+            emulated = self.engine == "vllm"
+            why = "executor 'virtual' emulates actors" if emulated else f"engine {self.engine!r} decodes an actor on one GPU"
             raise TrainError(
-                f"weight_sync is 'ipc' with engine {self.engine!r}, executor {self.executor!r}, device {self.device!r} and "
-                f"{counted(self.gpus, 'GPU')}, but weights pass within a GPU that vLLM shares with the learner; choose 'vllm', "
-                "'local', 'cuda' and 1, or weight_sync 'folder'"
-            )
-        sends = self.engine == "vllm" and self.executor != "virtual" and self.device == "cuda"
-        if self.weight_sync == "nccl" and not sends:
-            raise TrainError(
-                f"weight_sync is 'nccl' with engine {self.engine!r}, executor {self.executor!r} and device {self.device!r}, "
-                "but weights pass from the learner's GPU to those of vLLM; choose 'vllm', 'local' or 'ray', and 'cuda', or "
-                "weight_sync 'folder'"
-            )
-        if self.tensor_parallel > 1 and (self.executor == "virtual" or self.engine != "torch"):
-            why = f"engine {self.engine!r} {'cuts models by its profile' if self.engine == 'vllm' else 'cuts no model'}"
-            why = "executor 'virtual' emulates actors" if self.executor == "virtual" else why
-            raise TrainError(
-                f"tensor_parallel is {self.tensor_parallel}, but {why}; leave it out, or choose executor 'local' or 'ray' with "
-                "engine 'torch'"
+                f"tensor_parallel is {self.tensor_parallel}, but {why}; leave it out, or choose engine 'vllm' with executor "
+                "'local' or 'ray'"
             )
         if self.actor_threads > 1 and self.engine == "vllm":
             raise TrainError(

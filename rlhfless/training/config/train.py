@@ -27,7 +27,7 @@ SECTIONS: dict[str, type[Options]] = {
 MAY_CHANGE = (  # options that may differ when a run is resumed
     "steps", "save_every", "save_total_limit", "learner_processes", "learner_placement", "device", "ray_address",
     "idle_timeout_s", "heartbeat_timeout_s", "prewarm", "gpus", "gpus_per_node", "memory_gib", "learner_threads",
-    "gpu_memory_utilization", "actor_threads", "weight_sync", "drafts", "draft_length", "levers", "preparation_actors",
+    "gpu_memory_utilization", "actor_threads", "drafts", "draft_length", "levers", "preparation_actors",
     "learner_gpus", "learner_grows", "learner_start", "learner_load_s", "learner_loss_per_doubling", "preparation_tp",
     "pipeline", "eval_every", "eval_prompts", "gradient_checkpointing", "offload_reference", "offload_reward_models",
     "pipeline_critic", "micro_batches", "pipeline_schedule",
@@ -195,7 +195,7 @@ class TrainConfig(Options):
             earlier: the flat options that the run was started with, as in ``meta.json``.
 
         Raises:
-            TrainError: other options differ; the message names them with both values.
+            TrainError: other options differ; the message names them with both values. Or an option is gone that was on.
         """
         ends = self.optimizer.lr_scheduler_type != "constant" and self.optimizer.lr_scheduler_steps is None
         may_change = [name for name in MAY_CHANGE if not (ends and name == "steps")]

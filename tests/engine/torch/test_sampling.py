@@ -11,7 +11,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from rlhfless.engine.torch.gumbel_noise import GumbelNoise, exponentials, places, streams, token_keys  # noqa: E402
-from rlhfless.engine.torch.sampling import Sampling, draw, race_numbers, signals  # noqa: E402
+from rlhfless.engine.torch.sampling import Sampling, draw, race_numbers  # noqa: E402
 
 VOCAB = 24
 
@@ -173,16 +173,6 @@ def test_a_forbidden_token_is_not_drawn_where_it_is_forbidden():
         allowed = torch.log_softmax((logits / (sampling.temperature or 1.0)).index_fill(1, torch.tensor(3), -torch.inf), -1)
         expected = torch.where(rows[:, None], allowed, expected)
         torch.testing.assert_close(logprobs, expected.gather(-1, ids[:, None])[:, 0])
-
-
-def test_signals_are_those_of_the_softmax():
-    logits = torch.randn(5, VOCAB, generator=torch.Generator().manual_seed(1))
-    logits[0, 7] = -torch.inf
-    eos, entropy = signals(logits, [2])
-    expected = torch.distributions.Categorical(logits=logits)
-    torch.testing.assert_close(eos, expected.logits[:, 2])
-    torch.testing.assert_close(entropy[1:], expected.entropy()[1:])
-    assert torch.isfinite(entropy).all()
 
 
 @pytest.mark.parametrize(

@@ -138,15 +138,6 @@ def test_a_forced_length_forbids_all_of_them_and_nothing_is_drafted_beyond(model
         assert not set(ENDS) & set(c.token_ids.tolist())
 
 
-def test_the_signal_of_the_end_is_of_any_of_them(hf, model):
-    one = engine(model, eos_id=ENDS, sampling=Sampling(), signals=("eos_logprob",))
-    (c,) = decoded(one, [Request(0, 3, 5, prompt_ids=PROMPTS[0], seed=0)])
-    with torch.no_grad():
-        logits = hf(torch.tensor([[*PROMPTS[0], *c.token_ids]])).logits[0, 2:-1]
-    expected = torch.softmax(logits, -1)[:, sorted(set(ENDS))].sum(-1).log()
-    np.testing.assert_allclose(c.signals["eos_logprob"], expected.numpy(), atol=1e-4)
-
-
 def test_wrong_values_are_one_sentence_each(model):
     for wrong in (0.0, -1.0, math.nan, math.inf, "1"):
         with refused(ValueError, "repetition_penalty"):

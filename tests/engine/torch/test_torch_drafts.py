@@ -345,23 +345,6 @@ def test_critical_lengths_follow_predicted_lengths(model, expected):
         engine(model, drafting)
 
 
-def test_signals_come_with_every_token(model):
-    names = ("entropy", "hidden")
-    plain = run(engine(model, signals=names), requests(4))
-    drafting = Drafting(guesses(plain, now_and_then), length=3)
-    first = engine(model, drafting, signals=names)
-    first.add(requests(4))
-    before = first.advance(6.0)
-    responses, recent = first.recent_signals()
-    assert len(responses) == len(recent["hidden"]) > 0
-    taken, progress = first.cut(first.clock_s)
-    second = engine(model, drafting, signals=names)
-    found = {c.response: c for c in (*before.completions, *progress.completions)} | run(second, taken)
-    for response, c in plain.items():
-        for name in names:
-            np.testing.assert_array_equal(found[response].signals[name], c.signals[name])
-
-
 def test_logits_that_are_no_numbers_name_the_response():
     broken = tiny_model()
     with torch.no_grad():

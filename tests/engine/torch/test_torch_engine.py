@@ -362,3 +362,16 @@ def test_a_snapshot_and_the_rest_are_the_kv_state_that_a_cut_hands_over(model):
     expected = alone(model, asked[1])
     assert np.array_equal(completion.token_ids, expected.token_ids)
     assert np.array_equal(completion.logprobs, expected.logprobs)
+
+
+@pytest.mark.parametrize("forced", [True, False])
+def test_logits_that_are_no_numbers_stop_with_the_response(forced):
+    broken = tiny_model(seed=1, tie_word_embeddings=False)
+    with torch.no_grad():
+        broken.model.embed_tokens.weight[7, 0] = float("nan")  # only a context with this token is spoilt
+    e = TorchEngine(DecoderModel(broken), Admission(3, 1 << 20), LATENCY, eos_id=EOS)
+    good = Request(0, 3, 9, prompt_ids=np.array([1, 2, 3]), seed=0, target_tokens=2)
+    bad = replace(good, response=41, prompt_ids=np.array([1, 7, 3]), target_tokens=9 if forced else None)
+    e.add([good, bad])
+    with refused(FloatingPointError, "response 41"):
+        e.advance(math.inf)

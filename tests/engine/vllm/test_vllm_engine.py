@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from error_messages import refused
-from safetensors.torch import save_file
 from vllm_samples import (
     EOS,
     GREEDY,
@@ -36,7 +35,6 @@ from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.vllm.adapter import VllmError
 from rlhfless.engine.vllm.engine import VllmEngine
 from rlhfless.engine.vllm.weight_folders import write_weights
-from rlhfless.engine.vllm.weight_transfer import TransferredWeights
 from rlhfless.errors import InputError
 from solver.model.admission import Admission
 from solver.timing.batching import schedule
@@ -72,23 +70,6 @@ def decode(folder: Path, version: int, wanted: Sequence[Request], sampling: Samp
     engine.close()
     assert engine.weights_version is None
     return by_response(progress.completions), list(progress.spans)
-
-
-def decode_transferred(folder: Path, file: Path, version: int, wanted: Sequence[Request]) -> tuple[Outcome, list[object]]:
-    """Also returns which of its memory vLLM was told to give back and to take again; its CPU build keeps all of it."""
-    replica, told = factory_of(folder, 0)(LATENCY, ROOMY).replica, list[object]()
-    asleep, awake = replica._engine.sleep, replica._engine.wake_up
-    replica._engine.sleep = lambda level: (told.append(level), asleep(level))
-    replica._engine.wake_up = lambda tags: (told.append(tags), awake(tags))
-    replica.sleep()
-    replica.receive(TransferredWeights("file", {"path": str(file)}, file.stat().st_size, 0), version)
-    assert replica.version == version
-    engine = VllmEngine(replica, ROOMY, eos_id=EOS, sampling=GREEDY)
-    engine.add(wanted)
-    progress = engine.advance(math.inf)
-    del replica._engine.sleep, replica._engine.wake_up
-    engine.close()
-    return (by_response(progress.completions), list(progress.spans)), told
 
 
 def decode_in_pieces(folder: Path, wanted: Sequence[Request], every: int) -> tuple[Outcome, int]:
@@ -429,19 +410,6 @@ def test_new_weights_are_taken_over_without_a_new_start(call: Call, first: Path,
     assert {i: c.token_ids.tolist() for i, c in after.items()} != {i: c.token_ids.tolist() for i, c in before.items()}
     back, _ = call(decode, first, 0, wanted, GREEDY)
     assert_same(back, before)
-
-
-@pytest.mark.full
-def test_weights_are_taken_over_by_vllms_weight_transfer(call: Call, first: Path, tmp_path: Path) -> None:
-    """Those of the trainer's memory, twice in a row; afterwards folders are read as before."""
-    wanted = requests(6)
-    for seed, version in ((4, 11), (5, 12)):
-        weights = model_of(seed).state_dict()
-        save_file({name: value.clone() for name, value in weights.items()}, tmp_path / f"{version}.safetensors")
-        (found, _), told = call(decode_transferred, first, tmp_path / f"{version}.safetensors", version, wanted)
-        assert told == [2, ["weights"], ["kv_cache"]], "weights are there before there is KV memory"
-        assert_same(found, by_torch(wanted, seed=seed))
-    assert_same(call(decode, first, 0, requests(2), GREEDY)[0], by_torch(requests(2)))
 
 
 @pytest.mark.full

@@ -58,6 +58,15 @@ def test_a_cluster_that_ray_does_not_have_is_refused() -> None:
         place_nodes(Cluster(1, 1, 1), [])
 
 
+def test_an_actor_that_is_larger_than_every_node_is_refused_with_the_size_that_fits() -> None:
+    """Also where several nodes together have its GPUs; the option that asks for such nodes is refused as it is planned."""
+    nodes = RayNode.listed([described("1", 1.0), described("2", 2.0)])
+    with refused(PlanningError, "1 node with 3 gpu", "actors of at most 2 GPUs", "one node"):
+        place_nodes(Cluster(1, 3, 3), nodes)
+    with refused(PlanningError, "2 GPUs", "a node has only 1"):
+        Cluster(2, 1, 2)
+
+
 def test_the_largest_cluster_that_ray_has_is_reported() -> None:
     def largest(cluster: Cluster, *gpus: float, kind: str | None = None) -> tuple[int, int] | None:
         nodes = RayNode.listed([described(str(i), has, kind) for i, has in enumerate(gpus)])

@@ -330,7 +330,7 @@ def test_what_cannot_run_is_refused_before_anything_starts(pool: RayPool) -> Non
             pool.run_step(plan, requests(), engines, LATENCY, cluster)
         assert len(pool._idle) == 0
         assert not pool._idle.history.starts_s
-    large = mock.patch.object(type(made), "shipped_bytes", property(lambda _: 12 * 2**30))
+    large = mock.patch.object(type(made), "weight_bytes", property(lambda _: 12 * 2**30))
     with large, pytest.raises(PlanningError, match=r"the weights have 12\.00 GiB, .*`ray start --object-store-memory"):
         pool.run_step(spread(2), requests(), made, LATENCY, CLUSTER)
     assert not pool._idle.history.starts_s

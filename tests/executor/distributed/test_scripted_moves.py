@@ -6,7 +6,6 @@ Pools of processes and of Ray actors run in a scripted world; real ones are in `
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +32,6 @@ from rlhfless.executor.distributed.messages import ActorReport
 from rlhfless.executor.distributed.worker import worker
 from solver import Cluster, NonGenerationPhases, Plan, deduplicate
 from solver.model.problem import PlanningProblem
-from solver.model.runtime_rules import SIGNAL_TOKENS
 from solver.model.workload import Workload
 
 
@@ -76,28 +74,6 @@ def test_every_step_decodes_with_its_own_weights(pool_kind: str) -> None:
             record = on.run(plan_of(GROUPS, Restless(weights, 0.02, late=True)), LONG, engines=ScriptedEngines(weights))
             assert record.completions[0].token_ids.tolist() == expected_tokens(requests_of(LONG)[0], weights)
         assert len(on.world.actors) == 4, "actors of the step before are used again"
-
-
-@EVERY_POOL_KIND
-def test_a_rule_sees_signals_of_the_tokens_that_were_reported(pool_kind: str) -> None:
-    """Whatever moves meanwhile: what is told is the mean over the last of the tokens that the same state counts."""
-    asked, running = requests_of(LONG), 0
-    with stage(pool_kind, 1) as on:
-        up(on, 4)
-        plan = plan_of(GROUPS, Restless(1, 0.01, late=True))
-        record = on.run(plan, requests=asked, engines=ScriptedEngines(signals=True))
-        for state in record.rule.rule.seen:
-            for response in range(len(asked) if state.signals is not None else 0):
-                told, tokens = float(state.signals["token"][response]), int(state.generated_tokens[response])
-                if state.complete[response] or not tokens:
-                    assert math.isnan(told)
-                else:
-                    last = expected_tokens(asked[response])[max(0, tokens - SIGNAL_TOKENS) : tokens]
-                    assert told == pytest.approx(np.mean(last))
-                    running += 1
-        silent = on.run(plan, requests=asked)
-        assert all(state.signals is None for state in silent.rule.rule.seen)
-    assert running > 10
 
 
 def deduplicated(learner_node: int | None = None) -> tuple[Plan, list[Any]]:

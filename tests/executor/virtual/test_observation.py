@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from executor_samples import LIMIT, Restless, Step, execute, plan_of, random_step, run, telling, uniform_step
+from executor_samples import LIMIT, Restless, execute, plan_of, random_step, run, uniform_step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wall_clock_steps import on_the_wall_clock
@@ -16,7 +16,7 @@ from wall_clock_steps import on_the_wall_clock
 from rlhfless.executor import StepRecord
 from rlhfless.scheduling import PlanningOptions, make_policy
 from solver.model.problem import PlanningProblem
-from solver.model.runtime_rules import SIGNAL_TOKENS, ActorCounts, ActorView, Decision, StepState, Trigger
+from solver.model.runtime_rules import ActorCounts, ActorView, Decision, StepState, Trigger
 
 
 def read(view: ActorView) -> tuple[object, ...]:
@@ -50,8 +50,7 @@ class Keeps:
     @staticmethod
     def of(state: StepState) -> tuple[object, ...]:
         arrays = (state.generated_tokens, state.complete, state.held_tokens)
-        told = None if state.signals is None else np.nan_to_num(state.signals["level"], nan=-1.0).tolist()
-        return state.now_s, [read(v) for v in state.actors], told, *(np.asarray(a).tolist() for a in arrays)
+        return state.now_s, [read(v) for v in state.actors], *(np.asarray(a).tolist() for a in arrays)
 
     def later(self) -> list[Any]:
         return [self.of(one) if isinstance(one, StepState) else read(one) for one in self.kept]
@@ -73,50 +72,8 @@ def test_what_a_rule_keeps_is_what_it_would_have_read_at_once(seed, policy, admi
     rule = Restless(seed) if policy == "restless" else plan.rule
     if rule is None:
         return
-    engine = telling(signals_of(step, seed))
-    lazy, eager = (
-        run(step, replace(plan, rule=Keeps(rule, at_once)), engine, admission=admission).rule for at_once in (False, True)
-    )
+    lazy, eager = (run(step, replace(plan, rule=Keeps(rule, at_once)), admission=admission).rule for at_once in (False, True))
     assert eager.noted == eager.later() == lazy.later()
-
-
-def signals_of(step: Step, seed: int) -> list[np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return [rng.random(int(n)) for n in step.truth.response_tokens]
-
-
-@given(st.integers(0, 10_000), st.sampled_from(["reserve", "preempt"]))
-@settings(max_examples=40, deadline=None)
-def test_signals_are_those_of_the_tokens_that_are_known(seed, admission):
-    step = random_step(seed, prompts=10)
-    values = signals_of(step, seed)
-    plan = plan_of([list(range(k, 30, 3)) for k in range(3)], Restless(seed), slots=step.latency.max_batch)
-    states = run(step, plan, telling(values), admission=admission).rule.seen
-    for state in states:
-        told = np.full(30, np.nan) if state.signals is None else state.signals["level"]
-        for response, (tokens, done) in enumerate(zip(state.generated_tokens.tolist(), state.complete, strict=True)):
-            recent = values[response][max(0, tokens - SIGNAL_TOKENS) : tokens]
-            np.testing.assert_allclose(told[response], np.nan if done or not tokens else recent.mean())
-
-
-@given(st.integers(0, 10_000), st.integers(1, 40))
-@settings(max_examples=30, deadline=None)
-def test_signals_of_later_tokens_change_nothing_earlier(seed, known):
-    """A step seen twice, the second time with other signals from some token on: what is told of fewer tokens is the same."""
-    step = random_step(seed, prompts=10)
-    values = signals_of(step, seed)
-    others = [np.where(np.arange(len(v)) < known, v, 1 - v) for v in values]
-    plan = plan_of([list(range(k, 30, 3)) for k in range(3)], Restless(seed), slots=step.latency.max_batch)
-    for one, other in zip(*(run(step, plan, telling(v)).rule.seen for v in (values, others)), strict=True):
-        assert one.now_s == other.now_s
-        if one.signals is not None:
-            same = one.generated_tokens <= known
-            np.testing.assert_array_equal(one.signals["level"][same], other.signals["level"][same])
-
-
-def test_engines_that_tell_no_signals_leave_a_rule_without():
-    step = random_step(3, prompts=10)
-    assert all(state.signals is None for state in execute(step, "static", rule=Restless(3)).rule.rule.seen)
 
 
 @given(st.integers(0, 10_000), st.sampled_from(["reserve", "preempt"]))

@@ -22,7 +22,6 @@ from typing import Any, cast
 import ray
 from ray.exceptions import RayError
 
-from rlhfless.engine.protocol import OVER_NODES
 from rlhfless.executor.distributed.messages import Unreachable
 from rlhfless.executor.distributed.ray.clock_sync import boot_id
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
@@ -194,9 +193,7 @@ class DecodeActor:
 
 
 def _device(worker_backend: WorkerBackend) -> str:
-    """Return the device of this process: ``OVER_NODES`` where its engine's ranks are elsewhere in its placement group."""
-    if ray.util.get_current_placement_group() is not None:
-        return OVER_NODES
+    """Return the device of this process."""
     cuda = worker_backend.cuda_devices() if ray.get_gpu_ids() else []  # Ray lets a process see its own GPUs only
     return ",".join(cuda) or "cpu"
 

@@ -21,7 +21,6 @@ from ray.exceptions import (
     OutOfMemoryError,
     RayError,
 )
-from ray.util.placement_group import remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlhfless.errors import reason
@@ -30,7 +29,6 @@ from rlhfless.executor.distributed.pool.placement import ActorPlacement
 from rlhfless.executor.distributed.ray.actor import RayActorReady, VersionedOrder
 from rlhfless.executor.distributed.ray.clock_sync import SAME, Offset, boot_id, offset_of
 from rlhfless.executor.distributed.ray.placement import RayNode
-from rlhfless.executor.distributed.ray.spanning import group_on, in_first_bundle
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker import worker
 from rlhfless.executor.distributed.worker.process_messages import Failed
@@ -71,13 +69,9 @@ class RayActorHandle:
         if prewarm is not None:
             block, stored = prewarm.engines
             args = [pickle.dumps(replace(prewarm, engines=block), pickle.HIGHEST_PROTOCOL), stored]
-        self._group = group_on(node) if node.parts else None
-        if self._group is None:
-            affinity = NodeAffinitySchedulingStrategy(node.node_id, soft=False)
-            where = {"num_gpus": len(place.gpu_ids), "scheduling_strategy": affinity}
-        else:
-            where = in_first_bundle(self._group)
-        self._handle = actor_class.options(num_cpus=cpus, **where).remote(backend_module, *args)
+        affinity = NodeAffinitySchedulingStrategy(node.node_id, soft=False)
+        options = actor_class.options(num_cpus=cpus, num_gpus=len(place.gpu_ids), scheduling_strategy=affinity)
+        self._handle = options.remote(backend_module, *args)
         self.listening = self._handle.listen.remote()
         self.up: RayActorReady | None = None
         self.up_s: float | None = None
@@ -169,7 +163,6 @@ class RayActorHandle:
             ray.wait(self._exports, num_returns=len(self._exports), timeout=END_S, fetch_local=False)
             self._exports = []
         ray.kill(self._handle, no_restart=True)
-        self._free_group()
 
     def wait_for_end(self) -> None:
         """After ``kill``: wait until Ray has its GPUs back, with a time limit."""
@@ -179,12 +172,6 @@ class RayActorHandle:
                 with contextlib.suppress(ActorUnavailableError):  # Ray has not found out yet
                     ray.get(self.listening, timeout=END_S)
                 self.listening = self._handle.listen.remote()
-
-    def _free_group(self) -> None:
-        """Give the GPUs of a placement group back; what still runs there ends."""
-        group, self._group = self._group, None
-        if group is not None:
-            remove_placement_group(group)
 
     def _release_exports(self) -> None:
         """Drop references to exported objects that no longer need the actor's process; their readers hold references of their
@@ -218,11 +205,10 @@ class RayActorHandle:
     @property
     def _node_lives(self) -> bool:
         """Return whether the node lives, as far as Ray knows."""
-        return {node["NodeID"] for node in ray.nodes() if node["Alive"]}.issuperset(self.node.node_ids)
+        return any(node["NodeID"] == self.node.node_id for node in ray.nodes() if node["Alive"])
 
     def _reason(self, error: RayError) -> str:
         """Return why the actor is dead, as part of a sentence."""
-        self._free_group()
         if not self._node_lives:
             self.node_lost = True
             return f"was lost with its node {self.node.address}"

@@ -30,21 +30,12 @@ class FewerGpus(PlanningError):
 
 
 class RayNode(NamedTuple):
-    """A node that is alive. ``kinds`` are the GPU kinds that Ray knows of; empty where Ray reports none.
-
-    ``parts`` are the Ray nodes that it joins (see ``spanning``); empty where it is one.
-    """
+    """A node that is alive. ``kinds`` are the GPU kinds that Ray knows of; empty where Ray reports none."""
 
     node_id: str
     address: str
     gpus: float
     kinds: frozenset[str] = frozenset()
-    parts: tuple[RayNode, ...] = ()
-
-    @property
-    def node_ids(self) -> tuple[str, ...]:
-        """Return Ray's ids of the nodes that it is."""
-        return tuple(part.node_id for part in self.parts) or (self.node_id,)
 
     @classmethod
     def listed(cls, nodes: Iterable[Mapping[str, Any]]) -> list[RayNode]:
@@ -92,14 +83,10 @@ def place_nodes(
         if not fits:
             available = ", ".join(f"{node.address} with {node.gpus:g}{_kinds(node)}" for node in nodes) or "none"
             largest = largest_cluster(cluster, nodes) if isinstance(cluster, Cluster) else None
-            shows = (
-                "the GPUs that `ray status` shows"
-                if largest is None
-                else f"{counted(largest[0], 'GPU')} in nodes of {largest[1]}"
-            )
             planned = f"{counted(len(wanted), 'node')} with {_counts(wanted)}"
             error = FewerGpus(
-                f"the plan's cluster has {planned}, but Ray's GPU nodes ({available}) do not provide them; plan for {shows}"
+                f"the plan's cluster has {planned}, but Ray's GPU nodes ({available}) do not provide them; plan for "
+                f"{_remedy(cluster, nodes, largest)}"
             )
             error.largest = largest
             raise error
@@ -147,6 +134,16 @@ def largest_cluster(cluster: Cluster, nodes: Sequence[RayNode]) -> tuple[int, in
         default=(0, 0),
     )
     return best if best[0] else None
+
+
+def _remedy(cluster: Cluster | MixedCluster, nodes: Sequence[RayNode], largest: tuple[int, int] | None) -> str:
+    """Return what could be planned for instead of this cluster, as part of a sentence."""
+    if largest is not None:
+        return f"{counted(largest[0], 'GPU')} in nodes of {largest[1]}"
+    most = max((int(node.gpus) for node in nodes if node.is_kind(cluster.pools[0].kind)), default=0)
+    if isinstance(cluster, Cluster) and most:
+        return f"actors of at most {counted(most, 'GPU')}, as all GPUs of an actor are in one node"
+    return "the GPUs that `ray status` shows"
 
 
 def _plain(kind: str) -> str:

@@ -39,9 +39,6 @@ class RayPool(ActorPool[Any]):
         runtime_env, object_store_bytes: see ``RayCluster``.
         clock: the run's clock.
 
-    Attributes:
-        spans_nodes: join Ray nodes that are too small for an actor, see ``spanning``; off at first. Engines must be able to.
-
     Raises:
         MissingExtra, InputError: see ``RayCluster``.
     """
@@ -59,7 +56,6 @@ class RayPool(ActorPool[Any]):
         clock: Clock = MACHINE,
     ) -> None:
         super().__init__(lifecycle, faults, clock)
-        self.spans_nodes = False
         self._cpus = cpus_per_actor
         self.cluster = RayCluster(address, gpus=gpus, runtime_env=runtime_env, object_store_bytes=object_store_bytes)
         from rlhfless.executor.distributed.ray import actor as ray_actor  # Ray is there now
@@ -93,16 +89,7 @@ class RayPool(ActorPool[Any]):
         Raises:
             PlanningError: Ray has fewer or smaller nodes.
         """
-        self._nodes = place_nodes(cluster, self._listed(cluster), self._nodes)
-
-    def _listed(self, cluster: Cluster | MixedCluster) -> list[RayNode]:
-        """Return the nodes that are alive, as the cluster counts them."""
-        nodes = RayNode.listed(self.cluster.ray.nodes())
-        if not self.spans_nodes:
-            return nodes
-        from rlhfless.executor.distributed.ray.spanning import joined
-
-        return joined(nodes, cluster)
+        self._nodes = place_nodes(cluster, RayNode.listed(self.cluster.ray.nodes()), self._nodes)
 
     def has_room(self, servers: Sequence[WorkServer], cluster: Cluster | MixedCluster) -> bool:
         """See ``ActorPool``; False where Ray has become smaller than the cluster."""
@@ -181,18 +168,12 @@ class RayPool(ActorPool[Any]):
                     f"actor {i} of the plan is on node {actor.node}, but its cluster has {counted(len(self._nodes), 'node')}; "
                     "use the cluster that it was planned for"
                 )
-            node = self._nodes[actor.node]
-            on_gpus = bool(node.kinds)
-            if node.parts and not engines.spans_nodes:
-                return (
-                    f"actor {i} of the plan has GPUs of {len(node.parts)} Ray nodes, but its weights reach one node only; send "
-                    "them by weight_sync 'nccl' with engine 'vllm', or plan for actors within a node"
-                )
+            on_gpus = bool(self._nodes[actor.node].kinds)
             if refusal := gpus_refusal(i, len(actor.gpu_ids), engines, on_gpus=on_gpus):
                 return refusal
         ray = self.cluster.ray
-        passed = {self._nodes[actor.node].node_ids[0] for actor in plan.actors} | {ray.get_runtime_context().get_node_id()}
-        return store_refusal(engines.shipped_bytes, ray.nodes(), passed)
+        passed = {self._nodes[actor.node].node_id for actor in plan.actors} | {ray.get_runtime_context().get_node_id()}
+        return store_refusal(engines.weight_bytes, ray.nodes(), passed)
 
     def _work_refusal(self, servers: Sequence[WorkServer], cluster: Cluster | MixedCluster) -> str | None:
         """Like ``ActorPool._work_refusal``; also maps nodes beside the cluster to Ray nodes with GPUs that are left."""
@@ -201,7 +182,7 @@ class RayPool(ActorPool[Any]):
             node = bought_as(server.gpu_ids[0], cluster)[0] if server.node is None and server.gpu_ids else server.node
             if node is not None and node not in self._nodes:
                 wanted[node] = wanted.get(node, 0) + len(server.gpu_ids)
-        placed = place_beside(wanted, cluster, self._listed(cluster), self._nodes)
+        placed = place_beside(wanted, cluster, RayNode.listed(self.cluster.ray.nodes()), self._nodes)
         if missing := sorted(set(wanted) - set(placed)):
             return (
                 f"the work needs {counted(wanted[missing[0]], 'GPU')} beside the cluster on one node, but no Ray node has as "

@@ -61,31 +61,20 @@ class RemoteEngines(Protocol):
     Attributes:
         backend_module: name of the backend module that such a process imports.
         min_start_timeout_s: minimum of the seconds that an actor may take until its first report, before it counts as lost.
+        one_gpu: whether an engine decodes on one GPU only; else on those of its actor, however many.
+        takes_prefixes: whether they compute prefixes for other engines and continue from such prefixes.
         starts_server: whether a process starts a server for them that takes long and stays (``WorkerBackend.start_server``).
     """
 
     backend_module: str
     min_start_timeout_s: float
+    one_gpu: bool
+    takes_prefixes: bool
     starts_server: bool
-
-    @property
-    def gpus_per_engine(self) -> int | None:
-        """Return the GPUs on which one engine decodes; None: on those of its actor, however many."""
-        ...
-
-    @property
-    def takes_prefixes(self) -> bool:
-        """Return whether they compute prefixes for other engines and continue from such prefixes."""
-        ...
 
     @property
     def copies_kv(self) -> bool:
         """Return whether they can copy a KV state while its response decodes on (``SupportsSnapshots``)."""
-        ...
-
-    @property
-    def spans_nodes(self) -> bool:
-        """Return whether one engine can decode on GPUs of several machines (``OVER_NODES``)."""
         ...
 
     @property
@@ -96,11 +85,6 @@ class RemoteEngines(Protocol):
     @property
     def weight_bytes(self) -> int:
         """Return the bytes that every actor receives as the step's weights."""
-        ...
-
-    @property
-    def shipped_bytes(self) -> int:
-        """Return the bytes of weights in ``to_remote``, which may be fewer: actors may get weights from elsewhere."""
         ...
 
     def measured(self) -> RemoteEngines:
@@ -145,13 +129,12 @@ def gpus_refusal(index: int, gpu_count: int, engines: RemoteEngines, *, on_gpus:
     Args:
         index, gpu_count: of the actor. on_gpus: its GPUs are real ones, not names for the CPU.
     """
-    needed = engines.gpus_per_engine
-    if needed is None or gpu_count == needed or (needed == 1 and not on_gpus):
+    if gpu_count == 1 or not on_gpus or not engines.one_gpu:
         return None
-    has = f"actor {index} of the plan has {counted(gpu_count, 'GPU')}"
-    if needed == 1:
-        return f"{has}, but the torch engine decodes on one; plan for 1 GPU per actor, or give tensor_parallel {gpu_count}"
-    return f"{has}, but the torch engine decodes on {needed} (tensor_parallel); plan for {needed} GPUs per actor"
+    return (
+        f"actor {index} of the plan has {counted(gpu_count, 'GPU')}, but the torch engine decodes on one; plan for 1 GPU per "
+        "actor, or choose engine 'vllm', which is tensor-parallel over the GPUs of an actor"
+    )
 
 
 def kept_memory(servers: Sequence[WorkServer], plan: Plan, engines: RemoteEngines) -> str | None:

@@ -25,7 +25,6 @@ from rlhfless.engine.protocol import (
     Progress,
     Request,
     SupportsDrafts,
-    SupportsSignals,
     SupportsSnapshots,
 )
 from rlhfless.executor.distributed.messages import ActorReport, KvCopy, NoRoom, Unreachable, WrittenCopy
@@ -236,14 +235,13 @@ class Worker:
         assert engine is not None
         tokens = engine.generated_tokens()
         counted = np.array(list(tokens), dtype=np.int64), np.array(list(tokens.values()), dtype=np.int64)
-        signals = engine.recent_signals() if isinstance(engine, SupportsSignals) else ((), {})
         spans, self._spans = self._spans, []
         self._reported_s = engine.clock_s
         off = engine.drafts_off if isinstance(engine, SupportsDrafts) else None
         if off is not None and not self._told_drafts_off:
             self._told_drafts_off, what = True, {**what, "drafts_off": off}
         self.connection.send(
-            ActorReport(engine.clock_s, engine.running(), engine.waiting(), counted, signals, list(completions), spans, **what)
+            ActorReport(engine.clock_s, engine.running(), engine.waiting(), counted, list(completions), spans, **what)
         )
 
     # --- orders -------------------------------------------------------------------------------------------------------
