@@ -38,8 +38,15 @@ UNUSED = {
 """Algorithm -> the other algorithm's options; version 0.1.0 stored those of both."""
 
 
+GONE = {"levers": "given"}
+"""Option that was removed -> the value with which it changed nothing."""
+
+
 def current_options(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return a stored configuration under today's names, without options that its algorithm does not have.
+
+    Options that were removed are left out where they changed nothing. With another value they stay, so that whoever runs the
+    configuration refuses them.
 
     Example:
         >>> current_options({"samples": 8, "gpus": 16, "algorithm": "grpo", "gamma": 1.0})
@@ -50,4 +57,4 @@ def current_options(stored: Mapping[str, Any]) -> dict[str, Any]:
         named |= {"num_mini_batches": named["num_updates"], "num_updates": 1}
     algorithm = named.get("algorithm")
     unused = UNUSED.get(algorithm, ()) if isinstance(algorithm, str) else ()
-    return {name: value for name, value in named.items() if name not in unused}
+    return {name: value for name, value in named.items() if name not in unused and (name not in GONE or value != GONE[name])}

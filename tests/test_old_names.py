@@ -7,7 +7,7 @@ from pathlib import Path
 
 from error_messages import refused
 
-from rlhfless.old_names import OPTIONS, UNUSED, current_options
+from rlhfless.old_names import GONE, OPTIONS, UNUSED, current_options
 from rlhfless.trace import Trace, read_trace
 from rlhfless.training.config import RolloutConfig, TrainConfig, TrainError
 from rlhfless.training.config.train import ALGORITHMS, option_names
@@ -61,3 +61,17 @@ def test_mini_batches_that_were_updates_are_read_as_mini_batches() -> None:
     read = current_options({"minibatches": "prompts", "num_updates": 3})
     assert read == {"num_mini_batches": 3, "num_updates": 1}
     assert current_options({"minibatches": "batch", "num_updates": 3}) == {"num_updates": 3}
+
+
+def test_an_option_that_was_removed_is_left_out_where_it_changed_nothing_and_refused_elsewhere() -> None:
+    today = TrainConfig().to_options()
+    for name, unused in GONE.items():
+        assert name not in today
+        stored = {**today, name: unused}
+        assert current_options(stored) == today
+        TrainConfig().check_resume(stored)
+        used = {**today, name: "another value"}
+        with refused(TrainError, name, "another value", "removed"):
+            TrainConfig().check_resume(used)
+        with refused(TrainError, name, "removed"):
+            TrainConfig.from_options(**current_options(used))

@@ -15,7 +15,6 @@ from solver.model.objective import Objective
 from solver.model.problem import PlanningProblem
 from solver.stage_fusion.late_start import LateStart, latest_start
 from solver.stage_fusion.learner import LearnerPlan, choose_learner, speed_up
-from solver.stage_fusion.pieces import PiecesPlan
 from solver.stage_fusion.token_work import TokenWork
 
 
@@ -49,11 +48,6 @@ def step_learner(parts: LearningParts) -> StepLearner:
     """
     options = parts.config.cluster
     return _planned(parts) if options.learner_gpus == "auto" else _given(parts, options.learner_gpus or _size(parts))
-
-
-def learner_of_pieces(parts: LearningParts, plan: PiecesPlan) -> StepLearner:
-    """Return the trainer's learner, which processes on GPUs that actors gave back join if the plan of pieces says so."""
-    return _on_pool(parts, _size(parts), 0.0, plan.chosen.freed)
 
 
 def _planned(parts: LearningParts) -> StepLearner:

@@ -18,10 +18,8 @@ from rlhfless.system.cpu_threads import computing_with
 from rlhfless.training.config import TrainConfig
 from rlhfless.training.engines import Engines
 from rlhfless.training.freed_preparation import freed_items, with_prepared
-from rlhfless.training.learner.learner import LocalLearner
 from rlhfless.training.learner_device import wall_server
 from rlhfless.training.learner_threads import learner_threads
-from rlhfless.training.measured_learning import MeasuredLearning, said_of
 from rlhfless.training.planned_calls import record_planned_calls
 from rlhfless.training.preparation import record_learning, record_passes, record_phases
 from rlhfless.training.random_state import streams_of
@@ -29,14 +27,12 @@ from rlhfless.training.responses import make_batch, read_responses
 from rlhfless.training.rewards import Response, Rewards
 from rlhfless.training.rewards.response import Scores
 from rlhfless.training.run_state import RunState
-from rlhfless.training.step_levers import StepLevers
 from rlhfless.training.tasks import Problem
 from solver.dataflow.plan import StepPlan
 from solver.model.cluster import Cluster
 from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
 from solver.model.workload import Workload
-from solver.stage_fusion.pieces import PiecesPlan
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +45,6 @@ class LearningParts:
         pool: in which generation runs, on the wall clock; None: it is on the virtual clock.
         step_plan: that charges the step; None: the options do.
         engines: that generated, whose memory is free for learning; None: they are not the run's.
-        levers: of the step; None: as the options say.
         enter: reports the phase that the step enters, see ``Trainer.on_phase``.
     """
 
@@ -65,16 +60,7 @@ class LearningParts:
     pool: ProcessPool | RayPool | None = None
     step_plan: StepPlan | None = None
     engines: Engines | None = None
-    levers: StepLevers | None = None
     enter: Callable[[str], None] = lambda phase: None
-
-    @property
-    def measured(self) -> MeasuredLearning | None:
-        """Return what learning costs on this machine, by which it is planned; None: the options or the profile decide."""
-        state = self.state
-        if state.measured is None:
-            state.measured = MeasuredLearning.of(self.config, state.learner, state.model.device.type, on_pool=self.on_pool)
-        return state.measured
 
     @property
     def on_pool(self) -> bool:
@@ -143,16 +129,13 @@ class BatchLearning:
     """Learns from all responses of a step when generation is over; see ``StepLearning``.
 
     In a pool, ``work`` prepares them before, on freed GPUs, if the options say so.
-
-    Args:
-        pieces: the plan that chose the whole batch; None: there is none.
     """
 
     work: Sequence[WorkItem] = ()
     failure: BaseException | None = None
 
-    def __init__(self, parts: LearningParts, pieces: PiecesPlan | None = None) -> None:
-        self.parts, self._pieces = parts, pieces
+    def __init__(self, parts: LearningParts) -> None:
+        self.parts = parts
         if parts.on_pool and parts.config.cluster.preparation == "freed":
             self.work = freed_items(parts.state, parts.problems, parts.step, parts.config)
 
@@ -189,9 +172,4 @@ class BatchLearning:
             record_phases(record, p.cluster, p.profile, batch, numbers, judging_s, p.config.cluster, server=server)
             steps = getattr(p.state.learner, "pipeline_steps", ())
             record_passes(record, steps, learning_s, numbers.get("prepare_seconds", 0.0))
-            if self._pieces is not None:
-                record.event(record.start_s, "learner", None, **said_of(self._pieces, p.latency.gpus_per_actor))
-            if p.measured is not None:
-                assert isinstance(p.state.learner, LocalLearner)
-                p.measured.measure(p.state.learner, p.state.model, p.step, batch)
         return LearnedStep(responses, scores, numbers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,9 +23,8 @@ class Alternated:
         rounds: one step of every run each: ``first`` (the run whose step came first), ``load`` (of the machine), and by the
             name of the run ``step_s`` (measured around the step), ``cpu_s`` (user and system time of its processes),
             ``learn_s``, ``generate_s``, ``gpu_s`` (allocated within the step; actors that stay for the next one wait for the
-            other runs' turns in between), ``moves``, ``reward``, ``tokens``, ``learner`` (what was planned of it, if it was
-            planned), ``levers`` (what was used, and is known of each, if the run measures them), ``spans_s`` (seconds by holder
-            and phase), and ``evaluation`` where one was due.
+            other runs' turns in between), ``moves``, ``reward``, ``tokens``, ``spans_s`` (seconds by holder and phase), and
+            ``evaluation`` where one was due.
         weights: of every run at the end, by the run's and the tensor's name.
     """
 
@@ -63,11 +61,6 @@ def _spans_s(step: TrainedStep) -> dict[str, float]:
     return {str(name): float(value) for name, value in seconds.sum().items()}
 
 
-def _said(step: TrainedStep, name: str) -> dict[str, Any] | None:
-    """Return the details of the step's event of this name; None without one."""
-    return next((json.loads(event["detail"]) for event in step.record.events if event["name"] == name), None)
-
-
 def _serve(make: Callable[[], Trainer], connection: Connection) -> None:
     """Train in this process: a step for each ``True``; the weights, and the end, for a ``False``."""
     with make() as trainer:
@@ -82,7 +75,6 @@ def _serve(make: Callable[[], Trainer], connection: Connection) -> None:
                     "learn_s": step.learning["seconds"], "generate_s": step.record.makespan_s,
                     "gpu_s": _allocated_s(step), "moves": numbers["moves"], "reward": numbers["reward_mean"],
                     "tokens": sum(len(one.token_ids) for one in step.record.completions.values()),
-                    "learner": _said(step, "learner"), "levers": _said(step, "levers"),
                     "spans_s": _spans_s(step), "evaluation": dict(step.evaluation),
                 }
             )  # fmt: skip

@@ -32,14 +32,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from all_levers import SHIPPED, WAYS
 from chaos_counts import Counts, Striker, counted, left_behind, token_bytes, write_counts
 
 from rlhfless.executor import Faults, StepFailed, StepRecord
 from rlhfless.training import TrainConfig, Trainer
 
+SHIPPED = Path(__file__).parents[2] / "data" / "models" / "arithmetic-grpo"
 SIZE: dict[str, Any] = {
-    **WAYS["on"], "learner_gpus": None, "learner_grows": True, "stream_order": "canonical", "executor": "local",
+    "policy": "solver+replan", "drafts": True, "learning": "stream", "prewarm": "forecast", "learner_grows": True,
+    "stream_order": "canonical", "executor": "local",
     "device": "cpu", "steps": 10_000, "prompts": 32, "samples_per_prompt": 4, "max_response_tokens": 200, "kl_coef": 0.05,
     "learning_rate": 1e-5,
 }  # fmt: skip

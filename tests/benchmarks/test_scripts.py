@@ -45,7 +45,6 @@ SMALLEST = {
     "gpu_engine": "--tiny --device cpu --only attention,weights,flips -o OUT",
     "learning_curves": "--tiny --seeds 1 --problems 8 --json OUT",
     "streaming": "--tiny --json OUT",
-    "all_levers": "--tiny --json OUT",
     "trl_step_time": "--tiny --markdown --json OUT",
     "import_speed": "--tiny --json OUT",
     "report_speed": "--tiny --json OUT",
@@ -81,7 +80,6 @@ QUICK = (
 )
 
 SLOW = (
-    "all_levers",
     "dashboard_speed",
     "fused_pipeline",
     "gpu_engine",

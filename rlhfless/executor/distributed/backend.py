@@ -169,7 +169,6 @@ class PoolBackend:
             actor.answers -= 1
             orders.assign_prefixes(report.prefixes)
         if report.closed:
-            step.record.engine_s[actor.holder] = report.engine_s
             del orders.ending[actor.index]
             orders.allocate(actor, report.time_s)
         actor.doubted, actor.due_s = False, self.now_s() + orders.silence_s(actor)

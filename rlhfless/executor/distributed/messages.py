@@ -108,7 +108,6 @@ class ActorReport:
         drafts_off: why its engine drafts no more, in the first report since then.
         item: the answer to ``run_item``, or to ``load``.
         closed: the answer to ``close``, after which nothing is reported.
-        engine_s: in that answer: the seconds of its engine's iterations in the step, as if the device were unshared.
     """
 
     time_s: float
@@ -130,7 +129,6 @@ class ActorReport:
     drafts_off: str | None = None
     item: ItemAnswer | None = None
     closed: bool = False
-    engine_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -32,10 +32,6 @@ class PlannerConfig(Options):
     """Predict lengths from this many past epochs."""
     scenarios: Count = 8
     """Plan with this many samples of every response's length."""
-    levers: Literal["given", "measured"] = "given"
-    """Use planning, drafts and learning in pieces as the other options say (given), or only where this run's own steps show
-    that they pay (measured). ``measured`` needs executor local or ray. It tries each of them in a step, compares costs relative
-    to what the step's lengths should cost, and tries again now and then. Responses and weights are the same either way."""
 
 
 @dataclass(frozen=True, kw_only=True)

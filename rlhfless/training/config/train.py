@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from rlhfless.old_names import current_options
+from rlhfless.old_names import GONE, current_options
 from rlhfless.training.config.errors import TrainError
 from rlhfless.training.config.generation import RolloutConfig, TaskConfig
 from rlhfless.training.config.learning import GrpoConfig, OptimizerConfig, PpoConfig
@@ -27,7 +27,7 @@ SECTIONS: dict[str, type[Options]] = {
 MAY_CHANGE = (  # options that may differ when a run is resumed
     "steps", "save_every", "save_total_limit", "learner_processes", "learner_placement", "device", "ray_address",
     "idle_timeout_s", "heartbeat_timeout_s", "prewarm", "gpus", "gpus_per_node", "memory_gib", "learner_threads",
-    "gpu_memory_utilization", "actor_threads", "weight_sync", "drafts", "draft_length", "levers", "preparation_actors",
+    "gpu_memory_utilization", "actor_threads", "weight_sync", "drafts", "draft_length", "preparation_actors",
     "learner_gpus", "learner_grows", "learner_start", "learner_load_s", "learner_loss_per_doubling", "preparation_tp",
     "pipeline", "eval_every", "eval_prompts", "gradient_checkpointing", "offload_reference", "offload_reward_models",
     "pipeline_critic", "micro_batches", "pipeline_schedule", "max_line_mib", "max_rows", "max_unpacked_gib",
@@ -109,11 +109,6 @@ class TrainConfig(Options):
         if (tp := self.cluster.preparation_tp) is not None and self.algorithm.name == "grpo" and not self.algorithm.kl_coef:
             raise TrainError(
                 f"preparation_tp is {tp}, but GRPO with kl_coef 0 has no pass before its update; give kl_coef, or leave it out"
-            )
-        if self.planner.levers == "measured" and self.cluster.executor == "virtual":
-            raise TrainError(
-                "levers is 'measured', but on the virtual clock there is nothing to measure; choose executor 'local' or 'ray', "
-                "or levers 'given'"
             )
         self._check_lora()
         self.pipeline_options()
@@ -202,6 +197,10 @@ class TrainConfig(Options):
         ours = {name: value for name, value in self.to_options().items() if name not in may_change}
         usual = TrainConfig(algorithm=type(self.algorithm)()).to_options() | {"algorithm": "grpo"}
         recorded = {**usual, **current_options(earlier)}
+        if (gone := next((name for name in GONE if name in recorded), None)) is not None:
+            raise TrainError(
+                f"the run was started with {gone} {recorded[gone]!r}, an option that was removed; start a new run without it"
+            )
         if different := differences(ours, {name: recorded[name] for name in ours}):
             raise TrainError(f"the run was started with {different}; resume it with the options that it was started with")
 
@@ -229,6 +228,8 @@ def _taken(options: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
 
 def _unknown(name: str, algorithm: str) -> str:
     """Return what is wrong with an option that a run with this algorithm does not have."""
+    if name in GONE:
+        return f"{name} was an option of earlier versions and was removed; leave it out"
     for other, kind in ALGORITHMS.items():
         if name in option_names("algorithm", kind):
             return f"{name} is an option of algorithm {other!r}, not of {algorithm!r}; choose {other!r}, or leave it out"

@@ -218,11 +218,6 @@ class ActorPool(ABC, Generic[ActorHandle]):
         """Return whether servers of work beside the cluster would find their GPUs here."""
         return self._work_refusal(servers, cluster) is None
 
-    @property
-    def waiting(self) -> int:
-        """Return how many actors wait for the next step."""
-        return len(self._idle)
-
     def now_s(self) -> float:
         """Return the seconds since the run's start; NaN before the first step."""
         return self.clock.now_s() - self._origin_s

@@ -36,7 +36,6 @@ from rlhfless.executor.distributed.worker.shared_memory import Block as Block
 from rlhfless.executor.distributed.worker.shared_memory import read_block, write_block
 from rlhfless.executor.distributed.worker.work import LoadWork, RunItem, ServedWork
 from rlhfless.executor.distributed.worker.work import StartWork as StartWork
-from rlhfless.latency.stopwatch import stopwatch
 from rlhfless.system.piped_processes import beating
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
@@ -144,7 +143,6 @@ class Worker:
         self.up_s = self.clock.now_s()
         self._from_s = 0.0  # where the next iteration begins, unless the last one ended later
         self._reported_s, self._told_drafts_off = 0.0, False
-        self._engine_s, self._device_s = 0.0, stopwatch(device)
         self._spans: list[EngineSpan] = []
         self._copies = KvCopies(self, inbox.put, self.behind)
         self._work = ServedWork(device)
@@ -191,7 +189,7 @@ class Worker:
         if isinstance(order, Exception):
             raise order
         if isinstance(order, StartStep):
-            self.origin_s, self._reported_s, self._told_drafts_off, self._engine_s = order.origin_s, 0.0, False, 0.0
+            self.origin_s, self._reported_s, self._told_drafts_off = order.origin_s, 0.0, False
             self.engines = engines = self._read(order.engines)
             weight_bytes = engines.weight_bytes
             if self.worker_backend.start_server(engines, order.latency):
@@ -224,9 +222,7 @@ class Worker:
 
     def _iterate(self) -> None:
         assert self.engine is not None
-        began_s = self._device_s()
         progress = self.engine.step(self._from_s, self.now_s)
-        self._engine_s += self._device_s() - began_s
         self._spans += progress.spans
         if progress.completions or self.engine.clock_s >= self._reported_s + REPORT_EVERY_S:
             self._report(progress.completions)
@@ -319,7 +315,7 @@ class Worker:
         self.engine = self.engines = None
         self._work.forget()
         self.worker_backend.free_memory(self.device)
-        self.connection.send(ActorReport(self.now_s(), closed=True, engine_s=self._engine_s))
+        self.connection.send(ActorReport(self.now_s(), closed=True))
 
     # --- what is laid out ---------------------------------------------------------------------------------------------
 
