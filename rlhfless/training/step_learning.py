@@ -17,11 +17,10 @@ from rlhfless.executor import ProcessPool, RayPool, StepRecord, WorkItem, WorkSe
 from rlhfless.system.cpu_threads import computing_with
 from rlhfless.training.config import TrainConfig
 from rlhfless.training.engines import Engines
-from rlhfless.training.freed_preparation import freed_items, with_prepared
 from rlhfless.training.learner_device import wall_server
 from rlhfless.training.learner_threads import learner_threads
 from rlhfless.training.planned_calls import record_planned_calls
-from rlhfless.training.preparation import record_learning, record_passes, record_phases
+from rlhfless.training.preparation import record_passes, record_phases
 from rlhfless.training.random_state import streams_of
 from rlhfless.training.responses import make_batch, read_responses
 from rlhfless.training.rewards import Response, Rewards
@@ -109,14 +108,11 @@ class StepLearning(Protocol):
     """Interface of learning from one step.
 
     Attributes:
-        work: items that run beside generation in a pool.
+        work: items that run beside generation in a pool. failure: what ended one of them; None: nothing did.
     """
 
     work: Sequence[WorkItem]
-
-    @property
-    def failure(self) -> BaseException | None:
-        """Return what ended one of them."""
+    failure: BaseException | None
 
     def begin(self, in_doubt: contextlib.ExitStack) -> None:
         """Begin before generation; ``in_doubt`` gets ``RunState.learning`` as soon as the learner's state may change."""
@@ -126,18 +122,13 @@ class StepLearning(Protocol):
 
 
 class BatchLearning:
-    """Learns from all responses of a step when generation is over; see ``StepLearning``.
-
-    In a pool, ``work`` prepares them before, on freed GPUs, if the options say so.
-    """
+    """Learns from all responses of a step when generation is over; see ``StepLearning``."""
 
     work: Sequence[WorkItem] = ()
     failure: BaseException | None = None
 
     def __init__(self, parts: LearningParts) -> None:
         self.parts = parts
-        if parts.on_pool and parts.config.cluster.preparation == "freed":
-            self.work = freed_items(parts.state, parts.problems, parts.step, parts.config)
 
     def begin(self, in_doubt: contextlib.ExitStack) -> None:
         """See ``StepLearning``."""
@@ -154,16 +145,11 @@ class BatchLearning:
             scores.check(p.step)
             judging_s = time.perf_counter() - began
             batch = make_batch(responses, scores.values, record.completions, tokenizer, p.samples)
-            if self.work:
-                batch, preparing_s = with_prepared(batch, record)
             in_doubt.enter_context(p.state.learning())
             p.enter("learning")
             learning_s = time.monotonic()
             with p.learner_threads():
                 numbers: dict[str, Any] = p.state.learner.learn(batch)
-            if self.work:
-                record_learning(record, p.cluster, numbers, judging_s, preparing_s=preparing_s, server=p.wall_server())
-                return LearnedStep(responses, scores, {**numbers, "prepare_seconds": preparing_s})
             if p.step_plan is not None:
                 learned = {"learning": numbers, "judging_s": judging_s}
                 record_planned_calls(record, p.step_plan, p.cluster, learned)

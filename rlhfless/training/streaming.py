@@ -3,9 +3,8 @@
 The weights that generate are a copy, so gradients of finished groups can be summed before the optimizer steps, once, at the
 end (``Algorithm.begin``, ``add``, ``finish``). With mini-batches of prompts it steps after each (``minibatches.py``).
 
-In a pool, groups are work items of the step, in a thread of this process. Further servers may share them
-(``shared_learning.py``). On the virtual clock they run after generation, in the same order, and are placed into the step at
-their seconds.
+In a pool, groups are work items of the step, in a thread of this process. On the virtual clock they run after generation, in
+the same order, and are placed into the step at their seconds, on as many servers as the learner has.
 """
 
 from __future__ import annotations
@@ -13,22 +12,17 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from rlhfless.engine.protocol import Completion
 from rlhfless.executor import StepRecord, WorkItem
 from rlhfless.executor.step.work_rows import add_work
-from rlhfless.training.algorithms.batch import Batch
-from rlhfless.training.learner.learner import LocalLearner
-from rlhfless.training.learner.replica import InTrainer, Loading, StepWeights
 from rlhfless.training.minibatches import by_prompts
 from rlhfless.training.random_state import streams_of
 from rlhfless.training.responses import make_batch, read_responses
 from rlhfless.training.rewards import Response
 from rlhfless.training.rewards.response import Scores
-from rlhfless.training.shared_learning import SharedFunctions, shared_items
 from rlhfless.training.step_learner import step_learner
 from rlhfless.training.step_learning import BatchLearning, LearnedStep, LearningParts, StepLearning
 
@@ -48,26 +42,22 @@ class StreamedLearning:
 
     Attributes:
         work: in a pool, an item per group and one for each step of the optimizer; on the virtual clock none.
+        failure: what ended an item here, as it was raised; None: nothing did.
         numbers: of the algorithm, after its step.
     """
 
+    failure: BaseException | None = None
+
     def __init__(self, parts: LearningParts) -> None:
-        self.parts, self._here = parts, InTrainer()
+        self.parts = parts
         self.numbers: dict[str, float] = {}
         self._groups: dict[int, LearnedGroup] = {}
         self._learned: dict[str, Any] = {"clock": "measured" if parts.profile is None else "profile"}  # filled at the end
         self._on = step_learner(parts)
         self._minibatches = by_prompts(len(parts.problems), parts.config.optimizer.num_mini_batches)
         self.work: Sequence[WorkItem] = ()
-        if self._on.optimizer is not None:
-            self.work = self._shared()
-        elif parts.on_pool:
+        if parts.on_pool:
             self.work = self._items(lambda group, minibatch: {"run": partial(self._run_item, group, minibatch)})
-
-    @property
-    def failure(self) -> BaseException | None:
-        """What ended an item here, as it was raised."""
-        return self._here.failures[0] if self._here.failures else None
 
     def begin(self, in_doubt: contextlib.ExitStack) -> None:
         """See ``StepLearning``. The main thread begins, because a learner's processes end with the thread that started them."""
@@ -89,27 +79,19 @@ class StreamedLearning:
     # --- what is run --------------------------------------------------------------------------------------------------
 
     def _learn_from(self, group: int, completions: Mapping[int, Completion]) -> None:
-        p, began = self.parts, time.perf_counter()
-        with p.learner_threads(beside_actors=True):
-            batch = self._judged(group, completions)
-            with streams_of(*self._stream(group)):
-                p.state.learner.add(batch)
-        self._groups[group] = self._groups[group]._replace(seconds=time.perf_counter() - began)
-
-    def _judged(self, group: int, completions: Mapping[int, Completion]) -> Batch:
-        """Judge a group and return what is learned from."""
+        """Judge the responses of a group, and add their gradient."""
         p, tokenizer, which, began = self.parts, self.parts.state.tokenizer, self._responses(group), time.perf_counter()
-        with streams_of(*self._stream(group)):
-            responses = read_responses(p.problems, completions, tokenizer, p.samples, which)
-            scores = p.rewards.judge(responses)
-        judging_s = time.perf_counter() - began
-        batch = make_batch(responses, scores.values, completions, tokenizer, p.samples, which)
-        self._groups[group] = LearnedGroup(responses, scores, judging_s, judging_s, sum(batch.tokens))
-        return batch
-
-    def _stream(self, group: int) -> tuple[int, int, int]:
-        """Return what seeds the random streams of a group, for its rewards and for its gradient."""
-        return self.parts.config.seed, self.parts.step, group + 1
+        seeds = p.config.seed, p.step, group + 1  # the rewards and the gradient each begin with them
+        with p.learner_threads(beside_actors=True):
+            with streams_of(*seeds):
+                responses = read_responses(p.problems, completions, tokenizer, p.samples, which)
+                scores = p.rewards.judge(responses)
+            judging_s = time.perf_counter() - began
+            batch = make_batch(responses, scores.values, completions, tokenizer, p.samples, which)
+            with streams_of(*seeds):
+                p.state.learner.add(batch)
+        seconds = time.perf_counter() - began
+        self._groups[group] = LearnedGroup(responses, scores, judging_s, seconds, sum(batch.tokens))
 
     def _update(self, minibatch: int) -> None:
         """Take the optimizer's step on the groups of a mini-batch."""
@@ -165,32 +147,8 @@ class StreamedLearning:
             else:
                 self._learn_from(group, {completion.response: completion for completion in completions})
         except BaseException as error:
-            self._here.failures.append(error)
+            self.failure = error
             raise
-
-    def _shared(self) -> list[WorkItem]:
-        """Return the items of several servers, and let these load the learner."""
-        p, learner = self.parts, self.parts.state.learner
-        assert isinstance(learner, LocalLearner)
-        loading = Loading(learner, self._here, p.state.model.config, p.config.algorithm.name, p.config.learner_options())
-
-        def judge(group: int, completions: Sequence[Completion], results: Sequence[Any]) -> Batch:
-            with self._here.draws(None, self._stream(group)):
-                return self._judged(group, {completion.response: completion for completion in completions})
-
-        def take(completions: Sequence[Completion], results: Sequence[Any]) -> None:
-            learner.take(results[0])
-
-        def update(minibatch: int, completions: Sequence[Completion], results: Sequence[Any]) -> StepWeights:
-            with self._here.draws(None, (p.config.seed, p.step)):
-                self._update(minibatch)
-            return StepWeights(learner)
-
-        return shared_items(
-            replace(self._on, gpus=replace(self._on.gpus, load=loading)), self._minibatches, self._responses,
-            SharedFunctions(judge, take, update), stream=(p.config.seed, p.step),
-            canonical=p.config.cluster.stream_order == "canonical", details=(dict(self._learned), self._learned),
-        )  # fmt: skip
 
     # --- on the virtual clock -----------------------------------------------------------------------------------------
 

@@ -139,7 +139,6 @@ def test_every_script_is_tried() -> None:
     parts |= {"policy_comparison", "policy_tables", "task_dynamics"}
     parts |= {
         "chaos",
-        "chaos_training",
         "uncertainty_logs",
         "fluid_fronts",
         "chaos_counts",

@@ -22,9 +22,6 @@ from solver.model.latency import LatencyModel
 from solver.model.plan import ActorPlan
 from solver.model.runtime_rules import Signals
 
-LOADED = -1
-"""Index of the answer to ``load``, which is of no item."""
-
 
 class NoRoom(ActorError):
     """Shared memory, or Ray's object store, is too full for what an actor hands over."""
@@ -66,8 +63,7 @@ class ItemAnswer:
     """What became of a work item: its times, and what its function returned or the ``error`` that it raised.
 
     Attributes:
-        result: pickled, from another process; None: ``value`` is the result, from a thread of this one. The answer to ``load``
-            has the bytes of what was loaded as its value, if it says how many.
+        result: pickled, from another process; None: ``value`` is the result, from a thread of this one.
     """
 
     index: int
@@ -106,7 +102,7 @@ class ActorReport:
         prefixes: the answer to ``prefill``: by receiver, the argument for ``add`` there.
         again: responses whose KV state, handed over by another actor, could not be read; it is recomputed.
         drafts_off: why its engine drafts no more, in the first report since then.
-        item: the answer to ``run_item``, or to ``load``.
+        item: the answer to ``run_item``.
         closed: the answer to ``close``, after which nothing is reported.
     """
 
@@ -242,12 +238,6 @@ class RemoteActor(Protocol):
 
     def run_item(self, index: int, function: Any, completions: Sequence[Completion], results: Sequence[Any]) -> None:
         """Order a server of work to call the function of this item; answered once (``ActorReport.item``)."""
-        ...
-
-    def load(self, function: Any) -> None:
-        """Order a server of work to call this function with its device, and to give what it returns to functions of later
-        items; answered once, with the index ``LOADED``.
-        """
         ...
 
     def close(self) -> None:

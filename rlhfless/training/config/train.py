@@ -122,15 +122,6 @@ class TrainConfig(Options):
                 f"lora_rank is {rank} with {cluster.learner_processes} learner_processes, but adapters are trained in one "
                 "process; choose one of them"
             )
-        joined = {
-            "learner_grows": cluster.learner_grows,
-            "learner_gpus": cluster.learner_gpus == "auto" and cluster.executor != "virtual",
-        }
-        for name in (name for name, joins in joined.items() if joins and cluster.executor != "virtual"):
-            raise TrainError(
-                f"{name} is {getattr(cluster, name)!r} with lora_rank {rank}, but processes that join a learner hold no "
-                "adapters; leave one of them out"
-            )
         if self.optimizer.offload_reference:
             raise TrainError(
                 f"offload_reference is True with lora_rank {rank}, but the reference is the base model that adapters are "

@@ -215,10 +215,6 @@ class LocalActor:
         """See ``RemoteActor``."""
         self._process.send(work.RunItem.of(index, function, completions, results))
 
-    def load(self, function: Any) -> None:
-        """See ``RemoteActor``."""
-        self._process.send(work.LoadWork.of(function))
-
     def close(self) -> None:
         """See ``RemoteActor``."""
         self._process.send(worker.End())

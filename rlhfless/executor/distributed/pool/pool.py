@@ -214,10 +214,6 @@ class ActorPool(ABC, Generic[ActorHandle]):
     def close(self, record: StepRecord | None = None) -> None:
         """End every actor; allocations up to then are written to ``record``. Idempotent."""
 
-    def has_room(self, servers: Sequence[WorkServer], cluster: Cluster | MixedCluster) -> bool:
-        """Return whether servers of work beside the cluster would find their GPUs here."""
-        return self._work_refusal(servers, cluster) is None
-
     def now_s(self) -> float:
         """Return the seconds since the run's start; NaN before the first step."""
         return self.clock.now_s() - self._origin_s

@@ -234,9 +234,6 @@ class _RayRemote:
     def run_item(self, index: int, function: Any, completions: Sequence[Completion], results: Sequence[Any]) -> None:
         self._send(work.RunItem.of(index, function, completions, results))
 
-    def load(self, function: Any) -> None:
-        self._send(work.LoadWork.of(function))
-
     def close(self) -> None:
         self._send(worker.End())
 

@@ -34,8 +34,7 @@ from rlhfless.executor.distributed.worker.backend import WorkerBackend
 from rlhfless.executor.distributed.worker.copies import Behind, CopyDone, KvCopies, in_thread
 from rlhfless.executor.distributed.worker.shared_memory import Block as Block
 from rlhfless.executor.distributed.worker.shared_memory import read_block, write_block
-from rlhfless.executor.distributed.worker.work import LoadWork, RunItem, ServedWork
-from rlhfless.executor.distributed.worker.work import StartWork as StartWork
+from rlhfless.executor.distributed.worker.work import RunItem, StartWork
 from rlhfless.system.piped_processes import beating
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
@@ -145,7 +144,6 @@ class Worker:
         self._reported_s, self._told_drafts_off = 0.0, False
         self._spans: list[EngineSpan] = []
         self._copies = KvCopies(self, inbox.put, self.behind)
-        self._work = ServedWork(device)
 
     def now_s(self) -> float:
         """Return the seconds since the run's start."""
@@ -211,11 +209,13 @@ class Worker:
                 self._report(**self._copies.accept(order))
         elif isinstance(order, ComputePrefixesOrder):
             self._prefill(order)
-        elif isinstance(order, StartWork | LoadWork | RunItem):
-            self.origin_s = order.origin_s if isinstance(order, StartWork) else self.origin_s
+        elif isinstance(order, StartWork):
+            self.origin_s = order.origin_s
+            self.connection.send(ActorReport(self.now_s(), ready_s=(self.up_s - self.origin_s, self.now_s())))
+        elif isinstance(order, RunItem):
             with self.beating(lambda: self.connection.send(ActorReport(self.now_s()))):
-                report = self._work.report(order, self.up_s - self.origin_s, self.now_s)
-            self.connection.send(report)
+                done = order.answer(self.now_s)
+            self.connection.send(ActorReport(done.end_s, item=done))
         else:
             assert isinstance(order, End)
             self._close()
@@ -313,7 +313,6 @@ class Worker:
         if self.engine is not None:  # else it served work items
             self.engine.close()
         self.engine = self.engines = None
-        self._work.forget()
         self.worker_backend.free_memory(self.device)
         self.connection.send(ActorReport(self.now_s(), closed=True))
 
