@@ -85,11 +85,6 @@ class TorchEngineFactory:
         """Return whether it computes prefixes for other actors and continues from such: each part has its own heads only."""
         return self.tensor_parallel == 1
 
-    @property
-    def copies_kv(self) -> bool:
-        """Return whether KV states are copied while responses decode on."""
-        return self.tensor_parallel == 1
-
     def measured(self) -> TorchEngineFactory:
         """Return the same engines, charged with measured time."""
         return replace(self, real_time=True, tokenizer=None)  # actors get token ids

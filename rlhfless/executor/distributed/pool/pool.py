@@ -163,9 +163,7 @@ class ActorPool(ABC, Generic[ActorHandle]):
         self._bind(engines, latency)
         record = StepRecord(run, step, plan, self._start_clock(start_s), requests=requests)
         step_actors = self._new_step_actors(engines, record)
-        options = StepOptions(
-            latency, cluster, phases, admission, migration, on_progress, tuple(work), two_step=engines.copies_kv
-        )
+        options = StepOptions(latency, cluster, phases, admission, migration, on_progress, tuple(work))
         wall = WallOptions(faults, forecast, step if version is None else version, self._idle.history.start_s)
         self._step = under_way = WallStep(plan, requests, step_actors, record, options, wall)
         servers = [one.server for one in under_way.work.servers if not one.here]

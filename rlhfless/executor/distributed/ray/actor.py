@@ -26,9 +26,8 @@ from rlhfless.engine.protocol import OVER_NODES
 from rlhfless.executor.distributed.messages import Unreachable
 from rlhfless.executor.distributed.ray.clock_sync import boot_id
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
-from rlhfless.executor.distributed.worker import worker
+from rlhfless.executor.distributed.worker import work, worker
 from rlhfless.executor.distributed.worker.backend import WorkerBackend
-from rlhfless.executor.distributed.worker.copies import CopyDone
 from rlhfless.executor.distributed.worker.process_messages import failed
 from rlhfless.executor.distributed.worker.shared_memory import packed
 
@@ -84,11 +83,8 @@ class RayWorker(worker.Worker):
     def _obey(self, order: Any) -> None:
         if isinstance(order, Exception):
             raise order
-        if isinstance(order, CopyDone):  # its own
-            super()._obey(order)
-            return
         obeyed, self._read_by_s = order.order, self.clock.now_s() + order.within_s
-        if isinstance(obeyed, worker.StartStep | worker.StartWork):
+        if isinstance(obeyed, worker.StartStep | work.StartWork):
             self.version = obeyed.weights_version
         elif order.version != self.version:
             raise RuntimeError(f"the step needs weights version {order.version}, but the actor has version {self.version}")

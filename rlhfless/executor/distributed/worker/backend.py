@@ -79,11 +79,6 @@ class RemoteEngines(Protocol):
         ...
 
     @property
-    def copies_kv(self) -> bool:
-        """Return whether they can copy a KV state while its response decodes on (``SupportsSnapshots``)."""
-        ...
-
-    @property
     def spans_nodes(self) -> bool:
         """Return whether one engine can decode on GPUs of several machines (``OVER_NODES``)."""
         ...
