@@ -13,7 +13,7 @@ from typing import Any
 from rlhfless.errors import UserError
 
 GONE_OPTIONS: dict[str, tuple[Any, ...]] = {
-    "attention": ("masked",), "weight_sync": ("folder",),
+    "attention": ("masked",), "weight_sync": ("folder",), "levers": ("given",),
     "max_line_mib": (None,), "max_rows": (None,), "max_unpacked_gib": (None,),  # the variable RLHFLESS_LIMITS has them now
 }  # fmt: skip
 """Name of a gone option -> the stored values that mean "off", such as ``"learner_grows": (False,)`` or ``"tp": (None, 1)``."""

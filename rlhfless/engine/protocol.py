@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -253,31 +253,4 @@ class SupportsContextTokens(Protocol):
 
     def tokens_of(self, response: int) -> int:
         """Return the committed tokens of one of its unfinished responses."""
-        ...
-
-
-class KvSnapshot(NamedTuple):
-    """A copy of the KV state that a response has between two iterations.
-
-    ``kv_tokens`` are its context tokens then, as of a state that moves in one step.
-    """
-
-    kv: Any
-    kv_tokens: int
-
-
-@runtime_checkable
-class SupportsSnapshots(Protocol):
-    """An engine that can copy a KV state while its response decodes on (``Move.two_step``)."""
-
-    def snapshot(self, response: int) -> KvSnapshot | None:
-        """Return a copy of the KV state of a response in the batch; None where it is not there."""
-        ...
-
-    def kv_since(self, kv: Any, kv_tokens: int) -> Any:
-        """Return what a KV state, as in ``Request.kv``, has beyond a snapshot of ``kv_tokens``; it may be empty."""
-        ...
-
-    def joined_kv(self, copy: Any, rest: Any) -> Any:
-        """Return the KV state of a copy and of the ``rest`` since (``kv_since``)."""
         ...

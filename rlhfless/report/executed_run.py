@@ -5,7 +5,6 @@ Inputs are a trace and the findings of ``report.study``; output are sections of 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -106,7 +105,6 @@ def executed_section(page: Page, trace: Trace, facts: Iterable[tuple[str, str]] 
     ]
     page.cards([card for card in cards if card[1]])
     _levers_table(page, trace)
-    _measured_levers_table(page, trace)
     steps = sorted(int(step) for step in trace.allocations["step"].unique())
     shown = evenly(steps, MAX_TIMELINES)
     if len(shown) < len(steps):
@@ -135,24 +133,6 @@ def _levers_table(page: Page, trace: Trace) -> None:
             for one in levers
         ]
         page.table("Levers of the plan, each left out alone", ("lever", "expected to save", "saved"), rows)
-
-
-def _measured_levers_table(page: Page, trace: Trace) -> None:
-    """Add in how many steps a run used each lever that it chose by measured cost, and what it was measured to save at last."""
-    events = trace.events[trace.events["name"] == "levers"] if len(trace.events) else trace.events
-    said = [json.loads(detail) for detail in events["detail"]] if len(events) else []
-    if said:
-        rows = [
-            (
-                name,
-                f"{sum(one[name]['used'] for one in said if name in one)} of {counted(len(said), 'step')}",
-                "not compared" if last["measured_saving"] is None else f"{last['measured_saving']:.1%}",
-                "yes" if last["pays"] else "no",
-            )
-            for name, last in said[-1].items()
-        ]
-        columns = ("lever", "used in", "last measured saving", "kept on")
-        page.table("Levers, chosen by what the run's own steps measured", columns, rows)
 
 
 def executed_savings_section(page: Page, trace: Trace, findings: ExecutedRunFindings) -> None:

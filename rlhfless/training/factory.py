@@ -36,7 +36,7 @@ from rlhfless.scheduling import SchedulingPolicy, as_policy, make_policy
 from rlhfless.system.cleanup import clean_up
 from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.algorithms.lora import check_lora
-from rlhfless.training.config import ClusterConfig, ReproducibilityWarning, TrainConfig, TrainError
+from rlhfless.training.config import ReproducibilityWarning, TrainConfig, TrainError
 from rlhfless.training.draft_history import check_drafting
 from rlhfless.training.engines import (
     Engines,
@@ -52,7 +52,6 @@ from rlhfless.training.engines import (
 )
 from rlhfless.training.evaluation import Evaluator
 from rlhfless.training.first_line import first_line
-from rlhfless.training.freed_preparation import check_freed
 from rlhfless.training.learner.process_group import check_learner
 from rlhfless.training.learner_device import learner_device
 from rlhfless.training.planned_calls import check_step_plan
@@ -166,8 +165,8 @@ def resolve(
     """
     resume, hardware = what_resumes(resume, folder), config.cluster
     check_engine(hardware.engine)
-    if hardware.preparation == "freed" and (hardware.executor != "virtual" or overrides.executor is not None):
-        check_freed(config, given=overrides.algorithm is not None)
+    if overrides.executor is not None:
+        hardware.check_wall_clock("a pool as executor")
     if overrides.algorithm is not None and not isinstance(overrides.model, tuple):
         raise TrainError("algorithm needs its model; give model=(model, tokenizer) as well")
     if overrides.algorithm is None:
@@ -206,7 +205,6 @@ def resolve(
             f"learner_gpus is {hardware.learner_gpus}, but a learner that grows needs a multiple of the "
             f"{counted(latency.gpus_per_actor, 'GPU')} of an actor"
         )
-    _check_shared(hardware, overrides)
     if hardware.preparation == "after" and hardware.preparation_actors > cluster.nodes * cluster.actors_per_node:
         raise TrainError(
             f"preparation_actors is {hardware.preparation_actors}, but the cluster's GPUs are enough for "
@@ -227,8 +225,6 @@ def resolve(
         if resume is not False and (options := options_for(error)):
             raise PlanningError(f"{error}: completed steps are kept, and --resume {options} continues after them") from error
         raise
-    if pool is not None and (hardware.preparation == "overlap" or hardware.preparation_actors != 1):
-        raise TrainError("preparation 'overlap' and several preparation_actors need the virtual clock; leave out executor")
     if overrides.step_plan is not None:
         drafts = drafting is not None
         check_step_plan(overrides.step_plan, config, cluster, latency, on_pool=pool is not None, drafts=drafts)
@@ -248,28 +244,6 @@ def resolve(
             clean_up(pool.close, after=error)
         raise
     return TrainerComponents(cluster=cluster, planner=planner, predictor=predictor, actor_pool=pool, **model)
-
-
-def _check_shared(hardware: ClusterConfig, overrides: TrainerOverrides) -> None:
-    """Refuse a learner on the wall clock that other processes cannot join.
-
-    Raises:
-        TrainError: it is several processes, or an object.
-    """
-    if hardware.executor == "virtual" and overrides.executor is None:
-        return
-    joined = {"learner_gpus": hardware.learner_gpus == "auto", "learner_grows": hardware.learner_grows}
-    name = next((name for name, given in joined.items() if given), None)
-    if name is not None and hardware.learner_processes > 1:
-        raise TrainError(
-            f"{name} is {getattr(hardware, name)!r} with {hardware.learner_processes} learner_processes, but others cannot "
-            "join processes that share weights (FSDP2) within a step; choose learner_processes 1, or a number of learner_gpus"
-        )
-    if name is not None and overrides.algorithm is not None:
-        raise TrainError(
-            f"{name} is {getattr(hardware, name)!r}, but an algorithm object learns in this process on the wall clock; give a "
-            "number of learner_gpus"
-        )
 
 
 def _of_the_model(

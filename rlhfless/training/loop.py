@@ -43,7 +43,6 @@ from rlhfless.training.planned_calls import generation_problem, on_mesh
 from rlhfless.training.responses import completed_rows, make_requests, rollout_rows
 from rlhfless.training.rewards import RewardFunction, Rewards, RewardWarning
 from rlhfless.training.step_learning import LearningParts
-from rlhfless.training.step_levers import StepLevers
 from rlhfless.training.step_result import TrainedStep
 from rlhfless.training.streaming import learning_of
 from rlhfless.training.tasks import Problem, Task
@@ -135,7 +134,7 @@ class Trainer:
         self.state, self.task, self.rewards, self.engines = parts.state, parts.task, parts.rewards, parts.engines
         self.actor_pool, self._owns_pool, self._meta = parts.actor_pool, executor is None, parts.meta
         self.step_plan, self.evaluator, self._closed, self._told_flat = step_plan, parts.evaluator, False, False
-        self.levers = StepLevers(config, parts.planner, parts.drafting, measures=parts.actor_pool is not None)
+        self.planner, self.drafting = parts.planner, parts.drafting
         self.on_progress: OnProgress | None = None
         self.on_phase: OnPhase | None = None
         self._phase: tuple[int, str] | None = None
@@ -258,19 +257,17 @@ class Trainer:
         first = self._evaluated(step, 0) if step == 0 else {}
         self._enter(step, "starting")
         problems, began = self.problems_of(step), time.perf_counter()
-        self.levers.begin(self.state.position.history, problems)
         forecast = self.forecast(problems)
         workload = self.workload(problems, forecast)
         plan, remaining = self.plan(workload, forecast), forecast.remaining
         planning = self.state.planning_time(time.perf_counter() - began, overlaps=self.actor_pool is None)
         given = (self.state, self.rewards, problems, step, c, self.cluster, self.latency, plan, workload)
-        rest = (self.actor_pool, self.step_plan, self.engines, self.levers, partial(self._enter, step))
-        learning = learning_of(parts := LearningParts(*given, *rest))
+        rest = (self.actor_pool, self.step_plan, self.engines, partial(self._enter, step))
+        learning = learning_of(LearningParts(*given, *rest))
         learning.begin(in_doubt)
         try:
             remaining = from_scenarios(workload) if remaining is None else remaining
             record = self.generate(plan, problems, step, remaining, learning.work)
-            self.levers.generated()
         except StepFailed as error:
             if learning.failure is not None:
                 raise learning.failure from None
@@ -288,7 +285,6 @@ class Trainer:
             self.actor_pool.release()  # nobody waits for a step that nobody plans
         responses, scores, numbers = learning.learn(record, in_doubt)
         self._warn_if_flat(step, scores.values, numbers)
-        self.levers.note(parts, record)
         evaluation = self._evaluated(step, step + 1)
         self._enter(step, "saving")
         self.evaluator.enter(record, first, 0)
@@ -371,12 +367,12 @@ class Trainer:
         objective, seed = Objective(c.planner.time_weight), c.seed + self.next_step
         problem = generation_problem(PlanningProblem(workload, self.cluster, self.latency, objective), self.step_plan)
         options = PlanningOptions(c.planner.time_limit_s, seed, deterministic=True, forecast=forecast)
-        return replace(on_mesh(self.levers.planner.plan(problem, options), self.step_plan), drafting=self.levers.drafting)
+        return replace(on_mesh(self.planner.plan(problem, options), self.step_plan), drafting=self.drafting)
 
     def requests(self, problems: Sequence[Problem], step: int) -> list[Request]:
         """Return one request per response; its random stream depends on (seed, step, prompt, sample) only."""
         rollout, seed, names = self.config.rollout, self.config.seed, [p.prompt_id for p in problems]
-        earlier = earlier_responses(self.state.position.history, names, self.tokenizer.encode, self.levers.drafting)
+        earlier = earlier_responses(self.state.position.history, names, self.tokenizer.encode, self.drafting)
         most = rollout.max_response_tokens
         return make_requests(problems, self.tokenizer, rollout.samples_per_prompt, most, seed, step, earlier)
 
@@ -397,7 +393,7 @@ class Trainer:
         Raises:
             StepFailed: the step could not be finished; a resumed run repeats it.
         """
-        engines = self.levers.drafted(self.engines.of_step(self.model, step))
+        engines = self.engines.of_step(self.model, step)
         requests, name = self.requests(problems, step), self._meta["run"]
         start_s, charging, watch = self.state.position.clock_s, self.config.cluster.charging, self._watching(step, work)
         options: dict[str, Any] = {"run": name, "step": step, "start_s": start_s, "on_progress": watch, "work": work}

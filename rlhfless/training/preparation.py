@@ -4,7 +4,7 @@ Inputs are seconds per response, actors and the step's record. In the trace, pre
 ``after``: preparation starts when all responses are complete, on the GPUs of generation. ``freed``: each response is prepared
 once it is complete and an actor has given its GPUs back, on these (RLHFuse's inter-stage fusion, arXiv:2409.13221, section 4).
 ``overlap``: as soon as it is complete, on GPUs outside the cluster. All compute the same numbers; on the virtual clock only the
-times differ. On the wall clock ``freed`` is ``freed_preparation.py``, and only what follows it is recorded here.
+times differ. On the wall clock there is only ``after``, by the learner.
 """
 
 from __future__ import annotations
@@ -110,28 +110,6 @@ def record_phases(
     work.append(WorkItem("learn", charge.learn_s, gpus=learner, items=every, after_s=generated_s, detail=learned))
     add_work(record, work, cluster)
     _record_reallocation(record, learning)
-
-
-def record_learning(
-    record: StepRecord,
-    cluster: Cluster,
-    learning: Mapping[str, float],
-    judging_s: float,
-    *,
-    preparing_s: float,
-    server: WorkServer,
-) -> None:
-    """Add judging and learning to a step's record whose passes were prepared on freed GPUs, and close it.
-
-    Args:
-        learning: the algorithm's numbers. judging_s: seconds measured here. preparing_s: of all items of preparation.
-        server: of the learner.
-    """
-    after_s, clock = record.end_s - record.start_s, {"clock": "measured"}
-    learner = WorkGpus("learner", (server,), "learner")
-    learned = {**clock, "learning": learning, "judging_s": judging_s, "preparing_s": preparing_s}
-    judge = WorkItem("prepare", judging_s, gpus=learner, after_s=after_s, call="judge", detail=clock)
-    add_work(record, [judge, WorkItem("learn", learning["seconds"], gpus=learner, items=(0,), detail=learned)], cluster)
 
 
 def _record_reallocation(record: StepRecord, learning: Mapping[str, float]) -> None:

@@ -29,7 +29,6 @@ from rlhfless.training.failed_steps import keep_unfinished
 from rlhfless.training.learner.learner import Learner, LocalLearner
 from rlhfless.training.learner.process_group import make_learner
 from rlhfless.training.learner_threads import learner_threads
-from rlhfless.training.measured_learning import MeasuredLearning
 from rlhfless.training.models.tiny_model import save_model
 from rlhfless.training.run_start import RunStart
 
@@ -61,7 +60,6 @@ class RunState:
             step with which the run has ``total_steps`` always has one.
         writer: of the trace; None keeps no trace.
         position: progress; replaced as a whole, so that an interrupt never leaves it half updated.
-        measured: what learning costs on this machine; measured again when a run is resumed.
     """
 
     model: Any
@@ -73,7 +71,6 @@ class RunState:
     total_steps: int = 0
     writer: TraceWriter | None = None
     position: RunProgress = field(default_factory=RunProgress)
-    measured: MeasuredLearning | None = None
     _in_doubt: bool = False
     _temporary: OwnFolder | None = None  # goes with the run
 

@@ -1,13 +1,14 @@
 """Decides the learner's GPUs for one step: as the options say, or as the solver plans by the step's forecast.
 
-``choose_learner`` decides all of it (``auto``), ``latest_start`` when given GPUs are needed.
+``choose_learner`` decides all of it (``auto``), ``latest_start`` when given GPUs are needed. On the wall clock the learner is
+one server, the trainer's own. On the virtual clock it may be several, also on GPUs that actors have given back.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from rlhfless.executor import WorkGpus, WorkServer
+from rlhfless.executor import WorkGpus
 from rlhfless.training.algorithms.token_counts import BACKWARD
 from rlhfless.training.config import PpoConfig, TrainConfig
 from rlhfless.training.step_learning import LearningParts
@@ -15,7 +16,6 @@ from solver.model.objective import Objective
 from solver.model.problem import PlanningProblem
 from solver.stage_fusion.late_start import LateStart, latest_start
 from solver.stage_fusion.learner import LearnerPlan, choose_learner, speed_up
-from solver.stage_fusion.pieces import PiecesPlan
 from solver.stage_fusion.token_work import TokenWork
 
 
@@ -28,8 +28,6 @@ class StepLearner:
         streams: groups are learned from when they are complete; else when all are.
         plan: what chose it, with the step that it expects; None: the options did.
         late: when the learner was planned to start, and what that saves; None: it was not asked for.
-        optimizer: on the wall clock with several servers, where the optimizer steps: on the GPUs of the first one. None: one
-            server does everything.
     """
 
     gpus: WorkGpus
@@ -37,7 +35,6 @@ class StepLearner:
     servers: int = 1
     streams: bool = True
     plan: LearnerPlan | None = None
-    optimizer: WorkGpus | None = None
     late: LateStart | None = None
 
 
@@ -51,17 +48,11 @@ def step_learner(parts: LearningParts) -> StepLearner:
     return _planned(parts) if options.learner_gpus == "auto" else _given(parts, options.learner_gpus or _size(parts))
 
 
-def learner_of_pieces(parts: LearningParts, plan: PiecesPlan) -> StepLearner:
-    """Return the trainer's learner, which processes on GPUs that actors gave back join if the plan of pieces says so."""
-    return _on_pool(parts, _size(parts), 0.0, plan.chosen.freed)
-
-
 def _planned(parts: LearningParts) -> StepLearner:
     """Return the learner that the solver chooses."""
     options = parts.config.cluster
     freed, loss = options.engine != "vllm", options.learner_loss_per_doubling
-    problem, work = planning_problem(parts), _work(parts)
-    plan = choose_learner(parts.plan, problem, work, gpus=_own_gpus(parts), freed=freed, loss_per_doubling=loss)
+    plan = choose_learner(parts.plan, _problem(parts), _work(parts), freed=freed, loss_per_doubling=loss)
     chosen = plan.chosen
     found = _servers(parts, chosen.gpus, chosen.from_s, chosen.grows, hold="step")
     return replace(found, streams=chosen.learning == "stream", plan=plan)
@@ -81,14 +72,12 @@ def _given(parts: LearningParts, own: int) -> StepLearner:
     if options.learner_start != "needed":
         return found
     work = _work(parts, 1.0 if parts.on_pool else found.speed, own, grows)
-    late = latest_start(parts.plan, planning_problem(parts), work, gpus_per_server=size if grows else own, whole_groups=True)
+    late = latest_start(parts.plan, _problem(parts), work, gpus_per_server=size if grows else own, whole_groups=True)
     return replace(made(late.from_s), late=late)
 
 
 def _servers(parts: LearningParts, own: int, from_s: float, grows: bool, hold: str) -> StepLearner:
     """Return a learner with a server for the GPUs of each actor."""
-    if parts.on_pool:
-        return _on_pool(parts, own, from_s, grows)
     options, size = parts.config.cluster, _size(parts)
     load_s, servers = options.learner_load_s, own // size + (len(parts.plan.actors) if grows else 0)
     gpus = WorkGpus("learner", load_s=load_s)
@@ -99,37 +88,20 @@ def _servers(parts: LearningParts, own: int, from_s: float, grows: bool, hold: s
     return StepLearner(gpus, speed_up(servers, options.learner_loss_per_doubling) / servers, servers)
 
 
-def _on_pool(parts: LearningParts, own: int, from_s: float, grows: bool) -> StepLearner:
-    """Return the trainer's learner with what joins it on the wall clock: a server for the GPUs of each actor."""
-    size = _size(parts)
-    if own == size and not grows:
-        return StepLearner(_alone(parts, own, from_s), 1.0)
-    gpus = WorkGpus.beside(
-        parts.cluster, "learner", size, servers=own // size, takes_freed=grows, from_s=from_s, in_this_process=1
-    )
-    assert gpus.servers is not None
-    optimizer = WorkGpus("learner", (WorkServer("learner", gpus.servers[0].gpu_ids),), in_this_process=1)
-    servers = own // size + (len(parts.plan.actors) if grows else 0)
-    return StepLearner(gpus, 1.0, servers, optimizer=optimizer)
-
-
-def _alone(parts: LearningParts, own: int, from_s: float = 0.0, hold: str = "work") -> WorkGpus:
+def _alone(parts: LearningParts, own: int, from_s: float, hold: str) -> WorkGpus:
     """Return one server; the trainer's learner is there when the step begins, on the virtual clock a late one loads first."""
     if parts.on_pool:
         server = parts.wall_server(beside_actors=True)
-        return WorkGpus("learner", (server,), keeps_state=True, in_this_process=1, from_s=from_s, hold=hold)
+        return WorkGpus("learner", (server,), in_this_process=True, from_s=from_s, hold=hold)
     load_s = parts.config.cluster.learner_load_s
-    return WorkGpus.beside(
-        parts.cluster, "learner", own, keeps_state=True, in_this_process=1, from_s=from_s, hold=hold, load_s=load_s
-    )
+    return WorkGpus.beside(parts.cluster, "learner", own, from_s=from_s, hold=hold, load_s=load_s)
 
 
 def _size(parts: LearningParts) -> int:
     return parts.latency.gpus_per_actor
 
 
-def planning_problem(parts: LearningParts) -> PlanningProblem:
-    """Return the problem that the step's plan solves."""
+def _problem(parts: LearningParts) -> PlanningProblem:
     return PlanningProblem(parts.workload, parts.cluster, parts.latency, Objective(parts.config.planner.time_weight))
 
 
@@ -147,21 +119,8 @@ def _work(parts: LearningParts, speed: float = 1.0, own: int = 0, grows: bool = 
         learn_s = learn * per_token_s
         return TokenWork(prepare * per_token_s + judging_s, learn_s, "group", load_s=options.learner_load_s)
     each_s = judging_s + (prepare + learn) * per_token_s / speed
-    load_s = 0.0 if parts.on_pool and not grows else options.learner_load_s
+    load_s = 0.0 if parts.on_pool else options.learner_load_s
     return TokenWork(0.0, each_s, "group", own, learner_grows=grows, place="learner", load_s=load_s)
-
-
-def _own_gpus(parts: LearningParts) -> tuple[int, ...]:
-    """Return the candidates for the learner's GPUs beside the actors; none: those of the solver.
-
-    On the wall clock the trainer has GPUs of its own, and others have to be there.
-    """
-    if parts.pool is None:
-        return ()
-    size, cluster = _size(parts), parts.cluster
-    numbers = [size << k for k in range((cluster.gpus // size).bit_length())]
-    others = {number: WorkGpus.beside(cluster, "learner", size, servers=number // size).servers or () for number in numbers}
-    return tuple(number for number in numbers if number == size or parts.pool.has_room(others[number][1:], cluster))
 
 
 def passes_of(config: TrainConfig) -> tuple[int, int]:

@@ -17,26 +17,21 @@ from rlhfless.executor import ProcessPool, RayPool, StepRecord, WorkItem, WorkSe
 from rlhfless.system.cpu_threads import computing_with
 from rlhfless.training.config import TrainConfig
 from rlhfless.training.engines import Engines
-from rlhfless.training.freed_preparation import freed_items, with_prepared
-from rlhfless.training.learner.learner import LocalLearner
 from rlhfless.training.learner_device import wall_server
 from rlhfless.training.learner_threads import learner_threads
-from rlhfless.training.measured_learning import MeasuredLearning, said_of
 from rlhfless.training.planned_calls import record_planned_calls
-from rlhfless.training.preparation import record_learning, record_passes, record_phases
+from rlhfless.training.preparation import record_passes, record_phases
 from rlhfless.training.random_state import streams_of
 from rlhfless.training.responses import make_batch, read_responses
 from rlhfless.training.rewards import Response, Rewards
 from rlhfless.training.rewards.response import Scores
 from rlhfless.training.run_state import RunState
-from rlhfless.training.step_levers import StepLevers
 from rlhfless.training.tasks import Problem
 from solver.dataflow.plan import StepPlan
 from solver.model.cluster import Cluster
 from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
 from solver.model.workload import Workload
-from solver.stage_fusion.pieces import PiecesPlan
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +44,6 @@ class LearningParts:
         pool: in which generation runs, on the wall clock; None: it is on the virtual clock.
         step_plan: that charges the step; None: the options do.
         engines: that generated, whose memory is free for learning; None: they are not the run's.
-        levers: of the step; None: as the options say.
         enter: reports the phase that the step enters, see ``Trainer.on_phase``.
     """
 
@@ -65,16 +59,7 @@ class LearningParts:
     pool: ProcessPool | RayPool | None = None
     step_plan: StepPlan | None = None
     engines: Engines | None = None
-    levers: StepLevers | None = None
     enter: Callable[[str], None] = lambda phase: None
-
-    @property
-    def measured(self) -> MeasuredLearning | None:
-        """Return what learning costs on this machine, by which it is planned; None: the options or the profile decide."""
-        state = self.state
-        if state.measured is None:
-            state.measured = MeasuredLearning.of(self.config, state.learner, state.model.device.type, on_pool=self.on_pool)
-        return state.measured
 
     @property
     def on_pool(self) -> bool:
@@ -123,14 +108,11 @@ class StepLearning(Protocol):
     """Interface of learning from one step.
 
     Attributes:
-        work: items that run beside generation in a pool.
+        work: items that run beside generation in a pool. failure: what ended one of them; None: nothing did.
     """
 
     work: Sequence[WorkItem]
-
-    @property
-    def failure(self) -> BaseException | None:
-        """Return what ended one of them."""
+    failure: BaseException | None
 
     def begin(self, in_doubt: contextlib.ExitStack) -> None:
         """Begin before generation; ``in_doubt`` gets ``RunState.learning`` as soon as the learner's state may change."""
@@ -140,21 +122,13 @@ class StepLearning(Protocol):
 
 
 class BatchLearning:
-    """Learns from all responses of a step when generation is over; see ``StepLearning``.
-
-    In a pool, ``work`` prepares them before, on freed GPUs, if the options say so.
-
-    Args:
-        pieces: the plan that chose the whole batch; None: there is none.
-    """
+    """Learns from all responses of a step when generation is over; see ``StepLearning``."""
 
     work: Sequence[WorkItem] = ()
     failure: BaseException | None = None
 
-    def __init__(self, parts: LearningParts, pieces: PiecesPlan | None = None) -> None:
-        self.parts, self._pieces = parts, pieces
-        if parts.on_pool and parts.config.cluster.preparation == "freed":
-            self.work = freed_items(parts.state, parts.problems, parts.step, parts.config)
+    def __init__(self, parts: LearningParts) -> None:
+        self.parts = parts
 
     def begin(self, in_doubt: contextlib.ExitStack) -> None:
         """See ``StepLearning``."""
@@ -171,16 +145,11 @@ class BatchLearning:
             scores.check(p.step)
             judging_s = time.perf_counter() - began
             batch = make_batch(responses, scores.values, record.completions, tokenizer, p.samples)
-            if self.work:
-                batch, preparing_s = with_prepared(batch, record)
             in_doubt.enter_context(p.state.learning())
             p.enter("learning")
             learning_s = time.monotonic()
             with p.learner_threads():
                 numbers: dict[str, Any] = p.state.learner.learn(batch)
-            if self.work:
-                record_learning(record, p.cluster, numbers, judging_s, preparing_s=preparing_s, server=p.wall_server())
-                return LearnedStep(responses, scores, {**numbers, "prepare_seconds": preparing_s})
             if p.step_plan is not None:
                 learned = {"learning": numbers, "judging_s": judging_s}
                 record_planned_calls(record, p.step_plan, p.cluster, learned)
@@ -189,9 +158,4 @@ class BatchLearning:
             record_phases(record, p.cluster, p.profile, batch, numbers, judging_s, p.config.cluster, server=server)
             steps = getattr(p.state.learner, "pipeline_steps", ())
             record_passes(record, steps, learning_s, numbers.get("prepare_seconds", 0.0))
-            if self._pieces is not None:
-                record.event(record.start_s, "learner", None, **said_of(self._pieces, p.latency.gpus_per_actor))
-            if p.measured is not None:
-                assert isinstance(p.state.learner, LocalLearner)
-                p.measured.measure(p.state.learner, p.state.model, p.step, batch)
         return LearnedStep(responses, scores, numbers)

@@ -3,9 +3,8 @@
 The weights that generate are a copy, so gradients of finished groups can be summed before the optimizer steps, once, at the
 end (``Algorithm.begin``, ``add``, ``finish``). With mini-batches of prompts it steps after each (``minibatches.py``).
 
-In a pool, groups are work items of the step, in a thread of this process. Further servers may share them
-(``shared_learning.py``). On the virtual clock they run after generation, in the same order, and are placed into the step at
-their seconds.
+In a pool, groups are work items of the step, in a thread of this process. On the virtual clock they run after generation, in
+the same order, and are placed into the step at their seconds, on as many servers as the learner has.
 """
 
 from __future__ import annotations
@@ -13,28 +12,19 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from rlhfless.engine.protocol import Completion
 from rlhfless.executor import StepRecord, WorkItem
 from rlhfless.executor.step.work_rows import add_work
-from rlhfless.training.algorithms.batch import Batch
-from rlhfless.training.learner.learner import LocalLearner
-from rlhfless.training.learner.replica import InTrainer, Loading, StepWeights
-from rlhfless.training.measured_learning import said_of
 from rlhfless.training.minibatches import by_prompts
 from rlhfless.training.random_state import streams_of
 from rlhfless.training.responses import make_batch, read_responses
 from rlhfless.training.rewards import Response
 from rlhfless.training.rewards.response import Scores
-from rlhfless.training.shared_learning import SharedFunctions, shared_items
-from rlhfless.training.step_learner import learner_of_pieces, planning_problem, step_learner
+from rlhfless.training.step_learner import step_learner
 from rlhfless.training.step_learning import BatchLearning, LearnedStep, LearningParts, StepLearning
-from solver.stage_fusion.pieces import PiecesPlan
 
 
 class LearnedGroup(NamedTuple):
@@ -48,35 +38,26 @@ class LearnedGroup(NamedTuple):
 
 
 class StreamedLearning:
-    """Learns from each piece of a step once its responses are complete; see ``StepLearning``. A piece is a prompt's group, or
-    the groups of several prompts, as planned.
-
-    Args:
-        plan: chose the pieces and who learns from them. None: the options or the profile do, and a piece is a group.
+    """Learns from a prompt's group of responses once all of them are complete; see ``StepLearning``.
 
     Attributes:
-        work: in a pool, an item per piece and one for each step of the optimizer; on the virtual clock none.
+        work: in a pool, an item per group and one for each step of the optimizer; on the virtual clock none.
+        failure: what ended an item here, as it was raised; None: nothing did.
         numbers: of the algorithm, after its step.
     """
 
-    def __init__(self, parts: LearningParts, plan: PiecesPlan | None = None) -> None:
-        self.parts, self._here, self._plan = parts, InTrainer(), plan
+    failure: BaseException | None = None
+
+    def __init__(self, parts: LearningParts) -> None:
+        self.parts = parts
         self.numbers: dict[str, float] = {}
         self._groups: dict[int, LearnedGroup] = {}
         self._learned: dict[str, Any] = {"clock": "measured" if parts.profile is None else "profile"}  # filled at the end
-        self._on = step_learner(parts) if plan is None else learner_of_pieces(parts, plan)
-        self._pieces = [(group,) for group in range(len(parts.problems))] if plan is None else list(plan.chosen.pieces)
-        self._minibatches = by_prompts(len(self._pieces), parts.config.optimizer.num_mini_batches)
+        self._on = step_learner(parts)
+        self._minibatches = by_prompts(len(parts.problems), parts.config.optimizer.num_mini_batches)
         self.work: Sequence[WorkItem] = ()
-        if self._on.optimizer is not None:
-            self.work = self._shared()
-        elif parts.on_pool:
+        if parts.on_pool:
             self.work = self._items(lambda group, minibatch: {"run": partial(self._run_item, group, minibatch)})
-
-    @property
-    def failure(self) -> BaseException | None:
-        """What ended an item here, as it was raised."""
-        return self._here.failures[0] if self._here.failures else None
 
     def begin(self, in_doubt: contextlib.ExitStack) -> None:
         """See ``StepLearning``. The main thread begins, because a learner's processes end with the thread that started them."""
@@ -97,38 +78,20 @@ class StreamedLearning:
 
     # --- what is run --------------------------------------------------------------------------------------------------
 
-    def _learn_from(self, piece: int, completions: Mapping[int, Completion]) -> None:
-        p, began, first = self.parts, time.perf_counter(), self._pieces[piece][0]
+    def _learn_from(self, group: int, completions: Mapping[int, Completion]) -> None:
+        """Judge the responses of a group, and add their gradient."""
+        p, tokenizer, which, began = self.parts, self.parts.state.tokenizer, self._responses(group), time.perf_counter()
+        seeds = p.config.seed, p.step, group + 1  # the rewards and the gradient each begin with them
         with p.learner_threads(beside_actors=True):
-            batch = self._judged(piece, completions)
-            with streams_of(*self._stream(first)):
-                p.state.learner.add(batch)
-        self._groups[first] = self._groups[first]._replace(seconds=time.perf_counter() - began)
-
-    def _judged(self, piece: int, completions: Mapping[int, Completion]) -> Batch:
-        """Judge a piece, group by group, and return what is learned from."""
-        p, tokenizer, groups = self.parts, self.parts.state.tokenizer, self._pieces[piece]
-        judged = []
-        for group in groups:
-            began = time.perf_counter()
-            which = range(group * p.samples, (group + 1) * p.samples)
-            with streams_of(*self._stream(group)):
+            with streams_of(*seeds):
                 responses = read_responses(p.problems, completions, tokenizer, p.samples, which)
                 scores = p.rewards.judge(responses)
-            judged.append((responses, scores, time.perf_counter() - began))
-        every = [response for responses, _, _ in judged for response in responses]
-        rewards = np.concatenate([scores.values for _, scores, _ in judged])
-        batch = make_batch(every, rewards, completions, tokenizer, p.samples, self._responses(piece))
-        tokens = np.reshape(batch.tokens, (len(groups), p.samples)).sum(axis=1).tolist()
-        for group, (responses, scores, judging_s), of_group in zip(groups, judged, tokens, strict=True):
-            self._groups[group] = LearnedGroup(responses, scores, judging_s, judging_s, of_group)
-        return batch
-
-    def _stream(self, group: int) -> tuple[int, int, int]:
-        """Return what seeds the random streams of a group, for its rewards and for the gradient of a piece that begins with
-        it.
-        """
-        return self.parts.config.seed, self.parts.step, group + 1
+            judging_s = time.perf_counter() - began
+            batch = make_batch(responses, scores.values, completions, tokenizer, p.samples, which)
+            with streams_of(*seeds):
+                p.state.learner.add(batch)
+        seconds = time.perf_counter() - began
+        self._groups[group] = LearnedGroup(responses, scores, judging_s, seconds, sum(batch.tokens))
 
     def _update(self, minibatch: int) -> None:
         """Take the optimizer's step on the groups of a mini-batch."""
@@ -142,9 +105,9 @@ class StreamedLearning:
         judging_s = sum(group.judging_s for group in self._groups.values())
         self._learned |= {"learning": self.numbers, "judging_s": judging_s}
 
-    def _responses(self, piece: int) -> tuple[int, ...]:
+    def _responses(self, group: int) -> tuple[int, ...]:
         samples = self.parts.samples
-        return tuple(i for group in self._pieces[piece] for i in range(group * samples, (group + 1) * samples))
+        return tuple(range(group * samples, (group + 1) * samples))
 
     def _items(self, given: Callable[[int | None, int], dict[str, Any]]) -> list[WorkItem]:
         """Return an item per group, and one for each mini-batch's update after those of its groups.
@@ -184,32 +147,8 @@ class StreamedLearning:
             else:
                 self._learn_from(group, {completion.response: completion for completion in completions})
         except BaseException as error:
-            self._here.failures.append(error)
+            self.failure = error
             raise
-
-    def _shared(self) -> list[WorkItem]:
-        """Return the items of several servers, and let these load the learner."""
-        p, learner = self.parts, self.parts.state.learner
-        assert isinstance(learner, LocalLearner)
-        loading = Loading(learner, self._here, p.state.model.config, p.config.algorithm.name, p.config.learner_options())
-
-        def judge(group: int, completions: Sequence[Completion], results: Sequence[Any]) -> Batch:
-            with self._here.draws(None, self._stream(self._pieces[group][0])):
-                return self._judged(group, {completion.response: completion for completion in completions})
-
-        def take(completions: Sequence[Completion], results: Sequence[Any]) -> None:
-            learner.take(results[0])
-
-        def update(minibatch: int, completions: Sequence[Completion], results: Sequence[Any]) -> StepWeights:
-            with self._here.draws(None, (p.config.seed, p.step)):
-                self._update(minibatch)
-            return StepWeights(learner)
-
-        return shared_items(
-            replace(self._on, gpus=replace(self._on.gpus, load=loading)), self._minibatches, self._responses,
-            SharedFunctions(judge, take, update), stream=(p.config.seed, p.step),
-            canonical=p.config.cluster.stream_order == "canonical", details=(dict(self._learned), self._learned),
-        )  # fmt: skip
 
     # --- on the virtual clock -----------------------------------------------------------------------------------------
 
@@ -237,8 +176,6 @@ class StreamedLearning:
                 "planned_gpu_s": late.gpu_seconds, "held_step_s": late.held_time_s, "held_gpu_s": late.held_gpu_seconds,
             }  # fmt: skip
             record.event(record.start_s, "learner", None, **said)
-        if self._plan is not None:
-            record.event(record.start_s, "learner", None, **said_of(self._plan, self.parts.latency.gpus_per_actor))
         if (plan := self._on.plan) is not None:
             one, batch = plan.chosen, plan.batch
             detail: dict[str, Any] = {
@@ -275,11 +212,4 @@ class StreamedLearning:
 
 def learning_of(parts: LearningParts) -> StepLearning:
     """Return how a step is learned from."""
-    if parts.config.cluster.learning != "stream":
-        return BatchLearning(parts)
-    if parts.measured is None:
-        return StreamedLearning(parts)
-    assert parts.pool is not None
-    plan = parts.measured.plan(parts.plan, planning_problem(parts), parts.pool.waiting)
-    plan = plan if parts.levers is None else parts.levers.learns_in(plan)
-    return BatchLearning(parts, plan) if plan is None or len(plan.chosen.pieces) == 1 else StreamedLearning(parts, plan)
+    return StreamedLearning(parts) if parts.config.cluster.learning == "stream" else BatchLearning(parts)

@@ -186,7 +186,7 @@ class Move:
 
     In two steps, its KV state is first copied while it decodes on. It leaves at the first iteration boundary after the copy is
     there, and only the tokens since are transferred then. A state that is recomputed, or is not in the batch, takes one step.
-    So does every move where iterations are measured on the virtual clock, and with engines that cannot copy while they decode.
+    So does every move on the wall clock, and where iterations are measured on the virtual clock.
 
     Attributes:
         two_step: True, False, or ``"auto"``: where the transfer takes longer than an iteration of its present actor.

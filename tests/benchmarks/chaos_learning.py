@@ -34,7 +34,7 @@ class CountingLearner:
 
     def work(self, cluster: Cluster, responses: int, samples: int) -> list[WorkItem]:
         """An item for each prompt's responses, and the optimizer's step after all of them."""
-        here = WorkGpus.beside(cluster, "learner", keeps_state=True, in_this_process=1)
+        here = WorkGpus.beside(cluster, "learner", in_this_process=True)
         groups = [tuple(range(first, first + samples)) for first in range(0, responses, samples)]
         items = [WorkItem("learn", run=self.add, gpus=here, responses=group) for group in groups]
         every = tuple(range(len(items)))

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rlhfless.engine.protocol import Completion, EngineSpan, KvSnapshot, Progress, Request
+from rlhfless.engine.protocol import Completion, EngineSpan, Progress, Request
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 
@@ -69,7 +69,6 @@ class CountingEngines:
     min_start_timeout_s: ClassVar[float] = 0.0
     starts_server: ClassVar[bool] = False
     takes_prefixes: ClassVar[bool] = False
-    copies_kv: ClassVar[bool] = True
     weights_version: ClassVar[None] = None
     weight_bytes: ClassVar[int] = 0
 
@@ -193,22 +192,6 @@ class CountingEngine:
             )
             for m in taken
         ], Progress([], [])  # fmt: skip
-
-    def snapshot(self, response: int) -> KvSnapshot | None:
-        """The checksum of the context so far, and how long that is."""
-        for m in self._batch:
-            if m.request.response == response and m.state is not None:
-                return KvSnapshot(np.full(self._kv_numbers, m.state), m.request.prompt_tokens + len(m.tokens))
-        return None
-
-    def kv_since(self, kv: Any, kv_tokens: int) -> Any:
-        """The checksum at the end says nothing of what came before: both parts are needed."""
-        return kv_tokens, kv
-
-    def joined_kv(self, copy: Any, rest: Any) -> Any:
-        """The checksum at the end, if this is the copy that it follows."""
-        assert len(copy) == self._kv_numbers
-        return rest[1]
 
     def generated_tokens(self) -> dict[int, int]:
         """Of every response that is here."""

@@ -15,7 +15,7 @@ Two cores each:
 - ``trl``: TRL with two threads;
 - ``engine x 2``: two actors in processes of their own, learning afterwards on one core;
 - ``engine x 2, all levers``: both levers, the solver's plan with re-planning, and a learner that takes each prompt's responses
-  when they are complete, while others decode. No replicas of the learner: they start anew in each step, for seconds.
+  when they are complete, while others decode.
 
 Before, a step is learned from by TRL and by us on the very same responses, and updates are compared (``trl_same_update.py``).
 Ratios are geometric means over rounds of seconds in TRL's way with as many threads over seconds, with 95 % intervals: of the

@@ -61,7 +61,7 @@ def test_a_step_of_a_pool_says_what_ended_it(pool_kind: str, monkeypatch: pytest
                 raise OSError("the machine is gone")
 
             patch.setattr(on.pool, "_end_all", ends_and_fails)
-            here = WorkGpus("learner", (WorkServer("learner", (8,), 2),), in_this_process=1)
+            here = WorkGpus("learner", (WorkServer("learner", (8,), 2),), in_this_process=True)
             with refused(StepFailed, "work item 0", "no such token") as failed:
                 on.run(plan_of(GROUPS), work=[WorkItem("learn", run=fail, gpus=here, responses=(0,))])
     assert "the machine is gone" in notes_of(failed.value)

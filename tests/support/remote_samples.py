@@ -23,10 +23,10 @@ class ScriptedActor:
         self.responses: list[Request] = []
         self.closed = self.dead = self.hangs = False
 
-    def add(self, requests: Sequence[Request], prefixes: object = None, joins: Collection[int] = ()) -> None:
+    def add(self, requests: Sequence[Request], prefixes: object = None) -> None:
         self.orders.append(("add", list(requests)))
 
-    def take_off(self, responses: Sequence[int], with_kv: Collection[int], after_copy: Collection[int] = ()) -> None:
+    def take_off(self, responses: Sequence[int], with_kv: Collection[int]) -> None:
         assert set(with_kv) <= set(responses)
         self.orders.append(("cut", set(responses)))
 

@@ -50,12 +50,6 @@ def hang_once(completions: Sequence[Any], results: Sequence[Any]) -> Any:
     return act("learn", 0.01, completions, results) if "hang" in CALLS else hang(completions, results)
 
 
-def load_and_hang(device: str | None) -> None:
-    """Stop the process while it loads."""
-    CALLS.append("load")
-    stop()
-
-
 def stop() -> None:
     """Stop the process, which says nothing any more."""
     actor = HERE[-1]

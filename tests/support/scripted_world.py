@@ -312,12 +312,7 @@ class Inbox(queue.SimpleQueue[Any]):
 
 
 class Copying:
-    """A worker that takes a moment to lay something out or to read it, and may find no room or nothing there.
-
-    What real ones do in threads is done at once, and reported at a later turn.
-    """
-
-    behind = staticmethod(lambda function: function() or (lambda: None))
+    """A worker that takes a moment to lay something out or to read it, and may find no room or nothing there."""
 
     @staticmethod
     @contextlib.contextmanager

@@ -111,7 +111,6 @@ def test_on_the_wall_clock_gpus_are_the_learners_from_then_on(tmp_path: Path, mo
         ({"learner_start": "late"}, ("learner_start", "'late'", "'needed'")),
         ({"learner_start": "step", "learning": "batch"}, ("learner_start", "'step'", "'stream'")),
         ({"learner_start": "needed", "learner_gpus": "auto"}, ("learner_start", "'needed'", "'auto'")),
-        ({"learner_start": "step", "learner_grows": True, "executor": "local"}, ("'step'", "learner_grows", "'local'")),
     ],
 )
 def test_starts_that_do_not_fit_are_refused(changes: dict[str, Any], said: tuple[str, ...]) -> None:

@@ -72,7 +72,7 @@ def executed(clock: str, work: Sequence[WorkItem], gate: Gate) -> StepRecord:
 def test_groups_that_are_learned_from_as_they_finish_give_the_weights_of_the_batch(clock: str, tmp_path: Path) -> None:
     streamed, gate = learner_of(), Gate(tmp_path / "a group is learned from")
     streamed.begin()
-    here = WorkGpus.beside(CLUSTER, "learner", keeps_state=True, in_this_process=1)
+    here = WorkGpus.beside(CLUSTER, "learner", in_this_process=True)
     groups = [tuple(range(p * SAMPLES, (p + 1) * SAMPLES)) for p in range(PROMPTS)]
     work = [WorkItem("learn", run=partial(add, streamed, gate), gpus=here, responses=group) for group in groups]
     every = tuple(range(PROMPTS))

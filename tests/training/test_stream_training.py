@@ -15,6 +15,7 @@ from error_messages import refused
 from training_samples import RaggedTrainer, config, farthest, same_weights
 
 from rlhfless.engine.torch.pretrained import load_model
+from rlhfless.executor import ProcessPool
 from rlhfless.trace import Trace, read_trace
 from rlhfless.training.config import TrainConfig, TrainError
 from rlhfless.training.loop import Trainer, train
@@ -282,6 +283,19 @@ def test_failed_responses_are_told_of_once_for_all_groups(model: Path) -> None:
     assert len([one for one in heard if "failed on" in str(one.message)]) == 1
     assert step.metrics["reward_failures"] == pytest.approx(1 / 3)
     assert step.metrics["learn_unjudged"] == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize("options", [{"learner_grows": True}, {"learner_gpus": "auto"}, {"preparation": "freed"}])
+def test_on_the_wall_clock_only_the_trainer_prepares_and_learns(options: dict[str, Any], model: Path) -> None:
+    """Several servers, and GPUs that actors gave back, are of the virtual clock: elsewhere they are refused before a step."""
+    ((name, value),) = options.items()
+    given = {**options, "learning": "batch" if name == "preparation" else "stream", "gpus": 2, "gpus_per_node": 2}
+    assert getattr(config(**given).cluster, name) == value
+    for executor in ("local", "ray"):
+        with refused(TrainError, name, repr(value), repr(executor), "'virtual'"):
+            config(**given, executor=executor)
+    with ProcessPool(["cpu"] * 2) as pool, refused(TrainError, name, repr(value), "a pool", "'virtual'"):
+        Trainer(config(**given), model=model, executor=pool, progress=False)
 
 
 @pytest.mark.parametrize(

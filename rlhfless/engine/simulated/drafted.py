@@ -21,7 +21,7 @@ from rlhfless.engine.protocol import Progress, Request
 from rlhfless.engine.simulated.accepted_runs import AcceptedRuns
 from rlhfless.engine.simulated.drafted_batch import DraftedBatch, DraftedResponse
 from rlhfless.engine.simulated.drafted_pass import Committed, Joining, Pass
-from rlhfless.engine.simulated.real_time import MarkedKv, RemoteFactory, sleep_until
+from rlhfless.engine.simulated.real_time import RemoteFactory, sleep_until
 from rlhfless.engine.simulated.requests import refusal
 from solver.lengths.remaining import RemainingLengths
 from solver.model.admission import Admission
@@ -50,7 +50,7 @@ class DraftedEngineFactory(RemoteFactory):
         return DraftedEngine(latency, admission, clock_s, self)
 
 
-class DraftedEngine(MarkedKv):
+class DraftedEngine:
     """An engine of ``rlhfless.engine.protocol`` that verifies drafts and takes the seconds of the profile.
 
     Args:
@@ -137,10 +137,6 @@ class DraftedEngine(MarkedKv):
         requests = [s.export() for s in taken]
         self._leave(taken)
         return requests, committed.progress(self.slots)
-
-    def prompt_tokens_of(self, response: int) -> int:
-        """See ``MarkedKv``."""
-        return next(s.request.prompt_tokens for s in self._queue if s.request.response == response)
 
     def generated_tokens(self) -> dict[int, int]:
         """See the protocol."""

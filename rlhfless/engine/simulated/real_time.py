@@ -8,38 +8,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar, Self, cast
+from typing import ClassVar, Self
 
-from rlhfless.engine.protocol import Engine, KvSnapshot, Progress
+from rlhfless.engine.protocol import Progress
 from rlhfless.engine.simulated.engine import SimulatedEngine
-from rlhfless.engine.simulated.requests import MOVED_KV
 from solver.model.latency import LatencyModel
 
 
-class MarkedKv:
-    """Copies of KV states that are marks, as simulated engines export them: tokens are counted, and nothing is copied."""
-
-    def snapshot(self, response: int) -> KvSnapshot | None:
-        """See ``SupportsSnapshots``."""
-        engine = cast(Engine, self)
-        if response not in engine.running():
-            return None
-        return KvSnapshot(MOVED_KV, self.prompt_tokens_of(response) + engine.generated_tokens()[response])
-
-    def prompt_tokens_of(self, response: int) -> int:
-        """Return the prompt tokens of one of the engine's responses."""
-        raise NotImplementedError
-
-    def kv_since(self, kv: Any, kv_tokens: int) -> Any:
-        """See ``SupportsSnapshots``."""
-        return kv
-
-    def joined_kv(self, copy: Any, rest: Any) -> Any:
-        """See ``SupportsSnapshots``."""
-        return rest
-
-
-class RealTimeEngine(MarkedKv, SimulatedEngine):
+class RealTimeEngine(SimulatedEngine):
     """A ``SimulatedEngine`` that can also decode in real time.
 
     Attributes:
@@ -47,11 +23,6 @@ class RealTimeEngine(MarkedKv, SimulatedEngine):
     """
 
     sleep: Callable[[float], None] = staticmethod(time.sleep)
-
-    def prompt_tokens_of(self, response: int) -> int:
-        """See ``MarkedKv``."""
-        self._read_requests()
-        return self._requests[response].prompt_tokens
 
     def step(self, from_s: float, clock: Callable[[], float]) -> Progress:
         """Run one iteration in real time, for the wall-clock event loop; waits until it is over.
@@ -77,7 +48,6 @@ class RemoteFactory:
     min_start_timeout_s: ClassVar[float] = 0.0
     starts_server: ClassVar[bool] = False
     takes_prefixes: ClassVar[bool] = False
-    copies_kv: ClassVar[bool] = True
     weights_version: ClassVar[None] = None
     weight_bytes: ClassVar[int] = 0
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from rlhfless.engine.common.journal import EngineJournal
-from rlhfless.engine.protocol import Completion, KvSnapshot, Progress, Request
+from rlhfless.engine.protocol import Completion, Progress, Request
 from rlhfless.errors import missing_extra
 from solver.model.admission import Admission
 from solver.model.drafting import Drafting
@@ -222,25 +222,6 @@ class TorchEngine:
         loop.leave(taken)
         loop.rows.forget_prompts(loop.queue.waiting)
         return requests, progress
-
-    @_computes
-    def snapshot(self, response: int) -> KvSnapshot | None:
-        """See ``SupportsSnapshots``."""
-        self._loop.copy_tokens_to_host()
-        for s in self._loop.queue.running:
-            if s.request.response == response:
-                return KvSnapshot(self._loop.rows.kv_of(s), s.context_tokens)
-        return None
-
-    @_computes
-    def kv_since(self, kv: Any, kv_tokens: int) -> Any:
-        """See ``SupportsSnapshots``."""
-        return kv[:, :, :, kv_tokens - 1 :].contiguous()  # the state of the last token is computed in the next iteration
-
-    @_computes
-    def joined_kv(self, copy: Any, rest: Any) -> Any:
-        """See ``SupportsSnapshots``."""
-        return torch.cat([copy, rest], dim=3)
 
     def wait_until(self, now_s: float) -> None:
         """Let the clock run on to ``now_s``, between iterations; the next one begins then or later."""

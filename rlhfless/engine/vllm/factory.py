@@ -74,7 +74,6 @@ class VllmEngineFactory:
     min_start_timeout_s: ClassVar[float] = 900.0  # it compiles, captures graphs, and reads weights that may be large
     starts_server: ClassVar[bool] = True
     takes_prefixes: ClassVar[bool] = False
-    copies_kv: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.drafting is not None:

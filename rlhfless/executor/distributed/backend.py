@@ -9,14 +9,13 @@ in the answer of one. Where actors are lost, the step continues without them (``
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from rlhfless.engine.simulated.completions import Completions
 from rlhfless.executor.distributed.actor_state import RemoteActorState
-from rlhfless.executor.distributed.copy_orders import CopyOrders
 from rlhfless.executor.distributed.messages import ActorLost, ActorReport
 from rlhfless.executor.distributed.orders import ActorOrders
 from rlhfless.executor.distributed.work import PoolWork
@@ -32,13 +31,12 @@ class PoolBackend:
     """The actors of a step on the wall clock; see ``rlhfless.executor.step.event_loop.Backend``.
 
     Attributes:
-        copies: KV states that are copied before their responses leave.
         losses: actors whose loss was reported and is not handled yet.
         cold_start_s: the longest cold start that was measured, in earlier steps or in this one.
     """
 
     def __init__(self, step: RunningStep[RemoteActorState], orders: ActorOrders, work: PoolWork) -> None:
-        self.step, self.orders, self.work, self.copies = step, orders, work, CopyOrders(orders)
+        self.step, self.orders, self.work = step, orders, work
         self.losses: list[Loss] = []
         self.cold_start_s = orders.wall.cold_start_s
 
@@ -97,28 +95,14 @@ class PoolBackend:
         """See ``TakesAndGives``."""
         return bool(self.step.complete[response])
 
-    def batch(self, now_s: float, sender: RemoteActorState) -> Mapping[int, int]:
-        """See ``TakesAndGives``: as last reported."""
-        step, there = self.step, [r for r in sender.running if r in sender.responses and r not in self.orders.leaving]
-        return {r: int(step.prompt_tokens[r] + step.observed_tokens[r]) for r in there}
-
-    def copy(self, now_s: float, sender: RemoteActorState, moves: Mapping[int, RemoteActorState]) -> Sequence[int]:
-        """See ``TakesAndGives``."""
-        return self.copies.begin(sender, moves)
-
     def take(self, now_s: float, sender: RemoteActorState, responses: Sequence[int] | None) -> Taken[RemoteActorState]:
         """See ``TakesAndGives``. Nothing is ordered yet; responses that are between actors just get another receiver."""
-        step, all_of = self.step, responses
-        if all_of is None:
-            all_of = [r for r in sender.responses if not self.copies.sends(sender, r)]
+        step, all_of = self.step, sender.responses if responses is None else responses
         return Taken(sender, [Leaving(r, int(step.prompt_tokens[r] + step.observed_tokens[r]), True) for r in all_of])
 
     def hand_over(self, now_s: float, taken: Taken[RemoteActorState], orders: Sequence[Reassignment]) -> None:
-        """See ``TakesAndGives``. A response that is being copied to another actor leaves in one step."""
+        """See ``TakesAndGives``. Responses that are between actors leave already."""
         here = [order for order in orders if order.leaving.response not in self.orders.leaving]
-        for order in orders:
-            if order.leaving.response in self.copies.under_way:
-                self.copies.leave(order.leaving.response)
         if here:
             with_kv = {order.leaving.response for order in here if order.with_kv}
             self.orders.take_off(taken.sender, [order.leaving.response for order in here], with_kv)
@@ -150,8 +134,6 @@ class PoolBackend:
             step.record.recomputes.append(Recompute(report.time_s, response, orders.sender[response], actor.holder))
         for completion in report.completions:
             if orders.leaving.pop(completion.response, None) is not None:  # complete before the order to hand it over
-                self.copies.end(completion.response)
-                orders.joins.pop(completion.response, None)
                 step.assign(completion.response, actor)
             del actor.responses[completion.response]
         if report.completions:
@@ -163,12 +145,10 @@ class PoolBackend:
         if report.taken is not None:
             actor.answers -= 1
             orders.pass_on(actor, report.taken)
-        self.copies.heard(actor, report)
         if report.prefixes is not None:
             actor.answers -= 1
             orders.assign_prefixes(report.prefixes)
         if report.closed:
-            step.record.engine_s[actor.holder] = report.engine_s
             del orders.ending[actor.index]
             orders.allocate(actor, report.time_s)
         actor.doubted, actor.due_s = False, self.now_s() + orders.silence_s(actor)
@@ -178,7 +158,7 @@ class PoolBackend:
         what: dict[str, Any]
         record.engine_spans(actor.holder, report.spans)
         actor.speed.observe(report)
-        for copy in report.copies:  # most in the foreground on both sides: each stands still while it copies
+        for copy in report.copies:  # in the foreground on both sides: each stands still while it copies
             if copy.response is None:
                 source = "learner" if prefill_actor is None else self.orders.planned[prefill_actor].holder
                 what = {"call": "prefixes"}
@@ -187,6 +167,6 @@ class PoolBackend:
             sender = actor.holder if copy.phase == "migrate" else source
             record.span(
                 actor.holder, copy.phase, copy.start_s, copy.end_s,
-                kv_tokens=float(copy.kv_tokens), bytes=copy.bytes, from_actor=sender, background=copy.background, **what,
+                kv_tokens=float(copy.kv_tokens), bytes=copy.bytes, from_actor=sender, **what,
             )  # fmt: skip
         actor.until_s = max([actor.until_s, *(s.end_s for s in report.spans), *(c.end_s for c in report.copies)])

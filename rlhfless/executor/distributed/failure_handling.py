@@ -107,9 +107,6 @@ class FailureHandler:
                 f"only {self.faults.retries} times, so the step was aborted"
             )
         self.orders.restart(retried)
-        for response in retried:
-            self.backend.copies.end(response)
-            self.orders.joins.pop(response, None)
         for response in moved:  # their next actor goes on
             del self.orders.leaving[response]
             self.orders.send(self.step.owner[response], [self.orders.request(response)])
@@ -204,9 +201,6 @@ class FailureHandler:
                 self.orders.send(receiver, [self.orders.request(r) for r in again])
                 times = int(self.retried[again].max())
                 self.step.record.event(now_s, "retry", receiver.holder, responses=again, times=times)
-            for response in between:
-                if response in self.backend.copies.under_way:
-                    self.backend.copies.leave(response)
             if between:
                 self.step.record.event(now_s, "move", receiver.holder, responses=len(between), to={receiver.holder: between})
         self.orders.start(started)
@@ -257,7 +251,7 @@ class FailureHandler:
             started = self._start_more(now_s, recovery.starts)
             receiver_of = dict(recovery.moves) | {r: a.index for a in started for r in a.plan.responses}
             self.orders.start(started)
-            moves = tuple(Move(r, to, two_step=False) for r, to in receiver_of.items())
+            moves = tuple(Move(r, to) for r, to in receiver_of.items())
             self.dispatcher.apply(now_s, Cut(actor.index, moves), None)
             return True
         return False

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,9 +20,6 @@ from rlhfless.executor.step.record import holder_of
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 from solver.model.plan import ActorPlan
-
-LOADED = -1
-"""Index of the answer to ``load``, which is of no item."""
 
 
 class NoRoom(ActorError):
@@ -41,7 +38,6 @@ class KvCopy:
         phase: ``migrate`` (out of the sender) or ``transfer`` (into the receiver).
         response: None for prefixes.
         kv_tokens, bytes: the size of the copy.
-        background: it was made while its actor decoded.
     """
 
     phase: str
@@ -50,14 +46,6 @@ class KvCopy:
     end_s: float
     kv_tokens: int
     bytes: int
-    background: bool = False
-
-
-class WrittenCopy(NamedTuple):
-    """A copy of the KV state that a response had with ``kv_tokens`` context tokens, as a block that another actor can read."""
-
-    block: Any
-    kv_tokens: int
 
 
 @dataclass(frozen=True)
@@ -65,8 +53,7 @@ class ItemAnswer:
     """What became of a work item: its times, and what its function returned or the ``error`` that it raised.
 
     Attributes:
-        result: pickled, from another process; None: ``value`` is the result, from a thread of this one. The answer to ``load``
-            has the bytes of what was loaded as its value, if it says how many.
+        result: pickled, from another process; None: ``value`` is the result, from a thread of this one.
     """
 
     index: int
@@ -99,14 +86,11 @@ class ActorReport:
         ready_s: in its first report: when its process was up, and when it had the weights.
         weights_version, weight_bytes: in its first report: the version of its weights, and their bytes.
         taken: the answer to ``take_off``: the responses handed over, with their KV state where it was asked for and exists.
-        copied: answers to ``copy``, one for each response: the argument for ``receive`` elsewhere; None where there is no copy.
-        received: answers to ``receive``, one for each response: whether the copy is there.
         prefixes: the answer to ``prefill``: by receiver, the argument for ``add`` there.
         again: responses whose KV state, handed over by another actor, could not be read; it is recomputed.
         drafts_off: why its engine drafts no more, in the first report since then.
-        item: the answer to ``run_item``, or to ``load``.
+        item: the answer to ``run_item``.
         closed: the answer to ``close``, after which nothing is reported.
-        engine_s: in that answer: the seconds of its engine's iterations in the step, as if the device were unshared.
     """
 
     time_s: float
@@ -120,14 +104,11 @@ class ActorReport:
     weights_version: int = 0
     weight_bytes: int = 0
     taken: list[Request] | None = None
-    copied: Mapping[int, WrittenCopy | None] = field(default_factory=dict)
-    received: Mapping[int, bool] = field(default_factory=dict)
     prefixes: Mapping[int, Any] | None = None
     again: Sequence[int] = ()
     drafts_off: str | None = None
     item: ItemAnswer | None = None
     closed: bool = False
-    engine_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -204,30 +185,19 @@ class RemoteActor(Protocol):
         """Return the processor seconds that its process has used; None where that is not known here."""
         ...
 
-    def add(self, requests: Sequence[Request], prefixes: Any = None, joins: Collection[int] = ()) -> None:
+    def add(self, requests: Sequence[Request], prefixes: Any = None) -> None:
         """Queue requests, new ones or those that another actor of the step handed over. May be called before the actor is
         ready.
 
         Args:
             prefixes: KV state of prompts that a prefill actor of the step computed for this one (``ActorReport.prefixes``), for
                 requests with cached prompt tokens.
-            joins: responses whose KV state is the rest after a copy that was received.
         """
         ...
 
-    def copy(self, responses: Sequence[int]) -> None:
-        """Order the actor to copy KV states at the next iteration boundary, and to write the copies while it decodes on."""
-        ...
-
-    def receive(self, copies: Mapping[int, WrittenCopy]) -> None:
-        """Order the actor to read copies (``ActorReport.copied``) while it decodes on."""
-        ...
-
-    def take_off(self, responses: Sequence[int], with_kv: Collection[int], after_copy: Collection[int] = ()) -> None:
+    def take_off(self, responses: Sequence[int], with_kv: Collection[int]) -> None:
         """Order the actor to hand over responses at the next iteration boundary, those of ``with_kv`` with their KV state;
         answered once.
-
-        ``after_copy``: those of which only the rest after their copy is wanted.
         """
         ...
 
@@ -241,12 +211,6 @@ class RemoteActor(Protocol):
 
     def run_item(self, index: int, function: Any, completions: Sequence[Completion], results: Sequence[Any]) -> None:
         """Order a server of work to call the function of this item; answered once (``ActorReport.item``)."""
-        ...
-
-    def load(self, function: Any) -> None:
-        """Order a server of work to call this function with its device, and to give what it returns to functions of later
-        items; answered once, with the index ``LOADED``.
-        """
         ...
 
     def close(self) -> None:

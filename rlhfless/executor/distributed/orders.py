@@ -52,8 +52,7 @@ class ActorOrders:
     Attributes:
         latest: of responses that were handed over or restarted: their last request known here, without KV state.
         leaving: responses that an actor was ordered to hand over and has not yet: that actor.
-        joins: of responses of which only the rest after a copy was ordered: the actor that has the copy.
-        sender: of responses that were handed over, or copied before: the actor that did it last.
+        sender: of responses that were handed over: the actor that did it last.
         planned: the actors of the plan; started: all actors started so far.
         later: actors that start later, the next one last; ending: actors that were ordered to close.
 
@@ -66,7 +65,6 @@ class ActorOrders:
         self.longest_tokens = max((r.prompt_tokens + r.max_tokens for r in step.requests), default=0)
         self.latest: dict[int, Request] = {}
         self.leaving: dict[int, RemoteActorState] = {}
-        self.joins: dict[int, RemoteActorState] = {}
         self.sender: dict[int, str] = {}
         self.ending: dict[int, RemoteActorState] = {}
         self.later: list[RemoteActorState] = []
@@ -152,13 +150,13 @@ class ActorOrders:
 
     # --- giving and taking --------------------------------------------------------------------------------------------
 
-    def send(self, receiver: RemoteActorState, requests: list[Request], joins: Collection[int] = ()) -> None:
-        """Send requests to an actor, or keep them until it can get some; see ``RemoteActor.add`` for ``joins``."""
+    def send(self, receiver: RemoteActorState, requests: list[Request]) -> None:
+        """Send requests to an actor, or keep them until it can get some."""
         if receiver.kept is not None:
             receiver.kept += requests
             return
         assert receiver.remote is not None
-        receiver.remote.add(requests, joins=joins)
+        receiver.remote.add(requests)
         self.expect(receiver)
 
     def take_off(self, actor: RemoteActorState, responses: Sequence[int], with_kv: Collection[int]) -> None:
@@ -175,7 +173,7 @@ class ActorOrders:
         assert actor.remote is not None
         self.leaving.update(dict.fromkeys(responses, actor))
         actor.answers += 1
-        actor.remote.take_off(responses, with_kv, [r for r in responses if r in self.joins])
+        actor.remote.take_off(responses, with_kv)
         self.expect(actor)
 
     def pass_on(self, sender: RemoteActorState, taken: Sequence[Request]) -> None:
@@ -185,15 +183,12 @@ class ActorOrders:
             del self.leaving[response]
             self.sender[response] = sender.holder
             self.latest[response] = replace(request, kv=None)
-            copy_at = self.joins.pop(response, None)
-            usable = sender.can_move_to(receiver) and (copy_at is None or copy_at is receiver)
-            passed_on = request if usable else self.latest[response]
-            joins = [response] if copy_at is receiver and passed_on.kv is not None else []
+            passed_on = request if sender.can_move_to(receiver) else self.latest[response]
             if passed_on.kv is None and passed_on.generated_tokens:
                 self.step.record.recomputes.append(
                     Recompute(self.step_actors.now_s(), response, sender.holder, receiver.holder)
                 )
-            self.send(receiver, [passed_on], joins)
+            self.send(receiver, [passed_on])
         self.step.record.moves += len(taken)
 
     def release_done(self) -> None:

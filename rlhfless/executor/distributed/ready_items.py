@@ -43,10 +43,6 @@ class ReadyItems:
         """Return whether an item of these GPUs may start."""
         return bool(self._ready[gpus])
 
-    def count(self, gpus: WorkGpus) -> int:
-        """Return how many items of these GPUs may start."""
-        return len(self._ready[gpus])
-
     def next_time_s(self) -> float:
         """Return the next time at which an item may start that waits for nothing else."""
         return self._later[0][0] if self._later else math.inf

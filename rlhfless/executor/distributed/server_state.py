@@ -22,9 +22,9 @@ class ServerState:
     Attributes:
         place: its GPUs as the pool knows them.
         remote: its process; None: it has none. index: of its process, negative and never used twice.
-        up, loaded, closing: its process accepts orders; has loaded what its items need; was told to end.
+        up, closing: its process accepts orders; was told to end.
         runs: the item that it runs. since_s: when it was told to start, to run its item or to end, or when its last item ended.
-        worked: it has been given an item. done: items that it has run. deaths: of its processes.
+        worked: it has been given an item. deaths: of its processes.
         due_s: when a process that has not reported is suspect; doubted: it already was, and is watched from then on.
         heard_s: when it last reported or sent a heartbeat. cpu_s: processor seconds that it had used when it became suspect.
         role: of its hold, which began at ``held_s``. holds: those before.
@@ -36,12 +36,10 @@ class ServerState:
     remote: RemoteActor | ThreadServer | None = None
     index: int = 0
     up: bool = False
-    loaded: bool = False
     closing: bool = False
     runs: int | None = None
     since_s: float = -math.inf
     worked: bool = False
-    done: int = 0
     deaths: int = 0
     due_s: float = math.inf
     doubted: bool = False
@@ -77,16 +75,11 @@ class ServerState:
     @property
     def idle(self) -> bool:
         """Return whether it has a process that could be given an item."""
-        return self.remote is not None and self.loaded and self.runs is None and not self.closing
-
-    @property
-    def loads(self) -> bool:
-        """Return whether a process of it has to load first."""
-        return self.gpus.load is not None and not self.here
+        return self.remote is not None and self.runs is None and not self.closing
 
     def start(self, index: int, role: str, now_s: float, step_start_s: float, weights_version: int) -> StartServer:
         """Note that a process is started for it, and return the order. A process that waited until now is billed as waiting."""
-        self.index, self.up, self.loaded, self.since_s = index, False, not self.loads, now_s
+        self.index, self.up, self.since_s = index, False, now_s
         self.hold(role, now_s)
         return StartServer(index, self.holder, replace(self.place, start_s=now_s - step_start_s), weights_version)
 
@@ -114,21 +107,21 @@ class ServerState:
         self.doubted, self.heard_s = False, now_s
         if not self.up:
             self.due_s = self.held_s + self.limit(item, faults)[0]
-        elif self.closing or not self.loaded or item is not None:
+        elif self.closing or item is not None:
             self.due_s = now_s + self.limit(item, faults)[0]
         else:
             self.due_s = math.inf
 
     def limit(self, item: WorkItem | None, faults: Faults) -> tuple[float, str]:
         """Return the seconds for which its process may say nothing now, and the field of ``Faults`` that sets them."""
-        if not self.up or not self.loaded:
+        if not self.up:
             return faults.min_start_timeout_s, "min_start_timeout_s"
         planned_s = 0.0 if self.closing or item is None or item.seconds is None else faults.silence_factor * item.seconds
         return max(faults.silence_floor_s, planned_s), "silence_floor_s"
 
     def beats(self, item: WorkItem | None) -> bool:
-        """Return whether its heartbeats count: it loads, or runs an ``item`` of which nobody knows how long it takes."""
-        return self.up and not self.closing and (not self.loaded or (item is not None and item.seconds is None))
+        """Return whether its heartbeats count: it runs an ``item`` of which nobody knows how long it takes."""
+        return self.up and not self.closing and item is not None and item.seconds is None
 
     def hangs(self, now_s: float, item: WorkItem | None, faults: Faults) -> bool:
         """Return whether a process that is due is lost. At first it is suspect only, and due again a moment later. If it uses

@@ -25,7 +25,6 @@ class ThreadServer:
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._orders: queue.SimpleQueue[tuple[int, Any, Sequence[Completion], Sequence[Any]] | None] = queue.SimpleQueue()
-        self._load: Any = None
         self._answers: queue.SimpleQueue[ActorReport] = queue.SimpleQueue()
         self._answers.put(ActorReport(now_s(), ready_s=(now_s(), now_s())))
         self._thread = threading.Thread(target=self._serve, name="rlhfless-work", daemon=True)
@@ -34,10 +33,6 @@ class ThreadServer:
     def run_item(self, index: int, function: Any, completions: Sequence[Completion], results: Sequence[Any]) -> None:
         """See ``RemoteActor``."""
         self._orders.put((index, function, completions, results))
-
-    def load(self, function: Any) -> None:
-        """See ``RemoteActor``; it is called before the first item, without a device, and not answered."""
-        self._load = function
 
     def close(self) -> None:
         """See ``RemoteActor``."""
@@ -58,14 +53,11 @@ class ThreadServer:
         self._thread.join()
 
     def _serve(self) -> None:
-        loaded: tuple[Any, ...] = ()
         while (order := self._orders.get()) is not None:
             index, function, completions, results = order
             start_s = self._now_s()
             try:
-                if self._load is not None and not loaded:
-                    loaded = (self._load(None),)
-                done = ItemAnswer(index, start_s, start_s, value=function(tuple(completions), tuple(results), *loaded))
+                done = ItemAnswer(index, start_s, start_s, value=function(tuple(completions), tuple(results)))
             except BaseException as error:  # nobody else would hear of it
                 said = f"{type(error).__name__}: {error}"
                 done = ItemAnswer(index, start_s, start_s, error=said, trace=traceback.format_exc())

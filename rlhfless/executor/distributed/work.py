@@ -5,8 +5,7 @@ and servers that have worked before come first. A server is taken from the pool 
 process that has just finished decoding on its GPUs is reused. It ends when no item is left for it. An item whose process dies
 is run once more. One that fails, or whose process dies twice, ends the step. A process is lost when it is silent for a multiple
 of its item's ``seconds`` (``Faults``). Without these an item may take any time, and its process is lost when it sends no
-heartbeats. Functions of servers ``in_this_process`` run in a thread instead. A process that has to load (``WorkGpus.load``)
-gets an item once it has: meanwhile others may take it.
+heartbeats. Functions of servers ``in_this_process`` run in a thread instead.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 
 from rlhfless.executor.distributed.actor_state import RemoteActorState
 from rlhfless.executor.distributed.failure_limits import silent
-from rlhfless.executor.distributed.messages import LOADED, ActorLost, ActorReport, ItemAnswer
+from rlhfless.executor.distributed.messages import ActorLost, ActorReport, ItemAnswer
 from rlhfless.executor.distributed.orders import ActorOrders
 from rlhfless.executor.distributed.ready_items import ReadyItems
 from rlhfless.executor.distributed.server_state import ServerState
@@ -122,15 +121,13 @@ class PoolWork:
                 self._lose(server, silent(server.heard_s if server.up else None, *server.limit(item, faults)), now_s)
         for gpus in self.ready.unstarted:
             while self.ready.any(gpus) and (free := self._free_server(gpus)) is not None:
-                if free.remote is None and free.loads:
-                    self._start(free, self._role(gpus), now_s)
-                else:
-                    self._begin(free, self.ready.take(gpus), now_s)
+                self._begin(free, self.ready.take(gpus), now_s)
         over = not (self.step.live or self.orders.ending)
         for server in self.servers:
             for_step = server.gpus.for_step(server.server)
             if server.remote is None and for_step and not over and self._is_free(server):
-                self._start(server, self._role(server.gpus), now_s)
+                role = next(item.role for item in self.work if item.gpus == server.gpus)
+                self._start(server, role, now_s)
             needless = not self.ready.unstarted[server.gpus] and (over or not for_step)
             if server.idle and (needless or self._in_the_way(server)):
                 self._close(server, now_s)
@@ -138,19 +135,13 @@ class PoolWork:
     def _free_server(self, gpus: WorkGpus) -> ServerState | None:
         """Return the server for the next item of these GPUs: one that has worked, else one that is there, else another.
 
-        None: all work, or as many load as there are items.
+        None: all work.
         """
         of_gpus = [server for server in self.servers if server.gpus == gpus]
         if there := [server for server in of_gpus if server.idle]:
             return min(there, key=lambda server: (not server.worked, server.since_s))
-        loading = sum(server.remote is not None and not server.loaded for server in of_gpus)
         without = [server for server in of_gpus if server.remote is None and self._is_free(server)]
-        if loading >= self.ready.count(gpus):
-            without = [server for server in without if not server.loads]
-        return min(without, key=lambda server: (server.deaths, server.loads), default=None)
-
-    def _role(self, gpus: WorkGpus) -> str:
-        return next(item.role for item in self.work if item.gpus == gpus)
+        return min(without, key=lambda server: server.deaths, default=None)
 
     def _from_s(self, server: ServerState) -> float:
         """Return when the server is allocated at the earliest."""
@@ -166,7 +157,7 @@ class PoolWork:
 
     def _in_the_way(self, server: ServerState) -> bool:
         """Return whether an item of other servers could start on GPUs that this one holds without work."""
-        if server.gpus.keeps_state or server.gpus.for_step(server.server) or self.ready.any(server.gpus):
+        if server.gpus.for_step(server.server) or self.ready.any(server.gpus):
             return False
         return any(self.ready.any(s.gpus) and s.remote is None and not s.ids.isdisjoint(server.ids) for s in self.servers)
 
@@ -176,8 +167,6 @@ class PoolWork:
         server.expect(now_s, None, self.orders.wall.faults)
         actors = self.orders.step_actors
         server.remote = ThreadServer(actors.now_s) if server.here else actors.start_server(order)
-        if server.gpus.load is not None:
-            server.remote.load(server.gpus.load)
 
     def _begin(self, server: ServerState, i: int, now_s: float) -> None:
         item = self.work[i]
@@ -242,21 +231,14 @@ class PoolWork:
     def _end(self, server: ServerState, done: ItemAnswer) -> None:
         i, item = done.index, self.work[done.index]
         if done.error is not None:
-            what = "loading models for the work" if i == LOADED else named(i, item)
-            error = ActorError(f"{what} failed on {server.holder} with {done.error}")
+            error = ActorError(f"{named(i, item)} failed on {server.holder} with {done.error}")
             error.add_note(done.trace)
             raise error
-        if i == LOADED:
-            start_s, server.since_s = max(done.start_s, server.held_s), max(done.end_s, server.held_s)
-            server.loaded, server.due_s = True, math.inf
-            loaded = {} if done.value is None else {"bytes": done.value}
-            self._spans.append((server.holder, "start", start_s, server.since_s, {"call": "load", **loaded}))
-            return
         assert i == server.runs
         start_s = max(done.start_s, server.held_s)
         result = self.results[i] = done.read()
         self._runs[i] = ItemRun(item, server.holder, start_s, max(start_s, done.end_s), result)
-        server.runs, server.since_s, server.due_s, server.done = None, done.end_s, math.inf, server.done + 1
+        server.runs, server.since_s, server.due_s = None, done.end_s, math.inf
         self.ready.ended(i, done.end_s)
 
     def _lose(self, server: ServerState, lost: ActorLost, now_s: float) -> None:
@@ -272,8 +254,6 @@ class PoolWork:
         if i is not None and up:
             self._tries[i] += 1
             self._spans.append((server.holder, self.work[i].kind, since_s, now_s, {"call": "lost"}))
-        if server.gpus.keeps_state and server.done:
-            raise ActorError(f"{said}; what its {server.done} items left in that process is lost, so the step was aborted")
         if not (i is not None and up) and server.deaths > self.orders.wall.faults.restarts:
             raise ActorError(f"{said}; its process was lost {server.deaths} times, so the step was aborted")
         if i is not None and self._tries[i] >= TRIES:

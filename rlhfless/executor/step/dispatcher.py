@@ -49,6 +49,18 @@ class TakesAndGives(Protocol[A]):
         """Return whether the response is complete, or completes before it could be taken off its actor."""
         ...
 
+    def take(self, now_s: float, sender: A, responses: Sequence[int] | None) -> Taken[A]:
+        """Take these responses off an actor, or say which can be; None: all but those that are being copied."""
+        ...
+
+    def hand_over(self, now_s: float, taken: Taken[A], orders: Sequence[Reassignment]) -> None:
+        """Send taken responses to their receivers, to which they are assigned already."""
+        ...
+
+
+class CopiesFirst(Protocol[A]):
+    """What copies KV states while their responses decode on (``Move.two_step``); the virtual clock has it."""
+
     def batch(self, now_s: float, sender: A) -> Mapping[int, int]:
         """Return the responses whose KV state is in the actor's batch, with the context tokens that are known by now.
 
@@ -63,20 +75,16 @@ class TakesAndGives(Protocol[A]):
         """
         ...
 
-    def take(self, now_s: float, sender: A, responses: Sequence[int] | None) -> Taken[A]:
-        """Take these responses off an actor, or say which can be; None: all but those that are being copied."""
-        ...
-
-    def hand_over(self, now_s: float, taken: Taken[A], orders: Sequence[Reassignment]) -> None:
-        """Send taken responses to their receivers, to which they are assigned already."""
-        ...
-
 
 class Dispatcher(Generic[A]):
-    """Checks decisions and has a backend carry them out. ``rule``: None means that the executor itself decides."""
+    """Checks decisions and has a backend carry them out. ``rule``: None means that the executor itself decides.
 
-    def __init__(self, step: RunningStep[A], backend: TakesAndGives[A]) -> None:
-        self.step, self.backend = step, backend
+    Args:
+        copies: None: every move takes one step, whatever the rule says.
+    """
+
+    def __init__(self, step: RunningStep[A], backend: TakesAndGives[A], copies: CopiesFirst[A] | None = None) -> None:
+        self.step, self.backend, self.copies = step, backend, copies
 
     def apply(self, now_s: float, decision: Decision, rule: RuntimeRule | None) -> None:
         """Carry out a decision; one about a response that has ended is ignored.
@@ -114,9 +122,9 @@ class Dispatcher(Generic[A]):
     def _copy(self, now_s: float, rule: RuntimeRule | None, sender: A, moves: Sequence[Move]) -> Collection[int]:
         """Begin to copy the KV states of the moves that take two steps; returns their responses."""
         step = self.step
-        if not step.may_copy(sender, moves):
+        if self.copies is None or not step.may_copy(sender, moves):
             return ()
-        batch = self.backend.batch(now_s, sender)
+        batch = self.copies.batch(now_s, sender)
         iteration_s = partial(sender.latency.one_iteration_s, len(batch), sum(batch.values()))
         copied = {}
         for move in moves:
@@ -124,4 +132,4 @@ class Dispatcher(Generic[A]):
                 receiver = receiver_of(rule, move, sender, step.live)
                 if step.copies_first(move, sender, receiver, batch[move.response], iteration_s):
                     copied[move.response] = receiver
-        return self.backend.copy(now_s, sender, copied) if copied else ()
+        return self.copies.copy(now_s, sender, copied) if copied else ()

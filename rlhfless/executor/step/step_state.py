@@ -48,7 +48,7 @@ class StepOptions:
     migration: str = "cheaper"
     on_progress: OnProgress | None = None
     work: tuple[WorkItem, ...] = ()
-    two_step: bool = False  # whether a KV state can be copied before its response leaves
+    two_step: bool = False  # whether KV states can be copied before their responses leave, on the virtual clock
 
 
 class RunningStep(Generic[A]):
@@ -144,7 +144,7 @@ class RunningStep(Generic[A]):
     def may_copy(self, sender: A, moves: Sequence[Move]) -> bool:
         """Return False where ``copies_first`` is False for all these moves, whatever the contexts of their responses are."""
         slow = self._takes_long(sender, self._longest_tokens)
-        return self.options.two_step and any(m.two_step if m.two_step != "auto" else slow for m in moves)
+        return any(m.two_step if m.two_step != "auto" else slow for m in moves)
 
     def _takes_long(self, sender: A, context_tokens: int) -> bool:
         """Return whether the tokens of a transfer may take longer than an iteration, which takes ``base_s`` at least."""

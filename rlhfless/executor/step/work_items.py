@@ -20,7 +20,6 @@ HOLDS = ("work", "step")
 ROLES = ("prepare", "learner", "reference", "reward", "critic")
 _ROLE_OF_KIND = {"prepare": "prepare", "learn": "learner", "transfer": "prepare"}
 WorkFunction = Callable[..., Any]
-LoadFunction = Callable[[str | None], Any]
 
 
 class WorkServer(NamedTuple):
@@ -51,16 +50,10 @@ class WorkGpus:
         from_s: when ``servers`` are allocated at the earliest, in seconds from the start of the step.
         load_s: seconds to load models on freed GPUs before their first item, where the actor's own weights and KV cache were
             dropped, and on ``servers`` with a ``from_s``. Charged on the virtual clock, as a span ``start``.
-        load: function that loads models for a server before its first item; functions of items get what it returns as a third
-            argument. On the wall clock it is called once in each process that starts for a server, with its device, and its
-            seconds are a span ``start``. In this program it is called with None.
         usd_per_gpu_hour: price; None: that of the cluster, of its first pool for GPUs beside it.
-        keeps_state: functions leave something in their process for later items, such as sums of gradients. If such a process
-            dies on the wall clock, the step ends, because no other process could continue.
-        in_this_process: how many of ``servers``, from the first one on, run functions in this program on the wall clock, in a
-            thread each, because a learner lives here for example. They may have no GPUs: with a node they have none in the
-            trace then, and without one they are in no table of it. (On the virtual clock all functions run here, after
-            generation.)
+        in_this_process: ``servers`` run functions in this program on the wall clock, in a thread each, because a learner lives
+            here for example. They may have no GPUs: with a node they have none in the trace then, and without one they are in
+            no table of it. (On the virtual clock all functions run here, after generation.)
 
     Raises:
         PlanningError: there is no server, two share a GPU or a name, a name is an actor's, or ``hold`` or ``role`` is unknown.
@@ -71,12 +64,10 @@ class WorkGpus:
     role: str | None = None
     hold: str = "work"
     usd_per_gpu_hour: float | None = None
-    keeps_state: bool = False
-    in_this_process: int = 0
+    in_this_process: bool = False
     takes_freed: bool = False
     from_s: float = 0.0
     load_s: float = 0.0
-    load: LoadFunction | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for what, seconds in (("from_s", self.from_s), ("load_s", self.load_s)):
@@ -84,13 +75,10 @@ class WorkGpus:
                 raise PlanningError(
                     f"{what} of GPUs {self.name!r} is {as_given(seconds)}; a finite number of 0 or more is needed"
                 )
-        if not is_whole(self.in_this_process, 0):
+        if not isinstance(self.in_this_process, bool):
             raise PlanningError(
-                f"in_this_process of GPUs {self.name!r} is {as_given(self.in_this_process)}; a whole number of servers of 0 or "
-                "more is needed"
+                f"in_this_process of GPUs {self.name!r} is {as_given(self.in_this_process)}; True or False is needed"
             )
-        if self.load is not None and not callable(self.load):
-            raise PlanningError(f"load of GPUs {self.name!r} is {as_given(self.load)}; a function of a device is needed")
         if self.hold not in HOLDS:
             raise PlanningError(
                 f"hold {as_given(self.hold)} of GPUs {self.name!r} is unknown; choose one of {', '.join(HOLDS)}"
@@ -158,7 +146,7 @@ class WorkGpus:
 
     def here(self, server: WorkServer) -> bool:
         """Return whether the server's functions run in this program on the wall clock."""
-        return server in (self.servers or ())[: self.in_this_process]
+        return self.in_this_process and server.actor is None
 
     def for_step(self, server: WorkServer) -> bool:
         """Return whether the server is held for the whole step."""
@@ -174,8 +162,7 @@ class WorkItem:
         seconds: that it takes, on the virtual clock; None: as long as ``run`` takes here, with nothing beside it. On the wall
             clock, its process counts as lost after ``Faults.silence_factor`` times as long; None: when it sends no heartbeats.
         run: a function that is really run, with the completions of ``responses`` and the results of ``items``, two tuples in
-            their order, and with what its GPUs ``load``. On the wall clock it runs in another process, which must be able to
-            import it.
+            their order. On the wall clock it runs in another process, which must be able to import it.
         gpus: the GPUs that it may run on.
         responses: that must be complete before it starts. items: that must have ended before it starts, by their index.
         after_s: when it may start at the earliest, in seconds from the start of the step.

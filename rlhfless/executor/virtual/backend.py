@@ -135,7 +135,7 @@ class VirtualBackend:
         return bool(self.step.complete[response]) or any((c.responses == response).any() for _, c in self.pending)
 
     def batch(self, now_s: float, sender: VirtualActor) -> Mapping[int, int]:
-        """See ``TakesAndGives``."""
+        """See ``CopiesFirst``."""
         self.catch_up(sender)
         if sender.engine.clock_s <= now_s:
             self.note_tokens(sender)
@@ -144,7 +144,7 @@ class VirtualBackend:
         return {r: int(step.prompt_tokens[r] + step.observed_tokens[r]) for r in running}
 
     def copy(self, now_s: float, sender: VirtualActor, moves: Mapping[int, VirtualActor]) -> Collection[int]:
-        """See ``TakesAndGives``: of the state at the engine's next iteration boundary."""
+        """See ``CopiesFirst``: of the state at the engine's next iteration boundary."""
         self._take(now_s, sender, [])
         running = set(sender.engine.running())
         begun = {response: receiver for response, receiver in moves.items() if response in running}

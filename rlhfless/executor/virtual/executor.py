@@ -72,7 +72,8 @@ class VirtualStep:
         backend = VirtualBackend(step, live, KvTransfers(step, self.log, links), pace)
         driver = None if plan.rule is None else RuleDriver(plan.rule, step, VirtualObserver(step, backend))
         self.work = VirtualWork(options.work, step)
-        self._loop = EventLoop(step, backend, Dispatcher(step, backend), driver, self.work)
+        dispatcher = Dispatcher(step, backend, backend if options.two_step else None)
+        self._loop = EventLoop(step, backend, dispatcher, driver, self.work)
 
     @property
     def held(self) -> list[Allocation]:

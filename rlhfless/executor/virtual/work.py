@@ -15,7 +15,7 @@ from rlhfless.executor.step.actor_state import Allocation
 from rlhfless.executor.step.failure import ActorError
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.step_state import RunningStep
-from rlhfless.executor.step.work_items import WorkGpus, WorkItem, named
+from rlhfless.executor.step.work_items import WorkItem, named
 from rlhfless.executor.step.work_order import in_order
 from rlhfless.executor.step.work_rows import NO_WORK, ExecutedWork, place_work
 from rlhfless.executor.virtual.actors import VirtualActor
@@ -33,7 +33,6 @@ class VirtualWork:
         self.work, self.step = work, step
         self.seconds = [0.0 if item.seconds is None else float(item.seconds) for item in work]
         self.results: list[Any] = [None] * len(work)
-        self._loaded: dict[WorkGpus, tuple[Any]] = {}  # what functions of these GPUs get beside completions and results
         self._executed = NO_WORK
 
     def finish(self) -> None:
@@ -87,11 +86,8 @@ class VirtualWork:
         responses = tuple(self.step.record.completions[r] for r in item.responses)
         began = time.perf_counter()
         try:
-            if item.gpus.load is not None and item.gpus not in self._loaded:
-                self._loaded[item.gpus] = (item.gpus.load(None),)
-                began = time.perf_counter()
             results = tuple(self.results[before] for before in item.items)
-            self.results[i] = item.run(responses, results, *self._loaded.get(item.gpus, ()))
+            self.results[i] = item.run(responses, results)
         except Exception as error:
             raise ActorError(f"{named(i, item)} failed with {type(error).__name__}: {error}") from error
         if item.seconds is None:

@@ -8,10 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
-
-import numpy as np
 
 from rlhfless.errors import InputError
 from rlhfless.training import missing_torch
@@ -23,71 +20,32 @@ except ImportError as error:
     raise missing_torch(error) from None
 
 from rlhfless.training.algorithms.batch import Batch, Part
-from rlhfless.training.algorithms.gradient_sums import Terms
 from rlhfless.training.algorithms.losses import k3, truncated_importance
 from rlhfless.training.algorithms.ranks import ONE, Ranks, whole
 from rlhfless.training.config.learning import UpdateOptions
-
-
-@dataclass(eq=False)
-class Piece:
-    """Responses that were learned from apart from the others of their step, see ``Algorithm``.
-
-    Attributes:
-        responses: what the algorithm knows of them, with its micro-batches. sums: their numbers.
-        terms: of their loss, with gradients.
-        waiting: (micro-batch, weights, which) of responses that wait for the end of the step.
-        seconds: that it took.
-    """
-
-    responses: Any
-    sums: dict[str, float]
-    terms: Terms
-    waiting: list[tuple[int, Tensor, Tensor]] = field(default_factory=list)
-    seconds: float = 0.0
-
-    def to(self, device: Any) -> Piece:
-        """Return the same on a device."""
-        waiting = [(part, weights.to(device), which.to(device)) for part, weights, which in self.waiting]
-        return replace(self, responses=self.responses.to(device), terms=self.terms.to(device), waiting=waiting)
-
-    def free(self) -> None:
-        """Drop the gradients, which have been added."""
-        self.responses, self.terms, self.waiting = None, Terms({}, {}), []
 
 
 class Algorithm(Protocol):
     """Interface of an algorithm.
 
     ``trained`` are all weights that ``learn`` changes, the model's and a critic's; a checkpoint holds them and the optimizer's
-    state. ``learn`` returns numbers of the step, ``seconds`` among them. ``looks_at_trained`` says whether ``look`` needs them.
+    state. ``learn`` returns numbers of the step, ``seconds`` among them.
 
     A step can also be learned from in pieces, while others of its responses are generated: ``begin``, ``add`` for each piece
-    (GRPO: whole groups), ``finish``. Up to the order of summation its weights are those of ``learn`` on all pieces. ``add`` is
-    ``piece`` and then ``take``: another process with the same weights may run ``piece``.
+    (GRPO: whole groups), ``finish``. Up to the order of summation its weights are those of ``learn`` on all pieces.
     """
 
     trained: Any
     optimizer: Any
-    looks_at_trained: bool
 
     def learn(self, batch: Batch) -> dict[str, float]:
         """Take the optimizer steps on a batch."""
-
-    def look(self, batch: Batch) -> dict[str, list[np.ndarray]]:
-        """Run the passes before the first update; return ``Batch.prepared``, with which ``learn`` need not run them."""
 
     def begin(self) -> None:
         """Begin a step that is learned from in pieces."""
 
     def add(self, batch: Batch) -> None:
         """Add the gradient of a piece; no weight changes."""
-
-    def piece(self, batch: Batch) -> Piece:
-        """Return the gradient of a piece, and what the step needs of it; neither weights nor the step's sums change."""
-
-    def take(self, piece: Piece) -> None:
-        """Add a piece to the step's sums."""
 
     def finish(self) -> dict[str, float]:
         """Take the optimizer steps on all pieces; return the numbers of ``learn``, but for ``seconds``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,9 +22,6 @@ except ImportError as error:
 from rlhfless.training.algorithms.ranks import ONE, Ranks
 from rlhfless.training.micro_batches import PAD_MULTIPLE, dealt, padded_tokens, right_padded
 
-PREPARED = "prepared_"
-"""Begins the names of a part's numbers that were prepared before."""
-
 
 @dataclass(frozen=True, eq=False)
 class Batch:
@@ -36,8 +33,6 @@ class Batch:
         engine_logprobs: of the response tokens as the engine sampled them, at the temperature of learning; None if it
             gave none, NaN for single tokens without one.
         truncated: True where the response limit ended a response; None means that none was.
-        prepared: numbers of the response tokens by name, from passes that were run before (``Algorithm.look``). None: the
-            algorithm runs these passes itself.
 
     Raises:
         InputError: a sequence has another number of entries, or a response is empty, or a number is NaN or infinite.
@@ -49,7 +44,6 @@ class Batch:
     group_of: ArrayLike
     engine_logprobs: Sequence[Sequence[float] | np.ndarray] | None = None
     truncated: ArrayLike | None = None
-    prepared: Mapping[str, Sequence[np.ndarray]] | None = None
 
     def __post_init__(self) -> None:
         responses = len(self.response_ids)
@@ -57,12 +51,6 @@ class Batch:
             column: Any = getattr(self, name)
             if column is not None and len(column) != responses:
                 raise InputError(f"{name} has {len(column)} entries for {responses} responses; it needs one entry per response")
-        for name, rows in ({} if self.prepared is None else self.prepared).items():
-            if [len(row) for row in rows] != self.response_tokens:
-                raise InputError(
-                    f"prepared {name!r} has {[len(row) for row in rows][:8]} numbers for responses of "
-                    f"{self.response_tokens[:8]} tokens; every token needs one"
-                )
         if np.isinf(np.asarray(self.rewards, dtype=float)).any():
             raise InputError("a reward is infinite; finite numbers are needed, or NaN for a response that could not be judged")
         for row, (prompt, response) in enumerate(zip(self.prompt_ids, self.response_ids, strict=True)):
@@ -93,14 +81,13 @@ class Batch:
         """Return the given rows as a batch."""
         index = np.asarray(rows, dtype=np.int64)
         columns = {name: np.asarray(getattr(self, name))[index] for name in ("rewards", "group_of")}
-        engine, prepared, kept = self.engine_logprobs, self.prepared, index.tolist()
+        engine, kept = self.engine_logprobs, index.tolist()
         return Batch(
             [self.prompt_ids[i] for i in kept],
             [self.response_ids[i] for i in kept],
             **columns,
             engine_logprobs=None if engine is None else [engine[i] for i in kept],
             truncated=None if self.truncated is None else np.asarray(self.truncated)[index],
-            prepared=None if prepared is None else {name: [rows[i] for i in kept] for name, rows in prepared.items()},
         )
 
     def counted(self, mask_truncated: bool) -> np.ndarray:
@@ -141,8 +128,6 @@ class Batch:
         part = Part(kept, ids.to(device), mask.to(device))
         if self.engine_logprobs is not None:
             part.tokens["engine"] = part.aligned([self.engine_logprobs[i] for i in kept])
-        for name, rows in ({} if self.prepared is None else self.prepared).items():
-            part.tokens[PREPARED + name] = part.aligned([rows[i] for i in kept])
         return part
 
 

@@ -6,7 +6,7 @@ Gradients are linear in the terms, so the sums give the gradient of the whole ba
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from rlhfless.training import missing_torch
 
@@ -15,18 +15,6 @@ try:
     from torch import Tensor
 except ImportError as error:
     raise missing_torch(error) from None
-
-
-class Terms(NamedTuple):
-    """Sums of named terms of a loss, and their gradients, in the order of the trained weights (None: there is none)."""
-
-    values: dict[str, float]
-    gradients: dict[str, list[Tensor | None]]
-
-    def to(self, device: Any) -> Terms:
-        """Return the same on a device."""
-        moved = {name: [None if g is None else g.to(device) for g in each] for name, each in self.gradients.items()}
-        return Terms(self.values, moved)
 
 
 class GradientSums:
@@ -42,11 +30,6 @@ class GradientSums:
         self.values: dict[str, float] = {}
         """The terms themselves, summed."""
 
-    @property
-    def terms(self) -> Terms:
-        """Return the sums so far."""
-        return Terms(self.values, self._sums)
-
     def add(self, terms: Mapping[str, Tensor]) -> None:
         """Add the gradient of each term, a number with a graph."""
         for left, (name, term) in enumerate(terms.items(), 1 - len(terms)):
@@ -59,11 +42,11 @@ class GradientSums:
             self.values[name] = self.values.get(name, 0.0) + float(term.detach())
 
     @torch.no_grad()
-    def take(self, terms: Terms) -> None:
-        """Add sums of the same weights that were made elsewhere; their gradients become part of these."""
-        for name, gradients in terms.gradients.items():
+    def take(self, other: GradientSums) -> None:
+        """Add sums of the same weights; their gradients become part of these."""
+        for name, gradients in other._sums.items():
             self._put(name, gradients)
-            self.values[name] = self.values.get(name, 0.0) + terms.values[name]
+            self.values[name] = self.values.get(name, 0.0) + other.values[name]
 
     def _put(self, name: str, gradients: list[Tensor | None]) -> None:
         sums = self._sums.setdefault(name, [None] * len(self._parameters))

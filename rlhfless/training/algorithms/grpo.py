@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,11 +25,11 @@ except ImportError as error:
     raise missing_torch(error) from None
 
 from rlhfless.training.algorithms.advantages import flat_groups, group_advantages
-from rlhfless.training.algorithms.base import Piece, autocast, clip_and_step, frozen_copy, mismatch, settle_old
-from rlhfless.training.algorithms.batch import PREPARED, Batch, Part
+from rlhfless.training.algorithms.base import autocast, clip_and_step, frozen_copy, mismatch, settle_old
+from rlhfless.training.algorithms.batch import Batch, Part
 from rlhfless.training.algorithms.gradient_sums import GradientSums
 from rlhfless.training.algorithms.losses import clipped_loss, k3, loss_divisor, loss_weights
-from rlhfless.training.algorithms.passes import LossPart, Passes, WholePasses, add_to, by_response
+from rlhfless.training.algorithms.passes import LossPart, Passes, WholePasses, add_to
 from rlhfless.training.algorithms.ranks import ONE, Ranks
 from rlhfless.training.algorithms.token_counts import pass_tokens, reallocated, whole_tokens
 from rlhfless.training.config.learning import GrpoOptions
@@ -48,10 +48,6 @@ class Groups:
     weights: np.ndarray
     parts: list[Part]
 
-    def to(self, device: Any) -> Groups:
-        """Return the same with micro-batches on a device."""
-        return replace(self, parts=[part.to(device) for part in self.parts])
-
     @property
     def counted_tokens(self) -> float:
         """Response tokens that count in the loss."""
@@ -65,8 +61,6 @@ class Grpo:
         reference: model of the KL penalty; None copies the current model, if there is a ``kl_coef``.
         ranks: the learner processes, of which this is one.
     """
-
-    looks_at_trained = False
 
     def __init__(
         self,
@@ -104,13 +98,6 @@ class Grpo:
         self._accumulate(groups, self._divisor(groups), sums)
         return {**self._updates(groups, sums), "seconds": time.perf_counter() - began}
 
-    def look(self, batch: Batch) -> dict[str, list[np.ndarray]]:
-        """See ``Algorithm``: log-probabilities of the reference model, if there is one."""
-        if self.reference is None:
-            return {}
-        parts = self.passes.parts(batch, np.arange(len(batch.response_ids)))
-        return by_response(parts, {"reference": self.passes.reference(parts, dict.fromkeys(SUMS, 0.0))})
-
     def begin(self) -> None:
         """Begin a step whose groups are learned from as they are generated; see ``add`` and ``finish``."""
         self._added: list[Groups] = []
@@ -126,10 +113,6 @@ class Grpo:
             InputError: a group was added before, so this is not all of it.
         """
         self._check_new(batch)
-        self.take(self.piece(batch))
-
-    def piece(self, batch: Batch) -> Piece:
-        """See ``Algorithm``."""
         sums, gradients = dict.fromkeys(SUMS, 0.0), GradientSums(self.trained.parameters())
         groups = self._prepared(batch, sums)
         for each in _with_divisor(groups, 1.0):
@@ -138,14 +121,9 @@ class Grpo:
             loss, numbers = grpo_loss_sum(self.options, each, new)
             add_to(sums, numbers)
             gradients.add({"loss": loss})
-        return Piece(groups, sums, gradients.terms)
-
-    def take(self, piece: Piece) -> None:
-        """See ``Algorithm``; errors are those of ``add``."""
-        self._check_new(piece.responses.batch)
-        self._added.append(piece.responses)
-        add_to(self._sums, piece.sums)
-        self._gradients.take(piece.terms)
+        self._added.append(groups)
+        add_to(self._sums, sums)
+        self._gradients.take(gradients)
 
     def finish(self) -> dict[str, float]:
         """Take the step's updates on all groups that were added; returns the numbers of ``learn``, but for ``seconds``.
@@ -184,11 +162,7 @@ class Grpo:
         rows = np.flatnonzero(counted & ((advantages != 0) | (self.reference is not None)))
         parts = self.passes.parts(batch, rows)
         if self.reference is not None:
-            if batch.prepared is None:
-                expected = self.passes.reference(parts, sums)
-            else:
-                expected = [part.tokens[PREPARED + "reference"] for part in parts]
-            for part, of_part in zip(parts, expected, strict=True):
+            for part, of_part in zip(parts, self.passes.reference(parts, sums), strict=True):
                 part.tokens["reference"] = of_part
         return Groups(batch, counted, advantages, weights, parts)
 

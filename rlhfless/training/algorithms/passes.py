@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -23,7 +23,7 @@ except ImportError as error:
     raise missing_torch(error) from None
 
 from rlhfless.training.algorithms.base import autocast
-from rlhfless.training.algorithms.batch import PREPARED, Batch, Part
+from rlhfless.training.algorithms.batch import Batch, Part
 from rlhfless.training.algorithms.critic import PolicyAndCritic
 from rlhfless.training.algorithms.ranks import Ranks
 from rlhfless.training.algorithms.token_counts import counted_seconds
@@ -99,32 +99,6 @@ class Passes(Protocol):
 
     def close(self) -> None:
         """Release resources outside of this process. Idempotent."""
-
-
-def look_or_read(passes: Passes, batch: Batch, parts: Sequence[Part], sums: dict[str, float]) -> list[Looked]:
-    """Return what ``look`` does, read from the batch where it is prepared."""
-    if batch.prepared is None:
-        return passes.look(parts, sums)
-    named = [{name: part.tokens.get(PREPARED + name) for name in Looked._fields} for part in parts]
-    return [Looked(**numbers) for numbers in named]  # type: ignore[arg-type]
-
-
-def by_response(parts: Sequence[Part], numbers: Mapping[str, Sequence[Tensor | None]]) -> dict[str, list[np.ndarray]]:
-    """Return a batch's ``prepared`` numbers: those of the parts' (B, T - 1) tensors that are of response tokens.
-
-    Args:
-        parts: have every response of the batch. numbers: of each part, by name; None: there are none of this name.
-    """
-    found: dict[str, list[np.ndarray]] = {}
-    for name, of_parts in numbers.items():
-        rows: dict[int, np.ndarray] = {}
-        for part, tensor in zip(parts, of_parts, strict=True):
-            if tensor is not None:
-                given = [tensor[i][part.mask[i]].float().cpu().numpy() for i in range(len(part.rows))]
-                rows |= dict(zip(part.rows, given, strict=True))
-        if rows:
-            found[name] = [rows[i] for i in sorted(rows)]
-    return found
 
 
 class Models(Protocol):

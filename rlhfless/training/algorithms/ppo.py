@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,12 +26,12 @@ except ImportError as error:
     raise missing_torch(error) from None
 
 from rlhfless.training.algorithms.advantages import gae, token_rewards, whitening
-from rlhfless.training.algorithms.base import Piece, autocast, clip_and_step, frozen_copy, mismatch, settle_old
+from rlhfless.training.algorithms.base import autocast, clip_and_step, frozen_copy, mismatch, settle_old
 from rlhfless.training.algorithms.batch import Batch, Part
 from rlhfless.training.algorithms.critic import PolicyAndCritic
 from rlhfless.training.algorithms.gradient_sums import GradientSums
 from rlhfless.training.algorithms.losses import clipped_loss, loss_divisor, loss_weights, value_loss
-from rlhfless.training.algorithms.passes import Looked, LossPart, Passes, WholePasses, add_to, by_response, look_or_read
+from rlhfless.training.algorithms.passes import Looked, LossPart, Passes, WholePasses, add_to
 from rlhfless.training.algorithms.ranks import ONE, Ranks
 from rlhfless.training.algorithms.token_counts import pass_tokens, reallocated, whole_tokens
 from rlhfless.training.config.learning import PpoOptions
@@ -54,11 +54,6 @@ class Responses:
     parts: list[Part]
     penalties: list[torch.Tensor]
 
-    def to(self, device: Any) -> Responses:
-        """Return the same with micro-batches on a device."""
-        penalties = [penalty.to(device) for penalty in self.penalties]
-        return replace(self, parts=[part.to(device) for part in self.parts], penalties=penalties)
-
 
 class Ppo:
     """PPO on a policy with its critic; ``passes`` run them, whole or in stages.
@@ -67,8 +62,6 @@ class Ppo:
         reference: model of the KL penalty; None copies the current policy, if there is a ``kl_coef``.
         ranks: the learner processes, of which this is one.
     """
-
-    looks_at_trained = True
 
     def __init__(
         self,
@@ -102,12 +95,6 @@ class Ppo:
         self._accumulate(responses, sums)
         return {**self._updates(responses, sums), "seconds": time.perf_counter() - began}
 
-    def look(self, batch: Batch) -> dict[str, list[np.ndarray]]:
-        """See ``Algorithm``: log-probabilities and values of these weights, log-probabilities of the reference model."""
-        parts = self.passes.parts(batch, np.arange(len(batch.response_ids)))
-        looked = self.passes.look(parts, dict.fromkeys(SUMS, 0.0))
-        return by_response(parts, {name: [getattr(each, name) for each in looked] for name in Looked._fields})
-
     def begin(self) -> None:
         """Begin a step whose responses are learned from as they are generated; see ``add`` and ``finish``."""
         self._added: list[Responses] = []
@@ -122,13 +109,9 @@ class Ppo:
         advantages. For a token whose ratio w is not clipped the loss is linear in its advantage, -w (A - mean) / deviation.
         So the gradients of w A and of w are summed apart. Responses with a token beyond the clip range wait for ``finish``.
         """
-        self.take(self.piece(batch))
-
-    def piece(self, batch: Batch) -> Piece:
-        """See ``Algorithm``."""
         o, sums, gradients = self.options, dict.fromkeys(SUMS, 0.0), GradientSums(self.trained.parameters())
         responses, waiting = self._prepared(batch, sums), []
-        for index, part in enumerate(responses.parts):
+        for part in responses.parts:
             with autocast(o, part.mask.device):
                 new, values = self.trained(part.input_ids, o.temperature)
             errors, held = value_loss(values, part.tokens["values"], part.tokens["returns"], part.mask, o.value_clip)
@@ -137,7 +120,7 @@ class Ppo:
             if o.whiten:
                 ratio = torch.where(part.mask, new - part.tokens["old"], 0.0).exp()
                 beyond = ((ratio < 1 - o.clip_ratio_low) | (ratio > 1 + o.clip_ratio_high)).any(1)
-                waiting.append((index, weight, beyond))
+                waiting.append((part, weight, beyond))
                 term = torch.where(part.mask & ~beyond[:, None], ratio * weight[:, None], 0.0)
                 if "importance" in part.tokens:
                     term = term * part.tokens["importance"]
@@ -148,14 +131,10 @@ class Ppo:
                 terms["policy"] = (losses * weight[:, None]).sum()
             add_to(sums, {"clipped": counts["clipped"], "values_clipped": held, "kl": counts["kl"]})
             gradients.add(terms)
-        return Piece(responses, sums, gradients.terms, waiting)
-
-    def take(self, piece: Piece) -> None:
-        """See ``Algorithm``."""
-        self._added.append(piece.responses)
-        self._waiting += [(piece.responses.parts[part], weight, beyond) for part, weight, beyond in piece.waiting]
-        add_to(self._sums, piece.sums)
-        self._gradients.take(piece.terms)
+        self._added.append(responses)
+        self._waiting += waiting
+        add_to(self._sums, sums)
+        self._gradients.take(gradients)
 
     def finish(self) -> dict[str, float]:
         """Take the step's updates on all responses that were added; returns the numbers of ``learn``, but for ``seconds``.
@@ -208,7 +187,7 @@ class Ppo:
         tokens = float(np.asarray(batch.response_tokens)[counted].sum())
         parts = self.passes.parts(batch, np.flatnonzero(counted))
         scores = np.asarray(batch.rewards, dtype=float)
-        looked = zip(parts, look_or_read(self.passes, batch, parts, sums), strict=True)
+        looked = zip(parts, self.passes.look(parts, sums), strict=True)
         penalties = [penalty for part, found in looked if (penalty := self._look_back(part, found, scores)) is not None]
         return Responses(batch, weights, tokens, parts, penalties)
 

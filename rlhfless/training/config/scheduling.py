@@ -32,10 +32,6 @@ class PlannerConfig(Options):
     """Predict lengths from this many past epochs."""
     scenarios: Count = 8
     """Plan with this many samples of every response's length."""
-    levers: Literal["given", "measured"] = "given"
-    """Use planning, drafts and learning in pieces as the other options say (given), or only where this run's own steps show
-    that they pay (measured). ``measured`` needs executor local or ray. It tries each of them in a step, compares costs relative
-    to what the step's lengths should cost, and tries again now and then. Responses and weights are the same either way."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +74,8 @@ class ClusterConfig(Options):
     prewarm: Literal["none", "shortest", "forecast"] = "none"
     """Start actors early, by the plan's forecast or the shortest step. See ``Lifecycle``."""
     preparation: Literal["after", "overlap", "freed"] = "after"
-    """Prepare responses after generation, or during it (overlap, freed). ``overlap`` uses further GPUs, on the virtual clock.
-    ``freed`` uses those of actors that have completed their responses or were cut. Results are the same, on the wall clock
-    within rounding (about 1e-5): there processes with a replica of the weights run the passes before the update (reference,
-    old log-probabilities, values), and rewards are computed after generation."""
+    """Prepare responses after generation, or during it (overlap, freed), on the virtual clock. ``overlap`` uses further GPUs,
+    ``freed`` those of actors that have completed their responses or were cut. Results are the same."""
     preparation_actors: Count = 1
     """Score responses on up to this many actors at once. Each is on the GPUs of one actor, on the virtual clock."""
     reward_s_per_response: NotNegative = 2e-5
@@ -93,18 +87,16 @@ class ClusterConfig(Options):
     are those of ``batch`` within rounding (about 1e-5)."""
     learner_gpus: Count | Literal["auto"] | None = None
     """Learn on this many GPUs beside the cluster, or on those that each step's plan chooses (auto). Needs learning stream.
-    ``auto`` chooses by the forecast of lengths how many, from when, whether freed GPUs join them, and whether to stream at all.
-    On the wall clock the learner is where the option ``device`` puts it, and on the CPU it is billed no GPU. On a CPU ``auto``
-    measures what learning from parts of a batch costs, and streams in as many parts as pay there. Default: as many as an actor
-    has."""
+    ``auto`` chooses by the forecast of lengths how many, from when, whether freed GPUs join them, and whether to stream at all,
+    on the virtual clock. On the wall clock the learner is where the option ``device`` puts it, and on the CPU it is billed no
+    GPU. Default: as many as an actor has."""
     learner_start: Literal["first", "step", "needed"] = "first"
     """Allocate the learner's GPUs with its first complete prompt (first), or for the whole step (step). Or so late that the
     step is expected to end at most 0.5 % later (needed), by the forecast of lengths and the profile."""
     learner_grows: bool = False
-    """Learn also on GPUs that actors have given back. On the wall clock, processes there hold a replica of the weights."""
+    """Learn also on GPUs that actors have given back, on the virtual clock."""
     learner_load_s: NotNegative = 0.0
-    """Charge this many virtual seconds to load models on GPUs that join a learner. On the wall clock it is what ``auto``
-    expects; starting and loading take what they take there."""
+    """Charge this many virtual seconds to load models on GPUs that join a learner."""
     learner_loss_per_doubling: Annotated[float, Ge(0), Lt(1)] = 0.1
     """Charge a learner this loss of speed for every doubling of its GPUs beyond an actor's, on the virtual clock. It is stated,
     not measured here. Seconds measured on this machine stay as they are."""
@@ -223,11 +215,28 @@ class ClusterConfig(Options):
                 "preparation is 'freed', but actors of engine 'vllm' keep their GPU memory when they are done; choose "
                 "preparation 'after', or engine 'torch'"
             )
-        if self.executor != "virtual" and (self.preparation == "overlap" or self.preparation_actors != 1):
+        if self.executor != "virtual":
+            self.check_wall_clock(f"executor {self.executor!r}")
+
+    def check_wall_clock(self, where: str) -> None:
+        """Refuse what only the virtual clock has: servers beside the trainer's own process that prepare or learn.
+
+        Args:
+            where: what runs actors on the wall clock, for the message.
+
+        Raises:
+            TrainError: the options ask for some.
+        """
+        if self.preparation != "after" or self.preparation_actors != 1:
             raise TrainError(
-                f"preparation is {self.preparation!r} with {counted(self.preparation_actors, 'actor')}, but executor "
-                f"{self.executor!r} prepares after generation with 1 actor, or on freed GPUs; choose 'after', 'freed', or "
-                "executor 'virtual'"
+                f"preparation is {self.preparation!r} with {counted(self.preparation_actors, 'actor')}, but with {where} the "
+                "learner prepares them after generation; choose preparation 'after' with 1 actor, or executor 'virtual'"
+            )
+        several = {"learner_gpus": self.learner_gpus == "auto", "learner_grows": self.learner_grows}
+        if (name := next((name for name, given in several.items() if given), None)) is not None:
+            raise TrainError(
+                f"{name} is {getattr(self, name)!r}, but with {where} only the trainer's own process learns; leave it out, or "
+                "choose executor 'virtual'"
             )
 
     def _check_learning(self) -> None:
@@ -248,11 +257,6 @@ class ClusterConfig(Options):
         if self.learner_gpus == "auto" and self.learner_start != "first":
             raise TrainError(
                 f"learner_start is {self.learner_start!r}, but learner_gpus 'auto' chooses it for each step; leave it out"
-            )
-        if self.learner_grows and self.learner_start == "step" and self.executor != "virtual":
-            raise TrainError(
-                f"learner_start is 'step' with learner_grows and executor {self.executor!r}, where the trainer's GPUs change "
-                "their role within a step; choose learner_start 'first' or 'needed'"
             )
         if self.learning == "stream" and (self.preparation != "after" or self.preparation_actors != 1):
             raise TrainError(

@@ -27,7 +27,7 @@ SECTIONS: dict[str, type[Options]] = {
 MAY_CHANGE = (  # options that may differ when a run is resumed
     "steps", "save_every", "save_total_limit", "learner_processes", "learner_placement", "device", "ray_address",
     "idle_timeout_s", "heartbeat_timeout_s", "prewarm", "gpus", "gpus_per_node", "memory_gib", "learner_threads",
-    "gpu_memory_utilization", "actor_threads", "drafts", "draft_length", "levers", "preparation_actors",
+    "gpu_memory_utilization", "actor_threads", "drafts", "draft_length", "preparation_actors",
     "learner_gpus", "learner_grows", "learner_start", "learner_load_s", "learner_loss_per_doubling", "preparation_tp",
     "pipeline", "eval_every", "eval_prompts", "gradient_checkpointing", "offload_reference", "offload_reward_models",
     "pipeline_critic", "micro_batches", "pipeline_schedule",
@@ -110,11 +110,6 @@ class TrainConfig(Options):
             raise TrainError(
                 f"preparation_tp is {tp}, but GRPO with kl_coef 0 has no pass before its update; give kl_coef, or leave it out"
             )
-        if self.planner.levers == "measured" and self.cluster.executor == "virtual":
-            raise TrainError(
-                "levers is 'measured', but on the virtual clock there is nothing to measure; choose executor 'local' or 'ray', "
-                "or levers 'given'"
-            )
         self._check_lora()
         self.pipeline_options()
 
@@ -126,15 +121,6 @@ class TrainConfig(Options):
             raise TrainError(
                 f"lora_rank is {rank} with {cluster.learner_processes} learner_processes, but adapters are trained in one "
                 "process; choose one of them"
-            )
-        joined = {
-            "learner_grows": cluster.learner_grows,
-            "learner_gpus": cluster.learner_gpus == "auto" and cluster.executor != "virtual",
-        }
-        for name in (name for name, joins in joined.items() if joins and cluster.executor != "virtual"):
-            raise TrainError(
-                f"{name} is {getattr(cluster, name)!r} with lora_rank {rank}, but processes that join a learner hold no "
-                "adapters; leave one of them out"
             )
         if self.optimizer.offload_reference:
             raise TrainError(
@@ -229,6 +215,8 @@ def _taken(options: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
 
 def _unknown(name: str, algorithm: str) -> str:
     """Return what is wrong with an option that a run with this algorithm does not have."""
+    if name in GONE:
+        return f"{name} was an option of earlier versions and was removed; leave it out"
     for other, kind in ALGORITHMS.items():
         if name in option_names("algorithm", kind):
             return f"{name} is an option of algorithm {other!r}, not of {algorithm!r}; choose {other!r}, or leave it out"

@@ -12,12 +12,9 @@ import math
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
-
-import numpy as np
 
 from rlhfless.training import missing_torch
 
@@ -29,7 +26,7 @@ except ImportError as error:
     raise missing_torch(error) from None
 
 from rlhfless.gone_options import without_gone
-from rlhfless.training.algorithms.base import Algorithm, Piece
+from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.algorithms.critic import PolicyAndCritic
 from rlhfless.training.algorithms.lora import merge_into
@@ -168,25 +165,6 @@ class LocalLearner:
         with self._training():
             self.algorithm.add(batch)
         self._seconds += time.perf_counter() - began
-
-    def look(self, batch: Batch) -> dict[str, list[np.ndarray]]:
-        """Run the passes before the first update, see ``Algorithm``; nothing changes."""
-        with self._training():
-            return self.algorithm.look(batch)
-
-    def piece(self, batch: Batch) -> Piece:
-        """Return the gradient of a piece of the step, see ``Algorithm``; nothing that ``take`` needs changes."""
-        began = time.perf_counter()
-        with self._training():
-            piece = self.algorithm.piece(batch)
-        return replace(piece, seconds=time.perf_counter() - began)
-
-    def take(self, piece: Piece) -> None:
-        """Add a piece, of this learner or of another with the same weights; its gradients become part of the sums."""
-        device = next(self.algorithm.trained.parameters()).device
-        self.algorithm.take(piece.to(device))
-        self._seconds += piece.seconds
-        piece.free()
 
     def update(self) -> None:
         """See ``Learner``."""

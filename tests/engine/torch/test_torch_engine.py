@@ -341,29 +341,6 @@ def test_without_torch_the_message_names_the_extra():
     assert error.endswith("the torch engine needs torch, which is not installed: pip install 'rlhfless[torch]'\n")
 
 
-def test_a_snapshot_and_the_rest_are_the_kv_state_that_a_cut_hands_over(model):
-    """Bit by bit, while the response decodes on; joined, they continue it as if nothing had happened."""
-    asked = [request(r, target_tokens=25) for r in range(3)]
-    sender, receiver = engine(model), engine(model)
-    sender.add(asked)
-    sender.advance(8.0)
-    assert sender.snapshot(7) is None
-    copy = sender.snapshot(1)
-    assert copy.kv_tokens == copy.kv.shape[3] + 1 == 5 + sender.generated_tokens()[1]
-    assert sender.kv_since(copy.kv, copy.kv_tokens).shape[3] == 0, "nothing was decoded since"
-    sender.advance(16.0)
-    (moved,), _ = sender.cut(16.0, [1])
-    rest = sender.kv_since(moved.kv, copy.kv_tokens)
-    assert rest.shape[3] == moved.context_tokens - copy.kv_tokens > 0
-    joined = receiver.joined_kv(copy.kv, rest)
-    assert torch.equal(joined, moved.kv)
-    receiver.add([replace(moved, kv=joined)])
-    (completion,) = receiver.advance(math.inf).completions
-    expected = alone(model, asked[1])
-    assert np.array_equal(completion.token_ids, expected.token_ids)
-    assert np.array_equal(completion.logprobs, expected.logprobs)
-
-
 @pytest.mark.parametrize("forced", [True, False])
 def test_logits_that_are_no_numbers_stop_with_the_response(forced):
     broken = tiny_model(seed=1, tie_word_embeddings=False)

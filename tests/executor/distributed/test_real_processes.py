@@ -22,13 +22,12 @@ import real_work
 from benchmark_scripts import chaos, counting_engine
 from busy_machine import PATIENT, Gate, Gated, has_moved
 from error_messages import refused
-from executor_samples import Restless, Stepping, plan_of
+from executor_samples import Restless, plan_of
 from prefill_samples import CLUSTER as PREFILL_CLUSTER
 from prefill_samples import LATENCY as PREFILL_LATENCY
 from prefill_samples import PROMPTS, SAMPLES, dealt, prompts, workload
 from prefill_samples import requests as prefill_requests
 from scripted_drafters import FailingDrafter
-from scripted_strikes import MoveOne
 from torch_wall_samples import (
     CLUSTER,
     LATENCY,
@@ -59,7 +58,6 @@ from rlhfless.executor.distributed.messages import ActorLost, ActorReport
 from rlhfless.trace.schema.validation import validate
 from solver import Cluster, Drafting, PlanningError, deduplicate
 from solver.model.problem import PlanningProblem
-from solver.model.runtime_rules import Decision, Move, StepState
 
 GROUPS = [range(12), range(12, 24)]
 Strike = Callable[[Any, int, "ActorReport | ActorLost"], None]
@@ -179,57 +177,6 @@ def test_processes_decode_and_hand_over_what_the_virtual_clock_decodes(
     assert record.start_s >= 1e3
     for c in record.completions.values():
         assert record.start_s < c.start_s < c.first_token_s <= c.time_s <= record.end_s, "all processes have one clock"
-
-
-def test_processes_copy_kv_states_while_they_decode_and_join_the_rest(
-    pool: ProcessPool, factory: TorchEngineFactory, whole: StepRecord, gate: Gate
-) -> None:
-    """Tokens and log-probabilities are those of responses that never moved, bit by bit."""
-    plan = plan_of(GROUPS, Stepping(MoveAll(), True))
-    with gate.opened(lambda: has_moved(pool)):
-        record = pool.run_step(plan, forced(), gated(factory, gate), LATENCY, CLUSTER, migration="move", start_s=2e3)
-    assert token_bytes(record) == token_bytes(whole)
-    for i, c in record.completions.items():
-        assert np.array_equal(c.logprobs, whole.completions[i].logprobs)
-    assert_valid(record)
-    received = [s for s in record.spans if s["phase"] == "transfer"]
-    assert {s["background"] for s in received} == {False, True}
-    assert all(s["bytes"] > 0 and s["kv_tokens"] > 0 for s in received if s["background"])
-    odd = [s for s in received if (s["bytes"] > 0) != (s["kv_tokens"] > 0)]
-    assert odd == [], "no token was decoded since the copy, or some"
-    assert record.moves > 0
-
-
-class MoveAll(MoveOne):
-    """Moves all responses of actor 0 to actor 1 once both decode."""
-
-    def decide(self, now_s: float, state: StepState) -> list[Decision]:
-        running = next((a.running for a in state.actors if a.actor == 0), ())
-        return [Move(r, 1) for r in running] if super().decide(now_s, state) else []
-
-
-@pytest.mark.parametrize("who", [0, 1])
-def test_a_process_that_is_killed_while_a_kv_state_is_copied_takes_no_response_with_it(
-    who: int, pool: ProcessPool, factory: TorchEngineFactory, undisturbed: dict[int, bytes], monkeypatch: pytest.MonkeyPatch,
-    gate: Gate,
-) -> None:  # fmt: skip
-    """The sender, or the receiver, as soon as a copy is written."""
-    pool.run_step(plan_of(GROUPS), requests(), factory, LATENCY, CLUSTER)  # both have started
-    struck: list[int] = []
-
-    def strike(crew: Any, sender: int, said: ActorReport | ActorLost) -> None:
-        if isinstance(said, ActorReport) and any(said.copied.values()) and not struck and len(crew._process) == 2:
-            struck.append(who)
-            os.kill(crew._process[struck[0]].pid, signal.SIGKILL)
-            gate.open()
-
-    striking(monkeypatch, strike)
-    plan = plan_of(GROUPS, Stepping(MoveAll(), True))
-    record = pool.run_step(plan, forced(), gated(factory, gate), LATENCY, CLUSTER, migration="move")
-    assert token_bytes(record) == undisturbed
-    assert struck == [who]
-    assert [e["holder"] for e in events(record, "lost")] == [f"actor-{who}"]
-    assert_valid(record)
 
 
 def test_weights_of_a_step_are_sent(pool: ProcessPool) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from executor_samples import Restless, plan_of
+from executor_samples import Restless, Stepping, plan_of
 from scripted_engine import ScriptedEngines, expected_tokens, requests_of
 from scripted_steps import GROUPS, LATENCY, events, spans, stage
 from scripted_strikes import (
@@ -187,6 +187,21 @@ def test_an_actor_that_is_killed_while_a_response_moves(who: str, pool_kind: str
         assert [e["holder"] for e in lost] == ["actor-1" if who == "receiver" else "actor-0"]
         if who == "sender after" and pool_kind == "ray":
             assert len(record.recomputes) == 1, "what was handed over was lost with its actor: it is computed again, once"
+
+
+@EVERY_POOL_KIND
+def test_a_move_takes_one_step_whatever_the_rule_says(pool_kind: str) -> None:
+    """Copies of KV states while their responses decode on are of the virtual clock."""
+    with stage(pool_kind, Punctual(0)) as on:
+        up(on)
+        record = on.run(plan_of(TWO, Stepping(MoveOne(), True)), lengths=MOVING)
+        (moved,) = record.rule.rule.rule.moved
+        assert record.actor_of[moved] == "actor-1"
+        for phase in ("migrate", "transfer"):
+            (span,) = spans(record, phase)
+            assert (span["background"], span["kv_tokens"] > 3) == (False, True), "all of it, at once"
+        (event,) = events(record, "move")
+        assert "copied_first" not in event
 
 
 def test_a_response_between_actors_just_gets_another_receiver() -> None:

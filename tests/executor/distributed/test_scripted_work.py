@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scripted_engine import ScriptedEngines
 from scripted_steps import GROUPS, LENGTHS, POOL_KINDS, SOON, Stage, events, spans, stage
-from scripted_work import CALLS, acting, die, die_once, fail, group_work, hang, hang_once, load_and_hang
+from scripted_work import CALLS, acting, die, die_once, fail, group_work, hang, hang_once
 from scripted_world import Punctual, Trouble
 
 from rlhfless.executor import Lifecycle, StepFailed, StepRecord, WorkGpus, WorkItem, WorkServer
@@ -168,16 +168,6 @@ def test_an_item_whose_process_hangs_twice_ends_the_step(pool_kind: str) -> None
 
 
 @EVERY_POOL_KIND
-def test_a_process_that_hangs_while_it_loads_is_lost(pool_kind: str) -> None:
-    with stage(pool_kind, Punctual(0), faults=replace(SOON, restarts=1)) as on:
-        CALLS.clear()
-        gpus = replace(learner(on), load=load_and_hang)
-        with refused(StepFailed, "learner", "has not reported since", "0.5 s", "min_start_timeout_s"):
-            on.run(plan_of(GROUPS), work=[acting("learn", "learn", gpus=gpus)])
-        assert CALLS == ["load", "load"]
-
-
-@EVERY_POOL_KIND
 def test_a_process_that_sends_heartbeats_may_work_for_as_long_as_it_likes(pool_kind: str) -> None:
     with stage(pool_kind, Punctual(0)) as on:
         work = [acting("learn", "learn", 100 * SOON.silence_floor_s, gpus=learner(on), responses=(0,))]
@@ -192,23 +182,6 @@ def test_heartbeats_do_not_extend_the_seconds_of_an_item(pool_kind: str) -> None
         slow = acting("learn", "learn", 100 * SOON.silence_floor_s, limit_s=0.01, gpus=learner(on), responses=(0,))
         with refused(StepFailed, "work item 0", "2 times", "has not reported since"):
             on.run(plan_of(GROUPS), work=[slow])
-
-
-@EVERY_POOL_KIND
-def test_a_server_that_keeps_state_is_not_replaced(pool_kind: str) -> None:
-    """What earlier items left in its process cannot be had again."""
-    with stage(pool_kind, Punctual(0)) as on:
-        sums = replace(learner(on), keeps_state=True)
-        work = [acting("learn", f"learn {r}", 0.05, gpus=sums, responses=(r,), priority=r) for r in range(4)]
-        CALLS.clear()
-
-        def strike(actor: Any) -> None:
-            if len(CALLS) == 2 and actor.worker is not None and actor.worker.engine is None and actor.orders:
-                actor.suffer("kill")
-
-        on.world.strikes.append(strike)
-        with pytest.raises(StepFailed, match=r"^learner .*SIGKILL.*; what its 2 items left in that process is lost"):
-            on.run(plan_of(GROUPS), work=work)
 
 
 @EVERY_POOL_KIND
@@ -232,7 +205,7 @@ def test_a_learner_of_this_process_learns_while_actors_decode(pool_kind: str) ->
         raise ValueError("no such gradient")
 
     with stage(pool_kind, Punctual(0)) as on:
-        here = WorkGpus("learner", (WorkServer("learner", (8,), 2),), in_this_process=1)
+        here = WorkGpus("learner", (WorkServer("learner", (8,), 2),), in_this_process=True)
         work = [WorkItem("learn", run=add, gpus=here, responses=group) for group in GROUPS]
         work.append(WorkItem("learn", run=add, gpus=here, items=(0, 1, 2, 3), responses=(0,)))
         record = on.run(plan_of(GROUPS), work=work)
@@ -287,21 +260,6 @@ def test_a_learner_grows_by_gpus_that_actors_gave_back(pool_kind: str) -> None:
             back_s = max(a["end_s"] for a in record.allocations if a["holder"] == e["holder"])
             assert all(a["start_s"] >= back_s - 1e-9 for a in record.allocations if a["holder"] == e["to"])
         on.trace()
-
-
-@EVERY_POOL_KIND
-def test_a_pool_says_which_gpus_beside_the_cluster_there_are(pool_kind: str) -> None:
-    """However often it is asked, and with any number first."""
-    with stage(pool_kind, Punctual(0)) as on:
-        if pool_kind == "local":
-            on.pool.devices = ("cpu",) * 8  # type: ignore[attr-defined]
-        room: dict[int, set[bool]] = {}
-        for number in (1, 64, 2, 64, 1):
-            servers = WorkGpus.beside(on.cluster, "learner", servers=number).servers or ()
-            room.setdefault(number, set()).add(on.pool.has_room(servers, on.cluster))
-        assert room[64] == {False}
-        assert room[1] == {True}
-        assert len(room[2]) == 1
 
 
 def test_gpus_of_actors_that_keep_their_memory_take_no_work() -> None:

@@ -230,22 +230,6 @@ def test_functions_really_run_with_what_they_wait_for() -> None:
     assert record.work[1].end_s > record.work[1].start_s
 
 
-def test_functions_get_what_their_gpus_load_once() -> None:
-    step, loaded = uniform_step([3, 5]), []
-
-    def load(device: str | None) -> list[str | None]:
-        loaded.append(device)
-        return loaded
-
-    def look(completions: tuple[Any, ...], results: tuple[Any, ...], there: Any) -> bool:
-        return there is loaded
-
-    learner = WorkGpus.beside(step.cluster, "learner", load=load)
-    record = run(step, plan_of([[0, 1]]), work=[WorkItem("learn", run=look, gpus=learner, responses=(i,)) for i in (0, 1)])
-    assert [ran.result for ran in record.work] == [True, True]
-    assert loaded == [None], "this program has no device of its own"
-
-
 def test_a_function_that_fails_ends_the_step_with_its_item() -> None:
     def fail(completions: Any, results: Any) -> None:
         raise ValueError("no such token")
@@ -302,8 +286,7 @@ WRONG: dict[str, tuple[Any, tuple[str, ...]]] = {
     "GPU": (lambda: WorkGpus("x", [("a", [-7])]), ("'x'", "-7")),  # type: ignore[arg-type]
     "an actor's name": (lambda: WorkGpus("x", (WorkServer("actor-0", (7,)),)), ("'x'", "'actor-0'")),
     "the actors' name": (lambda: WorkGpus("actor"), ("'actor'",)),
-    "servers here": (lambda: WorkGpus("x", in_this_process=-1), ("'x'", "in_this_process", "-1")),
-    "load": (lambda: WorkGpus("x", load=3), ("'x'", "load", "3")),  # type: ignore[arg-type]
+    "servers here": (lambda: WorkGpus("x", in_this_process=2), ("'x'", "in_this_process", "2")),
     "role": (lambda: WorkGpus("x", role="poet"), ("'poet'", "reference")),
     "no GPUs": (lambda: [WorkItem("learn", 1.0, gpus="learner")], ("'learner'", "WorkGpus")),  # type: ignore[arg-type]
     "one response": (lambda: [WorkItem("learn", 1.0, responses=3)], ("responses", "3")),  # type: ignore[arg-type]

@@ -23,7 +23,6 @@ from rlhfless.executor.distributed.messages import (
     StartActor,
     Started,
     StartServer,
-    WrittenCopy,
 )
 from rlhfless.executor.distributed.worker import work, worker
 from rlhfless.executor.distributed.worker.backend import WorkerBackend
@@ -189,21 +188,13 @@ class LocalActor:
         """See ``RemoteActor``."""
         return self._process.cpu_s
 
-    def add(self, requests: Sequence[Request], prefixes: Any = None, joins: Collection[int] = ()) -> None:
+    def add(self, requests: Sequence[Request], prefixes: Any = None) -> None:
         """See ``RemoteActor``."""
-        self._process.send(worker.Add(requests, prefixes, joins))
+        self._process.send(worker.Add(requests, prefixes))
 
-    def copy(self, responses: Sequence[int]) -> None:
+    def take_off(self, responses: Sequence[int], with_kv: Collection[int]) -> None:
         """See ``RemoteActor``."""
-        self._process.send(worker.CopyKv({r: self._pool.new_block() for r in responses}))
-
-    def receive(self, copies: Mapping[int, WrittenCopy]) -> None:
-        """See ``RemoteActor``."""
-        self._process.send(worker.ReceiveKv(copies))
-
-    def take_off(self, responses: Sequence[int], with_kv: Collection[int], after_copy: Collection[int] = ()) -> None:
-        """See ``RemoteActor``."""
-        self._process.send(worker.TakeOff(responses, {r: self._pool.new_block() for r in sorted(with_kv)}, after_copy))
+        self._process.send(worker.TakeOff(responses, {r: self._pool.new_block() for r in sorted(with_kv)}))
 
     def prefill(self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]) -> None:
         """See ``RemoteActor``."""
@@ -214,10 +205,6 @@ class LocalActor:
     def run_item(self, index: int, function: Any, completions: Sequence[Completion], results: Sequence[Any]) -> None:
         """See ``RemoteActor``."""
         self._process.send(work.RunItem.of(index, function, completions, results))
-
-    def load(self, function: Any) -> None:
-        """See ``RemoteActor``."""
-        self._process.send(work.LoadWork.of(function))
 
     def close(self) -> None:
         """See ``RemoteActor``."""

@@ -163,9 +163,7 @@ class ActorPool(ABC, Generic[ActorHandle]):
         self._bind(engines, latency)
         record = StepRecord(run, step, plan, self._start_clock(start_s), requests=requests)
         step_actors = self._new_step_actors(engines, record)
-        options = StepOptions(
-            latency, cluster, phases, admission, migration, on_progress, tuple(work), two_step=engines.copies_kv
-        )
+        options = StepOptions(latency, cluster, phases, admission, migration, on_progress, tuple(work))
         wall = WallOptions(faults, forecast, step if version is None else version, self._idle.history.start_s)
         self._step = under_way = WallStep(plan, requests, step_actors, record, options, wall)
         servers = [one.server for one in under_way.work.servers if not one.here]
@@ -213,15 +211,6 @@ class ActorPool(ABC, Generic[ActorHandle]):
     @abstractmethod
     def close(self, record: StepRecord | None = None) -> None:
         """End every actor; allocations up to then are written to ``record``. Idempotent."""
-
-    def has_room(self, servers: Sequence[WorkServer], cluster: Cluster | MixedCluster) -> bool:
-        """Return whether servers of work beside the cluster would find their GPUs here."""
-        return self._work_refusal(servers, cluster) is None
-
-    @property
-    def waiting(self) -> int:
-        """Return how many actors wait for the next step."""
-        return len(self._idle)
 
     def now_s(self) -> float:
         """Return the seconds since the run's start; NaN before the first step."""

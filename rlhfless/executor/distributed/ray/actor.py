@@ -25,9 +25,8 @@ from ray.exceptions import RayError
 from rlhfless.executor.distributed.messages import Unreachable
 from rlhfless.executor.distributed.ray.clock_sync import boot_id
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
-from rlhfless.executor.distributed.worker import worker
+from rlhfless.executor.distributed.worker import work, worker
 from rlhfless.executor.distributed.worker.backend import WorkerBackend
-from rlhfless.executor.distributed.worker.copies import CopyDone
 from rlhfless.executor.distributed.worker.process_messages import failed
 from rlhfless.executor.distributed.worker.shared_memory import packed
 
@@ -83,11 +82,8 @@ class RayWorker(worker.Worker):
     def _obey(self, order: Any) -> None:
         if isinstance(order, Exception):
             raise order
-        if isinstance(order, CopyDone):  # its own
-            super()._obey(order)
-            return
         obeyed, self._read_by_s = order.order, self.clock.now_s() + order.within_s
-        if isinstance(obeyed, worker.StartStep | worker.StartWork):
+        if isinstance(obeyed, worker.StartStep | work.StartWork):
             self.version = obeyed.weights_version
         elif order.version != self.version:
             raise RuntimeError(f"the step needs weights version {order.version}, but the actor has version {self.version}")

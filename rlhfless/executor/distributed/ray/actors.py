@@ -26,7 +26,6 @@ from rlhfless.executor.distributed.messages import (
     StartActor,
     Started,
     StartServer,
-    WrittenCopy,
 )
 from rlhfless.executor.distributed.ray.actor import VersionedOrder
 from rlhfless.executor.distributed.ray.handle import RayActorHandle, end_all
@@ -194,8 +193,7 @@ class RayStepActors:
                 address=member.node.address, ray_node=member.up.node_id, pid=member.up.pid, device=member.up.device,
                 clock_error_s=member.clock.error_s,
             )  # fmt: skip
-        copied = [copy.block for copy in report.copied.values() if copy is not None]
-        for block in (*blocks(report.taken or ()), *(report.prefixes or {}).values(), *copied):
+        for block in (*blocks(report.taken or ()), *(report.prefixes or {}).values()):
             self._objects[block.name] = member.export(block.name)
 
 
@@ -213,19 +211,13 @@ class _RayRemote:
     def _send_with(self, order: Any, received: Sequence[worker.Block]) -> None:
         self._send(order, {block.name: self._step_actors._objects.pop(block.name) for block in received})
 
-    def add(self, requests: Sequence[Request], prefixes: Any = None, joins: Collection[int] = ()) -> None:
+    def add(self, requests: Sequence[Request], prefixes: Any = None) -> None:
         received = [*blocks(requests), *([] if prefixes is None else [prefixes])]
-        self._send_with(worker.Add(requests, prefixes, joins), received)
+        self._send_with(worker.Add(requests, prefixes), received)
 
-    def copy(self, responses: Sequence[int]) -> None:
-        self._send(worker.CopyKv({r: next(self._step_actors._names) for r in responses}))
-
-    def receive(self, copies: Mapping[int, WrittenCopy]) -> None:
-        self._send_with(worker.ReceiveKv(copies), [copy.block for copy in copies.values()])
-
-    def take_off(self, responses: Sequence[int], with_kv: Collection[int], after_copy: Collection[int] = ()) -> None:
+    def take_off(self, responses: Sequence[int], with_kv: Collection[int]) -> None:
         names = {r: next(self._step_actors._names) for r in sorted(with_kv)}
-        self._send(worker.TakeOff(responses, names, after_copy))
+        self._send(worker.TakeOff(responses, names))
 
     def prefill(self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]) -> None:
         names = {actor: next(self._step_actors._names) for actor in receivers}
@@ -233,9 +225,6 @@ class _RayRemote:
 
     def run_item(self, index: int, function: Any, completions: Sequence[Completion], results: Sequence[Any]) -> None:
         self._send(work.RunItem.of(index, function, completions, results))
-
-    def load(self, function: Any) -> None:
-        self._send(work.LoadWork.of(function))
 
     def close(self) -> None:
         self._send(worker.End())

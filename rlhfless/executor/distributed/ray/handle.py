@@ -30,7 +30,7 @@ from rlhfless.executor.distributed.ray.actor import RayActorReady, VersionedOrde
 from rlhfless.executor.distributed.ray.clock_sync import SAME, Offset, boot_id, offset_of
 from rlhfless.executor.distributed.ray.placement import RayNode
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
-from rlhfless.executor.distributed.worker import worker
+from rlhfless.executor.distributed.worker import work, worker
 from rlhfless.executor.distributed.worker.process_messages import Failed
 
 END_S = 15.0  # that Ray may take to say that an actor is dead
@@ -99,7 +99,7 @@ class RayActorHandle:
         if self.up is None:
             self._early.append((order, objects))
             return
-        if isinstance(order.order, worker.StartStep | worker.StartWork):
+        if isinstance(order.order, worker.StartStep | work.StartWork):
             self._sync_clock()
             order = replace(order, order=replace(order.order, origin_s=order.order.origin_s + self.clock.offset_s))
         laid_out = pickle.dumps(order, pickle.HIGHEST_PROTOCOL)

@@ -14,7 +14,7 @@ from rlhfless.executor.distributed.pool.placement import ActorPlacement
 from rlhfless.executor.distributed.pool.pool import ActorPool
 from rlhfless.executor.distributed.ray.cluster import RayCluster
 from rlhfless.executor.distributed.ray.object_store import SMALLEST_BYTES, store_refusal
-from rlhfless.executor.distributed.ray.placement import FewerGpus, RayNode, place_beside, place_nodes
+from rlhfless.executor.distributed.ray.placement import RayNode, place_beside, place_nodes
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker.backend import RemoteEngines, gpus_refusal
 from rlhfless.executor.distributed.worker.shared_memory import Block, packed
@@ -90,14 +90,6 @@ class RayPool(ActorPool[Any]):
             PlanningError: Ray has fewer or smaller nodes.
         """
         self._nodes = place_nodes(cluster, RayNode.listed(self.cluster.ray.nodes()), self._nodes)
-
-    def has_room(self, servers: Sequence[WorkServer], cluster: Cluster | MixedCluster) -> bool:
-        """See ``ActorPool``; False where Ray has become smaller than the cluster."""
-        try:
-            self.check(cluster)  # forgets nodes beside the cluster
-        except FewerGpus:
-            return False
-        return super().has_room(servers, cluster)
 
     def close(self, record: StepRecord | None = None) -> None:
         """End every actor and leave the cluster; allocations up to then are written to ``record``. Idempotent.

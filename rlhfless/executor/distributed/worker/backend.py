@@ -73,11 +73,6 @@ class RemoteEngines(Protocol):
     starts_server: bool
 
     @property
-    def copies_kv(self) -> bool:
-        """Return whether they can copy a KV state while its response decodes on (``SupportsSnapshots``)."""
-        ...
-
-    @property
     def weights_version(self) -> int | None:
         """Return the version of their weights; None: the weights are sent with the factory and are the step's."""
         ...

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import queue
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -25,17 +25,13 @@ from rlhfless.engine.protocol import (
     Progress,
     Request,
     SupportsDrafts,
-    SupportsSnapshots,
 )
-from rlhfless.executor.distributed.messages import ActorReport, KvCopy, NoRoom, Unreachable, WrittenCopy
+from rlhfless.executor.distributed.messages import ActorReport, KvCopy, NoRoom, Unreachable
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker.backend import WorkerBackend
-from rlhfless.executor.distributed.worker.copies import Behind, CopyDone, KvCopies, in_thread
 from rlhfless.executor.distributed.worker.shared_memory import Block as Block
 from rlhfless.executor.distributed.worker.shared_memory import read_block, write_block
-from rlhfless.executor.distributed.worker.work import LoadWork, RunItem, ServedWork
-from rlhfless.executor.distributed.worker.work import StartWork as StartWork
-from rlhfless.latency.stopwatch import stopwatch
+from rlhfless.executor.distributed.worker.work import RunItem, StartWork
 from rlhfless.system.piped_processes import beating
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
@@ -80,7 +76,6 @@ class Add:
 
     requests: Sequence[Request]
     prefixes: Block | None = None
-    joins: Collection[int] = ()
 
 
 @dataclass(frozen=True)
@@ -89,21 +84,6 @@ class TakeOff:
 
     responses: Sequence[int]
     kv_names: Mapping[int, str]
-    after_copy: Collection[int] = ()
-
-
-@dataclass(frozen=True)
-class CopyKv:
-    """Order: see ``RemoteActor.copy``; ``names``: name of each copy's block."""
-
-    names: Mapping[int, str]
-
-
-@dataclass(frozen=True)
-class ReceiveKv:
-    """Order: see ``RemoteActor.receive``."""
-
-    copies: Mapping[int, WrittenCopy]
 
 
 @dataclass(frozen=True)
@@ -124,11 +104,9 @@ class Worker:
     """An actor on ``device``. It imports ``backend_module``.
 
     Attributes:
-        behind: starts a function behind the iterations; see ``copies.py``.
         beating: context in which a thread sends heartbeats.
     """
 
-    behind: Behind = staticmethod(in_thread)
     beating: Beating = staticmethod(beating)
 
     def __init__(
@@ -143,10 +121,7 @@ class Worker:
         self.up_s = self.clock.now_s()
         self._from_s = 0.0  # where the next iteration begins, unless the last one ended later
         self._reported_s, self._told_drafts_off = 0.0, False
-        self._engine_s, self._device_s = 0.0, stopwatch(device)
         self._spans: list[EngineSpan] = []
-        self._copies = KvCopies(self, inbox.put, self.behind)
-        self._work = ServedWork(device)
 
     def now_s(self) -> float:
         """Return the seconds since the run's start."""
@@ -190,7 +165,7 @@ class Worker:
         if isinstance(order, Exception):
             raise order
         if isinstance(order, StartStep):
-            self.origin_s, self._reported_s, self._told_drafts_off, self._engine_s = order.origin_s, 0.0, False, 0.0
+            self.origin_s, self._reported_s, self._told_drafts_off = order.origin_s, 0.0, False
             self.engines = engines = self._read(order.engines)
             weight_bytes = engines.weight_bytes
             if self.worker_backend.start_server(engines, order.latency):
@@ -200,32 +175,25 @@ class Worker:
             ready_s = self.up_s - self.origin_s, self.now_s()
             self._report(ready_s=ready_s, weights_version=version, weight_bytes=weight_bytes)
         elif isinstance(order, Add):
-            self._add(order.requests, order.prefixes, order.joins)
+            self._add(order.requests, order.prefixes)
         elif isinstance(order, TakeOff):
             self._take_off(order)
-        elif isinstance(order, CopyKv):
-            self._copies.send(cast(SupportsSnapshots, self.engine), order.names)
-        elif isinstance(order, ReceiveKv):
-            self._copies.receive(cast(SupportsSnapshots, self.engine), order.copies)
-        elif isinstance(order, CopyDone):
-            if order.engine is self.engine:  # else the step is over for it
-                self._report(**self._copies.accept(order))
         elif isinstance(order, ComputePrefixesOrder):
             self._prefill(order)
-        elif isinstance(order, StartWork | LoadWork | RunItem):
-            self.origin_s = order.origin_s if isinstance(order, StartWork) else self.origin_s
+        elif isinstance(order, StartWork):
+            self.origin_s = order.origin_s
+            self.connection.send(ActorReport(self.now_s(), ready_s=(self.up_s - self.origin_s, self.now_s())))
+        elif isinstance(order, RunItem):
             with self.beating(lambda: self.connection.send(ActorReport(self.now_s()))):
-                report = self._work.report(order, self.up_s - self.origin_s, self.now_s)
-            self.connection.send(report)
+                done = order.answer(self.now_s)
+            self.connection.send(ActorReport(done.end_s, item=done))
         else:
             assert isinstance(order, End)
             self._close()
 
     def _iterate(self) -> None:
         assert self.engine is not None
-        began_s = self._device_s()
         progress = self.engine.step(self._from_s, self.now_s)
-        self._engine_s += self._device_s() - began_s
         self._spans += progress.spans
         if progress.completions or self.engine.clock_s >= self._reported_s + REPORT_EVERY_S:
             self._report(progress.completions)
@@ -246,7 +214,7 @@ class Worker:
 
     # --- orders -------------------------------------------------------------------------------------------------------
 
-    def _add(self, requests: Sequence[Request], prefixes: Block | None, joins: Collection[int]) -> None:
+    def _add(self, requests: Sequence[Request], prefixes: Block | None) -> None:
         assert self.engine is not None
         copies, there, again = [], [], []
         prefix_kv: Any = None
@@ -261,14 +229,10 @@ class Worker:
             if isinstance(kv, Block):
                 request = replace(request, kv=None)
                 try:
-                    whole, tokens = self._read(kv, free=True), request.context_tokens
-                    if request.response in joins:
-                        whole, tokens = self._copies.joined(cast(SupportsSnapshots, self.engine), request, whole)
-                    copies.append(self._kv_copy("transfer", request, begin_s, kv.nbytes, tokens))
-                    request = replace(request, kv=whole)
+                    request = replace(request, kv=self._read(kv, free=True))
+                    copies.append(self._kv_copy("transfer", request, begin_s, kv.nbytes))
                 except Unreachable:
                     again.append(request.response)
-            self._copies.forget(request.response)
             if request.cached_tokens and prefix_kv is None:  # they did not come: it computes them itself
                 request = replace(request, cached_tokens=0)
             of_prompt = prefix_kv[request.prompt] if request.cached_tokens else None
@@ -282,15 +246,11 @@ class Worker:
         assert not progress.completions, "between iterations nothing completes"
         copies, handed = [], []
         for request in taken:
-            kv, begin_s, tokens = None, self.now_s(), request.context_tokens
-            if request.response in order.after_copy:
-                rest, tokens = self._copies.rest(cast(SupportsSnapshots, self.engine), request)
-                request = replace(request, kv=rest)
+            kv, begin_s = None, self.now_s()
             if request.kv is not None and request.response in order.kv_names:
                 with contextlib.suppress(NoRoom):  # its context is recomputed
                     kv = self._write(order.kv_names[request.response], request.kv)
-                    copies.append(self._kv_copy("migrate", request, begin_s, kv.nbytes, tokens))
-            self._copies.forget(request.response)
+                    copies.append(self._kv_copy("migrate", request, begin_s, kv.nbytes))
             handed.append(replace(request, kv=kv))
         self._report(copies=copies, taken=handed)
 
@@ -311,18 +271,16 @@ class Worker:
         self._report(prefixes=sent, copies=copies)
 
     def _close(self) -> None:
-        self._copies.close()
         if self.engine is not None:  # else it served work items
             self.engine.close()
         self.engine = self.engines = None
-        self._work.forget()
         self.worker_backend.free_memory(self.device)
-        self.connection.send(ActorReport(self.now_s(), closed=True, engine_s=self._engine_s))
+        self.connection.send(ActorReport(self.now_s(), closed=True))
 
     # --- what is laid out ---------------------------------------------------------------------------------------------
 
-    def _kv_copy(self, phase: str, request: Request, begin_s: float, size: int, kv_tokens: int) -> KvCopy:
-        return KvCopy(phase, request.response, begin_s, self.now_s(), kv_tokens, size)
+    def _kv_copy(self, phase: str, request: Request, begin_s: float, size: int) -> KvCopy:
+        return KvCopy(phase, request.response, begin_s, self.now_s(), request.context_tokens, size)
 
     def _read(self, block: Block, free: bool = False) -> Any:
         return read_block(self.worker_backend, block, self.device, free=free)
