@@ -57,7 +57,6 @@ class TorchEngineFactory:
     one_gpu: ClassVar[bool] = True
     starts_server: ClassVar[bool] = False
     takes_prefixes: ClassVar[bool] = True
-    copies_kv: ClassVar[bool] = True
     weights_version: ClassVar[None] = None
 
     def __post_init__(self) -> None:

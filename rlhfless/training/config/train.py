@@ -215,8 +215,6 @@ def _taken(options: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
 
 def _unknown(name: str, algorithm: str) -> str:
     """Return what is wrong with an option that a run with this algorithm does not have."""
-    if name in GONE:
-        return f"{name} was an option of earlier versions and was removed; leave it out"
     for other, kind in ALGORITHMS.items():
         if name in option_names("algorithm", kind):
             return f"{name} is an option of algorithm {other!r}, not of {algorithm!r}; choose {other!r}, or leave it out"
