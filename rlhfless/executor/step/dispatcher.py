@@ -14,6 +14,7 @@ from rlhfless.executor.step.step_state import RunningStep
 from solver.model.runtime_rules import Cut, Decision, Move, RuntimeRule
 
 A = TypeVar("A", bound=Actor)
+Sender = TypeVar("Sender", bound=Actor, contravariant=True)
 
 
 class Leaving(NamedTuple):
@@ -58,17 +59,17 @@ class TakesAndGives(Protocol[A]):
         ...
 
 
-class CopiesFirst(Protocol[A]):
+class CopiesFirst(Protocol[Sender]):
     """What copies KV states while their responses decode on (``Move.two_step``); the virtual clock has it."""
 
-    def batch(self, now_s: float, sender: A) -> Mapping[int, int]:
+    def batch(self, now_s: float, sender: Sender) -> Mapping[int, int]:
         """Return the responses whose KV state is in the actor's batch, with the context tokens that are known by now.
 
         A response that is being copied to another actor is not among them.
         """
         ...
 
-    def copy(self, now_s: float, sender: A, moves: Mapping[int, A]) -> Collection[int]:
+    def copy(self, now_s: float, sender: Sender, moves: Mapping[int, Sender]) -> Collection[int]:
         """Begin to copy KV states (response to receiver); returns those whose copies have begun.
 
         These responses leave, each by itself, once its copy is there. The others have ended, or have to be taken off.

@@ -230,12 +230,12 @@ class ClusterConfig(Options):
         if self.preparation != "after" or self.preparation_actors != 1:
             raise TrainError(
                 f"preparation is {self.preparation!r} with {counted(self.preparation_actors, 'actor')}, but with {where} the "
-                "learner prepares them after generation; choose preparation 'after' with 1 actor, or executor 'virtual'"
+                "learner prepares responses after generation; choose preparation 'after' with 1 actor, or executor 'virtual'"
             )
         several = {"learner_gpus": self.learner_gpus == "auto", "learner_grows": self.learner_grows}
         if (name := next((name for name, given in several.items() if given), None)) is not None:
             raise TrainError(
-                f"{name} is {getattr(self, name)!r}, but with {where} only the trainer's own process learns; leave it out, or "
+                f"{name} is {getattr(self, name)!r}, but with {where} the trainer's learner is the only one; leave it out, or "
                 "choose executor 'virtual'"
             )
 
