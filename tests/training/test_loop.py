@@ -239,7 +239,6 @@ def test_actors_in_processes_write_the_same_texts(tmp_path: Path, model: Path) -
             {"engine": "vllm", "drafts": True},
             ("drafts", "'vllm'", "'local'"),
         ),
-        ({"engine": "transformers", "attention": "blocks"}, ("attention", "'transformers'", "'torch'")),
         ({"steps": 0}, ()),
         ({"prompts_per_step": 3}, ("prompts_per_step",)),
         ({"gpus": 12}, ("12",)),
