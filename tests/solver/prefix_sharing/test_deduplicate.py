@@ -277,7 +277,6 @@ def test_scenarios_and_mixed_pools_agree_with_evaluate():
         ({"token_ids": [[1, 2]]}, ("token_ids",)),
         ({"token_ids": [[1, 2], [1]]}, ("token_ids", "prompt_tokens")),
         ({"workload": solver.Workload([2, 3], [0, 1], [5, 4], [0, 2])}, ("response 1",)),
-        ({"overlap": "maybe"}, ("'maybe'",)),
         ({"learner_node": 9}, ("learner_node",)),
         ({"capacity_tokens": -1}, ("capacity_tokens",)),
     ],
