@@ -92,7 +92,6 @@ def test_prepared_numbers_of_other_responses_are_refused() -> None:
         ({"executor": "local", **PPO, "num_mini_batches": 2}, ("'freed'", "num_mini_batches 2")),
         ({"executor": "local", "lora_rank": 2}, ("'freed'", "lora_rank 2")),
         ({"executor": "local", "engine": "vllm"}, ("'freed'", "'vllm'", "'torch'")),
-        ({"executor": "local", "pipeline": 2}, ("pipeline", "preparation 'freed'")),
     ],
 )
 def test_what_freed_gpus_cannot_prepare_is_refused(changes: dict[str, Any], said: tuple[str, ...], model: Path) -> None:

@@ -9,12 +9,11 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from rlhfless.old_names import current_options
+from rlhfless.gone_options import without_gone
 from rlhfless.training.config.errors import TrainError
 from rlhfless.training.config.generation import RolloutConfig, TaskConfig
 from rlhfless.training.config.learning import GrpoConfig, OptimizerConfig, PpoConfig
 from rlhfless.training.config.options import Count, Options
-from rlhfless.training.config.pipeline import PipelineOptions
 from rlhfless.training.config.scheduling import ClusterConfig, PlannerConfig
 from solver.model.plurals import counted
 
@@ -28,9 +27,9 @@ MAY_CHANGE = (  # options that may differ when a run is resumed
     "steps", "save_every", "save_total_limit", "learner_processes", "learner_placement", "device", "ray_address",
     "idle_timeout_s", "heartbeat_timeout_s", "prewarm", "gpus", "gpus_per_node", "memory_gib", "learner_threads",
     "gpu_memory_utilization", "actor_threads", "weight_sync", "drafts", "draft_length", "levers", "preparation_actors",
-    "learner_gpus", "learner_grows", "learner_start", "learner_load_s", "learner_loss_per_doubling", "preparation_tp",
-    "pipeline", "eval_every", "eval_prompts", "gradient_checkpointing", "offload_reference", "offload_reward_models",
-    "pipeline_critic", "micro_batches", "pipeline_schedule", "max_line_mib", "max_rows", "max_unpacked_gib",
+    "learner_gpus", "learner_grows", "learner_start", "learner_load_s", "learner_loss_per_doubling", "eval_every",
+    "eval_prompts", "gradient_checkpointing", "offload_reference", "offload_reward_models", "max_line_mib", "max_rows",
+    "max_unpacked_gib",
 )  # fmt: skip
 
 
@@ -101,22 +100,12 @@ class TrainConfig(Options):
             raise TrainError(
                 "offload_reference is True, but with kl_coef 0 there is no reference; give kl_coef, or leave it out"
             )
-        if self.optimizer.offload_reference and self.cluster.preparation_tp is not None:
-            raise TrainError(
-                f"offload_reference is True, but preparation_tp {self.cluster.preparation_tp} sends the reference to GPUs by "
-                "itself; choose one of them"
-            )
-        if (tp := self.cluster.preparation_tp) is not None and self.algorithm.name == "grpo" and not self.algorithm.kl_coef:
-            raise TrainError(
-                f"preparation_tp is {tp}, but GRPO with kl_coef 0 has no pass before its update; give kl_coef, or leave it out"
-            )
         if self.planner.levers == "measured" and self.cluster.executor == "virtual":
             raise TrainError(
                 "levers is 'measured', but on the virtual clock there is nothing to measure; choose executor 'local' or 'ray', "
                 "or levers 'given'"
             )
         self._check_lora()
-        self.pipeline_options()
 
     def _check_lora(self) -> None:
         rank, cluster = self.optimizer.lora_rank, self.cluster
@@ -147,9 +136,9 @@ class TrainConfig(Options):
         """Return the configuration with flat options: those of the command line, and of ``meta.json`` in a run's folder.
 
         Raises:
-            TrainError: an option is unknown or is another algorithm's, or has a wrong value.
+            TrainError: an option is unknown, is another algorithm's or no longer exists, or has a wrong value.
         """
-        given, algorithm = dict(options), options.get("algorithm", "grpo")
+        given, algorithm = without_gone(options, "the configuration", TrainError), options.get("algorithm", "grpo")
         if algorithm not in tuple(ALGORITHMS):
             raise TrainError(f"algorithm is {algorithm!r}; {' or '.join(map(repr, ALGORITHMS))} is needed")
         sections = {**SECTIONS, "algorithm": ALGORITHMS[given.pop("algorithm", "grpo")]}
@@ -172,10 +161,6 @@ class TrainConfig(Options):
     def steps_per_epoch(self) -> int:
         """Return the number of steps that visit every prompt once."""
         return self.task.prompts // self.rollout.prompts_per_step
-
-    def pipeline_options(self) -> PipelineOptions | None:
-        """Return how models are trained in stages; None if they are trained whole."""
-        return PipelineOptions.of(self.cluster, self.algorithm, self.optimizer)
 
     def learner_options(self) -> dict[str, Any]:
         """Return the options for ``make_learner``."""
@@ -201,7 +186,7 @@ class TrainConfig(Options):
         may_change = [name for name in MAY_CHANGE if not (ends and name == "steps")]
         ours = {name: value for name, value in self.to_options().items() if name not in may_change}
         usual = TrainConfig(algorithm=type(self.algorithm)()).to_options() | {"algorithm": "grpo"}
-        recorded = {**usual, **current_options(earlier)}
+        recorded = {**usual, **without_gone(earlier, "the run's meta.json", TrainError)}
         if different := differences(ours, {name: recorded[name] for name in ours}):
             raise TrainError(f"the run was started with {different}; resume it with the options that it was started with")
 
