@@ -54,7 +54,7 @@ class Reallocation:
     source: Strategy
     destination: Strategy
     received_bytes: tuple[int, ...]
-    planned_bytes: tuple[float, ...]
+    planned_bytes: tuple[int, ...]
     seconds: float
     bit_equal: bool
     logits_difference: float
@@ -107,7 +107,7 @@ def reallocate(path: Sequence[Strategy], model: Any = None) -> list[Reallocation
                 source,
                 destination,
                 tuple(each.received_bytes for each in of_ranks),
-                tuple(((near + far) * of_ranks[0].cut_bytes).tolist()),
+                tuple(round(share * of_ranks[0].cut_bytes) for share in (near + far).tolist()),
                 max(each.seconds for each in of_ranks),
                 all(each.bit_equal for each in of_ranks),
                 max(each.logits_difference for each in of_ranks),
