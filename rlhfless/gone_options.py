@@ -14,9 +14,18 @@ from rlhfless.errors import UserError
 
 GONE_OPTIONS: dict[str, tuple[Any, ...]] = {
     "attention": ("masked",), "weight_sync": ("folder",), "levers": ("given",),
+    "pipeline": (None,), "pipeline_critic": (None,), "micro_batches": (None,), "pipeline_schedule": (None, "fused"),
+    "preparation_tp": (None,),
     "max_line_mib": (None,), "max_rows": (None,), "max_unpacked_gib": (None,),  # the variable RLHFLESS_LIMITS has them now
 }  # fmt: skip
 """Name of a gone option -> the stored values that mean "off", such as ``"learner_grows": (False,)`` or ``"tp": (None, 1)``."""
+
+_PIPELINES = "rlhfless.training.run_pipelines demonstrates fused pipelines on processes"
+DEMONSTRATED = {
+    **dict.fromkeys(("pipeline", "pipeline_critic", "micro_batches", "pipeline_schedule"), _PIPELINES),
+    "preparation_tp": "rlhfless.training.reallocate demonstrates moves between layouts on processes",
+}
+"""Name of a gone option -> what still shows the technique, as a clause."""
 
 LEFT_OUT: dict[str, Any] = {"tensor_parallel": 1}
 """Options of one engine today that others stored, too, with the value that is left out where they are off."""
@@ -40,8 +49,9 @@ def without_gone(stored: Mapping[str, Any], where: object, error: type[UserError
     options = {**stored}
     for name, off in GONE_OPTIONS.items():
         if name in options and (value := options.pop(name)) not in off:
+            shown = f"; {DEMONSTRATED[name]}" if name in DEMONSTRATED else ""
             raise error(
-                f"{where}: option {name} is {value!r}, but there is no such option any more; start again without {name}, or "
-                "use the version of rlhfless that stored it"
+                f"{where}: option {name} is {value!r}, but there is no such option any more{shown}; start again without "
+                f"{name}, or use the version of rlhfless that stored it"
             )
     return {name: value for name, value in options.items() if name not in LEFT_OUT or value != LEFT_OUT[name]}

@@ -18,7 +18,6 @@ _MODULE_OF = {
     "Critic": "training.algorithms.critic",
     "DatasetTask": "training.tasks.dataset",
     "FunctionReward": "training.rewards.combine",
-    "FusedTraining": "training.pipeline.fused",
     "Grpo": "training.algorithms.grpo",
     "GrpoConfig": "training.config",
     "GrpoOptions": "training.config.learning",
@@ -51,11 +50,12 @@ _MODULE_OF = {
     "make_loggers": "training.loggers",
     "make_rewards": "training.rewards.registry",
     "make_task": "training.tasks",
+    "reallocate": "training.demonstrations.reallocation",
     "response_logprobs": "training.logprobs",
+    "run_pipelines": "training.demonstrations.pipeline",
     "save_model": "training.models.tiny_model",
     "tiny_qwen2": "training.models.tiny_model",
     "token_logprobs": "training.logprobs",
-    "try_plans": "training.pipeline.trial",
     "warm_up": "training.models.warmup",
 }
 

@@ -185,8 +185,6 @@ def resolve(
             raise TrainError(
                 f"lora_rank is {config.optimizer.lora_rank}, but an algorithm object decides what it trains; leave it out"
             )
-    if overrides.algorithm is not None and hardware.pipeline is not None:
-        raise TrainError(f"pipeline is {hardware.pipeline}, but an algorithm object learns in this process; leave it out")
     pieces, made = ("begin", "add", "finish"), overrides.algorithm
     if hardware.learning == "stream" and made is not None and not all(hasattr(made, name) for name in pieces):
         raise TrainError(

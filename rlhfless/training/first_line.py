@@ -35,9 +35,9 @@ def first_line(config: TrainConfig, device: torch.device, pool: ProcessPool | Ra
 
 def _learner(config: TrainConfig, device: torch.device) -> str:
     hardware = config.cluster
-    count = max(hardware.learner_processes, hardware.pipeline or 1)
+    count = hardware.learner_processes
     if device.type == "cpu":
-        threads = counted(1 if hardware.pipeline is not None else learner_threads(config), "thread")
+        threads = counted(learner_threads(config), "thread")
         return f"the CPU with {threads}" if count == 1 else f"the CPU in {count} processes with {threads} each"
     if count > 1:
         return f"{count} GPUs in {count} processes"

@@ -36,7 +36,7 @@ def learner_device(config: ClusterConfig, pool: ProcessPool | RayPool | None) ->
     if config.device == "auto" and 0 < count < needed:
         warnings.warn(
             f"the learner computes on the CPU, because its {needed} processes need a GPU each and this machine has "
-            f"{counted(count, 'GPU')}; take fewer learner_processes or a shorter pipeline to learn on GPUs",
+            f"{counted(count, 'GPU')}; take fewer learner_processes to learn on GPUs",
             stacklevel=2,
         )
         return torch.device("cpu")
@@ -87,5 +87,4 @@ def _ids_of_pool(pool: Any) -> dict[int, int]:
 
 def _local_processes(config: ClusterConfig) -> int:
     """Return the processes of this machine that learn with a GPU each."""
-    processes = config.learner_processes if config.learner_placement == "local" else 1
-    return max(processes, config.pipeline or 1)
+    return config.learner_processes if config.learner_placement == "local" else 1

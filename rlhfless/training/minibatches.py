@@ -11,10 +11,7 @@ import numpy as np
 
 from rlhfless.training.algorithms.batch import Batch
 
-ADDED = (
-    "tokens", "prepare_pass_tokens", "learn_pass_tokens", "prepare_seconds", "reallocate_seconds", "reallocated_bytes",
-    "seconds",
-)  # fmt: skip
+ADDED = ("tokens", "prepare_pass_tokens", "learn_pass_tokens", "prepare_seconds", "seconds")
 OF_FIRST = ("mismatch_mean", "mismatch_max", "mismatch_kl")  # later updates have other weights than those that generated
 
 

@@ -9,7 +9,7 @@ times differ. On the wall clock there is only ``after``, by the learner.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,6 @@ from rlhfless.executor import StepRecord, WorkGpus, WorkItem, WorkServer
 from rlhfless.executor.step.work_rows import add_work
 from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.config import ClusterConfig
-from rlhfless.training.pipeline.fused import PipelineStep
 from solver.model.cluster import Cluster
 from solver.model.latency import LatencyModel
 
@@ -109,45 +108,6 @@ def record_phases(
     every = tuple(range(len(work)))
     work.append(WorkItem("learn", charge.learn_s, gpus=learner, items=every, after_s=generated_s, detail=learned))
     add_work(record, work, cluster)
-    _record_reallocation(record, learning)
-
-
-def _record_reallocation(record: StepRecord, learning: Mapping[str, float]) -> None:
-    """Add a span ``transfer`` behind preparation if weights were sent to another layout for its passes.
-
-    Its seconds are measured in the processes and part of those that are charged. Where the profile charges preparation, they
-    may be longer than all of it; then the span ends with it, and its detail has all seconds.
-    """
-    if not learning.get("reallocated_bytes"):
-        return
-    first = min((run for run in record.work if run.item.kind == "prepare"), key=lambda run: run.start_s)
-    ends_s = max(run.end_s for run in record.work if run.holder == first.holder and run.item.kind == "prepare")
-    seconds = learning["reallocate_seconds"]
-    record.span(
-        first.holder, "transfer", first.start_s, min(first.start_s + seconds, ends_s), call="reallocate", background=True,
-        bytes=int(learning["reallocated_bytes"]), seconds=seconds,
-    )  # fmt: skip
-
-
-def record_passes(record: StepRecord, steps: Sequence[PipelineStep], began_s: float, prepare_s: float) -> None:
-    """Add the passes of a pipeline to a step's record: spans ``forward`` and ``backward`` behind that of learning.
-
-    Args:
-        began_s: when learning began, on the machine's monotonic clock. prepare_s: its passes before the first update, which
-            the record has as preparation.
-    """
-    if not steps:
-        return
-    learned = next(run for run in reversed(record.work) if run.item.kind == "learn")
-    for update, step in enumerate(steps):
-        offset_s = learned.start_s + step.start_s - began_s - prepare_s
-        for row in step.passes.itertuples(index=False):
-            call = "forward" if row.operation == "F" else "backward"
-            start_s, end_s = (min(max(offset_s + at_s, learned.start_s), learned.end_s) for at_s in (row.start, row.end))
-            record.span(
-                learned.holder, "learn", start_s, end_s, call=call, background=True, operation=row.operation, chain=row.chain,
-                stage=row.stage, micro_batch=row.micro_batch, device=row.device, update=update,
-            )  # fmt: skip
 
 
 def _server(holder: str, cluster: Cluster, place: int) -> WorkServer:

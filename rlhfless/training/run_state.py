@@ -89,7 +89,6 @@ class RunState:
             learner = make_learner(
                 config.algorithm.name, origin.model, processes=config.cluster.learner_processes,
                 placement=config.cluster.learner_placement, threads=learner_threads(config),
-                preparation_tp=config.cluster.preparation_tp, pipeline=config.pipeline_options(),
                 heartbeat_timeout_s=config.cluster.heartbeat_timeout_s, **options,
             )  # fmt: skip
         else:

@@ -20,7 +20,7 @@ from rlhfless.training.engines import Engines
 from rlhfless.training.learner_device import wall_server
 from rlhfless.training.learner_threads import learner_threads
 from rlhfless.training.planned_calls import record_planned_calls
-from rlhfless.training.preparation import record_passes, record_phases
+from rlhfless.training.preparation import record_phases
 from rlhfless.training.random_state import streams_of
 from rlhfless.training.responses import make_batch, read_responses
 from rlhfless.training.rewards import Response, Rewards
@@ -147,7 +147,6 @@ class BatchLearning:
             batch = make_batch(responses, scores.values, record.completions, tokenizer, p.samples)
             in_doubt.enter_context(p.state.learning())
             p.enter("learning")
-            learning_s = time.monotonic()
             with p.learner_threads():
                 numbers: dict[str, Any] = p.state.learner.learn(batch)
             if p.step_plan is not None:
@@ -156,6 +155,4 @@ class BatchLearning:
                 return LearnedStep(responses, scores, numbers)
             server = p.wall_server() if p.on_pool else None
             record_phases(record, p.cluster, p.profile, batch, numbers, judging_s, p.config.cluster, server=server)
-            steps = getattr(p.state.learner, "pipeline_steps", ())
-            record_passes(record, steps, learning_s, numbers.get("prepare_seconds", 0.0))
         return LearnedStep(responses, scores, numbers)

@@ -45,10 +45,13 @@ class WorkerGroup:
     Args:
         name: of what they are, in error messages.
         heartbeat_timeout_s: after so many seconds without a heartbeat a process counts as lost.
+        advice: what to do when a process dies or hangs, as a clause. None: to resume the training run.
     """
 
-    def __init__(self, name: str, heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S) -> None:
+    def __init__(self, name: str, heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S, advice: str | None = None) -> None:
         self._name, self._timeout_s = name, heartbeat_timeout_s
+        self._if_dead = advice or REPEAT
+        self._if_silent = advice or f"{REPEAT}, and {REMEDY}"
         self._members: list[PipedProcess] = []
         self._inbox: queue.SimpleQueue[tuple[PipedProcess, Any]] = queue.SimpleQueue()
         weakref.finalize(self, _end, self._members)
@@ -103,7 +106,7 @@ class WorkerGroup:
             except SilentProcess as silent:
                 rank, pid = self._members.index(silent.process), silent.process.pid
                 raise LearnerError(
-                    f"process {rank} of the {self._name} (process {pid}) {silent} during {order!r}; {REPEAT}, and {REMEDY}"
+                    f"process {rank} of the {self._name} (process {pid}) {silent} during {order!r}; {self._if_silent}"
                 ) from None
             rank = self._members.index(process)
             if isinstance(message, Ended):
@@ -123,7 +126,7 @@ class WorkerGroup:
 
     def _died(self, rank: int, order: str) -> LearnerError:
         how = self._members[rank].how_it_ended(END_S)
-        return LearnerError(f"process {rank} of the {self._name} {how} during {order!r}; {REPEAT}")
+        return LearnerError(f"process {rank} of the {self._name} {how} during {order!r}; {self._if_dead}")
 
 
 def report(connection: HeartbeatConnection, error: Exception) -> None:

@@ -28,7 +28,7 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "08_paper": {},
     "09_speculation": {"GPUS": 8, "MAX_TOKENS": 4000, "TIME_WEIGHTS": [0.8], "PROMPTS": [1]},
     "10_stage_fusion": {"ACTOR": [2, 2, 4], "CRITIC": [2, 1, 4], "UNIT_S": 0.01, "GPUS": 8},
-    "11_whole_step": {"NODES": 1, "MODELS": SMALL_MODELS, "RESPONSES": 64},
+    "11_whole_step": {"NODES": 1, "MODELS": SMALL_MODELS, "RESPONSES": 64, "LAYOUTS": [[2, 1], [1, 2]]},
     "12_all_together": {"TRACE": "../data/traces/arithmetic-grpo", "GPUS": 8},
     "cookbook": {},
 }

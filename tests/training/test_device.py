@@ -99,11 +99,10 @@ def test_the_learner_is_on_the_cpu_if_asked_or_without_a_gpu(
         assert str(learner_device(config(device=name, executor=executor).cluster, None)) == "cpu"
 
 
-@pytest.mark.parametrize("processes", [{"learner_processes": 2}, {"pipeline": 2}])
-def test_processes_without_a_gpu_each_learn_on_the_cpu(monkeypatch: pytest.MonkeyPatch, processes: dict[str, int]) -> None:
+def test_processes_without_a_gpu_each_learn_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     with_gpus(monkeypatch, 1)
     with warned(UserWarning, "CPU", "2 processes", "1 GPU", "learner_processes"):
-        assert str(learner_device(config(executor="local", gpus=1, **processes).cluster, None)) == "cpu"
+        assert str(learner_device(config(executor="local", gpus=1, learner_processes=2).cluster, None)) == "cpu"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rlhfless.errors import InputError
-from rlhfless.scheduling.number_partitioning import largest_differencing
 from rlhfless.training import missing_torch
 
 try:
@@ -20,7 +19,7 @@ except ImportError as error:
     raise missing_torch(error) from None
 
 from rlhfless.training.algorithms.ranks import ONE, Ranks
-from rlhfless.training.micro_batches import PAD_MULTIPLE, dealt, padded_tokens, right_padded
+from rlhfless.training.micro_batches import PAD_MULTIPLE, dealt, right_padded
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,13 +103,6 @@ class Batch:
         """
         index = rows.tolist()
         shares = dealt(self._lengths(index), max_tokens_per_micro_batch, ranks.count)[ranks.rank]
-        return [self._part([index[i] for i in chosen], index, device) for chosen in shares]
-
-    def equal_parts(self, rows: np.ndarray, count: int, device: Any) -> list[Part]:
-        """Return the given rows as exactly so many parts, of as many rows and about as many tokens each; none without rows."""
-        index = rows.tolist()
-        tokens = [padded_tokens(length) for length in self._lengths(index)]
-        shares = largest_differencing(tokens, count, equal_counts=True) if index else []
         return [self._part([index[i] for i in chosen], index, device) for chosen in shares]
 
     def _lengths(self, index: list[int]) -> list[int]:

@@ -29,9 +29,9 @@ from rlhfless.training.algorithms.base import autocast, clip_and_step, frozen_co
 from rlhfless.training.algorithms.batch import Batch, Part
 from rlhfless.training.algorithms.gradient_sums import GradientSums
 from rlhfless.training.algorithms.losses import clipped_loss, k3, loss_divisor, loss_weights
-from rlhfless.training.algorithms.passes import LossPart, Passes, WholePasses, add_to
+from rlhfless.training.algorithms.passes import LossPart, Passes, add_to
 from rlhfless.training.algorithms.ranks import ONE, Ranks
-from rlhfless.training.algorithms.token_counts import pass_tokens, reallocated, whole_tokens
+from rlhfless.training.algorithms.token_counts import pass_tokens, whole_tokens
 from rlhfless.training.config.learning import GrpoOptions
 from rlhfless.training.logprobs import token_logprobs
 
@@ -55,7 +55,7 @@ class Groups:
 
 
 class Grpo:
-    """GRPO on ``model``; ``passes`` run it, whole or in stages.
+    """GRPO on ``model``.
 
     Args:
         reference: model of the KL penalty; None copies the current model, if there is a ``kl_coef``.
@@ -72,7 +72,7 @@ class Grpo:
     ) -> None:
         self.trained, self.optimizer, self.options, self.ranks = model, optimizer, options, ranks
         self.reference = frozen_copy(model) if options.kl_coef and reference is None else reference
-        self.passes: Passes = WholePasses(self)
+        self.passes = Passes(self)
         self.begin()
 
     def learn(self, batch: Batch) -> dict[str, float]:
@@ -195,7 +195,6 @@ class Grpo:
             **mismatch(parts, self.ranks),
             **pass_tokens(sums["whole_tokens"], int(self.reference is not None), o.num_updates),
             "prepare_seconds": sums["prepare_seconds"] / self.ranks.count,
-            **reallocated(sums, self.ranks.count),
         }
         if self.reference is not None:
             metrics["kl_reference"] = sums["kl_reference"] / o.num_updates / max(tokens, 1.0)

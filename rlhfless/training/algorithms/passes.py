@@ -1,7 +1,6 @@
 """Runs the models of an algorithm over micro-batches: forward passes alone, and forward with backward passes.
 
-``WholePasses`` has whole models in this process, or shards of them. ``rlhfless.training.pipeline`` has stages in several.
-Losses are functions of a model's output, so both use the same ones.
+Losses are functions of a model's output, so ``rlhfless.training.demonstrations.pipeline`` uses the same ones.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -56,10 +55,6 @@ class LossPart:
         """(B, T) tokens."""
         return self.part.input_ids
 
-    def to(self, device: Any) -> LossPart:
-        """Return the same on a device."""
-        return replace(self, part=self.part.to(device), rows={name: x.to(device) for name, x in self.rows.items()})
-
 
 Loss = Callable[[LossPart, Tensor], tuple[Tensor, dict[str, float]]]
 """A loss of a micro-batch, from the log-probabilities or values of its tokens, and numbers to be summed; can be pickled."""
@@ -75,32 +70,6 @@ class Looked(NamedTuple):
     reference: Tensor | None
 
 
-class Passes(Protocol):
-    """Interface of what runs an algorithm's models."""
-
-    def parts(self, batch: Batch, rows: np.ndarray) -> list[Part]:
-        """Return rows of a batch as the micro-batches of this process."""
-
-    def look(self, parts: Sequence[Part], sums: dict[str, float]) -> list[Looked]:
-        """Run forward passes of all models; add their seconds to ``prepare_seconds`` of ``sums``."""
-
-    def reference(self, parts: Sequence[Part], sums: dict[str, float]) -> list[Tensor]:
-        """Return the reference's log-probabilities; seconds as for ``look``."""
-
-    def accumulate(self, micro_batches: Sequence[LossPart], losses: Sequence[Loss], sums: dict[str, float]) -> list[Tensor]:
-        """Add the gradient of the losses of all micro-batches, and their numbers to ``sums``.
-
-        Args:
-            losses: of the policy and, with a critic, of the critic.
-
-        Returns:
-            The (B, T - 1) log-probabilities of every micro-batch.
-        """
-
-    def close(self) -> None:
-        """Release resources outside of this process. Idempotent."""
-
-
 class Models(Protocol):
     """What passes need of an algorithm: a causal language model of transformers or ``PolicyAndCritic``; a frozen model or None;
     options; the learner processes.
@@ -112,21 +81,21 @@ class Models(Protocol):
     ranks: Ranks
 
 
-class WholePasses:
-    """Runs an algorithm's whole models in this process, or this process's shards of them; see ``Passes``."""
+class Passes:
+    """Runs an algorithm's models in this process, whole or this process's shards of them."""
 
     def __init__(self, algorithm: Models) -> None:
         self._algorithm = algorithm
 
     def parts(self, batch: Batch, rows: np.ndarray) -> list[Part]:
-        """See ``Passes``."""
+        """Return rows of a batch as the micro-batches of this process."""
         trained, ranks = self._algorithm.trained, self._algorithm.ranks
         policy = trained.policy if isinstance(trained, PolicyAndCritic) else trained
         return batch.parts(rows, self._algorithm.options.max_tokens_per_micro_batch, policy.device, ranks)
 
     @torch.no_grad()
     def look(self, parts: Sequence[Part], sums: dict[str, float]) -> list[Looked]:
-        """See ``Passes``."""
+        """Run forward passes of all models; add their seconds to ``prepare_seconds`` of ``sums``."""
         references = [None] * len(parts) if self._algorithm.reference is None else self.reference(parts, sums)
         found = []
         for part, reference in zip(parts, references, strict=True):
@@ -137,7 +106,7 @@ class WholePasses:
 
     @torch.no_grad()
     def reference(self, parts: Sequence[Part], sums: dict[str, float]) -> list[Tensor]:
-        """See ``Passes``."""
+        """Return the reference's log-probabilities; seconds as for ``look``."""
         algorithm, found = self._algorithm, []
         alone = algorithm.options.offload_reference and algorithm.ranks.mesh is None  # else FSDP2 copies what it gathers
         reference = copied_to(algorithm.reference, parts[0].mask.device) if alone and parts else algorithm.reference
@@ -147,7 +116,14 @@ class WholePasses:
         return found
 
     def accumulate(self, micro_batches: Sequence[LossPart], losses: Sequence[Loss], sums: dict[str, float]) -> list[Tensor]:
-        """See ``Passes``."""
+        """Add the gradient of the losses of all micro-batches, and their numbers to ``sums``.
+
+        Args:
+            losses: of the policy and, with a critic, of the critic.
+
+        Returns:
+            The (B, T - 1) log-probabilities of every micro-batch.
+        """
         logprobs = []
         for each in micro_batches:
             with autocast(self._algorithm.options, each.part.mask.device):
@@ -160,19 +136,12 @@ class WholePasses:
         return logprobs
 
     def outputs(self, part: Part) -> tuple[Tensor, ...]:
-        """Return the log-probabilities of a part and, with a critic, its values."""
-        return outputs_of(self._algorithm.trained, part.input_ids, self._algorithm.options.temperature)
-
-    def close(self) -> None:
-        """See ``Passes``; there is nothing to release."""
-
-
-def outputs_of(trained: Any, input_ids: Tensor, temperature: float) -> tuple[Tensor, ...]:
-    """Return the (B, T - 1) log-probabilities of (B, T) tokens and, with a critic, their values."""
-    if isinstance(trained, PolicyAndCritic):
-        found: tuple[Tensor, Tensor] = trained(input_ids, temperature)
-        return found
-    return (token_logprobs(trained, input_ids, temperature=temperature),)
+        """Return the (B, T - 1) log-probabilities of a part's tokens and, with a critic, their values."""
+        trained, temperature = self._algorithm.trained, self._algorithm.options.temperature
+        if isinstance(trained, PolicyAndCritic):
+            found: tuple[Tensor, Tensor] = trained(part.input_ids, temperature)
+            return found
+        return (token_logprobs(trained, part.input_ids, temperature=temperature),)
 
 
 def add_to(sums: dict[str, float], numbers: dict[str, float]) -> None:

@@ -31,9 +31,9 @@ from rlhfless.training.algorithms.batch import Batch, Part
 from rlhfless.training.algorithms.critic import PolicyAndCritic
 from rlhfless.training.algorithms.gradient_sums import GradientSums
 from rlhfless.training.algorithms.losses import clipped_loss, loss_divisor, loss_weights, value_loss
-from rlhfless.training.algorithms.passes import Looked, LossPart, Passes, WholePasses, add_to
+from rlhfless.training.algorithms.passes import Looked, LossPart, Passes, add_to
 from rlhfless.training.algorithms.ranks import ONE, Ranks
-from rlhfless.training.algorithms.token_counts import pass_tokens, reallocated, whole_tokens
+from rlhfless.training.algorithms.token_counts import pass_tokens, whole_tokens
 from rlhfless.training.config.learning import PpoOptions
 
 SUMS = ("loss", "value_loss", "clipped", "values_clipped", "kl", "prepare_seconds")
@@ -56,7 +56,7 @@ class Responses:
 
 
 class Ppo:
-    """PPO on a policy with its critic; ``passes`` run them, whole or in stages.
+    """PPO on a policy with its critic.
 
     Args:
         reference: model of the KL penalty; None copies the current policy, if there is a ``kl_coef``.
@@ -73,7 +73,7 @@ class Ppo:
     ) -> None:
         self.trained, self.optimizer, self.options, self.ranks = trained, optimizer, options, ranks
         self.reference = frozen_copy(trained.policy) if options.kl_coef and reference is None else reference
-        self.passes: Passes = WholePasses(self)
+        self.passes = Passes(self)
         self.begin()
 
     def learn(self, batch: Batch) -> dict[str, float]:
@@ -249,7 +249,6 @@ class Ppo:
             **mismatch(parts, self.ranks),
             **pass_tokens(sums["whole_tokens"], models + (self.reference is not None), models * o.num_updates),
             "prepare_seconds": sums["prepare_seconds"] / self.ranks.count,
-            **reallocated(sums, self.ranks.count),
         }
 
     def _of_values(self, responses: Sequence[Responses]) -> dict[str, float]:

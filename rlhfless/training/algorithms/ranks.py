@@ -29,14 +29,12 @@ V = TypeVar("V")
 class Ranks:
     """This learner process: ``rank`` of ``count``; ``mesh`` is the device mesh of all of them.
 
-    ``before_sharding``, if there is one, is called with every module that is about to be sharded. ``after_sharding`` is called
-    with the sharded module, and the device of its shards.
+    ``after_sharding``, if there is one, is called with every module that was sharded, and the device of its shards.
     """
 
     rank: int = 0
     count: int = 1
     mesh: Any = None
-    before_sharding: Callable[[Any], None] | None = None
     after_sharding: Callable[[Any, str], None] | None = None
 
     def shard(self, module: M, dtype: str = "float32", *, offloads: bool = False) -> M:
@@ -50,8 +48,6 @@ class Ranks:
         """
         if self.mesh is None:
             return module
-        if self.before_sharding is not None:
-            self.before_sharding(module)
         parts = list(module.modules())
         blocks = {name for part in parts for name in getattr(part, "_no_split_modules", None) or ()}
         mixed = None if dtype == "float32" else getattr(torch, dtype)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from rlhfless.training import missing_torch
 
@@ -37,20 +37,6 @@ def pass_tokens(tokens: float, prepare: int, learn: int) -> dict[str, float]:
         learn: number of models that are trained on every token, over all updates.
     """
     return {"prepare_pass_tokens": prepare * tokens, "learn_pass_tokens": (1 + BACKWARD) * learn * tokens}
-
-
-def reallocated(sums: Mapping[str, float], processes: int) -> dict[str, float]:
-    """Return ``reallocate_seconds``, the mean over processes, and ``reallocated_bytes`` that all received.
-
-    Nothing if no weights were sent.
-
-    Args:
-        sums: over the processes, of what ``rlhfless.training.reallocation.passes`` adds.
-    """
-    if "reallocated_bytes" not in sums:
-        return {}
-    seconds = sums["reallocate_seconds"] / processes
-    return {"reallocate_seconds": seconds, "reallocated_bytes": sums["reallocated_bytes"]}
 
 
 @contextlib.contextmanager

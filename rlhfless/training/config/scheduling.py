@@ -110,22 +110,6 @@ class ClusterConfig(Options):
     learner_placement: Literal["local", "ray"] = "local"
     """Start learner processes on this machine (local), or where Ray has room for them (ray). ``ray`` shards over the machines
     of a Ray cluster, with executor ray. The first process stays on this machine."""
-    preparation_tp: Count | None = None
-    """Run the learner's passes before an update (reference, old log-probabilities, values) in this many tensor-parallel parts.
-    The weights are sent there and the passes run in learner_processes / preparation_tp copies of the model; the update stays
-    FSDP2. 1 means whole copies. Pipeline stages are planned by ``solver.plan_step``, but not executed here. Default: sharded as
-    the update."""
-    pipeline: Count | None = None
-    """Learn in this many pipeline stages, a process each, with executor local. GPUs if the model is on one, else the CPU. The
-    optimizer stays in the trainer's process. Default: off."""
-    pipeline_critic: Count | None = None
-    """Split PPO's critic into this many stages, a divisor of the pipeline's; copies use the remaining devices. Default: as many
-    as the actor."""
-    micro_batches: Count | None = None
-    """Split a batch into this many micro-batches in a pipeline. Default: twice its stages."""
-    pipeline_schedule: Literal["fused", "serial", "1f1b"] = "fused"
-    """Order a pipeline's passes: fused runs actor and critic at the same time, serial one after the other. ``fused`` is
-    ``solver.pipeline.schedule_pipeline``, also for GRPO's one model. 1f1b is for one model. Gradients are the same."""
     learner_threads: Count | Literal["auto"] | None = None
     """Learn with this many threads on the CPU, or on the cores that actors do not use (auto). Weights are the same within
     rounding (about 1e-5). Default: 1 with engine torch, which keeps weights bit for bit on every machine; else auto."""
@@ -201,8 +185,6 @@ class ClusterConfig(Options):
             )
         self._check_preparation()
         self._check_learning()
-        self._check_pipeline()
-        self._check_preparation_tp()
 
     def _check_preparation(self) -> None:
         if self.preparation == "freed" and self.preparation_actors != 1:
@@ -262,38 +244,6 @@ class ClusterConfig(Options):
             raise TrainError(
                 f"preparation is {self.preparation!r} with {counted(self.preparation_actors, 'actor')}, but learning 'stream' "
                 "prepares a prompt's responses where their gradient is computed; leave it out, or choose learning 'batch'"
-            )
-
-    def _check_pipeline(self) -> None:
-        if self.pipeline is None:
-            given = {
-                "pipeline_critic": self.pipeline_critic,
-                "micro_batches": self.micro_batches,
-                "pipeline_schedule": self.pipeline_schedule,
-            }
-            for name, value in given.items():
-                if value not in (None, "fused"):
-                    raise TrainError(f"{name} is {value!r}, but nothing is learned in stages; give pipeline as well")
-            return
-        for name, needed in (("executor", "local"), ("learning", "batch"), ("learner_processes", 1), ("preparation", "after")):
-            if getattr(self, name) != needed:
-                raise TrainError(
-                    f"pipeline is {self.pipeline} with {name} {getattr(self, name)!r}; {name} {needed!r} is needed"
-                )
-
-    def _check_preparation_tp(self) -> None:
-        tp, processes = self.preparation_tp, self.learner_processes
-        if tp is None:
-            return
-        if processes == 1 or processes % tp:
-            raise TrainError(
-                f"preparation_tp is {tp} with {counted(processes, 'learner process', 'learner processes')}; give a divisor of "
-                "learner_processes, which has to be 2 or more"
-            )
-        if self.learning == "stream":
-            raise TrainError(
-                f"preparation_tp is {tp} with learning 'stream', which would send the weights again for every prompt; choose "
-                "learning 'batch'"
             )
 
     @property

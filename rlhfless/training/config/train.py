@@ -14,7 +14,6 @@ from rlhfless.training.config.errors import TrainError
 from rlhfless.training.config.generation import RolloutConfig, TaskConfig
 from rlhfless.training.config.learning import GrpoConfig, OptimizerConfig, PpoConfig
 from rlhfless.training.config.options import Count, Options
-from rlhfless.training.config.pipeline import PipelineOptions
 from rlhfless.training.config.scheduling import ClusterConfig, PlannerConfig
 from solver.model.plurals import counted
 
@@ -28,9 +27,8 @@ MAY_CHANGE = (  # options that may differ when a run is resumed
     "steps", "save_every", "save_total_limit", "learner_processes", "learner_placement", "device", "ray_address",
     "idle_timeout_s", "heartbeat_timeout_s", "prewarm", "gpus", "gpus_per_node", "memory_gib", "learner_threads",
     "gpu_memory_utilization", "actor_threads", "drafts", "draft_length", "preparation_actors",
-    "learner_gpus", "learner_grows", "learner_start", "learner_load_s", "learner_loss_per_doubling", "preparation_tp",
-    "pipeline", "eval_every", "eval_prompts", "gradient_checkpointing", "offload_reference", "offload_reward_models",
-    "pipeline_critic", "micro_batches", "pipeline_schedule",
+    "learner_gpus", "learner_grows", "learner_start", "learner_load_s", "learner_loss_per_doubling",
+    "eval_every", "eval_prompts", "gradient_checkpointing", "offload_reference", "offload_reward_models",
 )  # fmt: skip
 
 
@@ -101,17 +99,7 @@ class TrainConfig(Options):
             raise TrainError(
                 "offload_reference is True, but with kl_coef 0 there is no reference; give kl_coef, or leave it out"
             )
-        if self.optimizer.offload_reference and self.cluster.preparation_tp is not None:
-            raise TrainError(
-                f"offload_reference is True, but preparation_tp {self.cluster.preparation_tp} sends the reference to GPUs by "
-                "itself; choose one of them"
-            )
-        if (tp := self.cluster.preparation_tp) is not None and self.algorithm.name == "grpo" and not self.algorithm.kl_coef:
-            raise TrainError(
-                f"preparation_tp is {tp}, but GRPO with kl_coef 0 has no pass before its update; give kl_coef, or leave it out"
-            )
         self._check_lora()
-        self.pipeline_options()
 
     def _check_lora(self) -> None:
         rank, cluster = self.optimizer.lora_rank, self.cluster
@@ -158,10 +146,6 @@ class TrainConfig(Options):
     def steps_per_epoch(self) -> int:
         """Return the number of steps that visit every prompt once."""
         return self.task.prompts // self.rollout.prompts_per_step
-
-    def pipeline_options(self) -> PipelineOptions | None:
-        """Return how models are trained in stages; None if they are trained whole."""
-        return PipelineOptions.of(self.cluster, self.algorithm, self.optimizer)
 
     def learner_options(self) -> dict[str, Any]:
         """Return the options for ``make_learner``."""

@@ -11,7 +11,7 @@ import json
 import math
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -36,9 +36,6 @@ from rlhfless.training.algorithms.registry import make_algorithm
 from rlhfless.training.config import TrainError, differences
 from rlhfless.training.learner.checkpoint_files import TensorFile, as_written, read_json
 from rlhfless.training.minibatches import of_step, split
-from rlhfless.training.pipeline.fused import PipelineStep
-from rlhfless.training.pipeline.passes import PipelinePasses
-from rlhfless.training.reallocation.passes import with_reallocated_passes
 
 CHANGE_NO_WEIGHT = ("gradient_checkpointing", "offload_reference", "seed")
 """Options of ``make_algorithm`` with and without which a checkpoint may be read. A seed's first weights are replaced by it."""
@@ -117,13 +114,11 @@ class LocalLearner:
         self._configuration = json.loads(json.dumps({**rates, **configuration}))
 
     @classmethod
-    def make(cls, name: str, model: Any, *, ranks: Ranks = ONE, preparation_mesh: Any = None, **options: Any) -> LocalLearner:
+    def make(cls, name: str, model: Any, *, ranks: Ranks = ONE, **options: Any) -> LocalLearner:
         """Return the learner of a named algorithm.
 
         Args:
             model: is trained in place. With several ranks its weights are sharded over them.
-            preparation_mesh: device mesh of all ranks, ``dp`` and ``tp``, for the passes before an update. None runs them
-                sharded as the update.
             options: of the schedule, and of ``make_algorithm``, and ``num_mini_batches``.
 
         Raises:
@@ -138,10 +133,7 @@ class LocalLearner:
         if rates.get("num_mini_batches", 1) > 1:  # else as in checkpoints that are older than this option
             configuration["num_mini_batches"] = rates["num_mini_batches"]
 
-        def made(ranks: Ranks) -> Algorithm:
-            return make_algorithm(name, model, ranks=ranks, **options)
-
-        algorithm = made(ranks) if preparation_mesh is None else with_reallocated_passes(made, ranks, preparation_mesh)
+        algorithm = make_algorithm(name, model, ranks=ranks, **options)
         merged = None if options.get("lora_rank") is None else model
         return cls(algorithm, merged=merged, ranks=ranks, configuration=configuration, **rates)
 
@@ -211,12 +203,6 @@ class LocalLearner:
                 warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
                 self.schedule.step()
 
-    @property
-    def pipeline_steps(self) -> Sequence[PipelineStep]:
-        """What the updates on the last batch gave in a pipeline; empty without one."""
-        passes = getattr(self.algorithm, "passes", None)
-        return passes.steps if isinstance(passes, PipelinePasses) else ()
-
     def write(self, folder: Path) -> None:
         """See ``Learner``. All ranks must call it; the first one writes."""
         parameters = self._parameters()
@@ -276,9 +262,7 @@ class LocalLearner:
         self._merge()
 
     def close(self) -> None:
-        """See ``Learner``."""
-        if (passes := getattr(self.algorithm, "passes", None)) is not None:
-            passes.close()
+        """See ``Learner``; there is nothing to release."""
 
     def _gathered(self, value: Any) -> Any:
         """Return a whole tensor on the CPU for the first rank; the others keep no more than one at a time."""

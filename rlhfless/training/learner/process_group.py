@@ -24,13 +24,10 @@ from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.algorithms.optimizer import check_optimizer, check_schedule
 from rlhfless.training.algorithms.registry import algorithm_options
 from rlhfless.training.config import LearnerError
-from rlhfless.training.config.pipeline import PipelineOptions
 from rlhfless.training.learner import worker
 from rlhfless.training.learner.first_weights import SharedWeights, laid_out
 from rlhfless.training.learner.learner import Learner, LocalLearner
 from rlhfless.training.learner.worker import LearnerStart
-from rlhfless.training.pipeline.passes import PipelinePasses
-from rlhfless.training.reallocation.tensor_parallel import check_tensor_parallel
 from rlhfless.training.worker_group import WorkerGroup
 from solver.model.plurals import counted
 
@@ -45,35 +42,23 @@ def make_learner(
     processes: int = 1,
     placement: str = "local",
     threads: int = 1,
-    preparation_tp: int | None = None,
-    pipeline: PipelineOptions | None = None,
     heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
     **options: Any,
 ) -> Learner:
     """Return a learner in this process, or one of several other processes; arguments as for ``LocalLearner.make``.
 
     Args:
-        placement, threads, preparation_tp: see ``LearnerProcesses``.
-        pipeline: run the models in stages, in processes of their own; the learner is then in this process.
+        placement, threads: see ``LearnerProcesses``.
         heartbeat_timeout_s: after so many seconds without a heartbeat a process counts as lost.
 
     Raises:
         InputError: see ``LearnerProcesses`` and ``LocalLearner.make``.
     """
-    if preparation_tp is not None and (processes == 1 or processes % preparation_tp):
-        raise InputError(
-            f"preparation_tp is {preparation_tp} with processes {processes}; a divisor of 2 or more processes is needed"
-        )
     if processes > 1:
         return LearnerProcesses(
-            processes, name, model, placement=placement, threads=threads, preparation_tp=preparation_tp,
-            heartbeat_timeout_s=heartbeat_timeout_s, **options,
+            processes, name, model, placement=placement, threads=threads, heartbeat_timeout_s=heartbeat_timeout_s, **options
         )  # fmt: skip
-    learner = LocalLearner.make(name, model, **options)
-    if pipeline is not None:
-        algorithm: Any = learner.algorithm
-        algorithm.passes = PipelinePasses(algorithm, pipeline, group=WorkerGroup("pipeline", heartbeat_timeout_s))
-    return learner
+    return LocalLearner.make(name, model, **options)
 
 
 def check_learner(
@@ -107,12 +92,10 @@ class LearnerProcesses:
         placement: ``local`` starts them on this machine, ``ray`` where the Ray cluster that this program has joined has room;
             the first one is on this machine then, too.
         threads: of each process on the CPU.
-        preparation_tp: run passes before an update in copies of so many tensor-parallel parts each, a divisor of ``count``; see
-            ``rlhfless.training.reallocation.passes``. None runs them sharded as the update.
         heartbeat_timeout_s: see ``make_learner``.
 
     Raises:
-        InputError: there are fewer GPUs than processes, or the model cannot be cut into these parts.
+        InputError: there are fewer GPUs than processes.
     """
 
     def __init__(
@@ -123,19 +106,16 @@ class LearnerProcesses:
         *,
         placement: str = "local",
         threads: int = 1,
-        preparation_tp: int | None = None,
         heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
         **options: Any,
     ) -> None:
-        if preparation_tp is not None:
-            check_tensor_parallel(model, preparation_tp)
         device = model.device.type
         if device == "cuda" and placement == "local" and (gpu_count := torch.cuda.device_count()) < count:
             raise InputError(
                 f"learner_processes is {count}, but torch finds {counted(gpu_count, 'GPU')}; each needs one, or device 'cpu'"
             )
         self.count, self.model, self._device, self._name, self._options = count, model, device, name, options
-        self._preparation_tp, self._threads = preparation_tp, threads
+        self._threads = threads
         self._folder = OwnFolder("rlhfless-learner-", in_memory())
         self._board = SharedWeights.of(model, self._folder.path / "weights")
         # processes that start anew need the first weights again, for a reference; without one a checkpoint has all of them
@@ -216,7 +196,7 @@ class LearnerProcesses:
         meeting.unlink(missing_ok=True)
         startup = LearnerStart(
             self.count, meeting.as_uri(), self._device, self.model.config, self._first, self._board, self._name,
-            self._options, self._preparation_tp, self._threads,
+            self._options, self._threads,
         )  # fmt: skip
         if isinstance(self._group, WorkerGroup):
             self._group.start(worker.main, [(rank, startup) for rank in range(self.count)])

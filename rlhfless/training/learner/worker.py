@@ -39,7 +39,6 @@ class LearnerStart:
         config: of the transformers model. first: its weights at the start of training.
         board: to which the first process writes new weights; it may be ``first``.
         name, options: of ``LocalLearner.make``.
-        preparation_tp: parts of a copy of the model in passes before an update; None: they run sharded as the update.
         threads: of each process on the CPU.
         interface: of the network, through which the processes speak; None: torch finds one.
         own_gpu: a process sees its own GPU only, as Ray gives it.
@@ -53,7 +52,6 @@ class LearnerStart:
     board: SharedWeights
     name: str
     options: dict[str, Any]
-    preparation_tp: int | None = None
     threads: int = 1
     interface: str | None = LOOPBACK
     own_gpu: bool = False
@@ -103,13 +101,11 @@ def _learner(rank: int, startup: LearnerStart) -> tuple[LocalLearner, Any]:
     else:
         torch.set_num_threads(startup.threads)
     dist.init_process_group("nccl" if on_gpu else "gloo", init_method=startup.meeting, rank=rank, world_size=startup.count)
-    tp = startup.preparation_tp
-    copies = None if tp is None else init_device_mesh(startup.device, (startup.count // tp, tp), mesh_dim_names=("dp", "tp"))
     ranks = Ranks(rank, startup.count, init_device_mesh(startup.device, (startup.count,)))
     model = empty_model(startup.config)
     first = FirstWeights(ranks, model, startup.first.open() if rank == 0 else None)
     ranks = replace(ranks, after_sharding=first.fill)
-    return LocalLearner.make(startup.name, model, ranks=ranks, preparation_mesh=copies, **startup.options), model
+    return LocalLearner.make(startup.name, model, ranks=ranks, **startup.options), model
 
 
 def publish(model: Any, board: Tensor | None) -> None:

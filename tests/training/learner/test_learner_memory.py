@@ -93,12 +93,6 @@ def test_a_model_that_cannot_recompute_is_refused() -> None:
         ({"gradient_checkpointing": 1}, ("gradient_checkpointing", "1", "True or False")),
         ({"offload_reference": True}, ("offload_reference", "kl_coef 0")),
         ({"offload_reference": "cpu", "kl_coef": 0.1}, ("offload_reference", "'cpu'", "True or False")),
-        ({"offload_reference": True, "kl_coef": 0.1, "executor": "local", "pipeline": 2}, ("offload_reference", "pipeline")),
-        (
-            {"offload_reference": True, "kl_coef": 0.1, "learner_processes": 2, "preparation_tp": 2},
-            ("offload_reference", "preparation_tp 2"),
-        ),
-        ({"gradient_checkpointing": True, "executor": "local", "pipeline": 2}, ("gradient_checkpointing", "pipeline")),
     ],
 )
 def test_wrong_values_are_one_sentence(changes: dict[str, Any], said: tuple[str, ...]) -> None:

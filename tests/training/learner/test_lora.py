@@ -109,7 +109,6 @@ def test_without_peft_one_sentence_says_what_to_install() -> None:
         ({"lora_alpha": 8.0}, ("lora_alpha is 8.0", "lora_rank")),
         ({"lora_targets": ["q_proj"]}, ("lora_targets", "lora_rank")),
         ({"lora_rank": 4, "learner_processes": 2}, ("lora_rank is 4", "2 learner_processes")),
-        ({"lora_rank": 4, "executor": "local", "pipeline": 2}, ("lora_rank is 4", "pipeline")),
         ({"lora_rank": 4, "kl_coef": 0.1, "offload_reference": True}, ("offload_reference", "lora_rank 4")),
     ],
 )

@@ -1,0 +1,1 @@
+"""Two published techniques, executed for real on processes of this machine: fused pipelines and reallocation of weights."""

@@ -1,1 +1,0 @@
-"""Trains models in pipeline stages, one process per device, in the order of a ``PipelinePlan``."""
