@@ -71,7 +71,7 @@ def combinations() -> Iterator[Any]:
     """
     for engine, cells in table().items():
         for column, said in cells.items():
-            real = said == "works" and (column == "RayPool" or (engine, column) in SLOW or engine == "VllmEngineFactory")
+            real = column == "RayPool" or (said == "works" and ((engine, column) in SLOW or engine == "VllmEngineFactory"))
             slowest = engine == "VllmEngineFactory" or (engine, column) in SLOWEST
             tier = pytest.mark.nightly if slowest else pytest.mark.full
             marks = [tier] * real + [needs_vllm] * (engine == "VllmEngineFactory")

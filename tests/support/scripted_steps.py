@@ -30,7 +30,7 @@ from rlhfless.trace import Trace
 from solver import Cluster, LatencyModel, Plan
 from solver.model.runtime_rules import ActorView, Decision, RuntimeRule, StepState, Trigger
 
-POOL_KINDS = ("local", "ray")
+POOL_KINDS = ("local", pytest.param("ray", marks=pytest.mark.full))  # Ray is no part of what `make test` installs
 LENGTHS = [3, 9, 1, 14, 6, 22, 2, 17, 11, 5, 8, 30]
 GROUPS = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], [10, 11]]
 LATENCY = LatencyModel(

@@ -31,6 +31,7 @@ from solver import Plan
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 
+pytestmark = pytest.mark.full  # Ray is no part of what `make test` installs
 AHEAD_S = 5000.0
 TICKS, SLEPT = itertools.count(), [0.0]
 CLOCK = Clock(lambda: 50.0 + next(TICKS) * 1e-4 + sum(SLEPT), SLEPT.append)

@@ -42,6 +42,7 @@ def test_weights_that_a_node_cannot_store_are_refused_with_the_size_that_would_d
     )
 
 
+@pytest.mark.full
 def test_a_cluster_that_is_started_here_has_the_store_that_was_asked_for() -> None:
     ray = pytest.importorskip("ray", reason="Ray is not installed")
     with mock.patch.object(ray, "init") as started, mock.patch.object(ray, "shutdown"):
@@ -49,6 +50,7 @@ def test_a_cluster_that_is_started_here_has_the_store_that_was_asked_for() -> No
     assert started.call_args.kwargs["object_store_memory"] == GIB
 
 
+@pytest.mark.full
 def test_a_store_beyond_shared_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray", reason="Ray is not installed")
     with mock.patch.object(ray, "init") as started, pytest.raises(InputError, match="free, but an object store"):

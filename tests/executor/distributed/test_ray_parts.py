@@ -156,6 +156,7 @@ def test_without_ray_there_is_one_sentence() -> None:
         RayPool()
 
 
+@pytest.mark.full
 def test_gpus_are_counted_for_a_cluster_of_ones_own_only() -> None:
     pytest.importorskip("ray", reason="Ray is not installed")
     with refused(InputError):
@@ -169,6 +170,7 @@ def heard() -> Iterator[str]:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", ["127.0.0.1:{}", "localhost:{}", "ray://127.0.0.1:{}"])
 def test_an_address_where_nobody_listens_is_refused_before_ray_tries(form: str) -> None:
     """Ray would go on trying for minutes; what it makes of other addresses is its own business."""
@@ -181,6 +183,7 @@ def test_an_address_where_nobody_listens_is_refused_before_ray_tries(form: str) 
     assert not tried.called
 
 
+@pytest.mark.full
 def test_an_address_that_cannot_be_one_is_refused() -> None:
     ray = pytest.importorskip("ray", reason="Ray is not installed")
     for address in ("127.0.0.1:70000", f"{'a' * 64}.example:6379"):
@@ -189,6 +192,7 @@ def test_an_address_that_cannot_be_one_is_refused() -> None:
         assert not tried.called
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("address", ["auto", "local"])
 def test_an_address_without_a_port_is_left_to_ray(address: str) -> None:
     ray = pytest.importorskip("ray", reason="Ray is not installed")
@@ -197,6 +201,7 @@ def test_an_address_without_a_port_is_left_to_ray(address: str) -> None:
     assert tried.call_args.kwargs["address"] == address
 
 
+@pytest.mark.full
 def test_no_cluster_at_the_address_is_one_sentence(heard: str) -> None:
     ray = pytest.importorskip("ray", reason="Ray is not installed")
     failing = mock.patch.object(ray, "init", side_effect=ConnectionError("nobody there\nand more"))
@@ -204,6 +209,7 @@ def test_no_cluster_at_the_address_is_one_sentence(heard: str) -> None:
         RayCluster(heard)
 
 
+@pytest.mark.full
 def test_a_failure_without_a_message_is_reported_by_its_name(heard: str) -> None:
     ray = pytest.importorskip("ray", reason="Ray is not installed")
     failing = mock.patch.object(ray, "init", side_effect=TimeoutError())
@@ -211,6 +217,7 @@ def test_a_failure_without_a_message_is_reported_by_its_name(heard: str) -> None
         RayCluster(heard)
 
 
+@pytest.mark.full
 def test_a_cluster_of_other_versions_is_one_sentence(heard: str) -> None:
     ray = pytest.importorskip("ray", reason="Ray is not installed")
     from ray._private.utils import check_version_info
@@ -232,6 +239,7 @@ class Outbox:
         self.said.append(what)
 
 
+@pytest.mark.full
 def test_an_actor_refuses_orders_of_another_version_than_its_weights() -> None:
     pytest.importorskip("ray", reason="Ray is not installed")
     from rlhfless.executor.distributed.ray.actor import RayWorker, VersionedOrder
@@ -254,6 +262,7 @@ def test_an_actor_refuses_orders_of_another_version_than_its_weights() -> None:
     assert list(actor.engine.generated_tokens()) == [0]
 
 
+@pytest.mark.full
 def test_orders_that_overtake_each_other_are_obeyed_in_order() -> None:
     pytest.importorskip("ray", reason="Ray is not installed")
     from rlhfless.executor.distributed.ray.actor import DecodeActor
@@ -291,6 +300,7 @@ def finished(actor: Any, out: Outbox) -> list[list[int]]:
     return [c.token_ids.tolist() for c in sorted(done, key=lambda c: c.response)]
 
 
+@pytest.mark.full
 def test_a_kv_state_that_cannot_be_read_is_computed_again() -> None:
     """Lost with its actor, with its node, never laid out, or late: no reason for the receiver to end."""
     pytest.importorskip("ray", reason="Ray is not installed")
@@ -335,6 +345,7 @@ def test_a_kv_state_that_cannot_be_read_is_computed_again() -> None:
         assert finished(receiver, out) == expected
 
 
+@pytest.mark.full
 def test_prefixes_that_cannot_be_read_are_computed_by_their_receiver() -> None:
     pytest.importorskip("ray", reason="Ray is not installed")
     from ray import exceptions
@@ -356,6 +367,7 @@ def test_prefixes_that_cannot_be_read_are_computed_by_their_receiver() -> None:
     assert done.prefill_tokens_computed == requests()[0].prompt_tokens - 1
 
 
+@pytest.mark.full
 def test_weights_that_cannot_be_read_end_the_actor() -> None:
     pytest.importorskip("ray", reason="Ray is not installed")
     from ray import exceptions

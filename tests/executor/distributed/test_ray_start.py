@@ -20,6 +20,7 @@ from rlhfless.executor.distributed.ray import cluster as ray_cluster
 from rlhfless.executor.distributed.ray.cluster import START_TRIES, RayCluster
 
 
+@pytest.mark.full
 def test_ray_that_cannot_be_started_is_one_sentence_and_leaves_nothing() -> None:
     ray = pytest.importorskip("ray", reason="Ray is not installed")
     failing = mock.patch.object(ray, "init", side_effect=Exception("no port is free\nand more"))
@@ -29,6 +30,7 @@ def test_ray_that_cannot_be_started_is_one_sentence_and_leaves_nothing() -> None
     assert tried.call_count == START_TRIES
 
 
+@pytest.mark.full
 def test_what_a_failed_start_leaves_is_ended_before_the_next_one() -> None:
     """Processes that write to Ray's folder, which Ray itself knows no more; the next try finds an empty folder."""
     ray = pytest.importorskip("ray", reason="Ray is not installed")
@@ -49,6 +51,7 @@ def test_what_a_failed_start_leaves_is_ended_before_the_next_one() -> None:
     assert [one.wait() for one in left] == [-signal.SIGKILL] * START_TRIES
 
 
+@pytest.mark.full
 def test_a_start_that_took_all_its_time_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray", reason="Ray is not installed")
     monkeypatch.setattr(ray_cluster, "START_WITHIN_S", 0.0)
@@ -58,6 +61,7 @@ def test_a_start_that_took_all_its_time_is_not_tried_again(monkeypatch: pytest.M
     assert tried.call_count == 1
 
 
+@pytest.mark.full
 def test_a_node_that_registers_late_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray looks for 30 s and gives up; here looking takes as long as it may, and what Ray has is put back."""
     pytest.importorskip("ray", reason="Ray is not installed")
@@ -80,6 +84,7 @@ def test_a_node_that_registers_late_is_waited_for(monkeypatch: pytest.MonkeyPatc
     assert services.get_node is get_node
 
 
+@pytest.mark.full
 def test_a_node_need_not_wait_for_its_agents_ports() -> None:
     """Its agents get free ports, each another one, and the node is told all of them."""
     pytest.importorskip("ray", reason="Ray is not installed")
@@ -99,6 +104,7 @@ def test_a_node_need_not_wait_for_its_agents_ports() -> None:
     assert RayParams.__init__ is make
 
 
+@pytest.mark.full
 def test_a_start_that_takes_long_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray", reason="Ray is not installed")
     said, lines = threading.Event(), list[str]()

@@ -219,7 +219,7 @@ class RayPools(Pools):
     pool_kind = "ray"
 
 
-@pytest.mark.parametrize("machine", [Pools, RayPools])
+@pytest.mark.parametrize("machine", [Pools, pytest.param(RayPools, marks=pytest.mark.full)])
 def test_a_pool_forgets_nobody_and_charges_every_second_once(machine: type[Pools]) -> None:
     if machine is RayPools:
         pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")

@@ -11,7 +11,6 @@ import pytest
 from error_messages import refused
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")
 
 from training_samples import config, farthest  # noqa: E402
 
@@ -56,7 +55,7 @@ def test_a_learner_over_two_nodes_ends_with_the_weights_of_one_process(tmp_path:
 
 @pytest.mark.nightly
 def test_a_process_on_ray_that_hangs_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    import ray
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")
     import stopping_rank
 
     from rlhfless.executor.distributed.ray.cluster import RayCluster
