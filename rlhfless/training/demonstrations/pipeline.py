@@ -178,7 +178,7 @@ def _whole_gradients(actor: Any, critic: Critic, plan: PipelinePlan, parts: list
         loss, _ = policy_loss(OPTIONS, each, logprobs)
         if trains_critic:
             loss = loss + critic_loss(OPTIONS, each, values)[0]
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
     return {name: parameter.grad for name, parameter in both.named_parameters() if parameter.grad is not None}
 
 
@@ -405,9 +405,9 @@ class _Device:
                     continue
                 self._tag[then] = len(self._tag)
                 if receiver == self._rank:
-                    hidden = self._stages[then.chain][then.stage].backbone.config.hidden_size  # type: ignore[union-attr]
+                    config: Any = self._stages[then.chain][then.stage].backbone.config
                     ids = self._parts[then.chain][then.micro_batch].input_ids
-                    buffer = torch.empty(*ids.shape, int(hidden))
+                    buffer = torch.empty(*ids.shape, config.hidden_size)
                     self._received[then] = (dist.irecv(buffer, sender, tag=self._tag[then]), buffer)
 
     def run(self) -> _Report:

@@ -295,7 +295,9 @@ class Moves:
         for work in dist.batch_isend_irecv(operations) if operations else ():
             work.wait()
         for peer, flat in received.items():
-            for piece, of_piece in zip(incoming[peer], flat.split([*map(self.bytes_of, incoming[peer])]), strict=True):
+            sizes = [self.bytes_of(piece) for piece in incoming[peer]]
+            parts = flat.split(sizes)  # type: ignore[no-untyped-call]
+            for piece, of_piece in zip(incoming[peer], parts, strict=True):
                 begin, _ = self.destination.interval(piece.name, rank, piece.dim)
                 place = moved[piece.name].narrow(piece.dim, piece.start - begin, piece.stop - piece.start)
                 place.copy_(of_piece.clone().view(place.dtype).view(place.shape))  # a copy is aligned
