@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlhfless.errors import UserError
-from rlhfless.old_names import current_options
 
 GONE_OPTIONS: dict[str, tuple[Any, ...]] = {
     "pipeline": (None,),
@@ -45,7 +44,7 @@ def without_gone(stored: Mapping[str, Any], where: object, error: type[UserError
         >>> without_gone({"samples_per_prompt": 8, "pipeline": None}, "meta.json", UserError)
         {'samples_per_prompt': 8}
     """
-    options = current_options(stored)
+    options = {**stored}
     for name, off in GONE_OPTIONS.items():
         if name in options and (value := options.pop(name)) not in off:
             shown = f"; {DEMONSTRATED[name]}" if name in DEMONSTRATED else ""

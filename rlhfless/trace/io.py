@@ -16,6 +16,7 @@ import pandas as pd
 
 from rlhfless import __version__
 from rlhfless.gone_options import without_gone
+from rlhfless.old_names import current_options
 from rlhfless.trace import step_folders, storage
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.journal import joined
@@ -187,7 +188,7 @@ def _meta(folder: Path, limits: Limits | None) -> dict[str, Any]:
     if not isinstance(steps, list) or not all(isinstance(step, int) for step in steps):
         raise TraceError(f"{meta_path}: steps is {steps!r}; the list of completed steps is needed")
     if isinstance(meta.get("config"), dict):
-        meta["config"] = without_gone(meta["config"], meta_path, TraceError)
+        meta["config"] = without_gone(current_options(meta["config"]), meta_path, TraceError)
     return meta
 
 

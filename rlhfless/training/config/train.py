@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from annotated_types import Ge
 
 from rlhfless.gone_options import without_gone
+from rlhfless.old_names import current_options
 from rlhfless.training.config.errors import TrainError
 from rlhfless.training.config.generation import RolloutConfig, TaskConfig
 from rlhfless.training.config.learning import GrpoConfig, OptimizerConfig, PpoConfig
@@ -186,7 +187,7 @@ class TrainConfig(Options):
         may_change = [name for name in MAY_CHANGE if not (ends and name == "steps")]
         ours = {name: value for name, value in self.to_options().items() if name not in may_change}
         usual = TrainConfig(algorithm=type(self.algorithm)()).to_options() | {"algorithm": "grpo"}
-        recorded = {**usual, **without_gone(earlier, "the run's meta.json", TrainError)}
+        recorded = {**usual, **without_gone(current_options(earlier), "the run's meta.json", TrainError)}
         if different := differences(ours, {name: recorded[name] for name in ours}):
             raise TrainError(f"the run was started with {different}; resume it with the options that it was started with")
 

@@ -29,6 +29,7 @@ except ImportError as error:
     raise missing_torch(error) from None
 
 from rlhfless.gone_options import without_gone
+from rlhfless.old_names import current_options
 from rlhfless.training.algorithms.base import Algorithm, Piece
 from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.algorithms.critic import PolicyAndCritic
@@ -253,7 +254,7 @@ class LocalLearner:
         ranks, first = self.ranks, self.ranks.rank == 0
         state: Any = ranks.of_first(read_json(folder / "state.json") if first else None)
         with as_written(folder / "state.json"):
-            stored = without_gone(state["configuration"], folder / "state.json", TrainError)
+            stored = without_gone(current_options(state["configuration"]), folder / "state.json", TrainError)
             different = differences(self._configuration, stored)
         if different:
             raise TrainError(f"{folder}: was written with {different}; read it with the same options")
