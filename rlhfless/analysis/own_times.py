@@ -71,7 +71,7 @@ class ProfileScale:
         """
         name = f"profile {profile or self.profile}"
         if self.steps:
-            far = ", so it is of another model or other GPUs than the run's" if is_far(self.factor) else ""
+            far = ", so it is of another model or other GPUs than those of the run" if is_far(self.factor) else ""
             steps = counted(self.steps, "step")
             return f"{name}, its times multiplied by {self.factor:.4g} to match those of {steps} of the log{far}"
         if self.factor > 1:

@@ -284,7 +284,8 @@ def explore(
         settings: initial settings; those of the run where None. changes: single initial settings.
         max_response_tokens: the longest response that the run allowed; the run's own, or the longest of the log, when None.
         limits: maximal amounts to read of a path; None takes the default.
-        scale: of latency profiles, to the run's own times; by those of the log when None.
+        scale: of latency profiles, to the run's own times; by those of the log when None, on the GPUs and the profile that the
+            trace states, or else on those of the initial settings.
 
     Raises:
         TraceError: the log cannot be read, holds several runs, or has no such step.
@@ -296,4 +297,7 @@ def explore(
         shown: Explorer = trace.explore(-1 if step is None else step, settings=settings, **given)
         return shown
     what_if = WhatIf(trace, step, max_response_tokens, limits=limits, scale=scale)
-    return Explorer(what_if, changed(what_if.default if settings is None else settings, changes))
+    initial = changed(what_if.default if settings is None else settings, changes)
+    if not what_if.states_profile:
+        what_if.default = initial
+    return Explorer(what_if, initial)

@@ -184,7 +184,8 @@ class WhatIf:
 
     Attributes:
         source: the log's path, or the empty text. rollouts, run, steps: of the log. step: the one that is planned.
-        default: initial settings.
+        default: initial settings, on whose GPUs the run is compared with its profile. states_profile: whether the log states
+            its profile; where it does not, ``default`` may be set before the first plan.
 
     Raises:
         TraceError: the log cannot be read, holds several runs, or has no such step.
@@ -219,7 +220,7 @@ class WhatIf:
             (trace.meta.get("config") or {}).get("max_response_tokens") if max_response_tokens is None else max_response_tokens
         )
         self.max_response_tokens = None if limit is None else max(int(limit), int(self.rollouts["response_tokens"].max()))
-        self.default = default_settings(trace.meta)
+        self.default, self.states_profile = default_settings(trace.meta), bool(trace.meta.get("profile"))
         self._logged: dict[str, LoggedStep] = {}
         self._trace, self._scale = trace, scale
 
@@ -260,9 +261,10 @@ class WhatIf:
         """
         if not isinstance(settings, Settings):
             raise InputError(f"settings is a {type(settings).__name__}; Settings(...) is needed")
-        began = time.perf_counter()
-        logged, given = self.logged(settings.predictor), settings.setting
+        given = settings.setting
         setting = replace(given, latency=self.scale.of(given.latency))
+        began = time.perf_counter()
+        logged = self.logged(settings.predictor)
         simulation = simulate_steps([logged], setting, [*REFERENCES, PLANNER])
         times = self.scale.words(given.latency.name)
         return PlannedRun(settings, setting, times, logged, simulation, time.perf_counter() - began)

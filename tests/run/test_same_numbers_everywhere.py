@@ -148,10 +148,15 @@ def test_sliders_begin_with_the_numbers_of_plans(log: Log) -> None:
 
 def test_a_step_without_a_loaded_run_is_scaled_to_its_log(log: Log) -> None:
     settings = Settings(PROFILE, gpus=GPUS, usd_per_gpu_hour=USD)
-    for source in (log.path, log.run.trace):
-        what_if = WhatIf(source)
+    what_if = WhatIf(log.run.trace)
+    assert what_if.states_profile == (log.name == "executed")
+    if not what_if.states_profile:
         what_if.default = settings
-        agrees(what_if.plan(settings).simulation.steps, log.expected)
+    agrees(what_if.plan(settings).simulation.steps, log.expected)
+    explorer = rl.explore(log.path, settings=settings)
+    assert explorer.wait(300)
+    assert explorer.planned is not None
+    agrees(explorer.planned.simulation.steps, log.expected)
 
 
 def test_the_search_has_the_run_itself_with_the_numbers_of_plans(log: Log) -> None:
