@@ -152,8 +152,7 @@ def plan(
     compared = None
     text = ""
     if sharing is not None and prefill.together_if_cheaper:
-        counted = {"time_limit_s": time_limit_s, "seed": search.seed, "deterministic": True}
-        result = together_or_split(problem, **counted, **sharing)
+        result = together_or_split(problem, time_limit_s=time_limit_s, seed=search.seed, deterministic=True, **sharing)
     elif sharing is not None:
         shared = deduplicate(static_plan(problem, search), problem, **sharing)
         result, text = shared.plan, repr(shared)
