@@ -6,14 +6,23 @@ Knows traces, logs and simulated results; nothing of plots or pages. All compari
 from rlhfless.analysis.billed_uses import billed_uses, uses_of_account
 from rlhfless.analysis.calibration import Calibration, calibration, logged_phases, stated_phases
 from rlhfless.analysis.changes import Change, ranked
-from rlhfless.analysis.compare_log import LogComparison, compare_log, evenly
 from rlhfless.analysis.draft_study import DraftStudy, study_drafts
-from rlhfless.analysis.executed_run import calibrated_by_spans, executed_steps, savings_of_executed
+from rlhfless.analysis.executed_run import executed_steps, savings_of_executed
 from rlhfless.analysis.framework_defaults import DISPATCHES, FRAMEWORK_DEFAULTS, SHUFFLED, RunSetup, run_setup
 from rlhfless.analysis.gpu_counts import GpuCount, gpu_counts
 from rlhfless.analysis.gpu_seconds import Account, PhaseSeconds, account
 from rlhfless.analysis.log_checks import generation_checks
 from rlhfless.analysis.log_texts import text_encoder
+from rlhfless.analysis.own_times import (
+    ExecutedTimes,
+    LoggedTimes,
+    OwnTimes,
+    ProfileScale,
+    evenly,
+    executed_times,
+    logged_times,
+    own_times,
+)
 from rlhfless.analysis.plan_log import last_visits, plan_every_step
 from rlhfless.analysis.recommendation import Advice, Size, advise, configuration_lines
 from rlhfless.analysis.run_cost import RunCost, run_cost, steps_of_run
@@ -31,9 +40,12 @@ __all__ = [
     "Calibration",
     "Change",
     "DraftStudy",
+    "ExecutedTimes",
     "GpuCount",
-    "LogComparison",
+    "LoggedTimes",
+    "OwnTimes",
     "PhaseSeconds",
+    "ProfileScale",
     "RunCost",
     "RunSetup",
     "Size",
@@ -41,19 +53,20 @@ __all__ = [
     "account",
     "advise",
     "billed_uses",
-    "calibrated_by_spans",
     "calibration",
-    "compare_log",
     "compare_step_plans",
     "configuration_lines",
     "evenly",
     "executed_steps",
+    "executed_times",
     "forecasts_of",
     "generation_checks",
     "generation_s",
     "gpu_counts",
     "last_visits",
     "logged_phases",
+    "logged_times",
+    "own_times",
     "plan_every_step",
     "prices_of",
     "ranked",

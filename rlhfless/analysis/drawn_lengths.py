@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from rlhfless.analysis.compare_log import evenly
 from rlhfless.analysis.length_families import FAMILIES, Family, StepLengths, dealt, drawn_lengths
+from rlhfless.analysis.own_times import evenly
 from rlhfless.errors import InputError
 from rlhfless.trace import ImportedLog, OpenedLog, Trace, TraceError
 from rlhfless.trace.importers.tracked_names import framework_of

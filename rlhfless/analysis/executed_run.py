@@ -14,14 +14,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from rlhfless.analysis.calibration import Calibration, calibration
 from rlhfless.analysis.savings import StepTotals, compared
-from rlhfless.latency import scaled
 from rlhfless.scheduling import PlanningOptions
 from rlhfless.simulate import Simulation, SimulationConfig, execute_steps, logged_steps
 from rlhfless.trace import Trace
 from rlhfless.trace.metrics.step_metrics import interval_union_s
-from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
 from solver.timing.build_plan import assemble
@@ -123,19 +120,12 @@ class AsExecuted:
         return assemble(self.name, groups, problem)
 
 
-def calibrated_by_spans(
-    trace: Trace, setting: SimulationConfig, took: pd.DataFrame, steps: Sequence[int]
-) -> tuple[LatencyModel, Calibration, pd.Series]:
-    """Return the latency model with the trace's own start-up and sync times (medians of its spans). It is scaled so that
-    actors work as long on their responses as the trace says.
+def working_s_by_profile(trace: Trace, setting: SimulationConfig, steps: Sequence[int]) -> pd.Series:
+    """Return by step how long an actor works on its responses by the profile, the longest one: ``working_s`` of the trace.
 
     Args:
-        took: ``executed_steps``. steps: the steps that are used. Steps in which responses moved or an actor was lost are
-            ignored, as the trace does not say what each actor decoded of a response. So are steps with more actors than fit.
-
-    Returns:
-        The model, the calibration of its times to the measured ones, and the model's times by step. Without a usable step its
-        times stay unchanged.
+        steps: the steps that are used. Steps in which responses moved or an actor was lost are ignored, as the trace does not
+            say what each actor decoded of a response. So are steps with more actors than fit, and those without work.
     """
     changed = set(trace.events.loc[trace.events["name"].isin(CHANGES), "step"])
     actors = trace.rollouts.get("actor")
@@ -148,18 +138,14 @@ def calibrated_by_spans(
         if len(set(names)) <= setting.cluster.max_actors:
             ((record, _),) = next(iter(execute_steps([logged], work_only, [AsExecuted(names)]).values()))
             simulated[logged.step] = record.end_s - record.start_s
-    measured = pd.DataFrame({"step": took["step"], "generate_s": took["working_s"]})
-    simulated_s = pd.Series({step: time_s for step, time_s in simulated.items() if time_s > 0}, dtype=float)
-    fitted = calibration(measured, simulated_s)
-    latency = scaled(setting.latency, fitted.factor)
-    latency = replace(
-        latency,
-        start_s=_median_s(trace, "start", latency.start_s),
-        sync_s=_median_s(trace, "sync", latency.sync_s),
-    )
-    return latency, fitted, simulated_s
+    return pd.Series({step: time_s for step, time_s in simulated.items() if time_s > 0}, dtype=float)
 
 
-def _median_s(trace: Trace, phase: str, otherwise: float) -> float:
+def measured_start_and_sync(trace: Trace) -> tuple[float | None, float | None]:
+    """Return the medians of the trace's spans of starting and of syncing an actor; None where it has none."""
+    return _median_s(trace, "start"), _median_s(trace, "sync")
+
+
+def _median_s(trace: Trace, phase: str) -> float | None:
     rows = trace.spans[trace.spans["phase"] == phase]
-    return float((rows["end_s"] - rows["start_s"]).median()) if len(rows) else otherwise
+    return float((rows["end_s"] - rows["start_s"]).median()) if len(rows) else None

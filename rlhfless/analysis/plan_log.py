@@ -17,7 +17,7 @@ from rlhfless.trace.schema.validation import refuse_several_runs
 from solver.model.workload import Workload
 from solver.planning.plan_generation import plan_generation
 
-TIME_LIMIT_S = 0.05  # numpy alone: plan and proof without a model
+TIME_LIMIT_S = 0.05  # counted; numpy alone: plan and proof without a model
 
 
 def last_visits(rollouts: pd.DataFrame) -> pd.Series:
@@ -58,9 +58,7 @@ def plan_every_step(rollouts: pd.DataFrame, setting: SimulationConfig, steps: Se
         first = np.unique(owner, return_index=True)[1]
         prompt_tokens = of_step["prompt_tokens"].fillna(0).to_numpy(dtype=np.int64)[first]
         workload = Workload(prompt_tokens, owner, np.ceil(lengths.to_numpy()), max_response_tokens=limit)
-        plan = plan_generation(
-            setting.problem(workload), time_limit_s=TIME_LIMIT_S, seed=setting.seed, deterministic=setting.deterministic
-        )
+        plan = plan_generation(setting.problem(workload), time_limit_s=TIME_LIMIT_S, seed=setting.seed, deterministic=True)
         rows.append(
             {
                 "step": int(step), "responses": len(of_step), "mean_tokens": float(of_step["response_tokens"].mean()),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rlhfless.cli.options import Decorator, hardware_options, outside_generation, together
+from rlhfless.cli.options import Decorator, calibrate_option, hardware_options, outside_generation, together
 from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,9 +36,7 @@ def assumption_options(*before: Decorator) -> Decorator:
             help="The run dispatched prompts in equal chunks (static) or least-loaded.  [default: its framework's]",
         ),
         *outside_generation(None, "the log's", "as its framework does"),
-        click.option(
-            "--calibrate/--no-calibrate", default=True, show_default=True, help="Scale the profile to the times in the log."
-        ),
+        calibrate_option,
     ]  # fmt: skip
 
     def made() -> Callable[..., Assumptions]:

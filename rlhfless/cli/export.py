@@ -65,14 +65,13 @@ def export(
         raise InputError(f"--verl-router needs the cluster, its profile and the run's tokenizer; give {', '.join(missing)}")
     assert log.tokenizer is not None
     from rlhfless.analysis.verl_router import router_effect, write_router
-    from rlhfless.simulate import SimulationConfig
+    from rlhfless.run import load
 
-    cluster, latency = hardware.cluster()
-    rollouts = log.open_responses(path).trace.rollouts
-    setting = SimulationConfig(cluster, latency, max_response_tokens=log.max_response_tokens)
-    effect = router_effect(rollouts, setting)
-    written = write_router(verl_router, rollouts, setting, log.tokenizer)
+    run = load(log.open_responses(path), hardware=hardware, options=log.import_options(), verbose=False)
+    effect = router_effect(run.rollouts, run.calibrated)
+    written = write_router(verl_router, run.rollouts, run.calibrated, log.tokenizer)
     click.echo(f"wrote {', '.join(map(str, written))}")
+    click.echo(f"times: {run.times.scale.words()}")
     click.echo(str(effect))
     click.echo(
         f"use: PYTHONPATH={written[0].parent} ... actor_rollout_ref.rollout.router_config_path={written[-1]}; "

@@ -30,10 +30,9 @@ admission_option = click.option(
 seed_option = click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed every random choice with this number."
 )
-deterministic_option = click.option(
-    "--deterministic", is_flag=True,
-    help="Stop searches by counted work, not by the clock, so that plans are always the same.",
-)  # fmt: skip
+calibrate_option = click.option(
+    "--calibrate/--no-calibrate", default=True, show_default=True, help="Scale the profile to the times in the log."
+)
 
 
 def time_weight_option(default: float | None = 0.7, otherwise: str = "0.7") -> Decorator:
@@ -45,10 +44,10 @@ def time_weight_option(default: float | None = 0.7, otherwise: str = "0.7") -> D
 
 
 def time_limit_option(default_s: float, what: str) -> Decorator:
-    """Return the option --time-limit; ``what`` ends its help, as in " per step"."""
+    """Return the option --time-limit, which counts work; ``what`` ends its help, as in " per step"."""
     return click.option(
         "--time-limit", "time_limit_s", type=click.FloatRange(0), default=default_s, show_default=True,
-        help=f"Plan for at most this many seconds{what}.",
+        help=f"Search with the work of about this many seconds{what}; work is counted, so a busy machine plans the same.",
     )  # fmt: skip
 
 

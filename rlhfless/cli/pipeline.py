@@ -62,7 +62,7 @@ def _instance_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @_instance_options
 @click.option("--memory", is_flag=True, help="Then lower the peak memory at the latency that was reached.")
 @click.option("--split-backward", is_flag=True, help="Split backward passes into the gradients of inputs and of weights.")
-@time_limit_option(5.0, " of counted work per instance")
+@time_limit_option(5.0, " per instance")
 @seed_option
 @format_option("csv")
 @click.option("-o", "--out", type=click.Path(), help="Draw the schedules as a page without network (.html), or a picture.")

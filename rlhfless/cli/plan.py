@@ -16,7 +16,7 @@ from rlhfless.cli.log_options import LogOptions, log_options
 from rlhfless.cli.options import (
     added,
     admission_option,
-    deterministic_option,
+    calibrate_option,
     format_option,
     hardware_options,
     objective_options,
@@ -77,8 +77,8 @@ if TYPE_CHECKING:
     show_default=True,
     help="Release an actor's GPUs when it is done, or at the end of generation or of the step.",
 )
-@time_limit_option(1.0, "")
-@deterministic_option
+@time_limit_option(0.3, "")
+@calibrate_option
 @seed_option
 @format_option()
 def plan(
@@ -87,6 +87,7 @@ def plan(
     step: int | None,
     hardware: Hardware,
     time_weight: float,
+    admission: str,
     phases: NonGenerationPhases,
     fusion: FusionOptions,
     prefill: PrefillOptions,
@@ -99,61 +100,82 @@ def plan(
     drafts: str | None,
     prewarmed: int,
     time_limit_s: float,
+    calibrate: bool,
     seed: int,
-    deterministic: bool,
     form: str,
     **options: Any,
 ) -> None:
-    """Plan one step of ROLLOUTS with lengths predicted from the earlier steps.
+    """Plan one step of ROLLOUTS with lengths predicted from the earlier steps, and run the plan with the true lengths.
 
-    ROLLOUTS is a trace or a log of another framework (see `rlhfless import`).
+    ROLLOUTS is a trace or a log of another framework (see `rlhfless import`). The plan is that of policy solver, as in Python
+    that of `run.plan()`, and stands beside the static schedule and the lower bound. With --pool, --drafts, prefill options,
+    bounds on actors, --release or seconds per token it is a static plan, which is not executed.
     """
     from rlhfless.latency import mixed_pools
-    from rlhfless.simulate import logged_steps
+    from rlhfless.report.study import Assumptions
+    from rlhfless.run import load
+    from rlhfless.scheduling.solver import planned as static_plan
     from solver.model.drafting import Drafting
     from solver.model.objective import Objective
-    from solver.model.problem import PlanningProblem
-    from solver.planning.plan_generation import plan_generation
     from solver.prefix_sharing.deduplicate import deduplicate
     from solver.timing.drafted_latency import drafted
 
-    cluster, latency = hardware.cluster(prewarmed)
+    opened = log.open_with_warnings(rollouts, [prefill.prompt_ids] if prefill.prompt_ids else [])
+    run = load(
+        opened, hardware=hardware, assumptions=Assumptions(calibrate=calibrate), options=log.import_options(),
+        time_weight=time_weight, verbose=False,
+    )  # fmt: skip
+    run = replace(run, setting=replace(run.setting, admission=admission))
+    wanted = run.steps[-1] if step is None else step
+    if wanted not in run.steps:
+        raise InputError(f"{rollouts}: has no step {wanted}; its steps are {run.steps[0]} to {run.steps[-1]}")
+    planned = run.plan(wanted)
+    logged, work = planned.logged, planned.logged.predicted
+    cluster = replace(planned.setting.cluster, prewarmed=prewarmed)
     objective = Objective(time_weight, deadline_s, budget_gpu_s, budget_usd, cost, cvar_alpha)
-    table = log.open_with_warnings(rollouts, [prefill.prompt_ids] if prefill.prompt_ids else []).trace.rollouts
-    steps = sorted(int(s) for s in table["step"].unique())
-    wanted = steps[-1] if step is None else step
-    if wanted not in steps:
-        raise InputError(f"{rollouts}: has no step {wanted}; its steps are {steps[0]} to {steps[-1]}")
-    logged = next(logged_steps(table, max_response_tokens=log.max_response_tokens, steps=[wanted]))
-    clusters, models = mixed_pools(cluster, latency, pools) if pools else (cluster, latency)
-    work = logged.predicted
+    whole = fusion.phases(phases, work, cluster)
+    setting = replace(planned.setting, cluster=cluster, objective=objective, phases=whole, time_limit_s=time_limit_s, seed=seed)
+    planned = replace(planned, setting=setting)
+    problem, search = logged.inputs(setting)
+    scale = run.times.scale
     sharing = prefill.arguments(logged.rows, work, f"step {wanted} of {rollouts}") if prefill.wanted else None
     expected = None if drafts is None else stated_acceptance(drafts)
+    further = {"keep_together": prefill.keep_together, **options}
+    own = not pools and expected is None and all(getattr(problem, name) == value for name, value in further.items())
+    if pools:
+        clusters, models = mixed_pools(cluster, run.setting.latency, pools)
+        problem = replace(problem, cluster=clusters, latency={size: scale.of(model) for size, model in models.items()})
     if expected is not None:
-        models = (
-            {size: drafted(model, expected) for size, model in models.items()}
-            if isinstance(models, dict)
-            else drafted(models, expected)
-        )
-    whole = fusion.phases(phases, work, cluster)
-    problem = PlanningProblem(work, clusters, models, objective, whole, keep_together=prefill.keep_together, **options)
-    result, text = plan_generation(problem, time_limit_s=time_limit_s, seed=seed, deterministic=deterministic), ""
+        problem = problem.with_latencies(lambda model: drafted(model, expected))
+    problem = replace(problem, **further)
+    compared = None
+    text = ""
     if sharing is not None:
-        shared = deduplicate(result, problem, **sharing)
+        shared = deduplicate(static_plan(problem, search), problem, **sharing)
         result, text = shared.plan, repr(shared)
+    elif own and fusion.work(phases) is None:
+        compared = planned.compare()
+        result = compared.simulation.plans["solver"][0]
+    else:
+        result = static_plan(problem, search)
     if expected is not None:
         result = replace(result, drafting=Drafting(), acceptance=expected)
         text = "\n".join([f"drafts planned with {drafts}: {_per_pass(expected)}", *filter(None, [text])])
     fused = fusion.step_of(result, problem, phases)
     if form == "json":
-        planned = json.loads(result.to_json()) | ({} if fused is None else {"whole_step": step_json(*fused)})
+        shown = json.loads(result.to_json()) | ({} if fused is None else {"whole_step": step_json(*fused)})
         guess = {"guess": logged.guess} if logged.guess else {}
-        click.echo(json.dumps({"step": wanted, "profile": latency.name, **guess, **planned}))
+        executed = {} if compared is None else {"executed": compared.results.to_dict("records")}
+        about = {"step": wanted, "profile": setting.latency.name, "times": scale.to_dict()}
+        click.echo(json.dumps(about | guess | shown | executed))
         return
-    click.echo(f"step {wanted} of {rollouts}: {logged.predicted}")
+    click.echo(f"step {wanted} of {rollouts}: {work}")
     if logged.guess:
         click.echo(logged.guess)
+    click.echo(f"times: {scale.words()}")
     click.echo(repr(result))
+    if compared is not None:
+        click.echo(f"executed with the true lengths: {compared.simulation!r}")
     if fused is not None:
         text = "\n".join([*filter(None, [text]), step_text(*fused)])
     if text:

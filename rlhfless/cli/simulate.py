@@ -16,6 +16,7 @@ from rlhfless.cli.group import main
 from rlhfless.cli.log_options import LogOptions, log_options
 from rlhfless.cli.options import (
     admission_option,
+    calibrate_option,
     format_option,
     hardware_options,
     phases_options,
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     help="Move the KV cache in migrations, recompute it, or do what is cheaper.",
 )
 @time_limit_option(0.3, " per step")
+@calibrate_option
 @seed_option
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path), help="Write the trace of each policy to OUT/POLICY, in this new folder."
@@ -103,22 +105,24 @@ def simulate(
     learner_start: str,
     migration: str,
     time_limit_s: float,
+    calibrate: bool,
     seed: int,
     out: Path | None,
     form: str,
 ) -> None:
     """Run every step of ROLLOUTS under several scheduling policies on simulated engines, and compare time and cost.
 
-    ROLLOUTS is a trace or a log of another framework (see `rlhfless import`). What it measured itself is compared first.
+    ROLLOUTS is a trace or a log of another framework (see `rlhfless import`). What it measured itself is compared first, and
+    the profile is scaled to it, as in the report.
     """
-    from rlhfless.analysis import compare_log, run_setup
+    from rlhfless.analysis import LoggedTimes
+    from rlhfless.analysis.executed_run import AsExecuted
     from rlhfless.predict import make_predictor
-    from rlhfless.simulate import SimulationConfig
+    from rlhfless.report.study import Assumptions
+    from rlhfless.run import load
     from rlhfless.simulate import simulate as run_simulation
     from rlhfless.trace.importers.import_session import TEXTS
-    from solver.model.objective import Objective
 
-    cluster, latency = hardware.cluster()
     names = [name.strip() for name in policies.split(",") if name.strip()]
     if not names or len(set(names)) < len(names):
         raise InputError(f"--policies {policies!r} is empty or repeats a policy; give each once, separated by commas")
@@ -127,43 +131,43 @@ def simulate(
     if work is not None and by_default:
         names += [name for name in ROWS if name not in names]
     chosen = drafts.policies(names, by_default)
-    setting = SimulationConfig(
-        cluster,
-        latency,
-        Objective(time_weight),
-        phases if work is None else replace(phases, learner_gpus=0),
-        max_response_tokens=log.max_response_tokens,
+    if out is not None and out.exists() and any(out.iterdir() if out.is_dir() else [out]):
+        raise InputError(f"{out}: exists and is not empty; choose a new folder for -o")
+    opened = log.open_with_warnings(rollouts, () if drafts.drafts is None else TEXTS)
+    stated = Assumptions(calibrate=calibrate)
+    if not len(opened.trace.allocations):  # an executed run has measured these itself
+        stated = replace(stated, prepare_s=phases.prepare_s or None, learn_s=phases.learn_s or None)
+    run = load(
+        opened, hardware=hardware, assumptions=stated, options=log.import_options(), time_weight=time_weight, verbose=False
+    )
+    run = replace(run, setting=replace(run.setting, admission=admission))
+    setting = replace(
+        run.calibrated,
+        phases=phases if work is None else replace(phases, learner_gpus=0),
         time_limit_s=time_limit_s,
         tau=tau,
         static_actors=static_actors,
         hold=hold,
-        admission=admission,
         migration=migration,
         seed=seed,
         work=work,
         fuse=fusion.fuse,
         learner_start=learner_start,
+        drafts=drafts.accepted(log, rollouts, run.rollouts, seed),
     )
-    if out is not None and out.exists() and any(out.iterdir() if out.is_dir() else [out]):
-        raise InputError(f"{out}: exists and is not empty; choose a new folder for -o")
-    opened = log.open_with_warnings(rollouts, () if drafts.drafts is None else TEXTS)
-    logged = opened.trace.rollouts
-    setting = replace(setting, drafts=drafts.accepted(log, rollouts, logged, seed))
-    result = run_simulation(logged, setting, chosen, make_predictor(predictor))
-    setup = run_setup(opened.framework, order_known=opened.dispatch_order_known)
-    compared = compare_log(
-        opened, setting, setup, prepare_s=phases.prepare_s or None, learn_s=phases.learn_s or None, calibrate=False
-    )
+    result = run_simulation(run.rollouts, setting, chosen, make_predictor(predictor))
     if out is not None:
         for name, trace in result.traces.items():
             trace.save(out / name)
+    dispatch = run.times.setup.dispatch if isinstance(run.times, LoggedTimes) else AsExecuted.name
     if form == "json":
-        measured = {"dispatch": setup.dispatch, **compared.to_dict()}
-        click.echo(json.dumps(result.to_dict() | {"log": measured}))
+        measured = {"dispatch": dispatch, **run.times.to_dict()}
+        click.echo(json.dumps(result.to_dict() | {"times": run.times.scale.to_dict(), "log": measured}))
         return
-    if lines := compared.lines:
-        click.echo(f"what the log measured, next to values counted or simulated under its own dispatch ({setup.dispatch}):")
+    if lines := run.times.lines:
+        click.echo(f"what the log measured, next to values counted or simulated under its own dispatch ({dispatch}):")
         click.echo("\n".join(f"  {line}" for line in lines))
+    click.echo(f"times: {run.times.scale.words()}")
     for title, has_history in (("steps with history", True), ("steps without history", False)):
         table = result.summary(has_history)
         if table["steps"].max() > 0:

@@ -70,6 +70,7 @@ def step(
     """
     from rlhfless.analysis import compare_step_plans
     from rlhfless.latency import CallTable
+    from rlhfless.run.planned_whole_step import SECONDS_OF
     from rlhfless.scheduling.dataflow import PUBLISHED_PLANS, published_plans
     from solver.dataflow import plan_step, plan_step_for
     from solver.dataflow.searched import WORK
@@ -97,6 +98,7 @@ def step(
     plan = plan_step(graph, cluster, costs, **search, generation=generation) if weighed is None else weighed.plan
     others = published_plans(names, graph, cluster, costs, memory_bytes=memory_bytes, lower_bound_s=plan.lower_bound_s)
     plans = {**others, OURS: plan}
+    of_log = {} if logged is None else {"times_from": SECONDS_OF}
     table = compare_step_plans(plans, hardware.price_usd)
     assumptions = dict(costs.tables.source["assumptions"])
     if out is not None:
@@ -106,10 +108,12 @@ def step(
         limit = memory_bytes if math.isfinite(memory_bytes) else None  # JSON has no infinity
         about = {"kind": hardware.kind, "models": dict(costs.models), "batch": asdict(batch), "memory_bytes": limit}
         counted = {} if weighed is None else {"objective": weighed.to_dict()}
-        click.echo(json.dumps(about | counted | _as_json(plans, table) | {"assumptions": assumptions}, allow_nan=False))
+        click.echo(
+            json.dumps(about | of_log | counted | _as_json(plans, table) | {"assumptions": assumptions}, allow_nan=False)
+        )
     else:
-        guess = "" if logged is None or not logged.guess else f"{logged.guess}\n"
-        click.echo(f"{guess}{weighed or plan!r}\n\n{_text(table, hardware)}")
+        notes = [] if logged is None else [*filter(None, [logged.guess]), SECONDS_OF]
+        click.echo("".join(f"{note}\n" for note in notes) + f"{weighed or plan!r}\n\n{_text(table, hardware)}")
 
 
 def _over_all_levers(
@@ -131,12 +135,13 @@ def _over_all_levers(
 def _show(planned: PlannedWholeStep, kind: str, costs: CallTable, form: str, out: str | None) -> None:
     """Print a whole step as planned and as executed, and draw it."""
     from rlhfless.plots import save
+    from rlhfless.run.planned_whole_step import SECONDS_OF
 
     if out is not None:
         save(planned.plot(), out)
         click.echo(f"wrote {out}", err=True)
     if form == "json":
-        about = {"kind": kind, "models": dict(costs.models), "batch": asdict(costs.batch)}
+        about = {"kind": kind, "models": dict(costs.models), "batch": asdict(costs.batch), "times_from": SECONDS_OF}
         found = {"plan": planned.words, "results": planned.results.to_dict("records")}
         levers = {"levers": planned.savings.to_dict("records"), "assumptions": dict(costs.tables.source["assumptions"])}
         click.echo(json.dumps(about | found | levers, allow_nan=False))

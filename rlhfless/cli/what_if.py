@@ -59,12 +59,14 @@ def what_if(
         save(plot_what_ifs(compared), out)
     if form == "json":
         table = compared.to_frame()
-        click.echo(json.dumps({"ways": table.to_dict("records"), "left_out": dict(compared.left_out)}))
+        found = {"times": run.times.scale.to_dict(), "ways": table.to_dict("records"), "left_out": dict(compared.left_out)}
+        click.echo(json.dumps(found))
         return
     for sentence in read.drawn_sentences:
         click.echo(sentence)
     for assumed in compared.assumed:
         click.echo(f"Assumed: {assumed}.")
+    click.echo(f"times: {run.times.scale.words()}")
     click.echo(compared)
     for way in (compared.base, *compared.ways):
         click.echo(f"  {way.name}: {way.change}")

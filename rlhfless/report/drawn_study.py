@@ -64,7 +64,8 @@ class _Draw(NamedTuple):
 
 
 def _further(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, max_steps: int) -> _Draw:
-    setting, setup, phases, calibrated, _ = calibrate_log(log, setting, stated)
+    times = calibrate_log(log, setting, stated)
+    setting, setup, phases, calibrated = times.setting, times.setup, times.phases, times.calibrated
     schedules = simulate_schedules(log.trace, setting, max_steps, dispatch=setup.dispatch, further=setup.shuffled)
     found = against_schedules(log, schedules, setting, setup, phases)
     counts = gpu_counts(schedules.logged, setting, setup, phases, factor=calibrated.factor)

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import pandas as pd
 
-from rlhfless.analysis import (
-    Calibration,
-    calibrated_by_spans,
-    evenly,
-    executed_steps,
-    generation_checks,
-    savings_of_executed,
-)
-from rlhfless.analysis.compare_log import CALIBRATION_STEPS
+from rlhfless.analysis import Calibration, executed_times, savings_of_executed
 from rlhfless.report.progress import Begin, silent
 from rlhfless.report.schedules import Schedules, replicas, simulate_schedules, with_history
 from rlhfless.report.study import GIVEN_BACK, RESERVED, Savings
@@ -45,64 +36,38 @@ class ExecutedRunFindings(Savings):
     replicas: str = ""
 
 
-class MeasuredRun(NamedTuple):
-    """What an executed run measured of itself; verdict and report read it from here.
-
-    Attributes:
-        took: the steps that generated (``analysis.executed_steps``). setting: with the profile calibrated by the trace's spans.
-        calibrated: how it was. simulated_s: the profile's times by step, before.
-    """
-
-    took: pd.DataFrame
-    setting: SimulationConfig
-    calibrated: Calibration
-    simulated_s: pd.Series
-
-    def compared(self, logged: Sequence[LoggedStep]) -> list[LoggedStep]:
-        """Return which of the simulated steps other schedules are compared on."""
-        executed = set(self.took["step"])
-        return [step for step in with_history(logged) if step.step in executed]
-
-
-def measure_executed(trace: Trace, setting: SimulationConfig) -> MeasuredRun:
-    """Return what an executed run measured of itself.
+def compared_steps(took: pd.DataFrame, logged: Sequence[LoggedStep]) -> list[LoggedStep]:
+    """Return which of the simulated steps of an executed run other schedules are compared on.
 
     Args:
-        trace: with allocations. setting: cluster and profile.
+        took: its steps that generated (``analysis.executed_times``).
     """
-    took = executed_steps(trace)
-    took = took[(took["generation_s"] > 0) & (took["gpu_s"] > 0)]
-    chosen = evenly(took["step"].tolist(), CALIBRATION_STEPS)
-    latency, calibrated, simulated_s = calibrated_by_spans(trace, setting, took, chosen)
-    return MeasuredRun(took, replace(setting, latency=latency), calibrated, simulated_s)
+    executed = set(took["step"])
+    return [step for step in with_history(logged) if step.step in executed]
 
 
-def study_executed(trace: Trace, setting: SimulationConfig, max_steps: int, begin: Begin = silent) -> ExecutedRunFindings:
+def study_executed(
+    trace: Trace, setting: SimulationConfig, max_steps: int, begin: Begin = silent, *, calibrate: bool = True
+) -> ExecutedRunFindings:
     """Compute what schedules would have saved of an executed run; its spans give the part that no schedule changes.
 
     Args:
         trace: with allocations. setting: cluster and profile; ``phases`` belongs to the schedules that are simulated, while
             savings use the trace's own values. max_steps: at most so many steps are simulated, evenly chosen.
-        begin: is told every part of the work.
+        begin: is told every part of the work. calibrate: scale the profile to the times of the trace.
 
     Raises:
         TraceError: the trace holds several runs, or a response above the limit.
         PlanningError: the responses fit on no actor.
     """
     begin("comparing with measured times")
-    measured = measure_executed(trace, setting)
-    took, calibrated, setting = measured.took, measured.calibrated, measured.setting
-    checks = tuple(
-        generation_checks(
-            took[["step", "working_s"]].rename(columns={"working_s": "generate_s"}), measured.simulated_s, calibrated,
-            setting.latency.name,
-        )
-    )  # fmt: skip
+    times = executed_times(trace, setting, calibrate=calibrate)
+    took, calibrated, setting, checks = times.took, times.calibrated, times.setting, times.checks
     begin("simulating schedules")
     schedules = simulate_schedules(trace, setting, max_steps)
     alone = replace(setting, phases=NonGenerationPhases())
     of_generation = schedules if setting.phases == alone.phases else simulate_schedules(trace, alone, max_steps)
-    shown = measured.compared(of_generation.logged)
+    shown = compared_steps(took, of_generation.logged)
     steps = [step.step for step in shown]
     reserved = given_back = pd.DataFrame()
     if steps:  # an allocation of no time, or a trace of learning alone, has nothing to save

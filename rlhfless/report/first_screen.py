@@ -16,6 +16,7 @@ import plotly.graph_objects as go
 from rlhfless import plots
 from rlhfless.analysis import FRAMEWORK_DEFAULTS, Calibration, Change, uses_of_account
 from rlhfless.analysis.framework_defaults import DISPATCHES
+from rlhfless.analysis.own_times import is_far
 from rlhfless.latency import PriceError, usd_per_gpu_hour
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import counted, number
@@ -29,7 +30,6 @@ from rlhfless.report.study import LoggedRunFindings, OwnRun
 LITTLE = 0.005  # share of the run that no bar shows
 LEAST_IDLE = 0.0005  # of the cost; less reads as 0.0 %
 WIDE = 0.25  # of an idle share: such a range says little
-FAR = 3.5  # times as slow or as fast as its profile: shipped profiles of 3B and 7B models on L40S and H100 differ by 3.1
 NEAR_POINTS, FAR_POINTS = 12, (32, 44)  # savings were off by, of the cost, up to FAR and above (``scaled_profiles.py``)
 
 
@@ -147,7 +147,7 @@ def _how_sure(findings: LoggedRunFindings) -> Iterator[str]:
 
 def of_other_hardware(calibrated: Calibration) -> bool:
     """Whether a profile was scaled so much that it is of another model or other GPUs than the run's."""
-    return calibrated.steps > 0 and not 1.0 / FAR <= calibrated.factor <= FAR
+    return calibrated.steps > 0 and is_far(calibrated.factor)
 
 
 def _scaled_far(findings: LoggedRunFindings) -> str:

@@ -19,16 +19,19 @@ from rlhfless.analysis import (
     Advice,
     Calibration,
     Change,
+    ExecutedTimes,
     GpuCount,
+    LoggedTimes,
     PhaseSeconds,
     RunCost,
     RunSetup,
     account,
     advise,
-    compare_log,
     evenly,
+    executed_times,
     generation_s,
     gpu_counts,
+    logged_times,
     plan_every_step,
     run_cost,
     run_setup,
@@ -43,14 +46,13 @@ from rlhfless.analysis.phase_savings import PhaseSavings, phase_savings
 from rlhfless.analysis.verl_router import RouterEffect, router_effect
 from rlhfless.analysis.what_ifs.compare import MOST_RESPONSES, WaysCompared, compare_ways
 from rlhfless.analysis.what_ifs.outcome import RunToChange
-from rlhfless.latency import scaled
 from rlhfless.report.progress import Begin, silent
 from rlhfless.report.schedules import Schedules, refuse_requests_without_steps, simulate_schedules
 from rlhfless.simulate import LoggedStep, Simulation, SimulationConfig, simulate_steps
 from rlhfless.simulate.executions import Executions
 from rlhfless.trace import OpenedLog
 from rlhfless.trace.metrics.cross_check import CrossCheck
-from solver.model.objective import NonGenerationPhases, Objective
+from solver.model.objective import Objective
 
 GIVEN_BACK = ("random", "spread", "fold", "solver+replan", "solver", "rlhfuse", "rlhfless")
 """Policies without true lengths whose savings are told where GPUs can be given back."""
@@ -77,7 +79,7 @@ class Assumptions:
     Attributes:
         dispatch, learner_gpus: see ``analysis.run_setup``.
         prepare_s, learn_s: of a step outside generation; None: as the log says, or unknown.
-        calibrate: scale the profile so that generation takes as long as was logged, where that was.
+        calibrate: scale the profile so that generation takes as long as was logged or executed, where that is known.
         prices: further prices by name, in USD per GPU-hour.
         tokenizer: folder or hub name, by which texts are counted where drafts are measured; None: in bytes.
         not_stated: what was assumed about the GPUs, by what was not stated (``report.not_stated``); the page names it.
@@ -236,24 +238,7 @@ class ReportData(NamedTuple):
     findings: LoggedRunFindings
 
 
-class CalibratedLog(NamedTuple):
-    """A logged run, ready to be simulated.
-
-    Attributes:
-        setting: with the calibrated profile, of generation alone.
-        setup, phases: how the run assigned responses, and its seconds outside generation.
-        calibrated: how the profile was scaled.
-        checks: what the log measured against counted or simulated values.
-    """
-
-    setting: SimulationConfig
-    setup: RunSetup
-    phases: PhaseSeconds
-    calibrated: Calibration
-    checks: tuple[CrossCheck, ...]
-
-
-def calibrate_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions) -> CalibratedLog:
+def calibrate_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions) -> LoggedTimes:
     """Return the assumed set-up of a logged run, and the profile scaled to the times that it logged.
 
     Args: as ``study_log``.
@@ -264,11 +249,19 @@ def calibrate_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions
     setup = run_setup(
         log.framework, dispatch=stated.dispatch, learner_gpus=stated.learner_gpus, order_known=log.dispatch_order_known
     )
-    compared = compare_log(log, setting, setup, prepare_s=stated.prepare_s, learn_s=stated.learn_s, calibrate=stated.calibrate)
-    calibrated, phases = compared.calibrated, compared.phases
-    setup = replace(setup, assumed=(*stated.not_stated.values(), *setup.assumed, *compared.not_used))
-    setting = replace(setting, phases=NonGenerationPhases(), latency=scaled(setting.latency, calibrated.factor))
-    return CalibratedLog(setting, setup, phases, calibrated, compared.checks)
+    times = logged_times(log, setting, setup, prepare_s=stated.prepare_s, learn_s=stated.learn_s, calibrate=stated.calibrate)
+    return replace(times, setup=replace(setup, assumed=(*stated.not_stated.values(), *setup.assumed, *times.not_used)))
+
+
+def times_of_run(log: OpenedLog, setting: SimulationConfig, stated: Assumptions) -> LoggedTimes | ExecutedTimes:
+    """Return the own times of a logged or an executed run, to which its profile is scaled.
+
+    Raises:
+        TraceError, PlanningError, InputError: as ``study_log``.
+    """
+    if len(log.trace.allocations):
+        return executed_times(log.trace, setting, calibrate=stated.calibrate)
+    return calibrate_log(log, setting, stated)
 
 
 def study_log(
@@ -289,9 +282,10 @@ def study_log(
     """
     refuse_requests_without_steps(log)
     begin("comparing with logged times")
-    setting, setup, phases, calibrated, checks = calibrate_log(log, setting, stated)
+    times = calibrate_log(log, setting, stated)
+    setup, phases, calibrated, checks = times.setup, times.phases, times.calibrated, times.checks
     shared = Executions()
-    setting = replace(setting, executions=shared)
+    setting = replace(times.setting, executions=shared)
     begin("simulating schedules")
     schedules = simulate_schedules(log.trace, setting, max_steps, dispatch=setup.dispatch, further=setup.shuffled)
     last_steps = _last(schedules.logged)

@@ -55,7 +55,7 @@ def write_report(
         out: the HTML file; it is replaced atomically.
         setting: cluster, profile and objective of the simulated sections; ``default_setting()`` when None. Its ``phases``
             applies to an executed trace only; for a log use ``assumptions``.
-        assumptions: about a log's run.
+        assumptions: about a log's run; of an executed trace's only whether it is calibrated.
         max_steps: at most so many steps are simulated, evenly chosen; fewer when steps have thousands of responses.
         study: what ``study_log`` found of this log, if it is computed already.
         begin: is called with the name of every part of the work when it begins.
@@ -89,7 +89,7 @@ def report_html(
     what = "What was executed, and " if executed else "What a logged run wasted, and "
     page = Page(f"RLHFless report: {_name(trace)}", f"{what}how other schedules would have run the same responses.")
     if executed:
-        _executed(page, log, setting, max_steps, begin)
+        _executed(page, log, setting, max_steps, begin, calibrate=assumptions is None or assumptions.calibrate)
     else:
         stated = assumptions or Assumptions(not_stated=default)
         study = study or study_log(log, setting, stated, max_steps, begin)
@@ -106,12 +106,12 @@ def report_html(
     return page.render(f"Written by rlhfless {__version__}. This file contains plotly.js and loads nothing from the network.")
 
 
-def _executed(page: Page, log: OpenedLog, setting: SimulationConfig, max_steps: int, begin: Begin) -> None:
+def _executed(page: Page, log: OpenedLog, setting: SimulationConfig, max_steps: int, begin: Begin, *, calibrate: bool) -> None:
     """Add what was executed and, where the run can be planned, what other schedules would have saved of it."""
     trace = log.trace
     findings, refusal = None, ""
     try:
-        findings = study_executed(trace, setting, max_steps, begin)
+        findings = study_executed(trace, setting, max_steps, begin, calibrate=calibrate)
     except PlanningError as error:
         refusal = str(error)
     begin("drawing")

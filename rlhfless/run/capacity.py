@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from rlhfless.analysis import ProfileScale
 from rlhfless.errors import InputError
 from rlhfless.latency import PriceError, list_profiles, load_profile, read_profile
 from rlhfless.run.hardware import NODE_GPUS, Hardware
@@ -34,10 +35,12 @@ class CapacityResults:
         table: one row per candidate: ``gpu_kind, gpus, gpus_per_actor, profile, actors`` (median), ``time_s, gpu_seconds,
             cost_usd`` (means over the steps), ``within_limit``, and ``missing``: why a candidate cannot run, or an empty text.
         plans: the last step as planned on the GPUs of each row; None where they cannot run it.
+        scale: of every profile, to the times of the run.
     """
 
     table: pd.DataFrame
     plans: tuple[PlannedStep | None, ...]
+    scale: ProfileScale
 
     def _rows(self) -> list[tuple[str, ...]]:
         return [
@@ -49,11 +52,16 @@ class CapacityResults:
     def __repr__(self) -> str:
         lines = (f"  {gpus}, {size} per actor: {actors} actors, {time} s, cost in USD: {usd}, within the limit: {within}"
                  for gpus, size, actors, time, usd, within in self._rows())  # fmt: skip
-        return "\n".join(["Capacity search: means per step, the best first", *lines])
+        return "\n".join([self._title, *lines])
 
     def _repr_html_(self) -> str:
         head = ("GPUs", "GPUs per actor", "actors", "time (s)", "cost (USD)", "within the limit")
-        return rows_table("Capacity search: means per step, the best first", head, self._rows())
+        return rows_table(self._title, head, self._rows())
+
+    @property
+    def _title(self) -> str:
+        others = "; other profiles alike" if self.scale.factor != 1 else ""
+        return f"Capacity search: means per step, the best first; times of {self.scale.words()}{others}"
 
 
 @dataclass(frozen=True)
@@ -84,6 +92,7 @@ def search_capacity(
     logged: Sequence[LoggedStep],
     setting: SimulationConfig,
     profile: str,
+    scale: ProfileScale,
     *,
     gpu_kinds: Sequence[str] | None = None,
     gpus: Sequence[int] = GPUS,
@@ -93,7 +102,8 @@ def search_capacity(
     """Return every GPU kind, number and actor size that has a latency profile of the model, ranked.
 
     Args:
-        logged: the steps to run. setting: objective, and the GPUs per node. profile: of the run; names the language model.
+        logged: the steps to run. setting: of the run, with its scaled profile. profile: of the run; names the language model.
+        scale: of every profile.
         gpu_kinds, gpus_per_actor: only these; all that have a profile when None. gpus: numbers of GPUs.
 
     Raises:
@@ -115,11 +125,11 @@ def search_capacity(
     found: list[tuple[dict[str, Any], PlannedStep | None]] = []
     for name in chosen:
         for count in gpus:
-            found.append(_candidate(logged, setting, name, count, limits))
+            found.append(_candidate(logged, setting, name, scale, count, limits))
     table = pd.DataFrame([row for row, _ in found])
     ranked = table.assign(**_rank(table, setting.objective.time_weight, limits))
     order = ranked.sort_values(["out", "value"], kind="stable").index
-    return CapacityResults(table.loc[order].reset_index(drop=True), tuple(found[i][1] for i in order))
+    return CapacityResults(table.loc[order].reset_index(drop=True), tuple(found[i][1] for i in order), scale)
 
 
 def _others_of_the_model(profile: str) -> list[str]:
@@ -130,7 +140,12 @@ def _others_of_the_model(profile: str) -> list[str]:
 
 
 def _candidate(
-    logged: Sequence[LoggedStep], setting: SimulationConfig, profile: str, gpus: int, limits: CapacityLimits
+    logged: Sequence[LoggedStep],
+    setting: SimulationConfig,
+    profile: str,
+    scale: ProfileScale,
+    gpus: int,
+    limits: CapacityLimits,
 ) -> tuple[dict[str, Any], PlannedStep | None]:
     row: dict[str, Any] = {"gpu_kind": "", "gpus": gpus, "gpus_per_actor": 0, "profile": profile, "actors": np.nan}
     row |= {"time_s": np.nan, "gpu_seconds": np.nan, "cost_usd": np.nan, "within_limit": False, "missing": ""}
@@ -141,7 +156,9 @@ def _candidate(
         own = latency.kind == setting.cluster.kind  # then the price is the run's
         price = setting.cluster.usd_per_gpu_hour if own else None
         cluster, latency = Hardware(gpus, gpus_per_node=per_node, profile=profile, usd_per_gpu_hour=price).cluster()
-        sized = replace(setting, cluster=cluster, latency=latency, bound_work=0)
+        if latency.name == setting.latency.name and gpus == setting.cluster.gpus:
+            cluster = setting.cluster  # the run's own nodes
+        sized = replace(setting, cluster=cluster, latency=scale.of(latency), bound_work=0)
         simulated = simulate_steps(logged, sized, [POLICY])
     except (InputError, PlanningError, PriceError) as error:
         return {**row, "missing": str(error)}, None

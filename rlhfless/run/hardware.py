@@ -43,7 +43,7 @@ class Hardware:
     profile: str | Path | None = None
     usd_per_gpu_hour: float | None = None
 
-    def cluster(self, prewarmed: int = 0) -> tuple[Cluster, LatencyModel]:
+    def cluster(self) -> tuple[Cluster, LatencyModel]:
         """Return the cluster and the latency model; ``gpus`` and ``profile`` must not be None.
 
         Raises:
@@ -62,7 +62,7 @@ class Hardware:
         except PriceError as error:
             raise PriceError(f"{error}; or give hardware=Hardware(usd_per_gpu_hour=...)") from None
         per_actor = latency.gpus_per_actor if self.gpus_per_actor is None else self.gpus_per_actor
-        return Cluster(self.gpus // per_node, per_node, per_actor, latency.kind, price, prewarmed=prewarmed), latency
+        return Cluster(self.gpus // per_node, per_node, per_actor, latency.kind, price), latency
 
     def completed(self, trace: Trace) -> tuple[Hardware, dict[str, str]]:
         """Return the same with what the trace recorded, or else what is assumed, in place of None.

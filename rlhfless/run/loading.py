@@ -40,7 +40,8 @@ def load(
         gpus, profile: number of GPUs, and the latency profile: a shipped name or a JSON file. The trace's when None; else 16
             GPUs and a profile that the verdict names as assumed.
         hardware: further facts of the GPUs, such as their price and the GPUs per node; ``gpus`` and ``profile`` come first.
-        assumptions: about the run that was logged, such as its dispatch and its learner's GPUs; not of an executed trace.
+        assumptions: about the run that was logged, such as its dispatch and its learner's GPUs; of an executed trace only
+            whether it is calibrated.
         options: how to read a log: columns of a table, the tokenizer of texts, the longest response that the run allowed.
         time_weight: 1 is time only, 0 is cost only.
         verbose: print the verdict, and a line before it is computed.
@@ -67,7 +68,7 @@ def load(
     opened = _opened(source, options)
     trace = opened.trace
     given = assumptions or Assumptions()
-    if len(trace.allocations) and given != Assumptions():
+    if len(trace.allocations) and replace(given, calibrate=True) != Assumptions():
         raise InputError(
             f"{trace.source or 'the trace'}: is the trace of an executed run, which holds GPUs and times; leave out the "
             "assumptions about logged runs"

@@ -38,6 +38,8 @@ ALGORITHMS = ("grpo", "ppo")
 PLAIN, PLANNED = "elastic plain", "this plan"
 PLAIN_WEIGHT = 0.7  # of time, by which elastic plain is sized where the aim has none
 ABOUT_BOUND = 1 + 1e-9
+SECONDS_OF = "Seconds are those of tables of measured operators, not scaled to times of the log."
+"""Of whole steps: no log says what each of their calls took."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -158,7 +160,8 @@ class PlannedWholeStep:
 
     @property
     def _notes(self) -> list[str]:
-        """Return what of the lengths is a guess, and that a limit is not kept, where the plan is expected to exceed it."""
+        """Return what of the lengths is a guess, that a limit is not kept, where the plan is expected to exceed it, and what
+        the seconds come from."""
         guess = self.of_calls.step.logged.guess
         deadline_s, budget_gpu_s = (
             math.inf if limit is None else float(np.mean(limit)) for limit in (self.aim.deadline_s, self.aim.budget_gpu_s)
@@ -168,7 +171,7 @@ class PlannedWholeStep:
         exceeded = (
             f"no plan with these levers is expected to keep within {limit}; this is the one closest to it" if limit else ""
         )
-        return [note for note in (guess, exceeded) if note]
+        return [note for note in (guess, exceeded, SECONDS_OF) if note]
 
     def __repr__(self) -> str:
         rows = (f"  {name}: expected {s} s, {gpu_s} GPU-s; executed {time} s, {cost} GPU-s (bound {bound} GPU-s)"

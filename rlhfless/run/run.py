@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from rlhfless.analysis import ExecutedTimes, LoggedTimes
 from rlhfless.errors import InputError
 from rlhfless.predict import Predictor
-from rlhfless.report.executed_study import measure_executed
-from rlhfless.report.study import Assumptions, calibrate_log, study_log
+from rlhfless.report.study import Assumptions, study_log, times_of_run
 from rlhfless.report.write import write_report
 from rlhfless.run.capacity import GPUS, CapacityLimits, CapacityResults, search_capacity
 from rlhfless.run.planned_step import PlannedStep
@@ -64,21 +64,28 @@ class Run:
         return [int(step) for step in self.trace.steps]
 
     @cached_property
-    def calibrated(self) -> SimulationConfig:
-        """``setting`` with the profile scaled to the run's own times, where it has some: what verdict and report use, too.
+    def times(self) -> LoggedTimes | ExecutedTimes:
+        """The run's own times, where it has some, and the profile that is scaled to them; computed once.
 
         Raises:
             InputError: an assumption makes no sense.
             PlanningError: the responses fit on no actor.
         """
-        if len(self.trace.allocations):
-            return measure_executed(self.trace, self.setting).setting
-        return calibrate_log(self.log, self.setting, self.assumptions).setting
+        return times_of_run(self.log, self.setting, self.assumptions)
+
+    @property
+    def calibrated(self) -> SimulationConfig:
+        """``setting`` with the profile scaled to the run's own ``times``: what everything that is computed of the run uses.
+
+        Raises:
+            InputError, PlanningError: as ``times``.
+        """
+        return self.times.setting
 
     @cached_property
     def verdict(self) -> Verdict:
         """What the GPUs did, what to do, and what this would have saved, in a few sentences; computed once, in seconds."""
-        return verdict_of(self.log, self.setting, self.assumptions)
+        return verdict_of(self.log, self.times, self.assumptions)
 
     def report(self, out: str | Path, *, max_steps: int = 8, verbose: bool = True) -> Path:
         """Write the interactive page about this run, and return its path.
@@ -126,7 +133,7 @@ class Run:
             >>> bool(ways.loc["partial rollout", "on_policy"]), bool(ways.loc["deferred dispatch", "on_policy"])
             (False, True)
         """
-        return ways_of_log(self.log, self.setting, self.assumptions)
+        return ways_of_log(self.log, self.times, self.assumptions)
 
     def simulate(
         self,
@@ -199,7 +206,8 @@ class Run:
         Use ``solver.dataflow.plan_step`` instead to place every model call of steps that follow each other, with a proven
         bound; there only overlap, streaming and drafts are levers.
 
-        Seconds of decoding, preparation and learning come from the shipped tables of measured operators.
+        Seconds of decoding, preparation and learning come from the shipped tables of measured operators. They are not scaled to
+        the run's own times, so they differ from those of ``plan``, which has generation alone.
 
         Args:
             step: its number in the log; a negative one counts from the end. algorithm: ``grpo`` or ``ppo``.
@@ -240,6 +248,8 @@ class Run:
     ) -> CapacityResults:
         """Rank GPU kinds, numbers of GPUs and actor sizes for the lengths of the last steps, with a plan behind each.
 
+        Every profile is scaled as the run's own is to the run's times (``times``).
+
         Args:
             gpu_kinds, gpus_per_actor: only these; all that have a latency profile of the run's model when None.
             gpus: numbers of GPUs to try.
@@ -262,8 +272,9 @@ class Run:
         last = max(1, SEARCHED_RESPONSES * len(self.steps) // len(self.rollouts))
         logged = list(logged_steps(self.rollouts, None, self.setting.max_response_tokens, steps=self.steps[-last:]))
         return search_capacity(
-            logged, self.setting, self.profile, gpu_kinds=gpu_kinds, gpus=gpus, gpus_per_actor=gpus_per_actor, limits=limits
-        )
+            logged, self.calibrated, self.profile, self.times.scale, gpu_kinds=gpu_kinds, gpus=gpus,
+            gpus_per_actor=gpus_per_actor, limits=limits,
+        )  # fmt: skip
 
     def explore(self, step: int = -1, settings: Settings | None = None, **changes: Any) -> Explorer:
         """Show sliders over the GPUs, the price and the objective of one step; see ``rlhfless.widgets.explore``.
@@ -285,7 +296,7 @@ class Run:
                 self.profile, cluster.nodes, cluster.gpus_per_node,
                 usd_per_gpu_hour=cluster.usd_per_gpu_hour, time_weight=weight, tau=self.setting.tau,
             )  # fmt: skip
-        given = {"max_response_tokens": self.setting.max_response_tokens, **changes}
+        given = {"max_response_tokens": self.setting.max_response_tokens, "scale": self.times.scale, **changes}
         return explore(self.trace, self._step(step), settings, **given)
 
     def _step(self, step: int) -> int:

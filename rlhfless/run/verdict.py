@@ -12,18 +12,18 @@ from dataclasses import dataclass, replace
 import pandas as pd
 import plotly.graph_objects as go
 
-from rlhfless.analysis import RunCost, billed_uses, generation_s, savings, savings_of_executed
+from rlhfless.analysis import ExecutedTimes, LoggedTimes, RunCost, billed_uses, generation_s, savings, savings_of_executed
 from rlhfless.plots import plot_overview
 from rlhfless.plots.style import counted, number
 from rlhfless.report.amounts import Amounts, amounts
-from rlhfless.report.executed_study import measure_executed, replicas_of
+from rlhfless.report.executed_study import compared_steps, replicas_of
 from rlhfless.report.first_screen import uses_of_run
 from rlhfless.report.not_stated import PRICE
 from rlhfless.report.savings import at_most, percent_range, saved, time_in_words
 from rlhfless.report.schedules import replicas, simulated_steps, to_do, with_history
-from rlhfless.report.study import ADVISED, TIE, Assumptions, calibrate_log, is_advised, own_run, tied, weighed
+from rlhfless.report.study import ADVISED, TIE, Assumptions, is_advised, own_run, tied, weighed
 from rlhfless.run.whole_step_saving import whole_step_sentence
-from rlhfless.simulate import SimulationConfig, logged_steps, simulate_steps
+from rlhfless.simulate import logged_steps, simulate_steps
 from rlhfless.trace import OpenedLog, Trace, allocation_metrics, decode_capacity
 from solver.model.cluster import Cluster
 from solver.model.objective import NonGenerationPhases
@@ -158,22 +158,23 @@ def _ranges(steps: int, dispatches: int = 1) -> str:
     return f"ranges: {', and '.join(over)}" if over else ""
 
 
-def verdict_of(log: OpenedLog, setting: SimulationConfig, stated: Assumptions) -> Verdict:
+def verdict_of(log: OpenedLog, times: LoggedTimes | ExecutedTimes, stated: Assumptions) -> Verdict:
     """Return the verdict on a logged run, or on the trace of an executed one.
 
     Args:
-        log: of one run. setting: its GPUs, their profile and the objective. stated: what the user assumes about a logged run.
+        log: of one run. times: its own, with its GPUs, their profile and the objective (``report.study.times_of_run``).
+        stated: what the user assumes about a logged run.
 
     Raises:
         TraceError: the log holds several runs, or a response above the limit.
         PlanningError: the responses fit on no actor.
         InputError: an assumption makes no sense.
     """
-    return _of_executed(log.trace, setting) if len(log.trace.allocations) else _of_logged(log, setting, stated)
+    return _of_executed(log.trace, times) if isinstance(times, ExecutedTimes) else _of_logged(log, times, stated)
 
 
-def _of_logged(log: OpenedLog, setting: SimulationConfig, stated: Assumptions) -> Verdict:
-    setting, setup, phases, _, _ = calibrate_log(log, setting, stated)
+def _of_logged(log: OpenedLog, times: LoggedTimes, stated: Assumptions) -> Verdict:
+    setting, setup, phases = times.setting, times.setup, times.phases
     chosen = simulated_steps(log.trace.rollouts)
     logged = list(logged_steps(log.trace.rollouts, None, setting.max_response_tokens, steps=chosen))
     shuffled = {order.name for order in setup.shuffled}
@@ -213,28 +214,28 @@ def _basis(cost: RunCost, simulated: int, dispatch: str) -> str:
     return f"{times}; what was idle is simulated{f' in {simulated:,} of them' if which else ''}, {assigned}"
 
 
-def _of_executed(trace: Trace, setting: SimulationConfig) -> Verdict:
-    measured = measure_executed(trace, setting)
-    alone = replace(measured.setting, phases=NonGenerationPhases())
+def _of_executed(trace: Trace, times: ExecutedTimes) -> Verdict:
+    took = times.took
+    alone = replace(times.setting, phases=NonGenerationPhases())
     chosen = simulated_steps(trace.rollouts) if len(trace.rollouts) else []
     logged = list(logged_steps(trace.rollouts, None, alone.max_response_tokens, steps=chosen)) if chosen else []
-    compared = measured.compared(logged)
+    compared = compared_steps(took, logged)
     steps = [step.step for step in compared]
     table = pd.DataFrame()
     if compared:
-        table = savings_of_executed(simulate_steps(compared, alone, ADVISED), measured.took, ADVISED, steps)
+        table = savings_of_executed(simulate_steps(compared, alone, ADVISED), took, ADVISED, steps)
     held = allocation_metrics(trace)
     gpu_s, usd = float(held["gpu_seconds"].sum()), float(held["cost_usd"].sum())
     idle = float(held["idle_gpu_seconds"].sum()) / gpu_s if gpu_s else 0.0
     return Verdict(
-        _in_words(setting.cluster),
+        _in_words(times.setting.cluster),
         tuple(sorted(int(step) for step in held["step"].unique())),
         Amounts(gpu_s / 3600.0, usd),
         idle,
         (idle, idle),
         decode_capacity(held).empty_share,
         table,
-        setting.objective.time_weight,
+        times.setting.objective.time_weight,
         "measured" if trace.meta.get("clock") == "wall" else "on the virtual clock",
         billed_uses(trace),
         _ranges(len(steps)),

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rlhfless.analysis import (
-    PhaseSeconds,
-    RunSetup,
-    calibrated_by_spans,
-    evenly,
-    executed_steps,
-    run_setup,
-    steps_of_run,
-    text_encoder,
-)
-from rlhfless.analysis.compare_log import CALIBRATION_STEPS
+from rlhfless.analysis import ExecutedTimes, LoggedTimes, PhaseSeconds, RunSetup, run_setup, steps_of_run, text_encoder
 from rlhfless.analysis.draft_savings import draft_savings
 from rlhfless.analysis.executed_run import GENERATES
 from rlhfless.analysis.what_ifs.compare import MOST_RESPONSES, WaysCompared, compare_ways, own_schedule
 from rlhfless.analysis.what_ifs.outcome import RunToChange
 from rlhfless.errors import InputError
-from rlhfless.report.study import Assumptions, calibrate_log
+from rlhfless.report.study import Assumptions
 from rlhfless.simulate import SimulationConfig, logged_steps
 from rlhfless.trace import OpenedLog, Trace
 from solver.model.objective import NonGenerationPhases
@@ -31,11 +21,11 @@ PLANS_LEFT_OUT = (
 )
 
 
-def ways_of_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions) -> WaysCompared:
+def ways_of_log(log: OpenedLog, times: LoggedTimes | ExecutedTimes, stated: Assumptions) -> WaysCompared:
     """Return every way on the last steps with about ``MOST_RESPONSES`` responses.
 
     Args:
-        log: of one run, or the trace of an executed one. setting: its GPUs and their profile, which is scaled to its times.
+        log: of one run, or the trace of an executed one. times: its own, with its GPUs and their profile.
         stated: what the user assumes about a logged run.
 
     Raises:
@@ -43,10 +33,10 @@ def ways_of_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions) 
         PlanningError: a response fits on no actor.
         InputError: an assumption makes no sense, or no step of an executed run generated anything.
     """
-    if len(log.trace.allocations):
-        setting, setup, phases = _executed(log.trace, setting)
+    if isinstance(times, ExecutedTimes):
+        setting, setup, phases = _executed(log.trace, times)
     else:
-        setting, setup, phases, _, _ = calibrate_log(log, setting, stated)
+        setting, setup, phases = times.setting, times.setup, times.phases
     rollouts, steps = log.trace.rollouts, log.trace.steps
     last = max(1, MOST_RESPONSES * len(steps) // len(rollouts))
     logged = list(logged_steps(rollouts, None, setting.max_response_tokens, steps=[int(step) for step in steps[-last:]]))
@@ -55,17 +45,15 @@ def ways_of_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions) 
     return compare_ways(run, draft_savings(rollouts, logged, assigned, setting, *text_encoder(stated.tokenizer)))
 
 
-def _executed(trace: Trace, setting: SimulationConfig) -> tuple[SimulationConfig, RunSetup, PhaseSeconds]:
+def _executed(trace: Trace, times: ExecutedTimes) -> tuple[SimulationConfig, RunSetup, PhaseSeconds]:
     """Return the calibrated setting of an executed run, its GPUs and its seconds outside generation, by its spans."""
-    took = executed_steps(trace)
-    took = took[(took["generation_s"] > 0) & (took["working_s"] > 0)]
+    took = times.took[times.took["working_s"] > 0]
     if took.empty:
         raise InputError(f"{trace.source or 'the trace'}: no step generated a response; a step with responses is needed")
-    latency, _, _ = calibrated_by_spans(trace, setting, took, evenly(took["step"].tolist(), CALIBRATION_STEPS))
     others = trace.allocations[~trace.allocations["role"].isin(GENERATES)]
     learner_gpus = max((len(set().union(*ids)) for _, ids in others.groupby("step")["gpu_ids"]), default=0)
     setup = run_setup("rlhfless", dispatch="static", learner_gpus=learner_gpus)
-    setting = replace(setting, latency=latency, phases=NonGenerationPhases(), drafts=None)
+    setting = replace(times.setting, phases=NonGenerationPhases(), drafts=None)
     return (
         setting,
         replace(setup, assumed=(PLANS_LEFT_OUT,)),

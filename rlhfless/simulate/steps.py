@@ -51,8 +51,8 @@ class SimulationConfig:
         tau, static_actors, hold: parameters of the policies that have them.
         migration: ``move``, ``recompute`` or ``cheaper``.
         effects: faults and delays of actors. Each step draws its own outages and delays. Plans do not account for them.
-        deterministic: policies of your own get it in their options (see ``solver.plan_generation``), and so do plans of one
-            step. The shipped policies always plan by counted work, whatever it says.
+        deterministic: policies of your own get it in their options (see ``solver.plan_generation``). The shipped policies
+            always plan by counted work, whatever it says.
         drafts: what drafted tokens are accepted, for policies that decode with drafts; None: such policies are refused.
         work: preparation and learning per token, which run inside the step, in place of the constants of ``phases``.
         fuse: what of it overlaps with decoding under policies that do not say so themselves: ``none``, ``prepare`` or ``learn``

@@ -16,6 +16,7 @@ from typing import Any
 import ipywidgets as widgets
 import pandas as pd
 
+from rlhfless.analysis import ProfileScale
 from rlhfless.errors import InputError
 from rlhfless.latency import PriceError, usd_per_gpu_hour
 from rlhfless.plots import plot_responses, plot_timeline
@@ -245,7 +246,8 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
     def as_code(self) -> tuple[str, str]:
         """Return the state of the controls as Python code and as JSON."""
         what_if = self.what_if
-        return self.settings.to_python(what_if.source, what_if.step, what_if.max_response_tokens), self.settings.to_json()
+        code = self.settings.to_python(what_if.source, what_if.step, what_if.scale, what_if.max_response_tokens)
+        return code, self.settings.to_json()
 
 
 def _stays(newest: Newest, seconds: float) -> bool:
@@ -268,6 +270,7 @@ def explore(
     *,
     max_response_tokens: int | None = None,
     limits: Limits | None = None,
+    scale: ProfileScale | None = None,
     **changes: Any,
 ) -> Explorer:
     """Show sliders over the GPUs, the price and the objective of one step of a log; every move plans the step again.
@@ -281,6 +284,8 @@ def explore(
         settings: initial settings; those of the run where None. changes: single initial settings.
         max_response_tokens: the longest response that the run allowed; the run's own, or the longest of the log, when None.
         limits: maximal amounts to read of a path; None takes the default.
+        scale: of latency profiles, to the run's own times; by those of the log when None, on the GPUs and the profile that the
+            trace states, or else on those of the initial settings.
 
     Raises:
         TraceError: the log cannot be read, holds several runs, or has no such step.
@@ -291,5 +296,8 @@ def explore(
         given = changes if max_response_tokens is None else {**changes, "max_response_tokens": max_response_tokens}
         shown: Explorer = trace.explore(-1 if step is None else step, settings=settings, **given)
         return shown
-    what_if = WhatIf(trace, step, max_response_tokens, limits=limits)
-    return Explorer(what_if, changed(what_if.default if settings is None else settings, changes))
+    what_if = WhatIf(trace, step, max_response_tokens, limits=limits, scale=scale)
+    initial = changed(what_if.default if settings is None else settings, changes)
+    if not what_if.states_profile:
+        what_if.default = initial
+    return Explorer(what_if, initial)

@@ -41,7 +41,7 @@ def plan_cards(planned: PlannedRun, before: PlannedRun | None) -> Markup:
         before: the plan that was shown before it; None for the first one.
     """
     cards = []
-    free = planned.settings.setting.cluster.usd_per_gpu_hour == 0
+    free = planned.setting.cluster.usd_per_gpu_hour == 0
     against = {f"against {name}": planned.outcome_of(name) for name in REFERENCES}
     if before is not None:
         against[AGAINST_LAST] = before.outcome
@@ -54,7 +54,9 @@ def plan_cards(planned: PlannedRun, before: PlannedRun | None) -> Markup:
             changes.append((lost_to_random(planned), "worse"))
         cards.append(html_parts.Card(meter.name, meter.shown(value), changes))
     took = f"planned and simulated in {number(planned.seconds, 's')}"
-    return html_parts.cards(cards) + html_parts.paragraph(f"Policy {PLANNER}, executed with the true lengths; {took}.")
+    return html_parts.cards(cards) + html_parts.paragraph(
+        f"Policy {PLANNER}, executed with the true lengths; {took}. Times: {planned.times}."
+    )
 
 
 def lost_to_random(planned: PlannedRun) -> str:

@@ -132,7 +132,7 @@ def _history(what_if: WhatIf, prompt_id: str) -> pd.DataFrame:
 
 
 def _elsewhere(planned: PlannedRun, response: int, actor: int) -> pd.DataFrame:
-    setting, plan, predicted = planned.settings.setting, planned.plan, planned.logged.predicted
+    setting, plan, predicted = planned.setting, planned.plan, planned.logged.predicted
     problem, lengths, weight = setting.problem(predicted), predicted.response_tokens, setting.objective.time_weight
     kept = assemble(plan.policy, [list(a.responses) for a in plan.actors if a.responses], problem)
     groups = [[i for i in a.responses if i != response] for a in plan.actors]

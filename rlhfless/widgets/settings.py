@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from numbers import Integral, Real
 from typing import Any
 
+from rlhfless.analysis import ProfileScale
 from rlhfless.errors import InputError
 from rlhfless.latency import PriceError, ProfileError, list_profiles, load_profile, read_profile, usd_per_gpu_hour
 from rlhfless.predict import EwmaPredictor, InFlightPredictor, Predictor, unknown_predictor
@@ -141,19 +142,20 @@ class Settings:
             raise InputError(f"the text holds no settings; a JSON object with {', '.join(KINDS)} is needed")
         return cls(**values)
 
-    def to_python(self, source: str, step: int, max_response_tokens: int | None = None) -> str:
+    def to_python(self, source: str, step: int, scale: ProfileScale, max_response_tokens: int | None = None) -> str:
         """Return lines of Python that compute the same without a widget.
 
         Args:
             source: the log's path; the empty text where it has none, then the code needs it as ``trace``.
+            scale: of latency profiles, to the run's own times.
             max_response_tokens: the longest response allowed; the trace's own, or the longest of the log, when None.
         """
         log = repr(source) if source else "trace"
         limit = "" if max_response_tokens is None else f", max_response_tokens={max_response_tokens}"
         arguments = ", ".join(f"{name}={value!r}" for name, value in asdict(self).items())
         return (
-            "from rlhfless.widgets import Settings, WhatIf\n\n"
-            f"what_if = WhatIf({log}, step={step}{limit})\n"
+            "from rlhfless.analysis import ProfileScale\nfrom rlhfless.widgets import Settings, WhatIf\n\n"
+            f"what_if = WhatIf({log}, step={step}{limit}, scale={scale!r})\n"
             f"planned = what_if.plan(Settings({arguments}))\n"
             "others = what_if.alternatives(planned)\n"
             "print(planned.plan)\nprint(planned.actors)\nprint(others.results)\n"

@@ -18,10 +18,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from rlhfless.analysis import ProfileScale, own_times
 from rlhfless.errors import InputError
 from rlhfless.predict import unknown_predictor
-from rlhfless.simulate import LoggedStep, Simulation, logged_steps, simulate_steps
-from rlhfless.trace import Limits, Trace, TraceError, read_rollouts, read_trace
+from rlhfless.simulate import LoggedStep, Simulation, SimulationConfig, logged_steps, simulate_steps
+from rlhfless.trace import Limits, OpenedLog, Trace, TraceError, read_rollouts, read_trace
 from rlhfless.widgets.settings import PREDICTORS, Settings, default_settings
 from solver.bounds.clairvoyant import ClairvoyantBound
 from solver.model.objective import Objective
@@ -66,11 +67,14 @@ class PlannedRun:
     """A plan of the step for some settings, and its execution with the true lengths.
 
     Attributes:
+        setting: of ``settings``, with the profile scaled to the run's own times. times: which profile that is, in words.
         simulation: the step under the planner and ``REFERENCES``.
         seconds: time that all of it took on this machine.
     """
 
     settings: Settings
+    setting: SimulationConfig
+    times: str
     logged: LoggedStep
     simulation: Simulation
     seconds: float
@@ -176,10 +180,12 @@ class WhatIf:
         step: to plan; the last one when None.
         max_response_tokens: the longest response allowed; the trace's own, or the longest of the log, when None.
         limits: maximal amounts to read of a path; None takes the default.
+        scale: of latency profiles, to the run's own times; by those of the log, on the GPUs of ``default``, when None.
 
     Attributes:
         source: the log's path, or the empty text. rollouts, run, steps: of the log. step: the one that is planned.
-        default: initial settings.
+        default: initial settings, on whose GPUs the run is compared with its profile. states_profile: whether the log states
+            its profile; where it does not, ``default`` may be set before the first plan.
 
     Raises:
         TraceError: the log cannot be read, holds several runs, or has no such step.
@@ -193,6 +199,7 @@ class WhatIf:
         max_response_tokens: int | None = None,
         *,
         limits: Limits | None = None,
+        scale: ProfileScale | None = None,
     ) -> None:
         path = str(source) if isinstance(source, str | Path) else ""
         if isinstance(source, str | Path):
@@ -213,8 +220,22 @@ class WhatIf:
             (trace.meta.get("config") or {}).get("max_response_tokens") if max_response_tokens is None else max_response_tokens
         )
         self.max_response_tokens = None if limit is None else max(int(limit), int(self.rollouts["response_tokens"].max()))
-        self.default = default_settings(trace.meta)
+        self.default, self.states_profile = default_settings(trace.meta), bool(trace.meta.get("profile"))
         self._logged: dict[str, LoggedStep] = {}
+        self._trace, self._scale = trace, scale
+
+    @property
+    def scale(self) -> ProfileScale:
+        """How latency profiles are scaled to the run's own times; computed once, where it was not given.
+
+        Raises:
+            PlanningError: the responses fit on no actor of the default settings.
+        """
+        if self._scale is None:
+            log = OpenedLog(self._trace, pd.DataFrame({"step": []}), str(self._trace.meta.get("framework") or ""))
+            setting = replace(self.default.setting, max_response_tokens=self.max_response_tokens)
+            self._scale = own_times(log, setting).scale
+        return self._scale
 
     def logged(self, predictor: str) -> LoggedStep:
         """Return the step with the lengths that a predictor gives it from all earlier steps; computed once.
@@ -240,10 +261,13 @@ class WhatIf:
         """
         if not isinstance(settings, Settings):
             raise InputError(f"settings is a {type(settings).__name__}; Settings(...) is needed")
+        given = settings.setting
+        setting = replace(given, latency=self.scale.of(given.latency))
         began = time.perf_counter()
         logged = self.logged(settings.predictor)
-        simulation = simulate_steps([logged], settings.setting, [*REFERENCES, PLANNER])
-        return PlannedRun(settings, logged, simulation, time.perf_counter() - began)
+        simulation = simulate_steps([logged], setting, [*REFERENCES, PLANNER])
+        times = self.scale.words(given.latency.name)
+        return PlannedRun(settings, setting, times, logged, simulation, time.perf_counter() - began)
 
     def alternatives(
         self, planned: PlannedRun, wanted: Callable[[], bool] = lambda: True, policies: Sequence[str] = POLICIES
@@ -259,7 +283,7 @@ class WhatIf:
         """
         if not isinstance(planned, PlannedRun):
             raise InputError(f"planned is a {type(planned).__name__}; the result of WhatIf.plan is needed")
-        setting = planned.settings.setting
+        setting = planned.setting
         known = planned.simulation.steps.set_index("policy", drop=False)
         rows = []
         for name in dict.fromkeys((*policies, PLANNER)):

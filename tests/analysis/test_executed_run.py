@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhfless.analysis import calibrated_by_spans, executed_steps, savings_of_executed
+from rlhfless.analysis import executed_steps, executed_times, savings_of_executed
 from rlhfless.latency import load_profile, scaled
 from rlhfless.report.executed_study import study_executed
 from rlhfless.simulate import Simulation, SimulationConfig, simulate
@@ -101,8 +101,9 @@ def test_work_that_no_schedule_changes_dilutes_savings(simulation: Simulation) -
 def test_a_run_that_was_slower_than_its_profile_corrects_it() -> None:
     slow = replace(SETTING, latency=replace(scaled(SETTING.latency, 1.7), start_s=5.0))
     trace = simulate(rollouts(), slow, ["static"]).traces["static"]
-    latency, found, simulated_s = calibrated_by_spans(trace, SETTING, executed_steps(trace), [0, 1, 2, 3])
-    assert (1.7 * simulated_s[[0, 1, 2, 3]]).to_numpy() == pytest.approx(executed_steps(trace)["working_s"].to_numpy())
+    times = executed_times(trace, SETTING)
+    latency, found = times.setting.latency, times.calibrated
+    assert times.checks[0].ours == pytest.approx(executed_steps(trace)["working_s"].mean() / 1.7)
     assert (found.factor, found.steps) == (pytest.approx(1.7, rel=1e-6), 4)
     assert (latency.start_s, latency.sync_s) == (pytest.approx(5.0), pytest.approx(slow.latency.sync_s))
     assert latency.base_s == pytest.approx(slow.latency.base_s)
@@ -112,7 +113,7 @@ def test_steps_whose_responses_moved_correct_nothing(simulation: Simulation) -> 
     trace = simulation.traces["static"]
     moved = [{"run": "r", "step": s, "time_s": 0.1, "name": "move"} for s in (0, 1, 2, 3)]
     trace = Trace(trace.rollouts, trace.allocations, trace.spans, moved)
-    found = calibrated_by_spans(trace, SETTING, executed_steps(trace), [0, 1, 2, 3])[1]
+    found = executed_times(trace, SETTING).calibrated
     assert (found.factor, found.steps) == (1.0, 0)
 
 

@@ -31,11 +31,11 @@ import pandas as pd
 from policies import DATA, gsm8k
 
 import rlhfless as rl
-from rlhfless.analysis.compare_log import evenly
 from rlhfless.analysis.drawn_lengths import Draw, StepSizes, drawn_logs
 from rlhfless.analysis.framework_defaults import run_setup
 from rlhfless.analysis.gpu_seconds import PhaseSeconds, account
 from rlhfless.analysis.length_families import FAMILIES
+from rlhfless.analysis.own_times import evenly
 from rlhfless.analysis.savings import generation_s, savings
 from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.simulate import SimulationConfig, simulate

@@ -29,7 +29,7 @@ import pandas as pd
 
 from rlhfless.analysis import run_setup
 from rlhfless.analysis.calibration import calibration
-from rlhfless.analysis.compare_log import CALIBRATION_STEPS, evenly
+from rlhfless.analysis.own_times import CALIBRATION_STEPS, evenly
 from rlhfless.latency import load_profile
 from rlhfless.latency.calibrate_from_log import CalibrationFactors, calibrate, times_of
 from rlhfless.latency.held_out_errors import error_of_most

@@ -27,8 +27,8 @@ SIMULATE_FIELDS = [
     "cost_reduction_vs_static", "bound_cost_at_time", "bound_method", "planning_s", "planning_delay_s",
 ]  # fmt: skip
 PLAN_FIELDS = [
-    "step", "profile", "policy", "status", "makespan_s", "gpu_seconds", "cost_usd", "value", "lower_bound", "gap", "solve_s",
-    "rule", "reference", "history", "prefill", "notes", "actors",
+    "step", "profile", "times", "policy", "status", "makespan_s", "gpu_seconds", "cost_usd", "value", "lower_bound", "gap",
+    "solve_s", "rule", "reference", "history", "prefill", "notes", "actors", "executed",
 ]  # fmt: skip
 
 
@@ -75,7 +75,7 @@ def test_plan_prints_the_documented_fields(log):
     assert (shown["step"], shown["profile"], shown["policy"]) == (1, PROFILE, "solver")
     responses = sorted(r for a in shown["actors"] for r in a["responses"])
     assert responses == list(range(12))
-    assert shown["lower_bound"] <= shown["value"]
+    assert all(row["bound_gpu_seconds"] <= row["gpu_seconds"] for row in shown["executed"])
     table = rlhfless("plan", log, *ON, "--step", 0, "--time-limit", 0.1).stdout
     assert table.startswith(f"step 0 of {log}: Workload(12 responses to 6 prompts")
 
@@ -98,7 +98,7 @@ def test_simulate_prints_the_documented_fields_and_writes_traces(log, tmp_path):
     )
     assert result.exit_code == 0, result.stderr
     shown = json.loads(result.stdout)
-    assert list(shown) == ["policies", "without_history", "log"]
+    assert list(shown) == ["policies", "without_history", "times", "log"]
     assert shown["log"] == {"dispatch": "static", "checks": [], "not_used": []}
     for part in (shown["policies"], shown["without_history"]):
         assert [list(row) for row in part] == [SIMULATE_FIELDS] * 3
@@ -139,8 +139,9 @@ def test_simulate_says_first_what_the_log_measured_itself(tmp_path):
     shown = json.loads(rlhfless("simulate", written(tmp_path, table), *options, "--format", "json").stdout)
     checks = shown["log"]["checks"]
     assert [(check["logged"], check["lower_bound"], check["contradicts"]) for check in checks] == [
-        (1596.0, "", True), (1596.0, "logged", True)
+        (1596.0, "", True), (1596.0, "logged", True), (1596.0, "logged", False)
     ]  # fmt: skip
+    assert shown["times"]["steps"] == 1
     (note,) = shown["log"]["not_used"]
     assert "1 step (0) are lower bounds" in note
     assert [row["policy"] for row in shown["policies"]] == ["static"]

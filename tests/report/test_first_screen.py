@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from page_figures import figures_json
 
 from rlhfless.analysis import Change, configuration_lines, ranked
+from rlhfless.analysis.own_times import FAR
 from rlhfless.latency import load_profile, read_profile
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.export.packed import packed, unpacked
 from rlhfless.report.amounts import Amounts
 from rlhfless.report.changes import changes_of, list_changes
 from rlhfless.report.first_screen import (
-    FAR,
     FAR_POINTS,
     NEAR_POINTS,
     assumptions,

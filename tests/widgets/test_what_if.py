@@ -87,7 +87,7 @@ def test_settings_survive_json_and_their_python_code_computes_the_same(tmp_path:
     settings = replace(CPU, time_weight=0.35, predictor="inflight")
     assert Settings.from_json(settings.to_json()) == settings
     names: dict[str, object] = {}
-    exec(settings.to_python(str(folder), 2), names)
+    exec(settings.to_python(str(folder), 2, WhatIf(folder, 2).scale), names)
     assert names["planned"].plan.makespan_s == WhatIf(folder, 2).plan(settings).plan.makespan_s  # type: ignore[attr-defined]
 
 
