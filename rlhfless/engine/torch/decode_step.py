@@ -19,6 +19,7 @@ from rlhfless.engine.torch.kv_cache import KVCache
 from rlhfless.engine.torch.row_model import RowModel
 from rlhfless.engine.torch.sampling import Sampling, draw, penalise, race_numbers, signals
 from rlhfless.engine.torch.verify import Inputs, verify, verify_rectangle
+from rlhfless.errors import InputError
 
 SIGNALS = ("eos_logprob", "entropy", "hidden")
 GRAPH_WIDTH = 256  # contexts are rounded up to this many cells, so that few graphs are needed
@@ -40,12 +41,12 @@ class DecodeStep:
         wanted: signals to return, of ``SIGNALS``.
 
     Raises:
-        ValueError: an unknown signal.
+        InputError: an unknown signal.
     """
 
     def __init__(self, model: RowModel, sampling: Sampling, stop_ids: Sequence[int], wanted: Sequence[str] = ()) -> None:
         if unknown := [name for name in wanted if name not in SIGNALS]:
-            raise ValueError(f"signal {unknown[0]!r} is unknown; choose from {', '.join(SIGNALS)}")
+            raise InputError(f"signal {unknown[0]!r} is unknown; choose from {', '.join(SIGNALS)}")
         self.model, self.sampling, self.stop_ids, self.wanted = model, sampling, tuple(stop_ids), tuple(wanted)
 
     def prepare(self, cache: KVCache, rows: int, width: int, columns: int = 1) -> float:

@@ -35,7 +35,7 @@ from rlhfless.engine.torch.weights import (
     shapes_of,
     tensors_of,
 )
-from rlhfless.errors import InputError
+from rlhfless.errors import ClosedError, InputError
 from rlhfless.system.device_memory import room
 
 ATTENTIONS = ("masked", "blocks")
@@ -141,7 +141,7 @@ class DecoderModel(RowModel):
         Returns the (n, hidden) states after the last layer. Hooks are not called.
         """
         if not self.weights.layers:
-            raise RuntimeError("the model's weights were released; load() new ones before decoding")
+            raise ClosedError("the model's weights were released; load() new ones before decoding")
         n, heads, kv_heads, dim = len(tokens), self.heads, self.kv_heads, self.head_dim
         x = F.embedding(tokens, self.weights.embedding)
         cos, sin = self._cos[positions], self._sin[positions]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 from rlhfless.engine.torch.gumbel_noise import GumbelNoise, exponentials, places, streams, token_keys  # noqa: E402
 from rlhfless.engine.torch.sampling import Sampling, draw, race_numbers, signals  # noqa: E402
+from rlhfless.errors import InputError
 
 VOCAB = 24
 
@@ -197,5 +198,5 @@ def test_signals_are_those_of_the_softmax():
     ],
 )
 def test_values_outside_their_range_are_refused(wrong, sentence):
-    with refused(ValueError, *sentence):
+    with refused(InputError, *sentence):
         Sampling(**wrong)

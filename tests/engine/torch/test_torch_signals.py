@@ -15,6 +15,7 @@ from torch_models import EOS, VOCAB, tiny_model  # noqa: E402
 from rlhfless.engine.protocol import Request  # noqa: E402
 from rlhfless.engine.torch.engine import TorchEngine  # noqa: E402
 from rlhfless.engine.torch.model import DecoderModel, one_thread  # noqa: E402
+from rlhfless.errors import InputError
 from solver.model.admission import Admission  # noqa: E402
 from solver.model.latency import LatencyModel  # noqa: E402
 from solver.model.runtime_rules import SIGNAL_TOKENS  # noqa: E402
@@ -114,7 +115,7 @@ def test_an_engine_that_was_asked_for_no_signals_tells_none(hf):
 
 
 def test_an_unknown_signal_is_refused(hf):
-    with refused(ValueError, "'mood'", "eos_logprob"):
+    with refused(InputError, "'mood'", "eos_logprob"):
         engine(hf, signals=["mood"])
 
 
