@@ -125,7 +125,7 @@ def main(connection: Connection, rank: int, devices: Sequence[str], meeting: str
         meet(rank, devices, Path(meeting))
         follower = Follower(connection, devices[rank])
         while True:
-            call, arguments = connection.recv()
+            call, arguments = connection.recv()  # the first part may have none for hours; when it ends, the pipe does
             getattr(follower, call)(*arguments)
     except EOFError:
         os._exit(0)  # the first part is gone
@@ -151,7 +151,7 @@ class Follower:
     def make(self, latency: LatencyModel, admission: Admission, start_s: float) -> None:
         """Make the engine of a step; the weights come after the call."""
         self._engine = None
-        form, sizes = self._connection.recv()
+        form, sizes = self._connection.recv()  # sent right after the call; when the first part ends, the pipe does
         buffers = [bytearray(size) for size in sizes]
         for buffer in buffers:
             self._connection.recv_bytes_into(buffer)

@@ -60,6 +60,7 @@ class WeightClient:
             EOFError, OSError: the trainer is gone. Any other exception is that of a call.
         """
         self._connection.send(version)
+        # no limit here: a trainer that ends closes the connection, and the driver gives up a replica that takes too long
         while isinstance(message := self._connection.recv(), TransferCall):
             try:
                 call(message.name, kwargs=dict(message.arguments))

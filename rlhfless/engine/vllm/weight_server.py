@@ -29,6 +29,9 @@ from rlhfless.engine.vllm.weight_transfer import ServerAddress
 
 BUFFER_BYTES = 256 << 20  # of weights that are packed into one message; vLLM has two such buffers at either end
 KEY_BYTES = 32
+ANSWER_S = 600.0
+"""That a replica may take to answer one call: to join a group of NCCL, or to read all weights. The trainer waits for it, so a
+replica that stands still, or whose machine is cut off, must not hold it for ever."""
 
 
 class OfferedWeights:
@@ -203,6 +206,8 @@ class ReplicaEnd:
 
     def _call(self, name: str, **arguments: Any) -> None:
         self._connection.send(TransferCall(name, arguments))
+        if not self._connection.poll(ANSWER_S):  # an OSError, so that the connection ends: a late answer has no place in it
+            raise TimeoutError(f"{name} was not answered by the replica within {ANSWER_S:g} s")
         if (failure := self._connection.recv()) is not None:
             raise RuntimeError(f"{name} failed in the replica: {failure}")
 

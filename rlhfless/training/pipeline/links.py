@@ -51,7 +51,7 @@ class Links:
         peer = self._sender[name]
         while name not in self._arrived:
             first, work, buffer = self._posted[peer].popleft()
-            work.wait()
+            work.wait()  # a peer that stands still is found by the driver, which ends all processes; torch has a limit, too
             self._arrived[first] = buffer
             self._post(peer)
         return self._arrived.pop(name)

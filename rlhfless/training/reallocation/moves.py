@@ -186,7 +186,7 @@ def _exchange(sent: Mapping[int, Tensor], received: Mapping[int, Tensor], group:
         return
     try:
         for work in dist.batch_isend_irecv(operations):
-            work.wait()
+            work.wait()  # at most as long as the group's own limit
     except RuntimeError as error:
         raise LearnerError(
             "weights were not moved, because a process of the group ended or a connection broke; nothing was changed, so start "

@@ -25,12 +25,13 @@ import torch
 from error_messages import refused
 from vllm_samples import EOS, GREEDY, LATENCY, ROOMY, by_response, factory_of, model_of, needs_vllm, requests, torch_engine
 
+from rlhfless.engine.vllm import weight_server
 from rlhfless.engine.vllm.adapter import VllmError
 from rlhfless.engine.vllm.engine import VllmEngine
 from rlhfless.engine.vllm.start_up import VllmSettings, engine_arguments
 from rlhfless.engine.vllm.weight_client import Hello, TransferCall, WeightClient
 from rlhfless.engine.vllm.weight_folders import NO_WEIGHTS, check_weights, write_config
-from rlhfless.engine.vllm.weight_server import OfferedWeights, WeightServer
+from rlhfless.engine.vllm.weight_server import OfferedWeights, ReplicaEnd, WeightServer
 from rlhfless.engine.vllm.weight_transfer import ServerAddress, TransferredWeights
 from rlhfless.training.weight_sync import NcclSync
 
@@ -60,6 +61,16 @@ def test_only_the_offered_version_is_sent(server: WeightServer) -> None:
         assert replica.receive(4, nobody_calls) == "the trainer offers weights 3, but the step needs weights 4"
         server.withdraw()
         assert replica.receive(3, nobody_calls) == "the trainer offers no weights, but the step needs weights 3"
+
+
+def test_a_replica_that_does_not_answer_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection then ends, as an answer that comes late would be taken for that to the next call."""
+    monkeypatch.setattr(weight_server, "ANSWER_S", 0.0)
+    ours, theirs = multiprocessing.Pipe()
+    with ours, theirs:
+        with refused(TimeoutError, "start_weight_update", "within"):
+            ReplicaEnd(ours).start_weight_update()
+        assert theirs.recv() == TransferCall("start_weight_update", {})
 
 
 def test_weights_do_not_pass_within_a_gpu(server: WeightServer) -> None:
