@@ -12,7 +12,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 from rlhfless.engine.torch.gumbel_noise import GumbelNoise, exponentials, places, streams, token_keys  # noqa: E402
 from rlhfless.engine.torch.sampling import Sampling, draw, race_numbers, signals  # noqa: E402
-from rlhfless.errors import InputError
+from rlhfless.errors import InputError  # noqa: E402
 
 VOCAB = 24
 

@@ -21,7 +21,7 @@ from rlhfless.engine.torch.engine import TorchEngine  # noqa: E402
 from rlhfless.engine.torch.factory import TorchEngineFactory  # noqa: E402
 from rlhfless.engine.torch.model import DecoderModel, counting  # noqa: E402
 from rlhfless.engine.torch.sampling import Sampling  # noqa: E402
-from rlhfless.errors import InputError
+from rlhfless.errors import InputError  # noqa: E402
 from solver import Admission, Drafting, KnownLengths, LatencyModel, PlanningError  # noqa: E402
 from solver.timing.draft_length import DRAFT_CALL_S, DRAFT_TOKEN_S  # noqa: E402
 

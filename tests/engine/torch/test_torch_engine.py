@@ -20,7 +20,7 @@ from rlhfless.engine.torch.factory import TorchEngineFactory  # noqa: E402
 from rlhfless.engine.torch.gumbel_noise import exponentials, places, streams, token_keys  # noqa: E402
 from rlhfless.engine.torch.model import DecoderModel, one_thread  # noqa: E402
 from rlhfless.engine.torch.sampling import Sampling  # noqa: E402
-from rlhfless.errors import InputError
+from rlhfless.errors import InputError  # noqa: E402
 from solver.model.admission import Admission  # noqa: E402
 from solver.model.latency import LatencyModel  # noqa: E402
 

@@ -15,7 +15,7 @@ from torch_models import EOS, VOCAB, tiny_model  # noqa: E402
 from rlhfless.engine.protocol import Request  # noqa: E402
 from rlhfless.engine.torch.engine import TorchEngine  # noqa: E402
 from rlhfless.engine.torch.model import DecoderModel, one_thread  # noqa: E402
-from rlhfless.errors import InputError
+from rlhfless.errors import InputError  # noqa: E402
 from solver.model.admission import Admission  # noqa: E402
 from solver.model.latency import LatencyModel  # noqa: E402
 from solver.model.runtime_rules import SIGNAL_TOKENS  # noqa: E402

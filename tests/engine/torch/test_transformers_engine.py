@@ -19,7 +19,7 @@ from rlhfless.engine.torch.prefixes import compute_prefixes  # noqa: E402
 from rlhfless.engine.torch.row_models import row_model  # noqa: E402
 from rlhfless.engine.torch.sampling import Sampling  # noqa: E402
 from rlhfless.engine.torch.transformers_model import TransformersModel  # noqa: E402
-from rlhfless.errors import ClosedError
+from rlhfless.errors import ClosedError  # noqa: E402
 from solver.model.admission import Admission  # noqa: E402
 from solver.model.drafting import Drafting  # noqa: E402
 from solver.model.latency import LatencyModel  # noqa: E402
