@@ -10,7 +10,8 @@ import pandas as pd
 
 from rlhfless.analysis.gpu_seconds import WORK, Account
 from rlhfless.trace import Trace
-from rlhfless.trace.metrics.step_metrics import dollars, interval_union_s
+from rlhfless.trace.metrics.step_metrics import interval_union_s
+from rlhfless.trace.schema.prices import dollars
 
 IN_USE, EMPTY, HELD = "decoding, slots in use", "decoding, empty slots", "idle GPUs"
 USES = {

@@ -14,7 +14,8 @@ import pandas as pd
 
 from rlhfless.analysis.framework_defaults import RunSetup
 from rlhfless.trace import Trace
-from rlhfless.trace.metrics.step_metrics import dollars, interval_union_s
+from rlhfless.trace.metrics.step_metrics import interval_union_s
+from rlhfless.trace.schema.prices import dollars
 from solver.model.cluster import Cluster
 
 WORK = {"start": "starting actors", "sync": "weight sync", "prefill": "prefill", "decode": "decoding",

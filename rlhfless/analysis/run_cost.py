@@ -16,7 +16,7 @@ from rlhfless.analysis.framework_defaults import RunSetup
 from rlhfless.analysis.gpu_seconds import Account, PhaseSeconds
 from rlhfless.analysis.savings import saved_range
 from rlhfless.trace import OpenedLog, with_step_times
-from rlhfless.trace.metrics.step_metrics import dollars
+from rlhfless.trace.schema.prices import dollars
 
 OF_A_STEP = ("step_s", "generate_s", "response_tokens_mean")  # scalars that only a step of training has
 

@@ -15,7 +15,7 @@ from rlhfless.latency import PriceError, list_prices, list_profiles, load_profil
 from rlhfless.scheduling import SchedulingPolicy, make_policy
 from rlhfless.simulate import LoggedStep, SimulationConfig, execute_steps, policy_metrics
 from rlhfless.simulate.traces import Executed
-from rlhfless.trace.metrics.step_metrics import dollars
+from rlhfless.trace.schema.prices import dollars
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError
 from solver.model.plurals import counted

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from rlhfless.plots.palette import BLUE, VERMILLION
 from rlhfless.plots.style import clean, cost_line, hover, message_figure, number, styled, usd
-from rlhfless.trace.metrics.step_metrics import dollars
+from rlhfless.trace.schema.prices import dollars
 
 TITLE = "What the run costs by its number of GPUs"
 

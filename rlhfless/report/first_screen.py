@@ -25,7 +25,7 @@ from rlhfless.report.log_checks import contradicted
 from rlhfless.report.not_stated import GPUS, OPTIONS, PRICE, PROFILE, PROFILE_HOW, profile_in_words
 from rlhfless.report.savings import percent, percent_range
 from rlhfless.report.study import LoggedRunFindings, OwnRun
-from rlhfless.trace.metrics.step_metrics import dollars
+from rlhfless.trace.schema.prices import dollars
 
 LITTLE = 0.005  # share of the run that no bar shows
 LEAST_IDLE = 0.0005  # of the cost; less reads as 0.0 %

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from rlhfless.analysis.framework_defaults import RunSetup
 from rlhfless.analysis.gpu_seconds import PhaseSeconds
 from rlhfless.simulate import LoggedStep, SimulationConfig
-from rlhfless.trace.metrics.step_metrics import dollars
+from rlhfless.trace.schema.prices import dollars
 
 
 @dataclass(frozen=True, eq=False)

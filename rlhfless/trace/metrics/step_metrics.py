@@ -11,18 +11,9 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from rlhfless.trace.io import Trace
+from rlhfless.trace.schema.prices import dollars
 
 SUMS = ["gpu_seconds", "idle_gpu_seconds", "slot_idle_gpu_seconds", "cost_usd"]
-
-
-def dollars(gpu_seconds: ArrayLike, usd_per_gpu_s: ArrayLike) -> np.ndarray:
-    """Return what GPU-seconds cost; NaN where they have the price 0, as those have of GPUs that are emulated or not priced.
-
-    Args:
-        gpu_seconds, usd_per_gpu_s: numbers or arrays of one shape.
-    """
-    gpu_s, price = np.asarray(gpu_seconds, dtype=float), np.asarray(usd_per_gpu_s, dtype=float)
-    return np.where((price > 0) | (gpu_s == 0), gpu_s * price, np.nan)
 
 
 def interval_union_s(starts: ArrayLike, ends: ArrayLike) -> float:

@@ -15,7 +15,6 @@ import numpy as np
 
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.io import Trace
-from rlhfless.trace.metrics.step_metrics import dollars
 from rlhfless.trace.perfetto import holders
 from rlhfless.trace.perfetto.holders import LOOP
 from rlhfless.trace.perfetto.moves import moves
@@ -29,6 +28,7 @@ from rlhfless.trace.perfetto.requests import (
     timed,
 )
 from rlhfless.trace.perfetto.slices import ArrowNumbers, Counter, Slice, Track, lanes, us
+from rlhfless.trace.schema.prices import dollars
 
 MAX_REQUESTS = 500_000  # about 150 MB, which a browser still opens
 
