@@ -56,3 +56,15 @@ def reason(error: BaseException) -> str:
 
 class InputError(UserError, ValueError):
     """An option, argument or file is wrong."""
+
+
+class InputTypeError(UserError, TypeError):
+    """An argument is of a kind that a function does not take."""
+
+
+class InputIndexError(UserError, IndexError):
+    """An index names nothing that is there."""
+
+
+class ClosedError(UserError, RuntimeError):
+    """Something is used after it was closed or released."""

@@ -11,6 +11,7 @@ import pandas as pd
 from rlhfless.analysis.gpu_seconds import WORK, Account
 from rlhfless.trace import Trace
 from rlhfless.trace.metrics.step_metrics import interval_union_s
+from rlhfless.trace.schema.prices import dollars
 
 IN_USE, EMPTY, HELD = "decoding, slots in use", "decoding, empty slots", "idle GPUs"
 USES = {
@@ -33,7 +34,7 @@ def billed_uses(trace: Trace) -> pd.DataFrame:
     in_use = spans["batch_mean"].to_numpy(dtype=float) / spans["slots"].to_numpy(dtype=float, na_value=np.nan)
     empty = np.where(np.isnan(in_use), 0.0, 1.0 - in_use)
     seconds: dict[str, float] = {}
-    dollars: dict[str, float] = {}
+    paid: dict[str, float] = {}
     for held in trace.allocations.itertuples():
         indices = at.get((held.run, held.step, held.holder), np.zeros(0, dtype=np.int64))
         begin, until = np.maximum(start[indices], held.start_s), np.minimum(end[indices], held.end_s)
@@ -41,9 +42,9 @@ def billed_uses(trace: Trace) -> pd.DataFrame:
         for use, share_s in parts.items():
             gpu_s = len(held.gpu_ids) * share_s
             seconds[use] = seconds.get(use, 0.0) + gpu_s
-            dollars[use] = dollars.get(use, 0.0) + gpu_s * held.usd_per_gpu_s
+            paid[use] = paid.get(use, 0.0) + float(dollars(gpu_s, held.usd_per_gpu_s))
     kinds = {EMPTY: "empty slots", HELD: "idle"}
-    return _table([(use, kinds.get(use, "work"), gpu_s, dollars[use]) for use, gpu_s in seconds.items()])
+    return _table([(use, kinds.get(use, "work"), gpu_s, paid[use]) for use, gpu_s in seconds.items()])
 
 
 def _parts(phase: np.ndarray, begin: np.ndarray, until: np.ndarray, empty: np.ndarray, lasts_s: float) -> dict[str, float]:

@@ -15,6 +15,7 @@ import pandas as pd
 from rlhfless.analysis.framework_defaults import RunSetup
 from rlhfless.trace import Trace
 from rlhfless.trace.metrics.step_metrics import interval_union_s
+from rlhfless.trace.schema.prices import dollars
 from solver.model.cluster import Cluster
 
 WORK = {"start": "starting actors", "sync": "weight sync", "prefill": "prefill", "decode": "decoding",
@@ -114,7 +115,7 @@ def account(
     lines += _outside(phases, setup, cluster, len(steps))
     table = pd.DataFrame(lines, columns=["use", "idle", "gpu_s", "basis"])
     total = table["gpu_s"].sum()
-    table["usd"] = table["gpu_s"] * cluster.usd_per_gpu_hour / 3600.0
+    table["usd"] = dollars(table["gpu_s"], cluster.usd_per_gpu_hour / 3600.0)
     table["share"] = table["gpu_s"] / total if total else 0.0
     table = table.sort_values(["idle", "gpu_s"], ascending=[True, False], kind="stable", ignore_index=True)
     columns = ["use", "idle", "gpu_s", "usd", "share", "basis"]

@@ -16,6 +16,7 @@ from rlhfless.analysis.framework_defaults import RunSetup
 from rlhfless.analysis.gpu_seconds import Account, PhaseSeconds
 from rlhfless.analysis.savings import saved_range
 from rlhfless.trace import OpenedLog, with_step_times
+from rlhfless.trace.schema.prices import dollars
 
 OF_A_STEP = ("step_s", "generate_s", "response_tokens_mean")  # scalars that only a step of training has
 
@@ -49,8 +50,8 @@ class RunCost:
 
     @property
     def usd(self) -> float:
-        """Dollars of the run."""
-        return self.gpu_hours * self.usd_per_gpu_hour
+        """Dollars of the run; NaN without a price."""
+        return float(dollars(3600.0 * self.gpu_hours, self.usd_per_gpu_hour / 3600.0))
 
     @property
     def idle_share(self) -> float:

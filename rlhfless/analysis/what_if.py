@@ -15,6 +15,7 @@ from rlhfless.latency import PriceError, list_prices, list_profiles, load_profil
 from rlhfless.scheduling import SchedulingPolicy, make_policy
 from rlhfless.simulate import LoggedStep, SimulationConfig, execute_steps, policy_metrics
 from rlhfless.simulate.traces import Executed
+from rlhfless.trace.schema.prices import dollars
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError
 from solver.model.plurals import counted
@@ -101,7 +102,7 @@ def what_if(logged: Sequence[LoggedStep], every: Sequence[Variant]) -> pd.DataFr
         for key in (key for key in executed if key[0] == number):
             time_s = float(np.sum([record.end_s - record.start_s for record, _ in executed[key]]))
             gpu_s = cluster.gpus * time_s if variant.held else float(billed[key]["gpu_seconds"].sum())
-            usd = gpu_s * cluster.usd_per_gpu_hour / 3600.0
+            usd = float(dollars(gpu_s, cluster.usd_per_gpu_hour / 3600.0))
             rows.append(
                 {
                     "change": variant.change, "policy": key[1], "gpus": cluster.gpus,
@@ -111,7 +112,7 @@ def what_if(logged: Sequence[LoggedStep], every: Sequence[Variant]) -> pd.DataFr
     table = pd.DataFrame(rows)
     first = table.iloc[0]
     table["time_share"] = table["time_s"] / first["time_s"]
-    table["usd_share"] = table["usd"] / first["usd"] if first["usd"] else table["gpu_s"] / first["gpu_s"]
+    table["usd_share"] = table["usd"] / first["usd"] if first["usd"] > 0 else table["gpu_s"] / first["gpu_s"]
     return table
 
 

@@ -58,9 +58,8 @@ def what_if(
     if out is not None:
         save(plot_what_ifs(compared), out)
     if form == "json":
-        table = compared.to_frame()
-        found = {"times": run.times.scale.to_dict(), "ways": table.to_dict("records"), "left_out": dict(compared.left_out)}
-        click.echo(json.dumps(found))
+        ways = json.loads(compared.to_frame().to_json(orient="records"))
+        click.echo(json.dumps({"times": run.times.scale.to_dict(), "ways": ways, "left_out": dict(compared.left_out)}))
         return
     for sentence in read.drawn_sentences:
         click.echo(sentence)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rlhfless.engine.protocol import Request
-from rlhfless.errors import missing_extra
+from rlhfless.errors import ClosedError, missing_extra
 from rlhfless.executor.distributed.local.pool import ProcessPool
 from rlhfless.executor.distributed.ray.pool import RayPool
 from rlhfless.executor.step.progress import OnProgress, StepProgress
@@ -98,7 +98,7 @@ class Executor:
 
         Raises:
             InputError: a prompt is a text, and the engine has no tokenizer.
-            RuntimeError: the executor was closed.
+            ClosedError: the executor was closed.
 
         Example:
             >>> import rlhfless as rl, solver
@@ -113,7 +113,7 @@ class Executor:
             [40, 50, 90]
         """
         if self._closed:
-            raise RuntimeError("this executor is closed; create a new one to run more steps")
+            raise ClosedError("this executor is closed; create a new one to run more steps")
         about = {"run": self.run_name, "step": self.next_step, "start_s": self.clock_s, "phases": phases, "work": work}
         options: dict[str, Any] = {**self._how, **about}
         requests = encoded(requests, self.engines)

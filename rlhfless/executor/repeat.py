@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from rlhfless.engine.protocol import Request
+from rlhfless.errors import InputError
 from rlhfless.executor.executor import Executor
 from rlhfless.executor.step.record import StepRecord
 from solver.model.plan import Plan
@@ -19,10 +20,10 @@ def repeat(executor: Executor, plan: Plan, requests: Sequence[Request], *, steps
         rest_s: seconds between two runs.
 
     Raises:
-        ValueError: the executor has no actor pool, so nothing waits in a rest.
+        InputError: the executor has no actor pool, so nothing waits in a rest.
     """
     if executor.actor_pool is None:
-        raise ValueError("the executor runs on the virtual clock, where nothing rests; give it an actor_pool")
+        raise InputError("the executor runs on the virtual clock, where nothing rests; give it an actor_pool")
     records: list[StepRecord] = []
     for _ in range(steps):
         if records:

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 
 from rlhfless.plots.palette import BLUE, VERMILLION
 from rlhfless.plots.style import clean, cost_line, hover, message_figure, number, styled, usd
+from rlhfless.trace.schema.prices import dollars
 
 TITLE = "What the run costs by its number of GPUs"
 
@@ -35,7 +36,7 @@ class GpuHoursInfo(NamedTuple):
 def gpu_hours_info(costs: pd.DataFrame, usd_per_gpu_hour: float = 0.0, own_gpus: int | None = None) -> GpuHoursInfo:
     """Return the data of ``plot_gpu_hours``; for the arguments see there."""
     table = costs[["gpus", "hours", "gpu_hours"]].sort_values("gpus", ignore_index=True)
-    table = table.assign(usd=table["gpu_hours"] * usd_per_gpu_hour)
+    table = table.assign(usd=dollars(3600.0 * table["gpu_hours"], usd_per_gpu_hour / 3600.0))
     own = table.index[table["gpus"] == own_gpus]
     missing = "" if len(table) and (table["gpu_hours"] > 0).all() else "No time of the run is known."
     return GpuHoursInfo(table, int(own[0]) if len(own) else None, missing)

@@ -107,7 +107,7 @@ def plot_overview(uses: pd.DataFrame, best: pd.Series | None = None) -> go.Figur
     if info.missing:
         return message_figure(TITLE, info.missing)
     fig = go.Figure()
-    total, paid = float(uses["gpu_s"].sum()), float(uses["usd"].sum())
+    total, paid = float(uses["gpu_s"].sum()), float(uses["usd"].sum(skipna=False))
     done = 0.0
     for row in uses.itertuples():
         lines = [("GPU-seconds", number(row.gpu_s)), ("share", f"{row.share:.1%}"), *cost_line(row.usd)]

@@ -14,6 +14,7 @@ from plotly.subplots import make_subplots
 from rlhfless.plots.palette import BUSY, GREEN, IDLE, OCCUPANCY_SCALE, ORANGE, OUTLINE
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled, usd
 from rlhfless.trace import Trace, step_metrics
+from rlhfless.trace.metrics.step_metrics import total_usd
 
 TITLE = "Cost, time and actors of every step"
 
@@ -103,9 +104,9 @@ def plot_steps(trace: Trace, run: str | None = None) -> go.Figure:
     ticks = {"tickvals": steps.tolist()} if len(steps) <= 24 else {"tickformat": "d"}
     fig.update_xaxes(range=[middle - half, middle + half], **ticks)
     fig.update_xaxes(title="step", row=3, col=1)
-    total = table[["gpu_seconds", "idle_gpu_seconds", "slot_idle_gpu_seconds", "cost_usd", "time_s"]].sum()
+    total = table[["gpu_seconds", "idle_gpu_seconds", "slot_idle_gpu_seconds", "time_s"]].sum()
     idle, empty = (total[name] / max(total["gpu_seconds"], 1e-12) for name in ("idle_gpu_seconds", "slot_idle_gpu_seconds"))
     wastes = f"{idle:.1%} idle" + (f", {empty:.1%} in empty slots of batches" if empty > 0 else "")
-    sums = [number(total["time_s"], "s"), f"{number(total['gpu_seconds'], 'GPU-seconds')} ({wastes})", usd(total["cost_usd"])]
+    sums = [number(total["time_s"], "s"), f"{number(total['gpu_seconds'], 'GPU-seconds')} ({wastes})", usd(total_usd(table))]
     note = f"run {clean(info.run)}, {counted(len(table), 'step')}: {', '.join(filter(None, sums))}"
     return styled(fig, TITLE, note, height=520, barmode="stack")

@@ -13,6 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from numpy.typing import ArrayLike
 
+from rlhfless.errors import InputError
 from rlhfless.plots.palette import BOUND, ORANGE, policy_styles
 from rlhfless.plots.point_labels import place_labels
 from rlhfless.plots.style import clean, hover, message_figure, number, styled, unmarked, usd
@@ -57,11 +58,11 @@ def results_by_policy(results: pd.DataFrame) -> pd.DataFrame:
         results: rows of policies and steps, or of policies; ``bound_cost_at_time`` counts as ``bound_gpu_seconds``.
 
     Raises:
-        ValueError: a column that is needed is missing.
+        InputError: a column that is needed is missing.
     """
     absent = [name for name in NEEDED if name not in results.columns]
     if absent:
-        raise ValueError(f"the results have no column {absent[0]!r}; {', '.join(NEEDED)} are needed")
+        raise InputError(f"the results have no column {absent[0]!r}; {', '.join(NEEDED)} are needed")
     table = results.rename(columns={"bound_cost_at_time": "bound_gpu_seconds"})
     for name in ("bound_gpu_seconds", "cost_usd"):
         table = table if name in table else table.assign(**{name: np.nan})

@@ -36,7 +36,7 @@ class TimelineInfo(NamedTuple):
             ``hover``.
         planned: ``row, start_s, end_s, hover``, from the step's plan.
         events: ``row, name, time_s, hover``; events without a holder are in the first row.
-        time_s, gpu_seconds, idle_gpu_seconds, cost_usd: of the step; NaN without allocations.
+        time_s, gpu_seconds, idle_gpu_seconds, cost_usd: of the step; NaN without allocations, dollars also without a price.
         capacity: paid and empty decode capacity. last: the response that the step waited for; None when unknown.
         generation_s: when the last actor had decoded; NaN without such spans.
         missing: why there is nothing to show, or the empty text.
@@ -134,7 +134,7 @@ def timeline_info(
     row_of = {name: row for row, name in enumerate(holders)}
     drawn = len(spans) <= max_spans
     bars = _span_bars(spans, row_of, start_s, with_hover=drawn)
-    sums = held[["gpu_seconds", "idle_gpu_seconds", "cost_usd"]].sum(min_count=1).astype(float)
+    sums = held[["gpu_seconds", "idle_gpu_seconds", "cost_usd"]].sum(skipna=False, min_count=1).astype(float)
     return TimelineInfo(
         run,
         step,

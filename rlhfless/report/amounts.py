@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,12 +21,17 @@ class Amounts:
     """What a whole run cost, to say shares of it in words.
 
     Attributes:
-        gpu_hours: of the run. usd: dollars; 0 where the price is not known. is_known: whether the number of GPUs is known.
+        gpu_hours: of the run. usd: dollars; NaN where the price is not known. is_known: whether the number of GPUs is known.
     """
 
     gpu_hours: float
     usd: float
     is_known: bool = True
+
+    @property
+    def is_priced(self) -> bool:
+        """Whether the dollars are known."""
+        return not math.isnan(self.usd)
 
     @property
     def in_gpu_time(self) -> str:
@@ -34,7 +40,7 @@ class Amounts:
 
     def of(self, share: float) -> str:
         """Return a share of the run's cost: in dollars where the price is known, else in GPU-hours."""
-        return number(share * self.usd, "USD") if self.usd > 0 else self._gpu_time(share)
+        return number(share * self.usd, "USD") if self.is_priced else self._gpu_time(share)
 
     def between(self, low: float, high: float) -> str:
         """Return a range of shares of the run's cost: in percent where the GPUs are not known, one amount if it is narrow."""
@@ -77,4 +83,4 @@ def amounts_of(findings: LoggedRunFindings) -> Amounts:
 
 def amounts(cost: RunCost, not_stated: Mapping[str, str]) -> Amounts:
     """Return what a run cost; without dollars where nobody stated a price."""
-    return Amounts(cost.gpu_hours, 0.0 if PRICE in not_stated else cost.usd, not missing(cost, not_stated))
+    return Amounts(cost.gpu_hours, math.nan if PRICE in not_stated else cost.usd, not missing(cost, not_stated))

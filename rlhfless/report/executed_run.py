@@ -21,6 +21,7 @@ from rlhfless.report.not_stated import profile_in_words
 from rlhfless.report.savings import percent, percent_range, savings_in_short, savings_tables
 from rlhfless.report.schedules import SHOWN, to_do
 from rlhfless.trace import Trace, allocation_metrics, decode_capacity, step_metrics
+from rlhfless.trace.metrics.step_metrics import total_usd
 
 MAX_TIMELINES = 12
 MAX_SPANS = 40_000  # bars of all timelines that can be chosen in one place; above, they become heatmaps
@@ -32,8 +33,9 @@ def executed_first_screen(page: Page, trace: Trace, findings: ExecutedRunFinding
     Args:
         findings: None where no plan is possible.
     """
-    total = step_metrics(trace)[["gpu_seconds", "idle_gpu_seconds", "cost_usd"]].sum(min_count=1).astype(float).fillna(0.0)
-    amounts = Amounts(float(total["gpu_seconds"]) / 3600.0, float(total["cost_usd"]))
+    metrics = step_metrics(trace)
+    total = metrics[["gpu_seconds", "idle_gpu_seconds"]].sum().astype(float)
+    amounts = Amounts(float(total["gpu_seconds"]) / 3600.0, total_usd(metrics))
     idle = float(total["idle_gpu_seconds"] / total["gpu_seconds"]) if total["gpu_seconds"] > 0 else 0.0
     changes = [] if findings is None or findings.given_back.empty else ranked(_change(trace, findings))
     page.section("In short")
@@ -48,7 +50,7 @@ def executed_first_screen(page: Page, trace: Trace, findings: ExecutedRunFinding
 
 def _cost_of_execution(trace: Trace, amounts: Amounts, idle: float, changes: Sequence[Change]) -> str:
     steps = counted(trace.allocations["step"].nunique(), "step")
-    total = f"cost {amounts.of(1.0)} ({amounts.in_gpu_time})" if amounts.usd else f"took {amounts.in_gpu_time}"
+    total = f"cost {amounts.of(1.0)} ({amounts.in_gpu_time})" if amounts.is_priced else f"took {amounts.in_gpu_time}"
     paid = f"{f'{amounts.of(idle)} ({percent(idle)})' if idle >= 0.0005 else 'none'} of it went to idle GPUs"
     change = (
         f"{changes[0].what}, and save {amounts.between(changes[0].low, changes[0].high)} "
@@ -93,7 +95,8 @@ def executed_section(page: Page, trace: Trace, facts: Iterable[tuple[str, str]] 
     page.section("What was executed", folded=True)
     page.facts(facts)
     page.basis(_basis_of_execution(trace))
-    total = step_metrics(trace)[["time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd"]].sum(min_count=1).astype(float)
+    metrics = step_metrics(trace)
+    total = metrics[["time_s", "gpu_seconds", "idle_gpu_seconds"]].sum(min_count=1).astype(float)
     share = total["idle_gpu_seconds"] / total["gpu_seconds"] if total["gpu_seconds"] > 0 else 0.0
     empty = decode_capacity(allocation_metrics(trace)).empty_share
     cards = [
@@ -101,7 +104,7 @@ def executed_section(page: Page, trace: Trace, facts: Iterable[tuple[str, str]] 
         ("GPU-seconds billed", number(total["gpu_seconds"], digits=5)),
         ("idle GPU-seconds", f"{number(total['idle_gpu_seconds'], digits=5)} ({share:.1%})"),
         ("of the paid decode capacity stood empty", "" if math.isnan(empty) else f"{empty:.1%}"),
-        ("cost", usd(total["cost_usd"])),
+        ("cost", usd(total_usd(metrics))),
     ]
     page.cards([card for card in cards if card[1]])
     _levers_table(page, trace)

@@ -26,6 +26,7 @@ from rlhfless.report.log_checks import contradicted
 from rlhfless.report.not_stated import GPUS, OPTIONS, PRICE, PROFILE, PROFILE_HOW, profile_in_words
 from rlhfless.report.savings import percent, percent_range
 from rlhfless.report.study import LoggedRunFindings, OwnRun
+from rlhfless.trace.schema.prices import dollars
 
 LITTLE = 0.005  # share of the run that no bar shows
 LEAST_IDLE = 0.0005  # of the cost; less reads as 0.0 %
@@ -84,7 +85,7 @@ def _cost(findings: LoggedRunFindings) -> str:
     about = "" if cost.all_logged else "about "
     amounts = amounts_of(findings)
     hours = amounts.in_gpu_time
-    total = f"cost {about}{amounts.of(1.0)} ({hours})" if amounts.usd else f"took {about}{hours}"
+    total = f"cost {about}{amounts.of(1.0)} ({hours})" if amounts.is_priced else f"took {about}{hours}"
     low, high = findings.idle_of_run
     idle = f"{amounts.between(low, high)} ({percent_range(low, high)})" if high >= LEAST_IDLE else "none"
     if low < LEAST_IDLE <= high:
@@ -192,7 +193,7 @@ def uses_of_run(own: OwnRun) -> pd.DataFrame:
     if rest <= LITTLE * whole:
         factor = whole / float(uses["gpu_s"].sum())  # so that the bar adds up to the cost in the sentence
     else:
-        usd = rest * cost.usd_per_gpu_hour / 3600.0 / factor
+        usd = float(dollars(rest, cost.usd_per_gpu_hour / 3600.0)) / factor
         uses.loc[len(uses)] = ["rest of the logged steps", "work", rest / factor, usd, 0.0]
     uses[["gpu_s", "usd"]] *= factor
     return uses.assign(share=uses["gpu_s"] / uses["gpu_s"].sum())

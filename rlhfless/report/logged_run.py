@@ -96,7 +96,7 @@ def run_sections(
             row.use,
             "idle" if row.idle else "work",
             number(row.gpu_s),
-            usd(row.usd) or "none",
+            usd(row.usd) or "unknown",
             f"{row.share:.1%}",
             row.basis,
         )
@@ -176,7 +176,7 @@ def _what_if(page: Page, findings: LoggedRunFindings, prices: Mapping[str, float
         rows.append(
             (
                 row.change, str(row.policy), f"{row.gpus}", f"{row.actors:.3g}", number(row.time_s, "s"),
-                f"{row.time_share:.2f}x", number(row.gpu_s), f"{usd(row.usd) or 'none'} ({row.usd_share:.2f}x)",
+                f"{row.time_share:.2f}x", number(row.gpu_s), f"{usd(row.usd) or 'unknown'} ({row.usd_share:.2f}x)",
             )
         )  # fmt: skip
     head = ("change", "schedule", "GPUs", "actors", "time", "relative time", "GPU-seconds", "cost (relative)")

@@ -162,16 +162,16 @@ def _candidate(
         simulated = simulate_steps(logged, sized, [POLICY])
     except (InputError, PlanningError, PriceError) as error:
         return {**row, "missing": str(error)}, None
-    means = simulated.steps[["time_s", "gpu_seconds", "cost_usd"]].mean()
+    means = simulated.steps[["time_s", "gpu_seconds", "cost_usd"]].mean(skipna=False)
     row |= {"actors": float(simulated.steps["actors"].median()), **means.to_dict()}
     late = limits.deadline_s is not None and row["time_s"] > limits.deadline_s
-    dear = limits.budget_usd is not None and row["cost_usd"] > limits.budget_usd
+    dear = limits.budget_usd is not None and not row["cost_usd"] <= limits.budget_usd  # a cost that is unknown is not within
     return {**row, "within_limit": not (late or dear)}, PlannedStep(logged[-1], sized, POLICY)
 
 
 def _rank(table: pd.DataFrame, time_weight: float, limits: CapacityLimits) -> dict[str, pd.Series]:
     """Return what to sort by: those beyond the limit, or which cannot run, last; then the value."""
-    cost = table["cost_usd"].where(table["cost_usd"] > 0, table["gpu_seconds"])  # emulated GPUs cost nothing
+    cost = table["cost_usd"].fillna(table["gpu_seconds"])  # emulated GPUs have no price
     if limits.deadline_s is not None:
         value = cost
     elif limits.budget_usd is not None:

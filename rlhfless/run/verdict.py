@@ -78,7 +78,7 @@ class Verdict:
 
     @property
     def usd(self) -> float:
-        """Dollars of the whole run; 0 where nobody stated a price."""
+        """Dollars of the whole run; NaN where nobody stated a price."""
         return self.amounts.usd
 
     @property
@@ -112,7 +112,7 @@ class Verdict:
     def _idle(self) -> str:
         of, were = "the GPU time", "was"
         if self.amounts.is_known:
-            cost = f" ({number(self.usd, 'USD')})" if self.usd > 0 else ""
+            cost = f" ({number(self.usd, 'USD')})" if self.amounts.is_priced else ""
             of, were = f"{number(self.gpu_seconds, digits=4)} GPU-seconds{cost}", "were"
         if math.isnan(self.idle_share):
             return f"what was idle of {of} is not known, because the run learns while it generates"
@@ -146,7 +146,7 @@ class Verdict:
 
     def _dollars(self, row: pd.Series) -> str:
         """The saving in dollars, before that in GPU-seconds; the empty text where there is no price."""
-        if self.usd <= 0 or not self.amounts.is_known:
+        if not (self.amounts.is_priced and self.amounts.is_known):
             return ""
         return f"{self.amounts.between(float(row['GPU-seconds low']), float(row['GPU-seconds high']))}, "
 
@@ -225,7 +225,7 @@ def _of_executed(trace: Trace, times: ExecutedTimes) -> Verdict:
     if compared:
         table = savings_of_executed(simulate_steps(compared, alone, ADVISED), took, ADVISED, steps)
     held = allocation_metrics(trace)
-    gpu_s, usd = float(held["gpu_seconds"].sum()), float(held["cost_usd"].sum())
+    gpu_s, usd = float(held["gpu_seconds"].sum()), float(held["cost_usd"].sum(skipna=False))
     idle = float(held["idle_gpu_seconds"].sum()) / gpu_s if gpu_s else 0.0
     return Verdict(
         _in_words(times.setting.cluster),

@@ -5,6 +5,7 @@ Input are the policies' traces with their measured steps.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,10 +27,11 @@ class Simulation:
     Attributes:
         steps: one row per policy and step: ``policy, drafts`` (the draft length, only where drafts are simulated), ``step,
             has_history, actors, time_s`` (the whole step, with the phases outside generation), ``gpu_seconds, idle_gpu_seconds,
-            slot_idle_gpu_seconds, cost_usd, bound_gpu_seconds, bound_method, predicted_makespan_s, planning_s,
-            planning_delay_s, moves``. The method is ``configuration LP`` or ``closed form``; ``with drafts`` where the policy
-            drafts: a bound on all policies with these drafts. Planning takes ``planning_s`` on this machine; of that,
-            ``planning_delay_s`` delay generation (not part of ``time_s``), as planning overlaps the step before's learning.
+            slot_idle_gpu_seconds, bound_gpu_seconds, bound_method, predicted_makespan_s, planning_s, planning_delay_s, moves``,
+            and ``cost_usd``, NaN without a price. The method is ``configuration LP`` or ``closed form``; ``with drafts`` where
+            the policy drafts: a bound on all policies with these drafts. Planning takes ``planning_s`` on this machine; of
+            that, ``planning_delay_s`` delay generation (not part of ``time_s``), as planning overlaps the step before's
+            learning.
         traces: the trace of every policy, made when it is first read.
         logged: the steps as planning saw them; bounds: the clairvoyant bound of each, on generation alone.
         plans: of every policy, one per step.
@@ -50,13 +52,14 @@ class Simulation:
         rows = []
         for policy in self.traces:
             policy_steps = chosen[chosen["policy"] == policy]
-            sums = {name: float(policy_steps[name].sum()) for name in ("time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd")}
+            sums = {name: float(policy_steps[name].sum()) for name in ("time_s", "gpu_seconds", "idle_gpu_seconds")}
             rows.append(
                 {
                     "policy": policy,
                     **({"drafts": policy_steps["drafts"].iloc[0]} if "drafts" in policy_steps and len(policy_steps) else {}),
                     "steps": len(policy_steps),
                     **sums,
+                    "cost_usd": float(policy_steps["cost_usd"].sum(skipna=False)),
                     "bound_cost_at_time": float(policy_steps["bound_gpu_seconds"].sum()),
                     "bound_method": _methods(policy_steps),
                     **{name: float(policy_steps[name].sum()) for name in ("planning_s", "planning_delay_s")},
@@ -88,10 +91,11 @@ class Simulation:
     def _rows(self) -> list[tuple[str, ...]]:
         """Policy, time, cost and the least cost at that time, one row of texts per policy; sums over all steps."""
         names = ["time_s", "gpu_seconds", "bound_gpu_seconds"]
-        return [
-            (str(policy), *(f"{value:.4g}" for value in steps[names].sum()), usd_text(steps["cost_usd"].sum()), _methods(steps))
-            for policy, steps in self.steps.groupby("policy", sort=False)
-        ]
+        rows = []
+        for policy, steps in self.steps.groupby("policy", sort=False):
+            sums = (f"{value:.4g}" for value in steps[names].sum())
+            rows.append((str(policy), *sums, usd_text(steps["cost_usd"].sum(skipna=False)), _methods(steps)))
+        return rows
 
     def __repr__(self) -> str:
         lines = (
@@ -116,5 +120,5 @@ def _methods(steps: pd.DataFrame) -> str:
 
 
 def usd_text(usd: float) -> str:
-    """Return dollars as a number; ``unknown`` for 0, as GPUs cost that are emulated or have no price, and for NaN."""
-    return f"{usd:.4g}" if usd > 0 else "unknown"
+    """Return dollars as a number; ``unknown`` for NaN."""
+    return "unknown" if math.isnan(usd) else f"{usd:.4g}"

@@ -81,8 +81,8 @@ class TrainedStep:
     @cached_property
     def metrics(self) -> dict[str, float]:
         """Metrics by name with unit: rewards; tokens; seconds of planning; seconds by phase, with the plan's promise for
-        generation; ``gpu_seconds``; ``cost_usd``. The algorithm's numbers are there as ``learn_...``, with seconds measured
-        here, and those of an evaluation as ``eval_...``.
+        generation; ``gpu_seconds``; ``cost_usd``, NaN without a price. The algorithm's numbers are there as ``learn_...``, with
+        seconds measured here, and those of an evaluation as ``eval_...``.
         """
         rows = self.rollouts
         sums = step_metrics(self.trace).iloc[0]

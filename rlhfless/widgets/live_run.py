@@ -252,7 +252,7 @@ class LiveRun:
 
     def _run(self, before: threading.Thread | None) -> None:
         if before is not None:
-            before.join()  # its state has ended, and it may still be drawing that
+            before.join()  # it computes in this process: its state has ended, and it may still be drawing that
         try:
             while self.steps.left():
                 self._enter(self.steps.next_step(), "starting")
@@ -272,7 +272,7 @@ class LiveRun:
 
     def _hold(self) -> None:
         """Wait while the run is paused; raise where it is stopped."""
-        self._goes.wait()
+        self._goes.wait()  # for the person who paused it, however long; ``stop`` wakes it, too
         if self._stops:
             raise RunStopped("stopped by the stop button")
 
@@ -367,15 +367,9 @@ def cost_of(allocations: pd.DataFrame, spans: pd.DataFrame, *, complete: bool) -
     (billed_step,) = billed_steps(allocations, spans).itertuples()
     return StepCost(
         int(billed_step.step), float(allocations["start_s"].min()), float(allocations["end_s"].max()),
-        float(billed_step.gpu_seconds), float(billed_step.idle_gpu_seconds), known_usd(billed_step.cost_usd, allocations),
+        float(billed_step.gpu_seconds), float(billed_step.idle_gpu_seconds), float(billed_step.cost_usd),
         int(billed_step.actors), complete,
     )  # fmt: skip
-
-
-def known_usd(usd: float, allocations: pd.DataFrame) -> float:
-    """Return the dollars of allocations; NaN where a GPU has the price 0, as one has that is emulated or unknown."""
-    prices = allocations.loc[allocations["gpu_ids"].map(len) > 0, "usd_per_gpu_s"]
-    return float(usd) if len(prices) and (prices > 0).all() else math.nan
 
 
 def row_of(done: Trace, setting: SimulationConfig) -> pd.DataFrame:
@@ -388,7 +382,6 @@ def row_of(done: Trace, setting: SimulationConfig) -> pd.DataFrame:
     return (
         sums[kept]
         .assign(
-            cost_usd=known_usd(sums["cost_usd"].iloc[0], done.allocations),
             generation_gpu_seconds=float(gpu_s.sum()),
             static_gpu_seconds=static_gpu_s,
             static_cost_usd=static_usd,

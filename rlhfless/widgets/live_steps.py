@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from rlhfless.engine.protocol import Request
+from rlhfless.errors import InputTypeError
 from rlhfless.executor import Executor, StepFailed
 from rlhfless.executor.step.progress import OnPhase, OnProgress
 from rlhfless.simulate import SimulationConfig
@@ -135,7 +136,7 @@ class ExecutorSteps:
         """Return the rows of the completed part of the step, where any response was complete."""
         try:
             record = StepFailed.of(error).record
-        except TypeError:  # the step had not begun
+        except InputTypeError:  # the step had not begun
             return None
         return record.trace if record.completions else None
 
@@ -144,15 +145,15 @@ def steps_of(source: Any, work: Sequence[tuple[Plan, Sequence[Request]]] = ()) -
     """Return what ``live`` runs: the remaining steps of a trainer, or plans with their requests on an executor.
 
     Raises:
-        TypeError: ``source`` is neither, or an executor comes without work or with something else.
+        InputTypeError: ``source`` is neither, or an executor comes without work or with something else.
     """
     if isinstance(source, Executor):
         if not isinstance(work, Sequence) or not work:
-            raise TypeError("an executor needs work to run; give a list of (plan, requests) as well")
+            raise InputTypeError("an executor needs work to run; give a list of (plan, requests) as well")
         for i, pair in enumerate(work):
             if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], Plan)):
-                raise TypeError(f"work[{i}] is no pair of a Plan and its requests; a list of (plan, requests) is needed")
+                raise InputTypeError(f"work[{i}] is no pair of a Plan and its requests; a list of (plan, requests) is needed")
         return ExecutorSteps(source, work)
     if hasattr(source, "step") and hasattr(source, "config") and hasattr(source, "next_step"):
         return TrainerSteps(source)
-    raise TypeError(f"{type(source).__name__} cannot be run live; a Trainer or an Executor is needed")
+    raise InputTypeError(f"{type(source).__name__} cannot be run live; a Trainer or an Executor is needed")

@@ -12,6 +12,7 @@ from numbers import Integral
 import numpy as np
 import pandas as pd
 
+from rlhfless.errors import InputIndexError
 from rlhfless.widgets.what_if import PlannedRun, WhatIf
 from solver.model.plan import Plan
 from solver.timing.build_plan import assemble
@@ -88,10 +89,10 @@ def response_details(what_if: WhatIf, planned: PlannedRun, response: int) -> Res
         response: its index in the step's workload, which is its row in ``planned.trace.rollouts``.
 
     Raises:
-        IndexError: there is no such response.
+        InputIndexError: there is no such response.
     """
     if not isinstance(response, Integral) or not 0 <= response < len(planned.logged.predicted):
-        raise IndexError(f"there is no response {response!r:.80}; they are 0 to {len(planned.logged.predicted) - 1}")
+        raise InputIndexError(f"there is no response {response!r:.80}; they are 0 to {len(planned.logged.predicted) - 1}")
     plan, lengths = planned.plan, planned.logged.predicted.response_tokens
     actor = next(i for i, a in enumerate(plan.actors) if response in a.responses)
     on_actor = lengths[list(plan.actors[actor].responses)]

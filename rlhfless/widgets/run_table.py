@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from rlhfless.trace import Limits, Trace, TraceError, read_trace, step_metrics
+from rlhfless.trace.metrics.step_metrics import total_usd
 from rlhfless.widgets.loaded_run import LoadedRun
 
 SUMS = ("time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd")
@@ -99,6 +100,7 @@ def compared(
         metrics = step_metrics(trace)
         of_run = metrics[metrics["step"].isin(steps)]
         sums = of_run[list(SUMS)].sum(min_count=1).astype(float)
+        sums["cost_usd"] = total_usd(of_run)
         weights = of_run["responses"].astype(float)
         means = {
             key: float((of_run[key].astype(float) * weights).sum() / weights.sum())

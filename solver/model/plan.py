@@ -247,10 +247,11 @@ class Plan:
     def _head(self) -> list[str]:
         """Return the lines of the plan's ``repr`` above its actors: policy, times, costs, bound."""
         gpus = sum(len(a.gpu_ids) for a in self.actors)
+        price = f", {self.cost_usd:.4f} USD" if self.cost_usd else ""
         lines = [
             f"Plan by {self.policy!r}: {counted(len(self.actors), 'actor')} on {counted(gpus, 'GPU')}, "
             f"{counted(sum(len(a.responses) for a in self.actors), 'response')}",
-            f"  makespan {self.makespan_s:.2f} s, {self.gpu_seconds:.1f} GPU-seconds, {self.cost_usd:.4f} USD (predicted)",
+            f"  makespan {self.makespan_s:.2f} s, {self.gpu_seconds:.1f} GPU-seconds{price} (predicted)",
         ]
         if self.reference is not None:
             ref = self.reference

@@ -29,6 +29,13 @@ def test_uses_add_up_to_what_is_billed():
     assert table["share"].sum() == pytest.approx(1.0)
 
 
+def test_gpus_without_a_price_leave_the_dollars_of_their_uses_unknown():
+    held = [{**row, "usd_per_gpu_s": 0.0} for row in tables()["allocations"]]
+    table = billed_uses(sample_trace(1, allocations=held))
+    assert table["usd"].isna().all()
+    assert table["gpu_s"].sum() == pytest.approx(12.0)
+
+
 def test_slots_that_are_not_recorded_count_as_used():
     assert of_use(billed_uses(sample_trace(1))) == pytest.approx(
         {"decoding, slots in use": 8.0, "prefill": 2.0, "idle GPUs": 2.0}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from every_plot import every_plot
 from figures import illegible
+from lab import WIDE
 from open_pages import open_page
 from placement import misplaced, overlaid
 from plot_samples import busy_trace, rollouts, sample_trace, tables
@@ -63,6 +64,21 @@ TIMELINES = {
     "two schedules": lambda: plot_timelines({"static": waiting(3), "solver": waiting(2)}),
     "before and after": lambda: plot_before_after({"static": waiting(8), "solver": waiting(5)}),
 }
+PANELS = ("two schedules", "before and after")  # figures whose panels have headings
+CUT_TEXTS = """() => [...document.querySelectorAll('.figure')].flatMap((frame) => {
+  const {left, right} = frame.getBoundingClientRect(), found = frame.scrollWidth > frame.clientWidth + 1 ? ["scrolls"] : [];
+  const written = [...frame.querySelectorAll('.annotation, .bartext')];
+  const texts = written.map((one) => [one.textContent, one.getBoundingClientRect()]);
+  for (const [place, [text, box]] of texts.entries()) {
+    if (box.left < left - 1 || box.right > right + 1) found.push(text);
+    for (const [other, its] of texts.slice(place + 1))
+      if (Math.min(box.right, its.right) - Math.max(box.left, its.left) > 2
+          && Math.min(box.bottom, its.bottom) - Math.max(box.top, its.top) > 2) found.push(`${text} lies on ${other}`);
+  }
+  return found;
+})"""
+"""Headings of panels and texts at bars that are cut off or lie on each other, and frames that scroll sideways."""
+LINES = "() => [...document.querySelectorAll('.figure .annotation .line, .figure .bartext')].map((one) => one.textContent)"
 
 
 def page_of(figures: dict[str, Callable[[], Any]], path: Path) -> str:
@@ -104,6 +120,29 @@ def test_nothing_is_written_over_the_bars_and_names_of_a_timeline(
     assert page.evaluate("document.querySelector('.gtitle').textContent").count("last response: prompt actor-of-a-pr") == 1
     assert page.errors == []
     page.context.close()
+
+
+def test_headings_of_panels_are_read_on_a_telephone_without_scrolling(page: Any, pages: Callable, tmp_path: Path) -> None:
+    bound = lambda time_s: 9.0  # noqa: E731
+    long_names = {LONG_NAME: waiting(8, "replica-with-a-long-name"), "solver": waiting(5)}
+    figures = {
+        **{name: TIMELINES[name] for name in PANELS},
+        "long names": lambda: plot_before_after(long_names, bound=bound),
+        "a bound": lambda: plot_before_after({"static": waiting(8), "solver": waiting(5)}, bound=bound),
+    }
+    address = page_of(figures, tmp_path / "panels.html")
+    page.goto(address)
+    wait_all_drawn(page)
+    wide = page.evaluate(LINES)
+    resize(page, TELEPHONE)
+    assert page.evaluate(CUT_TEXTS) == []
+    assert misplaced(page) == []
+    assert overlaid(page) == []
+    assert len(page.evaluate(LINES)) > len(wide), "the headings are in more lines"
+    pages(page, "headings_telephone")
+    resize(page, WIDE)
+    assert page.evaluate(LINES) == wide, "with room again they are as they were"
+    assert page.errors == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

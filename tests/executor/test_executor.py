@@ -20,6 +20,7 @@ from rlhfless.engine.torch.capacity import admission_within
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.kv_cache import KVCache
 from rlhfless.engine.torch.model import DecoderModel
+from rlhfless.errors import ClosedError
 from rlhfless.executor import Executor, StepFailed, StepRecord, run_step
 from rlhfless.executor.step.progress import OnProgress, StepProgress
 from rlhfless.training.models.tiny_model import tiny_qwen2
@@ -173,7 +174,7 @@ def test_a_closed_executor_runs_nothing() -> None:
     step = random_step(3)
     executor = Executor(SimulatedEngine, step.cluster, latency=step.latency)
     executor.close()
-    with refused(RuntimeError):
+    with refused(ClosedError):
         executor.run(plan_of([range(18)]), step.requests())
 
 

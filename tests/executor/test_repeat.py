@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from error_messages import refused
 
+from rlhfless.errors import InputError
 from rlhfless.executor import ActorHost, KillOneActor, Lifecycle, ProcessPool, repeat
 from solver import Trigger
 
@@ -42,7 +43,7 @@ def test_what_waits_in_a_rest_is_in_the_record_before_it() -> None:
 def test_without_a_pool_nothing_rests() -> None:
     executor: Any = Calls()
     executor.actor_pool = None
-    with refused(ValueError, "actor_pool"):
+    with refused(InputError, "actor_pool"):
         repeat(executor, None, [], steps=2)  # type: ignore[arg-type]
 
 

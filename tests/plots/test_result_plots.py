@@ -12,6 +12,7 @@ from error_messages import refused
 from plot_samples import EVIL
 
 import solver
+from rlhfless.errors import InputError
 from rlhfless.plots import (
     bound_of_sum,
     plane_info,
@@ -80,7 +81,7 @@ def test_plane_of_strange_results():
     assert plot_plane(results().iloc[:0]).layout.annotations
     assert plot_plane(results().iloc[:1], bound=lambda time_s: math.inf).data
     assert "\\u003cscript" not in plot_plane(results(policy=["static", EVIL, "oracle"])).to_json()
-    with refused(ValueError, "'gpu_seconds'"):
+    with refused(InputError, "'gpu_seconds'"):
         plane_info(results().drop(columns="gpu_seconds"))
 
 

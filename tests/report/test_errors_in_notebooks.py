@@ -13,7 +13,8 @@ import pytest
 
 import rlhfless
 import solver
-from rlhfless.errors import InputError, MissingExtra, UserError
+from rlhfless import errors
+from rlhfless.errors import ClosedError, InputError, InputIndexError, InputTypeError, MissingExtra, UserError
 from rlhfless.latency import PriceError, ProfileError
 from rlhfless.predict import PredictionError
 from rlhfless.scheduling import PolicyError
@@ -129,9 +130,45 @@ def test_the_magic(line: str, named: str, shown: Show) -> None:
     assert_one_sentence(shown(f"%load_ext rlhfless\n%rlhfless {line}"), named)
 
 
+WITH_A_STEP = """
+import solver, rlhfless.executor
+from rlhfless.engine import Request, SimulatedEngine
+from rlhfless.executor import tokens_hash, repeat
+latency, cluster = rl.load_profile("cpu-tiny-qwen2"), solver.Cluster(1, 2, 1, "cpu")
+workload = solver.Workload([6], [0, 0], [40, 50], max_response_tokens=100)
+plan = solver.random_split(solver.PlanningProblem(workload, cluster, latency), actors=1)
+requests = [Request(i, 6, 100, target_tokens=tokens) for i, tokens in enumerate([40, 50])]
+executor = rl.Executor(SimulatedEngine, cluster, latency=latency)
+"""
+WRONG_CALLS = (
+    ("from rlhfless.engine import Sampling; Sampling(temperature=-1)", ValueError, ("InputError", "temperature", "-1")),
+    ("from rlhfless.training import ArithmeticTask; ArithmeticTask(prompts=0)", ValueError, ("InputError", "prompts", "0")),
+    ("from rlhfless.training import ArithmeticTask; ArithmeticTask(prompts='8')", ValueError, ("InputError", "prompts", "'8'")),
+    ("import pandas as pd; from rlhfless.plots import plot_plane; plot_plane(pd.DataFrame({'policy': ['a']}))", ValueError,
+     ("InputError", "time_s")),
+    ("from rlhfless.widgets import live; live(3)", TypeError, ("InputTypeError", "int", "Trainer")),
+    (f"{WITH_A_STEP}from rlhfless.widgets import live; live(executor)", TypeError, ("InputTypeError", "(plan, requests)")),
+    (f"{WITH_A_STEP}executor.close(); executor.run(plan, requests)", RuntimeError, ("ClosedError", "closed")),
+    (f"{WITH_A_STEP}executor.run(plan, [Request(i, 6, 100) for i in range(2)])", ValueError, ("InputError", "target_tokens")),
+    (f"{WITH_A_STEP}tokens_hash(executor.run(plan, requests))", ValueError, ("InputError", "response 0", "token ids")),
+    (f"{WITH_A_STEP}repeat(executor, plan, requests, steps=2)", ValueError, ("InputError", "actor_pool")),
+    ("from rlhfless.executor import StepFailed; StepFailed.of(KeyError('x'))", TypeError, ("InputTypeError", "KeyError")),
+    (f"{WITH_A_STEP}pool = rlhfless.executor.ProcessPool(['cpu'] * 2)\nrl.Executor(print, cluster, latency=latency, "
+     "actor_pool=pool).run(plan, requests)", TypeError, ("InputTypeError", "print", "TorchEngineFactory")),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("cell", "kind", "named"), WRONG_CALLS)
+def test_a_wrong_call_is_a_sentence_and_the_kind_of_error_that_python_has_for_it(
+    cell: str, kind: type[Exception], named: tuple[str, ...], shown: Show
+) -> None:
+    assert_one_sentence(shown(cell), *named)
+    assert issubclass(getattr(errors, named[0]), kind)
+
+
 CLASSES = (
     PlanningError, TraceError, ProfileError, PriceError, PredictionError, PolicyError, TrainError, LearnerError, MissingExtra,
-    InputError,
+    InputError, InputTypeError, InputIndexError, ClosedError,
 )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -240,7 +241,7 @@ def test_what_is_packed_is_unpacked(text: str) -> None:
 
 def test_a_change_without_known_gpus_is_a_share_and_one_that_takes_longer_says_so() -> None:
     page, change = Page("", ""), Change("wait", (), 0.1, 0.2, 0.3, -0.25)
-    list_changes(page, [change], Amounts(100.0, 0.0, is_known=False))
+    list_changes(page, [change], Amounts(100.0, math.nan, is_known=False))
     list_changes(page, [change], Amounts(100.0, 500.0))
     text = page.render("")
     assert "1. Wait: saves 10% to 30%, takes 25% more time" in text

@@ -158,7 +158,7 @@ def test_cost_and_idle_share_of_an_executed_run_are_the_reports(executed: tuple[
     executed_first_screen(page, run.trace, found)
     text, said = text_of(page), str(verdict)
     assert f"Your {len(verdict.steps)} steps" in text
-    if verdict.usd:
+    if verdict.amounts.is_priced:
         assert number(verdict.usd, "USD") in said
         assert number(verdict.usd, "USD") in text
     idle = percent_range(*verdict.idle_shares)
@@ -184,7 +184,7 @@ def test_savings_of_an_executed_run_are_the_reports(executed: tuple[Run, Any]) -
     assert f"{saved(row, 'GPU-seconds')} of the GPU-seconds" in said
     assert f"saves {at_most(row, 'GPU-seconds')}" in said
     assert f"{saved(row, 'GPU-seconds')} of the GPU-seconds" in text_of(folded)
-    if verdict.usd:
+    if verdict.amounts.is_priced:
         dollars = verdict.amounts.between(float(row["GPU-seconds low"]), float(row["GPU-seconds high"]))
         assert dollars in said
         assert dollars in headline

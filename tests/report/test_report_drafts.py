@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -75,7 +76,7 @@ def found_in(rollouts: pd.DataFrame, unit: str = "tokens") -> tuple[DraftSavings
 
 def section(drafts: tuple[DraftSavings, ...], framework: str) -> str:
     page = Page("Drafts", "")
-    list_changes(page, list(draft_changes(drafts, framework, 0.5)), Amounts(10.0, 0.0))
+    list_changes(page, list(draft_changes(drafts, framework, 0.5)), Amounts(10.0, math.nan))
     for found in drafts:
         page.text(saved_by_drafts(found))
     ours = page.render("").partition("<h2")[2].partition("<script")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -27,7 +28,7 @@ def row(policy: str, time: tuple[float, float], gpu_seconds: tuple[float, float]
 def sentence(*rows: dict[str, Any], ranges: str = "") -> str:
     """What a verdict with such savings says."""
     made = (pd.DataFrame(rows), 0.7, "measured", pd.DataFrame(), ranges)
-    return str(Verdict("8 GPUs", (0, 1), Amounts(100.0 / 3600, 0.0), 0.5, (0.5, 0.5), 0.5, *made, replicas="4"))
+    return str(Verdict("8 GPUs", (0, 1), Amounts(100.0 / 3600, math.nan), 0.5, (0.5, 0.5), 0.5, *made, replicas="4"))
 
 
 @pytest.mark.parametrize(
@@ -99,6 +100,16 @@ def test_a_saving_of_a_run_with_a_price_is_in_dollars_too() -> None:
     cost = Amounts(100.0 / 3600, 50.0)
     said = str(Verdict("8 GPUs", (0, 1), cost, 0.5, (0.5, 0.5), 0.5, rows, 0.7, "measured", pd.DataFrame()))
     assert "This saves 10.0 to 15.0 USD, 20% to 30% of the GPU-seconds" in said
+
+
+def test_a_run_on_gpus_without_a_price_has_no_dollars() -> None:
+    rows = pd.DataFrame([row("fold", (0.1, 0.1), (0.2, 0.3))])
+    verdict = Verdict(
+        "8 GPUs", (0, 1), Amounts(100.0 / 3600, math.nan), 0.5, (0.5, 0.5), 0.5, rows, 0.7, "measured", pd.DataFrame()
+    )
+    assert math.isnan(verdict.usd)
+    assert "100" in str(verdict)
+    assert "USD" not in str(verdict)
 
 
 @pytest.mark.parametrize("policy", sorted({*GIVEN_BACK, *ADVISED}))

@@ -90,6 +90,14 @@ def test_what_is_not_known_is_none_and_never_a_number():
     json.dumps(both, allow_nan=False)
 
 
+def test_gpus_without_a_price_have_unknown_costs():
+    free = simulate(log(visits=1), replace(SETTING, cluster=Cluster(1, 4, 1)), ["static", "random"])
+    assert free.steps["cost_usd"].isna().all()
+    assert free.summary(False)["cost_usd"].isna().all()
+    assert [row["cost_usd"] for row in free.to_dict()["without_history"]] == [None, None]
+    assert "cost in USD: unknown" in repr(free)
+
+
 def test_metrics_of_all_policies_at_once_are_those_of_each_trace(result):
     columns = ["actors", "gpu_seconds", "idle_gpu_seconds", "slot_idle_gpu_seconds", "cost_usd"]
     for policy, trace in result.traces.items():

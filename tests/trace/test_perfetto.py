@@ -187,6 +187,13 @@ def test_counters_are_the_traces_cost_and_batch(trace):
     assert batch[:4] == [(0, 4.0), (1_000_000, 6.0), (2_000_000, 2.0), (3_000_000, 0.0)]
 
 
+def test_gpus_without_a_price_have_no_counter_of_cost():
+    rows = step(0)
+    del rows["plan"]
+    events = exported(Trace(**{**rows, "allocations": [{**row, "usd_per_gpu_s": 0.0} for row in rows["allocations"]]}))
+    assert {e["name"] for e in events["traceEvents"] if e["ph"] == "C"} == {"running batch"}
+
+
 def test_known_times_of_responses_say_what_ran():
     rows = [{**row, "start_s": 1.0, "end_s": 2.0 + i} for i, row in enumerate(rollouts(0, prompts=1, samples=2))]
     events = exported(Trace(rows))["traceEvents"]
@@ -279,7 +286,8 @@ def test_any_trace_with_times_is_exported_whole(trace):
     assert all(e["cat"] == "generation" for e in around)
     held = trace.allocations
     cost = {(e["pid"]): e["args"]["usd"] for e in events if e["ph"] == "C" and e["name"] == "cost"}
-    assert sum(cost.values()) == pytest.approx(float((held["usd_per_gpu_s"] * (held["end_s"] - held["start_s"])).sum()))
+    priced = held[held.groupby("run")["usd_per_gpu_s"].transform("min") > 0]
+    assert sum(cost.values()) == pytest.approx(float((priced["usd_per_gpu_s"] * (priced["end_s"] - priced["start_s"])).sum()))
     for phase in ("learn", "decode"):
         own = trace.spans[trace.spans["phase"] == phase]
         drawn = [e for e in slices if e["cat"] == phase and e["name"] != "held"]

@@ -125,3 +125,13 @@ def test_json_lines_have_null_for_what_is_no_number(tmp_path: Path) -> None:
 
     line = json.loads((tmp_path / "metrics.jsonl").read_text(encoding="utf-8"), parse_constant=refuse)
     assert line == {"step": 0, "a": 1.0, "b": None, "c": None, "d": None}
+
+
+def test_the_cost_is_unknown_in_a_log_of_gpus_without_a_price(tmp_path: Path, model: Path) -> None:
+    """As those of the machine at hand are; NaN is null in JSON lines."""
+    with trainer(tmp_path, "jsonl", model=model) as run:
+        step = run.step()
+    (line,) = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert math.isnan(step.metrics["cost_usd"])
+    assert line["cost_usd"] is None
+    assert line["gpu_seconds"] == step.metrics["gpu_seconds"] > 0

@@ -12,7 +12,7 @@ import pytest
 from error_messages import refused
 from log_samples import HOSTILE, log
 
-from rlhfless.errors import InputError
+from rlhfless.errors import InputError, InputIndexError
 from rlhfless.latency import ProfileError, read_profile, save_profile
 from rlhfless.widgets import Settings, explore
 from rlhfless.widgets import explorer as explorer_module
@@ -257,7 +257,7 @@ def test_buttons_choose_what_clicks_choose_and_the_text_follows_the_plan(explore
 def test_a_response_that_is_not_there_is_refused_and_the_dashboard_goes_on(explorer: Explorer, response: int) -> None:
     explorer.show_response(5)
     told = explorer.panes.pane_response
-    with refused(IndexError, repr(response), "191"):
+    with refused(InputIndexError, repr(response), "191"):
         explorer.show_response(response)
     assert (explorer.response, explorer.panes.pane_response) == (5, told)
     explorer._request_plan()

@@ -17,6 +17,7 @@ from executor_samples import plan_of, run, uniform_step
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
+from rlhfless.errors import InputTypeError
 from rlhfless.executor import Executor
 from rlhfless.executor.step.progress import StepProgress
 from rlhfless.trace import step_metrics
@@ -299,14 +300,14 @@ def test_a_view_that_fails_does_not_break_the_run(caplog: pytest.LogCaptureFixtu
 
 
 def test_what_cannot_be_run_is_refused() -> None:
-    with refused(TypeError):
+    with refused(InputTypeError):
         steps_of("a trace")
-    with refused(TypeError):
+    with refused(InputTypeError):
         steps_of(executor())
-    with refused(TypeError):
+    with refused(InputTypeError):
         steps_of(executor(), PLAN)  # type: ignore[arg-type]
     for work in ([PLAN], list(WORK[0]), [(STEP.requests(), PLAN)]):
-        with refused(TypeError):
+        with refused(InputTypeError):
             live(executor(), work)  # type: ignore[arg-type]
 
 

@@ -10,6 +10,7 @@ from error_messages import refused
 from log_samples import log
 
 import rlhfless as rl
+from rlhfless.errors import InputIndexError
 from rlhfless.widgets import Settings, WhatIf, response_details
 from rlhfless.widgets.explorer_panels import response_html
 
@@ -108,5 +109,5 @@ def test_the_reason_is_what_was_tried(what_if: WhatIf, changes: list[float], oth
 @pytest.mark.parametrize("response", [192, -1, 1.5, "longest"])
 def test_a_response_that_is_not_there_is_refused(what_if: WhatIf, response: int) -> None:
     planned = what_if.plan(Settings("cpu-tiny-qwen2", gpus=1))
-    with refused(IndexError, repr(response), "191"):
+    with refused(InputIndexError, repr(response), "191"):
         response_details(what_if, planned, response)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from rlhfless.analysis.framework_defaults import RunSetup
 from rlhfless.analysis.gpu_seconds import PhaseSeconds
 from rlhfless.simulate import LoggedStep, SimulationConfig
+from rlhfless.trace.schema.prices import dollars
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,5 +109,5 @@ class WayOutcome:
         return time_s, self.gpu_s * (time_s / self.time_s if self.time_s else 1.0)
 
     def usd(self, setting: SimulationConfig) -> float:
-        """Return the price of ``gpu_s`` at the cluster's price."""
-        return self.gpu_s * setting.cluster.usd_per_gpu_hour / 3600.0
+        """Return the price of ``gpu_s`` at the cluster's price; NaN without one."""
+        return float(dollars(self.gpu_s, setting.cluster.usd_per_gpu_hour / 3600.0))

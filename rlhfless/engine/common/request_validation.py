@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from rlhfless.engine.protocol import Request
+from rlhfless.errors import InputError
 from solver.model.admission import Admission
 from solver.model.errors import is_whole
 
@@ -55,12 +56,12 @@ def check(request: Request, room: TokenRoom, kv_wrong: Callable[[Request], str |
         kv_wrong: returns what is wrong with the KV states of an otherwise valid request; None: nothing.
 
     Raises:
-        ValueError: naming the response, what is wrong with it, and what would be right.
+        InputError: naming the response, what is wrong with it, and what would be right.
     """
     wrong = _numbers(request) or _prompt(request, room) or _history(request, room) or _progress(request, stop_tokens(request))
     wrong = wrong or _room(request, room) or kv_wrong(request)
     if wrong is not None:
-        raise ValueError(f"response {request.response} {wrong}")
+        raise InputError(f"response {request.response} {wrong}")
 
 
 def _numbers(r: Request) -> str | None:

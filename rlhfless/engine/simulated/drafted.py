@@ -23,6 +23,7 @@ from rlhfless.engine.simulated.drafted_batch import DraftedBatch, DraftedRespons
 from rlhfless.engine.simulated.drafted_pass import Committed, Joining, Pass
 from rlhfless.engine.simulated.real_time import RemoteFactory, sleep_until
 from rlhfless.engine.simulated.requests import refusal
+from rlhfless.errors import InputError
 from solver.lengths.remaining import RemainingLengths
 from solver.model.admission import Admission
 from solver.model.drafting import Drafting
@@ -79,7 +80,7 @@ class DraftedEngine:
         """See the protocol. Every request needs ``target_tokens``."""
         for r in requests:
             if (reason := refusal(r)) is not None:
-                raise ValueError(reason)
+                raise InputError(reason)
         added = []
         for r in requests:
             assert r.target_tokens is not None, "the request was validated"

@@ -29,6 +29,7 @@ from rlhfless.engine.simulated.requests import (
 )  # fmt: skip
 from rlhfless.engine.simulated.running_batch import RunningBatch
 from rlhfless.engine.simulated.start import Schedule, followed, scheduled
+from rlhfless.errors import InputError
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray, IntArray
@@ -75,7 +76,7 @@ class SimulatedEngine:
             self._read_requests()
             for r in requests:
                 if (reason := refusal(r)) is not None:
-                    raise ValueError(reason)
+                    raise InputError(reason)
                 self._requests[r.response] = r
         for r in requests:
             bisect.insort(self._arriving, r, key=_available_s)

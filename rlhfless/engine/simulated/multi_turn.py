@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 from rlhfless.engine.protocol import Completion, EngineSpan, Progress, Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.engine.simulated.requests import MOVED_KV, changed
+from rlhfless.errors import InputError
 from solver.model.admission import Admission
 from solver.model.errors import PlanningError, as_given
 from solver.model.latency import LatencyModel
@@ -88,12 +89,12 @@ class MultiTurnEngine:
         """See the protocol.
 
         Raises:
-            ValueError: the turns of a response do not add up to its tokens.
+            InputError: the turns of a response do not add up to its tokens.
         """
         for request in requests:
             turns = self._turns_of(request)
             if sum(turns.tokens) != request.target_tokens:
-                raise ValueError(
+                raise InputError(
                     f"response {request.response} has {request.target_tokens} tokens, and its turns have {sum(turns.tokens)}; "
                     "turns that add up to the response are needed"
                 )

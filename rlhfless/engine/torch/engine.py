@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from rlhfless.engine.common.journal import EngineJournal
 from rlhfless.engine.protocol import Completion, Progress, Request
-from rlhfless.errors import missing_extra
+from rlhfless.errors import InputError, missing_extra
 from solver.model.admission import Admission
 from solver.model.drafting import Drafting
 from solver.model.latency import LatencyModel
@@ -74,7 +74,7 @@ class TorchEngine:
             and, where bits are promised, no log-probability; elsewhere log-probabilities differ by rounding (up to 1e-4).
 
     Raises:
-        ValueError: ``charge`` is neither, or drafts have no latency model to choose their length by.
+        InputError: ``charge`` is neither, or drafts have no latency model to choose their length by.
 
     Example:
         >>> import rlhfless as rl
@@ -100,7 +100,7 @@ class TorchEngine:
         self._room = TokenRoom.of(model, admission)
         if isinstance(drafting, Drafting):
             if not isinstance(charge, LatencyModel):
-                raise ValueError(
+                raise InputError(
                     f"drafting with length={drafting.length!r} needs a latency model as charge; where time is measured, make "
                     "the engine by a factory, which has one"
                 )

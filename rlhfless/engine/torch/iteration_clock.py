@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from rlhfless.errors import InputError
 from rlhfless.latency.stopwatch import stopwatch
 from solver.model.latency import LatencyModel
 from solver.timing.draft_length import DRAFT_CALL_S, DRAFT_TOKEN_S
@@ -17,19 +18,19 @@ class IterationClock:
     """Charges iterations by ``charge``, a latency model or ``"measured"``.
 
     Raises:
-        ValueError: it is neither.
+        InputError: it is neither.
     """
 
     def __init__(self, charge: LatencyModel | str, device: torch.device) -> None:
         if isinstance(charge, str) and charge != MEASURED:
-            raise ValueError(f"charge is {charge!r}; it must be a latency model or {MEASURED!r}")
+            raise InputError(f"charge is {charge!r}; it must be a latency model or {MEASURED!r}")
         self.model = charge if isinstance(charge, LatencyModel) else None
         self.now_s = stopwatch(device.type) if self.model is None else _never_read
         self._device = device
         self._waits = self.model is None and device.type == "cuda"
 
     def wait(self) -> None:
-        """Wait until the device has finished, where time is measured."""
+        """Wait until the device has finished this process's own computation, where time is measured."""
         if self._waits:
             torch.cuda.synchronize(self._device)
 

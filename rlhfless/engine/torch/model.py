@@ -33,6 +33,7 @@ from rlhfless.engine.torch.weights import (
     shapes_of,
     tensors_of,
 )
+from rlhfless.errors import ClosedError
 from rlhfless.system.device_memory import room
 
 
@@ -115,7 +116,7 @@ class DecoderModel(RowModel):
         Returns the (n, hidden) states after the last layer. Hooks are not called.
         """
         if not self.weights.layers:
-            raise RuntimeError("the model's weights were released; load() new ones before decoding")
+            raise ClosedError("the model's weights were released; load() new ones before decoding")
         n, heads, kv_heads, dim = len(tokens), self.heads, self.kv_heads, self.head_dim
         x = F.embedding(tokens, self.weights.embedding)
         cos, sin = self._cos[positions], self._sin[positions]

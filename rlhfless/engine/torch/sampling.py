@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rlhfless.errors import InputError
 from solver.model.errors import is_number, is_whole
 
 ONE_RACE_TOKENS = 256  # up to which a vocabulary has one race
@@ -36,7 +37,7 @@ class Sampling:
             multiplies their negative ones; 1 changes none.
 
     Raises:
-        ValueError: a value outside its range.
+        InputError: a value outside its range.
     """
 
     temperature: float = 1.0
@@ -55,7 +56,7 @@ class Sampling:
             ("repetition_penalty", "a finite number above 0", is_number(penalty, 0) and penalty > 0),
         ):
             if not good:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be {wanted}")
+                raise InputError(f"{name} is {getattr(self, name)!r}; it must be {wanted}")
 
     @property
     def penalises(self) -> bool:

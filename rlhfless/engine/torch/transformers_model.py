@@ -23,7 +23,7 @@ from rlhfless.engine.torch.prefill import Segment, prefill
 from rlhfless.engine.torch.row_model import Attend, RowModel
 from rlhfless.engine.torch.transformers_limits import check_layers, supported_tokens, unsupported
 from rlhfless.engine.torch.weights import SAME
-from rlhfless.errors import InputError, missing_extra
+from rlhfless.errors import ClosedError, InputError, missing_extra
 from rlhfless.system.device_memory import room
 
 try:
@@ -180,7 +180,7 @@ class TransformersModel(RowModel):
     def compute(self, cache: KVCache, tokens: Tensor, positions: Tensor, rows: Tensor, attend: Attend) -> Tensor:
         """See ``RowModel``. The states are those after the last norm, from which the head computes logits."""
         if not self._loaded:
-            raise RuntimeError("the model's weights were released; load() new ones before decoding")
+            raise ClosedError("the model's weights were released; load() new ones before decoding")
         return self._run(_Pass(cache, positions, rows, attend, (self.kv_heads, self.head_dim), {}), tokens)
 
     def logits(self, x: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ def noted(folder: OwnFolder) -> Iterator[None]:
         yield
     finally:
         over.set()
-        thread.join()
+        thread.join()  # it computes in this process, and ends after its next look
         note()
 
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rlhfless.errors import UserError
+from rlhfless.errors import InputTypeError, UserError
 from rlhfless.executor.step.record import StepRecord
 from solver.model.errors import PlanningError
 
@@ -51,12 +51,12 @@ class StepFailed(UserError, RuntimeError):
         """Return the ``StepFailed`` that ``error`` is, or that is its cause because ``error`` interrupted the step.
 
         Raises:
-            TypeError: ``error`` did not end a step that had begun.
+            InputTypeError: ``error`` did not end a step that had begun.
         """
         for found in (error, error.__cause__):
             if isinstance(found, StepFailed):
                 return found
-        raise TypeError(f"{type(error).__name__} did not end a step that had begun, so there is no record")
+        raise InputTypeError(f"{type(error).__name__} did not end a step that had begun, so there is no record")
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ const narrow = window.matchMedia("(max-width: 640px)");
 let FIGURES = {};  // JSON of plotly by the id of the element: one or several to choose from
 const drawn = new Map();  // ids, as the page is now, with the width of the frame that they are drawn for
 const wanted = new Map(), busy = new Set();  // ids with the name of what is to be drawn next; ids that are being drawn
-const LINE = 18, TITLE_LETTER = 8.8, SUBTITLE_LETTER = 6.5, NAME = 108, BESIDE = 600, AXIS = 60, WIDEST = 760, LEAST = 280,
+const LINE = 18, TITLE_LETTER = 8.8, SUBTITLE_LETTER = 6.5, NAME = 108, BESIDE = 600, AXIS = 60, LEAST = 280,
   SYMBOL = 76, MODE_BAR = 32, GAP = 8, BAR_TEXT = 90;  // px
 const NAMES = 0.36;  // share of a narrow figure for names at its left axis
 // A text in lines that are not wider than `width`, and how many lines were added. Tags stay as they are.
@@ -25,19 +25,14 @@ function wrapped(text, width, letter = TITLE_LETTER) {
   }
   return [made, lines];
 }
-// How wide the longest line of a text is, without its tags.
-function lineWidth(text) {
-  return SUBTITLE_LETTER * Math.max(...text.split("<br>").map((line) => line.replace(/<[^>]*>/g, "").length));
-}
-// How wide a figure must be (px) that has plots beside each other, names below an axis or beside points that would overlap, or
-// headings of panels that would be cut off; else 0.
+// How wide a figure must be (px) that has plots beside each other, or names below an axis or beside points that would overlap;
+// else 0.
 function widthNeeded(layout) {
   const axes = Object.keys(layout).filter((key) => key.startsWith("xaxis")).map((key) => layout[key]);
   const names = Math.max(0, ...axes.map((axis) => (axis.ticktext || axis.categoryarray || []).length));
-  const notes = layout.annotations || [], headings = notes.filter((one) => one.yref === "paper" && !one.showarrow && one.y > 0);
-  const heading = Math.max(0, ...headings.map((one) => layout.margin.l + AXIS + lineWidth(one.text)));
-  const beside = notes.some((one) => one.name === "policy") || axes.some((axis) => (axis.domain || [0])[0] > 0.05);
-  return Math.max(names > 4 ? names * NAME : 0, beside ? BESIDE : 0, heading > BESIDE ? Math.min(heading, WIDEST) : 0);
+  const beside = (layout.annotations || []).some((one) => one.name === "policy")
+    || axes.some((axis) => (axis.domain || [0])[0] > 0.05);
+  return Math.max(names > 4 ? names * NAME : 0, beside ? BESIDE : 0);
 }
 // What plotly takes where a figure does not say it.
 const BARE = {height: 450, title: {text: ""}, margin: {l: 80, t: 100, b: 80}};
@@ -61,15 +56,61 @@ function wrappedNames(data, layout, width) {
   return axes;
 }
 // Wraps the texts in and beside horizontal bars of a drawn figure where they are longer than the bar, or than the room beside it.
-async function wrapBarTexts(div) {
-  for (const [place, bars] of div._fullData.entries()) {
+// Notes in `added` what a panel needs to be higher (px) so that texts do not lie on each other, by the panel's lower end.
+async function wrapBarTexts(div, added) {
+  const {_fullData: data, _fullLayout: layout} = div;
+  for (const [place, bars] of data.entries()) {
     const outside = bars.textposition === "outside", inside = bars.textposition === "inside" && bars.constraintext === "none";
     if (bars.type !== "bar" || bars.orientation !== "h" || !Array.isArray(bars.text) || !(inside || outside)) continue;
-    const axis = div._fullLayout["xaxis" + (bars.xaxis || "x").slice(1)], texts = bars.text.map((one) => String(one ?? ""));
+    const axis = layout["xaxis" + (bars.xaxis || "x").slice(1)], texts = bars.text.map((one) => String(one ?? ""));
     const room = (i) => { const end = axis.c2p(bars.x[i]); return (inside ? end : axis._length - end) - GAP; };
     const made = texts.map((one, i) => wrapped(one, Math.max(BAR_TEXT, room(i)), SUBTITLE_LETTER)[0]);
-    if (made.some((one, i) => one !== texts[i])) await Plotly.restyle(div, {text: [made]}, [place]);
+    if (made.every((one, i) => one === texts[i])) continue;
+    const {c2p, domain, _length: length} = layout["yaxis" + (bars.yaxis || "y").slice(1)];
+    const beside = layout.barmode === "group" ? data.filter((one) => one.type === "bar" && one.yaxis === bars.yaxis).length : 1;
+    const needed = beside * LINE * Math.max(...made.map((one) => one.split("<br>").length));
+    const higher = length * (needed / Math.abs(c2p(1) - c2p(0)) - 1);
+    if (higher > 0) added.set(domain[0], Math.max(added.get(domain[0]) || 0, Math.ceil(higher)));
+    await Plotly.restyle(div, {text: [made]}, [place]);
   }
+}
+// Wraps the headings over the panels of a drawn figure that are cut off at its edge, also those of a slider's frames. Notes in
+// `added` the height of the lines that were added (px), by the place of the heading. Returns the changes of the layout.
+function wrapHeadings(div, added) {
+  const {annotations} = div.layout, frame = div.getBoundingClientRect(), changes = {};
+  const frames = div._transitionData._frames.map((one) => (one.layout || {}).annotations || []);
+  for (const note of div.querySelectorAll(".annotation")) {
+    const place = Number(note.dataset.index), one = annotations[place], box = note.getBoundingClientRect();
+    if (one.yref !== "paper" || one.yanchor !== "bottom" || one.showarrow) continue;
+    const middle = (box.left + box.right) / 2, left = one.xanchor === "left";
+    const room = left ? frame.right - box.left : 2 * Math.min(middle - frame.left, frame.right - middle);
+    const fits = (text) => wrapped(text, room - GAP, SUBTITLE_LETTER * ((one.font || {}).size || 12) / 12);
+    const others = frames.map((notes) => notes[place]).filter(Boolean), [text, lines] = fits(one.text);
+    const most = Math.max(lines, ...others.map((other) => fits(other.text)[1]));
+    if (!most || (!others.length && box.left >= frame.left && box.right <= frame.right)) continue;
+    changes[`annotations[${place}].text`] = text;
+    for (const other of others) other.text = fits(other.text)[0];
+    added.set(one.y, Math.max(added.get(one.y) || 0, most * LINE));
+  }
+  return changes;
+}
+// Makes a drawn figure higher by what is in `added` (px, by the place in the plot over which it is added), changes its layout, and
+// returns what was added over the uppermost panels.
+async function stretch(div, added, changes) {
+  const {h} = div._fullLayout._size, {layout} = div;
+  const below = (y) => [...added].reduce((sum, [at, px]) => sum + (at < y - 1e-6 ? px : 0), 0);
+  const between = below(1), top = below(Infinity) - between, height = layout.height + between + top;
+  const moved = (y) => (y * h + below(y)) / (h + between);
+  for (const [key, axis] of Object.entries(layout).filter(([key]) => key.startsWith("yaxis")))
+    changes[`${key}.domain`] = (axis.domain || [0, 1]).map(moved);
+  for (const [place, one] of (layout.annotations || []).entries())
+    if (one.yref === "paper") changes[`annotations[${place}].y`] = moved(one.y);
+  for (const [place, one] of (layout.shapes || []).entries())
+    if (one.yref === "paper") for (const end of ["y0", "y1"]) changes[`shapes[${place}].${end}`] = moved(one[end]);
+  if (layout.legend && layout.legend.yref !== "container") changes["legend.y"] = moved(layout.legend.y);
+  div.style.height = height + "px";
+  await Plotly.relayout(div, {...changes, height, "margin.t": layout.margin.t + top});
+  return top;
 }
 // A title that is wider than the figure is wrapped, also that of an axis. On a narrow screen the legend stands between title and
 // plot, with its names wrapped: beside the plot it would cover the plot. A figure that needs room keeps its width, and its frame
@@ -77,11 +118,11 @@ async function wrapBarTexts(div) {
 // window may be one pixel wide for a moment, or for as long as it is hidden. One that states its width is not wider.
 async function drawNow(id, name) {
   const div = document.getElementById(id), spec = FIGURES[id][name], small = narrow.matches;
-  const colour = getComputedStyle(document.body).color, {width, ...stated} = spec.layout;
+  const colour = getComputedStyle(document.body).color, {width, ...stated} = structuredClone(spec.layout);
   const layout = {...BARE, ...stated, margin: {...BARE.margin, ...stated.margin},
     font: {...stated.font, color: colour}, paper_bgcolor: "rgba(0,0,0,0)", autosize: true};
   if (dark.matches) layout.plot_bgcolor ??= "rgba(0,0,0,0)";
-  let top = layout.margin.t, data = spec.data;
+  let top = layout.margin.t, data = spec.data.map((one) => ({...one}));  // copies: plotly writes into what it is given
   div.style.maxWidth = width ? width + "px" : "";
   div.style.minWidth = Math.max(LEAST, small ? widthNeeded(layout) : 0) + "px";
   const shown = Math.min(div.parentElement.clientWidth, width || Infinity);
@@ -110,12 +151,15 @@ async function drawNow(id, name) {
     layout.legend = {...layout.legend, xref: "container", x: 0.02, xanchor: "left", yref: "container", yanchor: "top", y: 1,
       orientation: "h", entrywidthmode: "pixels", entrywidth: scrolls ? div.clientWidth / 2 : 0};  // more than half: one in a line
     Object.assign(layout, wrappedNames(data, layout, NAMES * seen));
-    data = data.map((one) => one.name ? {...one, name: wrapped(one.name, seen - SYMBOL, SUBTITLE_LETTER)[0]} : one);
+    for (const one of data) if (one.name) one.name = wrapped(one.name, seen - SYMBOL, SUBTITLE_LETTER)[0];
   }
   Plotly.purge(div);
   div.style.height = layout.height + "px";
-  await Plotly.newPlot(div, {data, layout: layout, frames: spec.frames || [], config: CONFIG});
-  await wrapBarTexts(div);
+  await Plotly.newPlot(div, {data, layout: layout, frames: structuredClone(spec.frames || []), config: CONFIG});
+  const added = new Map();
+  await wrapBarTexts(div, added);
+  const changed = wrapHeadings(div, added);
+  if (added.size) top += await stretch(div, added, changed);
   const [legend] = boxes(div, ".legend > .bg"), [slides] = boxes(div, ".slider-group");
   if (!legend) return;
   const [title, reach] = roomAbove(div), above = Math.max(title, MODE_BAR) + GAP, {b} = layout.margin;

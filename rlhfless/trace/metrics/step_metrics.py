@@ -1,7 +1,7 @@
 """Computes the metrics of each step from a trace: time, GPU-seconds, idle GPU-seconds, dollars, tokens, rewards.
 
 Money and GPU-seconds come from allocations only, idle time from allocations and their spans. A logged trace has neither, so
-these numbers are NaN, not 0.
+these numbers are NaN, not 0. Dollars are NaN, too, where GPUs without a price were allocated (``dollars``).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from rlhfless.trace.io import Trace
+from rlhfless.trace.schema.prices import dollars
 
 SUMS = ["gpu_seconds", "idle_gpu_seconds", "slot_idle_gpu_seconds", "cost_usd"]
 
@@ -66,7 +67,7 @@ def billed_allocations(allocations: pd.DataFrame, spans: pd.DataFrame) -> pd.Dat
     table["gpu_seconds"] = table["gpus"] * table["duration_s"]
     table["idle_gpu_seconds"] = table["gpus"] * np.maximum(table["duration_s"] - busy_s, 0.0)
     table["slot_idle_gpu_seconds"] = table["gpus"] * empty_slot_s
-    table["cost_usd"] = table["gpu_seconds"] * table["usd_per_gpu_s"]
+    table["cost_usd"] = dollars(table["gpu_seconds"], table["usd_per_gpu_s"])
     return table
 
 
@@ -88,6 +89,11 @@ def step_metrics(trace: Trace) -> pd.DataFrame:
         .sort_values(keys, kind="stable", ignore_index=True)
         .astype({"actors": "Int64", "responses": "Int64", "response_tokens": "Int64"})
     )
+
+
+def total_usd(metrics: pd.DataFrame) -> float:
+    """Return the dollars of several rows of ``step_metrics``: NaN where those of a step with allocations are unknown."""
+    return float(metrics.loc[metrics["gpu_seconds"].notna(), "cost_usd"].sum(skipna=False, min_count=1))
 
 
 def billed_steps(allocations: pd.DataFrame, spans: pd.DataFrame) -> pd.DataFrame:

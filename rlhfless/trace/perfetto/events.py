@@ -28,6 +28,7 @@ from rlhfless.trace.perfetto.requests import (
     timed,
 )
 from rlhfless.trace.perfetto.slices import ArrowNumbers, Counter, Slice, Track, lanes, us
+from rlhfless.trace.schema.prices import dollars
 
 MAX_REQUESTS = 500_000  # about 150 MB, which a browser still opens
 
@@ -134,10 +135,10 @@ def _batch(trace: Trace, run: str, most: int) -> Counter:
 
 
 def _cost(trace: Trace, run: str) -> Counter:
-    """Dollars spent so far, at every moment at which the allocated GPUs change."""
+    """Dollars spent so far, at every moment at which the allocated GPUs change; none where a GPU has no price."""
     held = trace.allocations[trace.allocations["run"] == run]
     start, end = (held[name].to_numpy(dtype=float) for name in ("start_s", "end_s"))
-    usd_per_s = np.array([len(ids) for ids in held["gpu_ids"]], dtype=float) * held["usd_per_gpu_s"].to_numpy(dtype=float)
-    at_s = np.unique(np.concatenate([start, end]))
+    usd_per_s = dollars([len(ids) for ids in held["gpu_ids"]], held["usd_per_gpu_s"])
+    at_s = np.unique(np.concatenate([start, end])) if np.isfinite(usd_per_s).all() else np.zeros(0)
     spent = [float((usd_per_s * np.clip(t - start, 0.0, end - start)).sum()) for t in at_s]
     return "cost", "usd", list({us(t): usd for t, usd in zip(at_s, spent, strict=True)}.items())

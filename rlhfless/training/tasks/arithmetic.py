@@ -14,6 +14,9 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rlhfless.errors import InputError
+from solver.model.errors import as_given, is_whole
+
 STYLES = ("plain", "noted", "columns", "checked")
 """How a solution is written, from short to long. All write a line with what remains; they differ in the notes before it.
 The first line of the four solutions of ``47+8-3+9?``:
@@ -59,13 +62,16 @@ class ArithmeticTask:
     """``prompts`` distinct training problems, any number of held-out ones, a reward, and worked solutions.
 
     Everything is determined by ``seed``. No held-out prompt is ever a training problem or a worked solution.
+
+    Raises:
+        InputError: ``prompts`` is no whole number of 1 or more.
     """
 
     name = "arithmetic"
 
     def __init__(self, seed: int = 0, prompts: int = 128) -> None:
-        if prompts < 1:
-            raise ValueError(f"prompts is {prompts}; the task needs at least 1 prompt")
+        if not is_whole(prompts, 1):
+            raise InputError(f"prompts is {as_given(prompts)}; a whole number of 1 or more is needed")
         self.seed = seed
         self.problems = self._distinct(prompts, held_out=False, stream="train")
 
@@ -103,9 +109,13 @@ class ArithmeticTask:
 
 
 def solution(prompt: str, style: str) -> str:
-    """Return the right solution of ``prompt`` written in ``style``, one of ``STYLES``."""
+    """Return the right solution of ``prompt`` written in ``style``, one of ``STYLES``.
+
+    Raises:
+        InputError: there is no such style.
+    """
     if style not in STYLES:
-        raise ValueError(f"style is {style!r}; it must be one of {', '.join(STYLES)}")
+        raise InputError(f"style is {as_given(style)}; it must be one of {', '.join(STYLES)}")
     first, *operations = re.findall(r"[+-]?\d+", prompt)
     total, lines = int(first), []
     for i, operation in enumerate(operations, start=1):

@@ -41,7 +41,7 @@ def test_every_way_is_there_from_the_cheapest_to_the_dearest(compared: WaysCompa
     assert set(table.index[table["on_policy"]]) >= ON_POLICY
     assert (table["least_time_s"] <= table["time_s"] * (1 + 1e-9)).all()
     assert table.loc["as logged", ["time_saved", "cost_saved"]].tolist() == [0.0, 0.0]
-    assert (table["usd"] == 0).all()
+    assert table["usd"].isna().all(), "emulated GPUs have no price"
 
 
 def test_unknown_times_of_learning_leave_out_what_needs_them() -> None:

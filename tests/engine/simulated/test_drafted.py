@@ -27,6 +27,7 @@ from rlhfless.engine.simulated.accepted_runs import DraftedRuns, DrawnRuns, Meas
 from rlhfless.engine.simulated.drafted import DraftedEngine, DraftedEngineFactory
 from rlhfless.engine.simulated.drafted_pass import Pass
 from rlhfless.engine.simulated.engine import SimulatedEngine
+from rlhfless.errors import InputError
 from solver import Acceptance, Admission, Drafting, LatencyModel
 from solver.lengths.remaining import KnownLengths
 from solver.model.errors import PlanningError
@@ -288,7 +289,7 @@ def test_critical_lengths_without_predictions_are_refused():
 
 
 def test_a_request_without_its_true_length_is_refused():
-    with refused(ValueError, "response 7", "target_tokens"):
+    with refused(InputError, "response 7", "target_tokens"):
         drawn(2)(TENTH, WIDE, 0.0).add([Request(7, 1, 10)])
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.engine.simulated.multi_turn import MultiTurnEngine, MultiTurnEngines, Turns
+from rlhfless.errors import InputError
 from solver.model.admission import Admission
 from solver.model.errors import PlanningError
 from solver.model.latency import LatencyModel
@@ -159,7 +160,7 @@ def test_what_makes_no_turns_is_refused() -> None:
     with refused(PlanningError, "reserve"):
         MultiTurnEngines({}, True)(LATENCY, Admission(2, 100, "preempt"), 0.0)
     engine = MultiTurnEngines({0: Turns((1, 2), (1.0,))}, False)(LATENCY, Admission(2, 100), 0.0)
-    with refused(ValueError, "response 0"):
+    with refused(InputError, "response 0"):
         engine.add([Request(0, 3, LIMIT, target_tokens=4)])
     with refused(PlanningError, "cannot move"):
         engine.cut(0.0)

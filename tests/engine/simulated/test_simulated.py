@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from rlhfless.engine.protocol import Completion, EngineSpan, Progress, Request
 from rlhfless.engine.simulated.engine import MOVED_KV, SimulatedEngine
+from rlhfless.errors import InputError
 from solver import Admission, LatencyModel, Workload
 from solver.timing.batching import timeline
 from solver.timing.evaluate import cached_tokens
@@ -596,10 +597,10 @@ def test_a_response_that_leaves_before_it_joined_leaves_its_prefix_behind():
 
 @pytest.mark.parametrize("wrong", [{"cached_tokens": 11}, {"cached_tokens": -1}, {"prompt": None}])
 def test_a_prefix_that_cannot_be_is_refused(wrong):
-    with refused(ValueError, "response 3", "cached_tokens", "10"):
+    with refused(InputError, "response 3", "cached_tokens", "10"):
         SimulatedEngine(TENTH, Admission(1, 100)).add([shared(3, **wrong)])
 
 
 def test_a_request_without_its_true_length_is_refused():
-    with refused(ValueError, "response 7", "target_tokens"):
+    with refused(InputError, "response 7", "target_tokens"):
         SimulatedEngine(TENTH, Admission(1, 100)).add([Request(7, 1, 10)])

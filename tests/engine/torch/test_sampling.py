@@ -12,6 +12,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 from rlhfless.engine.torch.gumbel_noise import GumbelNoise, exponentials, places, streams, token_keys  # noqa: E402
 from rlhfless.engine.torch.sampling import Sampling, draw, race_numbers  # noqa: E402
+from rlhfless.errors import InputError  # noqa: E402
 
 VOCAB = 24
 
@@ -187,5 +188,5 @@ def test_a_forbidden_token_is_not_drawn_where_it_is_forbidden():
     ],
 )
 def test_values_outside_their_range_are_refused(wrong, sentence):
-    with refused(ValueError, *sentence):
+    with refused(InputError, *sentence):
         Sampling(**wrong)

@@ -21,6 +21,7 @@ from rlhfless.engine.torch.engine import TorchEngine  # noqa: E402
 from rlhfless.engine.torch.factory import TorchEngineFactory  # noqa: E402
 from rlhfless.engine.torch.model import DecoderModel, counting  # noqa: E402
 from rlhfless.engine.torch.sampling import Sampling  # noqa: E402
+from rlhfless.errors import InputError  # noqa: E402
 from solver import Admission, Drafting, KnownLengths, LatencyModel, PlanningError  # noqa: E402
 from solver.timing.draft_length import DRAFT_CALL_S, DRAFT_TOKEN_S  # noqa: E402
 
@@ -354,9 +355,9 @@ def test_logits_that_are_no_numbers_name_the_response():
 
 
 def test_what_drafts_need_is_said(model):
-    with refused(ValueError, "'adaptive'", "latency model", "factory"):
+    with refused(InputError, "'adaptive'", "latency model", "factory"):
         engine(model, Drafting(), charge="measured")
-    with refused(ValueError, "response 3", "history", "32", "0 to 31"):
+    with refused(InputError, "response 3", "history", "32", "0 to 31"):
         engine(model).add([replace(requests(4)[3], history=[np.array([1, VOCAB])])])
 
 

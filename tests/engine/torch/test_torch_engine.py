@@ -20,6 +20,7 @@ from rlhfless.engine.torch.factory import TorchEngineFactory  # noqa: E402
 from rlhfless.engine.torch.gumbel_noise import exponentials, places, streams, token_keys  # noqa: E402
 from rlhfless.engine.torch.model import DecoderModel, one_thread  # noqa: E402
 from rlhfless.engine.torch.sampling import Sampling  # noqa: E402
+from rlhfless.errors import InputError  # noqa: E402
 from solver.model.admission import Admission  # noqa: E402
 from solver.model.latency import LatencyModel  # noqa: E402
 
@@ -320,11 +321,11 @@ def test_refusals_are_one_sentence_each(hf, model):
         (request(0, max_tokens=0), ("0 of 0 tokens",)),
         (request(0, kv=torch.zeros(2, 4, 2, 3, 16)), ("3 tokens", "4")),
     ]:
-        with refused(ValueError, f"response {wrong.response}", *named):
+        with refused(InputError, f"response {wrong.response}", *named):
             e.add([wrong])
-    with refused(ValueError, "'clock'"):
+    with refused(InputError, "'clock'"):
         engine(model, charge="clock")
-    with refused(ValueError):
+    with refused(InputError):
         Sampling(temperature=-1.0)
     hf.config.hidden_act, act = "gelu", hf.config.hidden_act
     try:

@@ -10,7 +10,7 @@ from torch_models import tiny_model
 from rlhfless.engine.torch import worker_backend as torch_backend
 from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.weights import tensors_of
-from rlhfless.errors import InputError
+from rlhfless.errors import ClosedError, InputError
 
 
 @pytest.mark.parametrize("given", ["model", "state dict"])
@@ -74,7 +74,7 @@ def test_half_copied_weights_are_not_decoded_with(monkeypatch: pytest.MonkeyPatc
         patch.setattr(torch.Tensor, "copy_", interrupted)
         with pytest.raises(KeyboardInterrupt):
             model.load(source)
-    with pytest.raises(RuntimeError, match="released"):
+    with pytest.raises(ClosedError, match="released"):
         model.decode(model.new_cache(), torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), 8)
     model.load(source)
     assert torch.equal(model.weights.embedding, source.get_input_embeddings().weight)

@@ -19,6 +19,7 @@ from rlhfless.engine.torch.prefixes import compute_prefixes  # noqa: E402
 from rlhfless.engine.torch.row_models import row_model  # noqa: E402
 from rlhfless.engine.torch.sampling import Sampling  # noqa: E402
 from rlhfless.engine.torch.transformers_model import TransformersModel  # noqa: E402
+from rlhfless.errors import ClosedError  # noqa: E402
 from solver.model.admission import Admission  # noqa: E402
 from solver.model.drafting import Drafting  # noqa: E402
 from solver.model.latency import LatencyModel  # noqa: E402
@@ -157,7 +158,7 @@ def test_loaded_weights_are_copied_and_freed_ones_come_back():
     held = model.weight_bytes
     model.free()
     assert model.weight_bytes == 0
-    with pytest.raises(RuntimeError, match="released"):
+    with pytest.raises(ClosedError, match="released"):
         decoded(engine(model), asked())
     model.load(old.state_dict())
     assert model.weight_bytes == held == sum(w.numel() * 4 for w in old.parameters())

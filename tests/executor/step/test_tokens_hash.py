@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from error_messages import refused
 
+from rlhfless.errors import InputError
 from rlhfless.executor import tokens_hash
 
 
@@ -24,5 +25,5 @@ def test_it_tells_tokens_and_their_borders_apart() -> None:
 
 
 def test_a_response_without_tokens_is_refused() -> None:
-    with refused(ValueError, "response 1"):
+    with refused(InputError, "response 1"):
         tokens_hash(record([1], None))

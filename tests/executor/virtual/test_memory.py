@@ -20,6 +20,7 @@ from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.kv_cache import KVCache
 from rlhfless.engine.torch.model import DecoderModel
+from rlhfless.errors import InputError
 from rlhfless.executor import Executor, run_step
 from rlhfless.executor.step.progress import StepProgress
 from rlhfless.training.models.tiny_model import tiny_qwen2
@@ -167,7 +168,7 @@ def test_what_ends_a_step_early_closes_its_engines(noted: type[Noted]) -> None:
 def test_what_is_refused_as_the_step_begins_closes_its_engines(noted: type[Noted]) -> None:
     step = uniform_step([2, 9])
     bad = [step.requests()[0], replace(step.requests()[1], target_tokens=None)]
-    with refused(ValueError, "target_tokens"):
+    with refused(InputError, "target_tokens"):
         run_step(plan_of([[0], [1]]), bad, noted, step.latency, step.cluster)
     assert not noted.open
 

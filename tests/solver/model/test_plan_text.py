@@ -34,6 +34,14 @@ def test_the_repr_has_at_most_ten_lines_and_leaves_no_actor_out(actors, full):
     assert not full or "gap 10.00%" in repr(plan)
 
 
+def test_a_plan_on_gpus_without_a_price_tells_of_no_dollars():
+    assert "GPU-seconds, " in repr(plan_with(4))
+    assert "USD" in repr(plan_with(4))
+    free = solver.random_split(solver.PlanningProblem(WORKLOAD, solver.Cluster(4, 8, 2), l40s()), actors=4)
+    assert "GPU-seconds (predicted)" in repr(free)
+    assert "USD" not in repr(free)
+
+
 def test_html_escapes_and_lists_every_actor_once():
     page = replace(plan_with(12, kind="<b>"), policy="<script>")._repr_html_()
     assert "<b>" not in page

@@ -47,6 +47,19 @@ def test_a_logged_trace_has_no_times_and_no_dollars() -> None:
     assert (metrics["truncated_share"], metrics["mean_reward"]) == (0.5, 3.0)
 
 
+def test_gpus_without_a_price_leave_the_dollars_unknown() -> None:
+    """Emulated GPUs have the price 0; GPU-seconds are known nevertheless. One such GPU is enough for not knowing the sum."""
+    rows = step()
+    del rows["plan"]
+    for unpriced in (1, 2):
+        held = [{**row, "usd_per_gpu_s": 0.0} if i < unpriced else row for i, row in enumerate(rows["allocations"])]
+        trace = Trace(**{**rows, "allocations": held})
+        assert allocation_metrics(trace)["cost_usd"].isna().tolist()[:2] == [True, unpriced == 2]
+        (metrics,) = step_metrics(trace).to_dict("records")
+        assert np.isnan(metrics["cost_usd"])
+        assert metrics["gpu_seconds"] == 16.0
+
+
 def test_a_decode_span_without_a_batch_leaves_the_empty_slots_unknown() -> None:
     rows = step()
     rows["spans"][1]["batch_mean"] = None

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rlhfless import training
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
+from rlhfless.errors import InputError
 from rlhfless.training import tasks
 from rlhfless.training.tasks.arithmetic import STYLES, ArithmeticTask, is_held_out, solution
 
@@ -62,7 +63,7 @@ def test_notes_carry_and_borrow():
     assert solution("47+8?", "columns") == "(47+8:7+8=15,4+1=5)55;#55."
     assert solution("42-7?", "columns") == "(42-7:12-7=5,4-1=3)35;#35."
     assert solution("42-7?", "checked") == "(42-7:12-7=5,4-1=3)(35+7:5+7=12,3+1=4)35;#35."
-    with refused(ValueError):
+    with refused(InputError):
         solution("4+7?", "fancy")
 
 
@@ -93,5 +94,5 @@ def test_a_public_name_is_one_thing():
 
 
 def test_wrong_size_is_refused():
-    with refused(ValueError):
+    with refused(InputError):
         ArithmeticTask(prompts=0)

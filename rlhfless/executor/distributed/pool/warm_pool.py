@@ -178,7 +178,7 @@ class WarmPool(Generic[ActorHandle]):
                 self._end(idle)
             thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
-            thread.join()
+            thread.join()  # it was waked, and only has to notice: what it does with actors, it does with the lock
         self._closed = False
 
     def give_up(self, record: StepRecord) -> None:

@@ -121,7 +121,7 @@ class _Outbox:
 
     def take(self) -> list[bytes]:
         """Return all messages; waits for at least one."""
-        messages = [self._messages.get()]
+        messages = [self._messages.get()]  # of a thread of this process; its driver has a limit for its silence
         while not self._messages.empty():
             messages.append(self._messages.get())
         return messages

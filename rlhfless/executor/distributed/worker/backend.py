@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.engine.simulated.factory import SimulatedEngineFactory
+from rlhfless.errors import InputTypeError
 from rlhfless.executor.step.work_items import WorkServer
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
@@ -148,12 +149,12 @@ def remote_engines(engines: Any) -> RemoteEngines:
     """Return ``engines`` if other processes can make them; the class ``SimulatedEngine`` stands for its factory.
 
     Raises:
-        TypeError: they cannot.
+        InputTypeError: they cannot.
     """
     factory: Any = SimulatedEngineFactory() if engines is SimulatedEngine else engines
     if not hasattr(factory, "backend_module"):
         name = getattr(engines, "__name__", type(engines).__name__)
-        raise TypeError(
+        raise InputTypeError(
             "actors in processes decode with a TorchEngineFactory, a VllmEngineFactory or a SimulatedEngineFactory, not with "
             f"{name}; run it on the virtual clock: Executor(engine, cluster, latency=latency)"
         )

@@ -35,7 +35,7 @@ def main(connection: Connection, device: str, backend_module: str, prewarm: Prew
 def _receive(connection: Connection, inbox: queue.SimpleQueue[Any]) -> None:
     while True:
         try:
-            inbox.put(connection.recv())
+            inbox.put(connection.recv())  # the parent may have no orders for hours; when it ends, the pipe does
         except (EOFError, OSError):
             os._exit(0)  # at once, whatever the main thread is doing: nobody is there to hear of it
         except Exception as error:  # an order that cannot be read here: the main thread says so
