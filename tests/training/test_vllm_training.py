@@ -25,9 +25,9 @@ from rlhfless.training.loop import TrainedStep, Trainer
 from rlhfless.training.models.tiny_model import save_model, tiny_qwen2
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("vllm") is None, reason="vLLM is not installed; `make test` installs its CPU build"
+    importlib.util.find_spec("vllm") is None, reason="vLLM is not installed; `make test-full` installs its CPU build"
 )
-needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed; `make test` installs it")
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed; `make test-full` installs it")
 COMMAND = "train --task arithmetic --engine vllm --executor ray --gpus 1 --gpus-per-actor 1"
 
 
