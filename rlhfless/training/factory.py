@@ -232,11 +232,10 @@ def resolve(
     if overrides.step_plan is not None:
         meta["step_plan"] = json.loads(overrides.step_plan.to_json())
     meta["run_id"] = secrets.token_hex(4)  # of a new run; a resumed one has its own
-    if progress:
-        print(first_line(config, device, pool, given=overrides.algorithm is not None), file=sys.stderr, flush=True)
+    line = first_line(config, device, pool, given=overrides.algorithm is not None) if progress else None
     try:
         overrides = replace(overrides, drafting=drafting)
-        model = _of_the_model(config, overrides, folder, device, latency, meta, resume, progress)
+        model = _of_the_model(config, overrides, folder, device, latency, meta, resume, line)
     except BaseException as error:
         if pool is not None and overrides.executor is None:
             clean_up(pool.close, after=error)
@@ -252,11 +251,15 @@ def _of_the_model(
     latency: LatencyModel,
     meta: Mapping[str, Any],
     resume: bool | int,
-    progress: bool,
+    first: str | None,
 ) -> dict[str, Any]:
-    """Make the components that depend on the model from which training starts."""
+    """Make the components that depend on the model from which training starts.
+
+    Args:
+        first: line of the run, printed once all options are checked; None: the run shows no progress.
+    """
     hardware, rollout = config.cluster, config.rollout
-    origin = RunStart.of(config, folder, overrides.model, meta, device=device, resume=resume, progress=progress)
+    origin = RunStart.of(config, folder, overrides.model, meta, device=device, resume=resume)
     exact = same_bits(config, device.type, origin.checkpoint_dtype, custom_pool=overrides.executor is not None)
     if (was := origin.earlier_cluster) and not exact:
         warning = (
@@ -294,7 +297,12 @@ def _of_the_model(
     if hardware.memory_gib is not None:
         assert isinstance(engines, TorchEngines), "the configuration refuses others"
         latency = engines.within(latency, int(hardware.memory_gib * 2**30))
+    if origin.is_cold:  # has no checkpoint that could be refused; the line stands before the bar of the warm-up
+        _print(first)
+        origin.warm_up(config.seed, progress=first is not None)
     state = RunState.begin(origin, config, folder, overrides.algorithm)  # last: before it nothing is written
+    if not origin.is_cold:
+        _print(first)
     parts = {
         "config": config,
         "latency": latency,
@@ -305,6 +313,11 @@ def _of_the_model(
         "meta": origin.meta,
     }
     return {**parts, "drafting": overrides.drafting, "evaluator": evaluator}
+
+
+def _print(first: str | None) -> None:
+    if first is not None:
+        print(first, file=sys.stderr, flush=True)
 
 
 def _task(config: TrainConfig, overrides: TrainerOverrides, tokenizer: Any, limit: PromptLimit | None) -> Task:

@@ -49,12 +49,19 @@ class RunStart:
     Attributes:
         meta: what ``meta.json`` records of the run, with a unique ``run_id``, and of the first weights ``base_model`` (folder,
             name on the hub, or None) and ``checkpoint_dtype``. writer: of the trace, if the run is resumed.
+        is_cold: the model is a new one, which ``warm_up`` has to train.
     """
 
     model: Any
     tokenizer: Any
     meta: Mapping[str, Any]
     writer: TraceWriter | None = None
+    is_cold: bool = False
+
+    def warm_up(self, seed: int, progress: bool) -> None:
+        """Give a new model the weights of its warm-up, which is not begun before all options of the run are checked."""
+        if self.is_cold:
+            self.model.load_state_dict(make_model(seed, progress)[0].state_dict())
 
     @property
     def checkpoint_dtype(self) -> str:
@@ -78,15 +85,14 @@ class RunStart:
         *,
         device: torch.device | str = "cpu",
         resume: bool | int = False,
-        progress: bool = True,
     ) -> RunStart:
         """Load, take over or make the first model, or load that of the run in ``folder``.
 
         A run that ended before its trace began, for example during warm-up, is started again instead of resumed.
 
         Args:
-            model: a folder, a name on the hub, or a model with its tokenizer; None warms up a new one. A resumed run has its
-                own weights: a passed model takes them over.
+            model: a folder, a name on the hub, or a model with its tokenizer; None makes a new one, which is cold. A resumed
+                run has its own weights: a passed model takes them over.
             device: of the model, unless it is passed with its tokenizer.
             resume: continue the run in ``folder``, after its last checkpoint or after so many steps.
 
@@ -119,8 +125,8 @@ class RunStart:
             raise TrainError(f"task {meta['run']!r} needs a model whose tokenizer covers its text; give one (--model FOLDER)")
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-        warm, tokenizer = make_model(config.seed, progress)
-        return cls(warm.to(device), tokenizer, meta)
+        tokenizer = CharTokenizer()
+        return cls(tiny_qwen2(tokenizer, config.seed).to(device), tokenizer, meta, is_cold=True)
 
     @classmethod
     def _resumed(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from figures import hover_text, illegible, markup_of_texts, plotly_data, point_at
-from lab import LAPTOP, Lab, card, dark, notebook, pane, run_all, shown_request, wait_drawn, wait_text
+from lab import LAPTOP, Lab, card, dark, notebook, pane, run_all, run_cell, shown_request, wait_drawn, wait_text
+from real_browser import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(1800)
 EXPLORE = """
@@ -207,6 +209,59 @@ def test_figures_follow_the_theme_also_when_it_is_switched(lab: Lab, folder: Pat
         )
         assert [("invert" in one) for one in filters] == [True, True, False], "plotly shows a picture until the mouse is there"
         picture(page.locator(".jp-Notebook"), "figures_in_lab_reopened_dark")
+    assert page.errors == []
+
+
+WIDGET = """
+import ipywidgets, pandas as pd, plotly.graph_objects as go
+from rlhfless.plots import plot_plane
+results = pd.DataFrame({"policy": ["static", "solver"], "time_s": [9.0, 8.0], "gpu_seconds": [80.0, 60.0]})
+mine, other = go.FigureWidget(plot_plane(results)), go.FigureWidget(go.Figure(go.Bar(y=[1, 2])))
+"""
+
+
+def show_until_drawn(page: Any, *drawn: str) -> None:
+    """Make and show plotly's widgets until they are drawn: one whose data come before its 5 MB of script stays empty."""
+    from playwright.sync_api import TimeoutError as NotInTime
+
+    until, pause_s = time.monotonic() + PATIENCE_S, 1.0
+    while not all(page.locator(one).count() for one in drawn):
+        assert time.monotonic() < until, f"{drawn} are not drawn"
+        run_cell(page, 0)  # makes them
+        page.wait_for_timeout(1e3 * pause_s)
+        pause_s *= 2
+        for cell in (1, 2):  # show them
+            run_cell(page, cell)
+        with contextlib.suppress(NotInTime):
+            for one in drawn:
+                page.wait_for_selector(one, state="attached", timeout=1e4)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("shown", ["mine", "ipywidgets.VBox([ipywidgets.HBox([ipywidgets.Label('mine'), mine])])"])
+def test_a_figure_widget_follows_the_theme_also_when_it_is_switched(
+    shown: str, lab: Lab, folder: Path, page: Any, picture: Callable
+) -> None:
+    """No other figure of ours is on the page; one of another package keeps its white paper."""
+    name = "widget_in_boxes" if shown.startswith("ipywidgets") else "widget_alone"
+    notebook(folder / f"{name}.ipynb", WIDGET, shown, "other")
+    lab.open(page, f"{name}.ipynb")
+    show_until_drawn(page, ".js-plotly-plot .gtitle", ".js-plotly-plot .barlayer .point")
+    page.evaluate("document.querySelectorAll('.js-plotly-plot').forEach((one, i) => { one.id = `widget-${i}`; })")
+    inks = set()
+    for theme in ("light", "dark", "light"):
+        with dark(page) if theme == "dark" else contextlib.nullcontext():
+            page.wait_for_function(
+                "(wanted) => [...document.querySelectorAll('.js-plotly-plot')].map((one) =>"
+                " getComputedStyle(one.querySelector('.main-svg')).backgroundColor).join() === wanted",
+                arg=f"{NONE},{WHITE}",
+                timeout=1e3 * PATIENCE_S,
+            )
+            assert illegible(page, "#widget-0") == []
+            inks.add(page.locator("#widget-0 .xtitle").evaluate("(one) => getComputedStyle(one).fill"))
+            picture(page.locator(".jp-Notebook"), f"{name}_{theme}")
+    assert len(inks) == 2, "its text is dark on light and light on dark paper"
+    assert page.locator(".jp-OutputArea-child:visible").count() == 2, "the output that holds the style sheet takes no room"
     assert page.errors == []
 
 

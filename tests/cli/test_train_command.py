@@ -166,6 +166,12 @@ def test_the_data_of_a_run_has_the_limits_of_the_environment(
     assert not (tmp_path / "run").exists()
 
 
+def test_options_are_checked_before_the_tiny_model_is_warmed_up(tmp_path: Path) -> None:
+    result = rlhfless("train", *SMALL, "--reward", "nonsense", "-o", tmp_path / "run")
+    refused_command(result, "'nonsense'")
+    assert "warm-up" not in result.stderr
+
+
 @pytest.mark.parametrize("model", ["cut off", "unknown"])
 def test_a_model_that_cannot_be_loaded_is_named_before_anything_is_written(models: Path, tmp_path: Path, model: str) -> None:
     line = refusal_line(rlhfless("train", *SMALL, "--model", models / model, "-o", tmp_path / "run"))
@@ -207,7 +213,9 @@ def test_a_model_of_weights_that_are_no_numbers_ends_with_one_line(tmp_path: Pat
     model.get_input_embeddings().weight.data.fill_(float("nan"))
     save_model(model, CharTokenizer(), tmp_path / "nan")
     result = rlhfless("train", *SMALL, "--model", tmp_path / "nan", "-o", tmp_path / "run")
-    assert re.search(r"logits .*response \d+ ", refusal_line(result))  # the response depends on the order of decoding
+    assert re.search(
+        r"logits .*response \d+ ", refusal_line(result, began=True)
+    )  # the response depends on the order of decoding
 
 
 # --- data sets and rewards of one's own -------------------------------------------------------------------------------
@@ -260,7 +268,7 @@ def test_a_reward_that_fails_on_every_response_ends_the_run_which_goes_on_with_a
     models: Path, own: Path, name: str, cause: str
 ) -> None:
     options = ("--reward", f"{own / 'mine.py'}:{name}")
-    refused_command(trained(own, models, *options), repr(name), cause, "8 ", str(own / "run"), "--resume")
+    refused_command(trained(own, models, *options), repr(name), cause, "8 ", str(own / "run"), "--resume", began=True)
     right = f"def {name}(completions, **columns):\n    return [float(len(text)) for text in completions]\n"
     (own / "mine.py").write_text(right)
     assert trained(own, models, *options, "--resume").exit_code == 0

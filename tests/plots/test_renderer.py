@@ -46,6 +46,27 @@ def test_other_figures_and_dark_ones_do_not(shown: list[dict[str, Any]], monkeyp
     assert shown == []
 
 
+def test_a_figure_widget_of_ours_brings_it_alone_and_in_boxes(
+    shown: list[dict[str, Any]], renderer: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    widgets, shell_module = pytest.importorskip("ipywidgets"), pytest.importorskip("IPython.core.interactiveshell")
+    shell = shell_module.InteractiveShell()
+    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
+    pio.renderers.default = "plotly_mimetype"
+    follow_theme()
+    mine, other = go.FigureWidget(plot_timeline(sample_trace(1))), go.FigureWidget(go.Figure(go.Bar(y=[1, 2])))
+    boxed = widgets.HBox([widgets.Label("mine"), widgets.VBox([other, mine])])
+    for widget, sheets in ((mine, 1), (boxed, 1), (other, 0), (widgets.VBox([other]), 0)):
+        shown.clear()
+        bundle, _ = shell.display_formatter.format(widget)
+        assert bundle["application/vnd.jupyter.widget-view+json"]["model_id"] == widget.model_id, "it is shown as before"
+        assert [output["text/html"].startswith(THEME_STYLE) for output in shown] == [True] * sheets
+    pio.renderers.default = "plotly_mimetype"  # somebody wants no sheet
+    shown.clear()
+    shell.display_formatter.format(mine)
+    assert shown == []
+
+
 @pytest.mark.parametrize(
     ("found", "named", "then"),
     [

@@ -39,25 +39,32 @@ def warned(category: type[Warning], *named: object) -> Iterator[Any]:
     check_message(message, *named)
 
 
-def refused_command(result: Result, *named: object) -> None:
+def refused_command(result: Result, *named: object, began: bool = False) -> None:
     """Expect that the command line refused, in one line that names all of ``named``.
 
     Args:
         result: What the command line returned.
         named: As for ``refused``.
+        began: As for ``refusal_line``.
     """
-    check_message(refusal_line(result), *named)
+    check_message(refusal_line(result, began=began), *named)
 
 
-def refusal_line(result: Result) -> str:
+def refusal_line(result: Result, *, began: bool = False) -> str:
     """Return the one line with which the command line refused; for messages that keep a pattern.
 
-    Progress may stand before it: bars, which begin with a carriage return, and the first line of a run.
+    Args:
+        began: A run of training had begun and failed later: its first line stands before that line.
+
+    Bars of progress, which begin with a carriage return, may stand before it, such as that of loading a model.
     """
     assert result.exit_code == 2, result.output
     assert result.stdout == ""
     *lines, rest = result.stderr.split("\n")
-    said = [line for line in lines if not line.startswith(("\r", "train: "))]
+    said = [line for line in lines if not line.startswith("\r")]
+    if began:
+        first, *said = said
+        assert first.startswith("train: "), first
     assert (len(said), rest) == (1, ""), result.stderr
     assert said[0].startswith("rlhfless: "), said[0]
     assert "Traceback" not in result.stderr

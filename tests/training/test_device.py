@@ -191,6 +191,11 @@ def test_a_run_whose_processor_has_other_kernels_is_resumed_with_a_warning(model
         train(config(steps=3, device="cpu"), out, resume=True)
 
 
+def line_of(stderr: str) -> str:
+    """The line that a run begins with, once all options are checked: after the bar of loading a model, before that of steps."""
+    return next(line for line in stderr.splitlines() if line.startswith("train: "))
+
+
 LINE = ("learner on the CPU", "1 thread", "engine torch", "profile cpu-tiny-qwen2", "learning rate 0.01")
 
 
@@ -206,8 +211,7 @@ def test_a_run_begins_with_a_line_that_names_where_it_computes(
     model: Path, capfd: pytest.CaptureFixture[str], options: dict[str, Any], named: tuple[str, ...]
 ) -> None:
     Trainer(config(policy="static", **options), model=model, progress=True).close()
-    first = capfd.readouterr().err.splitlines()[0]
-    check_message(first, "train: ", *named)
+    check_message(line_of(capfd.readouterr().err), *named)
     Trainer(config(policy="static", **options), model=model, progress=False).close()
     assert "train: " not in capfd.readouterr().err
 
@@ -226,7 +230,7 @@ def test_the_command_line_begins_with_it(untrained: Path, tmp_path: Path) -> Non
     options += ["--samples-per-prompt", 2, "--max-response-tokens", 8, "--device", "cpu", "--policy", "static"]
     done = CliRunner().invoke(main, ["train", *map(str, options)])
     assert done.exit_code == 0, done.stderr
-    check_message(done.stderr.splitlines()[0], "train: learner on the CPU with 1 thread", "16 emulated GPUs")
+    check_message(line_of(done.stderr), "train: learner on the CPU with 1 thread", "16 emulated GPUs")
 
 
 @with_gpu

@@ -88,5 +88,5 @@ def test_the_command_says_where_it_is(failing: list[int], model: Path, tmp_path:
     given = [*small, "--policy", "static", "--model", model, "-o", out]
     result = CliRunner().invoke(main, ["train", *map(str, given)])
     kept = out / "unfinished" / f"step-{STEP:06d}-1"
-    refused_command(result, WHY, str(out), str(kept), "--resume")
+    refused_command(result, WHY, str(out), str(kept), "--resume", began=True)
     assert json.loads((kept / "meta.json").read_text())["unfinished"] == WHY

@@ -76,5 +76,5 @@ def test_the_command_line_says_it_in_one_sentence(model: Path, tmp_path: Path, m
     small = ["--steps", 2, "--prompts", 8, "--prompts-per-step", 4, "--samples-per-prompt", 3, "--max-response-tokens", 24]
     given = [*small, "--policy", "static", "--model", model, "-o", out]
     result = CliRunner().invoke(main, ["train", *map(str, given)])
-    refused_command(result, str(out))
+    refused_command(result, str(out), began=True)
     assert not out.exists()

@@ -152,7 +152,7 @@ def test_a_lost_node_is_survived_with_the_options_that_the_sentence_names(
     full = ["--gpus", 4, "--gpus-per-node", 2]
     assert command(*full, "--model", model, "-o", tmp_path / "whole").exit_code == 0
     nodes.loses, out = loses, tmp_path / "run"
-    said = refusal_line(command(*full, "--model", model, "-o", out))
+    said = refusal_line(command(*full, "--model", model, "-o", out), began=True)
     options = re.search(r"--resume (--gpus \d+ --gpus-per-node \d+) ", said)
     assert options, said
     assert read_trace(out).steps == [0]

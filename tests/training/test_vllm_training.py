@@ -27,7 +27,7 @@ from rlhfless.training.models.tiny_model import save_model, tiny_qwen2
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("vllm") is None, reason="vLLM is not installed; `make test-full` installs its CPU build"
 )
-needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed; `make test-full` installs it")
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: `make test-full` does it")
 COMMAND = "train --task arithmetic --engine vllm --executor ray --gpus 1 --gpus-per-actor 1"
 
 
