@@ -54,7 +54,7 @@ def not_in_base() -> str:
 
 def in_base(*command: str) -> subprocess.CompletedProcess[str]:
     """Run ``rlhfless`` as a base install would, on a system without POSIX."""
-    script = ROOT / "tests" / "support" / "without_modules.py"
+    script = Path(__file__).with_name("without_modules.py")
     return subprocess.run(
         [sys.executable, str(script), not_in_base(), "rlhfless", *command],
         capture_output=True,
@@ -105,7 +105,7 @@ with Recorder(sys.argv[1]) as recorder:
 print(recorder.recorded, recorder.lost)
 """
     (tmp_path / "records_here.py").write_text(code)
-    script = ROOT / "tests" / "support" / "without_modules.py"
+    script = Path(__file__).with_name("without_modules.py")
     command = [sys.executable, str(script), ",".join(ONLY_POSIX), "records_here", str(tmp_path / "run")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
     run = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path, env=environment)
