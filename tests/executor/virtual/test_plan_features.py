@@ -133,7 +133,10 @@ def test_a_step_takes_what_evaluate_says(seed: int, admission: str, start_s: flo
     if {a.release for a in plan.actors} == {"done"}:
         metrics = metrics_of(record, len(workload))
         assert metrics["idle_gpu_seconds"] == pytest.approx(0.0, abs=1e-9)
-        assert metrics["cost_usd"] == pytest.approx(taken.cost_usd)
+        if (price > 0).all():
+            assert metrics["cost_usd"] == pytest.approx(taken.cost_usd)
+        else:  # a trace has the price 0 for one that nobody knows
+            assert np.isnan(metrics["cost_usd"])
 
 
 @given(seeds, st.sampled_from(["cheaper", "move", "recompute"]), st.sampled_from(["reserve", "preempt"]))

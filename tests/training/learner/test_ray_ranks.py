@@ -80,7 +80,9 @@ def test_a_process_on_ray_that_hangs_ends_all(monkeypatch: pytest.MonkeyPatch) -
     assert not ray.is_initialized()
 
 
+@pytest.mark.full
 def test_an_address_has_its_interface() -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")
     from rlhfless.training.learner.ray_ranks import interface_of
 
     assert interface_of("127.0.0.1") == "lo"
