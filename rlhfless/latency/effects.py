@@ -96,63 +96,11 @@ class Outages:
 
 
 @dataclass(frozen=True)
-class Network:
-    """Topology and contention of weight sync and KV transfer, as multiples of the profile's times for one node.
-
-    Args:
-        nodes: number of nodes with actors.
-        between: how many times as long a byte takes between nodes as within one (450 GB/s of NVLink against 50 GB/s of a
-            network card per GPU: 9).
-        fan_out: nodes to which a node with new weights sends them at once, on one link each, round by round. None: the
-            learner's node sends to all others one after the other.
-    """
-
-    nodes: int = 1
-    between: float = 1.0
-    fan_out: int | None = 1
-
-    def __post_init__(self) -> None:
-        if not is_whole(self.nodes, 1):
-            raise PlanningError(f"nodes is {as_given(self.nodes)}; a whole number of at least 1 is needed")
-        if self.fan_out is not None and not is_whole(self.fan_out, 1):
-            raise PlanningError(f"fan_out is {as_given(self.fan_out)}; a whole number of at least 1, or None, is needed")
-        _check(self.between, "between", 1, "a multiple")
-
-    @property
-    def rounds(self) -> int:
-        """Number of consecutive sends until every node has new weights."""
-        if self.fan_out is None:
-            return self.nodes - 1
-        reached, rounds = 1, 0
-        while reached < self.nodes:
-            reached *= 1 + self.fan_out
-            rounds += 1
-        return rounds
-
-    def applied(self, latency: LatencyModel) -> LatencyModel:
-        """Return the latency model on this network.
-
-        Weights go to the nodes and then within each. A KV cache goes to any actor, so to another node with probability
-        ``1 - 1 / nodes``.
-        """
-        sync = 1 + self.between * self.rounds
-        transfer = 1 + (self.between - 1) * (1 - 1 / self.nodes)
-        if sync == transfer == 1:
-            return latency
-        return replace(
-            latency,
-            sync_s=latency.sync_s * sync,
-            transfer_per_kv_token_s=latency.transfer_per_kv_token_s * transfer,
-        )
-
-
-@dataclass(frozen=True)
 class Contention:
     """Transfers of weights and KV caches over one node's link at the same time share its bandwidth.
 
     These are KV caches that go to another node, and weights that arrive at a node. Actors of a node that begin to sync at the
-    same moment share one copy of the weights, as in ``Network``. An actor that starts late needs its own copy. Plans ignore
-    contention and use the ``Network`` only.
+    same moment share one copy of the weights. An actor that starts late needs its own copy. Plans ignore contention.
 
     Args:
         carries: transfers that a node's link handles at once, in each direction, at the speed of a single one.
@@ -168,7 +116,7 @@ class Contention:
 
 @dataclass(frozen=True)
 class Effects:
-    """The disturbances of a step's actors; None leaves one out. ``Network`` is applied to the latency model instead.
+    """The disturbances of a step's actors; None leaves one out.
 
     Args:
         seed, step: whole numbers of 0 or more that determine all draws.

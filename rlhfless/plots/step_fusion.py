@@ -16,7 +16,6 @@ from rlhfless.plots.style import clean, hover, message_figure, styled
 from rlhfless.trace import Trace
 
 TITLE = "Generation, preparation and learning of a step"
-GENERATION = ("prefill", "transfer", "decode", "migrate", "sync")
 FREED = "given back"
 STYLES: dict[str, PhaseStyle] = {
     "generation": PHASE_STYLES["decode"], FREED: PhaseStyle(IDLE, ""), "start": PHASE_STYLES["start"],

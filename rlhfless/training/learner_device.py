@@ -55,7 +55,7 @@ def held_gpus(config: ClusterConfig, pool: ProcessPool | RayPool | None) -> Coll
 
 
 def wall_server(
-    holder: str, device: torch.device, cluster: Cluster, config: ClusterConfig, pool: Any, *, beside_actors: bool = False
+    device: torch.device, cluster: Cluster, config: ClusterConfig, pool: Any, *, beside_actors: bool = False
 ) -> WorkServer:
     """Return the GPUs that the trace bills for the learner on the wall clock; none for one that computes on the CPU.
 
@@ -67,16 +67,16 @@ def wall_server(
     joined = isinstance(pool, RayPool) and not pool.cluster.started_here
     node = cluster.nodes if joined else 0  # a trainer that has joined a cluster of Ray is a machine beside its nodes
     if device.type != "cuda":
-        return WorkServer(holder, (), node)
+        return WorkServer("learner", (), node)
     count = config.learner_processes if config.learner_placement == "ray" else _local_processes(config)
     if config.learner_placement == "ray":
-        return WorkServer(holder, tuple(range(cluster.gpus, cluster.gpus + count)), node)
+        return WorkServer("learner", tuple(range(cluster.gpus, cluster.gpus + count)), node)
     indices = range(count) if count > 1 else [device.index or 0]
     ids = _ids_of_pool(pool)
     held = [index for index in indices if index in held_gpus(config, pool)]
     shared = [ids.get(index, index) for index in held]
     own = tuple(cluster.gpus + number for number in range(len(indices) - len(shared)))
-    return WorkServer(holder, own if beside_actors else (*shared, *own), node)
+    return WorkServer("learner", own if beside_actors else (*shared, *own), node)
 
 
 def _ids_of_pool(pool: Any) -> dict[int, int]:

@@ -83,7 +83,7 @@ class LearningParts:
     def wall_server(self, *, beside_actors: bool = False) -> WorkServer:
         """Return the GPUs that the trace bills for the learner on the wall clock; see ``learner_device.wall_server``."""
         device, hardware = self.state.model.device, self.config.cluster
-        return wall_server("learner", device, self.cluster, hardware, self.pool, beside_actors=beside_actors)
+        return wall_server(device, self.cluster, hardware, self.pool, beside_actors=beside_actors)
 
     @property
     def samples(self) -> int:

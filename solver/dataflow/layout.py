@@ -10,7 +10,7 @@ A shard of a GPU is a box: an interval of layers times an interval of the width 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,14 +73,6 @@ class Layout:
                 f"strategy {self.strategy} needs {self.strategy.gpus} GPUs, but the mesh has {self.mesh.gpus}; "
                 "dp x tp x pp must be the number of GPUs"
             )
-
-    @cached_property
-    def boxes(self) -> FloatArray:
-        """(gpus, 4) the shard of each GPU: first and last share of the layers, first and last share of the width."""
-        rank = np.arange(self.mesh.gpus)
-        tp, pp = self.strategy.tp, self.strategy.pp
-        part, stage = rank % tp, rank // tp % pp
-        return np.stack([stage / pp, (stage + 1) / pp, part / tp, (part + 1) / tp], axis=1)
 
 
 def meshes(gpus: int, gpus_per_node: int) -> tuple[Mesh, ...]:

@@ -82,14 +82,12 @@ def fixed_length_rule(
     *,
     max_batch: int,
     capacity_tokens: int | None = None,
-    shortest_tokens: int = 1,
-    longest_tokens: int | None = None,
 ) -> PrefixChoice:
     """Return the choice of the paper's rule (RLHFless, arXiv 2602.22718, deduplicated prefill).
 
-    The rule prefills all prefixes of the largest length L in ``shortest_tokens .. longest_tokens`` of which at most
-    ``max_batch`` differ. Each is sent to every actor that has it. Every L is tried. Shorter prompts count with all their
-    tokens. A capacity, if given, is kept as well. If no length fits, nothing is prefilled.
+    The rule prefills all prefixes of the largest length L of which at most ``max_batch`` differ. Each is sent to every actor
+    that has it. Every L is tried. Shorter prompts count with all their tokens. A capacity, if given, is kept as well. If no
+    length fits, nothing is prefilled.
 
     Raises:
         PlanningError: shapes differ, or a number is negative.
@@ -97,9 +95,8 @@ def fixed_length_rule(
     problem = _PrefixProblem.of(tree, computations, costs, capacity_tokens, max_batch)
     distinct = tree.distinct_prefixes()
     in_use = tree.below(problem.computations).sum(axis=0) > 0
-    longest = len(distinct) - 1 if longest_tokens is None else min(longest_tokens, len(distinct) - 1)
     bound = problem.bound_s()
-    for length in range(longest, max(shortest_tokens, 1) - 1, -1):
+    for length in range(len(distinct) - 1, 0, -1):
         tokens = np.where(in_use, np.clip(length - tree.start_tokens, 0, tree.edge_tokens), 0)
         if distinct[length] <= max_batch and (capacity_tokens is None or int(tokens.sum()) <= capacity_tokens):
             return problem.evaluated(tokens, "fixed-length", bound, np.ones(len(problem.computations), bool), send_to_all=True)
@@ -243,7 +240,7 @@ class _PrefixProblem:
         per_node = np.where(needed, passing, 0) * tokens
         avoided, avoided_tokens = float((per_node * self._per_actor("prefill_per_token_s")).sum()), int(per_node.sum())
         every_node = tree.down(np.where(needed | (edge == 0), 0, 1))[:, tree.node_of] == 0
-        receives = every_node & complete & (counts > 0)
+        whole = (every_node & complete & (counts > 0)).any(axis=0)
         tokens = np.where(needed.any(axis=0), tokens, 0)  # tokens that pay for no actor are not computed
         prefixes = np.where(counts > 0, tree.down(needed * tokens)[:, tree.node_of], 0)
         received = (needed * tokens).sum(axis=1)
@@ -254,7 +251,7 @@ class _PrefixProblem:
         prefill_actor_s = self.costs.prefill_actor_base_s * (computed > 0) + self.costs.prefill_actor_per_token_s * computed
         before = int((self.computations * tree.prompt_tokens).sum())
         return PrefixChoice(
-            tree, rule, np.asarray(tokens, dtype=np.int64), tuple(np.flatnonzero(receives.any(axis=0)).tolist()), receives,
+            tree, rule, np.asarray(tokens, dtype=np.int64), tuple(np.flatnonzero(whole).tolist()),
             prefixes.astype(np.int64), received.astype(np.int64), before, before - avoided_tokens + computed,
             avoided - prefill_actor_s, float(transfer.sum()), bound_s, self.capacity_tokens,
         )  # fmt: skip

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from solver.model.errors import PlanningError, as_given
 from solver.model.workload import FloatArray, IntArray
@@ -67,7 +67,6 @@ class PrefixChoice:
         tree: the prefix tree of the P prompts. rule: ``exact`` (or its approximation with a bound) or ``fixed-length``.
         node_tokens: (V,) tokens of each node's edge that are computed, from its beginning on.
         prompts: prompts whose whole KV cache is computed and used.
-        receives: (N, P) whether an actor receives the whole KV cache of a prompt.
         prefix_tokens: (N, P) tokens of each prompt's beginning that an actor receives, what ``ActorPlan.prefix_tokens`` lists;
             0 for prompts that it does not compute.
         received_tokens: (N,) tokens that each actor receives, shared ones once.
@@ -80,7 +79,6 @@ class PrefixChoice:
     rule: str
     node_tokens: IntArray
     prompts: tuple[int, ...]
-    receives: NDArray[np.bool_]
     prefix_tokens: IntArray
     received_tokens: IntArray
     tokens_before: int

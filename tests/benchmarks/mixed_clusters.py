@@ -70,12 +70,6 @@ def gsm8k() -> solver.Workload | None:
     return solver.Workload(np.full(owner.max() + 1, 100), owner, [int(row["response_tokens"]) for row in log], 0, 512)
 
 
-def gap_at(plan: solver.Plan, seconds: float) -> float | None:
-    """The gap of the last line of the history by ``seconds``; None when there is none with a bound."""
-    lines = [line for line in plan.history if line.at_s <= seconds]
-    return (lines[-1].value - lines[-1].lower_bound) / lines[-1].value if lines else None
-
-
 def measure(
     workload: solver.Workload, slots: int | None, objective: solver.Objective, limits: tuple[float, ...]
 ) -> dict[str, Any]:

@@ -30,7 +30,7 @@ SMALLEST = {
     "executor_speed": "--tiny --rounds 1 --markdown --json OUT",
     "torch_engine_speed": "--tiny --rounds 1 -o OUT --only",
     "engine_rows": "--tiny --json OUT",
-    "gpu_engine": "--tiny --device cpu --only attention,weights,flips -o OUT",
+    "gpu_engine": "--tiny --device cpu --only memory,reload,flips -o OUT",
     "learning_curves": "--tiny --seeds 1 --problems 8 --json OUT",
     "trl_step_time": "--tiny --markdown --json OUT",
     "import_speed": "--tiny --json OUT",

@@ -113,7 +113,7 @@ def show(found: ValueOfInformation) -> str:
 
 
 def markdown(name: str, profile: str, draws: int, found: ValueOfInformation) -> str:
-    """Return the table of one log and profile for details/information.md, with the aims that are missed."""
+    """Return the table of one log and profile for details/prediction.md, with the aims that are missed."""
     table, limits = found.summary(), found.limits.set_index("forecast")["value"]
     policies = list(dict.fromkeys(table["policy"]))
     lines = [
@@ -159,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tiny", action="store_true", help="a few prompts of the shipped log: tries the script")
     parser.add_argument("--draws", type=int, default=6)
     parser.add_argument("--json", type=Path, help="write all rows to this file")
-    parser.add_argument("--markdown", action="store_true", help="print the tables of details/information.md in the end")
+    parser.add_argument("--markdown", action="store_true", help="print the tables of details/prediction.md in the end")
     parser.add_argument("--picture", type=Path, help="write the figure of the last log and profile to this file")
     parser.add_argument("--logs", nargs="+", choices=LOGS, default=list(LOGS))
     parser.add_argument("--profile", nargs="+", default=list(PROFILES))

@@ -232,7 +232,7 @@ def test_bad_logs(command, name, tmp_path):
 BAD_OPTIONS = [
     (["--profile", "h900"], ["h900", PROFILE]),
     (["--policies", "static,greedy"], ["'greedy'", "static, random, least-loaded"]),
-    (["--predictor", "shrinkage"], ["'shrinkage'", "last", "inflight"]),
+    (["--predictor", "median"], ["'median'", "last", "inflight"]),
     (["--policies", "static,static"], ["--policies"]),
     (["--policies", ""], ["--policies"]),
     (["--gpus-per-node", "1"], ["gpus_per_actor", "2", "1"]),

@@ -76,7 +76,6 @@ def test_what_it_cannot_know_is_refused_in_a_sentence(log, tmp_path):
     refused(log, ("--prompt-ids", "text"), "'text'")
     refused(log, ("--prompt-ids", "prompt_id"), "prompt_id")
     refused(log, ("--prompt-ids", "prompt_ids", "--prefix-tokens", 3), "--prompt-ids", "--prefix-tokens")
-    refused(log, ("--together-if-cheaper",), "--together-if-cheaper")  # an option that is gone
     refused(log, ("--learner-node", 7), "learner_node", "7", "0 to 0")
     table = pd.read_csv(log)
     table.assign(prompt_tokens=table["prompt_tokens"] + 1).to_csv(tmp_path / "longer.csv", index=False)

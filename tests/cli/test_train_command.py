@@ -162,7 +162,6 @@ def test_the_data_of_a_run_has_the_limits_of_the_environment(
         monkeypatch.setenv("RLHFLESS_LIMITS", text)
         told = rlhfless("train", "--task", data, *SMALL, "--model", models / "chat", "-o", tmp_path / "run")
         refused_command(told, "RLHFLESS_LIMITS", *named)
-    refused_command(rlhfless("train", "--max-rows", 3, *SMALL, "-o", tmp_path / "run"), "--max-rows")  # an option that is gone
     assert not (tmp_path / "run").exists()
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhfless.latency import load_profile
-from rlhfless.latency.effects import Effects, Network, Outages, StartDelays, Stragglers, slowed
+from rlhfless.latency.effects import Effects, Outages, StartDelays, Stragglers, slowed
 from solver import LatencyModel, PlanningError
 
 AFFINE = LatencyModel(
@@ -28,8 +28,6 @@ def test_effects_of_no_severity_give_back_the_same_model(latency):
     draw = np.random.default_rng(0)
     assert Stragglers(0.0, 3.0).applied(latency, draw) is latency
     assert Stragglers(1.0, 0.0).applied(latency, draw) is latency
-    assert Network().applied(latency) is latency
-    assert Network(nodes=1, between=9.0).applied(latency) is latency
     assert slowed(latency, 1.0) is latency
     assert StartDelays(0.0, 2.0).delay_s(draw) == 0
     assert Outages(0.0, 60.0).up_s(2, draw) == math.inf
@@ -81,24 +79,6 @@ def test_draws_are_those_of_the_seed_and_stragglers_stay_so():
     assert [d.random() for d in one.draws(1)] != first
 
 
-@given(st.integers(1, 40), st.integers(1, 40), st.floats(1, 20), st.floats(1, 20), st.sampled_from([None, 1, 3]))
-def test_more_nodes_and_slower_links_never_make_sync_or_transfers_faster(nodes, others, between, other, fan_out):
-    (nodes, others), (between, other) = sorted((nodes, others)), sorted((between, other))
-    less, more = Network(nodes, between, fan_out).applied(AFFINE), Network(others, other, fan_out).applied(AFFINE)
-    assert more.sync_s >= less.sync_s >= AFFINE.sync_s
-    assert more.transfer_s(5000) >= less.transfer_s(5000) >= AFFINE.transfer_s(5000)
-
-
-def test_weights_go_round_in_trees_or_one_after_the_other():
-    assert [Network(nodes, fan_out=1).rounds for nodes in (1, 2, 3, 4, 5, 20)] == [0, 1, 2, 2, 3, 5]
-    assert [Network(nodes, fan_out=3).rounds for nodes in (1, 2, 4, 5, 16, 17)] == [0, 1, 1, 2, 2, 3]
-    assert [Network(nodes, fan_out=None).rounds for nodes in (1, 2, 20)] == [0, 1, 19]
-    far = Network(20, 9.0).applied(AFFINE)
-    assert far.sync_s == pytest.approx(AFFINE.sync_s * (1 + 9 * 5))
-    assert far.transfer_per_kv_token_s == pytest.approx(AFFINE.transfer_per_kv_token_s * (1 + 8 * 19 / 20))
-    assert replace(far, sync_s=AFFINE.sync_s, transfer_per_kv_token_s=AFFINE.transfer_per_kv_token_s).base_s == AFFINE.base_s
-
-
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
@@ -106,9 +86,6 @@ def test_weights_go_round_in_trees_or_one_after_the_other():
         (lambda: Stragglers(0.5, math.nan), "slowdown is nan; a share of 0 or more is needed"),
         (lambda: StartDelays(-1), "median_s is -1; a number of seconds of 0 or more is needed"),
         (lambda: Outages(1.0, -5), "down_s is -5; a number of seconds of 0 or more is needed"),
-        (lambda: Network(0), "nodes is 0; a whole number of at least 1 is needed"),
-        (lambda: Network(2, 0.5), "between is 0.5; a multiple of 1 or more is needed"),
-        (lambda: Network(2, 2.0, 0), "fan_out is 0; a whole number of at least 1, or None, is needed"),
         (lambda: Effects(stragglers="x"), "stragglers is 'x'; Stragglers(...) or None is needed"),
         (
             lambda: Effects(StartDelays()),

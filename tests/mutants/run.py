@@ -1,10 +1,10 @@
 """Do the tests notice when a line is wrong? Applies each mutant of ``mutants.json`` to a copy of the project and runs tests.
 
 The mutants were drawn by cosmic-ray 8.7 (its operators, one mutant per drawn line, ``random.Random(20261123)``) from
-batching, admission, retiming, recovery, bounds and importers. Those of whole steps (the bound, and names of levers) were made
-by hand. Each names its file, its line before and after, and the tests that have to notice it. Tests that run beside others
-come first, then those that need real processes. A mutant is killed by the first that fails, and one that no test notices ends
-the program with exit code 1.
+batching, admission, retiming, recovery, bounds and importers. Those of whole steps (the bound, and names of levers), and one
+of retiming, were made by hand. Each names its file, its line before and after, and the tests that have to notice it. Tests
+that run beside others come first, then those that need real processes. A mutant is killed by the first that fails, and one
+that no test notices ends the program with exit code 1.
 
     python tests/mutants/run.py                 # all of them
     python tests/mutants/run.py --only 3,7 --tests tests/solver/timing/test_batching.py

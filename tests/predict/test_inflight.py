@@ -210,7 +210,7 @@ def test_predictors_are_made_by_name():
     assert isinstance(make_predictor("inflight"), InFlightPredictor)
 
 
-@pytest.mark.parametrize("name", ["oracle", "shrinkage", "trend"])
+@pytest.mark.parametrize("name", ["oracle", "median", "trend"])
 def test_an_unknown_predictor_is_refused_with_the_known_ones(name):
     with refused(PredictionError, repr(name), "last", "inflight"):
         make_predictor(name)

@@ -67,8 +67,6 @@ def test_the_limits_of_reading_are_those_of_the_environment(log: Path, monkeypat
     monkeypatch.setenv("RLHFLESS_LIMITS", "max_rows=three")
     with refused(InputError, "RLHFLESS_LIMITS", "'max_rows=three'"):
         report_of(f"'{log}'")
-    with refused(InputError, "--max-rows"):
-        report_of(f"'{log}' --max-rows 3")
 
 
 def test_the_magic_takes_the_options_of_the_report(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_gpus_that_are_billed_for_the_learner_are_there(
     with_gpus(monkeypatch, there)
     options, cluster = config(executor=executor, gpus=gpus, gpus_per_node=gpus).cluster, Cluster(1, gpus, 1)
     pool = ProcessPool([f"cuda:{i}" for i in range(there)]) if executor == "local" and there else None
-    server = wall_server("learner", torch.device(device), cluster, options, pool, beside_actors=beside_actors)
+    server = wall_server(torch.device(device), cluster, options, pool, beside_actors=beside_actors)
     assert (server.gpu_ids, server.node) == (billed, 0)
 
 

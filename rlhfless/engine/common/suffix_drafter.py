@@ -1,8 +1,8 @@
 """Drafts tokens from earlier responses: a suffix trie with links, as vLLM's ``suffix`` method and suffix decoding use it.
 
 A draft is a hint: an engine verifies every drafted token, so tokens never depend on a draft. ``SuffixTrie`` counts every run
-of at most ``depth`` tokens of the texts that were added to it. ``DraftState`` is the longest run in the trie that ends a
-response's tokens so far. A draft follows the most frequent continuation from there. Where a run has none, the draft goes on
+of at most ``depth`` tokens of the texts that were added to it. A state is the longest run in the trie that ends a response's
+tokens so far. A draft follows the most frequent continuation from there. Where a run has none, the draft goes on
 from its longest proper suffix that has one (back-off).
 
 Adding or following a token costs a few dictionary look-ups. Nothing is trained, and no model is read.

@@ -88,7 +88,7 @@ class DrawnRuns:
 
 @dataclass(frozen=True, eq=False)
 class MeasuredRuns:
-    """Runs that were measured on the texts of a log (``rlhfless.analysis.draft_runs``).
+    """Runs that were measured on the texts of a log (``rlhfless.analysis.log_drafts``).
 
     Args:
         runs: of each response; one without runs, and positions beyond a text's end, accept nothing.

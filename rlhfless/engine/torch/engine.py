@@ -1,8 +1,8 @@
 """The torch engine: real decoding with a transformers language model behind the engine protocol.
 
-Its parts are the decode loop (decode_loop.py), the scheduler (scheduler.py), KV rows (kv_rows.py), unchanged batches
-(decode_run.py), the forward pass (model.py, decode_step.py), sampling (sampling.py) and charged time (iteration_clock.py). Many
-engines may share one model: N emulated GPUs on one device, one copy of the weights.
+Its parts are the decode loop (decode_loop.py), the scheduler (common/batch_scheduler.py), KV rows (kv_rows.py), unchanged
+batches (decode_run.py), the forward pass (model.py, decode_step.py), sampling (sampling.py) and charged time
+(iteration_clock.py). Many engines may share one model: N emulated GPUs on one device, one copy of the weights.
 
 Invariant: on one machine, in float32 on the CPU and with a ``DecoderModel``, token ids depend on (weights, prompt, seed) only.
 They do not depend on the batch, the actor, the time of a cut, whether KV was moved or recomputed, or whose prefix was reused.
@@ -222,10 +222,6 @@ class TorchEngine:
         loop.leave(taken)
         loop.rows.forget_prompts(loop.queue.waiting)
         return requests, progress
-
-    def wait_until(self, now_s: float) -> None:
-        """Let the clock run on to ``now_s``, between iterations; the next one begins then or later."""
-        self._loop.clock_s = max(self._loop.clock_s, now_s)
 
     def generated_tokens(self) -> dict[int, int]:
         """See the protocol."""

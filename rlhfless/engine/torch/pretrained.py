@@ -118,15 +118,14 @@ class SharedGpuWarning(UserWarning):
     """A model is on a GPU that actors use, too, because no other GPU is there."""
 
 
-def choose_device(name: str, *, emulated: bool = True, held: Collection[int] | None = None) -> torch.device:
+def choose_device(name: str, *, held: Collection[int] = ()) -> torch.device:
     """Return the device called ``cpu``, ``cuda`` or ``auto``; ``auto`` is a GPU where there is one.
 
     Of several GPUs it is the last one that no actor holds. Where actors hold all of them it is the first one, and a
     ``SharedGpuWarning`` says so.
 
     Args:
-        emulated: whether actors are emulated in this process. held: GPUs that actors of a pool hold, by index; None: all of
-            them, unless actors are emulated.
+        held: GPUs that actors of a pool hold, by index; none where actors are emulated in this process.
 
     Raises:
         InputError: the name is none of these, or torch finds no CUDA device.
@@ -138,10 +137,10 @@ def choose_device(name: str, *, emulated: bool = True, held: Collection[int] | N
         raise InputError("device is 'cuda', but torch finds no CUDA device here; choose 'cpu' or 'auto'")
     if name == "cpu" or not has_cuda:
         return torch.device("cpu")
-    if emulated if held is None else not held:
+    if not held:
         return torch.device("cuda")
     count = torch.cuda.device_count()
-    free = [] if held is None else [index for index in range(count) if index not in held]
+    free = [index for index in range(count) if index not in held]
     if not free:
         every = "the GPU" if count == 1 else f"all {count} GPUs"
         warnings.warn(

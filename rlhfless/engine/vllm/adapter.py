@@ -1,11 +1,10 @@
 """Adapter to the installed version of vLLM: starts, feeds, steps and puts to sleep one replica, and loads its weights.
 
-All code that depends on vLLM's version is here, in its start (``start_up.py``), its connector (``kv_connector.py``) and in the
-names of its files (``temp_files.py``). So are its proposer of drafts (``proposer.py``) and repairs of its CPU
-build (``cpu_*.py``). It uses vLLM's documented Python interface (``EngineArgs``,
-``LLMEngine``, ``SamplingParams``, ``TokensPrompt``) and environment variables. vLLM is imported when a replica starts, in the
-process of one actor. The step's version is vLLM's own label of a replica's weights. With every finished response vLLM reports
-the label under which its tokens were sampled.
+All code that depends on vLLM's version is here, in its start (``start_up.py``), its connector (``kv_connector.py``), its
+proposer of drafts (``proposer.py``), the names of its files (``temp_files.py``) and repairs of its CPU build (``cpu_*.py``). It
+uses vLLM's documented Python interface (``EngineArgs``, ``LLMEngine``, ``SamplingParams``, ``TokensPrompt``) and environment
+variables. vLLM is imported when a replica starts, in the process of one actor. The step's version is vLLM's own label of a
+replica's weights. With every finished response vLLM reports the label under which its tokens were sampled.
 """
 
 from __future__ import annotations

@@ -101,7 +101,6 @@ class Relaxation:
         cells = [np.flatnonzero(classes.class_of == k).tolist() for k in range(len(classes))]
         slots_bind = len(work.order) > int(work.slots.min())
         ready = work.least_ready_s
-        self._cold: list[int] = []
         for r, offer in enumerate(work.offers):
             a, rate = float(work.base_s[r]), float(work.rate[r])
             warm = work.pools[offer.pool].prewarmed > 0

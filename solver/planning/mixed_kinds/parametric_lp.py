@@ -99,7 +99,6 @@ class LinearModel:
             self._solver = pywraplp.Solver.CreateSolver("GLOP")
             self._solver.Objective().SetMinimization()
             self._known = [np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0)]
-            self._loaded_entries = 0
             self._coefficient = np.zeros(0)
         for j in range(len(self._columns), len(self._low)):
             self._columns.append(self._solver.NumVar(self._low[j], self._high[j], ""))

@@ -59,7 +59,7 @@ def test_a_cluster_that_ray_does_not_have_is_refused() -> None:
 
 
 def test_an_actor_that_is_larger_than_every_node_is_refused_with_the_size_that_fits() -> None:
-    """Also where several nodes together have its GPUs; the option that asks for such nodes is refused as it is planned."""
+    """Also where several nodes together have its GPUs; a cluster of such nodes is refused before it is planned."""
     nodes = RayNode.listed([described("1", 1.0), described("2", 2.0)])
     with refused(PlanningError, "1 node with 3 gpu", "actors of at most 2 GPUs", "one node"):
         place_nodes(Cluster(1, 3, 3), nodes)

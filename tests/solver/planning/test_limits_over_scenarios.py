@@ -111,7 +111,7 @@ def test_what_no_time_is_left_for_is_not_priced():
     assert len(candidates.evaluated) == 1
 
 
-def testneighbours_are_plans_of_all_items_within_the_bounds_on_actors():
+def test_neighbours_are_plans_of_all_items_within_the_bounds_on_actors():
     groups = [[0, 3], [1], [2, 4]]
     seen = list(neighbours(groups, 3, 4))
     assert all(sorted(i for g in found for i in g) == [0, 1, 2, 3, 4] for found in seen)

@@ -22,7 +22,6 @@ from solver.timing.step_cost import Pricing
 
 either = st.booleans().flatmap(lambda refill: instances(refill=refill))
 objectives = st.sampled_from([solver.Objective(w) for w in (0.0, 0.3, 0.7, 1.0)])
-SCHEDULER_NOISE_S = 0.02  # on top of 20 %: other processes share the cores
 
 
 @given(either, objectives)

@@ -175,15 +175,13 @@ def test_a_choice_keeps_its_promises(problem, max_batch):
     covered = tree.down(choice.node_tokens)[tree.node_of].astype(int)  # of each prompt, computed once
     for i in choice.prompts:
         assert covered[i] == len(prompts[i]) > 0
-        assert choice.receives[:, i].any()
-    assert not (choice.receives & (np.array(counts) == 0)).any()
+        assert (choice.prefix_tokens[:, i] == len(prompts[i])).any()
     rule = fixed_length_rule(tree, counts, costs, max_batch=max_batch or 99, capacity_tokens=capacity)
     assert rule.net_s <= choice.net_s + 1e-9
     assert rule.tokens_after <= rule.tokens_before
     assert rule.computed_tokens <= limit
     given, used = choice.prefix_tokens, np.array(counts)
     assert not given[used == 0].any()
-    assert ((given == tree.prompt_tokens) | ~choice.receives).all()
     own = int((used * (tree.prompt_tokens - given)).sum())  # what actors compute when they receive that
     assert own + choice.computed_tokens == choice.tokens_after
     for row, received_tokens in zip(given, choice.received_tokens, strict=True):
@@ -240,7 +238,6 @@ def test_the_papers_rule_finds_one_length_where_the_tree_finds_one_for_each():
     assert (exact.computed_tokens, exact.net_s, exact.bound_s) == (4, 6, 6)
     assert fixed_length_rule(tree, [[1] * 4], FREE, max_batch=3).computed_tokens == 10
     assert fixed_length_rule(tree, [[1] * 4], FREE, max_batch=0).computed_tokens == 0
-    assert fixed_length_rule(tree, [[1] * 4], FREE, max_batch=3, longest_tokens=2).computed_tokens == 4
     frame = exact.to_frame()
     assert frame["prompts"].tolist() == [4, 2]
     assert frame["end_tokens"].tolist() == [1, 4]
