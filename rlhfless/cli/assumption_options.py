@@ -12,7 +12,8 @@ from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
     from rlhfless.report.study import Assumptions
-    from rlhfless.run.run import Run
+    from rlhfless.run.hardware import Hardware
+    from rlhfless.trace import Trace
 
 HEADINGS = {
     "The GPUs": ("gpus", "gpus_per_node", "gpus_per_actor", "profile", "usd_per_gpu_hour"),
@@ -27,11 +28,12 @@ logged_hardware_options = hardware_options(
 """Adds the options of ``hardware_options`` for a run that was logged."""
 
 
-def assumed_hardware(run: Run) -> list[str]:
-    """Return what is assumed of a run's GPUs and their speed, because neither options nor log state it, one sentence each."""
+def assumed_hardware(hardware: Hardware, trace: Trace) -> list[str]:
+    """Return what is assumed of GPUs and their speed, because neither options nor the trace state it, one sentence each."""
     from rlhfless.report.not_stated import GPUS, PROFILE
 
-    return [f"Assumed: {run.assumptions.not_stated[name]}." for name in (GPUS, PROFILE) if name in run.assumptions.not_stated]
+    _, assumed = hardware.completed(trace)
+    return [f"Assumed: {assumed[name]}." for name in (GPUS, PROFILE) if name in assumed]
 
 
 def assumption_options(*before: Decorator) -> Decorator:

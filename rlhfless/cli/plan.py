@@ -162,7 +162,7 @@ def plan(
         result = replace(result, drafting=Drafting(), acceptance=expected)
         text = "\n".join([f"drafts planned with {drafts}: {_per_pass(expected)}", *filter(None, [text])])
     fused = fusion.step_of(result, problem, phases)
-    assumed = assumed_hardware(run)
+    assumed = assumed_hardware(hardware, run.trace)
     if form == "json":
         shown = json.loads(result.to_json()) | ({} if fused is None else {"whole_step": step_json(*fused)})
         guess = {"guess": logged.guess} if logged.guess else {}

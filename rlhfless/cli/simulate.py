@@ -160,7 +160,7 @@ def simulate(
         for name, trace in result.traces.items():
             trace.save(out / name)
     dispatch = run.times.setup.dispatch if isinstance(run.times, LoggedTimes) else AsExecuted.name
-    assumed = assumed_hardware(run)
+    assumed = assumed_hardware(hardware, run.trace)
     if form == "json":
         measured = {"dispatch": dispatch, **run.times.to_dict()}
         about = {"times": run.times.scale.to_dict(), "log": measured} | ({"assumed": assumed} if assumed else {})

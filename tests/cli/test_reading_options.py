@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import rlhfless.trace
 from rlhfless.cli import main
 from rlhfless.trace import OpenedLog
 
+ROOT = Path(__file__).parents[2]
 PROFILE = "l40s-qwen2.5-3b-tp2"
 GPUS = ("--gpus", "4", "--profile", PROFILE)
 COMMANDS: dict[str, Callable[[str, Path], list[str]]] = {
@@ -208,3 +210,14 @@ def test_what_is_assumed_is_in_the_json_too_and_stated_hardware_is_not(
     assumed = json.loads(CliRunner().invoke(main, typed).stdout)["assumed"]
     assert [PROFILE in sentence for sentence in assumed] == [False, True]
     assert "assumed" not in json.loads(CliRunner().invoke(main, [*typed, *GPUS]).stdout)
+
+
+def test_a_profile_that_a_trace_of_an_executed_run_lacks_is_named_as_assumed(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(ROOT / "data" / "traces" / "reasoning-static", folder)
+    meta = json.loads((folder / "meta.json").read_text("utf-8"))
+    typed = ["plan", str(folder), "--step", "1", "--format", "json"]
+    assert "assumed" not in json.loads(CliRunner().invoke(main, typed).stdout)
+    (folder / "meta.json").write_text(json.dumps({**meta, "profile": None}))
+    (assumed,) = json.loads(CliRunner().invoke(main, typed).stdout)["assumed"]
+    assert PROFILE in assumed
