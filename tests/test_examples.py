@@ -21,6 +21,7 @@ MAIN = {
     "rlhfless.latency.call_tables": ("list_call_kinds", "load_call_tables", "KindTables.times"),
     "rlhfless.latency.step_batch": ("StepBatch", "CostOptions"),
     "rlhfless.latency.own_kind": ("profile_like",),
+    "rlhfless.latency.effects": ("Effects",),
     "rlhfless.paper.real_settings": ("real_settings",),
     "rlhfless.scheduling": ("as_policy",),
     "rlhfless.simulate.whole_steps.call_layouts": ("call_layouts",),

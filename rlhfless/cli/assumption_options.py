@@ -12,6 +12,8 @@ from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
     from rlhfless.report.study import Assumptions
+    from rlhfless.run.hardware import Hardware
+    from rlhfless.trace import Trace
 
 HEADINGS = {
     "The GPUs": ("gpus", "gpus_per_node", "gpus_per_actor", "profile", "usd_per_gpu_hour"),
@@ -20,11 +22,18 @@ HEADINGS = {
 """For commands whose help has headings (``WithHeadings``)."""
 
 logged_hardware_options = hardware_options(
-    required=False,
     gpus="The run had this many GPUs.  [default: the trace's, or 16]",
     profile="Use this latency profile: a shipped name or a JSON file.  [default: the trace's, or l40s-qwen2.5-3b-tp2]",
 )
 """Adds the options of ``hardware_options`` for a run that was logged."""
+
+
+def assumed_hardware(hardware: Hardware, trace: Trace) -> list[str]:
+    """Return what is assumed of GPUs and their speed, because neither options nor the trace state it, one sentence each."""
+    from rlhfless.report.not_stated import GPUS, PROFILE
+
+    _, assumed = hardware.completed(trace)
+    return [f"Assumed: {assumed[name]}." for name in (GPUS, PROFILE) if name in assumed]
 
 
 def assumption_options(*before: Decorator) -> Decorator:

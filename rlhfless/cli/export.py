@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     help="Write a verl router into FOLDER that plans with lengths of the log PATH (with --tokenizer, --gpus, --profile).",
 )  # fmt: skip
 @log_options
-@hardware_options(required=False)
+@hardware_options(
+    gpus="Plan for this many GPUs in total.",
+    profile="Use this latency profile: a shipped name such as l40s-qwen2.5-3b-tp2, or a JSON file.",
+)
 def export(
     path: Path,
     perfetto: Path | None,

@@ -60,7 +60,7 @@ class OneLineGroup(click.Group):
             click.echo("; ".join(filter(None, ("rlhfless: interrupted", str(stop)))), err=True)
             sys.exit(130)
         except click.ClickException as error:
-            self._refuse(error.format_message())
+            self._refuse(_sentence(error))
         except (UserError, PlanningError) as error:
             self._refuse(str(error))
         except (MemoryError, FloatingPointError) as error:  # ours have a sentence; Python's own have no message
@@ -75,6 +75,13 @@ class OneLineGroup(click.Group):
     def _refuse(message: str) -> None:
         click.echo("rlhfless: " + " ".join(message.split()), err=True)
         sys.exit(2)
+
+
+def _sentence(error: click.ClickException) -> str:
+    """Return the sentence of an error of the command line; for an option that is missing it says what to give."""
+    sentence = error.format_message()
+    wanted = error.param.help if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Option) else None
+    return f"{sentence.rstrip('.')} ({wanted[0].lower()}{wanted[1:].rstrip('.')})" if wanted else sentence
 
 
 @click.group(

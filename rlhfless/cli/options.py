@@ -68,9 +68,9 @@ def cluster_size_options(*, required: bool, gpus: str, per_node: str = "Each nod
     ]
 
 
-def profile_option(text: str, *, required: bool = False) -> Decorator:
+def profile_option(text: str) -> Decorator:
     """Return the option --profile, a shipped latency profile or a JSON file; ``text`` is its help."""
-    return click.option("--profile", required=required, help=text)
+    return click.option("--profile", help=text)
 
 
 def objective_options() -> list[Decorator]:
@@ -134,19 +134,16 @@ def check_size(gpus_per_actor: int, profile: str) -> None:
         )
 
 
-def hardware_options(*, required: bool = True, gpus: str = "Plan for this many GPUs in total.", profile: str = "") -> Decorator:
+def hardware_options(*, gpus: str, profile: str) -> Decorator:
     """Return --gpus, --gpus-per-node, --gpus-per-actor, --profile and --usd-per-gpu-hour, as the argument ``hardware``.
 
     Args:
-        required: whether --gpus and --profile must be given. gpus, profile: their help texts.
+        gpus, profile: help texts of --gpus and --profile, which may be left out.
     """
     options: list[Decorator] = [
-        *cluster_size_options(required=required, gpus=gpus),
+        *cluster_size_options(required=False, gpus=gpus),
         click.option("--gpus-per-actor", type=int, help="Each actor has this many GPUs.  [default: the profile's]"),
-        profile_option(
-            profile or "Use this latency profile: a shipped name such as l40s-qwen2.5-3b-tp2, or a JSON file.",
-            required=required,
-        ),
+        profile_option(profile),
         usd_option,
     ]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlhfless.cli.assumption_options import assumed_hardware, logged_hardware_options
 from rlhfless.cli.draft_options import drafts_option, stated_acceptance
 from rlhfless.cli.fusion_options import FusionOptions, fusion_options, step_json, step_text
 from rlhfless.cli.group import main
@@ -18,7 +19,6 @@ from rlhfless.cli.options import (
     admission_option,
     calibrate_option,
     format_option,
-    hardware_options,
     objective_options,
     phases_options,
     seed_option,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 @click.argument("rollouts", type=click.Path(path_type=Path))
 @click.option("--step", type=int, help="Plan the step with this number.  [default: the last]")
 @log_options
-@hardware_options()
+@logged_hardware_options
 @time_weight_option()
 @admission_option
 @phases_options
@@ -162,13 +162,18 @@ def plan(
         result = replace(result, drafting=Drafting(), acceptance=expected)
         text = "\n".join([f"drafts planned with {drafts}: {_per_pass(expected)}", *filter(None, [text])])
     fused = fusion.step_of(result, problem, phases)
+    assumed = assumed_hardware(hardware, run.trace)
     if form == "json":
         shown = json.loads(result.to_json()) | ({} if fused is None else {"whole_step": step_json(*fused)})
         guess = {"guess": logged.guess} if logged.guess else {}
         executed = {} if compared is None else {"executed": compared.results.to_dict("records")}
         about = {"step": wanted, "profile": setting.latency.name, "times": scale.to_dict()}
+        if assumed:
+            about["assumed"] = assumed
         click.echo(json.dumps(about | guess | shown | executed))
         return
+    for sentence in assumed:
+        click.echo(sentence)
     click.echo(f"step {wanted} of {rollouts}: {work}")
     if logged.guess:
         click.echo(logged.guess)

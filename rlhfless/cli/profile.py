@@ -100,7 +100,11 @@ def profile(
         raise InputError(f"{out}: {taken} is not a folder; name a file in a folder for -o")
     if from_log is not None:
         if base is None:
-            raise InputError("--base is missing; name the profile that --from-log scales")
+            from rlhfless.latency import list_profiles
+
+            raise InputError(
+                f"--base is missing; name the profile that --from-log scales: {', '.join(list_profiles())} or a JSON file"
+            )
         if fast or (model, engine, device) != (MODEL, ENGINE, DEVICE) or {rounds, max_batch, contexts, memory_gib} != {None}:
             raise InputError(
                 "--from-log measures nothing; leave out --model, --engine, --device, --rounds, --max-batch, --contexts, "

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from rlhfless.cli.assumption_options import assumed_hardware, logged_hardware_options
 from rlhfless.cli.draft_options import DraftOptions, draft_options
 from rlhfless.cli.fusion_options import ROWS, FusionOptions, fusion_options
 from rlhfless.cli.group import main
@@ -18,7 +19,6 @@ from rlhfless.cli.options import (
     admission_option,
     calibrate_option,
     format_option,
-    hardware_options,
     phases_options,
     seed_option,
     time_limit_option,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @main.command()
 @click.argument("rollouts", type=click.Path(path_type=Path))
 @log_options
-@hardware_options()
+@logged_hardware_options
 @time_weight_option()
 @admission_option
 @click.option(
@@ -160,10 +160,14 @@ def simulate(
         for name, trace in result.traces.items():
             trace.save(out / name)
     dispatch = run.times.setup.dispatch if isinstance(run.times, LoggedTimes) else AsExecuted.name
+    assumed = assumed_hardware(hardware, run.trace)
     if form == "json":
         measured = {"dispatch": dispatch, **run.times.to_dict()}
-        click.echo(json.dumps(result.to_dict() | {"times": run.times.scale.to_dict(), "log": measured}))
+        about = {"times": run.times.scale.to_dict(), "log": measured} | ({"assumed": assumed} if assumed else {})
+        click.echo(json.dumps(result.to_dict() | about))
         return
+    for sentence in assumed:
+        click.echo(sentence)
     if lines := run.times.lines:
         click.echo(f"what the log measured, next to values counted or simulated under its own dispatch ({dispatch}):")
         click.echo("\n".join(f"  {line}" for line in lines))

@@ -123,6 +123,18 @@ class Effects:
 
     Raises:
         PlanningError: an effect has the wrong type for its name, or the seed or the step is no such number.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> import rlhfless as rl
+        >>> from rlhfless.latency.effects import Effects, Outages, Stragglers
+        >>> from rlhfless.simulate import simulate
+        >>> run = rl.load(rl.example(), verbose=False)
+        >>> faults = Effects(Stragglers(share=0.5, slowdown=0.5), outages=Outages(per_gpu_hour=0.5, down_s=60))
+        >>> setting = replace(run.calibrated, effects=faults)
+        >>> one, other = (simulate(run.rollouts, s, ["static"], steps=run.steps[-1:]) for s in (run.calibrated, setting))
+        >>> bool(other.steps["time_s"].sum() > one.steps["time_s"].sum())
+        True
     """
 
     stragglers: Stragglers | None = None

@@ -10,7 +10,7 @@ import pandas as pd
 
 from rlhfless.analysis.log_texts import texts_of
 from rlhfless.errors import InputError
-from rlhfless.report.not_stated import PROMPTS, PROMPTS_ASSUMED
+from rlhfless.report.not_stated import GPUS, PROFILE, PROMPTS, PROMPTS_ASSUMED
 from rlhfless.report.study import Assumptions
 from rlhfless.run.hardware import Hardware
 from rlhfless.run.run import Run
@@ -80,8 +80,9 @@ def load(
     given = replace(given, tokenizer=given.tokenizer or tokenizer)
     if not opened.prompts_known:
         assumed[PROMPTS] = PROMPTS_ASSUMED
-    if not len(trace.allocations):
-        given = replace(given, not_stated={**assumed, **given.not_stated})
+    if len(trace.allocations):  # what it cost is in the trace; GPUs and profile are those of other schedules
+        assumed = {name: sentence for name, sentence in assumed.items() if name in (GPUS, PROFILE)}
+    given = replace(given, not_stated={**assumed, **given.not_stated})
     cluster, latency = completed.cluster()
     limit = options.max_response_tokens or (trace.meta.get("config") or {}).get("max_response_tokens")
     assert completed.profile is not None

@@ -30,6 +30,7 @@ from solver.model.objective import NonGenerationPhases
 
 IF_RELEASED = "if the released GPUs are not paid for or are used by others"
 SLOT = "A slot is room for one response in a replica's batch."
+CLOCKS = {"wall": "measured", "virtual": "on the virtual clock"}
 ASSIGNED = {"static": "in equal chunks", "least-loaded": "to the replica with the fewest in flight"}  # by dispatch
 
 
@@ -170,7 +171,7 @@ def verdict_of(log: OpenedLog, times: LoggedTimes | ExecutedTimes, stated: Assum
         PlanningError: the responses fit on no actor.
         InputError: an assumption makes no sense.
     """
-    return _of_executed(log.trace, times) if isinstance(times, ExecutedTimes) else _of_logged(log, times, stated)
+    return _of_executed(log.trace, times, stated) if isinstance(times, ExecutedTimes) else _of_logged(log, times, stated)
 
 
 def _of_logged(log: OpenedLog, times: LoggedTimes, stated: Assumptions) -> Verdict:
@@ -198,7 +199,7 @@ def _of_logged(log: OpenedLog, times: LoggedTimes, stated: Assumptions) -> Verdi
         _basis(own.cost, len(logged), setup.dispatch),
         uses_of_run(own),
         _ranges(len(compared), len(setup.candidates)),
-        tuple(sentence for name, sentence in stated.not_stated.items() if name != PRICE),
+        _assumed(stated),
         whole_step_sentence(last, setting, setup, phases, generated_s[setup.dispatch][int(last.step)]),
         replicas(setting.cluster.max_actors, setting.cluster.max_actors),
     )
@@ -214,7 +215,12 @@ def _basis(cost: RunCost, simulated: int, dispatch: str) -> str:
     return f"{times}; what was idle is simulated{f' in {simulated:,} of them' if which else ''}, {assigned}"
 
 
-def _of_executed(trace: Trace, times: ExecutedTimes) -> Verdict:
+def _assumed(stated: Assumptions) -> tuple[str, ...]:
+    """Return what was assumed about the GPUs, one sentence each; their price is with the amounts."""
+    return tuple(sentence for name, sentence in stated.not_stated.items() if name != PRICE)
+
+
+def _of_executed(trace: Trace, times: ExecutedTimes, stated: Assumptions) -> Verdict:
     took = times.took
     alone = replace(times.setting, phases=NonGenerationPhases())
     chosen = simulated_steps(trace.rollouts) if len(trace.rollouts) else []
@@ -236,9 +242,10 @@ def _of_executed(trace: Trace, times: ExecutedTimes) -> Verdict:
         decode_capacity(held).empty_share,
         table,
         times.setting.objective.time_weight,
-        "measured" if trace.meta.get("clock") == "wall" else "on the virtual clock",
+        CLOCKS.get(str(trace.meta.get("clock")), "on a clock that the trace does not name"),
         billed_uses(trace),
         _ranges(len(steps)),
+        _assumed(stated),
         replicas=replicas_of(trace, steps) if steps else "",
         policy=str(trace.meta.get("policy") or ""),
     )

@@ -291,7 +291,7 @@ def test_a_response_that_no_actor_can_hold(log, tmp_path):
 def test_unknown_steps_commands_and_missing_options(log):
     refused_command(rlhfless("plan", log, *ON, "--step", 7), str(log), "7", "0 to 1")
     assert "generate" in refusal_line(rlhfless("generate"))
-    assert "--gpus" in refusal_line(rlhfless("plan", log))
+    refused_command(rlhfless("step", "--algorithm", "ppo"), "--kind", "a100, h100 or l40s")
     refused_command(rlhfless("plan", log, *ON, "--deadline-s", 1, "--budget-gpu-s", 1), "deadline_s", "budget_gpu_s")
     line = refusal_line(rlhfless("plan", log, *ON, "--deadline-s", 1e-6))  # the plan that it names depends on the machine
     assert re.search(r"deadline of 1e-06 s.* raise the deadline by [\d.]+ s", line)

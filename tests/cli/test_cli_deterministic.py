@@ -43,6 +43,7 @@ PLANS = {
     "deadline": ["--deadline-s", "60"],
     "several kinds": ["--pool", "4:h100-qwen2.5-3b-tp1:2.5"],
     "prefixes": ["--deduplicate-prefill"],
+    "samples together": ["--keep-together"],
     "fused": ["--prepare-per-token-s", "2e-5", "--fuse", "prepare"],
 }
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +19,7 @@ import rlhfless.trace
 from rlhfless.cli import main
 from rlhfless.trace import OpenedLog
 
+ROOT = Path(__file__).parents[2]
 PROFILE = "l40s-qwen2.5-3b-tp2"
 GPUS = ("--gpus", "4", "--profile", PROFILE)
 COMMANDS: dict[str, Callable[[str, Path], list[str]]] = {
@@ -182,3 +185,44 @@ def test_options_of_reading_need_a_log(tmp_path: Path) -> None:
         bare = [*words[:at], *words[at + 2 :], "--where", "x > 1"]
         bare = [word for word in bare if word not in ("--levers", "overlap", "--base", PROFILE)]
         refused_command(CliRunner().invoke(main, bare), log)
+
+
+@pytest.mark.parametrize("command", ["report", "what-if", "plan", "simulate"])
+def test_gpus_and_profile_may_be_left_out_and_what_is_assumed_is_named(command: str, tmp_path: Path) -> None:
+    """They are those that the trace recorded, else assumed: the same in every command that studies a run."""
+    log = tmp_path / "log.csv"
+    many_rollouts(prompts=14, samples=2).rename(columns={"prompt": "prompt_id"}).to_csv(log, index=False)
+    typed = [word for word in COMMANDS[command](str(log), tmp_path) if word not in GPUS]
+    done = CliRunner().invoke(main, typed)
+    assert done.exit_code == 0, done.stderr
+    shown = (tmp_path / "notebook.ipynb").read_text("utf-8") if command == "report" else done.stdout
+    for named in ("16 GPUs", PROFILE):
+        assert named in shown
+
+
+@pytest.mark.parametrize(("command", "options"), [("plan", []), ("simulate", ["--policies", "random"])])
+def test_what_is_assumed_is_in_the_json_too_and_stated_hardware_is_not(
+    command: str, options: list[str], tmp_path: Path
+) -> None:
+    log = tmp_path / "log.csv"
+    many_rollouts(prompts=14, samples=2).rename(columns={"prompt": "prompt_id"}).to_csv(log, index=False)
+    typed = [command, str(log), *options, "--format", "json"]
+    assumed = json.loads(CliRunner().invoke(main, typed).stdout)["assumed"]
+    assert [PROFILE in sentence for sentence in assumed] == [False, True]
+    assert "assumed" not in json.loads(CliRunner().invoke(main, [*typed, *GPUS]).stdout)
+
+
+def test_a_profile_that_a_trace_of_an_executed_run_lacks_is_named_as_assumed(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(ROOT / "data" / "traces" / "reasoning-static", folder)
+    meta = json.loads((folder / "meta.json").read_text("utf-8"))
+    typed = ["plan", str(folder), "--step", "1", "--format", "json"]
+    assert "assumed" not in json.loads(CliRunner().invoke(main, typed).stdout)
+    (folder / "meta.json").write_text(json.dumps({**meta, "profile": None}))
+    (assumed,) = json.loads(CliRunner().invoke(main, typed).stdout)["assumed"]
+    assert PROFILE in assumed
+
+
+def test_a_profile_to_scale_is_chosen_from_those_that_the_refusal_names(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["profile", "--from-log", str(tmp_path), "-o", str(tmp_path / "own.json")])
+    refused_command(done, "--base", PROFILE)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,19 @@ def test_a_log_of_every_framework_has_a_verdict(framework: str, tmp_path: Path, 
     assert run.verdict.savings["policy"].tolist() == list(ADVISED)
     assert (0 <= run.verdict.idle_share <= 1) == (framework not in ("areal", "prime-rl")), "these learn while they generate"
     assert 0 <= run.verdict.empty_share <= 1
+
+
+def test_what_a_record_of_an_executor_does_not_state_is_named_as_assumed() -> None:
+    """Its allocations say what was paid for. Other schedules need a number of GPUs and a profile, which it has not."""
+    recorded = rl.load(rl.example(), verbose=False)
+    bare = replace(recorded.trace, meta={})
+    said = str(rl.load(bare, verbose=False).verdict)
+    for words in ("Assumed: 16 GPUs", "profile l40s-qwen2.5-3b-tp2", "clock that the trace does not name"):
+        assert words in said
+    stated = rl.load(bare, gpus=16, profile="l40s-qwen2.5-3b-tp2", verbose=False)
+    assert "Assumed" not in str(stated.verdict)
+    assert "Assumed" not in str(recorded.verdict)
+    assert "on the virtual clock" in str(recorded.verdict)
 
 
 def test_the_verdict_of_an_executed_trace_is_what_its_allocations_say() -> None:
