@@ -27,6 +27,7 @@ def drawing() -> Any:
     return module
 
 
+@pytest.mark.full
 def test_the_numbers_on_the_picture_are_those_of_the_code(drawing: Any) -> None:
     record = json.loads(PICTURE.with_suffix(".json").read_text("utf-8"))
     assert hashlib.sha256(PICTURE.read_bytes()).hexdigest() == record.pop("sha256"), "drawn together: make picture"

@@ -76,6 +76,7 @@ def tiered(script: str) -> Any:
     return pytest.param(script, marks=tier)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("script", [tiered(script) for script in SMALLEST])
 def test_a_script_runs_at_its_smallest_size(script: str, tmp_path: Path) -> None:
     out = tmp_path / "out.json"

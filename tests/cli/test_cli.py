@@ -367,6 +367,7 @@ def test_output_that_is_there_already(log, tmp_path):
     refused_command(rlhfless("import", log, "-o", tmp_path / "t"), str(tmp_path / "t"))
 
 
+@pytest.mark.full
 def test_a_real_process_ends_the_same_way(log, tmp_path):
     command = [sys.executable, "-m", "rlhfless", "simulate", str(log), *ON, "--policies", "greedy", "-o", str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)

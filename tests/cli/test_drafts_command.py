@@ -25,6 +25,7 @@ def drafts(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["drafts", *map(str, arguments)])
 
 
+@pytest.mark.full
 def test_the_shipped_run_is_counted_with_its_own_tokenizer() -> None:
     options = ["--tokenizer", MODEL, "--max-tokens", 4000, "--max-draft-tokens", 4, "--profile", "l40s-qwen2.5-3b-tp2"]
     found = json.loads(drafts(RUN, *options, "--format", "json").stdout)

@@ -110,6 +110,7 @@ def test_the_batch_of_a_trial_changes_as_the_trial_says(batch: int, tokens: int,
     assert [new.context_tokens for c in changes for new in c.joined] == [tokens] * (batch + trial.refills)
 
 
+@pytest.mark.full
 def test_the_times_are_those_of_the_callables(tmp_path: Path) -> None:
     """Iterations of 10 ms + 2 ms per response, and changes that take 4 ms for each that ends: the fits must find about that."""
 

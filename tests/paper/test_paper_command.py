@@ -89,6 +89,7 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     assert "is a file; name the folder" in result.output
 
 
+@pytest.mark.full
 def test_pages_tables_and_an_index_with_captions_are_written(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     (logs / GSM8K_LOG).parent.mkdir(parents=True)

@@ -10,6 +10,7 @@ import rlhfless.paper.reproduction as reproduction
 from rlhfless.paper import FIGURES, Sources, described
 
 
+@pytest.mark.full
 def test_a_figure_and_its_caption_come_from_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     figure = FIGURES["3c"]
     figure = replace(figure, fast=replace(figure.fast, samples_per_prompt=(4,), prompt_tokens=figure.fast.prompt_tokens[:2]))

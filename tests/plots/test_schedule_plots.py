@@ -111,6 +111,7 @@ def test_timelines_survive_every_trace(name):
     assert "<script>" not in json.dumps(fig.to_plotly_json(), default=str)
 
 
+@pytest.mark.full
 def test_timelines_that_cannot_be_shown_say_so():
     assert timelines_info({}).missing == "There are no schedules to show."
     many = {str(i): sample_trace(1) for i in range(61)}

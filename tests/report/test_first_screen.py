@@ -76,6 +76,7 @@ def words_of(findings: LoggedRunFindings) -> tuple[str, str]:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split()), figures_json(text)
 
 
+@pytest.mark.full
 def test_cost_idle_gpus_and_the_largest_change_are_one_sentence(log: OpenedLog, found: LoggedRunFindings) -> None:
     rows = log.trace.rollouts.groupby("step")
     gpu_s = 8 * float((rows["end_s"].max() - rows["start_s"].min()).sum())

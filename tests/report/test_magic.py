@@ -26,6 +26,7 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.full
 def test_the_magic_shows_the_report_of_a_log(log: Path) -> None:
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -69,6 +70,7 @@ def test_the_limits_of_reading_are_those_of_the_environment(log: Path, monkeypat
         report_of(f"'{log}'")
 
 
+@pytest.mark.full
 def test_the_magic_takes_the_options_of_the_report(tmp_path: Path) -> None:
     path = tmp_path / "theirs.csv"
     path.write_text(LOG.replace("step", "iteration").replace("response_tokens", "length"))

@@ -95,6 +95,7 @@ def text_of(page: Page) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
 
 
+@pytest.mark.full
 def test_cost_and_idle_share_of_a_logged_run_are_the_reports(logged: tuple[Run, ReportData]) -> None:
     run, data = logged
     verdict, found = run.verdict, data.findings
@@ -152,6 +153,7 @@ def test_a_log_with_times_is_planned_at_its_own_speed(tmp_path: Path) -> None:
     assert run.simulate(["static"], steps=run.steps[-1:]).steps["time_s"].iloc[0] == pytest.approx(own)
 
 
+@pytest.mark.full
 def test_cost_and_idle_share_of_an_executed_run_are_the_reports(executed: tuple[Run, Any]) -> None:
     run, found = executed
     verdict, page = run.verdict, Page("", "")

@@ -63,6 +63,7 @@ def page() -> str:
     return report_html(executed())
 
 
+@pytest.mark.full
 def test_numbers_are_those_of_the_trace(page):
     assert cards(page) == {
         "time, all steps": "4.0000 s", "GPU-seconds billed": "16.000",

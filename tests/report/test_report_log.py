@@ -77,6 +77,7 @@ def page(log: OpenedLog) -> str:
     return report_html(log, SETTING, Assumptions(prices={"spot": 1.5}), max_steps=2)
 
 
+@pytest.mark.full
 def test_a_page_is_short_before_its_folds_and_small(page: str) -> None:
     before = re.sub(
         r"</summary>.*?</details>", "</summary>", page[page.index("<body>") : page.index("<script>")], flags=re.DOTALL
@@ -153,6 +154,7 @@ def test_times_of_the_log_correct_the_profile(log: OpenedLog) -> None:
     assert study_log(timed, SETTING, Assumptions(dispatch="static", calibrate=False), 1).calibrated.factor == 1.0
 
 
+@pytest.mark.full
 def test_the_time_of_a_single_step_is_met_and_the_scaling_or_a_contradiction_is_the_first_paragraph(log: OpenedLog) -> None:
     own = simulate(log.trace.rollouts, SETTING, ["static"], steps=[1]).steps
     scalars = pd.DataFrame({"step": [1], "generate_s": 0.25 * own["time_s"].to_numpy()})
@@ -341,6 +343,7 @@ def test_names_in_a_log_never_become_markup(tmp_path: Path) -> None:
     assert evil.count("<script>") == 1
 
 
+@pytest.mark.full
 def test_the_command_recognises_a_log_and_writes_page_and_notebook(tmp_path: Path) -> None:
     path = log_file(tmp_path / "logs")
     command = ["report", str(path), "--gpus", "8", "--steps", "1", "--price", "spot=1.5", "--learn-s", "10"]

@@ -91,6 +91,7 @@ def test_what_a_record_of_an_executor_does_not_state_is_named_as_assumed() -> No
     assert "on the virtual clock" in str(recorded.verdict)
 
 
+@pytest.mark.full
 def test_the_verdict_of_an_executed_trace_is_what_its_allocations_say() -> None:
     whole = read_trace(rl.example())
     tables = {name: getattr(whole, name) for name in ("rollouts", "allocations", "spans", "events")}
@@ -196,6 +197,7 @@ def test_the_report_is_that_of_the_command(tmp_path: Path, capsys: pytest.Captur
     assert tables[0] == tables[1]
 
 
+@pytest.mark.full
 def test_capacities_are_ranked_by_what_is_wanted() -> None:
     run = loaded(rollouts(steps=2, prompts=8, samples=2))
     free = run.search(gpus=(8, 16))

@@ -183,6 +183,7 @@ def test_other_profiles_are_scaled_alike(log: Log) -> None:
         assert setting.latency.base_s == pytest.approx(base * log.run.times.scale.factor)
 
 
+@pytest.mark.full
 def test_without_calibration_every_command_has_the_profile_as_it_is(log: Log) -> None:
     plain = loaded(log.path, assumptions=Assumptions(calibrate=False))
     expected = plain.plan().compare("static", "random").results.set_index("policy")

@@ -112,6 +112,7 @@ def test_a_resample_keeps_prompts_whole_and_is_drawn_for_everyone_alike(comparis
     assert [r.target_tokens for r in one.requests()] == one.truth.response_tokens.tolist()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("replicates", [0, 4])
 def test_intervals_are_paired_and_verdicts_follow_from_them(comparison, steps, replicates):
     result = comparison.compare(steps, SETTING, NAMES, draws=2, replicates=replicates)

@@ -24,6 +24,7 @@ def value(time_s: float, gpu_s: float) -> float:
     return math.exp(WEIGHT * math.log(time_s) + (1 - WEIGHT) * math.log(gpu_s))
 
 
+@pytest.mark.full
 def test_a_lever_saves_what_the_plan_without_it_takes_more(step: WholeStep) -> None:
     choice, table = step.plan(Aim(time_weight=WEIGHT)), lever_savings(step, WEIGHT).set_index("lever")
     assert set(table.index[table["used"]]) == set(choice.plan.levers)

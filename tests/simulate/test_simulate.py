@@ -168,6 +168,7 @@ def test_a_trace_keeps_the_logs_rows(result):
         assert trace.rollouts["predicted_tokens"].notna().all()
 
 
+@pytest.mark.full
 def test_other_phases_of_the_step_and_the_learner_are_billed():
     phases = NonGenerationPhases(1.0, 2.0, 2)
     alone, beside = (

@@ -27,6 +27,7 @@ def result() -> Simulation:
     return simulate(log(2), DRAFTED, POLICIES)
 
 
+@pytest.mark.full
 def test_comparisons_say_how_many_tokens_each_policy_drafts(result: Simulation) -> None:
     table = result.summary().set_index("policy")
     assert table["drafts"].to_dict() == {
@@ -64,6 +65,7 @@ def test_traces_count_passes_and_drafts(result: Simulation, policy: str, tmp_pat
     assert "passes" not in result.traces["random"].rollouts.columns
 
 
+@pytest.mark.full
 def test_drafts_are_the_same_under_every_policy_and_again(result: Simulation) -> None:
     again = simulate(log(2), DRAFTED, ["spec-fixed-2"])
     columns = ["step", "prompt_id", "sample", "passes", "drafted_tokens", "accepted_tokens"]
@@ -72,6 +74,7 @@ def test_drafts_are_the_same_under_every_policy_and_again(result: Simulation) ->
     assert not other.traces["spec-fixed-2"].rollouts[columns].equals(again.traces["spec-fixed-2"].rollouts[columns])
 
 
+@pytest.mark.full
 def test_strong_drafts_save_time_and_drafts_without_a_chance_are_switched_off(result: Simulation) -> None:
     steps = result.steps.groupby("policy")["time_s"].sum()
     assert steps["spec"] < steps["random"]

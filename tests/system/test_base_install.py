@@ -74,6 +74,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.full
 def test_report_draws_a_page(log: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     made = in_base("report", str(log), "--gpus", "4", "-o", str(page))
@@ -83,12 +84,14 @@ def test_report_draws_a_page(log: Path, tmp_path: Path) -> None:
     assert '"type":"bar"' in figures_json(text)
 
 
+@pytest.mark.full
 def test_plan_plans(log: Path) -> None:
     made = in_base("plan", str(log), "--gpus", "4", "--profile", "l40s-qwen2.5-3b-tp2", "--step", "1")
     assert made.returncode == 0, made.stderr
     assert "actor 0: GPUs 0,1" in made.stdout
 
 
+@pytest.mark.full
 def test_a_notebook_is_refused_with_the_extra_to_install(log: Path, tmp_path: Path) -> None:
     refused = in_base("report", str(log), "--gpus", "4", "-o", str(tmp_path / "report.ipynb"))
     assert refused.returncode == 2

@@ -45,6 +45,7 @@ def test_orders_are_answered_and_an_end_is_told(start: Start, inbox: queue.Simpl
     assert "SIGKILL" in process.how_it_ended(60.0)
 
 
+@pytest.mark.full
 def test_one_that_hangs_is_noticed_among_others(start: Start, inbox: queue.SimpleQueue[Any]) -> None:
     lives, hangs = start(waiting_workers.answer), start(waiting_workers.answer)
     hangs.send("stop")

@@ -130,6 +130,7 @@ def test_a_name_that_ends_in_gz_is_of_a_packed_file(trace, tmp_path):
     assert gzip.decompress((tmp_path / "t.json.gz").read_bytes()) == plain
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name)
 def test_every_shipped_trace_is_exported(path, tmp_path):
     done = CliRunner().invoke(main, ["export", str(path), "--perfetto", str(tmp_path / "t.json")])

@@ -73,6 +73,7 @@ def test_a_killed_run_repeats_the_steps_since_the_last_one(whole: Path, untraine
     assert_same(killed, whole)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_run_is_resumed_from_any_of_them(whole: Path, untrained: Path, tmp_path: Path, closed: bool) -> None:
     """Whether the steps after it are in the trace's tables already or in folders of their own."""

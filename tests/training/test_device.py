@@ -128,6 +128,7 @@ def test_gpus_that_are_billed_for_the_learner_are_there(
     assert (server.gpu_ids, server.node) == (billed, 0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("learning", ["batch", "stream"])
 def test_a_learner_on_the_cpu_of_a_pool_has_its_times_and_no_gpu(model: Path, tmp_path: Path, learning: str) -> None:
     options = config(steps=1, executor="local", gpus=2, gpus_per_node=2, device="cpu", learning=learning)
@@ -199,6 +200,7 @@ def line_of(stderr: str) -> str:
 LINE = ("learner on the CPU", "1 thread", "engine torch", "profile cpu-tiny-qwen2", "learning rate 0.01")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("options", "named"),
     [

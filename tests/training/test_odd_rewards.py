@@ -116,6 +116,7 @@ def test_equal_rewards_of_each_prompt_are_warned_of_where_only_groups_teach(untr
     assert changed
 
 
+@pytest.mark.full
 def test_a_function_that_takes_too_long_is_one_responses_and_reported(untrained: Path) -> None:
     def slow(response: Response) -> float:
         if response.text.startswith(first):

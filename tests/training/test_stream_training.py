@@ -114,6 +114,7 @@ def test_more_gpus_learn_in_proportion_sooner_by_the_profile(model: Path) -> Non
     assert step.metrics["learn_tokens"] == step.rollouts["response_tokens"].sum()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("order", ["completion", "canonical"])
 def test_a_resumed_run_is_the_same_bit_for_bit(order: str, tmp_path: Path, dropping_model: Path) -> None:
     learner = {"learner_gpus": "auto"} if order == "completion" else {}

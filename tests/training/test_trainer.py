@@ -262,6 +262,7 @@ def test_unknown_loggers_are_refused(tmp_path: Path) -> None:
         make_loggers(["paper"], tmp_path)
 
 
+@pytest.mark.full
 def test_checkpoints_are_kept_by_count(tmp_path: Path, model: Path) -> None:
     out = tmp_path / "run"
 

@@ -46,6 +46,7 @@ def test_an_error_that_is_of_no_other_process_is_told_as_it_is(group: WorkerGrou
     assert group.pids == []
 
 
+@pytest.mark.full
 def test_a_process_that_hangs_ends_all(group: WorkerGroup) -> None:
     first, second = group.pids
     with refused(LearnerError, "process 1", str(second), "heartbeat", f"{TIMEOUT_S:g} s", "'stop'", "heartbeat_timeout_s"):

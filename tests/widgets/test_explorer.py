@@ -116,6 +116,7 @@ def test_a_moving_slider_plans_once_it_rests(explorer: Explorer, monkeypatch: py
     assert explorer.wait(300)
 
 
+@pytest.mark.full
 def test_a_selected_response_stays_marked_in_every_pane_on_other_gpus(explorer: Explorer) -> None:
     def marked(pane: str) -> list[list[int]]:
         return [one["customdata"] for one in drawn(explorer, pane)["data"] if one.get("name") == "selected response"]  # type: ignore[attr-defined]
@@ -147,6 +148,7 @@ def test_a_selected_response_stays_marked_in_every_pane_on_other_gpus(explorer: 
     assert (marked("timeline"), marked("responses")) == ([], [])
 
 
+@pytest.mark.full
 def test_another_gpu_kind_brings_its_sizes_and_list_price(explorer: Explorer) -> None:
     explorer.kind.value = "h100 · Qwen2.5-3B"
     assert explorer.wait(300)
@@ -157,6 +159,7 @@ def test_another_gpu_kind_brings_its_sizes_and_list_price(explorer: Explorer) ->
     assert explorer.settings.profile == "cpu-tiny-qwen2"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["cpu", "mi300x"])
 def test_a_profile_file_is_chosen_like_a_shipped_one(kind: str, tmp_path: Path) -> None:
     path = save_profile(tmp_path / "mine.json", {**read_profile("cpu-tiny-qwen2"), "kind": kind})
@@ -227,6 +230,7 @@ def test_a_click_on_a_bar_tells_of_its_actor_and_of_a_response(explorer: Explore
     assert "Earlier responses to this prompt" in explorer.panes.pane_response
 
 
+@pytest.mark.full
 def test_buttons_choose_what_clicks_choose_and_the_text_follows_the_plan(explorer: Explorer) -> None:
     assert explorer.planned is not None
     last = len(explorer.planned.plan.actors) - 1

@@ -51,6 +51,7 @@ def test_a_move_changes_the_weighted_product_of_time_and_cost(what_if: WhatIf, w
         assert elsewhere["change"].tolist() == pytest.approx((times**weight * costs ** (1 - weight) - 1).tolist())
 
 
+@pytest.mark.full
 def test_a_response_that_was_handed_over_says_who_completed_it() -> None:
     what_if = WhatIf(rl.example())
     planned = what_if.plan(Settings())

@@ -46,6 +46,7 @@ def numbers(row: pd.Series) -> dict[str, str]:
     }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("step", [-1, 3])
 def test_every_tile_is_what_run_plan_says_of_the_step(run: Run, step: int) -> None:
     explorer = run.explore(step)
@@ -70,6 +71,7 @@ def plane_of(explorer: Explorer):  # type: ignore[no-untyped-def]
     return plotly.io.from_json(explorer.panes.pane_plane, skip_invalid=True)
 
 
+@pytest.mark.full
 def test_every_way_to_explore_a_log_begins_with_the_same_numbers(run: Run) -> None:
     path = rl.example()
     ways = [rl.explore(run), rl.explore(path), rl.explore(run.trace), run.explore(settings=Settings()), run.explore()]

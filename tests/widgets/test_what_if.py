@@ -68,6 +68,7 @@ def test_what_nobody_waits_for_any_more_is_left_out(what_if: WhatIf) -> None:
     assert len(asked) == 3, "asked between policies, and no policy is run after the first no"
 
 
+@pytest.mark.full
 def test_tau_and_predictors_and_prices_change_what_they_should(what_if: WhatIf) -> None:
     def gpu_s(policy: str, settings: Settings) -> float:
         others = what_if.alternatives(what_if.plan(settings))
@@ -82,6 +83,7 @@ def test_tau_and_predictors_and_prices_change_what_they_should(what_if: WhatIf) 
     assert planned.cost_usd == pytest.approx(planned.gpu_seconds * 0.001)
 
 
+@pytest.mark.full
 def test_settings_survive_json_and_their_python_code_computes_the_same(tmp_path: Path) -> None:
     folder = log().save(tmp_path / "log")
     settings = replace(CPU, time_weight=0.35, predictor="inflight")

@@ -34,6 +34,7 @@ def run(function: Any) -> StepRecord:
         return executor.run(plan, requests, work=[item])
 
 
+@pytest.mark.full
 def test_an_item_whose_process_is_stopped_is_run_once_more(tmp_path: Path) -> None:
     record = run(partial(real_work.stop_first, str(tmp_path / "mark")))
     assert [ran.result for ran in record.work] == ["worked"]

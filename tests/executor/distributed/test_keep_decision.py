@@ -169,6 +169,7 @@ def test_a_pool_decides_by_its_own_cold_starts_and_rests(pool_kind: str, start_s
         on.trace()
 
 
+@pytest.mark.full
 def test_processes_that_are_dear_to_start_wait_and_others_end() -> None:
     """Real ones, with the time that they took to start."""
     latency = LatencyModel("tiny", 1, 2e-3, 1e-4, max_batch=16, kv_capacity_tokens=1 << 20)

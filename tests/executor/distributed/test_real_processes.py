@@ -162,6 +162,7 @@ def assert_valid(record: StepRecord) -> None:
         validate(table, getattr(record, table))
 
 
+@pytest.mark.full
 def test_processes_decode_and_hand_over_what_the_virtual_clock_decodes(
     pool: ProcessPool, factory: TorchEngineFactory, undisturbed: dict[int, bytes], gate: Gate
 ) -> None:
@@ -179,6 +180,7 @@ def test_processes_decode_and_hand_over_what_the_virtual_clock_decodes(
         assert record.start_s < c.start_s < c.first_token_s <= c.time_s <= record.end_s, "all processes have one clock"
 
 
+@pytest.mark.full
 def test_weights_of_a_step_are_sent(pool: ProcessPool) -> None:
     """Those of this step, not those that the processes had before."""
     other = factory_of(seed=11)
@@ -210,6 +212,7 @@ def test_an_actor_that_is_killed_or_stopped_is_replaced(
     assert lost[0]["responses"] == sum(len(e["responses"]) for e in events(record, "retry")) > 0
 
 
+@pytest.mark.full
 def test_work_items_run_in_processes_that_have_decoded_and_beside_them(
     pool: ProcessPool, factory: TorchEngineFactory, undisturbed: dict[int, bytes], tmp_path: Path
 ) -> None:
@@ -251,6 +254,7 @@ def test_a_prefill_actor_is_a_process_that_hands_prefixes_over(pool: ProcessPool
     assert min(s["start_s"] for s in record.spans if s["holder"] == f"actor-{late}") >= record.start_s + 0.3
 
 
+@pytest.mark.full
 def test_processes_that_wait_end_by_themselves_and_start_ahead_of_their_step() -> None:
     """The pool's thread does both, on the machine's clock."""
     records: list[StepRecord] = []

@@ -111,6 +111,7 @@ def test_on_the_virtual_clock(how: str, charging: str, factory: TorchEngineFacto
     assert traced(simulated) == COMPUTED[how]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["nothing is shared", "shared in actors", "prefill actor"])
 def test_on_the_wall_clock(how: str, pool: ProcessPool, factory: TorchEngineFactory) -> None:
     """What is fed to models in other processes is what is fed here: the test before counts it."""

@@ -121,6 +121,7 @@ def check(moves: Sequence[Reallocation], path: Sequence[Strategy], tolerance: fl
     assert any(sum(move.received_bytes) > 0 for move in moves)
 
 
+@pytest.mark.full
 def test_two_processes_move_a_model_to_tensor_parallel_parts_and_back() -> None:
     path = [layout(2, 1), layout(1, 2)]
     check(reallocate(path), path)

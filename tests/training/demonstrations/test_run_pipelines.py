@@ -75,6 +75,7 @@ def check(runs: Mapping[str, list[PipelineRun]], tied: bool) -> None:
             assert difference <= (1e-6 if summed_apart else 0), (name, weight)
 
 
+@pytest.mark.full
 def test_two_processes_run_actor_and_critic_together() -> None:
     """Tied embeddings; one critic over both devices, a copy of it on each, none, and the two models in series."""
     plans = {
@@ -135,6 +136,7 @@ def test_stages_in_series_compute_the_model_bit_for_bit(kind: str, stages: int) 
             assert torch.equal(hidden, expected)
 
 
+@pytest.mark.full
 def test_what_does_not_fit_is_refused_before_a_process_starts() -> None:
     plan = one_f_one_b(alone(0, 1, 2))
     with refused(InputError, "plans is empty"):

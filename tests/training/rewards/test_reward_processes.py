@@ -154,6 +154,7 @@ def test_a_process_is_kept_from_batch_to_batch(named: Callable[..., FunctionRewa
     assert pid_of(reward) != os.getpid()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("text", "timeout_s", "reason", "ends"),
     [
@@ -185,6 +186,7 @@ def test_a_function_may_print_and_raise_what_cannot_be_pickled(named: Callable[.
     assert values[0] == values[2] == pid_of(reward)
 
 
+@pytest.mark.full
 def test_a_function_whose_process_ends_again_and_again_is_soon_not_asked(named: Callable[..., FunctionReward]) -> None:
     reward = named("odd")
     _, failures = reward.score([response("end")] * (MAX_LOST + 2))
@@ -224,6 +226,7 @@ def test_what_a_function_started_ends_with_its_time(named: Callable[..., Functio
     until_gone(*map(int, (tmp_path / "pids").read_text().split()))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("size", [1, 1 << 22])
 def test_a_process_that_hangs_before_it_reads_a_response_is_given_up(named: Callable[..., FunctionReward], size: int) -> None:
     """Also with one that does not fit into its pipe."""
