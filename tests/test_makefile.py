@@ -22,7 +22,8 @@ def run_make(folder: Path, works: tuple[str, ...], *arguments: str) -> subproces
         body = f'exec {sys.executable} "$@"' if name in works else f"echo '{name}: command not found' >&2; exit 127"
         (folder / name).write_text(f"#!/bin/sh\n{body}\n")
         (folder / name).chmod(0o755)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    # what stands on the command line of the make that runs these tests reaches this one by the environment
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE") and name != "PYTHON"}
     environment["PATH"] = f"{folder}{os.pathsep}{environment['PATH']}"
     command = ["make", f"VENV={folder / 'environment'}", *arguments]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
