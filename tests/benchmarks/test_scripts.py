@@ -47,17 +47,6 @@ SMALLEST = {
     "scaled_profiles": "--tiny --json OUT",
 }
 OURS = "engine,engine x 2,generate"  # the other contenders of torch_engine_speed need minutes, or a package
-QUICK = (
-    "planning_speed",
-    "exact_bound",
-    "pipeline_schedules",
-    "step_search",
-    "replan_speed",
-    "mixed_clusters",
-    "prefixes",
-    "recorder_overhead",
-    "validation",
-)
 
 SLOW = (
     "dashboard_speed",
@@ -72,11 +61,9 @@ SLOW = (
 
 def tiered(script: str) -> Any:
     """A script, in the tier that its time allows."""
-    tier = () if script in QUICK else pytest.mark.nightly if script in SLOW else pytest.mark.full
-    return pytest.param(script, marks=tier)
+    return pytest.param(script, marks=pytest.mark.nightly if script in SLOW else pytest.mark.full)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("script", [tiered(script) for script in SMALLEST])
 def test_a_script_runs_at_its_smallest_size(script: str, tmp_path: Path) -> None:
     out = tmp_path / "out.json"

@@ -109,7 +109,6 @@ def opened(chromium: Any, report: Callable[[str], Path]) -> Any:
         context.close()
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks) for name, marks in TIERS.items()])
 def test_a_report_draws_everything_and_loads_nothing(name: str, opened: Any, pages: Callable) -> None:
     if name == "grpo-gsm8k-lengths" and not GSM8K.exists():

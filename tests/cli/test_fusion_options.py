@@ -27,6 +27,7 @@ def table(result: Result) -> pd.DataFrame:
     return pd.DataFrame(json.loads(result.stdout)["policies"]).set_index("policy")
 
 
+@pytest.mark.full
 def test_fused_rows_stand_beside_the_others(two_visits: Path, tmp_path: Path) -> None:
     """Streaming is never slower than learning at the end on the same groups, and no row is below the bound of whole steps."""
     out = tmp_path / "out"

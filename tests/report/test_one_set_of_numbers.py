@@ -143,6 +143,7 @@ def test_step_times_of_a_plan_are_those_of_the_reports_schedules(logged: tuple[R
     assert f"Step {last}: after (solver)" in compared.plot().layout.title.text
 
 
+@pytest.mark.full
 def test_a_log_with_times_is_planned_at_its_own_speed(tmp_path: Path) -> None:
     run = rl.load(long_and_timed(tmp_path), verbose=False, **PRICED)  # type: ignore[arg-type]
     factor = run.calibrated.latency.base_s / run.setting.latency.base_s

@@ -174,6 +174,7 @@ def test_the_time_of_a_single_step_is_met_and_the_scaling_or_a_contradiction_is_
     assert "Simulated times come from the profile, without a correction by the log." in first
 
 
+@pytest.mark.full
 def test_whatever_the_log_measured_stands_beside_what_is_reckoned(log: OpenedLog) -> None:
     own = simulate(log.trace.rollouts, SETTING, ["static"]).steps
     lengths = log.trace.rollouts.groupby("step")["response_tokens"]
@@ -324,6 +325,7 @@ def test_the_page_says_that_its_times_were_corrected(log: OpenedLog) -> None:
     assert re.search(r"In short Your 3 steps cost .*\. Generation of a step took .*, so simulated times are ", words)
 
 
+@pytest.mark.full
 def test_a_profile_of_any_name_is_text_beside_what_the_log_measured(log: OpenedLog) -> None:
     evil = replace(SETTING, latency=replace(SETTING.latency, name=EVIL))
     scalars = pd.DataFrame({"step": [0], "generate_s": [3.0]})

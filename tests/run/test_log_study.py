@@ -23,6 +23,7 @@ def study() -> LogStudy:
     return rl.load(rollouts, 16, PROFILE, assumptions=stated, verbose=False).study(max_steps=2)
 
 
+@pytest.mark.full
 def test_it_says_what_the_report_says(study: LogStudy, tmp_path: Path) -> None:
     page = study.report(tmp_path / "report.html").read_text("utf-8")
     assert "RLHFless report" in page

@@ -31,6 +31,7 @@ def same_run(folder: Path, other: Path, ours: Trace, theirs: Trace) -> bool:
     return same_weights(folder, other) and ours.rollouts[DECODED].equals(theirs.rollouts[DECODED])
 
 
+@pytest.mark.full
 def test_drafts_change_neither_tokens_nor_weights_and_a_resumed_run_drafts_the_same(tmp_path: Path, model: Path) -> None:
     without = train(drafted(), tmp_path / "off", model=model)
     fixed = {"drafts": True, "draft_length": "3"}
@@ -48,6 +49,7 @@ def test_drafts_change_neither_tokens_nor_weights_and_a_resumed_run_drafts_the_s
     pd.testing.assert_frame_equal(resumed.rollouts[COUNTS], whole.rollouts[COUNTS])
 
 
+@pytest.mark.full
 def test_a_run_may_be_resumed_with_drafts(tmp_path: Path, model: Path) -> None:
     train(config(steps=2), tmp_path / "run", model=model)
     resumed = train(config(steps=3, drafts=True), tmp_path / "run", resume=True)

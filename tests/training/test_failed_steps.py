@@ -38,6 +38,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return complete
 
 
+@pytest.mark.full
 def test_what_was_complete_is_a_trace_of_its_own(failing: list[int], model: Path, tmp_path: Path) -> None:
     """Of every try; the step is decoded anew when the run goes on, and the run ends as the one in which nothing was lost."""
     whole = train(config(steps=3, policy="static"), tmp_path / "whole", model=model)

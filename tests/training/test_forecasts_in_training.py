@@ -21,6 +21,7 @@ from solver.model.errors import PlanningError
 HISTORY = 2  # steps before the first that has seen all 8 prompts, which is when this predictor says something of its own
 
 
+@pytest.mark.full
 def test_replanning_goes_by_the_predictors_own_forecast(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And learning does not see it: the same texts as with another predictor."""
     plan, own = SolverReplan.plan, list[bool]()

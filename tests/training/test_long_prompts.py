@@ -111,6 +111,7 @@ def test_problems_of_a_task_that_do_not_fit_are_named(untrained: Path) -> None:
         Trainer(config(max_model_len=25), model=untrained, progress=False)
 
 
+@pytest.mark.full
 def test_a_resumed_run_leaves_out_the_same(plain: Path, tmp_path: Path) -> None:
     data = tmp_path / "data.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in ROWS[:8]))

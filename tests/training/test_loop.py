@@ -96,6 +96,7 @@ def test_planning_delays_generation_only_beyond_preparation_and_learning_of_the_
     assert metrics["planning_delay_s"].to_numpy() == pytest.approx(expected.to_numpy())
 
 
+@pytest.mark.full
 def test_a_model_with_dropout_resumes_exactly_too(tmp_path: Path, model: Path, dropping_model: Path) -> None:
     for name, start in (("whole", dropping_model), ("dry", model)):
         train(config(steps=3), tmp_path / name, model=start)

@@ -37,6 +37,7 @@ def phase(trace: Trace, name: str) -> pd.DataFrame:
     return trace.spans[trace.spans["phase"] == name]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", [{}, PPO, {"kl_coef": 0.05, "charging": "measured"}], ids=["grpo", "ppo", "measured"])
 def test_overlapping_changes_when_and_where_but_nothing_else(tmp_path: Path, model: Path, options: dict[str, Any]) -> None:
     traces, weights = {}, {}

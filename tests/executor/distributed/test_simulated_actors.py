@@ -171,6 +171,7 @@ def test_real_processes_sleep_for_as_long_as_the_virtual_clock_charges(tmp_path:
         assert s["end_s"] - s["start_s"] >= iterations * LATENCY.base_s - 1e-9
 
 
+@pytest.mark.full
 def test_simulated_actors_need_no_torch() -> None:
     """In a program that cannot import it, with the devices of this machine."""
     code = (

@@ -86,6 +86,7 @@ def forced() -> list[Request]:
     return [replace(r, target_tokens=int(n), max_tokens=110) for r, n in zip(requests(), lengths, strict=True)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("clock", ["virtual", "measured"])
 def test_the_next_step_runs_in_the_same_kernel(clock: str, factory: TorchEngineFactory) -> None:
     undisturbed = run_step(plan_of([range(24)]), forced(), factory, LATENCY, CLUSTER)

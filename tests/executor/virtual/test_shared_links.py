@@ -158,6 +158,7 @@ def test_weights_that_come_late_share_the_link_with_what_is_under_way():
     assert together.spans == plain.spans  # one copy for those that begin at the same moment
 
 
+@pytest.mark.full
 def test_a_simulation_switches_it_on_and_off():
     step = random_step(1, prompts=12, transfer_base_s=0.5)
     lengths = {(s, p): 3 + 17 * ((p * 7 + s) % 12) for s in range(2) for p in range(12)}
