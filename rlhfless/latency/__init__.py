@@ -3,6 +3,7 @@
 from rlhfless.latency.call_generation import generation_latency
 from rlhfless.latency.call_tables import list_call_kinds, load_call_tables
 from rlhfless.latency.calls import CallTable
+from rlhfless.latency.effects import Effects, Outages, StartDelays, Stragglers
 from rlhfless.latency.gpu_pools import mixed_pools
 from rlhfless.latency.own_kind import profile_like
 from rlhfless.latency.prices import PriceError, list_prices, usd_per_gpu_hour
@@ -13,9 +14,13 @@ from rlhfless.latency.step_batch import CostOptions, StepBatch
 __all__ = [
     "CallTable",
     "CostOptions",
+    "Effects",
+    "Outages",
     "PriceError",
     "ProfileError",
+    "StartDelays",
     "StepBatch",
+    "Stragglers",
     "generation_latency",
     "list_call_kinds",
     "list_prices",

@@ -127,7 +127,7 @@ class Effects:
     Example:
         >>> from dataclasses import replace
         >>> import rlhfless as rl
-        >>> from rlhfless.latency.effects import Effects, Outages, Stragglers
+        >>> from rlhfless.latency import Effects, Outages, Stragglers
         >>> from rlhfless.simulate import simulate
         >>> run = rl.load(rl.example(), verbose=False)
         >>> faults = Effects(Stragglers(share=0.5, slowdown=0.5), outages=Outages(per_gpu_hour=0.5, down_s=60))

@@ -169,6 +169,7 @@ def test_cost_and_idle_share_of_an_executed_run_are_the_reports(executed: tuple[
     assert f"({idle}) of it went to idle GPUs" in text or ("none of it went to idle GPUs" in text and idle == "0.0%")
 
 
+@pytest.mark.full
 def test_savings_of_an_executed_run_are_the_reports(executed: tuple[Run, Any]) -> None:
     run, found = executed
     verdict, first, folded = run.verdict, Page("", ""), Page("", "")
