@@ -112,7 +112,7 @@ def test_four_processes_run_any_plan() -> None:
 
 @pytest.mark.full
 def test_a_process_that_is_killed_ends_all_with_a_sentence() -> None:
-    """The second stage kills its process at its third micro-batch, while the first one waits for it."""
+    """Process 1 kills itself at its third micro-batch, while process 0 waits for it."""
     actor = llama(2)
     actor.model.layers[1].register_forward_pre_hook(gloo_ranks.kill_at_the_third_call)
     with refused(LearnerError, "process 1 of the pipeline", "SIGKILL", "run the demonstration again"):
