@@ -1,0 +1,72 @@
+"""What a log holds of one run, as the arithmetic of a diagnosis needs it, and what a user states beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What a person knows about the run and its log may not say; None where it was not stated.
+
+    Attributes:
+        gpus: of the whole run; gpus_generate, gpus_train: of each side, where they are different GPUs.
+        gpu: kind of GPU, such as ``h100``. gpu_memory_gib: of one GPU. tensor_parallel: GPUs per replica.
+        memory_share: of a GPU's memory that the engine may use (vLLM's gpu_memory_utilization).
+        usd_per_gpu_hour: price. model: folder or ``config.json`` of the model, or the name of a profile's model.
+        max_response_tokens: limit of the run's responses. responses_per_step, samples_per_prompt: where not logged.
+    """
+
+    gpus: int | None = None
+    gpus_generate: int | None = None
+    gpus_train: int | None = None
+    gpu: str | None = None
+    gpu_memory_gib: float | None = None
+    tensor_parallel: int | None = None
+    memory_share: float | None = None
+    usd_per_gpu_hour: float | None = None
+    model: str | None = None
+    max_response_tokens: int | None = None
+    responses_per_step: int | None = None
+    samples_per_prompt: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class LoggedRun:
+    """One run of a log.
+
+    Attributes:
+        source: the log's name, for messages. framework: that wrote it; empty where it is unknown.
+        steps: one row per step that generated: ``step``, standard columns and the framework's own (``trace.importers.scalars``).
+        responses: rollouts; None where the log has none. engine: the engine's own lines (``trace.importers.engine_lines``).
+        facts: numbers of the whole run, such as ``planned_steps`` (``trace.importers.run_facts``).
+        stated: what the user states. allocations: of an executed run; without rows where the log has none.
+        notes: of the import, sentences.
+    """
+
+    source: str
+    framework: str
+    steps: pd.DataFrame
+    responses: pd.DataFrame | None = None
+    engine: pd.DataFrame = field(default_factory=pd.DataFrame)
+    facts: Mapping[str, float] = field(default_factory=dict)
+    stated: Stated = field(default_factory=Stated)
+    allocations: pd.DataFrame = field(default_factory=pd.DataFrame)
+    notes: tuple[str, ...] = ()
+
+    def column(self, name: str) -> np.ndarray:
+        """Return (s,) a column of the steps, NaN where it is unknown or not finite."""
+        if name not in self.steps.columns:
+            return np.full(len(self.steps), np.nan)
+        values = pd.to_numeric(self.steps[name], errors="coerce").to_numpy(dtype=float)
+        return np.where(np.isfinite(values), values, np.nan)
+
+    def mean(self, name: str) -> float | None:
+        """Return the mean of a column over the steps that have it; None where none has."""
+        values = self.column(name)
+        known = values[~np.isnan(values)]
+        return float(known.mean()) if len(known) else None
