@@ -70,7 +70,10 @@ class ImportSession:
         guard: counts what is read against the limits.
         notes: decisions, one sentence each, in order.
         fields: names of all fields that were seen.
-        scalars: one dict per logged step, with ``step``; see ``scalars.py``.
+        scalars: one dict per logged step, with ``step``, and ``run`` where the log has several; see ``scalars.py``.
+        engine: one dict per line of an engine's own statistics; see ``engine_lines.py``.
+        facts: numbers of the whole run; see ``run_facts.py``.
+        framework: that wrote the log, where the format is one that several frameworks write; else empty.
         from_text: lengths were counted from texts, which lack the end token.
         ended: the importer itself reports finish reasons, and which of them are unknown.
         machine_clock: times are on a machine's clock, not since the run's start.
@@ -84,6 +87,9 @@ class ImportSession:
         self.notes: list[str] = []
         self.fields: set[str] = set()
         self.scalars: list[dict[str, Any]] = []
+        self.engine: list[dict[str, Any]] = []
+        self.facts: dict[str, float] = {}
+        self.framework = ""
         self.from_text = self.ended = self.machine_clock = False
         self.duplicates = 0
         self.dispatch_order_known = self.prompts_known = True

@@ -5,7 +5,8 @@ Importing writes nothing, so a refused log leaves no files behind.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
@@ -27,6 +28,7 @@ from rlhfless.trace.importers import (
     wandb_run,
 )
 from rlhfless.trace.importers.assemble import assemble
+from rlhfless.trace.importers.engine_lines import engine_frame
 from rlhfless.trace.importers.formats import Format, refuse_unknown
 from rlhfless.trace.importers.import_session import ImportOptions, ImportSession
 from rlhfless.trace.importers.scalars import joined, read_scalars, scalars_frame, write_scalars
@@ -56,6 +58,9 @@ class ImportedLog:
         summary: what was found and what is missing.
         format: the framework's format. source: path of the log.
         dispatch_order_known, prompts_known: see ``ImportSession``.
+        engine: lines of the engine's statistics (columns: see ``engine_lines.py``), without rows if the log has none.
+        facts: numbers of the whole run (see ``run_facts.py``).
+        framework: that wrote the log; empty where it is unknown.
     """
 
     rollouts: pd.DataFrame | None
@@ -65,6 +70,9 @@ class ImportedLog:
     source: Path
     dispatch_order_known: bool = True
     prompts_known: bool = True
+    engine: pd.DataFrame = field(default_factory=lambda: engine_frame(()))
+    facts: Mapping[str, float] = field(default_factory=dict)
+    framework: str = ""
 
     def trace(self) -> Trace:
         """Return the responses as a trace in memory.
@@ -181,7 +189,7 @@ def _imported(path: Path, options: ImportOptions, log_format: Format) -> Importe
         rollouts = assemble(reading, log_format.read(reading))
     finally:
         reading.close()
-    if rollouts is None and not reading.scalars:
+    if rollouts is None and not reading.scalars and not reading.engine and not reading.facts:
         raise TraceError(f"{path}: nothing in it could be read as {log_format.title}; at least one response is needed")
     scalars, again = scalars_frame(reading.scalars)
     if again:
@@ -196,7 +204,10 @@ def _imported(path: Path, options: ImportOptions, log_format: Format) -> Importe
         tuple(sorted(log_format.expected - reading.fields)),
         len(scalars),
     )
-    return ImportedLog(rollouts, scalars, summary, log_format, path, reading.dispatch_order_known, reading.prompts_known)
+    return ImportedLog(
+        rollouts, scalars, summary, log_format, path, reading.dispatch_order_known, reading.prompts_known,
+        engine_frame(reading.engine), reading.facts, reading.framework or log_format.name.removesuffix("-scalars"),
+    )  # fmt: skip
 
 
 def contradictions(rollouts: pd.DataFrame | None, scalars: pd.DataFrame) -> list[CrossCheck]:
@@ -215,12 +226,15 @@ class OpenedLog:
         scalars: one row per logged step, without rows if there are none.
         framework: name of the format it was read as; for a trace folder, the format of its import, or the empty text.
         summary: what the import found; None for a trace folder.
+        engine, facts: as of ``ImportedLog``.
     """
 
     trace: Trace
     scalars: pd.DataFrame
     framework: str
     summary: ImportSummary | None = None
+    engine: pd.DataFrame = field(default_factory=lambda: engine_frame(()))
+    facts: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def dispatch_order_known(self) -> bool:
@@ -271,7 +285,7 @@ def open_log(path: str | Path, options: ImportOptions | None = None, framework: 
             trace = read_trace(path, limits)
             return OpenedLog(trace, read_scalars(path, limits), str(trace.meta.get("framework") or ""))
     log = import_log(path, options, framework)
-    return OpenedLog(log.trace(), log.scalars, log.format.name, log.summary)
+    return OpenedLog(log.trace(), log.scalars, log.format.name, log.summary, log.engine, log.facts)
 
 
 def named(name: str) -> Format:

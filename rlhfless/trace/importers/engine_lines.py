@@ -1,0 +1,32 @@
+"""The statistics that vLLM's and SGLang's engines print about every ten seconds, in any file that has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+
+ENGINE = {
+    "engine": "name of the engine in the log, such as 000; of several replicas each has its own",
+    "time_s": "time of day of the line, in seconds; unknown where the line has none",
+    "running": "requests in the batch when the line was written",
+    "waiting": "requests in the queue when the line was written",
+    "cache_share": "share of the KV cache in use, 0 to 1",
+    "prompt_tokens_per_s": "prompt tokens per second since the line before",
+    "generated_tokens_per_s": "generated tokens per second since the line before",
+    "prefix_hit_share": "share of prompt tokens found in the prefix cache",
+    "preempted": "requests preempted since the line before",
+    "drafted_tokens_per_s": "drafted tokens per second",
+    "accepted_tokens_per_s": "accepted drafted tokens per second",
+    "tokens_per_pass": "mean tokens of a verification, the engine's own one included",
+    "line": "number of the line in the file",
+}
+"""Columns of the table of engine lines; a line that lacks one has NaN there."""
+
+
+def engine_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return one row per line of statistics, in the order of the file; columns: ``ENGINE``."""
+    frame = pd.DataFrame(list(rows), columns=list(ENGINE))
+    numbers = [name for name in ENGINE if name != "engine"]
+    return frame.astype({name: float for name in numbers})
