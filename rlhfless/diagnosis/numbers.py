@@ -10,8 +10,8 @@ LOGGED, COUNTED, DERIVED, BOUND, OWN_PROFILE, STAND_IN = (
     "logged", "counted", "derived", "bound", "simulated (own profile)", "simulated (stand-in profile)",
 )  # fmt: skip
 EVIDENCE = (LOGGED, COUNTED, DERIVED, BOUND, OWN_PROFILE, STAND_IN)
-"""What a number rests on, the surest first. *Derived* is arithmetic on logged numbers; a *bound* is the most or the least that is
-possible; a stand-in is a profile of another model or other GPUs than the run's, and never reaches a headline."""
+"""What a number rests on, the surest first. *Derived* is arithmetic on logged numbers; a *bound* is the most or the least that
+is possible; a stand-in is a profile of another model or other GPUs than the run's, and never reaches a headline."""
 
 
 @dataclass(frozen=True)

@@ -29,4 +29,4 @@ def engine_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Return one row per line of statistics, in the order of the file; columns: ``ENGINE``."""
     frame = pd.DataFrame(list(rows), columns=list(ENGINE))
     numbers = [name for name in ENGINE if name != "engine"]
-    return frame.astype({name: float for name in numbers})
+    return frame.astype(dict.fromkeys(numbers, float))
