@@ -41,7 +41,7 @@ class LoggedRun:
 
     Attributes:
         source: the log's name, for messages. framework: that wrote it; empty where it is unknown.
-        steps: one row per step that generated: ``step``, standard columns (``trace.importers.scalars``) and the framework's own.
+        steps: one row per step that generated: ``step``, standard columns (``trace.importers.scalars``), the framework's own.
         responses: rollouts; None where the log has none. engine: the engine's own lines (``trace.importers.engine_lines``).
         facts: numbers of the whole run, such as ``planned_steps`` (``trace.importers.run_facts``).
         stated: what the user states. allocations: of an executed run; without rows where the log has none.
