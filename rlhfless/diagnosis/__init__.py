@@ -1,1 +1,12 @@
 """What limits a run, by arithmetic on what was logged; needs no GPU, no latency profile and no simulation."""
+
+from rlhfless.diagnosis.diagnose import diagnose
+from rlhfless.diagnosis.diagnosis import Diagnosis
+from rlhfless.diagnosis.logged_run import Stated
+from rlhfless.diagnosis.numbers import EVIDENCE, Finding, Lever, Number
+
+__all__ = ["EVIDENCE", "Diagnosis", "Finding", "Lever", "Number", "Stated", "diagnose"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

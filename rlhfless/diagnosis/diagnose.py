@@ -2,16 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 
-from rlhfless.diagnosis.logged_run import LoggedRun
-from rlhfless.diagnosis.numbers import Collected, Part
+import pandas as pd
+
+from rlhfless.diagnosis.completion import completion
+from rlhfless.diagnosis.counts import counts
+from rlhfless.diagnosis.diagnosis import Diagnosis
+from rlhfless.diagnosis.engine_speed import engine_speed
+from rlhfless.diagnosis.groups import groups
+from rlhfless.diagnosis.lengths import lengths
+from rlhfless.diagnosis.levers import whole_step_levers, with_lines
+from rlhfless.diagnosis.logged_run import LoggedRun, Stated
+from rlhfless.diagnosis.numbers import Collected, Numbers, Part
+from rlhfless.trace import ImportedLog, OpenedLog, Trace
+from rlhfless.trace.importers import ImportOptions, import_log
+from rlhfless.trace.metrics.step_times import with_step_times
 
 Section = Callable[[LoggedRun, Collected], Part]
 """Returns what it finds in a run; the parts of the sections before it are given."""
 
-SECTIONS: tuple[Section, ...] = ()
+SECTIONS: tuple[Section, ...] = (lengths, counts, engine_speed, completion, groups, whole_step_levers)
 """In this order: each may use the numbers of those before it."""
+
+
+def diagnose(log: ImportedLog | OpenedLog | Trace | pd.DataFrame | str | Path, stated: Stated | None = None) -> Diagnosis:
+    """Return what limits a run, by arithmetic on what was logged: no GPU, no latency profile and no simulation.
+
+    Args:
+        log: an opened or imported log, a trace, a frame of rollouts, or a path.
+        stated: what a person knows beside the log, such as the number of GPUs.
+
+    Raises:
+        TraceError: the path is no log.
+
+    Example:
+        >>> import pandas as pd
+        >>> log = pd.DataFrame({"step": 0, "prompt_id": range(64), "sample": 0, "response_tokens": [100] * 63 + [1000]})
+        >>> round(diagnose(log).numbers["slot_idle_share_at_most"].value, 3)
+        0.886
+    """
+    runs = [_of_run(run) for run in logged_runs(log, stated or Stated())]
+    if len(runs) == 1:
+        return runs[0]
+    nothing = pd.DataFrame(columns=["phase", "seconds", "share"])
+    return Diagnosis(runs[0].source, runs[0].framework, "", (), Numbers(), nothing, (), (), (), tuple(runs))
+
+
+def logged_runs(log: ImportedLog | OpenedLog | Trace | pd.DataFrame | str | Path, stated: Stated) -> Iterator[LoggedRun]:
+    """Yield every run of a log with what the arithmetic needs of it."""
+    if isinstance(log, pd.DataFrame):
+        log = Trace(log)
+    if isinstance(log, Trace):
+        log = OpenedLog(log, pd.DataFrame({"step": []}), str(log.meta.get("framework") or ""))
+    if isinstance(log, str | Path):
+        log = import_log(log, ImportOptions())
+    trace = log.trace if isinstance(log, OpenedLog) else None if log.rollouts is None else log.trace()
+    source = Path(trace.source or "log").name if trace is not None else Path(log.source).name  # type: ignore[union-attr]
+    whole = LoggedRun(
+        source, log.framework, log.scalars, engine=log.engine, facts=log.facts, stated=stated,
+        notes=() if log.summary is None else tuple(log.summary.notes),
+    )  # fmt: skip
+    if trace is None:
+        yield from _by_run(whole)
+        return
+    for name in trace.runs:
+        tables = {table: getattr(trace, table) for table in ("rollouts", "allocations", "spans", "events")}
+        of_run = trace.with_rows(**{table: frame[frame["run"] == name] for table, frame in tables.items()})
+        logged = of_run.with_rows(allocations=of_run.allocations.iloc[:0])
+        steps = with_step_times(log.scalars, logged).scalars
+        yield replace(whole, steps=steps, responses=of_run.rollouts, allocations=of_run.allocations)
+
+
+def _by_run(whole: LoggedRun) -> Iterator[LoggedRun]:
+    """The runs of a log of scalars: its column ``run`` names them where there are several."""
+    if "run" not in whole.steps.columns:
+        yield whole
+        return
+    for name, steps in whole.steps.groupby("run", sort=False):
+        yield replace(whole, steps=steps.reset_index(drop=True).assign(run=str(name)))
+
+
+def _of_run(run: LoggedRun) -> Diagnosis:
+    found = collect(run)
+    ranked = tuple(sorted(found.findings, key=lambda one: -one.at_stake))
+    name = str(run.steps["run"].iloc[0]) if "run" in run.steps.columns and len(run.steps) else ""
+    step = pd.DataFrame(columns=["phase", "seconds", "share"])
+    return Diagnosis(
+        run.source, run.framework, name, ranked, found.numbers, step, tuple(with_lines(found.levers, run.framework)),
+        tuple(found.cannot_say), (*run.notes, *found.notes),
+    )  # fmt: skip
 
 
 def collect(run: LoggedRun) -> Collected:

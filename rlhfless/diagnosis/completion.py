@@ -1,0 +1,149 @@
+"""The long tail: how much of generation a few responses take, and what carrying them over, or freeing their GPUs, wins at most.
+
+Where the log has the times at which responses ended, the curve of completion is counted. Where it has lengths alone, a response
+is taken to have the same speed from start to end, which exaggerates the tail: fewer responses in a batch decode faster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from rlhfless.diagnosis.engine_speed import generation_share
+from rlhfless.diagnosis.logged_run import LoggedRun
+from rlhfless.diagnosis.numbers import BOUND, COUNTED, DERIVED, Collected, Finding, Lever, Part, number
+
+CARRIED = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # shares of the responses that partial rollout may carry over
+ENOUGH = 0.8  # of what the largest share wins: the smallest share that wins so much is shown
+LAST = 0.01  # of the responses: the tail that a verdict names
+WORTH_SAYING = 0.05  # of the run's time
+PACKING_PRICE = "none in data; needs several replicas and predicted lengths; a step ends no sooner than its longest response"
+
+
+@dataclass(frozen=True, eq=False)
+class Completion:
+    """When the responses of a step end.
+
+    Attributes:
+        ends: (r,) shares of the step's generation, ascending, the last one 1. counted: by logged times, else by lengths.
+        seconds: of the step's generation; NaN where unknown.
+    """
+
+    ends: np.ndarray
+    counted: bool
+    seconds: float
+
+    def left_after(self, share: float) -> tuple[int, float]:
+        """Return how many responses the last ``share`` of them are, at least one, and the share of generation that only they
+        take.
+        """
+        last = max(1, int(share * len(self.ends)))
+        before = self.ends[len(self.ends) - last - 1] if last < len(self.ends) else 0.0
+        return last, float(1.0 - before)
+
+
+def completions(run: LoggedRun) -> list[Completion]:
+    """Return the curve of each step with at least two responses."""
+    if run.responses is None:
+        return []
+    seconds = dict(zip(run.steps["step"], run.column("generate_s"), strict=True)) if len(run.steps) else {}
+    curves = []
+    for step, rows in run.responses.groupby("step"):
+        ends, counted, took = _ends(rows)
+        if len(ends) > 1 and ends[-1] > 0:
+            curves.append(Completion(ends / ends[-1], counted, took if counted else float(seconds.get(step, np.nan))))
+    return curves
+
+
+def _ends(rows: pd.DataFrame) -> tuple[np.ndarray, bool, float]:
+    """Return ascending ends since the step's start, whether they were logged, and the seconds of the last one.
+
+    A log without starts counts ends from the start of the run, which is the start of its first step only.
+    """
+    tokens = np.sort(rows["response_tokens"].to_numpy(dtype=float))
+    if "end_s" not in rows.columns or rows["end_s"].isna().any():
+        return tokens, False, float("nan")
+    ends = np.sort(rows["end_s"].to_numpy(dtype=float))
+    starts = rows["start_s"].dropna() if "start_s" in rows.columns else pd.Series(dtype=float)
+    if starts.empty and int(rows["step"].iloc[0]) != 0:
+        return tokens, False, float("nan")
+    ends = ends - (float(starts.min()) if len(starts) else 0.0)
+    return (ends, True, float(ends[-1])) if ends[0] >= 0 else (tokens, False, float("nan"))
+
+
+def completion(run: LoggedRun, found: Collected) -> Part:
+    """Return what the last responses of a step take, as a finding, and the levers that win it back."""
+    curves = completions(run)
+    share = generation_share(run)
+    if not curves:
+        return _of_mean_and_longest(found, share)
+    counted = all(curve.counted for curve in curves)
+    evidence = COUNTED if counted else BOUND
+    how = "ends of the responses" if counted else "lengths, if one response has the same speed from start to end"
+    lasts = [curve.left_after(LAST) for curve in curves]
+    tail = float(np.mean([part for _, part in lasts]))
+    last, of = float(np.mean([count for count, _ in lasts])), float(np.mean([len(curve.ends) for curve in curves]))
+    numbers = [
+        number("tail_share_of_generation", tail, evidence, how),
+        number("tail_responses", last, COUNTED, "1 % of the responses of a step, at least one"),
+    ]
+    seconds = np.array([curve.seconds for curve in curves])
+    if not np.isnan(seconds).any():
+        mean_s = float(seconds.mean())
+        numbers.append(number("generation_of_step_s", mean_s, COUNTED if counted else DERIVED, how))
+        numbers.append(number("tail_s", float(np.mean(seconds * [part for _, part in lasts])), evidence, how))
+    findings = []
+    if share * tail >= WORTH_SAYING:
+        takes = f"{tail:.0%} of generation" if np.isnan(seconds).any() else _of_seconds(float(seconds.mean()), tail)
+        at_most = "" if counted else " at most"
+        few = f"at most {last:,.0f} of {of:,.0f} responses unfinished"
+        sentence = f"The long tail: {takes}{at_most} run with {few}."
+        findings.append(Finding("tail", share * tail, sentence, ("tail_share_of_generation", "tail_responses")))
+    return Part(tuple(numbers), tuple(findings), tuple(_levers(run, curves, share)))
+
+
+def _of_seconds(generation_s: float, tail: float) -> str:
+    return f"{tail * generation_s:,.0f} of {generation_s:,.0f} s"
+
+
+def _of_mean_and_longest(found: Collected, share: float) -> Part:
+    """The tail of a log that has the mean and the longest response alone: the idle slots are all that it bounds."""
+    idle = found.numbers.value("slot_idle_share_at_most")
+    if idle is None or share * idle < WORTH_SAYING:
+        return Part()
+    sentence = (
+        f"The long tail: the mean response is {1 - idle:.0%} of the longest, so at most {idle:.0%} of the decode slots wait for "
+        "the longest ones; how much a schedule wins of it, mean and longest do not tell."
+    )
+    packing = Lever("assign responses by length", "", share * idle, PACKING_PRICE, of="GPU-hours")
+    return Part((), (Finding("tail", share * idle, sentence, ("mean_over_longest", "slot_idle_share_at_most")),), (packing,))
+
+
+def _levers(run: LoggedRun, curves: list[Completion], share: float) -> list[Lever]:
+    """Carry the last responses over, free the GPUs that wait for them, and assign responses by length, each at most."""
+    wins = {part: float(np.mean([curve.left_after(part)[1] for curve in curves])) for part in CARRIED}
+    most = max(wins.values())
+    carried = min((part for part in CARRIED if wins[part] >= ENOUGH * most), default=CARRIED[-1])
+    left = [curve.left_after(carried) for curve in curves]
+    late = float(np.mean([count / len(curve.ends) for (count, _), curve in zip(left, curves, strict=True)]))
+    count = float(np.mean([count for count, _ in left]))
+    slots = float(np.mean([1.0 - curve.ends.mean() for curve in curves]))
+    replicas = _replicas(run)
+    freed = wins[carried] * (1.0 - 1.0 / replicas if replicas else 1.0)
+    whole = "incomplete groups wait, too: the last responses belong to several prompts"
+    price = f"{late:.2%} of the samples learn one version of the weights late; {whole}"
+    return [
+        Lever(f"carry over the last {count:,.0f} responses", "", share * wins[carried], price),
+        Lever(f"start more and keep the first (drop {count:,.0f})", "", share * wins[carried],
+              f"{late:.2%} more responses are generated, long ones are dropped; {whole}"),
+        Lever("release all replicas but one in the tail", "", share * freed, "none in data; others must use the GPUs",
+              of="GPU-hours"),
+        Lever("assign responses by length", "", share * slots, PACKING_PRICE, of="GPU-hours"),
+    ]  # fmt: skip
+
+
+def _replicas(run: LoggedRun) -> float | None:
+    gpus = run.stated.gpus_generate or run.stated.gpus or run.facts.get("gpus")
+    return gpus / (run.stated.tensor_parallel or 1) if gpus else None

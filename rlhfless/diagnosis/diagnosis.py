@@ -1,0 +1,161 @@
+"""``Diagnosis``: what limits a run, ranked, with the numbers that prove it; prints itself, and is the JSON of the report."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from rlhfless.diagnosis.numbers import Finding, Lever, Numbers
+
+SCHEMA, VERSION = "rlhfless-diagnosis", 1
+NEAR = 0.7  # of what the first finding has at stake: a second one that is so near is said, too
+LEAST = 0.03  # of the run: levers that save less are one row
+SHOWN_LEVERS, SHOWN_UNKNOWN = 5, 4
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Diagnosis:
+    """What limits one run, by arithmetic on its log.
+
+    Attributes:
+        source: the log's name. framework: that wrote it; empty where it is unknown. run: name of the run; empty for the only one.
+        findings: what limits the run, the most at stake first; empty where the log cannot say.
+        numbers: by key, with units in the keys and what each rests on.
+        step: one step as logged: rows ``phase, seconds, share``; the part that nobody named included; without rows where the
+            log has no time of a step.
+        levers: what could be changed, by what it saves at most.
+        cannot_say: what the log does not tell, with what would tell it. notes: what was left out, and why.
+        runs: diagnoses of the single runs, where the log has several; then what is of one run is empty.
+
+    Example:
+        >>> import pandas as pd
+        >>> from rlhfless.diagnosis import diagnose
+        >>> lengths = [100] * 63 + [1000]
+        >>> log = pd.DataFrame({"step": 0, "prompt_id": range(64), "sample": 0, "response_tokens": lengths})
+        >>> diagnose(log).findings[0].kind
+        'tail'
+    """
+
+    source: str
+    framework: str
+    run: str
+    findings: tuple[Finding, ...]
+    numbers: Numbers
+    step: pd.DataFrame
+    levers: tuple[Lever, ...]
+    cannot_say: tuple[str, ...]
+    notes: tuple[str, ...]
+    runs: tuple[Diagnosis, ...] = ()
+
+    @property
+    def verdict(self) -> tuple[Finding, ...]:
+        """The finding with the most at stake, and the second one where it is near; empty where the log cannot say."""
+        first = self.findings[:1]
+        return first + tuple(one for one in self.findings[1:2] if one.at_stake >= NEAR * first[0].at_stake)
+
+    def with_expected(self, expected: Mapping[str, tuple[float, float]]) -> Diagnosis:
+        """Return the same with simulated savings of levers, by name: low and high end, from a profile that was checked."""
+        levers = tuple(replace(lever, expected=expected.get(lever.name, lever.expected)) for lever in self.levers)
+        return replace(self, levers=levers)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as plain values with stable keys; what is unknown is absent."""
+        if self.runs:
+            return {**self._head(), "runs": [one.to_dict() for one in self.runs]}
+        return {
+            **self._head(),
+            "verdict": [one.kind for one in self.verdict],
+            "findings": [
+                {"kind": one.kind, "at_stake_share": one.at_stake, "sentence": one.sentence, "proof": list(one.proof)}
+                for one in self.findings
+            ],
+            "step": [
+                {"phase": str(row.phase), "seconds": float(row.seconds), "share": float(row.share)}
+                for row in self.step.itertuples()
+            ],
+            "levers": [
+                {
+                    "name": one.name, "line": one.line, "at_most_share": one.at_most, "of": one.of, "price": one.price,
+                    **({} if one.expected is None else {"expected_low_share": one.expected[0],
+                                                       "expected_high_share": one.expected[1]}),
+                }
+                for one in self.levers
+            ],
+            "cannot_say": list(self.cannot_say),
+        }  # fmt: skip
+
+    def _head(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA, "version": VERSION, "source": self.source, "framework": self.framework, "run": self.run,
+            "numbers": {
+                one.key: {"low": one.low, "high": one.high, "evidence": one.evidence, "how": one.how}
+                for one in self.numbers.values()
+            },
+            "notes": list(self.notes),
+        }  # fmt: skip
+
+    def to_json(self) -> str:
+        """Return ``to_dict`` as JSON text; no number in it is NaN or infinite."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the numbers: rows ``key, low, high, evidence, how``."""
+        rows = [(one.key, one.low, one.high, one.evidence, one.how) for one in self.numbers.values()]
+        return pd.DataFrame(rows, columns=["key", "low", "high", "evidence", "how"])
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """Yield the first screen as pairs of a heading and a text; the heading is empty where the one before goes on."""
+        if self.runs:
+            for one in self.runs:
+                yield f"run {one.run}", ""
+                yield from one.lines()
+            yield from (("", note) for note in self.notes)
+            return
+        said = [one.sentence for one in self.verdict] or ["This log cannot say what limits the run."]
+        yield "What limits this run", " ".join(said)
+        if len(self.step):
+            total = float(self.step["seconds"].sum())
+            parts = ", ".join(f"{row.phase} {row.share:.0%}" for row in self.step.itertuples() if row.share >= 0.005)
+            yield f"A step as logged, {total:,.1f} s", parts
+        worth = [one for one in self.levers if one.at_most >= LEAST]
+        for place, one in enumerate(worth[:SHOWN_LEVERS]):
+            yield ("What could be changed" if place == 0 else ""), _lever(one)
+        if small := [one.name for one in self.levers if one.at_most < LEAST]:
+            yield ("" if worth else "What could be changed"), f"not worth it here: {', '.join(small)}"
+        for place, text in enumerate(self.cannot_say[:SHOWN_UNKNOWN]):
+            yield ("This log cannot say" if place == 0 else ""), text
+        for key in ("gpu_hours", "usd"):
+            if key in self.numbers:
+                yield (
+                    "Cost",
+                    f"{_between(self.numbers[key].low, self.numbers[key].high)} {'USD' if key == 'usd' else 'GPU-hours'}",
+                )
+
+    def __str__(self) -> str:
+        return "\n".join(f"{heading}: {text}" if heading else f"  {text}" for heading, text in self.lines())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th style='text-align:left;vertical-align:top'>{html.escape(heading)}</th>"
+            f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
+            for heading, text in self.lines()
+        )
+        return f"<table>{rows}</table>"
+
+
+def _lever(lever: Lever) -> str:
+    expected = "" if lever.expected is None else f", {lever.expected[0]:.0%} to {lever.expected[1]:.0%} expected (simulated)"
+    of = "" if lever.of == "time" else f" of the {lever.of}"
+    line = f" [{lever.line}]" if lever.line else ""
+    return f"{lever.name}{line}: at most {lever.at_most:.0%}{of}{expected}; price: {lever.price}"
+
+
+def _between(low: float, high: float) -> str:
+    return f"{low:,.1f}" if high - low <= 0.005 * abs(high) else f"{low:,.1f} to {high:,.1f}"

@@ -1,0 +1,156 @@
+"""Lengths of responses: the idle slots that they can leave at most, the share that a limit cut, and prompts beside them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from rlhfless.diagnosis.logged_run import LoggedRun
+from rlhfless.diagnosis.numbers import BOUND, COUNTED, DERIVED, LOGGED, Collected, Finding, Number, Part, number
+
+CUT_IN_VERDICT = 0.05  # share of cut responses above which the limit is what is said first
+LEAST_AT_LIMIT = 3  # responses with one largest length, below which it is chance
+LEAST_SHARE_AT_LIMIT = 0.005
+PROMPTS_HIGH = 0.5  # of all tokens
+
+
+class Cut(NamedTuple):
+    """Which responses a limit cut, and how this is known.
+
+    Attributes:
+        rows: (n,) of each response, whether it was cut. limit: in words. evidence, how: as of ``Number``.
+    """
+
+    rows: np.ndarray
+    limit: str
+    evidence: str
+    how: str
+
+
+def cut_responses(responses: pd.DataFrame, max_response_tokens: float | None = None) -> Cut | None:
+    """Return which responses were cut: as logged, else those that share the largest length, or the largest sum with its prompt.
+
+    A limit on the whole context cuts responses of different lengths whose sums with their prompts are equal. Frameworks that
+    compare lengths with the limit of responses alone log no such cut, so equal sums count beside what was logged.
+
+    Args:
+        responses: rollouts. max_response_tokens: limit of the run, where it is known.
+
+    Returns:
+        None where no finish reason is logged, no limit is known, and no largest length is shared.
+    """
+    tokens = responses["response_tokens"].to_numpy(dtype=float)
+    reasons = responses["finish_reason"]
+    logged = (reasons == "length").to_numpy() if bool(reasons.notna().all()) else None
+    prompts = responses["prompt_tokens"].to_numpy(dtype=float, na_value=np.nan)
+    sums = tokens + prompts
+    by_context = _at_largest(sums) if len(np.unique(prompts)) > 1 and len(np.unique(tokens[_at_largest(sums)])) > 1 else None
+    if max_response_tokens is not None:
+        by_response = tokens >= max_response_tokens
+        how = f"responses of {max_response_tokens:,.0f} tokens, the limit"
+    else:
+        by_response = _at_largest(tokens)
+        how = f"{int(by_response.sum()):,} responses have the largest length, {tokens.max(initial=0):,.0f} tokens"
+    if by_context is not None and not (logged is not None and bool((logged >= by_context).all())):
+        rows = by_context | (logged if logged is not None else by_response)
+        how = f"{int(by_context.sum()):,} responses with their prompts have {np.nanmax(sums):,.0f} tokens exactly"
+        return Cut(rows, f"the context of {np.nanmax(sums):,.0f} tokens", DERIVED, how)
+    if logged is not None:
+        return Cut(logged, "the limit", COUNTED, "finish reasons of the log")
+    if max_response_tokens is not None or by_response.any():
+        return Cut(by_response, f"the limit of {tokens.max(initial=0):,.0f} tokens", DERIVED, how)
+    return None
+
+
+def _at_largest(values: np.ndarray) -> np.ndarray:
+    """Which values are the largest one, where so many are that it is no chance; else none."""
+    known = values[~np.isnan(values)]
+    at = values == (known.max() if len(known) else np.nan)
+    few = at.sum() < max(LEAST_AT_LIMIT, LEAST_SHARE_AT_LIMIT * len(values))
+    return np.zeros(len(values), dtype=bool) if few else at
+
+
+def lengths(run: LoggedRun, found: Collected) -> Part:
+    """Return mean and longest response, the idle slots that they allow, the cut share, and the share of prompts in tokens."""
+    numbers, notes, cannot, findings = [], [], [], []
+    limit = run.stated.max_response_tokens or run.facts.get("max_response_tokens")
+    cut = cut_responses(run.responses, limit) if run.responses is not None and len(run.responses) else None
+    if run.responses is not None and len(run.responses):
+        numbers += _counted(run.responses)
+        if cut is not None:
+            share = float(cut.rows.mean())
+            numbers.append(number("cut_share", share, cut.evidence, cut.how))
+            numbers.append(number("cut_responses", float(cut.rows.sum()), cut.evidence, cut.how))
+    else:
+        numbers += _logged(run)
+    by_key = {one.key: one for one in numbers}
+    if "cut_share" not in by_key:
+        cannot.append("which responses a limit cut; the log has neither finish reasons nor a clipped share")
+    elif by_key["cut_share"].value > CUT_IN_VERDICT:
+        findings.append(_limit_finding(by_key["cut_share"], cut, by_key))
+        notes.append("Cut responses are lower bounds of what the model would have written: tails and forecasts are, too.")
+    return Part(tuple(numbers), tuple(findings), (), tuple(cannot), tuple(notes))
+
+
+def _counted(responses: pd.DataFrame) -> list[Number]:
+    steps = responses.groupby("step")["response_tokens"]
+    ratio = (steps.mean() / steps.max().where(steps.max() > 0)).dropna()
+    tokens = responses["response_tokens"]
+    how = "lengths of the log"
+    numbers = [
+        number("responses", len(responses), COUNTED, "rows of the log"),
+        number("responses_per_step", float(steps.size().mean()), COUNTED, "rows of the log"),
+        number("response_tokens", float(tokens.sum()), COUNTED, how),
+        number("response_tokens_mean", float(tokens.mean()), COUNTED, how),
+        number("response_tokens_max", float(tokens.max()), COUNTED, how),
+    ]
+    if len(ratio):
+        numbers += _idle(float(ratio.mean()), "mean over longest response of each step")
+    prompts = responses["prompt_tokens"].to_numpy(dtype=float, na_value=np.nan)
+    if not np.isnan(prompts).any() and prompts.sum() + tokens.sum() > 0:
+        numbers.append(number("prompt_tokens_mean", float(prompts.mean()), COUNTED, how))
+        numbers.append(number("prompt_token_share", float(prompts.sum() / (prompts.sum() + tokens.sum())), COUNTED, how))
+    return numbers
+
+
+def _logged(run: LoggedRun) -> list[Number]:
+    numbers = []
+    for key, how in (("response_tokens_mean", "logged means"), ("prompt_tokens_mean", "logged means")):
+        if (value := run.mean(key)) is not None:
+            numbers.append(number(key, value, LOGGED, how))
+    longest = run.column("response_tokens_max")
+    if not np.isnan(longest).all():
+        numbers.append(number("response_tokens_max", float(np.nanmax(longest)), LOGGED, "longest responses of the steps"))
+    ratio = run.column("response_tokens_mean") / np.where(longest > 0, longest, np.nan)
+    ratio = ratio[~np.isnan(ratio) & (ratio <= 1)]
+    if len(ratio):
+        numbers += _idle(float(ratio.mean()), "logged mean over longest response of each step")
+    cut = run.column("truncation_rate")
+    cut = cut[(cut >= 0) & (cut <= 1)]
+    if len(cut):
+        numbers.append(number("cut_share", float(cut.mean()), LOGGED, "share of cut responses, as logged"))
+    mean, prompt = run.mean("response_tokens_mean"), run.mean("prompt_tokens_mean")
+    if mean is not None and prompt is not None and mean + prompt > 0:
+        numbers.append(number("prompt_token_share", prompt / (mean + prompt), DERIVED, "logged mean lengths"))
+    return numbers
+
+
+def _idle(ratio: float, how: str) -> list[Number]:
+    return [
+        number("mean_over_longest", ratio, DERIVED, how),
+        number("slot_idle_share_at_most", 1 - ratio, BOUND, f"1 - {how}; a slot is room for one response in a batch"),
+    ]
+
+
+def _limit_finding(share: Number, cut: Cut | None, numbers: dict[str, Number]) -> Finding:
+    which = cut.limit if cut is not None else "the length limit"
+    counted = "cut_responses" in numbers
+    count = f" ({numbers['cut_responses'].value:,.0f} of {numbers['responses'].value:,.0f})" if counted else ""
+    proof = ("cut_share", "cut_responses") if counted else ("cut_share", "response_tokens_max")
+    sentence = (
+        f"A length limit cuts responses: {share.value:.1%}{count} end at {which}, so their true lengths are unknown, and what "
+        "they would have been rewarded for is, too."
+    )
+    return Finding("limit", share.value, sentence, tuple(key for key in proof if key in numbers))

@@ -1,0 +1,59 @@
+"""What a user can change, by kind of lever, with the line of each framework that changes it.
+
+Lines are those of the frameworks' own documentation. Where a framework has none, the table says nothing rather than something
+that nobody can follow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rlhfless.diagnosis.engine_speed import generation_share
+from rlhfless.diagnosis.logged_run import LoggedRun
+from rlhfless.diagnosis.numbers import Collected, Lever, Part
+
+LINES: dict[str, dict[str, str]] = {
+    "asynchrony": {
+        "nemo-rl": "grpo.async_grpo.enabled=true",
+        "openrlhf": "--async_train",
+        "prime-rl": "max_async_level = 2",
+        "slime": "train_async.py instead of train.py",
+    },
+    "carry over": {"slime": "--partial-rollout"},
+    "start more": {"slime": "--over-sampling-batch-size N"},
+    "filter groups": {
+        "slime": "--dynamic-sampling-filter-path slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std",
+        "verl": "algorithm.filter_groups.enable=True",
+    },
+    "engine": {"verl": "actor_rollout_ref.rollout.enforce_eager=False", "trl": "use_vllm=True"},
+}
+"""Kind of lever -> framework -> the line of its configuration or command."""
+
+LEAST = 0.03  # of the run; what is below is one row
+
+
+def whole_step_levers(run: LoggedRun, found: Collected) -> Part:
+    """Return the levers that need phases of a step alone: asynchrony, a healthy engine, and groups that are filtered."""
+    levers = []
+    share = generation_share(run)
+    if 0 < share < 1 and run.mean("wait_s") is None:
+        price = "responses are one version of the weights late; generation and learning need GPUs of their own"
+        levers.append(Lever("generate while learning (asynchrony)", "", min(share, 1 - share), price))
+    for finding in found.findings:
+        if finding.kind == "engine":
+            levers.append(Lever("mend the engine", "", finding.at_stake, "none in data"))
+        elif finding.kind == "groups":
+            price = "prompts without a signal are generated again or dropped, so the data change"
+            levers.append(Lever("filter groups without a signal", "", finding.at_stake * (1 - share), price))
+    return Part(levers=tuple(levers))
+
+
+def with_lines(levers: list[Lever], framework: str) -> list[Lever]:
+    """Return the levers with the lines of a framework, those that save most first."""
+    kinds = {"carry over": "carry over", "start more": "start more", "generate while": "asynchrony", "filter": "filter groups",
+             "mend": "engine"}  # fmt: skip
+    told = []
+    for lever in levers:
+        kind = next((kind for start, kind in kinds.items() if lever.name.startswith(start)), "")
+        told.append(replace(lever, line=lever.line or LINES.get(kind, {}).get(framework, "")))
+    return sorted(told, key=lambda lever: -lever.at_most)
