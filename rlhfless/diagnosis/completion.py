@@ -114,8 +114,8 @@ def _of_mean_and_longest(found: Collected, share: float) -> Part:
     if idle is None or share * idle < WORTH_SAYING:
         return Part()
     sentence = (
-        f"The long tail: the mean response is {1 - idle:.0%} of the longest, so at most {idle:.0%} of the decode slots wait for "
-        "the longest ones; how much a schedule wins of it, mean and longest do not tell."
+        f"The long tail: the mean response is {1 - idle:.0%} of the longest, so at most {idle:.0%} of the decode slots wait "
+        "for the longest ones; how much a schedule wins of it, mean and longest do not tell."
     )
     packing = Lever("assign responses by length", "", share * idle, PACKING_PRICE, of="GPU-hours")
     return Part((), (Finding("tail", share * idle, sentence, ("mean_over_longest", "slot_idle_share_at_most")),), (packing,))
@@ -139,7 +139,7 @@ def _levers(run: LoggedRun, curves: list[Completion], share: float) -> list[Leve
         Lever(f"start more and keep the first (drop {count:,.0f})", "", share * wins[carried],
               f"{late:.2%} more responses are generated, long ones are dropped; {whole}"),
         Lever("release all replicas but one in the tail", "", share * freed, "none in data; others must use the GPUs",
-              of="GPU-hours"),
+              "GPU-hours"),
         Lever("assign responses by length", "", share * slots, PACKING_PRICE, of="GPU-hours"),
     ]  # fmt: skip
 

@@ -23,9 +23,8 @@ class Diagnosis:
     """What limits one run, by arithmetic on its log.
 
     Attributes:
-        source: the log's name. framework: that wrote it; empty where it is unknown. run: name of the run; empty for the only one.
-        findings: what limits the run, the most at stake first; empty where the log cannot say.
-        numbers: by key, with units in the keys and what each rests on.
+        source: the log's name. framework: that wrote it; empty where it is unknown. run: its name; empty for the only one.
+        findings: what limits the run, the most at stake first; empty where the log cannot say. numbers: by key.
         step: one step as logged: rows ``phase, seconds, share``; the part that nobody named included; without rows where the
             log has no time of a step.
         levers: what could be changed, by what it saves at most.
