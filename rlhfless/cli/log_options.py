@@ -74,6 +74,20 @@ class LogOptions:
             )
         return ReadLog(opened)
 
+    def open_any(self, path: Path) -> OpenedLog | ImportedLog:
+        """Return the log at a path as it is, reduced to the run that --run names; an import where it has no responses.
+
+        Raises:
+            InputError: a mapping is not of the form OURS=THEIRS.
+            TraceError: the format is unknown, the log is damaged, or it has no such run.
+        """
+        from rlhfless.trace import LogWithoutResponses, open_log
+
+        try:
+            return open_log(path, self.import_options(), self.framework).of_run(self.run)
+        except LogWithoutResponses as error:
+            return error.log
+
     def open_with_warnings(self, path: Path, keep: Iterable[str] = ()) -> OpenedLog:
         """Return the log as ``read`` does; drawn lengths are the first draw. Lines on standard error say what is assumed."""
         from rlhfless.report.not_stated import PROMPTS_ASSUMED

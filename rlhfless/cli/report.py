@@ -1,4 +1,4 @@
-"""``rlhfless report``: writes one interactive page about a trace or a log."""
+"""``rlhfless report``: says what limits a run, by arithmetic on its log, and writes one interactive page about it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HEADINGS = {
     **RUN_HEADINGS,
     "The GPUs": (*RUN_HEADINGS["The GPUs"], "prices"),
     **READING_HEADING,
-    "The page": ("out", "time_weight", "max_steps", "drafts"),
+    "What is written": ("out", "output", "redacted", "time_weight", "max_steps", "drafts"),
 }
 
 
@@ -107,16 +107,63 @@ page_options = added(
     "-o",
     "--out",
     type=click.Path(path_type=Path),
-    required=True,
-    help="Write a page (.html) or a notebook (.ipynb) to this file.",
+    help="Write a page (.html) or a notebook (.ipynb), with other schedules simulated, to this file.",
+)
+@click.option(
+    "--format",
+    "output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Print the diagnosis as text or as JSON.",
+)
+@click.option(
+    "--redact",
+    "redacted",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write a copy of the log without texts (lengths, hashes, times) to this new folder.",
 )
 @page_options
-def report(path: Path, out: Path, max_steps: int, log: LogOptions, drafts: str | None, **stated: Any) -> None:
-    """Write one interactive page about PATH: where GPU time went, and what other schedules would have saved.
+def report(
+    path: Path,
+    out: Path | None,
+    output: str,
+    redacted: Path | None,
+    max_steps: int,
+    log: LogOptions,
+    drafts: str | None,
+    hardware: Hardware,
+    **stated: Any,
+) -> None:
+    """Say what limits the run of PATH, and write one interactive page about it with -o.
 
-    PATH is a trace or a log of another framework (see `rlhfless import`), whose format is recognised. Of a log of scalars alone
-    (verl, TRL, OpenRLHF), lengths are drawn from each step's mean, longest and clipped share, and ranges are rough.
+    PATH is a trace or a log of another framework (see `rlhfless import`), whose format is recognised. The diagnosis is
+    arithmetic on what was logged. The page also simulates other schedules; of a log of scalars alone (verl, TRL, OpenRLHF),
+    lengths are drawn from each step's mean, longest and clipped share, and ranges are rough.
     """
+    from rlhfless.diagnosis import Stated, diagnose
+
+    opened = log.open_any(path)
+    said = diagnose(
+        opened,
+        Stated(
+            gpus=hardware.gpus,
+            usd_per_gpu_hour=hardware.usd_per_gpu_hour,
+            max_response_tokens=log.max_response_tokens,
+            responses_per_step=log.responses_per_step,
+            samples_per_prompt=log.samples_per_prompt,
+        ),
+    )
+    click.echo(said.to_json() if output == "json" else str(said))
+    if redacted is not None:
+        from rlhfless.trace.importers.redact import write_redacted
+
+        click.echo(f"wrote {write_redacted(opened, redacted).resolve()}", err=True)
+    if out is not None:
+        _write_page(path, out, max_steps, log, drafts, hardware=hardware, **stated)
+
+
+def _write_page(path: Path, out: Path, max_steps: int, log: LogOptions, drafts: str | None, **stated: Any) -> None:
     from rlhfless.report.notebook import LogSource, write_report_notebook
     from rlhfless.report.progress import progress_bar
     from rlhfless.report.write import write_report
@@ -137,4 +184,4 @@ def report(path: Path, out: Path, max_steps: int, log: LogOptions, drafts: str |
         with progress_bar() as begin:
             study = read.study_of_draws(max_steps, begin)
             write_report(run.log, out, read.setting, run.assumptions, max_steps=max_steps, study=study, begin=begin)
-    click.echo(f"wrote {out.resolve()}")
+    click.echo(f"wrote {out.resolve()}", err=True)

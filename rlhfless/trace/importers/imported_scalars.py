@@ -1,4 +1,4 @@
-"""Reads a folder with scalars of steps and no responses, as ``rlhfless import`` writes it of logs of scalars alone."""
+"""Reads a folder without responses, as ``rlhfless import`` writes it: scalars of steps, engine lines, numbers of the run."""
 
 from __future__ import annotations
 
@@ -7,20 +7,26 @@ from pathlib import Path
 
 import pandas as pd
 
+from rlhfless.trace.importers import engine_lines, run_facts, scalars
 from rlhfless.trace.importers.formats import Format
 from rlhfless.trace.importers.import_session import ImportSession
-from rlhfless.trace.importers.scalars import FILE, read_scalars
+
+FILES = (scalars.FILE, engine_lines.FILE, run_facts.FILE)
 
 
 def detect(path: Path) -> bool:
-    """Return whether the path is a folder with a table of scalars and no trace."""
-    return (path / FILE).is_file() and not any((path / name).is_file() for name in ("meta.json", "rollouts.parquet"))
+    """Return whether the path is a folder with one of these files and no trace."""
+    has = any((path / name).is_file() for name in FILES)
+    return has and not any((path / name).is_file() for name in ("meta.json", "rollouts.parquet"))
 
 
 def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
-    """Report the scalars of every step; there are no responses."""
-    table = read_scalars(reading.path, reading.options.limits)
+    """Report what the folder has; there are no responses."""
+    limits = reading.options.limits
+    table = scalars.read_scalars(reading.path, limits)
     reading.scalars += [row.dropna().to_dict() for _, row in table.iterrows()]
+    reading.engine += engine_lines.read_engine(reading.path, limits).to_dict("records")
+    reading.facts, reading.framework = run_facts.read_facts(reading.path, limits)
     yield from ()
 
 

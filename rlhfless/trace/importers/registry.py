@@ -28,9 +28,10 @@ from rlhfless.trace.importers import (
     wandb_run,
 )
 from rlhfless.trace.importers.assemble import assemble
-from rlhfless.trace.importers.engine_lines import engine_frame
+from rlhfless.trace.importers.engine_lines import engine_frame, read_engine, write_engine
 from rlhfless.trace.importers.formats import Format, refuse_unknown
 from rlhfless.trace.importers.import_session import ImportOptions, ImportSession
+from rlhfless.trace.importers.run_facts import read_facts, write_facts
 from rlhfless.trace.importers.scalars import joined, read_scalars, scalars_frame, write_scalars
 from rlhfless.trace.importers.summary import ImportSummary, summarize
 from rlhfless.trace.io import Trace, read_trace
@@ -94,7 +95,7 @@ class ImportedLog:
         return Trace(self.rollouts, meta=meta, source=str(self.source))
 
     def save(self, folder: str | Path) -> Path:
-        """Write ``rollouts`` as a trace folder, with ``scalars.parquet`` in it.
+        """Write ``rollouts`` as a trace folder, with scalars, the engine's lines and numbers of the run beside them.
 
         Scalars without responses may be added to an existing trace folder, so that a run's logs are in one folder. Scalars
         that are there already keep the values which this log lacks.
@@ -112,12 +113,16 @@ class ImportedLog:
             scalars = joined(before, scalars)
         if self.rollouts is not None:
             self.trace().save(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise TraceError(f"{folder}: cannot be made ({error.strerror}); a writable folder is needed") from error
         if len(scalars):
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise TraceError(f"{folder}: cannot be made ({error.strerror}); a writable folder is needed") from error
             write_scalars(folder, scalars)
+        if len(self.engine):
+            write_engine(folder, self.engine)
+        if self.facts:
+            write_facts(folder, self.facts, self.framework)
         return folder
 
 
@@ -283,7 +288,9 @@ def open_log(path: str | Path, options: ImportOptions | None = None, framework: 
         limits = options.limits
         with one_sentence(path, "a trace"):
             trace = read_trace(path, limits)
-            return OpenedLog(trace, read_scalars(path, limits), str(trace.meta.get("framework") or ""))
+            framework = str(trace.meta.get("framework") or "")
+            facts, _ = read_facts(path, limits)
+            return OpenedLog(trace, read_scalars(path, limits), framework, None, read_engine(path, limits), facts)
     log = import_log(path, options, framework)
     return OpenedLog(log.trace(), log.scalars, log.format.name, log.summary, log.engine, log.facts)
 

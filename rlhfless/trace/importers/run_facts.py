@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from rlhfless.trace import storage
+from rlhfless.trace.importers.record import finite, is_number
+from rlhfless.trace.limits import Guard, Limits
+
+FILE = "run_facts.json"
 RUN_FACTS = {
     "planned_steps": "steps of the whole run, as planned",
     "steps_done": "steps that were done when the log ends, by its progress bar",
@@ -18,3 +27,35 @@ RUN_FACTS = {
     "max_context_tokens": "limit of a prompt with its response",
 }
 """Names of ``ImportSession.facts``; what a log does not say is absent."""
+
+
+def write_facts(folder: Path, facts: Mapping[str, float], framework: str) -> Path:
+    """Write the numbers into a folder, atomically, with the framework's name.
+
+    Raises:
+        TraceError: the folder cannot be written.
+    """
+    path = folder / FILE
+    storage.write_text(path, json.dumps({"framework": framework, "facts": dict(facts)}, indent=2) + "\n")
+    return path
+
+
+def read_facts(folder: str | Path, limits: Limits | None = None) -> tuple[dict[str, float], str]:
+    """Return the numbers of a folder that an import wrote, and the framework's name; none if the log had none.
+
+    Raises:
+        TraceError: the file is damaged.
+    """
+    path = Path(folder) / FILE
+    if not path.exists():
+        return {}, ""
+    content = storage.read_json(path, guard=Guard(limits))
+    facts = content.get("facts")
+    known = facts.items() if isinstance(facts, dict) else ()
+    numbers = {
+        name: number
+        for name, value in known
+        if name in RUN_FACTS and is_number(value) and (number := finite(value)) is not None
+    }
+    framework = content.get("framework")
+    return numbers, framework if isinstance(framework, str) else ""
