@@ -96,10 +96,11 @@ def completion(run: LoggedRun, found: Collected) -> Part:
         numbers.append(number("tail_s", float(np.mean(seconds * [part for _, part in lasts])), evidence, how))
     findings = []
     if share * tail >= WORTH_SAYING:
-        takes = f"{tail:.0%} of generation" if np.isnan(seconds).any() else _of_seconds(float(seconds.mean()), tail)
-        at_most = "" if counted else " at most"
+        unknown = np.isnan(seconds).any()
+        takes = f"{tail:.0%} of generation runs" if unknown else f"{_of_seconds(float(seconds.mean()), tail)} run"
+        at_most = "" if counted else "at most "
         few = f"at most {last:,.0f} of {of:,.0f} responses unfinished"
-        sentence = f"The long tail: {takes}{at_most} run with {few}."
+        sentence = f"The long tail: {at_most}{takes} with {few}."
         findings.append(Finding("tail", share * tail, sentence, ("tail_share_of_generation", "tail_responses")))
     return Part(tuple(numbers), tuple(findings), tuple(_levers(run, curves, share)))
 

@@ -15,6 +15,7 @@ from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import DERIVED, LOGGED, Collected, Number, Part, number
 
 SAME = 0.02  # relative difference of two ways to one count
+ROUNDED = 4  # decimals at which frameworks round shares in text
 LARGEST_DENOMINATOR = 4096  # of a share of responses that is written in full, such as 119/256
 
 
@@ -99,6 +100,8 @@ def _whole_shares(run: LoggedRun) -> int | None:
     for share, mean in zip(run.column("truncation_rate"), run.column("response_tokens_mean"), strict=True):
         if np.isnan(share) or np.isnan(mean) or not 0 < share < 1:
             continue
+        if round(share, ROUNDED) == share:  # 0.004 is 1/250 as well as many shares that were rounded
+            return None
         part = Fraction(float(share)).limit_denominator(LARGEST_DENOMINATOR)
         if float(part) != share or not float(mean * part.denominator).is_integer():
             return None

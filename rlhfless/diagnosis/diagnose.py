@@ -73,7 +73,8 @@ def logged_runs(log: ImportedLog | OpenedLog | Trace | pd.DataFrame | str | Path
         of_run = trace.with_rows(**{table: frame[frame["run"] == name] for table, frame in tables.items()})
         logged = of_run.with_rows(allocations=of_run.allocations.iloc[:0])
         steps = with_step_times(log.scalars, logged).scalars
-        yield replace(whole, steps=steps, responses=of_run.rollouts, allocations=of_run.allocations)
+        named = name if len(trace.runs) > 1 else ""
+        yield replace(whole, steps=steps, responses=of_run.rollouts, allocations=of_run.allocations, run=named)
 
 
 def _by_run(whole: LoggedRun) -> Iterator[LoggedRun]:
@@ -82,16 +83,15 @@ def _by_run(whole: LoggedRun) -> Iterator[LoggedRun]:
         yield whole
         return
     for name, steps in whole.steps.groupby("run", sort=False):
-        yield replace(whole, steps=steps.reset_index(drop=True).assign(run=str(name)))
+        yield replace(whole, steps=steps.reset_index(drop=True), run=str(name))
 
 
 def _of_run(run: LoggedRun) -> Diagnosis:
     found = collect(run)
     ranked = tuple(sorted(found.findings, key=lambda one: -one.at_stake))
-    name = str(run.steps["run"].iloc[0]) if "run" in run.steps.columns and len(run.steps) else ""
     step = pd.DataFrame(columns=["phase", "seconds", "share"])
     return Diagnosis(
-        run.source, run.framework, name, ranked, found.numbers, step, tuple(with_lines(found.levers, run.framework)),
+        run.source, run.framework, run.run, ranked, found.numbers, step, tuple(with_lines(found.levers, run.framework)),
         tuple(found.cannot_say), (*run.notes, *found.notes),
     )  # fmt: skip
 

@@ -45,7 +45,7 @@ class LoggedRun:
         responses: rollouts; None where the log has none. engine: the engine's own lines (``trace.importers.engine_lines``).
         facts: numbers of the whole run, such as ``planned_steps`` (``trace.importers.run_facts``).
         stated: what the user states. allocations: of an executed run; without rows where the log has none.
-        notes: of the import, sentences.
+        notes: of the import, sentences. run: name of the run, where the log has several.
     """
 
     source: str
@@ -57,6 +57,7 @@ class LoggedRun:
     stated: Stated = field(default_factory=Stated)
     allocations: pd.DataFrame = field(default_factory=pd.DataFrame)
     notes: tuple[str, ...] = ()
+    run: str = ""
 
     def column(self, name: str) -> np.ndarray:
         """Return (s,) a column of the steps, NaN where it is unknown or not finite."""

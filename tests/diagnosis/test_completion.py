@@ -1,0 +1,84 @@
+"""The long tail: counted by ends of responses, bounded by lengths; and the engine before any schedule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlhfless.diagnosis import Stated, diagnose
+from rlhfless.diagnosis.completion import completions
+from rlhfless.diagnosis.diagnose import collect
+from rlhfless.diagnosis.logged_run import LoggedRun
+
+
+def log(ends: list[float], tokens: list[int] | None = None, **columns: Any) -> pd.DataFrame:
+    """Return a log of one step whose responses end at these seconds."""
+    of = tokens or [max(1, round(10 * end)) for end in ends]
+    return pd.DataFrame(
+        {"step": 0, "prompt_id": range(len(ends)), "sample": 0, "response_tokens": of, "end_s": ends, **columns}
+    )
+
+
+def test_one_percent_of_the_responses_takes_two_thirds_of_the_step() -> None:
+    ends = [40.0 * (k + 1) / 990 for k in range(990)] + [112.0 + k for k in range(9)] + [120.0]
+    said = diagnose(log(ends), Stated(gpus_generate=8))
+    assert said.verdict[0].kind == "tail"
+    assert "80 of 120 s" in said.verdict[0].sentence
+    assert said.numbers["tail_responses"].value == 10
+    levers = {lever.name: lever for lever in said.levers}
+    assert levers["carry over the last 10 responses"].at_most == pytest.approx(2 / 3)
+    assert levers["release all replicas but one in the tail"].at_most == pytest.approx(2 / 3 * 7 / 8)
+    assert levers["release all replicas but one in the tail"].of == "GPU-hours"
+    assert "incomplete groups" in levers["carry over the last 10 responses"].price
+
+
+@given(st.lists(st.integers(1, 1000), min_size=2, max_size=80, unique=True), st.floats(0.005, 0.5))
+def test_what_the_last_responses_take_is_the_time_after_the_others(ends: list[int], share: float) -> None:
+    (curve,) = completions(LoggedRun("log", "", pd.DataFrame({"step": []}), log([float(end) for end in ends])))
+    last, part = curve.left_after(share)
+    before = sorted(ends)[: len(ends) - last]
+    assert last == max(1, int(share * len(ends)))
+    assert part == pytest.approx(1 - (max(before) / max(ends) if before else 0.0))
+
+
+def test_lengths_alone_are_a_bound_and_times_of_later_steps_without_starts_are_not_used() -> None:
+    frame = pd.concat([log([1.0] * 20 + [10.0]), log([101.0] * 20 + [110.0]).assign(step=1)])
+    curves = completions(LoggedRun("log", "", pd.DataFrame({"step": []}), frame.reset_index(drop=True)))
+    assert [curve.counted for curve in curves] == [True, False]
+    started = frame.assign(start_s=np.where(frame["step"] == 0, 0.0, 100.0)).reset_index(drop=True)
+    curves = completions(LoggedRun("log", "", pd.DataFrame({"step": []}), started))
+    assert [curve.counted for curve in curves] == [True, True]
+    assert curves[1].seconds == pytest.approx(10.0)
+
+
+def scalars(**columns: Any) -> LoggedRun:
+    """Return a run that logged these scalars of one step."""
+    return LoggedRun("log", "slime", pd.DataFrame([{"step": 0, **columns}]))
+
+
+def test_an_engine_that_is_slow_for_any_model_is_said_before_the_tail() -> None:
+    part = collect(scalars(generate_s=371.0, response_tokens_max=4096.0, response_tokens_mean=2773.7, step_s=463.6))
+    assert part.numbers["ms_per_token"].value == pytest.approx(90.6, abs=0.05)
+    kinds = [one.kind for one in sorted(part.findings, key=lambda one: -one.at_stake)]
+    assert kinds.index("engine") < kinds.index("tail")
+
+
+def test_requests_that_wait_for_each_other_are_no_slow_engine() -> None:
+    """1,280 responses of one GPU decode in several waves, so that the longest response's time is no engine's pace."""
+    run = scalars(
+        generate_s=74.02, response_tokens_max=1024.0, response_tokens_mean=325.0, prompt_tokens_mean=102.5,
+        **{"global_seqlen/mean": 547_190.5},
+    )  # fmt: skip
+    part = collect(run)
+    assert all(one.kind != "engine" for one in part.findings)
+    assert any("wait for each other" in note for note in part.notes)
+
+
+def test_a_healthy_engine_is_not_named() -> None:
+    part = collect(scalars(generate_s=20.0, response_tokens_max=2000.0, response_tokens_mean=1900.0))
+    assert all(one.kind != "engine" for one in part.findings)

@@ -1,0 +1,65 @@
+"""Counts of a step by several ways: the GPUs and responses that follow from verl's and slime's numbers, and contradictions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from rlhfless.diagnosis import Stated
+from rlhfless.diagnosis.diagnose import collect
+from rlhfless.diagnosis.logged_run import LoggedRun
+from rlhfless.diagnosis.numbers import Collected
+
+
+def found(stated: Stated | None = None, facts: dict[str, float] | None = None, **columns: Any) -> Collected:
+    """Diagnose one step with these scalars."""
+    steps = pd.DataFrame([{"step": 1, **columns}])
+    return collect(LoggedRun("log", "verl", steps, facts=facts or {}, stated=stated or Stated()))
+
+
+VERL = {
+    "global_seqlen/mean": 400_000.0, "response_tokens_mean": 300.0, "prompt_tokens_mean": 100.0, "response_tokens_max": 1000.0,
+    "generate_s": 60.0, "step_s": 80.0, "truncation_rate": 0.004,
+}  # fmt: skip
+
+
+def test_tokens_of_ranks_give_responses_per_gpu_and_with_gpus_those_of_the_step() -> None:
+    alone = found(**VERL).numbers
+    assert alone["responses_per_gpu"].value == pytest.approx(1000)
+    assert "responses_per_step" not in alone, "a share of 0.004 is no 1/250: it was rounded"
+    assert alone["tokens_per_gpu_s"].value == pytest.approx(1000 * 300 / 60)
+    on_four = found(Stated(gpus=4), **VERL).numbers
+    assert on_four["responses_per_step"].value == pytest.approx(4000)
+    assert on_four["tokens_per_s"].value == pytest.approx(4000 * 300 / 60)
+    assert on_four["tokens_per_gpu_s"].value == pytest.approx(1000 * 300 / 60)
+
+
+def test_shares_written_in_full_give_responses_and_these_the_gpus() -> None:
+    """119 of 256 responses were cut, and 256 lengths have this mean."""
+    numbers = found(
+        truncation_rate=119 / 256, response_tokens_mean=710_071 / 256, response_tokens_max=4096.0, generate_s=371.1796889305115,
+        tokens_per_gpu_s=239.12643295688667,
+    ).numbers  # fmt: skip
+    assert numbers["responses_per_step"].value == 256
+    assert numbers["response_tokens_per_step"].value == pytest.approx(710_071)
+    assert numbers["gpus"].value == pytest.approx(8.0, abs=0.01)
+
+
+def test_ways_that_contradict_each_other_are_a_range_and_named() -> None:
+    part = found(responses=512.0, response_tokens_mean=100.0, prompt_tokens_mean=100.0, tokens_total=51_200.0)
+    count = part.numbers["responses_per_step"]
+    assert (count.low, count.high) == (256, 512)
+    assert any("contradicts itself" in note and "256" in note and "512" in note for note in part.notes)
+
+
+def test_the_end_of_a_run_gives_responses_per_step() -> None:
+    numbers = found(facts={"samples_per_s": 12.8, "steps_per_s": 0.1}, response_tokens_mean=50.0).numbers
+    assert numbers["responses_per_step"].value == 128
+
+
+def test_nothing_is_said_of_what_nobody_counted() -> None:
+    part = found(response_tokens_mean=50.0)
+    assert "responses_per_step" not in part.numbers
+    assert any("--responses-per-step" in text for text in part.cannot_say)

@@ -1,0 +1,70 @@
+"""A diagnosis as text, JSON and frame: what is unknown is absent, texts are escaped, groups without signal are counted."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+
+from rlhfless.diagnosis import EVIDENCE, Number, diagnose
+from rlhfless.diagnosis.numbers import Numbers, number
+
+
+def log(**columns: object) -> pd.DataFrame:
+    """Return two prompts of two responses each."""
+    return pd.DataFrame(
+        {"step": 0, "prompt_id": ["a", "a", "b", "b"], "sample": [0, 1, 0, 1], "response_tokens": [9, 10, 11, 100], **columns}
+    )
+
+
+def test_json_has_a_version_and_units_and_the_evidence_of_each_number() -> None:
+    said = json.loads(diagnose(log()).to_json())
+    assert (said["schema"], said["version"]) == ("rlhfless-diagnosis", 1)
+    assert said["numbers"]["response_tokens_mean"]["low"] == 32.5
+    assert {one["evidence"] for one in said["numbers"].values()} <= set(EVIDENCE)
+    assert all({"kind", "at_stake_share", "sentence", "proof"} == set(one) for one in said["findings"])
+    assert all(key in said["numbers"] for one in said["findings"] for key in one["proof"])
+    assert "cut_share" not in said["numbers"], "unknown is absent, never 0 or null"
+
+
+def test_groups_of_equal_rewards_are_counted() -> None:
+    said = diagnose(log(reward=[1.0, 1.0, 0.0, 1.0]))
+    assert said.numbers["no_signal_share"].value == 0.5
+    assert "groups" in [one.kind for one in said.findings]
+
+
+def test_levers_take_expected_savings_by_name_and_small_ones_are_one_row() -> None:
+    said = diagnose(log())
+    name = said.levers[0].name
+    expected = said.with_expected({name: (0.05, 0.1)})
+    assert expected.levers[0].expected == (0.05, 0.1)
+    assert "5% to 10% expected (simulated)" in str(expected)
+    assert "expected" not in str(said)
+
+
+def test_nothing_but_equal_lengths_is_a_log_that_cannot_say() -> None:
+    said = diagnose(pd.DataFrame({"step": 0, "prompt_id": [0, 1], "sample": 0, "response_tokens": [5, 5]}))
+    assert said.verdict == ()
+    assert "cannot say what limits the run" in str(said)
+
+
+def test_names_from_logs_are_escaped_in_a_notebook() -> None:
+    frame = log().assign(run="<script>alert(1)</script>")
+    both = pd.concat([frame, log().assign(run="b")], ignore_index=True)
+    said = diagnose(both)
+    assert len(said.runs) == 2
+    assert "<script>" not in said._repr_html_()
+    assert "&lt;script&gt;" in said._repr_html_()
+
+
+@pytest.mark.parametrize(("low", "high"), [(float("nan"), 1.0), (0.0, float("inf")), (2.0, 1.0)])
+def test_numbers_are_finite_and_in_order(low: float, high: float) -> None:
+    with pytest.raises(ValueError, match="ascending order"):
+        Number("share", low, high, "logged", "the log")
+
+
+def test_a_number_is_there_once() -> None:
+    numbers = Numbers([number("step_s", 1.0, "logged", "the log")])
+    with pytest.raises(ValueError, match="step_s"):
+        numbers.add([number("step_s", 2.0, "logged", "the log")])

@@ -1,0 +1,84 @@
+"""Lengths of a log: which responses a limit cut, by the response and by the context, and what lengths bound."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlhfless.diagnosis import Stated, diagnose
+from rlhfless.diagnosis.lengths import cut_responses
+from rlhfless.trace import Trace
+
+
+def rollouts(tokens: list[int], prompts: list[int] | None = None, **columns: object) -> pd.DataFrame:
+    """Return the rollouts of one step, validated as a log's are."""
+    count = len(tokens)
+    frame = pd.DataFrame({"step": 0, "prompt_id": range(count), "sample": 0, "response_tokens": tokens, **columns})
+    return Trace(frame if prompts is None else frame.assign(prompt_tokens=prompts)).rollouts
+
+
+def test_a_limit_on_the_context_is_found_although_the_longest_response_is_below_the_limit_of_responses() -> None:
+    """Cut rows have one sum of prompt and response; no two of them need have the same response."""
+    prompts = [400, 900, 1500, 2600, 400, 900, 1500, 2600]
+    tokens = [3696, 3196, 2596, 1496, 500, 800, 700, 600]
+    log = rollouts(tokens, prompts)
+    cut = cut_responses(log)
+    assert cut is not None
+    assert cut.rows.tolist() == [True] * 4 + [False] * 4
+    said = diagnose(log, Stated(max_response_tokens=4096))
+    assert said.numbers["cut_share"].value == pytest.approx(0.5)
+    assert said.findings[0].kind == "limit"
+    assert "4,096" in said.findings[0].sentence
+
+
+def test_finish_reasons_that_do_not_know_the_context_limit_do_not_hide_it() -> None:
+    log = rollouts([3696, 3196, 2596, 1496, 500, 800], [400, 900, 1500, 2600, 400, 900], finish_reason="stop")
+    assert diagnose(log).numbers["cut_responses"].value == 4
+
+
+def test_logged_finish_reasons_are_counted() -> None:
+    log = rollouts([10, 20, 30, 40], finish_reason=["stop", "length", "stop", "stop"])
+    found = diagnose(log).numbers["cut_share"]
+    assert (found.value, found.evidence) == (0.25, "counted")
+
+
+def test_without_reasons_and_shared_longest_length_the_cut_share_is_unknown_and_not_zero() -> None:
+    said = diagnose(rollouts([10, 20, 30, 41]))
+    assert "cut_share" not in said.numbers
+    assert any("limit cut" in text for text in said.cannot_say)
+    assert "0.0%" not in str(said)
+
+
+@given(st.lists(st.integers(1, 5000), min_size=2, max_size=60))
+def test_slots_are_idle_at_most_for_the_share_that_equal_lengths_would_fill(tokens: list[int]) -> None:
+    """All responses begin at once and one token takes one second: what a schedule of slots of this step could win at most."""
+    found = diagnose(rollouts(tokens)).numbers["slot_idle_share_at_most"].value
+    busy = sum(tokens)
+    held = max(tokens) * len(tokens)
+    assert found == pytest.approx(1 - busy / held)
+
+
+@given(st.integers(3, 40), st.integers(0, 40), st.integers(100, 200))
+def test_responses_at_a_limit_are_all_found_and_no_other(cut: int, others: int, limit: int) -> None:
+    tokens = [limit] * cut + [limit - 1 - k % 50 for k in range(others)]
+    found = cut_responses(rollouts(tokens))
+    assert found is not None
+    assert int(found.rows.sum()) == cut
+
+
+def test_scalars_of_steps_give_logged_means() -> None:
+    from rlhfless.diagnosis.diagnose import collect
+    from rlhfless.diagnosis.logged_run import LoggedRun
+
+    steps = pd.DataFrame(
+        {"step": [0, 1], "response_tokens_mean": [100.0, 300.0], "response_tokens_max": [400.0, np.nan],
+         "truncation_rate": [0.0, 0.2], "prompt_tokens_mean": 100.0}
+    )  # fmt: skip
+    numbers = collect(LoggedRun("log", "verl", steps)).numbers
+    assert numbers["response_tokens_mean"].value == 200
+    assert numbers["mean_over_longest"].value == 0.25, "of the steps that have both"
+    assert numbers["cut_share"].value == pytest.approx(0.1)
+    assert numbers["prompt_token_share"].value == pytest.approx(1 / 3)
