@@ -15,9 +15,8 @@ from rlhfless.diagnosis.engine_speed import generation_share
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import BOUND, COUNTED, DERIVED, Collected, Finding, Lever, Part, number
 
-CARRIED = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # shares of the responses that partial rollout may carry over
-ENOUGH = 0.8  # of what the largest share wins: the smallest share that wins so much is shown
-LAST = 0.01  # of the responses: the tail that a verdict names
+LASTS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # shares of a step's responses that may be called its tail
+ENOUGH = 0.8  # of what the largest share takes: the smallest share that takes so much is the tail
 WORTH_SAYING = 0.05  # of the run's time
 PACKING_PRICE = "none in data; needs several replicas and predicted lengths; a step ends no sooner than its longest response"
 
@@ -82,12 +81,13 @@ def completion(run: LoggedRun, found: Collected) -> Part:
     counted = all(curve.counted for curve in curves)
     evidence = COUNTED if counted else BOUND
     how = "ends of the responses" if counted else "lengths, if one response has the same speed from start to end"
-    lasts = [curve.left_after(LAST) for curve in curves]
+    tail_share = _tail(curves)
+    lasts = [curve.left_after(tail_share) for curve in curves]
     tail = float(np.mean([part for _, part in lasts]))
     last, of = float(np.mean([count for count, _ in lasts])), float(np.mean([len(curve.ends) for curve in curves]))
     numbers = [
         number("tail_share_of_generation", tail, evidence, how),
-        number("tail_responses", last, COUNTED, "1 % of the responses of a step, at least one"),
+        number("tail_responses", last, COUNTED, f"{tail_share:.1%} of the responses of a step, at least one"),
     ]
     seconds = np.array([curve.seconds for curve in curves])
     if not np.isnan(seconds).any():
@@ -124,25 +124,29 @@ def _of_mean_and_longest(found: Collected, share: float) -> Part:
 
 def _levers(run: LoggedRun, curves: list[Completion], share: float) -> list[Lever]:
     """Carry the last responses over, free the GPUs that wait for them, and assign responses by length, each at most."""
-    wins = {part: float(np.mean([curve.left_after(part)[1] for curve in curves])) for part in CARRIED}
-    most = max(wins.values())
-    carried = min((part for part in CARRIED if wins[part] >= ENOUGH * most), default=CARRIED[-1])
-    left = [curve.left_after(carried) for curve in curves]
+    left = [curve.left_after(_tail(curves)) for curve in curves]
+    won = float(np.mean([part for _, part in left]))
     late = float(np.mean([count / len(curve.ends) for (count, _), curve in zip(left, curves, strict=True)]))
     count = float(np.mean([count for count, _ in left]))
     slots = float(np.mean([1.0 - curve.ends.mean() for curve in curves]))
     replicas = _replicas(run)
-    freed = wins[carried] * (1.0 - 1.0 / replicas if replicas else 1.0)
+    freed = won * (1.0 - 1.0 / replicas if replicas else 1.0)
     whole = "incomplete groups wait, too: the last responses belong to several prompts"
     price = f"{late:.2%} of the samples learn one version of the weights late; {whole}"
     return [
-        Lever(f"carry over the last {count:,.0f} responses", "", share * wins[carried], price),
-        Lever(f"start more and keep the first (drop {count:,.0f})", "", share * wins[carried],
+        Lever(f"carry over the last {count:,.0f} responses", "", share * won, price),
+        Lever(f"start more and keep the first (drop {count:,.0f})", "", share * won,
               f"{late:.2%} more responses are generated, long ones are dropped; {whole}"),
         Lever("release all replicas but one in the tail", "", share * freed, "none in data; others must use the GPUs",
               "GPU-hours"),
         Lever("assign responses by length", "", share * slots, PACKING_PRICE, of="GPU-hours"),
     ]  # fmt: skip
+
+
+def _tail(curves: list[Completion]) -> float:
+    """Return the smallest of ``LASTS`` that takes nearly as much of generation as the largest."""
+    takes = {share: float(np.mean([curve.left_after(share)[1] for curve in curves])) for share in LASTS}
+    return min(share for share in LASTS if takes[share] >= ENOUGH * max(takes.values()))
 
 
 def _replicas(run: LoggedRun) -> float | None:

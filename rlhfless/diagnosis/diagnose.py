@@ -13,18 +13,19 @@ from rlhfless.diagnosis.counts import counts
 from rlhfless.diagnosis.diagnosis import Diagnosis
 from rlhfless.diagnosis.engine_speed import engine_speed
 from rlhfless.diagnosis.groups import groups
+from rlhfless.diagnosis.held_gpus import held_gpus
 from rlhfless.diagnosis.lengths import lengths
 from rlhfless.diagnosis.levers import whole_step_levers, with_lines
 from rlhfless.diagnosis.logged_run import LoggedRun, Stated
 from rlhfless.diagnosis.numbers import Collected, Numbers, Part
-from rlhfless.trace import ImportedLog, OpenedLog, Trace
+from rlhfless.trace import ImportedLog, OpenedLog, Trace, allocation_metrics
 from rlhfless.trace.importers import ImportOptions, import_log
 from rlhfless.trace.metrics.step_times import with_step_times
 
 Section = Callable[[LoggedRun, Collected], Part]
 """Returns what it finds in a run; the parts of the sections before it are given."""
 
-SECTIONS: tuple[Section, ...] = (lengths, counts, engine_speed, completion, groups, whole_step_levers)
+SECTIONS: tuple[Section, ...] = (held_gpus, lengths, counts, engine_speed, completion, groups, whole_step_levers)
 """In this order: each may use the numbers of those before it."""
 
 
@@ -68,13 +69,26 @@ def logged_runs(log: ImportedLog | OpenedLog | Trace | pd.DataFrame | str | Path
     if trace is None:
         yield from _by_run(whole)
         return
+    whole = replace(whole, facts={**_recorded(trace), **whole.facts})
     for name in trace.runs:
         tables = {table: getattr(trace, table) for table in ("rollouts", "allocations", "spans", "events")}
         of_run = trace.with_rows(**{table: frame[frame["run"] == name] for table, frame in tables.items()})
         logged = of_run.with_rows(allocations=of_run.allocations.iloc[:0])
         steps = with_step_times(log.scalars, logged).scalars
         named = name if len(trace.runs) > 1 else ""
-        yield replace(whole, steps=steps, responses=of_run.rollouts, allocations=of_run.allocations, run=named)
+        yield replace(whole, steps=steps, responses=of_run.rollouts, allocations=allocation_metrics(of_run), run=named)
+
+
+def _recorded(trace: Trace) -> dict[str, float]:
+    """Return what an executed run recorded of its GPUs and its limit, as facts of the run."""
+    cluster, config = (trace.meta.get(key) for key in ("cluster", "config"))
+    facts = {}
+    if isinstance(cluster, dict):
+        sizes = [cluster.get(name) for name in ("nodes", "gpus_per_node")]
+        if all(isinstance(size, int) and size > 0 for size in sizes):
+            facts["gpus"] = float(sizes[0] * sizes[1])
+    limit = config.get("max_response_tokens") if isinstance(config, dict) else None
+    return {**facts, "max_response_tokens": float(limit)} if isinstance(limit, int) and limit > 0 else facts
 
 
 def _by_run(whole: LoggedRun) -> Iterator[LoggedRun]:

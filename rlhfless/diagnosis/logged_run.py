@@ -44,7 +44,7 @@ class LoggedRun:
         steps: one row per step that generated: ``step``, standard columns (``trace.importers.scalars``), the framework's own.
         responses: rollouts; None where the log has none. engine: the engine's own lines (``trace.importers.engine_lines``).
         facts: numbers of the whole run, such as ``planned_steps`` (``trace.importers.run_facts``).
-        stated: what the user states. allocations: of an executed run; without rows where the log has none.
+        stated: what the user states. allocations: of an executed run, as of ``trace.allocation_metrics``; else empty.
         notes: of the import, sentences. run: name of the run, where the log has several.
     """
 
