@@ -154,13 +154,13 @@ def report(
             samples_per_prompt=log.samples_per_prompt,
         ),
     )
-    click.echo(said.to_json() if output == "json" else str(said))
+    if out is not None:  # first: what the page refuses leaves no output
+        _write_page(path, out, max_steps, log, drafts, hardware=hardware, **stated)
     if redacted is not None:
         from rlhfless.trace.importers.redact import write_redacted
 
         click.echo(f"wrote {write_redacted(opened, redacted).resolve()}", err=True)
-    if out is not None:
-        _write_page(path, out, max_steps, log, drafts, hardware=hardware, **stated)
+    click.echo(said.to_json() if output == "json" else str(said))
 
 
 def _write_page(path: Path, out: Path, max_steps: int, log: LogOptions, drafts: str | None, **stated: Any) -> None:

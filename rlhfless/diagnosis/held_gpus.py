@@ -31,7 +31,7 @@ def held_gpus(run: LoggedRun, found: Collected) -> Part:
     of_decode = float(decode["idle_gpu_seconds"].sum()) / idle_s if idle_s else 0.0
     waits = "for the last responses of a step" if of_decode > 0.5 else "for other phases"
     sentence = (
-        f"GPUs that wait: {share:.0%} of {gpu_s / 3600:,.3g} GPU-hours were idle, {of_decode:.0%} of that on GPUs that generate "
+        f"GPUs that wait: {share:.0%} of {gpu_s / 3600:,.3g} GPU-hours were idle, {of_decode:.0%} of it on GPUs that generate "
         f"and wait {waits}."
     )
     kind = "tail" if of_decode > 0.5 else "waiting"

@@ -42,6 +42,7 @@ from rlhfless.plots.renderer import use_renderer
 from rlhfless.plots.responses import ResponsesInfo, plot_responses, responses_info
 from rlhfless.plots.spec_front import SpecFrontInfo, plot_spec_front, spec_front_info
 from rlhfless.plots.speedup_map import SpeedupMapInfo, plot_speedup_map, speedup_map_info
+from rlhfless.plots.step_bar import StepBarInfo, plot_step_bar, step_bar_info
 from rlhfless.plots.step_comparison import StepComparisonInfo, plot_step_comparison, step_comparison_info
 from rlhfless.plots.step_fusion import StepFusionInfo, plot_step_fusion, step_fusion_info
 from rlhfless.plots.step_plan import plot_step_plan
@@ -88,6 +89,7 @@ __all__ = [
     "SideBySideInfo",
     "SpecFrontInfo",
     "SpeedupMapInfo",
+    "StepBarInfo",
     "StepComparisonInfo",
     "StepFusionInfo",
     "StepPlanInfo",
@@ -144,6 +146,7 @@ __all__ = [
     "plot_side_by_side",
     "plot_spec_front",
     "plot_speedup_map",
+    "plot_step_bar",
     "plot_step_comparison",
     "plot_step_fusion",
     "plot_step_plan",
@@ -163,6 +166,7 @@ __all__ = [
     "side_by_side_info",
     "spec_front_info",
     "speedup_map_info",
+    "step_bar_info",
     "step_comparison_info",
     "step_fusion_info",
     "step_plan_info",

@@ -38,7 +38,7 @@ def executed_first_screen(page: Page, trace: Trace, findings: ExecutedRunFinding
     amounts = Amounts(float(total["gpu_seconds"]) / 3600.0, total_usd(metrics))
     idle = float(total["idle_gpu_seconds"] / total["gpu_seconds"]) if total["gpu_seconds"] > 0 else 0.0
     changes = [] if findings is None or findings.given_back.empty else ranked(_change(trace, findings))
-    page.section("In short")
+    page.section("In short, by simulation")
     page.headline(_cost_of_execution(trace, amounts, idle, changes))
     condition = " Savings hold where released GPUs are not paid for, or others use them." if changes else ""
     page.text(f"How sure: {_how_sure(trace)}{condition}")

@@ -36,7 +36,7 @@ NEAR_POINTS, FAR_POINTS = 12, (32, 44)  # savings were off by, of the cost, up t
 
 def first_screen(page: Page, findings: LoggedRunFindings) -> None:
     """Add the sentences of ``in_short``, the assumptions with their options, and one figure."""
-    page.section("In short")
+    page.section("In short, by simulation")
     first, *others = in_short(findings)
     page.headline(first)
     for sentence in others:

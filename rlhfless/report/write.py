@@ -13,9 +13,11 @@ import pandas as pd
 from rlhfless import __version__, plots
 from rlhfless.analysis import Calibration
 from rlhfless.analysis.log_texts import texts_of
+from rlhfless.diagnosis import Stated, diagnose
 from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.plots.export.html_page import Page, page_path, write_page
 from rlhfless.plots.style import counted
+from rlhfless.report.diagnosis_section import diagnosis_section
 from rlhfless.report.executed_run import executed_first_screen, executed_savings_section, executed_section
 from rlhfless.report.executed_study import study_executed
 from rlhfless.report.first_screen import first_screen
@@ -86,12 +88,13 @@ def report_html(
         setting = default_setting()
         default = {GPUS: GPUS_ASSUMED, PROFILE: PROFILE_ASSUMED, PRICE: price_assumed(setting.cluster.kind)}
     executed = len(trace.allocations) > 0
+    stated = assumptions or Assumptions(not_stated=default)
     what = "What was executed, and " if executed else "What a logged run wasted, and "
     page = Page(f"RLHFless report: {_name(trace)}", f"{what}how other schedules would have run the same responses.")
+    diagnosis_section(page, diagnose(log, _stated(setting, stated)))
     if executed:
         _executed(page, log, setting, max_steps, begin, calibrate=assumptions is None or assumptions.calibrate)
     else:
-        stated = assumptions or Assumptions(not_stated=default)
         study = study or study_log(log, setting, stated, max_steps, begin)
         begin("drawing")
         _logged(page, log, stated, study)
@@ -144,6 +147,16 @@ def _logged(page: Page, log: OpenedLog, stated: Assumptions, study: ReportData) 
 def _schedules(page: Page, schedules: Schedules, setting: SimulationConfig, calibrated: Calibration, lengths: bool) -> None:
     schedules_section(page, schedules, setting, lengths, calibrated)
     weights_section(page, schedules, setting, predicted_front(schedules, setting))
+
+
+def _stated(setting: SimulationConfig, stated: Assumptions) -> Stated:
+    """Return what the user stated about the GPUs, without what was assumed."""
+    cluster, assumed = setting.cluster, stated.not_stated
+    return Stated(
+        gpus=None if GPUS in assumed else cluster.gpus,
+        usd_per_gpu_hour=None if PRICE in assumed else cluster.usd_per_gpu_hour,
+        max_response_tokens=setting.max_response_tokens,
+    )
 
 
 def _opened(source: Trace | OpenedLog | str | Path) -> OpenedLog:

@@ -33,16 +33,16 @@ TRL = GOLDEN / "trl"
 LONG_NAME = "a_folder_whose_name_is_longer_than_a_line_of_a_telephone"
 MAPS = [word for one in ("prompt_id=prompt_index", "sample=rollout", "step=visit") for word in ("--map", one)]
 OF_A_TRACE = [
-    "In short", "What to change", "What was executed", "Possible savings", "What better schedules would have done",
-    "Time against cost",
+    "What limits this run", "In short, by simulation", "What to change", "What was executed", "Possible savings",
+    "What better schedules would have done", "Time against cost",
 ]  # fmt: skip
 OF_A_LOG = [
-    *OF_A_TRACE[:2],
+    *OF_A_TRACE[:3],
     "Your run",
     "Possible savings",
     "One setting changed",
     TITLE,
-    *OF_A_TRACE[4:],
+    *OF_A_TRACE[5:],
     "How the log was read",
 ]
 SOURCES = {  # words of the command, sections of the page

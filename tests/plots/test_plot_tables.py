@@ -40,6 +40,7 @@ DRAWN = {
     "plot_side_by_side": ["l40s"],
     "plot_spec_front": ["time_s", "one_token", "with_drafts"],
     "plot_speedup_map": ["batch", "rate", "pays_from"],
+    "plot_step_bar": ["seconds"],
     "plot_step_comparison": ["calls", "reallocation", "idle"],
     "plot_step_fusion": ["start_s", "end_s"],
     "plot_step_plan": ["start_s", "end_s"],

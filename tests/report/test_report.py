@@ -127,7 +127,8 @@ def test_the_page_loads_nothing(page):
 def test_every_section_has_its_figures(page):
     titles = re.findall(r"<h2 id=\"[^\"]+\">(.*?)</h2>", page)
     assert titles == [
-        "In short",
+        "What limits this run",
+        "In short, by simulation",
         "What to change",
         "What was executed",
         "Possible savings",

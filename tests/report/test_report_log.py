@@ -83,15 +83,15 @@ def test_a_page_is_short_before_its_folds_and_small(page: str) -> None:
         r"</summary>.*?</details>", "</summary>", page[page.index("<body>") : page.index("<script>")], flags=re.DOTALL
     )
     assert 50 < len(re.sub(r"<[^>]+>", " ", before).split()) <= 800
-    assert page.count("<details>") == 7, "all sections but the first two are folded"
+    assert page.count("<details>") == 7, "all sections but the first three are folded"
     assert len(page.encode()) < 2_000_000
 
 
 def test_the_answer_comes_first(page: str) -> None:
     titles = re.findall(r"<h2 id=\"[^\"]+\">(.*?)</h2>", page)
     assert titles == [
-        "In short", "What to change", "Your run", "Possible savings", "One setting changed", TITLE,
-        "What better schedules would have done", "Time against cost", "How the log was read",
+        "What limits this run", "In short, by simulation", "What to change", "Your run", "Possible savings",
+        "One setting changed", TITLE, "What better schedules would have done", "Time against cost", "How the log was read",
     ]  # fmt: skip
     words = text_of(page)
     assert re.search(r"On 8 L40S GPUs \(4 actors of 2 GPUs\), [\d.]+% of the run's GPU-seconds are idle: ", words)
@@ -322,7 +322,9 @@ def test_the_page_says_that_its_times_were_corrected(log: OpenedLog) -> None:
     assert "Calibrated: by 2.50, the median over 3 steps of the ratio of logged to simulated generation time" in words
     assert "Relative error on held-out steps (leave-one-out over 3 steps): median 0.0%" in words
     assert "; with a constant time per step: median" in words
-    assert re.search(r"In short Your 3 steps cost .*\. Generation of a step took .*, so simulated times are ", words)
+    assert re.search(
+        r"In short, by simulation Your 3 steps cost .*\. Generation of a step took .*, so simulated times are ", words
+    )
 
 
 @pytest.mark.full

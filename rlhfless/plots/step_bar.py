@@ -1,0 +1,70 @@
+"""Plots one step as it was logged: a bar of its phases in seconds, the part that nobody named included."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from rlhfless.plots.palette import GREY, OUTLINE, PHASE_STYLES, ink_on
+from rlhfless.plots.style import clean, hover, message_figure, number, styled
+
+TITLE = "One step as logged"
+COLOURS = {
+    phase: PHASE_STYLES[style].colour
+    for phase, style in {
+        "generation": "decode", "waiting for generation": "start", "preparation": "prepare", "learning": "learn",
+        "weight sync": "sync",
+    }.items()
+}  # fmt: skip
+LETTER_SHARE = 0.0085  # of the bar, of a letter
+
+
+class StepBarInfo(NamedTuple):
+    """Data of ``plot_step_bar``.
+
+    Attributes:
+        step: rows ``phase, seconds, share``. missing: why there is nothing to show, or the empty text.
+    """
+
+    step: pd.DataFrame
+    missing: str = ""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return ``step``."""
+        return self.step
+
+
+def step_bar_info(step: pd.DataFrame) -> StepBarInfo:
+    """Return the data of ``plot_step_bar``; for the argument see there."""
+    return StepBarInfo(step, "" if len(step) else "The log has no time of a step.")
+
+
+def plot_step_bar(step: pd.DataFrame) -> go.Figure:
+    """Plot one step by phase as one bar.
+
+    Args:
+        step: rows ``phase, seconds, share`` of ``Diagnosis.step``.
+
+    Returns:
+        A figure; without rows one that says that the log has no time of a step.
+    """
+    info = step_bar_info(step)
+    if info.missing:
+        return message_figure(TITLE, info.missing)
+    fig = go.Figure()
+    for row in step.itertuples():
+        colour, name = COLOURS.get(str(row.phase), GREY), clean(f"{row.phase} ({row.share:.0%})")
+        fig.add_bar(
+            x=[row.seconds], y=["step"], orientation="h", name=name,
+            marker={"color": colour, "line": {"color": OUTLINE, "width": 1}},
+            text=[name if row.share >= LETTER_SHARE * len(name) else ""], textposition="inside", insidetextanchor="middle",
+            textangle=0, insidetextfont={"color": ink_on(colour)}, hoverinfo="text",
+            hovertext=[hover([("seconds", number(row.seconds, "s")), ("share", f"{row.share:.1%}")], clean(str(row.phase)))],
+        )  # fmt: skip
+    total = float(step["seconds"].sum())
+    fig.update_yaxes(visible=False)
+    fig.update_xaxes(title="seconds", range=[0, 1.02 * total])
+    legend = {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.6, "yanchor": "top", "traceorder": "normal"}
+    return styled(fig, f"{TITLE}: {number(total, 's')}", height=230, barmode="stack", legend=legend)

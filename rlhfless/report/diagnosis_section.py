@@ -1,0 +1,45 @@
+"""The first section of a report: what limits the run, by arithmetic on what was logged; its headline simulates nothing."""
+
+from __future__ import annotations
+
+from rlhfless.diagnosis import Diagnosis
+from rlhfless.plots import plot_step_bar
+from rlhfless.plots.export.html_page import Page
+
+LEAST = 0.03  # of the run: levers that save less are one row
+NOTHING = "This log cannot say what limits the run."
+
+
+def diagnosis_section(page: Page, said: Diagnosis) -> None:
+    """Add the verdict, one step as logged, the table of levers, and what the log cannot say."""
+    page.section("What limits this run")
+    sentences = [one.sentence for one in said.verdict] or [NOTHING]
+    page.headline(sentences[0])
+    for sentence in sentences[1:]:
+        page.text(sentence)
+    if len(said.step):
+        page.figure(plot_step_bar(said.step))
+    if said.levers:
+        _levers(page, said)
+    if said.cannot_say:
+        page.heading("What this log cannot say")
+        for text in said.cannot_say:
+            page.text(f"{text[0].upper()}{text[1:]}.")
+    for note in said.notes:
+        page.text(note)
+
+
+def _levers(page: Page, said: Diagnosis) -> None:
+    worth = [one for one in said.levers if one.at_most >= LEAST]
+    rows = [
+        (
+            one.name, one.price, one.line, f"{one.at_most:.0%} of the {one.of}",
+            "" if one.expected is None else f"{one.expected[0]:.0%} to {one.expected[1]:.0%}",
+        )
+        for one in worth
+    ]  # fmt: skip
+    small = ", ".join(one.name for one in said.levers if one.at_most < LEAST)
+    if small:
+        rows.append((small, "not worth it here", "", f"less than {LEAST:.0%}", ""))
+    head = ("lever", "price", "line of your framework", "at most (arithmetic)", "expected (simulated)")
+    page.table("What could be changed; savings do not add up", head, rows, text_columns=3)
