@@ -9,6 +9,7 @@ import pandas as pd
 
 from rlhfless.trace.importers.formats import Format
 from rlhfless.trace.importers.import_session import ImportSession
+from rlhfless.trace.importers.names import framework_of
 from rlhfless.trace.importers.scalars import FILE, read_scalars
 
 
@@ -20,6 +21,7 @@ def detect(path: Path) -> bool:
 def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     """Report the scalars of every step; there are no responses."""
     table = read_scalars(reading.path, reading.options.limits)
+    reading.framework = framework_of(table.columns) or ""
     reading.scalars += [row.dropna().to_dict() for _, row in table.iterrows()]
     yield from ()
 
