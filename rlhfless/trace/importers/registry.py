@@ -39,7 +39,7 @@ from solver.model.plurals import counted
 
 FORMATS: tuple[Format, ...] = (
     nemo_rl.FORMAT, slime.FORMAT, trl.FORMAT, trl_scalars.FORMAT, areal.FORMAT, verl.FORMAT, verl_scalars.FORMAT,
-    prime_rl.FORMAT, console.FORMAT, tensorboard.FORMAT, wandb_run.FORMAT, imported_scalars.FORMAT,
+    prime_rl.FORMAT, tensorboard.FORMAT, wandb_run.FORMAT, imported_scalars.FORMAT, console.FORMAT,
     table.FORMAT,
 )  # fmt: skip
 """In the order in which they are asked: any file of lines is a table too, so that is asked last."""
@@ -148,7 +148,7 @@ def recognise(path: str | Path) -> Format:
         for log_format in FORMATS:
             if log_format.detect(path):
                 return log_format
-    refuse_unknown(path, [log_format.name for log_format in FORMATS])
+    refuse_unknown(path, [log_format.name for log_format in FORMATS], console.missing(path))
 
 
 def import_log(path: str | Path, options: ImportOptions | None = None, framework: str = "auto") -> ImportedLog:

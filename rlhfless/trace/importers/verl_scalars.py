@@ -20,7 +20,10 @@ OF_EVERY_RUN = (
     "step_s", "generate_s", "prepare_s", "learn_s", "sync_s", "response_tokens_mean", "response_tokens_min",
     "response_tokens_max", "prompt_tokens_mean", "truncation_rate", "reward_mean",
 )  # fmt: skip
-OPTIONAL = {"timing_s/ref", "timing_s/values", "timing_s/update_critic"}  # of runs with a reference model, with a critic
+OPTIONAL = {  # of runs with a reference model, with a critic, and of other trainers
+    "timing_s/ref", "timing_s/values", "timing_s/update_critic", "timing_s/sync_rollout_weights", "perf/time_per_step",
+    "timing_s/generate_async", "timing_s/param_sync",
+}  # fmt: skip
 EXPECTED = frozenset(NAMES["verl"].own(*OF_EVERY_RUN)) - OPTIONAL
 """Of the step's data; of its other scalars, which depend on the run, every number is kept."""
 

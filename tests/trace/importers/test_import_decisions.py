@@ -31,8 +31,8 @@ from importer_samples import (
 
 from rlhfless.trace import ImportOptions, Limits, TraceError, import_log
 from rlhfless.trace.importers import FORMATS, recognise
-from rlhfless.trace.importers.formats import Format
 from rlhfless.trace.importers.console.lines import parse_dict
+from rlhfless.trace.importers.formats import Format
 from rlhfless.trace.importers.trl import overlap
 
 tokenizers = pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")

@@ -28,11 +28,13 @@ class Line(NamedTuple):
         number: of the file's line, from 1; the states of a progress bar on one line share it.
         text: without colours, Ray's prefixes and the line's end.
         ended: whether an end of line follows; the last line of a file that was cut has none.
+        raw: with Ray's prefixes, which name the process.
     """
 
     number: int
     text: str
     ended: bool
+    raw: str = ""
 
 
 def console_lines(stream: IO[bytes], note: Callable[[str], None]) -> Iterator[Line]:
@@ -59,11 +61,11 @@ def console_lines(stream: IO[bytes], note: Callable[[str], None]) -> Iterator[Li
 
 def _line(number: int, piece: bytes, ended: bool) -> Line:
     text = piece.rstrip(b"\r\n").decode("utf-8", "replace")
-    if "[" in text:
-        text = RAY_REPEATED.sub("", CONTROL.sub("", text))
-    if "pid=" in text:
-        text = RAY_PREFIX.sub("", text, count=1) if RAY_PREFIX.match(text) else text
-    return Line(number, text, ended)
+    raw = CONTROL.sub("", text) if "[" in text else text
+    text = RAY_REPEATED.sub("", raw) if " across " in raw else raw
+    if "pid=" in text and (prefix := RAY_PREFIX.match(text)):
+        text = text[prefix.end() :]
+    return Line(number, text, ended, raw)
 
 
 def parse_dict(text: str) -> dict[Any, Any] | None:
