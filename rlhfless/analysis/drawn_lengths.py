@@ -20,7 +20,6 @@ from rlhfless.analysis.length_families import FAMILIES, Family, StepLengths, dea
 from rlhfless.analysis.own_times import evenly
 from rlhfless.errors import InputError
 from rlhfless.trace import ImportedLog, OpenedLog, Trace, TraceError
-from rlhfless.trace.importers.tracked_names import framework_of
 from solver.model.errors import as_given, is_whole
 
 SAMPLES = 8  # of a prompt whose responses are alike, where nobody says how many it has
@@ -28,7 +27,6 @@ MAX_STEPS = 40
 MAX_RESPONSES = 100_000  # of a step
 MAX_TOKENS = 1_000_000_000  # of a response; no model generates as many
 DRAWN = "lengths_drawn"  # of meta.json: the sentence that says so
-TRACKERS = ("tensorboard", "wandb", "scalars")  # formats that several frameworks write
 TOTAL_TOKENS = "perf/total_num_tokens"  # of verl: prompt and response tokens of the step
 NARROW_LONGEST = 2.0  # times the mean: the longest of narrow lengths, where none was cut and the longest is not logged
 
@@ -114,7 +112,6 @@ def drawn_logs(log: ImportedLog, sizes: StepSizes, draws: Sequence[Draw] = DRAWS
     steps = {int(row["step"]): _step_lengths(log, row, sizes) for row in rows}
     unknown = {int(row["step"]) for row in rows if not _has(row, "response_tokens_max")}
     chosen = evenly(sorted(steps), MAX_STEPS)
-    framework = _framework(log)
     drawn = []
     for draw in draws:
         random = np.random.default_rng([FAMILIES.index(draw.family), draw.alike])
@@ -123,15 +120,9 @@ def drawn_logs(log: ImportedLog, sizes: StepSizes, draws: Sequence[Draw] = DRAWS
             _rows(step, _narrowed(steps[step], draw) if step in unknown else steps[step], draw, samples, random)
             for step in chosen
         ]
-        trace = _trace(log, pd.concat(tables), framework, sizes, longest_unknown=bool(unknown))
-        drawn.append(OpenedLog(trace, log.scalars, framework, log.summary))
+        trace = _trace(log, pd.concat(tables), sizes, longest_unknown=bool(unknown))
+        drawn.append(OpenedLog(trace, log.scalars, log.framework, log.summary))
     return drawn
-
-
-def _framework(log: ImportedLog) -> str:
-    """Return whose log it is: that of the metrics' names where trackers of experiments wrote it."""
-    known = framework_of(log.scalars.columns) if log.format.name in TRACKERS else None
-    return log.format.name.removesuffix("-scalars") if known is None else known.title.lower()
 
 
 def _has(row: pd.Series, name: str) -> bool:
@@ -194,7 +185,7 @@ def _rows(step: int, lengths: StepLengths, draw: Draw, samples: int, random: np.
     )
 
 
-def _trace(log: ImportedLog, rollouts: pd.DataFrame, framework: str, sizes: StepSizes, longest_unknown: bool) -> Trace:
+def _trace(log: ImportedLog, rollouts: pd.DataFrame, sizes: StepSizes, longest_unknown: bool) -> Trace:
     unknown = f"in groups of unknown size, taken as {SAMPLES} where they are alike"
     samples = unknown if sizes.samples_per_prompt is None else f"{sizes.samples_per_prompt} per prompt"
     each = rollouts.groupby("step").size()
@@ -212,5 +203,5 @@ def _trace(log: ImportedLog, rollouts: pd.DataFrame, framework: str, sizes: Step
         "apart: a lognormal distribution, one with two modes and a narrow one, with responses to one prompt alike or not. "
         f"Which prompts are long is unknown. {how_sure}"
     )
-    meta = {"imported_from": log.source.name, "framework": framework, "dispatch_order": "unknown", DRAWN: said}
+    meta = {"imported_from": log.source.name, "framework": log.framework, "dispatch_order": "unknown", DRAWN: said}
     return Trace(rollouts.reset_index(drop=True), meta=meta, source=str(log.source))

@@ -370,7 +370,7 @@ ROLLOUT_WRITERS: dict[str, tuple[str, Writer, list[str]]] = {
 
 SCALAR_WRITERS: dict[str, tuple[str, Writer]] = {
     "verl-scalars": ("verl-scalars", write_verl_scalars),
-    "openrlhf": ("openrlhf", write_openrlhf),
+    "openrlhf": ("console", write_openrlhf),
     "trl-scalars": ("trl-scalars", write_trl_scalars),
     "tensorboard": ("tensorboard", write_tensorboard),
     "wandb": ("wandb", write_wandb),

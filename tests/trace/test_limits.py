@@ -81,14 +81,13 @@ def test_a_packed_table_is_refused_at_each_limit(name: str, reader: Callable[[Pa
 
 def bombs_of_frameworks(folder: Path) -> dict[str, Path]:
     """A log of every framework whose first file is one long line, or whose archive is packed."""
-    for name in ("verl-v1", "nemo-rl", "areal", "prime-rl", "openrlhf", "verl-scalars", "slime", "trl"):
+    for name in ("verl-v1", "nemo-rl", "areal", "prime-rl", "verl-scalars", "slime", "trl"):
         shutil.copytree(GOLDEN / name, folder / name)
     paths = {
         "verl": folder / "verl-v1" / "2.jsonl",
         "nemo-rl": folder / "nemo-rl" / "train_data_step2.jsonl",
         "areal": max((folder / "areal" / "rollout").rglob("*.jsonl")),
         "prime-rl": max((folder / "prime-rl").rglob("*.jsonl")),
-        "openrlhf": folder / "openrlhf" / "console.log",
         "verl-scalars": folder / "verl-scalars" / "experiment.jsonl",
         "trl": folder / "trl" / "trainer_state.json",
     }
@@ -97,7 +96,7 @@ def bombs_of_frameworks(folder: Path) -> dict[str, Path]:
     return {**paths, "slime": max((folder / "slime").rglob("*.pt"))}
 
 
-FRAMEWORKS = ("verl", "nemo-rl", "areal", "prime-rl", "openrlhf", "verl-scalars", "trl")
+FRAMEWORKS = ("verl", "nemo-rl", "areal", "prime-rl", "verl-scalars", "trl")
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +107,7 @@ def frameworks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_every_framework_refuses_a_long_line_and_reads_it_under_a_higher_limit(name: str, frameworks: dict[str, Path]) -> None:
     path = frameworks[name]
-    folder = path if name in ("openrlhf", "verl-scalars") else next(
+    folder = path if name == "verl-scalars" else next(
         one for one in path.parents if one.parent.name.startswith("logs")
     )  # fmt: skip
     with refused(TraceError, str(path.name), "RLHFLESS_LIMITS=max_line_mib"):

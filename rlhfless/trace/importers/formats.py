@@ -59,11 +59,11 @@ def file_of(path: Path, pattern: str) -> list[tuple[int, Path]]:
     return [(int(match[1]), path)] if match and len(match[1]) < 16 and path.is_file() else []
 
 
-def refuse_unknown(path: Path, names: Sequence[str]) -> NoReturn:
+def refuse_unknown(path: Path, names: Sequence[str], hint: str) -> NoReturn:
     """Raise the error about a log that no importer recognises; it says what is wrong with the first file of JSON lines, if any.
 
     Args:
-        names: names of the formats.
+        names: names of the formats. hint: what a text lacks to be a console's; empty for what is no text.
 
     Raises:
         TraceError: always.
@@ -81,4 +81,6 @@ def refuse_unknown(path: Path, names: Sequence[str]) -> NoReturn:
         with ImportSession(path, ImportOptions()).open(path) as stream:
             is_array = stream.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
         raise TraceError(f"{path}: {JSON_HINT if is_array else NAME_HINT}")
+    if hint:
+        raise TraceError(f"{path}: {hint}")
     raise TraceError(f"{path}: is not a log of a known format; known are {', '.join(names)} (csv, jsonl or parquet)")

@@ -10,6 +10,7 @@ import pandas as pd
 from rlhfless.trace.importers import engine_lines, run_facts, scalars
 from rlhfless.trace.importers.formats import Format
 from rlhfless.trace.importers.import_session import ImportSession
+from rlhfless.trace.importers.names import framework_of
 
 FILES = (scalars.FILE, engine_lines.FILE, run_facts.FILE)
 
@@ -26,7 +27,8 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     table = scalars.read_scalars(reading.path, limits)
     reading.scalars += [row.dropna().to_dict() for _, row in table.iterrows()]
     reading.engine += engine_lines.read_engine(reading.path, limits).to_dict("records")
-    reading.facts, reading.framework = run_facts.read_facts(reading.path, limits)
+    reading.facts, framework = run_facts.read_facts(reading.path, limits)
+    reading.framework = framework or framework_of(table.columns) or ""
     yield from ()
 
 

@@ -16,7 +16,6 @@ from rlhfless.trace.importers import (
     areal,
     imported_scalars,
     nemo_rl,
-    openrlhf,
     prime_rl,
     slime,
     table,
@@ -28,6 +27,7 @@ from rlhfless.trace.importers import (
     wandb_run,
 )
 from rlhfless.trace.importers.assemble import assemble
+from rlhfless.trace.importers.console import console
 from rlhfless.trace.importers.engine_lines import engine_frame, read_engine, write_engine
 from rlhfless.trace.importers.formats import Format, refuse_unknown
 from rlhfless.trace.importers.import_session import ImportOptions, ImportSession
@@ -40,7 +40,7 @@ from solver.model.plurals import counted
 
 FORMATS: tuple[Format, ...] = (
     nemo_rl.FORMAT, slime.FORMAT, trl.FORMAT, trl_scalars.FORMAT, areal.FORMAT, verl.FORMAT, verl_scalars.FORMAT,
-    prime_rl.FORMAT, openrlhf.FORMAT, tensorboard.FORMAT, wandb_run.FORMAT, imported_scalars.FORMAT,
+    prime_rl.FORMAT, tensorboard.FORMAT, wandb_run.FORMAT, imported_scalars.FORMAT, console.FORMAT,
     table.FORMAT,
 )  # fmt: skip
 """In the order in which they are asked: any file of lines is a table too, so that is asked last."""
@@ -153,7 +153,7 @@ def recognise(path: str | Path) -> Format:
         for log_format in FORMATS:
             if log_format.detect(path):
                 return log_format
-    refuse_unknown(path, [log_format.name for log_format in FORMATS])
+    refuse_unknown(path, [log_format.name for log_format in FORMATS], console.missing(path))
 
 
 def import_log(path: str | Path, options: ImportOptions | None = None, framework: str = "auto") -> ImportedLog:

@@ -49,37 +49,22 @@ STANDARD = {
 """Columns with one meaning for every framework; a log's own names stand behind them as they were logged."""
 
 
-def numbers(record: Record, sources: Mapping[str, tuple[str, ...]]) -> dict[str, float]:
-    """Return the fields that are finite numbers. Texts, lists and NaN are skipped in fields that are in no source.
+def numbers(record: Record, known: Iterable[str]) -> dict[str, float]:
+    """Return the fields that are finite numbers. Texts, lists and NaN are skipped in fields that are not known.
 
     Args:
-        sources: see ``standard``.
+        known: names of which it is known what they mean, see ``names.py``.
 
     Raises:
-        TraceError: a field that is in a source is neither a number nor null.
+        TraceError: a field with a known name is neither a number nor null.
     """
-    for name in (name for names in sources.values() for name in names):
+    for name in known:
         record.number(name)
     return {
         clean(str(name)): number
         for name, value in record.values.items()
         if is_number(value) and (number := finite(value)) is not None
     }
-
-
-def standard(values: Mapping[str, float], sources: Mapping[str, tuple[str, ...]]) -> dict[str, float]:
-    """Return the standard columns of one step, computed from the framework's own fields.
-
-    Args:
-        values: the step's numbers by the framework's names.
-        sources: standard column → own names to add up; names that the step lacks are left out of the sum.
-    """
-    standard_values = {}
-    for column, names in sources.items():
-        present = [values[name] for name in names if name in values]
-        if present:
-            standard_values[column] = float(sum(present))
-    return standard_values
 
 
 def scalars_frame(rows: Iterable[Mapping[str, Any]]) -> tuple[pd.DataFrame, int]:

@@ -1,6 +1,6 @@
 """Imports scalars of steps from TensorBoard's event files: ``events.out.tfevents.*``.
 
-NeMo-RL, slime, verl and OpenRLHF write them. The names of a framework's times are in ``tracked_names.py``. The log has no
+NeMo-RL, slime, verl and OpenRLHF write them. The names of a framework's times are in ``names.py``. The log has no
 responses. TRL writes its profile of phases to wandb only.
 """
 
@@ -17,7 +17,7 @@ from rlhfless.trace.importers.event_records import IncompleteRecordError, fields
 from rlhfless.trace.importers.formats import Format
 from rlhfless.trace.importers.import_session import ImportSession
 from rlhfless.trace.importers.record import finite
-from rlhfless.trace.importers.tracked_names import add_steps, refuse_without
+from rlhfless.trace.importers.tracked_steps import add_steps, refuse_without
 
 MARK = "events.out.tfevents."
 STEP, SUMMARY, SESSION = 2, 5, 7  # fields of an event

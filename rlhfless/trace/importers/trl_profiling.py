@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from rlhfless.trace.importers.import_session import ImportSession
-from rlhfless.trace.importers.trl_scalars import OF_RESPONSES, SOURCES
+from rlhfless.trace.importers.names import NAMES
+from rlhfless.trace.importers.trl_scalars import OF_RESPONSES
 from solver.model.plurals import counted
 
 CALL = re.compile(r"profiling/Time taken: \w+\.(.+)")
@@ -37,6 +38,7 @@ def add_steps(reading: ImportSession, rows: Sequence[Mapping[str, float]]) -> No
     Args:
         rows: metrics in the order in which they were logged.
     """
+    reading.framework = "trl"
     calls: dict[str, list[float]] = {}
     before, left_out = 0, 0
     for row in rows:
@@ -76,7 +78,7 @@ def _add(reading: ImportSession, row: Mapping[str, float], step: int, updates: i
     if generations:
         of_one = {name: value / generations for name, value in seconds.items()}
         shown = OF_RESPONSES if generations == 1 else ()  # means over several generations are of no step's responses
-        logged = {name: row[f"train/{source}"] for name in shown for source in SOURCES[name] if f"train/{source}" in row}
+        logged = {name: value for name, value in NAMES["trl"].tracked().standard(row).items() if name in shown}
         reading.scalars.append({**logged, **of_one, "step": step})
     elif reading.scalars:
         for name in ("step_s", "prepare_s", "learn_s"):

@@ -1,6 +1,6 @@
 """Imports the scalars that TRL's trainer logged per step, from ``log_history`` in ``trainer_state.json``.
 
-Maps the names of GRPO's metrics to the standard columns. The log has no responses.
+The log has no responses.
 """
 
 from __future__ import annotations
@@ -15,20 +15,14 @@ import pandas as pd
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.formats import Format, numbered
 from rlhfless.trace.importers.import_session import ImportSession
+from rlhfless.trace.importers.names import NAMES
 from rlhfless.trace.importers.record import Record
-from rlhfless.trace.importers.scalars import numbers, standard
+from rlhfless.trace.importers.scalars import numbers
 
-NAMES = ("trainer_state.json", "trainer_state.json.gz")
-SOURCES = {
-    "step_s": ("step_time",),
-    "response_tokens_mean": ("completions/mean_length",),
-    "response_tokens_min": ("completions/min_length",),
-    "response_tokens_max": ("completions/max_length",),
-    "truncation_rate": ("completions/clipped_ratio",),
-    "reward_mean": ("reward",),
-}
-
-OF_RESPONSES = tuple(name for name in SOURCES if name != "step_s")
+FILES = ("trainer_state.json", "trainer_state.json.gz")
+OF_RESPONSES = (
+    "response_tokens_mean", "response_tokens_min", "response_tokens_max", "truncation_rate", "reward_mean",
+)  # fmt: skip
 """Standard columns that are about the step's responses."""
 
 
@@ -46,9 +40,9 @@ class TrainerState(NamedTuple):
 def files(path: Path) -> list[Path]:
     """Return the state file of a run's folder, or of its last checkpoint; or the file itself."""
     if path.is_file():
-        return [path] if path.name in NAMES else []
+        return [path] if path.name in FILES else []
     folders = [path, *(folder for _, folder in reversed(numbered(path, r"checkpoint-(\d+)")))]
-    return [folder / name for folder in folders for name in NAMES if (folder / name).is_file()][:1]
+    return [folder / name for folder in folders for name in FILES if (folder / name).is_file()][:1]
 
 
 def detect(path: Path) -> bool:
@@ -83,21 +77,21 @@ def read_state(reading: ImportSession, path: Path) -> TrainerState:
     if not isinstance(history, list):
         raise TraceError(f"{path}: has no list 'log_history'; a trainer_state.json is needed")
     steps: dict[int, dict[str, Any]] = {}
-    evaluated = set()
+    names, evaluated = NAMES["trl"], set()
     for number, entry in enumerate(history, start=1):
         if not isinstance(entry, dict):
             raise TraceError(f"{path}: entry {number} of 'log_history' is not a JSON object; a trainer_state.json is needed")
         record = Record(entry, path, number)
         if any(name.startswith("eval_") for name in entry):
             evaluated.add(record.whole("step"))
-        steps.setdefault(record.whole("step"), {}).update(numbers(record, SOURCES))
+        steps.setdefault(record.whole("step"), {}).update(numbers(record, names.own()))
     for step, values in steps.items():  # a step has several entries: losses, an evaluation, the end of training
-        reading.scalars.append({**values, **standard(values, SOURCES), "step": step})
+        reading.scalars.append({**values, **names.standard(values), "step": step})
     every = state.get("logging_steps")
     return TrainerState(every if isinstance(every, int) and every > 0 else 1, frozenset(evaluated))
 
 
 FORMAT = Format(
     "trl-scalars", "TRL's scalars (trainer_state.json)", detect, read,
-    expected=frozenset(name for names in SOURCES.values() for name in names),
+    expected=frozenset(NAMES["trl"].own("step_s", *OF_RESPONSES)),
 )  # fmt: skip

@@ -1,6 +1,6 @@
 """Imports the scalars of verl's file logger: ``{experiment}.jsonl``, one line ``{"step": n, "data": {...}}`` per step.
 
-Maps verl's names of timings and statistics to the standard columns. The log has no responses.
+The log has no responses.
 """
 
 from __future__ import annotations
@@ -12,25 +12,19 @@ import pandas as pd
 
 from rlhfless.trace.importers.formats import Format
 from rlhfless.trace.importers.import_session import ImportSession, first_record
+from rlhfless.trace.importers.names import NAMES
 from rlhfless.trace.importers.record import Record
-from rlhfless.trace.importers.scalars import numbers, standard
+from rlhfless.trace.importers.scalars import numbers
 
-PREPARE = ("timing_s/reward", "timing_s/old_log_prob", "timing_s/ref", "timing_s/values", "timing_s/adv")
-SOURCES = {
-    "step_s": ("timing_s/step",),
-    "generate_s": ("timing_s/gen",),
-    "prepare_s": PREPARE,
-    "learn_s": ("timing_s/update_critic", "timing_s/update_actor"),
-    "sync_s": ("timing_s/update_weights",),
-    "response_tokens_mean": ("response_length/mean",),
-    "response_tokens_min": ("response_length/min",),
-    "response_tokens_max": ("response_length/max",),
-    "prompt_tokens_mean": ("prompt_length/mean",),
-    "truncation_rate": ("response_length/clip_ratio",),
-    "reward_mean": ("critic/score/mean",),
-}
-OPTIONAL = {"timing_s/ref", "timing_s/values", "timing_s/update_critic"}  # of runs with a reference model, with a critic
-EXPECTED = frozenset(name for names in SOURCES.values() for name in names) - OPTIONAL
+OF_EVERY_RUN = (
+    "step_s", "generate_s", "prepare_s", "learn_s", "sync_s", "response_tokens_mean", "response_tokens_min",
+    "response_tokens_max", "prompt_tokens_mean", "truncation_rate", "reward_mean",
+)  # fmt: skip
+OPTIONAL = {  # of runs with a reference model, with a critic, and of other trainers
+    "timing_s/ref", "timing_s/values", "timing_s/update_critic", "timing_s/sync_rollout_weights", "perf/time_per_step",
+    "timing_s/generate_async", "timing_s/param_sync",
+}  # fmt: skip
+EXPECTED = frozenset(NAMES["verl"].own(*OF_EVERY_RUN)) - OPTIONAL
 """Of the step's data; of its other scalars, which depend on the run, every number is kept."""
 
 
@@ -45,13 +39,14 @@ def detect(path: Path) -> bool:
 def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     """Collect the steps' scalars; yields no responses. A record without data raises a ``TraceError``."""
     reading.expect([reading.path])
+    names = NAMES["verl"]
     for record in reading.records(reading.path):
         data = record.values.get("data")
         if not isinstance(data, dict):
             record.refuse("data", data, "an object of the step's scalars")
-        values = numbers(Record(data, record.path, record.line), SOURCES)
+        values = numbers(Record(data, record.path, record.line), names.own())
         reading.fields.update(EXPECTED & values.keys())
-        reading.scalars.append({**values, **standard(values, SOURCES), "step": record.whole("step")})
+        reading.scalars.append({**values, **names.standard(values), "step": record.whole("step")})
     yield from ()
 
 

@@ -1,7 +1,7 @@
 """Imports scalars of steps from the file that wandb keeps of a run: ``wandb/run-*/run-*.wandb``, offline runs included.
 
 Each call of ``wandb.log`` is a record with a row of metrics. Times of NeMo-RL, slime, verl and OpenRLHF have names of their own
-(``tracked_names.py``), TRL's are added up (``trl_profiling.py``). The log has no responses.
+(``names.py``), TRL's are added up (``trl_profiling.py``). The log has no responses.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from rlhfless.trace.importers import trl_profiling
 from rlhfless.trace.importers.event_records import IncompleteRecordError, fields, wandb_records
 from rlhfless.trace.importers.formats import Format
 from rlhfless.trace.importers.import_session import ImportSession
+from rlhfless.trace.importers.names import NAMES, framework_of
 from rlhfless.trace.importers.record import finite, is_number
-from rlhfless.trace.importers.tracked_names import add_steps, framework_of, refuse_without
+from rlhfless.trace.importers.tracked_steps import add_steps, refuse_without
 
 HISTORY = 2  # field of a record: one row of metrics
 ITEM, KEY, NESTED_KEY, VALUE_JSON = 1, 1, 2, 16  # of a row, and of each metric in it
@@ -74,7 +75,7 @@ def read_run(reading: ImportSession, path: Path) -> None:
         trl_profiling.add_steps(reading, rows)
         return
     framework = framework_of({name for row in rows for name in row})
-    key = STEP if framework is None or framework.step is None else framework.step
+    key = STEP if framework is None else NAMES[framework].tracked_step or STEP
     steps: dict[int, dict[str, float]] = {}
     for row in rows:
         if 0 <= row.get(key, -1.0) < 1 << 53:

@@ -19,7 +19,7 @@ with atheris.instrument_imports(include=["rlhfless.trace.importers"]):
 
 HERE = Path(__file__).parent
 FILES = {  # where the text of a format stands, as its importer looks for it
-    "openrlhf": "console.log", "verl-scalars": "experiment.jsonl", "verl": "1.jsonl", "nemo-rl": "train_data_step1.jsonl",
+    "console": "console.log", "verl-scalars": "experiment.jsonl", "verl": "1.jsonl", "nemo-rl": "train_data_step1.jsonl",
     "table-csv": "log.csv", "table-jsonl": "log.jsonl",
 }  # fmt: skip
 OPTIONS = ImportOptions(tokenizer=HERE / "golden" / "trl", max_response_tokens=4096)

@@ -31,8 +31,8 @@ from importer_samples import (
 
 from rlhfless.trace import ImportOptions, Limits, TraceError, import_log
 from rlhfless.trace.importers import FORMATS, recognise
+from rlhfless.trace.importers.console.lines import parse_dict
 from rlhfless.trace.importers.formats import Format
-from rlhfless.trace.importers.openrlhf import parse_dict
 from rlhfless.trace.importers.trl import overlap
 
 tokenizers = pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")
@@ -159,7 +159,7 @@ def test_fields_that_came_or_went_are_named(tmp_path: Path) -> None:
     assert "expected fields that the log lacks: gts" in str(summary)
 
 
-OF_ANY_FRAMEWORK = ("scalars", "table", "tensorboard", "wandb")
+OF_ANY_FRAMEWORK = ("console", "scalars", "table", "tensorboard", "wandb")
 
 
 @pytest.mark.parametrize("one", [one for one in FORMATS if one.name not in OF_ANY_FRAMEWORK], ids=lambda one: one.name)
@@ -182,7 +182,6 @@ def renamed_in(path: Path, old: str, new: str) -> None:
         ("trl", "advantage"),
         ("trl-scalars", "completions/clipped_ratio"),
         ("verl-scalars", "timing_s/gen"),
-        ("openrlhf", "rollout/truncated_rate"),
     ],
 )
 def test_a_number_under_another_name_is_missed(name: str, field: str, tmp_path: Path) -> None:
@@ -517,7 +516,7 @@ def test_what_is_no_log_is_refused_with_what_is_known(tmp_path: Path) -> None:
         import_log(GOLDEN / "nemo-rl", ImportOptions(mapping={"step": "x"}))
 
 
-@pytest.mark.parametrize("framework", ["verl", "verl-scalars", "trl", "trl-scalars", "openrlhf", "nemo-rl", "areal", "slime"])
+@pytest.mark.parametrize("framework", ["verl", "verl-scalars", "trl", "trl-scalars", "console", "nemo-rl", "areal", "slime"])
 def test_another_framework_than_the_logs_own_is_refused(framework: str, tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text('{"a": 1}\n')

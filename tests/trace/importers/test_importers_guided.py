@@ -13,7 +13,7 @@ from importer_samples import GOLDEN
 
 FUZZER = Path(__file__).parent / "fuzz_text_parsers.py"
 SEEDS = {
-    "openrlhf": "openrlhf/console.log", "verl-scalars": "verl-scalars/experiment.jsonl", "verl": "verl-v1/1.jsonl",
+    "console": "openrlhf/console.log", "verl-scalars": "verl-scalars/experiment.jsonl", "verl": "verl-v1/1.jsonl",
     "nemo-rl": "nemo-rl/train_data_step1.jsonl", "table-csv": "table/log.csv", "table-jsonl": "table-jsonl/log.jsonl",
 }  # fmt: skip
 

@@ -1,0 +1,138 @@
+"""Imports console text of a training run, in whatever framework printed it: scalars of steps, and no responses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pandas as pd
+
+from rlhfless.trace.errors import TraceError
+from rlhfless.trace.importers.console.grammar import Grammar
+from rlhfless.trace.importers.console.grammars import GRAMMARS
+from rlhfless.trace.importers.console.lines import Line, console_lines
+from rlhfless.trace.importers.console.progress import ProgressBar
+from rlhfless.trace.importers.console.steps import Steps
+from rlhfless.trace.importers.formats import Format
+from rlhfless.trace.importers.import_session import PEEK_BYTES, ImportOptions, ImportSession
+from rlhfless.trace.importers.names import NAMES, unknown_phases
+from rlhfless.trace.schema.casts import clean, listed, shown
+
+OTHER_FILES = (".parquet", ".pt", ".jsonl", ".json", ".csv", ".wandb")
+"""Endings of files that are no console text."""
+
+TITLES = listed(NAMES[one.framework].title for one in GRAMMARS)
+
+
+def detect(path: Path) -> bool:
+    """Return whether the first 16 MiB of a text have a line that only one framework prints."""
+    try:
+        return _is_text(path) and _grammar(ImportSession(path, ImportOptions())) is not None
+    except TraceError:
+        return False  # whoever reads it says what is wrong with it
+
+
+def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
+    """Collect the steps' scalars and the progress bar's facts; yields no responses.
+
+    The first framework that a line is marked by is the file's; lines of another one are left out and noted.
+
+    Raises:
+        TraceError: no line is any framework's, or no record of a step is complete.
+    """
+    reading.expect([reading.path])
+    grammar = _grammar(reading)
+    if grammar is None:
+        raise TraceError(f"{reading.path}: {missing(reading.path) or f'is no console text; that of {TITLES} is needed'}")
+    names = NAMES[grammar.framework]
+    reading.framework = grammar.framework
+    steps, bar = Steps(names), ProgressBar(grammar.bar)
+    with _lines(reading) as lines:
+        for entry in grammar.entries(_watched(lines, grammar, bar, reading), reading):
+            steps.add(entry)
+    rows = list(steps.rows())
+    for note in steps.notes():
+        reading.note(note)
+    if not rows:
+        raise TraceError(
+            f"{reading.path}: has lines of {names.title}, but no complete record of a step; a line {grammar.example} that is "
+            "not cut is needed"
+        )
+    reading.scalars += rows
+    reading.facts.update(bar.facts())
+    reading.fields.update(name for row in rows for name in row)
+    for sentence in unknown_phases(names, reading.fields):
+        reading.note(sentence)
+    yield from ()
+
+
+def missing(path: Path) -> str:
+    """Return what a text lacks to be console text that can be read: the framework whose lines it nearly has, the first of
+    them, and which other file of that framework would do. Empty for what is no text.
+    """
+    if not _is_text(path):
+        return ""
+    found: dict[str, tuple[int, Line]] = {}
+    try:
+        with _lines(ImportSession(path, ImportOptions())) as lines:
+            for line in _beginning(lines):
+                for one in GRAMMARS:
+                    if one.near.search(line.text):
+                        count, first = found.get(one.framework, (0, line))
+                        found[one.framework] = (count + 1, first)
+    except TraceError:
+        return ""
+    if not found:
+        forms = "; ".join(f"{one.example} ({NAMES[one.framework].title})" for one in GRAMMARS)
+        return f"is a text without any line that a framework prints of a step; one of these is needed: {forms}"
+    nearest = max(GRAMMARS, key=lambda one: found.get(one.framework, (0, None))[0])
+    _, first = found[nearest.framework]
+    printable = "".join(letter if letter.isprintable() else " " for letter in clean(first.text.strip()))
+    return (
+        f"is nearly console text of {NAMES[nearest.framework].title}, by line {first.number:,} ({shown(printable, 80)}), but "
+        f"has no line {nearest.example}; the console with those lines is needed, or {nearest.files}"
+    )
+
+
+def _is_text(path: Path) -> bool:
+    return path.is_file() and not path.name.lower().removesuffix(".gz").endswith(OTHER_FILES)
+
+
+@contextmanager
+def _lines(reading: ImportSession) -> Iterator[Iterator[Line]]:
+    with reading.open(reading.path) as stream:
+        yield console_lines(stream, reading.note)
+
+
+def _beginning(lines: Iterable[Line]) -> Iterator[Line]:
+    """Yield the lines within the first 16 MiB."""
+    size = 0
+    for line in lines:
+        size += len(line.text) + 1
+        if size > PEEK_BYTES:
+            return
+        yield line
+
+
+def _grammar(reading: ImportSession) -> Grammar | None:
+    """Return the grammar of the first line of the file's beginning that is marked; None if no line is."""
+    with _lines(reading) as lines:
+        return next((one for line in _beginning(lines) for one in GRAMMARS if one.marks(line)), None)
+
+
+def _watched(lines: Iterable[Line], grammar: Grammar, bar: ProgressBar, reading: ImportSession) -> Iterator[Line]:
+    """Yield the lines of a framework, and follow its progress bar; lines that only another framework prints are left out."""
+    others = [one for one in GRAMMARS if one is not grammar]
+    for line in lines:
+        bar.see(line.text)
+        if other := next((one for one in others if one.marks(line)), None):
+            reading.note(
+                f"frameworks: read as the console of {NAMES[grammar.framework].title}; lines of {NAMES[other.framework].title} "
+                "are left out, and a file of their own is needed to read them"
+            )
+        else:
+            yield line
+
+
+FORMAT = Format("console", f"console text of {TITLES}", detect, read)

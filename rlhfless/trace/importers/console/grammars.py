@@ -1,0 +1,11 @@
+"""The frameworks whose console text can be read."""
+
+from __future__ import annotations
+
+from rlhfless.trace.importers.console import openrlhf, roll, skyrl, slime, verl
+from rlhfless.trace.importers.console.grammar import Grammar
+
+GRAMMARS: tuple[Grammar, ...] = (
+    verl.GRAMMAR, slime.GRAMMAR, openrlhf.GRAMMAR, skyrl.GRAMMAR, roll.GRAMMAR,
+)  # fmt: skip
+"""In the order in which a line is tried; no line is of two frameworks."""

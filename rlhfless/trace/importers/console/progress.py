@@ -1,0 +1,49 @@
+"""tqdm's progress bar in console text, which tells steps and seconds of a run."""
+
+from __future__ import annotations
+
+import re
+
+BAR = re.compile(
+    r"(?:\d{1,3}%\|[^|]{0,400}\|\s*)?\b(\d{1,9})/(\d{1,9}) \[((?:\d{1,5}:)?\d{1,2}:\d\d)<[\d:?]{1,20},\s*"
+    r"(?:(\d{1,9}(?:\.\d{1,9})?)(s/it|it/s))?"
+)
+MOST_BARS = 100  # bars of different lengths that are followed
+
+
+class ProgressBar:
+    """Follows the progress bar of a run's steps.
+
+    A log has further bars, of evaluations or of weights being loaded. The run's own has the framework's text before it, and of
+    several with that text it is the one that ran longest.
+
+    Args:
+        before: text before the bar of steps; the empty text if the framework prints none.
+    """
+
+    def __init__(self, before: str) -> None:
+        self._before = before
+        self._bars: dict[int, dict[str, float]] = {}
+
+    def see(self, text: str) -> None:
+        """Take the next line."""
+        if " [" not in text or "<" not in text or not (match := BAR.search(text)):
+            return
+        before = text[: match.start()].strip()
+        if (self._before not in before) if self._before else before:
+            return
+        done, planned = int(match[1]), int(match[2])
+        if planned in self._bars or len(self._bars) < MOST_BARS:
+            state = {"planned_steps": float(planned), "steps_done": float(done), "elapsed_s": _seconds(match[3])}
+            if match[4] and float(match[4]):
+                rate = float(match[4])
+                state["seconds_per_step"] = rate if match[5] == "s/it" else 1 / rate
+            self._bars[planned] = state
+
+    def facts(self) -> dict[str, float]:
+        """Return the last state of the run's bar, by names of ``run_facts.RUN_FACTS``; empty if there is no bar."""
+        return max(self._bars.values(), key=lambda state: state["elapsed_s"], default={})
+
+
+def _seconds(clock: str) -> float:
+    return float(sum(int(part) * 60**place for place, part in enumerate(reversed(clock.split(":")))))
