@@ -18,7 +18,7 @@ from rlhfless.diagnosis.numbers import BOUND, COUNTED, DERIVED, Collected, Findi
 LASTS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # shares of a step's responses that may be called its tail
 ENOUGH = 0.8  # of what the largest share takes: the smallest share that takes so much is the tail
 WORTH_SAYING = 0.05  # of the run's time
-PACKING_PRICE = "none in data; needs several replicas and predicted lengths; a step ends no sooner than its longest response"
+PACKING_PRICE = "predicted lengths and several replicas; a step ends no sooner than its longest response"
 
 
 @dataclass(frozen=True, eq=False)
