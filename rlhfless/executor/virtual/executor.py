@@ -22,6 +22,7 @@ from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.rule_driver import RuleDriver
 from rlhfless.executor.step.shared_links import NodeLinks
 from rlhfless.executor.step.step_state import RunningStep, StepOptions
+from rlhfless.executor.step.step_trace import executed_with
 from rlhfless.executor.step.work_items import WorkItem, check_work
 from rlhfless.executor.step.work_rows import phase_items
 from rlhfless.executor.virtual.actors import EngineFactory, VirtualActor, begin
@@ -163,7 +164,8 @@ def run_step(
     if charging == "measured" and links is not None:
         raise PlanningError("shared links need the latency model's transfer times; use charging='profile', not 'measured'")
     measured = check_replayable(plan, engine_factory) if charging == "measured" else None
-    record = StepRecord(run, step, plan, start_s, requests=requests)
+    meta = {**executed_with(plan, latency, cluster), "clock": "virtual", "charging": charging}
+    record = StepRecord(run, step, plan, start_s, requests=requests, meta=meta)
     two_step = charging == "profile"  # copies behind iterations are not measured
     options = StepOptions(latency, cluster, phases, admission, migration, on_progress, tuple(work))
     executed = VirtualStep(plan, requests, engine_factory, record, options, links, two_step)
