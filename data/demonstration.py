@@ -104,7 +104,7 @@ def write(target: Path) -> Path:
     latency = load_profile(PROFILE)
     cluster = Cluster(2, 8, latency.gpus_per_actor, latency.kind, usd_per_gpu_hour(latency.kind))
     setting = SimulationConfig(
-        cluster, latency, Objective(), max_response_tokens=MAX_RESPONSE_TOKENS, deterministic=True, bound_work=0
+        cluster, latency, Objective(), max_response_tokens=MAX_RESPONSE_TOKENS, bound_work=0
     )  # policy static holds its GPUs through generation unless told otherwise
     trace = simulate(rollouts(Facts()), setting, ["static"]).traces["static"]
     trace.meta["seeds"] = {"lengths": SEED}

@@ -1,12 +1,17 @@
-"""README, docs and benchmark results: every command, target of make and heading that they name is there."""
+"""README, docs, notebooks and benchmark results: every command, target of make and heading that they name is there.
+
+A command that a reader types has all that it requires, too.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -22,13 +27,44 @@ PAGES = [
 each = pytest.mark.parametrize("path", PAGES, ids=lambda path: os.path.relpath(path, ROOT))
 
 
-def commands(text: str) -> list[str]:
-    """The lines of code blocks that call ``rlhfless``, lines that go on joined, and what stands between backticks."""
-    blocks = "\n".join(re.findall(r"^```\w*\n(.*?)^```", text, flags=re.S | re.M)).replace("\\\n", " ")
+each_notebook = pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.name)
+BLOCK = re.compile(r"^```\w*\n(.*?)^```", flags=re.S | re.M)
+
+
+def in_blocks(text: str) -> list[str]:
+    """The lines of code blocks that call ``rlhfless``, lines that go on joined."""
+    blocks = "\n".join(BLOCK.findall(text)).replace("\\\n", " ")
     lines = [" ".join(line.split("  #")[0].split()) for line in blocks.splitlines()]
-    inline = re.findall(r"`((?:\.venv/bin/)?rlhfless [^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M))
-    found = [line.strip() for line in (*lines, *inline)]
-    return [line.split("rlhfless ", 1)[1] for line in found if re.match(r"(\.venv/bin/)?rlhfless ", line)]
+    return [line.split("rlhfless ", 1)[1] for line in lines if re.match(r"(\.venv/bin/)?rlhfless ", line)]
+
+
+def inline(text: str) -> list[str]:
+    """What stands between backticks and calls ``rlhfless``, also after variables of the environment."""
+    return [line.strip() for line in re.findall(r"`(?:\w+=\S+ )*(?:\.venv/bin/)?rlhfless ([^`]+)`", BLOCK.sub("", text))]
+
+
+def typed(text: str) -> list[list[str]]:
+    """The commands that a reader types, in words: not the name of a command alone in a sentence, nor one with ``...``."""
+    lines = [shlex.split(line) for line in in_blocks(text)]
+    lines += [words for words in map(shlex.split, inline(text)) if len(words) > 1]
+    return [words for words in lines if "..." not in words and not words[0].startswith("-")]
+
+
+def left_out(words: list[str]) -> list[str]:
+    """The required options and arguments that a command lacks, or what click says of an option without its value."""
+    command = main.commands[words[0]]
+    try:
+        given, _, _ = command.make_parser(click.Context(command)).parse_args(words[1:])
+    except click.UsageError as error:
+        return [error.message]
+    required = [parameter.name for parameter in command.params if parameter.required]
+    return [name for name in required if not isinstance(given.get(name), str | list | tuple)]
+
+
+def cells(path: Path) -> str:
+    """The texts of a notebook."""
+    read = json.loads(path.read_text("utf-8"))["cells"]
+    return "\n\n".join("".join(cell["source"]) for cell in read if cell["cell_type"] == "markdown")
 
 
 @each
@@ -41,13 +77,35 @@ def test_every_target_of_make_is_in_the_makefile(path: Path) -> None:
 
 @each
 def test_every_command_has_the_options_that_it_is_shown_with(path: Path) -> None:
-    for line in commands(path.read_text("utf-8")):
+    check_options(path.read_text("utf-8"))
+
+
+@each_notebook
+def test_every_command_in_a_notebook_has_the_options_that_it_is_shown_with(path: Path) -> None:
+    check_options(cells(path))
+
+
+def check_options(text: str) -> None:
+    for line in (*in_blocks(text), *inline(text)):
         words = shlex.split(line)
         if words[0].startswith("-"):
             assert words in (["--help"], ["--version"])
             continue
         options = {option for parameter in main.commands[words[0]].params for option in parameter.opts}
         assert {word for word in words if re.match(r"--?[a-z]", word)} <= options | {"--help"}, line
+
+
+@pytest.mark.parametrize(
+    "path", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda path: os.path.relpath(path, ROOT)
+)
+def test_a_command_to_type_has_all_that_it_requires(path: Path) -> None:
+    """The list of changes names commands; nobody types from it."""
+    assert {" ".join(words): missing for words in typed(path.read_text("utf-8")) if (missing := left_out(words))} == {}
+
+
+@each_notebook
+def test_a_command_to_type_from_a_notebook_has_all_that_it_requires(path: Path) -> None:
+    assert {" ".join(words): missing for words in typed(cells(path)) if (missing := left_out(words))} == {}
 
 
 @each
@@ -62,8 +120,31 @@ def test_links_to_headings_lead_to_headings(path: Path) -> None:
 
 
 def test_commands_are_found() -> None:
-    text = "`rlhfless doctor` and\n\n```\nrlhfless plan LOG --gpus 1 \\\n   --profile x    # why\nmake run\n```\n"
-    assert commands(text) == ["plan LOG --gpus 1 --profile x", "doctor"]
+    block = "```\nrlhfless plan LOG --gpus 1 \\\n   --profile x    # why\nmake run\n```\n"
+    text = f"`rlhfless doctor`, `A=1 rlhfless report LOG` and\n\n{block}"
+    assert in_blocks(text) == ["plan LOG --gpus 1 --profile x"]
+    assert inline(text) == ["doctor", "report LOG"]
+    assert typed(text) == [["plan", "LOG", "--gpus", "1", "--profile", "x"], ["report", "LOG"]]
+
+
+@pytest.mark.parametrize(
+    ("line", "missing"),
+    [
+        ("`rlhfless report LOG`", [["out"]]),
+        ("`rlhfless report -o page.html`", [["path"]]),
+        ("`rlhfless report LOG -o page.html`", [[]]),
+        ("```\nrlhfless train\n```", [["out"]]),
+        ("`rlhfless train`", []),
+        ("`rlhfless report LOG ...`", []),
+    ],
+)
+def test_what_a_command_lacks_is_found(line: str, missing: list[list[str]]) -> None:
+    assert [left_out(words) for words in typed(line)] == missing
+
+
+def test_an_option_without_its_value_is_found() -> None:
+    (said,) = left_out(["report", "LOG", "-o"])
+    assert "-o" in said
 
 
 def test_help_points_to_the_notebooks() -> None:

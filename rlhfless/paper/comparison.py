@@ -163,7 +163,6 @@ def compare(
         max_response_tokens=history.max_response_tokens,
         admission=machine.admission,
         seed=seed,
-        deterministic=True,  # numbers are the same however busy the machine is
     )
     chosen = [policy_named(p, machine.static_actors) if isinstance(p, str) else p for p in policies]
     result = simulate(history.rollouts, setting, chosen, predictor, steps)

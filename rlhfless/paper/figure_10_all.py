@@ -108,7 +108,6 @@ def step_of(
     (logged,) = logged_steps(history.rollouts, None, limit, steps=history.last(1))
     config = SimulationConfig(
         machine.cluster, machine.latency, Objective(0.7), max_response_tokens=limit, admission=machine.admission, seed=seed,
-        deterministic=True,
     )  # fmt: skip
     costs = step_costs(machine, algorithm, setting.charges)
     step = StepToCompare(

@@ -11,7 +11,6 @@ from rlhfless.predict.inflight import InFlightPredictor
 from rlhfless.predict.metrics import HistoryQuality, history_quality
 from rlhfless.predict.predictor import Predictor
 from rlhfless.predict.registry import make_predictor, unknown_predictor
-from rlhfless.predict.remaining import remaining_lengths, remaining_quantiles
 from rlhfless.predict.synthetic import SyntheticPredictor
 
 __all__ = [
@@ -24,8 +23,6 @@ __all__ = [
     "expected_tokens",
     "history_quality",
     "make_predictor",
-    "remaining_lengths",
-    "remaining_quantiles",
     "unknown_predictor",
 ]
 

@@ -7,17 +7,14 @@ arithmetic of a running step is in ``group_posterior.py``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 
-from rlhfless.predict.censoring import FloatArray
 from rlhfless.predict.group_posterior import InFlightLengths, Siblings
 from rlhfless.predict.length_variance import LengthModelParameters, scatter_of
 from rlhfless.predict.predictor import Predictor, PromptHistory
-from rlhfless.predict.remaining import quantiles_left
 from solver.lengths.remaining import RemainingLengths
 from solver.lengths.survival import from_scenarios
 from solver.model.workload import IntArray, Workload
@@ -55,28 +52,6 @@ class InFlightPredictor(Predictor):
         """See ``Predictor._remaining``. With fewer than 8 prompts of history it is the forecast of the workload's scenarios."""
         siblings = self._siblings(names, workload.prompt_of, workload.max_response_tokens)
         return from_scenarios(workload) if siblings is None else InFlightLengths.of(siblings, workload)
-
-    def remaining_quantiles(
-        self, prompt_ids: Sequence[Any], generated_tokens: ArrayLike, complete: ArrayLike, levels: ArrayLike, *,
-        max_response_tokens: int,
-    ) -> FloatArray:  # fmt: skip
-        """Return (Q, R) quantiles of the remaining tokens of a running step's responses; 0 for complete ones.
-
-        Args:
-            prompt_ids: (R,) the prompt of each response. generated_tokens, complete: (R,) progress of each, or the same for
-                all.
-        """
-        names_of = [str(p) for p in prompt_ids]
-        names, owner = np.unique(names_of, return_inverse=True)
-        tokens = np.broadcast_to(np.asarray(generated_tokens, dtype=np.int64), (len(names_of),))
-        whole = np.broadcast_to(np.asarray(complete, dtype=bool), (len(names_of),))
-        predicted = self.predict(names.tolist(), max_response_tokens=max_response_tokens)[owner]
-        workload = Workload(np.zeros(len(names), int), owner, predicted, max_response_tokens=max_response_tokens)
-        table = self._remaining(names.tolist(), workload).observe(tokens, whole)
-        running = np.flatnonzero(~whole)
-        lengths = np.zeros((np.size(levels), len(tokens)))
-        lengths[:, running] = quantiles_left(table, running, tokens[running].astype(float), levels)
-        return lengths
 
     def _learned(self, table: pd.DataFrame) -> PromptHistory:
         when = "step" if "step" in table.columns else "epoch"

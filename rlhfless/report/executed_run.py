@@ -79,7 +79,8 @@ def _change(trace: Trace, findings: ExecutedRunFindings) -> Iterator[Change]:
     best, own = findings.tied.iloc[0], trace.meta.get("policy")
     if own in set(findings.tied["policy"]):
         return
-    lines = (f"rlhfless train ... --policy {best['policy']}",) if own else ()
+    trained = own and trace.meta.get("config")  # what simulated or executed plans has no such option
+    lines = (f"rlhfless train ... --policy {best['policy']}",) if trained else ()
     how = SHOWN.get(str(best["policy"]), "see the schedules below")
     needs = (
         f"{best['policy']}: {how}. It saves money only where GPUs that are released early are not paid for, or other jobs use "

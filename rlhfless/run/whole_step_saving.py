@@ -43,7 +43,7 @@ def whole_step_sentence(
     work_s = phases.prepare_s + phases.learn_s
     if not work_s or not setup.colocated or not setup.synchronous or len(logged.truth) > MOST_RESPONSES:
         return ""
-    alone = replace(setting, phases=NonGenerationPhases(), deterministic=True)
+    alone = replace(setting, phases=NonGenerationPhases())
     step = WholeStep(logged, alone, whole_step_costs(logged, alone, phases))
     weight, gpus = setting.objective.time_weight, setting.cluster.gpus
     own_s = generation_s + phases.seconds

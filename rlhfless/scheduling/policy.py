@@ -28,8 +28,6 @@ class PlanningOptions:
 
     Attributes:
         time_limit_s, seed: see ``solver.plan_generation``.
-        deterministic: for a policy of your own that asks ``solver.plan_generation``. The shipped ones do not read it: they
-            always plan by counted work.
         forecast: the predictor's own forecast of the problem's lengths, for policies that re-plan while the step runs; None
             where they use the scenarios of the workload.
         acceptance: the survival of drafts to expect, for policies that decode with drafts; None where it is unknown.
@@ -42,14 +40,13 @@ class PlanningOptions:
 
     time_limit_s: float = 1.0
     seed: int = 0
-    deterministic: bool = False
     forecast: LengthForecast | None = None
     acceptance: Acceptance | None = None
     work: TokenWork | None = None
     static: Plan | None = None
 
     def __post_init__(self) -> None:
-        check_search(self.time_limit_s, self.seed, self.deterministic)
+        check_search(self.time_limit_s, self.seed)
         if not isinstance(self.forecast, LengthForecast | None):
             raise PlanningError(f"forecast is {as_given(self.forecast)}; a LengthForecast or None is needed")
         if not isinstance(self.acceptance, Acceptance | None):

@@ -26,7 +26,7 @@ from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
 from solver.bounds.exact_clairvoyant import DEFAULT_WORK as WORK_OF_ONE_BOUND
 from solver.lengths.forecast import LengthForecast, check_forecast
 from solver.model.cluster import Cluster
-from solver.model.errors import as_given, check_flags
+from solver.model.errors import as_given
 from solver.model.latency import LatencyModel
 from solver.model.objective import NonGenerationPhases, Objective
 from solver.model.problem import PlanningProblem
@@ -51,8 +51,6 @@ class SimulationConfig:
         tau, static_actors, hold: parameters of the policies that have them.
         migration: ``move``, ``recompute`` or ``cheaper``.
         effects: faults and delays of actors. Each step draws its own outages and delays. Plans do not account for them.
-        deterministic: policies of your own get it in their options (see ``solver.plan_generation``). The shipped policies
-            always plan by counted work, whatever it says.
         drafts: what drafted tokens are accepted, for policies that decode with drafts; None: such policies are refused.
         work: preparation and learning per token, which run inside the step, in place of the constants of ``phases``.
         fuse: what of it overlaps with decoding under policies that do not say so themselves: ``none``, ``prepare`` or ``learn``
@@ -64,7 +62,6 @@ class SimulationConfig:
 
     Raises:
         InputError: ``effects`` or ``drafts`` is something else.
-        PlanningError: ``deterministic`` is neither True nor False.
     """
 
     cluster: Cluster
@@ -82,7 +79,6 @@ class SimulationConfig:
     seed: int = 0
     planned_latency: LatencyModel | None = None
     effects: Effects | None = None
-    deterministic: bool = False
     drafts: SimulatedDrafts | None = None
     work: TokenWork | None = None
     fuse: str = "none"
@@ -95,7 +91,6 @@ class SimulationConfig:
             raise InputError(f"effects is {self.effects!r}; Effects(...) or None is needed")
         if not isinstance(self.drafts, SimulatedDrafts | None):
             raise InputError(f"drafts is {as_given(self.drafts)}; DrawnDrafts(...), LogDrafts(...) or None is needed")
-        check_flags(deterministic=self.deterministic)
         self._check_work()
 
     def _check_work(self) -> None:
@@ -179,7 +174,7 @@ class LoggedStep:
             problem = replace(problem, latency=setting.planned_latency)
         forecast, seed = None if clairvoyant else self.forecast, setting.seed + self.step
         acceptance = None if setting.drafts is None else setting.drafts.expected(self.step)
-        return problem, PlanningOptions(setting.time_limit_s, seed, setting.deterministic, forecast, acceptance, setting.work)
+        return problem, PlanningOptions(setting.time_limit_s, seed, forecast, acceptance, setting.work)
 
     def requests(self) -> Requests:
         """Return one request per response with its true length, for simulated engines."""

@@ -25,7 +25,7 @@ from rlhfless.trace.metrics.phase_costs import STEP_PHASES, step_costs
 from rlhfless.trace.metrics.step_metrics import allocation_metrics, interval_union_s, step_metrics
 from rlhfless.trace.metrics.step_times import StepTimes, with_step_times
 from rlhfless.trace.recording.recorder import Recorder
-from rlhfless.trace.schema.tables import PHASES, ROLES, SCHEMA_VERSION, TABLES, Column, sorted_prompt_ids
+from rlhfless.trace.schema.tables import PHASES, ROLES, SCHEMA_VERSION, TABLES, Column
 from rlhfless.trace.schema.validation import validate
 from rlhfless.trace.writer import TraceWriter
 
@@ -63,7 +63,6 @@ __all__ = [
     "read_rollouts",
     "read_scalars",
     "read_trace",
-    "sorted_prompt_ids",
     "step_costs",
     "step_metrics",
     "validate",

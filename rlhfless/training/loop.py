@@ -366,7 +366,7 @@ class Trainer:
         c = self.config
         objective, seed = Objective(c.planner.time_weight), c.seed + self.next_step
         problem = generation_problem(PlanningProblem(workload, self.cluster, self.latency, objective), self.step_plan)
-        options = PlanningOptions(c.planner.time_limit_s, seed, deterministic=True, forecast=forecast)
+        options = PlanningOptions(c.planner.time_limit_s, seed, forecast=forecast)
         return replace(on_mesh(self.planner.plan(problem, options), self.step_plan), drafting=self.drafting)
 
     def requests(self, problems: Sequence[Problem], step: int) -> list[Request]:

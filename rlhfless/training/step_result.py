@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -45,16 +45,6 @@ class TrainedStep:
         record, plan = self.record, {"step": self.step, **self.plan.to_dict(), **vars(self.planning)}
         allocations, spans, events = (pd.DataFrame(rows) for rows in (record.allocations, record.spans, record.events))
         return Trace(self.rollouts, allocations, spans, events, [plan], dict(self.meta))
-
-    def appended_to(self, trace: Trace) -> Trace:
-        """Return ``trace`` with this step after its last one, in memory."""
-        added = self.trace
-        tables = {
-            name: pd.concat([getattr(trace, name), getattr(added, name)], ignore_index=True)
-            for name in ("rollouts", "allocations", "spans", "events")
-            if len(getattr(added, name))
-        }
-        return replace(trace, **tables, plans=[*trace.plans, *added.plans])
 
     @property
     def mean_reward(self) -> float:

@@ -124,23 +124,8 @@ class Settings:
         return SimulationConfig(cluster, latency, Objective(self.time_weight), tau=self.tau)
 
     def to_json(self) -> str:
-        """Return one JSON object, which ``from_json`` reads."""
+        """Return one JSON object with the arguments of ``Settings`` by name."""
         return json.dumps(asdict(self), indent=2)
-
-    @classmethod
-    def from_json(cls, text: str) -> Settings:
-        """Return the settings that ``to_json`` wrote.
-
-        Raises:
-            InputError: the text is no JSON object, has other names, or a value is wrong.
-        """
-        try:
-            values = json.loads(text)
-        except (TypeError, ValueError):
-            values = None
-        if not isinstance(values, dict) or not set(values) <= set(KINDS):
-            raise InputError(f"the text holds no settings; a JSON object with {', '.join(KINDS)} is needed")
-        return cls(**values)
 
     def to_python(self, source: str, step: int, scale: ProfileScale, max_response_tokens: int | None = None) -> str:
         """Return lines of Python that compute the same without a widget.

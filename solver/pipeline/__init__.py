@@ -5,7 +5,7 @@ memory and lower bounds on both. Searches run in plain Python. CP-SAT helps with
 inner loops.
 """
 
-from solver.pipeline.baselines import one_f_one_b, serial
+from solver.pipeline.baselines import serial
 from solver.pipeline.executed import ExecutedPlan
 from solver.pipeline.fused import fused
 from solver.pipeline.operations import Operation
@@ -15,7 +15,7 @@ from solver.pipeline.schedule import schedule_pipeline
 
 __all__ = [
     "Chain", "ExecutedPlan", "Operation", "PipelinePlan", "PipelineProblem", "SearchReport", "evaluate_pipeline", "fused",
-    "one_f_one_b", "schedule_pipeline", "serial",
+    "schedule_pipeline", "serial",
 ]  # fmt: skip
 
 

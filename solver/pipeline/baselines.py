@@ -1,4 +1,4 @@
-"""Schedules to compare with: one forward, one backward (1F1B) of one chain, and chains one after the other."""
+"""The schedule to compare with: one chain after the other, each with one forward, one backward (1F1B)."""
 
 from __future__ import annotations
 
@@ -10,36 +10,21 @@ from solver.pipeline.plan import PipelinePlan, SearchReport, judged
 from solver.pipeline.problem import PipelineProblem
 
 
-def one_f_one_b(problem: PipelineProblem) -> PipelinePlan:
-    """Return the 1F1B schedule of one chain: a stage runs a backward pass as soon as it can, and holds few micro-batches.
-
-    Stage s of S has at most S - s micro-batches in flight, the least that keeps equal stages busy.
-
-    Raises:
-        PlanningError: the problem has several chains, or too little memory for this schedule.
-
-    Example:
-        >>> from solver.pipeline import Chain, PipelineProblem, one_f_one_b
-        >>> one_f_one_b(PipelineProblem([Chain("actor", range(4), 8, forward=1, backward=2)])).latency
-        33.0
-    """
-    if len(problem.chains) > 1:
-        raise PlanningError(f"the problem has {len(problem.chains)} chains; 1F1B schedules one (serial schedules several)")
-    return _in_turn(problem)
-
-
 def serial(problem: PipelineProblem) -> PipelinePlan:
     """Return the schedule that runs chain after chain with 1F1B, as trainers without fusion do.
 
-    A device begins the next chain as soon as it has finished the one before. Chains on other devices run at the same time.
+    A stage runs a backward pass as soon as it can. Stage s of S has at most S - s micro-batches in flight, the least that keeps
+    equal stages busy. A device begins the next chain as soon as it has finished the one before. Chains on other devices run at
+    the same time.
 
     Raises:
         PlanningError: too little memory for this schedule.
+
+    Example:
+        >>> from solver.pipeline import Chain, PipelineProblem, serial
+        >>> serial(PipelineProblem([Chain("actor", range(4), 8, forward=1, backward=2)])).latency
+        33.0
     """
-    return _in_turn(problem)
-
-
-def _in_turn(problem: PipelineProblem) -> PipelinePlan:
     ops = Operations.of(problem)
     orders: Orders = [[] for _ in ops.on_device]
     for chain in range(len(problem.chains)):

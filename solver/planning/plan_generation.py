@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from solver.model.errors import check_flags
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem, check_problem
 from solver.planning.canonical_order import Canonical
@@ -61,7 +62,8 @@ def plan_generation(problem: PlanningProblem, *, time_limit_s: float = 1.0, seed
         (1, True)
     """
     check_problem(problem)
-    check_search(time_limit_s, seed, deterministic)
+    check_search(time_limit_s, seed)
+    check_flags(deterministic=deterministic)
     if not problem.several_kinds and time_limit_s >= SMALLEST_MODEL_S:
         from solver.planning.single_kind.class_model import load as load_cpsat
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solver.model.errors import PlanningError, as_given, check_flags, is_number, is_whole
+from solver.model.errors import PlanningError, as_given, is_number, is_whole
 from solver.model.workload import IntArray
 
 
@@ -36,10 +36,9 @@ class SearchOptions:
         return math.inf if self.deterministic else began + seconds
 
 
-def check_search(time_limit_s: float, seed: int, deterministic: bool) -> None:
+def check_search(time_limit_s: float, seed: int) -> None:
     """Refuse options of a search that make no sense (a PlanningError)."""
     check_time_limit(time_limit_s)
-    check_flags(deterministic=deterministic)
     check_seed(seed)
 
 

@@ -16,7 +16,7 @@ from rlhfless.trace import validate
 from solver import Cluster, LatencyModel, Objective
 
 LATENCY = LatencyModel("x", 2, 5.6e-3, 2e-4, 1e-7, transfer_base_s=5e-3, transfer_per_kv_token_s=1e-6, start_s=0.1)
-SETTING = SimulationConfig(Cluster(3, 8, 2), LATENCY, Objective(0.7), max_response_tokens=4000, deterministic=True)
+SETTING = SimulationConfig(Cluster(3, 8, 2), LATENCY, Objective(0.7), max_response_tokens=4000)
 DRAWS = 2
 
 

@@ -195,7 +195,7 @@ def measured(steps: int, fewest: int) -> Iterator[Row]:
     """The rows of all logs: ``steps`` of each, evenly chosen among those with ``fewest`` responses and more."""
     latency = load_profile(PROFILE)
     cluster = Cluster(2, GPUS // 2, latency.gpus_per_actor, latency.kind, usd_per_gpu_hour(latency.kind))
-    setting = SimulationConfig(cluster, latency, bound_work=0, deterministic=True)
+    setting = SimulationConfig(cluster, latency, bound_work=0)
     for name, rollouts in logs():
         sizes = rollouts.groupby("step").size()
         for step in evenly(sizes.index[sizes >= fewest].tolist(), steps):

@@ -55,9 +55,7 @@ def saving(log: Log, profile: str, time_weight: float) -> dict[str, object]:
     """The best schedule of a log and what it saves."""
     latency = load_profile(profile)
     cluster = Cluster(2, GPUS // 2, latency.gpus_per_actor, latency.kind, usd_per_gpu_hour(latency.kind))
-    setting = SimulationConfig(
-        cluster, latency, Objective(time_weight), max_response_tokens=log.max_response_tokens, deterministic=True
-    )
+    setting = SimulationConfig(cluster, latency, Objective(time_weight), max_response_tokens=log.max_response_tokens)
     steps = simulate(log.rollouts, setting, ["static", *POLICIES]).steps
     sums = steps[steps["has_history"]].groupby("policy")[["time_s", "gpu_seconds", "bound_gpu_seconds"]].sum()
     ratios = sums[["time_s", "gpu_seconds"]] / sums.loc["static", ["time_s", "gpu_seconds"]]

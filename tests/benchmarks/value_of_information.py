@@ -180,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             latency, began = load_profile(profile), time.perf_counter()
             setting = SimulationConfig(
                 Cluster(GPUS // 8, 8, latency.gpus_per_actor), latency, Objective(0.7),
-                max_response_tokens=log.max_response_tokens, deterministic=True,
+                max_response_tokens=log.max_response_tokens,
             )  # fmt: skip
             draws = 1 if options.tiny else 2 if options.fast else options.draws
             found = value_of_information(step, setting, policies=options.policies, draws=draws)

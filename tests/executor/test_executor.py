@@ -124,7 +124,8 @@ def test_a_bar_counts_responses(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_replays_that_measure_a_step_have_a_bar_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
     with Executor(engines(), CLUSTER, latency=LATENCY, progress=True, charging="measured") as executor:
-        executor.run(plan_of([range(0, 4), range(4, 8)]), requests())
+        record = executor.run(plan_of([range(0, 4), range(4, 8)]), requests())
+    assert (record.trace.meta["clock"], record.trace.meta["charging"]) == ("virtual", "measured")
     shown = capsys.readouterr().err
     assert "8/8" in shown
     assert "step 0 measured" in shown

@@ -2,8 +2,8 @@
 
 The three files ``produce*.py`` are all of the record that knows names of the project: modules, classes, arguments, fields. A
 renaming changes them; where a *field or column* is renamed, ``NAMES`` maps its new name to the recorded one, and no recorded
-file changes. Everything is planned with ``deterministic=True``: searches end by counted work, so neither a slow
-machine nor other work on it changes a plan. Texts for people (hover texts, sentences of the report) are not recorded.
+file changes. Searches end by counted work, so neither a slow machine nor other work on it changes a plan. Texts for people
+(hover texts, sentences of the report) are not recorded.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def settings() -> Mapping[str, tuple[SimulationConfig, str, tuple[int, ...]]]:
     KV caches moved. ``disturbed``: what may happen to actors of large clusters, prompts fed in chunks.
     """
     report = default_setting()
-    plain_ = replace(report, latency=replace(report.latency, max_batch=24), deterministic=True)
+    plain_ = replace(report, latency=replace(report.latency, max_batch=24))
     cpu = load_profile("cpu-tiny-qwen2")
     tight = SimulationConfig(
         Cluster(2, 8, 1, cpu.kind, 0.5, prewarmed=4),
@@ -73,7 +73,6 @@ def settings() -> Mapping[str, tuple[SimulationConfig, str, tuple[int, ...]]]:
         admission="preempt",
         migration="move",
         seed=3,
-        deterministic=True,
     )
     effects = Effects(Stragglers(0.3, 0.5), StartDelays(1.0), Outages(60.0, 2.0), Contention(1.0), seed=1)
     linked = Cluster(2, 8, 2, "l40s", 1.8, node_bytes_per_s=5e10, network_bytes_per_s=5e9)
@@ -166,7 +165,7 @@ def first_steps(count: int) -> Trace:
 def report_of_executed() -> Any:
     """Findings of ``rlhfless report`` on the first steps of the shipped run."""
     cpu = load_profile("cpu-tiny-qwen2")
-    setting = SimulationConfig(Cluster(2, 8, 1, cpu.kind), cpu, max_response_tokens=320, deterministic=True)
+    setting = SimulationConfig(Cluster(2, 8, 1, cpu.kind), cpu, max_response_tokens=320)
     found = study_executed(first_steps(8), setting, 3)
     return plain(
         {**saved(found), "took": found.took, "calibrated": found.calibrated, "checks": found.checks,
@@ -178,7 +177,7 @@ def report_of_logged() -> Any:
     """Findings of ``rlhfless report`` on the lengths alone of the same steps, as if verl had logged them with some times."""
     steps = pd.DataFrame({"step": range(8), "generate_s": np.linspace(9.0, 6.0, 8), "learn_s": 4.0, "prepare_s": 1.0})
     log = OpenedLog(Trace(first_steps(8).rollouts[list(GIVEN)]), steps, "verl")
-    study = study_log(log, replace(default_setting(), deterministic=True), Assumptions(prices={"spot": 0.9}), 3)
+    study = study_log(log, default_setting(), Assumptions(prices={"spot": 0.9}), 3)
     found = study.findings
     return plain(
         {**saved(found), "setup": found.setup, "rest": found.phases, "account": found.account, "planned": found.planned,

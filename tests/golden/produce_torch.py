@@ -74,7 +74,7 @@ def steps(*asked: int) -> Iterator[LoggedStep]:
 def setting(slots: int) -> SimulationConfig:
     """Four emulated GPUs."""
     latency = replace(load_profile("cpu-tiny-qwen2"), max_batch=slots)
-    return SimulationConfig(Cluster(2, 2, 1, latency.kind), latency, deterministic=True, max_response_tokens=LIMIT)
+    return SimulationConfig(Cluster(2, 2, 1, latency.kind), latency, max_response_tokens=LIMIT)
 
 
 def requests_of(one: LoggedStep, tokenizer: Any, *, forced: bool) -> list[Request]:

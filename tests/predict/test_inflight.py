@@ -10,11 +10,11 @@ import pytest
 from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantiles_left import quantiles_left, quantiles_while_running
 
 from rlhfless.predict import InFlightPredictor, PredictionError, make_predictor
 from rlhfless.predict.group_posterior import InFlightLengths
 from rlhfless.predict.length_variance import RESIDUALS
-from rlhfless.predict.remaining import quantiles_left
 from solver.lengths.survival import BatchLengths, from_scenarios
 
 LIMIT = 400
@@ -79,7 +79,7 @@ def test_what_is_left_is_a_distribution_whose_quantiles_rise(seed, at, samples):
     table = forecast(predictor, 12, samples).observe(tokens, complete)
     assert np.all(np.diff(table.curve, axis=1) <= 1e-9)
     names = [f"p{p}" for p in np.repeat(np.arange(12), samples)]
-    quantiles = predictor.remaining_quantiles(names, tokens, complete, LEVELS, max_response_tokens=LIMIT)
+    quantiles = quantiles_while_running(predictor, names, tokens, complete, LEVELS, LIMIT)
     assert np.all(np.diff(quantiles, axis=0) >= 0)
     assert np.all(quantiles[:, complete] == 0)
     assert np.all((quantiles[:, ~complete] >= 1) & (quantiles[:, ~complete] <= LIMIT - tokens[~complete]))
@@ -87,13 +87,11 @@ def test_what_is_left_is_a_distribution_whose_quantiles_rise(seed, at, samples):
 
 def test_intervals_hold_as_many_lengths_as_they_say():
     *history, now = drawn(prompts=150, steps=5, seed=4)
-    table = learned(history)
+    predictor = learned(history)
     tokens = np.clip(now.ravel(), 1, LIMIT).astype(int)
     names = [f"p{p}" for p in np.repeat(np.arange(150), 6)]
     for at in (0, 60, 120):
-        low, high = table.remaining_quantiles(
-            names, np.minimum(tokens, at), tokens <= at, [0.1, 0.9], max_response_tokens=LIMIT
-        )
+        low, high = quantiles_while_running(predictor, names, np.minimum(tokens, at), tokens <= at, [0.1, 0.9], LIMIT)
         alive = tokens > at
         inside = ((tokens - at >= low) & (tokens - at <= high))[alive].mean()
         assert 0.72 < inside < 0.9, (at, inside)
@@ -190,7 +188,7 @@ def test_without_enough_history_scenarios_stand_for_it_and_without_any_the_batch
 def test_prompts_that_were_never_seen_are_less_certain():
     predictor = learned(drawn(shared=0.1, own=0.2))
     names = ["p0"] * 2 + ["new"] * 2
-    low, high = predictor.remaining_quantiles(names, 0, np.zeros(4, bool), [0.1, 0.9], max_response_tokens=LIMIT)
+    low, high = quantiles_while_running(predictor, names, 0, False, [0.1, 0.9], LIMIT)
     width = np.log(high / low)
     assert width[2] > 1.3 * width[0]
 
@@ -250,7 +248,7 @@ def test_predictions_are_those_that_were_recorded(came_back):
         predictor.predict(asked, max_response_tokens=300),
         predictor.sample(asked, 2, max_response_tokens=300, scenarios=2, seed=5),
         predictor.quantiles(asked, [0.1, 0.9], max_response_tokens=300),
-        predictor.remaining_quantiles(asked, progress, complete, [0.1, 0.5, 0.9], max_response_tokens=300),
+        quantiles_while_running(predictor, asked, progress, complete, [0.1, 0.5, 0.9], 300),
     )
     for one, recorded in zip(found, RECORDED[came_back], strict=True):
         np.testing.assert_allclose(one, recorded, rtol=1e-9)

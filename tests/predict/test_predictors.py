@@ -12,6 +12,7 @@ import pytest
 from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantiles_left import quantiles_left
 
 from rlhfless.predict import (
     EwmaPredictor,
@@ -19,9 +20,9 @@ from rlhfless.predict import (
     PredictionError,
     Predictor,
     SyntheticPredictor,
-    remaining_lengths,
-    remaining_quantiles,
 )
+from solver.lengths.remaining import SurvivalTable
+from solver.lengths.survival import from_scenarios
 from solver.model.errors import as_given
 
 MAKERS: dict[str, Callable[[], Predictor]] = {"ewma": EwmaPredictor, "inflight": InFlightPredictor}
@@ -155,7 +156,6 @@ def test_as_many_prompts_are_right_as_dialled(accuracy):
         (lambda t: SyntheticPredictor(t.drop(columns="step")), ()),
         (lambda t: SyntheticPredictor(t).predict(["x"], max_response_tokens=9), ("step 0", "'x'")),
         (lambda t: SyntheticPredictor(t).fit(t).predict(["p0"], max_response_tokens=9), ()),
-        (lambda t: remaining_quantiles(EwmaPredictor(), ["p0"], 9, 0.5, max_response_tokens=9), ("generated_tokens",)),
         (lambda t: EwmaPredictor().update(t.assign(run="a")).update(t.assign(run="b")), ()),
     ],
 )
@@ -228,22 +228,31 @@ def test_a_reference_answer_without_a_length_is_refused_where_it_is_asked_for(ba
 # --- what is left --------------------------------------------------------------------------------------------------------
 
 
+def forecast_of(predictor: Predictor, samples: list[int]) -> SurvivalTable:
+    """What policies follow while a step runs, with so many responses to p0, p1, ... of at most 1000 tokens."""
+    names = [f"p{p}" for p in range(len(samples))]
+    forecast = predictor.forecast(names, samples, max_response_tokens=1000, scenarios=64)
+    table = from_scenarios(forecast.workload([0] * len(names), np.repeat(np.arange(len(names)), samples), 1000))
+    assert isinstance(table, SurvivalTable)
+    return table
+
+
 def test_what_is_left_given_the_tokens_so_far_is_the_conditional_distribution():
     """Lengths uniform from 1 to 1000, all of one prompt: given x tokens what is left is uniform up to 1000 - x."""
     history = visits(np.arange(1, 1001)[None])
     predictor = EwmaPredictor().fit(history)
-    so_far = np.array([0, 200, 600])
-    found = remaining_quantiles(predictor, ["p0"] * 3, so_far, [0.25, 0.5, 0.75], max_response_tokens=1000)
+    so_far = np.array([0.0, 200.0, 600.0])
+    table = forecast_of(predictor, [3])
+    found = quantiles_left(table, np.arange(3), so_far, [0.25, 0.5, 0.75])
     expected = np.outer([0.25, 0.5, 0.75], 1000 - so_far)
     assert found == pytest.approx(expected, abs=130)
     assert np.all(np.diff(found, axis=0) > 0)
-    table = remaining_lengths(predictor, ["p0", "p0"], max_response_tokens=1000)
     assert np.all(table.expected_tokens(np.array([0, 1]), np.array([0, 900])) > [400, 1])
 
 
 def test_who_outlives_all_its_prompts_lengths_goes_on_as_others_do():
     history = pd.concat([visits([[10, 12]]), visits([[900, 950]]).assign(prompt_id="p1")])
     predictor = EwmaPredictor().fit(history)
-    left = remaining_quantiles(predictor, ["p0", "p1"], [500, 500], 0.5, max_response_tokens=1000)[0]
-    assert 350 < left[0] < 500
-    assert remaining_quantiles(predictor, ["p0"], [999], [0.5, 0.9], max_response_tokens=1000).tolist() == [[1], [1]]
+    table, first = forecast_of(predictor, [2, 2]), np.array([0])
+    assert 350 < quantiles_left(table, first, np.array([500.0]), 0.5)[0, 0] < 500
+    assert quantiles_left(table, first, np.array([999.0]), [0.5, 0.9]).tolist() == [[1], [1]]

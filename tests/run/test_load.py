@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
@@ -35,6 +36,7 @@ from trace_samples import step
 import rlhfless
 import rlhfless as rl
 from rlhfless.cli import main
+from rlhfless.engine import Request, SimulatedEngine
 from rlhfless.errors import InputError
 from rlhfless.latency import PriceError
 from rlhfless.report.study import ADVISED, Assumptions
@@ -43,7 +45,7 @@ from rlhfless.scheduling import PolicyError
 from rlhfless.scheduling.solver import FOLDING_IS_BEST
 from rlhfless.trace import ImportOptions, TraceError, TraceWriter, open_log, read_trace, step_metrics
 from rlhfless.widgets import Settings
-from solver import random_split
+from solver import Cluster, PlanningProblem, Workload, random_split
 
 ROOT = Path(__file__).parents[2]
 WRITERS: dict[str, Callable[[Path, pd.DataFrame], Path]] = {
@@ -79,7 +81,7 @@ def test_a_log_of_every_framework_has_a_verdict(framework: str, tmp_path: Path, 
 
 
 @pytest.mark.full
-def test_what_a_record_of_an_executor_does_not_state_is_named_as_assumed() -> None:
+def test_what_an_executed_trace_does_not_state_is_named_as_assumed() -> None:
     """Its allocations say what was paid for. Other schedules need a number of GPUs and a profile, which it has not."""
     whole = read_trace(rl.example())
     tables = {name: getattr(whole, name) for name in ("rollouts", "allocations", "spans", "events")}
@@ -92,6 +94,22 @@ def test_what_a_record_of_an_executor_does_not_state_is_named_as_assumed() -> No
     assert "Assumed" not in str(stated.verdict)
     assert "Assumed" not in str(recorded.verdict)
     assert "on the virtual clock" in str(recorded.verdict)
+
+
+def test_the_record_of_an_executor_states_its_gpus_its_profile_and_its_clock() -> None:
+    latency, cluster = rl.load_profile("cpu-tiny-qwen2"), Cluster(1, 2, 1, "cpu")
+    workload = Workload([6] * 4, np.repeat(range(4), 2), [40, 50, 60, 90] * 2, max_response_tokens=100)
+    plan = random_split(PlanningProblem(workload, cluster, latency), actors=2)
+    requests = [
+        Request(i, 6, 100, target_tokens=int(tokens), prompt=i // 2) for i, tokens in enumerate(workload.response_tokens)
+    ]
+    with rl.Executor(SimulatedEngine, cluster, latency=latency) as executor:
+        trace = executor.run(plan, requests).trace
+    run = rl.load(trace, verbose=False)
+    assert (run.setting.cluster.gpus, run.setting.cluster.kind, run.profile) == (2, "cpu", "cpu-tiny-qwen2")
+    said = str(run.verdict)
+    assert "Assumed" not in said
+    assert "on the virtual clock" in said
 
 
 @pytest.mark.full

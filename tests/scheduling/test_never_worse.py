@@ -43,9 +43,7 @@ def steps(noise: float, seed: int = 0, limit: int = 4000) -> tuple[Workload, Wor
 
 
 def given(work: Workload, **changes: object) -> tuple[PlanningProblem, PlanningOptions]:
-    return planning_inputs(
-        work, **{"cluster": CLUSTER, "latency": LATENCY, "time_limit_s": 1.0, "deterministic": True, **changes}
-    )  # type: ignore[arg-type]
+    return planning_inputs(work, **{"cluster": CLUSTER, "latency": LATENCY, "time_limit_s": 1.0, **changes})  # type: ignore[arg-type]
 
 
 def log_value(plan: Plan, truth: Workload) -> float:
@@ -206,10 +204,10 @@ def test_limits_tails_few_scenarios_and_known_lengths_are_planned_as_asked():
 def test_the_same_step_has_the_same_plan(policy, monkeypatch):
     """On a clock that runs and on one that runs away: plans depend on counted work alone."""
     _, forecast = steps(0.1)
-    first = make_policy(policy).plan(*given(replace(forecast), deterministic=False))
+    first = make_policy(policy).plan(*given(replace(forecast)))
     ticks = itertools.count(0.0, 1e4)
     monkeypatch.setattr(time, "perf_counter", lambda: next(ticks))
-    second = make_policy(policy).plan(*given(replace(forecast), deterministic=False))
+    second = make_policy(policy).plan(*given(replace(forecast)))
     assert responses(first) == responses(second)
 
 

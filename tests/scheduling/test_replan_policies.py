@@ -49,9 +49,7 @@ def truth_and_forecast(prompts: int = 24, samples: int = 6, seed: int = 0) -> tu
 
 
 def given_(work: Workload, **changes: object) -> tuple[PlanningProblem, PlanningOptions]:
-    return planning_inputs(
-        work, **{"cluster": CLUSTER, "latency": LATENCY, "time_limit_s": 0.05, "deterministic": True, **changes}
-    )  # type: ignore[arg-type]
+    return planning_inputs(work, **{"cluster": CLUSTER, "latency": LATENCY, "time_limit_s": 0.05, **changes})  # type: ignore[arg-type]
 
 
 def executed(plan: Plan, truth: Workload, latency: LatencyModel = LATENCY):

@@ -260,8 +260,6 @@ def test_what_is_no_log_no_setting_and_no_policy_is_refused_in_a_sentence():
         simulate(log().iloc[:0], SETTING, ["static"])
     with refused(TraceError, "read_rollouts"):
         simulate("out/run", SETTING, ["static"])
-    with refused(PlanningError, "'no'"):
-        SimulationConfig(Cluster(1, 1, 1), LATENCY, deterministic="no")
     with refused(InputError, "'x'"):
         replace(SETTING, effects="x")  # type: ignore[arg-type]
     with refused(InputError):

@@ -74,7 +74,7 @@ def executed(
     plan = replace(plan, rule=plan.rule if rule is None else rule)
     record = StepRecord("run", 0, plan, start_s)
     phases = NonGenerationPhases(prepare_s=0.3, learn_s=0.2, learner_gpus=1)
-    how = StepOptions(step.latency, step.cluster, phases, admission, options.get("migration", "cheaper"), two_step=two_step)
-    ran = VirtualStep(plan, torch_requests(step), replace(factory(), drafting=drafting), record, how)
+    how = StepOptions(step.latency, step.cluster, phases, admission, options.get("migration", "cheaper"))
+    ran = VirtualStep(plan, torch_requests(step), replace(factory(), drafting=drafting), record, how, two_step=two_step)
     ran.run()
     return ran

@@ -1,11 +1,13 @@
-"""A run that is killed again and again, at random moments, ends as the run that nobody killed."""
+"""A run that is killed again and again, or whose actors are killed, ends as the run that nobody disturbed."""
 
 from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from busy_machine import Gate, gate_last
 from safetensors.torch import load_file
 from training_samples import config, started, variety
 
+from rlhfless.executor.step.progress import StepProgress
 from rlhfless.trace import read_trace, step_folders
 from rlhfless.training.callbacks import Callback
 from rlhfless.training.loop import Trainer
@@ -137,3 +141,60 @@ def test_kills_change_nothing(
     assert mine == other, "the schedule of the rates, and all else that the learner knows"
     left = sorted(path.name for path in (tmp_path / "killed" / "checkpoints").iterdir())
     assert left == [f"after-{steps - 1:06d}", f"after-{steps:06d}"]
+
+
+class LongTailTrainer(Trainer):
+    """One response to each prompt has all tokens of the limit, the others an eighth."""
+
+    def requests(self, problems: Any, step: int) -> list[Any]:
+        most, samples = self.config.rollout.max_response_tokens, self.config.rollout.samples_per_prompt
+        requests = super().requests(problems, step)
+        return [replace(one, target_tokens=most if i % samples == 0 else most // 8) for i, one in enumerate(requests)]
+
+
+class KillsActors(Callback):
+    """Kills one actor of each step when as many responses are complete as is drawn for it, and only then opens the gate behind
+    which every actor keeps its long responses.
+    """
+
+    def __init__(self, gate: Gate, seed: int) -> None:
+        self.gate, self.rng = gate, np.random.default_rng(seed)
+        self.pool: Any = None
+        self.due: dict[int, int] = {}
+        self.killed: dict[int, int] = {}
+
+    def on_progress(self, progress: StepProgress) -> None:
+        step = progress.record.step
+        due = self.due.setdefault(step, int(self.rng.integers(progress.of // 2)))
+        if step not in self.killed and progress.completed >= due:
+            self.killed[step] = int(self.rng.choice(sorted(self.pool.working)))
+            os.kill(self.killed[step], signal.SIGKILL)
+            self.gate.open()
+
+    def on_step(self, trainer: Any, step: Any) -> None:
+        self.gate.close()
+
+
+@pytest.mark.full
+def test_killed_actors_change_no_weight(tmp_path: Path, model: Path) -> None:
+    """Two actors in processes of this machine decode, and one is killed in each step; on the virtual clock nobody is killed."""
+    kills, weights = KillsActors(Gate(tmp_path / "gate"), seed=3), {}
+    options = {"gpus": 2, "gpus_per_node": 2, "policy": "static", "steps": 2, "max_response_tokens": 64}
+    with LongTailTrainer(config(**options), tmp_path / "whole", model=model, progress=False) as trainer:
+        trainer.run()
+        weights["whole"] = trainer.model.state_dict()
+    given = config(**options, executor="local")
+    with LongTailTrainer(given, tmp_path / "killed", model=model, callbacks=[kills], progress=False) as trainer:
+        kills.pool, trainer.on_progress = trainer.actor_pool, kills.on_progress
+        gate_last(trainer, kills.gate, last=2)
+        trainer.run()
+        weights["killed"] = trainer.model.state_dict()
+
+    whole, killed = (read_trace(tmp_path / name) for name in ("whole", "killed"))
+    for name in ("lost", "retry"):
+        assert set(killed.events[killed.events["name"] == name]["step"]) == set(kills.killed) == {0, 1}, name
+    same = ["step", "prompt_id", "sample", "response", "response_tokens", "reward"]
+    pd.testing.assert_frame_equal(killed.rollouts[same], whole.rollouts[same])
+    before = load_file(model / "model.safetensors")
+    assert not all(torch.equal(weights["whole"][name], before[name]) for name in before), "the steps learn"
+    assert all(torch.equal(weights["killed"][name], weights["whole"][name]) for name in weights["whole"])

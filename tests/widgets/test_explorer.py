@@ -287,7 +287,7 @@ def test_hostile_texts_are_text_everywhere(explorer: Explorer) -> None:
 
 def test_the_state_can_be_copied(explorer: Explorer) -> None:
     code, text = explorer.as_code()
-    assert Settings.from_json(text) == explorer.settings
+    assert Settings(**json.loads(text)) == explorer.settings
     assert "what_if.plan(Settings(profile='cpu-tiny-qwen2'" in code
     assert 'data-copy=".as-python"' in explorer.panes.pane_copy
 

@@ -56,11 +56,6 @@ class DataChange:
         return self.stale_tokens == 0
 
     @property
-    def unbiased_lengths(self) -> bool:
-        """Whether no response was dropped, so that long responses are learned from as often as short ones."""
-        return self.dropped_responses == 0
-
-    @property
     def learned_length_ratio(self) -> float:
         """Mean length of what is learned from, over that of all responses that were started: below 1 where long ones are
         dropped or still wait."""
@@ -97,11 +92,6 @@ class WayOutcome:
     def seconds_per_token(self) -> float:
         """Seconds per response token that is learned from."""
         return self.time_s / self.data.learned_tokens if self.data.learned_tokens else float("nan")
-
-    @property
-    def seconds_per_response(self) -> float:
-        """Seconds per response that is learned from: to compare ways that learn from different numbers of them."""
-        return self.time_s / self.data.learned_responses if self.data.learned_responses else float("nan")
 
     def over(self, steps: int) -> tuple[float, float]:
         """Return the seconds and GPU-seconds of a run of so many such steps, which pays ``fill_s`` once."""

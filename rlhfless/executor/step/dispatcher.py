@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from rlhfless.executor.step.actor_state import Actor
@@ -14,7 +13,6 @@ from rlhfless.executor.step.step_state import RunningStep
 from solver.model.runtime_rules import Cut, Decision, Move, RuntimeRule
 
 A = TypeVar("A", bound=Actor)
-Sender = TypeVar("Sender", bound=Actor, contravariant=True)
 
 
 class Leaving(NamedTuple):
@@ -59,33 +57,11 @@ class TakesAndGives(Protocol[A]):
         ...
 
 
-class CopiesFirst(Protocol[Sender]):
-    """What copies KV states while their responses decode on (``Move.two_step``); the virtual clock has it."""
-
-    def batch(self, now_s: float, sender: Sender) -> Mapping[int, int]:
-        """Return the responses whose KV state is in the actor's batch, with the context tokens that are known by now.
-
-        A response that is being copied to another actor is not among them.
-        """
-        ...
-
-    def copy(self, now_s: float, sender: Sender, moves: Mapping[int, Sender]) -> Collection[int]:
-        """Begin to copy KV states (response to receiver); returns those whose copies have begun.
-
-        These responses leave, each by itself, once its copy is there. The others have ended, or have to be taken off.
-        """
-        ...
-
-
 class Dispatcher(Generic[A]):
-    """Checks decisions and has a backend carry them out. ``rule``: None means that the executor itself decides.
+    """Checks decisions and has a backend carry them out. ``rule``: None means that the executor itself decides."""
 
-    Args:
-        copies: None: every move takes one step, whatever the rule says.
-    """
-
-    def __init__(self, step: RunningStep[A], backend: TakesAndGives[A], copies: CopiesFirst[A] | None = None) -> None:
-        self.step, self.backend, self.copies = step, backend, copies
+    def __init__(self, step: RunningStep[A], backend: TakesAndGives[A]) -> None:
+        self.step, self.backend = step, backend
 
     def apply(self, now_s: float, decision: Decision, rule: RuntimeRule | None) -> None:
         """Carry out a decision; one about a response that has ended is ignored.
@@ -97,7 +73,7 @@ class Dispatcher(Generic[A]):
         check_decision(rule, decision, step.live, len(step.requests))
         if isinstance(decision, Cut):
             sender, goes_to = step.live[decision.actor], {m.response: m.to_actor for m in decision.moves}
-            copied = self._copy(now_s, rule, sender, decision.moves)
+            copied = self.begin_copies(now_s, rule, sender, decision.moves)
             taken = self.backend.take(now_s, sender, None)
             check_all_go(rule, decision, [one.response for one in taken.leaving])
             sender.closing, sender.trigger_completions, sender.trigger_time_s = True, None, math.inf
@@ -106,7 +82,7 @@ class Dispatcher(Generic[A]):
                 return
             sender, goes_to = step.owner[decision.response], {decision.response: decision.to_actor}
             receiver_of(rule, decision, sender, step.live)
-            copied = self._copy(now_s, rule, sender, [decision])
+            copied = self.begin_copies(now_s, rule, sender, [decision])
             taken = Taken(sender, []) if copied else self.backend.take(now_s, sender, [decision.response])
         leaving = [*copied, *(one.response for one in taken.leaving)]
         step.record_decision(now_s, decision, sender, {response: goes_to[response] for response in leaving}, copied)
@@ -120,17 +96,10 @@ class Dispatcher(Generic[A]):
         if orders or not copied:
             self.backend.hand_over(now_s, taken, orders)
 
-    def _copy(self, now_s: float, rule: RuntimeRule | None, sender: A, moves: Sequence[Move]) -> Collection[int]:
-        """Begin to copy the KV states of the moves that take two steps; returns their responses."""
-        step = self.step
-        if self.copies is None or not step.may_copy(sender, moves):
-            return ()
-        batch = self.copies.batch(now_s, sender)
-        iteration_s = partial(sender.latency.one_iteration_s, len(batch), sum(batch.values()))
-        copied = {}
-        for move in moves:
-            if move.response in batch:
-                receiver = receiver_of(rule, move, sender, step.live)
-                if step.copies_first(move, sender, receiver, batch[move.response], iteration_s):
-                    copied[move.response] = receiver
-        return self.copies.copy(now_s, sender, copied) if copied else ()
+    def begin_copies(self, now_s: float, rule: RuntimeRule | None, sender: A, moves: Sequence[Move]) -> Collection[int]:
+        """Begin to copy KV states of these moves while their responses decode on; returns the responses.
+
+        These leave, each by itself, once its copy is there. Here there are none: every move takes one step, whatever the rule
+        says.
+        """
+        return ()

@@ -75,6 +75,8 @@ class StepRecord:
         requests: of all responses; they name prompts and their lengths in ``trace``.
         rule: the copy of the plan's rule that served this step, with its state; None where the plan has none.
         work: of every work item, in their order: where and when it ran, and what its function returned.
+        meta: what ``trace`` has as its ``meta.json``: cluster, profile, policy, clock, charging, device, as far as they are
+            known.
     """
 
     run: str
@@ -89,6 +91,7 @@ class StepRecord:
     rule: RuntimeRule | None = field(default=None, repr=False)
     requests: Sequence[Request] = field(default=(), repr=False)
     work: list[ItemRun] = field(default_factory=list, repr=False)
+    meta: dict[str, Any] = field(default_factory=dict, repr=False)
     _spans: list[Row] = field(default_factory=list, repr=False)
     _new_spans: list[_ReportedSpan | tuple[str, Iterable[EngineSpan]]] = field(
         default_factory=list, repr=False

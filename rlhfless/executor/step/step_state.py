@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -22,9 +22,9 @@ from solver.model.errors import PlanningError
 from solver.model.objective import NonGenerationPhases
 from solver.model.offers import Latencies
 from solver.model.plan import Plan
-from solver.model.runtime_rules import Cut, Decision, Move
+from solver.model.runtime_rules import Cut, Decision
 from solver.model.workload import IntArray
-from solver.replanning.marginal_value import sends_kv, two_step_saves_s
+from solver.replanning.marginal_value import sends_kv
 
 MIGRATION = ("cheaper", "move", "recompute")
 
@@ -48,7 +48,6 @@ class StepOptions:
     migration: str = "cheaper"
     on_progress: OnProgress | None = None
     work: tuple[WorkItem, ...] = ()
-    two_step: bool = False  # whether KV states can be copied before their responses leave, on the virtual clock
 
 
 class RunningStep(Generic[A]):
@@ -74,7 +73,6 @@ class RunningStep(Generic[A]):
         self.reserved_tokens: IntArray | None = None
         if options.admission == "reserve":
             self.reserved_tokens = self.prompt_tokens + self.requests.rows["max_tokens"]
-        self._longest_tokens = int((self.prompt_tokens + self.requests.rows["max_tokens"]).max(initial=0))
         self.observed_tokens = np.zeros(len(requests), np.int64)
         self.complete = np.zeros(len(requests), dtype=bool)
         self.completed = 0
@@ -140,27 +138,6 @@ class RunningStep(Generic[A]):
         if migration == "move":
             return True
         return bool(sends_kv(sender.latency.transfer_s(context_tokens), receiver.latency.recompute_s(context_tokens)))
-
-    def may_copy(self, sender: A, moves: Sequence[Move]) -> bool:
-        """Return False where ``copies_first`` is False for all these moves, whatever the contexts of their responses are."""
-        slow = self._takes_long(sender, self._longest_tokens)
-        return any(m.two_step if m.two_step != "auto" else slow for m in moves)
-
-    def _takes_long(self, sender: A, context_tokens: int) -> bool:
-        """Return whether the tokens of a transfer may take longer than an iteration, which takes ``base_s`` at least."""
-        return sender.latency.transfer_per_kv_token_s * context_tokens > sender.latency.base_s
-
-    def copies_first(self, move: Move, sender: A, receiver: A, context_tokens: int, iteration_s: Callable[[], float]) -> bool:
-        """Return whether to copy the KV state before the response of this move leaves.
-
-        Args:
-            iteration_s: returns the seconds of an iteration of the sender's batch; asked where ``auto`` depends on it.
-        """
-        if not move.two_step or not self.moves_kv(sender, receiver, context_tokens):
-            return False
-        if move.two_step != "auto":
-            return True
-        return self._takes_long(sender, context_tokens) and two_step_saves_s(sender.latency, context_tokens, iteration_s()) > 0
 
     def weigh(self, responses: Sequence[int], tokens: IntArray) -> int:
         """Return the KV tokens that these responses take of an actor's memory by the admission rule in force."""

@@ -9,6 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rlhfless.engine.protocol import Completion, Request
+from solver.model.cluster import Cluster, MixedCluster
+from solver.model.latency import LatencyModel
+from solver.model.offers import Latencies
 from solver.model.plan import Plan
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ class StepRows(Protocol):
     allocations: list[dict[str, Any]]
     events: list[dict[str, Any]]
     requests: Sequence[Request]
+    meta: dict[str, Any]
 
     @property
     def completions(self) -> Mapping[int, Completion]:
@@ -50,11 +54,25 @@ def step_trace(record: StepRows) -> Trace:
     """
     import pandas as pd
 
+    from rlhfless.latency import list_profiles
     from rlhfless.trace import Trace
 
+    meta = {**record.meta}
+    if meta.get("profile") not in list_profiles():  # a latency model of one's own, which no reader could load by its name
+        meta.pop("profile", None)
     allocations, spans, events = (pd.DataFrame(rows) for rows in (record.allocations, record.spans, record.events))
     plans = [{"step": record.step, **record.plan.to_dict()}]
-    return Trace(rollout_rows(record), allocations, spans, events, plans)
+    return Trace(rollout_rows(record), allocations, spans, events, plans, meta)
+
+
+def executed_with(plan: Plan, latency: Latencies, cluster: Cluster | MixedCluster) -> dict[str, Any]:
+    """Return policy, cluster and latency profile of a step for ``StepRecord.meta``; of several kinds of actors the policy."""
+    meta: dict[str, Any] = {"policy": plan.policy}
+    if isinstance(cluster, Cluster):
+        meta["cluster"] = {**vars(cluster)}
+    if isinstance(latency, LatencyModel):
+        meta["profile"] = latency.name
+    return meta
 
 
 def rollout_rows(record: StepRows) -> pd.DataFrame:

@@ -135,7 +135,10 @@ class VirtualBackend:
         return bool(self.step.complete[response]) or any((c.responses == response).any() for _, c in self.pending)
 
     def batch(self, now_s: float, sender: VirtualActor) -> Mapping[int, int]:
-        """See ``CopiesFirst``."""
+        """Return the responses whose KV state is in the actor's batch, with the context tokens that are known by now.
+
+        A response that is being copied to another actor is not among them.
+        """
         self.catch_up(sender)
         if sender.engine.clock_s <= now_s:
             self.note_tokens(sender)
@@ -144,7 +147,10 @@ class VirtualBackend:
         return {r: int(step.prompt_tokens[r] + step.observed_tokens[r]) for r in running}
 
     def copy(self, now_s: float, sender: VirtualActor, moves: Mapping[int, VirtualActor]) -> Collection[int]:
-        """See ``CopiesFirst``: of the state at the engine's next iteration boundary."""
+        """Begin to copy KV states (response to receiver) as of the engine's next iteration boundary; returns those that began.
+
+        These responses leave, each by itself, once its copy is there. The others have ended, or have to be taken off.
+        """
         self._take(now_s, sender, [])
         running = set(sender.engine.running())
         begun = {response: receiver for response, receiver in moves.items() if response in running}

@@ -22,6 +22,7 @@ from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.rule_driver import RuleDriver
 from rlhfless.executor.step.shared_links import NodeLinks
 from rlhfless.executor.step.step_state import RunningStep, StepOptions
+from rlhfless.executor.step.step_trace import executed_with
 from rlhfless.executor.step.work_items import WorkItem, check_work
 from rlhfless.executor.step.work_rows import phase_items
 from rlhfless.executor.virtual.actors import EngineFactory, VirtualActor, begin
@@ -31,6 +32,7 @@ from rlhfless.executor.virtual.migration import KvTransfers
 from rlhfless.executor.virtual.observation import VirtualObserver
 from rlhfless.executor.virtual.progress_pacing import ProgressPacer
 from rlhfless.executor.virtual.retiming import RetimingLog, retime
+from rlhfless.executor.virtual.two_step_moves import TwoStepDispatcher
 from rlhfless.executor.virtual.work import VirtualWork
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import PlanningError
@@ -46,6 +48,9 @@ OnReplayProgress = Callable[[int, int], None]
 class VirtualStep:
     """One step of a plan on the virtual clock, put together from its parts. Use ``run_step``.
 
+    Args:
+        two_step: whether KV states can be copied before their responses leave.
+
     Attributes:
         step: its state; log: the data for retiming it, where engines keep journals. work: its work items.
     """
@@ -58,6 +63,7 @@ class VirtualStep:
         record: StepRecord,
         options: StepOptions,
         links: NodeLinks | None = None,
+        two_step: bool = False,
     ) -> None:
         check_gpus(plan, options.cluster)
         check_drafting(plan, engine_factory)
@@ -72,7 +78,7 @@ class VirtualStep:
         backend = VirtualBackend(step, live, KvTransfers(step, self.log, links), pace)
         driver = None if plan.rule is None else RuleDriver(plan.rule, step, VirtualObserver(step, backend))
         self.work = VirtualWork(options.work, step)
-        dispatcher = Dispatcher(step, backend, backend if options.two_step else None)
+        dispatcher = TwoStepDispatcher(step, backend) if two_step else Dispatcher(step, backend)
         self._loop = EventLoop(step, backend, dispatcher, driver, self.work)
 
     @property
@@ -158,10 +164,11 @@ def run_step(
     if charging == "measured" and links is not None:
         raise PlanningError("shared links need the latency model's transfer times; use charging='profile', not 'measured'")
     measured = check_replayable(plan, engine_factory) if charging == "measured" else None
-    record = StepRecord(run, step, plan, start_s, requests=requests)
+    meta = {**executed_with(plan, latency, cluster), "clock": "virtual", "charging": charging}
+    record = StepRecord(run, step, plan, start_s, requests=requests, meta=meta)
     two_step = charging == "profile"  # copies behind iterations are not measured
-    options = StepOptions(latency, cluster, phases, admission, migration, on_progress, tuple(work), two_step)
-    executed = VirtualStep(plan, requests, engine_factory, record, options, links)
+    options = StepOptions(latency, cluster, phases, admission, migration, on_progress, tuple(work))
+    executed = VirtualStep(plan, requests, engine_factory, record, options, links, two_step)
     executed.run()
     if measured is not None:
         log, prefixes = executed.log, prefixes_of(executed.step.plan, executed.step.requests)

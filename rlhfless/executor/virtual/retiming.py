@@ -148,8 +148,9 @@ class _Retiming:
         self.before, self.log = record, log
         self.startup = log.startup if prefill is None else log.startup.with_prefill_s(float(prefill.seconds.sum()))
         self.record = StepRecord(
-            record.run, record.step, record.plan, record.start_s, moves=record.moves, rule=record.rule, requests=record.requests
-        )
+            record.run, record.step, record.plan, record.start_s, moves=record.moves, rule=record.rule,
+            requests=record.requests, meta=record.meta,
+        )  # fmt: skip
         self.record.actor_of.update(record.actor_of)
         self.actors = {
             i: _RetimedActor(journal, replayed[i], self.startup.actors[i].ready_s) for i, journal in log.journals.items()

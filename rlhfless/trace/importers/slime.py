@@ -7,6 +7,7 @@ refused unless the user imports it with ``--unsafe-pickle``; the import then not
 from __future__ import annotations
 
 import json
+import shlex
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,7 +73,8 @@ def load(reading: ImportSession, path: Path) -> list[dict[str, Any]]:
             hint = "an intact dump is needed"
             if not unsafe and "weights" in str(error).lower():
                 reason_text = "it contains more than plain data, and loading it can run arbitrary code"
-                hint = "for your own files only, `rlhfless import --unsafe-pickle` loads it nevertheless"
+                command = f"rlhfless import {shlex.quote(str(reading.path))} --unsafe-pickle -o FOLDER"
+                hint = f"for your own files only, `{command}` loads it nevertheless"
             raise TraceError(f"{path}: cannot be loaded ({reason_text}); {hint}") from error
     if unsafe:
         reading.note("WARNING: --unsafe-pickle ran any code that the dumps contain")

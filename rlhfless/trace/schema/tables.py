@@ -6,8 +6,6 @@ null and is never replaced by a guess.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,11 +140,3 @@ TABLES: dict[str, tuple[Column, ...]] = {
 def text_columns(table: str) -> tuple[str, ...]:
     """Return the names of the text columns of ``table``, so that a reader keeps ``007`` as text."""
     return tuple(column.name for column in TABLES[table] if column.dtype == "str")
-
-
-def sorted_prompt_ids(prompt_ids: Iterable[str]) -> list[str]:
-    """Return the distinct prompt ids in order: by number if every id is a whole number, else by text."""
-    distinct = {str(prompt_id) for prompt_id in prompt_ids}
-    if all(re.fullmatch(r"-?[0-9]+", prompt_id) for prompt_id in distinct):
-        return sorted(distinct, key=lambda prompt_id: (int(prompt_id), prompt_id))
-    return sorted(distinct)

@@ -68,7 +68,6 @@ def test_rounds_take_as_long_as_one_after_another(at_once: bool) -> None:
     assert data.dropped_responses == rounds * size * 2 - 24
     assert data.dropped_tokens == (rounds * size - 12) * 12
     assert data.on_policy
-    assert not data.unbiased_lengths
     assert outcome.least_time_s <= outcome.time_s
     assert outcome.parameters["useless_share"] == 0.5
     assert rounds >= 3 * (1 if at_once else 2)

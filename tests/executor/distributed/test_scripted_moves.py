@@ -60,8 +60,8 @@ def test_moves_change_no_token_and_are_traced_on_both_sides(migration: str, pool
                 assert not record.recomputes
             moved += len(received) if migration == "move" else len(record.recomputes)
             on.trace()
-            meta = on.pool.meta  # type: ignore[attr-defined]
-            assert meta["clock"] == "wall"
+            meta = record.trace.meta
+            assert (meta["clock"], meta["charging"], meta["policy"]) == ("wall", "measured", record.plan.policy)
             assert meta["device"].startswith("a process per actor" if pool_kind == "local" else "a Ray actor per actor")
     assert moved > 3
 

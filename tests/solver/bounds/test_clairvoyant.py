@@ -69,7 +69,7 @@ def test_no_policy_beats_it(instance, name, weight, admission):
     work, cluster, latency = instance
     given_ = (
         solver.PlanningProblem(work, cluster, latency, solver.Objective(weight), admission=admission),
-        PlanningOptions(time_limit_s=0.05, deterministic=True),
+        PlanningOptions(time_limit_s=0.05),
     )
     time_s, gpu_s = executed(work, make_policy(name).plan(*given_), cluster, latency, admission)
     whatever = clairvoyant_bound(solver.PlanningProblem(work, cluster, latency, admission="preempt")).gpu_seconds(time_s)
@@ -94,7 +94,7 @@ def test_little_kv_memory_raises_it_and_the_rule_that_reserves_more():
         for name in ("random", "oracle", "oracle+replan", "least-loaded"):
             given_ = (
                 solver.PlanningProblem(work, cluster, latency, solver.Objective(0.7), admission=rule),
-                PlanningOptions(time_limit_s=0.05, deterministic=True),
+                PlanningOptions(time_limit_s=0.05),
             )
             time_s, gpu_s = executed(work, make_policy(name).plan(*given_), cluster, latency, rule)
             assert bound.gpu_seconds(time_s) * EXACT <= gpu_s
@@ -111,9 +111,7 @@ def test_no_policy_beats_it_on_shipped_profiles(profile):
     bound = clairvoyant_bound(solver.PlanningProblem(work, cluster, latency, admission="preempt"))
     ratios = []
     for name in POLICIES:
-        plan = make_policy(name).plan(
-            solver.PlanningProblem(work, cluster, latency), PlanningOptions(time_limit_s=0.05, deterministic=True)
-        )
+        plan = make_policy(name).plan(solver.PlanningProblem(work, cluster, latency), PlanningOptions(time_limit_s=0.05))
         time_s, gpu_s = executed(work, plan, cluster, latency)
         ratios.append(gpu_s / bound.gpu_seconds(time_s))
     assert min(ratios) >= EXACT
@@ -129,7 +127,7 @@ def test_slots_that_bind_for_short_responses_raise_it_and_no_policy_beats_it(mon
         for weight in (0.3, 0.7, 0.95):
             given_ = (
                 solver.PlanningProblem(work, cluster, latency, solver.Objective(weight)),
-                PlanningOptions(time_limit_s=0.05, deterministic=True),
+                PlanningOptions(time_limit_s=0.05),
             )
             time_s, gpu_s = executed(work, make_policy(name).plan(*given_), cluster, latency)
             assert bound.gpu_seconds(time_s) * EXACT <= gpu_s

@@ -25,7 +25,7 @@ def _executed(problem: solver.PlanningProblem, name: str, length: int | str, dra
     """Makespan and GPU-seconds of a policy on engines that draft."""
     cluster, latency = problem.one_kind
     work = problem.workload
-    plan = make_policy(name).plan(problem, PlanningOptions(time_limit_s=0.05, deterministic=True))
+    plan = make_policy(name).plan(problem, PlanningOptions(time_limit_s=0.05))
     prompts = work.prompt_tokens[work.prompt_of].tolist()
     requests = [
         Request(i, p, work.max_response_tokens, target_tokens=n)

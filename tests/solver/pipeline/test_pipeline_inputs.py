@@ -18,7 +18,6 @@ from solver.pipeline import (
     PipelineProblem,
     evaluate_pipeline,
     fused,
-    one_f_one_b,
     schedule_pipeline,
     serial,
 )
@@ -139,12 +138,9 @@ def test_malformed_orders(orders: Any, named: str) -> None:
         evaluate_pipeline(SMALL, orders)
 
 
-def test_one_forward_one_backward_is_for_one_chain_and_enough_memory() -> None:
-    two = fused((2, 1, 4), (2, 1, 4), activations=(1, 1))
-    with refused(PlanningError, "2 chains"):
-        one_f_one_b(two)
+def test_chains_one_after_the_other_need_enough_memory() -> None:
     with refused(PlanningError, "holds 2"):
-        serial(two.with_memory(1))
+        serial(fused((2, 1, 4), (2, 1, 4), activations=(1, 1)).with_memory(1))
 
 
 @pytest.mark.parametrize(

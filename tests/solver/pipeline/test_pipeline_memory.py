@@ -10,7 +10,7 @@ import pytest
 from pipeline_samples import least, peak_memory, random_problem, start_times, tiny_problem
 
 from rlhfless.paper.fused_pipelines import rlhfuse_instances
-from solver.pipeline import PipelinePlan, fused, one_f_one_b, schedule_pipeline
+from solver.pipeline import PipelinePlan, fused, schedule_pipeline, serial
 from solver.pipeline.bounds import latency_bound
 from solver.pipeline.compiled import compiled_kernels
 from solver.pipeline.listing import ListScheduler
@@ -153,5 +153,5 @@ def test_orders_that_are_late_by_little_end_the_search_by_rules() -> None:
 
 def test_one_chain_at_its_bound_is_one_forward_one_backward() -> None:
     problem = fused((4, 1, 8), (1, 1, 1), activations=(1, 0))
-    alone = one_f_one_b(type(problem)([problem.chains[0]]))
+    alone = serial(type(problem)([problem.chains[0]]))
     assert alone.peak_memory == alone.memory_bound

@@ -12,7 +12,6 @@ from solver.pipeline import (
     PipelineProblem,
     evaluate_pipeline,
     fused,
-    one_f_one_b,
     schedule_pipeline,
     serial,
 )
@@ -59,7 +58,7 @@ def _reaches_its_bound(instance: FusedInstance, seed: int = 0) -> None:
 def test_serial_training_is_the_published_baseline_but_for_the_overlap_of_devices() -> None:
     for instance, published in zip(INSTANCES, SERIAL, strict=True):
         problem = instance.problem()
-        alone = [one_f_one_b(PipelineProblem([chain], problem.devices)) for chain in problem.chains]
+        alone = [serial(PipelineProblem([chain], problem.devices)) for chain in problem.chains]
         assert alone[0].latency + alone[1].latency == published
         one_after_the_other = serial(problem)
         assert max(plan.latency for plan in alone) < one_after_the_other.latency < published
@@ -67,7 +66,7 @@ def test_serial_training_is_the_published_baseline_but_for_the_overlap_of_device
 
 
 def test_one_forward_one_backward_holds_as_many_micro_batches_as_stages_follow() -> None:
-    plan = one_f_one_b(PipelineProblem([Chain("actor", range(4), 8, 1, 2, activation=1)]))
+    plan = serial(PipelineProblem([Chain("actor", range(4), 8, 1, 2, activation=1)]))
     check(plan)
     assert (plan.latency, plan.status) == ((8 + 4 - 1) * 3, "optimal")
     assert plan.peak_memory == plan.memory_bound == 4

@@ -33,7 +33,6 @@ from solver.pipeline import (  # noqa: E402
     PipelinePlan,
     PipelineProblem,
     fused,
-    one_f_one_b,
     schedule_pipeline,
     serial,
 )
@@ -82,7 +81,7 @@ def test_two_processes_run_actor_and_critic_together() -> None:
         "fused": both(2, 2, 4),
         "copies": both(2, 1, 4),
         "serial": serial(fused((2, 2, 4), (2, 1, 4), activations=(1, 1))),
-        "actor": one_f_one_b(alone(0, 1)),
+        "actor": serial(alone(0, 1)),
     }
     runs = run_pipelines(plans, unit_s=0.005)
     check(runs, tied=True)
@@ -97,7 +96,7 @@ def test_four_processes_run_any_plan() -> None:
     plans = {
         "fused": both(4, 4, 6),
         "copies": both(4, 2, 6),
-        "1f1b": one_f_one_b(alone(0, 1, 2, 3)),
+        "1f1b": serial(alone(0, 1, 2, 3)),
         "interleaved": schedule_pipeline(alone(0, 1, 0, 1)),
         "v": schedule_pipeline(alone(0, 1, 1, 0)),
         "split": schedule_pipeline(alone(0, 1, 2, 3, split=True)),
@@ -138,7 +137,7 @@ def test_stages_in_series_compute_the_model_bit_for_bit(kind: str, stages: int) 
 
 @pytest.mark.full
 def test_what_does_not_fit_is_refused_before_a_process_starts() -> None:
-    plan = one_f_one_b(alone(0, 1, 2))
+    plan = serial(alone(0, 1, 2))
     with refused(InputError, "plans is empty"):
         run_pipelines({})
     with refused(InputError, "2 blocks", "3 stages"):
@@ -147,7 +146,7 @@ def test_what_does_not_fit_is_refused_before_a_process_starts() -> None:
     with refused(InputError, "4 micro-batches", "2 of the critic"):
         run_pipelines({"uneven": serial(uneven)})
     with refused(PlanningError, "unit_s", "0"):
-        run_pipelines({"actor": one_f_one_b(alone(0, 1))}, llama(2), unit_s=0)
+        run_pipelines({"actor": serial(alone(0, 1))}, llama(2), unit_s=0)
     other = llama(3)
     other.config.model_type = "gpt2"
     with refused(InputError, "'gpt2'", "llama"):

@@ -80,7 +80,7 @@ class ProcessPool(ActorPool[Process]):
 
     @property
     def meta(self) -> dict[str, str]:
-        """Return the entries of ``meta.json`` for a run whose steps are executed here."""
+        """See ``ActorPool``."""
         return {"clock": "wall", "charging": "measured", "device": f"a process per actor on {', '.join(self.devices) or CPU}"}
 
     def close(self, record: StepRecord | None = None) -> None:

@@ -34,6 +34,7 @@ from rlhfless.executor.step.plan_validation import ChecksRequests, check_before_
 from rlhfless.executor.step.progress import OnProgress
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.step_state import StepOptions
+from rlhfless.executor.step.step_trace import executed_with
 from rlhfless.executor.step.work_items import WorkItem, WorkServer
 from rlhfless.system.cleanup import clean_up
 from solver.lengths.remaining import RemainingLengths
@@ -161,7 +162,8 @@ class ActorPool(ABC, Generic[ActorHandle]):
         version = engines.weights_version
         faults = replace(self.faults, min_start_timeout_s=max(self.faults.min_start_timeout_s, engines.min_start_timeout_s))
         self._bind(engines, latency)
-        record = StepRecord(run, step, plan, self._start_clock(start_s), requests=requests)
+        meta = {**executed_with(plan, latency, cluster), **self.meta}
+        record = StepRecord(run, step, plan, self._start_clock(start_s), requests=requests, meta=meta)
         step_actors = self._new_step_actors(engines, record)
         options = StepOptions(latency, cluster, phases, admission, migration, on_progress, tuple(work))
         wall = WallOptions(faults, forecast, step if version is None else version, self._idle.history.start_s)
@@ -207,6 +209,11 @@ class ActorPool(ABC, Generic[ActorHandle]):
     def release(self) -> None:
         """End the waiting actors; another step would start new ones."""
         self._idle.close()
+
+    @property
+    @abstractmethod
+    def meta(self) -> dict[str, str]:
+        """Return the entries of ``meta.json`` for a run whose steps are executed here."""
 
     @abstractmethod
     def close(self, record: StepRecord | None = None) -> None:

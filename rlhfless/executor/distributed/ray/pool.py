@@ -74,7 +74,7 @@ class RayPool(ActorPool[Any]):
 
     @property
     def meta(self) -> dict[str, str]:
-        """Return the entries of ``meta.json`` for a run whose steps are executed here."""
+        """See ``ActorPool``."""
         nodes = RayNode.listed(self.cluster.ray.nodes())
         location = ", ".join(f"{node.gpus:g} x {'/'.join(sorted(node.kinds)) or 'GPU'}" for node in nodes)
         return {
