@@ -44,6 +44,8 @@ class Steps:
             self._broken, self._first_broken = self._broken + 1, self._first_broken or entry.line
             return
         values, steps = self._numbers_of(entry.values), self._runs[-1]
+        if not values:
+            return
         before = steps.get(entry.step)
         if before is not None and not self._repeats(before, values):
             before.update(values)
