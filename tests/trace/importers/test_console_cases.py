@@ -1,4 +1,4 @@
-"""Console text that people pasted into public threads, retyped, beside the project (``shared/data/cases``): what is read of it."""
+"""Console text that people pasted into public threads, retyped, in ``shared/data/cases``: what is read of it."""
 
 from __future__ import annotations
 
