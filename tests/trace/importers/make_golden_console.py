@@ -39,9 +39,9 @@ BAR = "{}:   {}%|{:<10}| {}/50 [00:{:02}<08:12, 10.25s/it]"
 def definitions(path: Path, names: set[str], **scope: Any) -> dict[str, Any]:
     """Functions and classes out of a module's source, without decorators of functions, with what they need of it."""
     tree = ast.parse(path.read_text("utf-8"))
-    found = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in names]
-    assert {node.name for node in found} == names, f"{path} has other names now"
-    exec(compile(ast.Module(found, []), str(path), "exec"), scope)
+    found = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in names}
+    assert found.keys() == names, f"{path} has other names now"
+    exec(compile(ast.Module(list(found.values()), []), str(path), "exec"), scope)
     return scope
 
 

@@ -72,9 +72,9 @@ def test_where_a_block_ends_does_not_matter(pieces: list[bytes], size: int) -> N
         def read(self, most: int | None = -1) -> bytes:
             return super().read(size)
 
-    found = [tuple(line) for line in console_lines(Small(content), note=pytest.fail)]
-    assert found == [tuple(line) for line in console_lines(io.BytesIO(content), note=pytest.fail)]
-    assert "".join(line[1] for line in found) == content.decode().replace("\r", "").replace("\n", "")
+    found = list(console_lines(Small(content), note=pytest.fail))
+    assert found == list(console_lines(io.BytesIO(content), note=pytest.fail))
+    assert "".join(line.text for line in found) == content.decode().replace("\r", "").replace("\n", "")
 
 
 def test_a_line_without_end_is_left_out_and_named() -> None:
