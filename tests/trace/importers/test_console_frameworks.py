@@ -117,6 +117,27 @@ def test_batches_of_slimes_updates_are_the_responses_of_the_rollout(tmp_path: Pa
     assert scalars["responses"].tolist() == [256.0, 256.0]
 
 
+def test_skyrls_dict_is_read_between_lines_of_other_processes(tmp_path: Path) -> None:
+    """Whatever a cluster puts before the lines, and where a value is no number."""
+    lines = [
+        "(entrypoint pid=1) Step 3: of 9", "(entrypoint pid=1) INFO - Step 4: ", "(entrypoint pid=1) {'async/names': ['a'],",
+        "(vLLM pid=2) {'other': 1}", "(entrypoint pid=1)  'generate/avg_num_tokens': '812.5000',", "(vLLM pid=2) 'x",
+        "2026-05-04T10:00:00Z stdout F  'timing/step': '90.5000',", "(entrypoint pid=1)  'trainer/note': 'text'}",
+        "(entrypoint pid=1)  'timing/generate': '1.0000',",
+    ]  # fmt: skip
+    scalars = read(tmp_path, "\n".join(lines) + "\n").scalars
+    assert scalars[["step", "response_tokens_mean", "step_s"]].to_numpy().tolist() == [[4, 812.5, 90.5]]
+    assert "generate_s" not in scalars.columns
+
+
+def test_a_dict_of_skyrl_that_never_ends_is_incomplete(tmp_path: Path) -> None:
+    whole = "x - Step {}: \n{{'timing/step': '90.5000',\n 'timing/sync_weights': '1.5000'}}\n"
+    cut = "x - Step 7: \n{'timing/step': '80.5000',\n" + "a line of another process\n" * 300
+    log = read(tmp_path, whole.format(6) + cut + cut + " 'timing/generate': '1.0000'}\n" + whole.format(8) + cut[:40])
+    assert log.scalars["step"].tolist() == [6, 8]
+    assert any(note.startswith("3 lines of steps are incomplete") for note in log.summary.notes)
+
+
 def test_rolls_agentic_pipeline_logs_the_total_of_the_step_itself(tmp_path: Path) -> None:
     line = 'x metrics_tag: {{"step": {}, "metrics": {{"time/step_total": {}, "time/step_rollout": 4.0}}}}\n'
     scalars = read(tmp_path, line.format(0, 9.0) + line.format(1, 8.0)).scalars

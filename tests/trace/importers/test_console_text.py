@@ -302,6 +302,27 @@ def test_amounts_of_steps_names_and_numbers_are_bounded(tmp_path: Path, monkeypa
 
 # --- fuzzing ----------------------------------------------------------------------------------------------------------------
 
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        " ", "step:1 - ", "'a': 1 ", "{'", "\x1b[1", "[1;", "(x pid=1", " 1/2 [", "5%|", "np.", "np.float64(1", "tensor(1, ",
+        "perf/a", "perf 1: {", "rollout/", "Step 1: ", "'timing/a': '1.0000' ", "metrics_tag: {", '{"step": 1', "9", ":", " - a:",
+        "[repeated 3x across ", "Global step 1: {",
+    ],
+)  # fmt: skip
+def test_a_long_line_of_anything_takes_no_longer_than_its_length(piece: str, tmp_path: Path) -> None:
+    """Patterns that try every beginning against every end would take hours here."""
+    long = piece * (90_000 // len(piece)) + "} across ]"
+    log = read(tmp_path, f"{VERL.format(1, 10)}\n{long}\nx - Step 4: \n{{'timing/step': '1.0000',\n{long}\n")
+    assert (1, 10.0) in means(log)
+    (tmp_path / "text.txt").write_text(long)
+    try:
+        import_log(tmp_path / "text.txt")
+    except TraceError as error:
+        assert len(str(error)) < 1500  # noqa: PT017 (some of these are a log, most are none)
+
+
 PIECES = (
     b"\r", b"\n", b"\x1b[36m", b"[36m", b"(x pid=1) ", b"step:3 - ", b"step:3 - a:", b" - ", b":", b"np.float64(", b")" * 40,
     b"(" * 200, b"{'" * 90, b"perf 1: {'", b"'timing/step': '3',", b"Step 4: \n", b"{'a': 1}", b'metrics_tag: {"step": 1',
