@@ -282,9 +282,9 @@ def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
             tracemalloc.stop()
 
     peak(1)
-    _, few = peak(600)
-    size, many = peak(6000)
-    assert size > 15 * 2**20
+    _, few = peak(400)
+    size, many = peak(2400)
+    assert size > 6 * 2**20
     assert many < few + 2 * 2**20, "a block of the file is in memory, not the file"
 
 
@@ -307,8 +307,8 @@ def test_amounts_of_steps_names_and_numbers_are_bounded(tmp_path: Path, monkeypa
     "piece",
     [
         " ", "step:1 - ", "'a': 1 ", "{'", "\x1b[1", "[1;", "(x pid=1", " 1/2 [", "5%|", "np.", "np.float64(1", "tensor(1, ",
-        "perf/a", "perf 1: {", "rollout/", "Step 1: ", "'timing/a': '1.0000' ", "metrics_tag: {", '{"step": 1', "9", ":", " - a:",
-        "[repeated 3x across ", "Global step 1: {",
+        "perf/a", "perf 1: {", "rollout/", "Step 1: ", "'timing/a': '1.0000' ", "metrics_tag: {", '{"step": 1', "9", ":",
+        " - a:", "[repeated 3x across ", "Global step 1: {",
     ],
 )  # fmt: skip
 def test_a_long_line_of_anything_takes_no_longer_than_its_length(piece: str, tmp_path: Path) -> None:
