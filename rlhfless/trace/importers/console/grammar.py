@@ -38,7 +38,7 @@ class Grammar:
         files: what else of this framework can be read, for messages.
         entries: yields what the lines say about steps, in their order. It may report facts and notes to the session, and never
             raises.
-        bar: text before the framework's progress bar of steps.
+        bar: text before the framework's progress bar of steps, which may be empty; None if it prints no such bar.
     """
 
     framework: str
@@ -48,7 +48,7 @@ class Grammar:
     near: re.Pattern[str]
     files: str
     entries: Callable[[Iterable[Line], ImportSession], Iterator[Entry]]
-    bar: str = ""
+    bar: str | None = ""
 
     def marks(self, line: Line) -> bool:
         """Return whether a line is one that only this framework prints."""

@@ -15,7 +15,7 @@ LONGEST_DICT = 100_000  # characters that are parsed
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\[(?:\d{1,3};){0,4}\d{1,3}m")  # also where a paste lost the escape character
 RAY_PREFIX = re.compile(r"\s*\(.{0,120}?\bpid=\d{1,10}(?:, ip=[^)\s]{1,60})?\)\s?")
-RAY_REPEATED = re.compile(r"\s*\[repeated \d{1,9}x across (?:all )?cluster\].*")
+RAY_REPEATED = re.compile(r"\[repeated \d{1,9}x across (?:all )?cluster\].*")
 NUMBER_OF = re.compile(r"(?:np\.\w+|numpy\.\w+|(?:torch\.)?tensor)\(([^(),]*)(?:, [\w.=':<>]*)*\)")
 NOT_FINITE = re.compile(r"(?<=[:\[(,] )-?(?:nan|inf)(?=\s*[,}\])])")
 QUANTITY = re.compile(r"\s*([-+]?(?:\d[\d,]{0,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?)\s*([A-Za-zµ%][\w/%]{0,30})?")
@@ -62,7 +62,7 @@ def console_lines(stream: IO[bytes], note: Callable[[str], None]) -> Iterator[Li
 def _line(number: int, piece: bytes, ended: bool) -> Line:
     text = piece.rstrip(b"\r\n").decode("utf-8", "replace")
     raw = CONTROL.sub("", text) if "[" in text else text
-    text = RAY_REPEATED.sub("", raw) if " across " in raw else raw
+    text = RAY_REPEATED.sub("", raw).rstrip() if " across " in raw else raw
     if "pid=" in text and (prefix := RAY_PREFIX.match(text)):
         text = text[prefix.end() :]
     return Line(number, text, ended, raw)

@@ -15,9 +15,12 @@ from rlhfless.trace.importers.console.lines import Line
 from rlhfless.trace.importers.import_session import ImportSession
 
 HEAD = re.compile(r"\bStep (\d{1,15}):\s*$")
-ITEM = re.compile(r"\s*(\{?)'([^']{1,400})': '?([-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|nan|inf))'?([,}])?\s*$")
-MARK = re.compile(r"^\s*\{?'timing/\w{1,200}': '\d")
+NUMBER = r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|nan|inf)"
+ITEM = re.compile(rf"(?:^|[\s)])(\{{?)'([^'\s]{{1,400}})': '?({NUMBER})'?([,}}])?\s*$")
+MARK = re.compile(r"(?:^|[\s)])\{?'timing/\w{1,200}': '\d{1,20}\.\d{4}'[,}]?\s*$")
+BEGIN, END = re.compile(r"(?:^|[\s)])\{'"), re.compile(r"(?:^|[\s)])'[^'\s]{1,400}': [^{]{1,1000}\}\s*$")
 MOST_BETWEEN = 200  # lines of other processes within a dict
+LONGEST = 2_000  # characters of a line of the dict
 
 
 def entries(lines: Iterable[Line], reading: ImportSession) -> Iterator[Entry]:
@@ -25,27 +28,26 @@ def entries(lines: Iterable[Line], reading: ImportSession) -> Iterator[Entry]:
     at, step, begun, between = 0, 0, False, 0
     values: dict[str, Any] = {}
     for line in lines:
-        if head := HEAD.search(line.text):
+        if len(line.text) > LONGEST:
+            continue
+        head = HEAD.search(line.text)
+        if head or between > MOST_BETWEEN:
             if begun:
                 yield Entry(at, step, None)
-            at, step, begun, between, values = line.number, int(head[1]), False, 0, {}
-        elif not at:
+            at, step, begun, between, values = (line.number, int(head[1]), False, 0, {}) if head else (0, 0, False, 0, {})
+        if head or not at:
             continue
-        elif (item := ITEM.match(line.text)) and (begun or item[1]):
-            begun = True
-            values[item[2]] = float(item[3])
-            if item[4] == "}":
-                yield Entry(at, step, values)
-                at, begun = 0, False
-        elif begun and line.text.rstrip().endswith("}") and line.text.lstrip().startswith("'"):
-            yield Entry(at, step, values)  # the last value is no number
-            at, begun = 0, False
-        else:
+        item, begins = ITEM.search(line.text), BEGIN.search(line.text) is not None
+        if begun == begins:  # the line before a dict, or the dict of another process
             between += 1
-            if between > MOST_BETWEEN:
-                if begun:
-                    yield Entry(at, step, None)
-                at, begun = 0, False
+            continue
+        begun = True
+        between += item is None
+        if item:
+            values[item[2]] = float(item[3])
+        if item[4] == "}" if item else END.search(line.text):
+            yield Entry(at, step, values)
+            at, begun = 0, False
     if begun:
         yield Entry(at, step, None)
 
