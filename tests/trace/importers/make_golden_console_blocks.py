@@ -151,7 +151,7 @@ def prime_rl(repository: Path) -> dict[str, str]:
     """Lines of the orchestrator and of the trainer, as they are and as they were."""
     scope: dict[str, Any] = {}
     run(function(source(repository, FORMAT_TIME), "format_time"), scope)
-    texts: dict[str, list[str]] = {"orchestrator.log": [], "trainer.log": [], "old_orchestrator.log": []}
+    texts: dict[str, list[str]] = {"console.log": [], "trainer.log": [], "old.log": []}
     head = between(source(repository, ORCHESTRATOR), "head = ", "head =")
     learned = between(source(repository, TRAINER), "step_message = ", "step_message =")
     rates = ast.Module([_last(source(repository, TRAINER))], [])
@@ -172,11 +172,12 @@ def prime_rl(repository: Path) -> dict[str, str]:
             "scheduler": SimpleNamespace(async_level=step - 1, max_off_policy_level=step - 1),
         }  # fmt: skip
         stamp = "\x1b[2m23:5{}:30\x1b[0m\x1b[32m\x1b[1m SUCCESS\x1b[0m \x1b[32m\x1b[1m\x1b[22m{}\x1b[0m"
-        texts["orchestrator.log"].append(stamp.format(7 + step, run(head, scope)["head"]))
+        texts["console.log"].append(stamp.format(7 + step, run(head, scope)["head"]))
         run(learned, scope)
         texts["trainer.log"].append(stamp.format(7 + step, run(rates, scope)["step_message"]))
-        texts["old_orchestrator.log"].append(f"Generating rollouts (train): 100%|##########| {len(rows)}/{len(rows)} [00:14<00:00, 3.5it/s]")
-        texts["old_orchestrator.log"].append(stamp.format(7 + step, run(old, scope)["step_message"]))
+        bar = f"Generating rollouts (train): 100%|##########| {len(rows)}/{len(rows)} [00:14<00:00, 3.5it/s]"
+        texts["old.log"].append(bar)
+        texts["old.log"].append(stamp.format(7 + step, run(old, scope)["step_message"]))
     return {name: "\n".join(lines) + "\n" for name, lines in texts.items()}
 
 

@@ -47,6 +47,7 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
         raise TraceError(f"{reading.path}: {missing(reading.path) or f'is no console text; that of {TITLES} is needed'}")
     names = NAMES[grammar.framework]
     reading.framework = grammar.framework
+    reading.note(f"console: printed by {names.title}")
     steps, bar = Steps(names), ProgressBar(grammar.bar)
     with _lines(reading) as lines:
         for entry in grammar.entries(_watched(lines, grammar, bar, reading), reading):
@@ -136,4 +137,4 @@ def _watched(lines: Iterable[Line], grammar: Grammar, bar: ProgressBar, reading:
             yield line
 
 
-FORMAT = Format("console", f"console text of {TITLES}", detect, read)
+FORMAT = Format("console", "console text of a training run", detect, read)

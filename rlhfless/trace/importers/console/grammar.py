@@ -43,7 +43,7 @@ class Grammar:
         files: what else of this framework can be read, for messages.
         entries: yields what the lines say about steps, in their order. It may report facts and notes to the session, and never
             raises.
-        bar: text before the framework's progress bar of steps.
+        bar: text before the framework's progress bar of steps, which may be empty; None if it prints no such bar.
         finish: turns the rows of all steps, with their standard columns, into those of the log, at its end.
     """
 
@@ -54,7 +54,7 @@ class Grammar:
     near: re.Pattern[str]
     files: str
     entries: Callable[[Iterable[Line], ImportSession], Iterator[Entry]]
-    bar: str = ""
+    bar: str | None = ""
     finish: Callable[[list[dict[str, Any]], ImportSession], list[dict[str, Any]]] = as_read
 
     def marks(self, line: Line) -> bool:

@@ -98,9 +98,11 @@ class Block:
     def entry(self, step: int, reading: ImportSession) -> Entry:
         """Return the block as that step, with responses and GPUs that follow from its rates; report the run's GPUs."""
         gpus = {name: count for name in PER_GPU if (count := self._gpus(*PER_GPU[name])) is not None}
-        if "gpus" in gpus:
-            reading.facts["gpus"] = gpus.pop("gpus")
-        self.values |= gpus
+        whole = gpus.pop("gpus", None)
+        if whole is not None:
+            reading.facts["gpus"] = whole
+        if sum(gpus.values()) == whole:  # else the same GPUs do both
+            self.values |= gpus
         step_s, rate = self.values.get(STEP_S), self.values.get("performance/samples_per_sec")
         if RESPONSES not in self.values and step_s and rate and 2 * ROUNDING * step_s < 1:
             self.values[RESPONSES] = float(round(rate * step_s))
@@ -151,4 +153,5 @@ GRAMMAR = Grammar(
     near=re.compile(r"\bStep \d{1,12}/\d{1,12}\b|\bTotal step time\b|\b(?:exposed_generation|policy_and_reference_logprobs)\b"),
     files="its training data (train_data_stepN.jsonl), or its TensorBoard or wandb files",
     entries=entries,
+    bar=None,
 )

@@ -15,7 +15,7 @@ MARK = re.compile(r"Global step (\d{1,15})(?: \[[^\]]{0,40}\])?: (\{.*)")
 def entries(lines: Iterable[Line], reading: ImportSession) -> Iterator[Entry]:
     """Yield the dict of every step."""
     for line in lines:
-        if match := MARK.search(line.text):
+        if "Global step" in line.text and (match := MARK.search(line.text)):
             yield Entry(line.number, int(match[1]), parse_dict(match[2]))
 
 

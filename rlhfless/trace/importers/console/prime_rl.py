@@ -100,5 +100,6 @@ GRAMMAR = Grammar(
     near=re.compile(r"\bStep \d{1,12} \|| \| (?:Reward|Seq\. Length|Max\.? Off-Policy)\b|Generating rollouts \(train\)"),
     files="its traces (rollouts/step_N/train/all/traces.jsonl)",
     entries=entries,
+    bar=None,
     finish=finish,
 )

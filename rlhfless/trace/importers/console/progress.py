@@ -18,16 +18,16 @@ class ProgressBar:
     several with that text it is the one that ran longest.
 
     Args:
-        before: text before the bar of steps; the empty text if the framework prints none.
+        before: text before the bar of steps, which may be empty; None if the framework prints no such bar.
     """
 
-    def __init__(self, before: str) -> None:
+    def __init__(self, before: str | None) -> None:
         self._before = before
         self._bars: dict[int, dict[str, float]] = {}
 
     def see(self, text: str) -> None:
         """Take the next line."""
-        if " [" not in text or "<" not in text or not (match := BAR.search(text)):
+        if self._before is None or " [" not in text or "<" not in text or not (match := BAR.search(text)):
             return
         before = text[: match.start()].strip()
         if (self._before not in before) if self._before else before:

@@ -52,4 +52,5 @@ GRAMMAR = Grammar(
     near=re.compile(r"\bmetrics_tag|\btime/step_\w|\bpipeline step \d+ (?:start|finished)"),
     files="its TensorBoard or wandb files; with track_with: stdout the console has its steps",
     entries=entries,
+    bar=None,
 )

@@ -45,4 +45,5 @@ GRAMMAR = Grammar(
     near=re.compile(r"\b(?:perf|rollout) \d+:|'?(?:perf/\w+_time|rollout/\w+)'?:"),
     files="its dumps (--dump-details DIR), or its TensorBoard or wandb files",
     entries=entries,
+    bar=None,
 )

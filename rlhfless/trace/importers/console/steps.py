@@ -14,7 +14,7 @@ from solver.model.plurals import counted
 LONGEST_NAME = 200  # characters of a metric's name
 MOST_NAMES = 2_000  # different names
 MOST_NUMBERS = 2_000_000  # kept of all steps; beyond them, those behind the standard columns only
-MOST_STEPS = 200_000
+MOST_STEPS = 100_000
 LARGEST_STEP = 1 << 53
 MOST_NOTED = 10  # kinds of what was left out
 
@@ -44,6 +44,8 @@ class Steps:
             self._broken, self._first_broken = self._broken + 1, self._first_broken or entry.line
             return
         values, steps = self._numbers_of(entry.values), self._runs[-1]
+        if not values:
+            return
         before = steps.get(entry.step)
         if before is not None and not self._repeats(before, values):
             before.update(values)

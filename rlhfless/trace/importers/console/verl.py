@@ -22,7 +22,7 @@ DECIMALS = re.compile(r"\.\d{3}")  # of a number that is complete enough where t
 def entries(lines: Iterable[Line], reading: ImportSession) -> Iterator[Entry]:
     """Yield the numbers of every step."""
     for line in lines:
-        if match := MARK.search(line.text):
+        if "step:" in line.text and (match := MARK.search(line.text)):
             yield Entry(line.number, int(match[1]), _values(line.text[match.end() :], line.ended) or None)
 
 
