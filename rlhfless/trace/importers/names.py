@@ -39,6 +39,10 @@ class Names:
         names = [name for source in sources for name in ((source,) if isinstance(source, str) else source)]
         return tuple(dict.fromkeys(names))
 
+    def first(self, column: str) -> tuple[str, ...]:
+        """Return the framework's names behind a standard column; of several for the same number, the first."""
+        return tuple(one if isinstance(one, str) else one[0] for one in self.columns.get(column, ()))
+
     def standard(self, values: Mapping[str, float]) -> dict[str, float]:
         """Return the standard columns of one step, computed from the framework's own numbers.
 
@@ -71,10 +75,24 @@ def _prefixed(prefix: str, source: Source) -> Source:
     return prefix + source if isinstance(source, str) else tuple(prefix + name for name in source)
 
 
+TRL_CALLS = {
+    "generate_s": ("vLLM.generate", "transformers.generate", "transformers.generate_batch", "vllm_generate"),
+    "sync_s": ("sync_weights", "_move_model_to_vllm"),
+}
+"""Standard column → methods of TRL's trainers whose seconds are in its profile, in ``profiling/Time taken: TRAINER.METHOD``."""
+
+
+def _of_profile(column: str) -> tuple[Source, ...]:
+    """Return TRL's names of a phase, where its profile is within the entries of steps; a run calls one of the methods."""
+    trainers = ("GRPOTrainer", "RLOOTrainer")
+    return (tuple(f"profiling/Time taken: {one}.{call}" for call in TRL_CALLS[column] for one in trainers),)
+
+
 NAMES: Mapping[str, Names] = {
     "nemo-rl": Names("NeMo-RL", {
         "step_s": ("timing/train/total_step_time",),
         "generate_s": ("timing/train/generation",),
+        "wait_s": ("timing/train/exposed_generation",),
         "prepare_s": (
             "timing/train/reward_calculation", "timing/train/logprob_inference_prep",
             "timing/train/policy_and_reference_logprobs", "timing/train/value_inference_prep",
@@ -84,9 +102,19 @@ NAMES: Mapping[str, Names] = {
             "timing/train/training_prep", "timing/train/policy_training",
             "timing/train/value_training_prep", "timing/train/value_training",
         ),
-        "sync_s": ("timing/train/prepare_for_generation/total", "timing/train/prepare_for_generation"),
-        "response_tokens_mean": ("train/mean_gen_tokens_per_sample",),
+        "sync_s": (
+            ("timing/train/prepare_for_generation/total", "timing/train/prepare_for_generation"), "timing/train/weight_sync",
+        ),
+        "responses": ("console/responses",),  # the console's reader adds up its batches
+        "response_tokens_mean": (("train/mean_gen_tokens_per_sample", "train/gen_tokens_per_sample/mean"),),
+        "response_tokens_max": (("train/max_gen_tokens_per_sample", "train/gen_tokens_per_sample/max"),),
         "prompt_tokens_mean": ("train/mean_prompt_length",),
+        "sequence_tokens_mean": ("train/mean_total_tokens_per_sample",),
+        "tokens_per_s": ("performance/tokens_per_sec",),
+        "truncation_rate": ("train/truncation_rate",),
+        "off_policy_steps": ("train/avg_trajectory_age",),
+        "gpus_generate": ("console/gpus_generate",),
+        "gpus_train": ("console/gpus_train",),
         "reward_mean": ("train/reward",),
     }),
     "slime": Names("slime", {
@@ -144,12 +172,25 @@ NAMES: Mapping[str, Names] = {
     }, tracked_prefix="train/", tracked_step="train/global_step"),
     "trl": Names("TRL", {
         "step_s": ("step_time",),
-        "response_tokens_mean": ("completions/mean_length",),
+        "generate_s": _of_profile("generate_s"),
+        "sync_s": _of_profile("sync_s"),
+        "response_tokens_mean": (("completions/mean_length", "completion_length"),),
         "response_tokens_min": ("completions/min_length",),
         "response_tokens_max": ("completions/max_length",),
         "truncation_rate": ("completions/clipped_ratio",),
+        "no_signal_rate": ("frac_reward_zero_std",),
         "reward_mean": ("reward",),
     }, tracked_prefix="train/", tracked_step="train/global_step"),
+    "prime-rl": Names("prime-rl", {
+        "step_s": (("Time", "trainer/Time"),),
+        "responses": ("Rollouts",),
+        "sequence_tokens_mean": ("Seq. Length",),
+        "tokens_per_s": ("Throughput",),
+        "truncation_rate": ("Truncation",),
+        "no_signal_rate": ("Untrainable",),
+        "off_policy_steps": (("Max. Off-Policy Level", "Max Off-Policy"),),
+        "reward_mean": ("Reward",),
+    }),
     "skyrl": Names("SkyRL", {
         "step_s": ("timing/step",),
         "generate_s": ("timing/generate",),
@@ -215,7 +256,7 @@ def unknown_phases(names: Names, found: Iterable[str]) -> list[str]:
     """
     present = set(found)
     return [
-        f"scalars: {column} is unknown, as the log has none of {listed(own)}"
+        f"scalars: {column} is unknown, as the log has none of {', '.join(names.first(column))}"
         for column in PHASES
-        if column not in present and (own := names.own(column)) and not present.intersection(own)
+        if column not in present and names.first(column) and present.isdisjoint(names.own(column))
     ]

@@ -21,6 +21,7 @@ from rlhfless.trace.importers.formats import Format, file_of, numbered
 from rlhfless.trace.importers.import_session import ImportSession, parquet_columns
 from rlhfless.trace.importers.record import Record, finite, text_id
 from rlhfless.trace.importers.trl_finish_reasons import NEAR, ends_of_limit, ends_of_scalars
+from rlhfless.trace.importers.trl_steps import OF_RESPONSES, generations
 from rlhfless.trace.schema.casts import listed
 from solver.model.plurals import counted
 
@@ -71,6 +72,7 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
         if len(rows) > again:
             yield scalars.ended(rows.iloc[again:], whole=not again)
     scalars.add_notes()
+    reading.scalars[:] = generations(reading.scalars, reading)
 
 
 class StepScalars:
@@ -120,7 +122,7 @@ class StepScalars:
         if "truncation_rate" in scalars:
             if not whole or self._generations(rows, scalars) > MAX_GENERATIONS:
                 self._averaged.append(scalars["truncation_rate"])
-                for name in trl_scalars.OF_RESPONSES:
+                for name in OF_RESPONSES:
                     scalars.pop(name, None)
             elif (ends := ends_of_scalars(texts, scalars)) is not None:
                 self._met.append(scalars["step"])

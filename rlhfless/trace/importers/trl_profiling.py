@@ -12,15 +12,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from rlhfless.trace.importers.import_session import ImportSession
-from rlhfless.trace.importers.names import NAMES
-from rlhfless.trace.importers.trl_scalars import OF_RESPONSES
+from rlhfless.trace.importers.names import NAMES, TRL_CALLS
+from rlhfless.trace.importers.trl_steps import OF_RESPONSES
 from solver.model.plurals import counted
 
 CALL = re.compile(r"profiling/Time taken: \w+\.(.+)")
 WHOLE = "_prepare_inputs"
 SCORED = "_calculate_rewards"
-GENERATE = ("vLLM.generate", "transformers.generate", "transformers.generate_batch")
-SYNC = ("sync_weights", "_move_model_to_vllm")
 STEP, STEP_TIME = "train/global_step", "train/step_time"
 
 
@@ -66,7 +64,9 @@ def add_steps(reading: ImportSession, rows: Sequence[Mapping[str, float]]) -> No
 
 def _add(reading: ImportSession, row: Mapping[str, float], step: int, updates: int, calls: Mapping[str, list[float]]) -> None:
     """Add one entry of the log, which covers ``updates`` steps."""
-    prepared_s, generate_s, sync_s = (sum(sum(calls.get(name, ())) for name in names) for names in ((WHOLE,), GENERATE, SYNC))
+    prepared_s, generate_s, sync_s = (
+        sum(sum(calls.get(name, ())) for name in names) for names in ((WHOLE,), TRL_CALLS["generate_s"], TRL_CALLS["sync_s"])
+    )
     seconds = {
         "step_s": updates * row[STEP_TIME],
         "generate_s": generate_s,

@@ -1,11 +1,14 @@
 """Imports the scalars that TRL's trainer logged per step, from ``log_history`` in ``trainer_state.json``.
 
-The log has no responses.
+The file is recognised by its content under any name. The log has no responses.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
+import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,14 +19,14 @@ from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.formats import Format, numbered
 from rlhfless.trace.importers.import_session import ImportSession
 from rlhfless.trace.importers.names import NAMES
-from rlhfless.trace.importers.record import Record
+from rlhfless.trace.importers.record import Record, finite, is_number
 from rlhfless.trace.importers.scalars import numbers
+from rlhfless.trace.importers.trl_steps import OF_RESPONSES, as_numbers, generations, whole_run
 
 FILES = ("trainer_state.json", "trainer_state.json.gz")
-OF_RESPONSES = (
-    "response_tokens_mean", "response_tokens_min", "response_tokens_max", "truncation_rate", "reward_mean",
-)  # fmt: skip
-"""Standard columns that are about the step's responses."""
+HISTORY = re.compile(rb'(?<!\\)"log_history"\s*:\s*\[')
+PEEK_BYTES = 2**20  # within which the list begins
+OTHERS = (".parquet", ".pt", ".csv", ".jsonl", ".wandb")  # endings of files that are not looked into
 
 
 class TrainerState(NamedTuple):
@@ -40,22 +43,36 @@ class TrainerState(NamedTuple):
 def files(path: Path) -> list[Path]:
     """Return the state file of a run's folder, or of its last checkpoint; or the file itself."""
     if path.is_file():
-        return [path] if path.name in FILES else []
+        return [path] if path.name in FILES or _has_history(path) else []
     folders = [path, *(folder for _, folder in reversed(numbered(path, r"checkpoint-(\d+)")))]
     return [folder / name for folder in folders for name in FILES if (folder / name).is_file()][:1]
 
 
+def _has_history(path: Path) -> bool:
+    """Return whether a file is a JSON object with the list ``log_history``."""
+    name = path.name.lower()
+    if name.removesuffix(".gz").endswith(OTHERS):
+        return False
+    try:
+        with gzip.open(path, "rb") if name.endswith(".gz") else open(path, "rb") as stream:
+            start = stream.read(PEEK_BYTES)
+    except (OSError, EOFError, zlib.error):
+        return False  # not this format; whoever reads the file says what is wrong with it
+    return start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{") and HISTORY.search(start) is not None
+
+
 def detect(path: Path) -> bool:
-    """Return whether the path is such a file or a folder with one."""
+    """Return whether the path is such a file, or a folder with one under TRL's own name."""
     return bool(files(path))
 
 
 def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
-    """Collect the steps' scalars; yields no responses."""
+    """Collect the scalars of steps that generated, and the numbers of the whole run; yields no responses."""
     states = files(reading.path) or [reading.path]
     reading.expect(states)
     for path in states:
         read_state(reading, path)
+    reading.scalars[:] = generations(reading.scalars, reading)
     for values in reading.scalars:
         reading.fields.update(values)
     yield from ()
@@ -76,22 +93,35 @@ def read_state(reading: ImportSession, path: Path) -> TrainerState:
     history = state.get("log_history") if isinstance(state, dict) else None
     if not isinstance(history, list):
         raise TraceError(f"{path}: has no list 'log_history'; a trainer_state.json is needed")
+    reading.framework = "trl"
     steps: dict[int, dict[str, Any]] = {}
     names, evaluated = NAMES["trl"], set()
     for number, entry in enumerate(history, start=1):
         if not isinstance(entry, dict):
             raise TraceError(f"{path}: entry {number} of 'log_history' is not a JSON object; a trainer_state.json is needed")
-        record = Record(entry, path, number)
+        record = Record(as_numbers(entry), path, number)
+        step, facts = record.whole("step"), whole_run(record.values)
         if any(name.startswith("eval_") for name in entry):
-            evaluated.add(record.whole("step"))
-        steps.setdefault(record.whole("step"), {}).update(numbers(record, names.own()))
-    for step, values in steps.items():  # a step has several entries: losses, an evaluation, the end of training
+            evaluated.add(step)
+        elif facts:
+            reading.facts.update(facts)
+        else:
+            steps.setdefault(step, {}).update(numbers(record, names.own()))
+    for step, values in sorted(steps.items()):
         reading.scalars.append({**values, **names.standard(values), "step": step})
-    every = state.get("logging_steps")
-    return TrainerState(every if isinstance(every, int) and every > 0 else 1, frozenset(evaluated))
+    every = _count(state, "logging_steps")
+    counts = {"planned_steps": _count(state, "max_steps"), "steps_done": _count(state, "global_step"), "logging_steps": every}
+    reading.facts.update({fact: float(count) for fact, count in counts.items() if count})
+    return TrainerState(every or 1, frozenset(evaluated))
+
+
+def _count(state: dict[str, Any], name: str) -> int:
+    """Return a positive whole number of the state; 0 if it has none."""
+    number = finite(state[name]) if is_number(state.get(name)) else None
+    return int(number) if number is not None and number >= 1 and number == int(number) else 0
 
 
 FORMAT = Format(
     "trl-scalars", "TRL's scalars (trainer_state.json)", detect, read,
-    expected=frozenset(NAMES["trl"].own("step_s", *OF_RESPONSES)),
+    expected=frozenset(name for column in ("step_s", *OF_RESPONSES) for name in NAMES["trl"].first(column)),
 )  # fmt: skip

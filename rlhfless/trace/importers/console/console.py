@@ -60,6 +60,7 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
             f"{reading.path}: has lines of {names.title}, but no complete record of a step; a line {grammar.example} that is "
             "not cut is needed"
         )
+    rows = grammar.finish(rows, reading)
     reading.scalars += rows
     reading.facts.update(bar.facts())
     reading.fields.update(name for row in rows for name in row)

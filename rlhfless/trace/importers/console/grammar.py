@@ -25,6 +25,11 @@ class Entry(NamedTuple):
     values: Mapping[str, Any] | None
 
 
+def as_read(rows: list[dict[str, Any]], reading: ImportSession) -> list[dict[str, Any]]:
+    """Return the rows as they were read."""
+    return rows
+
+
 @dataclass(frozen=True)
 class Grammar:
     """The console text of one framework.
@@ -39,6 +44,7 @@ class Grammar:
         entries: yields what the lines say about steps, in their order. It may report facts and notes to the session, and never
             raises.
         bar: text before the framework's progress bar of steps, which may be empty; None if it prints no such bar.
+        finish: turns the rows of all steps, with their standard columns, into those of the log, at its end.
     """
 
     framework: str
@@ -49,6 +55,7 @@ class Grammar:
     files: str
     entries: Callable[[Iterable[Line], ImportSession], Iterator[Entry]]
     bar: str | None = ""
+    finish: Callable[[list[dict[str, Any]], ImportSession], list[dict[str, Any]]] = as_read
 
     def marks(self, line: Line) -> bool:
         """Return whether a line is one that only this framework prints."""
