@@ -14,6 +14,7 @@ import pandas as pd
 from rlhfless.trace.errors import TraceError, one_sentence
 from rlhfless.trace.importers import (
     areal,
+    engine_lines,
     imported_scalars,
     nemo_rl,
     openrlhf,
@@ -39,7 +40,7 @@ from solver.model.plurals import counted
 
 FORMATS: tuple[Format, ...] = (
     nemo_rl.FORMAT, slime.FORMAT, trl.FORMAT, trl_scalars.FORMAT, areal.FORMAT, verl.FORMAT, verl_scalars.FORMAT,
-    prime_rl.FORMAT, openrlhf.FORMAT, tensorboard.FORMAT, wandb_run.FORMAT, imported_scalars.FORMAT,
+    prime_rl.FORMAT, openrlhf.FORMAT, engine_lines.FORMAT, tensorboard.FORMAT, wandb_run.FORMAT, imported_scalars.FORMAT,
     table.FORMAT,
 )  # fmt: skip
 """In the order in which they are asked: any file of lines is a table too, so that is asked last."""

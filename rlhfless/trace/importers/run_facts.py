@@ -15,6 +15,7 @@ RUN_FACTS = {
     "logging_steps": "steps that one entry of the log covers",
     "gpus": "GPUs of the run",
     "max_response_tokens": "limit of a response",
+    "kv_cache_tokens": "KV tokens that fit into the memory of one engine, as it states when it starts",
     "max_context_tokens": "limit of a prompt with its response",
 }
 """Names of ``ImportSession.facts``; what a log does not say is absent."""
