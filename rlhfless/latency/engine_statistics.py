@@ -165,7 +165,7 @@ def profile_of_engine(
 
     Lines do not tell what reading the KV cache takes from what a request takes, so the time grows with requests alone. What
     they do not tell at all is the base profile's. Without one the actor is one GPU of an unknown kind; its start, weight sync
-    and transfers are unknown and charged with 0; and its memory is the engine's own number, or unlimited. ``assumptions`` says so.
+    and transfers are unknown and charged with 0; its memory is the engine's own number, or unlimited. ``assumptions`` says so.
 
     Args:
         base: of ``read_profile``, or None. kv_cache_tokens: that fit into the engine's memory, where it states them.

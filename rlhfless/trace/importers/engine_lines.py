@@ -48,11 +48,21 @@ RANKS = re.compile(r"\[[^\]\[]{8,60}\]")
 DATA_PARALLEL, TENSOR_PARALLEL = re.compile(r"\bDP(\d{1,5})\b"), re.compile(r"\bTP(\d{1,5})\b")
 CUMULATIVE = re.compile(r"total_(?:num_cumulative_preemption|cumulative_preemption_cnt)=(\d{1,12})")
 RETRACTED = re.compile(r"#retracted_reqs: (\d{1,9})")
-CACHE = re.compile(r"(?:[GC]PU|XPU|TPU|HPU) KV cache size: ([\d,]{1,20}) tokens|\bmax_total_num_tokens=(\d{1,15})\b")
+CACHE = re.compile(r"KV cache size: ([\d,]{1,20}) tokens|max_total_num_tokens=(\d{1,15})\b")
 REPEATED = re.compile(r"\[repeated (\d{1,6})x across cluster\]")
 STATISTICS, DRAFTS, OLD_DRAFTS = "Avg prompt throughput: ", "SpecDecoding metrics: ", "Speculative metrics: "
 DECODE, PREFILL = "Decode batch", "Prefill batch"
-MARKS = (STATISTICS, DECODE, PREFILL, DRAFTS, OLD_DRAFTS, "_preemption", "#retracted_reqs", "KV cache size: ", "max_total_num_")
+MARKS = (
+    STATISTICS,
+    DECODE,
+    PREFILL,
+    DRAFTS,
+    OLD_DRAFTS,
+    "_preemption",
+    "#retracted_reqs",
+    "KV cache size: ",
+    "max_total_num_tokens=",
+)
 LONGEST = 4_000  # characters of a line after its mark
 PREFIX = 400  # characters before it
 FOUND = re.compile(rb"Avg generation throughput: \d|(?:Decode|Prefill) batch(?: \[\d{1,12}\])?[.,] {1,2}#[a-z-]{1,20}: \d")
@@ -194,7 +204,7 @@ class EngineLines:
         return {"preempted": count - before if before is not None and count > before else 1.0}
 
     def _size(self, rest: str) -> dict[str, Any]:
-        size = CACHE.match(rest) or CACHE.search(rest)
+        size = CACHE.match(rest)
         digits = (size[1] or size[2]).replace(",", "") if size else ""
         if digits and int(digits) > 0:
             self.facts["kv_cache_tokens"] = float(digits)

@@ -101,11 +101,16 @@ class ImportedLog:
         that are there already keep the values which this log lacks.
 
         Raises:
-            TraceError: the folder has such a file already and this log has responses, or it has the same scalars, or it cannot
-                be written.
+            TraceError: the log has neither responses nor scalars; the folder has such a file already and this log has
+                responses, or it has the same scalars, or it cannot be written.
         """
         folder = Path(folder)
         scalars = self.scalars
+        if self.rollouts is None and scalars.empty:
+            raise TraceError(
+                f"{self.source}: has neither responses nor scalars of steps, so there is nothing to write; name a log that "
+                "has, or read the log as it is"
+            )
         if (folder / "scalars.parquet").exists() and len(scalars):
             before = read_scalars(folder)
             if self.rollouts is not None or set(scalars.columns) <= set(before.columns):
