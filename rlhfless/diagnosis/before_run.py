@@ -144,6 +144,7 @@ def before_run(
         InputError: a cluster is smaller than a replica, or the longest response does not fit into a replica's KV cache.
 
     Example:
+        >>> from rlhfless.diagnosis.before_run import PlannedRun, before_run
         >>> found = before_run(PlannedRun(100, 512, 800, longest_tokens=4096), "h100-qwen2.5-3b-tp1", (8,), usd_per_hour=2.0)
         >>> found.frame[["gpus", "replicas"]].to_dict("records")
         [{'gpus': 8, 'replicas': 8}]

@@ -78,6 +78,7 @@ def time_per_token(engine: pd.DataFrame) -> pd.DataFrame:
         engine: of ``LoggedRun``.
 
     Example:
+        >>> from rlhfless.diagnosis.engine_profile import time_per_token
         >>> from rlhfless.trace.importers.engine_lines import engine_frame
         >>> rows = [{"engine": "0", "running": b, "generated_tokens_per_s": g} for b, g in ((9, 10.0), (8, 200.0), (2, 100.0))]
         >>> time_per_token(engine_frame(rows)).to_dict("list")

@@ -96,6 +96,7 @@ def model_memory(model: str | Path | Mapping[str, Any], *, kv_cache_dtype: str =
         InputError: there is no such model, or its configuration lacks what KV bytes need; the field is named.
 
     Example:
+        >>> from rlhfless.diagnosis.memory import model_memory
         >>> model_memory({"num_hidden_layers": 28, "hidden_size": 3584, "num_attention_heads": 28, "num_key_value_heads": 4,
         ...     "intermediate_size": 18944, "vocab_size": 152064, "torch_dtype": "bfloat16"}).kv_bytes_per_token
         57344.0
@@ -134,6 +135,7 @@ def memory_fit(
         InputError: a size is not above 0, the model's weights are unknown, or they do not fit.
 
     Example:
+        >>> from rlhfless.diagnosis.memory import ModelMemory, memory_fit
         >>> seven_b = ModelMemory("7B", 57344.0, 15.2e9, 14.1e9, 4, 32768)
         >>> fit = memory_fit(seven_b, 80)
         >>> fit.kv_tokens, round(fit.sequences(32768)), round(fit.preemption_begins_at(512))
@@ -164,6 +166,7 @@ def kv_ratio(model: ModelMemory, other: ModelMemory, tensor_parallel: int = 1) -
     """Return how many times the KV memory per token of ``other`` a model takes, on each GPU of a replica.
 
     Example:
+        >>> from rlhfless.diagnosis.memory import ModelMemory, kv_ratio
         >>> small, large = (ModelMemory("", kv, None, None, 8, None) for kv in (36864.0, 131072.0))
         >>> round(kv_ratio(large, small), 2)
         3.56

@@ -56,6 +56,7 @@ def gpu(kind: str) -> Gpu:
         GpuError: the table lacks the kind.
 
     Example:
+        >>> from rlhfless.latency import gpu
         >>> gpu("NVIDIA H100").bytes_per_s
         3350000000000.0
     """
@@ -80,6 +81,7 @@ def weights_floor_ms(model_bytes_per_gpu: float, kind: str) -> float:
         GpuError: the table lacks the kind, or the bytes are not a number of 0 or more.
 
     Example:
+        >>> from rlhfless.latency import weights_floor_ms
         >>> round(weights_floor_ms(15.2e9, "h100"), 1)
         4.5
     """

@@ -65,6 +65,7 @@ MARKS = (
 )
 LONGEST = 4_000  # characters of a line after its mark
 PREFIX = 400  # characters before it
+MOST_LINES = 500_000  # that are kept, of all engines of a file: 64 replicas for a day
 FOUND = re.compile(rb"Avg generation throughput: \d|(?:Decode|Prefill) batch(?: \[\d{1,12}\])?[.,] {1,2}#[a-z-]{1,20}: \d")
 
 
@@ -82,8 +83,10 @@ class EngineLines:
         software: ``vLLM`` or ``SGLang``, whose lines came first; empty so far.
         facts: of the engine, as ``run_facts.RUN_FACTS``: ``kv_cache_tokens``.
         left_out: lines of other replicas that Ray counted and did not print (``[repeated 3x across cluster]``).
+        too_many: lines beyond the first ``MOST_LINES``.
 
     Example:
+        >>> from rlhfless.trace.importers.engine_lines import EngineLines
         >>> row = EngineLines().line(7, "INFO 07-28 06:41:00 [loggers.py:118] Engine 000: Avg prompt throughput: 0.0 tokens/s, "
         ...     "Avg generation throughput: 240.0 tokens/s, Running: 8 reqs, Waiting: 0 reqs, GPU KV cache usage: 13.5%")
         >>> row["engine"], row["time_s"], row["running"], row["generated_tokens_per_s"], row["cache_share"]
@@ -93,7 +96,8 @@ class EngineLines:
     def __init__(self) -> None:
         self.software = ""
         self.facts: dict[str, float] = {}
-        self.left_out = 0
+        self.left_out = self.too_many = 0
+        self._read = 0
         self._last: dict[str, str] = {}  # process -> its engine that printed last
         self._preempted: dict[str, float] = {}  # engine -> its count so far
         self._rank: dict[str, str] = {}  # SGLang's engine -> its tensor parallel rank that is read
@@ -124,6 +128,10 @@ class EngineLines:
             row = self._size(rest)
         if not row:
             return None
+        if self._read == MOST_LINES:
+            self.too_many += 1
+            return None
+        self._read += 1
         if repeated := REPEATED.search(rest):
             self.left_out += int(repeated[1]) - 1
         row.setdefault("engine", self._last.get(process, process))
@@ -142,6 +150,8 @@ class EngineLines:
                 f"Ray printed one line for several replicas and left out {self.left_out:,} lines of engines, so their tokens "
                 "are not counted; RAY_DEDUP_LOGS=0 prints all"
             )
+        if self.too_many:
+            reading.note(f"the first {MOST_LINES:,} lines of engines were read, and {self.too_many:,} more were left out")
 
     def _statistics(self, prefix: str, rest: str, process: str) -> dict[str, Any]:
         fields = _fields(rest)

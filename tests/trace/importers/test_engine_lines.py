@@ -6,13 +6,20 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 from error_messages import refused
+from hypothesis import given
+from hypothesis import strategies as st
 from importer_samples import GOLDEN
 
+from rlhfless.diagnosis.engine_profile import engine_lines as sections
+from rlhfless.diagnosis.logged_run import LoggedRun
+from rlhfless.diagnosis.numbers import Collected
 from rlhfless.trace import TraceError, import_log
-from rlhfless.trace.importers import recognise
-from rlhfless.trace.importers.engine_lines import ENGINE, EngineLines
+from rlhfless.trace.importers import engine_lines, recognise
+from rlhfless.trace.importers.engine_lines import ENGINE, EngineLines, engine_frame
 
 OLD = (
     "INFO 12-05 19:25:15 llm_engine.py:645] Avg prompt throughput: 850.0 tokens/s, Avg generation throughput: 100.0 tokens/s, "
@@ -163,6 +170,34 @@ def test_old_warnings_of_preemptions_count_those_in_between() -> None:
 def test_the_size_of_the_cache_is_a_fact_of_the_run(text: str, tmp_path: Path) -> None:
     (tmp_path / "engine.log").write_text(f"{text}\n{V1.format('000')}\n")
     assert import_log(tmp_path / "engine.log").facts == {"kv_cache_tokens": 512345}
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(engine_lines, "MOST_LINES", 3)
+    (tmp_path / "engine.log").write_text(f"{V1.format('000')}\n" * 10)
+    log = import_log(tmp_path / "engine.log")
+    assert len(log.engine) == 3
+    assert any("7 more" in note for note in log.summary.notes)
+
+
+PIECES = st.sampled_from([
+    "Avg prompt throughput: ", "Avg generation throughput: ", "Running: ", "Waiting: ", "GPU KV cache usage: ", "Engine 000: ",
+    "Decode batch", "Prefill batch", ". #running-req: ", "#retracted_reqs: ", "SpecDecoding metrics: ", "accept len: ", ", ",
+    "gen throughput (token/s): ", "Per-position acceptance rate: ", "total_num_cumulative_preemption=", "KV cache size: ", "-1",
+    "(A pid=1, ip=::1)", "[2026-07-28 06:40:01 DP0 TP0] ", "25:61:61", " 06:40:01 ", "\r", "\n", "\x00", "\x1b[36m", "é", "0",
+    "#new-token: ", "#cached-token: ", " tokens", "[repeated 3x across cluster]", "System efficiency: ", "9" * 30, "12.5%",
+    "1e999", "nan",
+])  # fmt: skip
+
+
+@given(st.lists(st.lists(st.one_of(PIECES, st.text(max_size=5)), max_size=30).map("".join), max_size=8))
+def test_any_text_is_a_line_or_none(texts: list[str]) -> None:
+    frame = engine_frame(rows_of(*texts))
+    numbers = frame.drop(columns=["engine", "accepted_at"])
+    assert np.isfinite(numbers.to_numpy(dtype=float)[numbers.notna().to_numpy()]).all()
+    assert not (numbers < 0).any(axis=None)
+    part = sections(LoggedRun("log", "", pd.DataFrame(), engine=frame), Collected())
+    assert all(0 <= finding.at_stake <= 1 for finding in part.findings)
 
 
 def test_lines_that_ray_counts_and_does_not_print_are_noted(tmp_path: Path) -> None:
