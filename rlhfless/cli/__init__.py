@@ -5,6 +5,7 @@ Importing the commands adds them to ``main``.
 
 from rlhfless.cli import (
     drafts,
+    estimate,
     export,
     figures,
     import_log,
@@ -21,6 +22,6 @@ from rlhfless.cli import (
 from rlhfless.cli.group import main
 
 __all__ = [
-    "drafts", "export", "figures", "import_log", "main", "pipeline", "plan", "profile", "report", "simulate", "step", "tools",
-    "train", "what_if",
+    "drafts", "estimate", "export", "figures", "import_log", "main", "pipeline", "plan", "profile", "report", "simulate",
+    "step", "tools", "train", "what_if",
 ]  # fmt: skip

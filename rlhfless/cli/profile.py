@@ -1,7 +1,8 @@
-"""``rlhfless profile``: writes a latency profile, measured on this machine or scaled to the times of a log.
+"""``rlhfless profile``: writes a latency profile, measured on this machine, or from an engine's lines, or scaled to a log.
 
-``rlhfless.latency.measure`` measures, ``rlhfless.engine.torch.benchmark`` is what it times, and
-``rlhfless.latency.calibrate_from_log`` scales a profile to a log.
+``rlhfless.latency.measure`` measures, ``rlhfless.engine.torch.benchmark`` is what it times,
+``rlhfless.latency.engine_statistics`` measures from an engine's lines, and ``rlhfless.latency.calibrate_from_log`` scales a
+profile to the times of a log.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -58,9 +59,12 @@ MODEL, DEVICE, ENGINE = "tiny-qwen2", "cpu", "torch"
 @click.option(
     "--from-log",
     type=click.Path(path_type=Path),
-    help="Scale the profile --base to the times of this log instead of measuring.",
+    help="Measure from the engine's lines in this log, or else scale the profile --base to its times.",
 )
-@click.option("--base", help="With --from-log: scale this shipped profile or JSON file.")
+@click.option(
+    "--base",
+    help="With --from-log: scale this shipped profile or JSON file, or take from it what the engine's lines do not tell.",
+)
 @click.option(
     "--actors",
     type=click.IntRange(1),
@@ -94,23 +98,18 @@ def profile(
     longer contexts than the largest of --contexts is refused, so measure contexts as long as prompt and response limit
     together. Batches that do not fit into the device's memory are left out, and the profile lists them.
 
-    With --from-log nothing is measured. A profile is scaled to the times that a run logged.
+    With --from-log nothing is measured here. Where the log has the lines that vLLM or SGLang print about every ten seconds, the
+    profile is measured from them. Else the profile --base is scaled to the times that the run logged.
     """
     if (taken := next((p for p in out.absolute().parents if p.exists()), out)) and not taken.is_dir():
         raise InputError(f"{out}: {taken} is not a folder; name a file in a folder for -o")
     if from_log is not None:
-        if base is None:
-            from rlhfless.latency import list_profiles
-
-            raise InputError(
-                f"--base is missing; name the profile that --from-log scales: {', '.join(list_profiles())} or a JSON file"
-            )
         if fast or (model, engine, device) != (MODEL, ENGINE, DEVICE) or {rounds, max_batch, contexts, memory_gib} != {None}:
             raise InputError(
                 "--from-log measures nothing; leave out --model, --engine, --device, --rounds, --max-batch, --contexts, "
                 "--memory-gib and --fast"
             )
-        click.echo(_scaled(from_log, log, base, actors, out))
+        click.echo(_from_log(from_log, log, base, actors, out))
         return
     if base is not None or actors is not None or log != LogOptions():
         raise InputError(
@@ -140,20 +139,81 @@ def profile(
     click.echo(f"wrote {save_profile(out, measured)}")
 
 
-def _scaled(log: Path, options: LogOptions, base: str, actors: int | None, out: Path) -> str:
+class Logged(NamedTuple):
+    """What a log has of one run: responses (None without), scalars of its steps with times from spans, and lines of engines."""
+
+    rollouts: pd.DataFrame | None
+    scalars: pd.DataFrame
+    engine: pd.DataFrame
+    facts: Mapping[str, float]
+
+
+def _from_log(log: Path, options: LogOptions, base: str | None, actors: int | None, out: Path) -> str:
+    """Write a profile measured from the log's engine lines, or the base profile scaled to its times; return a summary.
+
+    Too few lines of an engine are no error where there is a base profile to scale.
+    """
+    from rlhfless.latency import ProfileError, list_profiles
+
+    logged = _logged(log, options)
+    chosen = f" --base {base}" if base else ""
+    chosen += f" --run {options.run}" if options.run else ""
+    chosen += f" --actors {actors}" if actors else ""
+    command = f"rlhfless profile --from-log {log}{chosen} -o {out}"
+    too_few = ""
+    if len(logged.engine):
+        try:
+            return _measured_by_engine(logged, log, base, actors, command, out)
+        except ProfileError as error:
+            if base is None:
+                raise
+            too_few = f"{error}; --base is scaled to the log's other times instead\n"
+    if base is None:
+        raise InputError(
+            f"{log}: has no lines of an engine, and --base is missing; name the profile that is scaled to the log's times: "
+            f"{', '.join(list_profiles())} or a JSON file"
+        )
+    return too_few + _scaled(logged, log, base, actors, command, out)
+
+
+def _measured_by_engine(logged: Logged, log: Path, base: str | None, actors: int | None, command: str, out: Path) -> str:
+    from rlhfless.latency import read_profile, save_profile
+    from rlhfless.latency.engine_statistics import fit_engine, profile_of_engine
+    from rlhfless.latency.held_out_errors import errors_in_words
+
+    fit = fit_engine(logged.engine, str(log))
+    if actors is not None:
+        raise InputError(f"--actors is {actors}, but the lines of the log name their engines; leave --actors out")
+    measured = profile_of_engine(
+        fit, read_profile(base) if base else None, logged.facts.get("kv_cache_tokens"), name=out.stem,
+        origin=f"measured from the lines of the engine in {log.name}", command=command, date=datetime.date.today().isoformat(),
+    )  # fmt: skip
+    ours, constant = (errors_in_words(e) for e in (fit.checked.errors, fit.checked.constant_errors))
+    assumed = measured["assumptions"]
+    return "\n".join(
+        [
+            f"{counted(len(fit.batch), 'line')} of an engine with {fit.batch.min():,.0f} to {fit.batch.max():,.0f} requests",
+            f"time per token of a request  {fit.base_s * 1e3:.3g} ms + {fit.per_running_s * 1e6:.3g} us per running request",
+            f"relative error on held-out lines ({fit.checked.how}): {ours}; of a constant: {constant}",
+            f"prefill                      {measured['prefill']['per_token_s'] * 1e6:.3g} us per token; {assumed['prefill']}",
+            f"slots                        {measured['max_batch']:,}; {assumed['max_batch']}",
+            f"KV tokens                    {assumed['kv_capacity_tokens']}",
+            f"others                       {assumed['others']}",
+            f"wrote {save_profile(out, measured)}",
+        ]
+    )
+
+
+def _scaled(logged: Logged, log: Path, base: str, actors: int | None, command: str, out: Path) -> str:
     """Write the base profile scaled to the log's times, and return a summary of the fit."""
     from rlhfless.latency import load_profile, read_profile, save_profile
     from rlhfless.latency.calibrate_from_log import calibrate, calibrated_profile, times_of
     from rlhfless.latency.held_out_errors import errors_in_words
 
-    rollouts, scalars = _logged(log, options)
-    calibration = calibrate(times_of(rollouts, scalars, load_profile(base), actors or 1, str(log)))
-    options_text = f" --run {options.run}" if options.run else ""
-    options_text += f" --actors {actors}" if actors else ""
+    calibration = calibrate(times_of(logged.rollouts, logged.scalars, load_profile(base), actors or 1, str(log)))
     scaled = calibrated_profile(
         read_profile(base), calibration, name=out.stem, origin=f"{base}, scaled to the times of {log.name}",
-        command=f"rlhfless profile --from-log {log} --base {base}{options_text} -o {out}",
-        date=datetime.date.today().isoformat(),
+        command=command, date=datetime.date.today().isoformat(),
     )  # fmt: skip
     ours, constant = (errors_in_words(e) for e in (calibration.checked.errors, calibration.checked.constant_errors))
     lines = [
@@ -171,8 +231,8 @@ def _scaled(log: Path, options: LogOptions, base: str, actors: int | None, out: 
     return "\n".join([*lines, f"wrote {save_profile(out, scaled)}"])
 
 
-def _logged(log: Path, options: LogOptions) -> tuple[pd.DataFrame | None, pd.DataFrame]:
-    """Return the responses of one run (None where the log has none) and the scalars of its steps, with times from its spans.
+def _logged(log: Path, options: LogOptions) -> Logged:
+    """Return what the log has of one run.
 
     Raises:
         InputError: the log holds several runs and none is named, or one is named and it has no responses.
@@ -185,11 +245,12 @@ def _logged(log: Path, options: LogOptions) -> tuple[pd.DataFrame | None, pd.Dat
     except LogWithoutResponses as error:
         if options.run is not None:
             raise InputError(f"{log}: holds no responses, and --run chooses among them; leave it out") from error
-        return None, error.log.scalars
+        return Logged(None, error.log.scalars, error.log.engine, error.log.facts)
     runs = sorted(map(str, opened.trace.rollouts["run"].unique()))
     if len(runs) > 1:
         raise InputError(f"{log}: holds {len(runs)} runs ({', '.join(runs)}); name one with --run")
-    return opened.trace.rollouts, with_step_times(opened.scalars, opened.trace).scalars
+    scalars = with_step_times(opened.scalars, opened.trace).scalars
+    return Logged(opened.trace.rollouts, scalars, opened.engine, opened.facts)
 
 
 def _contexts(text: str) -> tuple[int, ...]:

@@ -1,10 +1,11 @@
-"""Latency profiles: shipped, fitted, generated from measured operators; costs of a step's model calls; GPU prices."""
+"""Latency profiles: shipped, fitted, generated from measured operators; costs of a step's model calls; GPUs, prices."""
 
 from rlhfless.latency.call_generation import generation_latency
 from rlhfless.latency.call_tables import list_call_kinds, load_call_tables
 from rlhfless.latency.calls import CallTable
 from rlhfless.latency.effects import Effects, Outages, StartDelays, Stragglers
 from rlhfless.latency.gpu_pools import mixed_pools
+from rlhfless.latency.gpus import Gpu, GpuError, gpu, list_gpus, weights_floor_ms
 from rlhfless.latency.own_kind import profile_like
 from rlhfless.latency.prices import PriceError, list_prices, usd_per_gpu_hour
 from rlhfless.latency.profile import ProfileError, list_profiles, load_profile, read_profile, save_profile
@@ -15,6 +16,8 @@ __all__ = [
     "CallTable",
     "CostOptions",
     "Effects",
+    "Gpu",
+    "GpuError",
     "Outages",
     "PriceError",
     "ProfileError",
@@ -22,7 +25,9 @@ __all__ = [
     "StepBatch",
     "Stragglers",
     "generation_latency",
+    "gpu",
     "list_call_kinds",
+    "list_gpus",
     "list_prices",
     "list_profiles",
     "load_call_tables",
@@ -33,6 +38,7 @@ __all__ = [
     "save_profile",
     "scaled",
     "usd_per_gpu_hour",
+    "weights_floor_ms",
 ]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from engine_samples import BASE_S, rollout_lines
 from error_messages import refusal_line, refused_command
 
 from rlhfless.cli import main
@@ -156,3 +157,29 @@ def test_no_room_and_no_numbers_end_with_one_line_where_a_sentence_says_so(
     said.clear()
     done = profile("-o", tmp_path / "out.json")
     assert isinstance(done.exception, error)
+
+
+def engine_log(folder: Path, lines: list[str]) -> Path:
+    (folder / "engine.log").write_text("\n".join(lines) + "\n")
+    return folder / "engine.log"
+
+
+def test_a_profile_is_measured_from_the_lines_of_an_engine(tmp_path: Path) -> None:
+    log, out = engine_log(tmp_path, rollout_lines()), tmp_path / "engine.json"
+    done = profile("--from-log", log, "-o", out)
+    assert done.exit_code == 0, done.output
+    model, written = load_profile(out), read_profile(out)
+    assert (model.base_s, model.max_batch) == (pytest.approx(BASE_S, rel=1e-3), 200)
+    assert f"--from-log {log} -o {out}" in written["command"]
+    assert "held-out" in done.output
+    assert "unknown" in done.output
+    with_base = profile("--from-log", log, "--base", "h100-qwen2.5-3b-tp2", "-o", out)
+    assert with_base.exit_code == 0, with_base.output
+    assert (load_profile(out).kind, load_profile(out).gpus_per_actor) == ("h100", 2)
+    refused_command(profile("--from-log", log, "--actors", 2, "-o", out), "--actors")
+
+
+def test_too_few_lines_of_an_engine_are_refused_without_a_profile_to_scale(tmp_path: Path) -> None:
+    log = engine_log(tmp_path, rollout_lines((9, 8)))
+    refused_command(profile("--from-log", log, "-o", tmp_path / "engine.json"), str(log), "5")
+    assert not (tmp_path / "engine.json").exists()

@@ -224,5 +224,6 @@ def test_a_profile_that_a_trace_of_an_executed_run_lacks_is_named_as_assumed(tmp
 
 
 def test_a_profile_to_scale_is_chosen_from_those_that_the_refusal_names(tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["profile", "--from-log", str(tmp_path), "-o", str(tmp_path / "own.json")])
-    refused_command(done, "--base", PROFILE)
+    log = ROOT / "data" / "traces" / "reasoning-static"
+    done = CliRunner().invoke(main, ["profile", "--from-log", str(log), "-o", str(tmp_path / "own.json")])
+    refused_command(done, str(log), "--base", PROFILE)

@@ -259,7 +259,8 @@ def test_what_says_how_to_measure_does_not_go_with_a_log(option: list[object], t
 
 
 def test_the_command_says_what_is_missing(tmp_path: Path) -> None:
-    for arguments, named in ((["--from-log", tmp_path], "--base"), (["--actors", 4], "--from-log")):
+    log = Path(__file__).parents[2] / "data" / "traces" / "arithmetic-grpo"
+    for arguments, named in ((["--from-log", log], "--base"), (["--actors", 4], "--from-log")):
         refused_command(profile(*arguments, "-o", tmp_path / "x.json"), named)
 
 

@@ -14,6 +14,7 @@ import pandas as pd
 from rlhfless.trace.errors import TraceError, one_sentence
 from rlhfless.trace.importers import (
     areal,
+    engine_lines,
     imported_scalars,
     nemo_rl,
     prime_rl,
@@ -40,7 +41,7 @@ from solver.model.plurals import counted
 
 FORMATS: tuple[Format, ...] = (
     nemo_rl.FORMAT, slime.FORMAT, trl.FORMAT, trl_scalars.FORMAT, areal.FORMAT, verl.FORMAT, verl_scalars.FORMAT,
-    prime_rl.FORMAT, tensorboard.FORMAT, wandb_run.FORMAT, imported_scalars.FORMAT, console.FORMAT,
+    prime_rl.FORMAT, tensorboard.FORMAT, wandb_run.FORMAT, imported_scalars.FORMAT, console.FORMAT, engine_lines.FORMAT,
     table.FORMAT,
 )  # fmt: skip
 """In the order in which they are asked: any file of lines is a table too, so that is asked last."""
@@ -101,11 +102,16 @@ class ImportedLog:
         that are there already keep the values which this log lacks.
 
         Raises:
-            TraceError: the folder has such a file already and this log has responses, or it has the same scalars, or it cannot
-                be written.
+            TraceError: the log has neither responses nor scalars; the folder has such a file already and this log has
+                responses, or it has the same scalars, or it cannot be written.
         """
         folder = Path(folder)
         scalars = self.scalars
+        if self.rollouts is None and scalars.empty:
+            raise TraceError(
+                f"{self.source}: has neither responses nor scalars of steps, so there is nothing to write; name a log that "
+                "has, or read the log as it is"
+            )
         if (folder / "scalars.parquet").exists() and len(scalars):
             before = read_scalars(folder)
             if self.rollouts is not None or set(scalars.columns) <= set(before.columns):

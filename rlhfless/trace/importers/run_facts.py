@@ -25,6 +25,7 @@ RUN_FACTS = {
     "steps_per_generation": "optimizer steps that learn from one generation; absent where each generates",
     "gpus": "GPUs of the run",
     "max_response_tokens": "limit of a response",
+    "kv_cache_tokens": "KV tokens that fit into the memory of one engine, as it states when it starts",
     "max_context_tokens": "limit of a prompt with its response",
 }
 """Names of ``ImportSession.facts``; what a log does not say is absent."""

@@ -1,0 +1,278 @@
+"""The question before a run: time, GPU-hours and dollars of N steps of M responses of about L tokens, on several clusters.
+
+Arithmetic on a latency profile, without a simulation. Generation of a step takes
+
+- no less than the longest response alone, and no less than all tokens spread evenly over all replicas with full batches;
+- no more than the longest response behind a chunk of the others, where prompts are divided into equal chunks: a replica with n
+  responses and S slots needs at most ``tokens / S + longest`` iterations (Graham 1966). Its tokens are taken to be above the
+  mean by at most two standard deviations of the sum of n lengths; lengths between 0 and the longest with that mean have a
+  variance of at most ``mean * (longest - mean)`` (Bhatia and Davis 2000).
+
+Both ends include the errors that the profile states.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from rlhfless.errors import InputError
+from rlhfless.latency.prices import PriceError, list_prices, usd_per_gpu_hour
+from rlhfless.latency.profile import list_profiles, load_profile, read_profile
+
+if TYPE_CHECKING:
+    from solver.model.latency import LatencyModel
+
+SIZES = (8, 16, 32)
+LONGEST_OVER_MEAN = 10.0
+DEVIATIONS = 2.0
+ALONE = 0.95  # of a step, from which on the longest response alone is said to take as long
+HOUR_S = 3600.0
+RANGES = ("step_s", "run_h", "gpu_hours", "usd")
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """What is known of a run before it begins.
+
+    Attributes:
+        steps, responses: how many steps, of how many responses each. mean_tokens: of a response.
+        longest_tokens: mean over steps of the longest response of a step; limit_tokens: of a response. Either may be unknown.
+        prompt_tokens: mean; None: prompts are not counted.
+        other_s: seconds of a step outside generation (learning, rewards, weight sync); None: unknown, and not counted.
+
+    Raises:
+        InputError: a number is not above 0, or the longest response is shorter than the mean.
+    """
+
+    steps: int
+    responses: int
+    mean_tokens: float
+    longest_tokens: float | None = None
+    limit_tokens: int | None = None
+    prompt_tokens: float | None = None
+    other_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "responses", "mean_tokens", "longest_tokens", "limit_tokens", "prompt_tokens", "other_s"):
+            value, least = getattr(self, name), 0 if name in ("prompt_tokens", "other_s") else 1
+            if value is not None and not (math.isfinite(value) and value >= least):
+                raise InputError(f"{name} is {value}; a finite number of at least {least} is needed")
+        for name in ("longest_tokens", "limit_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < self.mean_tokens:
+                raise InputError(
+                    f"{name} is {value:g}, below the mean of {self.mean_tokens:g} tokens; a larger number is needed"
+                )
+
+    @property
+    def longest(self) -> tuple[float, float]:
+        """Lowest and highest mean length of a step's longest response."""
+        if self.longest_tokens is not None:
+            return self.longest_tokens, self.longest_tokens
+        if self.limit_tokens is not None:
+            return self.mean_tokens, float(self.limit_tokens)
+        return self.mean_tokens, LONGEST_OVER_MEAN * self.mean_tokens
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """Time and cost of a planned run, as ranges; prints itself as a table.
+
+    Attributes:
+        run: that was asked for. profile: its name.
+        frame: one row per size of cluster: ``gpus, replicas``, the low and high end of ``step_s`` (generation of a step),
+            ``run_h``, ``gpu_hours`` and ``usd`` (absent without a price), and ``longest_share``: the longest response alone, as
+            a share of the low end of a step, which more GPUs do not shorten.
+        notes: what the ranges include, and what they do not; sentences.
+    """
+
+    run: PlannedRun
+    profile: str
+    frame: pd.DataFrame
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return rows and notes for JSON."""
+        return {"profile": self.profile, "clusters": self.frame.to_dict("records"), "notes": list(self.notes)}
+
+    def __str__(self) -> str:
+        run = self.run
+        low, high = run.longest
+        longest = f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f}"
+        titles = {"step_s": "generation of a step (s)", "run_h": "run (h)", "gpu_hours": "GPU-hours", "usd": "USD"}
+        shown = pd.DataFrame({"GPUs": self.frame["gpus"], "replicas": self.frame["replicas"]})
+        for name in RANGES:
+            if f"{name}_low" in self.frame:
+                ends = zip(self.frame[f"{name}_low"], self.frame[f"{name}_high"], strict=True)
+                shown[titles[name]] = [f"{_digits(a)} to {_digits(b)}" for a, b in ends]
+        shown["longest alone"] = [f"{share:.0%}" for share in self.frame["longest_share"]]
+        head = (
+            f"{run.steps:,} steps of {run.responses:,} responses of about {run.mean_tokens:,.0f} tokens (longest {longest}), "
+            f"profile {self.profile}"
+        )
+        return "\n".join([head, shown.to_string(index=False), *self.notes])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+def before_run(
+    run: PlannedRun,
+    profile: str | Path,
+    gpus: Sequence[int] = SIZES,
+    *,
+    usd_per_hour: float | None = None,
+) -> Estimate:
+    """Return time, GPU-hours and dollars of a run on clusters of several sizes, as ranges.
+
+    Args:
+        profile: name of a shipped latency profile, or a JSON file; its GPUs and model are those of the run.
+        gpus: sizes of clusters. usd_per_hour: price of a GPU for an hour; by default the list price of the profile's kind.
+
+    Raises:
+        ProfileError: there is no such profile.
+        InputError: a cluster is smaller than a replica, or the longest response does not fit into a replica's KV cache.
+
+    Example:
+        >>> from rlhfless.diagnosis.before_run import PlannedRun, before_run
+        >>> found = before_run(PlannedRun(100, 512, 800, longest_tokens=4096), "h100-qwen2.5-3b-tp1", (8,), usd_per_hour=2.0)
+        >>> found.frame[["gpus", "replicas"]].to_dict("records")
+        [{'gpus': 8, 'replicas': 8}]
+        >>> bool((found.frame["usd_low"] == 2 * found.frame["gpu_hours_low"]).all())
+        True
+    """
+    model, stored = load_profile(profile), read_profile(profile)
+    if not gpus or any(size < model.gpus_per_actor for size in gpus):
+        fitting = [name for name in list_profiles() if load_profile(name).gpus_per_actor == 1]
+        raise InputError(
+            f"--gpus {','.join(map(str, gpus))}: a replica of profile {model.name} has {model.gpus_per_actor} GPUs; larger "
+            f"clusters, or a profile of one GPU ({', '.join(fitting)}), are needed"
+        )
+    if usd_per_hour is not None and not (math.isfinite(usd_per_hour) and usd_per_hour >= 0):
+        raise InputError(f"usd_per_hour is {usd_per_hour}; a finite number of 0 or more is needed")
+    error = _stated_error(model, stored)
+    price, of_price = _price(model.kind, usd_per_hour)
+    rows = []
+    for size in sorted(set(gpus)):
+        replicas = size // model.gpus_per_actor
+        alone, low, high = _step_range(model, run, replicas)
+        ends = {"low": low / (1 + error), "high": high / max(1 - error, 0.1)}
+        row: dict[str, float] = {"gpus": size, "replicas": replicas, **{f"step_s_{end}": value for end, value in ends.items()}}
+        hours = {end: run.steps * (value + (run.other_s or 0.0)) / HOUR_S for end, value in ends.items()}
+        row |= {f"run_h_{end}": value for end, value in hours.items()}
+        row |= {f"gpu_hours_{end}": value * size for end, value in hours.items()}
+        if price is not None:
+            row |= {f"usd_{end}": value * size * price for end, value in hours.items()}
+        rows.append({**row, "longest_share": min(alone / low, 1.0)})
+    frame = pd.DataFrame(rows)
+    return Estimate(run, model.name, frame, (*_enough(frame), *_notes(run, model, error, of_price)))
+
+
+def _step_range(model: LatencyModel, run: PlannedRun, replicas: int) -> tuple[float, float, float]:
+    """Return seconds of the longest response alone, and the low and high end of the generation of a step, by the affine fit."""
+    prompt, mean, (shortest, longest) = run.prompt_tokens or 0.0, run.mean_tokens, run.longest
+    used = min(replicas, run.responses)
+    each = math.ceil(run.responses / used)
+    slots = min(model.max_batch, int(model.kv_capacity_tokens / (prompt + longest)))
+    if slots < 1:
+        raise InputError(
+            f"a response of {longest:,.0f} tokens does not fit into the {model.kv_capacity_tokens:,} KV tokens of a replica of "
+            f"profile {model.name}; a shorter limit, or a profile with more memory, is needed"
+        )
+    fed_s = float(model.charged_tokens(prompt)) * model.prefill_per_token_s + model.join_s
+    alone = _alone_s(model, prompt, shortest)
+    tokens = run.responses * mean / used
+    squares = run.responses * mean**2 / 2 / used
+    low = (
+        model.base_s * tokens / min(each, model.max_batch)
+        + model.per_response_s * tokens
+        + model.per_kv_token_s * (prompt * tokens + squares)
+        + fed_s * run.responses / used
+    )
+    most = each * mean + DEVIATIONS * math.sqrt(each * mean * (longest - mean))
+    most = min(most, each * longest, run.responses * mean)
+    iterations = longest if each <= slots else most / slots + longest
+    calls = 1 if each <= slots else each - slots + 1
+    high = (
+        model.base_s * (iterations + model.feeding_iterations(prompt * each))
+        + model.per_response_s * most
+        + model.per_kv_token_s * (prompt + longest / 2) * most
+        + fed_s * each + model.prefill_base_s * calls + model.start_s + model.sync_s
+    )  # fmt: skip
+    return alone, max(alone, low), max(high, alone)
+
+
+def _alone_s(model: LatencyModel, prompt: float, tokens: float) -> float:
+    """Return the seconds of a response that runs alone from its first token to its last."""
+    per_token = model.base_s + model.per_response_s
+    return per_token * tokens + model.per_kv_token_s * (prompt * tokens + tokens**2 / 2)
+
+
+def _stated_error(model: LatencyModel, stored: Mapping[str, Any]) -> float:
+    """Return the relative error that the profile states: of its fit, and of held-out times where it was measured from a log."""
+    error = model.fit_max_error
+    for name in ("engine_lines", "calibration"):
+        if isinstance(stored.get(name), Mapping):
+            error = (1 + error) * (1 + float(stored[name]["p90_relative_error"])) - 1
+    return error
+
+
+def _price(kind: str, usd: float | None) -> tuple[float | None, str]:
+    """Return dollars of a GPU-hour, None where the price is unknown, and where they come from."""
+    if usd is not None:
+        return usd, f"{usd:g} USD a GPU-hour, as stated"
+    try:
+        price = usd_per_gpu_hour(kind)
+    except PriceError:
+        return None, f"the price of a GPU of kind {kind} is unknown; --usd-per-gpu-hour states it"
+    source = next((row["source"] for row in list_prices() if row["kind"] == kind and row["market"] == "on-demand"), "")
+    return price, f"{price:g} USD a GPU-hour: list price of {kind} ({source})"
+
+
+def _enough(frame: pd.DataFrame) -> tuple[str, ...]:
+    """Return a sentence on the size from which on more GPUs win nothing, where there is one."""
+    enough = frame[frame["longest_share"] >= ALONE]
+    if enough.empty or enough["gpus"].iloc[0] == frame["gpus"].iloc[-1]:
+        return ()
+    return (
+        f"more GPUs than {enough['gpus'].iloc[0]:g} win next to nothing: the longest response alone takes as long as a step",
+    )
+
+
+def _notes(run: PlannedRun, model: LatencyModel, error: float, of_price: str) -> tuple[str, ...]:
+    notes = [
+        "ranges: from the longest response or even packing, whichever takes longer, to the longest response behind an equal "
+        f"chunk of prompts; widened by the {error:.0%} that the profile states as its error",
+        f"price: {of_price}",
+    ]
+    if run.longest_tokens is None:
+        low, high = run.longest
+        why = "the limit" if run.limit_tokens is not None else f"{LONGEST_OVER_MEAN:g} times the mean, an assumption"
+        notes.append(f"longest response: unknown, so between {low:,.0f} tokens and {why} ({high:,.0f}); --longest states it")
+    if run.prompt_tokens is None:
+        notes.append("prompts are not counted; --prompt-tokens states their mean length")
+    if run.other_s is None:
+        notes.append("only generation is counted; --other-s states the seconds of a step that learn, reward and send weights")
+    if model.table is not None and run.longest[1] + (run.prompt_tokens or 0) > float(model.table.context_tokens[-1]):
+        notes.append(
+            f"contexts above {model.table.context_tokens[-1]:,.0f} tokens are longer than the profile's; its fit is continued"
+        )
+    return tuple(notes)
+
+
+def _digits(value: float) -> str:
+    """Return three significant digits, without an exponent."""
+    if value <= 0:
+        return "0"
+    places = max(2 - math.floor(math.log10(value)), 0)
+    return f"{round(value, 2 - math.floor(math.log10(value))):,.{places}f}"

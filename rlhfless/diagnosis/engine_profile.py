@@ -1,0 +1,221 @@
+"""What an engine's own lines say: time per token against running requests, the tail, the memory bound, preemptions, drafts.
+
+A line is an average over an interval of about ten seconds, and its requests are those of one moment. So seconds are counted in
+whole intervals, and what begins or ends within one is a range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from rlhfless.diagnosis.logged_run import LoggedRun
+from rlhfless.diagnosis.numbers import BOUND, COUNTED, DERIVED, LOGGED, Collected, Finding, Number, Part, number
+from rlhfless.latency.engine_statistics import EngineFit, fit_engine, intervals
+from rlhfless.latency.profile import ProfileError
+
+FULL_CACHE = 0.95
+TAIL = 0.2  # of the largest batch, below which a line is of the tail
+FULL_BATCH = 0.97  # of the largest batch, from which on a line is of a full batch
+
+
+def engine_lines(run: LoggedRun, found: Collected) -> Part:
+    """Return what the engine's lines say; an empty part for a log without them.
+
+    Numbers of several replicas are the mean over them (seconds) or their sum (tokens, preemptions).
+    """
+    del found
+    if run.engine.empty:
+        return Part()
+    lines = intervals(run.engine)
+    lines = lines[~((lines["running"] == 0) & (lines["generated_tokens_per_s"] == 0))]
+    numbers = [*_drafts(run.engine), *_preemptions(run.engine)]
+    if lines.empty:
+        return Part(tuple(numbers), notes=("the lines of the engine have no requests with tokens per second",))
+    engines = float(lines.groupby("engine", sort=False)["engines"].first().sum())
+    peak = float((lines["running"] / lines["engines"]).max())
+    numbers += [
+        number("engine_replicas", engines, COUNTED, "names of engines in the engine's lines"),
+        number("engine_lines", len(lines), COUNTED, "lines of engines that work"),
+        number("engine_peak_requests", peak, LOGGED, "the most running requests of an engine's line"),
+        *_token_times(lines, peak),
+    ]
+    notes: list[str] = []
+    cannot_say: list[str] = []
+    fit: EngineFit | None = None
+    try:
+        fit = fit_engine(run.engine, run.source)
+    except ProfileError as error:
+        notes.append(f"no profile from the engine's lines: {error}")
+    if fit is not None:
+        numbers += _profile(fit)
+    timed = lines[lines["seconds"].notna()]
+    if len(timed) < len(lines):
+        cannot_say.append(
+            f"how long the engine took: {len(lines) - len(timed)} of its {len(lines)} lines have no time of day, or are the "
+            "only one of their engine; whole lines, as the engine prints them, would tell"
+        )
+        return Part(tuple(numbers), cannot_say=tuple(cannot_say), notes=tuple(notes))
+    seconds = float((timed["seconds"] * timed["engines"]).sum()) / engines
+    tokens = [float((timed["generated_tokens_per_s"] * timed[column]).sum()) for column in ("seconds", "most_seconds")]
+    observed = number("engine_s", seconds, DERIVED, "intervals of the engine's lines, mean over replicas")
+    numbers += [observed, Number("engine_tokens", *tokens, DERIVED, "tokens per second times the interval of each line")]
+    tail_numbers, tail = _tail(timed, seconds, engines, peak, _of_the_step(run))
+    bound_numbers, bound = _memory_bound(timed, seconds, engines, fit, _of_the_step(run))
+    if timed["cache_share"].isna().all():
+        cannot_say.append("whether the KV cache bound the engine: its lines have no use of the cache; a newer engine prints it")
+    return Part((*numbers, *tail_numbers, *bound_numbers), (*tail, *bound), (), tuple(cannot_say), tuple(notes))
+
+
+def time_per_token(engine: pd.DataFrame) -> pd.DataFrame:
+    """Return ``requests`` (running on one engine), ``ms_per_token`` of a request and ``lines``: one row per number of requests.
+
+    The first line of a rollout is left out, because it also covers the time before it, but where it is the only one.
+
+    Args:
+        engine: of ``LoggedRun``.
+
+    Example:
+        >>> from rlhfless.diagnosis.engine_profile import time_per_token
+        >>> from rlhfless.trace.importers.engine_lines import engine_frame
+        >>> rows = [{"engine": "0", "running": b, "generated_tokens_per_s": g} for b, g in ((9, 10.0), (8, 200.0), (2, 100.0))]
+        >>> time_per_token(engine_frame(rows)).to_dict("list")
+        {'requests': [2.0, 8.0], 'ms_per_token': [20.0, 40.0], 'lines': [1, 1]}
+    """
+    lines = _inner(intervals(engine))
+    batch, ms = lines["running"] / lines["engines"], 1e3 * lines["running"] / lines["generated_tokens_per_s"]
+    grouped = ms.groupby(batch.rename("requests"))
+    return pd.DataFrame({"ms_per_token": grouped.median(), "lines": grouped.size()}).reset_index()
+
+
+def _inner(lines: pd.DataFrame) -> pd.DataFrame:
+    """Return the lines that tell the time per token: those that generate, without the first of a rollout of several."""
+    lines = lines[(lines["running"] > 0) & (lines["generated_tokens_per_s"] > 0)]
+    alone = lines.groupby("rollout")["running"].transform("size") == 1
+    return lines[lines["before"].notna() | alone]
+
+
+def _token_times(lines: pd.DataFrame, peak: float) -> Iterator[Number]:
+    """Yield the time per token of a full batch and of the smallest one."""
+    inner = _inner(lines)
+    if inner.empty:
+        return
+    batch, ms = inner["running"] / inner["engines"], 1e3 * inner["running"] / inner["generated_tokens_per_s"]
+    how = "running requests over generated tokens per second, of lines"
+    for key, at, requests in (
+        ("engine_full_batch_ms", ms[batch >= FULL_BATCH * peak], f"{peak:g} requests"),
+        ("engine_smallest_batch_ms", ms[batch == batch.min()], f"{batch.min():g} requests"),
+    ):
+        if len(at):
+            yield Number(key, float(at.min()), float(at.max()), DERIVED, f"{how} at {requests}")
+
+
+def _profile(fit: EngineFit) -> Iterator[Number]:
+    how = f"least squares over {len(fit.batch)} lines of the engine, with {fit.read_as}"
+    yield number("engine_base_ms", 1e3 * fit.base_s, DERIVED, how)
+    yield number("engine_per_request_ms", 1e3 * fit.per_running_s, DERIVED, how)
+    error = float(np.median(fit.checked.errors))
+    yield number("engine_profile_error_share", error, DERIVED, f"median relative error, {fit.checked.how}")
+    if fit.prefill_per_token_s is not None:
+        yield number("engine_prefill_token_ms", 1e3 * fit.prefill_per_token_s, DERIVED, how)
+
+
+def _of_the_step(run: LoggedRun) -> float:
+    """Return the share of a step that generates, 1 where it is unknown: then the engine's time is all that is known."""
+    generate, step = run.mean("generate_s"), run.mean("step_s")
+    return min(generate / step, 1.0) if generate and step else 1.0
+
+
+def _tail(
+    timed: pd.DataFrame, seconds: float, engines: float, peak: float, of_the_step: float
+) -> tuple[tuple[Number, ...], tuple[Finding, ...]]:
+    """Return the seconds in which a line is below a fifth of the peak batch of its engine, and what packing them could win."""
+    each = timed["running"] / timed["engines"]
+    in_tail = each < TAIL * peak
+    tail_s = float((timed["seconds"] * timed["engines"])[in_tail].sum()) / engines
+    share = tail_s / seconds if seconds else 0.0
+    numbers = (
+        number("engine_tail_s", tail_s, DERIVED, f"lines with less than {TAIL:.0%} of the peak batch, times their intervals"),
+        number("engine_tail_share", share, DERIVED, "engine_tail_s over engine_s"),
+    )
+    full = timed[each >= FULL_BATCH * peak]
+    full_rate = float((full["generated_tokens_per_s"] / full["engines"]).max()) if len(full) else 0.0
+    if not tail_s or not full_rate:
+        return numbers, ()
+    tokens = float((timed["generated_tokens_per_s"] * timed["seconds"])[in_tail].sum()) / engines
+    at_stake = max(tail_s - tokens / full_rate, 0.0) / seconds * of_the_step
+    sentence = (
+        f"The long tail: for {tail_s:,.0f} of {seconds:,.0f} s an engine ran less than a fifth of its peak batch of "
+        f"{peak:,.0f} requests ({share:.0%} of its time)."
+    )
+    return numbers, (Finding("tail", at_stake, sentence, ("engine_tail_s", "engine_tail_share")),)
+
+
+def _memory_bound(
+    timed: pd.DataFrame, seconds: float, engines: float, fit: EngineFit | None, of_the_step: float
+) -> tuple[tuple[Number, ...], tuple[Finding, ...]]:
+    """Return the seconds in which requests waited while the KV cache was full, to one interval more for each stretch."""
+    if timed["cache_share"].isna().all() or timed["waiting"].isna().all():
+        return (), ()
+    low = high = 0.0
+    for _, part in timed.groupby("engine", sort=False):
+        full = ((part["waiting"] > 0) & (part["cache_share"] > FULL_CACHE)).to_numpy()
+        took = (part["seconds"] * part["engines"]).to_numpy(dtype=float)
+        begins = full & ~np.concatenate([[False], full[:-1]])
+        low += float(took[full].sum())
+        high += float(took[full].sum() + took[begins].sum())
+    low, high = low / engines, min(high / engines, seconds)
+    how = f"lines with waiting requests and over {FULL_CACHE:.0%} of the KV cache in use, to one interval more for each stretch"
+    bound_s = Number("engine_memory_bound_s", low, high, DERIVED, how)
+    if not high:
+        return (bound_s,), ()
+    full_lines = timed[(timed["waiting"] > 0) & (timed["cache_share"] > FULL_CACHE)]
+    running = float((full_lines["running"] / full_lines["engines"]).mean())
+    waiting = float((full_lines["waiting"] / full_lines["engines"]).mean())
+    gained = waiting / (running + waiting)
+    if fit is not None and fit.token_seconds(running) > 0:
+        all_s = fit.token_seconds(running + waiting) / (running + waiting)
+        gained = max(1 - all_s / (fit.token_seconds(running) / running), 0.0)
+    share = number("engine_memory_bound_share", bound_s.value / seconds, DERIVED, "engine_memory_bound_s over engine_s")
+    gain = number(
+        "engine_memory_gain_share", gained, BOUND,
+        "time of the bound tokens that is saved if all waiting requests fit into memory, at the measured time per token",
+    )  # fmt: skip
+    sentence = (
+        f"The KV cache bound the engine for {low:,.0f} to {high:,.0f} of {seconds:,.0f} s: {running:,.0f} requests ran while "
+        f"{waiting:,.0f} waited (mean)."
+    )
+    at_stake = bound_s.value / seconds * gained * of_the_step
+    finding = Finding("engine", at_stake, sentence, (bound_s.key, share.key))
+    return (bound_s, share, gain), (finding,)
+
+
+def _preemptions(engine: pd.DataFrame) -> Iterator[Number]:
+    if engine["preempted"].notna().any():
+        how = "preemptions and retractions that the engine's lines name; old versions of vLLM warn of one in 50"
+        yield number("engine_preempted", float(engine["preempted"].sum()), LOGGED, how)
+
+
+def _drafts(engine: pd.DataFrame) -> Iterator[Number]:
+    """Yield tokens per verification and the share of drafts that are accepted at each position, weighted by verifications."""
+    lines = engine[engine["tokens_per_pass"].notna()]
+    if lines.empty:
+        return
+    accepted, per_pass = (lines[name].to_numpy(dtype=float) for name in ("accepted_tokens_per_s", "tokens_per_pass"))
+    weighed = (accepted > 0) & (per_pass > 1)
+    passes = np.where(weighed, accepted / np.where(per_pass > 1, per_pass - 1, 1.0), 0.0)
+    how = "the engine's lines of drafts, weighted by verifications; valid at the logged batch only"
+    mean = 1 + accepted[weighed].sum() / passes.sum() if weighed.any() else per_pass[-1]
+    yield number("draft_tokens_per_pass", mean, DERIVED, how)
+    drafted = lines["drafted_tokens_per_s"].to_numpy(dtype=float)
+    both = weighed & (drafted > 0)
+    if both.any():
+        yield number("draft_accepted_share", min(accepted[both].sum() / drafted[both].sum(), 1.0), DERIVED, how)
+    at = [(shares, weight) for shares, weight in zip(lines["accepted_at"], passes, strict=True) if isinstance(shares, tuple)]
+    for position in range(max((len(shares) for shares, _ in at), default=0)):
+        known = [(shares[position], weight) for shares, weight in at if len(shares) > position]
+        weights = [weight for _, weight in known]
+        share = np.average([s for s, _ in known], weights=weights if sum(weights) else None)
+        yield number(f"draft_accepted_at_{position + 1}_share", float(share), DERIVED, how)

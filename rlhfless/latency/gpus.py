@@ -1,0 +1,90 @@
+"""Looks up memory and memory bandwidth of GPUs in a small public table (``gpus.csv``), each with its source.
+
+A decode iteration reads all weights once, so their bytes over the bandwidth are a floor of its time, whatever the engine.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhfless.errors import UserError
+from solver.model.errors import as_given, is_number
+
+TABLE = Path(__file__).with_name("gpus.csv")
+OTHER_NAMES = {
+    "a100": "a100-80g",
+    "v100": "v100-32g",
+    "a6000": "rtx-a6000",
+    "3090": "rtx-3090",
+    "4090": "rtx-4090",
+    "5090": "rtx-5090",
+}
+
+
+class GpuError(UserError, ValueError):
+    """The table lacks the GPU kind, or a number of bytes is none; the message lists what the table has."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One kind of GPU.
+
+    Attributes:
+        kind: as in the table. memory_gib: as it is sold; a driver reports up to 6% less. bytes_per_s: of its memory, nominal.
+        source: of both.
+    """
+
+    kind: str
+    memory_gib: float
+    bytes_per_s: float
+    source: str
+
+
+def list_gpus() -> list[dict[str, str]]:
+    """Return the rows of the table: kind, memory_gib, memory_gb_per_s, source."""
+    with open(TABLE, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def gpu(kind: str) -> Gpu:
+    """Return what the table says of a kind; upper case, spaces and the maker's name do not matter, and ``a100`` has 80 GB.
+
+    Raises:
+        GpuError: the table lacks the kind.
+
+    Example:
+        >>> from rlhfless.latency import gpu
+        >>> gpu("NVIDIA H100").bytes_per_s
+        3350000000000.0
+    """
+    plain = re.sub(r"[\s_]+", "-", kind.strip().lower()) if isinstance(kind, str) else ""
+    plain = re.sub(r"^(?:nvidia|amd)-", "", plain).removeprefix("geforce-").removeprefix("instinct-")
+    plain = OTHER_NAMES.get(plain, plain)
+    rows = {row["kind"]: row for row in list_gpus()}
+    if plain not in rows:
+        raise GpuError(f"GPU kind {as_given(kind)} is not in the table of GPUs; the kinds are {', '.join(rows)}")
+    row = rows[plain]
+    return Gpu(plain, float(row["memory_gib"]), float(row["memory_gb_per_s"]) * 1e9, row["source"])
+
+
+def weights_floor_ms(model_bytes_per_gpu: float, kind: str) -> float:
+    """Return the milliseconds that reading the weights of one GPU from its memory takes: a floor of every decode iteration.
+
+    Args:
+        model_bytes_per_gpu: weights that one GPU reads, such as ``ModelMemory.read_bytes / tensor_parallel``.
+        kind: of GPU, as of ``gpu``.
+
+    Raises:
+        GpuError: the table lacks the kind, or the bytes are not a number of 0 or more.
+
+    Example:
+        >>> from rlhfless.latency import weights_floor_ms
+        >>> round(weights_floor_ms(15.2e9, "h100"), 1)
+        4.5
+    """
+    if not is_number(model_bytes_per_gpu, 0):
+        raise GpuError(f"model_bytes_per_gpu is {as_given(model_bytes_per_gpu)}; a number of bytes of 0 or more is needed")
+    return 1e3 * model_bytes_per_gpu / gpu(kind).bytes_per_s

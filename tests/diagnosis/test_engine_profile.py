@@ -1,0 +1,160 @@
+"""What a diagnosis says of an engine's lines: numbers by hand, the tail, the memory bound, drafts; unknown is left out."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from engine_samples import BASE_S, ROLLOUT, line_of, rate_of, read_lines, rollout_lines
+
+from rlhfless.diagnosis.engine_profile import engine_lines, time_per_token
+from rlhfless.diagnosis.logged_run import LoggedRun
+from rlhfless.diagnosis.numbers import Collected, Part
+from rlhfless.trace.importers import import_log
+
+CASE = next(
+    (
+        folder
+        for parent in Path(__file__).resolve().parents
+        if (folder := parent / "shared" / "data" / "cases" / "16_vllm_engine_log").is_dir()
+    ),
+    None,
+)
+
+
+def part_of(engine: pd.DataFrame, steps: pd.DataFrame | None = None) -> Part:
+    return engine_lines(LoggedRun("run.log", "vLLM", pd.DataFrame() if steps is None else steps, engine=engine), Collected())
+
+
+def values(part: Part) -> dict[str, float]:
+    return {one.key: one.value for one in part.numbers}
+
+
+def test_a_log_without_engine_lines_says_nothing_of_them() -> None:
+    assert part_of(read_lines([])) == Part()
+
+
+def test_numbers_of_one_rollout_by_hand() -> None:
+    part = part_of(read_lines(rollout_lines()))
+    found = values(part)
+    rates = [rate_of(running) for running in ROLLOUT]
+    assert found["engine_peak_requests"] == 200
+    assert found["engine_s"] == 110
+    assert found["engine_tokens"] == pytest.approx(10 * (sum(rates) - rates[0] / 2 + 3), rel=1e-3)
+    assert found["engine_tail_s"] == 50, "10, 4, 4, 1 and the line at which nothing runs any more"
+    assert found["engine_tail_share"] == pytest.approx(50 / 110)
+    assert found["engine_base_ms"] == pytest.approx(1e3 * BASE_S, rel=1e-2)
+    assert found["engine_full_batch_ms"] == pytest.approx(40, rel=1e-3)
+    assert found["engine_smallest_batch_ms"] == pytest.approx(20.1, rel=1e-2)
+    assert found["engine_memory_bound_s"] == 0
+    (tail,) = part.findings
+    tokens = 10 * (sum(rates[6:]) + 3)
+    assert (tail.kind, tail.at_stake) == ("tail", pytest.approx((50 - tokens / rates[1]) / 110, rel=1e-3))
+    assert set(tail.proof) <= set(found)
+    assert "engine_preempted" not in found
+    assert "draft_tokens_per_pass" not in found
+
+
+def test_what_is_at_stake_is_of_the_step_where_that_is_known() -> None:
+    steps = pd.DataFrame({"step": [1], "generate_s": [110.0], "step_s": [220.0]})
+    alone, of_the_step = (part_of(read_lines(rollout_lines()), s).findings[0].at_stake for s in (None, steps))
+    assert of_the_step == pytest.approx(alone / 2)
+
+
+def test_replicas_are_averaged_in_seconds_and_added_up_in_tokens() -> None:
+    one, two = (values(part_of(read_lines([line for name in names for line in rollout_lines(engine=name)])))
+                for names in (["000"], ["000", "001"]))  # fmt: skip
+    assert two["engine_replicas"] == 2
+    for key in ("engine_s", "engine_tail_s", "engine_tail_share", "engine_base_ms"):
+        assert two[key] == pytest.approx(one[key]), key
+    assert two["engine_tokens"] == pytest.approx(2 * one["engine_tokens"])
+
+
+def test_waiting_requests_with_a_full_cache_are_bound_by_memory_to_one_interval() -> None:
+    queues = ((0, 0.5), (50, 0.97), (30, 0.99), (20, 0.96), (0, 0.99), (9, 0.90), (4, 0.96), (0, 0.2), (0, 0.1), (0, 0.1))
+    lines = [
+        line_of(10 * at, batch, rate_of(batch), waiting=w, cache=c)
+        for at, (batch, (w, c)) in enumerate(zip(ROLLOUT, queues, strict=True))
+    ]
+    part = part_of(read_lines(lines))
+    bound = next(one for one in part.numbers if one.key == "engine_memory_bound_s")
+    assert (bound.low, bound.high) == (40, 60), "a stretch of three lines and one of one line, each to one interval more"
+    assert {finding.kind for finding in part.findings} == {"tail", "engine"}
+
+
+def test_an_unknown_cache_is_not_an_empty_one() -> None:
+    lines = [text.split(", GPU KV cache")[0] for text in rollout_lines()]
+    part = part_of(read_lines(lines))
+    assert "engine_memory_bound_s" not in values(part)
+    assert any("cache" in sentence for sentence in part.cannot_say)
+
+
+def test_lines_without_times_have_no_seconds_but_a_time_per_token() -> None:
+    part = part_of(read_lines(text.split("] ", 1)[1] for text in rollout_lines()))
+    found = values(part)
+    assert not {"engine_s", "engine_tokens", "engine_tail_s"} & set(found)
+    assert found["engine_full_batch_ms"] == pytest.approx(40, rel=1e-3)
+    assert part.cannot_say
+    assert part.findings == ()
+
+
+def test_too_few_lines_are_noted_and_what_they_say_is_kept() -> None:
+    part = part_of(read_lines(rollout_lines((9, 8))))
+    assert any("run.log" in note for note in part.notes)
+    assert "engine_base_ms" not in values(part)
+    assert values(part)["engine_s"] == 30
+
+
+def test_drafts_are_weighted_by_verifications() -> None:
+    drafts = (
+        "SpecDecoding metrics: Mean acceptance length: 2.0, Accepted throughput: 30.0 tokens/s, Drafted throughput: 60.0 "
+        "tokens/s, Per-position acceptance rate: 0.6, 0.4"
+    )
+    more = (
+        "SpecDecoding metrics: Mean acceptance length: 3.0, Accepted throughput: 20.0 tokens/s, Drafted throughput: 20.0 "
+        "tokens/s, Per-position acceptance rate: 1.0, 1.0"
+    )
+    found = values(part_of(read_lines([*rollout_lines(), drafts, more])))
+    assert found["draft_tokens_per_pass"] == pytest.approx(1 + 50 / (30 + 10))
+    assert found["draft_accepted_share"] == pytest.approx(50 / 80)
+    assert found["draft_accepted_at_1_share"] == pytest.approx((30 * 0.6 + 10 * 1.0) / 40)
+    assert found["draft_accepted_at_2_share"] == pytest.approx((30 * 0.4 + 10 * 1.0) / 40)
+
+
+def test_preemptions_are_counted() -> None:
+    lines = [*rollout_lines(), *("#retracted_reqs: 3" for _ in range(2))]
+    assert values(part_of(read_lines(lines)))["engine_preempted"] == 6
+
+
+@pytest.mark.skipif(CASE is None, reason="the public cases are not beside the project (shared/data/cases)")
+def test_the_numbers_by_hand_of_a_public_case() -> None:
+    assert CASE is not None
+    log = import_log(CASE / "engine.log")
+    part = part_of(log.engine)
+    points = dict(zip(*(time_per_token(log.engine)[name] for name in ("requests", "ms_per_token")), strict=True))
+    assert points[8] == pytest.approx(33.4, abs=0.1)
+    assert points[3] == pytest.approx(31.3, abs=0.06)
+    full = next(one for one in part.numbers if one.key == "engine_full_batch_ms")
+    assert full.low == pytest.approx(121.6, abs=0.1)
+    found = values(part)
+    assert found["engine_tokens"] == pytest.approx(208_832, abs=1)
+    assert (found["engine_s"], found["engine_tail_s"]) == (110, 60)
+    bound = next(one for one in part.numbers if one.key == "engine_memory_bound_s")
+    assert (bound.low, bound.high) == (20, 30)
+    assert 31 < found["engine_base_ms"] < 36
+    first = 1e3 * 512 / 2410.0
+    assert not any(math.isclose(ms, first, rel_tol=0.01) for ms in points.values()), "the first line of a rollout mixes"
+
+
+@pytest.mark.skipif(CASE is None, reason="the public cases are not beside the project (shared/data/cases)")
+def test_single_lines_of_three_versions_are_read() -> None:
+    assert CASE is not None
+    log = import_log(CASE / "retyped.log")
+    assert log.engine["running"].tolist() == [8, 18, 20, 109]
+    points = time_per_token(log.engine).set_index("requests")["ms_per_token"]
+    assert points[8] == pytest.approx(33.4, abs=0.1)
+    part = part_of(log.engine)
+    assert "engine_base_ms" not in values(part)
+    assert "engine_s" not in values(part)
