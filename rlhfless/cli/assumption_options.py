@@ -32,7 +32,7 @@ def assumed_hardware(hardware: Hardware, trace: Trace) -> list[str]:
     """Return what is assumed of GPUs and their speed, because neither options nor the trace state it, one sentence each."""
     from rlhfless.report.not_stated import GPUS, PROFILE
 
-    _, assumed = hardware.completed(trace)
+    _, assumed = hardware.completed(trace.meta, trace.source or "trace")
     return [f"Assumed: {assumed[name]}." for name in (GPUS, PROFILE) if name in assumed]
 
 

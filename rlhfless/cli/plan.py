@@ -125,7 +125,7 @@ def plan(
         opened, hardware=hardware, assumptions=Assumptions(calibrate=calibrate), options=log.import_options(),
         time_weight=time_weight, verbose=False,
     )  # fmt: skip
-    run = replace(run, setting=replace(run.setting, admission=admission))
+    run = replace(run, admission=admission)
     wanted = run.steps[-1] if step is None else step
     if wanted not in run.steps:
         raise InputError(f"{rollouts}: has no step {wanted}; its steps are {run.steps[0]} to {run.steps[-1]}")

@@ -136,5 +136,5 @@ def report(path: Path, out: Path, max_steps: int, log: LogOptions, drafts: str |
     else:
         with progress_bar() as begin:
             study = read.study_of_draws(max_steps, begin)
-            write_report(run.log, out, read.setting, run.assumptions, max_steps=max_steps, study=study, begin=begin)
+            write_report(run.opened, out, read.setting, run.assumptions, max_steps=max_steps, study=study, begin=begin)
     click.echo(f"wrote {out.resolve()}")

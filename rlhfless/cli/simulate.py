@@ -140,7 +140,7 @@ def simulate(
     run = load(
         opened, hardware=hardware, assumptions=stated, options=log.import_options(), time_weight=time_weight, verbose=False
     )
-    run = replace(run, setting=replace(run.setting, admission=admission))
+    run = replace(run, admission=admission)
     setting = replace(
         run.calibrated,
         phases=phases if work is None else replace(phases, learner_gpus=0),

@@ -8,7 +8,7 @@ import numpy as np
 
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import BOUND, COUNTED, DERIVED, LOGGED, Collected, Finding, Number, Part, number
-from rlhfless.latency import list_profiles, read_profile
+from rlhfless.latency import list_profiles, load_profile
 
 SLOW = 3.5  # times the floor of a known model
 SLOW_FOR_ANY = 1.5  # times the slowest shipped profile, where the model is unknown
@@ -77,6 +77,6 @@ def _ms_per_token(run: LoggedRun, found: Collected) -> Number | None:
 @cache
 def shipped_ms() -> tuple[float, float]:
     """Return the least and the most milliseconds of a decode iteration of one response in the shipped profiles of GPUs."""
-    profiles = [read_profile(name) for name in list_profiles()]
-    base = [1000 * float(profile["base_s"]) for profile in profiles if profile["kind"] != "cpu"]
+    profiles = [load_profile(name) for name in list_profiles()]
+    base = [1000 * profile.base_s for profile in profiles if profile.kind != "cpu"]
     return min(base), max(base)

@@ -23,7 +23,7 @@ from rlhfless.simulate.results import usd_text
 from solver.model.errors import PlanningError, as_given, is_number
 from solver.model.html_tables import rows_table
 
-GPUS = (8, 16, 32, 64)
+SIZES = (8, 16, 32, 64)
 POLICY = "solver"
 
 
@@ -95,7 +95,7 @@ def search_capacity(
     scale: ProfileScale,
     *,
     gpu_kinds: Sequence[str] | None = None,
-    gpus: Sequence[int] = GPUS,
+    gpus: Sequence[int] = SIZES,
     gpus_per_actor: Sequence[int] | None = None,
     limits: CapacityLimits | None = None,
 ) -> CapacityResults:
