@@ -65,9 +65,12 @@ def read_run(
         TraceError: the log cannot be read.
     """
     from rlhfless.analysis.log_texts import texts_of
+    from rlhfless.report.not_stated import DEFAULT_GPUS, GPUS, GPUS_ASSUMED
     from rlhfless.run import load
 
     opened, drawn, not_stated = log.read(path, texts_of(path))
+    if hardware.completed(opened.trace.meta, str(path))[0].gpus is None:  # the page assumes some, and says so
+        hardware, not_stated = replace(hardware, gpus=DEFAULT_GPUS), {GPUS: GPUS_ASSUMED, **not_stated}
     run = load(
         opened,
         hardware=hardware,

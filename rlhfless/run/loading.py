@@ -11,7 +11,8 @@ import pandas as pd
 
 from rlhfless.analysis.log_texts import texts_of
 from rlhfless.errors import InputError
-from rlhfless.report.not_stated import GPUS, PROFILE, PROMPTS, PROMPTS_ASSUMED
+from rlhfless.latency import load_profile
+from rlhfless.report.not_stated import PROFILE, PROMPTS, PROMPTS_ASSUMED
 from rlhfless.report.study import Assumptions
 from rlhfless.run.hardware import Hardware
 from rlhfless.run.run import Run
@@ -37,8 +38,8 @@ def load(
         source: the path of a trace folder, or of a log of any supported framework or table, whose format is recognised. Or what
             ``rlhfless.trace.open_log`` or ``import_log`` returns (``open_log(path).of_run(name)`` where it holds several runs),
             a trace, or a frame of rollouts. A log without responses, such as scalars of steps, has a diagnosis alone.
-        gpus, profile: number of GPUs, and the latency profile: a shipped name or a JSON file. The trace's when None; else 16
-            GPUs and a profile that are named as assumed.
+        gpus, profile: number of GPUs, and the latency profile: a shipped name or a JSON file. The trace's when None. A profile
+            that is in neither is assumed and named; a number of GPUs is not: without it nothing is planned or simulated.
         hardware: further facts of the GPUs, such as their price and the GPUs per node; ``gpus`` and ``profile`` come first.
         assumptions: about the run that was logged, such as its dispatch and its learner's GPUs; of an executed trace only
             whether it is calibrated.
@@ -81,12 +82,14 @@ def load(
     given = replace(given, tokenizer=given.tokenizer or tokenizer)
     if isinstance(log, OpenedLog) and not log.prompts_known:
         assumed[PROMPTS] = PROMPTS_ASSUMED
-    if executed:  # what it cost is in the trace; GPUs and profile are those of other schedules
-        assumed = {name: sentence for name, sentence in assumed.items() if name in (GPUS, PROFILE)}
+    if executed:  # what it cost is in the trace; the profile is that of other schedules
+        assumed = {name: sentence for name, sentence in assumed.items() if name == PROFILE}
     given = replace(given, not_stated={**assumed, **given.not_stated})
     limit = options.max_response_tokens or (meta.get("config") or {}).get("max_response_tokens")
     run = Run(log, completed, Objective(time_weight), given, limit)
-    _ = run.setting  # wrong GPUs and profiles are refused here
+    load_profile(run.profile)  # what is no profile is refused here, and so are GPUs that are no whole nodes
+    if completed.gpus is not None:
+        _ = run.setting
     if verbose:
         print(run.diagnosis())
     return run

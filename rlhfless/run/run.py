@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from rlhfless.analysis import ExecutedTimes, LoggedTimes
+from rlhfless.analysis import ExecutedTimes, LoggedTimes, ProfileScale
 from rlhfless.diagnosis import Diagnosis, Stated, diagnose
 from rlhfless.errors import InputError
 from rlhfless.latency import read_profile
@@ -19,7 +19,7 @@ from rlhfless.report.not_stated import GPUS, PRICE, PROFILE
 from rlhfless.report.study import Assumptions, study_log, times_of_run
 from rlhfless.report.write import write_report
 from rlhfless.run.capacity import SIZES, CapacityLimits, CapacityResults, search_capacity
-from rlhfless.run.hardware import Hardware
+from rlhfless.run.hardware import NODE_GPUS, Hardware
 from rlhfless.run.planned_step import PlannedStep
 from rlhfless.run.planned_whole_step import PlannedWholeStep, costs_of_calls, drafts_of, graph_of
 from rlhfless.run.what_ifs import ways_of_log
@@ -42,14 +42,15 @@ POLICIES = ("static", "random", "fold", "rlhfless", "solver")
 class Run:
     """A log or a trace with the GPUs that it is studied on; ``rlhfless.load`` makes it.
 
-    ``diagnosis`` is arithmetic on what was logged, and needs no more. What is planned and simulated needs responses; of an
-    ``ImportedLog``, which has none, it is refused.
+    ``diagnosis`` is arithmetic on what was logged, and needs no more. What is planned and simulated needs responses and a
+    number of GPUs: it is refused of an ``ImportedLog``, which has no responses, and where neither user nor trace states GPUs.
 
     Attributes:
         log: the responses, and what else was logged; an ``ImportedLog`` where the log has no responses.
-        hardware: GPUs, latency profile and price, as stated or else as the trace recorded them. objective: weighs time and
-            cost. assumptions: about a logged run. max_response_tokens: the longest response that the run allowed; None: the
-            longest of the log. admission: of requests on simulated engines.
+        hardware: GPUs, latency profile and price, as stated or else as the trace recorded them; ``gpus`` is None where their
+            number is not known. objective: weighs time and cost. assumptions: about a logged run.
+        max_response_tokens: the longest response that the run allowed; None: the longest of the log. admission: of requests on
+            simulated engines.
     """
 
     log: OpenedLog | ImportedLog
@@ -140,7 +141,16 @@ class Run:
 
     @cached_property
     def setting(self) -> SimulationConfig:
-        """GPUs, latency profile and objective of what is planned and simulated."""
+        """GPUs, latency profile and objective of what is planned and simulated.
+
+        Raises:
+            InputError: neither the user nor the trace states the number of GPUs, or it is no multiple of the GPUs per node.
+            ProfileError: there is no such profile, or its file is broken.
+            PriceError: the GPU kind has no list price, and none is stated.
+        """
+        if self.hardware.gpus is None:
+            source = self.log.source if isinstance(self.log, ImportedLog) else self.log.trace.source
+            raise InputError(f"{source or 'the log'}: does not say how many GPUs the run had; rl.load(..., gpus=N) is needed")
         cluster, latency = self.hardware.cluster()
         return SimulationConfig(
             cluster, latency, self.objective, max_response_tokens=self.max_response_tokens, admission=self.admission
@@ -152,7 +162,7 @@ class Run:
 
         Raises:
             LogWithoutResponses: the log has none.
-            InputError: an assumption makes no sense.
+            InputError: an assumption makes no sense, or nobody stated the number of GPUs.
             PlanningError: the responses fit on no actor.
         """
         return times_of_run(self.opened, self.setting, self.assumptions)
@@ -177,10 +187,10 @@ class Run:
             TraceError: the file cannot be written.
             PlanningError: the responses cannot be planned on these GPUs.
         """
-        log = self.opened
+        log, setting = self.opened, self.setting
         if verbose:
             print(f"writing {out} (about a minute) ...", flush=True)
-        return write_report(log, out, self.setting, self.assumptions, max_steps=max_steps)
+        return write_report(log, out, setting, self.assumptions, max_steps=max_steps)
 
     def study(self, *, max_steps: int = 8) -> LogStudy:
         """Return what a logged run wasted, what schedules would have saved, and what to change: the report, finding by finding.
@@ -267,9 +277,9 @@ class Run:
             >>> planned.compare("static").results["policy"].tolist()
             ['static', 'solver']
         """
-        number = self._step(step)
+        number, setting = self._step(step), self.calibrated
         (logged,) = logged_steps(self.rollouts, predictor, self.max_response_tokens, steps=[number])
-        return PlannedStep(logged, self.calibrated, policy)
+        return PlannedStep(logged, setting, policy, self.assumed)
 
     def plan_step(
         self,
@@ -311,11 +321,11 @@ class Run:
             >>> planned.savings["lever"].tolist()
             ['assignment', 'overlap']
         """
-        graph, number = graph_of(algorithm), self._step(step)
+        graph, number, setting = graph_of(algorithm), self._step(step), self.setting
         (logged,) = logged_steps(self.rollouts, predictor, self.max_response_tokens, steps=[number])
-        table = costs_of_calls(graph, logged, self.setting, self.profile, models)
-        aim = Aim(time_weight=self.setting.objective.time_weight) if aim is None else aim
-        of_calls = step_of_calls(logged, self.setting, graph, table)
+        table = costs_of_calls(graph, logged, setting, self.profile, models)
+        aim = Aim(time_weight=self.objective.time_weight) if aim is None else aim
+        of_calls = step_of_calls(logged, setting, graph, table)
         return PlannedWholeStep(of_calls, aim, drafts_of(drafts), levers)
 
     def search(
@@ -329,7 +339,8 @@ class Run:
     ) -> CapacityResults:
         """Rank GPU kinds, numbers of GPUs and actor sizes for the lengths of the last steps, with a plan behind each.
 
-        Every profile is scaled as the run's own is to the run's times (``times``).
+        Every profile is scaled as the run's own is to the run's times (``times``); where the number of GPUs that the run had is
+        not known, profiles stay as they are.
 
         Args:
             gpu_kinds, gpus_per_actor: only these; all that have a latency profile of the run's model when None.
@@ -352,10 +363,16 @@ class Run:
         limits = CapacityLimits(deadline_s, budget_usd)
         last = max(1, SEARCHED_RESPONSES * len(self.steps) // len(self.rollouts))
         logged = list(logged_steps(self.rollouts, None, self.max_response_tokens, steps=self.steps[-last:]))
-        return search_capacity(
-            logged, self.calibrated, self.profile, self.times.scale, gpu_kinds=gpu_kinds, gpus=gpus,
-            gpus_per_actor=gpus_per_actor, limits=limits,
-        )  # fmt: skip
+        if self.hardware.gpus is None:  # candidates bring their own number
+            one_node = replace(self.hardware, gpus=self.hardware.gpus_per_node or NODE_GPUS)
+            setting = replace(self, hardware=one_node).setting
+            scale = ProfileScale(setting.latency.name)
+        else:
+            setting, scale = self.calibrated, self.times.scale
+        found = search_capacity(
+            logged, setting, self.profile, scale, gpu_kinds=gpu_kinds, gpus=gpus, gpus_per_actor=gpus_per_actor, limits=limits
+        )
+        return replace(found, assumed=self.assumed)
 
     def explore(self, step: int = -1, settings: Settings | None = None, **changes: Any) -> Explorer:
         """Show sliders over the GPUs, the price and the objective of one step; see ``rlhfless.widgets.explore``.
