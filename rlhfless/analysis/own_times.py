@@ -1,7 +1,7 @@
 """Scales latency profiles to a run's own times: the one place from which everything that is computed of a log takes them.
 
-Inputs are an opened log, a set-up of the run and the user's cluster and profile. Verdict, report, plans, simulations, searches
-and dashboards start here, so that a log has the same seconds, the same cost and the same contradictions wherever it is shown.
+Inputs are an opened log, a set-up of the run and the user's cluster and profile. Report, plans, simulations, searches and
+dashboards start here, so that a log has the same seconds, the same cost and the same contradictions wherever it is shown.
 
 A logged run (responses, maybe with times) is compared with times that are simulated under its own dispatch. An executed run
 (a trace with allocations and spans) is compared with times of its own assignment of responses.

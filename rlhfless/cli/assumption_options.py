@@ -11,9 +11,10 @@ from rlhfless.cli.options import Decorator, calibrate_option, hardware_options, 
 from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rlhfless.report.study import Assumptions
-    from rlhfless.run.hardware import Hardware
-    from rlhfless.trace import Trace
+    from rlhfless.run import Run
 
 HEADINGS = {
     "The GPUs": ("gpus", "gpus_per_node", "gpus_per_actor", "profile", "usd_per_gpu_hour"),
@@ -22,18 +23,27 @@ HEADINGS = {
 """For commands whose help has headings (``WithHeadings``)."""
 
 logged_hardware_options = hardware_options(
-    gpus="The run had this many GPUs.  [default: the trace's, or 16]",
+    gpus="The run had this many GPUs.  [default: the trace's]",
     profile="Use this latency profile: a shipped name or a JSON file.  [default: the trace's, or l40s-qwen2.5-3b-tp2]",
 )
 """Adds the options of ``hardware_options`` for a run that was logged."""
 
 
-def assumed_hardware(hardware: Hardware, trace: Trace) -> list[str]:
-    """Return what is assumed of GPUs and their speed, because neither options nor the trace state it, one sentence each."""
-    from rlhfless.report.not_stated import GPUS, PROFILE
+def refuse_without_gpus(run: Run, path: Path) -> None:
+    """Refuse a run whose number of GPUs neither --gpus nor its trace states.
 
-    _, assumed = hardware.completed(trace)
-    return [f"Assumed: {assumed[name]}." for name in (GPUS, PROFILE) if name in assumed]
+    Raises:
+        InputError: it is such a run.
+    """
+    if run.hardware.gpus is None:
+        raise InputError(f"{path}: does not say how many GPUs the run had; --gpus N is needed")
+
+
+def assumed_profile(run: Run) -> list[str]:
+    """Return a sentence on the profile that is assumed, because neither options nor the trace state one; else nothing."""
+    from rlhfless.report.not_stated import PROFILE
+
+    return [f"Assumed: {sentence}." for name, sentence in run.assumptions.not_stated.items() if name == PROFILE]
 
 
 def assumption_options(*before: Decorator) -> Decorator:

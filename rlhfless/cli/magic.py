@@ -32,7 +32,7 @@ def show(path: Path, max_steps: int, **stated: Any) -> ReportFrame:
 
     read = read_run(path.expanduser(), **stated)
     study = read.study_of_draws(max_steps, silent)
-    page = report_html(read.run.log, read.setting, read.run.assumptions, max_steps=max_steps, study=study)
+    page = report_html(read.run.opened, read.setting, read.run.assumptions, max_steps=max_steps, study=study)
     return ReportFrame(page, f"Report of {path}")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlhfless.cli.assumption_options import assumed_hardware, logged_hardware_options
+from rlhfless.cli.assumption_options import assumed_profile, logged_hardware_options, refuse_without_gpus
 from rlhfless.cli.draft_options import drafts_option, stated_acceptance
 from rlhfless.cli.fusion_options import FusionOptions, fusion_options, step_json, step_text
 from rlhfless.cli.group import main
@@ -125,7 +125,8 @@ def plan(
         opened, hardware=hardware, assumptions=Assumptions(calibrate=calibrate), options=log.import_options(),
         time_weight=time_weight, verbose=False,
     )  # fmt: skip
-    run = replace(run, setting=replace(run.setting, admission=admission))
+    refuse_without_gpus(run, rollouts)
+    run = replace(run, admission=admission)
     wanted = run.steps[-1] if step is None else step
     if wanted not in run.steps:
         raise InputError(f"{rollouts}: has no step {wanted}; its steps are {run.steps[0]} to {run.steps[-1]}")
@@ -162,7 +163,7 @@ def plan(
         result = replace(result, drafting=Drafting(), acceptance=expected)
         text = "\n".join([f"drafts planned with {drafts}: {_per_pass(expected)}", *filter(None, [text])])
     fused = fusion.step_of(result, problem, phases)
-    assumed = assumed_hardware(hardware, run.trace)
+    assumed = assumed_profile(run)
     if form == "json":
         shown = json.loads(result.to_json()) | ({} if fused is None else {"whole_step": step_json(*fused)})
         guess = {"guess": logged.guess} if logged.guess else {}

@@ -65,9 +65,12 @@ def read_run(
         TraceError: the log cannot be read.
     """
     from rlhfless.analysis.log_texts import texts_of
+    from rlhfless.report.not_stated import DEFAULT_GPUS, GPUS, GPUS_ASSUMED
     from rlhfless.run import load
 
     opened, drawn, not_stated = log.read(path, texts_of(path))
+    if hardware.completed(opened.trace.meta, str(path))[0].gpus is None:  # the page assumes some, and says so
+        hardware, not_stated = replace(hardware, gpus=DEFAULT_GPUS), {GPUS: GPUS_ASSUMED, **not_stated}
     run = load(
         opened,
         hardware=hardware,
@@ -183,5 +186,5 @@ def _write_page(path: Path, out: Path, max_steps: int, log: LogOptions, drafts: 
     else:
         with progress_bar() as begin:
             study = read.study_of_draws(max_steps, begin)
-            write_report(run.log, out, read.setting, run.assumptions, max_steps=max_steps, study=study, begin=begin)
+            write_report(run.opened, out, read.setting, run.assumptions, max_steps=max_steps, study=study, begin=begin)
     click.echo(f"wrote {out.resolve()}", err=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from rlhfless.cli.assumption_options import assumed_hardware, logged_hardware_options
+from rlhfless.cli.assumption_options import assumed_profile, logged_hardware_options, refuse_without_gpus
 from rlhfless.cli.draft_options import DraftOptions, draft_options
 from rlhfless.cli.fusion_options import ROWS, FusionOptions, fusion_options
 from rlhfless.cli.group import main
@@ -140,7 +140,8 @@ def simulate(
     run = load(
         opened, hardware=hardware, assumptions=stated, options=log.import_options(), time_weight=time_weight, verbose=False
     )
-    run = replace(run, setting=replace(run.setting, admission=admission))
+    refuse_without_gpus(run, rollouts)
+    run = replace(run, admission=admission)
     setting = replace(
         run.calibrated,
         phases=phases if work is None else replace(phases, learner_gpus=0),
@@ -160,7 +161,7 @@ def simulate(
         for name, trace in result.traces.items():
             trace.save(out / name)
     dispatch = run.times.setup.dispatch if isinstance(run.times, LoggedTimes) else AsExecuted.name
-    assumed = assumed_hardware(hardware, run.trace)
+    assumed = assumed_profile(run)
     if form == "json":
         measured = {"dispatch": dispatch, **run.times.to_dict()}
         about = {"times": run.times.scale.to_dict(), "log": measured} | ({"assumed": assumed} if assumed else {})

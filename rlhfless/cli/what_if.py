@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rlhfless.cli.assumption_options import HEADINGS as RUN_HEADINGS
-from rlhfless.cli.assumption_options import assumption_options, logged_hardware_options
+from rlhfless.cli.assumption_options import assumption_options, logged_hardware_options, refuse_without_gpus
 from rlhfless.cli.group import main
 from rlhfless.cli.headings import WithHeadings
 from rlhfless.cli.log_options import HEADING as READING_HEADING
@@ -54,6 +54,7 @@ def what_if(
     read = log.read(path, texts_of(path))
     stated = replace(assumptions, not_stated=read.not_stated)
     run = load(read.opened, hardware=hardware, assumptions=stated, options=log.import_options(), verbose=False)
+    refuse_without_gpus(run, path)
     compared = run.what_ifs()
     if out is not None:
         save(plot_what_ifs(compared), out)

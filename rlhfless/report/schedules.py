@@ -132,7 +132,7 @@ class Schedules:
 
 
 def simulated_steps(rollouts: pd.DataFrame, max_steps: int = MAX_STEPS, max_responses: int = MAX_RESPONSES) -> list[int]:
-    """Return the steps that are simulated, evenly chosen: in the verdict, in the report and in its figures.
+    """Return the steps that are simulated, evenly chosen: in the report and in its figures.
 
     Args:
         rollouts: of one run. max_steps, max_responses: limits on the steps and (approximately) their responses in all; the last

@@ -58,7 +58,7 @@ GIVEN_BACK = ("random", "spread", "fold", "solver+replan", "solver", "rlhfuse", 
 """Policies without true lengths whose savings are told where GPUs can be given back."""
 
 ADVISED = ("random", "fold", "solver")
-"""Of these, the ones that any framework could run, from the simplest to the most complex: verdict and report advise one."""
+"""Of these, the ones that any framework could run, from the simplest to the most complex: the report advises one."""
 
 TIE = 0.005  # of T^w C^(1-w), below which no schedule is named as the better one
 
@@ -140,15 +140,9 @@ def tied(given_back: pd.DataFrame, time_weight: float) -> pd.DataFrame:
     return rows[values <= values.min() + np.log1p(TIE)].reset_index(drop=True)
 
 
-def is_advised(row: pd.Series) -> bool:
-    """Return whether a schedule surely saves some of the cost: the rule of all changes (``analysis.Change``)."""
-    low, mean, high = (float(row[f"GPU-seconds {end}"]) for end in ("low", "mean", "high"))
-    return Change("", (), low, mean, high, 0.0).is_advice
-
-
 @dataclass(frozen=True, eq=False)
 class OwnRun:
-    """What a logged run did by itself, and what it cost as a whole; verdict and report read it from here.
+    """What a logged run did by itself, and what it cost as a whole.
 
     Attributes:
         account: its GPU-seconds by use, of the simulated steps. shuffled: the same with prompts dispatched in random orders,

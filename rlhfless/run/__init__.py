@@ -1,4 +1,4 @@
-"""What a user holds: a log or a trace with the GPUs that it is studied on, its verdict, plans, simulations and report."""
+"""What a user holds: a log or a trace with the GPUs that it is studied on, its diagnosis, plans, simulations and report."""
 
 from rlhfless.run.capacity import CapacityLimits, CapacityResults
 from rlhfless.run.hardware import Hardware
@@ -6,7 +6,6 @@ from rlhfless.run.loading import load
 from rlhfless.run.planned_step import PlannedStep, StepComparison
 from rlhfless.run.planned_whole_step import PlannedWholeStep
 from rlhfless.run.run import Run
-from rlhfless.run.verdict import Verdict
 
 __all__ = [
     "CapacityLimits",
@@ -16,7 +15,6 @@ __all__ = [
     "PlannedWholeStep",
     "Run",
     "StepComparison",
-    "Verdict",
     "load",
 ]
 

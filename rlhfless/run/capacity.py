@@ -17,13 +17,13 @@ from rlhfless.analysis import ProfileScale
 from rlhfless.errors import InputError
 from rlhfless.latency import PriceError, list_profiles, load_profile, read_profile
 from rlhfless.run.hardware import NODE_GPUS, Hardware
-from rlhfless.run.planned_step import PlannedStep
+from rlhfless.run.planned_step import PlannedStep, with_notes
 from rlhfless.simulate import LoggedStep, SimulationConfig, simulate_steps
 from rlhfless.simulate.results import usd_text
 from solver.model.errors import PlanningError, as_given, is_number
 from solver.model.html_tables import rows_table
 
-GPUS = (8, 16, 32, 64)
+SIZES = (8, 16, 32, 64)
 POLICY = "solver"
 
 
@@ -35,12 +35,13 @@ class CapacityResults:
         table: one row per candidate: ``gpu_kind, gpus, gpus_per_actor, profile, actors`` (median), ``time_s, gpu_seconds,
             cost_usd`` (means over the steps), ``within_limit``, and ``missing``: why a candidate cannot run, or an empty text.
         plans: the last step as planned on the GPUs of each row; None where they cannot run it.
-        scale: of every profile, to the times of the run.
+        scale: of every profile, to the times of the run. assumed: what nobody stated and is assumed, one sentence each.
     """
 
     table: pd.DataFrame
     plans: tuple[PlannedStep | None, ...]
     scale: ProfileScale
+    assumed: tuple[str, ...] = ()
 
     def _rows(self) -> list[tuple[str, ...]]:
         return [
@@ -52,11 +53,15 @@ class CapacityResults:
     def __repr__(self) -> str:
         lines = (f"  {gpus}, {size} per actor: {actors} actors, {time} s, cost in USD: {usd}, within the limit: {within}"
                  for gpus, size, actors, time, usd, within in self._rows())  # fmt: skip
-        return "\n".join([self._title, *lines])
+        return "\n".join([self._title, *lines, *self._assumed])
 
     def _repr_html_(self) -> str:
         head = ("GPUs", "GPUs per actor", "actors", "time (s)", "cost (USD)", "within the limit")
-        return rows_table(self._title, head, self._rows())
+        return with_notes(rows_table(self._title, head, self._rows()), self._assumed)
+
+    @property
+    def _assumed(self) -> list[str]:
+        return [f"Assumed: {sentence}." for sentence in self.assumed]
 
     @property
     def _title(self) -> str:
@@ -95,7 +100,7 @@ def search_capacity(
     scale: ProfileScale,
     *,
     gpu_kinds: Sequence[str] | None = None,
-    gpus: Sequence[int] = GPUS,
+    gpus: Sequence[int] = SIZES,
     gpus_per_actor: Sequence[int] | None = None,
     limits: CapacityLimits | None = None,
 ) -> CapacityResults:

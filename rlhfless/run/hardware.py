@@ -1,4 +1,7 @@
-"""GPUs, latency profile and price of a study: as stated, else as the trace recorded them, else assumed and named."""
+"""GPUs, latency profile and price of a study: as stated, else as the trace recorded them.
+
+A profile and a price that neither states are assumed and named. A number of GPUs is never assumed.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,7 @@ from typing import Any
 
 from rlhfless.errors import InputError
 from rlhfless.latency import PriceError, load_profile, usd_per_gpu_hour
-from rlhfless.report.not_stated import (
-    DEFAULT_GPUS,
-    DEFAULT_PROFILE,
-    GPUS,
-    GPUS_ASSUMED,
-    PRICE,
-    PROFILE,
-    PROFILE_ASSUMED,
-    price_assumed,
-)
-from rlhfless.trace import Trace
+from rlhfless.report.not_stated import DEFAULT_PROFILE, PRICE, PROFILE, PROFILE_ASSUMED, price_assumed
 from solver.model.cluster import Cluster
 from solver.model.errors import as_given
 from solver.model.latency import LatencyModel
@@ -64,28 +57,30 @@ class Hardware:
         per_actor = latency.gpus_per_actor if self.gpus_per_actor is None else self.gpus_per_actor
         return Cluster(self.gpus // per_node, per_node, per_actor, latency.kind, price), latency
 
-    def completed(self, trace: Trace) -> tuple[Hardware, dict[str, str]]:
-        """Return the same with what the trace recorded, or else what is assumed, in place of None.
+    def completed(self, meta: Mapping[str, Any], source: str) -> tuple[Hardware, dict[str, str]]:
+        """Return the same with what a trace recorded, and a profile in any case, in place of None.
+
+        Args:
+            meta: of the trace; empty for a log that is none. source: its path, for messages.
 
         Returns:
-            The hardware, and what was assumed, one sentence each, by what was not stated.
+            The hardware, whose number of GPUs is None where neither says it; and what was assumed, one sentence each, by what
+            was not stated.
 
         Raises:
             InputError: the trace's ``meta.json`` has a cluster or profile of another form than runs write.
         """
-        refuse_wrong_meta(Path(trace.source or "trace"), trace.meta)
-        recorded, assumed, stated = trace.meta.get("cluster") or {}, {}, self
+        refuse_wrong_meta(Path(source), meta)
+        recorded, assumed, stated = meta.get("cluster") or {}, {}, self
         if self.gpus is None and "nodes" in recorded:
             per_node = self.gpus_per_node or recorded["gpus_per_node"]
             stated = replace(self, gpus=recorded["nodes"] * recorded["gpus_per_node"], gpus_per_node=per_node)
-        elif self.gpus is None:
-            assumed[GPUS] = GPUS_ASSUMED
-        if self.profile is None and not trace.meta.get("profile"):
+        if self.profile is None and not meta.get("profile"):
             assumed[PROFILE] = PROFILE_ASSUMED
-        profile = self.profile or trace.meta.get("profile") or DEFAULT_PROFILE
+        profile = self.profile or meta.get("profile") or DEFAULT_PROFILE
         if self.usd_per_gpu_hour is None:
             assumed[PRICE] = price_assumed(load_profile(profile).kind)
-        return replace(stated, gpus=stated.gpus or DEFAULT_GPUS, profile=profile), assumed
+        return replace(stated, profile=profile), assumed
 
 
 def refuse_wrong_meta(path: Path, meta: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,12 +23,13 @@ class PlannedStep:
 
     Attributes:
         logged: the step, with the lengths predicted before it and its true ones. setting: GPUs, profile and objective.
-        policy: the policy that plans it.
+        policy: the policy that plans it. assumed: what nobody stated and is assumed, one sentence each.
     """
 
     logged: LoggedStep
     setting: SimulationConfig
     policy: str | SchedulingPolicy | PolicyFunction
+    assumed: tuple[str, ...] = ()
 
     @cached_property
     def plan(self) -> Plan:
@@ -54,18 +55,22 @@ class PlannedStep:
         policies: Sequence[str | SchedulingPolicy | PolicyFunction] = others or ("static",)
         if own.name in [as_policy(other).name for other in policies]:
             raise PolicyError(f"the plan is by {own.name}; compare it with another policy, such as 'static'")
-        return StepComparison(simulate_steps([self.logged], self.setting, [*policies, own]))
+        return StepComparison(simulate_steps([self.logged], self.setting, [*policies, own]), self.assumed)
+
+    @property
+    def _lines(self) -> list[str]:
+        return [*filter(None, [self.logged.guess]), *(f"Assumed: {sentence}." for sentence in self.assumed)]
 
     def __repr__(self) -> str:
-        return "\n".join([repr(self.plan), *filter(None, [self.logged.guess])])
+        return "\n".join([repr(self.plan), *self._lines])
 
     def _repr_html_(self) -> str:
-        return with_note(self.plan._repr_html_(), self.logged.guess)
+        return with_notes(self.plan._repr_html_(), self._lines)
 
 
-def with_note(shown: str, note: str) -> str:
-    """Return HTML with a sentence below it; without one where the sentence is empty."""
-    return f"{shown}<div>{clean(note, 200)}</div>" if note else shown
+def with_notes(shown: str, notes: Iterable[str]) -> str:
+    """Return HTML with sentences below it."""
+    return "".join([shown, *(f"<div>{clean(note, 240)}</div>" for note in notes)])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -73,10 +78,11 @@ class StepComparison:
     """One step under several schedules, the planned one last.
 
     Attributes:
-        simulation: its results, traces and bound.
+        simulation: its results, traces and bound. assumed: as of ``PlannedStep``.
     """
 
     simulation: Simulation
+    assumed: tuple[str, ...] = ()
 
     @property
     def results(self) -> pd.DataFrame:
@@ -95,16 +101,14 @@ class StepComparison:
 
     @property
     def _lines(self) -> list[str]:
-        """What of the lengths is a guess; and which schedules run a fallback, and why, one line each."""
+        """What of the lengths is a guess, and what is assumed; which schedules run a fallback, and why, one line each."""
         (step,) = self.simulation.logged
         said = {name: fallback_of(trace, step.step) for name, trace in self.simulation.traces.items()}
-        return [*filter(None, [step.guess]), *(f"{name} ran {words}" for name, words in said.items() if words)]
+        assumed = (f"Assumed: {sentence}." for sentence in self.assumed)
+        return [*filter(None, [step.guess]), *assumed, *(f"{name} ran {words}" for name, words in said.items() if words)]
 
     def __repr__(self) -> str:
         return "\n".join([repr(self.simulation), *(f"  {line}" for line in self._lines)])
 
     def _repr_html_(self) -> str:
-        shown = self.simulation._repr_html_()
-        for line in self._lines:
-            shown = with_note(shown, line)
-        return shown
+        return with_notes(self.simulation._repr_html_(), self._lines)

@@ -1,28 +1,32 @@
-"""A log or a trace with the GPUs that it is studied on, and all that can be asked of it."""
+"""A log or a trace, what limits the run by arithmetic on it, and all that can be planned and simulated where GPUs are known."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from rlhfless.analysis import ExecutedTimes, LoggedTimes
+from rlhfless.analysis import ExecutedTimes, LoggedTimes, ProfileScale
+from rlhfless.diagnosis import Diagnosis, Stated, diagnose
 from rlhfless.errors import InputError
+from rlhfless.latency import read_profile
 from rlhfless.predict import Predictor
+from rlhfless.report.not_stated import GPUS, PRICE, PROFILE
 from rlhfless.report.study import Assumptions, study_log, times_of_run
 from rlhfless.report.write import write_report
-from rlhfless.run.capacity import GPUS, CapacityLimits, CapacityResults, search_capacity
+from rlhfless.run.capacity import SIZES, CapacityLimits, CapacityResults, search_capacity
+from rlhfless.run.hardware import NODE_GPUS, Hardware
 from rlhfless.run.planned_step import PlannedStep
 from rlhfless.run.planned_whole_step import PlannedWholeStep, costs_of_calls, drafts_of, graph_of
-from rlhfless.run.verdict import Verdict, verdict_of
 from rlhfless.run.what_ifs import ways_of_log
 from rlhfless.scheduling import PolicyFunction, SchedulingPolicy
 from rlhfless.simulate import Aim, SimulatedDrafts, Simulation, SimulationConfig, logged_steps, simulate, step_of_calls
-from rlhfless.trace import OpenedLog, Trace
+from rlhfless.trace import ImportedLog, LogWithoutResponses, OpenedLog, Trace
+from solver.model.objective import Objective
 
 if TYPE_CHECKING:
     from rlhfless.analysis.what_ifs.compare import WaysCompared
@@ -38,54 +42,139 @@ POLICIES = ("static", "random", "fold", "rlhfless", "solver")
 class Run:
     """A log or a trace with the GPUs that it is studied on; ``rlhfless.load`` makes it.
 
+    ``diagnosis`` is arithmetic on what was logged, and needs no more. What is planned and simulated needs responses and a
+    number of GPUs: it is refused of an ``ImportedLog``, which has no responses, and where neither user nor trace states GPUs.
+
     Attributes:
-        log: the responses, and what else was logged. setting: GPUs, latency profile and objective. profile: the profile's name
-            or file. assumptions: about a logged run.
+        log: the responses, and what else was logged; an ``ImportedLog`` where the log has no responses.
+        hardware: GPUs, latency profile and price, as stated or else as the trace recorded them; ``gpus`` is None where their
+            number is not known. objective: weighs time and cost. assumptions: about a logged run.
+        max_response_tokens: the longest response that the run allowed; None: the longest of the log. admission: of requests on
+            simulated engines.
     """
 
-    log: OpenedLog
-    setting: SimulationConfig
-    profile: str
+    log: OpenedLog | ImportedLog
+    hardware: Hardware
+    objective: Objective
     assumptions: Assumptions
+    max_response_tokens: int | None = None
+    admission: str = "reserve"
+
+    def diagnosis(self) -> Diagnosis:
+        """Return what limits the run, by arithmetic on what was logged; computed once, in less than a second.
+
+        Example:
+            >>> import pandas as pd, rlhfless as rl
+            >>> lengths = [100] * 63 + [1000]
+            >>> log = pd.DataFrame({"step": 0, "prompt_id": range(64), "sample": 0, "response_tokens": lengths})
+            >>> rl.load(log, verbose=False).diagnosis().findings[0].kind
+            'tail'
+        """
+        return self._diagnosis
+
+    @cached_property
+    def _diagnosis(self) -> Diagnosis:
+        return diagnose(self.log, self.stated)
+
+    @property
+    def stated(self) -> Stated:
+        """What is known of the run's GPUs and limit beside the log: as stated or as the trace recorded it, nothing assumed."""
+        given, assumed = self.hardware, self.assumptions.not_stated
+        profile = {} if PROFILE in assumed else read_profile(self.profile)
+        gpus = None if GPUS in assumed else given.gpus
+        learner = self.assumptions.learner_gpus or None
+        return Stated(
+            gpus=gpus if gpus is None or learner is None else gpus + learner,
+            gpus_generate=None if learner is None else gpus,
+            gpus_train=learner,
+            gpu=None if profile.get("kind") == "cpu" else profile.get("kind"),  # emulated GPUs are of no kind
+            tensor_parallel=given.gpus_per_actor or profile.get("gpus_per_actor"),
+            usd_per_gpu_hour=None if PRICE in assumed else given.usd_per_gpu_hour,
+            model=profile.get("model"),
+            max_response_tokens=self.max_response_tokens,
+        )
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What neither the log nor the user states, and is assumed in what is planned and simulated, one sentence each."""
+        return tuple(sentence for name, sentence in self.assumptions.not_stated.items() if name != PRICE)
+
+    @property
+    def opened(self) -> OpenedLog:
+        """``log``, as one that has responses.
+
+        Raises:
+            LogWithoutResponses: it has none.
+        """
+        if isinstance(self.log, ImportedLog):
+            raise LogWithoutResponses(self.log)
+        return self.log
 
     @property
     def trace(self) -> Trace:
-        """The trace; without allocations and spans where a framework logged responses only."""
-        return self.log.trace
+        """The trace; without allocations and spans where a framework logged responses only.
+
+        Raises:
+            LogWithoutResponses: the log has none.
+        """
+        return self.opened.trace
 
     @property
     def rollouts(self) -> pd.DataFrame:
-        """One row per response."""
+        """One row per response.
+
+        Raises:
+            LogWithoutResponses: the log has none.
+        """
         return self.trace.rollouts
 
     @property
     def steps(self) -> list[int]:
         """The steps of the log, in order."""
-        return [int(step) for step in self.trace.steps]
+        steps = self.log.scalars["step"] if isinstance(self.log, ImportedLog) else self.trace.steps
+        return sorted({int(step) for step in steps})
+
+    @property
+    def profile(self) -> str:
+        """Name or file of the latency profile."""
+        return str(self.hardware.profile)
+
+    @cached_property
+    def setting(self) -> SimulationConfig:
+        """GPUs, latency profile and objective of what is planned and simulated.
+
+        Raises:
+            InputError: neither the user nor the trace states the number of GPUs, or it is no multiple of the GPUs per node.
+            ProfileError: there is no such profile, or its file is broken.
+            PriceError: the GPU kind has no list price, and none is stated.
+        """
+        if self.hardware.gpus is None:
+            source = self.log.source if isinstance(self.log, ImportedLog) else self.log.trace.source
+            raise InputError(f"{source or 'the log'}: does not say how many GPUs the run had; rl.load(..., gpus=N) is needed")
+        cluster, latency = self.hardware.cluster()
+        return SimulationConfig(
+            cluster, latency, self.objective, max_response_tokens=self.max_response_tokens, admission=self.admission
+        )
 
     @cached_property
     def times(self) -> LoggedTimes | ExecutedTimes:
         """The run's own times, where it has some, and the profile that is scaled to them; computed once.
 
         Raises:
-            InputError: an assumption makes no sense.
+            LogWithoutResponses: the log has none.
+            InputError: an assumption makes no sense, or nobody stated the number of GPUs.
             PlanningError: the responses fit on no actor.
         """
-        return times_of_run(self.log, self.setting, self.assumptions)
+        return times_of_run(self.opened, self.setting, self.assumptions)
 
     @property
     def calibrated(self) -> SimulationConfig:
         """``setting`` with the profile scaled to the run's own ``times``: what everything that is computed of the run uses.
 
         Raises:
-            InputError, PlanningError: as ``times``.
+            LogWithoutResponses, InputError, PlanningError: as ``times``.
         """
         return self.times.setting
-
-    @cached_property
-    def verdict(self) -> Verdict:
-        """What the GPUs did, what to do, and what this would have saved, in a few sentences; computed once, in seconds."""
-        return verdict_of(self.log, self.times, self.assumptions)
 
     def report(self, out: str | Path, *, max_steps: int = 8, verbose: bool = True) -> Path:
         """Write the interactive page about this run, and return its path.
@@ -98,9 +187,10 @@ class Run:
             TraceError: the file cannot be written.
             PlanningError: the responses cannot be planned on these GPUs.
         """
+        log, setting = self.opened, self.setting
         if verbose:
             print(f"writing {out} (about a minute) ...", flush=True)
-        return write_report(self.log, out, self.setting, self.assumptions, max_steps=max_steps)
+        return write_report(log, out, setting, self.assumptions, max_steps=max_steps)
 
     def study(self, *, max_steps: int = 8) -> LogStudy:
         """Return what a logged run wasted, what schedules would have saved, and what to change: the report, finding by finding.
@@ -114,9 +204,10 @@ class Run:
         """
         from rlhfless.run.log_study import LogStudy
 
-        if len(self.trace.allocations):
-            raise InputError(f"{self.trace.source or 'the trace'}: is the trace of an executed run; use run.report(PAGE)")
-        return LogStudy(self.log, study_log(self.log, self.setting, self.assumptions, max_steps), self.assumptions)
+        log = self.opened
+        if len(log.trace.allocations):
+            raise InputError(f"{log.trace.source or 'the trace'}: is the trace of an executed run; use run.report(PAGE)")
+        return LogStudy(log, study_log(log, self.setting, self.assumptions, max_steps), self.assumptions)
 
     def what_ifs(self) -> WaysCompared:
         """Return other ways to generate and to learn on the run's last steps: time, cost, and changes of the data.
@@ -133,7 +224,7 @@ class Run:
             >>> bool(ways.loc["partial rollout", "on_policy"]), bool(ways.loc["deferred dispatch", "on_policy"])
             (False, True)
         """
-        return ways_of_log(self.log, self.times, self.assumptions)
+        return ways_of_log(self.opened, self.times, self.assumptions)
 
     def simulate(
         self,
@@ -186,9 +277,9 @@ class Run:
             >>> planned.compare("static").results["policy"].tolist()
             ['static', 'solver']
         """
-        number = self._step(step)
-        (logged,) = logged_steps(self.rollouts, predictor, self.setting.max_response_tokens, steps=[number])
-        return PlannedStep(logged, self.calibrated, policy)
+        number, setting = self._step(step), self.calibrated
+        (logged,) = logged_steps(self.rollouts, predictor, self.max_response_tokens, steps=[number])
+        return PlannedStep(logged, setting, policy, self.assumed)
 
     def plan_step(
         self,
@@ -230,25 +321,26 @@ class Run:
             >>> planned.savings["lever"].tolist()
             ['assignment', 'overlap']
         """
-        graph, number = graph_of(algorithm), self._step(step)
-        (logged,) = logged_steps(self.rollouts, predictor, self.setting.max_response_tokens, steps=[number])
-        table = costs_of_calls(graph, logged, self.setting, self.profile, models)
-        aim = Aim(time_weight=self.setting.objective.time_weight) if aim is None else aim
-        of_calls = step_of_calls(logged, self.setting, graph, table)
+        graph, number, setting = graph_of(algorithm), self._step(step), self.setting
+        (logged,) = logged_steps(self.rollouts, predictor, self.max_response_tokens, steps=[number])
+        table = costs_of_calls(graph, logged, setting, self.profile, models)
+        aim = Aim(time_weight=self.objective.time_weight) if aim is None else aim
+        of_calls = step_of_calls(logged, setting, graph, table)
         return PlannedWholeStep(of_calls, aim, drafts_of(drafts), levers)
 
     def search(
         self,
         *,
         gpu_kinds: Sequence[str] | None = None,
-        gpus: Sequence[int] = GPUS,
+        gpus: Sequence[int] = SIZES,
         gpus_per_actor: Sequence[int] | None = None,
         deadline_s: float | None = None,
         budget_usd: float | None = None,
     ) -> CapacityResults:
         """Rank GPU kinds, numbers of GPUs and actor sizes for the lengths of the last steps, with a plan behind each.
 
-        Every profile is scaled as the run's own is to the run's times (``times``).
+        Every profile is scaled as the run's own is to the run's times (``times``); where the number of GPUs that the run had is
+        not known, profiles stay as they are.
 
         Args:
             gpu_kinds, gpus_per_actor: only these; all that have a latency profile of the run's model when None.
@@ -270,11 +362,17 @@ class Run:
         """
         limits = CapacityLimits(deadline_s, budget_usd)
         last = max(1, SEARCHED_RESPONSES * len(self.steps) // len(self.rollouts))
-        logged = list(logged_steps(self.rollouts, None, self.setting.max_response_tokens, steps=self.steps[-last:]))
-        return search_capacity(
-            logged, self.calibrated, self.profile, self.times.scale, gpu_kinds=gpu_kinds, gpus=gpus,
-            gpus_per_actor=gpus_per_actor, limits=limits,
-        )  # fmt: skip
+        logged = list(logged_steps(self.rollouts, None, self.max_response_tokens, steps=self.steps[-last:]))
+        if self.hardware.gpus is None:  # candidates bring their own number
+            one_node = replace(self.hardware, gpus=self.hardware.gpus_per_node or NODE_GPUS)
+            setting = replace(self, hardware=one_node).setting
+            scale = ProfileScale(setting.latency.name)
+        else:
+            setting, scale = self.calibrated, self.times.scale
+        found = search_capacity(
+            logged, setting, self.profile, scale, gpu_kinds=gpu_kinds, gpus=gpus, gpus_per_actor=gpus_per_actor, limits=limits
+        )
+        return replace(found, assumed=self.assumed)
 
     def explore(self, step: int = -1, settings: Settings | None = None, **changes: Any) -> Explorer:
         """Show sliders over the GPUs, the price and the objective of one step; see ``rlhfless.widgets.explore``.
@@ -290,21 +388,25 @@ class Run:
         """
         from rlhfless.widgets import Settings, explore
 
+        trace = self.trace
         if settings is None:
             cluster, weight = self.setting.cluster, self.setting.objective.time_weight
             settings = Settings.of_nodes(
                 self.profile, cluster.nodes, cluster.gpus_per_node,
                 usd_per_gpu_hour=cluster.usd_per_gpu_hour, time_weight=weight, tau=self.setting.tau,
             )  # fmt: skip
-        given = {"max_response_tokens": self.setting.max_response_tokens, "scale": self.times.scale, **changes}
-        return explore(self.trace, self._step(step), settings, **given)
+        given = {"max_response_tokens": self.max_response_tokens, "scale": self.times.scale, **changes}
+        return explore(trace, self._step(step), settings, **given)
 
     def _step(self, step: int) -> int:
-        steps = self.steps
+        steps = [int(step) for step in self.trace.steps]
         whole = isinstance(step, int) and not isinstance(step, bool)
         if not whole or (step not in steps if step >= 0 else -step > len(steps)):
             raise InputError(f"step is {step!r:.80}; one of {steps[0]} to {steps[-1]}, or -1 for the last one, is needed")
         return steps[step] if step < 0 else step
 
     def __repr__(self) -> str:
-        return str(self.verdict)
+        return str(self.diagnosis())
+
+    def _repr_html_(self) -> str:
+        return self.diagnosis()._repr_html_()

@@ -289,7 +289,7 @@ def explore(
 
     Raises:
         TraceError: the log cannot be read, holds several runs, or has no such step.
-        InputError: there is no such setting, or one is of another type or out of its range.
+        InputError: there is no such setting, one is of another type or out of its range, or nobody states the number of GPUs.
         ProfileError: there is no such profile, or its file is broken.
     """
     if isinstance(trace, LoadedRun):
@@ -297,7 +297,11 @@ def explore(
         shown: Explorer = trace.explore(-1 if step is None else step, settings=settings, **given)
         return shown
     what_if = WhatIf(trace, step, max_response_tokens, limits=limits, scale=scale)
-    initial = changed(what_if.default if settings is None else settings, changes)
-    if not what_if.states_profile:
-        what_if.default = initial
+    stated = what_if.stated if settings is None else {}
+    initial = changed(Settings() if settings is None else settings, {**stated, **changes})
+    if settings is None and "gpus" not in {**stated, **changes}:
+        raise InputError(
+            f"{what_if.source or 'the log'}: does not say how many GPUs the run had; explore(..., gpus=N) is needed"
+        )
+    what_if.own = what_if.own or initial
     return Explorer(what_if, initial)

@@ -104,8 +104,7 @@ class Settings:
         Raises:
             InputError, ProfileError: as ``Settings``.
         """
-        whole = gpus_per_node if nodes > 1 else max(NODE_GPUS, gpus_per_node)
-        return cls(profile, gpus=nodes * gpus_per_node, gpus_per_node=whole, **others)
+        return cls(profile, **_of_nodes(nodes, gpus_per_node), **others)
 
     @cached_property
     def setting(self) -> SimulationConfig:
@@ -172,19 +171,28 @@ def latency_of(profile: str) -> LatencyModel:
     return load_profile(profile)
 
 
-def default_settings(meta: Mapping[str, Any]) -> Settings:
-    """Return the profile and the GPUs of a run, by its ``meta.json``, as ``rlhfless.load`` takes them.
+def stated_settings(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the profile and the GPUs of a run, as far as its ``meta.json`` states them, as ``rlhfless.load`` takes them."""
+    cluster = meta.get("cluster") or {}
+    stated: dict[str, Any] = {"profile": meta["profile"]} if meta.get("profile") else {}
+    if "nodes" in cluster and "gpus_per_node" in cluster:
+        stated |= _of_nodes(int(cluster["nodes"]), int(cluster["gpus_per_node"]))
+    return stated
 
-    Those of ``Settings()`` stand for what it does not state, and for all of it where its profile cannot be read or does not fit
-    on its GPUs.
-    """
-    profile, cluster = meta.get("profile") or DEFAULT_PROFILE, meta.get("cluster") or {}
+
+def own_settings(stated: Mapping[str, Any]) -> Settings | None:
+    """Return the settings of a run that states its profile and its GPUs; None where one of them is not known or unusable."""
+    if not {"profile", "gpus"} <= set(stated):
+        return None
     try:
-        if "nodes" in cluster and "gpus_per_node" in cluster:
-            return Settings.of_nodes(profile, int(cluster["nodes"]), int(cluster["gpus_per_node"]))
-        return Settings(profile)
+        return Settings(**stated)
     except (InputError, ProfileError):
-        return Settings()
+        return None
+
+
+def _of_nodes(nodes: int, gpus_per_node: int) -> dict[str, int]:
+    """Return the settings of a cluster of such nodes; a single node may be a part of one."""
+    return {"gpus": nodes * gpus_per_node, "gpus_per_node": gpus_per_node if nodes > 1 else max(NODE_GPUS, gpus_per_node)}
 
 
 def models(*names: str) -> dict[str, dict[int, str]]:

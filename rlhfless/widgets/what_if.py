@@ -23,7 +23,7 @@ from rlhfless.errors import InputError
 from rlhfless.predict import unknown_predictor
 from rlhfless.simulate import LoggedStep, Simulation, SimulationConfig, logged_steps, simulate_steps
 from rlhfless.trace import Limits, OpenedLog, Trace, TraceError, read_rollouts, read_trace
-from rlhfless.widgets.settings import PREDICTORS, Settings, default_settings
+from rlhfless.widgets.settings import PREDICTORS, Settings, own_settings, stated_settings
 from solver.bounds.clairvoyant import ClairvoyantBound
 from solver.model.objective import Objective
 from solver.model.plan import Plan
@@ -180,12 +180,12 @@ class WhatIf:
         step: to plan; the last one when None.
         max_response_tokens: the longest response allowed; the trace's own, or the longest of the log, when None.
         limits: maximal amounts to read of a path; None takes the default.
-        scale: of latency profiles, to the run's own times; by those of the log, on the GPUs of ``default``, when None.
+        scale: of latency profiles, to the run's own times; by those of the log, on the GPUs of ``own``, when None.
 
     Attributes:
         source: the log's path, or the empty text. rollouts, run, steps: of the log. step: the one that is planned.
-        default: initial settings, on whose GPUs the run is compared with its profile. states_profile: whether the log states
-            its profile; where it does not, ``default`` may be set before the first plan.
+        stated: settings that the log states. own: the run's GPUs and profile, on which it is compared with its own times; where
+            the log does not state them, those of the first plan.
 
     Raises:
         TraceError: the log cannot be read, holds several runs, or has no such step.
@@ -220,7 +220,8 @@ class WhatIf:
             (trace.meta.get("config") or {}).get("max_response_tokens") if max_response_tokens is None else max_response_tokens
         )
         self.max_response_tokens = None if limit is None else max(int(limit), int(self.rollouts["response_tokens"].max()))
-        self.default, self.states_profile = default_settings(trace.meta), bool(trace.meta.get("profile"))
+        self.stated = stated_settings(trace.meta)
+        self.own = own_settings(self.stated)
         self._logged: dict[str, LoggedStep] = {}
         self._trace, self._scale = trace, scale
 
@@ -229,11 +230,15 @@ class WhatIf:
         """How latency profiles are scaled to the run's own times; computed once, where it was not given.
 
         Raises:
-            PlanningError: the responses fit on no actor of the default settings.
+            InputError: neither the log nor a plan says on which GPUs it ran.
+            PlanningError: the responses fit on no actor of the run's settings.
         """
         if self._scale is None:
+            if self.own is None:
+                source = self.source or "the log"
+                raise InputError(f"{source}: does not say which GPUs and profile the run had; call plan(Settings(...)) first")
             log = OpenedLog(self._trace, pd.DataFrame({"step": []}), str(self._trace.meta.get("framework") or ""))
-            setting = replace(self.default.setting, max_response_tokens=self.max_response_tokens)
+            setting = replace(self.own.setting, max_response_tokens=self.max_response_tokens)
             self._scale = own_times(log, setting).scale
         return self._scale
 
@@ -253,7 +258,8 @@ class WhatIf:
     def plan(self, settings: Settings) -> PlannedRun:
         """Plan the step, and run the plan, the static schedule and a random split on simulated engines with the true lengths.
 
-        Planning is by counted work, so equal settings give equal plans however busy the machine is.
+        Planning is by counted work, so equal settings give equal plans however busy the machine is. Of a log that does not
+        state its GPUs and profile, the first settings that are planned count as the run's own.
 
         Raises:
             PlanningError: the step cannot be planned on this cluster; the message says why.
@@ -261,6 +267,7 @@ class WhatIf:
         """
         if not isinstance(settings, Settings):
             raise InputError(f"settings is a {type(settings).__name__}; Settings(...) is needed")
+        self.own = self.own or settings
         given = settings.setting
         setting = replace(given, latency=self.scale.of(given.latency))
         began = time.perf_counter()

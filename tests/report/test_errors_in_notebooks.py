@@ -110,7 +110,8 @@ def test_wrong_arguments(shown: Show) -> None:
     assert_one_sentence(shown("rl.load('theirs.csv', gpus=15)"), "InputError", "15")
     assert_one_sentence(shown("rl.load('theirs.csv', profile='h900')"), "ProfileError", "h900")
     assert_one_sentence(shown("rl.load('theirs.csv', verbose=False).plan(step=7)"), "InputError", "7")
-    assert_one_sentence(shown("rl.load('theirs.csv', verbose=False).plan(policy='mine').plan"), "PolicyError", "mine")
+    assert_one_sentence(shown("rl.load('theirs.csv', verbose=False).plan()"), "theirs.csv", "how many GPUs", "gpus=N")
+    assert_one_sentence(shown("rl.load('theirs.csv', gpus=8, verbose=False).plan(policy='mine').plan"), "PolicyError", "mine")
 
 
 @pytest.mark.parametrize(

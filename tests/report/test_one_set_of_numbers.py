@@ -1,4 +1,4 @@
-"""One log, one set of numbers: verdict, report and figures name the same cost, idle share, saving, bound and step time."""
+"""One log, one set of numbers: report, study, plans and figures name the same cost, idle share, saving, bound and step time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 import rlhfless as rl
-from rlhfless.plots import overview_info
+from rlhfless.analysis import billed_uses
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import number
 from rlhfless.report.changes import changes_of
@@ -26,7 +26,9 @@ from rlhfless.report.savings import at_most, percent_range, saved, savings_in_sh
 from rlhfless.report.schedules import MAX_STEPS
 from rlhfless.report.study import ADVISED, Assumptions, ReportData
 from rlhfless.run import Run
-from rlhfless.trace import Trace, read_trace
+from rlhfless.run.log_study import LogStudy
+from rlhfless.trace import Trace, read_trace, step_metrics
+from rlhfless.trace.metrics.step_metrics import total_usd
 
 TRACES = Path(__file__).parents[2] / "data" / "traces"
 PRICED = {"gpus": 8, "profile": "l40s-qwen2.5-3b-tp2", "hardware": rl.Hardware(usd_per_gpu_hour=2.0)}
@@ -95,34 +97,26 @@ def text_of(page: Page) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
 
 
-@pytest.mark.full
-def test_cost_and_idle_share_of_a_logged_run_are_the_reports(logged: tuple[Run, ReportData]) -> None:
-    run, data = logged
-    verdict, found = run.verdict, data.findings
-    said, headline = str(verdict), next(in_short(found))
-    assert verdict.usd == pytest.approx(found.cost.usd)
+def test_cost_and_idle_share_of_a_logged_run_are_one_number(logged: tuple[Run, ReportData]) -> None:
+    found = logged[1].findings
+    headline, uses = next(in_short(found)), uses_of_run(found)
     cost, idle = number(found.cost.usd, "USD"), percent_range(*found.idle_of_run)
-    assert f"({cost}) were idle" in said
     assert cost in headline
-    assert f"{idle} of" in said
     assert f"({idle}) of it went to idle GPUs" in headline
     assert f"{idle} of the run's GPU-seconds are idle" in next(iter(idle_in_words(found)))
-    assert f"({len(run.steps)} steps, " in said
-    pd.testing.assert_frame_equal(verdict.uses, uses_of_run(found))
+    assert uses["usd"].sum() == pytest.approx(found.cost.usd)
+    assert uses.loc[uses["kind"] == "idle", "share"].sum() == pytest.approx(found.cost.idle_share)
 
 
-def test_savings_of_a_logged_run_are_the_reports(logged: tuple[Run, ReportData]) -> None:
+def test_savings_of_a_logged_run_are_one_set(logged: tuple[Run, ReportData]) -> None:
     run, data = logged
-    verdict, found = run.verdict, data.findings
-    rows = found.given_back.set_index("policy").loc[list(ADVISED)].reset_index()
-    pd.testing.assert_frame_equal(verdict.savings, rows[verdict.savings.columns], rtol=1e-9)
-    row = found.tied.iloc[0]
-    sentences = list(savings_in_short(found))
+    found, row = data.findings, data.findings.tied.iloc[0]
+    assert row["policy"] in ADVISED
     named = (f"{saved(row, 'GPU-seconds')} of the GPU-seconds", f"saves {at_most(row, 'GPU-seconds')}")
-    assert any(all(name in sentence for name in named) for sentence in sentences)
-    assert verdict.advised is not None
-    assert verdict.advised["policy"] == row["policy"]
-    assert all(name in str(verdict) for name in named)
+    assert any(all(name in sentence for name in named) for sentence in savings_in_short(found))
+    told = LogStudy(run.opened, data, run.assumptions).savings.loc[str(row["policy"])]
+    assert told["GPU-seconds saved"] == saved(row, "GPU-seconds")
+    assert at_most(row, "GPU-seconds").endswith(told["any schedule, at most (GPU-seconds)"])
 
 
 def test_a_change_of_replicas_says_under_which_schedule(logged: tuple[Run, ReportData]) -> None:
@@ -155,43 +149,31 @@ def test_a_log_with_times_is_planned_at_its_own_speed(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_cost_and_idle_share_of_an_executed_run_are_the_reports(executed: tuple[Run, Any]) -> None:
+def test_cost_and_idle_share_of_an_executed_run_are_what_its_allocations_say(executed: tuple[Run, Any]) -> None:
     run, found = executed
-    verdict, page = run.verdict, Page("", "")
+    page, of_steps = Page("", ""), step_metrics(run.trace)
     executed_first_screen(page, run.trace, found)
-    text, said = text_of(page), str(verdict)
-    assert f"Your {len(verdict.steps)} steps" in text
-    if verdict.amounts.is_priced:
-        assert number(verdict.usd, "USD") in said
-        assert number(verdict.usd, "USD") in text
-    idle = percent_range(*verdict.idle_shares)
-    assert f"{idle} of {number(verdict.gpu_seconds, digits=4)} GPU-seconds" in said
-    assert f"({idle}) of it went to idle GPUs" in text or ("none of it went to idle GPUs" in text and idle == "0.0%")
+    text, uses = text_of(page), billed_uses(run.trace)
+    total, idle = float(of_steps["gpu_seconds"].sum()), float(of_steps["idle_gpu_seconds"].sum())
+    assert f"Your {len(run.steps)} steps" in text
+    if (usd := total_usd(of_steps)) > 0:
+        assert number(usd, "USD") in text
+    assert uses["gpu_s"].sum() == pytest.approx(total)
+    assert uses.loc[uses["kind"] == "idle", "gpu_s"].sum() == pytest.approx(idle, abs=1e-6)
+    share = percent_range(idle / total, idle / total)
+    assert f"({share}) of it went to idle GPUs" in text or ("none of it went to idle GPUs" in text and share == "0.0%")
 
 
 @pytest.mark.full
-def test_savings_of_an_executed_run_are_the_reports(executed: tuple[Run, Any]) -> None:
+def test_savings_of_an_executed_run_are_one_set(executed: tuple[Run, Any]) -> None:
     run, found = executed
-    verdict, first, folded = run.verdict, Page("", ""), Page("", "")
-    rows = found.given_back.set_index("policy").loc[list(ADVISED)].reset_index()
-    pd.testing.assert_frame_equal(verdict.savings, rows[verdict.savings.columns], rtol=1e-9)
+    first, folded = Page("", ""), Page("", "")
     executed_first_screen(first, run.trace, found)
     executed_savings_section(folded, run.trace, found)
-    said, headline = str(verdict), text_of(first)
-    if verdict.advised is None:
-        assert "is certain to save anything" in said
-        assert "no change that was simulated is certain to save anything" in headline
-        assert overview_info(verdict.uses, verdict.advised).schedule == ""
-        return
-    row = verdict.advised
-    assert percent_range(row["GPU-seconds low"], row["GPU-seconds high"]) in headline
-    assert f"{saved(row, 'GPU-seconds')} of the GPU-seconds" in said
-    assert f"saves {at_most(row, 'GPU-seconds')}" in said
+    row, headline = found.tied.iloc[0], text_of(first)
     assert f"{saved(row, 'GPU-seconds')} of the GPU-seconds" in text_of(folded)
-    if verdict.amounts.is_priced:
-        dollars = verdict.amounts.between(float(row["GPU-seconds low"]), float(row["GPU-seconds high"]))
-        assert dollars in said
-        assert dollars in headline
+    if "is certain to save anything" not in headline:
+        assert percent_range(row["GPU-seconds low"], row["GPU-seconds high"]) in headline
 
 
 def test_step_times_of_an_executed_runs_plan_are_those_of_its_report(executed: tuple[Run, Any]) -> None:
@@ -203,23 +185,23 @@ def test_step_times_of_an_executed_runs_plan_are_those_of_its_report(executed: t
         assert ours.loc[row.policy, "gpu_seconds"] == pytest.approx(row.gpu_seconds)
 
 
-def test_a_run_that_has_the_advised_schedule_is_told_so(executed: tuple[Run, Any]) -> None:
-    verdict = executed[0].verdict
-    own = str(verdict.tied["policy"].iloc[0])
-    had = replace(verdict, policy=own)
-    assert had.advised is None
-    assert f"the run's own policy {own}" in str(had)
+def test_a_run_that_has_the_advised_schedule_is_not_advised_it(executed: tuple[Run, Any]) -> None:
+    run, found = executed
+    page, own = Page("", ""), str(found.tied["policy"].iloc[0])
+    executed_first_screen(page, replace(run.trace, meta={**run.trace.meta, "policy": own}), found)
+    assert "no change that was simulated is certain to save anything" in text_of(page)
 
 
+@pytest.mark.full
 def test_a_run_that_learns_while_it_generates_has_no_idle_share() -> None:
-    logged = lengths(2, 4, 2, 0)
-    read = rl.load(logged, verbose=False, **PRICED).log  # type: ignore[arg-type]
+    read = rl.load(lengths(2, 4, 2, 0), verbose=False, **PRICED).opened  # type: ignore[arg-type]
     run = rl.load(replace(read, framework="areal"), verbose=False, **PRICED)  # type: ignore[arg-type]
-    assert np.isnan(run.verdict.idle_share)
-    assert "is not known, because the run learns while it generates" in str(run.verdict)
+    assert "what was idle is not known, because the run learns while it generates" in repr(run.study())
 
 
-def test_amounts_that_the_report_does_not_know_are_not_in_the_verdict() -> None:
-    run = rl.load(lengths(2, 4, 2, 0), verbose=False)
-    assert "of the GPU time was idle" in str(run.verdict)
-    assert "USD" not in str(run.verdict)
+@pytest.mark.full
+def test_without_a_price_there_are_no_dollars() -> None:
+    stated = {name: PRICED[name] for name in ("gpus", "profile")}
+    said = repr(rl.load(lengths(2, 4, 2, 0), verbose=False, **stated).study())  # type: ignore[arg-type]
+    assert "GPU-seconds" in said
+    assert "USD" not in said

@@ -1,4 +1,4 @@
-"""``rl.load``: any log or trace becomes a run with a verdict, and from there a plan, a comparison and a search."""
+"""``rl.load``: any log or trace becomes a run with a diagnosis, and from there a plan, a comparison and a search."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ from importer_samples import (
     write_verl_v1,
 )
 from log_samples import log, rollouts
-from trace_samples import step
 
 import rlhfless
 import rlhfless as rl
@@ -39,11 +37,11 @@ from rlhfless.cli import main
 from rlhfless.engine import Request, SimulatedEngine
 from rlhfless.errors import InputError
 from rlhfless.latency import PriceError
-from rlhfless.report.study import ADVISED, Assumptions
+from rlhfless.report.study import Assumptions
 from rlhfless.run import CapacityLimits, Hardware, Run
 from rlhfless.scheduling import PolicyError
 from rlhfless.scheduling.solver import FOLDING_IS_BEST
-from rlhfless.trace import ImportOptions, TraceError, TraceWriter, open_log, read_trace, step_metrics
+from rlhfless.trace import ImportOptions, TraceError, import_log, open_log
 from rlhfless.widgets import Settings
 from solver import Cluster, PlanningProblem, Workload, random_split
 
@@ -55,7 +53,7 @@ WRITERS: dict[str, Callable[[Path, pd.DataFrame], Path]] = {
 """By framework; OpenRLHF logs scalars only."""
 PROFILE = "l40s-qwen2.5-3b-tp2"
 SMALL = {"steps": 2, "prompts": 4, "samples": 2}
-"""Size of a log whose verdict is quick."""
+"""Size of a log whose plans are quick."""
 
 
 def loaded(source: Any = None, **options: Any) -> Run:
@@ -65,35 +63,21 @@ def loaded(source: Any = None, **options: Any) -> Run:
 
 
 @pytest.mark.parametrize("framework", WRITERS)
-def test_a_log_of_every_framework_has_a_verdict(framework: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_a_log_of_every_framework_what_limits_it_is_printed(
+    framework: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     logged = many_rollouts(prompts=6, samples=2)
     logged = logged.assign(
         weights_version=0, start_s=10.0 * logged["step"], end_s=10.0 * logged["step"] + logged["response_tokens"]
     )
     path = WRITERS[framework](tmp_path, logged)
-    run = rl.load(path, 16, PROFILE, options=ImportOptions(tokenizer=TOKENIZER))
+    run = rl.load(path, options=ImportOptions(tokenizer=TOKENIZER))
     said = capsys.readouterr().out
-    assert said.splitlines() == ["simulating a few steps for the verdict (some seconds) ...", str(run.verdict)]
-    assert "16 L40S GPUs" in said
-    assert run.verdict.savings["policy"].tolist() == list(ADVISED)
-    assert (0 <= run.verdict.idle_share <= 1) == (framework not in ("areal", "prime-rl")), "these learn while they generate"
-    assert 0 <= run.verdict.empty_share <= 1
-
-
-@pytest.mark.full
-def test_what_an_executed_trace_does_not_state_is_named_as_assumed() -> None:
-    """Its allocations say what was paid for. Other schedules need a number of GPUs and a profile, which it has not."""
-    whole = read_trace(rl.example())
-    tables = {name: getattr(whole, name) for name in ("rollouts", "allocations", "spans", "events")}
-    recorded = rl.load(whole.with_rows(**{name: rows[rows["step"] < 2] for name, rows in tables.items()}), verbose=False)
-    bare = replace(recorded.trace, meta={})
-    said = str(rl.load(bare, verbose=False).verdict)
-    for words in ("Assumed: 16 GPUs", "profile l40s-qwen2.5-3b-tp2", "clock that the trace does not name"):
-        assert words in said
-    stated = rl.load(bare, gpus=16, profile="l40s-qwen2.5-3b-tp2", verbose=False)
-    assert "Assumed" not in str(stated.verdict)
-    assert "Assumed" not in str(recorded.verdict)
-    assert "on the virtual clock" in str(recorded.verdict)
+    assert said == f"{run.diagnosis()}\n"
+    assert repr(run) == str(run.diagnosis())
+    assert run.diagnosis() is run.diagnosis()
+    assert run.diagnosis().numbers["response_tokens_mean"].evidence == "counted"
+    assert "simulated" not in said
 
 
 def test_the_record_of_an_executor_states_its_gpus_its_profile_and_its_clock() -> None:
@@ -107,47 +91,16 @@ def test_the_record_of_an_executor_states_its_gpus_its_profile_and_its_clock() -
         trace = executor.run(plan, requests).trace
     run = rl.load(trace, verbose=False)
     assert (run.setting.cluster.gpus, run.setting.cluster.kind, run.profile) == (2, "cpu", "cpu-tiny-qwen2")
-    said = str(run.verdict)
-    assert "Assumed" not in said
-    assert "on the virtual clock" in said
-
-
-@pytest.mark.full
-def test_the_verdict_of_an_executed_trace_is_what_its_allocations_say() -> None:
-    whole = read_trace(rl.example())
-    tables = {name: getattr(whole, name) for name in ("rollouts", "allocations", "spans", "events")}
-    run = rl.load(whole.with_rows(**{name: rows[rows["step"] < 2] for name, rows in tables.items()}), verbose=False)
-    metrics = step_metrics(run.trace)
-    assert run.setting.cluster.gpus == 16
-    assert run.verdict.gpu_seconds == pytest.approx(float(metrics["gpu_seconds"].sum()))
-    assert run.verdict.idle_share == pytest.approx(float(metrics["idle_gpu_seconds"].sum() / metrics["gpu_seconds"].sum()))
-    assert run.verdict.assumed == ()
-
-
-def test_idle_gpus_and_empty_slots_are_counted_as_by_hand(tmp_path: Path) -> None:
-    """Of 16 GPU-seconds 6 are idle; of the 12 that decode actors hold, 2 are idle and 2 decode empty slots."""
-    writer = TraceWriter(tmp_path / "trace", {"cluster": {"nodes": 1, "gpus_per_node": 8}})
-    writer.append_step(**step())
-    verdict = rl.load(tmp_path / "trace", profile="l40s-qwen2.5-3b-tp2", verbose=False).verdict
-    assert (verdict.gpu_seconds, verdict.steps) == (16.0, (0,))
-    assert verdict.idle_share == pytest.approx(6 / 16)
-    assert verdict.empty_share == pytest.approx(4 / 12)
-    assert "38% of 16.00 GPU-seconds" in str(verdict)
-    assert "33% of the paid decode slots" in str(verdict)
-
-
-def test_what_is_not_given_is_assumed_and_said() -> None:
-    said = str(rl.load(rollouts(**SMALL), verbose=False).verdict)
-    assert "16 GPUs in two nodes" in said
-    assert PROFILE in said
-    assert "Assumed" not in str(loaded(rollouts(**SMALL)).verdict)
+    assert run.diagnosis().numbers["gpu_hours"].evidence == "logged"
 
 
 def test_the_same_of_a_frame_a_trace_and_an_opened_log(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     rollouts(**SMALL).to_csv(path, index=False)
-    of = [str(loaded(source).verdict) for source in (rollouts(**SMALL), log(**SMALL), path, open_log(path))]
-    assert len(set(of)) == 1
+    sources = (rollouts(**SMALL), log(**SMALL), path, open_log(path), import_log(path))
+    numbers = [loaded(source).diagnosis().to_frame() for source in sources]
+    for other in numbers[1:]:
+        pd.testing.assert_frame_equal(other, numbers[0])
 
 
 def test_a_plan_is_compared_with_other_schedules_on_the_true_lengths() -> None:
@@ -278,7 +231,7 @@ def test_columns_with_other_names_are_all_named_with_the_way_to_map_them(tmp_pat
         loaded(tmp_path / "log.csv")
     rollouts(**SMALL).to_csv(tmp_path / "own.csv", index=False)
     renamed = loaded(tmp_path / "log.csv", mapping=names)
-    assert str(renamed.verdict) == str(loaded(tmp_path / "own.csv").verdict)
+    assert renamed.diagnosis().to_frame().equals(loaded(tmp_path / "own.csv").diagnosis().to_frame())
 
 
 def test_wrong_input_is_one_sentence(tmp_path: Path) -> None:

@@ -149,9 +149,7 @@ def test_sliders_begin_with_the_numbers_of_plans(log: Log) -> None:
 def test_a_step_without_a_loaded_run_is_scaled_to_its_log(log: Log) -> None:
     settings = Settings(PROFILE, gpus=GPUS, usd_per_gpu_hour=USD)
     what_if = WhatIf(log.run.trace)
-    assert what_if.states_profile == (log.name == "executed")
-    if not what_if.states_profile:
-        what_if.default = settings
+    assert (what_if.own is not None) == (log.name == "executed")
     agrees(what_if.plan(settings).simulation.steps, log.expected)
     explorer = rl.explore(log.path, settings=settings)
     assert explorer.wait(300)

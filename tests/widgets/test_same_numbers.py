@@ -100,7 +100,9 @@ def test_nodes_and_the_response_limit_of_a_run_are_those_of_its_sliders(tmp_path
 def test_a_trace_begins_with_the_nodes_that_it_states(nodes: tuple[int, int]) -> None:
     trace = log()
     trace.meta.update({"profile": "cpu-tiny-qwen2", "cluster": {"nodes": nodes[0], "gpus_per_node": nodes[1]}})
-    cluster = WhatIf(trace).default.setting.cluster
+    own = WhatIf(trace).own
+    assert own is not None
+    cluster = own.setting.cluster
     assert (cluster.nodes, cluster.gpus_per_node) == nodes
     assert cluster == rl.load(trace, verbose=False).setting.cluster
 

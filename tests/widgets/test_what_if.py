@@ -13,7 +13,7 @@ from error_messages import refused
 from log_samples import log
 
 from rlhfless.errors import InputError
-from rlhfless.latency import read_profile, save_profile
+from rlhfless.latency import ProfileError, read_profile, save_profile
 from rlhfless.trace import Limits, TraceError
 from rlhfless.widgets import Settings, WhatIf, explore
 from rlhfless.widgets.settings import PREDICTORS, models
@@ -90,8 +90,10 @@ def test_settings_survive_json_and_their_python_code_computes_the_same(tmp_path:
     settings = replace(CPU, time_weight=0.35, predictor="inflight")
     assert Settings(**json.loads(settings.to_json())) == settings
     names: dict[str, object] = {}
-    exec(settings.to_python(str(folder), 2, WhatIf(folder, 2).scale), names)
-    assert names["planned"].plan.makespan_s == WhatIf(folder, 2).plan(settings).plan.makespan_s  # type: ignore[attr-defined]
+    what_if = WhatIf(folder, 2)
+    planned = what_if.plan(settings)
+    exec(settings.to_python(str(folder), 2, what_if.scale), names)
+    assert names["planned"].plan.makespan_s == planned.plan.makespan_s  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -188,9 +190,23 @@ def test_what_cannot_be_planned_says_why() -> None:
 def test_a_run_begins_with_its_own_profile_and_cluster() -> None:
     trace = log()
     trace.meta.update({"profile": "cpu-tiny-qwen2", "cluster": {"nodes": 3, "gpus_per_node": 8}})
-    assert WhatIf(trace).default == Settings("cpu-tiny-qwen2", gpus=24)
+    assert WhatIf(trace).own == Settings("cpu-tiny-qwen2", gpus=24)
     trace.meta["profile"] = "somebody's own"
-    assert WhatIf(trace).default == Settings()
+    with refused(ProfileError, "somebody's own"):
+        explore(trace)
+
+
+def test_gpus_that_nobody_states_are_asked_for_and_never_assumed() -> None:
+    what_if = WhatIf(log())
+    with refused(InputError, "how many GPUs", "gpus=N"):
+        explore(log())
+    with refused(InputError, "plan(Settings(...))"):
+        _ = what_if.scale
+    what_if.plan(CPU)
+    assert what_if.own == CPU
+    trace = log()
+    trace.meta["cluster"] = {"nodes": 1, "gpus_per_node": 4}
+    assert explore(trace, profile="cpu-tiny-qwen2").settings == Settings("cpu-tiny-qwen2", gpus=4)
 
 
 def test_every_shipped_profile_can_be_chosen_by_kind_and_size() -> None:

@@ -80,7 +80,7 @@ class ImportedLog:
         """Return the responses as a trace in memory.
 
         Raises:
-            LogWithoutResponses: the log has scalars of steps alone.
+            LogWithoutResponses: the log has no responses.
         """
         if self.rollouts is None:
             raise LogWithoutResponses(self)
@@ -94,6 +94,14 @@ class ImportedLog:
         if not self.prompts_known:
             meta[PROMPTS] = "unknown"
         return Trace(self.rollouts, meta=meta, source=str(self.source))
+
+    def opened(self) -> OpenedLog:
+        """Return the same as ``open_log`` does.
+
+        Raises:
+            LogWithoutResponses: the log has no responses.
+        """
+        return OpenedLog(self.trace(), self.scalars, self.format.name, self.summary, self.engine, self.facts)
 
     def save(self, folder: str | Path) -> Path:
         """Write ``rollouts`` as a trace folder, with scalars, the engine's lines and numbers of the run beside them.
@@ -133,16 +141,16 @@ class ImportedLog:
 
 
 class LogWithoutResponses(TraceError):
-    """The log has scalars of steps but no responses.
+    """The log has no responses, but scalars of steps, lines of an engine or numbers of the whole run.
 
     Attributes:
-        log: the import, with the scalars.
+        log: the import, with these.
     """
 
     def __init__(self, log: ImportedLog) -> None:
         super().__init__(
-            f"{log.source}: has scalars of steps but no responses; the rollout log of the same run is needed, or "
-            "`rlhfless report`, which draws lengths from the scalars"
+            f"{log.source}: has no responses; the rollout log of the same run is needed, or run.diagnosis() and "
+            "`rlhfless report`, which do without"
         )
         self.log = log
 
@@ -279,7 +287,7 @@ def open_log(path: str | Path, options: ImportOptions | None = None, framework: 
     """Open a trace folder, or any log of a known format; the framework need not be named.
 
     Raises:
-        LogWithoutResponses: it has scalars of steps alone.
+        LogWithoutResponses: it has no responses.
         TraceError: it is neither, or is wrong.
         MissingExtra: an optional package is needed.
     """
@@ -297,8 +305,7 @@ def open_log(path: str | Path, options: ImportOptions | None = None, framework: 
             framework = str(trace.meta.get("framework") or "")
             facts, _ = read_facts(path, limits)
             return OpenedLog(trace, read_scalars(path, limits), framework, None, read_engine(path, limits), facts)
-    log = import_log(path, options, framework)
-    return OpenedLog(log.trace(), log.scalars, log.format.name, log.summary, log.engine, log.facts)
+    return import_log(path, options, framework).opened()
 
 
 def named(name: str) -> Format:

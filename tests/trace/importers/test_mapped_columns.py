@@ -209,9 +209,9 @@ def test_a_run_whose_prompts_are_rows_says_what_is_lost(tmp_path: Path) -> None:
     rows = [{"step": step, "response_tokens": 10 + i} for step in range(2) for i in range(4)]
     pd.DataFrame(rows).to_csv(tmp_path / "log.csv", index=False)
     run = rl.load(tmp_path / "log.csv", 4, "l40s-qwen2.5-3b-tp2", mapping={"prompt_id": "row"}, verbose=False)
-    assert any("every row is a prompt of its own" in text for text in run.verdict.assumed)
+    assert any("every row is a prompt of its own" in text for text in run.assumed)
     known = rl.load(tmp_path / "log.csv", 4, "l40s-qwen2.5-3b-tp2", mapping={"prompt_id": "row/2"}, verbose=False)
-    assert not any("every row" in text for text in known.verdict.assumed)
+    assert not any("every row" in text for text in known.assumed)
     run.trace.save(tmp_path / "trace")
     assert not open_log(tmp_path / "trace").prompts_known, "an imported trace remembers it"
 

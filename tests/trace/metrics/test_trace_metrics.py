@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_samples import rollouts, step
 
-from rlhfless.trace import Trace, allocation_metrics, interval_union_s, step_metrics
+from rlhfless.trace import Trace, allocation_metrics, decode_capacity, interval_union_s, step_metrics
 
 times = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10)), max_size=12)
 
@@ -91,6 +91,11 @@ def test_a_holder_that_comes_back_is_one_actor_with_two_bills() -> None:
     trace = Trace(**rows)
     assert allocation_metrics(trace)["idle_gpu_seconds"].tolist() == [2.0, 0.0, 4.0, 4.0]
     assert step_metrics(trace).loc[0, "actors"] == 2
+
+
+def test_slots_that_are_paid_for_and_empty_are_counted_as_by_hand(trace: Trace) -> None:
+    """Decode actors hold 12 GPU-seconds of each step: 2 are idle, and in 2 the slots of their batches are empty."""
+    assert decode_capacity(allocation_metrics(trace)).empty_share == pytest.approx(4 / 12)
 
 
 @given(times)

@@ -1,0 +1,85 @@
+"""A run whose number of GPUs neither its user nor its trace states: a diagnosis, a search, and refusals with what to type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from error_messages import refused
+from log_samples import rollouts
+
+import rlhfless as rl
+from rlhfless.errors import InputError
+from rlhfless.latency import ProfileError
+from rlhfless.report.study import Assumptions
+from rlhfless.run import Run
+from rlhfless.trace import read_trace
+
+SMALL = {"steps": 2, "prompts": 4, "samples": 2}
+PROFILE = "l40s-qwen2.5-3b-tp2"
+NEEDS_GPUS: dict[str, Callable[[Run], Any]] = {
+    "setting": lambda run: run.setting, "times": lambda run: run.times, "calibrated": lambda run: run.calibrated,
+    "plan": Run.plan, "plan_step": Run.plan_step, "simulate": Run.simulate, "explore": Run.explore, "study": Run.study,
+    "what_ifs": Run.what_ifs, "report": lambda run: run.report("page.html"), "rl.explore": rl.explore,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NEEDS_GPUS)
+def test_what_needs_gpus_is_refused_with_the_line_to_type(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rollouts(**SMALL).to_csv(tmp_path / "log.csv", index=False)
+    run = rl.load(tmp_path / "log.csv", profile=PROFILE, verbose=False)
+    with refused(InputError, "log.csv", "how many GPUs", "rl.load(..., gpus=N)"):
+        NEEDS_GPUS[name](run)
+    assert capsys.readouterr().out == "", "nothing is announced that is refused"
+
+
+def test_no_number_of_gpus_and_no_stand_in_is_in_what_limits_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    run = rl.load(rollouts(**SMALL))
+    said = capsys.readouterr().out
+    assert said == f"{run.diagnosis()}\n"
+    for word in ("16", "L40S", PROFILE, "USD"):
+        assert word not in said
+    assert "gpus" not in run.diagnosis().numbers
+    assert run.hardware.gpus is None
+    assert set(vars(run.stated).values()) == {None}
+
+
+def test_a_learners_own_gpus_are_of_the_run_too() -> None:
+    stated = rl.load(rollouts(**SMALL), gpus=8, assumptions=Assumptions(learner_gpus=4), verbose=False).stated
+    assert (stated.gpus, stated.gpus_generate, stated.gpus_train) == (12, 8, 4)
+
+
+def test_a_search_tries_numbers_of_gpus_by_itself_and_names_the_stand_in_profile() -> None:
+    found = rl.load(rollouts(**SMALL), verbose=False).search(gpu_kinds=["l40s"], gpus=[4, 8], gpus_per_actor=[2])
+    assert sorted(found.table["gpus"]) == [4, 8]
+    assert (found.table["missing"] == "").all()
+    assert "not scaled to times of the log" in repr(found)
+    for shown in (repr(found), found._repr_html_()):
+        assert f"profile {PROFILE}), because no profile was given" in shown
+
+
+def test_a_stand_in_profile_is_named_beside_a_plan() -> None:
+    planned = rl.load(rollouts(**SMALL), gpus=4, verbose=False).plan()
+    for shown in (repr(planned), planned._repr_html_(), repr(planned.compare())):
+        assert f"profile {PROFILE}), because no profile was given" in shown
+    assert "Assumed" not in repr(rl.load(rollouts(**SMALL), 4, PROFILE, verbose=False).plan())
+
+
+def test_gpus_of_a_trace_are_known_and_the_example_states_its_own() -> None:
+    run = rl.load(rl.example(), verbose=False)
+    assert run.setting.cluster.gpus == run.stated.gpus == 16
+    assert run.assumed == ()
+    bare = replace(read_trace(rl.example()), meta={})
+    with refused(InputError, "how many GPUs"):
+        rl.load(bare, verbose=False).plan()
+    assert rl.load(bare, gpus=4, verbose=False).setting.cluster.gpus == 4
+
+
+def test_a_profile_that_is_none_is_refused_at_once() -> None:
+    with refused(ProfileError, "'h900'"):
+        rl.load(rollouts(**SMALL), profile="h900", hardware=rl.Hardware(usd_per_gpu_hour=1.0), verbose=False)
