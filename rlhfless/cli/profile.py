@@ -175,17 +175,19 @@ def _logged(log: Path, options: LogOptions) -> tuple[pd.DataFrame | None, pd.Dat
     """Return the responses of one run (None where the log has none) and the scalars of its steps, with times from its spans.
 
     Raises:
-        InputError: the log holds several runs and none is named, or one is named and it has no responses.
-        TraceError: the format is unknown, the log is damaged, or it has no run of the given name.
+        InputError: the log holds responses of several runs and none is named.
+        TraceError: the format is unknown, the log is damaged, it has no run of the given name, or scalars of several runs.
     """
     from rlhfless.trace import LogWithoutResponses, with_step_times
+    from rlhfless.trace.importers.scalars import runs_of
+    from rlhfless.trace.schema.validation import refuse_several_runs
 
     try:
         opened = options.open_responses(log)
     except LogWithoutResponses as error:
-        if options.run is not None:
-            raise InputError(f"{log}: holds no responses, and --run chooses among them; leave it out") from error
-        return None, error.log.scalars
+        scalars = error.log.of_run(options.run).scalars
+        refuse_several_runs(runs_of(scalars), log)
+        return None, scalars
     runs = sorted(map(str, opened.trace.rollouts["run"].unique()))
     if len(runs) > 1:
         raise InputError(f"{log}: holds {len(runs)} runs ({', '.join(runs)}); name one with --run")
