@@ -20,6 +20,8 @@ from rlhfless.analysis.length_families import FAMILIES, Family, StepLengths, dea
 from rlhfless.analysis.own_times import evenly
 from rlhfless.errors import InputError
 from rlhfless.trace import ImportedLog, OpenedLog, Trace, TraceError
+from rlhfless.trace.importers.scalars import runs_of
+from rlhfless.trace.schema.validation import refuse_several_runs
 from solver.model.errors import as_given, is_whole
 
 SAMPLES = 8  # of a prompt whose responses are alike, where nobody says how many it has
@@ -98,8 +100,10 @@ def drawn_logs(log: ImportedLog, sizes: StepSizes, draws: Sequence[Draw] = DRAWS
     Of more than ``MAX_STEPS`` steps evenly chosen ones are drawn. The logs have the scalars of all steps.
 
     Raises:
-        TraceError: the scalars lack the mean or the longest length, or the number of responses, or contradict each other.
+        TraceError: the scalars are of several runs, lack the mean or the longest length, or the number of responses, or
+            contradict each other.
     """
+    refuse_several_runs(runs_of(log.scalars), log.source)
     with_mean = [row for _, row in log.scalars.iterrows() if _has(row, "response_tokens_mean")]
     rows = with_mean if sizes.max_response_tokens else [row for row in with_mean if _has(row, "response_tokens_max")]
     if not rows:

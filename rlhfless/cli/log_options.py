@@ -66,7 +66,7 @@ class LogOptions:
         try:
             opened = open_log(path, self.import_options(keep), self.framework).of_run(self.run)
         except LogWithoutResponses as error:
-            return self._drawn(error.log)
+            return self._drawn(error.log.of_run(self.run))
         if self.responses_per_step or self.samples_per_prompt:
             raise InputError(
                 "--responses-per-step and --samples-per-prompt are for logs of scalars alone, and this log has responses; "

@@ -235,17 +235,19 @@ def _logged(log: Path, options: LogOptions) -> Logged:
     """Return what the log has of one run.
 
     Raises:
-        InputError: the log holds several runs and none is named, or one is named and it has no responses.
-        TraceError: the format is unknown, the log is damaged, or it has no run of the given name.
+        InputError: the log holds responses of several runs and none is named.
+        TraceError: the format is unknown, the log is damaged, it has no run of the given name, or scalars of several runs.
     """
     from rlhfless.trace import LogWithoutResponses, with_step_times
+    from rlhfless.trace.importers.scalars import runs_of
+    from rlhfless.trace.schema.validation import refuse_several_runs
 
     try:
         opened = options.open_responses(log)
     except LogWithoutResponses as error:
-        if options.run is not None:
-            raise InputError(f"{log}: holds no responses, and --run chooses among them; leave it out") from error
-        return Logged(None, error.log.scalars, error.log.engine, error.log.facts)
+        scalars = error.log.of_run(options.run).scalars
+        refuse_several_runs(runs_of(scalars), log)
+        return Logged(None, scalars, error.log.engine, error.log.facts)
     runs = sorted(map(str, opened.trace.rollouts["run"].unique()))
     if len(runs) > 1:
         raise InputError(f"{log}: holds {len(runs)} runs ({', '.join(runs)}); name one with --run")

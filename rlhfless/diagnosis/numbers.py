@@ -100,10 +100,11 @@ class Finding:
 
 
 KINDS = (
-    "engine", "tail", "limit", "learner", "prompts", "waiting", "groups", "beside the step", "cannot say",
+    "engine", "tail", "limit", "learner", "prompts", "waiting", "groups", "beside the step", "layout", "cannot say",
 )  # fmt: skip
 """The engine is slow; the long tail; a length limit cuts responses; the learner or log-probabilities; prompts; waiting for
-generation, or for nothing; groups without a learning signal; something beside the step; this log cannot say."""
+generation, or for nothing; groups without a learning signal; something beside the step; number or division of the GPUs, of
+several runs; this log cannot say."""
 
 
 @dataclass(frozen=True)

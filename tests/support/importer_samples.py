@@ -281,6 +281,18 @@ def write_trl_scalars(folder: Path, rollouts: pd.DataFrame) -> Path:
     return folder / "trainer_state.json"
 
 
+def write_step_table(folder: Path, rollouts: pd.DataFrame) -> Path:
+    """A table with one row per step, with the headings that a person gives it."""
+    rows = [
+        {"step": step, "step time (s)": 9.5, "gen_ms": 4000.0, "reward + logprobs (s)": 2.0, "train seconds": 3.0,
+         "weight sync (s)": 0.5, "mean_length": float(of["response_tokens"].mean()), "note": "long, \"quoted\""}
+        for step, of in rollouts.groupby("step")
+    ]  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame(rows).to_csv(folder / "steps.csv", index=False, lineterminator="\n")
+    return folder / "steps.csv"
+
+
 def write_tensorboard(folder: Path, rollouts: pd.DataFrame) -> Path:
     """NeMo-RL's metrics in an event file, by torch's writer, which NeMo-RL uses."""
     from torch.utils.tensorboard import SummaryWriter
@@ -374,6 +386,7 @@ SCALAR_WRITERS: dict[str, tuple[str, Writer]] = {
     "trl-scalars": ("trl-scalars", write_trl_scalars),
     "tensorboard": ("tensorboard", write_tensorboard),
     "wandb": ("wandb", write_wandb),
+    "step-table": ("steps", write_step_table),
 }
 
 

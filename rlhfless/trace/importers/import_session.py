@@ -168,8 +168,8 @@ class ImportSession:
         with self.open(path) as stream:
             yield from self.guard.lines(path, stream)
 
-    def csv(self, path: Path, text_columns: Iterable[str]) -> Iterator[pd.DataFrame]:
-        """Yield the rows of a csv file block by block; the index counts them from 0."""
+    def csv(self, path: Path, text_columns: Iterable[str] | None) -> Iterator[pd.DataFrame]:
+        """Yield the rows of a csv file block by block; the index counts them from 0. ``text_columns``: see ``csv_frames``."""
         with self.open(path) as stream:
             yield from csv_frames(self.guard, path, stream, text_columns)
 
@@ -234,6 +234,14 @@ def first_record(path: Path) -> dict[str, Any]:
     except (OSError, EOFError, zlib.error, ValueError, RecursionError):
         return {}  # not this format; whoever reads the file says what is wrong with it
     return {}
+
+
+def first_line(path: Path) -> bytes:
+    """Return the first line of a file that is not blank, packed or not, to recognise its format; empty if it has none."""
+    try:
+        return next((line for line in _first_lines(path) if line.strip()), b"")
+    except (OSError, EOFError, zlib.error):
+        return b""  # as above
 
 
 def _first_lines(path: Path) -> Iterator[bytes]:

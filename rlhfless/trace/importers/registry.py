@@ -19,6 +19,7 @@ from rlhfless.trace.importers import (
     nemo_rl,
     prime_rl,
     slime,
+    step_table,
     table,
     tensorboard,
     trl,
@@ -33,16 +34,25 @@ from rlhfless.trace.importers.engine_lines import engine_frame, read_engine, wri
 from rlhfless.trace.importers.formats import Format, refuse_unknown
 from rlhfless.trace.importers.import_session import ImportOptions, ImportSession
 from rlhfless.trace.importers.run_facts import read_facts, write_facts
-from rlhfless.trace.importers.scalars import joined, read_scalars, scalars_frame, write_scalars
+from rlhfless.trace.importers.scalars import (
+    RUN,
+    joined,
+    read_scalars,
+    rows_of_run,
+    runs_of,
+    scalars_frame,
+    write_scalars,
+)
 from rlhfless.trace.importers.summary import ImportSummary, summarize
 from rlhfless.trace.io import Trace, read_trace
 from rlhfless.trace.metrics.cross_check import COUNTED, CrossCheck, counted_steps, cross_check
+from rlhfless.trace.schema.casts import listed
 from solver.model.plurals import counted
 
 FORMATS: tuple[Format, ...] = (
     nemo_rl.FORMAT, slime.FORMAT, trl.FORMAT, trl_scalars.FORMAT, areal.FORMAT, verl.FORMAT, verl_scalars.FORMAT,
     prime_rl.FORMAT, tensorboard.FORMAT, wandb_run.FORMAT, imported_scalars.FORMAT, console.FORMAT, engine_lines.FORMAT,
-    table.FORMAT,
+    step_table.FORMAT, table.FORMAT,
 )  # fmt: skip
 """In the order in which they are asked: any file of lines is a table too, so that is asked last."""
 
@@ -102,6 +112,14 @@ class ImportedLog:
             LogWithoutResponses: the log has no responses.
         """
         return OpenedLog(self.trace(), self.scalars, self.format.name, self.summary, self.engine, self.facts)
+
+    def of_run(self, run: str | None) -> ImportedLog:
+        """Return a log of scalars alone for one of its runs; None returns all of it.
+
+        Raises:
+            TraceError: the log names no such run.
+        """
+        return self if run is None else replace(self, scalars=rows_of_run(self.scalars, run, self.source))
 
     def save(self, folder: str | Path) -> Path:
         """Write ``rollouts`` as a trace folder, with scalars, the engine's lines and numbers of the run beside them.
@@ -213,6 +231,8 @@ def _imported(path: Path, options: ImportOptions, log_format: Format) -> Importe
     scalars, again = scalars_frame(reading.scalars)
     if again:
         reading.note(f"restarts: the scalars of {counted(again, 'step')} were logged twice; the later ones count")
+    if len(names := runs_of(scalars)) > 1:
+        reading.note(f"runs: {listed(names)}; --run names one of them")
     for check in contradictions(rollouts, scalars):
         reading.note(f"contradiction: {check}")
     summary = summarize(
@@ -280,7 +300,9 @@ class OpenedLog:
                 f"{self.trace.source or 'the log'}: has no run {run}; one of {', '.join(map(str, names))} is needed"
             )
         run_tables = {name: table[table["run"] == run].reset_index(drop=True) for name, table in tables.items()}
-        return replace(self, trace=Trace(**run_tables, plans=self.trace.plans, meta=self.trace.meta, source=self.trace.source))
+        scalars = rows_of_run(self.scalars, run, self.trace.source) if RUN in self.scalars.columns else self.scalars
+        trace = Trace(**run_tables, plans=self.trace.plans, meta=self.trace.meta, source=self.trace.source)
+        return replace(self, trace=trace, scalars=scalars)
 
 
 def open_log(path: str | Path, options: ImportOptions | None = None, framework: str = "auto") -> OpenedLog:

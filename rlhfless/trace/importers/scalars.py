@@ -15,9 +15,10 @@ import pandas as pd
 import pyarrow as pa
 
 from rlhfless.trace import storage
+from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.record import Record, finite, is_number
 from rlhfless.trace.limits import Guard, Limits
-from rlhfless.trace.schema.casts import clean
+from rlhfless.trace.schema.casts import clean, listed, shown
 
 FILE = "scalars.parquet"
 
@@ -42,11 +43,18 @@ STANDARD = {
     "truncation_rate": "share of responses that ended at the limit",
     "no_signal_rate": "share of prompts whose responses have equal rewards, so that GRPO learns nothing from them",
     "off_policy_steps": "most versions of the weights between a response and its learning",
+    "gpus": "GPUs of the whole run",
     "gpus_generate": "GPUs that generate",
     "gpus_train": "GPUs that learn",
     "reward_mean": "mean reward",
+    "run_s": "seconds of the whole run, in a table with one row per run",
+    "steps_done": "steps that the run took, in a table with one row per run",
+    "items": "samples or other things that the run processed, in a table with one row per run",
 }
 """Columns with one meaning for every framework; a log's own names stand behind them as they were logged."""
+
+RUN = "run"
+"""Column of texts: name of the run, in a log of several runs."""
 
 
 def numbers(record: Record, known: Iterable[str]) -> dict[str, float]:
@@ -70,28 +78,62 @@ def numbers(record: Record, known: Iterable[str]) -> dict[str, float]:
 def scalars_frame(rows: Iterable[Mapping[str, Any]]) -> tuple[pd.DataFrame, int]:
     """Return the table of all steps, one row each, sorted by step, and how many steps were logged again (the last one counts).
 
+    The steps of a run stand together where the rows name runs, which are in the order of the log.
+
     Args:
-        rows: ``step`` and numbers, in the order of the log.
+        rows: ``step`` and numbers, in the order of the log, and ``run`` where there are several.
     """
-    steps: dict[int, dict[str, Any]] = {}
+    steps: dict[tuple[str, int], dict[str, Any]] = {}
     again = set()
     for row in rows:
-        if row["step"] in steps:
-            again.add(row["step"])
-        steps[row["step"]] = dict(row)
-    frame = pd.DataFrame([steps[step] for step in sorted(steps)], columns=None if steps else ["step"])
-    further = sorted(set(frame.columns) - set(STANDARD) - {"step"})
-    present = [name for name in STANDARD if name in frame.columns]
-    return frame[["step", *present, *further]].astype({"step": np.int64}), len(again)
+        key = (str(row.get(RUN, "")), row["step"])
+        if key in steps:
+            again.add(key)
+        steps[key] = dict(row)
+    place = {name: at for at, name in enumerate(dict.fromkeys(run for run, _ in steps))}
+    ordered = [steps[key] for key in sorted(steps, key=lambda key: (place[key[0]], key[1]))]
+    frame = pd.DataFrame(ordered, columns=None if steps else ["step"]).astype({"step": np.int64})
+    further = sorted(set(frame.columns) - set(STANDARD) - {"step", RUN})
+    named = [RUN] if RUN in frame.columns else []
+    if named:
+        frame[RUN] = frame[RUN].fillna("").astype(str).astype(object)
+    return frame[[*named, "step", *(name for name in STANDARD if name in frame.columns), *further]], len(again)
+
+
+def runs_of(frame: pd.DataFrame) -> list[str]:
+    """Return the names of the runs, in the table's order; empty if it names none."""
+    return [] if RUN not in frame.columns else [str(name) for name in frame[RUN].unique()]
+
+
+def rows_of_run(frame: pd.DataFrame, run: str, source: object) -> pd.DataFrame:
+    """Return the rows of one run, without the names of runs and without columns that the run does not have.
+
+    Args:
+        source: the log, for messages.
+
+    Raises:
+        TraceError: the table names no such run.
+    """
+    names = runs_of(frame)
+    if run not in names:
+        known = f"one of {listed(names)} is needed" if names else "it does not name its runs, so leave --run out"
+        raise TraceError(f"{source}: has no run {shown(run)}; {known}")
+    return frame[frame[RUN] == run].drop(columns=RUN).dropna(axis="columns", how="all").reset_index(drop=True)
 
 
 def joined(before: pd.DataFrame, after: pd.DataFrame) -> pd.DataFrame:
-    """Return the scalars of one run from two of its logs; where both have a value, the later log's counts.
+    """Return the scalars of two logs of the same runs; where both have a value, the later log's counts.
 
     Args:
-        before, after: one row per ``step`` each.
+        before, after: one row per ``step`` each, or per ``run`` and ``step``.
+
+    Raises:
+        TraceError: one of them names its runs and the other does not.
     """
-    both = after.set_index("step").combine_first(before.set_index("step")).reset_index()
+    if (RUN in before.columns) != (RUN in after.columns):
+        raise TraceError("of two tables of scalars, one names its runs and the other does not; put them into two folders")
+    key = [RUN, "step"] if RUN in after.columns else ["step"]
+    both = after.set_index(key).combine_first(before.set_index(key)).reset_index()
     return scalars_frame(both.to_dict("records"))[0]
 
 
@@ -101,7 +143,8 @@ def write_scalars(folder: Path, frame: pd.DataFrame) -> Path:
     Raises:
         TraceError: the folder cannot be written.
     """
-    fields = [pa.field(name, pa.int64() if name == "step" else pa.float64(), metadata=_doc(name)) for name in frame.columns]
+    types = {"step": pa.int64(), RUN: pa.string()}
+    fields = [pa.field(name, types.get(name, pa.float64()), metadata=_doc(name)) for name in frame.columns]
     path = folder / FILE
     storage.write_parquet(path, pa.Table.from_pandas(frame, schema=pa.schema(fields), preserve_index=False))
     return path

@@ -14,6 +14,7 @@ from rlhfless.trace.importers.formats import Format
 from rlhfless.trace.importers.import_session import TEXTS, ImportSession, batches
 from rlhfless.trace.importers.mapped_columns import ROW, guessed, mapped_column, prompt_names, refuse_absent, source_columns
 from rlhfless.trace.importers.row_filter import RowFilter
+from rlhfless.trace.importers.step_table import signs_of_steps
 from rlhfless.trace.importers.turns import TURN
 from rlhfless.trace.schema.casts import listed, shown
 from rlhfless.trace.schema.tables import ROLLOUTS, text_columns
@@ -91,6 +92,12 @@ def _refuse_missing(columns: Collection[str], mapping: Mapping[str, str | float]
     needed = [column for column in absent if column.required]
     if not needed or not columns:
         return
+    if signs := signs_of_steps(columns):
+        of_steps = f"{listed(map(repr, signs))} {'is' if len(signs) == 1 else 'are'} of steps or runs"
+        raise TraceError(
+            f"{path}: {are_missing(needed, listed(columns))}; {of_steps}, so leave --map out, or name the columns of single "
+            "responses with --map OURS=THEIRS"
+        )
     likely = {column.name: "THEIRS" for column in needed} | guessed([column.name for column in absent], columns, rows)
     given = " ".join(f"--map {ours}={theirs}" for ours, theirs in likely.items())
     lost = (

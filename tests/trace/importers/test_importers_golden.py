@@ -27,6 +27,7 @@ def golden(name: str) -> Path:
         "openrlhf": GOLDEN / "openrlhf" / "console.log",
         "trl-scalars": GOLDEN / "trl" / "trainer_state.json",
         "wandb": GOLDEN / "wandb" / "run-golden.wandb",
+        "step-table": GOLDEN / "step-table" / "steps.csv",
     }.get(name, GOLDEN / name)
 
 
@@ -82,7 +83,7 @@ def test_lengths_of_trls_own_run_are_those_that_it_generated() -> None:
         assert (summary.unknown_fields, summary.absent_fields) == ((), ())
 
 
-@pytest.mark.parametrize("name", ["verl-scalars", "openrlhf", "tensorboard", "wandb"])
+@pytest.mark.parametrize("name", ["verl-scalars", "openrlhf", "tensorboard", "wandb", "step-table"])
 def test_scalars_of_a_golden_log_are_what_is_known_of_it(name: str, tmp_path: Path) -> None:
     log = import_log(golden(name))
     steps = sample_rollouts().groupby("step")["response_tokens"]

@@ -1,0 +1,197 @@
+"""Training that goes on while responses are generated: what it waits for, how much more generation would pay, and start-up.
+
+A step of training that takes ``step_s`` and waits ``wait_s`` for responses hides the rest of generation behind its own work. If
+generation runs all the time, ``step_s / (step_s - wait_s)`` times its rate hides all of it. Then the loop is at most so much
+faster, and no more GPUs of generation help. The wait is not the time of generation. A wait of 0 tells only that generation is
+not what limits the step.
+
+While the queue of responses fills or drains, the time of a step is no steady state: steps whose responses were begun in earlier
+steps are fast at the expense of those.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from rlhfless.diagnosis.gpus import Gpus, gpus_of
+from rlhfless.diagnosis.logged_run import LoggedRun
+from rlhfless.diagnosis.numbers import BOUND, DERIVED, Collected, Finding, Lever, Number, Part, number
+from rlhfless.diagnosis.phases import StepSeconds, step_seconds, synchronous
+
+NO_WAIT = 0.005  # of a step: less is no wait
+NO_WAIT_S = 0.1  # where the time of the step is unknown
+WORTH_SAYING = 0.03
+FAST = 0.6  # times the other steps: a first step that found its responses in the queue
+GENERATION_PRICE = "GPUs, which generate or are idle; responses are as late as the queue is long"
+TRAINING_PRICE = "fewer GPUs generate: training waits as soon as they are too few"
+
+
+def asynchronous(run: LoggedRun, found: Collected) -> Part:
+    """Return what waiting for generation says, and what steps at the start of an asynchronous run are worth.
+
+    ``found`` has the numbers of ``phases``.
+    """
+    parts = [_start_up(run)]
+    together = synchronous(run)
+    if not np.isnan(run.column("wait_s")).all():
+        if together is None:
+            line = "the rollout record of the same steps (perf/rollout_time) would tell"
+            parts.append(
+                Part(cannot_say=(f"Whether generation and training take turns, or training only waits for the rest: {line}.",))
+            )
+        elif not together:
+            parts.append(_waits(run, found))
+    return Part(
+        tuple(one for part in parts for one in part.numbers), tuple(one for part in parts for one in part.findings),
+        tuple(one for part in parts for one in part.levers), tuple(one for part in parts for one in part.cannot_say),
+        tuple(one for part in parts for one in part.notes),
+    )  # fmt: skip
+
+
+def _waits(run: LoggedRun, found: Collected) -> Part:
+    seconds = step_seconds(run)
+    wait_s = seconds.phases.get("wait_s", np.full(len(seconds.step_s), np.nan))
+    if np.isnan(wait_s).all():
+        return Part()
+    both = seconds.usual & ~np.isnan(wait_s) & ~np.isnan(seconds.step_s)
+    known = seconds.usual & ~np.isnan(wait_s)
+    mean_wait_s = float(wait_s[known].mean()) if known.any() else float(np.nanmean(wait_s))
+    if not both.any():
+        if mean_wait_s <= NO_WAIT_S:
+            return _no_wait(run, found, seconds, mean_wait_s)
+        return Part(cannot_say=("How much of a step is the wait for generation: the seconds of whole steps are not logged.",))
+    step_s, wait_s = float(seconds.step_s[both].mean()), float(wait_s[both].mean())
+    if wait_s <= NO_WAIT * step_s:
+        return _no_wait(run, found, seconds, wait_s)
+    return _waiting(run, seconds, step_s, wait_s)
+
+
+def _waiting(run: LoggedRun, seconds: StepSeconds, step_s: float, wait_s: float) -> Part:
+    """Training waits: generation limits the loop, until its rate is so high that the wait is gone."""
+    hidden_s, share = step_s - wait_s, wait_s / step_s
+    numbers = [number("hidden_s", hidden_s, DERIVED, "seconds of a step in which training does not wait")]
+    at_stake = seconds.of_run(seconds.phases["wait_s"])
+    if hidden_s <= 0:
+        sentence = f"Training waits for generation during all of a step of {step_s:,.1f} s."
+        return Part(tuple(numbers), (Finding("waiting", at_stake, sentence, ("wait_s", "step_s")),))
+    rate = step_s / hidden_s
+    how = "step over its part that is not waiting, where generation runs all the time"
+    numbers.append(number("generation_rate_to_hide", rate, BOUND, how))
+    numbers.append(number("loop_speedup_at_most", rate, BOUND, how))
+    gpus = gpus_of(run)
+    to_hide = ""
+    if gpus.generate is not None:
+        numbers.append(
+            number(
+                "gpus_generate_to_hide",
+                math.ceil(gpus.generate * rate - 1e-9),
+                BOUND,
+                f"{gpus.generate:,.0f} GPUs times that rate",
+            )
+        )
+        to_hide = f" (about {math.ceil(gpus.generate * rate - 1e-9):,} GPUs instead of {gpus.generate:,.0f})"
+    sentence = (
+        f"Training waits for generation: {wait_s:,.2f} s of a step of {step_s:,.2f} s ({share:.1%}). If generation runs all the time, "
+        f"{rate:.2f} times its rate hides all of it{to_hide}: until then the loop is as much faster as generation is, and then at most "
+        f"{rate:.2f} times as fast, and no more GPUs for generation help."
+    )
+    if at_stake < WORTH_SAYING:
+        return Part(tuple(numbers))
+    lever = Lever("more generation (GPUs, engine, or fewer stragglers)", "", share, GENERATION_PRICE)
+    return Part(tuple(numbers), (Finding("waiting", at_stake, sentence, ("wait_s", "step_s")),), (lever,))
+
+
+def _no_wait(run: LoggedRun, found: Collected, seconds: StepSeconds, wait_s: float) -> Part:
+    """Training does not wait: nothing that makes generation faster makes the loop faster."""
+    gpus, learner = gpus_of(run), _learner_share(found)
+    moved = _most_by_moving(gpus, learner)
+    unknown = (
+        f"How large the surplus of generation is: training waits {wait_s:g} s for it, so there is one, and the next GPU belongs to "
+        "training. A few steps with more of the GPUs in training would tell."
+    )
+    levers = [Lever("faster generation (GPUs, schedule, drafts)", "", 0.0, "nothing to gain, as training does not wait for it")]
+    if moved is None:
+        return Part(levers=tuple(levers), cannot_say=(unknown,))
+    how = "GPUs that generate over all, times the learner's share: as if all of them trained"
+    numbers = (number("moving_gpus_at_most_share", moved, BOUND, how),)
+    levers.append(Lever("GPUs of generation to training", "", moved, TRAINING_PRICE))
+    sentence = (
+        f"Training does not wait for generation ({wait_s:g} s a step), so more of it wins nothing, and the next GPU belongs to "
+        f"training: the learner takes {learner:.0%} of a step on {gpus.train:,.0f} of {gpus.total:,.0f} GPUs."
+    )
+    findings = (Finding("waiting", moved, sentence, ("wait_s", "moving_gpus_at_most_share")),) if moved >= WORTH_SAYING else ()
+    return Part(numbers, findings, tuple(levers), (unknown,))
+
+
+def _learner_share(found: Collected) -> float | None:
+    return next(
+        (value for key in ("learner_share", "learn_share", "prepare_share") if (value := found.numbers.value(key)) is not None),
+        None,
+    )
+
+
+def _most_by_moving(gpus: Gpus, learner: float | None) -> float | None:
+    """Share of the time that GPUs of generation save at most in training; None where the GPUs or the learner are unknown."""
+    if gpus.generate is None or gpus.train is None or learner is None:
+        return None
+    return min(1.0, learner) * gpus.generate / (gpus.generate + gpus.train)
+
+
+def _start_up(run: LoggedRun) -> Part:
+    """Steps while responses become staler: they are no steady state, and are compared with as many synchronous steps."""
+    level, step_s = run.column("off_policy_steps"), run.column("step_s")
+    step_s = np.where(step_s > 0, step_s, np.nan)
+    known = ~np.isnan(level) & ~np.isnan(step_s)
+    level, step_s, steps = level[known], step_s[known], run.steps["step"].to_numpy()[known] if len(run.steps) else np.zeros(0)
+    rising = 1
+    while rising < len(level) and level[rising] > level[rising - 1]:
+        rising += 1
+    if rising < 2:
+        return _drained_first(run)
+    note = (
+        f"Steps {steps[0]} to {steps[rising - 1]} are no steady state: their responses become later, from {level[0]:g} to "
+        f"{level[rising - 1]:g} versions of the weights, so each uses responses that were begun in the steps before it."
+    )
+    if level[0] != 0:
+        return Part(notes=(note,))
+    return _against_synchronous(steps, step_s, rising, note)
+
+
+def _against_synchronous(steps: np.ndarray, step_s: np.ndarray, rising: int, note: str) -> Part:
+    first_s, last_s, sum_s = float(step_s[0]), float(step_s[rising - 1]), float(step_s[:rising].sum())
+    numbers: list[Number] = [
+        number("synchronous_step_s", first_s, DERIVED, f"step {steps[0]}, whose responses are not late"),
+        number("speedup_over_synchronous", rising * first_s / sum_s, DERIVED,
+               f"{rising} times step {steps[0]} over the sum of the first {rising} steps"),
+        number("last_step_over_synchronous", first_s / last_s, DERIVED,
+               f"step {steps[0]} over step {steps[rising - 1]}, which used responses of the steps before: no steady state"),
+    ]  # fmt: skip
+    said = (
+        f"{note} Together they take {sum_s:,.2f} s, {rising * first_s / sum_s:.2f} times as fast as {rising} synchronous steps of "
+        f"{first_s:,.2f} s; the {first_s / last_s:.2f} times of step {steps[rising - 1]} alone will not last."
+    )
+    later = step_s[rising:]
+    if len(later):
+        how = f"step {steps[0]} over the median of the {len(later):,} steps after the first {rising}"
+        numbers.append(number("steady_speedup", first_s / float(np.median(later)), DERIVED, how))
+        return Part(tuple(numbers), notes=(said,))
+    unknown = f"How fast steps are in the end, as the log ends before they are alike: {said[0].lower()}{said[1:]}"
+    return Part(tuple(numbers), cannot_say=(unknown,))
+
+
+def _drained_first(run: LoggedRun) -> Part:
+    """A first step of an asynchronous run that is much faster than the others took its responses from a full queue."""
+    step_s = run.column("step_s")
+    apart = run.column("wait_s"), run.column("off_policy_steps")
+    if all(np.isnan(values).all() for values in apart) or synchronous(run):
+        return Part()
+    rest = step_s[1:][~np.isnan(step_s[1:])]
+    if len(rest) < 2 or not 0 < step_s[0] < FAST * float(np.median(rest)):
+        return Part()
+    at = run.steps["step"].iloc[0]
+    return Part(notes=(
+        f"Step {at} took {step_s[0]:,.1f} s where later ones take {float(np.median(rest)):,.1f} s: its responses were in the queue "
+        "already, so it says nothing about a steady state.",
+    ))  # fmt: skip

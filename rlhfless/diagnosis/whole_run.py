@@ -1,0 +1,127 @@
+"""Seconds per step of logs that have no phases, and what the whole run takes: hours, GPU-hours, dollars.
+
+A progress bar counts optimizer steps. TRL generates for several of them at once, so its seconds per step are no seconds of a
+generation and a learning step.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from rlhfless.diagnosis.gpus import Gpus, gpus_of
+from rlhfless.diagnosis.logged_run import LoggedRun
+from rlhfless.diagnosis.numbers import BOUND, DERIVED, LOGGED, Collected, Number, Part, number
+from solver.model.plurals import counted
+
+SAME = 0.02  # relative difference of two ways to the seconds of a step
+
+TIMES_LINE = {
+    "trl": "report_to='wandb', whose run file has the seconds of every call ('profiling/Time taken: ...')",
+    "verl": "trainer.logger=['console'], whose lines have timing_s/gen and timing_s/step",
+    "openrlhf": "its console lines 'Global step', which have timing/generation and timing/step_total",
+}
+"""The line of a logger that writes the seconds of a step's phases, by framework."""
+ANY_LINE = "the seconds of generation and of the whole step"
+
+
+def whole_run(run: LoggedRun, found: Collected) -> Part:
+    """Return seconds per step by the progress bar or the end of the log, and hours and cost of the run as planned.
+
+    ``found`` has the numbers of ``phases``.
+    """
+    gpus = gpus_of(run)
+    numbers, notes = [], []
+    bar = _by_the_bar(run, notes)
+    if bar is not None:
+        numbers.append(bar)
+    hours = _hours(run, found, bar)
+    if hours is not None:
+        numbers.append(hours)
+    numbers += _cost(run, found, gpus, hours)
+    split, unknown = _idle_while_few_generate(run, found, gpus)
+    return Part((*numbers, *split), cannot_say=unknown, notes=tuple(notes))
+
+
+def _by_the_bar(run: LoggedRun, notes: list[str]) -> Number | None:
+    """Seconds per step of the progress bar, or of the whole run at its end; a range where the two ways of the bar disagree."""
+    known = {name: value for name, value in run.facts.items() if math.isfinite(value) and value > 0}
+    if impossible := sorted(set(run.facts) - set(known)):
+        notes.append(f"{', '.join(impossible)} {'is' if len(impossible) == 1 else 'are'} not above 0 or not finite; not used.")
+    done = known.get("steps_done")
+    average = known["elapsed_s"] / done if done and "elapsed_s" in known else None
+    stated = known.get("seconds_per_step")
+    if average is not None and stated is not None:
+        if abs(average - stated) > SAME * average:
+            how = "elapsed seconds over steps, and the bar's own rate, which is of its last steps"
+            return Number("bar_step_s", min(average, stated), max(average, stated), DERIVED, how)
+        average = None  # the bar's elapsed time is in whole seconds
+    if average is not None:
+        return number("bar_step_s", average, DERIVED, "elapsed seconds over steps of the progress bar")
+    if stated is not None:
+        return number("bar_step_s", stated, LOGGED, "rate of the progress bar")
+    if "steps_per_s" in known:
+        return number("bar_step_s", 1.0 / known["steps_per_s"], DERIVED, "1 over the steps per second at the log's end")
+    steps = done or known.get("planned_steps")
+    if "run_s" in known and steps:
+        return number("bar_step_s", known["run_s"] / steps, DERIVED, "seconds of the run over its steps")
+    return None
+
+
+def _hours(run: LoggedRun, found: Collected, bar: Number | None) -> Number | None:
+    """Hours of the whole run: as logged at its end, else as planned, else of the logged steps alone."""
+    planned, took_s = run.facts.get("planned_steps", 0.0), run.facts.get("run_s", 0.0)
+    if 0 < took_s < math.inf:
+        return number("run_hours", took_s / 3600, LOGGED, "seconds of the run at the log's end")
+    if 0 < planned < math.inf and bar is not None:
+        how = f"{planned:,.0f} planned steps at the seconds per step of the progress bar"
+        return Number("run_hours", planned * bar.low / 3600, planned * bar.high / 3600, DERIVED, how)
+    step_s = run.column("step_s")
+    step_s = step_s[step_s > 0]
+    if not len(step_s):
+        return None
+    if 0 < planned < math.inf:
+        return number(
+            "run_hours", planned * step_s.mean() / 3600, DERIVED, f"{planned:,.0f} planned steps at the mean of the logged ones"
+        )
+    return number("logged_hours", step_s.sum() / 3600, DERIVED, f"{counted(len(step_s), 'step')} of the log, and no others")
+
+
+def _cost(run: LoggedRun, found: Collected, gpus: Gpus, hours: Number | None) -> list[Number]:
+    """GPU-hours and dollars, where the GPUs are known; of a step, too."""
+    if gpus.total is None or len(run.allocations):
+        return []
+    numbers, held = [], f"{gpus.total:,.0f} GPUs"
+    step_s = found.numbers.value("step_s")
+    if step_s is not None:
+        numbers.append(number("gpu_hours_per_step", gpus.total * step_s / 3600, DERIVED, f"{held} for the seconds of a step"))
+    if hours is None:
+        return numbers
+    whole = Number("gpu_hours", gpus.total * hours.low, gpus.total * hours.high, DERIVED, f"{held}; {hours.how}")
+    numbers.append(whole)
+    price = run.stated.usd_per_gpu_hour
+    if price is not None:
+        numbers.append(
+            Number("usd", price * whole.low, price * whole.high, DERIVED, f"{held} at {price:g} USD an hour; {hours.how}")
+        )
+    return numbers
+
+
+def _idle_while_few_generate(run: LoggedRun, found: Collected, gpus: Gpus) -> tuple[list[Number], tuple[str, ...]]:
+    """What idles at most while only some of the GPUs generate: a number where the share of generation is known, else in words."""
+    if gpus.total is None or gpus.generate is None or not 0 < gpus.generate < gpus.total:
+        return [], ()
+    if not np.isnan(run.column("wait_s")).all():
+        return [], ()  # training goes on beside generation
+    others = 1.0 - gpus.generate / gpus.total
+    share = found.numbers.value("generate_share")
+    how = f"{gpus.total - gpus.generate:,.0f} of {gpus.total:,.0f} GPUs, where they do nothing while the others generate"
+    if share is not None:
+        return [number("learner_gpus_idle_share_at_most", others * share, BOUND, f"{how}, times the share of generation")], ()
+    line = TIMES_LINE.get(run.framework, ANY_LINE)
+    sentence = (
+        f"What share g of a step is generation: {gpus.generate:,.0f} of {gpus.total:,.0f} GPUs generate, so at most {others:.3g} x g "
+        f"of the paid time idles ({others / 2:.0%} if g is one half); {line} would tell."
+    )
+    return [number("others_of_gpus_share", others, DERIVED, how)], (sentence,)

@@ -1,0 +1,456 @@
+"""Imports tables whose rows are steps, runs or layouts of GPUs: scalars, never responses (csv, jsonl or parquet).
+
+Columns have a framework's own names (``names.py``), the standard names (``scalars.STANDARD``), or the words that people write
+above such a table, with or without a unit: ``step time (s)``, ``gen_ms``, ``mean_length``, ``rollout GPUs``, ``hours``. A cell
+that is blank is unknown.
+
+A table is read so only where no column is the length of one response or names a prompt, and its columns are seconds or
+statistics that a step or a run has. Any other table is one of responses (``table.py``).
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from rlhfless.trace.errors import TraceError
+from rlhfless.trace.importers.formats import Format
+from rlhfless.trace.importers.import_session import ImportSession, first_line, first_record, parquet_columns
+from rlhfless.trace.importers.mapped_columns import GUESSES, OF_PROMPTS
+from rlhfless.trace.importers.names import NAMES
+from rlhfless.trace.importers.record import finite, is_number
+from rlhfless.trace.importers.scalars import RUN, STANDARD
+from rlhfless.trace.schema.casts import LARGEST_WHOLE_NUMBER, clean, listed, shown
+from solver.model.plurals import counted
+
+STEP, NODES, GPUS_PER_NODE, SECONDS = "step", "nodes", "gpus_per_node", "seconds"
+BARE_MEAN, BARE_MAX, LIMIT_OR_MAX = "mean", "max", "limit or longest"
+"""What a column may hold beside the standard columns; ``SECONDS`` are of the step or of the run, as the other columns tell."""
+
+LONGEST_NAME = 300  # characters of a column's name; one that is longer is left out
+BLANK = frozenset({"", "nan", "na", "n/a", "null", "none", "-", "--", "?"})
+NUMBER = re.compile(r"([-+]?\d[\d_]*\.?\d*(?:[eE][-+]?\d+)?)\s{0,3}([a-zA-Z]*)")
+
+UNITS = {
+    "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0, "ms": 1e-3, "mins": 60.0, "minute": 60.0, "minutes": 60.0,
+    "h": 3600.0, "hr": 3600.0, "hrs": 3600.0, "hour": 3600.0, "hours": 3600.0,
+}  # fmt: skip
+TIME = frozenset({"time", "times", "timing", "duration", "took", "wall", "clock", "wallclock", "elapsed"})
+FILLER = frozenset(
+    {"per", "of", "for", "the", "in", "to", "and", "each", "total", "sum", "mean", "avg", "average", "median", "p50"}
+)
+STEP_WORDS = frozenset({"step", "iteration", "iter", "it", "e2e", "loop"})
+MEAN_WORDS = frozenset({"mean", "avg", "average"})
+MAX_WORDS = frozenset({"max", "maximum", "longest", "slowest"})
+OTHER_STATISTICS = frozenset(
+    {"min", "minimum", "shortest", "fastest", "std", "p1", "p5", "p10", "p25", "p75", "p90", "p95", "p99", "var"}
+)
+LENGTH_WORDS = frozenset({"length", "lengths", "len", "tokens"})
+COUNT_WORDS = frozenset(
+    {"token", "tokens", "tok", "toks", "sample", "samples", "step", "steps", "request", "requests", "item", "items", "prompt",
+     "prompts", "rollout", "rollouts", "response", "responses", "it"}
+)  # fmt: skip
+MONEY_AND_GPU = frozenset({"gpu", "gpus", "usd", "dollars", "cost", "price", "eur"})
+PHASES: tuple[tuple[str | None, frozenset[str]], ...] = (
+    ("wait_s", frozenset({"wait", "waiting", "exposed", "stall", "stalled", "starved", "blocked"})),
+    (None, frozenset({"eval", "evaluation", "val", "valid", "validation", "test", "testing", "checkpoint", "checkpoints",
+                      "checkpointing", "save", "saving"})),
+    ("sync_s", frozenset({"sync", "syncing", "broadcast", "refit", "transfer", "weight", "weights"})),
+    ("prepare_s", frozenset({"logprob", "logprobs", "logp", "prob", "probs", "ref", "reference", "reward", "rewards", "scoring",
+                             "adv", "advantage", "advantages", "value", "values", "prepare", "preparation", "experience"})),
+    ("learn_s", frozenset({"train", "training", "learn", "learning", "learner", "update", "optimizer", "policy", "actor",
+                           "critic", "backward", "ppo"})),
+    ("generate_s", frozenset({"gen", "generate", "generation", "generating", "rollout", "rollouts", "sampling", "decode",
+                              "decoding"})),
+)  # fmt: skip
+"""Words in names of seconds; the first phase that one belongs to counts, None is a phase without a standard column."""
+GENERATING = frozenset({"gen", "generate", "generation", "rollout", "rollouts", "inference", "sampler", "sampling", "vllm"})
+LEARNING = frozenset({"train", "training", "trainer", "learn", "learner", "learning", "policy"})
+
+PLAIN: dict[str, tuple[str, ...]] = {
+    STEP: (STEP, "globalstep", "trainingstep", "trainstep", "updatestep", "iteration", "iter", "rolloutid"),
+    "steps_done": ("steps", "nsteps", "numsteps", "stepsdone", "iterations"),
+    "items": ("items", "samples", "prompts", "requests", "problems", "tasks", "episodes", "trajectories"),
+    "responses": ("responses", "rollouts", "completions", "nresponses", "numresponses", "responsesperstep"),
+    "reward_mean": ("reward", "rewardmean", "meanreward", "rewardavg", "avgreward"),
+    "gpus": ("gpus", "ngpus", "numgpus", "gpucount", "numberofgpus", "totalgpus", "worldsize"),
+    GPUS_PER_NODE: ("gpuspernode", "ngpuspernode", "numgpuspernode"),
+    NODES: ("nodes", "nnodes", "numnodes"),
+    BARE_MEAN: ("mean", "avg", "average"),
+    BARE_MAX: ("max", "longest", "maximum"),
+    "off_policy_steps": ("staleness", "maxstaleness", "stalenessmax", "offpolicy", "offpolicylevel", "offpolicysteps",
+                         "maxoffpolicylevel"),
+}  # fmt: skip
+"""Whole names, without case and signs."""
+RUN_NAMES = (
+    "run", "runname", "runid", "layout", "configuration", "config", "setting", "setup", "experiment", "variant", "name",
+    "system", "method", "framework", "split", "cluster",
+)  # fmt: skip
+"""Names of columns that name a run, the surest first."""
+OF_TRAINING = frozenset({"loss", "gradnorm", "learningrate", "lr", "kl", "klloss", "entropy", "steptime", "policyloss"})
+"""Whole names that only a step has: beside them a column such as ``completion_length`` is a mean over responses."""
+RESPONSE_LENGTHS = frozenset({"responsetokens", *(re.sub(r"[^a-z0-9]", "", name) for name in GUESSES["response_tokens"])})
+RESPONSE_TEXTS = frozenset(
+    {"response", "completion", "output", "answer", "text", "outputtext", "responsetext", "generatedtext"}
+)
+PROMPTS = frozenset(
+    {"promptid", "sample", "uid", "sampleid", "requestid", "exampleid", "instanceid", "input", "inputtext"}
+    | {re.sub(r"[^a-z0-9]", "", name) for name in GUESSES["prompt_id"] if any(word in name for word in OF_PROMPTS)}
+)
+
+TIMES = ("step_s", "generate_s", "wait_s", "prepare_s", "learn_s", "sync_s")
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a column of the file holds.
+
+    Attributes:
+        means: a standard column, ``RUN``, ``STEP``, or one of those above. factor: by which its numbers are multiplied.
+    """
+
+    means: str
+    factor: float = 1.0
+
+
+def understood(name: str) -> Column | None:
+    """Return what the name of a column says that it holds; None if it says nothing that is known.
+
+    Example:
+        >>> understood("Step time (ms)")
+        Column(means='step_s', factor=0.001)
+        >>> understood("timing/fwd_logprobs").means, understood("rollout_gpus").means, understood("mean_length").means
+        ('prepare_s', 'gpus_generate', 'response_tokens_mean')
+        >>> understood("tokens")
+    """
+    if name in STANDARD:
+        return Column(name)
+    words = re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower())
+    plain, last = "".join(words), _plain(name.rpartition("/")[2])
+    timed = bool(TIME & set(words))  # "timing/step" are seconds, and "system/step" is a number
+    for means, names in PLAIN.items():
+        if plain in names or (last in names and not timed and means not in (BARE_MEAN, BARE_MAX)):
+            return Column(means)
+    if plain in RUN_NAMES:
+        return Column(RUN)
+    units = [word for word in words if word in UNITS]
+    if len(units) == 1 and len(words) > 1 and not MONEY_AND_GPU & set(words):
+        rate = _rate(words, UNITS[units[0]])
+        if rate is not None:
+            return rate if rate.means else None
+    if units or TIME & set(words):
+        means = None if MONEY_AND_GPU & set(words) or len(units) > 1 else _seconds(words)
+        return None if means is None else Column(means, UNITS[units[0]] if units else 1.0)
+    means = _gpus(words) or _statistic(words)
+    return None if means is None else Column(means)
+
+
+def _rate(words: list[str], unit: float) -> Column | None:
+    """What ``tokens per s`` or ``s per step`` means: without a meaning for rates that are not known, None for no rate."""
+    kept = [word for word in words if word not in {"per", *MEAN_WORDS, "median"}]
+    if len(kept) != 2 or TIME & set(words):
+        return None
+    if kept[0] in UNITS and kept[1] in COUNT_WORDS:
+        return Column("step_s" if kept[1] in STEP_WORDS else "", unit)
+    if kept[1] in UNITS and kept[0] in COUNT_WORDS - STEP_WORDS and ("per" in words or kept[0].startswith("tok")):
+        return Column("tokens_per_s" if kept[0].startswith("tok") and unit == 1.0 else "")
+    return None
+
+
+def _seconds(words: list[str]) -> str | None:
+    """Which seconds a name says."""
+    if OTHER_STATISTICS & set(words):
+        return None
+    core = {word for word in words if word not in UNITS and word not in TIME and word not in FILLER}
+    if core & {"request", "requests", "response", "responses", "trajectory"}:
+        return "request_s_max" if core & MAX_WORDS else "request_s_mean" if MEAN_WORDS & set(words) else None
+    if core & MAX_WORDS:
+        return None
+    if not core:
+        return SECONDS if set(words) & set(UNITS) or "duration" in words else None  # "time" may be the time of day
+    if core <= STEP_WORDS:
+        return "step_s"
+    if core <= {"run", "job"}:
+        return "run_s"
+    return next((means for means, of_phase in PHASES if core & of_phase), None)
+
+
+def _gpus(words: list[str]) -> str | None:
+    if "gpus" not in words:
+        return None
+    return "gpus_generate" if GENERATING & set(words) else "gpus_train" if LEARNING & set(words) else None
+
+
+def _statistic(words: list[str]) -> str | None:
+    """Which statistic of a step's lengths a name says."""
+    of = set(words)
+    if of & {"rate", "ratio", "share", "frac", "fraction"}:
+        cut = of & {"truncated", "truncation", "cut", "capped"} or {"cap", "hit"} <= of
+        return "truncation_rate" if cut else None
+    if not of & LENGTH_WORDS or of & (OTHER_STATISTICS | {"terminated", "median"}):
+        return None
+    if of & MEAN_WORDS:
+        if of & {"prompt", "prompts", "input", "context"}:
+            return "prompt_tokens_mean"
+        return "sequence_tokens_mean" if of & {"seq", "sequence", "total"} else "response_tokens_mean"
+    if of & {"prompt", "prompts", "input", "context", "seq", "sequence", "total"} or not of & MAX_WORDS:
+        return None
+    return "response_tokens_max" if "longest" in of else LIMIT_OR_MAX
+
+
+def columns_of(names: Collection[str]) -> dict[str, Column]:
+    """Return what the columns of a table hold, by name; those that mean nothing known are left out.
+
+    Names that mean something only beside others are decided: the longest beside a mean, seconds of a step beside its number.
+    """
+    framework = framework_of(names)
+    own = set() if framework is None else set(NAMES[framework].own())
+    found = {name: column for name in names if name not in own and (column := understood(name)) is not None}
+    if any(_plain(name) in OF_TRAINING for name in names):
+        lengths = (name for name in names if name not in own and _plain(name) in RESPONSE_LENGTHS)
+        found |= dict.fromkeys(lengths, Column("response_tokens_mean"))
+    means = {column.means for column in found.values()} | set(() if framework is None else NAMES[framework].columns)
+    of_runs = STEP not in means and bool(means & {"gpus", "gpus_generate", NODES, "steps_done", "items"})
+    mean = "response_tokens_mean" in means or BARE_MEAN in means
+    decided = {
+        SECONDS: "run_s" if of_runs else "step_s" if STEP in means else None,
+        BARE_MEAN: "response_tokens_mean" if BARE_MAX in means and STEP in means else None,
+        BARE_MAX: "response_tokens_max" if BARE_MEAN in means and STEP in means else None,
+        LIMIT_OR_MAX: "response_tokens_max" if mean else None,
+        "steps_done": "steps_done" if of_runs else None,
+        "items": "items" if of_runs else "responses",
+    }
+    columns = {}
+    for name, column in found.items():
+        meaning = decided.get(column.means, column.means)
+        if meaning is not None:
+            columns[name] = Column(meaning, column.factor)
+    return columns
+
+
+def framework_of(names: Collection[str]) -> str | None:
+    """Return the framework that has most of the names, of those that have at least two; None if none has."""
+    present = set(names)
+    shared = {key: len(present.intersection(one.own())) for key, one in NAMES.items()}
+    best = max(shared, key=lambda key: shared[key])
+    return best if shared[best] > 1 else None
+
+
+def is_of_steps(names: Collection[str]) -> bool:
+    """Return whether a table with these columns has rows that are steps or runs, and no responses."""
+    return not _of_responses(names) and bool(_signs(names))
+
+
+def signs_of_steps(names: Collection[str]) -> list[str]:
+    """Return the columns that a table of responses would not have: seconds of a step's phases, means over responses."""
+    return [name for name, column in columns_of(names).items() if column.means in (*TIMES, "run_s", "response_tokens_mean")]
+
+
+def _of_responses(names: Collection[str]) -> bool:
+    """Whether a column is the length or text of one response, or names a prompt."""
+    plain = {_plain(name) for name in names}
+    lengths = set() if plain & OF_TRAINING else plain & RESPONSE_LENGTHS
+    return bool(lengths or plain & (PROMPTS | RESPONSE_TEXTS))
+
+
+def _signs(names: Collection[str]) -> set[str]:
+    """What of a step or run the columns hold, where that is enough to be sure; else empty."""
+    framework = framework_of(names)
+    means = {column.means for column in columns_of(names).values()}
+    if framework is not None:
+        means |= {column for column in NAMES[framework].columns if set(names).intersection(NAMES[framework].own(column))}
+    times = means & {*TIMES, "run_s"}
+    keyed = means & {STEP, RUN, "gpus", "gpus_generate", "gpus_train", NODES}
+    sure = times & {"step_s", "run_s"} or len(times) > 1 or (keyed and (times or "response_tokens_mean" in means))
+    return (times or keyed) if sure else set()
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _suffix(path: Path) -> str:
+    return Path(path.stem if path.name.lower().endswith(".gz") else path.name).suffix.lower()
+
+
+def _header(path: Path) -> list[str]:
+    return next(csv.reader([first_line(path).decode("utf-8-sig", "replace")]), [])
+
+
+def detect(path: Path) -> bool:
+    """Return whether the path is a csv, jsonl or parquet file with columns of steps or runs."""
+    if not path.is_file():
+        return False
+    names: dict[str, Callable[[Path], Collection[str]]] = {
+        ".csv": _header, ".jsonl": lambda file: list(first_record(file)), ".parquet": parquet_columns,
+    }  # fmt: skip
+    suffix = _suffix(path)
+    try:
+        return suffix in names and is_of_steps(names[suffix](path))
+    except csv.Error:
+        return False  # whoever reads the file says what is wrong with it
+
+
+def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
+    """Report one row of scalars per step; yields no responses.
+
+    Raises:
+        TraceError: a cell of a known column is no number, or the columns do not say what a row is.
+    """
+    path = reading.path
+    if _suffix(path) not in (".csv", ".jsonl", ".parquet"):
+        raise TraceError(f"{path}: the name does not show the format; a name that ends in .csv, .jsonl or .parquet is needed")
+    reading.expect([path])
+    rows = _rows(reading)
+    names = list(dict.fromkeys(name for _, row in rows for name in row))
+    if not is_of_steps(names):
+        raise TraceError(
+            f"{path}: is no table of steps or runs, it has the columns {listed(names)}; seconds of a step or run "
+            "(such as step_s) and no lengths of single responses are needed"
+        )
+    table = _Table(reading, names)
+    for number, row in rows:
+        table.add(number, row)
+    reading.scalars += table.steps()
+    yield from ()
+
+
+def _rows(reading: ImportSession) -> list[tuple[int, dict[str, Any]]]:
+    """Return the cells of every row by column, and its number in the file, from 1."""
+    path = reading.path
+    rows: list[tuple[int, dict[str, Any]]] = []
+    if _suffix(path) == ".jsonl":
+        for record in reading.records(path):
+            rows.append((record.line, dict(record.values)))
+            reading.guard.check_rows(path, len(rows))
+        return rows
+    header = pd.Index(_header(path) if _suffix(path) == ".csv" else [])
+    if header.has_duplicates:
+        twice = header[header.duplicated()][0]
+        raise TraceError(f"{path}: column '{listed([twice])}' appears twice; every name may appear only once")
+    frames = reading.csv(path, None) if _suffix(path) == ".csv" else reading.parquet(path, lambda name, nested: not nested)
+    for frame in frames:
+        reading.guard.check_rows(path, len(rows) + len(frame))
+        frame.columns = [str(name) for name in frame.columns]
+        rows += [(int(at) + 1, row) for at, row in zip(frame.index, frame.to_dict("records"), strict=True)]
+    return [(number, {str(name): cell for name, cell in row.items()}) for number, row in rows]
+
+
+class _Table:
+    """The rows of a table of steps, with their runs and steps.
+
+    Args:
+        names: all columns.
+    """
+
+    def __init__(self, reading: ImportSession, names: list[str]) -> None:
+        self.reading, self.path = reading, reading.path
+        self.names = [name for name in names if len(name) <= LONGEST_NAME]
+        if len(self.names) < len(names):
+            left_out = counted(len(names) - len(self.names), "column")
+            reading.note(f"{left_out} left out, as a name has more than {LONGEST_NAME} characters")
+        self.columns = columns_of(self.names)
+        self.framework = framework_of(self.names)
+        named = sorted((n for n in self.columns if self.columns[n].means == RUN), key=lambda n: RUN_NAMES.index(_plain(n)))
+        self.run = named[0] if named else None
+        for further in named[1:]:  # it is a text of the run, no name of another one
+            del self.columns[further]
+        self.known = set(self.columns) | set(() if self.framework is None else NAMES[self.framework].own())
+        self.found: list[tuple[str | None, dict[str, float]]] = []
+        self.left_out: dict[str, int] = {}
+
+    def add(self, number: int, row: Mapping[str, Any]) -> None:
+        """Add a row of the file."""
+        own: dict[str, float] = {}
+        for name in self.names:
+            if name != self.run and (value := self._number(number, name, row.get(name))) is not None:
+                own[name] = value
+        values: dict[str, float] = {clean(name): value for name, value in own.items() if name not in (STEP, RUN)}
+        if self.framework is not None:
+            values |= NAMES[self.framework].standard(own)
+        of_words: dict[str, float] = {}
+        for name, column in self.columns.items():
+            if name in own and column.means not in values.keys() - {name}:
+                of_words[column.means] = of_words.get(column.means, 0.0) + column.factor * own[name]
+        nodes, of_node = of_words.pop(NODES, None), of_words.pop(GPUS_PER_NODE, None)
+        if nodes is not None and of_node is not None:
+            of_words.setdefault("gpus", nodes * of_node)
+        step = of_words.get(STEP)
+        if step is not None and not (step.is_integer() and 0 <= step <= LARGEST_WHOLE_NUMBER):
+            raise TraceError(f"{self.path}: row {number} has the step {step:g}; a whole number of 0 or more is needed")
+        text = None if self.run is None else row.get(self.run)
+        blank = text is None or str(text).strip().lower() in BLANK
+        self.found.append((None if blank else clean(" ".join(str(text).split())[:LONGEST_NAME]), {**values, **of_words}))
+
+    def steps(self) -> list[dict[str, Any]]:
+        """Return the rows as scalars: one dict per row, with ``step``, and ``run`` where the table has several runs."""
+        for name, count in self.left_out.items():
+            self.reading.note(f"column '{shown(name, 60)}': {counted(count, 'infinite number')} left out")
+        self.reading.framework = self.framework or ""
+        used = {column.means: name for name, column in reversed(self.columns.items()) if column.means in STANDARD}
+        renamed = [f"{means} from '{shown(name, 60)}'" for means, name in used.items() if means != name]
+        if renamed:
+            self.reading.note(f"columns: {listed(reversed(renamed))}")
+        runs = self._runs()
+        rows: list[dict[str, Any]] = []
+        of_run: dict[str | None, int] = {}
+        for run, (_, values) in zip(runs, self.found, strict=True):
+            at = of_run[run] = of_run.get(run, -1) + 1
+            key = {STEP: int(values.pop(STEP, at))}
+            rows.append({**values, **key} if run is None else {**values, **key, RUN: run})
+        of_what = "a step" if self._has(STEP) or runs == [None] * len(runs) else "a run or layout"
+        self.reading.note(f"table: {counted(len(rows), 'row')}, each of {of_what}")
+        return rows
+
+    def _has(self, means: str) -> bool:
+        return any(column.means == means for column in self.columns.values())
+
+    def _runs(self) -> list[str | None]:
+        """The name of each row's run: as the table has it, else its GPUs where rows are runs; None where it is the only one."""
+        if self.run is not None:
+            return [run if run is not None else f"row {at + 1}" for at, (run, _) in enumerate(self.found)]
+        names = [_of_gpus(values) for _, values in self.found]
+        steps = [values.get(STEP) for _, values in self.found]
+        if len(set(names)) == 1 or (self._has(STEP) and len(set(steps)) == len(steps)):
+            return [None] * len(names)
+        return [name or f"row {at + 1}" for at, name in enumerate(names)]
+
+    def _number(self, row: int, name: str, cell: Any) -> float | None:
+        """A cell's number; None where it is blank, infinite, or a text in a column that means nothing known."""
+        if is_number(cell):
+            value = float(cell) if (number := finite(cell)) is None else number
+        else:
+            text = "" if cell is None or not isinstance(cell, str) else cell.strip().lower()
+            if text in BLANK or not isinstance(cell, str):
+                return None
+            matched = NUMBER.fullmatch(text)
+            if matched is not None and (not matched[2] or matched[2] in UNITS):
+                value = float(matched[1]) * UNITS.get(matched[2], 1.0)
+            elif text.lstrip("+-") in ("inf", "infinity"):
+                value = float("inf")
+            elif name in self.known:
+                raise TraceError(
+                    f"{self.path}: row {row}, column '{shown(name, 60)}' is {shown(cell, 60)!r}; a number is needed"
+                )
+            else:
+                return None
+        if finite(value) is None:
+            self.left_out[name] = self.left_out.get(name, 0) + (value == value)
+            return None
+        return value
+
+
+def _of_gpus(values: Mapping[str, float]) -> str:
+    """The name of a layout: its GPUs; empty where they are unknown."""
+    sides = [values[name] for name in ("gpus_generate", "gpus_train") if name in values]
+    counts = sides if len(sides) == 2 else [values["gpus"]] if "gpus" in values else sides
+    return f"{' + '.join(f'{count:g}' for count in counts)} GPUs" if counts else ""
+
+
+FORMAT = Format("steps", "a table with one row per step or run (csv, jsonl or parquet)", detect, read)

@@ -1,0 +1,141 @@
+"""Training beside generation: what a wait says and what it does not, and steps that are no steady state."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlhfless.diagnosis.asynchronous import asynchronous
+from rlhfless.diagnosis.logged_run import LoggedRun, Stated
+from rlhfless.diagnosis.numbers import Collected
+from rlhfless.diagnosis.phases import phases
+
+
+def run_of(rows: list[dict[str, Any]], framework: str = "", **stated: Any) -> LoggedRun:
+    """Return a run with these steps."""
+    return LoggedRun("log", framework, pd.DataFrame([{"step": at, **row} for at, row in enumerate(rows)]), stated=Stated(**stated))
+
+
+def found_in(run: LoggedRun) -> Collected:
+    """Return what phases and waits say."""
+    found = Collected()
+    for section in (phases, asynchronous):
+        found.add(section(run, found))
+    for finding in found.findings:
+        assert set(finding.proof) <= set(found.numbers)
+    return found
+
+
+def said(found: Collected) -> str:
+    """Return everything that is said in words."""
+    sentences = [one.sentence for one in found.findings] + [one.name for one in found.levers]
+    return " ".join([*sentences, *found.cannot_say, *found.notes])
+
+
+def test_exposed_generation_is_what_training_waits_for_and_not_all_of_generation() -> None:
+    found = found_in(run_of([{"step_s": 60.0, "wait_s": 24.0, "learn_s": 30.0, "prepare_s": 5.0}], gpus_generate=8, gpus_train=8))
+    numbers = found.numbers
+    assert numbers.value("hidden_s") == pytest.approx(36)
+    assert numbers.value("generation_rate_to_hide") == pytest.approx(60 / 36)
+    assert numbers.value("loop_speedup_at_most") == pytest.approx(60 / 36)
+    assert numbers.value("gpus_generate_to_hide") == 14, "8 times 1.67, rounded up"
+    assert "generate_s" not in numbers
+    assert "generate_share" not in numbers
+    (waiting,) = [one for one in found.findings if one.kind == "waiting"]
+    assert waiting.at_stake == pytest.approx(0.4)
+    assert "1.67 times" in waiting.sentence
+    assert not [one for one in found.findings if one.kind == "learner"], "a faster learner only waits longer"
+
+
+def test_nearly_all_of_a_step_is_waiting() -> None:
+    found = found_in(run_of([{"step_s": 200.0, "wait_s": 188.0}]))
+    assert found.numbers.value("wait_share") == pytest.approx(0.94)
+    assert found.numbers.value("generation_rate_to_hide") == pytest.approx(200 / 12)
+    whole = found_in(run_of([{"step_s": 200.0, "wait_s": 200.0}]))
+    assert "generation_rate_to_hide" not in whole.numbers, "there is nothing that generation could hide behind"
+    assert whole.findings[0].kind == "waiting"
+
+
+def test_no_wait_says_the_sign_of_the_surplus_only() -> None:
+    rows = [{"step_s": 3000.0, "wait_s": 0.0, "learn_s": 2100.0, "prepare_s": 450.0, "sync_s": 300.0}]
+    found = found_in(run_of(rows, gpus_generate=32, gpus_train=32))
+    assert found.numbers.value("learner_share") == pytest.approx(0.85)
+    assert found.numbers.value("moving_gpus_at_most_share") == pytest.approx(0.425)
+    levers = {one.name: one.at_most for one in found.levers}
+    assert levers["faster generation (GPUs, schedule, drafts)"] == 0
+    assert levers["GPUs of generation to training"] == pytest.approx(0.425)
+    assert "next GPU belongs to training" in said(found)
+    assert any("surplus" in line for line in found.cannot_say)
+    assert not {"tail", "engine"} & {one.kind for one in found.findings}
+
+
+@pytest.mark.parametrize(("wait_s", "no_wait"), [(0.0004, True), (20.0, False)])
+def test_a_wait_without_the_time_of_the_step(wait_s: float, no_wait: bool) -> None:
+    found = found_in(run_of([{"wait_s": wait_s}]))
+    assert ("next GPU belongs to training" in said(found)) is no_wait
+    assert ("not logged" in said(found)) is not no_wait
+    assert not found.findings
+
+
+def test_where_the_two_take_turns_there_is_no_wait_to_hide() -> None:
+    found = found_in(run_of([{"step_s": 460.0, "wait_s": 375.0, "generate_s": 371.0, "learn_s": 85.0}], "slime"))
+    assert "generation_rate_to_hide" not in found.numbers
+    assert not [one for one in found.findings if one.kind == "waiting"]
+    unknown = found_in(run_of([{"step_s": 460.0, "wait_s": 375.0, "learn_s": 85.0}], "slime"))
+    assert "generation_rate_to_hide" not in unknown.numbers
+    assert any("rollout_time" in line for line in unknown.cannot_say)
+
+
+def test_steps_that_become_faster_while_responses_become_later_are_no_steady_state() -> None:
+    rows = [{"step_s": step_s, "off_policy_steps": level} for level, step_s in enumerate((40.0, 30.0, 16.0))]
+    found = found_in(run_of(rows))
+    assert found.numbers.value("speedup_over_synchronous") == pytest.approx(120 / 86)
+    assert "1.40 times" in said(found)
+    assert "no steady state" in said(found)
+    assert "steady_speedup" not in found.numbers, "the log ends before"
+    later = found_in(run_of([*rows, *({"step_s": 25.0, "off_policy_steps": 2} for _ in range(4))]))
+    assert later.numbers.value("steady_speedup") == pytest.approx(1.6)
+
+
+def test_levels_that_do_not_rise_or_do_not_start_at_zero() -> None:
+    same = found_in(run_of([{"step_s": 40.0, "off_policy_steps": 1}] * 4))
+    assert "speedup_over_synchronous" not in same.numbers
+    late = found_in(run_of([{"step_s": 40.0 - 9 * level, "off_policy_steps": level} for level in (1, 2, 3)]))
+    assert "speedup_over_synchronous" not in late.numbers, "no step was synchronous"
+    assert any("no steady state" in note for note in late.notes)
+
+
+def test_a_first_step_whose_responses_were_there() -> None:
+    rows = [{"step_s": 10.0, "wait_s": 0.0}, *({"step_s": 60.0, "wait_s": 45.0} for _ in range(6))]
+    found = found_in(run_of(rows))
+    assert any("in the queue" in note for note in found.notes)
+    assert found.numbers.value("generation_rate_to_hide") == pytest.approx(4), "the first step is not in the means"
+    assert not any("in the queue" in note for note in found_in(run_of([{"step_s": row["step_s"]} for row in rows])).notes)
+
+
+def test_a_synchronous_log_says_nothing_here() -> None:
+    run = run_of([{"step_s": 100.0, "generate_s": 60.0, "learn_s": 35.0}] * 3)
+    assert not asynchronous(run, Collected()).numbers
+    assert not asynchronous(run, Collected()).notes
+
+
+MAYBE = st.one_of(st.floats(-1, 1e4), st.sampled_from([math.nan, math.inf, 0.0]))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.fixed_dictionaries({"step_s": MAYBE, "wait_s": MAYBE, "off_policy_steps": MAYBE, "learn_s": MAYBE}), max_size=8),
+    st.one_of(st.none(), st.integers(1, 64)),
+)
+def test_whatever_is_logged_the_loop_is_no_faster_than_without_the_wait(rows: list[dict[str, float]], gpus: int | None) -> None:
+    found = found_in(run_of(rows or [{}], gpus_generate=gpus, gpus_train=gpus))
+    limit, share = found.numbers.value("loop_speedup_at_most"), found.numbers.value("wait_share")
+    if limit is not None and share is not None:
+        assert limit == pytest.approx(1 / (1 - share), rel=1e-6) or share > 1 - 1e-9
+    assert all(0 <= one.at_most <= 1 for one in found.levers)
+    assert all(0 < one.at_stake <= 1 for one in found.findings)

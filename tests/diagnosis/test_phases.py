@@ -1,0 +1,203 @@
+"""Where the seconds of a step go: shares, what nobody named, Amdahl's limits, steps that differ, and impossible values."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlhfless.diagnosis.logged_run import LoggedRun, Stated
+from rlhfless.diagnosis.numbers import BOUND, Collected, Finding, Part
+from rlhfless.diagnosis.phases import phases, step_bar, synchronous
+
+
+def run_of(columns: dict[str, Any], framework: str = "", **more: Any) -> LoggedRun:
+    """Return a run whose steps have these columns; one number is the same in all of them."""
+    return LoggedRun("log", framework, pd.DataFrame({"step": range(1, _length(columns) + 1)} | columns), **more)
+
+
+def _length(columns: dict[str, Any]) -> int:
+    return max((len(values) for values in columns.values() if hasattr(values, "__len__")), default=1)
+
+
+def found_in(run: LoggedRun) -> tuple[dict[str, float], Part]:
+    """Return the numbers of the section by key, and the part."""
+    part = phases(run, Collected())
+    return {one.key: one.value for one in part.numbers}, part
+
+
+def of_kind(part: Part, kind: str) -> list[Finding]:
+    """Return the findings of a kind, the most at stake first."""
+    return sorted((one for one in part.findings if one.kind == kind), key=lambda one: -one.at_stake)
+
+
+def test_shares_of_a_step_the_part_without_a_name_and_amdahls_limits() -> None:
+    run = run_of({"step_s": [100.0, 100.0], "generate_s": [50.0, 54.0], "prepare_s": [8.0, 12.0], "learn_s": [30.0, 20.0]})
+    numbers, part = found_in(run)
+    assert numbers["step_s"] == 100
+    assert numbers["generate_share"] == pytest.approx(0.52)
+    assert (numbers["generate_least_share"], numbers["generate_most_share"]) == pytest.approx((0.5, 0.54))
+    assert numbers["learner_share"] == pytest.approx(0.35)
+    assert numbers["without_learner_speedup"] == pytest.approx(1 / 0.65)
+    assert numbers["without_generate_speedup"] == pytest.approx(1 / 0.48)
+    assert numbers["unnamed_s"] == pytest.approx(13)
+    assert {one.key: one.evidence for one in part.numbers}["without_learner_speedup"] == BOUND
+    (learner,) = of_kind(part, "learner")
+    assert learner.at_stake == pytest.approx(0.35)
+    assert len(learner.proof) == 2
+    assert "1.54 times" in learner.sentence
+    (unnamed,) = of_kind(part, "beside the step")
+    assert unnamed.at_stake == pytest.approx(0.13)
+
+
+def test_one_step_as_a_bar_has_the_frameworks_names_and_the_rest() -> None:
+    own = {"timing_s/gen": 60.0, "timing_s/step": 100.0, "timing_s/old_log_prob": 5.0, "timing_s/ref": 4.0, "timing_s/update_actor": 20.0,
+           "timing_s/dump": 2.0, "timing_s/generate_sequences": 55.0}  # fmt: skip
+    standard = {"step_s": 100.0, "generate_s": 60.0, "prepare_s": 9.0, "learn_s": 20.0}
+    bar = step_bar(run_of({**own, **standard, "x": [1.0]}, "verl"))
+    seconds = dict(zip(bar["phase"], bar["seconds"], strict=True))
+    assert seconds == pytest.approx({
+        "timing_s/gen": 60, "timing_s/old_log_prob": 5, "timing_s/ref": 4, "timing_s/update_actor": 20, "timing_s/dump": 2,
+        "not named": 9,
+    })  # fmt: skip
+    assert bar["share"].sum() == pytest.approx(1)
+    plain = step_bar(run_of(standard))
+    assert dict(zip(plain["phase"], plain["seconds"], strict=True)) == pytest.approx(
+        {"generation": 60, "rewards and log probabilities": 9, "learning": 20, "not named": 11}
+    )
+    assert step_bar(run_of({"generate_s": 3.0})).empty, "without the time of the step its bar is unknown"
+
+
+def test_a_step_every_ten_is_slower_and_named() -> None:
+    step_s = np.array([160.0 if step % 10 == 0 else 100.0 + step % 3 for step in range(1, 41)])
+    numbers, part = found_in(run_of({"step_s": step_s, "generate_s": 60.0, "learn_s": 38.0}))
+    assert numbers["step_s"] < 103, "four slow steps do not spoil the mean"
+    assert numbers["step_most_s"] == 160
+    assert any("every 10th step (10, 20, 30, 40)" in note.lower() for note in part.notes)
+    slow = of_kind(part, "beside the step")[0]
+    assert "every 10th step" in slow.sentence.lower()
+    assert slow.at_stake == pytest.approx(4 * 58 / step_s.sum(), abs=0.01)
+
+
+def test_a_first_step_that_compiles() -> None:
+    numbers, part = found_in(run_of({"step_s": [400.0, *[100.0] * 9], "generate_s": [50.0] * 10, "learn_s": [350.0, *[50.0] * 9]}))
+    assert numbers["step_s"] == 100
+    assert any("Step 1" in note for note in part.notes)
+    slow = [one for one in of_kind(part, "learner") if "Step 1" in one.sentence]
+    assert [one.at_stake for one in slow] == [pytest.approx(300 / 1300)]
+
+
+def test_of_few_steps_only_the_first_can_differ() -> None:
+    assert found_in(run_of({"step_s": [300.0, 100.0, 101.0]}))[0]["step_s"] == pytest.approx(100.5)
+    assert found_in(run_of({"step_s": [100.0, 300.0, 101.0]}))[0]["step_s"] == pytest.approx(167)
+    assert found_in(run_of({"step_s": [300.0, 100.0]}))[0]["step_s"] == pytest.approx(200)
+
+
+def test_validation_and_checkpoints_within_or_beside_the_step() -> None:
+    step_s = [100.0, 100.0, 100.0, 100.0, 150.0] * 4
+    testing = [math.nan] * 4 + [50.0]
+    _, within = found_in(run_of({"step_s": step_s, "generate_s": 70.0, "learn_s": 29.0, "timing_s/testing": testing * 4}, "verl"))
+    sentence = of_kind(within, "beside the step")[0].sentence
+    assert "Validation takes" in sentence
+    assert "200.0 s" in sentence
+    outside = run_of({"step_s": [100.0] * 20, "generate_s": 70.0, "learn_s": 29.0, "timing_s/save_checkpoint": [math.nan, 25.0] * 10}, "verl")
+    numbers, part = found_in(outside)
+    assert numbers["checkpoints_s"] == 250
+    (checkpoints,) = of_kind(part, "beside the step")
+    assert checkpoints.at_stake == pytest.approx(250 / 2250)
+    assert numbers["unnamed_s"] == pytest.approx(1), "what is beside the step is no part of it"
+
+
+def test_phases_that_overlap_have_no_limits_and_no_bar() -> None:
+    run = run_of({"step_s": [100.0] * 3, "generate_s": 80.0, "learn_s": 60.0})
+    numbers, part = found_in(run)
+    assert not part.findings
+    assert "without_learn_speedup" not in numbers
+    assert "unnamed_s" not in numbers
+    assert max(value for key, value in numbers.items() if key.endswith("_share")) <= 1
+    assert any("overlap" in note and "140.0 s" in note for note in part.notes)
+    assert step_bar(run).empty
+
+
+@pytest.mark.parametrize("impossible", [-5.0, math.inf, -math.inf])
+def test_impossible_seconds_are_named_and_not_used(impossible: float) -> None:
+    numbers, part = found_in(run_of({"step_s": [100.0, 100.0], "generate_s": [impossible, 60.0], "learn_s": [30.0, 30.0]}))
+    assert numbers["generate_s"] == 60
+    assert any("generate_s" in note and "step 1" in note and "not used" in note for note in part.notes)
+
+
+def test_an_efficiency_above_one_and_a_phase_longer_than_the_step() -> None:
+    _, part = found_in(run_of({"perf/mfu/actor": [0.4, 1.018]}))
+    assert [note for note in part.notes if "perf/mfu/actor" in note and "step 2" in note]
+    numbers, part = found_in(run_of({"step_s": [100.0], "learn_s": [130.0]}))
+    assert not [key for key in numbers if key.startswith("learn")]
+    assert any("longer than the whole step" in note for note in part.notes)
+
+
+def test_where_training_waits_for_generation_a_faster_learner_wins_nothing() -> None:
+    _, waits = found_in(run_of({"step_s": 100.0, "wait_s": 50.0, "learn_s": 45.0, "sync_s": 4.0, "x": [1]}))
+    assert not waits.findings
+    _, none = found_in(run_of({"step_s": 100.0, "wait_s": 0.0, "learn_s": 95.0, "x": [1]}))
+    assert of_kind(none, "learner")[0].at_stake == pytest.approx(0.95)
+
+
+def test_taking_turns_is_generation_and_no_waiting() -> None:
+    run = run_of({"step_s": 110.0, "wait_s": 82.0, "generate_s": 80.0, "learn_s": 28.0, "x": [1]}, "slime")
+    assert synchronous(run)
+    numbers, part = found_in(run)
+    assert numbers["generate_share"] == pytest.approx(80 / 110)
+    assert "wait_share" not in numbers
+    assert numbers["unnamed_s"] == pytest.approx(2)
+    assert of_kind(part, "learner")[0].at_stake == pytest.approx(28 / 110)
+
+
+def test_weights_that_are_sent_while_training_waits() -> None:
+    run = run_of({"step_s": 100.0, "wait_s": 40.0, "sync_s": 10.0, "learn_s": 60.0, "x": [1]}, "nemo-rl")
+    bar = step_bar(run)
+    assert dict(zip(bar["phase"], bar["seconds"], strict=True)) == pytest.approx(
+        {"waiting for generation": 30, "sending weights": 10, "learning": 60, "not named": 0}
+    )
+
+
+def test_medians_do_not_add_up_so_nothing_is_left_over() -> None:
+    run = run_of({"step_s": 100.0, "generate_s": 50.0, "median generation (s)": 50.0, "x": [1]})
+    assert "not named" not in step_bar(run)["phase"].tolist()
+    assert not of_kind(found_in(run)[1], "beside the step")
+
+
+def test_a_log_without_times_says_nothing() -> None:
+    for run in (run_of({"reward_mean": [0.5]}), LoggedRun("log", "", pd.DataFrame({"step": []}), stated=Stated(gpus=8))):
+        assert found_in(run) == ({}, Part())
+        assert step_bar(run).empty
+
+
+SECONDS = st.one_of(st.floats(-10, 1e5), st.sampled_from([math.nan, math.inf, -math.inf, 0.0]))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(1, 12).flatmap(
+        lambda n: st.dictionaries(
+            st.sampled_from(["step_s", "generate_s", "wait_s", "prepare_s", "learn_s", "sync_s", "timing_s/testing", "perf/mfu"]),
+            st.lists(SECONDS, min_size=n, max_size=n),
+            min_size=1,
+        )
+    )
+)
+def test_whatever_is_logged_no_share_is_above_one_and_every_finding_has_its_proof(columns: dict[str, list[float]]) -> None:
+    run = run_of(columns)
+    numbers, part = found_in(run)
+    assert all(0 <= value <= 1 + 1e-9 for key, value in numbers.items() if key.endswith("_share"))
+    assert all(value >= 0 for value in numbers.values())
+    for one in part.findings:
+        assert 0 < one.at_stake <= 1
+        assert len(set(one.proof)) == 2
+        assert set(one.proof) <= set(numbers)
+    bar = step_bar(run)
+    assert (bar["share"] >= 0).all()
+    assert bar["share"].sum() <= 1.02
