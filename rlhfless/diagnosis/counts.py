@@ -61,8 +61,21 @@ def counts(run: LoggedRun, found: Collected) -> Part:
         numbers.append(number("tokens_per_gpu_s", stated, LOGGED, "as the framework states it"))
     if (stated := run.mean("tokens_per_s")) is not None:
         numbers.append(number("framework_tokens_per_s", stated, LOGGED, "as the framework states it"))
-    cannot = () if known is not None else ("how many responses a step has (--responses-per-step tells)",)
+    numbers += _generations(run)
+    cannot = () if known is not None or run.steps.empty else ("how many responses a step has (--responses-per-step tells)",)
     return Part(tuple(numbers), (), (), cannot, tuple(notes))
+
+
+def _generations(run: LoggedRun) -> list[Number]:
+    """Return how many steps generated, and the seconds of all their generation; TRL logs other steps, too."""
+    generated = run.column("generate_s")
+    known = generated[~np.isnan(generated)]
+    if not len(known):
+        return []
+    return [
+        number("generations", float(len(known)), LOGGED, "steps with seconds of generation"),
+        number("generation_total_s", float(known.sum()), DERIVED, "the sum of their seconds"),
+    ]
 
 
 def _gpus(run: LoggedRun) -> float | None:

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
+from rlhfless.diagnosis.asynchronous import asynchronous
 from rlhfless.diagnosis.completion import completion
 from rlhfless.diagnosis.counts import counts
 from rlhfless.diagnosis.diagnosis import Diagnosis
+from rlhfless.diagnosis.engine_profile import engine_lines
 from rlhfless.diagnosis.engine_speed import engine_speed
 from rlhfless.diagnosis.groups import groups
 from rlhfless.diagnosis.held_gpus import held_gpus
 from rlhfless.diagnosis.lengths import lengths
 from rlhfless.diagnosis.levers import whole_step_levers, with_lines
 from rlhfless.diagnosis.logged_run import LoggedRun, Stated
-from rlhfless.diagnosis.numbers import Collected, Numbers, Part
+from rlhfless.diagnosis.memory import memory
+from rlhfless.diagnosis.numbers import Collected, Finding, Part
+from rlhfless.diagnosis.phases import phases, step_bar
+from rlhfless.diagnosis.runs import runs
+from rlhfless.diagnosis.whole_run import whole_run
 from rlhfless.trace import ImportedLog, OpenedLog, Trace, allocation_metrics
 from rlhfless.trace.importers import ImportOptions, import_log
+from rlhfless.trace.importers.scalars import RUN, runs_of
 from rlhfless.trace.metrics.step_times import with_step_times
 
 Section = Callable[[LoggedRun, Collected], Part]
 """Returns what it finds in a run; the parts of the sections before it are given."""
 
-SECTIONS: tuple[Section, ...] = (held_gpus, lengths, counts, engine_speed, completion, groups, whole_step_levers)
+SECTIONS: tuple[Section, ...] = (
+    held_gpus, phases, whole_run, asynchronous, lengths, counts, engine_lines, engine_speed, memory, completion, groups,
+    whole_step_levers,
+)  # fmt: skip
 """In this order: each may use the numbers of those before it."""
 
 
@@ -45,15 +55,18 @@ def diagnose(log: ImportedLog | OpenedLog | Trace | pd.DataFrame | str | Path, s
         >>> round(diagnose(log).numbers["slot_idle_share_at_most"].value, 3)
         0.886
     """
-    runs = [_of_run(run) for run in logged_runs(log, stated or Stated())]
-    if len(runs) == 1:
-        return runs[0]
-    nothing = pd.DataFrame(columns=["phase", "seconds", "share"])
-    return Diagnosis(runs[0].source, runs[0].framework, "", (), Numbers(), nothing, (), (), (), tuple(runs))
+    whole, each = logged_runs(log, stated or Stated())
+    if len(each) == 1:
+        return _diagnosed(each[0], collect(each[0]))
+    compared = Collected()
+    compared.add(runs(whole, compared))
+    return replace(_diagnosed(whole, compared), runs=tuple(_diagnosed(run, collect(run)) for run in each))
 
 
-def logged_runs(log: ImportedLog | OpenedLog | Trace | pd.DataFrame | str | Path, stated: Stated) -> Iterator[LoggedRun]:
-    """Yield every run of a log with what the arithmetic needs of it."""
+def logged_runs(
+    log: ImportedLog | OpenedLog | Trace | pd.DataFrame | str | Path, stated: Stated
+) -> tuple[LoggedRun, list[LoggedRun]]:
+    """Return what the arithmetic needs of a log: of all of it, and of each of its runs."""
     if isinstance(log, pd.DataFrame):
         log = Trace(log)
     if isinstance(log, Trace):
@@ -67,16 +80,18 @@ def logged_runs(log: ImportedLog | OpenedLog | Trace | pd.DataFrame | str | Path
         notes=() if log.summary is None else tuple(log.summary.notes),
     )  # fmt: skip
     if trace is None:
-        yield from _by_run(whole)
-        return
-    whole = replace(whole, facts={**_recorded(trace), **whole.facts})
-    for name in trace.runs:
-        tables = {table: getattr(trace, table) for table in ("rollouts", "allocations", "spans", "events")}
-        of_run = trace.with_rows(**{table: frame[frame["run"] == name] for table, frame in tables.items()})
-        logged = of_run.with_rows(allocations=of_run.allocations.iloc[:0])
-        steps = with_step_times(log.scalars, logged).scalars
-        named = name if len(trace.runs) > 1 else ""
-        yield replace(whole, steps=steps, responses=of_run.rollouts, allocations=allocation_metrics(of_run), run=named)
+        return whole, _by_run(whole)
+    whole = replace(whole, facts={**_recorded(trace), **whole.facts}, responses=trace.rollouts)
+    return whole, [_with_responses(whole, trace, name) for name in trace.runs]
+
+
+def _with_responses(whole: LoggedRun, trace: Trace, name: str) -> LoggedRun:
+    tables = {table: getattr(trace, table) for table in ("rollouts", "allocations", "spans", "events")}
+    of_run = trace.with_rows(**{table: frame[frame["run"] == name] for table, frame in tables.items()})
+    logged = of_run.with_rows(allocations=of_run.allocations.iloc[:0])
+    steps = with_step_times(whole.steps, logged).scalars
+    named = name if len(trace.runs) > 1 else ""
+    return replace(whole, steps=steps, responses=of_run.rollouts, allocations=allocation_metrics(of_run), run=named)
 
 
 def _recorded(trace: Trace) -> dict[str, float]:
@@ -91,23 +106,30 @@ def _recorded(trace: Trace) -> dict[str, float]:
     return {**facts, "max_response_tokens": float(limit)} if isinstance(limit, int) and limit > 0 else facts
 
 
-def _by_run(whole: LoggedRun) -> Iterator[LoggedRun]:
+def _by_run(whole: LoggedRun) -> list[LoggedRun]:
     """The runs of a log of scalars: its column ``run`` names them where there are several."""
-    if "run" not in whole.steps.columns:
-        yield whole
-        return
-    for name, steps in whole.steps.groupby("run", sort=False):
-        yield replace(whole, steps=steps.reset_index(drop=True), run=str(name))
+    names = runs_of(whole.steps)
+    if len(names) < 2:
+        return [whole]
+    of_run = {name: whole.steps[whole.steps[RUN] == name].reset_index(drop=True) for name in names}
+    return [replace(whole, steps=steps, run=str(name)) for name, steps in of_run.items()]
 
 
-def _of_run(run: LoggedRun) -> Diagnosis:
-    found = collect(run)
-    ranked = tuple(sorted(found.findings, key=lambda one: -one.at_stake))
-    step = pd.DataFrame(columns=["phase", "seconds", "share"])
+def _diagnosed(run: LoggedRun, found: Collected) -> Diagnosis:
     return Diagnosis(
-        run.source, run.framework, run.run, ranked, found.numbers, step, tuple(with_lines(found.levers, run.framework)),
-        tuple(found.cannot_say), (*run.notes, *found.notes),
+        run.source, run.framework, run.run, ranked(found.findings), found.numbers, step_bar(run),
+        tuple(with_lines(found.levers, run.framework)), tuple(found.cannot_say), (*run.notes, *found.notes),
     )  # fmt: skip
+
+
+def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return findings, the most at stake first; a limit stands before the tail, whose lengths it cut."""
+    by_stake = sorted(findings, key=lambda one: -one.at_stake)
+    kinds = [one.kind for one in by_stake]
+    if "limit" in kinds and "tail" in kinds and kinds.index("tail") < kinds.index("limit"):
+        limit = by_stake.pop(kinds.index("limit"))
+        by_stake.insert(kinds.index("tail"), limit)
+    return tuple(by_stake)
 
 
 def collect(run: LoggedRun) -> Collected:

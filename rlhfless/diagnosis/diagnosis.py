@@ -29,7 +29,7 @@ class Diagnosis:
             log has no time of a step.
         levers: what could be changed, by what it saves at most.
         cannot_say: what the log does not tell, with what would tell it. notes: what was left out, and why.
-        runs: diagnoses of the single runs, where the log has several; then what is of one run is empty.
+        runs: diagnoses of the single runs, where the log has several; then all else compares them.
 
     Example:
         >>> import pandas as pd
@@ -53,9 +53,12 @@ class Diagnosis:
 
     @property
     def verdict(self) -> tuple[Finding, ...]:
-        """The finding with the most at stake, and the second one where it is near; empty where the log cannot say."""
+        """The first finding, the second one where it is near, and a length limit always; empty where the log cannot say."""
         first = self.findings[:1]
-        return first + tuple(one for one in self.findings[1:2] if one.at_stake >= NEAR * first[0].at_stake)
+        return first + tuple(
+            one for one in self.findings[1:]
+            if one.kind == "limit" or (one is self.findings[1] and one.at_stake >= NEAR * first[0].at_stake)
+        )  # fmt: skip
 
     def with_expected(self, expected: Mapping[str, tuple[float, float]]) -> Diagnosis:
         """Return the same with simulated savings of levers, by name: low and high end, from a profile that was checked."""
@@ -64,8 +67,7 @@ class Diagnosis:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all of it as plain values with stable keys; what is unknown is absent."""
-        if self.runs:
-            return {**self._head(), "runs": [one.to_dict() for one in self.runs]}
+        runs = {"runs": [one.to_dict() for one in self.runs]} if self.runs else {}
         return {
             **self._head(),
             "verdict": [one.kind for one in self.verdict],
@@ -86,6 +88,7 @@ class Diagnosis:
                 for one in self.levers
             ],
             "cannot_say": list(self.cannot_say),
+            **runs,
         }  # fmt: skip
 
     def _head(self) -> dict[str, Any]:
@@ -110,10 +113,11 @@ class Diagnosis:
     def lines(self) -> Iterator[tuple[str, str]]:
         """Yield the first screen as pairs of a heading and a text; the heading is empty where the one before goes on."""
         if self.runs:
+            if self.findings:
+                yield "The runs compared", " ".join(one.sentence for one in self.findings)
             for one in self.runs:
                 yield f"run {one.run}", ""
                 yield from one.lines()
-            yield from (("", note) for note in self.notes)
             return
         said = [one.sentence for one in self.verdict] or ["This log cannot say what limits the run."]
         yield "What limits this run", " ".join(said)

@@ -86,9 +86,9 @@ def lengths(run: LoggedRun, found: Collected) -> Part:
     else:
         numbers += _logged(run)
     by_key = {one.key: one for one in numbers}
-    if "cut_share" not in by_key:
+    if "cut_share" not in by_key and not (run.responses is None and run.steps.empty):
         cannot.append("which responses a limit cut; the log has neither finish reasons nor a clipped share")
-    elif by_key["cut_share"].value > CUT_IN_VERDICT:
+    if "cut_share" in by_key and by_key["cut_share"].value > CUT_IN_VERDICT:
         findings.append(_limit_finding(by_key["cut_share"], cut, by_key))
         notes.append("Cut responses are lower bounds of what the model would have written: tails and forecasts are, too.")
     return Part(tuple(numbers), tuple(findings), (), tuple(cannot), tuple(notes))

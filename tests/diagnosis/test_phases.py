@@ -85,7 +85,9 @@ def test_a_step_every_ten_is_slower_and_named() -> None:
 
 
 def test_a_first_step_that_compiles() -> None:
-    numbers, part = found_in(run_of({"step_s": [400.0, *[100.0] * 9], "generate_s": [50.0] * 10, "learn_s": [350.0, *[50.0] * 9]}))
+    numbers, part = found_in(
+        run_of({"step_s": [400.0, *[100.0] * 9], "generate_s": [50.0] * 10, "learn_s": [350.0, *[50.0] * 9]})
+    )
     assert numbers["step_s"] == 100
     assert any("Step 1" in note for note in part.notes)
     slow = [one for one in of_kind(part, "learner") if "Step 1" in one.sentence]
@@ -101,11 +103,15 @@ def test_of_few_steps_only_the_first_can_differ() -> None:
 def test_validation_and_checkpoints_within_or_beside_the_step() -> None:
     step_s = [100.0, 100.0, 100.0, 100.0, 150.0] * 4
     testing = [math.nan] * 4 + [50.0]
-    _, within = found_in(run_of({"step_s": step_s, "generate_s": 70.0, "learn_s": 29.0, "timing_s/testing": testing * 4}, "verl"))
+    _, within = found_in(
+        run_of({"step_s": step_s, "generate_s": 70.0, "learn_s": 29.0, "timing_s/testing": testing * 4}, "verl")
+    )
     sentence = of_kind(within, "beside the step")[0].sentence
     assert "Validation takes" in sentence
     assert "200.0 s" in sentence
-    outside = run_of({"step_s": [100.0] * 20, "generate_s": 70.0, "learn_s": 29.0, "timing_s/save_checkpoint": [math.nan, 25.0] * 10}, "verl")
+    outside = run_of(
+        {"step_s": [100.0] * 20, "generate_s": 70.0, "learn_s": 29.0, "timing_s/save_checkpoint": [math.nan, 25.0] * 10}, "verl"
+    )
     numbers, part = found_in(outside)
     assert numbers["checkpoints_s"] == 250
     (checkpoints,) = of_kind(part, "beside the step")
@@ -183,7 +189,9 @@ SECONDS = st.one_of(st.floats(-10, 1e5), st.sampled_from([math.nan, math.inf, -m
 @given(
     st.integers(1, 12).flatmap(
         lambda n: st.dictionaries(
-            st.sampled_from(["step_s", "generate_s", "wait_s", "prepare_s", "learn_s", "sync_s", "timing_s/testing", "perf/mfu"]),
+            st.sampled_from(
+                ["step_s", "generate_s", "wait_s", "prepare_s", "learn_s", "sync_s", "timing_s/testing", "perf/mfu"]
+            ),
             st.lists(SECONDS, min_size=n, max_size=n),
             min_size=1,
         )
