@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 SIZES = (8, 16, 32)
 LONGEST_OVER_MEAN = 10.0
 DEVIATIONS = 2.0
-ALONE = 0.95  # of a step, from which on the longest response alone is said to take as long
+LITTLE = 1 / 3  # of a step, below which the most that more GPUs can win is said to be little
 HOUR_S = 3600.0
 RANGES = ("step_s", "run_h", "gpu_hours", "usd")
 
@@ -193,8 +193,9 @@ def _step_range(model: LatencyModel, run: PlannedRun, replicas: int) -> tuple[fl
     alone = _alone_s(model, prompt, shortest)
     tokens = run.responses * mean / used
     squares = run.responses * mean**2 / 2 / used
+    fewest = max(tokens / min(each, model.max_batch), shortest if used == 1 else 0.0)
     low = (
-        model.base_s * tokens / min(each, model.max_batch)
+        model.base_s * fewest
         + model.per_response_s * tokens
         + model.per_kv_token_s * (prompt * tokens + squares)
         + fed_s * run.responses / used
@@ -240,12 +241,15 @@ def _price(kind: str, usd: float | None) -> tuple[float | None, str]:
 
 
 def _enough(frame: pd.DataFrame) -> tuple[str, ...]:
-    """Return a sentence on the size from which on more GPUs win nothing, where there is one."""
-    enough = frame[frame["longest_share"] >= ALONE]
-    if enough.empty or enough["gpus"].iloc[0] == frame["gpus"].iloc[-1]:
+    """Return a sentence on the smallest size beyond which more GPUs can win little, where there is one."""
+    at_most = 1 - frame["step_s_low"] * frame["longest_share"] / frame["step_s_high"]
+    enough = frame[at_most <= LITTLE]
+    if enough.empty:
         return ()
+    first = enough.index[0]
     return (
-        f"more GPUs than {enough['gpus'].iloc[0]:g} win next to nothing: the longest response alone takes as long as a step",
+        f"more GPUs than {frame['gpus'][first]:g} shorten a step by at most {at_most[first]:.0%}: its longest response alone "
+        f"takes {_digits(frame['step_s_low'][first] * frame['longest_share'][first])} s or more",
     )
 
 
