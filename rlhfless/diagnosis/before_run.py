@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ LONGEST_OVER_MEAN = 10.0
 DEVIATIONS = 2.0
 LITTLE = 1 / 3  # of a step, below which the most that more GPUs can win is said to be little
 HOUR_S = 3600.0
-RANGES = ("step_s", "run_h", "gpu_hours", "usd")
+RANGES = {"step_s": "generation of a step (s)", "run_h": "run (h)", "gpu_hours": "GPU-hours", "usd": "USD"}
 
 
 @dataclass(frozen=True)
@@ -101,29 +102,34 @@ class Estimate:
         """Return rows and notes for JSON."""
         return {"profile": self.profile, "clusters": self.frame.to_dict("records"), "notes": list(self.notes)}
 
-    def __str__(self) -> str:
-        run = self.run
-        low, high = run.longest
+    @property
+    def headline(self) -> str:
+        """What was asked, in one line."""
+        run, (low, high) = self.run, self.run.longest
         longest = f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f}"
-        titles = {"step_s": "generation of a step (s)", "run_h": "run (h)", "gpu_hours": "GPU-hours", "usd": "USD"}
-        shown = pd.DataFrame({"GPUs": self.frame["gpus"], "replicas": self.frame["replicas"]})
-        for name in RANGES:
-            if f"{name}_low" in self.frame:
-                ends = zip(self.frame[f"{name}_low"], self.frame[f"{name}_high"], strict=True)
-                shown[titles[name]] = [f"{_digits(a)} to {_digits(b)}" for a, b in ends]
-        shown["longest alone"] = [f"{share:.0%}" for share in self.frame["longest_share"]]
-        head = (
+        return (
             f"{run.steps:,} steps of {run.responses:,} responses of about {run.mean_tokens:,.0f} tokens (longest {longest}), "
             f"profile {self.profile}"
         )
-        return "\n".join([head, shown.to_string(index=False), *self.notes])
+
+    def table(self) -> pd.DataFrame:
+        """Return the rows as they are shown: both ends of a range in one text."""
+        shown = pd.DataFrame({"GPUs": self.frame["gpus"], "replicas": self.frame["replicas"]})
+        for name, title in RANGES.items():
+            if f"{name}_low" in self.frame:
+                ends = zip(self.frame[f"{name}_low"], self.frame[f"{name}_high"], strict=True)
+                shown[title] = [f"{_digits(a)} to {_digits(b)}" for a, b in ends]
+        shown["longest alone"] = [f"{share:.0%}" for share in self.frame["longest_share"]]
+        return shown
+
+    def __str__(self) -> str:
+        return "\n".join([self.headline, self.table().to_string(index=False), *self.notes])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<pre>{escape(str(self))}</pre>"
+        notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
+        return f"<p>{escape(self.headline)}</p>{self.table().to_html(index=False)}<ul>{notes}</ul>"
 
 
 def before_run(

@@ -59,9 +59,9 @@ def engine_lines(run: LoggedRun, found: Collected) -> Part:
         )
         return Part(tuple(numbers), cannot_say=tuple(cannot_say), notes=tuple(notes))
     seconds = float((timed["seconds"] * timed["engines"]).sum()) / engines
-    tokens = [float((timed["generated_tokens_per_s"] * timed[column]).sum()) for column in ("seconds", "most_seconds")]
+    low, high = (float((timed["generated_tokens_per_s"] * timed[column]).sum()) for column in ("seconds", "most_seconds"))
     observed = number("engine_s", seconds, DERIVED, "intervals of the engine's lines, mean over replicas")
-    numbers += [observed, Number("engine_tokens", *tokens, DERIVED, "tokens per second times the interval of each line")]
+    numbers += [observed, Number("engine_tokens", low, high, DERIVED, "tokens per second times the interval of each line")]
     tail_numbers, tail = _tail(timed, seconds, engines, peak, _of_the_step(run))
     bound_numbers, bound = _memory_bound(timed, seconds, engines, fit, _of_the_step(run))
     if timed["cache_share"].isna().all():
