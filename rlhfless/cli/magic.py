@@ -18,7 +18,8 @@ from rlhfless.errors import InputError
 if TYPE_CHECKING:
     from rlhfless.report.magic import ReportFrame
 
-SHOWN = HEADINGS | {"The page": tuple(name for name in HEADINGS["The page"] if name != "out")}
+WRITTEN = "What is written"
+SHOWN = HEADINGS | {WRITTEN: tuple(name for name in HEADINGS[WRITTEN] if name not in ("out", "output", "redacted"))}
 
 
 @click.command("%rlhfless", cls=WithHeadings, headings=SHOWN, context_settings={"help_option_names": ["-h", "--help"]})

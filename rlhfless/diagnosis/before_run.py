@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
 SIZES = (8, 16, 32)
 LONGEST_OVER_MEAN = 10.0
 DEVIATIONS = 2.0
-ALONE = 0.95  # of a step, from which on the longest response alone is said to take as long
+LITTLE = 1 / 3  # of a step, below which the most that more GPUs can win is said to be little
 HOUR_S = 3600.0
-RANGES = ("step_s", "run_h", "gpu_hours", "usd")
+RANGES = {"step_s": "generation of a step (s)", "run_h": "run (h)", "gpu_hours": "GPU-hours", "usd": "USD"}
 
 
 @dataclass(frozen=True)
@@ -101,29 +102,34 @@ class Estimate:
         """Return rows and notes for JSON."""
         return {"profile": self.profile, "clusters": self.frame.to_dict("records"), "notes": list(self.notes)}
 
-    def __str__(self) -> str:
-        run = self.run
-        low, high = run.longest
+    @property
+    def headline(self) -> str:
+        """What was asked, in one line."""
+        run, (low, high) = self.run, self.run.longest
         longest = f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f}"
-        titles = {"step_s": "generation of a step (s)", "run_h": "run (h)", "gpu_hours": "GPU-hours", "usd": "USD"}
-        shown = pd.DataFrame({"GPUs": self.frame["gpus"], "replicas": self.frame["replicas"]})
-        for name in RANGES:
-            if f"{name}_low" in self.frame:
-                ends = zip(self.frame[f"{name}_low"], self.frame[f"{name}_high"], strict=True)
-                shown[titles[name]] = [f"{_digits(a)} to {_digits(b)}" for a, b in ends]
-        shown["longest alone"] = [f"{share:.0%}" for share in self.frame["longest_share"]]
-        head = (
+        return (
             f"{run.steps:,} steps of {run.responses:,} responses of about {run.mean_tokens:,.0f} tokens (longest {longest}), "
             f"profile {self.profile}"
         )
-        return "\n".join([head, shown.to_string(index=False), *self.notes])
+
+    def table(self) -> pd.DataFrame:
+        """Return the rows as they are shown: both ends of a range in one text."""
+        shown = pd.DataFrame({"GPUs": self.frame["gpus"], "replicas": self.frame["replicas"]})
+        for name, title in RANGES.items():
+            if f"{name}_low" in self.frame:
+                ends = zip(self.frame[f"{name}_low"], self.frame[f"{name}_high"], strict=True)
+                shown[title] = [f"{_digits(a)} to {_digits(b)}" for a, b in ends]
+        shown["longest alone"] = [f"{share:.0%}" for share in self.frame["longest_share"]]
+        return shown
+
+    def __str__(self) -> str:
+        return "\n".join([self.headline, self.table().to_string(index=False), *self.notes])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<pre>{escape(str(self))}</pre>"
+        notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
+        return f"<p>{escape(self.headline)}</p>{self.table().to_html(index=False)}<ul>{notes}</ul>"
 
 
 def before_run(
@@ -193,8 +199,9 @@ def _step_range(model: LatencyModel, run: PlannedRun, replicas: int) -> tuple[fl
     alone = _alone_s(model, prompt, shortest)
     tokens = run.responses * mean / used
     squares = run.responses * mean**2 / 2 / used
+    fewest = max(tokens / min(each, model.max_batch), shortest if used == 1 else 0.0)
     low = (
-        model.base_s * tokens / min(each, model.max_batch)
+        model.base_s * fewest
         + model.per_response_s * tokens
         + model.per_kv_token_s * (prompt * tokens + squares)
         + fed_s * run.responses / used
@@ -240,12 +247,15 @@ def _price(kind: str, usd: float | None) -> tuple[float | None, str]:
 
 
 def _enough(frame: pd.DataFrame) -> tuple[str, ...]:
-    """Return a sentence on the size from which on more GPUs win nothing, where there is one."""
-    enough = frame[frame["longest_share"] >= ALONE]
-    if enough.empty or enough["gpus"].iloc[0] == frame["gpus"].iloc[-1]:
+    """Return a sentence on the smallest size beyond which more GPUs can win little, where there is one."""
+    at_most = 1 - frame["step_s_low"] * frame["longest_share"] / frame["step_s_high"]
+    enough = frame[at_most <= LITTLE]
+    if enough.empty:
         return ()
+    first = enough.index[0]
     return (
-        f"more GPUs than {enough['gpus'].iloc[0]:g} win next to nothing: the longest response alone takes as long as a step",
+        f"more GPUs than {frame['gpus'][first]:g} shorten a step by at most {at_most[first]:.0%}: its longest response alone "
+        f"takes {_digits(frame['step_s_low'][first] * frame['longest_share'][first])} s or more",
     )
 
 

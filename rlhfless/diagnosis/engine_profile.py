@@ -59,9 +59,9 @@ def engine_lines(run: LoggedRun, found: Collected) -> Part:
         )
         return Part(tuple(numbers), cannot_say=tuple(cannot_say), notes=tuple(notes))
     seconds = float((timed["seconds"] * timed["engines"]).sum()) / engines
-    tokens = [float((timed["generated_tokens_per_s"] * timed[column]).sum()) for column in ("seconds", "most_seconds")]
+    low, high = (float((timed["generated_tokens_per_s"] * timed[column]).sum()) for column in ("seconds", "most_seconds"))
     observed = number("engine_s", seconds, DERIVED, "intervals of the engine's lines, mean over replicas")
-    numbers += [observed, Number("engine_tokens", *tokens, DERIVED, "tokens per second times the interval of each line")]
+    numbers += [observed, Number("engine_tokens", low, high, DERIVED, "tokens per second times the interval of each line")]
     tail_numbers, tail = _tail(timed, seconds, engines, peak, _of_the_step(run))
     bound_numbers, bound = _memory_bound(timed, seconds, engines, fit, _of_the_step(run))
     if timed["cache_share"].isna().all():
@@ -131,13 +131,21 @@ def _of_the_step(run: LoggedRun) -> float:
 def _tail(
     timed: pd.DataFrame, seconds: float, engines: float, peak: float, of_the_step: float
 ) -> tuple[tuple[Number, ...], tuple[Finding, ...]]:
-    """Return the seconds in which a line is below a fifth of the peak batch of its engine, and what packing them could win."""
+    """Return the seconds at the end of rollouts below a fifth of the peak batch, and what packing them could win.
+
+    Lines below it that a rollout begins with are of requests that still arrive, and no tail.
+    """
     each = timed["running"] / timed["engines"]
-    in_tail = each < TAIL * peak
+    in_tail = each[::-1].groupby(timed["rollout"]).cummax()[::-1] < TAIL * peak
     tail_s = float((timed["seconds"] * timed["engines"])[in_tail].sum()) / engines
     share = tail_s / seconds if seconds else 0.0
     numbers = (
-        number("engine_tail_s", tail_s, DERIVED, f"lines with less than {TAIL:.0%} of the peak batch, times their intervals"),
+        number(
+            "engine_tail_s",
+            tail_s,
+            DERIVED,
+            f"last lines of rollouts, below {TAIL:.0%} of the peak batch, times their intervals",
+        ),
         number("engine_tail_share", share, DERIVED, "engine_tail_s over engine_s"),
     )
     full = timed[each >= FULL_BATCH * peak]

@@ -132,7 +132,7 @@ def test_an_estimate_prints_itself() -> None:
         "more GPUs than 8",
     ):
         assert shown in text
-    assert "<pre>" in found._repr_html_()
+    assert "<table" in found._repr_html_()
 
 
 @pytest.mark.parametrize(

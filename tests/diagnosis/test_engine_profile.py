@@ -63,6 +63,11 @@ def test_what_is_at_stake_is_of_the_step_where_that_is_known() -> None:
     assert of_the_step == pytest.approx(alone / 2)
 
 
+def test_requests_that_still_arrive_are_no_tail() -> None:
+    found = values(part_of(read_lines(rollout_lines((5, 9, 20, 200, 200, 100, 9, 3)))))
+    assert found["engine_tail_s"] == 30, "9, 3 and the line at which nothing runs any more"
+
+
 def test_replicas_are_averaged_in_seconds_and_added_up_in_tokens() -> None:
     one, two = (values(part_of(read_lines([line for name in names for line in rollout_lines(engine=name)])))
                 for names in (["000"], ["000", "001"]))  # fmt: skip

@@ -22,6 +22,7 @@ from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.formats import Format
 from rlhfless.trace.importers.import_session import PEEK_BYTES, ImportOptions, ImportSession
 from rlhfless.trace.limits import Guard, Limits
+from solver.model.plurals import counted
 
 FILE = "engine.parquet"
 ENGINE = {
@@ -323,6 +324,8 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
             f"{reading.path}: has no line of an engine's statistics; vLLM's ('Avg generation throughput: ...') or SGLang's "
             "('Decode batch, #running-req: ...') are needed"
         )
+    engines = len({row["engine"] for row in reading.engine})
+    reading.note(f"engines: {counted(len(reading.engine), 'line')} of {counted(engines, 'engine')} of {lines.software}")
     yield from ()
 
 

@@ -49,6 +49,7 @@ def test_what_the_engines_own_functions_print_is_recognised(name: str) -> None:
 def test_the_lines_of_vllm() -> None:
     log = import_log(GOLDEN / "engine-vllm" / "engine.log")
     assert (log.framework, log.rollouts, len(log.scalars)) == ("vLLM", None, 0)
+    assert any("5 lines of 1 engine of vLLM" in note for note in log.summary.notes)
     assert list(log.engine.columns) == list(ENGINE)
     statistics, drafts = log.engine.iloc[:4], log.engine.iloc[4]
     assert statistics["engine"].unique().tolist() == ["71/000"]
