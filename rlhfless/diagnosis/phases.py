@@ -27,6 +27,7 @@ PHASES = {
 """Standard columns of a step's phases, in the order of the step, in words."""
 NOT_NAMED = "not named"
 
+LONGEST_S = 1e8  # three years: no step takes longer
 FITS = 0.01  # of a step: phases whose sum is longer than the step by more overlap
 SLOWER, FASTER = 1.25, 0.8  # times the median: a step that differs from the others
 SPREAD = 6.0  # times the median deviation from the median, which it has to differ by, too
@@ -107,7 +108,7 @@ def step_seconds(run: LoggedRun) -> StepSeconds:
     for name in list(parts):
         longer = parts[name] > (1 + FITS) * step_s
         if longer.any() and name != "generate_s":
-            notes.append(f"{PHASES[name].capitalize()} is longer than the whole step in {_listed(run, longer)}; not used there.")
+            notes.append(f"{name} is longer than the whole step in {_listed(run, longer)}; not used there.")
             parts[name] = np.where(longer, np.nan, parts[name])
     if "wait_s" in parts and "generate_s" in parts:
         del parts["wait_s" if synchronous(run) else "generate_s"]
@@ -137,10 +138,10 @@ def synchronous(run: LoggedRun) -> bool | None:
     wait, generate = run.column("wait_s"), run.column("generate_s")
     both = ~np.isnan(wait) & (generate > 0)
     if both.any():
-        return bool(np.median(wait[both] / generate[both]) >= SYNCHRONOUS)
+        return bool(np.mean(wait[both] >= SYNCHRONOUS * generate[both]) >= 0.5)
     if np.isnan(wait).all():
         return None if np.isnan(generate).all() else True
-    return None if run.framework == "slime" else False  # slime logs the wait of every run, other frameworks of asynchronous ones
+    return None if run.framework == "slime" else False  # slime alone logs a wait where the two take turns, too
 
 
 def step_bar(run: LoggedRun) -> pd.DataFrame:
@@ -211,15 +212,14 @@ def _further(run: LoggedRun, seconds: StepSeconds, whole: np.ndarray) -> list[tu
 
 
 def _possible(run: LoggedRun, name: str, notes: list[str]) -> np.ndarray:
-    """A column of seconds without negative and infinite ones, of which a note tells."""
-    if name in run.steps.columns:
-        logged = pd.to_numeric(run.steps[name], errors="coerce").to_numpy(dtype=float)
-        if np.isinf(logged).any():
-            notes.append(f"{name} is infinite in {_listed(run, np.isinf(logged))}; not used.")
-    values = run.column(name)
-    if (values < 0).any():
-        notes.append(f"{name} is negative in {_listed(run, values < 0)}; not used.")
-    return np.where(values < 0, np.nan, values)
+    """A column of seconds without negative, infinite and absurdly long ones, of which a note tells."""
+    if name not in run.steps.columns:
+        return run.column(name)
+    values = pd.to_numeric(run.steps[name], errors="coerce").to_numpy(dtype=float)
+    for what, wrong in (("negative", values < 0), (f"above {LONGEST_S:,.0f} s", values > LONGEST_S)):
+        if wrong.any():
+            notes.append(f"{name} is {what} in {_listed(run, wrong)}; not used.")
+    return np.where((values < 0) | (values > LONGEST_S), np.nan, values)
 
 
 def _impossible_shares(run: LoggedRun) -> list[str]:
@@ -231,8 +231,8 @@ def _impossible_shares(run: LoggedRun) -> list[str]:
         values = run.column(name)
         if (values > 1).any():
             notes.append(
-                f"{shown(name, 60)} is {np.nanmax(values):.3f}, above 1, in {_listed(run, values > 1)}: it was computed with the "
-                "wrong peak of the GPU; not used."
+                f"{shown(name, 60)} is {np.nanmax(values):.3f}, above 1, in {_listed(run, values > 1)}: it was computed with "
+                "the wrong peak of the GPU; not used."
             )
     return notes
 
@@ -247,7 +247,7 @@ def _beside(run: LoggedRun) -> dict[str, np.ndarray]:
     """Seconds of validation and of checkpoints: of several names the longest, which contains the others."""
     found = {}
     for what, names in _beside_names(run).items():
-        columns = [np.where(run.column(name) >= 0, run.column(name), np.nan) for name in names]
+        columns = [_possible(run, name, []) for name in names]
         columns = [column for column in columns if np.nansum(column) > 0]
         if columns:
             found[what] = max(columns, key=lambda column: float(np.nansum(column)))
@@ -414,16 +414,16 @@ def _differing(seconds: StepSeconds) -> list[str]:
     usual = float(seconds.step_s[seconds.usual & ~np.isnan(seconds.step_s)].mean())
     low, high = float(seconds.step_s[differ].min()), float(seconds.step_s[differ].max())
     took = f"{low:,.1f} s" if differ.sum() == 1 else f"{low:,.1f} to {high:,.1f} s"
-    which = _which(seconds.steps[differ])
-    return [f"{which.capitalize()} ({took}) {'is' if differ.sum() == 1 else 'are'} not in the means; other steps take {usual:,.1f} s."]
+    which, are = _which(seconds.steps[differ]).capitalize(), "is" if differ.sum() == 1 else "are"
+    return [f"{which} ({took}) {are} not in the means; other steps take {usual:,.1f} s."]
 
 
 def _overlap_note(seconds: StepSeconds) -> str:
     at = int(np.argmax(seconds.overlap))
     named = float(seconds.step_s[at] - seconds.unnamed_s[at])
     return (
-        f"The phases of step {seconds.steps[at]} are {named:,.1f} s of a step of {seconds.step_s[at]:,.1f} s: they overlap, or one "
-        "contains another, so their shares do not add up."
+        f"The phases of step {seconds.steps[at]} are {named:,.1f} s of a step of {seconds.step_s[at]:,.1f} s: they overlap, or "
+        "one contains another, so their shares do not add up."
     )
 
 

@@ -18,7 +18,9 @@ from rlhfless.diagnosis.phases import phases
 
 def run_of(rows: list[dict[str, Any]], framework: str = "", **stated: Any) -> LoggedRun:
     """Return a run with these steps."""
-    return LoggedRun("log", framework, pd.DataFrame([{"step": at, **row} for at, row in enumerate(rows)]), stated=Stated(**stated))
+    return LoggedRun(
+        "log", framework, pd.DataFrame([{"step": at, **row} for at, row in enumerate(rows)]), stated=Stated(**stated)
+    )
 
 
 def found_in(run: LoggedRun) -> Collected:
@@ -38,7 +40,9 @@ def said(found: Collected) -> str:
 
 
 def test_exposed_generation_is_what_training_waits_for_and_not_all_of_generation() -> None:
-    found = found_in(run_of([{"step_s": 60.0, "wait_s": 24.0, "learn_s": 30.0, "prepare_s": 5.0}], gpus_generate=8, gpus_train=8))
+    found = found_in(
+        run_of([{"step_s": 60.0, "wait_s": 24.0, "learn_s": 30.0, "prepare_s": 5.0}], gpus_generate=8, gpus_train=8)
+    )
     numbers = found.numbers
     assert numbers.value("hidden_s") == pytest.approx(36)
     assert numbers.value("generation_rate_to_hide") == pytest.approx(60 / 36)
@@ -124,12 +128,15 @@ def test_a_synchronous_log_says_nothing_here() -> None:
     assert not asynchronous(run, Collected()).notes
 
 
-MAYBE = st.one_of(st.floats(-1, 1e4), st.sampled_from([math.nan, math.inf, 0.0]))
+MAYBE = st.one_of(st.floats(-1, 1e4), st.sampled_from([math.nan, math.inf, 0.0, 1e308]))
+ROW = st.fixed_dictionaries({"step_s": MAYBE, "wait_s": MAYBE, "off_policy_steps": MAYBE, "learn_s": MAYBE})
 
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.lists(st.fixed_dictionaries({"step_s": MAYBE, "wait_s": MAYBE, "off_policy_steps": MAYBE, "learn_s": MAYBE}), max_size=8),
+    st.lists(
+        st.fixed_dictionaries({"step_s": MAYBE, "wait_s": MAYBE, "off_policy_steps": MAYBE, "learn_s": MAYBE}), max_size=8
+    ),
     st.one_of(st.none(), st.integers(1, 64)),
 )
 def test_whatever_is_logged_the_loop_is_no_faster_than_without_the_wait(rows: list[dict[str, float]], gpus: int | None) -> None:

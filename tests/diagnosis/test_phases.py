@@ -56,8 +56,8 @@ def test_shares_of_a_step_the_part_without_a_name_and_amdahls_limits() -> None:
 
 
 def test_one_step_as_a_bar_has_the_frameworks_names_and_the_rest() -> None:
-    own = {"timing_s/gen": 60.0, "timing_s/step": 100.0, "timing_s/old_log_prob": 5.0, "timing_s/ref": 4.0, "timing_s/update_actor": 20.0,
-           "timing_s/dump": 2.0, "timing_s/generate_sequences": 55.0}  # fmt: skip
+    own = {"timing_s/gen": 60.0, "timing_s/step": 100.0, "timing_s/old_log_prob": 5.0, "timing_s/ref": 4.0,
+           "timing_s/update_actor": 20.0, "timing_s/dump": 2.0, "timing_s/generate_sequences": 55.0}  # fmt: skip
     standard = {"step_s": 100.0, "generate_s": 60.0, "prepare_s": 9.0, "learn_s": 20.0}
     bar = step_bar(run_of({**own, **standard, "x": [1.0]}, "verl"))
     seconds = dict(zip(bar["phase"], bar["seconds"], strict=True))
@@ -85,7 +85,9 @@ def test_a_step_every_ten_is_slower_and_named() -> None:
 
 
 def test_a_first_step_that_compiles() -> None:
-    numbers, part = found_in(run_of({"step_s": [400.0, *[100.0] * 9], "generate_s": [50.0] * 10, "learn_s": [350.0, *[50.0] * 9]}))
+    numbers, part = found_in(
+        run_of({"step_s": [400.0, *[100.0] * 9], "generate_s": [50.0] * 10, "learn_s": [350.0, *[50.0] * 9]})
+    )
     assert numbers["step_s"] == 100
     assert any("Step 1" in note for note in part.notes)
     slow = [one for one in of_kind(part, "learner") if "Step 1" in one.sentence]
@@ -101,11 +103,15 @@ def test_of_few_steps_only_the_first_can_differ() -> None:
 def test_validation_and_checkpoints_within_or_beside_the_step() -> None:
     step_s = [100.0, 100.0, 100.0, 100.0, 150.0] * 4
     testing = [math.nan] * 4 + [50.0]
-    _, within = found_in(run_of({"step_s": step_s, "generate_s": 70.0, "learn_s": 29.0, "timing_s/testing": testing * 4}, "verl"))
+    _, within = found_in(
+        run_of({"step_s": step_s, "generate_s": 70.0, "learn_s": 29.0, "timing_s/testing": testing * 4}, "verl")
+    )
     sentence = of_kind(within, "beside the step")[0].sentence
     assert "Validation takes" in sentence
     assert "200.0 s" in sentence
-    outside = run_of({"step_s": [100.0] * 20, "generate_s": 70.0, "learn_s": 29.0, "timing_s/save_checkpoint": [math.nan, 25.0] * 10}, "verl")
+    outside = run_of(
+        {"step_s": [100.0] * 20, "generate_s": 70.0, "learn_s": 29.0, "timing_s/save_checkpoint": [math.nan, 25.0] * 10}, "verl"
+    )
     numbers, part = found_in(outside)
     assert numbers["checkpoints_s"] == 250
     (checkpoints,) = of_kind(part, "beside the step")
@@ -176,14 +182,17 @@ def test_a_log_without_times_says_nothing() -> None:
         assert step_bar(run).empty
 
 
-SECONDS = st.one_of(st.floats(-10, 1e5), st.sampled_from([math.nan, math.inf, -math.inf, 0.0]))
+SECONDS = st.one_of(st.floats(-10, 1e5), st.sampled_from([math.nan, math.inf, -math.inf, 0.0, 1e308]))
+NAMES = ["step_s", "generate_s", "wait_s", "prepare_s", "learn_s", "sync_s", "timing_s/testing", "perf/mfu"]
 
 
 @settings(max_examples=150, deadline=None)
 @given(
     st.integers(1, 12).flatmap(
         lambda n: st.dictionaries(
-            st.sampled_from(["step_s", "generate_s", "wait_s", "prepare_s", "learn_s", "sync_s", "timing_s/testing", "perf/mfu"]),
+            st.sampled_from(
+                ["step_s", "generate_s", "wait_s", "prepare_s", "learn_s", "sync_s", "timing_s/testing", "perf/mfu"]
+            ),
             st.lists(SECONDS, min_size=n, max_size=n),
             min_size=1,
         )
