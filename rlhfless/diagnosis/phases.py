@@ -15,6 +15,7 @@ import pandas as pd
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import BOUND, DERIVED, LOGGED, Collected, Finding, Number, Part, number
 from rlhfless.trace.importers.names import NAMES
+from rlhfless.trace.importers.step_table import understood
 from rlhfless.trace.schema.casts import shown
 
 PHASES = {
@@ -26,6 +27,14 @@ PHASES = {
 }
 """Standard columns of a step's phases, in the order of the step, in words."""
 NOT_NAMED = "not named"
+
+TIMES_LINE = {
+    "trl": "report_to='wandb', whose run file has the seconds of every call ('profiling/Time taken: ...'),",
+    "verl": "trainer.logger=['console'], whose lines have timing_s/gen and timing_s/step,",
+    "openrlhf": "its console lines 'Global step', which have timing/generation and timing/step_total,",
+}
+"""The line of a logger that writes the seconds of a step's phases, by framework; the beginning of a sentence."""
+ANY_LINE = "a log with the seconds of generation and of the whole step"
 
 LONGEST_S = 1e8  # three years: no step takes longer
 FITS = 0.01  # of a step: phases whose sum is longer than the step by more overlap
@@ -53,6 +62,7 @@ class StepSeconds:
         steps: (s,) numbers of the steps. step_s: (s,) whole steps.
         phases: (s,) by standard column: what each takes of the step. Where training goes on beside generation, this is what
             it waits for it, and not all of generation.
+        further: (s,) what else the framework lists in the step, by its own names.
         beside: (s,) validation and checkpoints, where the step contains them. outside: (s,) where it does not.
         usual: (s,) steps that do not differ from the others.
         notes: what was not used, and why.
@@ -61,6 +71,7 @@ class StepSeconds:
     steps: np.ndarray
     step_s: np.ndarray
     phases: dict[str, np.ndarray]
+    further: dict[str, np.ndarray]
     beside: dict[str, np.ndarray]
     outside: dict[str, np.ndarray]
     usual: np.ndarray
@@ -69,8 +80,12 @@ class StepSeconds:
     @property
     def unnamed_s(self) -> np.ndarray:
         """(s,) seconds that no phase has; negative where phases overlap."""
-        parts = [np.nan_to_num(values) for values in (*self.phases.values(), *self.beside.values())]
+        parts = [np.nan_to_num(values) for values in self._parts]
         return self.step_s - np.sum(parts, axis=0) if parts else np.full(len(self.step_s), np.nan)
+
+    @property
+    def _parts(self) -> tuple[np.ndarray, ...]:
+        return (*self.phases.values(), *self.further.values(), *self.beside.values())
 
     @property
     def overlap(self) -> np.ndarray:
@@ -92,11 +107,14 @@ def phases(run: LoggedRun, found: Collected) -> Part:
     """Return seconds and shares of the phases, what they limit, which steps differ, and what is impossible in the log."""
     seconds = step_seconds(run)
     notes = [*seconds.notes, *_impossible_shares(run), *_differing(seconds)]
-    numbers = list(_numbers(seconds))
+    numbers = list(_numbers(seconds, medians(run)))
     findings = [] if seconds.overlap.any() else _findings(run, seconds, {one.key: one for one in numbers})
     if seconds.overlap.any():
         notes.append(_overlap_note(seconds))
-    return Part(tuple(numbers), tuple(findings), notes=tuple(notes))
+    unknown = ()
+    if seconds.phases and np.isnan(seconds.step_s).all() and "wait_s" not in seconds.phases:
+        unknown = (f"What share of a step each phase is: {TIMES_LINE.get(run.framework, ANY_LINE)} would tell.",)
+    return Part(tuple(numbers), tuple(findings), cannot_say=unknown, notes=tuple(notes))
 
 
 def step_seconds(run: LoggedRun) -> StepSeconds:
@@ -123,8 +141,10 @@ def step_seconds(run: LoggedRun) -> StepSeconds:
     for what, values in _beside(run).items():
         fits = named + np.nan_to_num(values) <= (1 + FITS) * step_s
         (beside if fits[values > 0].all() else outside)[what] = values
+    left_s = step_s - named - sum((np.nan_to_num(values) for values in beside.values()), np.zeros(len(step_s)))
+    further = _further(run, left_s) if parts else {}
     steps = run.steps["step"].to_numpy() if len(run.steps) else np.zeros(0, dtype=int)
-    return StepSeconds(steps, step_s, parts, beside, outside, _usual(step_s), tuple(notes))
+    return StepSeconds(steps, step_s, parts, further, beside, outside, _usual(step_s), tuple(notes))
 
 
 def synchronous(run: LoggedRun) -> bool | None:
@@ -158,11 +178,11 @@ def step_bar(run: LoggedRun) -> pd.DataFrame:
     rows: list[tuple[str, float]] = []
     for column, values in seconds.phases.items():
         rows += _own_parts(run, column, values, whole) or [(PHASES[column], float(np.nan_to_num(values[whole]).mean()))]
-    rows += [(what, float(np.nan_to_num(values[whole]).mean())) for what, values in seconds.beside.items()]
-    rows += _further(run, seconds, whole)
+    others = {**seconds.beside, **seconds.further}
+    rows += [(what, float(np.nan_to_num(values[whole]).mean())) for what, values in others.items()]
     left = step_s - sum(part for _, part in rows)
     rows = [(name, part) for name, part in rows if part > 0]
-    if not _medians(run):
+    if not medians(run):
         rows.append((NOT_NAMED, max(0.0, left)))
     return pd.DataFrame([(name, part, part / step_s) for name, part in rows], columns=["phase", "seconds", "share"])
 
@@ -190,25 +210,28 @@ def _own_parts(run: LoggedRun, column: str, values: np.ndarray, whole: np.ndarra
     return list(parts.items()) if abs(sum(parts.values()) - mean) <= FITS * mean else []
 
 
-def _further(run: LoggedRun, seconds: StepSeconds, whole: np.ndarray) -> list[tuple[str, float]]:
-    """Seconds that the framework lists beside those of the phases, as long as they fit into what nobody named.
+def _further(run: LoggedRun, left_s: np.ndarray) -> dict[str, np.ndarray]:
+    """(s,) Seconds that the framework lists beside those of the phases, by its own names, as long as they fit.
 
-    A name that does not fit is a part of another one.
+    Args:
+        left_s: (s,) what the phases leave of the step; a name that does not fit into it is a part of another one.
     """
     behind = [name for column in ("step_s", *PHASES) for name in own_names(run, column)]
     folders = {name.rpartition("/")[0] for name in behind if "/" in name}
-    taken = {*behind, *(name for of in _beside_names(run).values() for name in of)}
+    taken = {*behind, *(name for names in _beside_names(run).values() for name in names)}
     others = [
-        name for name in map(str, run.steps.columns)
+        name
+        for name in map(str, run.steps.columns)
         if name not in taken and name.rpartition("/")[0] in folders and _is_in_seconds(name)
-    ]  # fmt: skip
-    left, rows = seconds.unnamed_s[whole], []
-    for name in sorted(others, key=lambda name: -float(np.nan_to_num(run.column(name)[whole]).mean())):
-        part = np.nan_to_num(run.column(name)[whole])
-        if (part >= 0).all() and part.any() and (part <= left + 1e-9).all():
-            rows.append((name, float(part.mean())))
-            left = left - part
-    return rows
+    ]
+    columns = {name: np.nan_to_num(_possible(run, name, [])) for name in others}
+    found = {}
+    for name in sorted(others, key=lambda name: -float(columns[name].sum())):
+        part = np.where(np.isnan(left_s), 0.0, columns[name])
+        if part.any() and (part <= np.nan_to_num(left_s) + 1e-9).all():
+            found[name] = columns[name]
+            left_s = left_s - part
+    return found
 
 
 def _possible(run: LoggedRun, name: str, notes: list[str]) -> np.ndarray:
@@ -269,7 +292,7 @@ def _usual(step_s: np.ndarray) -> np.ndarray:
     return np.isnan(step_s) | ((step_s <= slow) & (step_s >= fast))
 
 
-def _numbers(seconds: StepSeconds) -> list[Number]:
+def _numbers(seconds: StepSeconds, are_medians: bool) -> list[Number]:
     usual = seconds.usual & ~np.isnan(seconds.step_s)
     many = "mean of the usual steps" if (~seconds.usual).any() else "mean of the steps" if usual.sum() > 1 else "the step"
     numbers = []
@@ -285,9 +308,11 @@ def _numbers(seconds: StepSeconds) -> list[Number]:
         if known.any():
             numbers.append(number(f"{name}_s", float(values[known].mean()), LOGGED, f"{many}, as logged"))
         numbers += _share_numbers(name, values, seconds, many)
-    if seconds.phases and usual.any() and not (seconds.overlap & usual).any():
+    if seconds.phases and usual.any() and not (are_medians or (seconds.overlap & usual).any()):
         left = np.maximum(seconds.unnamed_s, 0.0)
-        numbers.append(number("unnamed_s", float(left[usual].mean()), DERIVED, "step minus the phases that the log names"))
+        named_s = float((seconds.step_s - left)[usual].mean())
+        numbers.append(number("named_s", named_s, DERIVED, "sum of the phases and parts of a step that the log names"))
+        numbers.append(number("unnamed_s", float(left[usual].mean()), DERIVED, "step minus what the log names"))
         numbers += _share_numbers("unnamed", left, seconds, many)
     for what, values in {**seconds.beside, **seconds.outside}.items():
         numbers.append(number(f"{what}_s", float(np.nansum(values)), LOGGED, "sum over the steps of the log"))
@@ -347,7 +372,11 @@ def _of_the_step(run: LoggedRun, seconds: StepSeconds, numbers: dict[str, Number
         at_stake = seconds.of_run(seconds.phases["sync_s"])
         sentence = f"Sending weights takes {_per_cent(at_stake)} of the run's time{_seconds(numbers, 'sync_s')}."
         findings += _finding("beside the step", at_stake, sentence, ("sync_s", "step_s"))
-    if "unnamed_s" in numbers and not _medians(run):
+    for name, values in seconds.further.items():
+        at_stake, mean_s = seconds.of_run(values), float(values[seconds.usual].mean())
+        sentence = f"{shown(name, 60)} takes {_per_cent(at_stake)} of the run's time, {mean_s:,.1f} s a step."
+        findings += _finding("beside the step", at_stake, sentence, ("named_s", "step_s"))
+    if "unnamed_s" in numbers:
         at_stake = seconds.of_run(np.where(seconds.usual, np.maximum(seconds.unnamed_s, 0.0), np.nan))
         sentence = f"{_per_cent(at_stake)} of the run's time has no name in the log{_seconds(numbers, 'unnamed_s')}."
         findings += _finding("beside the step", at_stake, sentence, ("unnamed_s", "step_s"))
@@ -427,9 +456,10 @@ def _overlap_note(seconds: StepSeconds) -> str:
     )
 
 
-def _medians(run: LoggedRun) -> bool:
-    """Whether the log's seconds are medians, which do not add up."""
-    return any({"median", "p50"} & set(re.split(r"[^a-z0-9]+", str(name).lower())) for name in run.steps.columns)
+def medians(run: LoggedRun) -> bool:
+    """Return whether the log's seconds are medians, which do not add up."""
+    named = (str(name) for name in run.steps.columns if {"median", "p50"} & set(re.split(r"[^a-z0-9]+", str(name).lower())))
+    return any((column := understood(name)) is not None and column.means in ("step_s", *PHASES) for name in named)
 
 
 def _which(steps: np.ndarray) -> str:

@@ -15,7 +15,7 @@ from rlhfless.diagnosis.asynchronous import waits_for_nothing
 from rlhfless.diagnosis.gpus import gpus_of
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import DERIVED, Collected, Finding, Number, Part, number
-from rlhfless.diagnosis.phases import step_seconds
+from rlhfless.diagnosis.phases import medians, step_seconds
 from rlhfless.diagnosis.whole_run import LARGEST
 from rlhfless.trace.importers.scalars import RUN, runs_of
 from rlhfless.trace.schema.casts import shown
@@ -41,7 +41,7 @@ def runs(run: LoggedRun, found: Collected) -> Part:
         notes.append(f"Without seconds per {unit}, and not compared: {left_out}.")
     if unit == "step":
         notes.append("Steps of different runs are compared as if each had the same work.")
-    if _has_medians(run):
+    if medians(run):
         notes.append("Medians do not add up: the median of a step is not the sum of the medians of its phases.")
     numbers = list(_numbers(compared, unit))
     if len(compared) < 2:
@@ -108,10 +108,6 @@ def _common_unit(table: pd.DataFrame) -> str | None:
     """The unit that most of the runs have; None if none has any."""
     units = table.loc[table["unit"] != "", "unit"]
     return None if units.empty else str(units.value_counts().index[0])
-
-
-def _has_medians(run: LoggedRun) -> bool:
-    return any("median" in str(name).lower() or "p50" in str(name).lower() for name in run.steps.columns)
 
 
 def _numbers(table: pd.DataFrame, unit: str) -> Iterator[Number]:

@@ -11,19 +11,11 @@ import numpy as np
 from rlhfless.diagnosis.gpus import Gpus, gpus_of
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import BOUND, DERIVED, LOGGED, Collected, Number, Part, number
-from rlhfless.diagnosis.phases import step_seconds
+from rlhfless.diagnosis.phases import ANY_LINE, TIMES_LINE, step_seconds
 from solver.model.plurals import counted
 
 SAME = 0.02  # relative difference of two ways to the seconds of a step
 LARGEST = 1e9  # of a number of the whole run: seconds of thirty years
-
-TIMES_LINE = {
-    "trl": "report_to='wandb', whose run file has the seconds of every call ('profiling/Time taken: ...')",
-    "verl": "trainer.logger=['console'], whose lines have timing_s/gen and timing_s/step",
-    "openrlhf": "its console lines 'Global step', which have timing/generation and timing/step_total",
-}
-"""The line of a logger that writes the seconds of a step's phases, by framework."""
-ANY_LINE = "the seconds of generation and of the whole step"
 
 
 def whole_run(run: LoggedRun, found: Collected) -> Part:
