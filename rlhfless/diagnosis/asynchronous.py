@@ -38,9 +38,7 @@ def asynchronous(run: LoggedRun, found: Collected) -> Part:
     if not np.isnan(run.column("wait_s")).all():
         if together is None:
             line = "the rollout record of the same steps (perf/rollout_time) would tell"
-            parts.append(
-                Part(cannot_say=(f"Whether generation and training take turns, or training only waits for the rest: {line}.",))
-            )
+            parts.append(Part(cannot_say=(f"Whether generation and training take turns or overlap: {line}.",)))
         elif not together:
             parts.append(_waits(run, found))
     return Part(
@@ -50,21 +48,36 @@ def asynchronous(run: LoggedRun, found: Collected) -> Part:
     )  # fmt: skip
 
 
+def waits_for_nothing(run: LoggedRun) -> bool | None:
+    """Return whether training beside generation never waits for it; None where the log does not say."""
+    if synchronous(run) is not False:
+        return None
+    wait_s, step_s = _mean_wait(step_seconds(run))
+    if wait_s is None:
+        return None
+    return wait_s <= (NO_WAIT_S if step_s is None else NO_WAIT * step_s)
+
+
+def _mean_wait(seconds: StepSeconds) -> tuple[float | None, float | None]:
+    """Mean wait and time of the usual steps that have both; without the time where no step has it; None where unknown."""
+    wait_s = seconds.phases.get("wait_s")
+    if wait_s is None or np.isnan(wait_s).all():
+        return None, None
+    both = seconds.usual & ~np.isnan(wait_s) & ~np.isnan(seconds.step_s)
+    if both.any():
+        return float(wait_s[both].mean()), float(seconds.step_s[both].mean())
+    return float(np.nanmean(wait_s)), None
+
+
 def _waits(run: LoggedRun, found: Collected) -> Part:
     seconds = step_seconds(run)
-    wait_s = seconds.phases.get("wait_s", np.full(len(seconds.step_s), np.nan))
-    if np.isnan(wait_s).all():
+    wait_s, step_s = _mean_wait(seconds)
+    if wait_s is None:
         return Part()
-    both = seconds.usual & ~np.isnan(wait_s) & ~np.isnan(seconds.step_s)
-    known = seconds.usual & ~np.isnan(wait_s)
-    mean_wait_s = float(wait_s[known].mean()) if known.any() else float(np.nanmean(wait_s))
-    if not both.any():
-        if mean_wait_s <= NO_WAIT_S:
-            return _no_wait(run, found, seconds, mean_wait_s)
+    if waits_for_nothing(run):
+        return _no_wait(run, found, wait_s)
+    if step_s is None:
         return Part(cannot_say=("How much of a step is the wait for generation: the seconds of whole steps are not logged.",))
-    step_s, wait_s = float(seconds.step_s[both].mean()), float(wait_s[both].mean())
-    if wait_s <= NO_WAIT * step_s:
-        return _no_wait(run, found, seconds, wait_s)
     return _waiting(run, seconds, step_s, wait_s)
 
 
@@ -83,19 +96,13 @@ def _waiting(run: LoggedRun, seconds: StepSeconds, step_s: float, wait_s: float)
     gpus = gpus_of(run)
     to_hide = ""
     if gpus.generate is not None:
-        numbers.append(
-            number(
-                "gpus_generate_to_hide",
-                math.ceil(gpus.generate * rate - 1e-9),
-                BOUND,
-                f"{gpus.generate:,.0f} GPUs times that rate",
-            )
-        )
-        to_hide = f" (about {math.ceil(gpus.generate * rate - 1e-9):,} GPUs instead of {gpus.generate:,.0f})"
+        needed = math.ceil(gpus.generate * rate - 1e-9)
+        numbers.append(number("gpus_generate_to_hide", needed, BOUND, f"{gpus.generate:,.0f} GPUs times that rate"))
+        to_hide = f" (about {needed:,} GPUs instead of {gpus.generate:,.0f})"
     sentence = (
-        f"Training waits for generation: {wait_s:,.2f} s of a step of {step_s:,.2f} s ({share:.1%}). If generation runs all the time, "
-        f"{rate:.2f} times its rate hides all of it{to_hide}: until then the loop is as much faster as generation is, and then at most "
-        f"{rate:.2f} times as fast, and no more GPUs for generation help."
+        f"Training waits for generation: {wait_s:,.2f} s of a step of {step_s:,.2f} s ({share:.1%}). If generation runs all "
+        f"the time, {rate:.2f} times its rate hides all of it{to_hide}. Until then the loop becomes as much faster as "
+        f"generation does, at most {rate:.2f} times as fast; beyond that, more generation wins nothing."
     )
     if at_stake < WORTH_SAYING:
         return Part(tuple(numbers))
@@ -103,13 +110,13 @@ def _waiting(run: LoggedRun, seconds: StepSeconds, step_s: float, wait_s: float)
     return Part(tuple(numbers), (Finding("waiting", at_stake, sentence, ("wait_s", "step_s")),), (lever,))
 
 
-def _no_wait(run: LoggedRun, found: Collected, seconds: StepSeconds, wait_s: float) -> Part:
+def _no_wait(run: LoggedRun, found: Collected, wait_s: float) -> Part:
     """Training does not wait: nothing that makes generation faster makes the loop faster."""
     gpus, learner = gpus_of(run), _learner_share(found)
     moved = _most_by_moving(gpus, learner)
     unknown = (
-        f"How large the surplus of generation is: training waits {wait_s:g} s for it, so there is one, and the next GPU belongs to "
-        "training. A few steps with more of the GPUs in training would tell."
+        f"How large the surplus of generation is: training waits {wait_s:g} s for it, so there is one, and the next GPU "
+        "belongs to training. A few steps with more of the GPUs in training would tell."
     )
     levers = [Lever("faster generation (GPUs, schedule, drafts)", "", 0.0, "nothing to gain, as training does not wait for it")]
     if moved is None:
@@ -126,10 +133,8 @@ def _no_wait(run: LoggedRun, found: Collected, seconds: StepSeconds, wait_s: flo
 
 
 def _learner_share(found: Collected) -> float | None:
-    return next(
-        (value for key in ("learner_share", "learn_share", "prepare_share") if (value := found.numbers.value(key)) is not None),
-        None,
-    )
+    shares = [found.numbers.value(key) for key in ("learner_share", "learn_share", "prepare_share")]
+    return next((share for share in shares if share is not None), None)
 
 
 def _most_by_moving(gpus: Gpus, learner: float | None) -> float | None:
@@ -141,8 +146,7 @@ def _most_by_moving(gpus: Gpus, learner: float | None) -> float | None:
 
 def _start_up(run: LoggedRun) -> Part:
     """Steps while responses become staler: they are no steady state, and are compared with as many synchronous steps."""
-    level, step_s = run.column("off_policy_steps"), run.column("step_s")
-    step_s = np.where(step_s > 0, step_s, np.nan)
+    level, step_s = run.column("off_policy_steps"), step_seconds(run).step_s
     known = ~np.isnan(level) & ~np.isnan(step_s)
     level, step_s, steps = level[known], step_s[known], run.steps["step"].to_numpy()[known] if len(run.steps) else np.zeros(0)
     rising = 1
@@ -169,8 +173,8 @@ def _against_synchronous(steps: np.ndarray, step_s: np.ndarray, rising: int, not
                f"step {steps[0]} over step {steps[rising - 1]}, which used responses of the steps before: no steady state"),
     ]  # fmt: skip
     said = (
-        f"{note} Together they take {sum_s:,.2f} s, {rising * first_s / sum_s:.2f} times as fast as {rising} synchronous steps of "
-        f"{first_s:,.2f} s; the {first_s / last_s:.2f} times of step {steps[rising - 1]} alone will not last."
+        f"{note} Together they take {sum_s:,.2f} s, {rising * first_s / sum_s:.2f} times as fast as {rising} synchronous steps "
+        f"of {first_s:,.2f} s; the {first_s / last_s:.2f} times of step {steps[rising - 1]} alone will not last."
     )
     later = step_s[rising:]
     if len(later):
@@ -183,7 +187,7 @@ def _against_synchronous(steps: np.ndarray, step_s: np.ndarray, rising: int, not
 
 def _drained_first(run: LoggedRun) -> Part:
     """A first step of an asynchronous run that is much faster than the others took its responses from a full queue."""
-    step_s = run.column("step_s")
+    step_s = step_seconds(run).step_s
     apart = run.column("wait_s"), run.column("off_policy_steps")
     if all(np.isnan(values).all() for values in apart) or synchronous(run):
         return Part()
@@ -191,7 +195,5 @@ def _drained_first(run: LoggedRun) -> Part:
     if len(rest) < 2 or not 0 < step_s[0] < FAST * float(np.median(rest)):
         return Part()
     at = run.steps["step"].iloc[0]
-    return Part(notes=(
-        f"Step {at} took {step_s[0]:,.1f} s where later ones take {float(np.median(rest)):,.1f} s: its responses were in the queue "
-        "already, so it says nothing about a steady state.",
-    ))  # fmt: skip
+    took = f"Step {at} took {step_s[0]:,.1f} s where later ones take {float(np.median(rest)):,.1f} s"
+    return Part(notes=(f"{took}: its responses were in the queue already, so it says nothing about a steady state.",))

@@ -8,6 +8,8 @@ import numpy as np
 
 from rlhfless.diagnosis.logged_run import LoggedRun
 
+MOST_GPUS = 1e6  # of one run; more is no number of GPUs
+
 
 class Gpus(NamedTuple):
     """GPUs of a run; None where nobody says it.
@@ -24,7 +26,8 @@ class Gpus(NamedTuple):
 def gpus_of(run: LoggedRun) -> Gpus:
     """Return the GPUs that were stated, else those that the log names; of the two sides, one follows from the other."""
     stated = run.stated
-    total = _first(stated.gpus, _same(run, "gpus"), run.facts.get("gpus"))
+    of_log = run.facts.get("gpus", 0.0)
+    total = _first(stated.gpus, _same(run, "gpus"), of_log if 0 < of_log <= MOST_GPUS else None)
     generate = _first(stated.gpus_generate, _same(run, "gpus_generate"))
     train = _first(stated.gpus_train, _same(run, "gpus_train"))
     if total is None and generate is not None and train is not None:
@@ -39,7 +42,7 @@ def gpus_of(run: LoggedRun) -> Gpus:
 def _same(run: LoggedRun, column: str) -> float | None:
     """The value of a column that is equal in all steps that have it."""
     values = np.unique(run.column(column))
-    values = values[values > 0]
+    values = values[(values > 0) & (values <= MOST_GPUS)]
     return float(values[0]) if len(values) == 1 else None
 
 

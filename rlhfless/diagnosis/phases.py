@@ -15,6 +15,7 @@ import pandas as pd
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import BOUND, DERIVED, LOGGED, Collected, Finding, Number, Part, number
 from rlhfless.trace.importers.names import NAMES
+from rlhfless.trace.importers.step_table import understood
 from rlhfless.trace.schema.casts import shown
 
 PHASES = {
@@ -27,6 +28,15 @@ PHASES = {
 """Standard columns of a step's phases, in the order of the step, in words."""
 NOT_NAMED = "not named"
 
+TIMES_LINE = {
+    "trl": "report_to='wandb', whose run file has the seconds of every call ('profiling/Time taken: ...'),",
+    "verl": "trainer.logger=['console'], whose lines have timing_s/gen and timing_s/step,",
+    "openrlhf": "its console lines 'Global step', which have timing/generation and timing/step_total,",
+}
+"""The line of a logger that writes the seconds of a step's phases, by framework; the beginning of a sentence."""
+ANY_LINE = "a log with the seconds of generation and of the whole step"
+
+LONGEST_S = 1e8  # three years: no step takes longer
 FITS = 0.01  # of a step: phases whose sum is longer than the step by more overlap
 SLOWER, FASTER = 1.25, 0.8  # times the median: a step that differs from the others
 SPREAD = 6.0  # times the median deviation from the median, which it has to differ by, too
@@ -52,6 +62,7 @@ class StepSeconds:
         steps: (s,) numbers of the steps. step_s: (s,) whole steps.
         phases: (s,) by standard column: what each takes of the step. Where training goes on beside generation, this is what
             it waits for it, and not all of generation.
+        further: (s,) what else the framework lists in the step, by its own names.
         beside: (s,) validation and checkpoints, where the step contains them. outside: (s,) where it does not.
         usual: (s,) steps that do not differ from the others.
         notes: what was not used, and why.
@@ -60,6 +71,7 @@ class StepSeconds:
     steps: np.ndarray
     step_s: np.ndarray
     phases: dict[str, np.ndarray]
+    further: dict[str, np.ndarray]
     beside: dict[str, np.ndarray]
     outside: dict[str, np.ndarray]
     usual: np.ndarray
@@ -68,8 +80,12 @@ class StepSeconds:
     @property
     def unnamed_s(self) -> np.ndarray:
         """(s,) seconds that no phase has; negative where phases overlap."""
-        parts = [np.nan_to_num(values) for values in (*self.phases.values(), *self.beside.values())]
+        parts = [np.nan_to_num(values) for values in self._parts]
         return self.step_s - np.sum(parts, axis=0) if parts else np.full(len(self.step_s), np.nan)
+
+    @property
+    def _parts(self) -> tuple[np.ndarray, ...]:
+        return (*self.phases.values(), *self.further.values(), *self.beside.values())
 
     @property
     def overlap(self) -> np.ndarray:
@@ -91,11 +107,14 @@ def phases(run: LoggedRun, found: Collected) -> Part:
     """Return seconds and shares of the phases, what they limit, which steps differ, and what is impossible in the log."""
     seconds = step_seconds(run)
     notes = [*seconds.notes, *_impossible_shares(run), *_differing(seconds)]
-    numbers = list(_numbers(seconds))
+    numbers = list(_numbers(seconds, medians(run)))
     findings = [] if seconds.overlap.any() else _findings(run, seconds, {one.key: one for one in numbers})
     if seconds.overlap.any():
         notes.append(_overlap_note(seconds))
-    return Part(tuple(numbers), tuple(findings), notes=tuple(notes))
+    unknown = ()
+    if seconds.phases and np.isnan(seconds.step_s).all() and "wait_s" not in seconds.phases:
+        unknown = (f"What share of a step each phase is: {TIMES_LINE.get(run.framework, ANY_LINE)} would tell.",)
+    return Part(tuple(numbers), tuple(findings), cannot_say=unknown, notes=tuple(notes))
 
 
 def step_seconds(run: LoggedRun) -> StepSeconds:
@@ -107,9 +126,7 @@ def step_seconds(run: LoggedRun) -> StepSeconds:
     for name in list(parts):
         longer = parts[name] > (1 + FITS) * step_s
         if longer.any() and name != "generate_s":
-            notes.append(
-                f"{PHASES[name].capitalize()} is longer than the whole step in {_listed(run, longer)}; not used there."
-            )
+            notes.append(f"{name} is longer than the whole step in {_listed(run, longer)}; not used there.")
             parts[name] = np.where(longer, np.nan, parts[name])
     if "wait_s" in parts and "generate_s" in parts:
         del parts["wait_s" if synchronous(run) else "generate_s"]
@@ -124,8 +141,10 @@ def step_seconds(run: LoggedRun) -> StepSeconds:
     for what, values in _beside(run).items():
         fits = named + np.nan_to_num(values) <= (1 + FITS) * step_s
         (beside if fits[values > 0].all() else outside)[what] = values
+    left_s = step_s - named - sum((np.nan_to_num(values) for values in beside.values()), np.zeros(len(step_s)))
+    further = _further(run, left_s) if parts else {}
     steps = run.steps["step"].to_numpy() if len(run.steps) else np.zeros(0, dtype=int)
-    return StepSeconds(steps, step_s, parts, beside, outside, _usual(step_s), tuple(notes))
+    return StepSeconds(steps, step_s, parts, further, beside, outside, _usual(step_s), tuple(notes))
 
 
 def synchronous(run: LoggedRun) -> bool | None:
@@ -139,12 +158,10 @@ def synchronous(run: LoggedRun) -> bool | None:
     wait, generate = run.column("wait_s"), run.column("generate_s")
     both = ~np.isnan(wait) & (generate > 0)
     if both.any():
-        return bool(np.median(wait[both] / generate[both]) >= SYNCHRONOUS)
+        return bool(np.mean(wait[both] >= SYNCHRONOUS * generate[both]) >= 0.5)
     if np.isnan(wait).all():
         return None if np.isnan(generate).all() else True
-    return (
-        None if run.framework == "slime" else False
-    )  # slime logs the wait of every run, other frameworks of asynchronous ones
+    return None if run.framework == "slime" else False  # slime alone logs a wait where the two take turns, too
 
 
 def step_bar(run: LoggedRun) -> pd.DataFrame:
@@ -161,11 +178,11 @@ def step_bar(run: LoggedRun) -> pd.DataFrame:
     rows: list[tuple[str, float]] = []
     for column, values in seconds.phases.items():
         rows += _own_parts(run, column, values, whole) or [(PHASES[column], float(np.nan_to_num(values[whole]).mean()))]
-    rows += [(what, float(np.nan_to_num(values[whole]).mean())) for what, values in seconds.beside.items()]
-    rows += _further(run, seconds, whole)
+    others = {**seconds.beside, **seconds.further}
+    rows += [(what, float(np.nan_to_num(values[whole]).mean())) for what, values in others.items()]
     left = step_s - sum(part for _, part in rows)
     rows = [(name, part) for name, part in rows if part > 0]
-    if not _medians(run):
+    if not medians(run):
         rows.append((NOT_NAMED, max(0.0, left)))
     return pd.DataFrame([(name, part, part / step_s) for name, part in rows], columns=["phase", "seconds", "share"])
 
@@ -193,37 +210,39 @@ def _own_parts(run: LoggedRun, column: str, values: np.ndarray, whole: np.ndarra
     return list(parts.items()) if abs(sum(parts.values()) - mean) <= FITS * mean else []
 
 
-def _further(run: LoggedRun, seconds: StepSeconds, whole: np.ndarray) -> list[tuple[str, float]]:
-    """Seconds that the framework lists beside those of the phases, as long as they fit into what nobody named.
+def _further(run: LoggedRun, left_s: np.ndarray) -> dict[str, np.ndarray]:
+    """(s,) Seconds that the framework lists beside those of the phases, by its own names, as long as they fit.
 
-    A name that does not fit is a part of another one.
+    Args:
+        left_s: (s,) what the phases leave of the step; a name that does not fit into it is a part of another one.
     """
     behind = [name for column in ("step_s", *PHASES) for name in own_names(run, column)]
     folders = {name.rpartition("/")[0] for name in behind if "/" in name}
-    taken = {*behind, *(name for of in _beside_names(run).values() for name in of)}
+    taken = {*behind, *(name for names in _beside_names(run).values() for name in names)}
     others = [
-        name for name in map(str, run.steps.columns)
+        name
+        for name in map(str, run.steps.columns)
         if name not in taken and name.rpartition("/")[0] in folders and _is_in_seconds(name)
-    ]  # fmt: skip
-    left, rows = seconds.unnamed_s[whole], []
-    for name in sorted(others, key=lambda name: -float(np.nan_to_num(run.column(name)[whole]).mean())):
-        part = np.nan_to_num(run.column(name)[whole])
-        if (part >= 0).all() and part.any() and (part <= left + 1e-9).all():
-            rows.append((name, float(part.mean())))
-            left = left - part
-    return rows
+    ]
+    columns = {name: np.nan_to_num(_possible(run, name, [])) for name in others}
+    found = {}
+    for name in sorted(others, key=lambda name: -float(columns[name].sum())):
+        part = np.where(np.isnan(left_s), 0.0, columns[name])
+        if part.any() and (part <= np.nan_to_num(left_s) + 1e-9).all():
+            found[name] = columns[name]
+            left_s = left_s - part
+    return found
 
 
 def _possible(run: LoggedRun, name: str, notes: list[str]) -> np.ndarray:
-    """A column of seconds without negative and infinite ones, of which a note tells."""
-    if name in run.steps.columns:
-        logged = pd.to_numeric(run.steps[name], errors="coerce").to_numpy(dtype=float)
-        if np.isinf(logged).any():
-            notes.append(f"{name} is infinite in {_listed(run, np.isinf(logged))}; not used.")
-    values = run.column(name)
-    if (values < 0).any():
-        notes.append(f"{name} is negative in {_listed(run, values < 0)}; not used.")
-    return np.where(values < 0, np.nan, values)
+    """A column of seconds without negative, infinite and absurdly long ones, of which a note tells."""
+    if name not in run.steps.columns:
+        return run.column(name)
+    values = pd.to_numeric(run.steps[name], errors="coerce").to_numpy(dtype=float)
+    for what, wrong in (("negative", values < 0), (f"above {LONGEST_S:,.0f} s", values > LONGEST_S)):
+        if wrong.any():
+            notes.append(f"{name} is {what} in {_listed(run, wrong)}; not used.")
+    return np.where((values < 0) | (values > LONGEST_S), np.nan, values)
 
 
 def _impossible_shares(run: LoggedRun) -> list[str]:
@@ -235,8 +254,8 @@ def _impossible_shares(run: LoggedRun) -> list[str]:
         values = run.column(name)
         if (values > 1).any():
             notes.append(
-                f"{shown(name, 60)} is {np.nanmax(values):.3f}, above 1, in {_listed(run, values > 1)}: it was computed with the "
-                "wrong peak of the GPU; not used."
+                f"{shown(name, 60)} is {np.nanmax(values):.3f}, above 1, in {_listed(run, values > 1)}: it was computed with "
+                "the wrong peak of the GPU; not used."
             )
     return notes
 
@@ -251,7 +270,7 @@ def _beside(run: LoggedRun) -> dict[str, np.ndarray]:
     """Seconds of validation and of checkpoints: of several names the longest, which contains the others."""
     found = {}
     for what, names in _beside_names(run).items():
-        columns = [np.where(run.column(name) >= 0, run.column(name), np.nan) for name in names]
+        columns = [_possible(run, name, []) for name in names]
         columns = [column for column in columns if np.nansum(column) > 0]
         if columns:
             found[what] = max(columns, key=lambda column: float(np.nansum(column)))
@@ -273,7 +292,7 @@ def _usual(step_s: np.ndarray) -> np.ndarray:
     return np.isnan(step_s) | ((step_s <= slow) & (step_s >= fast))
 
 
-def _numbers(seconds: StepSeconds) -> list[Number]:
+def _numbers(seconds: StepSeconds, are_medians: bool) -> list[Number]:
     usual = seconds.usual & ~np.isnan(seconds.step_s)
     many = "mean of the usual steps" if (~seconds.usual).any() else "mean of the steps" if usual.sum() > 1 else "the step"
     numbers = []
@@ -289,9 +308,11 @@ def _numbers(seconds: StepSeconds) -> list[Number]:
         if known.any():
             numbers.append(number(f"{name}_s", float(values[known].mean()), LOGGED, f"{many}, as logged"))
         numbers += _share_numbers(name, values, seconds, many)
-    if seconds.phases and usual.any() and not (seconds.overlap & usual).any():
+    if seconds.phases and usual.any() and not (are_medians or (seconds.overlap & usual).any()):
         left = np.maximum(seconds.unnamed_s, 0.0)
-        numbers.append(number("unnamed_s", float(left[usual].mean()), DERIVED, "step minus the phases that the log names"))
+        named_s = float((seconds.step_s - left)[usual].mean())
+        numbers.append(number("named_s", named_s, DERIVED, "sum of the phases and parts of a step that the log names"))
+        numbers.append(number("unnamed_s", float(left[usual].mean()), DERIVED, "step minus what the log names"))
         numbers += _share_numbers("unnamed", left, seconds, many)
     for what, values in {**seconds.beside, **seconds.outside}.items():
         numbers.append(number(f"{what}_s", float(np.nansum(values)), LOGGED, "sum over the steps of the log"))
@@ -351,7 +372,11 @@ def _of_the_step(run: LoggedRun, seconds: StepSeconds, numbers: dict[str, Number
         at_stake = seconds.of_run(seconds.phases["sync_s"])
         sentence = f"Sending weights takes {_per_cent(at_stake)} of the run's time{_seconds(numbers, 'sync_s')}."
         findings += _finding("beside the step", at_stake, sentence, ("sync_s", "step_s"))
-    if "unnamed_s" in numbers and not _medians(run):
+    for name, values in seconds.further.items():
+        at_stake, mean_s = seconds.of_run(values), float(values[seconds.usual].mean())
+        sentence = f"{shown(name, 60)} takes {_per_cent(at_stake)} of the run's time, {mean_s:,.1f} s a step."
+        findings += _finding("beside the step", at_stake, sentence, ("named_s", "step_s"))
+    if "unnamed_s" in numbers:
         at_stake = seconds.of_run(np.where(seconds.usual, np.maximum(seconds.unnamed_s, 0.0), np.nan))
         sentence = f"{_per_cent(at_stake)} of the run's time has no name in the log{_seconds(numbers, 'unnamed_s')}."
         findings += _finding("beside the step", at_stake, sentence, ("unnamed_s", "step_s"))
@@ -418,24 +443,23 @@ def _differing(seconds: StepSeconds) -> list[str]:
     usual = float(seconds.step_s[seconds.usual & ~np.isnan(seconds.step_s)].mean())
     low, high = float(seconds.step_s[differ].min()), float(seconds.step_s[differ].max())
     took = f"{low:,.1f} s" if differ.sum() == 1 else f"{low:,.1f} to {high:,.1f} s"
-    which = _which(seconds.steps[differ])
-    return [
-        f"{which.capitalize()} ({took}) {'is' if differ.sum() == 1 else 'are'} not in the means; other steps take {usual:,.1f} s."
-    ]
+    which, are = _which(seconds.steps[differ]).capitalize(), "is" if differ.sum() == 1 else "are"
+    return [f"{which} ({took}) {are} not in the means; other steps take {usual:,.1f} s."]
 
 
 def _overlap_note(seconds: StepSeconds) -> str:
     at = int(np.argmax(seconds.overlap))
     named = float(seconds.step_s[at] - seconds.unnamed_s[at])
     return (
-        f"The phases of step {seconds.steps[at]} are {named:,.1f} s of a step of {seconds.step_s[at]:,.1f} s: they overlap, or one "
-        "contains another, so their shares do not add up."
+        f"The phases of step {seconds.steps[at]} are {named:,.1f} s of a step of {seconds.step_s[at]:,.1f} s: they overlap, or "
+        "one contains another, so their shares do not add up."
     )
 
 
-def _medians(run: LoggedRun) -> bool:
-    """Whether the log's seconds are medians, which do not add up."""
-    return any({"median", "p50"} & set(re.split(r"[^a-z0-9]+", str(name).lower())) for name in run.steps.columns)
+def medians(run: LoggedRun) -> bool:
+    """Return whether the log's seconds are medians, which do not add up."""
+    named = (str(name) for name in run.steps.columns if {"median", "p50"} & set(re.split(r"[^a-z0-9]+", str(name).lower())))
+    return any((column := understood(name)) is not None and column.means in ("step_s", *PHASES) for name in named)
 
 
 def _which(steps: np.ndarray) -> str:

@@ -11,10 +11,12 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
+from rlhfless.diagnosis.asynchronous import waits_for_nothing
 from rlhfless.diagnosis.gpus import gpus_of
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import DERIVED, Collected, Finding, Number, Part, number
-from rlhfless.diagnosis.phases import step_seconds
+from rlhfless.diagnosis.phases import medians, step_seconds
+from rlhfless.diagnosis.whole_run import LARGEST
 from rlhfless.trace.importers.scalars import RUN, runs_of
 from rlhfless.trace.schema.casts import shown
 
@@ -28,7 +30,7 @@ def runs(run: LoggedRun, found: Collected) -> Part:
     table = runs_frame(run)
     if len(table) < 2:
         return Part()
-    notes = []
+    notes = _surplus(run)
     unit = _common_unit(table)
     if unit is None:
         notes.append("The runs are not compared: no two of them have seconds per step, or per item.")
@@ -39,15 +41,24 @@ def runs(run: LoggedRun, found: Collected) -> Part:
         notes.append(f"Without seconds per {unit}, and not compared: {left_out}.")
     if unit == "step":
         notes.append("Steps of different runs are compared as if each had the same work.")
-    if _has_medians(run):
-        notes.append(
-            "Medians do not add up: the median of a step is not the sum of the medians of its phases, and total time is not their multiple."
-        )
+    if medians(run):
+        notes.append("Medians do not add up: the median of a step is not the sum of the medians of its phases.")
     numbers = list(_numbers(compared, unit))
     if len(compared) < 2:
         return Part(tuple(numbers), notes=tuple(notes))
     pair_numbers, said = _scaling(compared, unit)
     return Part((*numbers, *pair_numbers), tuple(_findings(compared, unit, said)), notes=tuple(notes))
+
+
+def _surplus(run: LoggedRun) -> list[str]:
+    """Say which layouts, of several, generate more than training takes."""
+    idle = [(name, gpus_of(one)) for name, one in each_run(run) if waits_for_nothing(one)]
+    known = [f"{shown(name, 60)} ({of.generate:,.0f} + {of.train:,.0f} GPUs)" for name, of in idle if of.generate and of.train]
+    if len(known) < 2:
+        return []
+    return [
+        f"Training waits for nothing in {' and '.join(known)}: in each, the next GPU belongs to training, not to generation."
+    ]
 
 
 def each_run(run: LoggedRun) -> Iterator[tuple[str, LoggedRun]]:
@@ -90,7 +101,7 @@ def _seconds_per_unit(run: LoggedRun) -> tuple[str, float]:
 
 def _positive(run: LoggedRun, name: str) -> np.ndarray:
     values = run.column(name)
-    return np.where(values > 0, values, np.nan)
+    return np.where((values > 0) & (values <= LARGEST), values, np.nan)
 
 
 def _common_unit(table: pd.DataFrame) -> str | None:
@@ -99,18 +110,13 @@ def _common_unit(table: pd.DataFrame) -> str | None:
     return None if units.empty else str(units.value_counts().index[0])
 
 
-def _has_medians(run: LoggedRun) -> bool:
-    return any("median" in str(name).lower() or "p50" in str(name).lower() for name in run.steps.columns)
-
-
 def _numbers(table: pd.DataFrame, unit: str) -> Iterator[Number]:
     for row in table.itertuples():
         key = f"runs/{shown(row.run, 60)}"
         yield number(f"{key}/{unit}_s", row.seconds, DERIVED, f"seconds per {unit}")
         if not np.isnan(row.gpu_hours):
-            yield number(
-                f"{key}/gpu_hours_per_{unit}", row.gpu_hours, DERIVED, f"{row.gpus:,.0f} GPUs for the seconds of a {unit}"
-            )
+            how = f"{row.gpus:,.0f} GPUs for the seconds of a {unit}"
+            yield number(f"{key}/gpu_hours_per_{unit}", row.gpu_hours, DERIVED, how)
 
 
 def _scaling(table: pd.DataFrame, unit: str) -> tuple[list[Number], list[str]]:
@@ -127,9 +133,10 @@ def _scaling(table: pd.DataFrame, unit: str) -> tuple[list[Number], list[str]]:
         numbers.append(number(f"runs/{shown(row.run, 60)}/scaling_efficiency_share", efficiency, DERIVED, how))
     last = sizes.iloc[-1]
     numbers.append(number("scaling_efficiency_share", numbers[-1].value, DERIVED, numbers[-1].how))
+    faster = f"{least['seconds'] / last['seconds']:.2f} times as fast"
     said.append(
-        f"From {least['gpus']:,.0f} to {last['gpus']:,.0f} GPUs a {unit} is {least['seconds'] / last['seconds']:.2f} times as fast, "
-        f"{numbers[-1].value:.0%} of what perfect scaling would give."
+        f"From {least['gpus']:,.0f} to {last['gpus']:,.0f} GPUs a {unit} is {faster}, {numbers[-1].value:.0%} of what perfect "
+        "scaling would give."
     )
     for smaller, larger in zip(sizes.iloc[:-1].itertuples(), sizes.iloc[1:].itertuples(), strict=True):
         if larger.seconds >= (1 - SAME) * smaller.seconds:
@@ -142,7 +149,7 @@ def _scaling(table: pd.DataFrame, unit: str) -> tuple[list[Number], list[str]]:
 
 
 def _findings(table: pd.DataFrame, unit: str, said: list[str]) -> Iterator[Finding]:
-    """What the choice of the GPUs decides: the fastest, the cheapest, and how they scale. Nothing where the GPUs are unknown."""
+    """What the choice of the GPUs decides: the fastest, the cheapest, and how they scale; nothing of unknown GPUs."""
     known = table.dropna(subset=["gpu_hours"])
     if len(known) < 2:
         return
@@ -152,9 +159,9 @@ def _findings(table: pd.DataFrame, unit: str, said: list[str]) -> Iterator[Findi
     if at_stake < WORTH_SAYING:
         return
     sentence = (
-        f"{shown(fastest['run'], 60)} is the fastest with {fastest['seconds']:,.4g} s per {unit}, and {shown(cheapest['run'], 60)} is "
-        f"the cheapest with {cheapest['gpu_hours']:,.4g} GPU-hours per {unit}, where {shown(dearest['run'], 60)} takes "
-        f"{dearest['gpu_hours']:,.4g}."
+        f"{shown(fastest['run'], 60)} is the fastest with {fastest['seconds']:,.4g} s per {unit}, and "
+        f"{shown(cheapest['run'], 60)} is the cheapest with {cheapest['gpu_hours']:,.4g} GPU-hours per {unit}, where "
+        f"{shown(dearest['run'], 60)} takes {dearest['gpu_hours']:,.4g}."
     )
     proof = [f"runs/{shown(one['run'], 60)}/gpu_hours_per_{unit}" for one in (cheapest, dearest)]
     yield Finding("layout", float(at_stake), " ".join([sentence, *said]), tuple(dict.fromkeys(proof)))

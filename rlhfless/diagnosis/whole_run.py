@@ -6,24 +6,16 @@ generation and a learning step.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from rlhfless.diagnosis.gpus import Gpus, gpus_of
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import BOUND, DERIVED, LOGGED, Collected, Number, Part, number
+from rlhfless.diagnosis.phases import ANY_LINE, TIMES_LINE, step_seconds
 from solver.model.plurals import counted
 
 SAME = 0.02  # relative difference of two ways to the seconds of a step
-
-TIMES_LINE = {
-    "trl": "report_to='wandb', whose run file has the seconds of every call ('profiling/Time taken: ...')",
-    "verl": "trainer.logger=['console'], whose lines have timing_s/gen and timing_s/step",
-    "openrlhf": "its console lines 'Global step', which have timing/generation and timing/step_total",
-}
-"""The line of a logger that writes the seconds of a step's phases, by framework."""
-ANY_LINE = "the seconds of generation and of the whole step"
+LARGEST = 1e9  # of a number of the whole run: seconds of thirty years
 
 
 def whole_run(run: LoggedRun, found: Collected) -> Part:
@@ -44,11 +36,16 @@ def whole_run(run: LoggedRun, found: Collected) -> Part:
     return Part((*numbers, *split), cannot_say=unknown, notes=tuple(notes))
 
 
+def _possible(run: LoggedRun) -> dict[str, float]:
+    """The facts of a run that are above 0 and not absurdly large."""
+    return {name: value for name, value in run.facts.items() if 0 < value <= LARGEST}
+
+
 def _by_the_bar(run: LoggedRun, notes: list[str]) -> Number | None:
     """Seconds per step of the progress bar, or of the whole run at its end; a range where the two ways of the bar disagree."""
-    known = {name: value for name, value in run.facts.items() if math.isfinite(value) and value > 0}
+    known = _possible(run)
     if impossible := sorted(set(run.facts) - set(known)):
-        notes.append(f"{', '.join(impossible)} {'is' if len(impossible) == 1 else 'are'} not above 0 or not finite; not used.")
+        notes.append(f"{', '.join(impossible)} {'is' if len(impossible) == 1 else 'are'} no possible number; not used.")
     done = known.get("steps_done")
     average = known["elapsed_s"] / done if done and "elapsed_s" in known else None
     stated = known.get("seconds_per_step")
@@ -71,20 +68,20 @@ def _by_the_bar(run: LoggedRun, notes: list[str]) -> Number | None:
 
 def _hours(run: LoggedRun, found: Collected, bar: Number | None) -> Number | None:
     """Hours of the whole run: as logged at its end, else as planned, else of the logged steps alone."""
-    planned, took_s = run.facts.get("planned_steps", 0.0), run.facts.get("run_s", 0.0)
-    if 0 < took_s < math.inf:
+    known = _possible(run)
+    planned, took_s = known.get("planned_steps"), known.get("run_s")
+    if took_s is not None:
         return number("run_hours", took_s / 3600, LOGGED, "seconds of the run at the log's end")
-    if 0 < planned < math.inf and bar is not None:
+    if planned is not None and bar is not None:
         how = f"{planned:,.0f} planned steps at the seconds per step of the progress bar"
         return Number("run_hours", planned * bar.low / 3600, planned * bar.high / 3600, DERIVED, how)
-    step_s = run.column("step_s")
-    step_s = step_s[step_s > 0]
+    step_s = step_seconds(run).step_s
+    step_s = step_s[~np.isnan(step_s)]
     if not len(step_s):
         return None
-    if 0 < planned < math.inf:
-        return number(
-            "run_hours", planned * step_s.mean() / 3600, DERIVED, f"{planned:,.0f} planned steps at the mean of the logged ones"
-        )
+    if planned is not None:
+        how = f"{planned:,.0f} planned steps at the mean of the logged ones"
+        return number("run_hours", planned * step_s.mean() / 3600, DERIVED, how)
     return number("logged_hours", step_s.sum() / 3600, DERIVED, f"{counted(len(step_s), 'step')} of the log, and no others")
 
 
@@ -102,14 +99,13 @@ def _cost(run: LoggedRun, found: Collected, gpus: Gpus, hours: Number | None) ->
     numbers.append(whole)
     price = run.stated.usd_per_gpu_hour
     if price is not None:
-        numbers.append(
-            Number("usd", price * whole.low, price * whole.high, DERIVED, f"{held} at {price:g} USD an hour; {hours.how}")
-        )
+        how = f"{held} at {price:g} USD an hour each; {hours.how}"
+        numbers.append(Number("usd", price * whole.low, price * whole.high, DERIVED, how))
     return numbers
 
 
 def _idle_while_few_generate(run: LoggedRun, found: Collected, gpus: Gpus) -> tuple[list[Number], tuple[str, ...]]:
-    """What idles at most while only some of the GPUs generate: a number where the share of generation is known, else in words."""
+    """What idles at most while only some GPUs generate: a number where the share of generation is known, else in words."""
     if gpus.total is None or gpus.generate is None or not 0 < gpus.generate < gpus.total:
         return [], ()
     if not np.isnan(run.column("wait_s")).all():
@@ -121,7 +117,7 @@ def _idle_while_few_generate(run: LoggedRun, found: Collected, gpus: Gpus) -> tu
         return [number("learner_gpus_idle_share_at_most", others * share, BOUND, f"{how}, times the share of generation")], ()
     line = TIMES_LINE.get(run.framework, ANY_LINE)
     sentence = (
-        f"What share g of a step is generation: {gpus.generate:,.0f} of {gpus.total:,.0f} GPUs generate, so at most {others:.3g} x g "
-        f"of the paid time idles ({others / 2:.0%} if g is one half); {line} would tell."
+        f"What share g of a step is generation: {gpus.generate:,.0f} of {gpus.total:,.0f} GPUs generate, so at most "
+        f"{others:.3g} x g of the paid time idles ({others / 2:.0%} if g is one half); {line} would tell."
     )
     return [number("others_of_gpus_share", others, DERIVED, how)], (sentence,)

@@ -128,7 +128,8 @@ def test_a_synchronous_log_says_nothing_here() -> None:
     assert not asynchronous(run, Collected()).notes
 
 
-MAYBE = st.one_of(st.floats(-1, 1e4), st.sampled_from([math.nan, math.inf, 0.0]))
+MAYBE = st.one_of(st.floats(-1, 1e4), st.sampled_from([math.nan, math.inf, 0.0, 1e308]))
+ROW = st.fixed_dictionaries({"step_s": MAYBE, "wait_s": MAYBE, "off_policy_steps": MAYBE, "learn_s": MAYBE})
 
 
 @settings(max_examples=150, deadline=None)

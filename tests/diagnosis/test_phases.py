@@ -56,8 +56,8 @@ def test_shares_of_a_step_the_part_without_a_name_and_amdahls_limits() -> None:
 
 
 def test_one_step_as_a_bar_has_the_frameworks_names_and_the_rest() -> None:
-    own = {"timing_s/gen": 60.0, "timing_s/step": 100.0, "timing_s/old_log_prob": 5.0, "timing_s/ref": 4.0, "timing_s/update_actor": 20.0,
-           "timing_s/dump": 2.0, "timing_s/generate_sequences": 55.0}  # fmt: skip
+    own = {"timing_s/gen": 60.0, "timing_s/step": 100.0, "timing_s/old_log_prob": 5.0, "timing_s/ref": 4.0,
+           "timing_s/update_actor": 20.0, "timing_s/dump": 2.0, "timing_s/generate_sequences": 55.0}  # fmt: skip
     standard = {"step_s": 100.0, "generate_s": 60.0, "prepare_s": 9.0, "learn_s": 20.0}
     bar = step_bar(run_of({**own, **standard, "x": [1.0]}, "verl"))
     seconds = dict(zip(bar["phase"], bar["seconds"], strict=True))
@@ -66,11 +66,24 @@ def test_one_step_as_a_bar_has_the_frameworks_names_and_the_rest() -> None:
         "not named": 9,
     })  # fmt: skip
     assert bar["share"].sum() == pytest.approx(1)
+    numbers, _ = found_in(run_of({**own, **standard, "x": [1.0]}, "verl"))
+    assert (numbers["named_s"], numbers["unnamed_s"]) == (91, 9)
     plain = step_bar(run_of(standard))
     assert dict(zip(plain["phase"], plain["seconds"], strict=True)) == pytest.approx(
         {"generation": 60, "rewards and log probabilities": 9, "learning": 20, "not named": 11}
     )
-    assert step_bar(run_of({"generate_s": 3.0})).empty, "without the time of the step its bar is unknown"
+    without = run_of({"timing_s/gen": 3.0, "generate_s": 3.0, "x": [1]}, "verl")
+    assert step_bar(without).empty, "without the time of the step its bar is unknown"
+    assert "timing_s/step" in found_in(without)[1].cannot_say[0]
+
+
+def test_a_large_part_that_only_the_framework_names() -> None:
+    own = {"timing/train/total_step_time": 100.0, "timing/train/generation": 50.0, "timing/train/data_processing": 30.0}
+    run = run_of({**own, "step_s": 100.0, "generate_s": 50.0, "perf/wait_time_ratio": 0.5, "x": [1]}, "nemo-rl")
+    numbers, part = found_in(run)
+    assert numbers["unnamed_s"] == 20
+    assert [one.at_stake for one in of_kind(part, "beside the step")] == pytest.approx([0.3, 0.2])
+    assert "data_processing" in of_kind(part, "beside the step")[0].sentence
 
 
 def test_a_step_every_ten_is_slower_and_named() -> None:
@@ -173,7 +186,11 @@ def test_weights_that_are_sent_while_training_waits() -> None:
 def test_medians_do_not_add_up_so_nothing_is_left_over() -> None:
     run = run_of({"step_s": 100.0, "generate_s": 50.0, "median generation (s)": 50.0, "x": [1]})
     assert "not named" not in step_bar(run)["phase"].tolist()
-    assert not of_kind(found_in(run)[1], "beside the step")
+    lengths = run_of({"step_s": 100.0, "generate_s": 50.0, "rollout/response_len/median": 50.0, "x": [1]})
+    assert "not named" in step_bar(lengths)["phase"].tolist(), "a median of lengths is no median of seconds"
+    numbers, part = found_in(run)
+    assert not of_kind(part, "beside the step")
+    assert "unnamed_s" not in numbers
 
 
 def test_a_log_without_times_says_nothing() -> None:
@@ -182,7 +199,8 @@ def test_a_log_without_times_says_nothing() -> None:
         assert step_bar(run).empty
 
 
-SECONDS = st.one_of(st.floats(-10, 1e5), st.sampled_from([math.nan, math.inf, -math.inf, 0.0]))
+SECONDS = st.one_of(st.floats(-10, 1e5), st.sampled_from([math.nan, math.inf, -math.inf, 0.0, 1e308]))
+NAMES = ["step_s", "generate_s", "wait_s", "prepare_s", "learn_s", "sync_s", "timing_s/testing", "perf/mfu"]
 
 
 @settings(max_examples=150, deadline=None)

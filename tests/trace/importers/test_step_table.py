@@ -18,6 +18,8 @@ from rlhfless.trace import (
     ImportedLog,
     ImportOptions,
     LogWithoutResponses,
+    OpenedLog,
+    Trace,
     TraceError,
     import_log,
     open_log,
@@ -161,6 +163,16 @@ def test_of_several_runs_one_is_chosen(tmp_path: Path) -> None:
     with refused(TraceError, "--run", "does not name"):
         read(tmp_path, "step,step_s\n1,3\n").of_run("a")
     assert log.of_run(None) is log
+
+
+def test_responses_and_scalars_of_a_run_are_chosen_together() -> None:
+    rows = [
+        {"run": run, "step": 0, "prompt_id": "p", "sample": at, "response_tokens": 9} for at, run in enumerate(("a", "b", "b"))
+    ]
+    scalars, _ = scalars_frame([{"run": run, "step": 0, "step_s": step_s} for run, step_s in (("a", 3.0), ("b", 4.0))])
+    opened = OpenedLog(Trace(pd.DataFrame(rows)), scalars, "table").of_run("b")
+    assert len(opened.trace.rollouts) == 2
+    assert opened.scalars.to_dict("records") == [{"step": 0, "step_s": 4.0}]
 
 
 def test_commands_of_one_run_ask_for_it(tmp_path: Path) -> None:

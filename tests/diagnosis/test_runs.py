@@ -1,0 +1,122 @@
+"""Runs and layouts of GPUs side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from rlhfless.diagnosis.logged_run import LoggedRun, Stated
+from rlhfless.diagnosis.numbers import Collected, Part
+from rlhfless.diagnosis.runs import each_run, runs, runs_frame
+from rlhfless.trace import import_log
+
+
+def table(rows: list[dict[str, Any]], **stated: Any) -> LoggedRun:
+    """Return a log whose rows are steps of runs."""
+    return LoggedRun("log", "", pd.DataFrame([{"step": 0, **row} for row in rows]), stated=Stated(**stated))
+
+
+def compared(rows: list[dict[str, Any]]) -> Part:
+    """Return what is said of these runs."""
+    return runs(table(rows), Collected())
+
+
+SCALING = [
+    {"run": "8 GPUs", "gpus": 8, "run_s": 36_000, "steps_done": 100},
+    {"run": "16 GPUs", "gpus": 16, "run_s": 21_600, "steps_done": 100},
+    {"run": "32 GPUs", "gpus": 32, "run_s": 21_420, "steps_done": 100},
+]
+
+
+def test_gpu_hours_per_step_scaling_and_where_more_gpus_win_nothing() -> None:
+    part = compared(SCALING)
+    numbers = {one.key: one.value for one in part.numbers}
+    assert numbers["runs/8 GPUs/gpu_hours_per_step"] == pytest.approx(0.8)
+    assert numbers["runs/16 GPUs/step_s"] == pytest.approx(216)
+    assert numbers["runs/16 GPUs/scaling_efficiency_share"] == pytest.approx(0.8 / 0.96)
+    assert numbers["scaling_efficiency_share"] == pytest.approx(0.8 / 1.904)
+    (finding,) = part.findings
+    assert finding.kind == "layout"
+    assert "32 GPUs is the fastest" in finding.sentence
+    assert "8 GPUs is the cheapest" in finding.sentence
+    assert "From 16 to 32 GPUs nothing is won" in finding.sentence
+    assert "From 8 to 16" not in finding.sentence
+    assert set(finding.proof) <= set(numbers)
+
+
+def test_items_are_compared_where_they_are_counted() -> None:
+    part = compared([
+        {"run": "a", "gpus": 8, "run_s": 800, "items": 400, "steps_done": 10},
+        {"run": "b", "gpus": 16, "run_s": 900, "items": 1800, "steps_done": 10},
+    ])  # fmt: skip
+    numbers = {one.key: one.value for one in part.numbers}
+    assert numbers["runs/a/item_s"] == 2
+    assert numbers["runs/b/gpu_hours_per_item"] == pytest.approx(16 * 0.5 / 3600)
+    assert "b is the fastest" in part.findings[0].sentence
+    assert not any("same work" in note for note in part.notes)
+
+
+def test_layouts_of_the_same_gpus_and_a_run_without_seconds() -> None:
+    part = compared([
+        {"run": "even", "gpus_generate": 4, "gpus_train": 4, "step_s": 100},
+        {"run": "more generation", "gpus_generate": 6, "gpus_train": 2, "step_s": 80},
+        {"run": "unknown", "gpus_generate": 2, "gpus_train": 6},
+    ])  # fmt: skip
+    assert "more generation is the fastest" in part.findings[0].sentence
+    assert "scaling" not in part.findings[0].sentence
+    assert any("unknown" in note for note in part.notes)
+
+
+def test_runs_whose_gpus_nobody_knows_are_not_ranked() -> None:
+    part = compared([{"run": "a", "step_s": 100}, {"run": "b", "step_s": 10}])
+    assert not part.findings, "they may be different work on different machines"
+    assert {one.key for one in part.numbers} == {"runs/a/step_s", "runs/b/step_s"}
+
+
+def test_medians_are_said_not_to_add_up() -> None:
+    part = compared([{**row, "median generation (s)": 100.0} for row in SCALING])
+    assert any("Medians do not add up" in note for note in part.notes)
+    assert not any("Medians" in note for note in compared(SCALING).notes)
+
+
+def test_layouts_whose_training_never_waits_give_their_next_gpu_to_training() -> None:
+    part = compared([
+        {"run": "large", "gpus_generate": 24, "gpus_train": 24, "wait_s": 0.0, "step_s": 1500},
+        {"run": "half", "gpus_generate": 12, "gpus_train": 12, "wait_s": 0.0003},
+        {"run": "starved", "wait_s": 90.0, "step_s": 100},
+    ])  # fmt: skip
+    (line,) = [note for note in part.notes if "training" in note]
+    assert "large" in line
+    assert "half" in line
+    assert "starved" not in line
+
+
+def test_a_log_of_one_run_has_nothing_to_compare() -> None:
+    assert compared([{"step_s": 100, "gpus": 8}]) == Part()
+    assert compared([{"run": "a", "step_s": 100, "gpus": 8}, {"run": "a", "step": 1, "step_s": 90, "gpus": 8}]) == Part()
+    assert [name for name, _ in each_run(table([{"step_s": 1}]))] == [""]
+
+
+def test_means_over_the_steps_of_each_run() -> None:
+    steps = [
+        {"run": run, "step": at, "step_s": step_s, "gpus": gpus}
+        for run, gpus, step_s in (("a", 8, 100.0), ("b", 16, 70.0))
+        for at in range(4)
+    ]
+    frame = runs_frame(table(steps)).set_index("run")
+    assert frame["seconds"].to_dict() == {"a": 100.0, "b": 70.0}
+    assert frame["gpu_hours"].to_dict() == pytest.approx({"a": 800 / 3600, "b": 1120 / 3600})
+
+
+def test_a_table_as_people_write_it(tmp_path: Path) -> None:
+    path = tmp_path / "layouts.csv"
+    path.write_text("layout,nodes,gpus_per_node,samples,wall hours\nsmall,1,8,8000,10\nlarge,4,8,8000,3\n")
+    log = import_log(path)
+    part = runs(LoggedRun(path.name, log.framework, log.scalars), Collected())
+    numbers = {one.key: one.value for one in part.numbers}
+    assert numbers["runs/small/gpu_hours_per_item"] == pytest.approx(80 / 8000)
+    assert numbers["runs/large/item_s"] == pytest.approx(3 * 3600 / 8000)
+    assert "small is the cheapest" in part.findings[0].sentence

@@ -1,0 +1,102 @@
+"""Seconds per step of logs without phases, and hours, GPU-hours and dollars of the whole run."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from rlhfless.diagnosis.logged_run import LoggedRun, Stated
+from rlhfless.diagnosis.numbers import BOUND, Collected, Part
+from rlhfless.diagnosis.phases import phases
+from rlhfless.diagnosis.whole_run import whole_run
+
+
+def found_in(facts: dict[str, float] | None = None, framework: str = "", steps: Any = None, **stated: Any) -> Part:
+    """Return what is said of a run with these facts, after its phases."""
+    columns = pd.DataFrame({"step": []} if steps is None else steps)
+    run = LoggedRun("log", framework, columns, facts=facts or {}, stated=Stated(**stated))
+    found = Collected()
+    found.add(phases(run, found))
+    return whole_run(run, found)
+
+
+def numbers_of(part: Part) -> dict[str, float]:
+    """Return the numbers by key."""
+    return {one.key: one.value for one in part.numbers}
+
+
+def test_a_progress_bar_gives_hours_gpu_hours_and_dollars_of_the_run_as_planned() -> None:
+    bar = {"planned_steps": 1200, "steps_done": 1, "elapsed_s": 240, "seconds_per_step": 240.3}
+    numbers = numbers_of(found_in(bar, gpus=8, usd_per_gpu_hour=2.5))
+    assert numbers["bar_step_s"] == 240.3, "the bar's elapsed time is in whole seconds"
+    assert numbers["run_hours"] == pytest.approx(1200 * 240.3 / 3600)
+    assert numbers["gpu_hours"] == pytest.approx(8 * 1200 * 240.3 / 3600)
+    assert numbers["usd"] == pytest.approx(20 * 1200 * 240.3 / 3600)
+    assert not {"gpu_hours", "usd"} & set(numbers_of(found_in(bar))), "without GPUs there is no cost"
+    assert "usd" not in numbers_of(found_in(bar, gpus=8)), "without a price there are no dollars"
+
+
+def test_two_rates_of_a_bar_that_disagree_are_a_range() -> None:
+    part = found_in({"planned_steps": 100, "steps_done": 50, "elapsed_s": 5000, "seconds_per_step": 80})
+    (bar,) = [one for one in part.numbers if one.key == "bar_step_s"]
+    assert (bar.low, bar.high) == (80, 100)
+    (hours,) = [one for one in part.numbers if one.key == "run_hours"]
+    assert (hours.low, hours.high) == pytest.approx((8000 / 3600, 10_000 / 3600))
+
+
+def test_the_end_of_a_log_tells_what_the_run_took() -> None:
+    numbers = numbers_of(found_in({"run_s": 7200, "steps_per_s": 0.05, "planned_steps": 400, "gpus": 4}))
+    assert numbers == pytest.approx({"bar_step_s": 20, "run_hours": 2, "gpu_hours": 8})
+    assert numbers_of(found_in({"run_s": 7200, "steps_done": 360}))["bar_step_s"] == 20
+    assert numbers_of(found_in({"run_s": 7200})) == {"run_hours": 2}
+
+
+def test_logged_steps_are_not_taken_for_the_whole_run() -> None:
+    steps = {"step": [1, 2], "step_s": [100.0, 140.0]}
+    assert numbers_of(found_in(steps=steps, gpus=16)) == pytest.approx(
+        {"gpu_hours_per_step": 16 * 120 / 3600, "logged_hours": 240 / 3600, "gpu_hours": 16 * 240 / 3600}
+    )
+    assert numbers_of(found_in({"planned_steps": 30}, steps=steps))["run_hours"] == pytest.approx(1)
+
+
+def test_gpus_that_wait_while_few_generate_are_a_bound_in_the_unknown_share() -> None:
+    part = found_in({"planned_steps": 10, "seconds_per_step": 60}, "trl", gpus=8, gpus_generate=1)
+    (unknown,) = part.cannot_say
+    assert "0.875 x g" in unknown
+    assert "44%" in unknown
+    assert "report_to" in unknown, "the line of TRL's logger that would tell"
+    assert not [one for one in part.numbers if "idle" in one.key]
+    known = found_in(steps={"step": [1], "step_s": [100.0], "generate_s": [40.0], "learn_s": [55.0]}, gpus=8, gpus_generate=2)
+    (idle,) = [one for one in known.numbers if "idle" in one.key]
+    assert (idle.value, idle.evidence) == (pytest.approx(0.75 * 0.4), BOUND)
+    assert not known.cannot_say
+
+
+@pytest.mark.parametrize("stated", [{}, {"gpus": 8}, {"gpus_generate": 1}, {"gpus": 8, "gpus_generate": 8}])
+def test_no_idle_gpus_are_said_where_nobody_stated_the_split(stated: dict[str, int]) -> None:
+    part = found_in({"planned_steps": 10, "seconds_per_step": 60}, "trl", **stated)
+    assert not part.cannot_say
+    assert not [one for one in part.numbers if "idle" in one.key or "others" in one.key]
+
+
+def test_training_beside_generation_has_no_such_idle_gpus() -> None:
+    steps = {"step": [1], "step_s": [100.0], "wait_s": [40.0]}
+    assert not found_in(steps=steps, gpus=8, gpus_generate=2).cannot_say
+
+
+@pytest.mark.parametrize("wrong", [0.0, -5.0, math.inf, math.nan, 1e300])
+def test_impossible_facts_are_named_and_not_used(wrong: float) -> None:
+    part = found_in({"planned_steps": 100, "seconds_per_step": wrong})
+    assert not part.numbers
+    assert any("seconds_per_step" in note for note in part.notes)
+    assert not found_in({"planned_steps": wrong, "run_s": wrong}).numbers
+
+
+def test_gpus_of_the_log_stand_in_for_stated_ones() -> None:
+    steps = {"step": [1, 2], "step_s": [90.0, 90.0], "gpus_generate": [6.0, 6.0], "gpus_train": [2.0, math.nan]}
+    assert numbers_of(found_in(steps=steps))["gpu_hours_per_step"] == pytest.approx(8 * 90 / 3600)
+    varying = {"step": [1, 2], "step_s": [90.0, 90.0], "gpus": [8.0, 16.0]}
+    assert "gpu_hours" not in numbers_of(found_in(steps=varying)), "which of the two it is, is unknown"
