@@ -67,26 +67,34 @@ class LogOptions:
             opened = open_log(path, self.import_options(keep), self.framework).of_run(self.run)
         except LogWithoutResponses as error:
             return self._drawn(error.log.of_run(self.run))
-        if self.responses_per_step or self.samples_per_prompt:
-            raise InputError(
-                "--responses-per-step and --samples-per-prompt are for logs of scalars alone, and this log has responses; "
-                "leave them out"
-            )
+        self._refuse_draws()
         return ReadLog(opened)
 
-    def open_any(self, path: Path) -> OpenedLog | ImportedLog:
+    def open_any(self, path: Path, keep: Iterable[str] = ()) -> OpenedLog | ImportedLog:
         """Return the log at a path as it is, reduced to the run that --run names; an import where it has no responses.
 
+        Args:
+            keep: further columns to read from a table.
+
         Raises:
-            InputError: a mapping is not of the form OURS=THEIRS.
+            InputError: a mapping is not of the form OURS=THEIRS, or options of drawn lengths are given for logged ones.
             TraceError: the format is unknown, the log is damaged, or it has no such run.
         """
         from rlhfless.trace import LogWithoutResponses, open_log
 
         try:
-            return open_log(path, self.import_options(), self.framework).of_run(self.run)
+            opened = open_log(path, self.import_options(keep), self.framework).of_run(self.run)
         except LogWithoutResponses as error:
-            return error.log
+            return error.log.of_run(self.run)
+        self._refuse_draws()
+        return opened
+
+    def _refuse_draws(self) -> None:
+        if self.responses_per_step or self.samples_per_prompt:
+            raise InputError(
+                "--responses-per-step and --samples-per-prompt are for logs of scalars alone, and this log has responses; "
+                "leave them out"
+            )
 
     def open_with_warnings(self, path: Path, keep: Iterable[str] = ()) -> OpenedLog:
         """Return the log as ``read`` does; drawn lengths are the first draw. Lines on standard error say what is assumed."""

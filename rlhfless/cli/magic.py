@@ -26,14 +26,16 @@ SHOWN = HEADINGS | {WRITTEN: tuple(name for name in HEADINGS[WRITTEN] if name no
 @click.argument("path", type=click.Path(path_type=Path))
 @page_options
 def show(path: Path, max_steps: int, **stated: Any) -> ReportFrame:
-    """Show the interactive page about PATH: where GPU time went, and what other schedules would have saved."""
+    """Show the interactive page about PATH: what limits the run, and what other schedules would have saved."""
     from rlhfless.report.magic import ReportFrame
     from rlhfless.report.progress import silent
     from rlhfless.report.write import report_html
 
     read = read_run(path.expanduser(), **stated)
     study = read.study_of_draws(max_steps, silent)
-    page = report_html(read.run.opened, read.setting, read.run.assumptions, max_steps=max_steps, study=study)
+    page = report_html(
+        read.simulated, read.setting, read.assumptions, said=read.run.diagnosis(), max_steps=max_steps, study=study
+    )
     return ReportFrame(page, f"Report of {path}")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,22 +16,33 @@ from rlhfless.cli.group import main
 from rlhfless.cli.headings import WithHeadings
 from rlhfless.cli.log_options import HEADING as READING_HEADING
 from rlhfless.cli.log_options import LogOptions, log_options
-from rlhfless.cli.options import added, time_weight_option
+from rlhfless.cli.options import Decorator, added, time_weight_option, together
 from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
+    from rlhfless.diagnosis import Stated
     from rlhfless.report.progress import Begin
     from rlhfless.report.study import Assumptions, ReportData
     from rlhfless.run import Run
     from rlhfless.run.hardware import Hardware
     from rlhfless.simulate import SimulationConfig
-    from rlhfless.trace import OpenedLog
+    from rlhfless.trace import ImportedLog, OpenedLog
 
 HEADINGS = {
     **RUN_HEADINGS,
-    "The GPUs": (*RUN_HEADINGS["The GPUs"], "prices"),
+    "The GPUs": (
+        *RUN_HEADINGS["The GPUs"],
+        "prices",
+        "gpus_generate",
+        "gpus_train",
+        "gpu",
+        "model",
+        "tensor_parallel",
+        "gpu_memory_gib",
+        "memory_share",
+    ),
     **READING_HEADING,
-    "What is written": ("out", "output", "redacted", "time_weight", "max_steps", "drafts"),
+    "What is written": ("out", "output", "redacted", "time_weight", "max_steps", "drafts", "simulate"),
 }
 
 
@@ -39,24 +50,34 @@ class ReadRun(NamedTuple):
     """The run that a report is about.
 
     Attributes:
-        run: as it was read. setting: the run's, with what drafts accept. drawn: draws of the lengths of a log of scalars alone.
+        run: as it was read. simulated: the log of the simulated sections, with drawn lengths where the log has scalars alone.
+        setting: the run's, with what drafts accept; None where nothing is simulated. drawn: draws of the lengths.
     """
 
     run: Run
-    setting: SimulationConfig
+    simulated: OpenedLog | ImportedLog
+    assumptions: Assumptions
+    setting: SimulationConfig | None
     drawn: Sequence[OpenedLog]
 
     def study_of_draws(self, max_steps: int, begin: Begin) -> ReportData | None:
         """Return what is found of all draws; None where lengths were logged, whose study the report makes."""
         from rlhfless.report.drawn_study import study_drawn
 
-        if not self.drawn:
+        if not self.drawn or self.setting is None:
             return None
-        return study_drawn(self.drawn, self.setting, self.run.assumptions, max_steps, begin)
+        return study_drawn(self.drawn, self.setting, self.assumptions, max_steps, begin)
 
 
 def read_run(
-    path: Path, hardware: Hardware, assumptions: Assumptions, log: LogOptions, time_weight: float, drafts: str | None
+    path: Path,
+    hardware: Hardware,
+    assumptions: Assumptions,
+    log: LogOptions,
+    time_weight: float,
+    drafts: str | None,
+    simulate: bool,
+    known: Stated,
 ) -> ReadRun:
     """Return the run of a log or trace with what a user states about it: the arguments of ``page_options``.
 
@@ -65,26 +86,59 @@ def read_run(
         TraceError: the log cannot be read.
     """
     from rlhfless.analysis.log_texts import texts_of
-    from rlhfless.report.not_stated import DEFAULT_GPUS, GPUS, GPUS_ASSUMED
     from rlhfless.run import load
+    from rlhfless.trace import ImportedLog
 
-    opened, drawn, not_stated = log.read(path, texts_of(path))
-    if hardware.completed(opened.trace.meta, str(path))[0].gpus is None:  # the page assumes some, and says so
-        hardware, not_stated = replace(hardware, gpus=DEFAULT_GPUS), {GPUS: GPUS_ASSUMED, **not_stated}
+    opened = log.open_any(path, texts_of(path))
     run = load(
         opened,
         hardware=hardware,
-        assumptions=replace(assumptions, not_stated=not_stated),
+        assumptions=assumptions,
         options=log.import_options(),
         time_weight=time_weight,
+        known=replace(known, responses_per_step=log.responses_per_step, samples_per_prompt=log.samples_per_prompt),
         verbose=False,
     )
+    drawn: Sequence[OpenedLog] = ()
+    stated = run.assumptions
+    if isinstance(opened, ImportedLog) and simulate:
+        opened, drawn, not_stated = log.read(path)
+        stated = replace(stated, not_stated={**stated.not_stated, **not_stated})
+    if not simulate and (isinstance(opened, ImportedLog) or run.hardware.gpus is None):
+        if drafts is not None:
+            raise InputError("--drafts is for simulated schedules, which need responses and --gpus; leave it out, or give them")
+        return ReadRun(run, opened, stated, None, ())
+    assert not isinstance(opened, ImportedLog)
     accepted = DraftOptions(drafts).accepted(log, path, opened.trace.rollouts, run.setting.seed)
-    return ReadRun(run, replace(run.setting, drafts=accepted), drawn)
+    return ReadRun(run, opened, stated, replace(run.setting, drafts=accepted), drawn)
+
+
+KNOWN: list[Decorator] = [
+    click.option("--gpus-generate", type=click.IntRange(1), help="So many GPUs of the run generate, where others learn."),
+    click.option("--gpus-train", type=click.IntRange(1), help="So many GPUs of the run learn, where others generate."),
+    click.option("--gpu", help="The kind of GPU, such as h100, for the arithmetic of memory and of the engine's speed."),
+    click.option("--model", help="The model's folder or config.json, for the same."),
+    click.option("--tensor-parallel", type=click.IntRange(1), help="GPUs of one replica."),
+    click.option("--gpu-memory-gib", type=click.FloatRange(0, min_open=True), help="Memory of one GPU.  [default: its kind's]"),
+    click.option(
+        "--memory-share",
+        type=click.FloatRange(0, 1, min_open=True),
+        help="The engine may use this share of a GPU's memory (vLLM's gpu_memory_utilization).",
+    ),
+]
+"""What a person knows of a run beside its log, for the diagnosis."""
+
+
+def known_of_run() -> Callable[..., Stated]:
+    """Return what makes a ``Stated`` of ``KNOWN``."""
+    from rlhfless.diagnosis import Stated
+
+    return Stated
 
 
 page_options = added(
     logged_hardware_options,
+    together("known", known_of_run, KNOWN),
     assumption_options(
         click.option(
             "--price",
@@ -100,6 +154,9 @@ page_options = added(
         "--steps", "max_steps", type=click.IntRange(1), default=8, show_default=True, help="Simulate at most this many steps."
     ),
     drafts_option("Show what speculation adds to the best schedule: accept", of_log=True),
+    click.option(
+        "--simulate", is_flag=True, help="Simulate schedules of a log of scalars, too: lengths are drawn, and ranges are rough."
+    ),
 )
 """Adds the options of a report, on the command line and in a notebook."""
 
@@ -127,64 +184,42 @@ page_options = added(
     help="Write a copy of the log without texts (lengths, hashes, times) to this new folder.",
 )
 @page_options
-def report(
-    path: Path,
-    out: Path | None,
-    output: str,
-    redacted: Path | None,
-    max_steps: int,
-    log: LogOptions,
-    drafts: str | None,
-    hardware: Hardware,
-    **stated: Any,
-) -> None:
+def report(path: Path, out: Path | None, output: str, redacted: Path | None, max_steps: int, **stated: Any) -> None:
     """Say what limits the run of PATH, and write one interactive page about it with -o.
 
     PATH is a trace or a log of another framework (see `rlhfless import`), whose format is recognised. The diagnosis is
-    arithmetic on what was logged. The page also simulates other schedules; of a log of scalars alone (verl, TRL, OpenRLHF),
-    lengths are drawn from each step's mean, longest and clipped share, and ranges are rough.
+    arithmetic on what was logged. The page also simulates other schedules where the log has responses and --gpus is known; of a
+    log of scalars alone, with --simulate, lengths are drawn from each step's mean, longest and clipped share.
     """
-    from rlhfless.diagnosis import Stated, diagnose
-
-    opened = log.open_any(path)
-    said = diagnose(
-        opened,
-        Stated(
-            gpus=hardware.gpus,
-            usd_per_gpu_hour=hardware.usd_per_gpu_hour,
-            max_response_tokens=log.max_response_tokens,
-            responses_per_step=log.responses_per_step,
-            samples_per_prompt=log.samples_per_prompt,
-        ),
-    )
+    read = read_run(path, **stated)
+    said = read.run.diagnosis()
     if out is not None:  # first: what the page refuses leaves no output
-        _write_page(path, out, max_steps, log, drafts, hardware=hardware, **stated)
+        _write_page(path, out, max_steps, read, stated["log"])
     if redacted is not None:
         from rlhfless.trace.importers.redact import write_redacted
 
-        click.echo(f"wrote {write_redacted(opened, redacted).resolve()}", err=True)
+        click.echo(f"wrote {write_redacted(read.run.log, redacted).resolve()}", err=True)
     click.echo(said.to_json() if output == "json" else str(said))
 
 
-def _write_page(path: Path, out: Path, max_steps: int, log: LogOptions, drafts: str | None, **stated: Any) -> None:
+def _write_page(path: Path, out: Path, max_steps: int, read: ReadRun, log: LogOptions) -> None:
     from rlhfless.report.notebook import LogSource, write_report_notebook
     from rlhfless.report.progress import progress_bar
     from rlhfless.report.write import write_report
 
-    as_notebook = out.suffix == ".ipynb"
-    if drafts is not None and as_notebook:
-        raise InputError("--drafts is for pages, and -o names a notebook; let -o end with .html, or leave out --drafts")
-    read = read_run(path, log=log, drafts=drafts, **stated)
     run = read.run
-    if as_notebook and read.drawn:
-        raise InputError(f"{path}: has scalars alone, whose report is a page; let -o end with .html")
-    if as_notebook and len(run.trace.allocations):
-        raise InputError(f"{path}: is the trace of an executed run, whose report is a page; let -o end with .html")
-    if as_notebook:
+    if out.suffix == ".ipynb":
+        if read.setting is not None and read.setting.drafts is not None:
+            raise InputError("--drafts is for pages, and -o names a notebook; let -o end with .html, or leave out --drafts")
+        if len(run.trace.allocations):
+            raise InputError(f"{path}: is the trace of an executed run, whose report is a page; let -o end with .html")
         source = LogSource(path, log.import_options(), log.framework, log.run)
         write_report_notebook(source, out, run.profile, run.setting, run.assumptions, max_steps=max_steps)
     else:
         with progress_bar() as begin:
             study = read.study_of_draws(max_steps, begin)
-            write_report(run.opened, out, read.setting, run.assumptions, max_steps=max_steps, study=study, begin=begin)
+            write_report(
+                read.simulated, out, read.setting, read.assumptions, said=run.diagnosis(), max_steps=max_steps, study=study,
+                begin=begin,
+            )  # fmt: skip
     click.echo(f"wrote {out.resolve()}", err=True)

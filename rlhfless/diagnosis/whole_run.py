@@ -12,7 +12,7 @@ from rlhfless.diagnosis.gpus import Gpus, gpus_of
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import BOUND, DERIVED, LOGGED, Collected, Number, Part, number
 from rlhfless.diagnosis.phases import ANY_LINE, TIMES_LINE, step_seconds
-from solver.model.plurals import counted
+from rlhfless.trace.schema.casts import counted
 
 SAME = 0.02  # relative difference of two ways to the seconds of a step
 LARGEST = 1e9  # of a number of the whole run: seconds of thirty years

@@ -1,4 +1,4 @@
-"""Amounts of a run in words: dollars where its price is known, GPU-hours elsewhere, and shares where its GPUs are not known."""
+"""Amounts of a run in words: dollars where its price is known, GPU-hours elsewhere, and shares where its speed is not known."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rlhfless.analysis import RunCost
 from rlhfless.plots.style import number
-from rlhfless.report.not_stated import GPUS, PRICE, PROFILE
+from rlhfless.report.not_stated import PRICE, PROFILE
 from rlhfless.report.savings import percent, percent_range
 from rlhfless.report.study import LoggedRunFindings
 
@@ -21,7 +21,7 @@ class Amounts:
     """What a whole run cost, to say shares of it in words.
 
     Attributes:
-        gpu_hours: of the run. usd: dollars; NaN where the price is not known. is_known: whether the number of GPUs is known.
+        gpu_hours: of the run. usd: dollars; NaN where the price is not known. is_known: whether the run's times are known.
     """
 
     gpu_hours: float
@@ -43,7 +43,7 @@ class Amounts:
         return number(share * self.usd, "USD") if self.is_priced else self._gpu_time(share)
 
     def between(self, low: float, high: float) -> str:
-        """Return a range of shares of the run's cost: in percent where the GPUs are not known, one amount if it is narrow."""
+        """Return a range of shares of the run's cost: in percent where times are not known, one amount if it is narrow."""
         if not self.is_known:
             return percent_range(low, high)
         least, most = self.of(low), self.of(high)
@@ -65,15 +65,13 @@ def more_than_idle(idle_share: float) -> str:
     )
 
 
-def unknown(findings: LoggedRunFindings) -> list[str]:
-    """Return which of GPUs and profile the GPU-hours of a logged run need and nobody stated."""
-    return missing(findings.cost, findings.not_stated)
+def is_unknown(findings: LoggedRunFindings) -> bool:
+    """Return whether nobody stated the profile that the GPU-hours of a logged run need, as it has no times."""
+    return _is_unknown(findings.cost, findings.not_stated)
 
 
-def missing(cost: RunCost, not_stated: Mapping[str, str]) -> list[str]:
-    """Return which of GPUs and profile the GPU-hours of a run need and nobody stated."""
-    of_gpus = [GPUS] if GPUS in not_stated else []
-    return [*of_gpus, PROFILE] if PROFILE in not_stated and not cost.logged_steps else of_gpus
+def _is_unknown(cost: RunCost, not_stated: Mapping[str, str]) -> bool:
+    return PROFILE in not_stated and not cost.logged_steps
 
 
 def amounts_of(findings: LoggedRunFindings) -> Amounts:
@@ -83,4 +81,4 @@ def amounts_of(findings: LoggedRunFindings) -> Amounts:
 
 def amounts(cost: RunCost, not_stated: Mapping[str, str]) -> Amounts:
     """Return what a run cost; without dollars where nobody stated a price."""
-    return Amounts(cost.gpu_hours, math.nan if PRICE in not_stated else cost.usd, not missing(cost, not_stated))
+    return Amounts(cost.gpu_hours, math.nan if PRICE in not_stated else cost.usd, not _is_unknown(cost, not_stated))

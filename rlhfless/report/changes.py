@@ -14,7 +14,6 @@ from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import counted
 from rlhfless.report.amounts import Amounts, amounts_of
 from rlhfless.report.drafts import draft_changes
-from rlhfless.report.not_stated import GPUS
 from rlhfless.report.savings import percent, percent_range
 from rlhfless.report.study import LoggedRunFindings
 
@@ -72,8 +71,6 @@ def _notes(findings: LoggedRunFindings, changes: list[Change]) -> Iterator[str]:
         yield "Ranges are the 5th to 95th percentile."
     if not findings.setup.synchronous:
         yield "Numbers of replicas are not compared, because this run learns while it generates."
-    elif GPUS in findings.not_stated:
-        yield "Give --gpus to compare numbers and sizes of replicas."
     elif len({count.gpus_per_actor for count in findings.gpu_counts}) == 1:
         size = counted(findings.gpu_counts[0].gpus_per_actor, "GPU")
         yield f"Only replicas of {size} have a latency profile, so no other size was compared."
@@ -84,9 +81,9 @@ def _notes(findings: LoggedRunFindings, changes: list[Change]) -> Iterator[str]:
 def _gpus(findings: LoggedRunFindings) -> Iterator[Change]:
     """Fewer replicas by the objective, and the size that is fastest on all GPUs.
 
-    Nothing where the GPUs are not stated, or where the run learns while it generates, as no step waits for its last response.
+    Nothing where the run learns while it generates, as no step waits for its last response.
     """
-    if GPUS in findings.not_stated or not findings.setup.synchronous:
+    if not findings.setup.synchronous:
         return
     own, *others = findings.gpu_counts
     weight = findings.setting.objective.time_weight

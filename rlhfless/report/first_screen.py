@@ -1,6 +1,6 @@
 """The first screen of a report about a logged run: what it cost and wasted, how sure this is, and what is assumed.
 
-Turns findings into sentences. Dollars and GPU-hours are of the whole run. Where the number of GPUs or their price is not known,
+Turns findings into sentences. Dollars and GPU-hours are of the whole run. Where their price is not known,
 no sentence names an amount that depends on it, and a curve over numbers of GPUs stands in its place.
 """
 
@@ -20,10 +20,10 @@ from rlhfless.analysis.own_times import is_far
 from rlhfless.latency import PriceError, usd_per_gpu_hour
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import counted, number
-from rlhfless.report.amounts import amounts_of, more_than_idle, unknown
+from rlhfless.report.amounts import amounts_of, is_unknown, more_than_idle
 from rlhfless.report.changes import changes_of, in_a_sentence
 from rlhfless.report.log_checks import contradicted
-from rlhfless.report.not_stated import GPUS, OPTIONS, PRICE, PROFILE, PROFILE_HOW, profile_in_words
+from rlhfless.report.not_stated import OPTIONS, PRICE, PROFILE, PROFILE_HOW, profile_in_words
 from rlhfless.report.savings import percent, percent_range
 from rlhfless.report.study import LoggedRunFindings, OwnRun
 from rlhfless.trace.schema.prices import dollars
@@ -45,7 +45,7 @@ def first_screen(page: Page, findings: LoggedRunFindings) -> None:
     if assumed:
         page.heading("Assumed; state it with the option beside it")
         page.options((option, text) for text, option in assumed)
-    if unknown(findings) or PRICE in findings.not_stated:
+    if is_unknown(findings) or PRICE in findings.not_stated:
         page.figure(_curve(findings))
     else:
         page.figure(plots.plot_overview(uses_of_run(findings)))
@@ -57,9 +57,9 @@ def in_short(findings: LoggedRunFindings) -> Iterator[str]:
     if contradiction := contradicted(findings.checks, findings.calibrated):
         yield contradiction
     changes = changes_of(findings)
-    if unknown(findings) and findings.setup.synchronous:
+    if is_unknown(findings) and findings.setup.synchronous:
         change = f"; {_change(findings, changes)}" if changes else ""
-        yield f"On the GPUs and times assumed below, {percent_range(*findings.idle_shares)} of the GPU time was idle{change}."
+        yield f"On the times assumed below, {percent_range(*findings.idle_shares)} of the GPU time was idle{change}."
     if _is_wide(findings):
         yield (
             "The range of what was idle is so wide that it says little. Only the lengths of the responses say more: log them, "
@@ -74,13 +74,12 @@ def in_short(findings: LoggedRunFindings) -> Iterator[str]:
 
 def _cost(findings: LoggedRunFindings) -> str:
     """The sentence on the cost of the run, or the options that it needs."""
-    cost, missing = findings.cost, unknown(findings)
-    if missing:
-        named = {GPUS: "its number of GPUs", PROFILE: "the speed of its model and GPUs"}
+    cost = findings.cost
+    if is_unknown(findings):
         price = f" ({OPTIONS[PRICE]} for dollars)" if PRICE in findings.not_stated else ""
         return (
-            f"What your {counted(cost.steps, 'step')} cost is not known, because the log does not say "
-            f"{' and '.join(named[one] for one in missing)}: give {' and '.join(OPTIONS[one] for one in missing)}{price}."
+            f"What your {counted(cost.steps, 'step')} cost is not known, because the log does not say the speed of its model "
+            f"and GPUs: give {OPTIONS[PROFILE]}{price}."
         )
     about = "" if cost.all_logged else "about "
     amounts = amounts_of(findings)
@@ -137,12 +136,12 @@ def _how_sure(findings: LoggedRunFindings) -> Iterator[str]:
         yield f"What was idle and savings are simulated by {times}, which was not compared with your run."
     if of_other_hardware(calibrated):
         yield _scaled_far(findings)
-    if not cost.all_logged and not unknown(findings) and cost.high_s > 1.01 * cost.low_s:
+    if not cost.all_logged and not is_unknown(findings) and cost.high_s > 1.01 * cost.low_s:
         low, high = cost.low_s / cost.time_s, cost.high_s / cost.time_s
         yield f"By the choice of simulated steps and dispatch, this is {amounts_of(findings).between(low, high)}."
     if not findings.setup.synchronous:
         yield "Only GPUs that generate are counted."
-    if PRICE in findings.not_stated and not unknown(findings):
+    if PRICE in findings.not_stated and not is_unknown(findings):
         yield f"For dollars, state the price of a GPU with {OPTIONS[PRICE]}."
 
 
@@ -171,7 +170,7 @@ def assumptions(findings: LoggedRunFindings) -> Iterator[tuple[str, str]]:
         if name == PROFILE:
             scaled = "; its times are scaled to those in the log" if findings.calibrated.steps else ""
             yield f"{sentence}{scaled}; {PROFILE_HOW}", OPTIONS[name]
-        elif name != PRICE or not unknown(findings):
+        elif name != PRICE or not is_unknown(findings):
             yield sentence, OPTIONS[name]
     if sum(name in DISPATCHES for name in setup.candidates) > 1:
         rules = "prompts reached replicas in equal chunks, or each went to the replica with the fewest responses in flight"
@@ -206,22 +205,19 @@ def _curve(findings: LoggedRunFindings) -> go.Figure:
         price = usd_per_gpu_hour(cluster.kind) if PRICE in findings.not_stated else cluster.usd_per_gpu_hour
     except PriceError:
         price = 0.0
-    own = None if GPUS in findings.not_stated else findings.cost.gpus
-    return plots.plot_gpu_hours(cost_by_gpus(findings), cluster.kind, price, own)
+    return plots.plot_gpu_hours(cost_by_gpus(findings), cluster.kind, price, findings.cost.gpus)
 
 
 def cost_by_gpus(findings: LoggedRunFindings) -> pd.DataFrame:
     """Return the run's cost by number of GPUs: rows ``gpus, hours, gpu_hours``, in ascending order.
 
-    Where the log has times and not the number of GPUs, the run took its time on any number of them. Elsewhere times are
-    simulated for every number: half of the run's own, a quarter, and so on, and twice as many.
+    Times are simulated for every number: half of the run's own, a quarter, and so on, and twice as many.
     """
     cost, counts = findings.cost, findings.gpu_counts
     own = counts[0]
     rows = []
     for count in counts:
         if count.gpus_per_actor == own.gpus_per_actor and math.log2(count.replicas / own.replicas).is_integer():
-            as_logged = cost.logged_steps and GPUS in findings.not_stated
-            hours = cost.time_s / 3600.0 * (1.0 if as_logged else count.seconds / own.seconds)
+            hours = cost.time_s / 3600.0 * count.seconds / own.seconds
             rows.append((count.gpus, hours, count.gpus * hours))
     return pd.DataFrame(rows, columns=["gpus", "hours", "gpu_hours"]).sort_values("gpus", ignore_index=True)

@@ -1,5 +1,4 @@
-"""Sentences on what is assumed where the user did not state it: GPUs, latency profile, price, responses per step, and
-prompts."""
+"""Sentences on what is assumed where the user did not state it: latency profile, price, responses per step, and prompts."""
 
 from __future__ import annotations
 
@@ -7,15 +6,13 @@ from rlhfless.latency import list_prices, list_profiles, read_profile
 from rlhfless.plots.style import counted
 
 DEFAULT_PROFILE = "l40s-qwen2.5-3b-tp2"
-DEFAULT_GPUS = 16
-GPUS, PROFILE, PRICE, RESPONSES, PROMPTS = "gpus", "profile", "usd_per_gpu_hour", "responses_per_step", "prompt_id"
+PROFILE, PRICE, RESPONSES, PROMPTS = "profile", "usd_per_gpu_hour", "responses_per_step", "prompt_id"
 OPTIONS = {
-    GPUS: "--gpus", PROFILE: "--profile", PRICE: "--usd-per-gpu-hour", RESPONSES: "--responses-per-step",
+    PROFILE: "--profile", PRICE: "--usd-per-gpu-hour", RESPONSES: "--responses-per-step",
     PROMPTS: "--map prompt_id=COLUMN",
 }  # fmt: skip
 """The option that states each of them."""
 
-GPUS_ASSUMED = f"{DEFAULT_GPUS} GPUs in two nodes, because the number of GPUs was not given"
 PROFILE_ASSUMED = (
     f"the speed of Qwen2.5-3B on L40S GPUs, 2 per replica (profile {DEFAULT_PROFILE}), because no profile was given; it stands "
     "in for your model and GPUs"

@@ -13,8 +13,7 @@ import pandas as pd
 from rlhfless import __version__, plots
 from rlhfless.analysis import Calibration
 from rlhfless.analysis.log_texts import texts_of
-from rlhfless.diagnosis import Stated, diagnose
-from rlhfless.latency import load_profile, usd_per_gpu_hour
+from rlhfless.diagnosis import Diagnosis, Stated, diagnose
 from rlhfless.plots.export.html_page import Page, page_path, write_page
 from rlhfless.plots.style import counted
 from rlhfless.report.diagnosis_section import diagnosis_section
@@ -23,29 +22,23 @@ from rlhfless.report.executed_study import study_executed
 from rlhfless.report.first_screen import first_screen
 from rlhfless.report.log_checks import contradicted
 from rlhfless.report.logged_run import run_sections
-from rlhfless.report.not_stated import DEFAULT_PROFILE, GPUS, GPUS_ASSUMED, PRICE, PROFILE, PROFILE_ASSUMED, price_assumed
+from rlhfless.report.not_stated import PRICE
 from rlhfless.report.progress import Begin, silent
 from rlhfless.report.schedules import MAX_STEPS, Schedules
 from rlhfless.report.simulated import predicted_front, schedules_section, weights_section
 from rlhfless.report.study import Assumptions, ReportData, study_log
 from rlhfless.simulate import SimulationConfig
-from rlhfless.trace import ImportOptions, OpenedLog, Trace, TraceError, open_log
-from solver.model.cluster import Cluster
+from rlhfless.trace import ImportedLog, ImportOptions, LogWithoutResponses, OpenedLog, Trace, TraceError, open_log
 from solver.model.errors import PlanningError
 
 
-def default_setting() -> SimulationConfig:
-    """Return the default setting of a report: 16 GPUs in two nodes at list price."""
-    latency = load_profile(DEFAULT_PROFILE)
-    return SimulationConfig(Cluster(2, 8, latency.gpus_per_actor, latency.kind, usd_per_gpu_hour(latency.kind)), latency)
-
-
 def write_report(
-    source: Trace | OpenedLog | str | Path,
+    source: Trace | OpenedLog | ImportedLog | str | Path,
     out: str | Path,
     setting: SimulationConfig | None = None,
     assumptions: Assumptions | None = None,
     *,
+    said: Diagnosis | None = None,
     max_steps: int = MAX_STEPS,
     study: ReportData | None = None,
     begin: Begin = silent,
@@ -53,11 +46,12 @@ def write_report(
     """Write the report of a trace or log as one HTML file that needs no network and no kernel.
 
     Args:
-        source: a trace, an opened log, or the path of a trace folder or of a log of any supported format; of one run.
+        source: a trace, an opened or imported log, or the path of a trace folder or of a log of any supported format.
         out: the HTML file; it is replaced atomically.
-        setting: cluster, profile and objective of the simulated sections; ``default_setting()`` when None. Its ``phases``
-            applies to an executed trace only; for a log use ``assumptions``.
+        setting: cluster, profile and objective of the simulated sections, which need responses of one run; None: nothing is
+            simulated. Its ``phases`` applies to an executed trace only; for a log use ``assumptions``.
         assumptions: about a log's run; of an executed trace's only whether it is calibrated.
+        said: what limits the run; by what ``setting`` and ``assumptions`` state when None.
         max_steps: at most so many steps are simulated, evenly chosen; fewer when steps have thousands of responses.
         study: what ``study_log`` found of this log, if it is computed already.
         begin: is called with the name of every part of the work when it begins.
@@ -68,36 +62,35 @@ def write_report(
         InputError: an assumption makes no sense.
     """
     path = page_path(out, TraceError)
-    text = report_html(source, setting, assumptions, max_steps=max_steps, study=study, begin=begin)
+    text = report_html(source, setting, assumptions, said=said, max_steps=max_steps, study=study, begin=begin)
     return write_page(path, text, TraceError)
 
 
 def report_html(
-    source: Trace | OpenedLog | str | Path,
+    source: Trace | OpenedLog | ImportedLog | str | Path,
     setting: SimulationConfig | None = None,
     assumptions: Assumptions | None = None,
     *,
+    said: Diagnosis | None = None,
     max_steps: int = MAX_STEPS,
     study: ReportData | None = None,
     begin: Begin = silent,
 ) -> str:
     """Return the page of ``write_report`` as text; the same arguments and exceptions."""
-    log = _opened(source)
-    trace, default = log.trace, {}
-    if setting is None:
-        setting = default_setting()
-        default = {GPUS: GPUS_ASSUMED, PROFILE: PROFILE_ASSUMED, PRICE: price_assumed(setting.cluster.kind)}
-    executed = len(trace.allocations) > 0
-    stated = assumptions or Assumptions(not_stated=default)
-    what = "What was executed, and " if executed else "What a logged run wasted, and "
-    page = Page(f"RLHFless report: {_name(trace)}", f"{what}how other schedules would have run the same responses.")
-    diagnosis_section(page, diagnose(log, _stated(setting, stated)))
-    if executed:
-        _executed(page, log, setting, max_steps, begin, calibrate=assumptions is None or assumptions.calibrate)
-    else:
+    log, stated = _opened(source), assumptions or Assumptions()
+    executed = isinstance(log, OpenedLog) and len(log.trace.allocations) > 0
+    other = "" if setting is None else ", and how other schedules would have run the same responses"
+    page = Page(f"RLHFless report: {_name(log)}", f"{'What was executed' if executed else 'What limits the run'}{other}.")
+    diagnosis_section(page, said or diagnose(log, _stated(setting, stated)))
+    if isinstance(log, OpenedLog) and executed:
+        _executed(page, log, setting, max_steps, begin, calibrate=stated.calibrate)
+    elif isinstance(log, OpenedLog) and setting is not None:
         study = study or study_log(log, setting, stated, max_steps, begin)
         begin("drawing")
         _logged(page, log, stated, study)
+    else:
+        page.section("Other schedules")
+        page.text(_not_simulated(log))
     if log.summary is not None:
         page.section("How the log was read", folded=True)
         preview = log.summary.preview
@@ -109,14 +102,31 @@ def report_html(
     return page.render(f"Written by rlhfless {__version__}. This file contains plotly.js and loads nothing from the network.")
 
 
-def _executed(page: Page, log: OpenedLog, setting: SimulationConfig, max_steps: int, begin: Begin, *, calibrate: bool) -> None:
+def _not_simulated(log: OpenedLog | ImportedLog) -> str:
+    """Return why no other schedule is on the page, and what simulates some."""
+    if isinstance(log, ImportedLog):
+        return (
+            "The log has no responses, so no schedule is simulated. With --simulate and --gpus, lengths are drawn from its "
+            "scalars; the rollout log of the same run says more."
+        )
+    return "No schedule is simulated, because the log does not say how many GPUs the run had: --gpus says it."
+
+
+def _executed(
+    page: Page, log: OpenedLog, setting: SimulationConfig | None, max_steps: int, begin: Begin, *, calibrate: bool
+) -> None:
     """Add what was executed and, where the run can be planned, what other schedules would have saved of it."""
     trace = log.trace
     findings, refusal = None, ""
-    try:
-        findings = study_executed(trace, setting, max_steps, begin, calibrate=calibrate)
-    except PlanningError as error:
-        refusal = str(error)
+    if setting is None:
+        refusal = "No schedule is simulated, because the trace does not say how many GPUs there were: --gpus says it."
+    else:
+        try:
+            findings = study_executed(trace, setting, max_steps, begin, calibrate=calibrate)
+        except PlanningError as error:
+            refusal = (
+                f"No plan is possible on {counted(setting.cluster.gpus, 'GPU')} with profile {setting.latency.name}: {error}"
+            )
     begin("drawing")
     if findings is not None and (contradiction := contradicted(findings.checks, findings.calibrated)):
         page.text(contradiction)
@@ -128,12 +138,11 @@ def _executed(page: Page, log: OpenedLog, setting: SimulationConfig, max_steps: 
                 executed_savings_section(page, trace, findings)
             _schedules(page, findings.schedules, findings.setting, findings.calibrated, bool(plots.lengths_info(trace).missing))
     except PlanningError as error:
-        refusal = str(error)
+        assert setting is not None
+        refusal = f"No plan is possible on {counted(setting.cluster.gpus, 'GPU')} with profile {setting.latency.name}: {error}"
     if refusal:
         page.section("What better schedules would have done", folded=True)
-        page.text(
-            f"No plan is possible on {counted(setting.cluster.gpus, 'GPU')} with profile {setting.latency.name}: {refusal}"
-        )
+        page.text(refusal)
 
 
 def _logged(page: Page, log: OpenedLog, stated: Assumptions, study: ReportData) -> None:
@@ -149,26 +158,32 @@ def _schedules(page: Page, schedules: Schedules, setting: SimulationConfig, cali
     weights_section(page, schedules, setting, predicted_front(schedules, setting))
 
 
-def _stated(setting: SimulationConfig, stated: Assumptions) -> Stated:
+def _stated(setting: SimulationConfig | None, stated: Assumptions) -> Stated:
     """Return what the user stated about the GPUs, without what was assumed."""
-    cluster, assumed = setting.cluster, stated.not_stated
+    if setting is None:
+        return Stated()
     return Stated(
-        gpus=None if GPUS in assumed else cluster.gpus,
-        usd_per_gpu_hour=None if PRICE in assumed else cluster.usd_per_gpu_hour,
+        gpus=setting.cluster.gpus,
+        usd_per_gpu_hour=None if PRICE in stated.not_stated else setting.cluster.usd_per_gpu_hour,
         max_response_tokens=setting.max_response_tokens,
     )
 
 
-def _opened(source: Trace | OpenedLog | str | Path) -> OpenedLog:
-    if isinstance(source, OpenedLog):
+def _opened(source: Trace | OpenedLog | ImportedLog | str | Path) -> OpenedLog | ImportedLog:
+    if isinstance(source, OpenedLog | ImportedLog):
         return source
     if isinstance(source, Trace):
         return OpenedLog(source, pd.DataFrame({"step": []}), str(source.meta.get("framework") or ""))
-    return open_log(source, ImportOptions(keep=texts_of(source)))
+    try:
+        return open_log(source, ImportOptions(keep=texts_of(source)))
+    except LogWithoutResponses as error:
+        return error.log
 
 
-def _name(trace: Trace) -> str:
-    return Path(trace.source).resolve().name if trace.source else f"run {trace.run}"
+def _name(log: OpenedLog | ImportedLog) -> str:
+    if isinstance(log, ImportedLog):
+        return log.source.resolve().name
+    return Path(log.trace.source).resolve().name if log.trace.source else f"run {log.trace.run}"
 
 
 def _facts(log: OpenedLog) -> Iterator[tuple[str, str]]:

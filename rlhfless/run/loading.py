@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from rlhfless.analysis.log_texts import texts_of
+from rlhfless.diagnosis import Stated
 from rlhfless.errors import InputError
 from rlhfless.latency import load_profile
 from rlhfless.report.not_stated import PROFILE, PROMPTS, PROMPTS_ASSUMED
@@ -28,6 +29,7 @@ def load(
     hardware: Hardware | None = None,
     assumptions: Assumptions | None = None,
     options: ImportOptions | None = None,
+    known: Stated | None = None,
     time_weight: float = 0.7,
     verbose: bool = True,
     **reading: Any,
@@ -44,6 +46,7 @@ def load(
         assumptions: about the run that was logged, such as its dispatch and its learner's GPUs; of an executed trace only
             whether it is calibrated.
         options: how to read a log: columns of a table, the tokenizer of texts, the longest response that the run allowed.
+        known: what the diagnosis may use beside that, such as the model, a GPU's memory, or the responses of a step.
         time_weight: 1 is time only, 0 is cost only.
         verbose: print the diagnosis.
         reading: single options of reading, such as ``max_response_tokens``, the longest response that the run allowed: the
@@ -61,9 +64,9 @@ def load(
         8
     """
     options = options or ImportOptions()
-    known = [field.name for field in fields(ImportOptions)]
-    if unknown := sorted(set(reading) - set(known)):
-        raise InputError(f"{unknown[0]} is no argument of load and no option of reading; those are {', '.join(known)}")
+    names = [field.name for field in fields(ImportOptions)]
+    if unknown := sorted(set(reading) - set(names)):
+        raise InputError(f"{unknown[0]} is no argument of load and no option of reading; those are {', '.join(names)}")
     options = replace(options, **reading)
     log = _opened(source, options)
     trace = None if isinstance(log, ImportedLog) else log.trace
@@ -86,7 +89,7 @@ def load(
         assumed = {name: sentence for name, sentence in assumed.items() if name == PROFILE}
     given = replace(given, not_stated={**assumed, **given.not_stated})
     limit = options.max_response_tokens or (meta.get("config") or {}).get("max_response_tokens")
-    run = Run(log, completed, Objective(time_weight), given, limit)
+    run = Run(log, completed, Objective(time_weight), given, limit, known=known or Stated())
     load_profile(run.profile)  # what is no profile is refused here, and so are GPUs that are no whole nodes
     if completed.gpus is not None:
         _ = run.setting

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from rlhfless.diagnosis import Diagnosis, Stated, diagnose
 from rlhfless.errors import InputError
 from rlhfless.latency import read_profile
 from rlhfless.predict import Predictor
-from rlhfless.report.not_stated import GPUS, PRICE, PROFILE
+from rlhfless.report.not_stated import PRICE, PROFILE
 from rlhfless.report.study import Assumptions, study_log, times_of_run
 from rlhfless.report.write import write_report
 from rlhfless.run.capacity import SIZES, CapacityLimits, CapacityResults, search_capacity
@@ -59,6 +59,7 @@ class Run:
     assumptions: Assumptions
     max_response_tokens: int | None = None
     admission: str = "reserve"
+    known: Stated = field(default_factory=Stated)
 
     def diagnosis(self) -> Diagnosis:
         """Return what limits the run, by arithmetic on what was logged; computed once, in less than a second.
@@ -81,9 +82,8 @@ class Run:
         """What is known of the run's GPUs and limit beside the log: as stated or as the trace recorded it, nothing assumed."""
         given, assumed = self.hardware, self.assumptions.not_stated
         profile = {} if PROFILE in assumed else read_profile(self.profile)
-        gpus = None if GPUS in assumed else given.gpus
-        learner = self.assumptions.learner_gpus or None
-        return Stated(
+        gpus, learner = given.gpus, self.assumptions.learner_gpus or None
+        derived = Stated(
             gpus=gpus if gpus is None or learner is None else gpus + learner,
             gpus_generate=None if learner is None else gpus,
             gpus_train=learner,
@@ -93,6 +93,7 @@ class Run:
             model=profile.get("model"),
             max_response_tokens=self.max_response_tokens,
         )
+        return replace(derived, **{name: value for name, value in vars(self.known).items() if value is not None})
 
     @property
     def assumed(self) -> tuple[str, ...]:
@@ -177,7 +178,7 @@ class Run:
         return self.times.setting
 
     def report(self, out: str | Path, *, max_steps: int = 8, verbose: bool = True) -> Path:
-        """Write the interactive page about this run, and return its path.
+        """Write the interactive page about this run, and return its path; it simulates where GPUs and responses are known.
 
         Args:
             out: the HTML file; replaced atomically. max_steps: at most so many steps are simulated, evenly chosen.
@@ -187,10 +188,11 @@ class Run:
             TraceError: the file cannot be written.
             PlanningError: the responses cannot be planned on these GPUs.
         """
-        log, setting = self.opened, self.setting
+        simulates = not isinstance(self.log, ImportedLog) and self.hardware.gpus is not None
         if verbose:
-            print(f"writing {out} (about a minute) ...", flush=True)
-        return write_report(log, out, setting, self.assumptions, max_steps=max_steps)
+            print(f"writing {out}{' (about a minute)' if simulates else ''} ...", flush=True)
+        setting = self.setting if simulates else None
+        return write_report(self.log, out, setting, self.assumptions, said=self.diagnosis(), max_steps=max_steps)
 
     def study(self, *, max_steps: int = 8) -> LogStudy:
         """Return what a logged run wasted, what schedules would have saved, and what to change: the report, finding by finding.
