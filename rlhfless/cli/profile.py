@@ -194,11 +194,12 @@ def _measured_by_engine(logged: Logged, log: Path, base: str | None, actors: int
         [
             f"{counted(len(fit.batch), 'line')} of an engine with {fit.batch.min():,.0f} to {fit.batch.max():,.0f} requests",
             f"time per token of a request  {fit.base_s * 1e3:.3g} ms + {fit.per_running_s * 1e6:.3g} us per running request",
-            f"relative error on held-out lines ({fit.checked.how}): {ours}; of a constant: {constant}",
+            f"relative error on held-out lines ({fit.held_out}): {ours}; of a constant: {constant}",
             f"prefill                      {measured['prefill']['per_token_s'] * 1e6:.3g} us per token; {assumed['prefill']}",
             f"slots                        {measured['max_batch']:,}; {assumed['max_batch']}",
             f"KV tokens                    {assumed['kv_capacity_tokens']}",
             f"others                       {assumed['others']}",
+            *([f"drafts                       {assumed['drafts']}"] if fit.drafted else []),
             f"wrote {save_profile(out, measured)}",
         ]
     )

@@ -117,7 +117,7 @@ def _profile(fit: EngineFit) -> Iterator[Number]:
     yield number("engine_base_ms", 1e3 * fit.base_s, DERIVED, how)
     yield number("engine_per_request_ms", 1e3 * fit.per_running_s, DERIVED, how)
     error = float(np.median(fit.checked.errors))
-    yield number("engine_profile_error_share", error, DERIVED, f"median relative error, {fit.checked.how}")
+    yield number("engine_profile_error_share", error, DERIVED, f"median relative error, {fit.held_out}")
     if fit.prefill_per_token_s is not None:
         yield number("engine_prefill_token_ms", 1e3 * fit.prefill_per_token_s, DERIVED, how)
 

@@ -82,7 +82,8 @@ class EngineFit:
         batch: (N,) requests of the lines that were used. token_s: (N,) seconds per token of a request, as measured.
         errors: (N,) relative errors of the fit at them. checked: predictions of lines that were held out.
         read_as: what the requests of a line are, in words.
-        most_prompt_tokens_per_s: most that a line has, of the lines left out, too; None where none has any.
+        most_prompt_tokens_per_s: most of one engine, of lines that were left out, too; None where none has any.
+        drafted: the engine decoded with drafts, so that a token took less than an iteration.
     """
 
     base_s: float
@@ -94,6 +95,12 @@ class EngineFit:
     checked: HeldOut
     read_as: str
     most_prompt_tokens_per_s: float | None = None
+    drafted: bool = False
+
+    @property
+    def held_out(self) -> str:
+        """What was held out, in words."""
+        return self.checked.how.replace("times of one step", "lines of one rollout").replace("steps", "rollouts")
 
     def token_seconds(self, running: float) -> float:
         """Return the seconds per token of a request while so many run and no prompt is fed."""
@@ -111,7 +118,9 @@ def fit_engine(lines: pd.DataFrame, source: str) -> EngineFit:
         ProfileError: too few lines, or batches too alike to tell a base from a slope; one sentence.
     """
     used = intervals(lines)
-    most = float(used["prompt_tokens_per_s"].max()) if used["prompt_tokens_per_s"].gt(0).any() else None
+    drafted = "tokens_per_pass" in lines and bool(lines["tokens_per_pass"].gt(1).any())
+    fed = used["prompt_tokens_per_s"] / used["engines"]
+    most = float(fed.max()) if fed.gt(0).any() else None
     used = used[used["before"].notna() & (used["running"] > 0) & (used["generated_tokens_per_s"] > 0)]
     if len(used) < FEWEST_LINES:
         raise ProfileError(
@@ -125,6 +134,7 @@ def fit_engine(lines: pd.DataFrame, source: str) -> EngineFit:
             "per token cannot be told from time per request; a rollout until its last responses is needed"
         )
     rate, prompts = (used[name].fillna(0).to_numpy(dtype=float) for name in ("generated_tokens_per_s", "prompt_tokens_per_s"))
+    prompts = prompts / engines
     between = (moment + used["before"].to_numpy(dtype=float)) / 2
     models = (False, True) if np.count_nonzero(prompts > 0) >= FEWEST_PROMPT_LINES else (False,)
     candidates: list[tuple[bool, str, FloatArray, HeldOut]] = []
@@ -136,7 +146,7 @@ def fit_engine(lines: pd.DataFrame, source: str) -> EngineFit:
     batch, token_s = running / engines, running / rate
     (base, slope, *prefill), errors = fit_nonnegative(_columns(batch, token_s, prompts, with_prompts), token_s)
     told = float(prefill[0]) if with_prompts and prefill[0] > 0 else None
-    return EngineFit(float(base), float(slope), told, batch, token_s, errors, checked, read_as, most)
+    return EngineFit(float(base), float(slope), told, batch, token_s, errors, checked, read_as, most, drafted)
 
 
 def _columns(batch: FloatArray, token_s: FloatArray, prompts: FloatArray, with_prompts: bool) -> FloatArray:
@@ -180,6 +190,8 @@ def profile_of_engine(
         "prefill": told,
         "max_batch": "the most requests that were seen to run; the engine's own limit may be higher",
     }
+    if fit.drafted:
+        assumptions["drafts"] = "the engine decoded with drafts, so times are those of tokens with such drafts at such batches"
     if base is None:
         rest = {
             "model": "unknown", "kind": "unknown", "gpus_per_actor": 1, "precision": "unknown", "licence": "the log's",
@@ -210,7 +222,7 @@ def profile_of_engine(
             "step_s": np.repeat(seconds[:, None], 2, axis=1).tolist(),
         },
         "engine_lines": {
-            "lines": len(fit.batch), "errors_are_of": fit.checked.how, **residuals(fit.checked.errors),
+            "lines": len(fit.batch), "errors_are_of": fit.held_out, **residuals(fit.checked.errors),
             "constant": residuals(fit.checked.constant_errors), "read_as": fit.read_as,
         },
     }  # fmt: skip

@@ -129,6 +129,20 @@ def test_the_profile_that_is_written_is_a_latency_model(tmp_path: Path) -> None:
     assert model.prefill_per_token_s == fit.per_running_s, "what a request adds, as no line has prompts"
 
 
+def test_times_with_drafts_are_said_to_be_with_drafts(tmp_path: Path) -> None:
+    drafts = "SpecDecoding metrics: Mean acceptance length: 2.4, Accepted throughput: 14.0 tokens/s"
+    for lines, said in ((rollout_lines(), False), ([*rollout_lines(), drafts], True)):
+        fit = fit_engine(read_lines(lines), "log")
+        assert fit.drafted is said
+        assert ("drafts" in read_profile(written(fit, tmp_path))["assumptions"]) is said
+
+
+def test_what_was_held_out_is_said_in_the_words_of_engines() -> None:
+    assert "9 lines of one rollout" in fit_engine(read_lines(rollout_lines()), "log").held_out
+    two = [*rollout_lines(), *rollout_lines(begin_s=200)]
+    assert "2 rollouts" in fit_engine(read_lines(two), "log").held_out
+
+
 def test_what_lines_do_not_tell_is_the_base_profiles(tmp_path: Path) -> None:
     base = load_profile("h100-qwen2.5-3b-tp2")
     model = load_profile(written(fit_engine(read_lines(rollout_lines()), "log"), tmp_path, "h100-qwen2.5-3b-tp2"))
