@@ -241,8 +241,11 @@ def columns_of(names: Collection[str]) -> dict[str, Column]:
 
 
 def framework_of(names: Collection[str]) -> str | None:
-    """Return the framework that has most of the names, of those that have at least two; None if none has."""
-    present = set(names)
+    """Return the framework that has most of the names, of those that have at least two; None if none has.
+
+    Names without a folder, such as ``reward``, are anybody's.
+    """
+    present = {name for name in names if "/" in name}
     shared = {key: len(present.intersection(one.own())) for key, one in NAMES.items()}
     best = max(shared, key=lambda key: shared[key])
     return best if shared[best] > 1 else None
@@ -354,8 +357,8 @@ def _rows(reading: ImportSession) -> list[tuple[int, dict[str, Any]]]:
 def _refuse_many(path: Path, rows: int) -> None:
     if rows > MOST_ROWS:
         raise TraceError(
-            f"{path}: has more than {MOST_ROWS:,} rows, and its columns are those of steps or runs; if each is a response, read it "
-            "with --from table"
+            f"{path}: has more than {MOST_ROWS:,} rows, and its columns are those of steps or runs; if each is a response, "
+            "read it with --from table"
         )
 
 

@@ -92,6 +92,14 @@ def test_a_table_of_steps_of_several_runs(tmp_path: Path) -> None:
     assert any("large, half, starved" in note for note in log.summary.notes)
 
 
+def test_the_framework_is_known_by_its_own_names(tmp_path: Path) -> None:
+    assert read(tmp_path, ASYNCHRONOUS).framework == "skyrl"
+    verl = read(tmp_path, "step,timing_s/step,timing_s/gen,timing_s/ref,timing_s/old_log_prob\n1,100,60,4,5\n")
+    assert verl.framework == "verl"
+    assert verl.scalars.loc[0, ["step_s", "generate_s", "prepare_s"]].tolist() == [100, 60, 9]
+    assert read(tmp_path, "step,step_time,reward\n1,100,0.5\n").framework == "steps", "anybody writes these"
+
+
 @pytest.mark.parametrize("suffix", ["csv", "csv.gz", "jsonl", "jsonl.gz", "parquet"])
 def test_every_format_of_tables_says_the_same(tmp_path: Path, suffix: str) -> None:
     frame = pd.DataFrame({"step": [1, 2], "step_time": [10.0, 12.0], "mean_length": [100.0, np.nan]})
