@@ -111,7 +111,7 @@ def phases(run: LoggedRun, found: Collected) -> Part:
     findings = [] if seconds.overlap.any() else _findings(run, seconds, {one.key: one for one in numbers})
     if seconds.overlap.any():
         notes.append(_overlap_note(seconds))
-    unknown = ()
+    unknown: tuple[str, ...] = ()
     if seconds.phases and np.isnan(seconds.step_s).all() and "wait_s" not in seconds.phases:
         unknown = (f"What share of a step each phase is: {TIMES_LINE.get(run.framework, ANY_LINE)} would tell.",)
     return Part(tuple(numbers), tuple(findings), cannot_say=unknown, notes=tuple(notes))
@@ -137,7 +137,8 @@ def step_seconds(run: LoggedRun) -> StepSeconds:
             parts["wait_s"] = np.where(inside, parts["wait_s"] - parts["sync_s"], parts["wait_s"])
             notes.append("Weights are sent while training waits; these seconds are not counted as waiting.")
     named = np.sum([np.nan_to_num(values) for values in parts.values()], axis=0) if parts else np.zeros(len(step_s))
-    beside, outside = {}, {}
+    beside: dict[str, np.ndarray] = {}
+    outside: dict[str, np.ndarray] = {}
     for what, values in _beside(run).items():
         fits = named + np.nan_to_num(values) <= (1 + FITS) * step_s
         (beside if fits[values > 0].all() else outside)[what] = values
@@ -289,7 +290,7 @@ def _usual(step_s: np.ndarray) -> np.ndarray:
     middle = float(np.median(known))
     spread = SPREAD * float(np.median(np.abs(known - middle)))
     slow, fast = max(SLOWER * middle, middle + spread), min(FASTER * middle, middle - spread)
-    return np.isnan(step_s) | ((step_s <= slow) & (step_s >= fast))
+    return np.asarray(np.isnan(step_s) | ((step_s <= slow) & (step_s >= fast)))
 
 
 def _numbers(seconds: StepSeconds, are_medians: bool) -> list[Number]:

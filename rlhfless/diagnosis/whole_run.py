@@ -12,7 +12,6 @@ from rlhfless.diagnosis.gpus import Gpus, gpus_of
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import BOUND, DERIVED, LOGGED, Collected, Number, Part, number
 from rlhfless.diagnosis.phases import ANY_LINE, TIMES_LINE, step_seconds
-from rlhfless.trace.schema.casts import counted
 
 SAME = 0.02  # relative difference of two ways to the seconds of a step
 LARGEST = 1e9  # of a number of the whole run: seconds of thirty years
@@ -24,7 +23,8 @@ def whole_run(run: LoggedRun, found: Collected) -> Part:
     ``found`` has the numbers of ``phases``.
     """
     gpus = gpus_of(run)
-    numbers, notes = [], []
+    numbers: list[Number] = []
+    notes: list[str] = []
     bar = _by_the_bar(run, notes)
     if bar is not None:
         numbers.append(bar)
@@ -82,7 +82,7 @@ def _hours(run: LoggedRun, found: Collected, bar: Number | None) -> Number | Non
     if planned is not None:
         how = f"{planned:,.0f} planned steps at the mean of the logged ones"
         return number("run_hours", planned * step_s.mean() / 3600, DERIVED, how)
-    return number("logged_hours", step_s.sum() / 3600, DERIVED, f"{counted(len(step_s), 'step')} of the log, and no others")
+    return number("logged_hours", step_s.sum() / 3600, DERIVED, f"logged steps and no others, {len(step_s):,} of them")
 
 
 def _cost(run: LoggedRun, found: Collected, gpus: Gpus, hours: Number | None) -> list[Number]:

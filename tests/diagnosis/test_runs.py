@@ -7,11 +7,17 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from trace_samples import PUBLIC_DATA
 
+from rlhfless.diagnosis.asynchronous import asynchronous
 from rlhfless.diagnosis.logged_run import LoggedRun, Stated
 from rlhfless.diagnosis.numbers import Collected, Part
+from rlhfless.diagnosis.phases import phases
 from rlhfless.diagnosis.runs import each_run, runs, runs_frame
+from rlhfless.diagnosis.whole_run import whole_run
 from rlhfless.trace import import_log
+
+CASE = PUBLIC_DATA / "cases" / "08_async_wait_is_zero" / "steps.csv"
 
 
 def table(rows: list[dict[str, Any]], **stated: Any) -> LoggedRun:
@@ -120,3 +126,28 @@ def test_a_table_as_people_write_it(tmp_path: Path) -> None:
     assert numbers["runs/small/gpu_hours_per_item"] == pytest.approx(80 / 8000)
     assert numbers["runs/large/item_s"] == pytest.approx(3 * 3600 / 8000)
     assert "small is the cheapest" in part.findings[0].sentence
+
+
+@pytest.mark.skipif(not CASE.is_file(), reason="the public cases are not beside the project (shared/data/cases)")
+def test_a_public_table_of_waits() -> None:
+    log = import_log(CASE)
+    assert log.rollouts is None
+    whole = LoggedRun(CASE.name, log.framework, log.scalars)
+    found = {}
+    for name, run in each_run(whole):
+        found[name] = Collected()
+        for section in (phases, whole_run, asynchronous):
+            found[name].add(section(run, found[name]))
+    large, half, small = (found[name] for name in ("gpu64", "gpu32", "small"))
+    shares = [large.numbers.value(f"{name}_share") for name in ("learn", "prepare", "sync", "unnamed")]
+    assert shares == pytest.approx([0.69, 0.16, 0.11, 0.039], abs=0.005)
+    assert large.numbers.value("gpu_hours_per_step") == pytest.approx(54.3, abs=0.05)
+    assert small.numbers.value("wait_share") == pytest.approx(0.935, abs=5e-4)
+    assert small.numbers.value("generation_rate_to_hide") == pytest.approx(15.4, abs=0.1)
+    assert all("next GPU belongs to training" in " ".join(one.cannot_say) for one in (large, half))
+    assert any("gpu64" in note and "gpu32" in note for note in runs(whole, Collected()).notes)
+    for one in found.values():
+        assert not {"tail", "engine"} & {finding.kind for finding in one.findings}, (
+            "no schedule of generation wins anything here"
+        )
+        assert "generate_s" not in one.numbers

@@ -29,13 +29,16 @@ from rlhfless.trace.importers.scalars import RUN, STANDARD
 from rlhfless.trace.schema.casts import LARGEST_WHOLE_NUMBER, clean, listed, shown
 from solver.model.plurals import counted
 
-STEP, NODES, GPUS_PER_NODE, SECONDS = "step", "nodes", "gpus_per_node", "seconds"
+STEP, NODES, GPUS_PER_NODE = "step", "nodes", "gpus_per_node"
+SECONDS, SECONDS_OR_CLOCK = "seconds", "seconds or a clock"
 BARE_MEAN, BARE_MAX, LIMIT_OR_MAX = "mean", "max", "limit or longest"
-"""What a column may hold beside the standard columns; ``SECONDS`` are of the step or of the run, as the other columns tell."""
+"""What a column may hold beside the standard columns. Whose seconds they are, the other columns tell; ``time_s`` of a step may
+be a point in time."""
 
+MOST_ROWS = 1_000_000  # no run has as many steps; they are in memory at once
 LONGEST_NAME = 300  # characters of a column's name; one that is longer is left out
 BLANK = frozenset({"", "nan", "na", "n/a", "null", "none", "-", "--", "?"})
-NUMBER = re.compile(r"([-+]?\d[\d_]*\.?\d*(?:[eE][-+]?\d+)?)\s{0,3}([a-zA-Z]*)")
+NUMBER = re.compile(r"([-+]?\d[\d_]*\.?\d*(?:[eE][-+]?\d+)?)\s{0,3}([a-zA-Z]*|%)")
 
 UNITS = {
     "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0, "ms": 1e-3, "mins": 60.0, "minute": 60.0, "minutes": 60.0,
@@ -144,11 +147,11 @@ def understood(name: str) -> Column | None:
         rate = _rate(words, UNITS[units[0]])
         if rate is not None:
             return rate if rate.means else None
-    if units or TIME & set(words):
-        means = None if MONEY_AND_GPU & set(words) or len(units) > 1 else _seconds(words)
-        return None if means is None else Column(means, UNITS[units[0]] if units else 1.0)
-    means = _gpus(words) or _statistic(words)
-    return None if means is None else Column(means)
+    if not units and not TIME & set(words):
+        statistic = _gpus(words) or _statistic(words)
+        return None if statistic is None else Column(statistic)
+    seconds = None if MONEY_AND_GPU & set(words) or len(units) > 1 else _seconds(words)
+    return None if seconds is None else Column(seconds, UNITS[units[0]] if units else 1.0)
 
 
 def _rate(words: list[str], unit: float) -> Column | None:
@@ -173,7 +176,9 @@ def _seconds(words: list[str]) -> str | None:
     if core & MAX_WORDS:
         return None
     if not core:
-        return SECONDS if set(words) & set(UNITS) or "duration" in words else None  # "time" may be the time of day
+        if words[0] == "per" or not set(words) & set(UNITS):
+            return None
+        return SECONDS_OR_CLOCK if {"time", "clock", "wall", "elapsed", "wallclock"} & set(words) else SECONDS
     if core <= STEP_WORDS:
         return "step_s"
     if core <= {"run", "job"}:
@@ -220,6 +225,7 @@ def columns_of(names: Collection[str]) -> dict[str, Column]:
     mean = "response_tokens_mean" in means or BARE_MEAN in means
     decided = {
         SECONDS: "run_s" if of_runs else "step_s" if STEP in means else None,
+        SECONDS_OR_CLOCK: "run_s" if of_runs else None,
         BARE_MEAN: "response_tokens_mean" if BARE_MAX in means and STEP in means else None,
         BARE_MAX: "response_tokens_max" if BARE_MEAN in means and STEP in means else None,
         LIMIT_OR_MAX: "response_tokens_max" if mean else None,
@@ -235,8 +241,11 @@ def columns_of(names: Collection[str]) -> dict[str, Column]:
 
 
 def framework_of(names: Collection[str]) -> str | None:
-    """Return the framework that has most of the names, of those that have at least two; None if none has."""
-    present = set(names)
+    """Return the framework that has most of the names, of those that have at least two; None if none has.
+
+    Names without a folder, such as ``reward``, are anybody's.
+    """
+    present = {name for name in names if "/" in name}
     shared = {key: len(present.intersection(one.own())) for key, one in NAMES.items()}
     best = max(shared, key=lambda key: shared[key])
     return best if shared[best] > 1 else None
@@ -267,7 +276,7 @@ def _signs(names: Collection[str]) -> set[str]:
         means |= {column for column in NAMES[framework].columns if set(names).intersection(NAMES[framework].own(column))}
     times = means & {*TIMES, "run_s"}
     keyed = means & {STEP, RUN, "gpus", "gpus_generate", "gpus_train", NODES}
-    sure = times & {"step_s", "run_s"} or len(times) > 1 or (keyed and (times or "response_tokens_mean" in means))
+    sure = times & {"step_s", "run_s"} or (keyed and (times or "response_tokens_mean" in means))
     return (times or keyed) if sure else set()
 
 
@@ -280,7 +289,11 @@ def _suffix(path: Path) -> str:
 
 
 def _header(path: Path) -> list[str]:
-    return next(csv.reader([first_line(path).decode("utf-8-sig", "replace")]), [])
+    """The names in the first line of a csv file; empty if it is no such line, as whoever reads the file says."""
+    try:
+        return next(csv.reader([first_line(path).decode("utf-8-sig", "replace")]), [])
+    except csv.Error:
+        return []
 
 
 def detect(path: Path) -> bool:
@@ -291,10 +304,7 @@ def detect(path: Path) -> bool:
         ".csv": _header, ".jsonl": lambda file: list(first_record(file)), ".parquet": parquet_columns,
     }  # fmt: skip
     suffix = _suffix(path)
-    try:
-        return suffix in names and is_of_steps(names[suffix](path))
-    except csv.Error:
-        return False  # whoever reads the file says what is wrong with it
+    return suffix in names and is_of_steps(names[suffix](path))
 
 
 def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
@@ -329,6 +339,7 @@ def _rows(reading: ImportSession) -> list[tuple[int, dict[str, Any]]]:
         for record in reading.records(path):
             rows.append((record.line, dict(record.values)))
             reading.guard.check_rows(path, len(rows))
+            _refuse_many(path, len(rows))
         return rows
     header = pd.Index(_header(path) if _suffix(path) == ".csv" else [])
     if header.has_duplicates:
@@ -337,9 +348,18 @@ def _rows(reading: ImportSession) -> list[tuple[int, dict[str, Any]]]:
     frames = reading.csv(path, None) if _suffix(path) == ".csv" else reading.parquet(path, lambda name, nested: not nested)
     for frame in frames:
         reading.guard.check_rows(path, len(rows) + len(frame))
+        _refuse_many(path, len(rows) + len(frame))
         frame.columns = [str(name) for name in frame.columns]
         rows += [(int(at) + 1, row) for at, row in zip(frame.index, frame.to_dict("records"), strict=True)]
     return [(number, {str(name): cell for name, cell in row.items()}) for number, row in rows]
+
+
+def _refuse_many(path: Path, rows: int) -> None:
+    if rows > MOST_ROWS:
+        raise TraceError(
+            f"{path}: has more than {MOST_ROWS:,} rows, and its columns are those of steps or runs; if each is a response, "
+            "read it with --from table"
+        )
 
 
 class _Table:
@@ -430,8 +450,9 @@ class _Table:
             if text in BLANK or not isinstance(cell, str):
                 return None
             matched = NUMBER.fullmatch(text)
-            if matched is not None and (not matched[2] or matched[2] in UNITS):
-                value = float(matched[1]) * UNITS.get(matched[2], 1.0)
+            unit = 1.0 if matched is None or not matched[2] else self._unit(name, matched[2])
+            if matched is not None and unit is not None:
+                value = float(matched[1]) * unit
             elif text.lstrip("+-") in ("inf", "infinity"):
                 value = float("inf")
             elif name in self.known:
@@ -440,10 +461,17 @@ class _Table:
                 )
             else:
                 return None
-        if finite(value) is None:
+        if finite(value) is None:  # NaN is unknown
             self.left_out[name] = self.left_out.get(name, 0) + (value == value)
             return None
         return value
+
+    def _unit(self, name: str, unit: str) -> float | None:
+        """By what a cell with a unit of its own is multiplied, before its column's factor is; None for a unit that is wrong."""
+        column = self.columns.get(name)
+        if unit == "%":
+            return 0.01 if column is not None and column.means.endswith("_rate") else None
+        return UNITS[unit] / (1.0 if column is None else column.factor) if unit in UNITS else None
 
 
 def _of_gpus(values: Mapping[str, float]) -> str:

@@ -25,7 +25,7 @@ from rlhfless.trace import (
     open_log,
     read_scalars,
 )
-from rlhfless.trace.importers import recognise
+from rlhfless.trace.importers import recognise, step_table
 from rlhfless.trace.importers.scalars import scalars_frame
 from rlhfless.trace.importers.step_table import understood
 
@@ -73,9 +73,8 @@ def test_names_that_people_give_to_columns(name: str, means: str, factor: float)
 
 @pytest.mark.parametrize(
     "name",
-    ["tokens", "time", "timestamp", "latency_p95_s", "ms_per_token", "usd_per_gpu_hour", "gpu_hours", "samples_per_s",
-     "ttft_ms",
-     "policy/clip_ratio", "median_length", "eval_s", "mean_terminated_length", ""],
+    ["tokens", "time", "per_hour", "timestamp", "latency_p95_s", "ms_per_token", "usd_per_gpu_hour", "gpu_hours",
+     "samples_per_s", "ttft_ms", "policy/clip_ratio", "median_length", "eval_s", "mean_terminated_length", ""],
 )  # fmt: skip
 def test_names_that_mean_something_else_are_not_taken(name: str) -> None:
     assert understood(name) is None
@@ -91,6 +90,14 @@ def test_a_table_of_steps_of_several_runs(tmp_path: Path) -> None:
     assert (half["wait_s"], math.isnan(half["step_s"])) == (0.0003, True), "a blank cell is unknown, not zero"
     assert (starved["wait_s"], math.isnan(starved["gpus_generate"])) == (90.0, True)
     assert any("large, half, starved" in note for note in log.summary.notes)
+
+
+def test_the_framework_is_known_by_its_own_names(tmp_path: Path) -> None:
+    assert read(tmp_path, ASYNCHRONOUS).framework == "skyrl"
+    verl = read(tmp_path, "step,timing_s/step,timing_s/gen,timing_s/ref,timing_s/old_log_prob\n1,100,60,4,5\n")
+    assert verl.framework == "verl"
+    assert verl.scalars.loc[0, ["step_s", "generate_s", "prepare_s"]].tolist() == [100, 60, 9]
+    assert read(tmp_path, "step,step_time,reward\n1,100,0.5\n").framework == "steps", "anybody writes these"
 
 
 @pytest.mark.parametrize("suffix", ["csv", "csv.gz", "jsonl", "jsonl.gz", "parquet"])
@@ -141,6 +148,20 @@ def test_a_table_with_responses_or_prompts_is_none_of_steps(tmp_path: Path, colu
     assert recognise(path).name == "table"
     with refused(TraceError, "prompt_id", "missing"):
         import_log(path)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "run,step,name,time_s,holder",
+        "task_id,rank,generate_s,reward_s",
+        "GPU Type,GPUs,Per-Hour,Per-GPU",
+        "layer,tokens,time_us",
+    ],
+)
+def test_tables_of_other_things_are_none_of_steps(tmp_path: Path, columns: str) -> None:
+    path = table(tmp_path, f"{columns}\n1{',1' * (len(columns.split(',')) - 1)}\n")
+    assert recognise(path).name == "table"
 
 
 def test_no_mapping_is_proposed_that_makes_responses_of_steps(tmp_path: Path) -> None:
@@ -219,10 +240,21 @@ def test_a_cell_that_is_no_number_is_named(tmp_path: Path, rows: str, named: tup
 
 
 def test_blank_infinite_and_united_cells(tmp_path: Path) -> None:
-    log = read(tmp_path, "step,step_s,learn_s\n1,12.5s,n/a\n2,inf,-\n3,300ms,4\n")
+    log = read(tmp_path, "step,step_s,learn_s,gen_ms,cut_rate\n1,12.5s,n/a,2s,46%\n2,inf,-,,\n3,300ms,4,1500,0.5\n")
+    assert log.scalars["generate_s"].dropna().tolist() == [2.0, 1.5], "a cell's own unit comes first"
+    assert log.scalars["truncation_rate"].dropna().tolist() == [0.46, 0.5]
+    with refused(TraceError, "row 1", "learn_s", "5%"):
+        read(tmp_path, "step,step_s,learn_s\n1,3,5%\n")
     assert log.scalars["step_s"].dropna().tolist() == [12.5, 0.3]
     assert log.scalars["learn_s"].dropna().tolist() == [4.0]
     assert any("infinite" in note and "step_s" in note for note in log.summary.notes)
+
+
+def test_more_rows_than_any_run_has_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_table, "MOST_ROWS", 2)
+    for name, text in (("a.csv", "step,step_s\n1,2\n2,2\n3,2\n"), ("a.jsonl", '{"step": 1, "step_s": 2}\n' * 3)):
+        with refused(TraceError, "more than 2 rows", "--from table"):
+            read(tmp_path, text, name)
 
 
 def test_hostile_names_of_columns(tmp_path: Path) -> None:
