@@ -190,7 +190,7 @@ def own_settings(stated: Mapping[str, Any]) -> Settings | None:
         return None
 
 
-def _of_nodes(nodes: int, gpus_per_node: int) -> dict[str, int]:
+def _of_nodes(nodes: int, gpus_per_node: int) -> dict[str, Any]:
     """Return the settings of a cluster of such nodes; a single node may be a part of one."""
     return {"gpus": nodes * gpus_per_node, "gpus_per_node": gpus_per_node if nodes > 1 else max(NODE_GPUS, gpus_per_node)}
 
