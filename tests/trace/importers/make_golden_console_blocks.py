@@ -3,7 +3,7 @@
     for repository in NVIDIA-NeMo/RL PrimeIntellect-ai/prime-rl; do git -C DIR clone https://github.com/$repository; done
     python tests/trace/importers/make_golden_console_blocks.py DIR/RL DIR/prime-rl     # TRL: pip install 'trl>=1.16'
 
-- ``trl-console``: transformers' ``ProgressCallback`` prints the entries of ``golden/trl`` through its bar, with a clock by hand.
+- ``trl-console``: transformers' ``ProgressCallback`` prints the entries of ``golden/trl`` through its bar; its clock is ours.
 - ``nemo-rl-console``: the statements of ``grpo.py`` that print a step, of a synchronous run (``console.log``) and of an
   asynchronous one (``async.log``), and ``print_performance_metrics``.
 - ``prime-rl-console``: the expressions that are the lines of the orchestrator and of the trainer, of today and
@@ -42,7 +42,9 @@ FORMAT_TIME = "src/prime_rl/utils/logger.py"
 
 def source(repository: Path, path: str, commit: str = "HEAD") -> str:
     """A file of a repository, as it was in a commit."""
-    return subprocess.run(["git", "-C", str(repository), "show", f"{commit}:{path}"], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        ["git", "-C", str(repository), "show", f"{commit}:{path}"], capture_output=True, text=True, check=True
+    ).stdout
 
 
 def blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
@@ -54,9 +56,7 @@ def blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
 
 
 def between(text: str, first: str, last: str, which: int = 0) -> ast.Module:
-    """The statements of one list, from an assignment that begins with a text, or a print with it, to one that begins with another
-    text.
-    """
+    """The statements of one list, from one that assigns or prints the first text, to one that begins with the last."""
     found = []
     for statements in blocks(ast.parse(text)):
         written = [ast.unparse(one) for one in statements]
@@ -64,7 +64,7 @@ def between(text: str, first: str, last: str, which: int = 0) -> ast.Module:
         for start in starts[:1]:
             end = next(at for at, one in enumerate(written) if at >= start and one.startswith(last))
             found.append((statements[start].lineno, statements[start : end + 1]))
-    return ast.Module([one for one in sorted(found, key=lambda pair: pair[0])[which][1]], [])
+    return ast.Module(sorted(found, key=lambda pair: pair[0])[which][1], [])
 
 
 def function(text: str, name: str) -> ast.Module:
@@ -93,7 +93,8 @@ def trl() -> str:
     clock, printed = [1000.0], io.StringIO()
     state = TrainerState(max_steps=saved["max_steps"], is_world_process_zero=True)
     with (
-        mock.patch("tqdm.std.time", lambda: clock[0]), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed),
+        mock.patch("tqdm.std.time", side_effect=lambda: clock[0]), contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(printed),
         mock.patch("tqdm.std.tqdm.monitor_interval", 0),
     ):  # fmt: skip
         callback, arguments, control = ProgressCallback(), mock.Mock(spec=TrainingArguments), TrainerControl()
@@ -127,7 +128,12 @@ def nemo_rl(repository: Path, asynchronous: bool) -> str:
     with contextlib.redirect_stdout(printed):
         for step, rows in sample_rollouts().groupby("step"):
             tokens = rows["response_tokens"]
-            timing = {"total_step_time": 12.75, "policy_and_reference_logprobs": 2.0, "policy_training": 3.0, "training_prep": 0.5}
+            timing = {
+                "total_step_time": 12.75,
+                "policy_and_reference_logprobs": 2.0,
+                "policy_training": 3.0,
+                "training_prep": 0.5,
+            }
             timing |= {"exposed_generation": 6.5, "weight_sync": 0.25} if asynchronous else {"generation": 6.0}
             timing |= {} if asynchronous else {"prepare_for_generation/total": 0.5, "reward_calculation": 0.25}
             scope |= {
@@ -167,7 +173,8 @@ def prime_rl(repository: Path) -> dict[str, str]:
             "step": step, "step_time": 60.0 * step + 12.25, "eff": eff, "n_trainable": len(rows) - 1, "n_effective": len(rows),
             "trainable_rate": (len(rows) - 1) / len(rows), "max_off_policy_steps": step - 1,
             "episodes": SimpleNamespace(metrics=of_all), "progress": SimpleNamespace(step=step), "current_lr": 1e-6,
-            "tensor_stats": {"loss/mean": 0.01, "entropy/all/mean": 0.5}, "throughput": 4321.5, "mfu": 31.5, "peak_memory": 40.25,
+            "tensor_stats": {"loss/mean": 0.01, "entropy/all/mean": 0.5}, "throughput": 4321.5, "mfu": 31.5,
+            "peak_memory": 40.25,
             "results_df": rows.assign(seq_len=rows["prompt_tokens"] + rows["response_tokens"]), "val_results_df": None,
             "scheduler": SimpleNamespace(async_level=step - 1, max_off_policy_level=step - 1),
         }  # fmt: skip
@@ -185,7 +192,7 @@ def _last(text: str) -> ast.stmt:
     """The statement that adds rates to the trainer's line."""
     return next(
         one for one in ast.walk(ast.parse(text))
-        if isinstance(one, ast.AugAssign) and ast.unparse(one).startswith("step_message += ") and "Throughput" in ast.unparse(one)
+        if isinstance(one, ast.AugAssign) and "step_message += " in (written := ast.unparse(one)) and "Throughput" in written
     )  # fmt: skip
 
 

@@ -20,7 +20,15 @@ from rlhfless.trace.importers.console import steps as collected
 from rlhfless.trace.importers.console.lines import LONGEST_LINE, Quantity, console_lines, parse_dict, quantity
 from rlhfless.trace.importers.console.progress import ProgressBar
 
-FRAMEWORKS = ("verl-console", "slime-console", "skyrl-console", "roll-console", "openrlhf")
+FRAMEWORKS = (
+    "verl-console",
+    "slime-console",
+    "skyrl-console",
+    "roll-console",
+    "openrlhf",
+    "nemo-rl-console",
+    "prime-rl-console",
+)
 VERL = "step:{} - response_length/mean:{:.3f} - timing_s/gen:4.000 - timing_s/step:9.000"
 
 
@@ -234,7 +242,10 @@ def test_lines_of_a_second_framework_are_left_out_and_named(tmp_path: Path) -> N
         ("pipeline step 3 finished\n", ("ROLL", "line 1", "metrics_tag", "track_with")),
         ("Generation Buffer Progress: 3/4\n", ("SkyRL", "line 1", "Step N:")),
         ("global step 4 done\n", ("OpenRLHF", "line 1", "Global step N: {...}")),
-        ("Dear diary\n", ("verl", "slime", "OpenRLHF", "SkyRL", "ROLL")),
+        ("  * exposed_generation: 32.52s\n", ("NeMo-RL", "line 1", "Step N/M", "train_data_step")),
+        ("Step 3 | Reward: 0.5\n", ("prime-rl", "line 1", "Step N | Time: ", "traces.jsonl")),
+        ("x 'completion_length': 4\n", ("TRL", "line 1", "'epoch'", "trainer_state.json")),
+        ("Dear diary\n", ("verl", "slime", "OpenRLHF", "SkyRL", "ROLL", "NeMo-RL", "prime-rl", "TRL")),
     ],
 )
 def test_a_text_that_is_no_log_is_refused_with_what_it_lacks(text: str, parts: tuple[str, ...], tmp_path: Path) -> None:
@@ -327,7 +338,9 @@ PIECES = (
     b"\r", b"\n", b"\x1b[36m", b"[36m", b"(x pid=1) ", b"step:3 - ", b"step:3 - a:", b" - ", b":", b"np.float64(", b")" * 40,
     b"(" * 200, b"{'" * 90, b"perf 1: {'", b"'timing/step': '3',", b"Step 4: \n", b"{'a': 1}", b'metrics_tag: {"step": 1',
     b"Global step 7: {'timing/generation': (1).__class__}", b"nan", b"-inf", b"1e999", b"9" * 3000, b"\xff", "✨".encode(),
-    b" 3/4 [00:01<", b"tensor(0.5, device='cuda:0')" * 3, b", " * 300, b"\x00",
+    b"={25} Step 3/9 ====".replace(b"{25}", b"=" * 25), b"* Total step time: 3.00s\n", b"Step 3 | Time: 4s | Loss: 3\n",
+    b"{'loss': 3, 'epoch': 1}", b" 9/9 [00:01<00:00]\n", b" 3/4 [00:01<", b"tensor(0.5, device='cuda:0')" * 3, b", " * 300,
+    b"\x00",
 )  # fmt: skip
 
 
@@ -346,7 +359,7 @@ def mutated(content: bytes, chance: random.Random) -> bytes:
     return content
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", [*FRAMEWORKS, "trl-console"])
 @settings(max_examples=60, deadline=None, database=None)
 @given(seed=st.integers(0, 2**32))
 def test_a_malformed_text_is_scalars_or_one_sentence(
