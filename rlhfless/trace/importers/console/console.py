@@ -22,6 +22,8 @@ from rlhfless.trace.schema.casts import clean, listed, shown
 OTHER_FILES = (".parquet", ".pt", ".jsonl", ".json", ".csv", ".wandb")
 """Endings of files that are no console text."""
 
+MOST_OF_BINARY = 100  # lines at the beginning without a zero byte, of a file that is a text
+
 TITLES = listed(NAMES[one.framework].title for one in GRAMMARS)
 
 
@@ -78,6 +80,8 @@ def missing(path: Path) -> str:
     try:
         with _lines(ImportSession(path, ImportOptions())) as lines:
             for line in _beginning(lines):
+                if "\0" in line.text and line.number < MOST_OF_BINARY:
+                    return ""
                 for one in GRAMMARS:
                     if one.near.search(line.text):
                         count, first = found.get(one.framework, (0, line))
