@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -30,7 +31,7 @@ TITLES = listed(NAMES[one.framework].title for one in GRAMMARS)
 def detect(path: Path) -> bool:
     """Return whether the first 16 MiB of a text have a line that only one framework prints."""
     try:
-        return _is_text(path) and _grammar(ImportSession(path, ImportOptions())) is not None
+        return _is_text(path) and _grammar(path, ImportOptions()) is not None
     except TraceError:
         return False  # whoever reads it says what is wrong with it
 
@@ -44,7 +45,7 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
         TraceError: no line is any framework's, or no record of a step is complete.
     """
     reading.expect([reading.path])
-    grammar = _grammar(reading)
+    grammar = _grammar(reading.path, reading.options)
     if grammar is None:
         raise TraceError(f"{reading.path}: {missing(reading.path) or f'is no console text; that of {TITLES} is needed'}")
     names = NAMES[grammar.framework]
@@ -120,9 +121,12 @@ def _beginning(lines: Iterable[Line]) -> Iterator[Line]:
         yield line
 
 
-def _grammar(reading: ImportSession) -> Grammar | None:
-    """Return the grammar of the first line of the file's beginning that is marked; None if no line is."""
-    with _lines(reading) as lines:
+def _grammar(path: Path, options: ImportOptions) -> Grammar | None:
+    """Return the grammar of the first line of the file's beginning that is marked; None if no line is.
+
+    The beginning is read in a session of its own, so that it counts once in the progress bar and against the limits.
+    """
+    with _lines(ImportSession(path, replace(options, progress=False))) as lines:
         return next((one for line in _beginning(lines) for one in GRAMMARS if one.marks(line)), None)
 
 
