@@ -255,6 +255,13 @@ def test_a_text_that_is_no_log_is_refused_with_what_it_lacks(text: str, parts: t
             import_log(tmp_path / "run.txt", ImportOptions(), framework)
 
 
+def test_a_file_that_is_no_text_is_not_said_to_be_one(tmp_path: Path) -> None:
+    (tmp_path / "plot.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR timing_s/gen \0")
+    with pytest.raises(TraceError) as refusal:
+        import_log(tmp_path / "plot.png")
+    assert "step:N" not in str(refusal.value)
+
+
 def test_a_text_whose_steps_are_all_cut_is_refused(tmp_path: Path) -> None:
     with refused(TraceError, "run.log", "OpenRLHF", "Global step N: {...}"):
         read(tmp_path, "Global step 1: {'timing/generation': 4.0, 'timing/ppo")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -22,13 +23,15 @@ from rlhfless.trace.schema.casts import clean, listed, shown
 OTHER_FILES = (".parquet", ".pt", ".jsonl", ".json", ".csv", ".wandb")
 """Endings of files that are no console text."""
 
+MOST_OF_BINARY = 100  # lines at the beginning without a zero byte, of a file that is a text
+
 TITLES = listed(NAMES[one.framework].title for one in GRAMMARS)
 
 
 def detect(path: Path) -> bool:
     """Return whether the first 16 MiB of a text have a line that only one framework prints."""
     try:
-        return _is_text(path) and _grammar(ImportSession(path, ImportOptions())) is not None
+        return _is_text(path) and _grammar(path, ImportOptions()) is not None
     except TraceError:
         return False  # whoever reads it says what is wrong with it
 
@@ -42,7 +45,7 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
         TraceError: no line is any framework's, or no record of a step is complete.
     """
     reading.expect([reading.path])
-    grammar = _grammar(reading)
+    grammar = _grammar(reading.path, reading.options)
     if grammar is None:
         raise TraceError(f"{reading.path}: {missing(reading.path) or f'is no console text; that of {TITLES} is needed'}")
     names = NAMES[grammar.framework]
@@ -79,6 +82,8 @@ def missing(path: Path) -> str:
     try:
         with _lines(ImportSession(path, ImportOptions())) as lines:
             for line in _beginning(lines):
+                if "\0" in line.text and line.number < MOST_OF_BINARY:
+                    return ""
                 for one in GRAMMARS:
                     if one.near.search(line.text):
                         count, first = found.get(one.framework, (0, line))
@@ -117,9 +122,12 @@ def _beginning(lines: Iterable[Line]) -> Iterator[Line]:
         yield line
 
 
-def _grammar(reading: ImportSession) -> Grammar | None:
-    """Return the grammar of the first line of the file's beginning that is marked; None if no line is."""
-    with _lines(reading) as lines:
+def _grammar(path: Path, options: ImportOptions) -> Grammar | None:
+    """Return the grammar of the first line of the file's beginning that is marked; None if no line is.
+
+    The beginning is read in a session of its own, so that it counts once in the progress bar and against the limits.
+    """
+    with _lines(ImportSession(path, replace(options, progress=False))) as lines:
         return next((one for line in _beginning(lines) for one in GRAMMARS if one.marks(line)), None)
 
 
