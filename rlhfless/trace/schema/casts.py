@@ -18,7 +18,6 @@ import pandas as pd
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.schema.tables import Column
 from solver.model.errors import as_given
-from solver.model.plurals import counted as counted  # for packages that know nothing of the solver
 
 FEW = 64  # cells of a column that are converted faster one by one than as an array
 LARGEST_WHOLE_NUMBER = 2**53

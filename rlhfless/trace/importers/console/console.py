@@ -15,6 +15,7 @@ from rlhfless.trace.importers.console.grammars import GRAMMARS
 from rlhfless.trace.importers.console.lines import Line, console_lines
 from rlhfless.trace.importers.console.progress import ProgressBar
 from rlhfless.trace.importers.console.steps import Steps
+from rlhfless.trace.importers.engine_lines import EngineLines
 from rlhfless.trace.importers.formats import Format
 from rlhfless.trace.importers.import_session import PEEK_BYTES, ImportOptions, ImportSession
 from rlhfless.trace.importers.names import NAMES, unknown_phases
@@ -37,7 +38,7 @@ def detect(path: Path) -> bool:
 
 
 def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
-    """Collect the steps' scalars and the progress bar's facts; yields no responses.
+    """Collect the steps' scalars, the progress bar's facts and the engine's lines beside them; yields no responses.
 
     The first framework that a line is marked by is the file's; lines of another one are left out and noted.
 
@@ -51,10 +52,11 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     names = NAMES[grammar.framework]
     reading.framework = grammar.framework
     reading.note(f"console: printed by {names.title}")
-    steps, bar = Steps(names), ProgressBar(grammar.bar)
+    steps, bar, engine = Steps(names), ProgressBar(grammar.bar), EngineLines()
     with _lines(reading) as lines:
-        for entry in grammar.entries(_watched(lines, grammar, bar, reading), reading):
+        for entry in grammar.entries(_watched(lines, grammar, bar, engine, reading), reading):
             steps.add(entry)
+    engine.report_to(reading)
     rows = list(steps.rows())
     for note in steps.notes():
         reading.note(note)
@@ -131,11 +133,18 @@ def _grammar(path: Path, options: ImportOptions) -> Grammar | None:
         return next((one for line in _beginning(lines) for one in GRAMMARS if one.marks(line)), None)
 
 
-def _watched(lines: Iterable[Line], grammar: Grammar, bar: ProgressBar, reading: ImportSession) -> Iterator[Line]:
-    """Yield the lines of a framework, and follow its progress bar; lines that only another framework prints are left out."""
+def _watched(
+    lines: Iterable[Line], grammar: Grammar, bar: ProgressBar, engine: EngineLines, reading: ImportSession
+) -> Iterator[Line]:
+    """Yield the lines of a framework, and follow its progress bar and its engines; lines that only another framework prints
+    are left out.
+    """
     others = [one for one in GRAMMARS if one is not grammar]
     for line in lines:
         bar.see(line.text)
+        if (row := engine.line(line.number, line.raw)) is not None:
+            reading.guard.check_rows(reading.path, len(reading.engine) + 1)
+            reading.engine.append(row)
         if other := next((one for one in others if one.marks(line)), None):
             reading.note(
                 f"frameworks: read as the console of {NAMES[grammar.framework].title}; lines of {NAMES[other.framework].title} "
