@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from plain import Names, plain
+from report_setting import sixteen_l40s
 
 import solver
 from rlhfless.engine.simulated.engine import SimulatedEngine
@@ -27,7 +28,6 @@ from rlhfless.latency.effects import Contention, Effects, Outages, StartDelays, 
 from rlhfless.predict import make_predictor
 from rlhfless.report.executed_study import study_executed
 from rlhfless.report.study import Assumptions, Savings, study_log
-from rlhfless.report.write import default_setting
 from rlhfless.scheduling import POLICIES
 from rlhfless.simulate import LoggedStep, Simulation, SimulationConfig, logged_steps, simulate_steps
 from rlhfless.trace import OpenedLog, Trace, read_trace
@@ -61,7 +61,7 @@ def settings() -> Mapping[str, tuple[SimulationConfig, str, tuple[int, ...]]]:
     little memory, so that responses wait and are evicted, plans over scenarios, GPUs held for the step, a learner beside them,
     KV caches moved. ``disturbed``: what may happen to actors of large clusters, prompts fed in chunks.
     """
-    report = default_setting()
+    report = sixteen_l40s()
     plain_ = replace(report, latency=replace(report.latency, max_batch=24))
     cpu = load_profile("cpu-tiny-qwen2")
     tight = SimulationConfig(
@@ -177,7 +177,7 @@ def report_of_logged() -> Any:
     """Findings of ``rlhfless report`` on the lengths alone of the same steps, as if verl had logged them with some times."""
     steps = pd.DataFrame({"step": range(8), "generate_s": np.linspace(9.0, 6.0, 8), "learn_s": 4.0, "prepare_s": 1.0})
     log = OpenedLog(Trace(first_steps(8).rollouts[list(GIVEN)]), steps, "verl")
-    study = study_log(log, default_setting(), Assumptions(prices={"spot": 0.9}), 3)
+    study = study_log(log, sixteen_l40s(), Assumptions(prices={"spot": 0.9}), 3)
     found = study.findings
     return plain(
         {**saved(found), "setup": found.setup, "rest": found.phases, "account": found.account, "planned": found.planned,

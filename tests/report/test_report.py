@@ -11,13 +11,14 @@ import pandas as pd
 import pytest
 from error_messages import refused
 from page_figures import figures_json
+from report_setting import sixteen_l40s
 
 from rlhfless.analysis import evenly
 from rlhfless.plots.export.html_page import Page
 from rlhfless.predict import EwmaPredictor
 from rlhfless.report.executed_run import executed_section
 from rlhfless.report.schedules import SHOWN, simulate_schedules
-from rlhfless.report.write import default_setting, report_html, write_report
+from rlhfless.report.write import report_html, write_report
 from rlhfless.simulate import logged_steps
 from rlhfless.trace import Trace, TraceError
 
@@ -60,7 +61,7 @@ def cards(page: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    return report_html(executed())
+    return report_html(executed(), sixteen_l40s())
 
 
 @pytest.mark.full
@@ -109,7 +110,7 @@ def test_what_an_executed_run_could_have_saved_is_said_with_what_no_schedule_cha
     assert "Not calibrated" in page  # one step proves nothing
     assert "Other GPUs" not in page
     held = executed().allocations.assign(kind=["l40s", "h100"])
-    other = report_html(executed(allocations=held, meta={"cluster": {"nodes": 1, "gpus_per_node": 4}}))
+    other = report_html(executed(allocations=held, meta={"cluster": {"nodes": 1, "gpus_per_node": 4}}), sixteen_l40s())
     assert "<b>Other GPUs:</b>" in other
     assert "the run had 4 GPUs of kind h100 and l40s;" in other
 
@@ -160,7 +161,7 @@ def test_text_of_logs_never_becomes_markup():
         meta={"policy": EVIL, "device": EVIL, "clock": "wall", "cluster": {EVIL: EVIL}},
         source=EVIL,
     )
-    text = report_html(trace)
+    text = report_html(trace, sixteen_l40s())
     assert text.count("<script>") == text.count("</script>") == 1
     assert "alert('x')</script>" not in text
     assert EVIL not in text
@@ -172,7 +173,7 @@ def test_text_of_logs_never_becomes_markup():
 def test_a_log_of_lengths_alone_is_simulated(tmp_path: Path):
     log = tmp_path / "log.csv"
     pd.DataFrame(rollouts(3)).to_csv(log, index=False)
-    out = write_report(log, tmp_path / "report.html")
+    out = write_report(log, tmp_path / "report.html", sixteen_l40s())
     text = out.read_text("utf-8")
     assert "What was executed" not in text
     assert "RLHFless report: log.csv" in text
@@ -192,11 +193,11 @@ def test_a_log_of_lengths_alone_is_simulated(tmp_path: Path):
     ],
 )
 def test_degenerate_traces_have_a_report(trace):
-    assert "What better schedules would have done" in report_html(trace)
+    assert "What better schedules would have done" in report_html(trace, sixteen_l40s())
 
 
 def test_what_cannot_be_planned_is_reported_and_the_rest_is_shown():
-    setting = default_setting()
+    setting = sixteen_l40s()
     too_long = rollouts(1, response_tokens=10_000_000)
     text = report_html(executed(rollouts=too_long), setting)
     assert "What was executed" in text
@@ -216,7 +217,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path):
 
 
 def test_chosen_steps_are_predicted_from_all_earlier_ones():
-    trace, setting = Trace(rollouts(9)), default_setting()
+    trace, setting = Trace(rollouts(9)), sixteen_l40s()
     schedules = simulate_schedules(trace, setting, 3)
     assert [one.step for one in schedules.logged] == [0, 4, 8]
     assert [one.has_history for one in schedules.logged] == [False, True, True]
@@ -231,7 +232,7 @@ def test_chosen_steps_are_predicted_from_all_earlier_ones():
 
 
 def test_no_policy_is_below_the_bound_of_its_step():
-    schedules = simulate_schedules(Trace(rollouts(3)), default_setting(), 3)
+    schedules = simulate_schedules(Trace(rollouts(3)), sixteen_l40s(), 3)
     for one in schedules.logged:
         bound = schedules.bound_of(one)
         for row in schedules.results(list(SHOWN), one.step).itertuples():
@@ -239,9 +240,9 @@ def test_no_policy_is_below_the_bound_of_its_step():
 
 
 def test_big_steps_are_simulated_in_smaller_number():
-    schedules = simulate_schedules(Trace(rollouts(9)), default_setting(), 5, max_responses=16)
+    schedules = simulate_schedules(Trace(rollouts(9)), sixteen_l40s(), 5, max_responses=16)
     assert [one.step for one in schedules.logged] == [0, 8]
-    assert [one.step for one in simulate_schedules(Trace(rollouts(4)), default_setting(), 5, max_responses=1).logged] == [3]
+    assert [one.step for one in simulate_schedules(Trace(rollouts(4)), sixteen_l40s(), 5, max_responses=1).logged] == [3]
 
 
 @pytest.mark.parametrize(("count", "most", "chosen"), [(3, 5, [0, 1, 2]), (9, 3, [0, 4, 8]), (9, 1, [8]), (100, 2, [0, 99])])

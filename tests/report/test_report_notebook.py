@@ -20,7 +20,7 @@ from rlhfless.errors import InputError, MissingExtra  # noqa: E402
 from rlhfless.report.not_stated import PROFILE_ASSUMED  # noqa: E402
 from rlhfless.report.notebook import LogSource, template_path, write_report_notebook  # noqa: E402
 from rlhfless.report.study import Assumptions  # noqa: E402
-from rlhfless.report.write import DEFAULT_PROFILE, default_setting  # noqa: E402
+from report_setting import PROFILE, sixteen_l40s  # noqa: E402
 from rlhfless.trace import ImportOptions, TraceError  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
@@ -106,15 +106,15 @@ def test_an_installed_package_has_it() -> None:
 def test_what_cannot_be_filled_in_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, out = LogSource(tmp_path / "log.csv", ImportOptions()), tmp_path / "book.ipynb"
     with refused(InputError, "PRICES", "nan"):
-        write_report_notebook(log, out, DEFAULT_PROFILE, default_setting(), Assumptions(prices={"spot": float("nan")}))
+        write_report_notebook(log, out, PROFILE, sixteen_l40s(), Assumptions(prices={"spot": float("nan")}))
     (tmp_path / "file").write_text("")
     with refused(TraceError, "file"):
-        write_report_notebook(log, tmp_path / "file" / "book.ipynb", DEFAULT_PROFILE, default_setting(), Assumptions())
+        write_report_notebook(log, tmp_path / "file" / "book.ipynb", PROFILE, sixteen_l40s(), Assumptions())
     for name in [name for name in sys.modules if name.startswith("papermill.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "papermill", None)
     with refused(MissingExtra, "papermill", "rlhfless[notebook]"):
-        write_report_notebook(log, out, DEFAULT_PROFILE, default_setting(), Assumptions())
+        write_report_notebook(log, out, PROFILE, sixteen_l40s(), Assumptions())
     assert not out.exists()
 
 
