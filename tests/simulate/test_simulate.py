@@ -123,7 +123,9 @@ def test_shared_executions_change_no_result_and_run_every_schedule_once(monkeypa
     """Policies that re-plan start from plans that are made already, and other settings share nothing."""
     steps = list(logged_steps(log(visits=2), max_response_tokens=600))[-2:]
     policies = ["static", "fold", "solver", "oracle", "solver+replan", "oracle+replan"]
-    apart = pd.concat([simulate_steps(steps, SETTING, [policy]).steps for policy in policies]).sort_values("step", kind="stable")
+    apart = pd.concat([simulate_steps(steps, SETTING, [policy]).steps for policy in policies]).sort_values(
+        "step", kind="stable"
+    )
     planned, plan = [], Solver.plan
     monkeypatch.setattr(Solver, "plan", lambda policy, *given: (planned.append(policy.name), plan(policy, *given))[1])
     at_once = simulate_steps(steps, SETTING, policies)
