@@ -27,8 +27,11 @@ from tiers import check_tier
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: the processes share the cores
 
-# jsonschema builds a grammar of names of resources when it is imported, seconds in each process, which nobody here checks.
-sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+# jsonschema builds a grammar when it is imported; neither this process nor those that it starts shall spend seconds on that.
+WITHOUT_GRAMMAR = str(Path(__file__).parent / "support" / "without_grammar")
+if WITHOUT_GRAMMAR not in sys.path:
+    sys.path.insert(0, WITHOUT_GRAMMAR)
+    os.environ["PYTHONPATH"] = os.pathsep.join([WITHOUT_GRAMMAR, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 gc.disable()  # until all tests are imported: what is imported stays
 

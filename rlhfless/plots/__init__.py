@@ -38,6 +38,7 @@ from rlhfless.plots.plan_bars import PlanBarsInfo, plan_bars_info, plot_plan_bar
 from rlhfless.plots.planned_steps import PlannedStepsInfo, planned_steps_info, plot_planned_steps
 from rlhfless.plots.prefill import PrefillInfo, plot_prefill, prefill_info
 from rlhfless.plots.renderer import follow_theme as _follow_theme
+from rlhfless.plots.renderer import running_shell as _running_shell
 from rlhfless.plots.renderer import use_renderer
 from rlhfless.plots.responses import ResponsesInfo, plot_responses, responses_info
 from rlhfless.plots.spec_front import SpecFrontInfo, plot_spec_front, spec_front_info
@@ -184,7 +185,8 @@ __all__ = [
     "write_notebook_page",
 ]
 
-_follow_theme()
+if _running_shell() is not None:
+    _follow_theme()
 
 
 def __dir__() -> list[str]:

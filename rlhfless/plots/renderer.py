@@ -75,10 +75,18 @@ def _theme_html() -> str:
     return f"{THEME_STYLE}{Path(__file__).with_name('jupyter_theme.css').read_text('utf-8').replace('INK', ink)}</style>"
 
 
+def running_shell() -> Any | None:
+    """Return the IPython that this code runs in; None elsewhere."""
+    return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+
+
 def follow_theme() -> None:
-    """Let figures follow JupyterLab's theme where plotly draws them with its extension; importing the plots does it."""
+    """Let figures follow JupyterLab's theme where plotly draws them with its extension; importing the plots in IPython does it.
+
+    Elsewhere nothing is shown, and plotly's table of renderers loads nbformat with its schemas: seconds of every command.
+    """
     pio.renderers[THEME] = ThemeRenderer()
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    shell = running_shell()
     if shell is not None:
         for module, name in WIDGETS:
             shell.display_formatter.mimebundle_formatter.for_type_by_name(module, name, _with_sheet)

@@ -24,7 +24,7 @@ from rlhfless.scheduling import FunctionPolicy, PolicyError, PolicyFunction, Sch
 from rlhfless.scheduling.planning_time import PlanningTime
 from rlhfless.scheduling.replan import SolverReplan
 from rlhfless.simulate.drafted_steps import bound_with_drafts, drafted_engines
-from rlhfless.simulate.executions import Key
+from rlhfless.simulate.executions import Executions, Key
 from rlhfless.simulate.fused_steps import fused_bound, fused_items
 from rlhfless.simulate.results import Simulation
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig, logged_steps
@@ -71,7 +71,7 @@ def simulate_steps(
     on_step: Callable[[int], object] | None = None,
 ) -> Simulation:
     """``simulate`` for steps that are predicted already, in another setting for example; the same policies and exceptions."""
-    chosen = _chosen(setting, policies)
+    chosen, keeping = _chosen(setting, policies), _keeping(setting)
     executed: dict[str, list[tuple[StepRecord, LoggedStep]]] = {p.name: [] for p in chosen}
     clock_s = dict.fromkeys(executed, 0.0)
     facts: list[dict[str, Any]] = []
@@ -83,7 +83,7 @@ def simulate_steps(
         seen.append((logged, without))
         requests = logged.requests()
         for policy in chosen:
-            record, planning_s = _execute(policy, logged, setting, requests, clock_s[policy.name])
+            record, planning_s = _execute(policy, logged, keeping, requests, clock_s[policy.name])
             plan = record.plan
             clock_s[policy.name] = record.end_s
             executed[policy.name].append((record, logged))
@@ -124,7 +124,7 @@ def execute_steps(
 
     The arguments and exceptions are those of ``simulate_steps``.
     """
-    chosen = _chosen(setting, policies)
+    chosen, keeping = _chosen(setting, policies), _keeping(setting)
     executed: dict[str, list[tuple[StepRecord, LoggedStep]]] = {p.name: [] for p in chosen}
     for logged in logged_steps:
         setting.problem(logged.truth)  # refuses responses that fit on no actor
@@ -132,7 +132,7 @@ def execute_steps(
         for policy in chosen:
             before = executed[policy.name]
             start_s = before[-1][0].end_s if before else 0.0
-            before.append((_execute(policy, logged, setting, requests, start_s)[0], logged))
+            before.append((_execute(policy, logged, keeping, requests, start_s)[0], logged))
     return dict(executed)
 
 
@@ -144,6 +144,11 @@ def _chosen(setting: SimulationConfig, policies: Sequence[str | SchedulingPolicy
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise PolicyError(f"policies are {', '.join(names)}; {twice[0]!r} is there twice, so give one of them another name")
     return chosen
+
+
+def _keeping(setting: SimulationConfig) -> SimulationConfig:
+    """Return a setting that keeps plans, those of one comparison at least: re-planning policies start from the static plan."""
+    return setting if setting.executions is not None else replace(setting, executions=Executions())
 
 
 def _execute(

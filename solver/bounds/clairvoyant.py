@@ -54,7 +54,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -71,6 +71,7 @@ from solver.timing.evaluate import ready_s
 
 CLOSED_FORM, CONFIGURATION_LP = "closed form", "configuration LP"  # names of the two bounds in results
 MINORANT_TIME_FACTOR = 2.0  # times the longest response alone, where the minorant of the configuration bound is chosen
+KEPT_BOUNDS = 128  # configuration bounds that are kept: what-ifs, dashboards and reports ask for those of the same steps again
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +139,7 @@ class ClairvoyantBound(BoundOverTime):
         best = int(np.argmax([self._closed_form(terms, decode_s) for terms in self.minorants]))
         terms = self.minorants[best]
         minorant = (terms.base_s, terms.per_response_s, terms.per_kv_token_s)
-        bound = configuration_bound(self.length, self.context, minorant, self.work)
+        bound = _kept_bound(self.length.tobytes(), self.context.tobytes(), minorant, self.work)
         return None if bound is None else (best, bound)
 
     def with_method(self, time_s: float) -> tuple[float, str]:
@@ -250,6 +251,12 @@ def clairvoyant_bound(
         context,
         work,
     )
+
+
+@lru_cache(maxsize=KEPT_BOUNDS)
+def _kept_bound(length: bytes, context: bytes, minorant: tuple[float, float, float], work: int) -> ConfigurationBound | None:
+    """Return ``configuration_bound`` of doubles, which depends on these numbers alone: neither on GPUs, nor on prices."""
+    return configuration_bound(np.frombuffer(length), np.frombuffer(context), minorant, work)
 
 
 def _root_sum(b: float, c: float, context: FloatArray, length: FloatArray) -> FloatArray:

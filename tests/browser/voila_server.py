@@ -29,8 +29,9 @@ def served(home: Path, log: Path | None = None) -> Iterator[tuple[str, str]]:
     options = ["--Voila.ip=127.0.0.1", "--Voila.auto_token=True", "--no-browser", f"--port={port}"]
     options += ["--VoilaExecutor.iopub_timeout=120", "--VoilaExecutor.startup_timeout=300"]
     command = [sys.executable, "-m", "voila", *options, "notebooks/dashboard.ipynb"]
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     own = {"JUPYTER_PATH": f"{sys.prefix}/share/jupyter", "JUPYTER_RUNTIME_DIR": str(home), "JUPYTER_TOKEN": token}
-    env = {**os.environ, **own, "PYTHONPATH": str(ROOT)}
+    env = {**os.environ, **own, "PYTHONPATH": path}
     if log is not None:
         env["RLHFLESS_LOG"] = str(log)
     with open(home / "voila.log", "w", encoding="utf-8") as told:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,8 +18,9 @@ from rlhfless.plots.renderer import THEME, THEME_STYLE, follow_theme
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What is displayed."""
+    """What is displayed, where figures follow the theme."""
     outputs: list[dict[str, Any]] = []
+    follow_theme()
     monkeypatch.setattr("IPython.display.display", lambda bundle, raw: outputs.append(bundle))
     return outputs
 
@@ -84,3 +87,10 @@ def test_what_plotly_found_stays_elsewhere(
     pio.renderers.default = found
     follow_theme()
     assert pio.renderers.default == then
+
+
+def test_where_nothing_is_shown_the_plots_load_no_schemas_of_notebooks() -> None:
+    """jsonschema builds a grammar when it is imported: more time than all else that a plot imports."""
+    code = "import sys, rlhfless.plots; print([name for name in ('nbformat', 'jsonschema') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600)
+    assert done.stdout.strip() == "[]"

@@ -73,9 +73,9 @@ def of_steps(name: str, steps: int) -> Callable[[Path], Trace]:
 
 LOGGED = {"short": short, "long and timed": long_and_timed}
 EXECUTED = {
-    "reasoning-static": of_steps("reasoning-static", 4),
-    "arithmetic-grpo": of_steps("arithmetic-grpo", 6),
-    "arithmetic-grpo-drafts": of_steps("arithmetic-grpo-drafts", 4),
+    "reasoning-static": of_steps("reasoning-static", 2),
+    "arithmetic-grpo": of_steps("arithmetic-grpo", 2),
+    "arithmetic-grpo-drafts": of_steps("arithmetic-grpo-drafts", 2),
 }
 
 

@@ -35,12 +35,12 @@ FACTOR = {"timed": 2.0, "no times": 1.0, "executed": 1.7}
 
 def responses() -> pd.DataFrame:
     rng = np.random.default_rng(3)
-    usual = rng.lognormal(5.0, 0.8, 8)
+    usual = rng.lognormal(5.0, 0.8, 4)
     return pd.DataFrame(
         [
             {"step": s, "prompt_id": f"p{p}", "sample": k, "prompt_tokens": 40,
              "response_tokens": int(np.clip(usual[p] * rng.lognormal(0, 0.3), 2, 2000))}
-            for s in range(2) for p in range(8) for k in range(4)
+            for s in range(2) for p in range(4) for k in range(2)
         ]
     )  # fmt: skip
 

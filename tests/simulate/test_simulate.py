@@ -14,6 +14,7 @@ from error_messages import refused
 from rlhfless.errors import InputError
 from rlhfless.scheduling import PlanningOptions, PolicyError, make_policy
 from rlhfless.scheduling.planning_time import PlanningTime
+from rlhfless.scheduling.solver import Solver
 from rlhfless.simulate import SimulationConfig, execute_steps, logged_steps, simulate, simulate_steps
 from rlhfless.simulate.executions import Executions
 from rlhfless.trace import TraceError, allocation_metrics, read_trace, step_metrics, validate
@@ -118,15 +119,23 @@ def test_steps_without_metrics_and_bounds_are_the_same_steps(result):
         assert [record.end_s - record.start_s for record, _ in steps] == own["time_s"].tolist()
 
 
-def test_shared_executions_change_no_result_and_run_every_schedule_once():
+def test_shared_executions_change_no_result_and_run_every_schedule_once(monkeypatch):
     """Policies that re-plan start from plans that are made already, and other settings share nothing."""
     steps = list(logged_steps(log(visits=2), max_response_tokens=600))[-2:]
     policies = ["static", "fold", "solver", "oracle", "solver+replan", "oracle+replan"]
-    apart = simulate_steps(steps, SETTING, policies)
+    apart = pd.concat([simulate_steps(steps, SETTING, [policy]).steps for policy in policies]).sort_values(
+        "step", kind="stable"
+    )
+    planned, plan = [], Solver.plan
+    monkeypatch.setattr(Solver, "plan", lambda policy, *given: (planned.append(policy.name), plan(policy, *given))[1])
+    at_once = simulate_steps(steps, SETTING, policies)
+    assert sorted(planned) == ["oracle", "oracle", "solver", "solver"], "once for each step"
     shared = replace(SETTING, executions=Executions())
     together = simulate_steps(steps, shared, policies)
     measured = ["planning_s", "planning_delay_s"]
-    pd.testing.assert_frame_equal(apart.steps.drop(columns=measured), together.steps.drop(columns=measured), check_exact=True)
+    alone = apart.drop(columns=measured).reset_index(drop=True)
+    for one in (at_once, together):
+        pd.testing.assert_frame_equal(alone, one.steps.drop(columns=measured), check_exact=True)
     times = together.steps.set_index(["policy", "step"])["planning_s"]
     assert all(times["solver+replan"] >= times["solver"]), "the plan that it starts from is counted"
     kept, records = shared.executions, dict(shared.executions.records)

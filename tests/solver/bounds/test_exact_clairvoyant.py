@@ -131,6 +131,24 @@ def test_the_same_input_gives_the_same_bound_and_less_work_a_valid_one():
         assert 0 < little.iterations_s(time_s) <= one.iterations_s(time_s)
 
 
+def test_bounds_of_the_same_step_on_other_clusters_share_the_search():
+    """And another step, another profile or other work has its own; what is shared is what would be found again."""
+    problem = solver.PlanningProblem(lognormal_workload(12, 3), solver.Cluster(4, 2, 2), l40s(**NO_LIMITS))
+    first = clairvoyant_bound(problem).configuration[1]
+    other = clairvoyant_bound(dataclasses.replace(problem, cluster=solver.Cluster(8, 8, 2), objective=solver.Objective(0.5)))
+    assert other.configuration[1] is first
+    minorant = (other.minorants[0].base_s, other.minorants[0].per_response_s, other.minorants[0].per_kv_token_s)
+    again = configuration_bound(other.length, other.context, minorant)
+    assert dataclasses.replace(again, optima=()) == dataclasses.replace(first, optima=())
+    slower = dataclasses.replace(problem.latency, base_s=2 * problem.latency.base_s)
+    for changed in (
+        clairvoyant_bound(dataclasses.replace(problem, workload=lognormal_workload(12, 4))),
+        clairvoyant_bound(dataclasses.replace(problem, latency=slower)),
+        clairvoyant_bound(problem, work=1),
+    ):
+        assert changed.configuration[1].lines != first.lines
+
+
 @pytest.mark.parametrize("minorant", [(0.0, 1.0, 0.0), (1.0, 0.0, 0.0), (1.0, 0.0, 0.1)])
 def test_without_base_time_or_load_there_is_nothing_to_bound(minorant):
     assert configuration_bound(np.array([3.0, 1.0]), np.zeros(2), minorant) is None

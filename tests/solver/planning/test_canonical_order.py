@@ -64,7 +64,7 @@ def test_a_plan_has_the_same_numbers_whatever_the_prompts_are_called(name):
         )
 
     first = plan(work)
-    for seed in range(4):
+    for seed in range(2):
         other, old = renumbered(work, seed)
         again = plan(other)
         check_same(again, first)
