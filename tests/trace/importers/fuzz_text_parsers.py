@@ -19,7 +19,8 @@ with atheris.instrument_imports(include=["rlhfless.trace.importers"]):
 
 HERE = Path(__file__).parent
 FILES = {  # where the text of a format stands, as its importer looks for it
-    "console": "console.log", "verl-scalars": "experiment.jsonl", "verl": "1.jsonl", "nemo-rl": "train_data_step1.jsonl",
+    "console-openrlhf": "run.log", "console-verl": "run.log", "console-slime": "run.log", "console-skyrl": "run.log",
+    "console-roll": "run.log", "verl-scalars": "experiment.jsonl", "verl": "1.jsonl", "nemo-rl": "train_data_step1.jsonl",
     "table-csv": "log.csv", "table-jsonl": "log.jsonl",
 }  # fmt: skip
 OPTIONS = ImportOptions(tokenizer=HERE / "golden" / "trl", max_response_tokens=4096)
@@ -30,7 +31,7 @@ def main() -> None:
     name = sys.argv.pop(1)
     folder = Path(tempfile.mkdtemp(prefix="rlhfless-fuzz-"))
     path = folder / FILES[name]
-    kind = name.split("-")[0] if name.startswith("table") else name
+    kind = name.split("-")[0] if name.startswith(("table", "console")) else name
     inside = kind in ("verl", "nemo-rl")  # a folder of steps, not one file
 
     def one_input(data: bytes) -> None:

@@ -13,7 +13,9 @@ from importer_samples import GOLDEN
 
 FUZZER = Path(__file__).parent / "fuzz_text_parsers.py"
 SEEDS = {
-    "console": "openrlhf/console.log", "verl-scalars": "verl-scalars/experiment.jsonl", "verl": "verl-v1/1.jsonl",
+    "console-openrlhf": "openrlhf/console.log", "console-verl": "verl-console/console.log",
+    "console-slime": "slime-console/console.log", "console-skyrl": "skyrl-console/console.log",
+    "console-roll": "roll-console/console.log", "verl-scalars": "verl-scalars/experiment.jsonl", "verl": "verl-v1/1.jsonl",
     "nemo-rl": "nemo-rl/train_data_step1.jsonl", "table-csv": "table/log.csv", "table-jsonl": "table-jsonl/log.jsonl",
 }  # fmt: skip
 
