@@ -241,6 +241,10 @@ def test_rates_that_are_rounded_too_much_tell_no_gpus(tmp_path: Path) -> None:
     assert "gpus" not in read(tmp_path, *block(1, 10), *rates).facts
 
 
+def test_a_header_that_is_cut_is_no_step(tmp_path: Path) -> None:
+    assert column(read(tmp_path, *block(1, 10), "===== Step 2/", "= Step 3/4 ="), "step") == [1]
+
+
 # --- prime-rl ---------------------------------------------------------------------------------------------------------------
 
 
