@@ -22,7 +22,7 @@ from solver.model.plurals import counted
 
 START = r"(?:^|it\])\s*(?:\[\w{1,20}\]:?\s*|\d{1,5}:\s+)?"  # of a line, or after a bar; torchrun and srun name the process
 ENTRY = re.compile(START + r"(\{'.*)")
-MARK = re.compile(START + r"\{'[^']{1,200}': .{0,100000}'epoch': ")
+MARK = re.compile(START + r"\{.{0,100000}?'(?:epoch|completions/mean_length|completion_length|num_tokens)': ")
 OWN = ("loss", *NAMES["trl"].own())  # names that tell an entry of a step from other dicts
 BROKEN = re.compile(r"'(?:loss|grad_norm|learning_rate|reward|completion[\w/]{1,40}|num_tokens)': ")
 HEADER = re.compile(r"\b(Total train batch size|Total optimization steps)\b[^=]{0,80}= (\d[\d,]{0,14})\s*$")
@@ -147,7 +147,7 @@ def _entry(line: Line, text: str, numbers: StepNumbers, reading: ImportSession) 
 
 GRAMMAR = Grammar(
     "trl",
-    hint="'epoch': ",
+    hint="{'",
     mark=MARK,
     example="{'loss': ..., 'epoch': ...}",
     near=re.compile(
