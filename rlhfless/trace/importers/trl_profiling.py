@@ -38,7 +38,8 @@ def add_steps(reading: ImportSession, rows: Sequence[Mapping[str, float]]) -> No
     """
     reading.framework = "trl"
     calls: dict[str, list[float]] = {}
-    before, left_out = 0, 0
+    before = learned = generated = left_out = 0
+    complete = (0, 0)  # steps and generations before the last one, which may go on after the log's end
     for row in rows:
         for name, seconds in row.items():
             if match := CALL.fullmatch(name):
@@ -55,15 +56,20 @@ def add_steps(reading: ImportSession, rows: Sequence[Mapping[str, float]]) -> No
         if updates > len(calls.get(WHOLE, ())) or updates < 1:  # a run that was resumed: its first entry covers fewer steps
             left_out += 1
         else:
-            _add(reading, row, step, updates, calls)
+            if generations := _add(reading, row, step, updates, calls):
+                complete = (learned, generated)
+            learned, generated = learned + updates, generated + generations
         calls = {}
     reading.note("scalars: seconds of phases from TRL's profile; learning is without the optimizer's own step")
+    steps, generations = complete if complete[1] else (learned, generated)
+    if steps > generations > 0:
+        reading.facts["steps_per_generation"] = steps / generations
     if left_out:
         reading.note(f"scalars: {counted(left_out, 'entry', 'entries')} after a resumption have no seconds of phases")
 
 
-def _add(reading: ImportSession, row: Mapping[str, float], step: int, updates: int, calls: Mapping[str, list[float]]) -> None:
-    """Add one entry of the log, which covers ``updates`` steps."""
+def _add(reading: ImportSession, row: Mapping[str, float], step: int, updates: int, calls: Mapping[str, list[float]]) -> int:
+    """Add one entry of the log, which covers ``updates`` steps. Return the number of its generations."""
     prepared_s, generate_s, sync_s = (
         sum(sum(calls.get(name, ())) for name in names) for names in ((WHOLE,), TRL_CALLS["generate_s"], TRL_CALLS["sync_s"])
     )
@@ -83,3 +89,4 @@ def _add(reading: ImportSession, row: Mapping[str, float], step: int, updates: i
     elif reading.scalars:
         for name in ("step_s", "prepare_s", "learn_s"):
             reading.scalars[-1][name] += seconds[name]
+    return generations

@@ -58,6 +58,12 @@ def test_a_dict_has_the_number_of_the_bar_after_it(tmp_path: Path) -> None:
     assert (log.facts["planned_steps"], log.facts["logging_steps"]) == (900, 10)
 
 
+@pytest.mark.parametrize("text", ["{'completion_length': 12.5}", "0: {'reward': 1.0, 'completions/mean_length': 12.5}"])
+def test_a_shortened_dict_is_an_entry_too(text: str, tmp_path: Path) -> None:
+    log = read(tmp_path, text)
+    assert (log.framework, column(log, "response_tokens_mean")) == ("trl", [12.5])
+
+
 def test_dicts_without_a_bar_are_counted_and_a_note_says_so(tmp_path: Path) -> None:
     log = read(tmp_path, entry(10), entry(11), entry(11), entry(12))
     assert (column(log, "step"), column(log, "response_tokens_mean")) == ([1, 2, 3], [10, 11, 12])
@@ -239,6 +245,10 @@ def test_a_block_that_is_cut_keeps_its_whole_lines(tmp_path: Path) -> None:
 def test_rates_that_are_rounded_too_much_tell_no_gpus(tmp_path: Path) -> None:
     rates = ["🔍 Performance Metrics:", "    - E2E (Tokens/sec/gpu): 0.04", "    - E2E (Tokens/sec): 3.37"]
     assert "gpus" not in read(tmp_path, *block(1, 10), *rates).facts
+
+
+def test_a_header_that_is_cut_is_no_step(tmp_path: Path) -> None:
+    assert column(read(tmp_path, *block(1, 10), "===== Step 2/", "= Step 3/4 ="), "step") == [1]
 
 
 # --- prime-rl ---------------------------------------------------------------------------------------------------------------

@@ -33,8 +33,9 @@ def calls(**seconds: float) -> list[dict[str, float]]:
 
 def test_phases_of_trls_own_run_add_up_to_its_steps() -> None:
     """Steps 1 and 3 generate. The second step learns again from the first one's responses; evaluations are left out."""
-    scalars = import_log(RUN).scalars.set_index("step")
-    state = import_log(GOLDEN / "trl-profiled" / "trainer_state.json").scalars.set_index("step")
+    run, logged = import_log(RUN), import_log(GOLDEN / "trl-profiled" / "trainer_state.json")
+    scalars, state = run.scalars.set_index("step"), logged.scalars.set_index("step")
+    assert run.facts["steps_per_generation"] == logged.facts["steps_per_generation"] == 2
     assert scalars.index.tolist() == state.index.tolist() == [1, 3]
     assert scalars["step_s"].tolist() == pytest.approx(state["step_s"].tolist())
     phases = scalars[["generate_s", "prepare_s", "learn_s", "sync_s"]]

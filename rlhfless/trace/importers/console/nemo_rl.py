@@ -15,11 +15,11 @@ from rlhfless.trace.importers.console.grammar import Entry, Grammar
 from rlhfless.trace.importers.console.lines import Line, quantity
 from rlhfless.trace.importers.import_session import ImportSession
 
-HEADER = re.compile(r"={3,} Step (\d{1,12})/(\d{1,12}) ={3,}")
-EPOCH = re.compile(r"={3,} Epoch (\d{1,9})/(\d{1,9}) ={3,}")
-MARK = re.compile(r"={3,} Step \d{1,12}/\d{1,12} ={3,}|^\s*\W?\s*Total step time: \d{1,12}\.\d\ds\s*$")
+HEADER = re.compile(r"(?<!=)={3,99} Step (\d{1,12})/(\d{1,12}) =")
+EPOCH = re.compile(r"(?<!=)={3,99} Epoch (\d{1,9})/(\d{1,9}) =")
+MARK = re.compile(r"(?<!=)={3,99} Step \d{1,12}/\d{1,12} =|^\s{0,40}[^\w\s]?\s{0,9}Total step time: \d{1,12}\.\d\ds\s*$")
 SECTION = re.compile(r"\W*(Training Results|Validation Results|Validation Timing|Timing|Performance Metrics):\s*$")
-ITEM = re.compile(r"\s*[^\w\s]\s*([A-Za-z_][^:]{0,120}): {0,9}(.{1,200})")  # a bullet, a name, a value
+ITEM = re.compile(r"\s{0,40}[^\w\s]\s{0,9}([A-Za-z_][^:]{0,120}): {0,9}(.{1,200})")  # a bullet, a name, a value
 SECONDS = re.compile(r"(\d{1,12}\.\d\d)s(?: \(-?\d{1,6}\.\d%\))?\s*$")
 BATCH = re.compile(r"Generating responses for batch of size (\d{1,9})\b")
 

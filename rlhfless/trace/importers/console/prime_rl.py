@@ -37,7 +37,8 @@ GAP_SHARE = 0.02  # of all seconds, from which time between the steps is worth a
 
 def entries(lines: Iterable[Line], reading: ImportSession) -> Iterator[Entry]:
     """Yield the fields of every step, with ``clock_s``, the line's time of day in seconds since the log's first midnight."""
-    days, before, rollouts = 0, 0.0, set()
+    days, before = 0, 0.0
+    rollouts: set[int] = set()
     for line in lines:
         if BAR_TEXT in line.text and (match := BAR.search(line.text)):
             if not any(one in line.text for one in OTHER_BARS) and len(rollouts) < 2:

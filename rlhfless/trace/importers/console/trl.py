@@ -20,9 +20,11 @@ from rlhfless.trace.importers.names import NAMES
 from rlhfless.trace.importers.trl_steps import COUNTER, ROUNDED, as_numbers, generations, whole_run
 from solver.model.plurals import counted
 
-START = r"(?:^|it\])\s*(?:\[\w{1,20}\]:?\s*|\d{1,5}:\s+)?"  # of a line, or after a bar; torchrun and srun name the process
-ENTRY = re.compile(START + r"(\{'.*)")
-MARK = re.compile(START + r"\{'[^']{1,200}': .{0,100000}'epoch': ")
+START = r"(?:.{0,400}?it\])?\s*(?:\[\w{1,20}\]:?\s*|\d{1,5}:\s+)?"  # a bar; the process, by torchrun or srun
+ENTRY = re.compile(rf"^{START}(\{{'.*)")
+MARK = re.compile(
+    rf"^(?=.{{0,100000}}?'(?:epoch|completions/mean_length|completion_length|num_tokens)': ){START}\{{'[^']{{1,200}}': "
+)
 OWN = ("loss", *NAMES["trl"].own())  # names that tell an entry of a step from other dicts
 BROKEN = re.compile(r"'(?:loss|grad_norm|learning_rate|reward|completion[\w/]{1,40}|num_tokens)': ")
 HEADER = re.compile(r"\b(Total train batch size|Total optimization steps)\b[^=]{0,80}= (\d[\d,]{0,14})\s*$")
@@ -147,7 +149,7 @@ def _entry(line: Line, text: str, numbers: StepNumbers, reading: ImportSession) 
 
 GRAMMAR = Grammar(
     "trl",
-    hint="'epoch': ",
+    hint="{'",
     mark=MARK,
     example="{'loss': ..., 'epoch': ...}",
     near=re.compile(
