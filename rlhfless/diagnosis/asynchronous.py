@@ -85,7 +85,7 @@ def _waiting(run: LoggedRun, seconds: StepSeconds, step_s: float, wait_s: float)
     """Training waits: generation limits the loop, until its rate is so high that the wait is gone."""
     hidden_s, share = step_s - wait_s, wait_s / step_s
     numbers = [number("hidden_s", hidden_s, DERIVED, "seconds of a step in which training does not wait")]
-    at_stake = seconds.of_run(seconds.phases["wait_s"])
+    at_stake = seconds.phase_of_run(seconds.phases["wait_s"])
     if hidden_s <= 0:
         sentence = f"Training waits for generation during all of a step of {step_s:,.1f} s."
         return Part(tuple(numbers), (Finding("waiting", at_stake, sentence, ("wait_s", "step_s")),))
