@@ -15,6 +15,7 @@ import pandas as pd
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import BOUND, DERIVED, LOGGED, Collected, Finding, Number, Part, number
 from rlhfless.trace.importers.names import NAMES
+from rlhfless.trace.importers.scalars import runs_of
 from rlhfless.trace.importers.step_table import understood
 from rlhfless.trace.schema.casts import shown
 
@@ -174,9 +175,11 @@ def synchronous(run: LoggedRun) -> bool | None:
 def step_bar(run: LoggedRun) -> pd.DataFrame:
     """Return one usual step as logged: rows ``phase, seconds, share``, the part that nobody named included.
 
-    Phases have the framework's own names where the log has them. Without rows where the log has no time of a step, or where
-    phases overlap, so that they are no parts of it.
+    Phases have the framework's own names where the log has them. Without rows where the log has no time of a step, where phases
+    overlap, so that they are no parts of it, and of several runs at once.
     """
+    if len(runs_of(run.steps)) > 1:
+        return pd.DataFrame(columns=["phase", "seconds", "share"])
     seconds = step_seconds(run)
     whole = seconds.usual & ~np.isnan(seconds.unnamed_s)
     if not whole.any() or not (seconds.phases or seconds.beside) or (seconds.overlap & whole).any():

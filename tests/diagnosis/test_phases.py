@@ -77,6 +77,12 @@ def test_one_step_as_a_bar_has_the_frameworks_names_and_the_rest() -> None:
     assert "timing_s/step" in found_in(without)[1].cannot_say[0]
 
 
+def test_several_runs_have_no_step_in_common() -> None:
+    two = {"run": ["a", "b"], "step_s": [100.0, 300.0], "generate_s": [50.0, 100.0]}
+    assert step_bar(run_of(two)).empty
+    assert len(step_bar(run_of({**two, "run": ["a", "a"]}))) == 2
+
+
 def test_a_phase_that_some_steps_lack_is_unknown_there() -> None:
     run = run_of({"step_s": [100.0] * 4, "generate_s": [60.0, 60.0, math.nan, math.nan], "learn_s": [30.0] * 3 + [math.nan]})
     numbers, part = found_in(run)
