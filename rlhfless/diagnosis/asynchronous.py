@@ -85,7 +85,7 @@ def _waiting(run: LoggedRun, seconds: StepSeconds, step_s: float, wait_s: float)
     """Training waits: generation limits the loop, until its rate is so high that the wait is gone."""
     hidden_s, share = step_s - wait_s, wait_s / step_s
     numbers = [number("hidden_s", hidden_s, DERIVED, "seconds of a step in which training does not wait")]
-    at_stake = seconds.of_run(seconds.phases["wait_s"])
+    at_stake = seconds.phase_of_run(seconds.phases["wait_s"])
     if hidden_s <= 0:
         sentence = f"Training waits for generation during all of a step of {step_s:,.1f} s."
         return Part(tuple(numbers), (Finding("waiting", at_stake, sentence, ("wait_s", "step_s")),))
@@ -154,9 +154,10 @@ def _start_up(run: LoggedRun) -> Part:
         rising += 1
     if rising < 2:
         return _drained_first(run)
+    later = f"their responses become later, from {level[0]:g} to {level[rising - 1]:g} versions of the weights"
     note = (
-        f"Steps {steps[0]} to {steps[rising - 1]} are no steady state: their responses become later, from {level[0]:g} to "
-        f"{level[rising - 1]:g} versions of the weights, so each uses responses that were begun in the steps before it."
+        f"Steps {steps[0]} to {steps[rising - 1]} are no steady state: {later}, so each uses responses that were begun in the "
+        "steps before it."
     )
     if level[0] != 0:
         return Part(notes=(note,))
@@ -181,7 +182,7 @@ def _against_synchronous(steps: np.ndarray, step_s: np.ndarray, rising: int, not
         how = f"step {steps[0]} over the median of the {len(later):,} steps after the first {rising}"
         numbers.append(number("steady_speedup", first_s / float(np.median(later)), DERIVED, how))
         return Part(tuple(numbers), notes=(said,))
-    unknown = f"How fast steps are in the end, as the log ends before they are alike: {said[0].lower()}{said[1:]}"
+    unknown = f"How fast later steps are. {said}"
     return Part(tuple(numbers), cannot_say=(unknown,))
 
 

@@ -26,10 +26,9 @@ class Gpus(NamedTuple):
 def gpus_of(run: LoggedRun) -> Gpus:
     """Return the GPUs that were stated, else those that the log names; of the two sides, one follows from the other."""
     stated = run.stated
-    of_log = run.facts.get("gpus", 0.0)
-    total = _first(stated.gpus, _same(run, "gpus"), of_log if 0 < of_log <= MOST_GPUS else None)
-    generate = _first(stated.gpus_generate, _same(run, "gpus_generate"))
-    train = _first(stated.gpus_train, _same(run, "gpus_train"))
+    total = _first(stated.gpus, same_in_all(run, "gpus"), run.facts.get("gpus"))
+    generate = _first(stated.gpus_generate, same_in_all(run, "gpus_generate"))
+    train = _first(stated.gpus_train, same_in_all(run, "gpus_train"))
     if total is None and generate is not None and train is not None:
         total = generate + train
     if total is not None and generate is not None and train is None and generate < total:
@@ -39,12 +38,12 @@ def gpus_of(run: LoggedRun) -> Gpus:
     return Gpus(total, generate, train)
 
 
-def _same(run: LoggedRun, column: str) -> float | None:
-    """The value of a column that is equal in all steps that have it."""
+def same_in_all(run: LoggedRun, column: str) -> float | None:
+    """Return the value above 0 of a column that is equal in all steps that have it; None where it differs or is unknown."""
     values = np.unique(run.column(column))
-    values = values[(values > 0) & (values <= MOST_GPUS)]
+    values = values[values > 0]
     return float(values[0]) if len(values) == 1 else None
 
 
 def _first(*values: float | None) -> float | None:
-    return next((float(value) for value in values if value is not None), None)
+    return next((float(value) for value in values if value is not None and 0 < value <= MOST_GPUS), None)

@@ -15,6 +15,7 @@ import pandas as pd
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import BOUND, DERIVED, LOGGED, Collected, Finding, Number, Part, number
 from rlhfless.trace.importers.names import NAMES
+from rlhfless.trace.importers.scalars import runs_of
 from rlhfless.trace.importers.step_table import understood
 from rlhfless.trace.schema.casts import shown
 
@@ -79,18 +80,20 @@ class StepSeconds:
 
     @property
     def unnamed_s(self) -> np.ndarray:
-        """(s,) seconds that no phase has; negative where phases overlap."""
-        parts = [np.nan_to_num(values) for values in self._parts]
-        return self.step_s - np.sum(parts, axis=0) if parts else np.full(len(self.step_s), np.nan)
+        """(s,) seconds that no phase has; negative where phases overlap, NaN where a phase that other steps have is unknown."""
+        unknown = np.any([np.isnan(values) for values in self.phases.values()], axis=0)
+        return np.where(unknown, np.nan, self.left_s)
 
     @property
-    def _parts(self) -> tuple[np.ndarray, ...]:
-        return (*self.phases.values(), *self.further.values(), *self.beside.values())
+    def left_s(self) -> np.ndarray:
+        """(s,) the step without its known parts."""
+        parts = [np.nan_to_num(values) for values in (*self.phases.values(), *self.further.values(), *self.beside.values())]
+        return np.asarray(self.step_s - np.sum(parts, axis=0)) if parts else np.full(len(self.step_s), np.nan)
 
     @property
     def overlap(self) -> np.ndarray:
         """(s,) whether the phases of a step are together longer than the step."""
-        return self.unnamed_s < -FITS * self.step_s
+        return np.asarray(self.left_s < -FITS * self.step_s)
 
     def share(self, seconds: np.ndarray) -> float | None:
         """Return the share of some seconds in the time of the steps that have them; None where no step has both."""
@@ -98,9 +101,13 @@ class StepSeconds:
         return float(seconds[both].sum() / self.step_s[both].sum()) if both.any() else None
 
     def of_run(self, seconds: np.ndarray) -> float:
-        """Return the share of some seconds in the whole run as logged; 0 where no step has them."""
+        """Return the share of some seconds in the whole run as logged; steps that lack them did not spend any."""
         total = np.nansum(self.step_s) + sum(np.nansum(values) for values in self.outside.values())
         return float(np.nansum(np.where(np.isnan(self.step_s), np.nan, seconds)) / total) if total > 0 else 0.0
+
+    def phase_of_run(self, seconds: np.ndarray) -> float:
+        """Return the share of a phase in the whole run as logged; steps that lack it are like those that have it."""
+        return (self.share(seconds) or 0.0) * self.of_run(self.step_s)
 
 
 def phases(run: LoggedRun, found: Collected) -> Part:
@@ -168,11 +175,13 @@ def synchronous(run: LoggedRun) -> bool | None:
 def step_bar(run: LoggedRun) -> pd.DataFrame:
     """Return one usual step as logged: rows ``phase, seconds, share``, the part that nobody named included.
 
-    Phases have the framework's own names where the log has them. Without rows where the log has no time of a step, or where
-    phases overlap, so that they are no parts of it.
+    Phases have the framework's own names where the log has them. Without rows where the log has no time of a step, where phases
+    overlap, so that they are no parts of it, and of several runs at once.
     """
+    if len(runs_of(run.steps)) > 1:
+        return pd.DataFrame(columns=["phase", "seconds", "share"])
     seconds = step_seconds(run)
-    whole = seconds.usual & ~np.isnan(seconds.step_s)
+    whole = seconds.usual & ~np.isnan(seconds.unnamed_s)
     if not whole.any() or not (seconds.phases or seconds.beside) or (seconds.overlap & whole).any():
         return pd.DataFrame(columns=["phase", "seconds", "share"])
     step_s = float(seconds.step_s[whole].mean())
@@ -309,11 +318,12 @@ def _numbers(seconds: StepSeconds, are_medians: bool) -> list[Number]:
         if known.any():
             numbers.append(number(f"{name}_s", float(values[known].mean()), LOGGED, f"{many}, as logged"))
         numbers += _share_numbers(name, values, seconds, many)
-    if seconds.phases and usual.any() and not (are_medians or (seconds.overlap & usual).any()):
+    whole = usual & ~np.isnan(seconds.unnamed_s)
+    if seconds.phases and whole.any() and not (are_medians or (seconds.overlap & usual).any()):
         left = np.maximum(seconds.unnamed_s, 0.0)
-        named_s = float((seconds.step_s - left)[usual].mean())
+        named_s = float((seconds.step_s - left)[whole].mean())
         numbers.append(number("named_s", named_s, DERIVED, "sum of the phases and parts of a step that the log names"))
-        numbers.append(number("unnamed_s", float(left[usual].mean()), DERIVED, "step minus what the log names"))
+        numbers.append(number("unnamed_s", float(left[whole].mean()), DERIVED, "step minus what the log names"))
         numbers += _share_numbers("unnamed", left, seconds, many)
     for what, values in {**seconds.beside, **seconds.outside}.items():
         numbers.append(number(f"{what}_s", float(np.nansum(values)), LOGGED, "sum over the steps of the log"))
@@ -367,10 +377,10 @@ def _of_the_step(run: LoggedRun, seconds: StepSeconds, numbers: dict[str, Number
     findings: list[Finding] = []
     learner = _learner(seconds)
     if learner is not None:
-        at_stake = seconds.of_run(learner)
+        at_stake = seconds.phase_of_run(learner)
         findings += _finding("learner", at_stake, _learner_sentence(numbers, at_stake), _proof(numbers, "learn", "prepare"))
     if "sync_s" in seconds.phases:
-        at_stake = seconds.of_run(seconds.phases["sync_s"])
+        at_stake = seconds.phase_of_run(seconds.phases["sync_s"])
         sentence = f"Sending weights takes {_per_cent(at_stake)} of the run's time{_seconds(numbers, 'sync_s')}."
         findings += _finding("beside the step", at_stake, sentence, ("sync_s", "step_s"))
     for name, values in seconds.further.items():
@@ -378,7 +388,7 @@ def _of_the_step(run: LoggedRun, seconds: StepSeconds, numbers: dict[str, Number
         sentence = f"{shown(name, 60)} takes {_per_cent(at_stake)} of the run's time, {mean_s:,.1f} s a step."
         findings += _finding("beside the step", at_stake, sentence, ("named_s", "step_s"))
     if "unnamed_s" in numbers:
-        at_stake = seconds.of_run(np.where(seconds.usual, np.maximum(seconds.unnamed_s, 0.0), np.nan))
+        at_stake = seconds.phase_of_run(np.where(seconds.usual, np.maximum(seconds.unnamed_s, 0.0), np.nan))
         sentence = f"{_per_cent(at_stake)} of the run's time has no name in the log{_seconds(numbers, 'unnamed_s')}."
         findings += _finding("beside the step", at_stake, sentence, ("unnamed_s", "step_s"))
     return findings
@@ -450,7 +460,7 @@ def _differing(seconds: StepSeconds) -> list[str]:
 
 def _overlap_note(seconds: StepSeconds) -> str:
     at = int(np.argmax(seconds.overlap))
-    named = float(seconds.step_s[at] - seconds.unnamed_s[at])
+    named = float(seconds.step_s[at] - seconds.left_s[at])
     return (
         f"The phases of step {seconds.steps[at]} are {named:,.1f} s of a step of {seconds.step_s[at]:,.1f} s: they overlap, or "
         "one contains another, so their shares do not add up."

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlhfless.diagnosis.gpus import Gpus, gpus_of
+from rlhfless.diagnosis.gpus import Gpus, gpus_of, same_in_all
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import BOUND, DERIVED, LOGGED, Collected, Number, Part, number
 from rlhfless.diagnosis.phases import ANY_LINE, TIMES_LINE, step_seconds
@@ -37,8 +37,9 @@ def whole_run(run: LoggedRun, found: Collected) -> Part:
 
 
 def _possible(run: LoggedRun) -> dict[str, float]:
-    """The facts of a run that are above 0 and not absurdly large."""
-    return {name: value for name, value in run.facts.items() if 0 < value <= LARGEST}
+    """The facts of a run that are above 0 and not absurdly large; those of a table of runs are in its row."""
+    of_row = {name: value for name in ("run_s", "steps_done") if (value := same_in_all(run, name)) is not None}
+    return {name: value for name, value in {**of_row, **run.facts}.items() if 0 < value <= LARGEST}
 
 
 def _by_the_bar(run: LoggedRun, notes: list[str]) -> Number | None:

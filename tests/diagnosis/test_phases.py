@@ -77,6 +77,23 @@ def test_one_step_as_a_bar_has_the_frameworks_names_and_the_rest() -> None:
     assert "timing_s/step" in found_in(without)[1].cannot_say[0]
 
 
+def test_several_runs_have_no_step_in_common() -> None:
+    two = {"run": ["a", "b"], "step_s": [100.0, 300.0], "generate_s": [50.0, 100.0]}
+    assert step_bar(run_of(two)).empty
+    assert len(step_bar(run_of({**two, "run": ["a", "a"]}))) == 2
+
+
+def test_a_phase_that_some_steps_lack_is_unknown_there() -> None:
+    run = run_of({"step_s": [100.0] * 4, "generate_s": [60.0, 60.0, math.nan, math.nan], "learn_s": [30.0] * 3 + [math.nan]})
+    numbers, part = found_in(run)
+    assert numbers["unnamed_s"] == 10, "what is unknown is no part without a name"
+    assert of_kind(part, "learner")[0].at_stake == pytest.approx(0.3)
+    assert of_kind(part, "beside the step")[0].at_stake == pytest.approx(0.1)
+    assert dict(zip(*(step_bar(run)[name] for name in ("phase", "seconds")), strict=True)) == pytest.approx(
+        {"generation": 60, "learning": 30, "not named": 10}
+    )
+
+
 def test_a_large_part_that_only_the_framework_names() -> None:
     own = {"timing/train/total_step_time": 100.0, "timing/train/generation": 50.0, "timing/train/data_processing": 30.0}
     run = run_of({**own, "step_s": 100.0, "generate_s": 50.0, "perf/wait_time_ratio": 0.5, "x": [1]}, "nemo-rl")

@@ -54,6 +54,11 @@ def test_the_end_of_a_log_tells_what_the_run_took() -> None:
     assert numbers_of(found_in({"run_s": 7200})) == {"run_hours": 2}
 
 
+def test_one_row_of_a_table_of_runs_is_a_run() -> None:
+    row = {"step": [0], "run_s": [7200.0], "steps_done": [60.0], "gpus": [4.0]}
+    assert numbers_of(found_in(steps=row)) == pytest.approx({"bar_step_s": 120, "run_hours": 2, "gpu_hours": 8})
+
+
 def test_logged_steps_are_not_taken_for_the_whole_run() -> None:
     steps = {"step": [1, 2], "step_s": [100.0, 140.0]}
     assert numbers_of(found_in(steps=steps, gpus=16)) == pytest.approx(

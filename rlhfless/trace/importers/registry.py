@@ -215,11 +215,13 @@ def _imported(path: Path, options: ImportOptions, log_format: Format) -> Importe
     _refuse_absent(path)
     if options.mapping and log_format.name not in MAPPED:
         raise TraceError(
-            f"--map is for tables, and {path} is {log_format.title}; leave --map out, or read the log with --from table"
+            f"--map is for tables of responses, and {path} is {log_format.title}; leave --map out, or read the log with "
+            "--from table"
         )
     if options.where is not None and log_format is not table.FORMAT:
         raise TraceError(
-            f"--where is for tables, and {path} is {log_format.title}; leave --where out, or read the log with --from table"
+            f"--where is for tables of responses, and {path} is {log_format.title}; leave --where out, or read the log with "
+            "--from table"
         )
     reading = ImportSession(path, options)
     try:

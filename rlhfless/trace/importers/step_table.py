@@ -258,7 +258,11 @@ def is_of_steps(names: Collection[str]) -> bool:
 
 def signs_of_steps(names: Collection[str]) -> list[str]:
     """Return the columns that a table of responses would not have: seconds of a step's phases, means over responses."""
-    return [name for name, column in columns_of(names).items() if column.means in (*TIMES, "run_s", "response_tokens_mean")]
+    framework = framework_of(names)
+    of_steps = (*TIMES, "response_tokens_mean")
+    own = set() if framework is None else set(NAMES[framework].own(*of_steps))
+    columns = columns_of(names)
+    return [name for name in names if name in own or (name in columns and columns[name].means in (*of_steps, "run_s"))]
 
 
 def _of_responses(names: Collection[str]) -> bool:
@@ -414,6 +418,8 @@ class _Table:
             self.reading.note(f"column '{shown(name, 60)}': {counted(count, 'infinite number')} left out")
         self.reading.framework = self.framework or ""
         used = {column.means: name for name, column in reversed(self.columns.items()) if column.means in STANDARD}
+        if self.framework is not None:
+            self.reading.note(f"scalars: seconds of phases under {NAMES[self.framework].title}'s names")
         renamed = [f"{means} from '{shown(name, 60)}'" for means, name in used.items() if means != name]
         if renamed:
             self.reading.note(f"columns: {listed(reversed(renamed))}")

@@ -169,6 +169,9 @@ def test_no_mapping_is_proposed_that_makes_responses_of_steps(tmp_path: Path) ->
     with refused(TraceError, "generate_s", "steps or runs") as refusal:
         import_log(path)
     assert "response_tokens=completion_length" not in str(refusal.value)
+    with refused(TraceError, "timing/step", "steps or runs") as refusal:
+        import_log(table(tmp_path, ASYNCHRONOUS, "c.csv"), framework="table")
+    assert "with --map prompt_id" not in str(refusal.value)
     with refused(TraceError, "--map", "--from table"):
         import_log(table(tmp_path, "step,step_s\n1,3\n", "b.csv"), ImportOptions(mapping={"response_tokens": "step_s"}))
 
