@@ -165,13 +165,14 @@ def test_real_processes_sleep_for_as_long_as_the_virtual_clock_charges(tmp_path:
     def moved() -> bool:
         if not has_moved(pool):
             return False
-        working.extend(pool.working)  # both are up, and neither ends before the gate is open
+        working.extend(pool.working)  # none of them ends before the gate is open
         return True
 
     with ProcessPool(["cpu"] * 2, faults=PATIENT) as pool, gate.opened(moved):
         gated = Gated(SimulatedEngineFactory(), gate, last=len(GROUPS[0]) - 1)
         record = pool.run_step(plan, asked, gated, LATENCY, CLUSTER, migration="move")
-        assert sorted(working) == sorted(p.pid for p in multiprocessing.active_children() if p.pid and p not in others)
+        assert working, "those that had reported when responses moved"
+        assert set(working) <= {p.pid for p in multiprocessing.active_children() if p not in others}
         assert pool.working == [], "no step is running"
     assert {i: c.response_tokens for i, c in record.completions.items()} == {r.response: r.target_tokens for r in asked}
     assert record.moves > 0
