@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from shared_run import made_once, shared_folder
 from side_by_side import in_order, pytest_xdist_make_scheduler  # noqa: F401 (a hook)
 from skip_summary import pytest_sessionfinish  # noqa: F401 (a hook)
@@ -37,6 +37,7 @@ gc.disable()  # until all tests are imported: what is imported stays
 
 settings.register_profile("same", derandomize=True, deadline=None, max_examples=25)
 settings.register_profile("search", deadline=None, print_blob=True)
+settings.register_profile("mutants", settings.get_profile("same"), phases=(Phase.explicit, Phase.generate))  # no shrinking
 settings.load_profile("same")
 
 # Ray runs its workers at nice 15, so that they starve where other tests keep the cores busy.

@@ -82,7 +82,8 @@ class World:
     """What there is: actors, a clock, messages under way.
 
     Attributes:
-        turns: so far. troubles: what goes wrong. start_s: that an actor takes to start, a number for each in turn.
+        turns: so far. looks, looked_s: at the clock since it moved last, and what it showed then.
+        troubles: what goes wrong. start_s: that an actor takes to start, a number for each in turn.
         stale: numbers of actors that hold other weights than the step's.
         hears: told of every report that arrives, and from whom. strikes: told whose turn it is, before it takes it.
         acts: do what is due and return when something is due again.
@@ -94,6 +95,8 @@ class World:
     stale: frozenset[int] = frozenset()
     now_s: float = 100.0
     turns: int = 0
+    looks: int = 0
+    looked_s: float = math.nan
     actors: list[Actor] = field(default_factory=list)
     hears: list[Callable[[Actor, Any], None]] = field(default_factory=list)
     acts: list[Callable[[], float]] = field(default_factory=list)
@@ -102,7 +105,12 @@ class World:
     @property
     def clock(self) -> Clock:
         """For a pool: whoever sleeps lets things happen."""
-        return Clock(lambda: self.now_s, self.sleep)
+        return Clock(self._look, self.sleep)
+
+    def _look(self) -> float:
+        self.looks, self.looked_s = (self.looks + 1 if self.looked_s == self.now_s else 0), self.now_s
+        assert self.looks < 10_000, "somebody looks at the clock and never waits"
+        return self.now_s
 
     def sleep(self, seconds: float) -> None:
         """Let time pass."""

@@ -245,6 +245,16 @@ def test_an_actor_that_would_be_started_again_at_once_is_kept_instead() -> None:
     assert run.step(4.0) == second
 
 
+def test_an_actor_that_waits_when_others_would_be_prewarmed_waits_for_the_expected_step() -> None:
+    run = Run(Lifecycle(idle_timeout_s=5.0, prewarm=ShortestStep()), start_s=2.0)
+    first = run.step(4.0)
+    run.wait(10.0)
+    assert run.step(4.0) == first  # until 14, so it would end at 19; the next step is expected at 20
+    run.wait(20.0)
+    assert run.step(4.0) == first
+    assert not run.launcher.ended
+
+
 def test_a_prewarmed_actor_whose_step_never_comes_ends() -> None:
     run = Run(Lifecycle(idle_timeout_s=0.0, prewarm=ShortestStep(), patience_s=3.0), start_s=2.0)
     run.step(4.0)
@@ -267,6 +277,14 @@ def test_a_plan_takes_actors_of_its_nodes_and_ends_those_in_its_way() -> None:
     assert run.launcher.ended == [2], "one GPU where two are wanted"
     run.finalise_allocations()
     run.trace()
+
+
+def test_an_actor_ends_on_gpus_that_another_one_of_its_node_takes_over() -> None:
+    run = Run(Lifecycle.serverful())
+    narrow, wide = plan_of([[0]]).actors[0], ActorPlan("gpu", (2, 3), 0, (1,), (), 4)
+    run.step(1.0, replace(PLAN, actors=(narrow, wide)))
+    assert run.step(1.0, replace(PLAN, actors=(replace(narrow, gpu_ids=(2,)),))) == [0]
+    assert run.launcher.ended == [1]
 
 
 def test_a_waiting_actor_that_was_lost_is_not_used_again() -> None:

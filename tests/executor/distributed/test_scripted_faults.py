@@ -29,7 +29,7 @@ from scripted_world import Actor, Punctual
 
 from rlhfless.executor import StepFailed
 from rlhfless.executor.distributed.failure_handling import GRACE_S
-from solver.model.runtime_rules import StepState
+from solver.model.runtime_rules import ActorView, Decision, StepState, Trigger
 
 
 @EVERY_POOL_KIND
@@ -153,3 +153,29 @@ def test_a_slow_actor_is_relieved(pool_kind: str) -> None:
     with stage(pool_kind, Punctual(0), faults=replace(SOON, silence_floor_s=60.0)) as on:
         at(on, lambda a: a.suffer("slow"), decodes(1), 0)
         assert not events(on.run(plan_of([range(3), range(3, 9)]), requests=asked), "slow"), "infinite: never"
+
+
+class Asked:
+    """A rule that waits for nothing, and notes what each actor has when it is asked."""
+
+    name = "asked"
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, tuple[int, ...]]] = []
+
+    def next_trigger(self, view: ActorView) -> Trigger | None:
+        self.seen.append((view.actor, (*view.unfinished, *view.arriving)))
+        return None
+
+    def decide(self, now_s: float, state: StepState) -> list[Decision]:
+        return []
+
+
+@EVERY_POOL_KIND
+def test_a_rule_is_asked_anew_when_a_slow_actor_was_relieved(pool_kind: str) -> None:
+    with stage(pool_kind, Punctual(0), faults=replace(SOON, slow_factor=4.0, silence_floor_s=60.0)) as on:
+        at(on, lambda a: a.suffer("slow"), decodes(1), 0)
+        record = on.run(plan_of([range(3), range(3, 9)], Asked()), requests=requests_of([400] * 3 + [100] * 6, limit=400))
+        assert len(events(record, "slow")) == 1
+        asked: Asked = record.rule.rule
+        assert any(actor != 0 and response < 3 for actor, responses in asked.seen for response in responses)

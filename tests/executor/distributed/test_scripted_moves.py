@@ -7,6 +7,7 @@ Pools of processes and of Ray actors run in a scripted world; real ones are in `
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -126,6 +127,16 @@ def test_prefixes_that_the_learner_computes_are_received(pool_kind: str) -> None
         assert sum(c.prefill_tokens_computed for c in record.completions.values()) < alone_tokens(asked)
         (computed,) = [s for s in spans(record, "prefill") if s["holder"] == "learner"]
         assert all(s["start_s"] >= computed["end_s"] for s in received), "when it was computed was measured"
+
+
+def test_prefixes_leave_shared_memory_once_they_are_read() -> None:
+    plan, asked = deduplicated(learner_node=0)
+    blocks: list[int] = []
+    with stage("local") as on:
+        on.world.hears.append(lambda actor, report: blocks.append(len(list(Path("/dev/shm").glob(f"{on.pool._name}-*")))))
+        on.run(plan, requests=asked, phases=NonGenerationPhases(0.5, 0.5, 1))
+    assert max(blocks) > 1
+    assert blocks[-1] == 1, "the weights alone"
 
 
 @EVERY_POOL_KIND

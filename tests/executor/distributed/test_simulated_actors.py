@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -158,10 +159,21 @@ def test_real_processes_sleep_for_as_long_as_the_virtual_clock_charges(tmp_path:
     plan = plan_of(GROUPS[:2], Restless(1, period_s=0.004, late=True), slots=2)
     asked = requests_of([20 * n for n in (1, 2, 3, 4, 3, 2, 1, 2)])
     asked = [replace(r, max_tokens=100) for r in asked]
-    gate = Gate(tmp_path / "moved")
-    with ProcessPool(["cpu"] * 2, faults=PATIENT) as pool, gate.opened(lambda: has_moved(pool)):
+    gate, others = Gate(tmp_path / "moved"), set(multiprocessing.active_children())
+    working: list[int] = []
+
+    def moved() -> bool:
+        if not has_moved(pool):
+            return False
+        working.extend(pool.working)  # none of them ends before the gate is open
+        return True
+
+    with ProcessPool(["cpu"] * 2, faults=PATIENT) as pool, gate.opened(moved):
         gated = Gated(SimulatedEngineFactory(), gate, last=len(GROUPS[0]) - 1)
         record = pool.run_step(plan, asked, gated, LATENCY, CLUSTER, migration="move")
+        assert working, "those that had reported when responses moved"
+        assert set(working) <= {p.pid for p in multiprocessing.active_children() if p not in others}
+        assert pool.working == [], "no step is running"
     assert {i: c.response_tokens for i, c in record.completions.items()} == {r.response: r.target_tokens for r in asked}
     assert record.moves > 0
     decoded = [s for s in record.spans if s["phase"] == "decode"]

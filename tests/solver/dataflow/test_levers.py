@@ -22,7 +22,7 @@ from solver.dataflow.lever_bound import lever_bound_s
 from solver.dataflow.levers import Lever
 from solver.dataflow.parts_schedule import PartsSchedule
 from solver.model.errors import PlanningError
-from solver.model.step_levers import CALL_LEVERS, LEVERS, lever_names
+from solver.model.step_levers import CALL_LEVERS
 from solver.stage_fusion.cut_timeline import CutTimeline
 
 BOTH = ("overlap", "streaming")
@@ -159,16 +159,6 @@ def test_levers_are_in_json_and_explained() -> None:
     line = str(Lever("streaming", True, "train_actor prompt by prompt", 1.5, 0.1))
     assert line == "streaming: train_actor prompt by prompt; expected to save 1.500 s per step (10.0%)"
     assert str(Lever("overlap", False, "off", 0.0, 0.0)) == "overlap: off, as no plan with it was found to be shorter"
-
-
-def test_levers_have_names() -> None:
-    assert lever_names("all") == LEVERS
-    assert lever_names("none") == ()
-    assert lever_names("all", CALL_LEVERS) == CALL_LEVERS
-    assert set(CALL_LEVERS) <= set(LEVERS)
-    assert lever_names(["streaming", "cut"]) == lever_names(" streaming, cut") == ("cut", "streaming")
-    with pytest.raises(PlanningError, match="levers are b''"):
-        lever_names(b"")
 
 
 def test_what_levers_lack_is_said_in_one_sentence() -> None:

@@ -118,6 +118,14 @@ def test_scalars_go_beside_the_rollouts_of_the_same_run(tmp_path: Path) -> None:
     assert len(read_scalars(tmp_path / "run")) == 2
 
 
+def test_scalars_that_find_no_writable_folder_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    log = import_log(golden("openrlhf"))
+    for folder in (tmp_path / "file", tmp_path / "file" / "run"):
+        with refused(TraceError, str(folder), "writable folder"):
+            log.save(folder)
+
+
 def test_a_log_is_opened_without_naming_anything(tmp_path: Path) -> None:
     trace = open_log(golden("nemo-rl")).trace
     assert trace.meta["framework"] == "nemo-rl"
