@@ -191,6 +191,8 @@ def report(path: Path, out: Path | None, output: str, redacted: Path | None, max
     arithmetic on what was logged. The page also simulates other schedules where the log has responses and --gpus is known; of a
     log of scalars alone, with --simulate, lengths are drawn from each step's mean, longest and clipped share.
     """
+    if out is not None and out.suffix == ".ipynb" and stated["drafts"] is not None:
+        raise InputError("--drafts is for pages, and -o names a notebook; let -o end with .html, or leave out --drafts")
     read = read_run(path, **stated)
     said = read.run.diagnosis()
     if out is not None:  # first: what the page refuses leaves no output
@@ -209,8 +211,6 @@ def _write_page(path: Path, out: Path, max_steps: int, read: ReadRun, log: LogOp
 
     run = read.run
     if out.suffix == ".ipynb":
-        if read.setting is not None and read.setting.drafts is not None:
-            raise InputError("--drafts is for pages, and -o names a notebook; let -o end with .html, or leave out --drafts")
         if len(run.trace.allocations):
             raise InputError(f"{path}: is the trace of an executed run, whose report is a page; let -o end with .html")
         source = LogSource(path, log.import_options(), log.framework, log.run)

@@ -440,7 +440,7 @@ def test_one_giant_step_of_requests_is_refused_with_what_to_give() -> None:
     )
     trace = Trace(validate("rollouts", rows))
     with refused(TraceError, "10,001 requests", "--map step=row/128"):
-        report_html(trace, None)
+        report_html(trace, SETTING)
     refuse_requests_without_steps(OpenedLog(Trace(trace.rollouts.assign(step=trace.rollouts.index % 2)), pd.DataFrame(), ""))
     refuse_requests_without_steps(
         OpenedLog(Trace(trace.rollouts.assign(prompt_id="a", sample=np.arange(count))), pd.DataFrame(), "")

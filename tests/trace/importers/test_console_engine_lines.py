@@ -10,7 +10,8 @@ from rlhfless.trace import import_log
 STEP = "(TaskRunner pid=1) step:{step} - timing_s/gen:80.000 - timing_s/step:100.000 - response_length/mean:100.000"
 ENGINE = (
     "(Worker pid={pid}) INFO 07-28 06:{minute:02d}:{second:02d} [loggers.py:118] Engine 000: "
-    "Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: {rate:.1f} tokens/s, Running: {running} reqs, Waiting: 0 reqs, GPU KV cache usage: 50.0%"
+    "Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: {rate:.1f} tokens/s, Running: {running} reqs, "
+    "Waiting: 0 reqs, GPU KV cache usage: 50.0%"
 )
 
 
