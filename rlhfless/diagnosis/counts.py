@@ -12,7 +12,7 @@ from fractions import Fraction
 import numpy as np
 
 from rlhfless.diagnosis.logged_run import LoggedRun
-from rlhfless.diagnosis.numbers import DERIVED, LOGGED, Collected, Number, Part, number
+from rlhfless.diagnosis.numbers import DERIVED, LOGGED, Collected, Number, Numbers, Part, number
 
 SAME = 0.02  # relative difference of two ways to one count
 ROUNDED = 4  # decimals at which frameworks round shares in text
@@ -21,49 +21,61 @@ LARGEST_DENOMINATOR = 4096  # of a share of responses that is written in full, s
 
 def counts(run: LoggedRun, found: Collected) -> Part:
     """Return responses and tokens of a step, tokens per second, and the GPUs that follow where they were not stated."""
-    ways = list(_responses(run, found))
-    gpus, numbers, notes = _gpus(run), [], []
-    known = found.numbers.value("responses_per_step")
-    if known is None and ways:
-        numbers.append(_agreed("responses_per_step", ways, notes))
-        known = numbers[0].value
-    per_gpu = _responses_per_gpu(run)
+    numbers = Numbers()
+    notes: list[str] = []
+    gpus, per_gpu = _gpus(run), _responses_per_gpu(run)
     if per_gpu is not None:
-        numbers.append(number("responses_per_gpu", per_gpu, DERIVED, "global_seqlen/mean over the mean length of a sequence"))
-        if known is None and gpus:
-            known = per_gpu * gpus
-            numbers.append(number("responses_per_step", known, DERIVED, f"responses per GPU on {gpus:,} GPUs"))
-        elif known is not None and not gpus:
-            gpus_ = known / per_gpu
-            numbers.append(number("gpus", gpus_, DERIVED, "responses of the step over responses per GPU"))
+        numbers.add([number("responses_per_gpu", per_gpu, DERIVED, "global_seqlen/mean over the mean length of a sequence")])
+    responses = found.numbers.value("responses_per_step")
+    if responses is None and (one := _responses_per_step(run, per_gpu, gpus, notes)) is not None:
+        numbers.add([one])
+        responses = one.value
+    if responses is not None and per_gpu is not None and not gpus:
+        numbers.add([number("gpus", responses / per_gpu, DERIVED, "responses of the step over responses per GPU")])
     mean = found.numbers.value("response_tokens_mean")
-    tokens = list(_response_tokens(run, known, mean))
-    if "response_tokens_per_step" not in found.numbers and tokens:
-        numbers.append(_agreed("response_tokens_per_step", tokens, notes))
-    seconds = run.mean("generate_s")
-    of_step = numbers[-1] if tokens and "response_tokens_per_step" not in found.numbers else None
-    if of_step is not None and seconds:
-        how = f"{of_step.how}, over generation"
-        numbers.append(Number("tokens_per_s", of_step.low / seconds, of_step.high / seconds, DERIVED, how))
+    ways = list(_response_tokens(run, responses, mean))
+    tokens = _agreed("response_tokens_per_step", ways, notes) if ways else None
+    if tokens is not None:
+        numbers.add([tokens])
+    numbers.add(_speeds(run, tokens, gpus, None if per_gpu is None or mean is None else per_gpu * mean, "gpus" in numbers))
+    numbers.add(_generations(run))
+    cannot = () if responses is not None or run.steps.empty else ("how many responses a step has (--responses-per-step tells)",)
+    return Part(tuple(numbers.values()), (), (), cannot, tuple(notes))
+
+
+def _responses_per_step(run: LoggedRun, per_gpu: float | None, gpus: float | None, notes: list[str]) -> Number | None:
+    ways = list(_responses(run))
+    if ways:
+        return _agreed("responses_per_step", ways, notes)
+    if per_gpu is None or not gpus:
+        return None
+    return number("responses_per_step", per_gpu * gpus, DERIVED, f"responses per GPU on {gpus:,.0f} GPUs")
+
+
+def _speeds(
+    run: LoggedRun, tokens: Number | None, gpus: float | None, tokens_per_gpu: float | None, gpus_known: bool
+) -> list[Number]:
+    """Return response tokens per second, also of a GPU, and the GPUs that these tell where nobody states them."""
+    seconds, stated = run.mean("generate_s"), run.mean("tokens_per_gpu_s")
+    numbers = []
+    of_gpu = None
+    if tokens is not None and seconds:
+        how = f"{tokens.how}, over generation"
+        numbers.append(Number("tokens_per_s", tokens.low / seconds, tokens.high / seconds, DERIVED, how))
         if gpus:
-            ends = [value / seconds / gpus for value in (of_step.low, of_step.high)]
-            numbers.append(Number("tokens_per_gpu_s", ends[0], ends[1], DERIVED, how))
-        elif (stated := run.mean("tokens_per_gpu_s")) is not None and stated > 0:
-            derived = [value / seconds / stated for value in (of_step.low, of_step.high)]
+            of_gpu = Number("tokens_per_gpu_s", tokens.low / seconds / gpus, tokens.high / seconds / gpus, DERIVED, how)
+        elif stated and not gpus_known:
             how = "tokens per second over logged tokens per GPU-second"
-            numbers.append(Number("gpus", derived[0], derived[1], DERIVED, how))
-    elif seconds and per_gpu is not None and mean is not None:
-        each_s = per_gpu * mean / seconds
+            numbers.append(Number("gpus", tokens.low / seconds / stated, tokens.high / seconds / stated, DERIVED, how))
+    elif seconds and tokens_per_gpu is not None:
         how = "responses per GPU times their mean length, over generation"
-        numbers.append(number("tokens_per_gpu_s", each_s, DERIVED, how))
-    taken = {one.key for one in numbers}
-    if "tokens_per_gpu_s" not in taken and (stated := run.mean("tokens_per_gpu_s")) is not None:
-        numbers.append(number("tokens_per_gpu_s", stated, LOGGED, "as the framework states it"))
-    if (stated := run.mean("tokens_per_s")) is not None:
-        numbers.append(number("framework_tokens_per_s", stated, LOGGED, "as the framework states it"))
-    numbers += _generations(run)
-    cannot = () if known is not None or run.steps.empty else ("how many responses a step has (--responses-per-step tells)",)
-    return Part(tuple(numbers), (), (), cannot, tuple(notes))
+        of_gpu = number("tokens_per_gpu_s", tokens_per_gpu / seconds, DERIVED, how)
+    if of_gpu is None and stated is not None:
+        of_gpu = number("tokens_per_gpu_s", stated, LOGGED, "as the framework states it")
+    whole = run.mean("tokens_per_s")
+    if whole is not None:
+        numbers.append(number("framework_tokens_per_s", whole, LOGGED, "as the framework states it"))
+    return numbers if of_gpu is None else [*numbers, of_gpu]
 
 
 def _generations(run: LoggedRun) -> list[Number]:
@@ -85,7 +97,7 @@ def _gpus(run: LoggedRun) -> float | None:
     return stated.gpus or both or run.facts.get("gpus")
 
 
-def _responses(run: LoggedRun, found: Collected) -> Iterator[tuple[float, str]]:
+def _responses(run: LoggedRun) -> Iterator[tuple[float, str]]:
     """Ways to the number of responses of a step, each with how."""
     if run.stated.responses_per_step:
         yield float(run.stated.responses_per_step), "as stated"

@@ -24,8 +24,7 @@ from rlhfless.diagnosis.numbers import Collected, Finding, Part
 from rlhfless.diagnosis.phases import phases, step_bar
 from rlhfless.diagnosis.runs import runs
 from rlhfless.diagnosis.whole_run import whole_run
-from rlhfless.trace import ImportedLog, OpenedLog, Trace, allocation_metrics
-from rlhfless.trace.importers import ImportOptions, import_log
+from rlhfless.trace import ImportedLog, LogWithoutResponses, OpenedLog, Trace, allocation_metrics, open_log
 from rlhfless.trace.importers.scalars import RUN, runs_of
 from rlhfless.trace.metrics.step_times import with_step_times
 
@@ -72,7 +71,7 @@ def logged_runs(
     if isinstance(log, Trace):
         log = OpenedLog(log, pd.DataFrame({"step": []}), str(log.meta.get("framework") or ""))
     if isinstance(log, str | Path):
-        log = import_log(log, ImportOptions())
+        log = _read(log)
     trace = log.trace if isinstance(log, OpenedLog) else None if log.rollouts is None else log.trace()
     source = Path(trace.source or "log").name if trace is not None else Path(log.source).name  # type: ignore[union-attr]
     whole = LoggedRun(
@@ -83,6 +82,13 @@ def logged_runs(
         return whole, _by_run(whole)
     whole = replace(whole, facts={**_recorded(trace), **whole.facts}, responses=trace.rollouts)
     return whole, [_with_responses(whole, trace, name) for name in trace.runs]
+
+
+def _read(path: str | Path) -> ImportedLog | OpenedLog:
+    try:
+        return open_log(path)
+    except LogWithoutResponses as error:
+        return error.log
 
 
 def _with_responses(whole: LoggedRun, trace: Trace, name: str) -> LoggedRun:
@@ -99,9 +105,9 @@ def _recorded(trace: Trace) -> dict[str, float]:
     cluster, config = (trace.meta.get(key) for key in ("cluster", "config"))
     facts = {}
     if isinstance(cluster, dict):
-        sizes = [cluster.get(name) for name in ("nodes", "gpus_per_node")]
-        if all(isinstance(size, int) and size > 0 for size in sizes):
-            facts["gpus"] = float(sizes[0] * sizes[1])
+        nodes, gpus_per_node = (cluster.get(name) for name in ("nodes", "gpus_per_node"))
+        if isinstance(nodes, int) and isinstance(gpus_per_node, int) and min(nodes, gpus_per_node) > 0:
+            facts["gpus"] = float(nodes * gpus_per_node)
     limit = config.get("max_response_tokens") if isinstance(config, dict) else None
     return {**facts, "max_response_tokens": float(limit)} if isinstance(limit, int) and limit > 0 else facts
 

@@ -125,9 +125,9 @@ class Diagnosis:
             total = float(self.step["seconds"].sum())
             parts = ", ".join(f"{row.phase} {row.share:.0%}" for row in self.step.itertuples() if row.share >= 0.005)
             yield f"A step as logged, {total:,.1f} s", parts
-        worth = [one for one in self.levers if one.at_most >= LEAST]
-        for place, one in enumerate(worth[:SHOWN_LEVERS]):
-            yield ("What could be changed" if place == 0 else ""), _lever(one)
+        worth = [lever for lever in self.levers if lever.at_most >= LEAST]
+        for place, lever in enumerate(worth[:SHOWN_LEVERS]):
+            yield ("What could be changed" if place == 0 else ""), _lever(lever)
         if small := [one.name for one in self.levers if one.at_most < LEAST]:
             yield ("" if worth else "What could be changed"), f"not worth it here: {', '.join(small)}"
         for place, text in enumerate(self.cannot_say[:SHOWN_UNKNOWN]):

@@ -60,7 +60,7 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     rows = list(steps.rows())
     for note in steps.notes():
         reading.note(note)
-    if not rows:
+    if not rows and not reading.engine:
         raise TraceError(
             f"{reading.path}: has lines of {names.title}, but no complete record of a step; a line {grammar.example} that is "
             "not cut is needed"
