@@ -124,7 +124,7 @@ def _by_run(whole: LoggedRun) -> list[LoggedRun]:
 def _diagnosed(run: LoggedRun, found: Collected) -> Diagnosis:
     return Diagnosis(
         run.source, run.framework, run.run, ranked(found.findings), found.numbers, step_bar(run),
-        tuple(with_lines(found.levers, run.framework)), tuple(found.cannot_say), (*run.notes, *found.notes),
+        tuple(with_lines(found.levers, run.framework)), tuple(found.cannot_say), tuple(found.notes), run.notes,
     )  # fmt: skip
 
 

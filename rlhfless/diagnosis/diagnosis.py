@@ -15,7 +15,7 @@ from rlhfless.diagnosis.numbers import Finding, Lever, Numbers
 SCHEMA, VERSION = "rlhfless-diagnosis", 1
 NEAR = 0.7  # of what the first finding has at stake: a second one that is so near is said, too
 LEAST = 0.03  # of the run: levers that save less are one row
-SHOWN_LEVERS, SHOWN_UNKNOWN = 5, 4
+SHOWN_LEVERS, SHOWN_UNKNOWN, SHOWN_NOTES = 5, 4, 3
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -25,10 +25,11 @@ class Diagnosis:
     Attributes:
         source: the log's name. framework: that wrote it; empty where it is unknown. run: its name; empty for the only one.
         findings: what limits the run, the most at stake first; empty where the log cannot say. numbers: by key.
-        step: one step as logged: rows ``phase, seconds, share``; the part that nobody named included; without rows where the
-            log has no time of a step.
+        step: one step as logged: rows ``phase, kind, seconds, share``, the part that nobody named included; without rows where
+            the log has no time of a step.
         levers: what could be changed, by what it saves at most.
         cannot_say: what the log does not tell, with what would tell it. notes: what was left out, and why.
+        read: how the log was read, sentences of the import.
         runs: diagnoses of the single runs, where the log has several; then all else compares them.
 
     Example:
@@ -49,6 +50,7 @@ class Diagnosis:
     levers: tuple[Lever, ...]
     cannot_say: tuple[str, ...]
     notes: tuple[str, ...]
+    read: tuple[str, ...] = ()
     runs: tuple[Diagnosis, ...] = ()
 
     @property
@@ -76,7 +78,7 @@ class Diagnosis:
                 for one in self.findings
             ],
             "step": [
-                {"phase": str(row.phase), "seconds": float(row.seconds), "share": float(row.share)}
+                {"phase": str(row.phase), "kind": str(row.kind), "seconds": float(row.seconds), "share": float(row.share)}
                 for row in self.step.itertuples()
             ],
             "levers": [
@@ -98,7 +100,7 @@ class Diagnosis:
                 one.key: {"low": one.low, "high": one.high, "evidence": one.evidence, "how": one.how}
                 for one in self.numbers.values()
             },
-            "notes": list(self.notes),
+            "notes": list(self.notes), "read": list(self.read),
         }  # fmt: skip
 
     def to_json(self) -> str:
@@ -123,7 +125,8 @@ class Diagnosis:
         yield "What limits this run", " ".join(said)
         if len(self.step):
             total = float(self.step["seconds"].sum())
-            parts = ", ".join(f"{row.phase} {row.share:.0%}" for row in self.step.itertuples() if row.share >= 0.005)
+            shown = (row for row in self.step.itertuples() if row.share >= 0.005)
+            parts = ", ".join(f"{str(row.phase).rpartition('/')[2]} {row.share:.0%}" for row in shown)
             yield f"A step as logged, {total:,.1f} s", parts
         worth = [lever for lever in self.levers if lever.at_most >= LEAST]
         for place, lever in enumerate(worth[:SHOWN_LEVERS]):
@@ -132,12 +135,11 @@ class Diagnosis:
             yield ("" if worth else "What could be changed"), f"not worth it here: {', '.join(small)}"
         for place, text in enumerate(self.cannot_say[:SHOWN_UNKNOWN]):
             yield ("This log cannot say" if place == 0 else ""), text
-        for key in ("gpu_hours", "usd"):
+        for place, note in enumerate(self.notes[:SHOWN_NOTES]):
+            yield ("Note" if place == 0 else ""), note
+        for key, unit in (("gpu_hours", "GPU-hours"), ("usd", "USD")):
             if key in self.numbers:
-                yield (
-                    "Cost",
-                    f"{_between(self.numbers[key].low, self.numbers[key].high)} {'USD' if key == 'usd' else 'GPU-hours'}",
-                )
+                yield "Cost of the run", f"{_between(self.numbers[key].low, self.numbers[key].high)} {unit}"
 
     def __str__(self) -> str:
         return "\n".join(f"{heading}: {text}" if heading else f"  {text}" for heading, text in self.lines())

@@ -19,6 +19,9 @@ from rlhfless.trace.importers.scalars import runs_of
 from rlhfless.trace.importers.step_table import understood
 from rlhfless.trace.schema.casts import shown
 
+BAR = ["phase", "kind", "seconds", "share"]
+"""Columns of ``step_bar``."""
+
 PHASES = {
     "generate_s": "generation",
     "wait_s": "waiting for generation",
@@ -173,28 +176,30 @@ def synchronous(run: LoggedRun) -> bool | None:
 
 
 def step_bar(run: LoggedRun) -> pd.DataFrame:
-    """Return one usual step as logged: rows ``phase, seconds, share``, the part that nobody named included.
+    """Return one usual step as logged: rows ``phase, kind, seconds, share``, the part that nobody named included.
 
-    Phases have the framework's own names where the log has them. Without rows where the log has no time of a step, where phases
-    overlap, so that they are no parts of it, and of several runs at once.
+    Phases have the framework's own names where the log has them; their kind is one of ``PHASES``, or empty. Without rows where
+    the log has no time of a step, where phases overlap, so that they are no parts of it, and of several runs at once.
     """
     if len(runs_of(run.steps)) > 1:
-        return pd.DataFrame(columns=["phase", "seconds", "share"])
+        return pd.DataFrame(columns=BAR)
     seconds = step_seconds(run)
     whole = seconds.usual & ~np.isnan(seconds.unnamed_s)
     if not whole.any() or not (seconds.phases or seconds.beside) or (seconds.overlap & whole).any():
-        return pd.DataFrame(columns=["phase", "seconds", "share"])
+        return pd.DataFrame(columns=BAR)
     step_s = float(seconds.step_s[whole].mean())
-    rows: list[tuple[str, float]] = []
+    rows: list[tuple[str, str, float]] = []
     for column, values in seconds.phases.items():
-        rows += _own_parts(run, column, values, whole) or [(PHASES[column], float(np.nan_to_num(values[whole]).mean()))]
+        kind = PHASES[column]
+        parts = _own_parts(run, column, values, whole) or [(kind, float(np.nan_to_num(values[whole]).mean()))]
+        rows += [(name, kind, part) for name, part in parts]
     others = {**seconds.beside, **seconds.further}
-    rows += [(what, float(np.nan_to_num(values[whole]).mean())) for what, values in others.items()]
-    left = step_s - sum(part for _, part in rows)
-    rows = [(name, part) for name, part in rows if part > 0]
+    rows += [(what, "", float(np.nan_to_num(values[whole]).mean())) for what, values in others.items()]
+    left = step_s - sum(part for *_, part in rows)
+    rows = [row for row in rows if row[-1] > 0]
     if not medians(run):
-        rows.append((NOT_NAMED, max(0.0, left)))
-    return pd.DataFrame([(name, part, part / step_s) for name, part in rows], columns=["phase", "seconds", "share"])
+        rows.append((NOT_NAMED, "", max(0.0, left)))
+    return pd.DataFrame([(name, kind, part, part / step_s) for name, kind, part in rows], columns=BAR)
 
 
 def own_names(run: LoggedRun, column: str) -> list[str]:

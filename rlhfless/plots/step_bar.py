@@ -14,10 +14,12 @@ TITLE = "One step as logged"
 COLOURS = {
     phase: PHASE_STYLES[style].colour
     for phase, style in {
-        "generation": "decode", "waiting for generation": "start", "preparation": "prepare", "learning": "learn",
-        "weight sync": "sync",
+        "generation": "decode", "waiting for generation": "start", "rewards and log probabilities": "prepare",
+        "learning": "learn",
+        "sending weights": "sync",
     }.items()
 }  # fmt: skip
+LITTLE = 0.005  # share that is rounded to nothing
 LETTER_SHARE = 0.0085  # of the bar, of a letter
 
 
@@ -25,7 +27,7 @@ class StepBarInfo(NamedTuple):
     """Data of ``plot_step_bar``.
 
     Attributes:
-        step: rows ``phase, seconds, share``. missing: why there is nothing to show, or the empty text.
+        step: rows ``phase, kind, seconds, share``. missing: why there is nothing to show, or the empty text.
     """
 
     step: pd.DataFrame
@@ -45,7 +47,7 @@ def plot_step_bar(step: pd.DataFrame) -> go.Figure:
     """Plot one step by phase as one bar.
 
     Args:
-        step: rows ``phase, seconds, share`` of ``Diagnosis.step``.
+        step: rows ``phase, kind, seconds, share`` of ``Diagnosis.step``; a phase's colour is that of its kind.
 
     Returns:
         A figure; without rows one that says that the log has no time of a step.
@@ -55,9 +57,10 @@ def plot_step_bar(step: pd.DataFrame) -> go.Figure:
         return message_figure(TITLE, info.missing)
     fig = go.Figure()
     for row in step.itertuples():
-        colour, name = COLOURS.get(str(row.phase), GREY), clean(f"{row.phase} ({row.share:.0%})")
+        colour, short = COLOURS.get(str(row.kind), GREY), str(row.phase).rpartition("/")[2]
+        name = clean(f"{short} ({row.share:.0%})")
         fig.add_bar(
-            x=[row.seconds], y=["step"], orientation="h", name=name,
+            x=[row.seconds], y=["step"], orientation="h", name=name, showlegend=row.share >= LITTLE,
             marker={"color": colour, "line": {"color": OUTLINE, "width": 1}},
             text=[name if row.share >= LETTER_SHARE * len(name) else ""], textposition="inside", insidetextanchor="middle",
             textangle=0, insidetextfont={"color": ink_on(colour)}, hoverinfo="text",

@@ -113,7 +113,7 @@ def test_trls_repeated_generations() -> None:
     said = case("15_*/trainer_state.json")
     assert value(said, "generations") == 3
     assert value(said, "generation_total_s") == pytest.approx(900.0)
-    assert any("num_tokens" in note for note in said.notes)
+    assert any("num_tokens" in note for note in said.read)
 
 
 def test_vllms_engine_lines() -> None:

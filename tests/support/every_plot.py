@@ -210,7 +210,7 @@ def calls(text: str) -> dict[str, Callable[[], Call]]:
         "plot_learning": lambda: Call((learned(text),)),
         "plot_lengths": lambda: Call((trace_of(text),)),
         "plot_step_bar": lambda: Call(
-            (pd.DataFrame({"phase": [text, "learning"], "seconds": [3.0, 1.0], "share": [0.75, 0.25]}),)
+            (pd.DataFrame({"phase": [text] * 2, "kind": ["", "learning"], "seconds": [3.0, 1.0], "share": [0.75, 0.25]}),)
         ),
         "plot_overview": lambda: Call((uses(text).assign(kind=["idle", "work"]), best(text))),
         "plot_pipeline": lambda: Call(({text: piped(text), "other": piped(text)},)),
