@@ -106,7 +106,7 @@ def _waiting(run: LoggedRun, seconds: StepSeconds, step_s: float, wait_s: float)
     )
     if at_stake < WORTH_SAYING:
         return Part(tuple(numbers))
-    lever = Lever("more generation (GPUs, engine, or fewer stragglers)", "", share, GENERATION_PRICE)
+    lever = Lever("more generation", "more generation (GPUs, engine, or fewer stragglers)", share, GENERATION_PRICE)
     return Part(tuple(numbers), (Finding("waiting", at_stake, sentence, ("wait_s", "step_s")),), (lever,))
 
 
@@ -118,12 +118,12 @@ def _no_wait(run: LoggedRun, found: Collected, wait_s: float) -> Part:
         f"How large the surplus of generation is: training waits {wait_s:g} s for it, so there is one, and the next GPU "
         "belongs to training. A few steps with more of the GPUs in training would tell."
     )
-    levers = [Lever("faster generation (GPUs, schedule, drafts)", "", 0.0, "nothing to gain, as training does not wait for it")]
+    levers = [Lever("more generation", "faster generation (GPUs, schedule, drafts)", 0.0, "training does not wait for it")]
     if moved is None:
         return Part(levers=tuple(levers), cannot_say=(unknown,))
     how = "GPUs that generate over all, times the learner's share: as if all of them trained"
     numbers = (number("moving_gpus_at_most_share", moved, BOUND, how),)
-    levers.append(Lever("GPUs of generation to training", "", moved, TRAINING_PRICE))
+    levers.append(Lever("more training", "GPUs of generation to training", moved, TRAINING_PRICE))
     sentence = (
         f"Training does not wait for generation ({wait_s:g} s a step), so more of it wins nothing, and the next GPU belongs to "
         f"training: the learner takes {learner:.0%} of a step on {gpus.train:,.0f} of {gpus.total:,.0f} GPUs."

@@ -118,7 +118,7 @@ def _of_mean_and_longest(found: Collected, share: float) -> Part:
         f"The long tail: the mean response is {1 - idle:.0%} of the longest, so at most {idle:.0%} of the decode slots wait "
         "for the longest ones; how much a schedule wins of it, mean and longest do not tell."
     )
-    packing = Lever("assign responses by length", "", share * idle, PACKING_PRICE, of="GPU-hours")
+    packing = Lever("assignment", "assign responses by length", share * idle, PACKING_PRICE, "GPU-hours")
     return Part((), (Finding("tail", share * idle, sentence, ("mean_over_longest", "slot_idle_share_at_most")),), (packing,))
 
 
@@ -133,14 +133,13 @@ def _levers(run: LoggedRun, curves: list[Completion], share: float) -> list[Leve
     freed = won * (1.0 - 1.0 / replicas if replicas else 1.0)
     whole = "incomplete groups wait, too: the last responses belong to several prompts"
     price = f"{late:.2%} of the samples learn one version of the weights late; {whole}"
+    dropped = f"{late:.2%} more responses are generated, long ones are dropped; {whole}"
     return [
-        Lever(f"carry over the last {count:,.0f} responses", "", share * won, price),
-        Lever(f"start more and keep the first (drop {count:,.0f})", "", share * won,
-              f"{late:.2%} more responses are generated, long ones are dropped; {whole}"),
-        Lever("release all replicas but one in the tail", "", share * freed, "none in data; others must use the GPUs",
-              "GPU-hours"),
-        Lever("assign responses by length", "", share * slots, PACKING_PRICE, of="GPU-hours"),
-    ]  # fmt: skip
+        Lever("partial rollout", f"carry over the last {count:,.0f} responses", share * won, price),
+        Lever("over-sampling", f"start more and keep the first (drop {count:,.0f})", share * won, dropped),
+        Lever("release", "release all replicas but one in the tail", share * freed, "others must use the GPUs", "GPU-hours"),
+        Lever("assignment", "assign responses by length", share * slots, PACKING_PRICE, "GPU-hours"),
+    ]
 
 
 def _tail(curves: list[Completion]) -> float:

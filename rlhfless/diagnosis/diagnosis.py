@@ -63,8 +63,8 @@ class Diagnosis:
         )  # fmt: skip
 
     def with_expected(self, expected: Mapping[str, tuple[float, float]]) -> Diagnosis:
-        """Return the same with simulated savings of levers, by name: low and high end, from a profile that was checked."""
-        levers = tuple(replace(lever, expected=expected.get(lever.name, lever.expected)) for lever in self.levers)
+        """Return the same with simulated savings of levers, by kind: low and high end, from a profile that was checked."""
+        levers = tuple(replace(lever, expected=expected.get(lever.kind, lever.expected)) for lever in self.levers)
         return replace(self, levers=levers)
 
     def to_dict(self) -> dict[str, Any]:
@@ -83,6 +83,7 @@ class Diagnosis:
             ],
             "levers": [
                 {
+                    "kind": one.kind,
                     "name": one.name, "line": one.line, "at_most_share": one.at_most, "of": one.of, "price": one.price,
                     **({} if one.expected is None else {"expected_low_share": one.expected[0],
                                                        "expected_high_share": one.expected[1]}),

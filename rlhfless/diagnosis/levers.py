@@ -19,17 +19,15 @@ LINES: dict[str, dict[str, str]] = {
         "prime-rl": "max_async_level = 2",
         "slime": "train_async.py instead of train.py",
     },
-    "carry over": {"slime": "--partial-rollout"},
-    "start more": {"slime": "--over-sampling-batch-size N"},
-    "filter groups": {
+    "partial rollout": {"slime": "--partial-rollout"},
+    "over-sampling": {"slime": "--over-sampling-batch-size N"},
+    "groups": {
         "slime": "--dynamic-sampling-filter-path slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std",
         "verl": "algorithm.filter_groups.enable=True",
     },
     "engine": {"verl": "actor_rollout_ref.rollout.enforce_eager=False", "trl": "use_vllm=True"},
 }
 """Kind of lever -> framework -> the line of its configuration or command."""
-
-LEAST = 0.03  # of the run; what is below is one row
 
 
 def whole_step_levers(run: LoggedRun, found: Collected) -> Part:
@@ -38,22 +36,17 @@ def whole_step_levers(run: LoggedRun, found: Collected) -> Part:
     share = generation_share(run)
     if 0 < share < 1 and run.mean("wait_s") is None:
         price = "responses are one version of the weights late; generation and learning need GPUs of their own"
-        levers.append(Lever("generate while learning (asynchrony)", "", min(share, 1 - share), price))
+        levers.append(Lever("asynchrony", "generate while learning", min(share, 1 - share), price))
     for finding in found.findings:
         if finding.kind == "engine":
-            levers.append(Lever("mend the engine", "", finding.at_stake, "none in data"))
+            levers.append(Lever("engine", "mend the engine", finding.at_stake, "none in data"))
         elif finding.kind == "groups":
             price = "prompts without a signal are generated again or dropped, so the data change"
-            levers.append(Lever("filter groups without a signal", "", finding.at_stake * (1 - share), price))
+            levers.append(Lever("groups", "filter groups without a signal", finding.at_stake * (1 - share), price))
     return Part(levers=tuple(levers))
 
 
 def with_lines(levers: list[Lever], framework: str) -> list[Lever]:
     """Return the levers with the lines of a framework, those that save most first."""
-    kinds = {"carry over": "carry over", "start more": "start more", "generate while": "asynchrony", "filter": "filter groups",
-             "mend": "engine"}  # fmt: skip
-    told = []
-    for lever in levers:
-        kind = next((kind for start, kind in kinds.items() if lever.name.startswith(start)), "")
-        told.append(replace(lever, line=lever.line or LINES.get(kind, {}).get(framework, "")))
+    told = [replace(lever, line=LINES.get(lever.kind, {}).get(framework, "")) for lever in levers]
     return sorted(told, key=lambda lever: -lever.at_most)

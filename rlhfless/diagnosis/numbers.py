@@ -107,24 +107,36 @@ generation, or for nothing; groups without a learning signal; something beside t
 several runs; this log cannot say."""
 
 
+LEVERS = (
+    "partial rollout", "over-sampling", "release", "assignment", "asynchrony", "engine", "groups", "more generation",
+    "more training",
+)  # fmt: skip
+"""Kinds of levers: stable keys, by which a simulation says what each is expected to save."""
+
+
 @dataclass(frozen=True)
 class Lever:
     """One thing that a user can change.
 
     Attributes:
-        name: the lever, such as "release replicas". line: of the user's framework that pulls it; empty where none is known.
+        kind: one of ``LEVERS``. name: in words, such as "carry over the last 12 responses".
         at_most: most of the run's time (or GPU-hours, where ``of`` says so) that it can save, by arithmetic, 0 to 1.
-        price: what it costs in data, time and GPUs; a clause.
-        of: "time" or "GPU-hours".
+        price: what it costs in data, time and GPUs; a clause. of: "time" or "GPU-hours".
+        line: of the user's framework that pulls it; empty where none is known.
         expected: low and high end of the simulated saving, where a profile beats a constant on held-out steps; else None.
     """
 
+    kind: str
     name: str
-    line: str
     at_most: float
     price: str
     of: str = "time"
+    line: str = ""
     expected: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in LEVERS:
+            raise ValueError(f"{self.kind!r} is no kind of lever; one of {', '.join(LEVERS)} is needed")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rlhfless.diagnosis import Diagnosis
 from rlhfless.plots import plot_step_bar
 from rlhfless.plots.export.html_page import Page
+from rlhfless.plots.style import MINUS
 
 LEAST = 0.03  # of the run: levers that save less are one row
 NOTHING = "This log cannot say what limits the run."
@@ -31,15 +32,19 @@ def diagnosis_section(page: Page, said: Diagnosis) -> None:
 
 def _levers(page: Page, said: Diagnosis) -> None:
     worth = [one for one in said.levers if one.at_most >= LEAST]
-    rows = [
-        (
-            one.name, one.price, one.line, f"{one.at_most:.0%} of the {one.of}",
-            "" if one.expected is None else f"{one.expected[0]:.0%} to {one.expected[1]:.0%}",
-        )
-        for one in worth
-    ]  # fmt: skip
-    small = ", ".join(one.name for one in said.levers if one.at_most < LEAST)
-    if small:
-        rows.append((small, "not worth it here", "", f"less than {LEAST:.0%}", ""))
-    head = ("lever", "price", "line of your framework", "at most (arithmetic)", "expected (simulated)")
-    page.table("What could be changed; savings do not add up", head, rows, text_columns=3)
+    known = any(one.expected for one in worth)
+    lines = any(one.line for one in worth)
+    head = ["lever", "price", *(["line of your framework"] if lines else []), "at most (arithmetic)"]
+    rows = []
+    for one in worth:
+        row = [one.name, one.price, *([one.line] if lines else []), f"{one.at_most:.0%} of the {one.of}"]
+        rows.append([*row, _range(one.expected)] if known else row)
+    if small := ", ".join(one.name for one in said.levers if one.at_most < LEAST):
+        rows.append([small, "not worth it here", *([""] if lines else []), f"less than {LEAST:.0%}", *([""] if known else [])])
+    text_columns = 3 if lines else 2
+    page.table("What could be changed; savings do not add up", [*head, *(["expected (simulated)"] if known else [])], rows,
+               text_columns)  # fmt: skip
+
+
+def _range(expected: tuple[float, float] | None) -> str:
+    return "" if expected is None else f"{expected[0]:.0%} to {expected[1]:.0%}".replace("-", MINUS)

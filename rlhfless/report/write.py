@@ -19,6 +19,7 @@ from rlhfless.plots.style import counted
 from rlhfless.report.diagnosis_section import diagnosis_section
 from rlhfless.report.executed_run import executed_first_screen, executed_savings_section, executed_section
 from rlhfless.report.executed_study import study_executed
+from rlhfless.report.expected import expected_savings
 from rlhfless.report.first_screen import first_screen
 from rlhfless.report.log_checks import contradicted
 from rlhfless.report.logged_run import run_sections
@@ -81,11 +82,14 @@ def report_html(
     executed = isinstance(log, OpenedLog) and len(log.trace.allocations) > 0
     other = "" if setting is None else ", and how other schedules would have run the same responses"
     page = Page(f"RLHFless report: {_name(log)}", f"{'What was executed' if executed else 'What limits the run'}{other}.")
-    diagnosis_section(page, said or diagnose(log, _stated(setting, stated)))
+    said = said or diagnose(log, _stated(setting, stated))
+    if isinstance(log, OpenedLog) and not executed and setting is not None:
+        study = study or study_log(log, setting, stated, max_steps, begin)
+        said = said.with_expected(expected_savings(study.findings))
+    diagnosis_section(page, said)
     if isinstance(log, OpenedLog) and executed:
         _executed(page, log, setting, max_steps, begin, calibrate=stated.calibrate)
-    elif isinstance(log, OpenedLog) and setting is not None:
-        study = study or study_log(log, setting, stated, max_steps, begin)
+    elif isinstance(log, OpenedLog) and study is not None:
         begin("drawing")
         _logged(page, log, stated, study)
     else:

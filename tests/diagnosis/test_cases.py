@@ -103,10 +103,10 @@ def test_the_last_percent_is_two_thirds() -> None:
     assert value(said, "tail_s") == pytest.approx(80.0, abs=0.1)
     assert value(said, "tail_responses") == 12
     assert "80 of 120 s" in said.verdict[0].sentence
-    levers = {lever.name.split(" the last")[0]: lever for lever in said.levers}
-    assert levers["carry over"].at_most == pytest.approx(2 / 3, abs=1e-3)
-    assert levers["release all replicas but one in the tail"].at_most == pytest.approx(0.583, abs=1e-3)
-    assert "incomplete groups" in levers["carry over"].price
+    levers = {lever.kind: lever for lever in said.levers}
+    assert levers["partial rollout"].at_most == pytest.approx(2 / 3, abs=1e-3)
+    assert levers["release"].at_most == pytest.approx(0.583, abs=1e-3)
+    assert "incomplete groups" in levers["partial rollout"].price
 
 
 def test_trls_repeated_generations() -> None:

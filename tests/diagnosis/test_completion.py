@@ -30,11 +30,11 @@ def test_one_percent_of_the_responses_takes_two_thirds_of_the_step() -> None:
     assert said.verdict[0].kind == "tail"
     assert "80 of 120 s" in said.verdict[0].sentence
     assert said.numbers["tail_responses"].value == 10
-    levers = {lever.name: lever for lever in said.levers}
-    assert levers["carry over the last 10 responses"].at_most == pytest.approx(2 / 3)
-    assert levers["release all replicas but one in the tail"].at_most == pytest.approx(2 / 3 * 7 / 8)
-    assert levers["release all replicas but one in the tail"].of == "GPU-hours"
-    assert "incomplete groups" in levers["carry over the last 10 responses"].price
+    levers = {lever.kind: lever for lever in said.levers}
+    assert levers["partial rollout"].at_most == pytest.approx(2 / 3)
+    assert levers["release"].at_most == pytest.approx(2 / 3 * 7 / 8)
+    assert levers["release"].of == "GPU-hours"
+    assert "incomplete groups" in levers["partial rollout"].price
 
 
 @given(st.lists(st.integers(1, 1000), min_size=2, max_size=80, unique=True), st.floats(0.005, 0.5))

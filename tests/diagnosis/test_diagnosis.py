@@ -34,10 +34,9 @@ def test_groups_of_equal_rewards_are_counted() -> None:
     assert "groups" in [one.kind for one in said.findings]
 
 
-def test_levers_take_expected_savings_by_name_and_small_ones_are_one_row() -> None:
+def test_levers_take_expected_savings_by_kind_and_small_ones_are_one_row() -> None:
     said = diagnose(log())
-    name = said.levers[0].name
-    expected = said.with_expected({name: (0.05, 0.1)})
+    expected = said.with_expected({said.levers[0].kind: (0.05, 0.1)})
     assert expected.levers[0].expected == (0.05, 0.1)
     assert "5% to 10% expected (simulated)" in str(expected)
     assert "expected" not in str(said)
