@@ -106,7 +106,7 @@ def _responses(run: LoggedRun) -> Iterator[tuple[float, str]]:
     if (fact := run.facts.get("responses_per_step")) is not None:
         yield fact, "the framework's batch"
     samples, steps = run.facts.get("samples_per_s"), run.facts.get("steps_per_s")
-    if samples and steps:
+    if samples and steps and run.framework != "trl":  # of which it is prompts where epochs were planned
         yield float(round(samples / steps)), "responses per second over steps per second"
     mean, prompt, total = (run.mean(key) for key in ("response_tokens_mean", "prompt_tokens_mean", "tokens_total"))
     sequence = run.mean("sequence_tokens_mean") or (mean + prompt if mean is not None and prompt is not None else None)

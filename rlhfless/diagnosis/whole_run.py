@@ -81,8 +81,9 @@ def _hours(run: LoggedRun, found: Collected, bar: Number | None) -> Number | Non
     if not len(step_s):
         return None
     if planned is not None:
+        together = known.get("steps_per_generation", 1.0)  # optimizer steps whose seconds a row has
         how = f"{planned:,.0f} planned steps at the mean of the logged ones"
-        return number("run_hours", planned * step_s.mean() / 3600, DERIVED, how)
+        return number("run_hours", planned / together * step_s.mean() / 3600, DERIVED, how)
     return number("logged_hours", step_s.sum() / 3600, DERIVED, f"logged steps and no others, {len(step_s):,} of them")
 
 

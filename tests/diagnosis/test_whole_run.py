@@ -67,6 +67,13 @@ def test_logged_steps_are_not_taken_for_the_whole_run() -> None:
     assert numbers_of(found_in({"planned_steps": 30}, steps=steps))["run_hours"] == pytest.approx(1)
 
 
+def test_seconds_of_a_generation_are_those_of_all_its_optimizer_steps() -> None:
+    """TRL plans optimizer steps. A row has the seconds of all steps that learn from its generation."""
+    steps = {"step": [1, 3], "step_s": [759.98, 759.98]}
+    numbers = numbers_of(found_in({"planned_steps": 1562, "steps_per_generation": 2}, "trl", steps=steps))
+    assert numbers["run_hours"] == pytest.approx(1562 * 379.99 / 3600)
+
+
 def test_gpus_that_wait_while_few_generate_are_a_bound_in_the_unknown_share() -> None:
     part = found_in({"planned_steps": 10, "seconds_per_step": 60}, "trl", gpus=8, gpus_generate=1)
     (unknown,) = part.cannot_say
