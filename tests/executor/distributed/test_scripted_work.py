@@ -147,6 +147,23 @@ def test_an_item_whose_process_dies_twice_ends_the_step(pool_kind: str) -> None:
 
 
 @EVERY_POOL_KIND
+def test_a_process_that_dies_before_it_is_up_is_started_again_and_then_ends_the_step(pool_kind: str) -> None:
+    """The item is not to blame: it was never sent."""
+    first = len(GROUPS)
+    dies = [Trouble("kill", 1, actor) for actor in range(first, first + 4)]
+    with stage(pool_kind, Punctual(0), [replace(one) for one in dies[:3]], faults=replace(SOON, restarts=3)) as on:
+        CALLS.clear()
+        record = on.run(plan_of(GROUPS), work=[acting("learn", "learn", gpus=learner(on))])
+        assert CALLS == ["learn"]
+        assert [e["item"] for e in events(record, "work lost")] == [0, 0, 0]
+    with stage(pool_kind, Punctual(0), [replace(one) for one in dies], faults=replace(SOON, restarts=3)) as on:
+        CALLS.clear()
+        with refused(StepFailed, "learner", "its process was lost 4 times", "the step was aborted"):
+            on.run(plan_of(GROUPS), work=[acting("learn", "learn", gpus=learner(on))])
+        assert CALLS == []
+
+
+@EVERY_POOL_KIND
 def test_an_item_whose_process_hangs_is_run_once_more(pool_kind: str) -> None:
     with stage(pool_kind, Punctual(0)) as on:
         CALLS.clear()
