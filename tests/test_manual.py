@@ -130,7 +130,7 @@ def test_commands_are_found() -> None:
 @pytest.mark.parametrize(
     ("line", "missing"),
     [
-        ("`rlhfless report LOG`", [["out"]]),
+        ("`rlhfless profile --fast`", [["out"]]),
         ("`rlhfless report -o page.html`", [["path"]]),
         ("`rlhfless report LOG -o page.html`", [[]]),
         ("```\nrlhfless train\n```", [["out"]]),

@@ -213,6 +213,8 @@ def _write_page(path: Path, out: Path, max_steps: int, read: ReadRun, log: LogOp
     if out.suffix == ".ipynb":
         if len(run.trace.allocations):
             raise InputError(f"{path}: is the trace of an executed run, whose report is a page; let -o end with .html")
+        if run.hardware.gpus is None:
+            raise InputError(f"{path}: does not say how many GPUs the run had; --gpus N is needed")
         source = LogSource(path, log.import_options(), log.framework, log.run)
         write_report_notebook(source, out, run.profile, run.setting, run.assumptions, max_steps=max_steps)
     else:

@@ -85,7 +85,7 @@ def test_the_notebook_keeps_every_option(tmp_path: Path) -> None:
 
 
 def test_it_is_the_shipped_notebook_with_every_parameter_and_no_link_that_leads_nowhere(tmp_path: Path) -> None:
-    book = written(table(tmp_path), *MAPS)
+    book = written(table(tmp_path), *MAPS, "--gpus", "16")
     assert set(filled_in(book)) == set(papermill.inspect_notebook(str(template_path())))
     ours, shipped = (nbformat.read(path, as_version=4) for path in (book, template_path()))
     nbformat.validate(ours)
@@ -94,7 +94,7 @@ def test_it_is_the_shipped_notebook_with_every_parameter_and_no_link_that_leads_
     assert not any("](" in cell.source for cell in ours.cells if cell.cell_type == "markdown")
     assert any("](../rlhfless" in cell.source for cell in shipped.cells), "there are links to leave out"
     text = book.read_bytes()
-    assert written(table(tmp_path), *MAPS).read_bytes() == text
+    assert written(table(tmp_path), *MAPS, "--gpus", "16").read_bytes() == text
 
 
 def test_an_installed_package_has_it() -> None:

@@ -23,7 +23,7 @@ PROFILE = "l40s-qwen2.5-3b-tp2"
 NEEDS_GPUS: dict[str, Callable[[Run], Any]] = {
     "setting": lambda run: run.setting, "times": lambda run: run.times, "calibrated": lambda run: run.calibrated,
     "plan": Run.plan, "plan_step": Run.plan_step, "simulate": Run.simulate, "explore": Run.explore, "study": Run.study,
-    "what_ifs": Run.what_ifs, "report": lambda run: run.report("page.html"), "rl.explore": rl.explore,
+    "what_ifs": Run.what_ifs, "rl.explore": rl.explore,
 }  # fmt: skip
 
 
@@ -47,6 +47,13 @@ def test_no_number_of_gpus_and_no_stand_in_is_in_what_limits_the_run(capsys: pyt
     assert "gpus" not in run.diagnosis().numbers
     assert run.hardware.gpus is None
     assert set(vars(run.stated).values()) == {None}
+
+
+def test_its_page_is_the_diagnosis(tmp_path: Path) -> None:
+    page = rl.load(rollouts(**SMALL), verbose=False).report(tmp_path / "page.html", verbose=False).read_text("utf-8")
+    assert "What limits this run" in page
+    assert "--gpus" in page
+    assert "L40S" not in page
 
 
 def test_a_learners_own_gpus_are_of_the_run_too() -> None:

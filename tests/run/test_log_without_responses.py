@@ -45,7 +45,7 @@ NEEDS_RESPONSES: dict[str, Callable[[Run], Any]] = {
     "trace": lambda run: run.trace, "rollouts": lambda run: run.rollouts, "times": lambda run: run.times,
     "calibrated": lambda run: run.calibrated, "plan": Run.plan, "plan_step": Run.plan_step, "simulate": Run.simulate,
     "search": Run.search, "explore": Run.explore, "study": Run.study, "what_ifs": Run.what_ifs,
-    "report": lambda run: run.report("page.html"), "rl.explore": rl.explore,
+    "rl.explore": rl.explore,
 }  # fmt: skip
 
 
@@ -66,3 +66,9 @@ def test_what_is_stated_of_its_gpus_reaches_the_diagnosis(path: Path) -> None:
     assert (stated.model, stated.tensor_parallel) == ("Qwen2.5-3B", 1)
     nothing = rl.load(path, verbose=False).stated
     assert set(vars(nothing).values()) == {None}, "a stand-in profile, list prices and defaults are not stated"
+
+
+def test_its_page_is_the_diagnosis(path: Path, tmp_path: Path) -> None:
+    page = rl.load(path, gpus=8, verbose=False).report(tmp_path / "page.html", verbose=False).read_text("utf-8")
+    assert "What limits this run" in page
+    assert "The log has no responses, so no schedule is simulated." in page

@@ -205,7 +205,12 @@ def test_commands_of_one_run_ask_for_it(tmp_path: Path) -> None:
     ))  # fmt: skip
     options = ["profile", "--from-log", str(path), "--base", "qwen3-8b-h100", "-o", str(tmp_path / "p.json")]
     refused_command(CliRunner().invoke(main, options), "2 runs", "a, b", "--run")
-    refused_command(CliRunner().invoke(main, ["report", str(path), "-o", str(tmp_path / "r.html")]), "2 runs", "a, b", "--run")
+    simulated = ["report", str(path), "--simulate", "--gpus", "8", "-o", str(tmp_path / "r.html")]
+    refused_command(CliRunner().invoke(main, simulated), "2 runs", "a, b", "--run")
+    said = CliRunner().invoke(main, ["report", str(path)])
+    assert said.exit_code == 0, said.output
+    assert "run a" in said.stdout
+    assert "run b" in said.stdout
     with refused(LogWithoutResponses, "no responses"):
         open_log(path)
 

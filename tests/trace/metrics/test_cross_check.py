@@ -18,8 +18,9 @@ def rollouts() -> pd.DataFrame:
     return table.assign(prompt_tokens=[4, 6, 5, 5])
 
 
-def test_every_standard_column_can_be_compared() -> None:
-    assert QUANTITIES.keys() == STANDARD.keys()
+def test_what_is_compared_are_standard_columns() -> None:
+    """Of the others nothing is counted or simulated."""
+    assert QUANTITIES.keys() < STANDARD.keys()
 
 
 def test_counts_are_those_of_the_responses_and_unknown_where_some_are() -> None:
