@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from rlhfless.cli.assumption_options import HEADINGS as RUN_HEADINGS
-from rlhfless.cli.assumption_options import assumption_options, logged_hardware_options
+from rlhfless.cli.assumption_options import assumption_options, logged_hardware_options, refuse_without_gpus
 from rlhfless.cli.draft_options import DraftOptions, drafts_option
 from rlhfless.cli.group import main
 from rlhfless.cli.headings import WithHeadings
@@ -213,8 +213,7 @@ def _write_page(path: Path, out: Path, max_steps: int, read: ReadRun, log: LogOp
     if out.suffix == ".ipynb":
         if len(run.trace.allocations):
             raise InputError(f"{path}: is the trace of an executed run, whose report is a page; let -o end with .html")
-        if run.hardware.gpus is None:
-            raise InputError(f"{path}: does not say how many GPUs the run had; --gpus N is needed")
+        refuse_without_gpus(run, path)
         source = LogSource(path, log.import_options(), log.framework, log.run)
         write_report_notebook(source, out, run.profile, run.setting, run.assumptions, max_steps=max_steps)
     else:
