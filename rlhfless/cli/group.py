@@ -10,6 +10,7 @@ import contextlib
 import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -47,6 +48,12 @@ class OneLineGroup(click.Group):
         context = super().make_context(info_name, args, *rest, **extra)
         context.meta["arguments"] = typed
         return context
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[Any, Any, list[str]]:
+        """Find the command; a file in its place is probably a log."""
+        if args and self.get_command(ctx, args[0]) is None and Path(args[0]).exists():
+            ctx.fail(f"{args[0]}: is a file and no command; rlhfless report {args[0]} says what limits the run")
+        return super().resolve_command(ctx, args)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command line."""
@@ -94,6 +101,6 @@ def _sentence(error: click.ClickException) -> str:
 @click.version_option(__version__, prog_name="rlhfless")
 @click.pass_context
 def main(context: click.Context) -> None:
-    """Plan the generation phase of RLHF with a lower bound, run the plan, and see time, cost and idle GPUs."""
+    """Say what limits an RLHF run from its log, and plan its generation with a bound. Begin with `rlhfless report LOG`."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())

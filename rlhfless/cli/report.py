@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rlhfless.simulate import SimulationConfig
     from rlhfless.trace import ImportedLog, OpenedLog
 
+PAGES = (".html", ".htm", ".ipynb")
 HEADINGS = {
     **RUN_HEADINGS,
     "The GPUs": (
@@ -132,8 +133,14 @@ KNOWN: list[Decorator] = [
 def known_of_run() -> Callable[..., Stated]:
     """Return what makes a ``Stated`` of ``KNOWN``."""
     from rlhfless.diagnosis import Stated
+    from rlhfless.latency import gpu
 
-    return Stated
+    def known(**given: Any) -> Stated:
+        if given["gpu"] is not None:
+            gpu(given["gpu"])  # refuses what is no kind of GPU
+        return Stated(**given)
+
+    return known
 
 
 page_options = added(
@@ -191,6 +198,8 @@ def report(path: Path, out: Path | None, output: str, redacted: Path | None, max
     arithmetic on what was logged. The page also simulates other schedules where the log has responses and --gpus is known; of a
     log of scalars alone, with --simulate, lengths are drawn from each step's mean, longest and clipped share.
     """
+    if out is not None and out.suffix.lower() not in PAGES:
+        raise InputError(f"-o {out}: is no page and no notebook; a name that ends in {', '.join(PAGES)} is needed")
     if out is not None and out.suffix == ".ipynb" and stated["drafts"] is not None:
         raise InputError("--drafts is for pages, and -o names a notebook; let -o end with .html, or leave out --drafts")
     read = read_run(path, **stated)

@@ -24,7 +24,7 @@ NO_WAIT = 0.005  # of a step: less is no wait
 NO_WAIT_S = 0.1  # where the time of the step is unknown
 WORTH_SAYING = 0.03
 FAST = 0.6  # times the other steps: a first step that found its responses in the queue
-GENERATION_PRICE = "GPUs, which generate or are idle; responses are as late as the queue is long"
+GENERATION_PRICE = "GPUs for generation; staleness grows with the queue"
 TRAINING_PRICE = "fewer GPUs generate: training waits as soon as they are too few"
 
 
@@ -100,9 +100,9 @@ def _waiting(run: LoggedRun, seconds: StepSeconds, step_s: float, wait_s: float)
         numbers.append(number("gpus_generate_to_hide", needed, BOUND, f"{gpus.generate:,.0f} GPUs times that rate"))
         to_hide = f" (about {needed:,} GPUs instead of {gpus.generate:,.0f})"
     sentence = (
-        f"Training waits for generation: {wait_s:,.2f} s of a step of {step_s:,.2f} s ({share:.1%}). If generation runs all "
-        f"the time, {rate:.2f} times its rate hides all of it{to_hide}. Until then the loop becomes as much faster as "
-        f"generation does, at most {rate:.2f} times as fast; beyond that, more generation wins nothing."
+        f"Training waits for generation: {wait_s:,.2f} s of a step of {step_s:,.2f} s ({share:.1%}). If generation never "
+        f"pauses, {rate:.2f} times its throughput hides the wait{to_hide}, and the loop is at most {rate:.2f} times as fast; "
+        "beyond that, more generation wins nothing."
     )
     if at_stake < WORTH_SAYING:
         return Part(tuple(numbers))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from rlhfless.diagnosis.engine_speed import generation_share
+from rlhfless.diagnosis.engine_speed import SEQUENCES, generation_share
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import BOUND, COUNTED, DERIVED, Collected, Finding, Lever, Part, number
 
@@ -77,7 +77,7 @@ def completion(run: LoggedRun, found: Collected) -> Part:
     curves = completions(run)
     share = generation_share(run)
     if not curves:
-        return _of_mean_and_longest(found, share)
+        return _of_mean_and_longest(run, found, share)
     counted = all(curve.counted for curve in curves)
     evidence = COUNTED if counted else BOUND
     how = "ends of the responses" if counted else "lengths, if one response has the same speed from start to end"
@@ -109,17 +109,38 @@ def _of_seconds(generation_s: float, tail: float) -> str:
     return f"{tail * generation_s:,.0f} of {generation_s:,.0f} s"
 
 
-def _of_mean_and_longest(found: Collected, share: float) -> Part:
+def _of_mean_and_longest(run: LoggedRun, found: Collected, share: float) -> Part:
     """The tail of a log that has the mean and the longest response alone: the idle slots are all that it bounds."""
     idle = found.numbers.value("slot_idle_share_at_most")
-    if idle is None or share * idle < WORTH_SAYING:
+    if idle is None:
+        return _of_unknown_cause(run, found, share)
+    if share * idle < WORTH_SAYING:
         return Part()
+    per_gpu = found.numbers.value("responses_per_gpu") or 0
+    what = f"Generation takes {share:.0%} of a step: the" if share < 1 else "The"
     sentence = (
         f"The long tail: the mean response is {1 - idle:.0%} of the longest, so at most {idle:.0%} of the decode slots wait "
         "for the longest ones; how much a schedule wins of it, mean and longest do not tell."
     )
+    if per_gpu > SEQUENCES:
+        sentence = (
+            f"{what} mean response is {1 - idle:.0%} of the longest, so at most {idle:.0%} of the decode slots wait for the "
+            f"longest ones, and less where the {per_gpu:,.0f} responses of a GPU queue for its slots."
+        )
     packing = Lever("assignment", "assign responses by length", share * idle, PACKING_PRICE, "GPU-hours")
     return Part((), (Finding("tail", share * idle, sentence, ("mean_over_longest", "slot_idle_share_at_most")),), (packing,))
+
+
+def _of_unknown_cause(run: LoggedRun, found: Collected, share: float) -> Part:
+    """Generation that takes much of a step, of a log without lengths: nobody can say what is behind it."""
+    generate_s, step_s = (found.numbers.value(key) for key in ("generate_s", "step_s"))
+    if generate_s is None or step_s is None or share < WORTH_SAYING or run.responses is not None or len(run.engine):
+        return Part()
+    sentence = (
+        f"Generation takes {share:.0%} of a step, {generate_s:,.1f} of {step_s:,.1f} s. Whether the engine, the longest "
+        "responses or a limit is behind it, this log cannot say: it has no longest response."
+    )
+    return Part((), (Finding("cannot say", share, sentence, ("generate_s", "step_s")),))
 
 
 def _levers(run: LoggedRun, curves: list[Completion], share: float) -> list[Lever]:
@@ -135,11 +156,15 @@ def _levers(run: LoggedRun, curves: list[Completion], share: float) -> list[Leve
     price = f"{late:.2%} of the samples learn one version of the weights late; {whole}"
     dropped = f"{late:.2%} more responses are generated, long ones are dropped; {whole}"
     return [
-        Lever("partial rollout", f"carry over the last {count:,.0f} responses", share * won, price),
+        Lever("partial rollout", f"carry over the last {_responses(count)}", share * won, price),
         Lever("over-sampling", f"start more and keep the first (drop {count:,.0f})", share * won, dropped),
         Lever("release", "release all replicas but one in the tail", share * freed, "others must use the GPUs", "GPU-hours"),
         Lever("assignment", "assign responses by length", share * slots, PACKING_PRICE, "GPU-hours"),
     ]
+
+
+def _responses(count: float) -> str:
+    return "response" if round(count) == 1 else f"{count:,.0f} responses"
 
 
 def _tail(curves: list[Completion]) -> float:

@@ -39,6 +39,9 @@ def counts(run: LoggedRun, found: Collected) -> Part:
         numbers.add([tokens])
     numbers.add(_speeds(run, tokens, gpus, None if per_gpu is None or mean is None else per_gpu * mean, "gpus" in numbers))
     numbers.add(_generations(run))
+    if run.facts.get("steps_per_generation", 1.0) > 1 and "generation_total_s" in numbers:
+        times, total_s = (numbers.value(key) for key in ("generations", "generation_total_s"))
+        notes.append(f"{times:,.0f} generations took {total_s:,.0f} s together; the steps between them generated nothing.")
     cannot = () if responses is not None or run.steps.empty else ("how many responses a step has (--responses-per-step tells)",)
     return Part(tuple(numbers.values()), (), (), cannot, tuple(notes))
 

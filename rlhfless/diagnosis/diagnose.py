@@ -17,7 +17,7 @@ from rlhfless.diagnosis.engine_speed import engine_speed
 from rlhfless.diagnosis.groups import groups
 from rlhfless.diagnosis.held_gpus import held_gpus
 from rlhfless.diagnosis.lengths import lengths
-from rlhfless.diagnosis.levers import whole_step_levers, with_lines
+from rlhfless.diagnosis.levers import whole_step_levers, with_lines, without_schedules
 from rlhfless.diagnosis.logged_run import LoggedRun, Stated
 from rlhfless.diagnosis.memory import memory
 from rlhfless.diagnosis.numbers import Collected, Finding, Part
@@ -143,4 +143,5 @@ def collect(run: LoggedRun) -> Collected:
     found = Collected()
     for section in SECTIONS:
         found.add(section(run, found))
+    without_schedules(found)
     return found

@@ -15,7 +15,8 @@ from rlhfless.diagnosis.numbers import Finding, Lever, Numbers
 SCHEMA, VERSION = "rlhfless-diagnosis", 1
 NEAR = 0.7  # of what the first finding has at stake: a second one that is so near is said, too
 LEAST = 0.03  # of the run: levers that save less are one row
-SHOWN_LEVERS, SHOWN_UNKNOWN, SHOWN_NOTES = 5, 4, 3
+LITTLE = 0.01  # of the run: findings with less at stake are in the JSON only
+SHOWN_FINDINGS, SHOWN_LEVERS, SHOWN_UNKNOWN, SHOWN_NOTES = 4, 5, 4, 3
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -119,11 +120,14 @@ class Diagnosis:
             if self.findings:
                 yield "The runs compared", " ".join(one.sentence for one in self.findings)
             for one in self.runs:
-                yield f"run {one.run}", ""
+                yield f"Run {one.run}", ""
                 yield from one.lines()
             return
-        said = [one.sentence for one in self.verdict] or ["This log cannot say what limits the run."]
-        yield "What limits this run", " ".join(said)
+        if not self.findings:
+            yield "What limits this run", "This log cannot say what limits the run."
+        said = [*self.verdict, *(one for one in self.findings if one not in self.verdict and one.at_stake >= LITTLE)]
+        for place, finding in enumerate(said[:SHOWN_FINDINGS]):
+            yield ("What limits this run" if place == 0 else "And" if finding in self.verdict else "Also"), finding.sentence
         if len(self.step):
             total = float(self.step["seconds"].sum())
             shown = (row for row in self.step.itertuples() if row.share >= 0.005)
@@ -133,17 +137,18 @@ class Diagnosis:
         for place, lever in enumerate(worth[:SHOWN_LEVERS]):
             yield ("What could be changed" if place == 0 else ""), _lever(lever)
         if small := [one.name for one in self.levers if one.at_most < LEAST]:
-            yield ("" if worth else "What could be changed"), f"not worth it here: {', '.join(small)}"
+            yield ("" if worth else "What could be changed"), f"less than {LEAST:.0%}: {', '.join(small)}"
         for place, text in enumerate(self.cannot_say[:SHOWN_UNKNOWN]):
             yield ("This log cannot say" if place == 0 else ""), text
         for place, note in enumerate(self.notes[:SHOWN_NOTES]):
             yield ("Note" if place == 0 else ""), note
         for key, unit in (("gpu_hours", "GPU-hours"), ("usd", "USD")):
             if key in self.numbers:
-                yield "Cost of the run", f"{_between(self.numbers[key].low, self.numbers[key].high)} {unit}"
+                one = self.numbers[key]
+                yield "Cost", f"{_between(one.low, one.high)} {unit} ({one.how})"
 
     def __str__(self) -> str:
-        return "\n".join(f"{heading}: {text}" if heading else f"  {text}" for heading, text in self.lines())
+        return "\n".join(f"{heading}: {text}".rstrip() if heading else f"  {text}" for heading, text in self.lines())
 
     __repr__ = __str__
 
@@ -158,10 +163,11 @@ class Diagnosis:
 
 def _lever(lever: Lever) -> str:
     expected = "" if lever.expected is None else f", {lever.expected[0]:.0%} to {lever.expected[1]:.0%} expected (simulated)"
-    of = "" if lever.of == "time" else f" of the {lever.of}"
+    of = f" of the {lever.of}"
     line = f" [{lever.line}]" if lever.line else ""
     return f"{lever.name}{line}: at most {lever.at_most:.0%}{of}{expected}; price: {lever.price}"
 
 
 def _between(low: float, high: float) -> str:
-    return f"{low:,.1f}" if high - low <= 0.005 * abs(high) else f"{low:,.1f} to {high:,.1f}"
+    ends = [f"{end:,.1f}" if end >= 10 else f"{end:.3g}" for end in (low, high)]
+    return ends[0] if ends[0] == ends[1] else " to ".join(ends)

@@ -51,6 +51,8 @@ def engine_lines(run: LoggedRun, found: Collected) -> Part:
         notes.append(f"no profile from the engine's lines: {error}")
     if fit is not None:
         numbers += _profile(fit)
+        each = f"{1e3 * fit.base_s:,.1f} ms per token and {1e3 * fit.per_running_s:,.3g} ms for each running request"
+        notes.append(f"The engine takes {each}, by its lines; rlhfless profile --from-log makes a latency profile of them.")
     timed = lines[lines["seconds"].notna()]
     if len(timed) < len(lines):
         cannot_say.append(

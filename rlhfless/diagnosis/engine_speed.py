@@ -7,39 +7,64 @@ from functools import cache
 import numpy as np
 
 from rlhfless.diagnosis.logged_run import LoggedRun
+from rlhfless.diagnosis.memory import model_memory
 from rlhfless.diagnosis.numbers import BOUND, COUNTED, DERIVED, LOGGED, Collected, Finding, Number, Part, number
-from rlhfless.latency import list_profiles, load_profile
+from rlhfless.latency import list_profiles, load_profile, weights_floor_ms
 
-SLOW = 3.5  # times the floor of a known model
+SLOW = 3.5  # times the least iteration of a known model
 SLOW_FOR_ANY = 1.5  # times the slowest shipped profile, where the model is unknown
 SEQUENCES = 256  # that vLLM decodes at once unless told otherwise; more requests per GPU wait
+SLOW_ENGINE = "shipped_profiles_ms_per_token"  # a number that proves it
 CAUSES = "eager mode, no serving engine, preemption and offloading are the usual causes"
 
 
 def engine_speed(run: LoggedRun, found: Collected) -> Part:
-    """Return milliseconds per token of one response, and whether the engine is slow for any model that was measured."""
+    """Return milliseconds per token of one response, and whether the engine is slow.
+
+    It is slow where it takes ``SLOW`` times what a decode iteration of the stated model takes at least; of an unknown model,
+    where it takes ``SLOW_FOR_ANY`` times the slowest shipped profile. Where requests queue for slots, nobody can say.
+    """
     each = _ms_per_token(run, found)
     if each is None:
         return Part()
     fastest, slowest = shipped_ms()
-    of_step = generation_share(run)
-    queued = (found.numbers.value("responses_per_gpu") or 0) > SEQUENCES and each.evidence == BOUND
-    shipped = Number("shipped_profiles_ms_per_token", fastest, slowest, DERIVED, "a batch of one in the shipped profiles")
-    numbers = (each, shipped)
-    if queued:
+    per_gpu = found.numbers.value("responses_per_gpu") or 0
+    floor = _floor(run, fastest)
+    shipped = Number(SLOW_ENGINE, fastest, slowest, DERIVED, "a batch of one in the shipped profiles")
+    numbers = (each, shipped) if floor is None else (each, shipped, floor)
+    if per_gpu > SEQUENCES and each.evidence == BOUND:
         note = (
-            f"{each.value:.1f} ms per token of the longest response is the most that the engine takes: "
-            f"{found.numbers.value('responses_per_gpu'):,.0f} responses per GPU wait for each other."
+            f"The engine takes at most {each.value:.1f} ms per token: {per_gpu:,.0f} responses share a GPU, so some of it is "
+            "waiting for a slot."
         )
         return Part(numbers, notes=(note,))
-    if each.value <= SLOW_FOR_ANY * slowest:
+    healthy = SLOW_FOR_ANY * slowest if floor is None else SLOW * floor.value
+    if each.value <= healthy:
         return Part(numbers)
-    sentence = (
-        f"The engine is slow: {each.value:.1f} ms per token of one response ({1000 / each.value:.0f} tokens/s), where the "
-        f"slowest profile that we ship, a model of 70B, takes {slowest:.0f} ms; {CAUSES}. No schedule mends that."
+    than = (
+        f"where the slowest profile that we ship, a model of 70B, takes {slowest:.0f} ms"
+        if floor is None
+        else f"{each.value / floor.value:.0f} times what an iteration of this model takes at least on this GPU"
     )
-    at_stake = of_step * (1.0 - slowest / each.value)
-    return Part(numbers, (Finding("engine", at_stake, sentence, ("ms_per_token", "shipped_profiles_ms_per_token")),))
+    sentence = (
+        f"The engine is slow: {each.value:.1f} ms per token of one response ({1000 / each.value:.0f} tokens/s), {than}; "
+        f"{CAUSES}. A schedule does not mend that."
+    )
+    at_stake = generation_share(run) * (1.0 - (slowest if floor is None else floor.value) / each.value)
+    return Part(numbers, (Finding("engine", at_stake, sentence, ("ms_per_token", SLOW_ENGINE)),))
+
+
+def _floor(run: LoggedRun, fastest: float) -> Number | None:
+    """The least milliseconds of a decode iteration: reading the weights once, and no less than the fastest one measured."""
+    stated = run.stated
+    if stated.model is None or stated.gpu is None:
+        return None
+    read_bytes = model_memory(stated.model).read_bytes
+    if read_bytes is None:
+        return None
+    floor = weights_floor_ms(read_bytes / (stated.tensor_parallel or 1), stated.gpu)
+    how = "the bytes of the weights over the GPU's memory bandwidth, and no less than the fastest iteration that was measured"
+    return number("engine_floor_ms", max(floor, fastest), BOUND, how)
 
 
 def generation_share(run: LoggedRun) -> float:

@@ -29,7 +29,7 @@ def gpus_of(run: LoggedRun) -> Gpus:
     total = _first(stated.gpus, same_in_all(run, "gpus"), run.facts.get("gpus"))
     generate = _first(stated.gpus_generate, same_in_all(run, "gpus_generate"))
     train = _first(stated.gpus_train, same_in_all(run, "gpus_train"))
-    if total is None and generate is not None and train is not None:
+    if generate is not None and train is not None and generate + train > (total or 0):
         total = generate + train
     if total is not None and generate is not None and train is None and generate < total:
         train = total - generate

@@ -87,10 +87,9 @@ def lengths(run: LoggedRun, found: Collected) -> Part:
         numbers += _logged(run)
     by_key = {one.key: one for one in numbers}
     if "cut_share" not in by_key and not (run.responses is None and run.steps.empty):
-        cannot.append("which responses a limit cut; the log has neither finish reasons nor a clipped share")
+        cannot.append("whether a limit cut responses; the log has neither finish reasons nor a clipped share")
     if "cut_share" in by_key and by_key["cut_share"].value > CUT_IN_VERDICT:
         findings.append(_limit_finding(by_key["cut_share"], cut, by_key))
-        notes.append("Cut responses are lower bounds of what the model would have written: tails and forecasts are, too.")
     return Part(tuple(numbers), tuple(findings), (), tuple(cannot), tuple(notes))
 
 
@@ -150,7 +149,7 @@ def _limit_finding(share: Number, cut: Cut | None, numbers: dict[str, Number]) -
     count = f" ({numbers['cut_responses'].value:,.0f} of {numbers['responses'].value:,.0f})" if counted else ""
     proof = ("cut_share", "cut_responses") if counted else ("cut_share", "response_tokens_max")
     sentence = (
-        f"A length limit cuts responses: {share.value:.1%}{count} end at {which}, so their true lengths are unknown, and what "
-        "they would have been rewarded for is, too."
+        f"A length limit cuts responses: {share.value:.1%}{count} end at {which}, so their true lengths are unknown, and tails "
+        "and forecasts of this log are lower bounds."
     )
     return Finding("limit", share.value, sentence, tuple(key for key in proof if key in numbers))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rlhfless.diagnosis.engine_speed import generation_share
+from rlhfless.diagnosis.engine_speed import SLOW_ENGINE, generation_share
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import Collected, Lever, Part
 
@@ -39,11 +39,27 @@ def whole_step_levers(run: LoggedRun, found: Collected) -> Part:
         levers.append(Lever("asynchrony", "generate while learning", min(share, 1 - share), price))
     for finding in found.findings:
         if finding.kind == "engine":
-            levers.append(Lever("engine", "mend the engine", finding.at_stake, "none in data"))
-        elif finding.kind == "groups":
+            name = "make the engine faster (CUDA graphs, a serving engine, memory for the KV cache)"
+            levers.append(Lever("engine", name, finding.at_stake, "none for the data"))
+        elif finding.kind == "learner":
+            name = "make learning and log probabilities faster (packing, larger micro-batches, more GPUs)"
+            levers.append(Lever("learner", name, finding.at_stake, "none for the data"))
+        elif finding.kind == "groups" and 0 < share < 1:
             price = "prompts without a signal are generated again or dropped, so the data change"
             levers.append(Lever("groups", "filter groups without a signal", finding.at_stake * (1 - share), price))
     return Part(levers=tuple(levers))
+
+
+SCHEDULES = ("partial rollout", "over-sampling", "release", "assignment")
+AFTER_THE_ENGINE = "What schedules win is not shown: the engine is slow, or the model is larger than any that we measured."
+
+
+def without_schedules(found: Collected) -> None:
+    """Take levers of schedules away where the engine is slow: no schedule mends it, and its pace is no basis for them."""
+    if any(one.kind == "engine" and SLOW_ENGINE in one.proof for one in found.findings):
+        if any(lever.kind in SCHEDULES for lever in found.levers):
+            found.notes.append(AFTER_THE_ENGINE)
+        found.levers = [lever for lever in found.levers if lever.kind not in SCHEDULES]
 
 
 def with_lines(levers: list[Lever], framework: str) -> list[Lever]:

@@ -108,8 +108,8 @@ several runs; this log cannot say."""
 
 
 LEVERS = (
-    "partial rollout", "over-sampling", "release", "assignment", "asynchrony", "engine", "groups", "more generation",
-    "more training",
+    "partial rollout", "over-sampling", "release", "assignment", "asynchrony", "engine", "learner", "groups",
+    "more generation", "more training",
 )  # fmt: skip
 """Kinds of levers: stable keys, by which a simulation says what each is expected to save."""
 

@@ -413,8 +413,10 @@ def _learner_sentence(numbers: dict[str, Number], at_stake: float) -> str:
     of = f" of a step of {numbers['step_s'].value:,.1f} s" if "step_s" in numbers else ""
     name = "learner" if "learner_share" in numbers else "learn" if "learn_share" in numbers else "prepare"
     limit = numbers.get(f"without_{name}_speedup")
-    faster = "" if limit is None else f" Were it infinitely fast, a step would be at most {limit.value:.2f} times as fast."
-    return f"The learner takes {_per_cent(at_stake)} of the run's time: {' and '.join(parts)}{of}.{faster}"
+    follows = " as long as generation can follow" if "wait_s" in numbers else ""
+    were = " Were it infinitely fast, a step would be at most"
+    faster = "" if limit is None else f"{were} {limit.value:.2f} times as fast{follows}."
+    return f"What follows generation takes {_per_cent(at_stake)} of the run's time: {' and '.join(parts)}{of}.{faster}"
 
 
 def _slow_steps(seconds: StepSeconds, numbers: dict[str, Number]) -> list[Finding]:

@@ -121,7 +121,7 @@ def _how_sure(findings: LoggedRunFindings) -> Iterator[str]:
         yield f"How sure: {cost.logged_steps:,} of {counted(cost.steps, 'step')} have a logged time; the others take the mean."
     else:
         times = profile_in_words(findings.setting.latency.name)
-        yield f"How sure: the log has no times, so they are those of {times}, which was not compared with your run."
+        yield f"How sure: no step has a logged time, so times are those of {times}, which was not compared with your run."
     if calibrated.steps > 1 and calibrated.checked is not None:
         checked = calibrated.checked
         error = float(np.median(checked.constant_errors if calibrated.by_constant else checked.errors))

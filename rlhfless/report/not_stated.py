@@ -6,6 +6,8 @@ from rlhfless.latency import list_prices, list_profiles, read_profile
 from rlhfless.plots.style import counted
 
 DEFAULT_PROFILE = "l40s-qwen2.5-3b-tp2"
+ONE_GPU_PROFILE = "h100-qwen2.5-3b-tp1"
+"""Stands in where the GPUs are no multiple of the default profile's 2 per replica."""
 PROFILE, PRICE, RESPONSES, PROMPTS = "profile", "usd_per_gpu_hour", "responses_per_step", "prompt_id"
 OPTIONS = {
     PROFILE: "--profile", PRICE: "--usd-per-gpu-hour", RESPONSES: "--responses-per-step",
@@ -13,10 +15,6 @@ OPTIONS = {
 }  # fmt: skip
 """The option that states each of them."""
 
-PROFILE_ASSUMED = (
-    f"the speed of Qwen2.5-3B on L40S GPUs, 2 per replica (profile {DEFAULT_PROFILE}), because no profile was given; it stands "
-    "in for your model and GPUs"
-)
 PROFILE_HOW = "name another one (rlhfless doctor lists them), or measure yours with rlhfless profile"
 """How a user states the profile."""
 PROMPTS_ASSUMED = (
@@ -33,6 +31,18 @@ def profile_in_words(name: str) -> str:
     profile = read_profile(name)
     gpus = f"{counted(profile['gpus_per_actor'], 'GPU')} per replica"
     return f"profile {name} ({profile['model']} on {profile['kind'].upper()}, {gpus})"
+
+
+def stand_in_profile(gpus: int | None) -> str:
+    """Return the profile that stands in for a run's model and GPUs where nobody gave one."""
+    return ONE_GPU_PROFILE if gpus is not None and gpus % 2 else DEFAULT_PROFILE
+
+
+def profile_assumed(name: str) -> str:
+    """Return the sentence on a profile that stands in."""
+    profile = read_profile(name)
+    gpus = f"{profile['model']} on {profile['kind'].upper()} GPUs, {profile['gpus_per_actor']} per replica"
+    return f"the speed of {gpus} (profile {name}), because no profile was given; it stands in for your model and GPUs"
 
 
 def price_assumed(kind: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from rlhfless.errors import InputError
 from rlhfless.latency import PriceError, load_profile, usd_per_gpu_hour
-from rlhfless.report.not_stated import DEFAULT_PROFILE, PRICE, PROFILE, PROFILE_ASSUMED, price_assumed
+from rlhfless.report.not_stated import PRICE, PROFILE, price_assumed, profile_assumed, stand_in_profile
 from solver.model.cluster import Cluster
 from solver.model.errors import as_given
 from solver.model.latency import LatencyModel
@@ -75,9 +75,10 @@ class Hardware:
         if self.gpus is None and "nodes" in recorded:
             per_node = self.gpus_per_node or recorded["gpus_per_node"]
             stated = replace(self, gpus=recorded["nodes"] * recorded["gpus_per_node"], gpus_per_node=per_node)
+        stand_in = stand_in_profile(stated.gpus)
         if self.profile is None and not meta.get("profile"):
-            assumed[PROFILE] = PROFILE_ASSUMED
-        profile = self.profile or meta.get("profile") or DEFAULT_PROFILE
+            assumed[PROFILE] = profile_assumed(stand_in)
+        profile = self.profile or meta.get("profile") or stand_in
         if self.usd_per_gpu_hour is None:
             assumed[PRICE] = price_assumed(load_profile(profile).kind)
         return replace(stated, profile=profile), assumed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -76,9 +77,30 @@ def test_requests_that_wait_for_each_other_are_no_slow_engine() -> None:
     )  # fmt: skip
     part = collect(run)
     assert all(one.kind != "engine" for one in part.findings)
-    assert any("wait for each other" in note for note in part.notes)
+    assert any("waiting for a slot" in note for note in part.notes)
 
 
 def test_a_healthy_engine_is_not_named() -> None:
     part = collect(scalars(generate_s=20.0, response_tokens_max=2000.0, response_tokens_mean=1900.0))
     assert all(one.kind != "engine" for one in part.findings)
+
+
+def test_an_engine_is_measured_against_the_stated_model() -> None:
+    """20 ms per token are healthy for 70B and slow for 3B; with more responses than slots on a GPU nobody can say."""
+    step = {"generate_s": 40.0, "response_tokens_max": 2000.0, "response_tokens_mean": 1900.0, "prompt_tokens_mean": 100.0}
+    known = Stated(model="Qwen2.5-3B", gpu="h100")
+    run = scalars(**step)
+    slow = collect(replace(run, stated=known))
+    assert slow.numbers["engine_floor_ms"].value < 20 / 3.5
+    assert "engine" in [one.kind for one in slow.findings]
+    assert not [lever for lever in slow.levers if lever.kind == "assignment"], "no savings of schedules on such a pace"
+    assert "engine" not in [one.kind for one in collect(run).findings]
+    queued = scalars(**step, **{"global_seqlen/mean": 2000.0 * 1024})
+    assert "engine" not in [one.kind for one in collect(replace(queued, stated=known)).findings]
+
+
+def test_generation_without_lengths_is_named_before_a_smaller_learner() -> None:
+    steps = pd.DataFrame([{"step": 0, "generate_s": 47.0, "learn_s": 45.0, "step_s": 100.0}])
+    said = sorted(collect(LoggedRun("log", "nemo-rl", steps)).findings, key=lambda one: -one.at_stake)
+    assert [one.kind for one in said[:2]] == ["cannot say", "learner"]
+    assert "47%" in said[0].sentence

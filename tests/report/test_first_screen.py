@@ -35,8 +35,8 @@ from rlhfless.report.not_stated import (
     DEFAULT_PROFILE,
     PRICE,
     PROFILE,
-    PROFILE_ASSUMED,
     PROFILE_HOW,
+    profile_assumed,
     profile_in_words,
 )
 from rlhfless.report.progress import progress_bar
@@ -168,7 +168,7 @@ def test_the_assumed_profile_is_named_with_its_model_and_gpus() -> None:
     shipped = read_profile(DEFAULT_PROFILE)
     assert profile_in_words(DEFAULT_PROFILE) == f"profile {DEFAULT_PROFILE} (Qwen2.5-3B on L40S, 2 GPUs per replica)"
     assert (shipped["model"], shipped["kind"], shipped["gpus_per_actor"]) == ("Qwen2.5-3B", "l40s", 2)
-    assert "Qwen2.5-3B on L40S GPUs, 2 per replica" in PROFILE_ASSUMED
+    assert "Qwen2.5-3B on L40S GPUs, 2 per replica" in profile_assumed(DEFAULT_PROFILE)
     assert profile_in_words("own.json") == "profile own.json"
 
 

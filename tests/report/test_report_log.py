@@ -22,7 +22,7 @@ from rlhfless.latency import load_profile
 from rlhfless.plots.export.html_page import Page
 from rlhfless.report.first_screen import first_screen, in_short
 from rlhfless.report.logged_run import run_sections
-from rlhfless.report.not_stated import PROFILE_ASSUMED
+from rlhfless.report.not_stated import DEFAULT_PROFILE, profile_assumed
 from rlhfless.report.schedules import refuse_requests_without_steps, simulate_schedules
 from rlhfless.report.simulated import schedules_section, true_front
 from rlhfless.report.study import Assumptions, LoggedRunFindings, study_log
@@ -391,7 +391,7 @@ def test_what_was_not_stated_is_named(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     words = " ".join(text_of((tmp_path / "report.html").read_text("utf-8")).split())
     assert "Assumed: 16 GPUs in two nodes, because the number of GPUs was not given." in words
-    assert f"Assumed: {PROFILE_ASSUMED}." in words
+    assert f"Assumed: {profile_assumed(DEFAULT_PROFILE)}." in words
 
 
 def test_an_executed_run_takes_no_assumptions(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from report_setting import PROFILE, sixteen_l40s  # noqa: E402
 
 from rlhfless.cli import main  # noqa: E402
 from rlhfless.errors import InputError, MissingExtra  # noqa: E402
-from rlhfless.report.not_stated import PROFILE_ASSUMED  # noqa: E402
+from rlhfless.report.not_stated import profile_assumed  # noqa: E402
 from rlhfless.report.notebook import LogSource, template_path, write_report_notebook  # noqa: E402
 from rlhfless.report.study import Assumptions  # noqa: E402
 from rlhfless.trace import ImportOptions, TraceError  # noqa: E402
@@ -80,7 +80,7 @@ def test_the_notebook_keeps_every_option(tmp_path: Path) -> None:
         "GPUS": 4, "GPUS_PER_NODE": 4, "GPUS_PER_ACTOR": 2, "PROFILE": PROFILE, "USD_PER_GPU_HOUR": 3.0,
         "PRICES": {"spot": 1.5}, "DISPATCH": "least-loaded", "LEARNER_GPUS": 2, "PREPARE_S": 1.5, "LEARN_S": 2.5,
         "CALIBRATE": False, "TIME_WEIGHT": 0.25, "STEPS": 1, "PAGE": str(tmp_path / "book_page.html"),
-        "NOT_STATED": {"profile": PROFILE_ASSUMED},
+        "NOT_STATED": {"profile": profile_assumed(PROFILE)},
     }  # fmt: skip
 
 
