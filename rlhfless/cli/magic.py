@@ -31,7 +31,7 @@ def show(path: Path, max_steps: int, **stated: Any) -> ReportFrame:
     from rlhfless.report.progress import silent
     from rlhfless.report.write import report_html
 
-    read = read_run(path.expanduser(), **stated)
+    read = read_run(path.expanduser(), page=True, **stated)
     study = read.study_of_draws(max_steps, silent)
     page = report_html(
         read.simulated, read.setting, read.assumptions, said=read.run.diagnosis(), max_steps=max_steps, study=study

@@ -79,8 +79,13 @@ def read_run(
     drafts: str | None,
     simulate: bool,
     known: Stated,
+    *,
+    page: bool,
 ) -> ReadRun:
     """Return the run of a log or trace with what a user states about it: the arguments of ``page_options``.
+
+    Args:
+        page: whether a page is made; a diagnosis alone needs no setting.
 
     Raises:
         InputError: options contradict each other, or one makes no sense.
@@ -105,7 +110,7 @@ def read_run(
     if isinstance(opened, ImportedLog) and simulate:
         opened, drawn, not_stated = log.read(path)
         stated = replace(stated, not_stated={**stated.not_stated, **not_stated})
-    if not simulate and (isinstance(opened, ImportedLog) or run.hardware.gpus is None):
+    if not page or (not simulate and (isinstance(opened, ImportedLog) or run.hardware.gpus is None)):
         if drafts is not None:
             raise InputError("--drafts is for simulated schedules, which need responses and --gpus; leave it out, or give them")
         return ReadRun(run, opened, stated, None, ())
@@ -202,7 +207,7 @@ def report(path: Path, out: Path | None, output: str, redacted: Path | None, max
         raise InputError(f"-o {out}: is no page and no notebook; a name that ends in {', '.join(PAGES)} is needed")
     if out is not None and out.suffix == ".ipynb" and stated["drafts"] is not None:
         raise InputError("--drafts is for pages, and -o names a notebook; let -o end with .html, or leave out --drafts")
-    read = read_run(path, **stated)
+    read = read_run(path, page=out is not None, **stated)
     said = read.run.diagnosis()
     if out is not None:  # first: what the page refuses leaves no output
         _write_page(path, out, max_steps, read, stated["log"])

@@ -6,16 +6,19 @@ is taken to have the same speed from start to end, which exaggerates the tail: f
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from rlhfless.diagnosis.engine_speed import SEQUENCES, generation_share
+from rlhfless.diagnosis.engine_speed import SEQUENCES, generation_share, responses_per_gpu
+from rlhfless.diagnosis.gpus import gpus_of
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import BOUND, COUNTED, DERIVED, Collected, Finding, Lever, Part, number
+from rlhfless.diagnosis.phases import synchronous
 
-LASTS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # shares of a step's responses that may be called its tail
+LASTS = (0.005, 0.01, 0.02, 0.05, 0.1)  # shares of a step's responses that may be called its tail
 ENOUGH = 0.8  # of what the largest share takes: the smallest share that takes so much is the tail
 WORTH_SAYING = 0.05  # of the run's time
 PACKING_PRICE = "predicted lengths and several replicas; a step ends no sooner than its longest response"
@@ -75,9 +78,10 @@ def _ends(rows: pd.DataFrame) -> tuple[np.ndarray, bool, float]:
 def completion(run: LoggedRun, found: Collected) -> Part:
     """Return what the last responses of a step take, as a finding, and the levers that win it back."""
     curves = completions(run)
-    share = generation_share(run)
+    known = generation_share(run, found)
     if not curves:
-        return _of_mean_and_longest(run, found, share)
+        return _of_mean_and_longest(run, found, known)
+    share = 1.0 if known is None else known  # of generation, where nothing is known of the rest
     counted = all(curve.counted for curve in curves)
     evidence = COUNTED if counted else BOUND
     how = "ends of the responses" if counted else "lengths, if one response has the same speed from start to end"
@@ -109,38 +113,45 @@ def _of_seconds(generation_s: float, tail: float) -> str:
     return f"{tail * generation_s:,.0f} of {generation_s:,.0f} s"
 
 
-def _of_mean_and_longest(run: LoggedRun, found: Collected, share: float) -> Part:
-    """The tail of a log that has the mean and the longest response alone: the idle slots are all that it bounds."""
-    idle = found.numbers.value("slot_idle_share_at_most")
-    if idle is None:
-        return _of_unknown_cause(run, found, share)
-    if share * idle < WORTH_SAYING:
+def _of_mean_and_longest(run: LoggedRun, found: Collected, share: float | None) -> Part:
+    """The tail of a log that has the mean and the longest response alone: the empty slots are all that it bounds.
+
+    Where more responses than slots share a GPU, slots are filled again, and nothing is bounded.
+    """
+    idle, per_gpu = found.numbers.value("slot_idle_share_at_most"), responses_per_gpu(run, found) or 0.0
+    if idle is None or per_gpu > SEQUENCES:
+        return _of_unknown_cause(run, found, share, per_gpu)
+    at_stake = idle if share is None else share * idle
+    if at_stake < WORTH_SAYING:
         return Part()
-    per_gpu = found.numbers.value("responses_per_gpu") or 0
-    what = f"Generation takes {share:.0%} of a step: the" if share < 1 else "The"
+    of = "" if share is None else f"generation takes {share:.0%} of a step, and "
     sentence = (
-        f"The long tail: the mean response is {1 - idle:.0%} of the longest, so at most {idle:.0%} of the decode slots wait "
-        "for the longest ones; how much a schedule wins of it, mean and longest do not tell."
+        f"The long tail: {of}the mean response is {1 - idle:.0%} of the longest, so at most {idle:.0%} of the decode slots are "
+        "empty until the longest ones end; how much a schedule wins of it, mean and longest do not tell."
     )
-    if per_gpu > SEQUENCES:
-        sentence = (
-            f"{what} mean response is {1 - idle:.0%} of the longest, so at most {idle:.0%} of the decode slots wait for the "
-            f"longest ones, and less where the {per_gpu:,.0f} responses of a GPU queue for its slots."
-        )
-    packing = Lever("assignment", "assign responses by length", share * idle, PACKING_PRICE, "GPU-hours")
-    return Part((), (Finding("tail", share * idle, sentence, ("mean_over_longest", "slot_idle_share_at_most")),), (packing,))
+    finding = Finding("tail", at_stake, sentence, ("mean_over_longest", "slot_idle_share_at_most"))
+    return Part((), (finding,), tuple(_assignment(run, at_stake, share)))
 
 
-def _of_unknown_cause(run: LoggedRun, found: Collected, share: float) -> Part:
-    """Generation that takes much of a step, of a log without lengths: nobody can say what is behind it."""
+def _assignment(run: LoggedRun, at_most: float, share: float | None) -> Iterator[Lever]:
+    """The lever of packing; none with one replica."""
+    if _replicas(run) != 1:
+        of = "GPU-hours" if share is not None else "GPU-hours of generation"
+        yield Lever("assignment", "assign responses by length", at_most, PACKING_PRICE, of)
+
+
+def _of_unknown_cause(run: LoggedRun, found: Collected, share: float | None, per_gpu: float) -> Part:
+    """Generation that takes much of a step, where lengths do not tell what is behind it."""
     generate_s, step_s = (found.numbers.value(key) for key in ("generate_s", "step_s"))
-    if generate_s is None or step_s is None or share < WORTH_SAYING or run.responses is not None or len(run.engine):
+    unknown = generate_s is None or step_s is None or share is None or share < WORTH_SAYING
+    if unknown or run.responses is not None or len(run.engine) or synchronous(run) is False:
         return Part()
+    why = f"{per_gpu:,.0f} responses of a GPU queue for its slots" if per_gpu > SEQUENCES else "it has no longest response"
     sentence = (
         f"Generation takes {share:.0%} of a step, {generate_s:,.1f} of {step_s:,.1f} s. Whether the engine, the longest "
-        "responses or a limit is behind it, this log cannot say: it has no longest response."
+        f"responses or a limit is behind it, this log cannot say: {why}."
     )
-    return Part((), (Finding("cannot say", share, sentence, ("generate_s", "step_s")),))
+    return Part((), (Finding("cannot say", share or 0.0, sentence, ("generate_s", "step_s")),))
 
 
 def _levers(run: LoggedRun, curves: list[Completion], share: float) -> list[Lever]:
@@ -159,7 +170,7 @@ def _levers(run: LoggedRun, curves: list[Completion], share: float) -> list[Leve
         Lever("partial rollout", f"carry over the last {_responses(count)}", share * won, price),
         Lever("over-sampling", f"start more and keep the first (drop {count:,.0f})", share * won, dropped),
         Lever("release", "release all replicas but one in the tail", share * freed, "others must use the GPUs", "GPU-hours"),
-        Lever("assignment", "assign responses by length", share * slots, PACKING_PRICE, "GPU-hours"),
+        *_assignment(run, share * slots, share),
     ]
 
 
@@ -174,5 +185,6 @@ def _tail(curves: list[Completion]) -> float:
 
 
 def _replicas(run: LoggedRun) -> float | None:
-    gpus = run.stated.gpus_generate or run.stated.gpus or run.facts.get("gpus")
-    return gpus / (run.stated.tensor_parallel or 1) if gpus else None
+    gpus = gpus_of(run)
+    generate = gpus.generate or gpus.total
+    return generate / (run.stated.tensor_parallel or 1) if generate else None

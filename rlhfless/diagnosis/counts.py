@@ -11,6 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from rlhfless.diagnosis.gpus import gpus_of
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import DERIVED, LOGGED, Collected, Number, Numbers, Part, number
 
@@ -23,7 +24,7 @@ def counts(run: LoggedRun, found: Collected) -> Part:
     """Return responses and tokens of a step, tokens per second, and the GPUs that follow where they were not stated."""
     numbers = Numbers()
     notes: list[str] = []
-    gpus, per_gpu = _gpus(run), _responses_per_gpu(run)
+    gpus, per_gpu = gpus_of(run).total, _responses_per_gpu(run)
     if per_gpu is not None:
         numbers.add([number("responses_per_gpu", per_gpu, DERIVED, "global_seqlen/mean over the mean length of a sequence")])
     responses = found.numbers.value("responses_per_step")
@@ -37,7 +38,8 @@ def counts(run: LoggedRun, found: Collected) -> Part:
     tokens = _agreed("response_tokens_per_step", ways, notes) if ways else None
     if tokens is not None:
         numbers.add([tokens])
-    numbers.add(_speeds(run, tokens, gpus, None if per_gpu is None or mean is None else per_gpu * mean, "gpus" in numbers))
+    of_gpu = None if per_gpu is None or mean is None else per_gpu * mean
+    numbers.add(_speeds(run, found.numbers.value("generate_s"), tokens, gpus, of_gpu, "gpus" in numbers))
     numbers.add(_generations(run))
     if run.facts.get("steps_per_generation", 1.0) > 1 and "generation_total_s" in numbers:
         times, total_s = (numbers.value(key) for key in ("generations", "generation_total_s"))
@@ -56,10 +58,15 @@ def _responses_per_step(run: LoggedRun, per_gpu: float | None, gpus: float | Non
 
 
 def _speeds(
-    run: LoggedRun, tokens: Number | None, gpus: float | None, tokens_per_gpu: float | None, gpus_known: bool
+    run: LoggedRun,
+    seconds: float | None,
+    tokens: Number | None,
+    gpus: float | None,
+    tokens_per_gpu: float | None,
+    gpus_known: bool,
 ) -> list[Number]:
     """Return response tokens per second, also of a GPU, and the GPUs that these tell where nobody states them."""
-    seconds, stated = run.mean("generate_s"), run.mean("tokens_per_gpu_s")
+    stated = run.mean("tokens_per_gpu_s")
     numbers = []
     of_gpu = None
     if tokens is not None and seconds:
@@ -91,13 +98,6 @@ def _generations(run: LoggedRun) -> list[Number]:
         number("generations", float(len(known)), LOGGED, "steps with seconds of generation"),
         number("generation_total_s", float(known.sum()), DERIVED, "the sum of their seconds"),
     ]
-
-
-def _gpus(run: LoggedRun) -> float | None:
-    stated = run.stated
-    sides = [stated.gpus_generate, stated.gpus_train]
-    both = sum(one for one in sides if one) if all(sides) else None
-    return stated.gpus or both or run.facts.get("gpus")
 
 
 def _responses(run: LoggedRun) -> Iterator[tuple[float, str]]:

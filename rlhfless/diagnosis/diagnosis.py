@@ -16,6 +16,12 @@ SCHEMA, VERSION = "rlhfless-diagnosis", 1
 NEAR = 0.7  # of what the first finding has at stake: a second one that is so near is said, too
 LEAST = 0.03  # of the run: levers that save less are one row
 LITTLE = 0.01  # of the run: findings with less at stake are in the JSON only
+LEFT_OUT = ("left out", "logged twice", "restart", "not used", "another run")  # words of sentences of an import
+AMOUNTS = (
+    ("run_hours", "The run", "hours"), ("bar_step_s", "A step by the progress bar", "s"), ("gpu_hours", "Cost", "GPU-hours"),
+    ("usd", "Cost", "USD"),
+)  # fmt: skip
+"""Numbers that end the first screen: key, heading and unit."""
 SHOWN_FINDINGS, SHOWN_LEVERS, SHOWN_UNKNOWN, SHOWN_NOTES = 4, 5, 4, 3
 
 
@@ -129,7 +135,7 @@ class Diagnosis:
         for place, finding in enumerate(said[:SHOWN_FINDINGS]):
             yield ("What limits this run" if place == 0 else "And" if finding in self.verdict else "Also"), finding.sentence
         if len(self.step):
-            total = float(self.step["seconds"].sum())
+            total = self.numbers.value("step_s") or float(self.step["seconds"].sum())
             shown = (row for row in self.step.itertuples() if row.share >= 0.005)
             parts = ", ".join(f"{str(row.phase).rpartition('/')[2]} {row.share:.0%}" for row in shown)
             yield f"A step as logged, {total:,.1f} s", parts
@@ -142,10 +148,13 @@ class Diagnosis:
             yield ("This log cannot say" if place == 0 else ""), text
         for place, note in enumerate(self.notes[:SHOWN_NOTES]):
             yield ("Note" if place == 0 else ""), note
-        for key, unit in (("gpu_hours", "GPU-hours"), ("usd", "USD")):
+        for note in self.read:
+            if any(word in note for word in LEFT_OUT):
+                yield "Read", note
+        for key, heading, unit in AMOUNTS:
             if key in self.numbers:
-                one = self.numbers[key]
-                yield "Cost", f"{_between(one.low, one.high)} {unit} ({one.how})"
+                amount = self.numbers[key]
+                yield heading, f"{_between(amount.low, amount.high)} {unit} ({amount.how})"
 
     def __str__(self) -> str:
         return "\n".join(f"{heading}: {text}".rstrip() if heading else f"  {text}" for heading, text in self.lines())

@@ -26,7 +26,6 @@ def engine_lines(run: LoggedRun, found: Collected) -> Part:
 
     Numbers of several replicas are the mean over them (seconds) or their sum (tokens, preemptions).
     """
-    del found
     if run.engine.empty:
         return Part()
     lines = intervals(run.engine)
@@ -64,8 +63,9 @@ def engine_lines(run: LoggedRun, found: Collected) -> Part:
     low, high = (float((timed["generated_tokens_per_s"] * timed[column]).sum()) for column in ("seconds", "most_seconds"))
     observed = number("engine_s", seconds, DERIVED, "intervals of the engine's lines, mean over replicas")
     numbers += [observed, Number("engine_tokens", low, high, DERIVED, "tokens per second times the interval of each line")]
-    tail_numbers, tail = _tail(timed, seconds, engines, peak, _of_the_step(run))
-    bound_numbers, bound = _memory_bound(timed, seconds, engines, fit, _of_the_step(run))
+    of_the_step = found.numbers.value("generate_share") or 1.0  # where it is unknown, the engine's time is all that is known
+    tail_numbers, tail = _tail(timed, seconds, engines, peak, of_the_step)
+    bound_numbers, bound = _memory_bound(timed, seconds, engines, fit, of_the_step)
     if timed["cache_share"].isna().all():
         cannot_say.append("whether the KV cache bound the engine: its lines have no use of the cache; a newer engine prints it")
     return Part((*numbers, *tail_numbers, *bound_numbers), (*tail, *bound), (), tuple(cannot_say), tuple(notes))
@@ -122,12 +122,6 @@ def _profile(fit: EngineFit) -> Iterator[Number]:
     yield number("engine_profile_error_share", error, DERIVED, f"median relative error, {fit.held_out}")
     if fit.prefill_per_token_s is not None:
         yield number("engine_prefill_token_ms", 1e3 * fit.prefill_per_token_s, DERIVED, how)
-
-
-def _of_the_step(run: LoggedRun) -> float:
-    """Return the share of a step that generates, 1 where it is unknown: then the engine's time is all that is known."""
-    generate, step = run.mean("generate_s"), run.mean("step_s")
-    return min(generate / step, 1.0) if generate and step else 1.0
 
 
 def _tail(

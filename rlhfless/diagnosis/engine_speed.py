@@ -6,13 +6,16 @@ from functools import cache
 
 import numpy as np
 
+from rlhfless.diagnosis.gpus import gpus_of
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.memory import model_memory
 from rlhfless.diagnosis.numbers import BOUND, COUNTED, DERIVED, LOGGED, Collected, Finding, Number, Part, number
+from rlhfless.diagnosis.phases import step_seconds, synchronous
 from rlhfless.latency import list_profiles, load_profile, weights_floor_ms
 
 SLOW = 3.5  # times the least iteration of a known model
 SLOW_FOR_ANY = 1.5  # times the slowest shipped profile, where the model is unknown
+PROMPTS_HIGH = 0.8  # of all tokens: above it, prefill is what generation takes
 SEQUENCES = 256  # that vLLM decodes at once unless told otherwise; more requests per GPU wait
 SLOW_ENGINE = "shipped_profiles_ms_per_token"  # a number that proves it
 CAUSES = "eager mode, no serving engine, preemption and offloading are the usual causes"
@@ -28,16 +31,11 @@ def engine_speed(run: LoggedRun, found: Collected) -> Part:
     if each is None:
         return Part()
     fastest, slowest = shipped_ms()
-    per_gpu = found.numbers.value("responses_per_gpu") or 0
     floor = _floor(run, fastest)
     shipped = Number(SLOW_ENGINE, fastest, slowest, DERIVED, "a batch of one in the shipped profiles")
     numbers = (each, shipped) if floor is None else (each, shipped, floor)
-    if per_gpu > SEQUENCES and each.evidence == BOUND:
-        note = (
-            f"The engine takes at most {each.value:.1f} ms per token: {per_gpu:,.0f} responses share a GPU, so some of it is "
-            "waiting for a slot."
-        )
-        return Part(numbers, notes=(note,))
+    if each.evidence == BOUND and (why := _may_be_less(run, found)):
+        return Part(numbers, cannot_say=(f"the engine's pace; it takes at most {each.value:.1f} ms per token, {why}",))
     healthy = SLOW_FOR_ANY * slowest if floor is None else SLOW * floor.value
     if each.value <= healthy:
         return Part(numbers)
@@ -50,8 +48,30 @@ def engine_speed(run: LoggedRun, found: Collected) -> Part:
         f"The engine is slow: {each.value:.1f} ms per token of one response ({1000 / each.value:.0f} tokens/s), {than}; "
         f"{CAUSES}. A schedule does not mend that."
     )
-    at_stake = generation_share(run) * (1.0 - (slowest if floor is None else floor.value) / each.value)
+    share = generation_share(run, found)
+    at_stake = (1.0 if share is None else share) * (1.0 - (slowest if floor is None else floor.value) / each.value)
     return Part(numbers, (Finding("engine", at_stake, sentence, ("ms_per_token", SLOW_ENGINE)),))
+
+
+def responses_per_gpu(run: LoggedRun, found: Collected) -> float | None:
+    """Return the responses of a step that share a GPU; None where nobody says how many GPUs generate."""
+    if (logged := found.numbers.value("responses_per_gpu")) is not None:
+        return logged
+    gpus, responses = gpus_of(run), found.numbers.value("responses_per_step")
+    generate = gpus.generate or gpus.total or found.numbers.value("gpus")
+    return responses / generate if responses and generate else None
+
+
+def _may_be_less(run: LoggedRun, found: Collected) -> str:
+    """Why seconds of generation over the longest response may be more than the engine's pace; empty where they are not."""
+    per_gpu = responses_per_gpu(run, found)
+    if per_gpu is None:
+        return "and less where responses wait for a slot (--responses-per-step and --gpus would tell)"
+    if per_gpu > SEQUENCES:
+        return f"and less, as {per_gpu:,.0f} responses share a GPU and wait for its slots"
+    if (found.numbers.value("prompt_token_share") or 0.0) > PROMPTS_HIGH:
+        return "and less, as most tokens are of prompts, whose prefill is in it"
+    return ""
 
 
 def _floor(run: LoggedRun, fastest: float) -> Number | None:
@@ -67,12 +87,12 @@ def _floor(run: LoggedRun, fastest: float) -> Number | None:
     return number("engine_floor_ms", max(floor, fastest), BOUND, how)
 
 
-def generation_share(run: LoggedRun) -> float:
-    """Return the share of a step that is generation; 1 where the rest of the step is not logged."""
-    generate, step = run.column("generate_s"), run.column("step_s")
-    share = (generate / np.where(step > 0, step, np.nan))[~np.isnan(generate)]
-    share = share[~np.isnan(share) & (share <= 1)]
-    return float(share.mean()) if len(share) else 1.0
+def generation_share(run: LoggedRun, found: Collected) -> float | None:
+    """Return the share of a step that is generation which nothing else overlaps; None where the log does not say it.
+
+    Where learning goes on at the same time, this is the part that it waits for.
+    """
+    return found.numbers.value("wait_share" if synchronous(run) is False else "generate_share")
 
 
 def _ms_per_token(run: LoggedRun, found: Collected) -> Number | None:
@@ -87,7 +107,8 @@ def _ms_per_token(run: LoggedRun, found: Collected) -> Number | None:
             return number("ms_per_token", float(np.median(each)), COUNTED, "median over responses, from start to end")
     if (speed := run.mean("perf/longest_sample_tokens_per_sec")) is not None and speed > 0:
         return number("ms_per_token", 1000 / speed, LOGGED, "perf/longest_sample_tokens_per_sec")
-    seconds, longest = run.column("generate_s"), run.column("response_tokens_max")
+    seconds = step_seconds(run).phases.get("generate_s", np.full(len(run.steps), np.nan))
+    longest = run.column("response_tokens_max")
     if np.isnan(longest).all() and run.responses is not None and len(run.steps):
         by_step = run.responses.groupby("step")["response_tokens"].max()
         longest = by_step.reindex(run.steps["step"]).to_numpy(dtype=float)

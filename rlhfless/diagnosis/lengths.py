@@ -13,7 +13,7 @@ from rlhfless.diagnosis.numbers import BOUND, COUNTED, DERIVED, LOGGED, Collecte
 CUT_IN_VERDICT = 0.05  # share of cut responses above which the limit is what is said first
 LEAST_AT_LIMIT = 3  # responses with one largest length, below which it is chance
 LEAST_SHARE_AT_LIMIT = 0.005
-PROMPTS_HIGH = 0.5  # of all tokens
+PEAK, PEAK_BELOW = 3.0, 0.8  # times as many as each value above this share of the largest
 
 
 class Cut(NamedTuple):
@@ -45,13 +45,14 @@ def cut_responses(responses: pd.DataFrame, max_response_tokens: float | None = N
     reasons = responses["finish_reason"]
     logged = (reasons == "length").to_numpy() if bool(reasons.notna().all()) else None
     prompts = responses["prompt_tokens"].to_numpy(dtype=float, na_value=np.nan)
-    sums = tokens + prompts
-    by_context = _at_largest(sums) if len(np.unique(prompts)) > 1 and len(np.unique(tokens[_at_largest(sums)])) > 1 else None
+    sums, named = tokens + prompts, responses["prompt_id"].to_numpy()
+    at_sum = _at_largest(sums, named)
+    by_context = at_sum if len(np.unique(prompts)) > 1 and len(np.unique(tokens[at_sum])) > 1 else None
     if max_response_tokens is not None:
         by_response = tokens >= max_response_tokens
         how = f"responses of {max_response_tokens:,.0f} tokens, the limit"
     else:
-        by_response = _at_largest(tokens)
+        by_response = _at_largest(tokens, named)
         how = f"{int(by_response.sum()):,} responses have the largest length, {tokens.max(initial=0):,.0f} tokens"
     if by_context is not None and not (logged is not None and bool((logged >= by_context).all())):
         rows = by_context | (logged if logged is not None else by_response)
@@ -64,17 +65,25 @@ def cut_responses(responses: pd.DataFrame, max_response_tokens: float | None = N
     return None
 
 
-def _at_largest(values: np.ndarray) -> np.ndarray:
-    """Which values are the largest one, where so many are that it is no chance; else none."""
+def _at_largest(values: np.ndarray, prompts: np.ndarray) -> np.ndarray:
+    """Which values are the largest one, where so many are that it is no chance; else none.
+
+    A limit makes a peak: of several prompts, and several times as many as the values just below it have each.
+    """
     known = values[~np.isnan(values)]
-    at = values == (known.max() if len(known) else np.nan)
-    few = at.sum() < max(LEAST_AT_LIMIT, LEAST_SHARE_AT_LIMIT * len(values))
-    return np.zeros(len(values), dtype=bool) if few else at
+    largest = known.max() if len(known) else np.nan
+    at = values == largest
+    below = known[(known >= PEAK_BELOW * largest) & (known < largest)]
+    each = len(below) / max(len(np.unique(below)), 1)
+    few = at.sum() < max(LEAST_AT_LIMIT, LEAST_SHARE_AT_LIMIT * len(values), PEAK * each)
+    return np.zeros(len(values), dtype=bool) if few or len(np.unique(prompts[at])) < 2 else at
 
 
 def lengths(run: LoggedRun, found: Collected) -> Part:
     """Return mean and longest response, the idle slots that they allow, the cut share, and the share of prompts in tokens."""
-    numbers, notes, cannot, findings = [], [], [], []
+    numbers: list[Number] = []
+    cannot: list[str] = []
+    findings: list[Finding] = []
     limit = run.stated.max_response_tokens or run.facts.get("max_response_tokens")
     cut = cut_responses(run.responses, limit) if run.responses is not None and len(run.responses) else None
     if run.responses is not None and len(run.responses):
@@ -90,7 +99,7 @@ def lengths(run: LoggedRun, found: Collected) -> Part:
         cannot.append("whether a limit cut responses; the log has neither finish reasons nor a clipped share")
     if "cut_share" in by_key and by_key["cut_share"].value > CUT_IN_VERDICT:
         findings.append(_limit_finding(by_key["cut_share"], cut, by_key))
-    return Part(tuple(numbers), tuple(findings), (), tuple(cannot), tuple(notes))
+    return Part(tuple(numbers), tuple(findings), (), tuple(cannot))
 
 
 def _counted(responses: pd.DataFrame) -> list[Number]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rlhfless.diagnosis.engine_speed import SLOW_ENGINE, generation_share
+from rlhfless.diagnosis.engine_speed import SLOW_ENGINE
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import Collected, Lever, Part
+from rlhfless.diagnosis.phases import synchronous
 
 LINES: dict[str, dict[str, str]] = {
     "asynchrony": {
@@ -33,10 +34,11 @@ LINES: dict[str, dict[str, str]] = {
 def whole_step_levers(run: LoggedRun, found: Collected) -> Part:
     """Return the levers that need phases of a step alone: asynchrony, a healthy engine, and groups that are filtered."""
     levers = []
-    share = generation_share(run)
-    if 0 < share < 1 and run.mean("wait_s") is None:
+    share = found.numbers.value("generate_share")
+    after = found.numbers.value("learner_share") or found.numbers.value("learn_share")
+    if share and after and synchronous(run):
         price = "responses are one version of the weights late; generation and learning need GPUs of their own"
-        levers.append(Lever("asynchrony", "generate while learning", min(share, 1 - share), price))
+        levers.append(Lever("asynchrony", "generate while learning", min(share, after), price))
     for finding in found.findings:
         if finding.kind == "engine":
             name = "make the engine faster (CUDA graphs, a serving engine, memory for the KV cache)"
@@ -44,12 +46,17 @@ def whole_step_levers(run: LoggedRun, found: Collected) -> Part:
         elif finding.kind == "learner":
             name = "make learning and log probabilities faster (packing, larger micro-batches, more GPUs)"
             levers.append(Lever("learner", name, finding.at_stake, "none for the data"))
-        elif finding.kind == "groups" and 0 < share < 1:
+        elif finding.kind == "groups" and after:
             price = "prompts without a signal are generated again or dropped, so the data change"
-            levers.append(Lever("groups", "filter groups without a signal", finding.at_stake * (1 - share), price))
+            levers.append(Lever("groups", "filter groups without a signal", finding.at_stake * after, price))
+        elif finding.kind == "beside the step" and any(key.startswith(RARER) for key in finding.proof):
+            name = "validate, write checkpoints or send weights less often"
+            price = "fewer validations and checkpoints, or older weights"
+            levers.append(Lever("beside the step", name, finding.at_stake, price))
     return Part(levers=tuple(levers))
 
 
+RARER = ("validation", "checkpoint", "sync")
 SCHEDULES = ("partial rollout", "over-sampling", "release", "assignment")
 AFTER_THE_ENGINE = "What schedules win is not shown: the engine is slow, or the model is larger than any that we measured."
 

@@ -98,18 +98,22 @@ class Finding:
     sentence: str
     proof: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"{self.kind!r} is no kind of finding; one of {', '.join(KINDS)} is needed")
+
 
 KINDS = (
-    "engine", "tail", "limit", "learner", "prompts", "waiting", "groups", "beside the step", "layout", "cannot say",
+    "engine", "tail", "limit", "learner", "waiting", "groups", "beside the step", "layout", "cannot say",
 )  # fmt: skip
-"""The engine is slow; the long tail; a length limit cuts responses; the learner or log-probabilities; prompts; waiting for
+"""The engine is slow; the long tail; a length limit cuts responses; the learner or log-probabilities; waiting for
 generation, or for nothing; groups without a learning signal; something beside the step; number or division of the GPUs, of
 several runs; this log cannot say."""
 
 
 LEVERS = (
     "partial rollout", "over-sampling", "release", "assignment", "asynchrony", "engine", "learner", "groups",
-    "more generation", "more training",
+    "beside the step", "more generation", "more training",
 )  # fmt: skip
 """Kinds of levers: stable keys, by which a simulation says what each is expected to save."""
 

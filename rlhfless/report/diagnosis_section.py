@@ -12,11 +12,24 @@ NOTHING = "This log cannot say what limits the run."
 
 
 def diagnosis_section(page: Page, said: Diagnosis) -> None:
-    """Add the verdict, one step as logged, the table of levers, and what the log cannot say."""
-    page.section("What limits this run")
+    """Add the verdict, one step as logged, the table of levers, and what the log cannot say; of several runs one by one."""
+    page.section("What limits this run" if not said.runs else "What limits these runs")
+    if said.runs:
+        for finding in said.findings:
+            page.text(finding.sentence)
+        for run in said.runs:
+            page.heading(f"Run {run.run}")
+            _of_run(page, run)
+        for note in said.notes:
+            page.text(note)
+    else:
+        _of_run(page, said)
+
+
+def _of_run(page: Page, said: Diagnosis) -> None:
     sentences = [one.sentence for one in said.verdict] or [NOTHING]
     page.headline(sentences[0])
-    for sentence in sentences[1:]:
+    for sentence in (*sentences[1:], *(one.sentence for one in said.findings if one not in said.verdict)):
         page.text(sentence)
     if len(said.step):
         page.figure(plot_step_bar(said.step))
@@ -25,7 +38,10 @@ def diagnosis_section(page: Page, said: Diagnosis) -> None:
     if said.cannot_say:
         page.heading("What this log cannot say")
         for text in said.cannot_say:
-            page.text(f"{text[0].upper()}{text[1:]}.")
+            page.text(f"{text[0].upper()}{text[1:].rstrip('.')}.")
+    for heading, text in said.lines():
+        if heading in ("Cost", "The run"):
+            page.text(f"{heading}: {text}.")
     for note in said.notes:
         page.text(note)
 

@@ -90,9 +90,7 @@ def load(
     given = replace(given, not_stated={**assumed, **given.not_stated})
     limit = options.max_response_tokens or (meta.get("config") or {}).get("max_response_tokens")
     run = Run(log, completed, Objective(time_weight), given, limit, known=known or Stated())
-    load_profile(run.profile)  # what is no profile is refused here, and so are GPUs that are no whole nodes
-    if completed.gpus is not None:
-        _ = run.setting
+    load_profile(run.profile)  # what is no profile is refused here; what does not fit together, where something is planned
     if verbose:
         print(run.diagnosis())
     return run

@@ -13,7 +13,7 @@ import pandas as pd
 from rlhfless.analysis import ExecutedTimes, LoggedTimes, ProfileScale
 from rlhfless.diagnosis import Diagnosis, Stated, diagnose
 from rlhfless.errors import InputError
-from rlhfless.latency import read_profile
+from rlhfless.latency import list_gpus, read_profile
 from rlhfless.predict import Predictor
 from rlhfless.report.not_stated import PRICE, PROFILE
 from rlhfless.report.study import Assumptions, study_log, times_of_run
@@ -83,11 +83,12 @@ class Run:
         given, assumed = self.hardware, self.assumptions.not_stated
         profile = {} if PROFILE in assumed else read_profile(self.profile)
         gpus, learner = given.gpus, self.assumptions.learner_gpus or None
+        kind = profile.get("kind")
         derived = Stated(
             gpus=gpus if gpus is None or learner is None else gpus + learner,
             gpus_generate=None if learner is None else gpus,
             gpus_train=learner,
-            gpu=None if profile.get("kind") == "cpu" else profile.get("kind"),  # emulated GPUs are of no kind
+            gpu=kind if kind in {row["kind"] for row in list_gpus()} else None,  # not one of its own, nor emulated ones
             tensor_parallel=given.gpus_per_actor or profile.get("gpus_per_actor"),
             usd_per_gpu_hour=None if PRICE in assumed else given.usd_per_gpu_hour,
             model=profile.get("model"),

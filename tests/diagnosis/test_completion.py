@@ -63,7 +63,8 @@ def scalars(**columns: Any) -> LoggedRun:
 
 
 def test_an_engine_that_is_slow_for_any_model_is_said_before_the_tail() -> None:
-    part = collect(scalars(generate_s=371.0, response_tokens_max=4096.0, response_tokens_mean=2773.7, step_s=463.6))
+    pace = {"perf/longest_sample_tokens_per_sec": 4096 / 371.0}
+    part = collect(scalars(generate_s=371.0, response_tokens_max=4096.0, response_tokens_mean=2773.7, step_s=463.6, **pace))
     assert part.numbers["ms_per_token"].value == pytest.approx(90.6, abs=0.05)
     kinds = [one.kind for one in sorted(part.findings, key=lambda one: -one.at_stake)]
     assert kinds.index("engine") < kinds.index("tail")
@@ -77,7 +78,8 @@ def test_requests_that_wait_for_each_other_are_no_slow_engine() -> None:
     )  # fmt: skip
     part = collect(run)
     assert all(one.kind != "engine" for one in part.findings)
-    assert any("waiting for a slot" in note for note in part.notes)
+    assert any("1,280 responses share a GPU" in text for text in part.cannot_say)
+    assert all(one.kind != "tail" for one in part.findings), "slots are filled again: mean and longest bound nothing"
 
 
 def test_a_healthy_engine_is_not_named() -> None:
@@ -88,15 +90,17 @@ def test_a_healthy_engine_is_not_named() -> None:
 def test_an_engine_is_measured_against_the_stated_model() -> None:
     """20 ms per token are healthy for 70B and slow for 3B; with more responses than slots on a GPU nobody can say."""
     step = {"generate_s": 40.0, "response_tokens_max": 2000.0, "response_tokens_mean": 1900.0, "prompt_tokens_mean": 100.0}
-    known = Stated(model="Qwen2.5-3B", gpu="h100")
-    run = scalars(**step)
+    known = Stated(model="Qwen2.5-3B", gpu="h100", gpus=8, responses_per_step=256)
+    run = replace(scalars(**step), stated=Stated(gpus=8, responses_per_step=256))
     slow = collect(replace(run, stated=known))
     assert slow.numbers["engine_floor_ms"].value < 20 / 3.5
     assert "engine" in [one.kind for one in slow.findings]
     assert not [lever for lever in slow.levers if lever.kind == "assignment"], "no savings of schedules on such a pace"
     assert "engine" not in [one.kind for one in collect(run).findings]
-    queued = scalars(**step, **{"global_seqlen/mean": 2000.0 * 1024})
-    assert "engine" not in [one.kind for one in collect(replace(queued, stated=known)).findings]
+    for other in (replace(known, responses_per_step=8192), replace(known, gpus=None, responses_per_step=None)):
+        unsure = collect(replace(run, stated=other))
+        assert "engine" not in [one.kind for one in unsure.findings], "responses may wait for slots"
+        assert any("engine's pace" in text for text in unsure.cannot_say)
 
 
 def test_generation_without_lengths_is_named_before_a_smaller_learner() -> None:

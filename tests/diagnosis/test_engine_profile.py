@@ -12,6 +12,7 @@ from engine_samples import BASE_S, ROLLOUT, line_of, rate_of, read_lines, rollou
 from rlhfless.diagnosis.engine_profile import engine_lines, time_per_token
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import Collected, Part
+from rlhfless.diagnosis.phases import phases
 from rlhfless.trace.importers import import_log
 
 CASE = next(
@@ -25,7 +26,10 @@ CASE = next(
 
 
 def part_of(engine: pd.DataFrame, steps: pd.DataFrame | None = None) -> Part:
-    return engine_lines(LoggedRun("run.log", "vLLM", pd.DataFrame() if steps is None else steps, engine=engine), Collected())
+    run, found = LoggedRun("run.log", "vLLM", pd.DataFrame() if steps is None else steps, engine=engine), Collected()
+    if steps is not None:
+        found.add(phases(run, found))
+    return engine_lines(run, found)
 
 
 def values(part: Part) -> dict[str, float]:

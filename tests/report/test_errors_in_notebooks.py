@@ -107,7 +107,7 @@ def test_an_error_of_a_library_that_no_importer_foresaw_is_a_sentence_too(
 
 def test_wrong_arguments(shown: Show) -> None:
     csv("step,prompt_id,response_tokens\n0,a,12\n0,b,15\n")
-    assert_one_sentence(shown("rl.load('theirs.csv', gpus=15)"), "InputError", "15")
+    assert_one_sentence(shown("rl.load('theirs.csv', gpus=15, verbose=False).plan()"), "InputError", "15")
     assert_one_sentence(shown("rl.load('theirs.csv', profile='h900')"), "ProfileError", "h900")
     assert_one_sentence(shown("rl.load('theirs.csv', verbose=False).plan(step=7)"), "InputError", "7")
     assert_one_sentence(shown("rl.load('theirs.csv', verbose=False).plan()"), "theirs.csv", "how many GPUs", "gpus=N")

@@ -241,7 +241,7 @@ def test_wrong_input_is_one_sentence(tmp_path: Path) -> None:
     with refused(TraceError, "none.csv"):
         rl.load(tmp_path / "none.csv")
     with refused(InputError, 15, 8):
-        rl.load(rollouts(), 15, PROFILE)
+        rl.load(rollouts(), 15, PROFILE, verbose=False).plan()
     with refused(InputError, "reasoning-static"):
         rl.load(rl.example(), assumptions=Assumptions(learn_s=3.0))
     for wrong in (99, -4, "last", True, 1.0):

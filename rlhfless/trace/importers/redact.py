@@ -1,12 +1,14 @@
 """Copies of logs without texts, so that people can share what their run did and not what it was about.
 
-Kept are lengths, times, rewards, finish reasons, standard scalars and the engine's lines. Prompts become salted hashes of their
-names, and runs and actors are numbered. Texts, further columns, other metrics, notes and names of files are left out.
+Kept are lengths, times, rewards, finish reasons, the numbers of steps under the framework's names, and the engine's lines.
+Prompts become salted hashes of their names, and runs and actors are numbered. Texts, further columns of responses, notes and
+names of files are left out.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +18,7 @@ import pandas as pd
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.engine_lines import write_engine
 from rlhfless.trace.importers.run_facts import write_facts
-from rlhfless.trace.importers.scalars import STANDARD, write_scalars
+from rlhfless.trace.importers.scalars import RUN, write_scalars
 from rlhfless.trace.io import Trace
 from rlhfless.trace.schema.tables import ROLLOUTS
 
@@ -44,9 +46,8 @@ def write_redacted(log: OpenedLog | ImportedLog, folder: str | Path) -> Path:
             folder.mkdir(parents=True)
         except OSError as error:
             raise TraceError(f"{folder}: cannot be made ({error.strerror}); a writable folder is needed") from error
-    kept = [name for name in log.scalars.columns if name == "step" or name in STANDARD]
     if len(log.scalars):
-        write_scalars(folder, log.scalars[kept])
+        write_scalars(folder, _numbered(log.scalars, (RUN,)))
     if len(log.engine):
         write_engine(folder, log.engine)
     if log.facts:
@@ -60,8 +61,14 @@ def redacted(rollouts: pd.DataFrame) -> pd.DataFrame:
     kept = rollouts[[name for name in KEPT if name in rollouts.columns]].copy()
     kept["prompt_id"] = [blake2b(str(one).encode("utf-8", "replace"), digest_size=8, key=salt).hexdigest()
                          for one in kept["prompt_id"]]  # fmt: skip
-    for name in NUMBERED:
-        if name in kept.columns:
-            codes, _ = pd.factorize(kept[name])
-            kept[name] = [None if code < 0 else f"{name}-{code}" for code in codes]
-    return kept
+    return _numbered(kept, NUMBERED)
+
+
+def _numbered(frame: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:
+    """Return the frame with numbers in place of the texts of some columns, those that it has."""
+    texts = {}
+    for name in names:
+        if name in frame.columns:
+            codes, _ = pd.factorize(frame[name])
+            texts[name] = [None if code < 0 else f"{name}-{code}" for code in codes]
+    return frame.assign(**texts)
