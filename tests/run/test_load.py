@@ -207,7 +207,7 @@ def test_gpus_that_hold_no_actor_are_ranked_last_and_say_why() -> None:
 def test_an_own_gpu_kind_is_ranked_at_its_price(tmp_path: Path) -> None:
     file = rl.profile_like("h100-qwen2.5-3b-tp1", kind="mine", decode=2.0, prefill=2.0, path=tmp_path / "mine.json")
     with refused(PriceError, "'mine'", "usd_per_gpu_hour"):
-        rl.load(rollouts(**SMALL), 8, file)
+        rl.load(rollouts(**SMALL), 8, file, verbose=False).plan()
     run = rl.load(rollouts(**SMALL), 8, file, hardware=Hardware(usd_per_gpu_hour=1.0), verbose=False)
     table = run.search(gpus=(8,)).table.set_index("gpu_kind")
     assert set(table.index) == {"mine", "h100", "l40s"}
