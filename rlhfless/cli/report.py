@@ -222,9 +222,12 @@ def _write_page(path: Path, out: Path, max_steps: int, read: ReadRun, log: LogOp
     from rlhfless.report.notebook import LogSource, write_report_notebook
     from rlhfless.report.progress import progress_bar
     from rlhfless.report.write import write_report
+    from rlhfless.trace import ImportedLog
 
     run = read.run
     if out.suffix == ".ipynb":
+        if isinstance(run.log, ImportedLog):
+            raise InputError(f"{path}: has scalars alone, whose report is a page; let -o end with .html")
         if len(run.trace.allocations):
             raise InputError(f"{path}: is the trace of an executed run, whose report is a page; let -o end with .html")
         refuse_without_gpus(run, path)

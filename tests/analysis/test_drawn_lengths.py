@@ -215,7 +215,19 @@ def test_a_page_is_written_from_scalars_and_says_so(tmp_path: Path) -> None:
     lengths = np.random.default_rng(0).integers(5, 200, 32)
     path = written(tmp_path, scalars(lengths, 150))
     out = tmp_path / "report.html"
-    arguments = ["report", str(path), "--gpus", "4", "--profile", "l40s-qwen2.5-3b-tp2", "--steps", "1", "-o", str(out)]
+    arguments = [
+        "report",
+        str(path),
+        "--gpus",
+        "4",
+        "--profile",
+        "l40s-qwen2.5-3b-tp2",
+        "--steps",
+        "1",
+        "--simulate",
+        "-o",
+        str(out),
+    ]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     page = out.read_text("utf-8")

@@ -128,7 +128,7 @@ def test_the_report_of_a_log_is_shown_by_its_magic(lab: Lab, folder: Path, page:
     small = (folder / "hostile.jsonl").read_text("utf-8").splitlines()
     rows = [row for row in map(json.loads, small) if row["step"] == 0 and row["prompt_id"].rsplit("-", 1)[1] in SMALL]
     (folder / "small.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    notebook(folder / "magic.ipynb", "%load_ext rlhfless", "%rlhfless small.jsonl")
+    notebook(folder / "magic.ipynb", "%load_ext rlhfless", "%rlhfless small.jsonl --gpus 16")
     lab.open(page, "magic.ipynb")
     run_all(page)
     frame = page.frame_locator("iframe[title='Report of small.jsonl']")

@@ -52,19 +52,18 @@ SOURCES = {  # words of the command, sections of the page
     "hostile": (["hostile.jsonl", "--gpus", "8", "--profile", "cpu-tiny-qwen2"], OF_A_LOG),
     "slime": ([str(GOLDEN / "slime"), "--gpus", "8", "--usd-per-gpu-hour", "2.5"], OF_A_LOG),
     "nemo-rl": ([str(GOLDEN / "nemo-rl"), "--gpus", "8"], OF_A_LOG),
-    "prime-rl": ([str(GOLDEN / "prime-rl")], OF_A_LOG),
+    "prime-rl": ([str(GOLDEN / "prime-rl"), "--gpus", "8"], OF_A_LOG),
     "verl-scalars": (
-        [str(GOLDEN / "verl-scalars" / "experiment.jsonl"), "--responses-per-step", "8", "--gpus", "8"],
+        [str(GOLDEN / "verl-scalars" / "experiment.jsonl"), "--responses-per-step", "8", "--gpus", "8", "--simulate"],
         OF_A_LOG,
     ),
 }
 WITH_EVERY_CHANGE = ("slime", "nemo-rl")  # the other golden logs are opened at night
-FIRST_SENTENCES = {  # cost, waste and change, or the option without which they are not known
-    "slime": r"Your 2 steps cost [\d.]+ USD \(.*\); .*of it went to idle GPUs; "
-    r"use 1 replica .* save (about )?[\d. to]+ USD \([\d.% to]+\)\.",
-    "nemo-rl": r"What your 2 steps cost is not known, because .*: give --profile .*\. On .* GPU time was idle; use .* save",
-    "prime-rl": r"What your 2 steps cost is not known, because .*: give --gpus \(--usd-per-gpu-hour for dollars\)\.",
-    "verl-scalars": r"Your 2 steps took [\d.]+ GPU-seconds; .* of it went to idle GPUs; no change that was simulated",
+FIRST_SENTENCES = {  # what limits the run, with the numbers that prove it
+    "slime": r"The engine is slow: 1000\.0 ms per token of one response .* A length limit cuts responses: 12\.5% \(1 of 8\)",
+    "nemo-rl": r"The long tail: at most 20% of generation runs with at most 1 of 4 responses unfinished\.",
+    "prime-rl": r"The engine is slow: 1000\.0 ms per token of one response ",
+    "verl-scalars": r"A length limit cuts responses: 12\.5% end at the length limit",
 }
 
 

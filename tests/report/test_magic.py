@@ -32,7 +32,7 @@ def test_the_magic_shows_the_report_of_a_log(log: Path) -> None:
 
     shell = InteractiveShell()
     shell.run_line_magic("load_ext", "rlhfless")
-    shown = shell.run_line_magic("rlhfless", f"'{log}'")
+    shown = shell.run_line_magic("rlhfless", f"'{log}' --gpus 16")
     frame = shown._repr_html_()
     assert frame.count("<") == 2, "one frame and nothing else is markup"
     source = re.search(r'srcdoc="([^"]*)"', frame)
@@ -80,7 +80,7 @@ def test_the_magic_takes_the_options_of_the_report(tmp_path: Path) -> None:
     assert "4 L40S GPUs" in frame.page
     assert "1.25 USD" in frame.page
     mine = {name for param in show.params for name in param.opts if name.startswith("--")}
-    assert mine | {"--out"} == {
+    assert mine | {"--out", "--format", "--redact"} == {
         name for param in main.commands["report"].params for name in param.opts if name.startswith("--")
     }
 
