@@ -3,10 +3,21 @@
 from rlhfless.diagnosis.diagnose import diagnose
 from rlhfless.diagnosis.diagnosis import Diagnosis
 from rlhfless.diagnosis.logged_run import Stated
-from rlhfless.diagnosis.memory import memory_fit, model_memory
+from rlhfless.diagnosis.memory import kv_ratio, memory_fit, model_memory
 from rlhfless.diagnosis.numbers import EVIDENCE, Finding, Lever, Number
 
-__all__ = ["EVIDENCE", "Diagnosis", "Finding", "Lever", "Number", "Stated", "diagnose", "memory_fit", "model_memory"]
+__all__ = [
+    "EVIDENCE",
+    "Diagnosis",
+    "Finding",
+    "Lever",
+    "Number",
+    "Stated",
+    "diagnose",
+    "kv_ratio",
+    "memory_fit",
+    "model_memory",
+]
 
 
 def __dir__() -> list[str]:

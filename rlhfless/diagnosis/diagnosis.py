@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from rlhfless.diagnosis.numbers import Finding, Lever, Numbers
+from rlhfless.diagnosis.numbers import OWN_PROFILE, Finding, Lever, Numbers
 
 SCHEMA, VERSION = "rlhfless-diagnosis", 1
 NEAR = 0.7  # of what the first finding has at stake: a second one that is so near is said, too
@@ -93,7 +93,8 @@ class Diagnosis:
                     "kind": one.kind,
                     "name": one.name, "line": one.line, "at_most_share": one.at_most, "of": one.of, "price": one.price,
                     **({} if one.expected is None else {"expected_low_share": one.expected[0],
-                                                       "expected_high_share": one.expected[1]}),
+                                                       "expected_high_share": one.expected[1],
+                                                       "expected_evidence": OWN_PROFILE}),
                 }
                 for one in self.levers
             ],

@@ -9,7 +9,7 @@ import numpy as np
 from rlhfless.diagnosis.gpus import gpus_of
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.memory import model_memory
-from rlhfless.diagnosis.numbers import BOUND, COUNTED, DERIVED, LOGGED, Collected, Finding, Number, Part, number
+from rlhfless.diagnosis.numbers import BOUND, COUNTED, LOGGED, STAND_IN, Collected, Finding, Number, Part, number
 from rlhfless.diagnosis.phases import step_seconds, synchronous
 from rlhfless.latency import list_profiles, load_profile, weights_floor_ms
 
@@ -32,13 +32,13 @@ def engine_speed(run: LoggedRun, found: Collected) -> Part:
         return Part()
     fastest, slowest = shipped_ms()
     floor = _floor(run, fastest)
-    shipped = Number(SLOW_ENGINE, fastest, slowest, DERIVED, "a batch of one in the shipped profiles")
+    shipped = Number(SLOW_ENGINE, fastest, slowest, STAND_IN, "a batch of one in the shipped profiles")
     numbers = (each, shipped) if floor is None else (each, shipped, floor)
-    if each.evidence == BOUND and (why := _may_be_less(run, found)):
-        return Part(numbers, cannot_say=(f"the engine's pace; it takes at most {each.value:.1f} ms per token, {why}",))
     healthy = SLOW_FOR_ANY * slowest if floor is None else SLOW * floor.value
     if each.value <= healthy:
         return Part(numbers)
+    if each.evidence == BOUND and (why := _may_be_less(run, found)):
+        return Part(numbers, cannot_say=(f"whether the engine is slow; it takes at most {each.value:.1f} ms per token, {why}",))
     than = (
         f"where the slowest profile that we ship, a model of 70B, takes {slowest:.0f} ms"
         if floor is None

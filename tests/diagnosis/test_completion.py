@@ -100,7 +100,7 @@ def test_an_engine_is_measured_against_the_stated_model() -> None:
     for other in (replace(known, responses_per_step=8192), replace(known, gpus=None, responses_per_step=None)):
         unsure = collect(replace(run, stated=other))
         assert "engine" not in [one.kind for one in unsure.findings], "responses may wait for slots"
-        assert any("engine's pace" in text for text in unsure.cannot_say)
+        assert any("engine is slow" in text for text in unsure.cannot_say)
 
 
 def test_generation_without_lengths_is_named_before_a_smaller_learner() -> None:
