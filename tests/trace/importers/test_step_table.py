@@ -209,8 +209,8 @@ def test_commands_of_one_run_ask_for_it(tmp_path: Path) -> None:
     refused_command(CliRunner().invoke(main, simulated), "2 runs", "a, b", "--run")
     said = CliRunner().invoke(main, ["report", str(path)])
     assert said.exit_code == 0, said.output
-    assert "run a" in said.stdout
-    assert "run b" in said.stdout
+    assert "Run a" in said.stdout
+    assert "Run b" in said.stdout
     with refused(LogWithoutResponses, "no responses"):
         open_log(path)
 
