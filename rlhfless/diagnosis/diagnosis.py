@@ -15,6 +15,7 @@ from rlhfless.diagnosis.numbers import OWN_PROFILE, Finding, Lever, Numbers
 SCHEMA, VERSION = "rlhfless-diagnosis", 1
 NEAR = 0.7  # of what the first finding has at stake: a second one that is so near is said, too
 LEAST = 0.03  # of the run: levers that save less are one row
+NOTHING = "This log cannot say what limits the run."
 LITTLE = 0.01  # of the run: findings with less at stake are in the JSON only
 LEFT_OUT = ("left out", "logged twice", "restart", "not used", "another run")  # words of sentences of an import
 AMOUNTS = (
@@ -131,7 +132,7 @@ class Diagnosis:
                 yield from one.lines()
             return
         if not self.findings:
-            yield "What limits this run", "This log cannot say what limits the run."
+            yield "What limits this run", NOTHING
         said = [*self.verdict, *(one for one in self.findings if one not in self.verdict and one.at_stake >= LITTLE)]
         for place, finding in enumerate(said[:SHOWN_FINDINGS]):
             yield ("What limits this run" if place == 0 else "And" if finding in self.verdict else "Also"), finding.sentence

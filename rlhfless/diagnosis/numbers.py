@@ -162,7 +162,7 @@ class Part:
 
 @dataclass
 class Collected:
-    """The parts so far; a section adds to it with ``+=`` semantics through ``add``."""
+    """The parts so far."""
 
     numbers: Numbers = field(default_factory=Numbers)
     findings: list[Finding] = field(default_factory=list)

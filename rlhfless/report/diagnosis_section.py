@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from rlhfless.diagnosis import Diagnosis
+from rlhfless.diagnosis.diagnosis import LEAST, NOTHING
 from rlhfless.plots import plot_step_bar
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import MINUS
-
-LEAST = 0.03  # of the run: levers that save less are one row
-NOTHING = "This log cannot say what limits the run."
 
 
 def diagnosis_section(page: Page, said: Diagnosis) -> None:
