@@ -80,13 +80,11 @@ class LogOptions:
             InputError: a mapping is not of the form OURS=THEIRS, or options of drawn lengths are given for logged ones.
             TraceError: the format is unknown, the log is damaged, or it has no such run.
         """
-        from rlhfless.trace import LogWithoutResponses, open_log
+        from rlhfless.trace import OpenedLog, read_log
 
-        try:
-            opened = open_log(path, self.import_options(keep), self.framework).of_run(self.run)
-        except LogWithoutResponses as error:
-            return error.log.of_run(self.run)
-        self._refuse_draws()
+        opened = read_log(path, self.import_options(keep), self.framework).of_run(self.run)
+        if isinstance(opened, OpenedLog):
+            self._refuse_draws()
         return opened
 
     def _refuse_draws(self) -> None:

@@ -24,7 +24,7 @@ from rlhfless.diagnosis.numbers import Collected, Finding, Part
 from rlhfless.diagnosis.phases import phases, step_bar
 from rlhfless.diagnosis.runs import runs
 from rlhfless.diagnosis.whole_run import whole_run
-from rlhfless.trace import ImportedLog, LogWithoutResponses, OpenedLog, Trace, allocation_metrics, open_log
+from rlhfless.trace import ImportedLog, OpenedLog, Trace, allocation_metrics, read_log
 from rlhfless.trace.importers.scalars import RUN, runs_of
 from rlhfless.trace.metrics.step_times import with_step_times
 
@@ -71,7 +71,7 @@ def logged_runs(
     if isinstance(log, Trace):
         log = OpenedLog(log, pd.DataFrame({"step": []}), str(log.meta.get("framework") or ""))
     if isinstance(log, str | Path):
-        log = _read(log)
+        log = read_log(log)
     trace = log.trace if isinstance(log, OpenedLog) else None if log.rollouts is None else log.trace()
     source = Path(trace.source or "log").name if trace is not None else Path(log.source).name  # type: ignore[union-attr]
     whole = LoggedRun(
@@ -82,13 +82,6 @@ def logged_runs(
         return whole, _by_run(whole)
     whole = replace(whole, facts={**_recorded(trace), **whole.facts}, responses=trace.rollouts)
     return whole, [_with_responses(whole, trace, name) for name in trace.runs]
-
-
-def _read(path: str | Path) -> ImportedLog | OpenedLog:
-    try:
-        return open_log(path)
-    except LogWithoutResponses as error:
-        return error.log
 
 
 def _with_responses(whole: LoggedRun, trace: Trace, name: str) -> LoggedRun:

@@ -29,7 +29,7 @@ from rlhfless.report.schedules import MAX_STEPS, Schedules
 from rlhfless.report.simulated import predicted_front, schedules_section, weights_section
 from rlhfless.report.study import Assumptions, ReportData, study_log
 from rlhfless.simulate import SimulationConfig
-from rlhfless.trace import ImportedLog, ImportOptions, LogWithoutResponses, OpenedLog, Trace, TraceError, open_log
+from rlhfless.trace import ImportedLog, ImportOptions, OpenedLog, Trace, TraceError, read_log
 from solver.model.errors import PlanningError
 
 
@@ -178,10 +178,7 @@ def _opened(source: Trace | OpenedLog | ImportedLog | str | Path) -> OpenedLog |
         return source
     if isinstance(source, Trace):
         return OpenedLog(source, pd.DataFrame({"step": []}), str(source.meta.get("framework") or ""))
-    try:
-        return open_log(source, ImportOptions(keep=texts_of(source)))
-    except LogWithoutResponses as error:
-        return error.log
+    return read_log(source, ImportOptions(keep=texts_of(source)))
 
 
 def _name(log: OpenedLog | ImportedLog) -> str:

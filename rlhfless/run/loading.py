@@ -17,7 +17,7 @@ from rlhfless.report.not_stated import PROFILE, PROMPTS, PROMPTS_ASSUMED
 from rlhfless.report.study import Assumptions
 from rlhfless.run.hardware import Hardware
 from rlhfless.run.run import Run
-from rlhfless.trace import ImportedLog, ImportOptions, LogWithoutResponses, OpenedLog, Trace, open_log
+from rlhfless.trace import ImportedLog, ImportOptions, OpenedLog, Trace, read_log
 from solver.model.objective import Objective
 
 
@@ -109,7 +109,4 @@ def _opened(
         return source if source.rollouts is None else source.opened()
     if not isinstance(source, str | Path):
         raise InputError(f"source is a {type(source).__name__}; the path of a log or trace, a trace or a DataFrame is needed")
-    try:
-        return open_log(source, replace(options, keep=options.keep | texts_of(source)))
-    except LogWithoutResponses as error:
-        return error.log
+    return read_log(source, replace(options, keep=options.keep | texts_of(source)))

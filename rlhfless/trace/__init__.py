@@ -13,6 +13,7 @@ from rlhfless.trace.importers import (
     OpenedLog,
     import_log,
     open_log,
+    read_log,
     read_scalars,
 )
 from rlhfless.trace.io import Trace, read_rollouts, read_trace
@@ -60,6 +61,7 @@ __all__ = [
     "interval_union_s",
     "learning_numbers",
     "open_log",
+    "read_log",
     "read_rollouts",
     "read_scalars",
     "read_trace",

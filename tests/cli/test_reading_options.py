@@ -126,13 +126,16 @@ def test_a_log_that_the_report_reads_is_read_by_every_command(
     path, options = LOGS[kind](tmp_path)
     read: list[int] = []
 
-    def counted(*args: object, **more: object) -> OpenedLog:
-        opened: OpenedLog = opened_by(*args, **more)
-        read.append(len(opened.trace.rollouts))
-        return opened
+    def counting(opens: Callable[..., OpenedLog]) -> Callable[..., OpenedLog]:
+        def counted(*args: object, **more: object) -> OpenedLog:
+            opened = opens(*args, **more)
+            read.append(len(opened.trace.rollouts))
+            return opened
 
-    opened_by: Callable[..., OpenedLog] = rlhfless.trace.open_log
-    monkeypatch.setattr(rlhfless.trace, "open_log", counted)
+        return counted
+
+    for name in ("open_log", "read_log"):  # one opens what has responses, the other what may have none
+        monkeypatch.setattr(rlhfless.trace, name, counting(getattr(rlhfless.trace, name)))
     for command, words in COMMANDS.items():
         read.clear()
         result = CliRunner().invoke(main, [*words(str(path), tmp_path), *options])

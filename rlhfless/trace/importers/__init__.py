@@ -11,6 +11,7 @@ from rlhfless.trace.importers.registry import (
     OpenedLog,
     import_log,
     open_log,
+    read_log,
     recognise,
 )
 from rlhfless.trace.importers.scalars import read_scalars
@@ -25,6 +26,7 @@ __all__ = [
     "OpenedLog",
     "import_log",
     "open_log",
+    "read_log",
     "read_scalars",
     "recognise",
 ]

@@ -332,6 +332,18 @@ def open_log(path: str | Path, options: ImportOptions | None = None, framework: 
     return import_log(path, options, framework).opened()
 
 
+def read_log(path: str | Path, options: ImportOptions | None = None, framework: str = "auto") -> OpenedLog | ImportedLog:
+    """Open a trace folder or a log as ``open_log`` does; one without responses is returned as it was imported.
+
+    Raises:
+        TraceError, MissingExtra: as ``open_log``.
+    """
+    try:
+        return open_log(path, options, framework)
+    except LogWithoutResponses as error:
+        return error.log
+
+
 def named(name: str) -> Format:
     """Return the format with this name.
 

@@ -11,26 +11,19 @@ from error_messages import refused
 
 from rlhfless.cli import main
 from rlhfless.diagnosis import diagnose
-from rlhfless.trace import ImportedLog, LogWithoutResponses, OpenedLog, TraceError, open_log
+from rlhfless.trace import TraceError, open_log, read_log
 from rlhfless.trace.importers.redact import write_redacted
 
 GOLDEN = Path(__file__).parent / "golden"
 SECRET = "patient Miller"
 
 
-def opened(path: Path) -> OpenedLog | ImportedLog:
-    try:
-        return open_log(path)
-    except LogWithoutResponses as error:
-        return error.log
-
-
 @pytest.mark.parametrize(
     "name", ["verl-console/console.log", "slime-console/console.log", "nemo-rl-console/async.log", "engine-vllm/engine.log"]
 )
 def test_a_copy_has_the_same_diagnosis(name: str, tmp_path: Path) -> None:
-    log = opened(GOLDEN / name)
-    copy = opened(write_redacted(log, tmp_path / "copy"))
+    log = read_log(GOLDEN / name)
+    copy = read_log(write_redacted(log, tmp_path / "copy"))
     was, now = diagnose(log), diagnose(copy)
     assert now.to_frame().equals(was.to_frame())
     assert [one.sentence for one in now.findings] == [one.sentence for one in was.findings]
@@ -40,7 +33,7 @@ def test_runs_are_numbered_and_stay_apart(tmp_path: Path) -> None:
     table = tmp_path / "steps.csv"
     rows = pd.DataFrame({"run": [SECRET, SECRET, "b"], "step": [1, 2, 1], "seconds per step": [10.0, 12.0, 20.0]})
     rows.to_csv(table, index=False)
-    copy = opened(write_redacted(opened(table), tmp_path / "copy"))
+    copy = read_log(write_redacted(read_log(table), tmp_path / "copy"))
     assert [one.run for one in diagnose(copy).runs] == ["run-0", "run-1"]
 
 
@@ -59,4 +52,4 @@ def test_no_text_of_responses_is_left(tmp_path: Path) -> None:
     assert copy["response_tokens"].tolist() == list(range(10, 18))
     assert copy.groupby("prompt_id").size().tolist() == [2] * 4
     with refused(TraceError, "copy", "new folder"):
-        write_redacted(opened(table), folder)
+        write_redacted(read_log(table), folder)
