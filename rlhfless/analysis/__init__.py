@@ -1,11 +1,11 @@
-"""Analyses of one run: GPU-seconds and cost by use, and what another schedule, actor size or price would have cost.
+"""Analyses of one run: GPU-seconds and cost by use, and what other schedules and other GPUs would have cost.
 
 Knows traces, logs and simulated results; nothing of plots or pages. All comparisons use the run's own responses.
 """
 
-from rlhfless.analysis.billed_uses import billed_uses, uses_of_account
+from rlhfless.analysis.billed_uses import billed_uses
 from rlhfless.analysis.calibration import Calibration, calibration, logged_phases, stated_phases
-from rlhfless.analysis.changes import Change, ranked
+from rlhfless.analysis.configuration_lines import configuration_lines
 from rlhfless.analysis.draft_study import DraftStudy, study_drafts
 from rlhfless.analysis.executed_run import executed_steps, savings_of_executed
 from rlhfless.analysis.framework_defaults import DISPATCHES, FRAMEWORK_DEFAULTS, SHUFFLED, RunSetup, run_setup
@@ -22,23 +22,19 @@ from rlhfless.analysis.own_times import (
     executed_times,
     logged_times,
     own_times,
+    steps_of_run,
 )
 from rlhfless.analysis.plan_log import last_visits, plan_every_step
-from rlhfless.analysis.recommendation import Advice, Size, advise, configuration_lines
-from rlhfless.analysis.run_cost import RunCost, run_cost, steps_of_run
 from rlhfless.analysis.savings import generation_s, savings
 from rlhfless.analysis.step_plans import compare_step_plans
 from rlhfless.analysis.value_of_information import forecasts_of, value_of_information
-from rlhfless.analysis.what_if import Variant, prices_of, variants, what_if
 
 __all__ = [
     "DISPATCHES",
     "FRAMEWORK_DEFAULTS",
     "SHUFFLED",
     "Account",
-    "Advice",
     "Calibration",
-    "Change",
     "DraftStudy",
     "ExecutedTimes",
     "GpuCount",
@@ -46,12 +42,8 @@ __all__ = [
     "OwnTimes",
     "PhaseSeconds",
     "ProfileScale",
-    "RunCost",
     "RunSetup",
-    "Size",
-    "Variant",
     "account",
-    "advise",
     "billed_uses",
     "calibration",
     "compare_step_plans",
@@ -68,9 +60,6 @@ __all__ = [
     "logged_times",
     "own_times",
     "plan_every_step",
-    "prices_of",
-    "ranked",
-    "run_cost",
     "run_setup",
     "savings",
     "savings_of_executed",
@@ -78,10 +67,7 @@ __all__ = [
     "steps_of_run",
     "study_drafts",
     "text_encoder",
-    "uses_of_account",
     "value_of_information",
-    "variants",
-    "what_if",
 ]
 
 

@@ -1,6 +1,6 @@
 """Splits billed GPU-seconds and dollars by use, with the two kinds of waste apart: idle GPUs, and empty slots of batches.
 
-Input is a trace with allocations, or the account of a logged run. Every second of an allocation counts once.
+Input is a trace with allocations. Every second of an allocation counts once.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from rlhfless.analysis.gpu_seconds import WORK, Account
+from rlhfless.analysis.gpu_seconds import WORK
 from rlhfless.trace import Trace
 from rlhfless.trace.metrics.step_metrics import interval_union_s
 from rlhfless.trace.schema.prices import dollars
@@ -65,22 +65,6 @@ def _parts(phase: np.ndarray, begin: np.ndarray, until: np.ndarray, empty: np.nd
             parts[use] = parts.get(use, 0.0) + gained
     parts[HELD] = max(0.0, lasts_s - covered)
     return parts
-
-
-def uses_of_account(account: Account) -> pd.DataFrame:
-    """Return the same of a logged run's account, whose decoding is split by its empty slots."""
-    rows = []
-    for line in account.lines.itertuples():
-        if line.use == WORK["decode"] and line.gpu_s > 0:
-            empty = min(account.slot_idle_gpu_s, line.gpu_s)
-            price = line.usd / line.gpu_s
-            rows += [
-                (IN_USE, "work", line.gpu_s - empty, price * (line.gpu_s - empty)),
-                (EMPTY, "empty slots", empty, price * empty),
-            ]
-        else:
-            rows.append((line.use, "idle" if line.idle else "work", line.gpu_s, line.usd))
-    return _table(rows)
 
 
 def _table(rows: list[tuple[str, str, float, float]]) -> pd.DataFrame:

@@ -37,6 +37,11 @@ class Calibration:
     checked: HeldOut | None = None
 
     @property
+    def beats_a_constant(self) -> bool:
+        """Whether the profile was compared with at least two held-out steps, and predicts them better than a constant."""
+        return self.checked is not None and len(self.checked.seconds) > 1 and not self.by_constant
+
+    @property
     def by_constant(self) -> bool:
         """Whether a constant predicts held-out steps better than the profile."""
         return self.checked is not None and self.checked.constant_is_better

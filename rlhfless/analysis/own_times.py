@@ -201,6 +201,16 @@ def executed_times(trace: Trace, setting: SimulationConfig, *, calibrate: bool =
     return ExecutedTimes(replace(setting, latency=scale.of(setting.latency)), scale, calibrated, tuple(checks), (), took)
 
 
+OF_A_STEP = ("step_s", "generate_s", "response_tokens_mean")  # scalars that only a step of training has
+
+
+def steps_of_run(log: OpenedLog) -> list[int]:
+    """Return the steps of training, in order: those with responses, and those with scalars that only such a step has."""
+    scalars = with_step_times(log.scalars, log.trace).scalars
+    of_training = scalars[scalars.reindex(columns=list(OF_A_STEP)).notna().any(axis=1)]["step"]
+    return sorted({int(step) for step in (*log.trace.steps, *of_training)})
+
+
 def evenly(values: Sequence[int], count: int) -> list[int]:
     """Return at most ``count`` of the values, evenly spaced, including the last and the first."""
     if len(values) <= count:

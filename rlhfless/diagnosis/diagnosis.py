@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -70,10 +70,14 @@ class Diagnosis:
             if one.kind == "limit" or (one is self.findings[1] and one.at_stake >= NEAR * first[0].at_stake)
         )  # fmt: skip
 
-    def with_expected(self, expected: Mapping[str, tuple[float, float]]) -> Diagnosis:
-        """Return the same with simulated savings of levers, by kind: low and high end, from a profile that was checked."""
-        levers = tuple(replace(lever, expected=expected.get(lever.kind, lever.expected)) for lever in self.levers)
-        return replace(self, levers=levers)
+    def with_expected(self, expected: Mapping[str, tuple[float, float]], further: Iterable[Lever] = ()) -> Diagnosis:
+        """Return the same with what a simulation says of levers, by a profile that was checked.
+
+        Args:
+            expected: low and high end of the saving, by kind of lever. further: levers that only a simulation finds.
+        """
+        levers = [replace(lever, expected=expected.get(lever.kind, lever.expected)) for lever in self.levers]
+        return replace(self, levers=tuple(sorted([*levers, *further], key=lambda lever: -lever.at_most)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return all of it as plain values with stable keys; what is unknown is absent."""

@@ -113,7 +113,7 @@ several runs; this log cannot say."""
 
 LEVERS = (
     "partial rollout", "over-sampling", "release", "assignment", "asynchrony", "engine", "learner", "groups",
-    "beside the step", "more generation", "more training",
+    "beside the step", "more generation", "more training", "drafts", "router", "overlap", "streaming",
 )  # fmt: skip
 """Kinds of levers: stable keys, by which a simulation says what each is expected to save."""
 

@@ -8,7 +8,14 @@ from rlhfless.latency.gpu_pools import mixed_pools
 from rlhfless.latency.gpus import Gpu, GpuError, gpu, list_gpus, weights_floor_ms
 from rlhfless.latency.own_kind import profile_like
 from rlhfless.latency.prices import PriceError, list_prices, usd_per_gpu_hour
-from rlhfless.latency.profile import ProfileError, list_profiles, load_profile, read_profile, save_profile
+from rlhfless.latency.profile import (
+    ProfileError,
+    list_profiles,
+    load_profile,
+    profiles_of_the_same_model,
+    read_profile,
+    save_profile,
+)
 from rlhfless.latency.scaling import scaled
 from rlhfless.latency.step_batch import CostOptions, StepBatch
 
@@ -34,6 +41,7 @@ __all__ = [
     "load_profile",
     "mixed_pools",
     "profile_like",
+    "profiles_of_the_same_model",
     "read_profile",
     "save_profile",
     "scaled",

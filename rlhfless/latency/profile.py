@@ -59,6 +59,17 @@ def list_profiles() -> list[str]:
     return sorted(_shipped())
 
 
+def profiles_of_the_same_model(name_or_path: str | os.PathLike[str]) -> list[str]:
+    """Return the other shipped profiles of the language model of a profile, sorted.
+
+    Raises:
+        ProfileError: no such profile, or an invalid file.
+    """
+    own = read_profile(name_or_path)
+    others = [name for name in list_profiles() if name not in (str(name_or_path), own["name"])]
+    return [name for name in others if read_profile(name)["model"] == own["model"]]
+
+
 def load_profile(name_or_path: str | os.PathLike[str], *, prefill: str | None = None) -> LatencyModel:
     """Return the latency model of a shipped profile (by name) or of a profile file (a path, or anything ending in .json).
 

@@ -25,7 +25,6 @@ from rlhfless.plots.export.print_style import paper_style
 from rlhfless.plots.export.render import why_no_pictures
 from rlhfless.plots.fusion_front import FusionFrontInfo, fusion_front_info, plot_fusion_front
 from rlhfless.plots.gap_history import GapInfo, gap_info, plot_gap_history
-from rlhfless.plots.gpu_hours import GpuHoursInfo, gpu_hours_info, plot_gpu_hours
 from rlhfless.plots.gpu_kinds import KindsInfo, kinds_info, plot_kinds
 from rlhfless.plots.gpu_seconds import AccountInfo, account_info, plot_account
 from rlhfless.plots.grouped_bars import SideBySideInfo, plot_side_by_side, side_by_side_info
@@ -76,7 +75,6 @@ __all__ = [
     "FrontInfo",
     "FusionFrontInfo",
     "GapInfo",
-    "GpuHoursInfo",
     "KindsInfo",
     "LearningInfo",
     "LengthsInfo",
@@ -113,7 +111,6 @@ __all__ = [
     "front_info",
     "fusion_front_info",
     "gap_info",
-    "gpu_hours_info",
     "kinds_info",
     "learning_info",
     "lengths_info",
@@ -133,7 +130,6 @@ __all__ = [
     "plot_front",
     "plot_fusion_front",
     "plot_gap_history",
-    "plot_gpu_hours",
     "plot_kinds",
     "plot_learning",
     "plot_lengths",

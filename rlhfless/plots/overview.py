@@ -97,7 +97,7 @@ def plot_overview(uses: pd.DataFrame, best: pd.Series | None = None) -> go.Figur
     """Plot a run's GPU-seconds by use as one bar, above what the best schedule would take and the lower bound.
 
     Args:
-        uses: ``use, kind, gpu_s, usd, share`` of ``analysis.billed_uses`` or ``analysis.uses_of_account``.
+        uses: ``use, kind, gpu_s, usd, share`` of ``analysis.billed_uses``.
         best: the change that would help most: a row of ``analysis.savings.compared``.
 
     Returns:

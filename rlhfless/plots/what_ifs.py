@@ -57,12 +57,11 @@ def what_ifs_info(compared: WaysCompared) -> WhatIfsInfo:
     return WhatIfsInfo(points, "USD" if priced else "GPU-hours", missing)
 
 
-def plot_what_ifs(compared: WaysCompared, *, legend: bool = True) -> go.Figure:
+def plot_what_ifs(compared: WaysCompared) -> go.Figure:
     """Plot time and cost of every way; further to the lower left is better.
 
     Args:
-        compared: what ``Run.what_ifs`` returns. legend: names stand below the plot; without it a table beside the figure has
-            them, by their numbers.
+        compared: what ``Run.what_ifs`` returns; names stand below the plot.
 
     Returns:
         A figure; for a run that takes no time one that says so.
@@ -83,14 +82,14 @@ def plot_what_ifs(compared: WaysCompared, *, legend: bool = True) -> go.Figure:
         lines = [("time", number(point.time_s, "s")), ("cost", cost), ("at least", number(point.least_time_s, "s"))]
         fig.add_scatter(
             x=[point.time_s], y=[point.cost], mode="markers", name=name, hoverinfo="text", hovertext=[hover(lines, name)],
-            marker=_marker(point.number == 0, bool(point.on_policy)), legendrank=point.number + 1, showlegend=legend,
+            marker=_marker(point.number == 0, bool(point.on_policy)), legendrank=point.number + 1, showlegend=True,
         )  # fmt: skip
     across, up = _range(points[["time_s", "least_time_s"]]), _range(points[["cost"]])
     fig.update_xaxes(title=_title("time (s)", across[0]), range=across)
     fig.update_yaxes(title=_title(f"cost ({info.unit})", up[0]), range=up)
     _number_points(fig, points, across, up)
     below = {"orientation": "h", "x": 0.0, "xanchor": "left", "y": -0.2, "yanchor": "top"}
-    return styled(fig, TITLE, NOTE, height=400 + int(LEGEND_LINE_PX * len(points) * legend), legend=below)
+    return styled(fig, TITLE, NOTE, height=400 + int(LEGEND_LINE_PX * len(points)), legend=below)
 
 
 def _marker(is_base: bool, on_policy: bool) -> dict[str, object]:

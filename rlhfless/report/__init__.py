@@ -10,21 +10,17 @@ from typing import TYPE_CHECKING
 from rlhfless.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from rlhfless.report.first_screen import in_short
-    from rlhfless.report.logged_run import at_prices
     from rlhfless.report.schedules import SHOWN
     from rlhfless.report.study import Assumptions, study_log
     from rlhfless.report.write import write_report
 
-__all__ = ["SHOWN", "Assumptions", "at_prices", "in_short", "study_log", "write_report"]
+__all__ = ["SHOWN", "Assumptions", "study_log", "write_report"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "Assumptions": "report.study",
         "SHOWN": "report.schedules",
-        "at_prices": "report.logged_run",
-        "in_short": "report.first_screen",
         "study_log": "report.study",
         "write_report": "report.write",
     },

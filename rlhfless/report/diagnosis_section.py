@@ -19,7 +19,7 @@ def diagnosis_section(page: Page, said: Diagnosis) -> None:
             page.heading(f"Run {run.run}")
             _of_run(page, run)
         for note in said.notes:
-            page.text(note)
+            page.text(_sentence(note))
     else:
         _of_run(page, said)
 
@@ -29,19 +29,23 @@ def _of_run(page: Page, said: Diagnosis) -> None:
     page.headline(sentences[0])
     for sentence in (*sentences[1:], *(one.sentence for one in said.findings if one not in said.verdict)):
         page.text(sentence)
+    for heading, text in said.lines():
+        if heading in ("Cost", "The run"):
+            page.text(f"{heading}: {text}.")
     if len(said.step):
         page.figure(plot_step_bar(said.step))
     if said.levers:
         _levers(page, said)
+    for note in said.notes:
+        page.text(_sentence(note))
     if said.cannot_say:
         page.heading("What this log cannot say")
         for text in said.cannot_say:
-            page.text(f"{text[0].upper()}{text[1:].rstrip('.')}.")
-    for heading, text in said.lines():
-        if heading in ("Cost", "The run"):
-            page.text(f"{heading}: {text}.")
-    for note in said.notes:
-        page.text(note)
+            page.text(_sentence(text))
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:].rstrip('.')}."
 
 
 def _levers(page: Page, said: Diagnosis) -> None:

@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
-from rlhfless.analysis import Change
 from rlhfless.analysis.draft_configuration import speculation_lines
 from rlhfless.analysis.draft_savings import DraftSavings
+from rlhfless.diagnosis.numbers import Lever
 from rlhfless.plots.style import counted
 
 DRAFTS_FROM = {
     "ngram": "the prompt and the response's own tokens",
     "suffix": "earlier responses and those that are decoded beside it",
 }
+IN_BYTES = "texts were counted in bytes, so this is rough: name the tokenizer with --tokenizer"
 
 
-def draft_changes(drafts: Sequence[DraftSavings], framework: str, generation_share: float) -> Iterator[Change]:
-    """Yield the best speculative method as a change of the configuration; nothing without methods.
+def draft_lever(best: DraftSavings, framework: str, at_most: float, of: str, expected: tuple[float, float]) -> Lever:
+    """Return vLLM's best speculative method on a log's texts as a lever.
 
     Args:
-        drafts: the best method first. framework: that wrote the log.
-        generation_share: of the steps' time, that is generation.
+        framework: that wrote the log. at_most, of: see ``Lever``. expected: low and high end of the saving.
     """
-    if not drafts:
-        return
-    best = drafts[0]
-    method, package = best.configuration.method, best.configuration.package
-    lines = speculation_lines(framework, best.speculative_config)
-    install = (f"pip install {package}   # beside vLLM 0.32",) if package and lines else ()
-    needs = f"vLLM's method {method} drafts from {DRAFTS_FROM[method]}; responses keep their distribution."
+    method = best.configuration.method
+    price = f"none for the data: responses keep their distribution; {method} drafts from {DRAFTS_FROM[method]}"
     if best.unit == "bytes":
-        needs += " Texts were counted in bytes, so this is rough: name the tokenizer with --tokenizer."
-    if not lines:
-        needs += f" {framework} does not decode with vLLM, so there are no lines."
-    low, mean, high = (generation_share * one for one in (best.low, best.mean, best.high))
-    yield Change("decode speculatively", (*lines, *install), low, mean, high, mean, needs)
+        price += f"; {IN_BYTES}"
+    return Lever("drafts", "decode speculatively", at_most, price, of, " ".join(draft_lines(best, framework)), expected)
+
+
+def draft_lines(best: DraftSavings, framework: str) -> tuple[str, ...]:
+    """Return the lines of a framework for a speculative method; none where it does not decode with vLLM."""
+    lines, package = speculation_lines(framework, best.speculative_config), best.configuration.package
+    return (*lines, f"pip install {package}   # beside vLLM 0.32") if package and lines else lines
 
 
 def saved_by_drafts(found: DraftSavings) -> str:
@@ -46,4 +42,5 @@ def saved_by_drafts(found: DraftSavings) -> str:
         f"texts, drafts of {counted(found.draft_tokens, found.unit.removesuffix('s'))} give {found.tokens_per_pass:.2f} "
         f"{found.unit} per pass (measured on {counted(found.measured, 'response')}, with a suffix trie in place of vLLM's "
         "code). Times are the profile's, and responses keep their distribution."
+        + (f" {IN_BYTES.capitalize()}." if found.unit == "bytes" else "")
     )

@@ -9,8 +9,6 @@ from typing import NamedTuple
 import pandas as pd
 
 from rlhfless.analysis import GpuCount, gpu_counts
-from rlhfless.analysis.drawn_lengths import DRAWN
-from rlhfless.analysis.phase_savings import PhaseSavings, phase_savings
 from rlhfless.report.progress import Begin, silent
 from rlhfless.report.schedules import simulate_schedules
 from rlhfless.report.study import AgainstSchedules, Assumptions, ReportData, against_schedules, calibrate_log, study_log
@@ -38,18 +36,14 @@ def study_drawn(
     draws = [_further(log, setting, stated, min(max_steps, FURTHER_STEPS)) for log in logs[1:]]
     others = [draw.against for draw in draws]
     accounts = tuple(account for other in others for account in (other.own.account, *other.own.shuffled))
-    costs = [findings.cost, *(other.own.cost for other in others)]
     return first._replace(
         findings=replace(
             findings,
             reserved=widened([findings.reserved, *(other.reserved for other in others)]),
             given_back=widened([findings.given_back, *(other.given_back for other in others)]),
             shuffled=(*findings.shuffled, *accounts),
-            cost=replace(findings.cost, low_s=min(one.low_s for one in costs), high_s=max(one.high_s for one in costs)),
             gpu_counts=_of_all_draws(findings.gpu_counts, [draw.counts for draw in draws]),
-            drawn=logs[0].trace.meta[DRAWN],
             checks=tuple(check for check in findings.checks if check.how != COUNTED),  # lengths were drawn to meet these
-            overlaps=_overlaps_of_all([findings.overlaps, *(draw.overlaps for draw in draws)]),
             router=None,  # it needs prompts that come again, and nobody knows which are long
         )
     )
@@ -60,36 +54,23 @@ class _Draw(NamedTuple):
 
     against: AgainstSchedules
     counts: tuple[GpuCount, ...]
-    overlaps: tuple[PhaseSavings, ...]
 
 
 def _further(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, max_steps: int) -> _Draw:
     times = calibrate_log(log, setting, stated)
     setting, setup, phases, calibrated = times.setting, times.setup, times.phases, times.calibrated
     schedules = simulate_schedules(log.trace, setting, max_steps, dispatch=setup.dispatch, further=setup.shuffled)
-    found = against_schedules(log, schedules, setting, setup, phases)
+    found = against_schedules(schedules, setting, setup, phases)
     counts = gpu_counts(schedules.logged, setting, setup, phases, factor=calibrated.factor)
-    traces = schedules.simulation.traces
-    overlaps = phase_savings([traces[name].rollouts for name in setup.candidates], setup, phases, setting)
-    return _Draw(found, counts, overlaps)
-
-
-def _overlaps_of_all(draws: Sequence[Sequence[PhaseSavings]]) -> tuple[PhaseSavings, ...]:
-    """Return the overlaps of the first draw, with ranges that cover those of all."""
-    return tuple(
-        replace(
-            same[0], low=min(one.low for one in same), high=max(one.high for one in same), most=max(one.most for one in same)
-        )
-        for same in zip(*draws, strict=True)
-    )
+    return _Draw(found, counts)
 
 
 def _of_all_draws(first: Sequence[GpuCount], others: Sequence[Sequence[GpuCount]]) -> tuple[GpuCount, ...]:
     """Return the numbers of replicas that every draw could run, with the seconds of all draws beside each other."""
-    tables = [{(one.gpus_per_actor, one.replicas): one for one in counts} for counts in others]
+    tables = [{one.key: one for one in counts} for counts in others]
     found = []
     for count in first:
-        key = (count.gpus_per_actor, count.replicas)
+        key = count.key
         if all(key in table for table in tables):
             further = {
                 f"{name}, draw {draw}": time_s

@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from rlhfless.analysis import Calibration, executed_times, savings_of_executed
+from rlhfless.analysis import executed_times, savings_of_executed
 from rlhfless.report.progress import Begin, silent
-from rlhfless.report.schedules import Schedules, replicas, simulate_schedules, with_history
+from rlhfless.report.schedules import Schedules, simulate_schedules, with_history
 from rlhfless.report.study import GIVEN_BACK, RESERVED, Savings
 from rlhfless.simulate import LoggedStep, SimulationConfig, simulate_steps
-from rlhfless.trace import Trace, step_metrics
-from rlhfless.trace.metrics.cross_check import CrossCheck
+from rlhfless.trace import Trace
 from solver.model.objective import NonGenerationPhases, Objective
 
 
@@ -23,17 +22,12 @@ class ExecutedRunFindings(Savings):
 
     Attributes:
         took: the steps that are compared (``analysis.executed_steps``). There are none where no step generated, and then there
-            are no savings either. calibrated: how the profile was calibrated, by the trace's spans.
+            are no savings either. The profile is calibrated by the trace's spans.
         schedules: simulated in ``setting``, its ``phases`` included.
-        checks: what the trace measured against what the profile says of the same schedule.
-        replicas: that the run started in these steps, as text (``schedules.replicas``).
     """
 
     took: pd.DataFrame
-    calibrated: Calibration
     schedules: Schedules
-    checks: tuple[CrossCheck, ...]
-    replicas: str = ""
 
 
 def compared_steps(took: pd.DataFrame, logged: Sequence[LoggedStep]) -> list[LoggedStep]:
@@ -75,12 +69,4 @@ def study_executed(
         reserved = savings_of_executed(fastest, took, RESERVED, steps)
         given_back = savings_of_executed(of_generation.simulation, took, GIVEN_BACK, steps)
     compared = took[took["step"].isin(steps)]
-    return ExecutedRunFindings(
-        reserved, given_back, setting, compared, calibrated, schedules, checks, replicas_of(trace, steps) if steps else ""
-    )
-
-
-def replicas_of(trace: Trace, steps: Sequence[int]) -> str:
-    """Return the replicas that a run started in some of its steps, as text."""
-    started = step_metrics(trace).set_index("step")["actors"].loc[list(steps)]
-    return replicas(int(started.min()), int(started.max()))
+    return ExecutedRunFindings(reserved, given_back, setting, calibrated, checks, compared, schedules)

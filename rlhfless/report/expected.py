@@ -2,39 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
+from rlhfless.analysis import Calibration
+from rlhfless.analysis.what_ifs.overlaps import NAMES as OVERLAPS
+from rlhfless.diagnosis import Diagnosis
+from rlhfless.diagnosis.engine_speed import SLOW_ENGINE
+from rlhfless.diagnosis.numbers import Lever
+from rlhfless.report.drafts import draft_lever
+from rlhfless.report.executed_study import ExecutedRunFindings
 from rlhfless.report.study import LoggedRunFindings
 
 WAYS = {"partial rollout": "partial rollout", "over-sampling": "over-sampling", "asynchrony": "asynchronous"}
 """Kind of lever -> the way that simulates it, whose saving is of time."""
 RELEASED = "right-sized, released"
+OWN_LOOPS = ("", "rlhfless")  # frameworks of runs whose user can prepare and learn while other responses are decoded
 
 
-def expected_savings(findings: LoggedRunFindings) -> Mapping[str, tuple[float, float]]:
-    """Return the range of what levers save, by kind, as shares of the run's time or GPU-hours.
+def with_expected(said: Diagnosis, found: LoggedRunFindings | ExecutedRunFindings) -> Diagnosis:
+    """Return a diagnosis whose levers say what they are expected to save, as shares of the run's time or GPU-hours.
 
-    Nothing where the profile was not checked on held-out steps, or predicts them no better than a constant. Each range is
-    widened by the largest error on held-out steps: a simulated time may be off by so much.
+    It is returned as it is where the profile was not checked on held-out steps or predicts them no better than a constant,
+    where lengths were drawn, and where the engine is slow: its pace is no basis for savings. Each range is widened by the
+    largest error on held-out steps: a simulated time may be off by so much.
     """
-    checked = findings.calibrated.checked
-    if checked is None or len(checked.seconds) < 2 or findings.calibrated.by_constant or findings.drawn:
-        return {}
-    error = float(np.max(checked.errors))
-    found = {}
-    if findings.ways is not None:
-        ways = {way.name: findings.ways.saved(way) for way in findings.ways.ways}
-        found = {kind: _widened(ways[name][0], ways[name][0], error) for kind, name in WAYS.items() if name in ways}
-        if RELEASED in ways:
-            found["release"] = _widened(ways[RELEASED][1], ways[RELEASED][1], error)
-    if len(findings.tied):
-        row = findings.tied.iloc[0]
-        found["assignment"] = _widened(float(row["GPU-seconds low"]), float(row["GPU-seconds high"]), error)
-    return found
+    if not found.calibrated.beats_a_constant or engine_is_slow(said):
+        return said
+    if isinstance(found, LoggedRunFindings) and found.drawn:
+        return said
+    expected = {}
+    if len(found.given_back):
+        row = found.given_back.set_index("policy").loc["solver"]
+        expected["assignment"] = float(row["GPU-seconds low"]), float(row["GPU-seconds high"])
+    further: tuple[Lever, ...] = ()
+    if isinstance(found, LoggedRunFindings):
+        expected |= {kind: (share, share) for kind, share in _of_ways(found)}
+        further = tuple(_further(said, found))
+    widened = {kind: _widened(*ends, found.calibrated) for kind, ends in expected.items()}
+    return said.with_expected(widened, further)
 
 
-def _widened(low: float, high: float, error: float) -> tuple[float, float]:
+def engine_is_slow(said: Diagnosis) -> bool:
+    """Return whether a diagnosis found that the engine takes longer for a token than its model can take."""
+    return any(SLOW_ENGINE in one.proof for one in said.findings if one.kind == "engine")
+
+
+def _of_ways(found: LoggedRunFindings) -> Iterator[tuple[str, float]]:
+    """What the simulated ways save: of time, and of GPU-hours where GPUs are released."""
+    if found.ways is None:
+        return
+    saved = {way.name: found.ways.saved(way) for way in found.ways.ways}
+    for kind, name in WAYS.items():
+        if name in saved:
+            yield kind, saved[name][0]
+    if RELEASED in saved:
+        yield "release", saved[RELEASED][1]
+
+
+def _further(said: Diagnosis, found: LoggedRunFindings) -> Iterator[Lever]:
+    """Levers that need texts, prompts that come again, or a loop of the user's own: no arithmetic on a log finds them."""
+    share = said.numbers.value("generate_share")
+    of, share = ("time", share) if share is not None else ("time of generation", 1.0)
+    framework = found.setup.framework
+    if found.drafts:
+        best = found.drafts[0]
+        yield draft_lever(best, framework, share, of, _widened(share * best.low, share * best.high, found.calibrated))
+    if found.router is not None and found.router.is_recommended:
+        setting = found.setting
+        line = (
+            "actor_rollout_ref.rollout.router_config_path=FOLDER/router.yaml, after rlhfless export LOG --verl-router FOLDER "
+            f"--tokenizer MODEL --gpus {setting.cluster.gpus} --profile {setting.latency.name}"
+        )
+        price = "none for the data; lengths are predicted from this log, so it helps with prompts that come again"
+        expected = _widened(share * found.router.low, share * found.router.high, found.calibrated)
+        yield Lever("router", "let a router assign every batch by predicted lengths", share, price, of, line, expected)
+    if framework in OWN_LOOPS:
+        yield from _overlaps(said, found)
+
+
+def _overlaps(said: Diagnosis, found: LoggedRunFindings) -> Iterator[Lever]:
+    """Preparation, and learning too, on GPUs that wait for a step's last responses."""
+    prepare, learn = (said.numbers.value(f"{name}_share") or 0.0 for name in ("prepare", "learn"))
+    ways = {} if found.ways is None else {way.name: way for way in found.ways.ways}
+    for learns, kind, at_most in ((False, "overlap", prepare), (True, "streaming", prepare + learn)):
+        way = ways.get(OVERLAPS[learns])
+        if way is not None and at_most:
+            name = "accumulate gradients of finished groups" if learns else "prepare finished responses"
+            line = "preparation: overlap" + ", learning: stream" * learns + " (rlhfless train)"
+            expected = _widened(way.parameters["low"], way.parameters["high"], found.calibrated)
+            price = "none for the data: the update is the same up to rounding; the models must fit beside the engine"
+            yield Lever(kind, f"{name} on GPUs that wait", at_most, price, "time", line, expected)
+
+
+def _widened(low: float, high: float, calibrated: Calibration) -> tuple[float, float]:
     """Return a range of savings whose simulated times are off by a relative error; none saves more than everything."""
+    assert calibrated.checked is not None
+    error = float(np.max(calibrated.checked.errors))
     return 1.0 - (1.0 - low) * (1.0 + error), min(1.0, 1.0 - (1.0 - high) * (1.0 - error))

@@ -32,39 +32,6 @@ SHOWN = {
 }
 """Policies of the simulated section, and what they do."""
 
-FEWER = "start only as many replicas as pay off"
-HOW_MANY = "how many replicas"
-PLAN = f"let the solver plan each step ({HOW_MANY}, which responses on which, whether the last ones move together)"
-DO = {
-    "random": f"{FEWER}, and release the GPUs of each as soon as its responses are complete",
-    "spread": f"{FEWER}, spread the responses of each prompt over them, and release the GPUs of each as soon as it is done",
-    "fold": f"{FEWER}, and move a step's last responses onto few of them, so that the others release their GPUs early",
-    "solver": f"{PLAN}, and release the GPUs of each replica as soon as it is done",
-    "solver+replan": f"{PLAN}, move responses during the step, and release the GPUs of each replica as soon as it is done",
-    "rlhfuse": "when few responses of a step are left, move them all onto few replicas at once",
-    "rlhfless": "give each replica responses of like predicted length, and move its last ones to another replica",
-}
-"""What a user would do to run as these policies do, without their names."""
-
-
-def to_do(saved: pd.Series, own: str) -> str:
-    """Return what a user would do to run by a schedule, with the replicas that it starts; empty for an unknown policy.
-
-    Args:
-        saved: a row of savings (``analysis.savings.compared``). own: replicas of the run itself (``replicas``).
-    """
-    theirs = replicas(int(saved["replicas low"]), int(saved["replicas high"]))
-    started = "1 replica" if theirs == "1" else f"{theirs} replicas"
-    beside = "as before" if theirs == own else f"instead of {own}"
-    each = ", as many as pay off in each step" if " to " in theirs else ""
-    words = DO.get(str(saved["policy"]), "")
-    return words.replace(FEWER, f"start {started} {beside}{each}").replace(HOW_MANY, f"{started} {beside}")
-
-
-def replicas(low: int, high: int) -> str:
-    """Return a number of replicas, or a range of them, as text."""
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
-
 
 MAX_STEPS = 8
 """Steps that are simulated where nobody says how many."""
@@ -84,12 +51,14 @@ class Schedules:
         simulation: the results of ``policies`` and the ladder, with the chosen steps and their bounds.
         all_steps: number of steps in the log. phases: the step outside generation.
         ladder: names of its rungs; the first is the run's own dispatch, the base of the comparison.
+        time_weight: of the objective.
     """
 
     simulation: Simulation
     all_steps: int
     phases: NonGenerationPhases
     ladder: tuple[str, ...]
+    time_weight: float
 
     @property
     def policies(self) -> dict[str, str]:
@@ -187,4 +156,4 @@ def simulate_schedules(
     others = (name for name in baselines if name not in names)
     policies: list[str | SchedulingPolicy] = [*others, *rungs, *further]  # rungs that re-plan start from plans of the others
     result = simulate(rollouts, setting, policies, steps=steps)
-    return Schedules(result, int(rollouts["step"].nunique()), setting.phases, names)
+    return Schedules(result, int(rollouts["step"].nunique()), setting.phases, names, setting.objective.time_weight)

@@ -14,37 +14,52 @@ import plotly.graph_objects as go
 
 from rlhfless import plots
 from rlhfless.analysis import Calibration
+from rlhfless.analysis.own_times import is_far
 from rlhfless.latency import list_profiles, read_profile
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.lengths import MAX_SVG_POINTS
 from rlhfless.plots.style import counted, number, signed_share, usd
-from rlhfless.report.executed_run import MAX_SPANS
+from rlhfless.report.executed_run import MAX_SPANS, executed_timelines
 from rlhfless.report.log_checks import calibrated_by
-from rlhfless.report.savings import merged
+from rlhfless.report.not_stated import profile_in_words
+from rlhfless.report.savings import merged, savings_table
 from rlhfless.report.schedules import Schedules
-from rlhfless.report.study import GIVEN_BACK
+from rlhfless.report.study import GIVEN_BACK, Savings
 from rlhfless.simulate import SimulationConfig
+from rlhfless.trace import Trace
 from solver.model.objective import Objective
 from solver.planning.pareto_front import Front, pareto_front
 from solver.planning.plan_generation import plan_generation
 
+OTHERS = "Other schedules and settings"
 WEIGHTS = tuple(round(0.1 * i, 1) for i in range(11))
 WEIGHT_TIME_LIMIT_S = 0.3
+NEAR_POINTS, FAR_POINTS = 12, (32, 44)  # savings were off by, of the cost, up to FAR and above (``scaled_profiles.py``)
 
 
-def schedules_section(
-    page: Page, schedules: Schedules, setting: SimulationConfig, lengths: bool, calibrated: Calibration
-) -> None:
-    """Add time and cost of the published policies and ours with the bound, and what each idea contributes."""
-    page.section("What better schedules would have done", folded=True)
-    page.basis(_basis_of_simulation(schedules, setting, calibrated))
+def schedules_section(page: Page, schedules: Schedules, savings: Savings, setting: SimulationConfig) -> None:
+    """Add the folded section of other schedules: what they save, the published policies with the bound, and the front.
+
+    Args:
+        setting: that the schedules were simulated in.
+    """
+    page.section(OTHERS, folded=True)
+    if is_of_other_hardware(savings.calibrated):
+        page.text(_scaled_far(savings.calibrated, setting))
+    if not savings.calibrated.steps:
+        name = profile_in_words(setting.latency.name)
+        page.text(f"All times here are those of {name}, which was not compared with the run. Trust percentages, not amounts.")
     count, last = len(schedules.logged), schedules.logged[-1]
     if count < schedules.all_steps:
         steps = ", ".join(str(step.step) for step in schedules.logged)
-        page.text(f"The simulation covers {count} of {schedules.all_steps:,} steps, evenly spaced: {steps}.")
-        page.text("Predictions use every earlier step of the log.")
+        page.text(
+            f"The simulation covers {count} of {schedules.all_steps:,} steps, evenly spaced: {steps}. Predictions use every "
+            "earlier step of the log."
+        )
     if not schedules.has_history:
         page.text("All prompts are new in the simulated steps, so the predicted lengths are guesses.")
+    if len(savings.given_back):
+        savings_table(page, savings)
     if len(schedules.shown) > 1:
         results = schedules.results(list(schedules.policies))
         title = f"Time and cost: sum of {_summed(schedules)}"
@@ -64,24 +79,65 @@ def schedules_section(
     ):
         _table(page, schedules, title, has_history)
     page.facts(schedules.policies.items())
+    page.text(
+        "Schedules that assign all responses beforehand (random, spread, solver) need only a dispatcher. fold, solver+replan, "
+        "rlhfuse and rlhfless migrate running responses, so the engine must support migration."
+    )
     page.figure(ladder_figure(schedules))
     page.text(
         "Policies minimise a weighted sum of time and cost, so an idea can improve one and worsen the other: read both panels. "
         "A contribution depends on the order of the ideas and can be negative."
     )
-    traces = schedules.simulation.traces
-    best = best_policy(of_last, setting.objective.time_weight)
-    page.heading(f"Before and after: step {last.step} under {schedules.ladder[0]} and {best}")
+    page.heading("Time against cost")
+    page.text(
+        f"{len(WEIGHTS)} plans of step {last.step}, each the best found for the predicted lengths; the slider selects one. At "
+        "weight 1 only time counts, at weight 0 only GPU-seconds. The left panel shows the actors of the plan. Policy solver "
+        "also plans for lengths around the predicted ones, so what it runs may differ."
+    )
+    page.figure(weights_figure(schedules, setting, predicted_front(schedules, setting)))
+
+
+def timelines_section(page: Page, schedules: Schedules | None, executed: Trace | None, *, lengths: bool = True) -> None:
+    """Add the folded section of timelines: as executed, and of every simulated schedule of the last step.
+
+    Args:
+        lengths: show predicted beside true lengths.
+    """
+    page.section("Timelines", folded=True)
+    if executed is not None:
+        executed_timelines(page, executed)
+    if schedules is None:
+        return
+    traces, last = schedules.simulation.traces, schedules.logged[-1]
+    best = best_policy(schedules.results(list(schedules.policies), last.step), schedules.time_weight)
+    page.heading(f"Before and after, simulated: step {last.step} under {schedules.ladder[0]} and {best}")
     pair = {name: traces[name] for name in (schedules.ladder[0], best)}
     bound = schedules.simulation.bounds[-1].gpu_seconds
     page.figure(plots.plot_before_after(pair, last.step, bound=bound))
-    page.heading(f"GPU timelines of step {last.step}")
+    page.heading(f"GPU timelines of step {last.step}, simulated")
     max_spans = MAX_SPANS // len(schedules.policies)
     timelines = {name: plots.plot_timeline(traces[name], last.step, max_spans=max_spans) for name in schedules.policies}
     page.choice("Policy", timelines, "solver")
     if lengths:
         page.heading("How good the predictions were")
         page.figure(plots.plot_lengths(traces["static"], last.step, max_points=MAX_SVG_POINTS))
+
+
+def is_of_other_hardware(calibrated: Calibration) -> bool:
+    """Whether a profile was scaled so much that it is of another model or other GPUs than the run's."""
+    return calibrated.steps > 0 and is_far(calibrated.factor)
+
+
+def _scaled_far(calibrated: Calibration, setting: SimulationConfig) -> str:
+    """The warning about a profile of other hardware: what it means for the result, and what to do."""
+    factor = calibrated.factor
+    times, pace = (factor, "slow") if factor > 1 else (1.0 / factor, "fast")
+    return (
+        f"Warning: your run is {number(times)} times as {pace} as {profile_in_words(setting.latency.name)}, so that profile is "
+        "of another model or other GPUs. Logged times stay true; what was idle and what schedules save is rough. Between "
+        f"profiles up to 3 times apart, savings differed by at most {NEAR_POINTS} points of the cost; between those 37 times "
+        f"apart and more, by {FAR_POINTS[0]} to {FAR_POINTS[1]}. Measure your profile with rlhfless profile."
+    )
 
 
 def best_policy(results: pd.DataFrame, time_weight: float) -> str:
@@ -110,7 +166,8 @@ def _bound(schedules: Schedules, results: pd.DataFrame) -> tuple[np.ndarray, np.
     return times, plots.bound_of_sum([schedules.bound_of(step) for step in schedules.shown], times)
 
 
-def _basis_of_simulation(schedules: Schedules, setting: SimulationConfig, calibrated: Calibration) -> Iterator[tuple[str, str]]:
+def basis_of_simulation(schedules: Schedules, setting: SimulationConfig, calibrated: Calibration) -> Iterator[tuple[str, str]]:
+    """Return where the numbers of simulated schedules come from, in words."""
     latency, cluster = setting.latency, setting.cluster
     origin = read_profile(latency.name)["origin"] if latency.name in list_profiles() else "no shipped profile"
     yield "From the log", "response lengths."
@@ -169,24 +226,6 @@ def _table(page: Page, schedules: Schedules, title: str, has_history: bool) -> N
     head = ("policy", "time (s)", "GPU-seconds", "idle", *(["cost"] if priced else []), f"speed-up over {baseline}",
             f"cost relative to {baseline}", "lower bound (GPU-seconds)", "cost / lower bound", "bound by")  # fmt: skip
     page.table(f"{title}: {counted(int(table['steps'].max()), 'step')}", head, merged(rows))
-
-
-def weights_section(page: Page, schedules: Schedules, setting: SimulationConfig, front: Front) -> None:
-    """Add a slider over the time weight; all of its plans are solved beforehand."""
-    last = schedules.logged[-1]
-    page.section("Time against cost", folded=True)
-    page.basis(
-        [
-            ("Predicted", f"lengths of step {last.step}; times and costs come from profile {setting.latency.name}."),
-            (
-                "Computed",
-                f"{len(WEIGHTS)} plans beforehand, each the best found for the predicted lengths; the slider only selects one. "
-                "Policy solver also plans for lengths around them, so what it runs may differ.",
-            ),
-        ]
-    )
-    page.text("At weight 1 only time counts, at weight 0 only GPU-seconds. The left panel shows the actors of the plan.")
-    page.figure(weights_figure(schedules, setting, front))
 
 
 def true_front(schedules: Schedules, setting: SimulationConfig) -> Front:

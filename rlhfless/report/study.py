@@ -10,39 +10,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from rlhfless.analysis import (
     SHUFFLED,
     Account,
-    Advice,
     Calibration,
-    Change,
     ExecutedTimes,
     GpuCount,
     LoggedTimes,
     PhaseSeconds,
-    RunCost,
     RunSetup,
     account,
-    advise,
     evenly,
     executed_times,
     generation_s,
     gpu_counts,
     logged_times,
     plan_every_step,
-    run_cost,
     run_setup,
     savings,
     steps_of_run,
-    variants,
-    what_if,
 )  # fmt: skip
 from rlhfless.analysis.draft_savings import DraftSavings, draft_savings
+from rlhfless.analysis.drawn_lengths import DRAWN
 from rlhfless.analysis.log_texts import text_encoder
-from rlhfless.analysis.phase_savings import PhaseSavings, phase_savings
 from rlhfless.analysis.verl_router import RouterEffect, router_effect
 from rlhfless.analysis.what_ifs.compare import MOST_RESPONSES, WaysCompared, compare_ways
 from rlhfless.analysis.what_ifs.outcome import RunToChange
@@ -57,16 +49,11 @@ from solver.model.objective import Objective
 GIVEN_BACK = ("random", "spread", "fold", "solver+replan", "solver", "rlhfuse", "rlhfless")
 """Policies without true lengths whose savings are told where GPUs can be given back."""
 
-ADVISED = ("random", "fold", "solver")
-"""Of these, the ones that any framework could run, from the simplest to the most complex: the report advises one."""
-
-TIE = 0.005  # of T^w C^(1-w), below which no schedule is named as the better one
-
 RESERVED = ("random", "spread", "fold", "solver", "solver+replan", "rlhfuse")
 """Policies that are asked for the least time where all GPUs are paid for in any case."""
 
-WHAT_IF_RESPONSES = 4_000
-"""Responses that what-if and advice look at: the last steps up to so many, at least one."""
+DRAFTED_RESPONSES = 4_000
+"""Responses that drafts are simulated on: the last steps up to so many, at least one."""
 
 PLANNED_RESPONSES = 1_500_000
 """Responses of all steps that are planned one by one; of a longer log evenly chosen steps are."""
@@ -102,56 +89,28 @@ class Savings:
     Attributes:
         reserved, given_back: savings (``analysis.savings.compared``) of policies that minimise time on all GPUs, and of
             policies that weigh time and cost and release GPUs.
-        setting: cluster and calibrated profile.
+        setting: cluster and calibrated profile. calibrated: how the profile was scaled.
+        checks: what was measured against counted or simulated values.
     """
 
     reserved: pd.DataFrame
     given_back: pd.DataFrame
     setting: SimulationConfig
-
-    @property
-    def best_time(self) -> pd.Series:
-        """The row of ``reserved`` with the most time saved."""
-        return self.reserved.loc[self.reserved["time mean"].idxmax()]
-
-    @property
-    def best_cost(self) -> pd.Series:
-        """The row of ``given_back`` that is best at the objective's weight: the least ``T^w C^(1-w)`` of whole steps."""
-        return self.given_back.loc[weighed(self.given_back, self.setting.objective.time_weight).idxmin()]
-
-    @property
-    def tied(self) -> pd.DataFrame:
-        """The rows of ``given_back`` of which one is advised (``tied``)."""
-        return tied(self.given_back, self.setting.objective.time_weight)
-
-
-def weighed(given_back: pd.DataFrame, time_weight: float) -> pd.Series:
-    """Return the logarithm of ``T^w C^(1-w)`` of whole steps for each row of savings, relative to the run's own."""
-    time, cost = (1 - given_back[f"{kind} mean"] for kind in ("time", "GPU-seconds"))
-    return time_weight * np.log(time) + (1 - time_weight) * np.log(cost)
-
-
-def tied(given_back: pd.DataFrame, time_weight: float) -> pd.DataFrame:
-    """Return the rows of ``ADVISED`` with at most 0.5 % more than their least ``T^w C^(1-w)``, the simplest schedule first."""
-    if given_back.empty:
-        return given_back
-    rows = given_back.set_index("policy", drop=False).loc[[name for name in ADVISED if name in set(given_back["policy"])]]
-    values = weighed(rows, time_weight)
-    return rows[values <= values.min() + np.log1p(TIE)].reset_index(drop=True)
+    calibrated: Calibration
+    checks: tuple[CrossCheck, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class OwnRun:
-    """What a logged run did by itself, and what it cost as a whole.
+    """What a logged run did by itself, by simulation of its own schedule.
 
     Attributes:
         account: its GPU-seconds by use, of the simulated steps. shuffled: the same with prompts dispatched in random orders,
-            for a log whose order of dispatch is not known; empty otherwise. cost: of the whole run.
+            for a log whose order of dispatch is not known; empty otherwise.
     """
 
     account: Account
     shuffled: tuple[Account, ...]
-    cost: RunCost
 
     @property
     def idle_shares(self) -> tuple[float, float]:
@@ -159,67 +118,43 @@ class OwnRun:
         shares = [order.idle_share for order in (self.account, *self.shuffled)]
         return min(shares), max(shares)
 
-    @property
-    def idle_of_run(self) -> tuple[float, float]:
-        """The same of the whole run, whose logged steps may be longer than simulated ones."""
-        low, high = (share / (self.account.idle_share or 1.0) * self.cost.idle_share for share in self.idle_shares)
-        return low, high
 
-
-def own_run(
-    log: OpenedLog,
-    simulation: Simulation,
-    theirs: Mapping[str, Mapping[int, float]],
-    setting: SimulationConfig,
-    setup: RunSetup,
-    phases: PhaseSeconds,
-) -> OwnRun:
+def own_run(simulation: Simulation, setting: SimulationConfig, setup: RunSetup, phases: PhaseSeconds) -> OwnRun:
     """Return what a logged run did by itself.
 
     Args:
         simulation: generation alone, under every dispatch that the run may have used, in ``simulated_steps``.
-        theirs: its seconds of generation (``generation_s``).
     """
     cluster, traces = setting.cluster, simulation.traces
     orders = () if setup.order_known else SHUFFLED[setup.dispatch]
     used = account(traces[setup.dispatch], setup, cluster, phases)
-    shuffled = tuple(account(traces[policy.name], setup, cluster, phases) for policy in orders)
-    return OwnRun(used, shuffled, run_cost(log, used, theirs, setup, phases, cluster.usd_per_gpu_hour))
+    return OwnRun(used, tuple(account(traces[policy.name], setup, cluster, phases) for policy in orders))
 
 
 @dataclass(frozen=True, eq=False)
 class LoggedRunFindings(Savings, OwnRun):
-    """What a report says of a logged run.
+    """What a report simulates of a logged run.
 
     Attributes:
-        setup: how it assigned responses and allocated GPUs. phases: seconds of a step outside
-            generation, and their source.
+        setup: how it assigned responses and allocated GPUs. phases: seconds of a step outside generation, and their source.
         router: what a router that plans every batch would have saved; None where the framework is not verl.
         drafts: vLLM's speculative methods that would have saved time, the best first; none for logs without texts.
-        gpu_counts: the run with other numbers of replicas, its own first.
-        not_stated: as the user's assumptions have it. further: changes that other parts found (``report.changes``).
-        overlaps: preparation, and learning with it, while other responses are decoded; none for logs without their times.
+        gpu_counts: the run with other numbers, sizes and kinds of replicas, its own first.
+        not_stated: as the user's assumptions have it.
         drawn: how lengths were drawn from the scalars of a log without responses, in sentences; empty for other logs.
-        ways: other ways to generate and to learn, on the last steps.
+        ways: other ways to generate and to learn, on the last steps; None where the profile was not checked on the run's own
+            steps, or lengths were drawn: then no saving is expected.
         planned: a plan of every step (``analysis.plan_every_step``).
-        advice: actor sizes. what_if: one changed thing per row.
-        calibrated: how the profile was scaled. checks: what the log measured against counted or simulated values.
     """
 
     setup: RunSetup
     phases: PhaseSeconds
     planned: pd.DataFrame
-    advice: Advice
-    what_if: pd.DataFrame
-    calibrated: Calibration
-    checks: tuple[CrossCheck, ...]
     gpu_counts: tuple[GpuCount, ...]
     not_stated: Mapping[str, str] = field(default_factory=dict)
     router: RouterEffect | None = None
     drafts: tuple[DraftSavings, ...] = ()
-    overlaps: tuple[PhaseSavings, ...] = ()
     drawn: str = ""
-    further: tuple[Change, ...] = ()
     ways: WaysCompared | None = None
 
 
@@ -261,7 +196,7 @@ def times_of_run(log: OpenedLog, setting: SimulationConfig, stated: Assumptions)
 def study_log(
     log: OpenedLog, setting: SimulationConfig, stated: Assumptions, max_steps: int, begin: Begin = silent
 ) -> ReportData:
-    """Compute everything that a report says of a logged run.
+    """Simulate everything that a report says of a logged run beside its diagnosis.
 
     Args:
         log: responses, with step times if the run logged them or if its spans or responses give them (``with_step_times``).
@@ -282,42 +217,40 @@ def study_log(
     setting = replace(times.setting, executions=shared)
     begin("simulating schedules")
     schedules = simulate_schedules(log.trace, setting, max_steps, dispatch=setup.dispatch, further=setup.shuffled)
-    last_steps = _last(schedules.logged)
     rollouts = log.trace.rollouts
     each = max(1, len(rollouts) // len(log.trace.steps))
-    traces = schedules.simulation.traces
     begin("simulating the least time")
-    found = against_schedules(log, schedules, setting, setup, phases)
+    found = against_schedules(schedules, setting, setup, phases)
     begin("planning every step")
     planned = plan_every_step(rollouts, setting, evenly(log.trace.steps, max(1, PLANNED_RESPONSES // each)))
-    begin("comparing sizes of replicas")
-    advice = advise(last_steps, setting, setup, factor=calibrated.factor)
-    begin("changing one setting at a time")
-    what_ifs = what_if(last_steps, list(variants(setting, setup.dispatch, factor=calibrated.factor)))
     begin("comparing numbers of GPUs")
     counts = gpu_counts(schedules.logged, setting, setup, phases, factor=calibrated.factor)
     begin("measuring drafts")
-    drafts = draft_savings(rollouts, last_steps, traces[setup.dispatch].rollouts, setting, *text_encoder(stated.tokenizer))
-    begin("comparing other ways to generate and to learn")
-    changed = RunToChange(_last(schedules.logged, MOST_RESPONSES), setting, setup, phases, len(steps_of_run(log)))
+    own = schedules.simulation.traces[setup.dispatch].rollouts
+    last_steps = _last(schedules.logged, DRAFTED_RESPONSES)
+    drafts = draft_savings(rollouts, last_steps, own, setting, *text_encoder(stated.tokenizer))
+    drawn = str(log.trace.meta.get(DRAWN) or "")
+    ways = None
+    if calibrated.beats_a_constant and not drawn:
+        begin("comparing other ways to generate and to learn")
+        changed = RunToChange(_last(schedules.logged, MOST_RESPONSES), setting, setup, phases, len(steps_of_run(log)))
+        ways = compare_ways(changed, drafts)
     findings = LoggedRunFindings(
         **vars(found.own),
         reserved=found.reserved,
         given_back=found.given_back,
         setting=setting,
+        calibrated=calibrated,
+        checks=checks,
         setup=setup,
         phases=phases,
         planned=planned,
-        advice=advice,
-        what_if=what_ifs,
-        calibrated=calibrated,
-        checks=checks,
         gpu_counts=counts,
         not_stated=stated.not_stated,
         router=router_effect(rollouts, setting) if setup.framework == "verl" else None,
         drafts=drafts,
-        overlaps=phase_savings([traces[name].rollouts for name in setup.candidates], setup, phases, setting),
-        ways=compare_ways(changed, drafts),
+        drawn=drawn,
+        ways=ways,
     )
     shared.clear()
     return ReportData(setting, calibrated, schedules, findings)
@@ -332,7 +265,7 @@ class AgainstSchedules(NamedTuple):
 
 
 def against_schedules(
-    log: OpenedLog, schedules: Schedules, setting: SimulationConfig, setup: RunSetup, phases: PhaseSeconds
+    schedules: Schedules, setting: SimulationConfig, setup: RunSetup, phases: PhaseSeconds
 ) -> AgainstSchedules:
     """Return what other schedules would have saved of a logged run, and its own GPU-seconds by use.
 
@@ -345,11 +278,11 @@ def against_schedules(
     return AgainstSchedules(
         savings(fastest, theirs, setup, setting.cluster, RESERVED, phases),
         savings(schedules.simulation, theirs, setup, setting.cluster, GIVEN_BACK, phases, steps=steps),
-        own_run(log, schedules.simulation, theirs, setting, setup, phases),
+        own_run(schedules.simulation, setting, setup, phases),
     )
 
 
-def _last(logged: Sequence[LoggedStep], responses: int = WHAT_IF_RESPONSES) -> list[LoggedStep]:
+def _last(logged: Sequence[LoggedStep], responses: int) -> list[LoggedStep]:
     """The last steps with at most so many responses in all, at least one."""
     chosen: list[LoggedStep] = []
     for step in reversed(logged):

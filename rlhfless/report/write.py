@@ -11,26 +11,41 @@ from pathlib import Path
 import pandas as pd
 
 from rlhfless import __version__, plots
-from rlhfless.analysis import Calibration
 from rlhfless.analysis.log_texts import texts_of
-from rlhfless.diagnosis import Diagnosis, Stated, diagnose
+from rlhfless.diagnosis import Diagnosis, diagnose
 from rlhfless.plots.export.html_page import Page, page_path, write_page
-from rlhfless.plots.style import counted
+from rlhfless.plots.style import counted, number
 from rlhfless.report.diagnosis_section import diagnosis_section
-from rlhfless.report.executed_run import executed_first_screen, executed_savings_section, executed_section
+from rlhfless.report.executed_run import basis_of_savings, executed_section, fixed_in_words
 from rlhfless.report.executed_study import study_executed
-from rlhfless.report.expected import expected_savings
-from rlhfless.report.first_screen import first_screen
-from rlhfless.report.log_checks import contradicted
-from rlhfless.report.logged_run import run_sections
-from rlhfless.report.not_stated import PRICE
+from rlhfless.report.expected import engine_is_slow, with_expected
+from rlhfless.report.log_checks import checks_table, contradicted
+from rlhfless.report.logged_run import logged_time_section
+from rlhfless.report.method import assumed_part, reading_part
 from rlhfless.report.progress import Begin, silent
-from rlhfless.report.schedules import MAX_STEPS, Schedules
-from rlhfless.report.simulated import predicted_front, schedules_section, weights_section
+from rlhfless.report.schedules import MAX_STEPS
+from rlhfless.report.settings import prices_table, settings_part
+from rlhfless.report.simulated import OTHERS, basis_of_simulation, schedules_section, timelines_section
+from rlhfless.report.stated import stated_in
 from rlhfless.report.study import Assumptions, ReportData, study_log
 from rlhfless.simulate import SimulationConfig
 from rlhfless.trace import ImportedLog, ImportOptions, OpenedLog, Trace, TraceError, read_log
 from solver.model.errors import PlanningError
+
+METHOD = "Assumptions and method"
+SCALARS_ALONE = (
+    "The log has no responses, so no schedule is simulated. With --simulate and --gpus, lengths are drawn from its scalars; "
+    "the rollout log of the same run says more."
+)
+NO_GPUS = "No schedule is simulated, because the log does not say how many GPUs the run had: --gpus says it."
+SLOW = (
+    "No schedule is simulated, because the engine is slow, or the latency profile is of a smaller model or faster GPUs than "
+    "those of the run. --profile names the run's own, which rlhfless profile measures; a schedule does not mend an engine."
+)
+BY_ARITHMETIC = (
+    "The diagnosis is arithmetic on what was logged: it needs no latency profile. What its table of levers expects is "
+    "simulated."
+)
 
 
 def write_report(
@@ -77,100 +92,97 @@ def report_html(
     study: ReportData | None = None,
     begin: Begin = silent,
 ) -> str:
-    """Return the page of ``write_report`` as text; the same arguments and exceptions."""
+    """Return the page of ``write_report`` as text; the same arguments and exceptions.
+
+    Its sections are the diagnosis, where the time went, other schedules and settings, timelines, and assumptions and method.
+    """
     log, stated = _opened(source), assumptions or Assumptions()
     executed = isinstance(log, OpenedLog) and len(log.trace.allocations) > 0
     other = "" if setting is None else ", and how other schedules would have run the same responses"
     page = Page(f"RLHFless report: {_name(log)}", f"{'What was executed' if executed else 'What limits the run'}{other}.")
-    said = said or diagnose(log, _stated(setting, stated))
-    if isinstance(log, OpenedLog) and not executed and setting is not None:
-        study = study or study_log(log, setting, stated, max_steps, begin)
-        said = said.with_expected(expected_savings(study.findings))
-    diagnosis_section(page, said)
-    if isinstance(log, OpenedLog) and executed:
-        _executed(page, log, setting, max_steps, begin, calibrate=stated.calibrate)
-    elif isinstance(log, OpenedLog) and study is not None:
-        begin("drawing")
-        _logged(page, log, stated, study)
+    said = said or diagnose(log, stated_in(setting, stated))
+    if isinstance(log, ImportedLog):
+        _not_simulated(page, said, log, SCALARS_ALONE)
+    elif executed:
+        _executed(page, said, log, setting, max_steps, begin, calibrate=stated.calibrate)
+    elif setting is None:
+        _not_simulated(page, said, log, NO_GPUS)
+    elif engine_is_slow(said):
+        _not_simulated(page, said, log, SLOW)
     else:
-        page.section("Other schedules")
-        page.text(_not_simulated(log))
-    if log.summary is not None:
-        page.section("How the log was read", folded=True)
-        preview = log.summary.preview
-        for line in str(log.summary).removesuffix(preview).splitlines():
-            page.text(line)
-        if preview:
-            page.printed(preview)
+        _logged(page, said, log, stated, study or study_log(log, setting, stated, max_steps, begin), begin)
+    reading_part(page, log)
     begin("packing")
     return page.render(f"Written by rlhfless {__version__}. This file contains plotly.js and loads nothing from the network.")
 
 
-def _not_simulated(log: OpenedLog | ImportedLog) -> str:
-    """Return why no other schedule is on the page, and what simulates some."""
-    if isinstance(log, ImportedLog):
-        return (
-            "The log has no responses, so no schedule is simulated. With --simulate and --gpus, lengths are drawn from its "
-            "scalars; the rollout log of the same run says more."
-        )
-    return "No schedule is simulated, because the log does not say how many GPUs the run had: --gpus says it."
+def _not_simulated(page: Page, said: Diagnosis, log: OpenedLog | ImportedLog, why: str) -> None:
+    """Add the diagnosis, why nothing is simulated, and the section that ends every page."""
+    diagnosis_section(page, said)
+    page.section(OTHERS)
+    page.text(why)
+    page.section(METHOD, folded=True)
+    if isinstance(log, OpenedLog):
+        page.facts(_facts(log))
+    page.text(BY_ARITHMETIC)
+
+
+def _logged(page: Page, said: Diagnosis, log: OpenedLog, stated: Assumptions, study: ReportData, begin: Begin) -> None:
+    """Add the five sections of a logged run."""
+    begin("drawing")
+    setting, calibrated, schedules, findings = study
+    said = with_expected(said, findings)
+    diagnosis_section(page, said)
+    logged_time_section(page, findings, _facts(log))
+    schedules_section(page, schedules, findings, setting)
+    settings_part(page, findings)
+    of_run, of_steps = said.numbers.value("gpu_hours"), findings.gpu_counts[0].gpu_s / 3600.0
+    what = (
+        f"The simulated steps' {number(of_steps, 'GPU-hours')}"
+        if of_run is None
+        else f"The run's {number(of_run, 'GPU-hours')}"
+    )
+    prices_table(page, what, of_steps if of_run is None else of_run, setting.cluster.kind, stated.prices)
+    timelines_section(page, schedules, None)
+    page.section(METHOD, folded=True)
+    assumed_part(page, findings)
+    page.basis(basis_of_simulation(schedules, setting, calibrated))
+    page.text(BY_ARITHMETIC)
 
 
 def _executed(
-    page: Page, log: OpenedLog, setting: SimulationConfig | None, max_steps: int, begin: Begin, *, calibrate: bool
-) -> None:
-    """Add what was executed and, where the run can be planned, what other schedules would have saved of it."""
-    trace = log.trace
-    findings, refusal = None, ""
-    if setting is None:
-        refusal = "No schedule is simulated, because the trace does not say how many GPUs there were: --gpus says it."
-    else:
+    page: Page, said: Diagnosis, log: OpenedLog, setting: SimulationConfig | None, max_steps: int, begin: Begin, *,
+    calibrate: bool,
+) -> None:  # fmt: skip
+    """Add the five sections of an executed run."""
+    trace, findings, refusal = log.trace, None, NO_GPUS
+    if setting is not None:
         try:
             findings = study_executed(trace, setting, max_steps, begin, calibrate=calibrate)
         except PlanningError as error:
-            refusal = (
-                f"No plan is possible on {counted(setting.cluster.gpus, 'GPU')} with profile {setting.latency.name}: {error}"
-            )
+            gpus, name = counted(setting.cluster.gpus, "GPU"), setting.latency.name
+            refusal = f"No plan is possible on {gpus} with profile {name}: {error}"
     begin("drawing")
-    if findings is not None and (contradiction := contradicted(findings.checks, findings.calibrated)):
-        page.text(contradiction)
-    executed_first_screen(page, trace, findings)
+    diagnosis_section(page, said if findings is None else with_expected(said, findings))
     executed_section(page, trace, _facts(log))
-    try:
-        if findings is not None:
-            if len(findings.took):
-                executed_savings_section(page, trace, findings)
-            _schedules(page, findings.schedules, findings.setting, findings.calibrated, bool(plots.lengths_info(trace).missing))
-    except PlanningError as error:
-        assert setting is not None
-        refusal = f"No plan is possible on {counted(setting.cluster.gpus, 'GPU')} with profile {setting.latency.name}: {error}"
-    if refusal:
-        page.section("What better schedules would have done", folded=True)
+    if findings is None:
+        page.section(OTHERS, folded=True)
         page.text(refusal)
-
-
-def _logged(page: Page, log: OpenedLog, stated: Assumptions, study: ReportData) -> None:
-    """Add what a logged run cost, and what to change; then folded, where this comes from."""
-    setting, calibrated, schedules, findings = study
-    first_screen(page, findings)
-    run_sections(page, findings, stated.prices, _facts(log))
-    _schedules(page, schedules, setting, calibrated, True)
-
-
-def _schedules(page: Page, schedules: Schedules, setting: SimulationConfig, calibrated: Calibration, lengths: bool) -> None:
-    schedules_section(page, schedules, setting, lengths, calibrated)
-    weights_section(page, schedules, setting, predicted_front(schedules, setting))
-
-
-def _stated(setting: SimulationConfig | None, stated: Assumptions) -> Stated:
-    """Return what the user stated about the GPUs, without what was assumed."""
-    if setting is None:
-        return Stated()
-    return Stated(
-        gpus=setting.cluster.gpus,
-        usd_per_gpu_hour=None if PRICE in stated.not_stated else setting.cluster.usd_per_gpu_hour,
-        max_response_tokens=setting.max_response_tokens,
-    )
+    else:
+        if contradiction := contradicted(findings.checks, findings.calibrated):
+            page.text(contradiction)
+        if findings.checks:
+            checks_table(page, findings.checks)
+        schedules_section(page, findings.schedules, findings, findings.setting)
+    missing = bool(plots.lengths_info(trace).missing)
+    timelines_section(page, None if findings is None else findings.schedules, trace, lengths=missing)
+    page.section(METHOD, folded=True)
+    if findings is not None:
+        if len(findings.took):
+            page.basis(basis_of_savings(trace, findings))
+            page.text(fixed_in_words(findings))
+        page.basis(basis_of_simulation(findings.schedules, findings.setting, findings.calibrated))
+    page.text(BY_ARITHMETIC)
 
 
 def _opened(source: Trace | OpenedLog | ImportedLog | str | Path) -> OpenedLog | ImportedLog:

@@ -15,7 +15,7 @@ import pandas as pd
 
 from rlhfless.analysis import ProfileScale
 from rlhfless.errors import InputError
-from rlhfless.latency import PriceError, list_profiles, load_profile, read_profile
+from rlhfless.latency import PriceError, load_profile, profiles_of_the_same_model
 from rlhfless.run.hardware import NODE_GPUS, Hardware
 from rlhfless.run.planned_step import PlannedStep, with_notes
 from rlhfless.simulate import LoggedStep, SimulationConfig, simulate_steps
@@ -115,7 +115,7 @@ def search_capacity(
         InputError: no profile has such a kind and size; the message names those that exist.
     """
     limits = limits or CapacityLimits()
-    names = [profile, *_others_of_the_model(profile)]
+    names = [profile, *profiles_of_the_same_model(profile)]
     models = {name: load_profile(name) for name in names}
     chosen = [
         name for name, model in models.items()
@@ -135,13 +135,6 @@ def search_capacity(
     ranked = table.assign(**_rank(table, setting.objective.time_weight, limits))
     order = ranked.sort_values(["out", "value"], kind="stable").index
     return CapacityResults(table.loc[order].reset_index(drop=True), tuple(found[i][1] for i in order), scale)
-
-
-def _others_of_the_model(profile: str) -> list[str]:
-    """Return the shipped profiles of the language model of a profile, which may be a file of the user's."""
-    known = read_profile(profile)
-    shipped = [name for name in list_profiles() if name not in (profile, known["name"])]
-    return [name for name in shipped if read_profile(name)["model"] == known["model"]]
 
 
 def _candidate(

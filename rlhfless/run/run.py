@@ -13,10 +13,10 @@ import pandas as pd
 from rlhfless.analysis import ExecutedTimes, LoggedTimes, ProfileScale
 from rlhfless.diagnosis import Diagnosis, Stated, diagnose
 from rlhfless.errors import InputError
-from rlhfless.latency import list_gpus, read_profile
 from rlhfless.predict import Predictor
-from rlhfless.report.not_stated import PRICE, PROFILE
-from rlhfless.report.study import Assumptions, study_log, times_of_run
+from rlhfless.report.not_stated import PRICE
+from rlhfless.report.stated import stated_of
+from rlhfless.report.study import Assumptions, times_of_run
 from rlhfless.report.write import write_report
 from rlhfless.run.capacity import SIZES, CapacityLimits, CapacityResults, search_capacity
 from rlhfless.run.hardware import NODE_GPUS, Hardware
@@ -30,7 +30,6 @@ from solver.model.objective import Objective
 
 if TYPE_CHECKING:
     from rlhfless.analysis.what_ifs.compare import WaysCompared
-    from rlhfless.run.log_study import LogStudy
     from rlhfless.widgets import Settings
     from rlhfless.widgets.explorer import Explorer
 
@@ -80,20 +79,12 @@ class Run:
     @property
     def stated(self) -> Stated:
         """What is known of the run's GPUs and limit beside the log: as stated or as the trace recorded it, nothing assumed."""
-        given, assumed = self.hardware, self.assumptions.not_stated
-        profile = {} if PROFILE in assumed else read_profile(self.profile)
-        gpus, learner = given.gpus, self.assumptions.learner_gpus or None
-        kind = profile.get("kind")
-        derived = Stated(
-            gpus=gpus if gpus is None or learner is None else gpus + learner,
-            gpus_generate=None if learner is None else gpus,
-            gpus_train=learner,
-            gpu=kind if kind in {row["kind"] for row in list_gpus()} else None,  # not one of its own, nor emulated ones
-            tensor_parallel=given.gpus_per_actor or profile.get("gpus_per_actor"),
-            usd_per_gpu_hour=None if PRICE in assumed else given.usd_per_gpu_hour,
-            model=profile.get("model"),
-            max_response_tokens=self.max_response_tokens,
-        )
+        given = self.hardware
+        derived = stated_of(
+            gpus=given.gpus, learner_gpus=self.assumptions.learner_gpus, gpus_per_actor=given.gpus_per_actor,
+            profile=self.profile, usd_per_gpu_hour=given.usd_per_gpu_hour, max_response_tokens=self.max_response_tokens,
+            assumed=self.assumptions.not_stated,
+        )  # fmt: skip
         return replace(derived, **{name: value for name, value in vars(self.known).items() if value is not None})
 
     @property
@@ -194,23 +185,6 @@ class Run:
             print(f"writing {out}{' (about a minute)' if simulates else ''} ...", flush=True)
         setting = self.setting if simulates else None
         return write_report(self.log, out, setting, self.assumptions, said=self.diagnosis(), max_steps=max_steps)
-
-    def study(self, *, max_steps: int = 8) -> LogStudy:
-        """Return what a logged run wasted, what schedules would have saved, and what to change: the report, finding by finding.
-
-        Args:
-            max_steps: at most so many steps are simulated, evenly chosen.
-
-        Raises:
-            InputError: the log is the trace of an executed run, which has a report only.
-            PlanningError: the responses cannot be planned on these GPUs.
-        """
-        from rlhfless.run.log_study import LogStudy
-
-        log = self.opened
-        if len(log.trace.allocations):
-            raise InputError(f"{log.trace.source or 'the trace'}: is the trace of an executed run; use run.report(PAGE)")
-        return LogStudy(log, study_log(log, self.setting, self.assumptions, max_steps), self.assumptions)
 
     def what_ifs(self) -> WaysCompared:
         """Return other ways to generate and to learn on the run's last steps: time, cost, and changes of the data.

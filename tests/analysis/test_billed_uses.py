@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 import pytest
 from plot_samples import sample_trace, tables
 
-from rlhfless.analysis import billed_uses, uses_of_account
-from rlhfless.analysis.gpu_seconds import Account
+from rlhfless.analysis import billed_uses
 
 
 def of_use(table: pd.DataFrame) -> dict[str, float]:
@@ -49,15 +47,3 @@ def test_overlapping_spans_count_once():
 
 def test_a_trace_without_allocations_has_no_uses():
     assert billed_uses(sample_trace(1, allocations=[])).empty
-
-
-def test_an_account_s_decoding_is_split_by_its_empty_slots():
-    lines = pd.DataFrame(
-        {"use": ["decoding", "waiting for the step's last response"], "idle": [False, True], "gpu_s": [8.0, 2.0],
-         "usd": [0.8, 0.2], "share": [0.8, 0.2], "basis": "simulated"}
-    )  # fmt: skip
-    table = uses_of_account(Account(lines, pd.DataFrame(), 6.0, 4))
-    assert table["gpu_s"].tolist() == pytest.approx([2.0, 6.0, 2.0])
-    assert table["kind"].tolist() == ["work", "empty slots", "idle"]
-    assert table["usd"].tolist() == pytest.approx([0.2, 0.6, 0.2])
-    assert np.isclose(table["share"].sum(), 1.0)

@@ -1,4 +1,4 @@
-"""Savings, what-if and advice: against itself a run saves nothing, nothing saves more than the bound, refusals are rows."""
+"""Savings of schedules and of other replicas: against itself a run saves nothing, nothing saves more than the bound."""
 
 from __future__ import annotations
 
@@ -13,21 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhfless.analysis import (
+    GpuCount,
     PhaseSeconds,
     RunSetup,
     account,
-    advise,
     calibration,
     configuration_lines,
     generation_s,
+    gpu_counts,
     logged_phases,
-    prices_of,
     run_setup,
     savings,
-    variants,
-    what_if,
 )  # fmt: skip
-from rlhfless.analysis.what_if import Variant
 from rlhfless.latency import load_profile, scaled
 from rlhfless.simulate import Simulation, SimulationConfig, logged_steps, simulate
 from solver.model.cluster import Cluster
@@ -122,37 +119,6 @@ def test_logged_phases_are_the_mean_of_what_was_logged() -> None:
     assert logged_phases(pd.DataFrame({"step": [1], "generate_s": [1.0]})) is None
 
 
-def test_one_thing_is_changed_at_a_time(setting: SimulationConfig) -> None:
-    logged = list(logged_steps(rollouts(), steps=[2]))
-    table = what_if(logged, list(variants(setting, "static")))
-    assert table["change"].iloc[0] == "unchanged run"
-    assert (table["time_share"].iloc[0], table["usd_share"].iloc[0]) == (1.0, 1.0)
-    half = table[table["change"] == "half the GPUs: 8"].iloc[0]
-    assert half["time_share"] > 1
-    assert half["usd"] == pytest.approx(8 * half["time_s"] * 3.6 / 3600)
-    kinds = set(table["change"])
-    assert {"1 x H100 per actor", "2 x H100 per actor", "local cut at tau 0.5"} <= kinds
-    assert (table["missing"] == "").all()
-
-
-def test_a_variant_that_cannot_run_is_a_row_that_says_why(setting: SimulationConfig) -> None:
-    logged = list(logged_steps(rollouts(), steps=[2]))
-    tiny = replace(setting, latency=replace(setting.latency, kv_capacity_tokens=64))
-    table = what_if(logged, [Variant("as it was", setting, ("static",), True), Variant("no memory", tiny, ("static",), True)])
-    assert "KV" in table["missing"].iloc[1]
-    assert np.isnan(table["time_s"].iloc[1])
-
-
-def test_advice_compares_actor_sizes_that_have_a_profile() -> None:
-    setting = SimulationConfig(Cluster(1, 8, 2, kind="h100"), load_profile("h100-qwen2.5-3b-tp2"), time_limit_s=0.1)
-    logged = list(logged_steps(rollouts(), steps=[2]))
-    advice = advise(logged, setting, run_setup("verl"))
-    assert [size.gpus_per_actor for size in advice.sizes] == [1, 2]
-    assert [size.replicas for size in advice.sizes] == [8, 4]
-    assert advice.reserved.time_s == min(size.time_s for size in advice.sizes)
-    assert all(1 <= size.right_sized <= size.replicas for size in advice.sizes)
-
-
 def test_configuration_lines_say_sizes_in_the_frameworks_words() -> None:
     assert configuration_lines("verl", 6, 2, 8) == (
         "actor_rollout_ref.rollout.tensor_model_parallel_size=2",
@@ -169,12 +135,6 @@ def test_configuration_lines_say_sizes_in_the_frameworks_words() -> None:
     engines, learner = configuration_lines("openrlhf", 6, 2, 8)
     assert engines.startswith("--vllm.num_engines 6 --vllm.tensor_parallel_size 2 ")
     assert learner.startswith("--actor.num_nodes 2 --actor.num_gpus_per_node 6 ")
-
-
-def test_prices_have_their_source() -> None:
-    table = prices_of("l40s")
-    assert (table["usd_per_gpu_hour"] > 0).all()
-    assert table["source"].str.len().min() > 0
 
 
 @given(st.integers(1, 64), st.sampled_from([1, 2, 4, 8]))
@@ -201,11 +161,46 @@ def test_what_savings_are_shares_of_is_what_the_account_holds(simulation: Simula
     assert table["GPU-seconds mean"] == pytest.approx(1 - ours / held)
 
 
-def test_other_kinds_are_priced_as_the_runs_own() -> None:
-    cheap = replace(CLUSTER, usd_per_gpu_hour=3.7664 / 2)  # half of the list price
-    every = list(variants(SimulationConfig(cheap, load_profile("l40s-qwen2.5-3b-tp2")), "static"))
-    prices = {one.setting.cluster.kind: one.setting.cluster.usd_per_gpu_hour for one in every}
-    assert prices["h100"] == pytest.approx(6.88 / 2)
+def counts(setting: SimulationConfig, setup: RunSetup, phases: PhaseSeconds | None = None) -> tuple[GpuCount, ...]:
+    return gpu_counts(list(logged_steps(rollouts(), steps=[2])), setting, setup, phases or PhaseSeconds())
+
+
+def test_other_kinds_are_priced_as_the_runs_own(setting: SimulationConfig) -> None:
+    cheap = replace(setting, cluster=replace(CLUSTER, usd_per_gpu_hour=3.7664 / 2))  # half of the list price
+    own, *others = counts(cheap, run_setup("verl", dispatch="static"))
+    h100 = next(one for one in others if one.kind == "h100")
+    assert h100.usd_per_gpu_hour == pytest.approx(6.88 / 2)
+    paid = (h100.gpu_s * h100.usd_per_gpu_hour) / (own.gpu_s * own.usd_per_gpu_hour)
+    assert h100.saved_cost(own)[1] == pytest.approx(1 - paid)
+    free = counts(replace(setting, cluster=replace(CLUSTER, usd_per_gpu_hour=0.0)), run_setup("verl", dispatch="static"))
+    assert all(np.isnan(one.saved_cost(free[0])[1]) == (one.kind != "l40s") for one in free), "unknown, not nothing"
+
+
+def test_numbers_sizes_and_kinds_are_compared_once_and_the_own_comes_first(setting: SimulationConfig) -> None:
+    setup = run_setup("verl", dispatch="static")
+    own, *others = counts(setting, setup)
+    assert own.key == ("l40s", 2, 8)
+    assert own.saved_time(own) == own.saved_cost(own) == (0.0, 0.0, 0.0)
+    keys = [one.key for one in (own, *others)]
+    assert len(set(keys)) == len(keys)
+    assert {("l40s", 2, 4), ("h100", 1, 16), ("h100", 2, 8)} <= set(keys)
+    half = next(one for one in others if one.key == ("l40s", 2, 4))
+    assert half.saved_time(own)[1] < 0
+    assert half.saved_cost(own)[1] == pytest.approx(1 - half.gpu_s / own.gpu_s)
+
+
+def test_sizes_without_room_for_the_responses_are_left_out_and_the_own_is_refused(setting: SimulationConfig) -> None:
+    tiny = replace(setting, latency=replace(setting.latency, kv_capacity_tokens=64))
+    with refused(PlanningError, "KV"):
+        counts(tiny, run_setup("verl", dispatch="static"))
+
+
+def test_learning_takes_the_same_gpu_seconds_on_fewer_gpus(setting: SimulationConfig) -> None:
+    phases = PhaseSeconds(learn_s=30.0, basis="stated")
+    own, *others = counts(setting, run_setup("verl", dispatch="static", learner_gpus=0), phases)
+    alone = {one.key: one for one in counts(setting, run_setup("verl", dispatch="static"))}
+    for one in (own, *others):
+        assert one.seconds - alone[one.key].seconds == pytest.approx(30.0 * own.gpus / one.gpus)
 
 
 def test_a_constant_that_is_closer_to_left_out_steps_than_the_profile_is_used() -> None:

@@ -7,7 +7,7 @@ only its scale is corrected. How an iteration grows with batch and context stays
 
 Here every shipped profile of GPUs is the truth once, for the last steps of a shipped log of reasoning on 16 replicas. Every
 other one is scaled to its time. Both say what fewer replicas save of the GPU-seconds. The largest difference over 12, 8, 4 and
-2 replicas stands in the table, by the factor of the scaling. ``FAR`` of ``rlhfless/report/first_screen.py`` comes from it.
+2 replicas stands in the table, by the factor of the scaling. ``FAR_POINTS`` of ``rlhfless/report/simulated.py`` comes from it.
 """
 
 from __future__ import annotations

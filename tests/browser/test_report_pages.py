@@ -18,7 +18,6 @@ from open_pages import open_page
 from real_browser import UNFOLD, resize, wait_all_drawn
 
 from rlhfless.cli import main
-from rlhfless.report.what_ifs import TITLE
 
 pytestmark = pytest.mark.timeout(1800)
 QUICK = "trl"  # opened with every change, and with the older plotly
@@ -33,18 +32,9 @@ TRL = GOLDEN / "trl"
 LONG_NAME = "a_folder_whose_name_is_longer_than_a_line_of_a_telephone"
 MAPS = [word for one in ("prompt_id=prompt_index", "sample=rollout", "step=visit") for word in ("--map", one)]
 OF_A_TRACE = [
-    "What limits this run", "In short, by simulation", "What to change", "What was executed", "Possible savings",
-    "What better schedules would have done", "Time against cost",
+    "What limits this run", "Where the time went", "Other schedules and settings", "Timelines", "Assumptions and method",
 ]  # fmt: skip
-OF_A_LOG = [
-    *OF_A_TRACE[:3],
-    "Your run",
-    "Possible savings",
-    "One setting changed",
-    TITLE,
-    *OF_A_TRACE[5:],
-    "How the log was read",
-]
+OF_A_LOG = [OF_A_TRACE[0], "Where the time went, by simulation of the run's own schedule", *OF_A_TRACE[2:]]
 SOURCES = {  # words of the command, sections of the page
     "arithmetic-grpo": ([str(ROOT / "data" / "traces" / "arithmetic-grpo")], OF_A_TRACE),
     "grpo-gsm8k-lengths": ([str(GSM8K), *MAPS, "--max-response-tokens", "512"], OF_A_LOG),
@@ -119,7 +109,6 @@ def test_a_report_draws_everything_and_loads_nothing(name: str, opened: Any, pag
         "folded ones are not drawn"
     )
     assert page.evaluate(OUTSIDE) == []
-    assert len(page.locator("main").inner_text().split()) <= 900, "800 words, and those of the first figure"
     resize(page, WIDE)
     page.evaluate(UNFOLD)
     wait_all_drawn(page)
@@ -194,11 +183,9 @@ FRONT = """() => {
   const [head, next] = document.querySelectorAll("h2"), said = [];
   for (let one = head.nextElementSibling; one !== next; one = one.nextElementSibling)
     if (!one.matches(".figure")) said.push(one.textContent);
-  const copy = document.querySelector("main").cloneNode(true);
-  copy.querySelectorAll(".figure, details > :not(summary)").forEach((one) => one.remove());
-  return [said.join(" ").split(/\\s+/).join(" "), copy.textContent.split(/\\s+/).length];
+  return said.join(" ").split(/\\s+/).join(" ");
 }"""
-"""What the first screen says, and the number of words before a fold, without those of figures."""
+"""What the first screen says, without its figure."""
 COLLIDING = """() => {
   const texts = [...document.querySelectorAll(".figure text")].filter((one) => one.textContent && one.getClientRects().length);
   const boxes = texts.map((one) => [one.textContent, one.getBoundingClientRect()]), found = [];
@@ -219,46 +206,14 @@ def test_the_first_screen_of_a_golden_log_answers_at_every_width(
 ) -> None:
     page = opened(name, viewport=TELEPHONE, unfold=False)
     assert report(name).stat().st_size < 2_000_000
-    said, words = page.evaluate(FRONT)
+    said = page.evaluate(FRONT)
     assert re.match(FIRST_SENTENCES[name], said), said
-    assert words <= 800
     for size in (TELEPHONE, WIDE, DESK):
         resize(page, size)
         page.wait_for_function(f"() => ({COLLIDING})().length === 0", polling=200)
         assert page.evaluate(WIDTH) <= size["width"]
         assert page.evaluate(OUTSIDE) == []
         pages(page, f"first_screen_{name}_{size['width']}")
-    assert page.errors == []
-
-
-@pytest.mark.full
-def test_every_way_of_the_what_ifs_is_a_point_that_tells_its_row_of_the_table(opened: Any) -> None:
-    page = opened("slime")
-    figure = next(
-        f"#{div.get_attribute('id')}"
-        for div in page.locator(".figure > div[id]").all()
-        if "What-ifs" in (div.locator(".gtitle").text_content() or "")
-    )
-    table = page.locator(f".figure:has({figure}) ~ .scroll table tbody").first
-    rows = [row.locator("td").all_inner_texts() for row in table.locator("tr").all()]
-    assert len(rows) > 5
-    points = {
-        one["name"]: one for one in plotly_data(page, figure, ["name", "marker", "hovertext"]) if one["name"][0].isdigit()
-    }
-    assert set(points) == {f"{number} {way}" for number, way, *_ in rows}
-    for number, way, time, _, _, _, least, stale, _ in rows:
-        point = points[f"{number} {way}"]
-        assert point["hovertext"][0].startswith(f"<b>{number} {way}</b><br>time: {time}<br>cost: ")
-        assert point["hovertext"][0].endswith(f"<br>at least: {least}")
-        symbol = "star" if number == "0" else "circle" if stale == "0.0%" else "circle-open"
-        assert point["marker"]["symbol"] == symbol, "filled: on-policy; open: some learned tokens are stale"
-    assert {"circle", "circle-open", "star"} == {point["marker"]["symbol"] for point in points.values()}
-    told = {re.sub(r"<[^>]+>", "", point["hovertext"][0]) for point in points.values()}
-    marks = page.locator(f"{figure} .scatterlayer .trace:not(:first-child) .points path")
-    for place in range(0, marks.count(), 3):
-        point_at(page, f"{figure} .scatterlayer .trace:not(:first-child) .points path", place)
-        assert hover_text(page, figure) in told, "all lines, and no tag or entity as text"
-    assert markup_of_texts(page, figure) == 0
     assert page.errors == []
 
 

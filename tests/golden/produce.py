@@ -151,8 +151,7 @@ def predictions() -> Any:
 
 def saved(found: Savings) -> dict[str, Any]:
     """What a report says that schedules would have saved."""
-    return {"reserved": found.reserved, "given_back": found.given_back, "best_time": found.best_time["policy"],
-            "best_cost": found.best_cost["policy"]}  # fmt: skip
+    return {"reserved": found.reserved, "given_back": found.given_back}
 
 
 def first_steps(count: int) -> Trace:
@@ -181,7 +180,7 @@ def report_of_logged() -> Any:
     found = study.findings
     return plain(
         {**saved(found), "setup": found.setup, "rest": found.phases, "account": found.account, "planned": found.planned,
-         "advice": found.advice, "what_if": found.what_if, "calibrated": found.calibrated, "checks": found.checks,
+         "gpu_counts": [vars(one) for one in found.gpu_counts], "calibrated": found.calibrated, "checks": found.checks,
          "router": found.router, "schedules": study.schedules.simulation.steps}, NAMES,
     )  # fmt: skip
 

@@ -13,7 +13,7 @@ from produce import DATA, NAMES, STEPS, deduplicated, first_steps, mixed_plans, 
 
 import solver
 from rlhfless import plots
-from rlhfless.analysis import Account, account, plan_every_step, run_setup, uses_of_account
+from rlhfless.analysis import Account, account, billed_uses, plan_every_step, run_setup
 from rlhfless.analysis.value_of_information import ValueOfInformation
 from rlhfless.trace import step_metrics
 from solver import Objective, Plan
@@ -94,7 +94,7 @@ INFOS: dict[str, Callable[[], Any]] = {
     "kinds_info": lambda: plots.kinds_info(mixed_plans(), steps_of("plain")[-1].predicted),
     "learning_info": lambda: plots.learning_info(json.loads((DATA / "learning" / "curves.json").read_text())["runs"]),
     "lengths_info": lambda: plots.lengths_info(shipped_run(), 59),
-    "overview_info": lambda: plots.overview_info(uses_of_account(where_time_went())),
+    "overview_info": lambda: plots.overview_info(billed_uses(first_steps(8))),
     "plan_bars_info": lambda: plots.plan_bars_info(
         weights(), steps_of("plain")[-1].predicted, settings()["plain"][0].latency
     ),

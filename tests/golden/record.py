@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))  # as pytest has it
+
 from compare import differences, told
 
 DATA = Path(__file__).parent / "data"

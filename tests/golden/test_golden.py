@@ -15,7 +15,7 @@ from rlhfless.scheduling import POLICIES
 
 LONG = ("report-executed", "report-logged", "predictions", "retimed-step", "info-frames")
 WITHOUT_A_RUN = {
-    "acceptance_info", "cost_over_time_info", "cut_surface_info", "fusion_front_info", "gpu_hours_info",
+    "acceptance_info", "cost_over_time_info", "cut_surface_info", "fusion_front_info",
     "pipeline_info", "spec_front_info", "speedup_map_info", "step_bar_info", "step_comparison_info", "step_fusion_info",
     "step_plan_info", "step_search_info", "two_step_gain_info", "what_ifs_info",
 }  # fmt: skip

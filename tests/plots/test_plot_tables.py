@@ -26,7 +26,6 @@ DRAWN = {
     "plot_front": ["time_s", "gpu_seconds", "true_gpu_seconds", "true_time_s"],
     "plot_fusion_front": ["time_s", "gpu_seconds"],
     "plot_gap_history": ["value", "lower_bound", "time_s", "gpu_seconds"],
-    "plot_gpu_hours": ["gpus", "gpu_hours"],
     "plot_kinds": ["time_s", "cost_usd", "split_usd", "end_s"],
     "plot_learning": ["reward_mean", "response_tokens_mean", "actors", "accuracy"],
     "plot_lengths": ["predicted_tokens", "response_tokens"],

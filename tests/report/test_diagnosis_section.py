@@ -15,10 +15,12 @@ from error_messages import refused_command
 from report_setting import sixteen_l40s
 
 from rlhfless.cli import main
+from rlhfless.diagnosis import Diagnosis, diagnose
 from rlhfless.latency.held_out_errors import HeldOut
-from rlhfless.report.expected import expected_savings
+from rlhfless.report.expected import with_expected
 from rlhfless.report.study import Assumptions, LoggedRunFindings, study_log
 from rlhfless.report.write import report_html
+from rlhfless.simulate import simulate
 from rlhfless.trace import OpenedLog, Trace
 
 
@@ -41,7 +43,7 @@ def titles(page: str) -> list[str]:
 
 def test_without_gpus_the_page_is_the_diagnosis_and_says_what_simulates_more() -> None:
     page = report_html(log())
-    assert titles(page) == ["What limits this run", "Other schedules"]
+    assert titles(page) == ["What limits this run", "Other schedules and settings", "Assumptions and method"]
     assert "--gpus" in words(page)
     assert "L40S" not in words(page), "no GPUs are assumed"
     assert "The long tail" in words(page)
@@ -57,14 +59,25 @@ def test_scalars_are_not_simulated_unless_asked(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["report", str(table), "-o", str(out), "--gpus", "8"])
     assert done.exit_code == 0, done.output
     assert "What limits this run" in done.stdout
-    assert titles(out.read_text())[:2] == ["What limits this run", "Other schedules"]
+    assert titles(out.read_text())[:2] == ["What limits this run", "Other schedules and settings"]
     refused_command(CliRunner().invoke(main, ["report", str(table), "-o", str(out), "--simulate"]), "--responses-per-step")
 
 
 @pytest.fixture(scope="module")
-def findings() -> LoggedRunFindings:
-    opened = OpenedLog(log(), pd.DataFrame({"step": []}), "")
-    return study_log(opened, replace(sixteen_l40s(), time_limit_s=0.05, bound_work=0), Assumptions(), 2).findings
+def timed() -> OpenedLog:
+    """A log whose steps took what a profile says of them, twice as long, so that the profile beats a constant."""
+    trace = log()
+    setting = replace(sixteen_l40s(), time_limit_s=0.05, bound_work=0)
+    rows = trace.rollouts.assign(response_tokens=lambda t: (t["response_tokens"] * (1 + t["step"])).astype(int))
+    took = simulate(rows, setting, ["static"]).steps
+    scalars = pd.DataFrame({"step": took["step"], "generate_s": 2 * took["time_s"], "step_s": 4 * took["time_s"].to_numpy()})
+    return OpenedLog(Trace(rows), scalars, "")
+
+
+@pytest.fixture(scope="module")
+def findings(timed: OpenedLog) -> LoggedRunFindings:
+    setting = replace(sixteen_l40s(), time_limit_s=0.05, bound_work=0)
+    return study_log(timed, setting, Assumptions(dispatch="static"), 3).findings
 
 
 def checked(findings: LoggedRunFindings, errors: list[float], constant: list[float]) -> LoggedRunFindings:
@@ -76,17 +89,43 @@ def checked(findings: LoggedRunFindings, errors: list[float], constant: list[flo
     return replace(findings, calibrated=replace(findings.calibrated, steps=len(errors), checked=held))
 
 
-def test_savings_are_expected_only_of_a_profile_that_beats_a_constant(findings: LoggedRunFindings) -> None:
-    assert expected_savings(findings) == {}, "the log has no times"
-    assert expected_savings(checked(findings, [0.2, 0.2], [0.01, 0.01])) == {}
-    assert expected_savings(checked(findings, [0.01], [0.2])) == {}, "one step was held out of nothing"
-    assert {"partial rollout", "assignment"} <= set(expected_savings(checked(findings, [0.01, 0.02], [0.3, 0.3])))
+def expected(said: Diagnosis) -> dict[str, tuple[float, float]]:
+    return {one.kind: one.expected for one in said.levers if one.expected is not None}
 
 
-def test_ranges_include_the_error_of_the_profile(findings: LoggedRunFindings) -> None:
-    narrow = expected_savings(checked(findings, [0.0, 0.0], [0.3, 0.3]))
-    wide = expected_savings(checked(findings, [0.0, 0.1], [0.3, 0.3]))
+def test_savings_are_expected_only_of_a_profile_that_beats_a_constant(timed: OpenedLog, findings: LoggedRunFindings) -> None:
+    said = diagnose(timed)
+    assert {"partial rollout", "assignment", "release"} <= set(expected(with_expected(said, findings)))
+    unchecked = replace(findings, calibrated=replace(findings.calibrated, steps=0, checked=None))
+    assert expected(with_expected(said, unchecked)) == {}
+    assert expected(with_expected(said, checked(findings, [0.2, 0.2], [0.01, 0.01]))) == {}
+    assert expected(with_expected(said, checked(findings, [0.01], [0.2]))) == {}, "one step was held out of nothing"
+    assert expected(with_expected(said, replace(findings, drawn="Lengths are drawn."))) == {}
+
+
+def test_ranges_include_the_error_of_the_profile(timed: OpenedLog, findings: LoggedRunFindings) -> None:
+    said = diagnose(timed)
+    narrow = expected(with_expected(said, checked(findings, [0.0, 0.0], [0.3, 0.3])))
+    wide = expected(with_expected(said, checked(findings, [0.0, 0.1], [0.3, 0.3])))
+    assert narrow
     for kind, (low, high) in narrow.items():
         assert wide[kind][0] <= low <= high <= wide[kind][1] <= 1.0
+    assert findings.ways is not None
     time_saved = dict(zip(*(findings.ways.to_frame()[name] for name in ("way", "time_saved")), strict=True))
     assert narrow["partial rollout"] == pytest.approx((time_saved["partial rollout"],) * 2)
+
+
+def test_levers_are_sorted_and_drafts_need_texts(timed: OpenedLog, findings: LoggedRunFindings) -> None:
+    said = with_expected(diagnose(timed), findings)
+    at_most = [one.at_most for one in said.levers]
+    assert at_most == sorted(at_most, reverse=True)
+    assert "drafts" not in {one.kind for one in said.levers}
+
+
+def test_where_the_engine_is_slow_nothing_is_simulated(timed: OpenedLog) -> None:
+    slow = replace(timed, scalars=timed.scalars.assign(generate_s=5000.0, step_s=6000.0))
+    page = report_html(slow, sixteen_l40s(), max_steps=1)
+    assert "The engine is slow" in words(page)
+    assert titles(page) == ["What limits this run", "Other schedules and settings", "Assumptions and method"]
+    assert "expected (simulated)" not in words(page)
+    assert "a schedule does not mend an engine" in words(page)

@@ -39,7 +39,7 @@ def test_the_magic_shows_the_report_of_a_log(log: Path) -> None:
     assert source is not None
     page = html.unescape(source.group(1))
     assert "RLHFless report" in page
-    assert "What better schedules would have done" in page
+    assert "Other schedules and settings" in page
     assert "my log.csv" in repr(shown)
 
 

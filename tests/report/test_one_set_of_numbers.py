@@ -1,4 +1,4 @@
-"""One log, one set of numbers: report, study, plans and figures name the same cost, idle share, saving, bound and step time."""
+"""One log, one set of numbers: diagnosis, report and plans name the same cost, idle share, saving, bound and step time."""
 
 from __future__ import annotations
 
@@ -17,16 +17,13 @@ import rlhfless as rl
 from rlhfless.analysis import billed_uses
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import number
-from rlhfless.report.changes import changes_of
-from rlhfless.report.executed_run import executed_first_screen, executed_savings_section
+from rlhfless.report.executed_run import executed_section
 from rlhfless.report.executed_study import study_executed
-from rlhfless.report.first_screen import in_short, uses_of_run
 from rlhfless.report.logged_run import idle_in_words
-from rlhfless.report.savings import at_most, percent_range, saved, savings_in_short
+from rlhfless.report.savings import percent_range, savings_table
 from rlhfless.report.schedules import MAX_STEPS
-from rlhfless.report.study import ADVISED, Assumptions, ReportData
+from rlhfless.report.study import Assumptions, ReportData, study_log
 from rlhfless.run import Run
-from rlhfless.run.log_study import LogStudy
 from rlhfless.trace import Trace, read_trace, step_metrics
 from rlhfless.trace.metrics.step_metrics import total_usd
 
@@ -82,7 +79,7 @@ EXECUTED = {
 @pytest.fixture(scope="module", params=LOGGED)
 def logged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, ReportData]:
     run = rl.load(LOGGED[request.param](tmp_path_factory.mktemp("log")), verbose=False, **PRICED)  # type: ignore[arg-type]
-    return run, run.study().data
+    return run, study_log(run.opened, run.setting, run.assumptions, MAX_STEPS)
 
 
 @pytest.fixture(scope="module", params=EXECUTED)
@@ -97,32 +94,25 @@ def text_of(page: Page) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
 
 
-def test_cost_and_idle_share_of_a_logged_run_are_one_number(logged: tuple[Run, ReportData]) -> None:
+def test_the_idle_share_of_a_logged_run_is_one_number(logged: tuple[Run, ReportData]) -> None:
     found = logged[1].findings
-    headline, uses = next(in_short(found)), uses_of_run(found)
-    cost, idle = number(found.cost.usd, "USD"), percent_range(*found.idle_of_run)
-    assert cost in headline
-    assert f"({idle}) of it went to idle GPUs" in headline
-    assert f"{idle} of the run's GPU-seconds are idle" in next(iter(idle_in_words(found)))
-    assert uses["usd"].sum() == pytest.approx(found.cost.usd)
-    assert uses.loc[uses["kind"] == "idle", "share"].sum() == pytest.approx(found.cost.idle_share)
+    idle = percent_range(*found.idle_shares)
+    assert f"{idle} of the GPU-seconds of the simulated steps are idle" in next(iter(idle_in_words(found)))
+    lines = found.account.lines
+    assert lines.loc[lines["idle"], "share"].sum() == pytest.approx(found.account.idle_share)
+    assert found.idle_shares[0] - 1e-9 <= found.account.idle_share <= found.idle_shares[1] + 1e-9
 
 
 def test_savings_of_a_logged_run_are_one_set(logged: tuple[Run, ReportData]) -> None:
-    run, data = logged
-    found, row = data.findings, data.findings.tied.iloc[0]
-    assert row["policy"] in ADVISED
-    named = (f"{saved(row, 'GPU-seconds')} of the GPU-seconds", f"saves {at_most(row, 'GPU-seconds')}")
-    assert any(all(name in sentence for name in named) for sentence in savings_in_short(found))
-    told = LogStudy(run.opened, data, run.assumptions).savings.loc[str(row["policy"])]
-    assert told["GPU-seconds saved"] == saved(row, "GPU-seconds")
-    assert at_most(row, "GPU-seconds").endswith(told["any schedule, at most (GPU-seconds)"])
-
-
-def test_a_change_of_replicas_says_under_which_schedule(logged: tuple[Run, ReportData]) -> None:
-    for change in changes_of(logged[1].findings):
-        if "replica" in change.what:
-            assert "assigned as the run did" in change.needs
+    found, page = logged[1].findings, Page("", "")
+    page.section("savings")
+    savings_table(page, found)
+    told = text_of(page)
+    for row in found.given_back.to_dict("records"):
+        assert percent_range(row["GPU-seconds low"], row["GPU-seconds high"]) in told
+        assert percent_range(row["time low"], row["time high"]) in told
+    for row in found.reserved.to_dict("records"):
+        assert percent_range(row["time low"], row["time high"]) in told
 
 
 def test_step_times_of_a_plan_are_those_of_the_reports_schedules(logged: tuple[Run, ReportData]) -> None:
@@ -150,30 +140,19 @@ def test_a_log_with_times_is_planned_at_its_own_speed(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_cost_and_idle_share_of_an_executed_run_are_what_its_allocations_say(executed: tuple[Run, Any]) -> None:
-    run, found = executed
-    page, of_steps = Page("", ""), step_metrics(run.trace)
-    executed_first_screen(page, run.trace, found)
+    run, _ = executed
+    page, of_steps, said = Page("", ""), step_metrics(run.trace), run.diagnosis()
+    executed_section(page, run.trace)
     text, uses = text_of(page), billed_uses(run.trace)
     total, idle = float(of_steps["gpu_seconds"].sum()), float(of_steps["idle_gpu_seconds"].sum())
-    assert f"Your {len(run.steps)} steps" in text
+    assert said.numbers["gpu_hours"].value == pytest.approx(total / 3600)
+    assert said.numbers["idle_gpu_share"].value == pytest.approx(idle / total)
+    assert f"({idle / total:.1%}) idle GPU-seconds" in text
     if (usd := total_usd(of_steps)) > 0:
         assert number(usd, "USD") in text
+        assert said.numbers["usd"].value == pytest.approx(usd)
     assert uses["gpu_s"].sum() == pytest.approx(total)
     assert uses.loc[uses["kind"] == "idle", "gpu_s"].sum() == pytest.approx(idle, abs=1e-6)
-    share = percent_range(idle / total, idle / total)
-    assert f"({share}) of it went to idle GPUs" in text or ("none of it went to idle GPUs" in text and share == "0.0%")
-
-
-@pytest.mark.full
-def test_savings_of_an_executed_run_are_one_set(executed: tuple[Run, Any]) -> None:
-    run, found = executed
-    first, folded = Page("", ""), Page("", "")
-    executed_first_screen(first, run.trace, found)
-    executed_savings_section(folded, run.trace, found)
-    row, headline = found.tied.iloc[0], text_of(first)
-    assert f"{saved(row, 'GPU-seconds')} of the GPU-seconds" in text_of(folded)
-    if "is certain to save anything" not in headline:
-        assert percent_range(row["GPU-seconds low"], row["GPU-seconds high"]) in headline
 
 
 def test_step_times_of_an_executed_runs_plan_are_those_of_its_report(executed: tuple[Run, Any]) -> None:
@@ -185,23 +164,18 @@ def test_step_times_of_an_executed_runs_plan_are_those_of_its_report(executed: t
         assert ours.loc[row.policy, "gpu_seconds"] == pytest.approx(row.gpu_seconds)
 
 
-def test_a_run_that_has_the_advised_schedule_is_not_advised_it(executed: tuple[Run, Any]) -> None:
-    run, found = executed
-    page, own = Page("", ""), str(found.tied["policy"].iloc[0])
-    executed_first_screen(page, replace(run.trace, meta={**run.trace.meta, "policy": own}), found)
-    assert "no change that was simulated is certain to save anything" in text_of(page)
-
-
 @pytest.mark.full
-def test_a_run_that_learns_while_it_generates_has_no_idle_share() -> None:
+def test_a_run_that_learns_while_it_generates_is_of_generation_alone() -> None:
     read = rl.load(lengths(2, 4, 2, 0), verbose=False, **PRICED).opened  # type: ignore[arg-type]
     run = rl.load(replace(read, framework="areal"), verbose=False, **PRICED)  # type: ignore[arg-type]
-    assert "what was idle is not known, because the run learns while it generates" in repr(run.study())
+    said = " ".join(idle_in_words(study_log(run.opened, run.setting, run.assumptions, 2).findings))
+    assert "of the GPU-seconds of generation alone" in said
+    assert "trains asynchronously" in said
 
 
-@pytest.mark.full
-def test_without_a_price_there_are_no_dollars() -> None:
+def test_without_a_price_the_diagnosis_has_no_dollars(tmp_path: Path) -> None:
     stated = {name: PRICED[name] for name in ("gpus", "profile")}
-    said = repr(rl.load(lengths(2, 4, 2, 0), verbose=False, **stated).study())  # type: ignore[arg-type]
-    assert "GPU-seconds" in said
-    assert "USD" not in said
+    run = rl.load(long_and_timed(tmp_path), verbose=False, **stated)  # type: ignore[arg-type]
+    priced = rl.load(long_and_timed(tmp_path), verbose=False, **PRICED)  # type: ignore[arg-type]
+    assert "USD" not in str(run.diagnosis())
+    assert ("usd" in priced.diagnosis().numbers) == ("gpu_hours" in run.diagnosis().numbers)

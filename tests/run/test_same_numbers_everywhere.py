@@ -21,7 +21,7 @@ from rlhfless.cli import main
 from rlhfless.latency import scaled
 from rlhfless.report.executed_study import study_executed
 from rlhfless.report.schedules import MAX_STEPS
-from rlhfless.report.study import Assumptions
+from rlhfless.report.study import Assumptions, study_log
 from rlhfless.run import PlannedStep, Run
 from rlhfless.simulate import simulate
 from rlhfless.widgets import Settings, WhatIf
@@ -111,7 +111,8 @@ def test_the_report_has_the_numbers_of_plans(log: Log) -> None:
     if log.name == "executed":
         schedules = study_executed(log.run.trace, log.run.setting, MAX_STEPS).schedules
     else:
-        schedules = log.run.study().data.schedules
+        run = log.run
+        schedules = study_log(run.opened, run.setting, run.assumptions, MAX_STEPS).schedules
     agrees(schedules.results(POLICIES, 1), log.expected)
 
 

@@ -45,7 +45,6 @@ COSTS = pd.DataFrame(
         "complete": [True, True, False, False],
     }
 )  # fmt: skip
-GPU_HOURS = pd.DataFrame({"gpus": [4, 8], "hours": [3.0, 2.0], "gpu_hours": [12.0, 16.0]})
 PLANNED = pd.DataFrame(
     {"step": [0, 1], "mean_tokens": [90.0, 110.0], "actors": [2, 3], "makespan_s": 1.0, "gpu_seconds": 2.0, "known": True}
 )
@@ -205,7 +204,6 @@ def calls(text: str) -> dict[str, Callable[[], Call]]:
         "plot_front": of_plans(lambda plans, front, outcomes, _: Call((front, plans, outcomes), label)),
         "plot_fusion_front": lambda: Call((fusion_front_of(text),)),
         "plot_gap_history": of_plans(lambda plans, front, *_: Call((plans, dict.fromkeys(plans, front)), label)),
-        "plot_gpu_hours": lambda: Call((GPU_HOURS,), {"kind": text, "usd_per_gpu_hour": 2.0, "own_gpus": 8}),
         "plot_kinds": of_plans(lambda plans, *_: Call((plans, WORKLOAD), label)),
         "plot_learning": lambda: Call((learned(text),)),
         "plot_lengths": lambda: Call((trace_of(text),)),

@@ -14,8 +14,6 @@ from rlhfless.analysis.what_ifs.compare import WaysCompared, compare_ways
 from rlhfless.analysis.what_ifs.outcome import DataChange
 from rlhfless.analysis.what_ifs.words import data_in_words
 from rlhfless.plots import plot_what_ifs, what_ifs_info
-from rlhfless.plots.export.html_page import Page
-from rlhfless.report.what_ifs import what_ifs_section
 from rlhfless.simulate import logged_steps
 
 ON_POLICY = {
@@ -86,15 +84,6 @@ def test_with_a_price_costs_are_dollars(compared: WaysCompared) -> None:
     assert info.unit == "USD"
     assert info.points["cost"].tolist() == pytest.approx((compared.to_frame()["gpu_s"] * 0.002).tolist())
     assert "cost_usd" in info.to_frame()
-
-
-def test_the_section_says_what_each_way_does(compared: WaysCompared) -> None:
-    page = Page("page", "lead")
-    what_ifs_section(page, replace(compared, left_out={"asynchronous": "nobody knows"}), small_run().setup)
-    html = page.render("")
-    for way in compared.ways:
-        assert way.change.split(".")[0].replace("'", "&#39;") in html
-    assert "Left out: asynchronous. Nobody knows." in html
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_idle_of_a_balanced_dump_is_a_range_that_holds_the_truth(tmp_path: Path)
     low, high = found.idle_shares
     assert low < truth <= high
     said = " ".join(idle_in_words(found))
-    assert f"{low:.0%} to {high:.0%} of the run's GPU-seconds" in said
+    assert f"{low:.0%} to {high:.0%} of the GPU-seconds of the simulated steps" in said
     assert f"{found.account.idle_share:.1%}" in said
     assert "order and random orders" in found.setup.assumed[-1]
 

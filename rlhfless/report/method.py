@@ -1,0 +1,55 @@
+"""Report section on assumptions and method: what was assumed, how simulated times were scaled, and how the log was read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlhfless.analysis import FRAMEWORK_DEFAULTS
+from rlhfless.analysis.framework_defaults import DISPATCHES
+from rlhfless.plots.export.html_page import Page
+from rlhfless.report.not_stated import OPTIONS, PROFILE, PROFILE_HOW
+from rlhfless.report.study import LoggedRunFindings
+from rlhfless.trace import ImportedLog, OpenedLog
+
+
+def assumptions(findings: LoggedRunFindings) -> Iterator[tuple[str, str]]:
+    """Return what matters to what was simulated and is assumed, as pairs of a sentence and the option that states it."""
+    setup = findings.setup
+    for name, sentence in findings.not_stated.items():
+        if name == PROFILE:
+            scaled = "; its times are scaled to those in the log" if findings.calibrated.steps else ""
+            yield f"{sentence}{scaled}; {PROFILE_HOW}", OPTIONS[name]
+        else:
+            yield sentence, OPTIONS[name]
+    if sum(name in DISPATCHES for name in setup.candidates) > 1:
+        rules = "prompts reached replicas in equal chunks, or each went to the replica with the fewest responses in flight"
+        yield f"{rules}; ranges cover both", "--dispatch"
+    if not setup.colocated and not setup.learner_gpus:
+        yield "GPUs of the learner alone are not counted, because the log does not say how many it had", "--learner-gpus"
+    if findings.phases.basis == "unknown" and setup.synchronous:
+        logged = FRAMEWORK_DEFAULTS[setup.framework].phase_times if setup.framework in FRAMEWORK_DEFAULTS else ""
+        how = f"; {logged}" if logged else ""
+        yield f"preparation and learning take no time here, as the log has no times of them{how}", "--prepare-s --learn-s"
+
+
+def assumed_part(page: Page, findings: LoggedRunFindings) -> None:
+    """Add what was assumed of a logged run, with the option that states it instead."""
+    assumed = list(assumptions(findings))
+    if assumed:
+        page.heading("Assumed; state it with the option beside it")
+        page.options((option, text) for text, option in assumed)
+    for sentence in findings.setup.assumed:
+        if sentence not in findings.not_stated.values():
+            page.text(f"Assumed: {sentence}.")
+
+
+def reading_part(page: Page, log: OpenedLog | ImportedLog) -> None:
+    """Add how a log was read; nothing of a trace of our own."""
+    if log.summary is None:
+        return
+    page.heading("How the log was read")
+    preview = log.summary.preview
+    for line in str(log.summary).removesuffix(preview).splitlines():
+        page.text(line)
+    if preview:
+        page.printed(preview)
