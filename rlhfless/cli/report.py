@@ -22,7 +22,7 @@ from rlhfless.errors import InputError
 if TYPE_CHECKING:
     from rlhfless.diagnosis import Stated
     from rlhfless.report.progress import Begin
-    from rlhfless.report.study import Assumptions, ReportData
+    from rlhfless.report.study import Assumptions, LoggedRunFindings
     from rlhfless.run import Run
     from rlhfless.run.hardware import Hardware
     from rlhfless.simulate import SimulationConfig
@@ -61,7 +61,7 @@ class ReadRun(NamedTuple):
     setting: SimulationConfig | None
     drawn: Sequence[OpenedLog]
 
-    def study_of_draws(self, max_steps: int, begin: Begin) -> ReportData | None:
+    def study_of_draws(self, max_steps: int, begin: Begin) -> LoggedRunFindings | None:
         """Return what is found of all draws; None where lengths were logged, whose study the report makes."""
         from rlhfless.report.drawn_study import study_drawn
 

@@ -11,7 +11,7 @@ import pandas as pd
 from rlhfless.analysis import GpuCount, gpu_counts
 from rlhfless.report.progress import Begin, silent
 from rlhfless.report.schedules import simulate_schedules
-from rlhfless.report.study import AgainstSchedules, Assumptions, ReportData, against_schedules, calibrate_log, study_log
+from rlhfless.report.study import AgainstSchedules, Assumptions, LoggedRunFindings, against_schedules, calibrate_log, study_log
 from rlhfless.simulate import SimulationConfig
 from rlhfless.trace import OpenedLog
 from rlhfless.trace.metrics.cross_check import COUNTED
@@ -21,7 +21,7 @@ FURTHER_STEPS = 3  # that are simulated of each draw but the first
 
 def study_drawn(
     logs: Sequence[OpenedLog], setting: SimulationConfig, stated: Assumptions, max_steps: int, begin: Begin = silent
-) -> ReportData:
+) -> LoggedRunFindings:
     """Return what ``study_log`` finds of the first log, with savings and idle shares that cover all of them.
 
     Args:
@@ -30,22 +30,19 @@ def study_drawn(
     Raises:
         TraceError, PlanningError, InputError: as ``study_log``.
     """
-    first = study_log(logs[0], setting, stated, max_steps, begin)
+    findings = study_log(logs[0], setting, stated, max_steps, begin)
     begin("drawing other lengths")
-    findings = first.findings
     draws = [_further(log, setting, stated, min(max_steps, FURTHER_STEPS)) for log in logs[1:]]
     others = [draw.against for draw in draws]
     accounts = tuple(account for other in others for account in (other.own.account, *other.own.shuffled))
-    return first._replace(
-        findings=replace(
-            findings,
-            reserved=widened([findings.reserved, *(other.reserved for other in others)]),
-            given_back=widened([findings.given_back, *(other.given_back for other in others)]),
-            shuffled=(*findings.shuffled, *accounts),
-            gpu_counts=_of_all_draws(findings.gpu_counts, [draw.counts for draw in draws]),
-            checks=tuple(check for check in findings.checks if check.how != COUNTED),  # lengths were drawn to meet these
-            router=None,  # it needs prompts that come again, and nobody knows which are long
-        )
+    return replace(
+        findings,
+        reserved=widened([findings.reserved, *(other.reserved for other in others)]),
+        given_back=widened([findings.given_back, *(other.given_back for other in others)]),
+        shuffled=(*findings.shuffled, *accounts),
+        gpu_counts=_of_all_draws(findings.gpu_counts, [draw.counts for draw in draws]),
+        checks=tuple(check for check in findings.checks if check.how != COUNTED),  # lengths were drawn to meet these
+        router=None,  # it needs prompts that come again, and nobody knows which are long
     )
 
 

@@ -20,33 +20,32 @@ from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.lengths import MAX_SVG_POINTS
 from rlhfless.plots.style import counted, number, signed_share, usd
 from rlhfless.report.executed_run import MAX_SPANS, executed_timelines
+from rlhfless.report.executed_study import ExecutedRunFindings
 from rlhfless.report.log_checks import calibrated_by
 from rlhfless.report.not_stated import profile_in_words
 from rlhfless.report.savings import merged, savings_table
 from rlhfless.report.schedules import Schedules
-from rlhfless.report.study import GIVEN_BACK, Savings
+from rlhfless.report.study import GIVEN_BACK, LoggedRunFindings
 from rlhfless.simulate import SimulationConfig
 from rlhfless.trace import Trace
 from solver.model.objective import Objective
 from solver.planning.pareto_front import Front, pareto_front
 from solver.planning.plan_generation import plan_generation
 
+Simulated = LoggedRunFindings | ExecutedRunFindings
 OTHERS = "Other schedules and settings"
 WEIGHTS = tuple(round(0.1 * i, 1) for i in range(11))
 WEIGHT_TIME_LIMIT_S = 0.3
 NEAR_POINTS, FAR_POINTS = 12, (32, 44)  # savings were off by, of the cost, up to FAR and above (``scaled_profiles.py``)
 
 
-def schedules_section(page: Page, schedules: Schedules, savings: Savings, setting: SimulationConfig) -> None:
-    """Add the folded section of other schedules: what they save, the published policies with the bound, and the front.
-
-    Args:
-        setting: that the schedules were simulated in.
-    """
+def schedules_section(page: Page, findings: Simulated) -> None:
+    """Add the folded section of other schedules: what they save, the published policies with the bound, and the front."""
+    schedules, setting, calibrated = findings.schedules, findings.setting, findings.calibrated
     page.section(OTHERS, folded=True)
-    if is_of_other_hardware(savings.calibrated):
-        page.text(_scaled_far(savings.calibrated, setting))
-    if not savings.calibrated.steps:
+    if is_of_other_hardware(calibrated):
+        page.text(_scaled_far(calibrated, setting))
+    if not calibrated.steps:
         name = profile_in_words(setting.latency.name)
         page.text(f"All times here are those of {name}, which was not compared with the run. Trust percentages, not amounts.")
     count, last = len(schedules.logged), schedules.logged[-1]
@@ -58,8 +57,8 @@ def schedules_section(page: Page, schedules: Schedules, savings: Savings, settin
         )
     if not schedules.has_history:
         page.text("All prompts are new in the simulated steps, so the predicted lengths are guesses.")
-    if len(savings.given_back):
-        savings_table(page, savings)
+    if len(findings.given_back):
+        savings_table(page, findings)
     if len(schedules.shown) > 1:
         results = schedules.results(list(schedules.policies))
         title = f"Time and cost: sum of {_summed(schedules)}"
@@ -166,8 +165,9 @@ def _bound(schedules: Schedules, results: pd.DataFrame) -> tuple[np.ndarray, np.
     return times, plots.bound_of_sum([schedules.bound_of(step) for step in schedules.shown], times)
 
 
-def basis_of_simulation(schedules: Schedules, setting: SimulationConfig, calibrated: Calibration) -> Iterator[tuple[str, str]]:
+def basis_of_simulation(findings: Simulated) -> Iterator[tuple[str, str]]:
     """Return where the numbers of simulated schedules come from, in words."""
+    schedules, setting, calibrated = findings.schedules, findings.setting, findings.calibrated
     latency, cluster = setting.latency, setting.cluster
     origin = read_profile(latency.name)["origin"] if latency.name in list_profiles() else "no shipped profile"
     yield "From the log", "response lengths."

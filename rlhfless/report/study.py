@@ -1,6 +1,6 @@
 """Computes everything a report says about a run: its set-up, its calibrated profile, simulated schedules and findings.
 
-Input is a log and the user's assumptions. ``study_log`` returns a ``ReportData``, which the page and the notebook both show.
+Input is a log and the user's assumptions. ``study_log`` returns ``LoggedRunFindings``, which the page shows.
 ``report/executed_study.py`` does the same for the trace of an executed run.
 """
 
@@ -144,11 +144,12 @@ class LoggedRunFindings(Savings, OwnRun):
         drawn: how lengths were drawn from the scalars of a log without responses, in sentences; empty for other logs.
         ways: other ways to generate and to learn, on the last steps; None where the profile was not checked on the run's own
             steps, or lengths were drawn: then no saving is expected.
-        planned: a plan of every step (``analysis.plan_every_step``).
+        planned: a plan of every step (``analysis.plan_every_step``). schedules: simulated in ``setting``.
     """
 
     setup: RunSetup
     phases: PhaseSeconds
+    schedules: Schedules
     planned: pd.DataFrame
     gpu_counts: tuple[GpuCount, ...]
     not_stated: Mapping[str, str] = field(default_factory=dict)
@@ -156,15 +157,6 @@ class LoggedRunFindings(Savings, OwnRun):
     drafts: tuple[DraftSavings, ...] = ()
     drawn: str = ""
     ways: WaysCompared | None = None
-
-
-class ReportData(NamedTuple):
-    """The calibrated setting, its calibration, the schedules simulated in it, and the findings about the run."""
-
-    setting: SimulationConfig
-    calibrated: Calibration
-    schedules: Schedules
-    findings: LoggedRunFindings
 
 
 def calibrate_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions) -> LoggedTimes:
@@ -195,7 +187,7 @@ def times_of_run(log: OpenedLog, setting: SimulationConfig, stated: Assumptions)
 
 def study_log(
     log: OpenedLog, setting: SimulationConfig, stated: Assumptions, max_steps: int, begin: Begin = silent
-) -> ReportData:
+) -> LoggedRunFindings:
     """Simulate everything that a report says of a logged run beside its diagnosis.
 
     Args:
@@ -244,6 +236,7 @@ def study_log(
         checks=checks,
         setup=setup,
         phases=phases,
+        schedules=schedules,
         planned=planned,
         gpu_counts=counts,
         not_stated=stated.not_stated,
@@ -253,7 +246,7 @@ def study_log(
         ways=ways,
     )
     shared.clear()
-    return ReportData(setting, calibrated, schedules, findings)
+    return findings
 
 
 class AgainstSchedules(NamedTuple):

@@ -27,7 +27,7 @@ from rlhfless.report.schedules import MAX_STEPS
 from rlhfless.report.settings import prices_table, settings_part
 from rlhfless.report.simulated import OTHERS, basis_of_simulation, schedules_section, timelines_section
 from rlhfless.report.stated import stated_in
-from rlhfless.report.study import Assumptions, ReportData, study_log
+from rlhfless.report.study import Assumptions, LoggedRunFindings, study_log
 from rlhfless.simulate import SimulationConfig
 from rlhfless.trace import ImportedLog, ImportOptions, OpenedLog, Trace, TraceError, read_log
 from solver.model.errors import PlanningError
@@ -56,7 +56,7 @@ def write_report(
     *,
     said: Diagnosis | None = None,
     max_steps: int = MAX_STEPS,
-    study: ReportData | None = None,
+    study: LoggedRunFindings | None = None,
     begin: Begin = silent,
 ) -> Path:
     """Write the report of a trace or log as one HTML file that needs no network and no kernel.
@@ -89,7 +89,7 @@ def report_html(
     *,
     said: Diagnosis | None = None,
     max_steps: int = MAX_STEPS,
-    study: ReportData | None = None,
+    study: LoggedRunFindings | None = None,
     begin: Begin = silent,
 ) -> str:
     """Return the page of ``write_report`` as text; the same arguments and exceptions.
@@ -127,26 +127,22 @@ def _not_simulated(page: Page, said: Diagnosis, log: OpenedLog | ImportedLog, wh
     page.text(BY_ARITHMETIC)
 
 
-def _logged(page: Page, said: Diagnosis, log: OpenedLog, stated: Assumptions, study: ReportData, begin: Begin) -> None:
+def _logged(
+    page: Page, said: Diagnosis, log: OpenedLog, stated: Assumptions, findings: LoggedRunFindings, begin: Begin
+) -> None:
     """Add the five sections of a logged run."""
     begin("drawing")
-    setting, calibrated, schedules, findings = study
-    said = with_expected(said, findings)
-    diagnosis_section(page, said)
+    diagnosis_section(page, with_expected(said, findings))
     logged_time_section(page, findings, _facts(log))
-    schedules_section(page, schedules, findings, setting)
+    schedules_section(page, findings)
     settings_part(page, findings)
     of_run, of_steps = said.numbers.value("gpu_hours"), findings.gpu_counts[0].gpu_s / 3600.0
-    what = (
-        f"The simulated steps' {number(of_steps, 'GPU-hours')}"
-        if of_run is None
-        else f"The run's {number(of_run, 'GPU-hours')}"
-    )
-    prices_table(page, what, of_steps if of_run is None else of_run, setting.cluster.kind, stated.prices)
-    timelines_section(page, schedules, None)
+    whose, gpu_hours = ("The simulated steps'", of_steps) if of_run is None else ("The run's", of_run)
+    prices_table(page, f"{whose} {number(gpu_hours, 'GPU-hours')}", gpu_hours, findings.setting.cluster.kind, stated.prices)
+    timelines_section(page, findings.schedules, None)
     page.section(METHOD, folded=True)
     assumed_part(page, findings)
-    page.basis(basis_of_simulation(schedules, setting, calibrated))
+    page.basis(basis_of_simulation(findings))
     page.text(BY_ARITHMETIC)
 
 
@@ -173,7 +169,7 @@ def _executed(
             page.text(contradiction)
         if findings.checks:
             checks_table(page, findings.checks)
-        schedules_section(page, findings.schedules, findings, findings.setting)
+        schedules_section(page, findings)
     missing = bool(plots.lengths_info(trace).missing)
     timelines_section(page, None if findings is None else findings.schedules, trace, lengths=missing)
     page.section(METHOD, folded=True)
@@ -181,7 +177,7 @@ def _executed(
         if len(findings.took):
             page.basis(basis_of_savings(trace, findings))
             page.text(fixed_in_words(findings))
-        page.basis(basis_of_simulation(findings.schedules, findings.setting, findings.calibrated))
+        page.basis(basis_of_simulation(findings))
     page.text(BY_ARITHMETIC)
 
 

@@ -195,11 +195,11 @@ def test_the_report_of_scalars_covers_what_the_responses_say(tmp_path: Path) -> 
     )  # fmt: skip
     latency = load_profile("l40s-qwen2.5-3b-tp2")
     setting = SimulationConfig(Cluster(1, 8, 2, latency.kind, 1.0), latency)
-    drawn = study_drawn(drawn_logs(imported(path), StepSizes()), setting, Assumptions(), 2).findings
+    drawn = study_drawn(drawn_logs(imported(path), StepSizes()), setting, Assumptions(), 2)
     log = OpenedLog(
         replace(Trace(rows.reset_index(drop=True)), meta={"dispatch_order": "unknown"}), imported(path).scalars, "verl-scalars"
     )
-    true = study_log(log, setting, Assumptions(), 2).findings
+    true = study_log(log, setting, Assumptions(), 2)
     low, high = drawn.idle_shares
     assert low < high
     assert low - 0.02 <= true.account.idle_share <= high + 0.02

@@ -176,12 +176,11 @@ def report_of_logged() -> Any:
     """Findings of ``rlhfless report`` on the lengths alone of the same steps, as if verl had logged them with some times."""
     steps = pd.DataFrame({"step": range(8), "generate_s": np.linspace(9.0, 6.0, 8), "learn_s": 4.0, "prepare_s": 1.0})
     log = OpenedLog(Trace(first_steps(8).rollouts[list(GIVEN)]), steps, "verl")
-    study = study_log(log, sixteen_l40s(), Assumptions(prices={"spot": 0.9}), 3)
-    found = study.findings
+    found = study_log(log, sixteen_l40s(), Assumptions(prices={"spot": 0.9}), 3)
     return plain(
         {**saved(found), "setup": found.setup, "rest": found.phases, "account": found.account, "planned": found.planned,
          "gpu_counts": [vars(one) for one in found.gpu_counts], "calibrated": found.calibrated, "checks": found.checks,
-         "router": found.router, "schedules": study.schedules.simulation.steps}, NAMES,
+         "router": found.router, "schedules": found.schedules.simulation.steps}, NAMES,
     )  # fmt: skip
 
 

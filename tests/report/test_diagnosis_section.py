@@ -77,7 +77,7 @@ def timed() -> OpenedLog:
 @pytest.fixture(scope="module")
 def findings(timed: OpenedLog) -> LoggedRunFindings:
     setting = replace(sixteen_l40s(), time_limit_s=0.05, bound_work=0)
-    return study_log(timed, setting, Assumptions(dispatch="static"), 3).findings
+    return study_log(timed, setting, Assumptions(dispatch="static"), 3)
 
 
 def checked(findings: LoggedRunFindings, errors: list[float], constant: list[float]) -> LoggedRunFindings:

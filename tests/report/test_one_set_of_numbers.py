@@ -22,7 +22,7 @@ from rlhfless.report.executed_study import study_executed
 from rlhfless.report.logged_run import idle_in_words
 from rlhfless.report.savings import percent_range, savings_table
 from rlhfless.report.schedules import MAX_STEPS
-from rlhfless.report.study import Assumptions, ReportData, study_log
+from rlhfless.report.study import Assumptions, LoggedRunFindings, study_log
 from rlhfless.run import Run
 from rlhfless.trace import Trace, read_trace, step_metrics
 from rlhfless.trace.metrics.step_metrics import total_usd
@@ -77,7 +77,7 @@ EXECUTED = {
 
 
 @pytest.fixture(scope="module", params=LOGGED)
-def logged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, ReportData]:
+def logged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, LoggedRunFindings]:
     run = rl.load(LOGGED[request.param](tmp_path_factory.mktemp("log")), verbose=False, **PRICED)  # type: ignore[arg-type]
     return run, study_log(run.opened, run.setting, run.assumptions, MAX_STEPS)
 
@@ -94,8 +94,8 @@ def text_of(page: Page) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
 
 
-def test_the_idle_share_of_a_logged_run_is_one_number(logged: tuple[Run, ReportData]) -> None:
-    found = logged[1].findings
+def test_the_idle_share_of_a_logged_run_is_one_number(logged: tuple[Run, LoggedRunFindings]) -> None:
+    found = logged[1]
     idle = percent_range(*found.idle_shares)
     assert f"{idle} of the GPU-seconds of the simulated steps are idle" in next(iter(idle_in_words(found)))
     lines = found.account.lines
@@ -103,8 +103,8 @@ def test_the_idle_share_of_a_logged_run_is_one_number(logged: tuple[Run, ReportD
     assert found.idle_shares[0] - 1e-9 <= found.account.idle_share <= found.idle_shares[1] + 1e-9
 
 
-def test_savings_of_a_logged_run_are_one_set(logged: tuple[Run, ReportData]) -> None:
-    found, page = logged[1].findings, Page("", "")
+def test_savings_of_a_logged_run_are_one_set(logged: tuple[Run, LoggedRunFindings]) -> None:
+    found, page = logged[1], Page("", "")
     page.section("savings")
     savings_table(page, found)
     told = text_of(page)
@@ -115,7 +115,7 @@ def test_savings_of_a_logged_run_are_one_set(logged: tuple[Run, ReportData]) -> 
         assert percent_range(row["time low"], row["time high"]) in told
 
 
-def test_step_times_of_a_plan_are_those_of_the_reports_schedules(logged: tuple[Run, ReportData]) -> None:
+def test_step_times_of_a_plan_are_those_of_the_reports_schedules(logged: tuple[Run, LoggedRunFindings]) -> None:
     run, data = logged
     last = data.schedules.logged[-1].step
     compared = run.plan(step=last).compare("static")
@@ -168,7 +168,7 @@ def test_step_times_of_an_executed_runs_plan_are_those_of_its_report(executed: t
 def test_a_run_that_learns_while_it_generates_is_of_generation_alone() -> None:
     read = rl.load(lengths(2, 4, 2, 0), verbose=False, **PRICED).opened  # type: ignore[arg-type]
     run = rl.load(replace(read, framework="areal"), verbose=False, **PRICED)  # type: ignore[arg-type]
-    said = " ".join(idle_in_words(study_log(run.opened, run.setting, run.assumptions, 2).findings))
+    said = " ".join(idle_in_words(study_log(run.opened, run.setting, run.assumptions, 2)))
     assert "of the GPU-seconds of generation alone" in said
     assert "trains asynchronously" in said
 

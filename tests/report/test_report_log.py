@@ -124,9 +124,9 @@ def test_other_prices_are_of_the_run_where_its_cost_is_known(log: OpenedLog, pag
 def test_what_no_schedule_changes_is_said_and_counted(log: OpenedLog) -> None:
     stated = Assumptions(prepare_s=5.0, learn_s=25.0, learner_gpus=0, dispatch="static")
     study = study_log(log, SETTING, stated, 1)
-    assert "The other phases take 30.0 s (stated), which generation schedules leave unchanged." in time_of(study.findings)
+    assert "The other phases take 30.0 s (stated), which generation schedules leave unchanged." in time_of(study)
     alone = study_log(log, SETTING, Assumptions(learner_gpus=0, dispatch="static"), 1)
-    assert study.findings.reserved["time most"].max() < 0.5 * alone.findings.reserved["time most"].max()
+    assert study.reserved["time most"].max() < 0.5 * alone.findings.reserved["time most"].max()
 
 
 @pytest.mark.full
@@ -137,11 +137,9 @@ def test_times_of_the_log_correct_the_profile(log: OpenedLog) -> None:
     timed = OpenedLog(log.trace, scalars, log.framework, log.summary)
     study = study_log(timed, SETTING, Assumptions(dispatch="static"), 1)
     assert study.calibrated.factor == pytest.approx(2.5)
-    assert study.findings.phases == PhaseSeconds(0.0, 7.0, 0.0, "logged")
+    assert study.phases == PhaseSeconds(0.0, 7.0, 0.0, "logged")
     plain = study_log(log, SETTING, Assumptions(dispatch="static"), 1)
-    assert study.findings.account.steps["generation_s"].to_numpy() == pytest.approx(
-        2.5 * plain.findings.account.steps["generation_s"].to_numpy()
-    )
+    assert study.account.steps["generation_s"].to_numpy() == pytest.approx(2.5 * plain.account.steps["generation_s"].to_numpy())
     assert study_log(timed, SETTING, Assumptions(dispatch="static", calibrate=False), 1).calibrated.factor == 1.0
 
 
@@ -152,14 +150,14 @@ def test_the_time_of_a_single_step_is_met_and_the_scaling_or_a_contradiction_is_
     timed = OpenedLog(log.trace, scalars, log.framework, log.summary)
     study = study_log(timed, SETTING, Assumptions(dispatch="static"), 1)
     assert (study.calibrated.factor, study.calibrated.steps) == (pytest.approx(0.25), 1)
-    (check,) = study.findings.checks
+    (check,) = study.checks
     assert (check.column, check.logged, check.contradicts) == ("generate_s", pytest.approx(scalars["generate_s"][0]), True)
-    first = contradicted(study.findings.checks, study.calibrated)
+    first = contradicted(study.checks, study.calibrated)
     assert re.match(r"Generation of a step took [\d.]+ s in the log and [\d.]+ s simulated by profile ", first)
     assert first.endswith("so simulated times are multiplied by 0.250.")
     assert "contradict" not in first, "the times of this report are those of the log"
     apart = study_log(timed, SETTING, Assumptions(dispatch="static", calibrate=False), 1)
-    first = contradicted(apart.findings.checks, apart.calibrated)
+    first = contradicted(apart.checks, apart.calibrated)
     assert "The log's measurements contradict numbers of this report. Generation of a step: " in first
     assert "(+300.0%)" in first
     assert "Simulated times come from the profile, without a correction by the log." in first
@@ -174,7 +172,7 @@ def test_whatever_the_log_measured_stands_beside_what_is_reckoned(log: OpenedLog
          "response_tokens_max": lengths.max().to_numpy() + 9, "truncation_rate": 0.04, "learn_s": 2.0}
     )  # fmt: skip
     timed = OpenedLog(log.trace, scalars, log.framework, log.summary)
-    findings = study_log(timed, SETTING, Assumptions(dispatch="static", learn_s=9.0), 1).findings
+    findings = study_log(timed, SETTING, Assumptions(dispatch="static", learn_s=9.0), 1)
     checks = {check.column: check for check in findings.checks}
     assert {name for name, check in checks.items() if check.contradicts} == {
         "step_s", "response_tokens_max", "truncation_rate", "learn_s"
@@ -204,9 +202,9 @@ def recording(folder: Path) -> Path:
 def test_spans_of_a_recording_say_what_its_steps_took(tmp_path: Path) -> None:
     study = study_log(open_log(recording(tmp_path / "run")), SETTING, Assumptions(), 2)
     assert study.calibrated.steps == 2
-    assert study.findings.account.steps["generation_s"].to_numpy() == pytest.approx(20.0, rel=0.01)
-    assert study.findings.phases == PhaseSeconds(3.0, 7.0, 0.0, "logged")
-    words = time_of(study.findings)
+    assert study.account.steps["generation_s"].to_numpy() == pytest.approx(20.0, rel=0.01)
+    assert study.phases == PhaseSeconds(3.0, 7.0, 0.0, "logged")
+    words = time_of(study)
     assert "The other phases take 10.0 s (logged)" in words
     assert "The log has no times of" not in words
 
@@ -227,8 +225,8 @@ def test_times_of_responses_correct_the_profile_and_actors_that_are_not_used_are
     study = study_log(open_log(with_times(tmp_path, 20.0)), SETTING, Assumptions(), 3)
     assert study.calibrated.steps == 3
     assert study.calibrated.by_constant, "every step takes 16 s, whatever its lengths"
-    assert study.findings.account.steps["generation_s"].mean() == pytest.approx(16.0)
-    assumed = study.findings.setup.assumed
+    assert study.account.steps["generation_s"].mean() == pytest.approx(16.0)
+    assumed = study.setup.assumed
     assert "responses are assigned to 4 actors; the assignment in the log (2 actors) is not used" in assumed
     assert not any("left out" in sentence for sentence in assumed)
 
@@ -237,7 +235,7 @@ def test_steps_that_generate_at_the_same_time_correct_nothing_and_that_is_said(t
     study = study_log(open_log(with_times(tmp_path, 10.0)), SETTING, Assumptions(), 1)
     assert study.calibrated.steps == 0
     said = "logged generation times of 3 steps (0, 1, 2) are left out, because other steps generated at the same time"
-    assert said in study.findings.setup.assumed
+    assert said in study.setup.assumed
 
 
 @pytest.mark.full
@@ -248,21 +246,21 @@ def test_one_unknown_end_leaves_a_lower_bound_that_contradicts_and_calibrates(tm
     table.loc[5, "end_s"] = np.nan
     table[table["step"] == 0].to_parquet(path)
     study = study_log(open_log(path), SETTING, Assumptions(), 1)
-    first = contradicted(study.findings.checks, study.calibrated)
+    first = contradicted(study.checks, study.calibrated)
     assert "Generation of a step: at least 716 s in the log, " in first
     assert re.search(r"multiplied by [\d.]+, the least factor that agrees with the log\.", first)
     assert study.calibrated.steps == 0
-    assert study.findings.account.steps["generation_s"].to_numpy() == pytest.approx(716.0)
+    assert study.account.steps["generation_s"].to_numpy() == pytest.approx(716.0)
     said = "logged generation times of 1 step (0) are lower bounds, from the first to the last known time, because some"
-    assert any(sentence.startswith(said) for sentence in study.findings.setup.assumed)
-    assert "at least 716 s" in time_of(study.findings)
-    assert "at most 10% less contradiction" in time_of(study.findings)
+    assert any(sentence.startswith(said) for sentence in study.setup.assumed)
+    assert "at least 716 s" in time_of(study)
+    assert "at most 10% less contradiction" in time_of(study)
     assert "lower bounds" in open_log(path).summary.missing["end_s"]
 
     table.to_parquet(path)
     study = study_log(open_log(path), SETTING, Assumptions(), 1)
     assert study.calibrated.steps == 2
-    bounds = [check for check in study.findings.checks if check.lower_bound == "logged"]
+    bounds = [check for check in study.checks if check.lower_bound == "logged"]
     assert [(check.logged, check.steps) for check in bounds] == [(716.0, 1)] * 2
     assert [check.contradicts for check in bounds] == [True, False], "by the profile; calibrated by the other two steps"
 
@@ -276,11 +274,11 @@ def test_the_ladder_begins_with_the_logs_own_dispatch(page: str) -> None:
     study = study_log(verl, small, Assumptions(), 2)
     rungs = study.schedules.results(study.schedules.ladder, study.schedules.logged[-1].step)
     assert rungs["policy"].tolist()[:2] == [own, "right-sizing"]
-    held, account = study.schedules.simulation.steps.query("policy == @own"), study.findings.account
+    held, account = study.schedules.simulation.steps.query("policy == @own"), study.account
     assert held["gpu_seconds"].sum() == pytest.approx(account.gpu_s), "the first rung costs what the account adds up"
     assert held["time_s"].to_numpy() == pytest.approx(account.steps["generation_s"].to_numpy())
     only = Page("", "")
-    schedules_section(only, study.schedules, study.findings, study.setting)
+    schedules_section(only, study)
     text = only.render("")
     words = " ".join(text_of(text).split())
     assert f"speed-up over {own} cost relative to {own}" in words
@@ -318,9 +316,9 @@ def test_a_profile_of_any_name_is_text_beside_what_the_log_measured(log: OpenedL
     scalars = pd.DataFrame({"step": [0], "generate_s": [3.0]})
     study = study_log(OpenedLog(log.trace, scalars, log.framework, log.summary), evil, Assumptions(), 1)
     page = Page("", "")
-    logged_time_section(page, study.findings)
-    schedules_section(page, study.schedules, study.findings, study.setting)
-    settings_part(page, study.findings)
+    logged_time_section(page, study)
+    schedules_section(page, study)
+    settings_part(page, study)
     text = page.render("")
     assert "<script>alert" not in text
     assert EVIL in html.unescape(text)

@@ -30,7 +30,7 @@ from rlhfless.report.progress import progress_bar
 from rlhfless.report.savings import merged
 from rlhfless.report.settings import prices_table, settings_part
 from rlhfless.report.simulated import FAR_POINTS, NEAR_POINTS, is_of_other_hardware, schedules_section
-from rlhfless.report.study import Assumptions, LoggedRunFindings, ReportData, study_log
+from rlhfless.report.study import Assumptions, LoggedRunFindings, study_log
 from rlhfless.simulate import SimulationConfig, simulate
 from rlhfless.trace import OpenedLog, open_log
 from solver.model.cluster import Cluster
@@ -50,13 +50,8 @@ def log() -> OpenedLog:
 
 
 @pytest.fixture(scope="module")
-def study(log: OpenedLog) -> ReportData:
+def found(log: OpenedLog) -> LoggedRunFindings:
     return study_log(log, SETTING, Assumptions(learner_gpus=0), 2)
-
-
-@pytest.fixture(scope="module")
-def found(study: ReportData) -> LoggedRunFindings:
-    return study.findings
 
 
 def words_of(page: Page) -> str:
@@ -65,9 +60,9 @@ def words_of(page: Page) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
 
 
-def schedules_of(found: LoggedRunFindings, study: ReportData) -> str:
+def schedules_of(found: LoggedRunFindings) -> str:
     page = Page("", "")
-    schedules_section(page, study.schedules, found, study.setting)
+    schedules_section(page, found)
     return words_of(page)
 
 
@@ -80,11 +75,10 @@ def settings_of(found: LoggedRunFindings) -> str:
 
 @pytest.mark.full
 @pytest.mark.parametrize("factor", [1.0, 3.4, 3.6, 33.6, 0.1])
-def test_a_profile_of_other_hardware_is_warned_of(study: ReportData, factor: float) -> None:
+def test_a_profile_of_other_hardware_is_warned_of(found: LoggedRunFindings, factor: float) -> None:
     """By a profile that is scaled more than profiles of one class of hardware differ; what that means, and what to do."""
-    found = study.findings
     changed = replace(found, calibrated=replace(found.calibrated, factor=factor))
-    said = schedules_of(changed, study)
+    said = schedules_of(changed)
     assert ("Warning: " in said) == is_of_other_hardware(changed.calibrated) == (factor in (3.6, 33.6, 0.1))
     if factor == 33.6:
         assert "is 33.6 times as slow as profile l40s-qwen2.5-3b-tp2 (Qwen2.5-3B on L40S" in said
@@ -93,12 +87,12 @@ def test_a_profile_of_other_hardware_is_warned_of(study: ReportData, factor: flo
         assert "is 10.0 times as fast as" in said
 
 
-def test_a_profile_that_nothing_was_compared_with_is_called_so(study: ReportData) -> None:
-    apart = replace(study.findings, calibrated=replace(study.findings.calibrated, steps=0, checked=None))
-    said = schedules_of(apart, study)
+def test_a_profile_that_nothing_was_compared_with_is_called_so(found: LoggedRunFindings) -> None:
+    apart = replace(found, calibrated=replace(found.calibrated, steps=0, checked=None))
+    said = schedules_of(apart)
     assert "was not compared with the run" in said
     assert "Warning" not in said
-    assert "was not compared" not in schedules_of(study.findings, study)
+    assert "was not compared" not in schedules_of(found)
 
 
 def test_what_the_warning_says_was_measured() -> None:
@@ -108,8 +102,7 @@ def test_what_the_warning_says_was_measured() -> None:
     assert tuple(round(100 * error) for error in said["far"]["errors"]) == FAR_POINTS
 
 
-def test_what_is_assumed_has_the_option_that_states_it(study: ReportData) -> None:
-    found = study.findings
+def test_what_is_assumed_has_the_option_that_states_it(found: LoggedRunFindings) -> None:
     assert "--profile" not in {option for _, option in assumptions(found)}
     assumed = dict.fromkeys((PROFILE, PRICE), "assumed, because it was not given")
     options = {option: text for text, option in assumptions(replace(found, not_stated=assumed))}

@@ -22,7 +22,7 @@ SMALL = {"steps": 2, "prompts": 4, "samples": 2}
 PROFILE = "l40s-qwen2.5-3b-tp2"
 NEEDS_GPUS: dict[str, Callable[[Run], Any]] = {
     "setting": lambda run: run.setting, "times": lambda run: run.times, "calibrated": lambda run: run.calibrated,
-    "plan": Run.plan, "plan_step": Run.plan_step, "simulate": Run.simulate, "explore": Run.explore, "study": Run.study,
+    "plan": Run.plan, "plan_step": Run.plan_step, "simulate": Run.simulate, "explore": Run.explore,
     "what_ifs": Run.what_ifs, "rl.explore": rl.explore,
 }  # fmt: skip
 

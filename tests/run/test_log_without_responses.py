@@ -44,7 +44,7 @@ def test_what_limits_the_run_is_said_without_responses(path: Path, capsys: pytes
 NEEDS_RESPONSES: dict[str, Callable[[Run], Any]] = {
     "trace": lambda run: run.trace, "rollouts": lambda run: run.rollouts, "times": lambda run: run.times,
     "calibrated": lambda run: run.calibrated, "plan": Run.plan, "plan_step": Run.plan_step, "simulate": Run.simulate,
-    "search": Run.search, "explore": Run.explore, "study": Run.study, "what_ifs": Run.what_ifs,
+    "search": Run.search, "explore": Run.explore, "what_ifs": Run.what_ifs,
     "rl.explore": rl.explore,
 }  # fmt: skip
 

@@ -63,7 +63,7 @@ def test_random_ids_of_prompts_sort_the_log_and_the_report_ranges_over_orders() 
     assert [note for note in dumped.summary.notes if note.startswith("order:")] == [
         "order: verl sorts prompts by random ids before it writes, so the log's order is not the order of dispatch"
     ]
-    findings = study_log(dumped, SETTING, STATIC, 1).findings
+    findings = study_log(dumped, SETTING, STATIC, 1)
     assert len(findings.shuffled) == ORDERS
     assert "sorts prompts by random ids" in findings.setup.assumed[-1]
     assert any("does not record the order in which prompts were assigned" in sentence for sentence in idle_in_words(findings))
@@ -86,7 +86,7 @@ def test_idle_of_a_balanced_dump_is_a_range_that_holds_the_truth(tmp_path: Path)
     truth = idle(open_log(write_verl_v0(tmp_path / "log", many_rollouts(48, 1)), OPTIONS))
     dumped = open_log(GOLDEN / "verl-v0-balanced", OPTIONS)
     assert idle(dumped) < truth
-    found = study_log(dumped, SETTING, STATIC, 1).findings
+    found = study_log(dumped, SETTING, STATIC, 1)
     low, high = found.idle_shares
     assert low < truth <= high
     said = " ".join(idle_in_words(found))
