@@ -28,15 +28,12 @@ SHOWN = HEADINGS | {WRITTEN: tuple(name for name in HEADINGS[WRITTEN] if name no
 def show(path: Path, max_steps: int, **stated: Any) -> ReportFrame:
     """Show the interactive page about PATH: what limits the run, and what other schedules would have saved."""
     from rlhfless.report.magic import ReportFrame
-    from rlhfless.report.progress import silent
-    from rlhfless.report.write import report_html
+    from rlhfless.report.write import make_report
 
     read = read_run(path.expanduser(), page=True, **stated)
-    study = read.study_of_draws(max_steps, silent)
-    page = report_html(
-        read.simulated, read.setting, read.assumptions, said=read.run.diagnosis(), max_steps=max_steps, study=study
-    )
-    return ReportFrame(page, f"Report of {path}")
+    said = read.run.diagnosis()
+    made = make_report(read.simulated, read.setting, read.assumptions, said=said, draws=read.drawn, max_steps=max_steps)
+    return ReportFrame(made.html, f"Report of {path}")
 
 
 def report_of(line: str) -> ReportFrame | None:

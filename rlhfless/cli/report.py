@@ -20,9 +20,8 @@ from rlhfless.cli.options import Decorator, added, time_weight_option, together
 from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
-    from rlhfless.diagnosis import Stated
-    from rlhfless.report.progress import Begin
-    from rlhfless.report.study import Assumptions, LoggedRunFindings
+    from rlhfless.diagnosis import Diagnosis, Stated
+    from rlhfless.report.study import Assumptions
     from rlhfless.run import Run
     from rlhfless.run.hardware import Hardware
     from rlhfless.simulate import SimulationConfig
@@ -60,14 +59,6 @@ class ReadRun(NamedTuple):
     assumptions: Assumptions
     setting: SimulationConfig | None
     drawn: Sequence[OpenedLog]
-
-    def study_of_draws(self, max_steps: int, begin: Begin) -> LoggedRunFindings | None:
-        """Return what is found of all draws; None where lengths were logged, whose study the report makes."""
-        from rlhfless.report.drawn_study import study_drawn
-
-        if not self.drawn or self.setting is None:
-            return None
-        return study_drawn(self.drawn, self.setting, self.assumptions, max_steps, begin)
 
 
 def read_run(
@@ -208,9 +199,8 @@ def report(path: Path, out: Path | None, output: str, redacted: Path | None, max
     if out is not None and out.suffix == ".ipynb" and stated["drafts"] is not None:
         raise InputError("--drafts is for pages, and -o names a notebook; let -o end with .html, or leave out --drafts")
     read = read_run(path, page=out is not None, **stated)
-    said = read.run.diagnosis()
-    if out is not None:  # first: what the page refuses leaves no output
-        _write_page(path, out, max_steps, read, stated["log"])
+    # The page comes first: what it refuses leaves no output, and its levers say what they are expected to save.
+    said = read.run.diagnosis() if out is None else _write_page(path, out, max_steps, read, stated["log"])
     if redacted is not None:
         from rlhfless.trace.importers.redact import write_redacted
 
@@ -218,13 +208,16 @@ def report(path: Path, out: Path | None, output: str, redacted: Path | None, max
     click.echo(said.to_json() if output == "json" else str(said))
 
 
-def _write_page(path: Path, out: Path, max_steps: int, read: ReadRun, log: LogOptions) -> None:
+def _write_page(path: Path, out: Path, max_steps: int, read: ReadRun, log: LogOptions) -> Diagnosis:
+    """Write the page or the notebook; return the diagnosis, with what a page simulated of its levers."""
+    from rlhfless.plots.export.html_page import page_path, write_page
     from rlhfless.report.notebook import LogSource, write_report_notebook
     from rlhfless.report.progress import progress_bar
-    from rlhfless.report.write import write_report
-    from rlhfless.trace import ImportedLog
+    from rlhfless.report.write import make_report
+    from rlhfless.trace import ImportedLog, TraceError
 
     run = read.run
+    said = run.diagnosis()
     if out.suffix == ".ipynb":
         if isinstance(run.log, ImportedLog):
             raise InputError(f"{path}: has scalars alone, whose report is a page; let -o end with .html")
@@ -234,10 +227,12 @@ def _write_page(path: Path, out: Path, max_steps: int, read: ReadRun, log: LogOp
         source = LogSource(path, log.import_options(), log.framework, log.run)
         write_report_notebook(source, out, run.profile, run.setting, run.assumptions, max_steps=max_steps)
     else:
+        there = page_path(out, TraceError)
         with progress_bar() as begin:
-            study = read.study_of_draws(max_steps, begin)
-            write_report(
-                read.simulated, out, read.setting, read.assumptions, said=run.diagnosis(), max_steps=max_steps, study=study,
-                begin=begin,
-            )  # fmt: skip
+            made = make_report(
+                read.simulated, read.setting, read.assumptions, said=said, draws=read.drawn, max_steps=max_steps, begin=begin
+            )
+        write_page(there, made.html, TraceError)
+        said = made.said
     click.echo(f"wrote {out.resolve()}", err=True)
+    return said

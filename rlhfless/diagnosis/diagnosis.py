@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from rlhfless.diagnosis.drawn_step import drawn_step
 from rlhfless.diagnosis.numbers import OWN_PROFILE, Finding, Lever, Numbers
 
 SCHEMA, VERSION = "rlhfless-diagnosis", 1
@@ -173,7 +174,8 @@ class Diagnosis:
             f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
             for heading, text in self.lines()
         )
-        return f"<table>{rows}</table>"
+        bars = [f"{html.escape(one.run)}{drawn_step(one.step)}" for one in self.runs if len(one.step)]
+        return f"<table>{rows}</table>{''.join(bars) if self.runs else drawn_step(self.step)}"
 
 
 def _lever(lever: Lever) -> str:

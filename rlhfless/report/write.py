@@ -5,8 +5,10 @@ What was executed is read from the trace. Everything else is simulated from the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -16,6 +18,7 @@ from rlhfless.diagnosis import Diagnosis, diagnose
 from rlhfless.plots.export.html_page import Page, page_path, write_page
 from rlhfless.plots.style import counted, number
 from rlhfless.report.diagnosis_section import diagnosis_section
+from rlhfless.report.drawn_study import study_drawn
 from rlhfless.report.executed_run import basis_of_savings, executed_section, fixed_in_words
 from rlhfless.report.executed_study import study_executed
 from rlhfless.report.expected import engine_is_slow, with_expected
@@ -48,53 +51,66 @@ BY_ARITHMETIC = (
 )
 
 
+@dataclass(frozen=True, eq=False)
+class Report:
+    """A report that was made.
+
+    Attributes:
+        said: the diagnosis, with what levers are expected to save where a simulation says so. html: the page.
+    """
+
+    said: Diagnosis
+    html: str
+
+
 def write_report(
     source: Trace | OpenedLog | ImportedLog | str | Path,
     out: str | Path,
     setting: SimulationConfig | None = None,
     assumptions: Assumptions | None = None,
-    *,
-    said: Diagnosis | None = None,
-    max_steps: int = MAX_STEPS,
-    study: LoggedRunFindings | None = None,
-    begin: Begin = silent,
+    **made: Any,
 ) -> Path:
-    """Write the report of a trace or log as one HTML file that needs no network and no kernel.
+    """Write the page of ``make_report`` as one HTML file that needs no network and no kernel, and return its path.
 
     Args:
-        source: a trace, an opened or imported log, or the path of a trace folder or of a log of any supported format.
-        out: the HTML file; it is replaced atomically.
-        setting: cluster, profile and objective of the simulated sections, which need responses of one run; None: nothing is
-            simulated. Its ``phases`` applies to an executed trace only; for a log use ``assumptions``.
-        assumptions: about a log's run; of an executed trace's only whether it is calibrated.
-        said: what limits the run; by what ``setting`` and ``assumptions`` state when None.
-        max_steps: at most so many steps are simulated, evenly chosen; fewer when steps have thousands of responses.
-        study: what ``study_log`` found of this log, if it is computed already.
-        begin: is called with the name of every part of the work when it begins.
+        source, setting, assumptions, made: see ``make_report``. out: the HTML file; it is replaced atomically.
 
     Raises:
-        TraceError: the source is no trace or log, holds several runs, or the file cannot be written.
-        PlanningError: the source holds lengths only, and they cannot be planned on the cluster.
-        InputError: an assumption makes no sense.
+        TraceError: as ``make_report``, or the file cannot be written. Others as ``make_report``.
     """
     path = page_path(out, TraceError)
-    text = report_html(source, setting, assumptions, said=said, max_steps=max_steps, study=study, begin=begin)
-    return write_page(path, text, TraceError)
+    return write_page(path, make_report(source, setting, assumptions, **made).html, TraceError)
 
 
-def report_html(
+def make_report(
     source: Trace | OpenedLog | ImportedLog | str | Path,
     setting: SimulationConfig | None = None,
     assumptions: Assumptions | None = None,
     *,
     said: Diagnosis | None = None,
+    draws: Sequence[OpenedLog] = (),
     max_steps: int = MAX_STEPS,
-    study: LoggedRunFindings | None = None,
     begin: Begin = silent,
-) -> str:
-    """Return the page of ``write_report`` as text; the same arguments and exceptions.
+) -> Report:
+    """Make the report of a trace or log.
 
-    Its sections are the diagnosis, where the time went, other schedules and settings, timelines, and assumptions and method.
+    The sections of its page are the diagnosis, where the time went, other schedules and settings, timelines, and assumptions
+    and method.
+
+    Args:
+        source: a trace, an opened or imported log, or the path of a trace folder or of a log of any supported format.
+        setting: cluster, profile and objective of the simulated sections, which need responses of one run; None: nothing is
+            simulated. Its ``phases`` applies to an executed trace only; for a log use ``assumptions``.
+        assumptions: about a log's run; of an executed trace's only whether it is calibrated.
+        said: what limits the run; by what ``setting`` and ``assumptions`` state when None.
+        draws: draws of the lengths of a log without responses (``analysis.drawn_lengths``), of which ``source`` is the first.
+        max_steps: at most so many steps are simulated, evenly chosen; fewer when steps have thousands of responses.
+        begin: is called with the name of every part of the work when it begins.
+
+    Raises:
+        TraceError: the source is no trace or log, or holds several runs.
+        PlanningError: the source holds lengths only, and they cannot be planned on the cluster.
+        InputError: an assumption makes no sense.
     """
     log, stated = _opened(source), assumptions or Assumptions()
     executed = isinstance(log, OpenedLog) and len(log.trace.allocations) > 0
@@ -104,16 +120,24 @@ def report_html(
     if isinstance(log, ImportedLog):
         _not_simulated(page, said, log, SCALARS_ALONE)
     elif executed:
-        _executed(page, said, log, setting, max_steps, begin, calibrate=stated.calibrate)
+        said = _executed(page, said, log, setting, max_steps, begin, calibrate=stated.calibrate)
     elif setting is None:
         _not_simulated(page, said, log, NO_GPUS)
     elif engine_is_slow(said):
         _not_simulated(page, said, log, SLOW)
     else:
-        _logged(page, said, log, stated, study or study_log(log, setting, stated, max_steps, begin), begin)
+        found = (
+            study_drawn(draws, setting, stated, max_steps, begin)
+            if draws
+            else study_log(log, setting, stated, max_steps, begin)
+        )
+        begin("drawing")
+        said = with_expected(said, found)
+        _logged(page, said, log, found, stated.prices)
     reading_part(page, log)
     begin("packing")
-    return page.render(f"Written by rlhfless {__version__}. This file contains plotly.js and loads nothing from the network.")
+    footer = f"Written by rlhfless {__version__}. This file contains plotly.js and loads nothing from the network."
+    return Report(said, page.render(footer))
 
 
 def _not_simulated(page: Page, said: Diagnosis, log: OpenedLog | ImportedLog, why: str) -> None:
@@ -127,18 +151,19 @@ def _not_simulated(page: Page, said: Diagnosis, log: OpenedLog | ImportedLog, wh
     page.text(BY_ARITHMETIC)
 
 
-def _logged(
-    page: Page, said: Diagnosis, log: OpenedLog, stated: Assumptions, findings: LoggedRunFindings, begin: Begin
-) -> None:
-    """Add the five sections of a logged run."""
-    begin("drawing")
-    diagnosis_section(page, with_expected(said, findings))
+def _logged(page: Page, said: Diagnosis, log: OpenedLog, findings: LoggedRunFindings, prices: Mapping[str, float]) -> None:
+    """Add the five sections of a logged run.
+
+    Args:
+        prices: further ones by name, in USD per GPU-hour.
+    """
+    diagnosis_section(page, said)
     logged_time_section(page, findings, _facts(log))
     schedules_section(page, findings)
     settings_part(page, findings)
     of_run, of_steps = said.numbers.value("gpu_hours"), findings.gpu_counts[0].gpu_s / 3600.0
     whose, gpu_hours = ("The simulated steps'", of_steps) if of_run is None else ("The run's", of_run)
-    prices_table(page, f"{whose} {number(gpu_hours, 'GPU-hours')}", gpu_hours, findings.setting.cluster.kind, stated.prices)
+    prices_table(page, f"{whose} {number(gpu_hours, 'GPU-hours')}", gpu_hours, findings.setting.cluster.kind, prices)
     timelines_section(page, findings.schedules, None)
     page.section(METHOD, folded=True)
     assumed_part(page, findings)
@@ -149,8 +174,8 @@ def _logged(
 def _executed(
     page: Page, said: Diagnosis, log: OpenedLog, setting: SimulationConfig | None, max_steps: int, begin: Begin, *,
     calibrate: bool,
-) -> None:  # fmt: skip
-    """Add the five sections of an executed run."""
+) -> Diagnosis:  # fmt: skip
+    """Add the five sections of an executed run, and return its diagnosis with what levers are expected to save."""
     trace, findings, refusal = log.trace, None, NO_GPUS
     if setting is not None:
         try:
@@ -159,7 +184,8 @@ def _executed(
             gpus, name = counted(setting.cluster.gpus, "GPU"), setting.latency.name
             refusal = f"No plan is possible on {gpus} with profile {name}: {error}"
     begin("drawing")
-    diagnosis_section(page, said if findings is None else with_expected(said, findings))
+    said = said if findings is None else with_expected(said, findings)
+    diagnosis_section(page, said)
     executed_section(page, trace, _facts(log))
     if findings is None:
         page.section(OTHERS, folded=True)
@@ -179,6 +205,7 @@ def _executed(
             page.text(fixed_in_words(findings))
         page.basis(basis_of_simulation(findings))
     page.text(BY_ARITHMETIC)
+    return said
 
 
 def _opened(source: Trace | OpenedLog | ImportedLog | str | Path) -> OpenedLog | ImportedLog:

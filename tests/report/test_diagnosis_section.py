@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from rlhfless.diagnosis import Diagnosis, diagnose
 from rlhfless.latency.held_out_errors import HeldOut
 from rlhfless.report.expected import with_expected
 from rlhfless.report.study import Assumptions, LoggedRunFindings, study_log
-from rlhfless.report.write import report_html
+from rlhfless.report.write import make_report
 from rlhfless.simulate import simulate
 from rlhfless.trace import OpenedLog, Trace
 
@@ -42,7 +43,7 @@ def titles(page: str) -> list[str]:
 
 
 def test_without_gpus_the_page_is_the_diagnosis_and_says_what_simulates_more() -> None:
-    page = report_html(log())
+    page = make_report(log()).html
     assert titles(page) == ["What limits this run", "Other schedules and settings", "Assumptions and method"]
     assert "--gpus" in words(page)
     assert "L40S" not in words(page), "no GPUs are assumed"
@@ -124,8 +125,29 @@ def test_levers_are_sorted_and_drafts_need_texts(timed: OpenedLog, findings: Log
 
 def test_where_the_engine_is_slow_nothing_is_simulated(timed: OpenedLog) -> None:
     slow = replace(timed, scalars=timed.scalars.assign(generate_s=5000.0, step_s=6000.0))
-    page = report_html(slow, sixteen_l40s(), max_steps=1)
+    page = make_report(slow, sixteen_l40s(), max_steps=1).html
     assert "The engine is slow" in words(page)
     assert titles(page) == ["What limits this run", "Other schedules and settings", "Assumptions and method"]
     assert "expected (simulated)" not in words(page)
     assert "a schedule does not mend an engine" in words(page)
+
+
+@pytest.mark.full
+def test_what_a_page_simulates_of_levers_is_in_the_json_beside_it(timed: OpenedLog, tmp_path: Path) -> None:
+    spans = timed.scalars.set_index("step")["generate_s"]
+    rows = timed.trace.rollouts
+    tokens = rows.groupby("step")["response_tokens"].transform("max")
+    start = 10_000.0 * rows["step"]
+    rows.assign(start_s=start, end_s=start + rows["step"].map(spans) * rows["response_tokens"] / tokens).to_csv(
+        tmp_path / "log.csv", index=False
+    )
+    command = ["report", str(tmp_path / "log.csv"), "--gpus", "16", "--dispatch", "static", "--format", "json"]
+    plain = CliRunner().invoke(main, command)
+    simulated = CliRunner().invoke(main, [*command, "--steps", "1", "-o", str(tmp_path / "page.html")])
+    assert (plain.exit_code, simulated.exit_code) == (0, 0), simulated.output
+    levers = [json.loads(done.stdout)["levers"] for done in (plain, simulated)]
+    assert not any("expected_low_share" in one for one in levers[0])
+    assert any("expected_low_share" in one for one in levers[1])
+    assert [one["kind"] for one in levers[0]] == [
+        one["kind"] for one in levers[1] if one["kind"] in {x["kind"] for x in levers[0]}
+    ]

@@ -18,7 +18,7 @@ from rlhfless.plots.export.html_page import Page
 from rlhfless.predict import EwmaPredictor
 from rlhfless.report.executed_run import executed_section, executed_timelines
 from rlhfless.report.schedules import SHOWN, simulate_schedules
-from rlhfless.report.write import report_html, write_report
+from rlhfless.report.write import make_report, write_report
 from rlhfless.simulate import logged_steps
 from rlhfless.trace import Trace, TraceError
 
@@ -61,7 +61,7 @@ def cards(page: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    return report_html(executed(), sixteen_l40s())
+    return make_report(executed(), sixteen_l40s()).html
 
 
 @pytest.mark.full
@@ -107,7 +107,7 @@ def test_what_an_executed_run_could_have_saved_is_said_with_what_no_schedule_cha
     assert "Not calibrated" in page  # one step proves nothing
     assert "Other GPUs" not in page
     held = executed().allocations.assign(kind=["l40s", "h100"])
-    other = report_html(executed(allocations=held, meta={"cluster": {"nodes": 1, "gpus_per_node": 4}}), sixteen_l40s())
+    other = make_report(executed(allocations=held, meta={"cluster": {"nodes": 1, "gpus_per_node": 4}}), sixteen_l40s()).html
     assert "<b>Other GPUs:</b>" in other
     assert "the run had 4 GPUs of kind h100 and l40s;" in other
 
@@ -152,7 +152,7 @@ def test_text_of_logs_never_becomes_markup():
         meta={"policy": EVIL, "device": EVIL, "clock": "wall", "cluster": {EVIL: EVIL}},
         source=EVIL,
     )
-    text = report_html(trace, sixteen_l40s())
+    text = make_report(trace, sixteen_l40s()).html
     assert text.count("<script>") == text.count("</script>") == 1
     assert "alert('x')</script>" not in text
     assert EVIL not in text
@@ -184,24 +184,24 @@ def test_a_log_of_lengths_alone_is_simulated(tmp_path: Path):
     ],
 )
 def test_degenerate_traces_have_a_report(trace):
-    assert "Other schedules and settings" in report_html(trace, sixteen_l40s())
+    assert "Other schedules and settings" in make_report(trace, sixteen_l40s()).html
 
 
 def test_what_cannot_be_planned_is_reported_and_the_rest_is_shown():
     setting = sixteen_l40s()
     too_long = rollouts(1, response_tokens=10_000_000)
-    text = report_html(executed(rollouts=too_long), setting)
+    text = make_report(executed(rollouts=too_long), setting).html
     assert "Where the time went" in text
     assert "No plan is possible on 16 GPUs with profile l40s-qwen2.5-3b-tp2: " in text
     with refused(ValueError, "10000005"):
-        report_html(Trace(too_long), setting)
+        make_report(Trace(too_long), setting)
 
 
 def test_bad_input_is_one_sentence(tmp_path: Path):
     with refused(TraceError):
         write_report(tmp_path / "nothing.csv", tmp_path / "out.html")
     with refused(TraceError):
-        report_html(Trace(rollouts(1) + rollouts(1, run="other")))
+        make_report(Trace(rollouts(1) + rollouts(1, run="other")))
     with refused(TraceError):
         write_report(executed(), tmp_path)
     assert list(tmp_path.iterdir()) == []

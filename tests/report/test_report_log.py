@@ -27,7 +27,7 @@ from rlhfless.report.schedules import refuse_requests_without_steps, simulate_sc
 from rlhfless.report.settings import settings_part
 from rlhfless.report.simulated import schedules_section, true_front
 from rlhfless.report.study import Assumptions, LoggedRunFindings, study_log
-from rlhfless.report.write import report_html
+from rlhfless.report.write import make_report
 from rlhfless.simulate import SimulationConfig, simulate
 from rlhfless.trace import ImportOptions, OpenedLog, Recorder, Trace, TraceError, open_log, validate
 from solver.model.cluster import Cluster
@@ -77,7 +77,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> OpenedLog:
 
 @pytest.fixture(scope="module")
 def page(log: OpenedLog) -> str:
-    return report_html(log, SETTING, Assumptions(prices={"spot": 1.5}), max_steps=2)
+    return make_report(log, SETTING, Assumptions(prices={"spot": 1.5}), max_steps=2).html
 
 
 @pytest.mark.full
@@ -112,7 +112,7 @@ def test_other_prices_are_of_the_run_where_its_cost_is_known(log: OpenedLog, pag
     own = simulate(log.trace.rollouts, SETTING, ["static"]).steps
     scalars = pd.DataFrame({"step": own["step"], "generate_s": own["time_s"], "step_s": 2 * own["time_s"]})
     timed = OpenedLog(log.trace, scalars, log.framework, log.summary)
-    words = " ".join(text_of(report_html(timed, SETTING, Assumptions(prices={"spot": 1.5}), max_steps=1)).split())
+    words = " ".join(text_of(make_report(timed, SETTING, Assumptions(prices={"spot": 1.5}), max_steps=1).html).split())
     assert re.search(r"The run's [\d.]+ GPU-hours at other prices of L40S GPUs", words)
     assert "on-demand 3.77 USD" in words
     assert "spot 1.50 USD" in words
@@ -303,7 +303,7 @@ def test_the_front_of_the_last_step_is_above_its_bound_as_whole_steps(log: Opene
 def test_the_page_says_that_its_times_were_corrected(log: OpenedLog) -> None:
     own = simulate(log.trace.rollouts, SETTING, ["static"]).steps
     timed = OpenedLog(log.trace, pd.DataFrame({"step": own["step"], "generate_s": 1.5 * own["time_s"]}), "table", log.summary)
-    words = " ".join(text_of(report_html(timed, SETTING, max_steps=1)).split())
+    words = " ".join(text_of(make_report(timed, SETTING, max_steps=1).html).split())
     assert "Calibrated: by 1.50, the median over 3 steps of the ratio of logged to simulated generation time" in words
     assert "Relative error on held-out steps (leave-one-out over 3 steps): median 0.0%" in words
     assert "; with a constant time per step: median" in words
@@ -325,7 +325,7 @@ def test_a_profile_of_any_name_is_text_beside_what_the_log_measured(log: OpenedL
 
 
 def test_names_in_a_log_never_become_markup(tmp_path: Path) -> None:
-    evil = report_html(open_log(log_file(tmp_path, 2, 4, run=EVIL)), SETTING, max_steps=1)
+    evil = make_report(open_log(log_file(tmp_path, 2, 4, run=EVIL)), SETTING, max_steps=1).html
     assert "<script>alert" not in evil
     assert evil.count("<script>") == 1
 
@@ -363,7 +363,7 @@ def test_the_command_recognises_a_log_and_writes_page_and_notebook(tmp_path: Pat
 @pytest.mark.nightly
 def test_a_page_of_a_hundred_thousand_responses_stays_small(tmp_path: Path) -> None:
     path = log_file(tmp_path / "logs", steps=50, prompts=500)
-    page = report_html(open_log(path), SETTING)
+    page = make_report(open_log(path), SETTING).html
     assert len(page.encode()) < 2_000_000
 
 
@@ -422,7 +422,7 @@ def test_one_giant_step_of_requests_is_refused_with_what_to_give() -> None:
     )
     trace = Trace(validate("rollouts", rows))
     with refused(TraceError, "10,001 requests", "--map step=row/128"):
-        report_html(trace, SETTING)
+        make_report(trace, SETTING)
     refuse_requests_without_steps(OpenedLog(Trace(trace.rollouts.assign(step=trace.rollouts.index % 2)), pd.DataFrame(), ""))
     refuse_requests_without_steps(
         OpenedLog(Trace(trace.rollouts.assign(prompt_id="a", sample=np.arange(count))), pd.DataFrame(), "")
