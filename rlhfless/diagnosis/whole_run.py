@@ -76,7 +76,7 @@ def _hours(run: LoggedRun, found: Collected, bar: Number | None) -> Number | Non
     if planned is not None and bar is not None:
         how = f"{planned:,.0f} planned steps at the seconds per step of the progress bar"
         return Number("run_hours", planned * bar.low / 3600, planned * bar.high / 3600, DERIVED, how)
-    step_s = step_seconds(run).step_s
+    step_s = step_seconds(run).whole_s  # of all steps, with those that validate: all of them are paid for
     step_s = step_s[~np.isnan(step_s)]
     if not len(step_s):
         return None
@@ -94,7 +94,8 @@ def _cost(run: LoggedRun, found: Collected, gpus: Gpus, hours: Number | None) ->
     numbers, held = [], f"{gpus.total:,.0f} GPUs"
     step_s = found.numbers.value("step_s")
     if step_s is not None:
-        numbers.append(number("gpu_hours_per_step", gpus.total * step_s / 3600, DERIVED, f"{held} for the seconds of a step"))
+        how = f"{held} for the seconds of an ordinary step"
+        numbers.append(number("gpu_hours_per_step", gpus.total * step_s / 3600, DERIVED, how))
     if hours is None:
         return numbers
     whole = Number("gpu_hours", gpus.total * hours.low, gpus.total * hours.high, DERIVED, f"{held}; {hours.how}")

@@ -143,10 +143,69 @@ def test_validation_and_checkpoints_within_or_beside_the_step() -> None:
         {"step_s": [100.0] * 20, "generate_s": 70.0, "learn_s": 29.0, "timing_s/save_checkpoint": [math.nan, 25.0] * 10}, "verl"
     )
     numbers, part = found_in(outside)
-    assert numbers["checkpoints_s"] == 250
+    assert (numbers["checkpoints_s"], numbers["checkpoints_total_s"], numbers["checkpoints_steps"]) == (25, 250, 10)
+    assert numbers["all_steps_s"] == pytest.approx(112.5), "what is paid for a step, on average"
+    assert "every 2nd step" in of_kind(part, "beside the step")[0].sentence
     (checkpoints,) = of_kind(part, "beside the step")
     assert checkpoints.at_stake == pytest.approx(250 / 2250)
     assert numbers["unnamed_s"] == pytest.approx(1), "what is beside the step is no part of it"
+
+
+@pytest.mark.parametrize(("every", "named"), [(2, "2nd"), (3, "3rd"), (5, "5th"), (10, "10th")])
+def test_the_step_is_an_ordinary_one_however_often_the_run_validates(every: int, named: str) -> None:
+    """A mean over both kinds of steps is the time of none of them."""
+    steps = np.arange(1, 41)
+    validates = steps % every == 0
+    run = run_of(
+        {"step_s": np.where(validates, 150.0, 100.0), "generate_s": 70.0, "learn_s": 30.0,
+         "timing_s/testing": np.where(validates, 50.0, np.nan)}, "verl"
+    )  # fmt: skip
+    numbers, part = found_in(run)
+    assert numbers["step_s"] == 100
+    assert numbers["generate_share"] == pytest.approx(0.7)
+    assert (numbers["validation_s"], numbers["validation_total_s"]) == (50, 50 * validates.sum())
+    assert numbers["all_steps_s"] == pytest.approx(100 + 50 * validates.mean())
+    assert any(f"every {named} step" in note.lower() and "50.0 s are validation" in note for note in part.notes)
+    (beside, *_) = of_kind(part, "beside the step")
+    assert f"every {named} step" in beside.sentence
+    assert beside.at_stake == pytest.approx(validates.sum() * 50 / (4000 + validates.sum() * 50))
+    bar = step_bar(run)
+    assert "validation" not in bar["phase"].tolist()
+    assert bar["seconds"].sum() == pytest.approx(100)
+
+
+def test_what_most_steps_have_is_a_part_of_an_ordinary_step() -> None:
+    run = run_of({"step_s": 130.0, "generate_s": 70.0, "timing_s/save_checkpoint": [math.nan, *[30.0] * 9]}, "verl")
+    numbers, _ = found_in(run)
+    assert numbers["step_s"] == 130
+    assert "checkpoints" in step_bar(run)["phase"].tolist()
+
+
+def test_every_second_step_is_slower_and_nothing_says_why() -> None:
+    numbers, part = found_in(run_of({"step_s": [100.0, 160.0, 102.0, 158.0] * 4}))
+    assert numbers["step_s"] == pytest.approx(101)
+    (slow,) = of_kind(part, "beside the step")
+    assert "Every 2nd step" in slow.sentence
+    assert "that the log does not name" in slow.sentence
+    assert slow.at_stake == pytest.approx(8 * 58 / (8 * 101 + 8 * 159))
+    longer = {"step_s": [100.0, 160.0] * 8, "generate_s": [60.0, 120.0] * 8}
+    assert found_in(run_of(longer))[0]["step_s"] == pytest.approx(130), "responses that are longer are no other kind of step"
+
+
+def test_a_first_step_that_compiles_and_a_last_one_that_saves_beside_validation() -> None:
+    step_s, testing = [100.0] * 20, [math.nan] * 20
+    for at in range(4, 20, 5):
+        step_s[at], testing[at] = 140.0, 40.0
+    step_s[0], step_s[-1] = 400.0, 200.0
+    numbers, part = found_in(run_of({"step_s": step_s, "generate_s": 60.0, "timing_s/testing": testing}, "verl"))
+    assert numbers["step_s"] == 100
+    assert any("every 5th step" in note.lower() and "40.0 s are validation" in note for note in part.notes)
+    assert any(note.startswith("Step 1 (400.0 s)") for note in part.notes)
+
+
+def test_the_first_steps_of_an_asynchronous_run_do_not_compile() -> None:
+    run = run_of({"step_s": [42.0, 16.0, 15.0, 15.5], "off_policy_steps": [0.0, 1.0, 2.0, 2.0]}, "prime-rl")
+    assert not [one for one in found_in(run)[1].findings if "ompil" in one.sentence]
 
 
 def test_phases_that_overlap_have_no_limits_and_no_bar() -> None:
