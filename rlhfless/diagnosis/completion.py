@@ -15,7 +15,20 @@ import pandas as pd
 from rlhfless.diagnosis.engine_speed import SEQUENCES, generation_share, responses_per_gpu
 from rlhfless.diagnosis.gpus import gpus_of
 from rlhfless.diagnosis.logged_run import LoggedRun
-from rlhfless.diagnosis.numbers import BOUND, COUNTED, DERIVED, Collected, Finding, Lever, Part, number
+from rlhfless.diagnosis.numbers import (
+    BOUND,
+    COUNTED,
+    DERIVED,
+    GENERATION_GPU_HOURS,
+    GENERATION_TIME,
+    GPU_HOURS,
+    TIME,
+    Collected,
+    Finding,
+    Lever,
+    Part,
+    number,
+)
 from rlhfless.diagnosis.phases import synchronous
 
 LASTS = (0.005, 0.01, 0.02, 0.05, 0.1)  # shares of a step's responses that may be called its tail
@@ -105,8 +118,9 @@ def completion(run: LoggedRun, found: Collected) -> Part:
         at_most = "" if counted else "at most "
         few = f"at most {last:,.0f} of {of:,.0f} responses unfinished"
         sentence = f"The long tail: {at_most}{takes} with {few}."
-        findings.append(Finding("tail", share * tail, sentence, ("tail_share_of_generation", "tail_responses")))
-    return Part(tuple(numbers), tuple(findings), tuple(_levers(run, curves, share)))
+        of = GENERATION_TIME if known is None else TIME
+        findings.append(Finding("tail", share * tail, sentence, ("tail_share_of_generation", "tail_responses"), of))
+    return Part(tuple(numbers), tuple(findings), tuple(_levers(run, curves, known)))
 
 
 def _of_seconds(generation_s: float, tail: float) -> str:
@@ -129,14 +143,15 @@ def _of_mean_and_longest(run: LoggedRun, found: Collected, share: float | None) 
         f"The long tail: {of}the mean response is {1 - idle:.0%} of the longest, so at most {idle:.0%} of the decode slots are "
         "empty until the longest ones end; how much a schedule wins of it, mean and longest do not tell."
     )
-    finding = Finding("tail", at_stake, sentence, ("mean_over_longest", "slot_idle_share_at_most"))
+    of = GENERATION_GPU_HOURS if share is None else GPU_HOURS
+    finding = Finding("tail", at_stake, sentence, ("mean_over_longest", "slot_idle_share_at_most"), of)
     return Part((), (finding,), tuple(_assignment(run, at_stake, share)))
 
 
 def _assignment(run: LoggedRun, at_most: float, share: float | None) -> Iterator[Lever]:
     """The lever of packing; none with one replica."""
     if _replicas(run) != 1:
-        of = "GPU-hours" if share is not None else "GPU-hours of generation"
+        of = GENERATION_GPU_HOURS if share is None else GPU_HOURS
         yield Lever("assignment", "assign responses by length", at_most, PACKING_PRICE, of)
 
 
@@ -154,8 +169,13 @@ def _of_unknown_cause(run: LoggedRun, found: Collected, share: float | None, per
     return Part((), (Finding("cannot say", share or 0.0, sentence, ("generate_s", "step_s")),))
 
 
-def _levers(run: LoggedRun, curves: list[Completion], share: float) -> list[Lever]:
-    """Carry the last responses over, free the GPUs that wait for them, and assign responses by length, each at most."""
+def _levers(run: LoggedRun, curves: list[Completion], known: float | None) -> list[Lever]:
+    """Carry the last responses over, free the GPUs that wait for them, and assign responses by length, each at most.
+
+    Args:
+        known: share of generation in the run's time; None where the log does not say it.
+    """
+    share, time, gpu_hours = (1.0, GENERATION_TIME, GENERATION_GPU_HOURS) if known is None else (known, TIME, GPU_HOURS)
     left = [curve.left_after(_tail(curves)) for curve in curves]
     won = float(np.mean([part for _, part in left]))
     late = float(np.mean([count / len(curve.ends) for (count, _), curve in zip(left, curves, strict=True)]))
@@ -167,10 +187,10 @@ def _levers(run: LoggedRun, curves: list[Completion], share: float) -> list[Leve
     price = f"{late:.2%} of the samples learn one version of the weights late; {whole}"
     dropped = f"{late:.2%} more responses are generated, long ones are dropped; {whole}"
     return [
-        Lever("partial rollout", f"carry over the last {_responses(count)}", share * won, price),
-        Lever("over-sampling", f"start more and keep the first (drop {count:,.0f})", share * won, dropped),
-        Lever("release", "release all replicas but one in the tail", share * freed, "others must use the GPUs", "GPU-hours"),
-        *_assignment(run, share * slots, share),
+        Lever("partial rollout", f"carry over the last {_responses(count)}", share * won, price, time),
+        Lever("over-sampling", f"start more and keep the first (drop {count:,.0f})", share * won, dropped, time),
+        Lever("release", "release all replicas but one in the tail", share * freed, "others must use the GPUs", gpu_hours),
+        *_assignment(run, share * slots, known),
     ]
 
 

@@ -9,7 +9,19 @@ import numpy as np
 from rlhfless.diagnosis.gpus import gpus_of
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.memory import model_memory
-from rlhfless.diagnosis.numbers import BOUND, COUNTED, LOGGED, STAND_IN, Collected, Finding, Number, Part, number
+from rlhfless.diagnosis.numbers import (
+    BOUND,
+    COUNTED,
+    DERIVED,
+    GENERATION_TIME,
+    STAND_IN,
+    TIME,
+    Collected,
+    Finding,
+    Number,
+    Part,
+    number,
+)
 from rlhfless.diagnosis.phases import step_seconds, synchronous
 from rlhfless.latency import list_profiles, load_profile, weights_floor_ms
 
@@ -50,7 +62,8 @@ def engine_speed(run: LoggedRun, found: Collected) -> Part:
     )
     share = generation_share(run, found)
     at_stake = (1.0 if share is None else share) * (1.0 - (slowest if floor is None else floor.value) / each.value)
-    return Part(numbers, (Finding("engine", at_stake, sentence, ("ms_per_token", SLOW_ENGINE)),))
+    of = GENERATION_TIME if share is None else TIME
+    return Part(numbers, (Finding("engine", at_stake, sentence, ("ms_per_token", SLOW_ENGINE), of),))
 
 
 def responses_per_gpu(run: LoggedRun, found: Collected) -> float | None:
@@ -106,7 +119,7 @@ def _ms_per_token(run: LoggedRun, found: Collected) -> Number | None:
             each = 1000 * took[several] / tokens[several]
             return number("ms_per_token", float(np.median(each)), COUNTED, "median over responses, from start to end")
     if (speed := run.mean("perf/longest_sample_tokens_per_sec")) is not None and speed > 0:
-        return number("ms_per_token", 1000 / speed, LOGGED, "perf/longest_sample_tokens_per_sec")
+        return number("ms_per_token", 1000 / speed, DERIVED, "1 over perf/longest_sample_tokens_per_sec, the longest response")
     seconds = step_seconds(run).phases.get("generate_s", np.full(len(run.steps), np.nan))
     longest = run.column("response_tokens_max")
     if np.isnan(longest).all() and run.responses is not None and len(run.steps):

@@ -8,7 +8,19 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.diagnosis.logged_run import LoggedRun
-from rlhfless.diagnosis.numbers import BOUND, COUNTED, DERIVED, LOGGED, Collected, Finding, Number, Part, number
+from rlhfless.diagnosis.numbers import (
+    BOUND,
+    COUNTED,
+    DERIVED,
+    LOGGED,
+    RESPONSES,
+    Collected,
+    Finding,
+    Number,
+    Part,
+    mean_of,
+    number,
+)
 
 CUT_IN_VERDICT = 0.05  # share of cut responses above which the limit is what is said first
 LEAST_AT_LIMIT = 3  # responses with one largest length, below which it is chance
@@ -125,9 +137,9 @@ def _counted(responses: pd.DataFrame) -> list[Number]:
 
 def _logged(run: LoggedRun) -> list[Number]:
     numbers = []
-    for key, how in (("response_tokens_mean", "logged means"), ("prompt_tokens_mean", "logged means")):
-        if (value := run.mean(key)) is not None:
-            numbers.append(number(key, value, LOGGED, how))
+    for key in ("response_tokens_mean", "prompt_tokens_mean"):
+        if run.mean(key) is not None:
+            numbers.append(mean_of(key, run.column(key), "steps", "mean lengths"))
     longest = run.column("response_tokens_max")
     if not np.isnan(longest).all():
         numbers.append(number("response_tokens_max", float(np.nanmax(longest)), LOGGED, "longest responses of the steps"))
@@ -138,7 +150,7 @@ def _logged(run: LoggedRun) -> list[Number]:
     cut = run.column("truncation_rate")
     cut = cut[(cut >= 0) & (cut <= 1)]
     if len(cut):
-        numbers.append(number("cut_share", float(cut.mean()), LOGGED, "share of cut responses, as logged"))
+        numbers.append(mean_of("cut_share", cut, "steps", "shares of cut responses"))
     mean, prompt = run.mean("response_tokens_mean"), run.mean("prompt_tokens_mean")
     if mean is not None and prompt is not None and mean + prompt > 0:
         numbers.append(number("prompt_token_share", prompt / (mean + prompt), DERIVED, "logged mean lengths"))
@@ -161,4 +173,4 @@ def _limit_finding(share: Number, cut: Cut | None, numbers: dict[str, Number]) -
         f"A length limit cuts responses: {share.value:.1%}{count} end at {which}, so their true lengths are unknown, and tails "
         "and forecasts of this log are lower bounds."
     )
-    return Finding("limit", share.value, sentence, tuple(key for key in proof if key in numbers))
+    return Finding("limit", share.value, sentence, tuple(key for key in proof if key in numbers), RESPONSES)

@@ -2,7 +2,8 @@
 
 What a number rests on follows one rule, and a number has one class:
 
-- *logged*: one value as it stands in the log, such as the seconds of one step, or the slowest of several;
+- *logged*: one value as it stands in the log, if in other units, such as the seconds of one step, or of the slowest of several;
+  or one that a user states;
 - *counted*: statistics over single records of the log, such as the mean length of its responses, or how many lines it has;
 - *derived*: arithmetic on logged values, of which a mean or a sum over steps is the simplest (``mean_of``, ``total_of``);
 - *bound*: the most or the least that is possible;
@@ -37,7 +38,7 @@ class Number:
     """One number, or a range of which nobody knows more.
 
     Attributes:
-        key: stable name that ends in its unit, such as ``generation_s`` or ``slot_idle_share``; key of the JSON.
+        key: stable name that tells its unit (``unit_of``), such as ``generate_s`` or ``cut_share``; key of the JSON.
         low, high: of the range; equal where the number is known.
         evidence: one of ``EVIDENCE``. how: where it comes from, as the end of a sentence: "timing_s/gen over timing_s/step".
 
@@ -98,21 +99,22 @@ def total_of(key: str, values: ArrayLike, what: str = "steps") -> Number:
 
 UNITS = (
     (r".*_share|mean_over_longest", "share, 0 to 1"),
-    (r".*(_speedup|_speedup_at_most|_over_synchronous|_rate_to_hide)", "times"),
-    (r".*_tokens_per_gpu_s|tokens_per_gpu_s", "tokens/s per GPU"),
+    (r".*(_speedup|_over_synchronous|_rate)", "times"),
+    (r".*tokens_per_gpu_s", "tokens/s per GPU"),
     (r".*tokens_per_s", "tokens/s"),
     (r".*_bytes_per_token", "bytes per token"),
-    (r".*_bytes", "bytes"),
     (r".*_gib", "GiB"),
-    (r".*_ms(_per_token)?", "ms"),
+    (r"(.*_)?ms_per_token", "ms per token"),
+    (r".*_ms", "ms"),
     (r".*gpu_hours(_per_[a-z]+)?", "GPU-hours"),
     (r".*_hours", "hours"),
     (r".*_s", "s"),
-    (r"usd|.*_usd", "USD"),
+    (r"usd", "USD"),
     (r".*tokens(_[a-z]+)*", "tokens"),
-    (r"gpus(_[a-z]+)*", "GPUs"),
+    (r"gpus(_[a-z]+)?", "GPUs"),
 )
 """Ends of keys, and the unit that each stands for; what has none of them is a count."""
+WITHOUT_UNIT = re.compile(r"(_at_most|_of_generation|_to_hide)$")  # ends of keys that follow the unit
 
 
 def unit_of(key: str) -> str:
@@ -122,7 +124,8 @@ def unit_of(key: str) -> str:
         >>> unit_of("generate_s"), unit_of("generate_share"), unit_of("responses_per_step")
         ('s', 'share, 0 to 1', 'count')
     """
-    return next((unit for end, unit in UNITS if re.fullmatch(end, key)), "count")
+    of_it = WITHOUT_UNIT.sub("", key)
+    return next((unit for end, unit in UNITS if re.fullmatch(end, of_it, re.DOTALL)), "count")
 
 
 class Numbers(Mapping[str, Number]):
@@ -188,9 +191,9 @@ class Finding:
 KINDS = (
     "engine", "tail", "limit", "learner", "prompts", "waiting", "groups", "beside the step", "layout", "cannot say",
 )  # fmt: skip
-"""The engine is slow; the long tail; a length limit cuts responses; the learner or log-probabilities; prompts, whose
-prefill generation mostly is; waiting for generation, or for nothing; groups without a learning signal; something beside the step; number or division of the GPUs, of
-several runs; this log cannot say."""
+"""The engine is slow; the long tail; a length limit cuts responses; the learner or log-probabilities; prompts, whose prefill
+generation mostly is; waiting for generation, or for nothing; groups without a learning signal; something beside the step;
+number or division of the GPUs, of several runs; this log cannot say."""
 
 
 LEVERS = (

@@ -14,7 +14,17 @@ import pandas as pd
 
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import (
-    BOUND, COUNTED, DERIVED, LOGGED, Collected, Finding, Number, Part, mean_of, number, total_of,
+    BOUND,
+    COUNTED,
+    DERIVED,
+    LOGGED,
+    Collected,
+    Finding,
+    Number,
+    Part,
+    mean_of,
+    number,
+    total_of,
 )  # fmt: skip
 from rlhfless.trace.importers.names import NAMES
 from rlhfless.trace.importers.scalars import runs_of
@@ -476,7 +486,7 @@ def _slow_steps(run: LoggedRun, seconds: StepSeconds, numbers: dict[str, Number]
         return []
     slow = ~seconds.usual & (seconds.step_s > SLOWER * numbers["step_s"].value)
     stale = run.column("off_policy_steps")
-    if not slow.any() or (~np.isnan(stale[slow])).any() and np.nanmin(stale[slow]) < np.nanmax(stale):
+    if not slow.any() or ((~np.isnan(stale[slow])).any() and np.nanmin(stale[slow]) < np.nanmax(stale)):
         return []
     not_named = np.maximum(seconds.unnamed_s, 0.0) if seconds.phases else seconds.step_s
     parts = {**seconds.phases, **seconds.beside, NOT_NAMED: not_named}

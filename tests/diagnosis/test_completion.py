@@ -34,7 +34,7 @@ def test_one_percent_of_the_responses_takes_two_thirds_of_the_step() -> None:
     levers = {lever.kind: lever for lever in said.levers}
     assert levers["partial rollout"].at_most == pytest.approx(2 / 3)
     assert levers["release"].at_most == pytest.approx(2 / 3 * 7 / 8)
-    assert levers["release"].of == "GPU-hours"
+    assert levers["release"].of == "GPU-hours of generation"
     assert "incomplete groups" in levers["partial rollout"].price
 
 
