@@ -22,6 +22,7 @@ from rlhfless.diagnosis.logged_run import LoggedRun, Stated
 from rlhfless.diagnosis.memory import memory
 from rlhfless.diagnosis.numbers import Collected, Finding, Part
 from rlhfless.diagnosis.phases import phases, step_bar
+from rlhfless.diagnosis.prompts import prompts
 from rlhfless.diagnosis.runs import runs
 from rlhfless.diagnosis.whole_run import whole_run
 from rlhfless.trace import ImportedLog, OpenedLog, Trace, allocation_metrics, read_log
@@ -32,8 +33,8 @@ Section = Callable[[LoggedRun, Collected], Part]
 """Returns what it finds in a run; the parts of the sections before it are given."""
 
 SECTIONS: tuple[Section, ...] = (
-    held_gpus, phases, whole_run, asynchronous, lengths, counts, engine_lines, engine_speed, memory, completion, groups,
-    whole_step_levers,
+    held_gpus, phases, whole_run, asynchronous, lengths, counts, engine_lines, engine_speed, prompts, memory, completion,
+    groups, whole_step_levers,
 )  # fmt: skip
 """In this order: each may use the numbers of those before it."""
 

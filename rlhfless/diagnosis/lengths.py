@@ -104,6 +104,7 @@ def lengths(run: LoggedRun, found: Collected) -> Part:
             share = float(cut.rows.mean())
             numbers.append(number("cut_share", share, cut.evidence, cut.how))
             numbers.append(number("cut_responses", float(cut.rows.sum()), cut.evidence, cut.how))
+            numbers += _without_cut(_saved_without(run.responses, cut.rows))
     else:
         numbers += _logged(run)
     by_key = {one.key: one for one in numbers}
@@ -147,14 +148,54 @@ def _logged(run: LoggedRun) -> list[Number]:
     ratio = ratio[~np.isnan(ratio) & (ratio <= 1)]
     if len(ratio):
         numbers += _idle(float(ratio.mean()), "logged mean over longest response of each step")
+    requests, slowest = run.column("request_s_mean"), run.column("request_s_max")
+    if not np.isnan(requests).all():
+        numbers.append(mean_of("request_s_mean", requests, "steps", "mean seconds of a request"))
+    if not np.isnan(slowest).all():
+        numbers.append(number("request_s_max", float(np.nanmax(slowest)), LOGGED, "the slowest request of the steps"))
+    waited = requests / np.where(slowest > 0, slowest, np.nan)
+    waited = waited[~np.isnan(waited) & (waited <= 1)]
+    if len(waited) and not len(ratio):
+        numbers += _idle(float(waited.mean()), "mean over longest seconds of a request, of each step")
     cut = run.column("truncation_rate")
     cut = cut[(cut >= 0) & (cut <= 1)]
     if len(cut):
         numbers.append(mean_of("cut_share", cut, "steps", "shares of cut responses"))
+        numbers += _without_cut(_saved_by_means(run))
     mean, prompt = run.mean("response_tokens_mean"), run.mean("prompt_tokens_mean")
     if mean is not None and prompt is not None and mean + prompt > 0:
         numbers.append(number("prompt_token_share", prompt / (mean + prompt), DERIVED, "logged mean lengths"))
     return numbers
+
+
+def _saved_without(responses: pd.DataFrame, cut: np.ndarray) -> np.ndarray:
+    """(s,) Share of each step's generation that its cut responses take at most; see ``_without_cut``."""
+    tokens, steps = responses["response_tokens"].to_numpy(dtype=float), responses["step"]
+    left = pd.Series(np.where(cut, 0.0, tokens)).groupby(steps.to_numpy())
+    whole = pd.Series(tokens).groupby(steps.to_numpy())
+    return 1.0 - np.minimum(left.max() / whole.max(), left.sum() / whole.sum()).to_numpy()
+
+
+def _saved_by_means(run: LoggedRun) -> np.ndarray:
+    """(s,) The same by the logged share of cut responses, the mean and the longest, which is taken to be the limit."""
+    cut, mean, longest = (run.column(name) for name in ("truncation_rate", "response_tokens_mean", "response_tokens_max"))
+    possible = (cut > 0) & (cut < 1) & (mean > 0) & (longest >= mean) & (cut * longest <= mean)
+    cut, mean, longest = cut[possible], mean[possible], longest[possible]
+    others = (mean - cut * longest) / (1 - cut)
+    return np.asarray(1.0 - np.minimum(others / longest, 1.0 - cut * longest / mean))
+
+
+def _without_cut(saved: np.ndarray) -> list[Number]:
+    """What generation without the cut responses would save at most.
+
+    At one speed, it takes no less than the longest of the others, or their mean where only that is known. Where responses queue
+    for slots, it takes no less than their share of all tokens.
+    """
+    saved = saved[np.isfinite(saved)]
+    if not len(saved):
+        return []
+    how = "generation of a step without its cut responses, at one speed: by the longest response, or by all tokens"
+    return [number("without_cut_saves_at_most_share", float(np.clip(saved, 0.0, 1.0).mean()), BOUND, how)]
 
 
 def _idle(ratio: float, how: str) -> list[Number]:
@@ -171,6 +212,6 @@ def _limit_finding(share: Number, cut: Cut | None, numbers: dict[str, Number]) -
     proof = ("cut_share", "cut_responses") if counted else ("cut_share", "response_tokens_max")
     sentence = (
         f"A length limit cuts responses: {share.value:.1%}{count} end at {which}, so their true lengths are unknown, and tails "
-        "and forecasts of this log are lower bounds."
+        "and forecasts of this log are lower bounds; a higher limit takes more time, not less."
     )
     return Finding("limit", share.value, sentence, tuple(key for key in proof if key in numbers), RESPONSES)

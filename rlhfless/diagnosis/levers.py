@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rlhfless.diagnosis.engine_speed import SLOW_ENGINE
+from rlhfless.diagnosis.engine_speed import SLOW_ENGINE, generation_share
 from rlhfless.diagnosis.logged_run import LoggedRun
-from rlhfless.diagnosis.numbers import Collected, Lever, Part
+from rlhfless.diagnosis.numbers import GENERATION_TIME, TIME, Collected, Lever, Part
 from rlhfless.diagnosis.phases import synchronous
 
 LINES: dict[str, dict[str, str]] = {
@@ -26,13 +26,51 @@ LINES: dict[str, dict[str, str]] = {
         "slime": "--dynamic-sampling-filter-path slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std",
         "verl": "algorithm.filter_groups.enable=True",
     },
+    "limit": {
+        "nemo-rl": "grpo.reward_shaping.enabled=true",
+        "openrlhf": "--reward.overlong_buffer_len N (before 0.10.2: --overlong_buffer_len N)",
+        "trl": "reward_funcs=[..., trl.rewards.get_soft_overlong_punishment(max_completion_len, soft_punish_cache)]",
+        "verl": "reward_model.reward_manager=dapo +reward_model.reward_kwargs.overlong_buffer_cfg.enable=True",
+    },
     "engine": {"verl": "actor_rollout_ref.rollout.enforce_eager=False", "trl": "use_vllm=True"},
 }
 """Kind of lever -> framework -> the line of its configuration or command."""
 
+PREFIX_CACHING = {
+    "nemo-rl": "policy.generation.vllm_cfg.enable_prefix_caching=true",
+    "openrlhf": "--vllm.enable_prefix_caching (before 0.10.2: --enable_prefix_caching)",
+    "roll": "actor_infer.strategy_args.strategy_config.enable_prefix_caching=true",
+    "skyrl": "generator.inference_engine.enable_prefix_caching=true",
+    "slime": "no --sglang-disable-radix-cache",
+    "trl": "trl vllm-serve --enable_prefix_caching true",
+    "verl": "actor_rollout_ref.rollout.enable_prefix_caching=True",
+}
+"""Framework -> the line with which its engine computes the common prefix of several prompts once."""
+
+LENGTH_LIMIT = {
+    "nemo-rl": "policy.generation.max_new_tokens",
+    "openrlhf": "--rollout.max_new_tokens, before 0.10.2 --generate_max_len",
+    "prime-rl": "--orchestrator.sampling.max-completion-tokens, before --orchestrator.sampling.max-tokens",
+    "skyrl": "generator.sampling_params.max_generate_length",
+    "slime": "--rollout-max-response-len",
+    "trl": "max_completion_length",
+    "verl": "data.max_response_length",
+}
+"""Framework -> the option that limits the length of a response."""
+
+MASK_CUT = {
+    "nemo-rl": "grpo.overlong_filtering=true",
+    "skyrl": "generator.apply_overlong_filtering=true",
+    "trl": "mask_truncated_completions=True",
+}
+"""Framework -> the line that leaves cut responses out of the loss."""
+
 
 def whole_step_levers(run: LoggedRun, found: Collected) -> Part:
-    """Return the levers that need phases of a step alone: asynchrony, a healthy engine, and groups that are filtered."""
+    """Return the levers that follow from phases and findings: asynchrony, a healthy engine, filtered groups, and so on.
+
+    ``found`` has the numbers and findings of all other sections.
+    """
     levers = []
     share = found.numbers.value("generate_share")
     after = found.numbers.value("learner_share") or found.numbers.value("learn_share")
@@ -49,11 +87,28 @@ def whole_step_levers(run: LoggedRun, found: Collected) -> Part:
         elif finding.kind == "groups" and after:
             price = "prompts without a signal are generated again or dropped, so the data change"
             levers.append(Lever("groups", "filter groups without a signal", finding.at_stake * after, price))
+        elif finding.kind == "limit":
+            levers += _shorter_responses(run, found)
         elif finding.kind == "beside the step" and any(key.startswith(RARER) for key in finding.proof):
             name = "validate, write checkpoints or send weights less often"
             price = "fewer validations and checkpoints, or older weights"
             levers.append(Lever("beside the step", name, finding.at_stake, price))
     return Part(levers=tuple(levers))
+
+
+def _shorter_responses(run: LoggedRun, found: Collected) -> list[Lever]:
+    """What shorter responses win at most; a higher limit, and leaving cut ones out of the loss, win no time."""
+    saved, share = found.numbers.value("without_cut_saves_at_most_share"), generation_share(run, found)
+    if saved is None:
+        return []
+    limit, mask = LENGTH_LIMIT.get(run.framework, ""), MASK_CUT.get(run.framework, "")
+    price = (
+        f"answers become short, which changes what is learned; a higher limit{f' ({limit})' if limit else ''} takes more time, "
+        f"not less, and leaving cut responses out of the loss{f' ({mask})' if mask else ''} saves none"
+    )
+    of = GENERATION_TIME if share is None else TIME
+    at_most = saved if share is None else share * saved
+    return [Lever("limit", "shorten responses until none is cut (a length penalty)", at_most, price, of)]
 
 
 RARER = ("validation", "checkpoint", "sync")
@@ -71,5 +126,5 @@ def without_schedules(found: Collected) -> None:
 
 def with_lines(levers: list[Lever], framework: str) -> list[Lever]:
     """Return the levers with the lines of a framework, those that save most first."""
-    told = [replace(lever, line=LINES.get(lever.kind, {}).get(framework, "")) for lever in levers]
+    told = [replace(lever, line=lever.line or LINES.get(lever.kind, {}).get(framework, "")) for lever in levers]
     return sorted(told, key=lambda lever: -lever.at_most)
