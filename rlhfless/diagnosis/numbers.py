@@ -114,7 +114,7 @@ UNITS = (
     (r"gpus(_[a-z]+)?", "GPUs"),
 )
 """Ends of keys, and the unit that each stands for; what has none of them is a count."""
-WITHOUT_UNIT = re.compile(r"(_at_most|_of_generation|_to_hide)$")  # ends of keys that follow the unit
+WITHOUT_UNIT = re.compile(r"(_at_most|_of_generation|_to_hide|_mean|_max)$")  # ends of keys that follow the unit
 
 
 def unit_of(key: str) -> str:

@@ -109,7 +109,7 @@ def _by_lengths(run: LoggedRun, found: Collected) -> tuple[Prefill | None, str]:
         return None, f"how much of generation is prefill, as {many}, and decoding may take all of it; {WOULD_TELL}"
     left = 1.0 if each is None else 1.0 - least_ms(run) / each
     how = "generation without what decoding the longest response takes at least"
-    at_most = number("prefill_share_of_generation_at_most", left, BOUND, how)
+    at_most = number("prefill_at_most_share", left, BOUND, how)
     mean = {key: numbers.value(f"{key}_tokens_mean") for key in ("prompt", "response")}
     lengths = f" ({mean['prompt']:,.0f} beside {mean['response']:,.0f} of a response, on average)" if all(mean.values()) else ""
     of_run = generation_share(run, found)
