@@ -106,7 +106,7 @@ def _waiting(run: LoggedRun, seconds: StepSeconds, step_s: float, wait_s: float)
     )
     if at_stake < WORTH_SAYING:
         return Part(tuple(numbers))
-    lever = Lever("more generation", "more generation (GPUs, engine, or fewer stragglers)", share, GENERATION_PRICE)
+    lever = Lever("more generation", "more generation (GPUs, engine, or fewer stragglers)", at_stake, GENERATION_PRICE)
     return Part(tuple(numbers), (Finding("waiting", at_stake, sentence, ("wait_s", "step_s")),), (lever,))
 
 
@@ -179,8 +179,10 @@ def _against_synchronous(steps: np.ndarray, step_s: np.ndarray, rising: int, not
     )
     later = step_s[rising:]
     if len(later):
+        middle = float(np.median(later))
+        said += f" Later steps take {middle:,.2f} s (median of {len(later):,}), {first_s / middle:.2f} times as fast."
         how = f"step {steps[0]} over the median of the {len(later):,} steps after the first {rising}"
-        numbers.append(number("steady_speedup", first_s / float(np.median(later)), DERIVED, how))
+        numbers.append(number("steady_speedup", first_s / middle, DERIVED, how))
         return Part(tuple(numbers), notes=(said,))
     unknown = f"How fast later steps are. {said}"
     return Part(tuple(numbers), cannot_say=(unknown,))

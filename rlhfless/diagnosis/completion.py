@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from rlhfless.diagnosis.engine_speed import SEQUENCES, generation_share, responses_per_gpu
+from rlhfless.diagnosis.engine_speed import SEQUENCES, generation_of_run, generation_share, responses_per_gpu
 from rlhfless.diagnosis.gpus import gpus_of
 from rlhfless.diagnosis.lengths import CUT_IN_VERDICT
 from rlhfless.diagnosis.logged_run import LoggedRun
@@ -94,7 +94,7 @@ def _ends(rows: pd.DataFrame) -> tuple[np.ndarray, bool, float]:
 def completion(run: LoggedRun, found: Collected) -> Part:
     """Return what the last responses of a step take, as a finding, and the levers that win it back."""
     curves = completions(run)
-    known = generation_share(run, found)
+    known = generation_of_run(run, found)
     if not curves:
         return _of_mean_and_longest(run, found, known)
     share = 1.0 if known is None else known  # of generation, where nothing is known of the rest
@@ -143,7 +143,8 @@ def _of_mean_and_longest(run: LoggedRun, found: Collected, share: float | None) 
     at_stake = idle if share is None else share * idle
     if at_stake < WORTH_SAYING:
         return Part()
-    of = "" if share is None else f"generation takes {share:.0%} of a step, and "
+    of_step = generation_share(run, found)
+    of = "" if of_step is None else f"generation takes {of_step:.0%} of a step, and "
     what = "request takes" if "seconds" in found.numbers["mean_over_longest"].how else "response is"
     sentence = (
         f"{_tail_of(found)}: {of}the mean {what} {1 - idle:.0%} of the longest, so at most {idle:.0%} of the decode slots are "
@@ -158,6 +159,10 @@ def _tail_of(found: Collected) -> str:
     """Name the tail, and say where it is one of cut lengths."""
     cut = found.numbers.value("cut_share") or 0.0
     return "The long tail, of lengths as the limit cut them" if cut > CUT_IN_VERDICT else "The long tail"
+
+
+def _generation(generate_s: float, step_s: float) -> str:
+    return f"Generation takes {generate_s / step_s:.0%} of a step, {generate_s:,.1f} of {step_s:,.1f} s"
 
 
 def _packed(found: Collected) -> tuple[Number, ...]:
@@ -193,10 +198,10 @@ def _of_a_queue(run: LoggedRun, found: Collected, share: float | None, per_gpu: 
     least_s = step_s - saved * generate_s
     numbers.append(number("step_ordered_least_s", least_s, BOUND, f"a step with {how}"))
     sentence = (
-        f"Generation takes {share:.0%} of a step, {generate_s:,.1f} of {step_s:,.1f} s. {per_gpu:,.0f} responses share a GPU, "
+        f"{_generation(generate_s, step_s)}. {per_gpu:,.0f} responses share a GPU, "
         f"more than the {SEQUENCES} that vLLM decodes at once by default. Where they queue for slots, a better order saves 0 "
-        f"to {at_most:.0%} (a step of {least_s:,.1f} s at least); mean ({mean:,.0f} tokens) and longest ({longest:,.0f}) tell "
-        "no more."
+        f"to {1 - least_s / step_s:.0%} (a step of {least_s:,.1f} s at least); mean ({mean:,.0f} tokens) and longest "
+        f"({longest:,.0f}) tell no more."
     )
     unknown = "whether responses queue, and for how long slots are empty; lines of the engine (running, waiting) would tell"
     finding = Finding("cannot say", share, sentence, ("generate_s", "step_ordered_least_s"))
@@ -221,7 +226,7 @@ def _of_unknown_cause(run: LoggedRun, found: Collected, share: float | None) -> 
         return Part()
     limit = "" if "cut_share" in found.numbers else ", a limit"
     sentence = (
-        f"Generation takes {share:.0%} of a step, {generate_s:,.1f} of {step_s:,.1f} s. Whether the engine{limit} or the "
+        f"{_generation(generate_s, step_s)}. Whether the engine{limit} or the "
         "longest responses are behind it, this log cannot say: it has no longest response."
     )
     return Part((), (Finding("cannot say", share or 0.0, sentence, ("generate_s", "step_s")),))

@@ -76,6 +76,8 @@ def engine_lines(run: LoggedRun, found: Collected) -> Part:
     observed = number("engine_s", seconds, DERIVED, "intervals of the engine's lines, mean over replicas")
     numbers += [observed, Number("engine_tokens", low, high, DERIVED, "tokens per second times the interval of each line")]
     of_the_step = found.numbers.value("generate_share")
+    if of_the_step is not None:
+        of_the_step *= found.numbers.value("ordinary_steps_share") or 1.0
     tail_numbers, tail = _tail(timed, seconds, engines, peak, of_the_step)
     bound_numbers, bound = _memory_bound(timed, seconds, engines, fit, of_the_step)
     if timed["cache_share"].isna().all():

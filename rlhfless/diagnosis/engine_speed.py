@@ -59,7 +59,7 @@ def engine_speed(run: LoggedRun, found: Collected) -> Part:
         f"The engine is slow: {each.value:.1f} ms per token of one response ({1000 / each.value:.0f} tokens/s), {than}; "
         f"{CAUSES}. A schedule does not mend that."
     )
-    share = generation_share(run, found)
+    share = generation_of_run(run, found)
     at_stake = (1.0 if share is None else share) * (1.0 - (slowest if floor is None else floor.value) / each.value)
     of = GENERATION_TIME if share is None else TIME
     return Part(numbers, (Finding("engine", at_stake, sentence, ("ms_per_token", SLOW_ENGINE), of),))
@@ -117,6 +117,12 @@ def generation_share(run: LoggedRun, found: Collected) -> float | None:
     Where learning goes on at the same time, this is the part that it waits for.
     """
     return found.numbers.value("wait_share" if synchronous(run) is False else "generate_share")
+
+
+def generation_of_run(run: LoggedRun, found: Collected) -> float | None:
+    """Return the share of the run's time that is generation of ordinary steps; None where the log does not say it."""
+    share = generation_share(run, found)
+    return None if share is None else share * (found.numbers.value("ordinary_steps_share") or 1.0)
 
 
 def _ms_per_token(run: LoggedRun, found: Collected) -> Number | None:

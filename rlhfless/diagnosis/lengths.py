@@ -111,7 +111,7 @@ def lengths(run: LoggedRun, found: Collected) -> Part:
     if "cut_share" not in by_key and not (run.responses is None and run.steps.empty):
         cannot.append("whether a limit cut responses; the log has neither finish reasons nor a clipped share")
     if "cut_share" in by_key and by_key["cut_share"].value > CUT_IN_VERDICT:
-        findings.append(_limit_finding(by_key["cut_share"], cut, by_key))
+        findings.append(_limit_finding(run, by_key["cut_share"], cut, by_key))
     return Part(tuple(numbers), tuple(findings), (), tuple(cannot))
 
 
@@ -156,7 +156,9 @@ def _logged(run: LoggedRun) -> list[Number]:
     waited = requests / np.where(slowest > 0, slowest, np.nan)
     waited = waited[~np.isnan(waited) & (waited <= 1)]
     if len(waited) and not len(ratio):
-        numbers += _idle(float(waited.mean()), "mean over longest seconds of a request, of each step")
+        numbers += _idle(
+            float(waited.mean()), "mean over longest seconds of a request, waiting and tools included, of each step"
+        )
     cut = run.column("truncation_rate")
     cut = cut[(cut >= 0) & (cut <= 1)]
     if len(cut):
@@ -205,8 +207,14 @@ def _idle(ratio: float, how: str) -> list[Number]:
     ]
 
 
-def _limit_finding(share: Number, cut: Cut | None, numbers: dict[str, Number]) -> Finding:
-    which = cut.limit if cut is not None else "the length limit"
+def _limit_of(run: LoggedRun) -> str:
+    """The limit in tokens, where the longest response of every step that cuts some is the same."""
+    longest = np.unique(run.column("response_tokens_max")[run.column("truncation_rate") > 0])
+    return f" of {longest[0]:,.0f} tokens" if len(longest) == 1 and not np.isnan(longest[0]) else ""
+
+
+def _limit_finding(run: LoggedRun, share: Number, cut: Cut | None, numbers: dict[str, Number]) -> Finding:
+    which = cut.limit if cut is not None else f"the length limit{_limit_of(run)}"
     counted = "cut_responses" in numbers
     count = f" ({numbers['cut_responses'].value:,.0f} of {numbers['responses'].value:,.0f})" if counted else ""
     proof = ("cut_share", "cut_responses") if counted else ("cut_share", "response_tokens_max")

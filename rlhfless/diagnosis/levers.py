@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rlhfless.diagnosis.engine_speed import SLOW_ENGINE, generation_share
+from rlhfless.diagnosis.engine_speed import SLOW_ENGINE, generation_of_run
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import GENERATION_TIME, TIME, Collected, Lever, Part
 from rlhfless.diagnosis.phases import synchronous
@@ -72,16 +72,17 @@ def whole_step_levers(run: LoggedRun, found: Collected) -> Part:
     ``found`` has the numbers and findings of all other sections.
     """
     levers = []
+    of_run = found.numbers.value("ordinary_steps_share") or 1.0
     share = found.numbers.value("generate_share")
     after = found.numbers.value("learner_share") or found.numbers.value("learn_share")
     if share and after and synchronous(run):
         price = "responses are one version of the weights late; generation and learning need GPUs of their own"
-        levers.append(Lever("asynchrony", "generate while learning", min(share, after), price))
+        levers.append(Lever("asynchrony", "generate while learning", of_run * min(share, after), price))
     for finding in found.findings:
         if finding.kind == "engine":
             name = "make the engine faster (CUDA graphs, a serving engine, memory for the KV cache)"
             levers.append(Lever("engine", name, finding.at_stake, "none for the data"))
-        elif finding.kind == "learner":
+        elif finding.kind == "learner" and "step_most_s" not in finding.proof:  # a first step that compiles is no slow learner
             name = "make learning and log probabilities faster (packing, larger micro-batches, more GPUs)"
             levers.append(Lever("learner", name, finding.at_stake, "none for the data"))
         elif finding.kind == "groups" and after:
@@ -89,16 +90,15 @@ def whole_step_levers(run: LoggedRun, found: Collected) -> Part:
             levers.append(Lever("groups", "filter groups without a signal", finding.at_stake * after, price))
         elif finding.kind == "limit":
             levers += _shorter_responses(run, found)
-        elif finding.kind == "beside the step" and any(key.startswith(RARER) for key in finding.proof):
-            name = "validate, write checkpoints or send weights less often"
-            price = "fewer validations and checkpoints, or older weights"
-            levers.append(Lever("beside the step", name, finding.at_stake, price))
+        elif finding.kind == "beside the step" and finding.proof[0] in RARER:
+            name, price, lines = RARER[finding.proof[0]]
+            levers.append(Lever("beside the step", name, finding.at_stake, price, line=lines.get(run.framework, "")))
     return Part(levers=tuple(levers))
 
 
 def _shorter_responses(run: LoggedRun, found: Collected) -> list[Lever]:
     """What shorter responses win at most; a higher limit, and leaving cut ones out of the loss, win no time."""
-    saved, share = found.numbers.value("without_cut_saves_at_most_share"), generation_share(run, found)
+    saved, share = found.numbers.value("without_cut_saves_at_most_share"), generation_of_run(run, found)
     if saved is None:
         return []
     limit, mask = LENGTH_LIMIT.get(run.framework, ""), MASK_CUT.get(run.framework, "")
@@ -111,7 +111,18 @@ def _shorter_responses(run: LoggedRun, found: Collected) -> list[Lever]:
     return [Lever("limit", "shorten responses until none is cut (a length penalty)", at_most, price, of)]
 
 
-RARER = ("validation", "checkpoint", "sync")
+RARER: dict[str, tuple[str, str, dict[str, str]]] = {
+    "validation_s": ("validate less often", "fewer validations", {
+        "nemo-rl": "grpo.val_period", "openrlhf": "--eval.steps (before 0.10.2: --eval_steps)",
+        "skyrl": "trainer.eval_interval", "slime": "--eval-interval", "trl": "eval_steps", "verl": "trainer.test_freq",
+    }),
+    "checkpoints_s": ("write checkpoints less often", "a crash loses more", {
+        "nemo-rl": "checkpointing.save_period", "openrlhf": "--ckpt.save_steps (before 0.10.2: --save_steps)",
+        "skyrl": "trainer.ckpt_interval", "trl": "save_steps", "verl": "trainer.save_freq",
+    }),
+    "sync_s": ("send weights less often, or faster", "responses of older weights, where it is less often", {}),
+}  # fmt: skip
+"""Number of a finding -> what could be rarer, its price, and the line of each framework."""
 SCHEDULES = ("partial rollout", "over-sampling", "release", "assignment")
 AFTER_THE_ENGINE = "What schedules win is not shown: the engine is slow, or the model is larger than any that we measured."
 

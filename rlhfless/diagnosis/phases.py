@@ -127,9 +127,23 @@ class StepSeconds:
         total = np.nansum(self.whole_s)
         return float(np.nansum(np.where(np.isnan(self.step_s), np.nan, seconds)) / total) if total > 0 else 0.0
 
+    @property
+    def differs_once(self) -> bool:
+        """Whether the first step differs from the others, and not by what later ones do, too, such as validation."""
+        if self.usual.all() or self.usual[0] or np.isnan(self.step_s[0]):
+            return False
+        return not any(values[0] > 0 for values in self.beside.values())
+
+    @property
+    def ordinary_share(self) -> float:
+        """Share of the run's time that would remain, were all its steps ordinary ones; 0 where no step's time is known."""
+        known = ~np.isnan(self.step_s)
+        ordinary = self.step_s[known & self.usual]
+        return min(1.0, float(ordinary.mean() * known.sum() / np.nansum(self.whole_s))) if len(ordinary) else 0.0
+
     def phase_of_run(self, seconds: np.ndarray) -> float:
-        """Return the share of a phase in the whole run as logged; steps that lack it are like those that have it."""
-        return (self.share(seconds) or 0.0) * self.of_run(self.step_s)
+        """Return the share of the run's time that a phase takes in ordinary steps; what others have more is not its."""
+        return (self.share(np.where(self.usual, seconds, np.nan)) or 0.0) * self.ordinary_share
 
 
 def phases(run: LoggedRun, found: Collected) -> Part:
@@ -370,6 +384,8 @@ def _numbers(seconds: StepSeconds, are_medians: bool) -> list[Number]:
             numbers.append(number("step_most_s", float(seconds.step_s[known_s].max()), LOGGED, "the slowest step"))
         if (~seconds.usual).any() or seconds.outside:
             numbers.append(mean_of("all_steps_s", seconds.whole_s, "steps, with all that the run does beside them"))
+            how = "of the run's time would remain, were all its steps ordinary ones"
+            numbers.append(number("ordinary_steps_share", seconds.ordinary_share, DERIVED, how))
     for column, values in seconds.phases.items():
         name = column.removesuffix("_s")
         known = seconds.usual & ~np.isnan(values)
@@ -440,21 +456,27 @@ def _of_the_step(run: LoggedRun, seconds: StepSeconds, numbers: dict[str, Number
     findings: list[Finding] = []
     learner = _learner(seconds)
     if learner is not None:
-        at_stake = seconds.phase_of_run(learner)
-        findings += _finding("learner", at_stake, _learner_sentence(numbers, at_stake), _proof(numbers, "learn", "prepare"))
+        at_stake, sentence = _learner_limit(run, seconds, numbers, learner)
+        findings += _finding("learner", at_stake, sentence, _proof(numbers, "learn", "prepare"))
     if "sync_s" in seconds.phases:
-        at_stake = seconds.phase_of_run(seconds.phases["sync_s"])
-        sentence = f"Sending weights takes {_per_cent(at_stake)} of the run's time{_seconds(numbers, 'sync_s')}."
-        findings += _finding("beside the step", at_stake, sentence, ("sync_s", "step_s"))
+        took = seconds.phases["sync_s"]
+        sentence = f"Sending weights takes {_of_a_step(seconds, took)}."
+        findings += _finding("beside the step", seconds.phase_of_run(took), sentence, ("sync_s", "step_s"))
     for name, values in seconds.further.items():
-        at_stake, mean_s = seconds.of_run(values), float(values[seconds.usual].mean())
-        sentence = f"{shown(name, 60)} takes {_per_cent(at_stake)} of the run's time, {mean_s:,.1f} s a step."
-        findings += _finding("beside the step", at_stake, sentence, ("named_s", "step_s"))
+        sentence = f"{shown(name, 60)} takes {_of_a_step(seconds, values)}."
+        findings += _finding("beside the step", seconds.phase_of_run(values), sentence, ("named_s", "step_s"))
     if "unnamed_s" in numbers:
-        at_stake = seconds.phase_of_run(np.where(seconds.usual, np.maximum(seconds.unnamed_s, 0.0), np.nan))
-        sentence = f"{_per_cent(at_stake)} of the run's time has no name in the log{_seconds(numbers, 'unnamed_s')}."
-        findings += _finding("beside the step", at_stake, sentence, ("unnamed_s", "step_s"))
+        left_s = np.maximum(seconds.unnamed_s, 0.0)
+        sentence = f"The log does not name {_of_a_step(seconds, left_s)}."
+        findings += _finding("beside the step", seconds.phase_of_run(left_s), sentence, ("unnamed_s", "step_s"))
     return findings
+
+
+def _of_a_step(seconds: StepSeconds, values: np.ndarray) -> str:
+    """A part of an ordinary step, as a share and in seconds; of steps that have both."""
+    both = seconds.usual & ~np.isnan(values) & ~np.isnan(seconds.step_s)
+    took, step_s = (float(each[both].sum() / max(both.sum(), 1)) for each in (values, seconds.step_s))
+    return f"{_per_cent(took / step_s if step_s else 0.0)} of a step, {took:,.1f} of {step_s:,.1f} s"
 
 
 def _finding(kind: str, at_stake: float, sentence: str, proof: Sequence[str]) -> list[Finding]:
@@ -466,15 +488,26 @@ def _proof(numbers: dict[str, Number], *names: str) -> tuple[str, ...]:
     return tuple(keys) if len(keys) > 1 else (*keys, "step_s")
 
 
-def _learner_sentence(numbers: dict[str, Number], at_stake: float) -> str:
+def _learner_limit(run: LoggedRun, seconds: StepSeconds, numbers: dict[str, Number], learner: np.ndarray) -> tuple[float, str]:
+    """Return what a faster learner wins at most of the run's time, and the sentence.
+
+    Where generation goes on beside it, a step takes no less than the seconds of generation, where they are known.
+    """
+    at_stake = seconds.phase_of_run(learner)
     parts = [f"{PHASES[key]} {numbers[key].value:,.1f} s" for key in ("learn_s", "prepare_s") if key in numbers]
-    of = f" of a step of {numbers['step_s'].value:,.1f} s" if "step_s" in numbers else ""
+    beside = "wait_s" in numbers
+    which = f": {' and '.join(parts)}" if len(parts) > 1 else ""
+    sentence = f"{'The learner' if beside else 'What follows generation'} takes {_of_a_step(seconds, learner)}{which}."
     name = "learner" if "learner_share" in numbers else "learn" if "learn_share" in numbers else "prepare"
     limit = numbers.get(f"without_{name}_speedup")
-    follows = " as long as generation can follow" if "wait_s" in numbers else ""
-    were = " Were it infinitely fast, a step would be at most"
-    faster = "" if limit is None else f"{were} {limit.value:.2f} times as fast{follows}."
-    return f"What follows generation takes {_per_cent(at_stake)} of the run's time: {' and '.join(parts)}{of}.{faster}"
+    if limit is None:
+        return at_stake, sentence
+    times, follows = limit.value, " as long as generation can follow" if beside else ""
+    generate_s, step_s = run.mean("generate_s"), numbers["step_s"].value
+    if beside and generate_s is not None and 0 < generate_s <= step_s < times * generate_s:
+        times, follows = step_s / generate_s, f", as generation takes {generate_s:,.1f} s"
+        at_stake *= min(1.0, (1.0 - 1.0 / times) / (1.0 - 1.0 / limit.value))
+    return at_stake, f"{sentence} Were it infinitely fast, a step would be at most {times:.2f} times as fast{follows}."
 
 
 def _slow_steps(run: LoggedRun, seconds: StepSeconds, numbers: dict[str, Number]) -> list[Finding]:
@@ -484,19 +517,20 @@ def _slow_steps(run: LoggedRun, seconds: StepSeconds, numbers: dict[str, Number]
     """
     if seconds.usual.all() or "step_s" not in numbers:
         return []
-    slow = ~seconds.usual & (seconds.step_s > SLOWER * numbers["step_s"].value)
+    more_s = np.sum([np.nan_to_num(values) for values in seconds.beside.values()], axis=0) if seconds.beside else 0.0
+    slow = ~seconds.usual & (seconds.step_s - more_s > SLOWER * numbers["step_s"].value)
     stale = run.column("off_policy_steps")
     if not slow.any() or ((~np.isnan(stale[slow])).any() and np.nanmin(stale[slow]) < np.nanmax(stale)):
         return []
     not_named = np.maximum(seconds.unnamed_s, 0.0) if seconds.phases else seconds.step_s
-    parts = {**seconds.phases, **seconds.beside, NOT_NAMED: not_named}
+    parts = {**seconds.phases, NOT_NAMED: not_named}
     excess = {}
     for name, values in parts.items():
         typical = np.nanmedian(values[seconds.usual]) if (~np.isnan(values[seconds.usual])).any() else np.nan
         excess[name] = np.where(slow, np.maximum(values - typical, 0.0), np.nan)
     most = max(excess, key=lambda name: float(np.nansum(excess[name])))
-    if most in ("generate_s", "wait_s", *seconds.beside) or np.nansum(excess[most]) <= 0:
-        return []  # said by the tail, by waiting, and by what is beside the step
+    if most in ("generate_s", "wait_s") or np.nansum(excess[most]) <= 0:
+        return []
     at_stake = seconds.of_run(excess[most])
     kind = "learner" if most in ("learn_s", "prepare_s") else "beside the step"
     where = "that the log does not name" if most == NOT_NAMED else f"of {PHASES[most]}"
@@ -580,11 +614,6 @@ def _ordinal(count: int) -> str:
 
 def _listed(run: LoggedRun, which: np.ndarray) -> str:
     return _which(run.steps["step"].to_numpy()[which])
-
-
-def _seconds(numbers: dict[str, Number], key: str) -> str:
-    both = key in numbers and "step_s" in numbers
-    return f", {numbers[key].value:,.1f} of {numbers['step_s'].value:,.1f} s a step" if both else ""
 
 
 def _per_cent(share: float) -> str:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from rlhfless.diagnosis.engine_speed import PROMPTS_HIGH, generation_share, healthy_ms, least_ms
+from rlhfless.diagnosis.engine_speed import PROMPTS_HIGH, generation_of_run, generation_share, healthy_ms, least_ms
 from rlhfless.diagnosis.levers import PREFIX_CACHING
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import (
@@ -36,15 +36,17 @@ class Prefill(NamedTuple):
     """What prompts take of generation.
 
     Attributes:
-        share: of generation, at most where ``exactly`` is False. said: the two numbers, as the beginning of a sentence.
+        share: of generation. limit: "at most " where it is a bound, else empty. would_tell: what would tell more, a clause.
+        said: the two numbers, a clause.
         numbers: all of them. proof: keys of two.
     """
 
     share: float
-    exactly: bool
     said: str
     numbers: tuple[Number, ...]
     proof: tuple[str, str]
+    limit: str = "at most "
+    would_tell: str = ""
 
 
 def prompts(run: LoggedRun, found: Collected) -> Part:
@@ -54,13 +56,12 @@ def prompts(run: LoggedRun, found: Collected) -> Part:
         prefill, unknown = _by_lengths(run, found)
     if prefill is None:
         return Part(cannot_say=(unknown,) if unknown else ())
-    of_run = generation_share(run, found)
+    of_run = generation_of_run(run, found)
     at_stake, of = (prefill.share, GENERATION_TIME) if of_run is None else (of_run * prefill.share, TIME)
     if at_stake < WORTH_SAYING:
         return Part(prefill.numbers)
     which = "generation" if of_run is None else "the run's time"
-    takes = f"takes {at_stake:.0%} of {which}" if prefill.exactly else f"takes at most {at_stake:.0%} of {which}; {WOULD_TELL}"
-    sentence = f"Prompts: {prefill.said}. Their prefill {takes}."
+    sentence = f"Prompts: {prefill.said}. Their prefill takes {prefill.limit}{at_stake:.0%} of {which}{prefill.would_tell}."
     finding = Finding("prompts", at_stake, sentence, prefill.proof, of)
     return Part(prefill.numbers, (finding,), (_lever(run, at_stake, of),))
 
@@ -87,14 +88,14 @@ def _by_lines(run: LoggedRun, found: Collected) -> Prefill | None:
         prefill_s = min(read * token_ms / 1000 / replicas, engine_s)
         took = number("engine_prefill_s", prefill_s, DERIVED, "prompt tokens at the time that one adds, mean over replicas")
         said += f", and add {prefill_s:,.0f} of {engine_s:,.0f} s"
-        return Prefill(prefill_s / engine_s, True, said, (token_share, took), (token_share.key, took.key))
+        return Prefill(prefill_s / engine_s, said, (token_share, took), (token_share.key, took.key), "")
     high = fed > PROMPTS_HIGH * (fed + decoded)
     most_s = min(float((lines["seconds"] * lines["engines"])[high].sum()) / replicas, engine_s)
     at_most = number(
         "engine_prefill_s", most_s, BOUND, f"lines in which more than {PROMPTS_HIGH:.0%} of the tokens are of prompts"
     )
     said += f", and prevail in {most_s:,.0f} of {engine_s:,.0f} s"
-    return Prefill(most_s / engine_s, False, said, (token_share, at_most), (token_share.key, at_most.key))
+    return Prefill(most_s / engine_s, said, (token_share, at_most), (token_share.key, at_most.key))
 
 
 def _by_lengths(run: LoggedRun, found: Collected) -> tuple[Prefill | None, str]:
@@ -117,7 +118,7 @@ def _by_lengths(run: LoggedRun, found: Collected) -> tuple[Prefill | None, str]:
     if of_run is None and generate_s is not None:
         and_generation = f", and generation takes {generate_s:,.1f} s"
     said = f"they are {share:.0%} of all tokens{lengths}{and_generation}"
-    return Prefill(left, False, said, (at_most,), ("prompt_token_share", at_most.key)), ""
+    return Prefill(left, said, (at_most,), ("prompt_token_share", at_most.key), would_tell=f"; {WOULD_TELL}"), ""
 
 
 def _lever(run: LoggedRun, at_most: float, of: str) -> Lever:

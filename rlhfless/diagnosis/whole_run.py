@@ -76,14 +76,18 @@ def _hours(run: LoggedRun, found: Collected, bar: Number | None) -> Number | Non
     if planned is not None and bar is not None:
         how = f"{planned:,.0f} planned steps at the seconds per step of the progress bar"
         return Number("run_hours", planned * bar.low / 3600, planned * bar.high / 3600, DERIVED, how)
-    step_s = step_seconds(run).whole_s  # of all steps, with those that validate: all of them are paid for
+    seconds = step_seconds(run)
+    step_s = seconds.whole_s  # of all steps, with those that validate: all of them are paid for
+    first_differs = len(step_s) > 1 and seconds.differs_once
+    later_s = step_s[1:][~np.isnan(step_s[1:])] if first_differs else step_s[~np.isnan(step_s)]
     step_s = step_s[~np.isnan(step_s)]
     if not len(step_s):
         return None
     if planned is not None:
         together = known.get("steps_per_generation", 1.0)  # optimizer steps whose seconds a row has
-        how = f"{planned:,.0f} planned steps at the mean of the logged ones"
-        return number("run_hours", planned / together * step_s.mean() / 3600, DERIVED, how)
+        to_come = max(0.0, planned / together - len(step_s))
+        how = f"{planned:,.0f} planned steps at the mean of the logged ones{', without the first' if first_differs else ''}"
+        return number("run_hours", (step_s.sum() + to_come * later_s.mean()) / 3600, DERIVED, how)
     return number("logged_hours", step_s.sum() / 3600, DERIVED, f"logged steps and no others, {len(step_s):,} of them")
 
 

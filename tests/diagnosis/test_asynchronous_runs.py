@@ -104,6 +104,7 @@ def test_steps_that_become_faster_while_responses_become_later_are_no_steady_sta
     assert "steady_speedup" not in found.numbers, "the log ends before"
     later = found_in(run_of([*rows, *({"step_s": 25.0, "off_policy_steps": 2} for _ in range(4))]))
     assert later.numbers.value("steady_speedup") == pytest.approx(1.6)
+    assert "1.60 times" in said(later)
 
 
 def test_levels_that_do_not_rise_or_do_not_start_at_zero() -> None:

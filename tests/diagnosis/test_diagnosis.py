@@ -8,7 +8,9 @@ import pandas as pd
 import pytest
 
 from rlhfless.diagnosis import EVIDENCE, Finding, Number, diagnose
-from rlhfless.diagnosis.diagnose import collect
+from rlhfless.diagnosis.diagnose import collect, ranked
+from rlhfless.diagnosis.engine_speed import SLOW_ENGINE
+from rlhfless.diagnosis.levers import with_lines
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import SHARES_OF, Numbers, number
 
@@ -57,6 +59,25 @@ def test_every_share_says_what_it_is_a_share_of() -> None:
     assert of["tail"] == "time of generation", "what share of the run generation is, nobody says"
     with pytest.raises(ValueError, match="shares are of"):
         Finding("tail", 0.5, "A sentence.", (), of="money")
+
+
+def test_a_slow_engine_is_said_before_the_tail_and_a_limit_that_is_at_most_what_it_costs() -> None:
+    tail, limit = Finding("tail", 0.6, "Tail.", ()), Finding("limit", 0.1, "Limit.", ())
+    slow, memory = Finding("engine", 0.3, "Slow.", (SLOW_ENGINE,)), Finding("engine", 0.2, "Memory.", ())
+    learner = Finding("learner", 0.7, "Learner.", ())
+    assert ranked([tail, limit, memory, slow, learner]) == (learner, slow, limit, tail, memory)
+
+
+def test_each_lever_is_there_once_with_the_line_of_the_framework() -> None:
+    steps = pd.DataFrame(
+        {"step": range(1, 13), "step_s": [200.0, *[100.0] * 10, 160.0], "generate_s": 40.0, "sync_s": 10.0,
+         "learn_s": [150.0, *[50.0] * 11], "timing_s/testing": [float("nan")] * 11 + [60.0]}
+    )  # fmt: skip
+    levers = with_lines(collect(LoggedRun("log", "verl", steps)).levers, "verl")
+    assert len({lever.name for lever in levers}) == len(levers)
+    lines = {lever.name: lever.line for lever in levers}
+    assert lines["validate less often"] == "trainer.test_freq"
+    assert [lever.kind for lever in levers].count("learner") == 1, "a first step that compiles is no slow learner"
 
 
 def test_groups_of_equal_rewards_are_counted() -> None:

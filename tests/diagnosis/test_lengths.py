@@ -116,6 +116,17 @@ def test_the_limit_of_each_framework(framework: str, limit: str, mask: str, line
     assert lever.of == "time"
 
 
+def test_a_limit_is_named_where_the_longest_response_is_always_the_same() -> None:
+    steps = {"step": [0, 1], "response_tokens_mean": 300.0, "truncation_rate": 0.3}
+    sentences = []
+    for longest in ([512.0, 512.0], [512.0, 500.0]):
+        found = collect(LoggedRun("log", "trl", pd.DataFrame({**steps, "response_tokens_max": longest})))
+        sentences += [one.sentence for one in found.findings if one.kind == "limit"]
+    named, unknown = sentences
+    assert "512 tokens" in named
+    assert "512" not in unknown
+
+
 def test_a_limit_that_cuts_few_has_no_lever() -> None:
     steps = pd.DataFrame({"step": [0], "response_tokens_mean": 300.0, "response_tokens_max": 1000.0, "truncation_rate": 0.01})
     assert "limit" not in [one.kind for one in collect(LoggedRun("log", "verl", steps)).levers]

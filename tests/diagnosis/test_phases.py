@@ -303,3 +303,31 @@ def test_whatever_is_logged_no_share_is_above_one_and_every_finding_has_its_proo
     bar = step_bar(run)
     assert (bar["share"] >= 0).all()
     assert bar["share"].sum() <= 1.02
+
+
+def test_the_learner_beside_generation_wins_no_more_than_generation_allows() -> None:
+    run = run_of({"step_s": 152.0, "wait_s": 1.0, "generate_s": 90.0, "learn_s": 150.0, "x": [1]}, "slime")
+    assert synchronous(run) is False
+    (learner,) = of_kind(found_in(run)[1], "learner")
+    assert learner.at_stake == pytest.approx(1 - 90 / 152), "generation takes 90 s whatever the learner does"
+    assert "1.69 times" in learner.sentence
+    assert "follows generation" not in learner.sentence, "it goes on beside it"
+
+
+def test_a_phase_is_a_share_of_the_run_that_validation_is_a_part_of() -> None:
+    testing = [math.nan, 100.0] * 6
+    run = run_of({"step_s": [100.0, 200.0] * 6, "generate_s": 40.0, "learn_s": 60.0, "timing_s/testing": testing}, "verl")
+    numbers, part = found_in(run)
+    assert numbers["ordinary_steps_share"] == pytest.approx(1200 / 1800)
+    (learner,) = of_kind(part, "learner")
+    assert learner.at_stake == pytest.approx(12 * 60 / 1800)
+    assert "60% of a step, 60.0 of 100.0 s" in learner.sentence
+    assert sum(one.at_stake for one in part.findings) == pytest.approx(0.4 + 600 / 1800)
+
+
+def test_a_step_that_saves_is_not_slow_for_another_reason() -> None:
+    saves = [math.nan] * 11 + [50.0]
+    run = run_of({"step_s": [180.0, *[100.0] * 10, 150.0], "generate_s": 50.0, "learn_s": [130.0, *[50.0] * 11],
+                  "timing_s/save_checkpoint": saves}, "verl")  # fmt: skip
+    slow = [one for one in found_in(run)[1].findings if "longer than the others" in one.sentence]
+    assert [one.sentence.split(" takes")[0] for one in slow] == ["Step 1"]

@@ -78,6 +78,12 @@ def test_steps_that_validate_are_paid_for_although_a_step_is_an_ordinary_one() -
         assert numbers_of(found_in({"planned_steps": 100}, "verl", steps))["run_hours"] == pytest.approx(13_000 / 3600)
 
 
+def test_a_first_step_that_compiles_is_paid_once() -> None:
+    steps = {"step": range(1, 11), "step_s": [500.0, *[100.0] * 9], "generate_s": 50.0}
+    numbers = numbers_of(found_in({"planned_steps": 100}, steps=steps))
+    assert numbers["run_hours"] == pytest.approx((500 + 99 * 100) / 3600)
+
+
 def test_seconds_of_a_generation_are_those_of_all_its_optimizer_steps() -> None:
     """TRL plans optimizer steps. A row has the seconds of all steps that learn from its generation."""
     steps = {"step": [1, 3], "step_s": [759.98, 759.98]}
