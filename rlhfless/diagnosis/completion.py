@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from rlhfless.diagnosis.engine_speed import SEQUENCES, generation_of_run, generation_share, responses_per_gpu
+from rlhfless.diagnosis.engine_speed import SEQUENCES, generation_in_words, generation_of_run, responses_per_gpu
 from rlhfless.diagnosis.gpus import gpus_of
 from rlhfless.diagnosis.lengths import CUT_IN_VERDICT
 from rlhfless.diagnosis.logged_run import LoggedRun
@@ -143,8 +143,8 @@ def _of_mean_and_longest(run: LoggedRun, found: Collected, share: float | None) 
     at_stake = idle if share is None else share * idle
     if at_stake < WORTH_SAYING:
         return Part()
-    of_step = generation_share(run, found)
-    of = "" if of_step is None else f"generation takes {of_step:.0%} of a step, and "
+    of_step = generation_in_words(run, found)
+    of = f"{of_step}, and " if of_step else ""
     what = "request takes" if "seconds" in found.numbers["mean_over_longest"].how else "response is"
     sentence = (
         f"{_tail_of(found)}: {of}the mean {what} {1 - idle:.0%} of the longest, so at most {idle:.0%} of the decode slots are "

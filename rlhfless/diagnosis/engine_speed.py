@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 import numpy as np
@@ -30,6 +31,7 @@ SLOW_FOR_ANY = 1.5  # times the slowest shipped profile, where the model is unkn
 PROMPTS_HIGH = 0.8  # of all tokens: above it, prefill is what generation takes
 SEQUENCES = 256  # that vLLM decodes at once unless told otherwise; more requests per GPU wait
 SLOW_ENGINE = "shipped_profiles_ms_per_token"  # a number that proves it
+TOOLS = re.compile(r"(?:^|[^a-z])tools?(?:[^a-z]|$)")  # in the framework's own names, such as verl's agent_loop/tool_calls
 CAUSES = "eager mode, no serving engine, preemption and offloading are the usual causes"
 
 
@@ -93,6 +95,8 @@ def _may_be_less(run: LoggedRun, found: Collected) -> str:
         return "and less where responses wait for a slot (--responses-per-step and --gpus would tell)"
     if per_gpu > SEQUENCES:
         return f"and less where the {per_gpu:,.0f} responses of a GPU wait for its slots (vLLM has {SEQUENCES} by default)"
+    if any(TOOLS.search(str(name)) and (run.mean(str(name)) or 0.0) > 0 for name in run.steps.columns):
+        return "and less, as calls of tools are in it"
     if (found.numbers.value("prompt_token_share") or 0.0) > PROMPTS_HIGH:
         return "and less, as most tokens are of prompts, whose prefill is in it"
     return ""
@@ -117,6 +121,14 @@ def generation_share(run: LoggedRun, found: Collected) -> float | None:
     Where learning goes on at the same time, this is the part that it waits for.
     """
     return found.numbers.value("wait_share" if synchronous(run) is False else "generate_share")
+
+
+def generation_in_words(run: LoggedRun, found: Collected) -> str:
+    """Return a clause on that share; empty where the log does not say it."""
+    share = generation_share(run, found)
+    if share is None:
+        return ""
+    return f"{'waiting for generation' if synchronous(run) is False else 'generation'} takes {share:.0%} of a step"
 
 
 def generation_of_run(run: LoggedRun, found: Collected) -> float | None:

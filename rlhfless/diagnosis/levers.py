@@ -11,7 +11,7 @@ from dataclasses import replace
 from rlhfless.diagnosis.engine_speed import SLOW_ENGINE, generation_of_run
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import GENERATION_TIME, TIME, Collected, Lever, Part
-from rlhfless.diagnosis.phases import synchronous
+from rlhfless.diagnosis.phases import step_seconds, synchronous
 
 LINES: dict[str, dict[str, str]] = {
     "asynchrony": {
@@ -75,7 +75,7 @@ def whole_step_levers(run: LoggedRun, found: Collected) -> Part:
     of_run = found.numbers.value("ordinary_steps_share") or 1.0
     share = found.numbers.value("generate_share")
     after = found.numbers.value("learner_share") or found.numbers.value("learn_share")
-    if share and after and synchronous(run):
+    if share and after and synchronous(run) and not step_seconds(run).overlap.any():
         price = "responses are one version of the weights late; generation and learning need GPUs of their own"
         levers.append(Lever("asynchrony", "generate while learning", of_run * min(share, after), price))
     for finding in found.findings:

@@ -122,10 +122,14 @@ class StepSeconds:
         """(s,) the step with what the run does beside it: what is paid for."""
         return np.asarray(self.step_s + sum(np.nan_to_num(values) for values in self.outside.values()))
 
+    @property
+    def total_s(self) -> float:
+        """Seconds of the whole run as logged, such as a validation before the first step included."""
+        return float(np.nansum(self.step_s) + sum(np.nansum(values) for values in self.outside.values()))
+
     def of_run(self, seconds: np.ndarray) -> float:
         """Return the share of some seconds in the whole run as logged; steps that lack them did not spend any."""
-        total = np.nansum(self.whole_s)
-        return float(np.nansum(np.where(np.isnan(self.step_s), np.nan, seconds)) / total) if total > 0 else 0.0
+        return float(np.nansum(seconds) / self.total_s) if np.nansum(self.step_s) > 0 else 0.0
 
     @property
     def differs_once(self) -> bool:
@@ -139,7 +143,7 @@ class StepSeconds:
         """Share of the run's time that would remain, were all its steps ordinary ones; 0 where no step's time is known."""
         known = ~np.isnan(self.step_s)
         ordinary = self.step_s[known & self.usual]
-        return min(1.0, float(ordinary.mean() * known.sum() / np.nansum(self.whole_s))) if len(ordinary) else 0.0
+        return min(1.0, float(ordinary.mean() * known.sum() / self.total_s)) if len(ordinary) else 0.0
 
     def phase_of_run(self, seconds: np.ndarray) -> float:
         """Return the share of the run's time that a phase takes in ordinary steps; what others have more is not its."""
@@ -441,7 +445,8 @@ def _findings(run: LoggedRun, seconds: StepSeconds, numbers: dict[str, Number]) 
     waits = seconds.share(seconds.phases["wait_s"]) if "wait_s" in seconds.phases else None
     if waits is None or waits <= FITS or synchronous(run):  # where training waits, faster training only waits longer
         findings += _of_the_step(run, seconds, numbers)
-    for what, values in {**seconds.beside, **seconds.outside}.items():
+    within = {what: np.where(np.isnan(seconds.step_s), np.nan, values) for what, values in seconds.beside.items()}
+    for what, values in {**within, **seconds.outside}.items():
         at_stake = seconds.of_run(values)
         took = values[values > 0]
         takes = f"{what.capitalize()} {'take' if what.endswith('s') else 'takes'} {_per_cent(at_stake)} of the run's time"

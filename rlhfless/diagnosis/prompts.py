@@ -11,7 +11,14 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from rlhfless.diagnosis.engine_speed import PROMPTS_HIGH, generation_of_run, generation_share, healthy_ms, least_ms
+from rlhfless.diagnosis.engine_speed import (
+    PROMPTS_HIGH,
+    generation_in_words,
+    generation_of_run,
+    generation_share,
+    healthy_ms,
+    least_ms,
+)
 from rlhfless.diagnosis.levers import PREFIX_CACHING
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import (
@@ -81,7 +88,7 @@ def _by_lines(run: LoggedRun, found: Collected) -> Prefill | None:
     token_share = number(
         "engine_prompt_token_share", read / (read + wrote), DERIVED, "prompt tokens of all in the engine's lines"
     )
-    said = f"they are {token_share.value:.0%} of the tokens that the engine worked on"
+    said = f"they are {_nearly(token_share.value)} of the tokens that the engine worked on"
     engine_s, replicas = found.numbers["engine_s"].value, found.numbers["engine_replicas"].value
     token_ms = found.numbers.value("engine_prefill_token_ms")
     if token_ms is not None:
@@ -101,24 +108,26 @@ def _by_lines(run: LoggedRun, found: Collected) -> Prefill | None:
 def _by_lengths(run: LoggedRun, found: Collected) -> tuple[Prefill | None, str]:
     """By lengths: what decoding the longest response leaves of generation. Also what cannot be said."""
     numbers = found.numbers
-    share, generate_s = numbers.value("prompt_token_share"), numbers.value("generate_s")
-    if share is None or share <= PROMPTS_HIGH or (generation_share(run, found) or 1.0) < WORTH_SAYING:
+    share, generate_s, of_step = numbers.value("prompt_token_share"), numbers.value("generate_s"), generation_share(run, found)
+    if share is None or share <= PROMPTS_HIGH or (of_step is not None and of_step < WORTH_SAYING):
         return None, ""
-    each = numbers.value("ms_per_token")
-    many = f"prompts are {share:.0%} of all tokens"
+    each, many = numbers.value("ms_per_token"), f"{_nearly(share)} of all tokens"
+    if generate_s is None and of_step is None:
+        return None, f"how much of generation is prefill, as prompts are {many}; {WOULD_TELL}"
     if each is not None and each <= healthy_ms(run):
-        return None, f"how much of generation is prefill, as {many}, and decoding may take all of it; {WOULD_TELL}"
+        return None, f"how much of generation is prefill, as prompts are {many}, and decoding may take all of it; {WOULD_TELL}"
     left = 1.0 if each is None else 1.0 - least_ms(run) / each
     how = "generation without what decoding the longest response takes at least"
     at_most = number("prefill_at_most_share", left, BOUND, how)
     mean = {key: numbers.value(f"{key}_tokens_mean") for key in ("prompt", "response")}
     lengths = f" ({mean['prompt']:,.0f} beside {mean['response']:,.0f} of a response, on average)" if all(mean.values()) else ""
-    of_run = generation_share(run, found)
-    and_generation = f", and generation takes {of_run:.0%} of a step" if of_run is not None else ""
-    if of_run is None and generate_s is not None:
-        and_generation = f", and generation takes {generate_s:,.1f} s"
-    said = f"they are {share:.0%} of all tokens{lengths}{and_generation}"
+    takes = generation_in_words(run, found) or f"generation takes {generate_s:,.1f} s"
+    said = f"they are {many}{lengths}, and {takes}"
     return Prefill(left, said, (at_most,), ("prompt_token_share", at_most.key), would_tell=f"; {WOULD_TELL}"), ""
+
+
+def _nearly(share: float) -> str:
+    return "over 99%" if 0.995 <= share < 1 else f"{share:.0%}"
 
 
 def _lever(run: LoggedRun, at_most: float, of: str) -> Lever:

@@ -162,3 +162,21 @@ def test_generation_without_lengths_is_named_before_a_smaller_learner() -> None:
     said = sorted(collect(LoggedRun("log", "nemo-rl", steps)).findings, key=lambda one: -one.at_stake)
     assert [one.kind for one in said[:2]] == ["cannot say", "learner"]
     assert "47%" in said[0].sentence
+
+
+def test_calls_of_tools_are_no_slow_engine() -> None:
+    step = {"generate_s": 90.0, "response_tokens_max": 1000.0, "response_tokens_mean": 500.0}
+    run = replace(
+        scalars(**step, **{"timing_s/agent_loop/tool_calls/mean": 20.0}), stated=Stated(gpus=8, responses_per_step=64)
+    )
+    part = collect(run)
+    assert "engine" not in [one.kind for one in part.findings]
+    assert any("tools" in text for text in part.cannot_say)
+
+
+def test_beside_training_it_is_the_wait_that_a_tail_is_a_part_of() -> None:
+    step = {"step_s": 92.0, "generate_s": 90.0, "wait_s": 30.0, "learn_s": 60.0, "response_tokens_mean": 900.0,
+            "response_tokens_max": 3000.0}  # fmt: skip
+    (tail,) = [one for one in collect(LoggedRun("log", "slime", pd.DataFrame([{"step": 0, **step}]))).findings
+               if one.kind == "tail"]  # fmt: skip
+    assert "waiting for generation takes 33%" in tail.sentence

@@ -80,6 +80,11 @@ def test_each_lever_is_there_once_with_the_line_of_the_framework() -> None:
     assert [lever.kind for lever in levers].count("learner") == 1, "a first step that compiles is no slow learner"
 
 
+def test_phases_that_overlap_already_are_not_advised_to() -> None:
+    steps = pd.DataFrame({"step": [1, 2], "step_s": 50.0, "generate_s": 45.0, "learn_s": 40.0})
+    assert "asynchrony" not in [one.kind for one in collect(LoggedRun("log", "", steps)).levers]
+
+
 def test_groups_of_equal_rewards_are_counted() -> None:
     said = diagnose(log(reward=[1.0, 1.0, 0.0, 1.0]))
     assert said.numbers["no_signal_share"].value == 0.5

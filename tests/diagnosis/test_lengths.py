@@ -136,3 +136,9 @@ def test_a_tail_of_cut_lengths_says_so() -> None:
     log = rollouts([1000] * 4 + [100] * 96, finish_reason=["length"] * 8 + ["stop"] * 92)
     (tail,) = [one for one in diagnose(log).findings if one.kind == "tail"]
     assert "limit cut" in tail.sentence
+
+
+def test_where_all_responses_are_cut_nothing_is_known_of_shorter_ones() -> None:
+    said = diagnose(rollouts([512] * 8, finish_reason="length"))
+    assert said.numbers["cut_share"].value == 1
+    assert "limit" not in [one.kind for one in said.levers]

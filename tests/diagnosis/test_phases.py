@@ -331,3 +331,12 @@ def test_a_step_that_saves_is_not_slow_for_another_reason() -> None:
                   "timing_s/save_checkpoint": saves}, "verl")  # fmt: skip
     slow = [one for one in found_in(run)[1].findings if "longer than the others" in one.sentence]
     assert [one.sentence.split(" takes")[0] for one in slow] == ["Step 1"]
+
+
+def test_a_validation_before_the_first_step_is_a_part_of_the_run() -> None:
+    run = run_of({"step_s": [math.nan, *[100.0] * 4], "generate_s": [math.nan, *[90.0] * 4],
+                  "timing_s/testing": [80.0, *[math.nan] * 4]}, "verl")  # fmt: skip
+    numbers, part = found_in(run)
+    assert (numbers["step_s"], numbers["validation_s"]) == (100, 80)
+    (validation,) = [one for one in part.findings if "Validation" in one.sentence]
+    assert validation.at_stake == pytest.approx(80 / 480)

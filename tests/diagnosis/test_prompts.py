@@ -80,6 +80,12 @@ def test_where_decoding_explains_generation_prompts_are_not_the_verdict() -> Non
     assert any("prefill" in text for text in found.cannot_say)
 
 
+def test_without_any_time_prompts_are_no_verdict() -> None:
+    found = found_in({key: value for key, value in LONG_PROMPTS.items() if key.endswith(("_mean", "_max"))})
+    assert of_prompts(found) == ([], [])
+    assert any("prompts are 99%" in text for text in found.cannot_say)
+
+
 @pytest.mark.parametrize(
     "less",
     [{"prompt_tokens_mean": 150.0}, {"generate_s": 1.0, "learn_s": 94.0}, {"prompt_tokens_mean": float("nan")}],
