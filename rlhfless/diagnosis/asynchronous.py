@@ -63,7 +63,7 @@ def _mean_wait(seconds: StepSeconds) -> tuple[float | None, float | None]:
     wait_s = seconds.phases.get("wait_s")
     if wait_s is None or np.isnan(wait_s).all():
         return None, None
-    both = seconds.usual & ~np.isnan(wait_s) & ~np.isnan(seconds.step_s)
+    both = seconds.ordinary(wait_s)
     if both.any():
         return float(wait_s[both].mean()), float(seconds.step_s[both].mean())
     return float(np.nanmean(wait_s)), None
@@ -112,7 +112,7 @@ def _waiting(run: LoggedRun, seconds: StepSeconds, step_s: float, wait_s: float)
 
 def _no_wait(run: LoggedRun, found: Collected, wait_s: float) -> Part:
     """Training does not wait: nothing that makes generation faster makes the loop faster."""
-    gpus, learner = gpus_of(run), _learner_share(found)
+    gpus, learner = gpus_of(run), found.numbers.value("learner_share")
     moved = _most_by_moving(gpus, learner)
     unknown = (
         f"How large the surplus of generation is: training waits {wait_s:g} s for it, so there is one, and the next GPU "
@@ -130,11 +130,6 @@ def _no_wait(run: LoggedRun, found: Collected, wait_s: float) -> Part:
     )
     findings = (Finding("waiting", moved, sentence, ("wait_s", "moving_gpus_at_most_share")),) if moved >= WORTH_SAYING else ()
     return Part(numbers, findings, tuple(levers), (unknown,))
-
-
-def _learner_share(found: Collected) -> float | None:
-    shares = [found.numbers.value(key) for key in ("learner_share", "learn_share", "prepare_share")]
-    return next((share for share in shares if share is not None), None)
 
 
 def _most_by_moving(gpus: Gpus, learner: float | None) -> float | None:

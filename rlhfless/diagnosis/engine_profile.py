@@ -25,6 +25,7 @@ from rlhfless.diagnosis.numbers import (
     Part,
     number,
 )
+from rlhfless.diagnosis.phases import ordinary_share
 from rlhfless.latency.engine_statistics import EngineFit, fit_engine, intervals
 from rlhfless.latency.profile import ProfileError
 
@@ -77,7 +78,7 @@ def engine_lines(run: LoggedRun, found: Collected) -> Part:
     numbers += [observed, Number("engine_tokens", low, high, DERIVED, "tokens per second times the interval of each line")]
     of_the_step = found.numbers.value("generate_share")
     if of_the_step is not None:
-        of_the_step *= found.numbers.value("ordinary_steps_share") or 1.0
+        of_the_step *= ordinary_share(found)
     tail_numbers, tail = _tail(timed, seconds, engines, peak, of_the_step)
     bound_numbers, bound = _memory_bound(timed, seconds, engines, fit, of_the_step)
     if timed["cache_share"].isna().all():

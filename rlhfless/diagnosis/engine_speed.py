@@ -23,7 +23,7 @@ from rlhfless.diagnosis.numbers import (
     Part,
     number,
 )
-from rlhfless.diagnosis.phases import step_seconds, synchronous
+from rlhfless.diagnosis.phases import ordinary_share, step_seconds, synchronous
 from rlhfless.latency import list_profiles, load_profile, weights_floor_ms
 
 SLOW = 3.5  # times the least iteration of a known model
@@ -134,7 +134,7 @@ def generation_in_words(run: LoggedRun, found: Collected) -> str:
 def generation_of_run(run: LoggedRun, found: Collected) -> float | None:
     """Return the share of the run's time that is generation of ordinary steps; None where the log does not say it."""
     share = generation_share(run, found)
-    return None if share is None else share * (found.numbers.value("ordinary_steps_share") or 1.0)
+    return None if share is None else share * ordinary_share(found)
 
 
 def _ms_per_token(run: LoggedRun, found: Collected) -> Number | None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from rlhfless.diagnosis.engine_speed import SLOW_ENGINE, generation_of_run
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import GENERATION_TIME, TIME, Collected, Lever, Part
-from rlhfless.diagnosis.phases import step_seconds, synchronous
+from rlhfless.diagnosis.phases import ordinary_share, step_seconds, synchronous
 
 LINES: dict[str, dict[str, str]] = {
     "asynchrony": {
@@ -72,12 +72,10 @@ def whole_step_levers(run: LoggedRun, found: Collected) -> Part:
     ``found`` has the numbers and findings of all other sections.
     """
     levers = []
-    of_run = found.numbers.value("ordinary_steps_share") or 1.0
-    share = found.numbers.value("generate_share")
-    after = found.numbers.value("learner_share") or found.numbers.value("learn_share")
+    share, after = found.numbers.value("generate_share"), found.numbers.value("learner_share")
     if share and after and synchronous(run) and not step_seconds(run).overlap.any():
         price = "responses are one version of the weights late; generation and learning need GPUs of their own"
-        levers.append(Lever("asynchrony", "generate while learning", of_run * min(share, after), price))
+        levers.append(Lever("asynchrony", "generate while learning", ordinary_share(found) * min(share, after), price))
     for finding in found.findings:
         if finding.kind == "engine":
             name = "make the engine faster (CUDA graphs, a serving engine, memory for the KV cache)"

@@ -112,6 +112,10 @@ class StepSeconds:
         """(s,) whether the phases of a step are together longer than the step."""
         return np.asarray(self.left_s < -FITS * self.step_s)
 
+    def ordinary(self, seconds: np.ndarray) -> np.ndarray:
+        """(s,) which ordinary steps have both some seconds and a known time."""
+        return np.asarray(self.usual & ~np.isnan(seconds) & ~np.isnan(self.step_s))
+
     def share(self, seconds: np.ndarray) -> float | None:
         """Return the share of some seconds in the time of the steps that have them; None where no step has both."""
         both = ~np.isnan(seconds) & ~np.isnan(self.step_s)
@@ -141,9 +145,9 @@ class StepSeconds:
     @property
     def ordinary_share(self) -> float:
         """Share of the run's time that would remain, were all its steps ordinary ones; 0 where no step's time is known."""
-        known = ~np.isnan(self.step_s)
-        ordinary = self.step_s[known & self.usual]
-        return min(1.0, float(ordinary.mean() * known.sum() / self.total_s)) if len(ordinary) else 0.0
+        ordinary = self.step_s[self.ordinary(self.step_s)]
+        steps = int((~np.isnan(self.step_s)).sum())
+        return min(1.0, float(ordinary.mean() * steps / self.total_s)) if len(ordinary) else 0.0
 
     def phase_of_run(self, seconds: np.ndarray) -> float:
         """Return the share of the run's time that a phase takes in ordinary steps; what others have more is not its."""
@@ -378,7 +382,7 @@ def _at_intervals(steps: np.ndarray, step_s: np.ndarray, generate_s: np.ndarray)
 
 def _numbers(seconds: StepSeconds, are_medians: bool) -> list[Number]:
     known_s = ~np.isnan(seconds.step_s)
-    usual = seconds.usual & known_s
+    usual = seconds.ordinary(seconds.step_s)
     what = "ordinary steps" if (~seconds.usual).any() else "steps"
     numbers = []
     if usual.any():
@@ -409,7 +413,7 @@ def _numbers(seconds: StepSeconds, are_medians: bool) -> list[Number]:
         numbers.append(total_of(f"{name}_total_s", took, f"steps with {name}"))
         numbers.append(number(f"{name}_steps", len(took), COUNTED, f"steps with seconds of {name}"))
     learner = _learner(seconds)
-    if learner is not None and {"learn_s", "prepare_s"} <= set(seconds.phases):
+    if learner is not None:
         numbers += _share_numbers("learner", learner, seconds, what)
     return numbers
 
@@ -425,7 +429,7 @@ def _learner(seconds: StepSeconds) -> np.ndarray | None:
 
 def _share_numbers(name: str, values: np.ndarray, seconds: StepSeconds, what: str) -> list[Number]:
     """The share of a phase in the ordinary steps, its range, and how much faster the step is at most without it."""
-    both = seconds.usual & ~np.isnan(values) & ~np.isnan(seconds.step_s) & (values <= seconds.step_s)
+    both = seconds.ordinary(values) & (values <= seconds.step_s)
     if not both.any():
         return []
     shares = values[both] / seconds.step_s[both]
@@ -479,7 +483,7 @@ def _of_the_step(run: LoggedRun, seconds: StepSeconds, numbers: dict[str, Number
 
 def _of_a_step(seconds: StepSeconds, values: np.ndarray) -> str:
     """A part of an ordinary step, as a share and in seconds; of steps that have both."""
-    both = seconds.usual & ~np.isnan(values) & ~np.isnan(seconds.step_s)
+    both = seconds.ordinary(values)
     took, step_s = (float(each[both].sum() / max(both.sum(), 1)) for each in (values, seconds.step_s))
     return f"{_per_cent(took / step_s if step_s else 0.0)} of a step, {took:,.1f} of {step_s:,.1f} s"
 
@@ -493,6 +497,11 @@ def _proof(numbers: dict[str, Number], *names: str) -> tuple[str, ...]:
     return tuple(keys) if len(keys) > 1 else (*keys, "step_s")
 
 
+def ordinary_share(found: Collected) -> float:
+    """Return the share of the run's time that would remain, were all its steps ordinary ones; 1 where all are."""
+    return found.numbers.value("ordinary_steps_share") or 1.0
+
+
 def _learner_limit(run: LoggedRun, seconds: StepSeconds, numbers: dict[str, Number], learner: np.ndarray) -> tuple[float, str]:
     """Return what a faster learner wins at most of the run's time, and the sentence.
 
@@ -503,8 +512,7 @@ def _learner_limit(run: LoggedRun, seconds: StepSeconds, numbers: dict[str, Numb
     beside = "wait_s" in numbers
     which = f": {' and '.join(parts)}" if len(parts) > 1 else ""
     sentence = f"{'The learner' if beside else 'What follows generation'} takes {_of_a_step(seconds, learner)}{which}."
-    name = "learner" if "learner_share" in numbers else "learn" if "learn_share" in numbers else "prepare"
-    limit = numbers.get(f"without_{name}_speedup")
+    limit = numbers.get("without_learner_speedup")
     if limit is None:
         return at_stake, sentence
     times, follows = limit.value, " as long as generation can follow" if beside else ""
@@ -559,7 +567,7 @@ def _cause(steps: np.ndarray, slow: np.ndarray) -> str:
 
 def _differing(seconds: StepSeconds) -> list[str]:
     """Say which steps differ from the ordinary ones, so that the means leave them out: those with validation apart."""
-    ordinary = seconds.step_s[seconds.usual & ~np.isnan(seconds.step_s)]
+    ordinary = seconds.step_s[seconds.ordinary(seconds.step_s)]
     differ = ~seconds.usual & ~np.isnan(seconds.step_s)
     notes = []
     for what, values in seconds.beside.items():

@@ -92,7 +92,7 @@ def _seconds_per_unit(run: LoggedRun) -> tuple[str, float]:
         if both.any():
             return unit, float(took[both].sum() / count[both].sum())
     seconds = step_seconds(run)
-    usual = seconds.usual & ~np.isnan(seconds.step_s)
+    usual = seconds.ordinary(seconds.step_s)
     if usual.any():
         return "step", float(seconds.step_s[usual].mean())
     whole = took[~np.isnan(took)]
@@ -132,7 +132,6 @@ def _scaling(table: pd.DataFrame, unit: str) -> tuple[list[Number], list[str]]:
         how = f"GPU-hours per {unit} of {shown(least['run'], 60)} over its own; 1 is perfect scaling"
         numbers.append(number(f"runs/{shown(row.run, 60)}/scaling_efficiency_share", efficiency, DERIVED, how))
     last = sizes.iloc[-1]
-    numbers.append(number("scaling_efficiency_share", numbers[-1].value, DERIVED, numbers[-1].how))
     faster = f"{least['seconds'] / last['seconds']:.2f} times as fast"
     said.append(
         f"From {least['gpus']:,.0f} to {last['gpus']:,.0f} GPUs a {unit} is {faster}, {numbers[-1].value:.0%} of what perfect "
