@@ -119,14 +119,16 @@ def _no_wait(run: LoggedRun, found: Collected, wait_s: float) -> Part:
         "belongs to training. A few steps with more of the GPUs in training would tell."
     )
     levers = [Lever("more generation", "faster generation (GPUs, schedule, drafts)", 0.0, "training does not wait for it")]
+    nothing = f"Training does not wait for generation ({wait_s:g} s a step), so more of it wins nothing"
     if moved is None:
-        return Part(levers=tuple(levers), cannot_say=(unknown,))
+        said = Finding("waiting", 0.0, f"{nothing}, and the next GPU belongs to training.", ("wait_s",))
+        return Part((), (said,), tuple(levers), (unknown,))
     how = "GPUs that generate over all, times the learner's share: as if all of them trained"
     numbers = (number("moving_gpus_at_most_share", moved, BOUND, how),)
     levers.append(Lever("more training", "GPUs of generation to training", moved, TRAINING_PRICE))
     sentence = (
-        f"Training does not wait for generation ({wait_s:g} s a step), so more of it wins nothing, and the next GPU belongs to "
-        f"training: the learner takes {learner:.0%} of a step on {gpus.train:,.0f} of {gpus.total:,.0f} GPUs."
+        f"{nothing}, and the next GPU belongs to training: the learner takes {learner:.0%} of a step on {gpus.train:,.0f} of "
+        f"{gpus.total:,.0f} GPUs."
     )
     findings = (Finding("waiting", moved, sentence, ("wait_s", "moving_gpus_at_most_share")),) if moved >= WORTH_SAYING else ()
     return Part(numbers, findings, tuple(levers), (unknown,))

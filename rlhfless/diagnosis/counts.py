@@ -16,6 +16,7 @@ from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import COUNTED, DERIVED, LOGGED, Collected, Number, Numbers, Part, mean_of, number, total_of
 
 SAME = 0.02  # relative difference of two ways to one count
+EVEN = 0.05  # of the mean: batches that differ by less are even
 ROUNDED = 4  # decimals at which frameworks round shares in text
 AS_LOGGED, AS_STATED = "as logged", "as stated"
 LARGEST_DENOMINATOR = 4096  # of a share of responses that is written in full, such as 119/256
@@ -28,6 +29,7 @@ def counts(run: LoggedRun, found: Collected) -> Part:
     gpus, per_gpu = gpus_of(run).total, _responses_per_gpu(run)
     if per_gpu is not None:
         numbers.add([number("responses_per_gpu", per_gpu, DERIVED, "global_seqlen/mean over the mean length of a sequence")])
+    numbers.add(_work_apart(run, notes))
     responses = found.numbers.value("responses_per_step")
     if responses is None and (one := _responses_per_step(run, per_gpu, gpus, notes)) is not None:
         numbers.add([one])
@@ -47,6 +49,22 @@ def counts(run: LoggedRun, found: Collected) -> Part:
         notes.append(f"{times:,.0f} generations took {total_s:,.0f} s together; the steps between them generated nothing.")
     cannot = () if responses is not None or run.steps.empty else ("how many responses a step has (--responses-per-step tells)",)
     return Part(tuple(numbers.values()), (), (), cannot, tuple(notes))
+
+
+def _work_apart(run: LoggedRun, notes: list[str]) -> list[Number]:
+    """Return by how much the batches of verl's ranks differ in tokens, prompts included; little is noted."""
+    mean = run.column("global_seqlen/mean")
+    apart = run.column("global_seqlen/minmax_diff") / np.where(mean > 0, mean, np.nan)
+    apart = apart[apart >= 0]
+    if not len(apart):
+        return []
+    how = "global_seqlen/minmax_diff over global_seqlen/mean, before batches are balanced"
+    share = number("gpu_tokens_apart_share", float(apart.mean()), DERIVED, how)
+    if share.value < EVEN:
+        notes.append(
+            f"The batches of the GPUs differ by {share.value:.1%} in tokens: moving responses between GPUs wins little."
+        )
+    return [share]
 
 
 def _responses_per_step(run: LoggedRun, per_gpu: float | None, gpus: float | None, notes: list[str]) -> Number | None:

@@ -83,7 +83,8 @@ class Diagnosis:
             "verdict": [one.kind for one in self.verdict],
             "findings": [
                 {
-                    "kind": one.kind, "at_stake_share": one.at_stake, "at_stake_of": one.of,
+                    "kind": one.kind,
+                    **({"at_stake_share": one.at_stake, "at_stake_of": one.of} if one.at_stake else {}),
                     "sentence": one.sentence, "proof": list(one.proof),
                 }
                 for one in self.findings

@@ -171,7 +171,7 @@ class Finding:
 
     Attributes:
         kind: one of ``KINDS``.
-        at_stake: share that would be gone if this limited nothing, 0 to 1; findings are ranked by it.
+        at_stake: share that would be gone if this limited nothing, 0 to 1; findings are ranked by it; 0 where it is unknown.
         sentence: what it is, with the two numbers that prove it; a whole sentence.
         proof: keys of those numbers. of: what the share at stake is of, one of ``SHARES_OF``.
     """

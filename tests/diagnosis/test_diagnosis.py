@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -83,6 +84,14 @@ def test_each_lever_is_there_once_with_the_line_of_the_framework() -> None:
 def test_phases_that_overlap_already_are_not_advised_to() -> None:
     steps = pd.DataFrame({"step": [1, 2], "step_s": 50.0, "generate_s": 45.0, "learn_s": 40.0})
     assert "asynchrony" not in [one.kind for one in collect(LoggedRun("log", "", steps)).levers]
+
+
+def test_what_is_at_stake_is_absent_where_nobody_can_say(tmp_path: Path) -> None:
+    table = tmp_path / "steps.csv"
+    table.write_text("step,timing/wait_for_generation_buffer\n1,0.0\n2,0.001\n")
+    (waiting,) = diagnose(table).to_dict()["findings"]
+    assert waiting["kind"] == "waiting"
+    assert not {"at_stake_share", "at_stake_of"} & set(waiting)
 
 
 def test_groups_of_equal_rewards_are_counted() -> None:
