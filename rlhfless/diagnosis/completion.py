@@ -121,8 +121,8 @@ def completion(run: LoggedRun, found: Collected) -> Part:
         at_most = "" if counted else "at most "
         few = f"at most {last:,.0f} of {of:,.0f} responses unfinished"
         sentence = f"{_tail_of(found)}: {at_most}{takes} with {few}."
-        of = GENERATION_TIME if known is None else TIME
-        findings.append(Finding("tail", share * tail, sentence, ("tail_share_of_generation", "tail_responses"), of))
+        of_what = GENERATION_TIME if known is None else TIME
+        findings.append(Finding("tail", share * tail, sentence, ("tail_share_of_generation", "tail_responses"), of_what))
     return Part(tuple(numbers), tuple(findings), tuple(_levers(run, curves, known)))
 
 
@@ -221,15 +221,17 @@ def _assignment(run: LoggedRun, at_most: float, share: float | None) -> Iterator
 def _of_unknown_cause(run: LoggedRun, found: Collected, share: float | None) -> Part:
     """Generation that takes much of a step, where lengths do not tell what is behind it."""
     generate_s, step_s = (found.numbers.value(key) for key in ("generate_s", "step_s"))
-    unknown = generate_s is None or step_s is None or share is None or share < WORTH_SAYING
-    if unknown or run.responses is not None or len(run.engine) or synchronous(run) is False:
+    if generate_s is None or step_s is None or share is None or share < WORTH_SAYING:
         return Part()
+    if run.responses is not None or len(run.engine) or synchronous(run) is False:
+        return Part()
+    lacks = "mean" if "response_tokens_max" in found.numbers else "longest"
     limit = "" if "cut_share" in found.numbers else ", a limit"
     sentence = (
-        f"{_generation(generate_s, step_s)}. Whether the engine{limit} or the "
-        "longest responses are behind it, this log cannot say: it has no longest response."
+        f"{_generation(generate_s, step_s)}. Whether the engine{limit} or the longest responses are behind it, this log cannot "
+        f"say: it has no {lacks} response."
     )
-    return Part((), (Finding("cannot say", share or 0.0, sentence, ("generate_s", "step_s")),))
+    return Part((), (Finding("cannot say", share, sentence, ("generate_s", "step_s")),))
 
 
 def _levers(run: LoggedRun, curves: list[Completion], known: float | None) -> list[Lever]:

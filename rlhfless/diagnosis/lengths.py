@@ -175,8 +175,8 @@ def _saved_without(responses: pd.DataFrame, cut: np.ndarray) -> np.ndarray:
     tokens, steps = responses["response_tokens"].to_numpy(dtype=float), responses["step"]
     left = pd.Series(np.where(cut, 0.0, tokens)).groupby(steps.to_numpy())
     whole = pd.Series(tokens).groupby(steps.to_numpy())
-    least = np.minimum(left.max() / whole.max(), left.sum() / whole.sum()).to_numpy()
-    return 1.0 - least[least > 0]  # of a step whose responses are all cut, nothing is known
+    least = np.asarray(np.minimum(left.max() / whole.max(), left.sum() / whole.sum()), dtype=float)
+    return np.asarray(1.0 - least[least > 0])  # of a step whose responses are all cut, nothing is known
 
 
 def _saved_by_means(run: LoggedRun) -> np.ndarray:

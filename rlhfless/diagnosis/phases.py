@@ -343,7 +343,7 @@ def _usual(steps: np.ndarray, step_s: np.ndarray, beside: dict[str, np.ndarray],
     usual = _like_the_others(without_s) & ~_at_intervals(steps, without_s, generate_s)
     if longer.sum() <= OFTEN * known.sum() and (usual & known & ~longer).any():
         usual &= ~longer
-    return usual
+    return np.asarray(usual)
 
 
 def _like_the_others(step_s: np.ndarray) -> np.ndarray:
