@@ -516,8 +516,10 @@ def _learner_limit(run: LoggedRun, seconds: StepSeconds, numbers: dict[str, Numb
     if limit is None:
         return at_stake, sentence
     times, follows = limit.value, " as long as generation can follow" if beside else ""
-    generate_s, step_s = run.mean("generate_s"), numbers["step_s"].value
-    if beside and generate_s is not None and 0 < generate_s <= step_s < times * generate_s:
+    generates = _possible(run, "generate_s", [])
+    generates = generates[seconds.ordinary(generates)]
+    generate_s, step_s = float(generates.mean()) if len(generates) else 0.0, numbers["step_s"].value
+    if beside and 0 < generate_s <= step_s < times * generate_s:
         times, follows = step_s / generate_s, f", as generation takes {generate_s:,.1f} s"
         at_stake *= min(1.0, (1.0 - 1.0 / times) / (1.0 - 1.0 / limit.value))
     return at_stake, f"{sentence} Were it infinitely fast, a step would be at most {times:.2f} times as fast{follows}."
