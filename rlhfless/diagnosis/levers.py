@@ -30,7 +30,7 @@ LINES: dict[str, dict[str, str]] = {
         "nemo-rl": "grpo.reward_shaping.enabled=true",
         "openrlhf": "--reward.overlong_buffer_len N (before 0.10.2: --overlong_buffer_len N)",
         "trl": "reward_funcs=[..., trl.rewards.get_soft_overlong_punishment(max_completion_len, soft_punish_cache)]",
-        "verl": "reward_model.reward_manager=dapo +reward_model.reward_kwargs.overlong_buffer_cfg.enable=True",
+        "verl": "reward_model.reward_kwargs.overlong_buffer_cfg.enable=True, with reward_manager=dapo",
     },
     "engine": {"verl": "actor_rollout_ref.rollout.enforce_eager=False", "trl": "use_vllm=True"},
 }

@@ -585,8 +585,9 @@ def _not_in_the_means(seconds: StepSeconds, which: np.ndarray, ordinary_s: float
     low, high = float(seconds.step_s[which].min()), float(seconds.step_s[which].max())
     took = f"{low:,.1f} s" if low == high else f"{low:,.1f} to {high:,.1f} s"
     several = which.sum() > 1 and not _interval(seconds.steps[which])
-    named, are = _which(seconds.steps[which]).capitalize(), "are" if several else "is"
-    return f"{named} ({took}{f', {more}' if more else ''}) {are} not in the means; other steps take {ordinary_s:,.1f} s."
+    named, takes, are = _which(seconds.steps[which]).capitalize(), "take" if several else "takes", "are" if several else "is"
+    more = f", {more}," if more else ""
+    return f"{named} {takes} {took}{more} and {are} not in the means; other steps take {ordinary_s:,.1f} s."
 
 
 def _overlap_note(seconds: StepSeconds) -> str:

@@ -200,7 +200,7 @@ def test_a_first_step_that_compiles_and_a_last_one_that_saves_beside_validation(
     numbers, part = found_in(run_of({"step_s": step_s, "generate_s": 60.0, "timing_s/testing": testing}, "verl"))
     assert numbers["step_s"] == 100
     assert any("every 5th step" in note.lower() and "40.0 s are validation" in note for note in part.notes)
-    assert any(note.startswith("Step 1 (400.0 s)") for note in part.notes)
+    assert any(note.startswith("Step 1 takes 400.0 s") for note in part.notes)
 
 
 def test_the_first_steps_of_an_asynchronous_run_do_not_compile() -> None:
