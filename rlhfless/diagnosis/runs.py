@@ -132,6 +132,7 @@ def _scaling(table: pd.DataFrame, unit: str) -> tuple[list[Number], list[str]]:
         how = f"GPU-hours per {unit} of {shown(least['run'], 60)} over its own; 1 is perfect scaling"
         numbers.append(number(f"runs/{shown(row.run, 60)}/scaling_efficiency_share", efficiency, DERIVED, how))
     last = sizes.iloc[-1]
+    numbers.append(number("scaling_efficiency_share", numbers[-1].value, DERIVED, numbers[-1].how))
     faster = f"{least['seconds'] / last['seconds']:.2f} times as fast"
     said.append(
         f"From {least['gpus']:,.0f} to {last['gpus']:,.0f} GPUs a {unit} is {faster}, {numbers[-1].value:.0%} of what perfect "
