@@ -44,8 +44,10 @@ PREFIX_CACHING = {
     "slime": "no --sglang-disable-radix-cache",
     "trl": "trl vllm-serve --enable_prefix_caching true",
     "verl": "actor_rollout_ref.rollout.enable_prefix_caching=True",
+    "vLLM": "--enable-prefix-caching",
+    "SGLang": "no --disable-radix-cache",
 }
-"""Framework -> the line with which its engine computes the common prefix of several prompts once."""
+"""Framework, or engine whose lines alone are the log -> the line with which its engine computes the common prefix of several prompts once."""
 
 LENGTH_LIMIT = {
     "nemo-rl": "policy.generation.max_new_tokens",
