@@ -47,7 +47,7 @@ PREFIX_CACHING = {
     "vLLM": "--enable-prefix-caching",
     "SGLang": "no --disable-radix-cache",
 }
-"""Framework, or engine whose lines alone are the log -> the line with which its engine computes the common prefix of several prompts once."""
+"""Framework, or engine whose lines alone are the log -> the line that computes the common prefix of prompts once."""
 
 LENGTH_LIMIT = {
     "nemo-rl": "policy.generation.max_new_tokens",

@@ -66,6 +66,7 @@ def test_sharing_a_prompt_among_its_samples_leaves_one_prefill() -> None:
     [
         ("verl", "actor_rollout_ref.rollout.enable_prefix_caching=True"),
         ("nemo-rl", "vllm_cfg.enable_prefix_caching"),
+        ("vLLM", "--enable-prefix-caching"),
         ("x", ""),
     ],
 )
