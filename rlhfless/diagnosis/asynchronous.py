@@ -63,7 +63,7 @@ def _mean_wait(seconds: StepSeconds) -> tuple[float | None, float | None]:
     wait_s = seconds.phases.get("wait_s")
     if wait_s is None or np.isnan(wait_s).all():
         return None, None
-    both = seconds.usual & ~np.isnan(wait_s) & ~np.isnan(seconds.step_s)
+    both = seconds.ordinary(wait_s)
     if both.any():
         return float(wait_s[both].mean()), float(seconds.step_s[both].mean())
     return float(np.nanmean(wait_s)), None
@@ -106,35 +106,32 @@ def _waiting(run: LoggedRun, seconds: StepSeconds, step_s: float, wait_s: float)
     )
     if at_stake < WORTH_SAYING:
         return Part(tuple(numbers))
-    lever = Lever("more generation", "more generation (GPUs, engine, or fewer stragglers)", share, GENERATION_PRICE)
+    lever = Lever("more generation", "more generation (GPUs, engine, or fewer stragglers)", at_stake, GENERATION_PRICE)
     return Part(tuple(numbers), (Finding("waiting", at_stake, sentence, ("wait_s", "step_s")),), (lever,))
 
 
 def _no_wait(run: LoggedRun, found: Collected, wait_s: float) -> Part:
     """Training does not wait: nothing that makes generation faster makes the loop faster."""
-    gpus, learner = gpus_of(run), _learner_share(found)
+    gpus, learner = gpus_of(run), found.numbers.value("learner_share")
     moved = _most_by_moving(gpus, learner)
     unknown = (
         f"How large the surplus of generation is: training waits {wait_s:g} s for it, so there is one, and the next GPU "
         "belongs to training. A few steps with more of the GPUs in training would tell."
     )
     levers = [Lever("more generation", "faster generation (GPUs, schedule, drafts)", 0.0, "training does not wait for it")]
+    nothing = f"Training does not wait for generation ({wait_s:g} s a step), so more of it wins nothing"
     if moved is None:
-        return Part(levers=tuple(levers), cannot_say=(unknown,))
+        said = Finding("waiting", 0.0, f"{nothing}, and the next GPU belongs to training.", ("wait_s",))
+        return Part((), (said,), tuple(levers), (unknown,))
     how = "GPUs that generate over all, times the learner's share: as if all of them trained"
     numbers = (number("moving_gpus_at_most_share", moved, BOUND, how),)
     levers.append(Lever("more training", "GPUs of generation to training", moved, TRAINING_PRICE))
     sentence = (
-        f"Training does not wait for generation ({wait_s:g} s a step), so more of it wins nothing, and the next GPU belongs to "
-        f"training: the learner takes {learner:.0%} of a step on {gpus.train:,.0f} of {gpus.total:,.0f} GPUs."
+        f"{nothing}, and the next GPU belongs to training: the learner takes {learner:.0%} of a step on {gpus.train:,.0f} of "
+        f"{gpus.total:,.0f} GPUs."
     )
     findings = (Finding("waiting", moved, sentence, ("wait_s", "moving_gpus_at_most_share")),) if moved >= WORTH_SAYING else ()
     return Part(numbers, findings, tuple(levers), (unknown,))
-
-
-def _learner_share(found: Collected) -> float | None:
-    shares = [found.numbers.value(key) for key in ("learner_share", "learn_share", "prepare_share")]
-    return next((share for share in shares if share is not None), None)
 
 
 def _most_by_moving(gpus: Gpus, learner: float | None) -> float | None:
@@ -179,8 +176,10 @@ def _against_synchronous(steps: np.ndarray, step_s: np.ndarray, rising: int, not
     )
     later = step_s[rising:]
     if len(later):
+        middle = float(np.median(later))
+        said += f" Later steps take {middle:,.2f} s (median of {len(later):,}), {first_s / middle:.2f} times as fast."
         how = f"step {steps[0]} over the median of the {len(later):,} steps after the first {rising}"
-        numbers.append(number("steady_speedup", first_s / float(np.median(later)), DERIVED, how))
+        numbers.append(number("steady_speedup", first_s / middle, DERIVED, how))
         return Part(tuple(numbers), notes=(said,))
     unknown = f"How fast later steps are. {said}"
     return Part(tuple(numbers), cannot_say=(unknown,))

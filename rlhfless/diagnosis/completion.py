@@ -12,15 +12,31 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from rlhfless.diagnosis.engine_speed import SEQUENCES, generation_share, responses_per_gpu
+from rlhfless.diagnosis.engine_speed import SEQUENCES, generation_in_words, generation_of_run, responses_per_gpu
 from rlhfless.diagnosis.gpus import gpus_of
+from rlhfless.diagnosis.lengths import CUT_IN_VERDICT
 from rlhfless.diagnosis.logged_run import LoggedRun
-from rlhfless.diagnosis.numbers import BOUND, COUNTED, DERIVED, Collected, Finding, Lever, Part, number
+from rlhfless.diagnosis.numbers import (
+    BOUND,
+    COUNTED,
+    DERIVED,
+    GENERATION_GPU_HOURS,
+    GENERATION_TIME,
+    GPU_HOURS,
+    TIME,
+    Collected,
+    Finding,
+    Lever,
+    Number,
+    Part,
+    number,
+)
 from rlhfless.diagnosis.phases import synchronous
 
 LASTS = (0.005, 0.01, 0.02, 0.05, 0.1)  # shares of a step's responses that may be called its tail
 ENOUGH = 0.8  # of what the largest share takes: the smallest share that takes so much is the tail
 WORTH_SAYING = 0.05  # of the run's time
+ORDER_PRICE = "predicted lengths; a step ends no sooner than its longest response"
 PACKING_PRICE = "predicted lengths and several replicas; a step ends no sooner than its longest response"
 
 
@@ -78,7 +94,7 @@ def _ends(rows: pd.DataFrame) -> tuple[np.ndarray, bool, float]:
 def completion(run: LoggedRun, found: Collected) -> Part:
     """Return what the last responses of a step take, as a finding, and the levers that win it back."""
     curves = completions(run)
-    known = generation_share(run, found)
+    known = generation_of_run(run, found)
     if not curves:
         return _of_mean_and_longest(run, found, known)
     share = 1.0 if known is None else known  # of generation, where nothing is known of the rest
@@ -104,9 +120,10 @@ def completion(run: LoggedRun, found: Collected) -> Part:
         takes = f"{tail:.0%} of generation runs" if unknown else f"{_of_seconds(float(seconds.mean()), tail)} run"
         at_most = "" if counted else "at most "
         few = f"at most {last:,.0f} of {of:,.0f} responses unfinished"
-        sentence = f"The long tail: {at_most}{takes} with {few}."
-        findings.append(Finding("tail", share * tail, sentence, ("tail_share_of_generation", "tail_responses")))
-    return Part(tuple(numbers), tuple(findings), tuple(_levers(run, curves, share)))
+        sentence = f"{_tail_of(found)}: {at_most}{takes} with {few}."
+        of_what = GENERATION_TIME if known is None else TIME
+        findings.append(Finding("tail", share * tail, sentence, ("tail_share_of_generation", "tail_responses"), of_what))
+    return Part(tuple(numbers), tuple(findings), tuple(_levers(run, curves, known)))
 
 
 def _of_seconds(generation_s: float, tail: float) -> str:
@@ -119,43 +136,111 @@ def _of_mean_and_longest(run: LoggedRun, found: Collected, share: float | None) 
     Where more responses than slots share a GPU, slots are filled again, and nothing is bounded.
     """
     idle, per_gpu = found.numbers.value("slot_idle_share_at_most"), responses_per_gpu(run, found) or 0.0
-    if idle is None or per_gpu > SEQUENCES:
-        return _of_unknown_cause(run, found, share, per_gpu)
+    if idle is None:
+        return _of_unknown_cause(run, found, share)
+    if per_gpu > SEQUENCES:
+        return _of_a_queue(run, found, share, per_gpu)
     at_stake = idle if share is None else share * idle
     if at_stake < WORTH_SAYING:
         return Part()
-    of = "" if share is None else f"generation takes {share:.0%} of a step, and "
+    of_step = generation_in_words(run, found)
+    of = f"{of_step}, and " if of_step else ""
+    what = "request takes" if "seconds" in found.numbers["mean_over_longest"].how else "response is"
     sentence = (
-        f"The long tail: {of}the mean response is {1 - idle:.0%} of the longest, so at most {idle:.0%} of the decode slots are "
+        f"{_tail_of(found)}: {of}the mean {what} {1 - idle:.0%} of the longest, so at most {idle:.0%} of the decode slots are "
         "empty until the longest ones end; how much a schedule wins of it, mean and longest do not tell."
     )
-    finding = Finding("tail", at_stake, sentence, ("mean_over_longest", "slot_idle_share_at_most"))
-    return Part((), (finding,), tuple(_assignment(run, at_stake, share)))
+    of = GENERATION_GPU_HOURS if share is None else GPU_HOURS
+    finding = Finding("tail", at_stake, sentence, ("mean_over_longest", "slot_idle_share_at_most"), of)
+    return Part(_packed(found), (finding,), tuple(_assignment(run, at_stake, share)))
+
+
+def _tail_of(found: Collected) -> str:
+    """Name the tail, and say where it is one of cut lengths."""
+    cut = found.numbers.value("cut_share") or 0.0
+    return "The long tail, of lengths as the limit cut them" if cut > CUT_IN_VERDICT else "The long tail"
+
+
+def _generation(generate_s: float, step_s: float) -> str:
+    return f"Generation takes {generate_s / step_s:.0%} of a step, {generate_s:,.1f} of {step_s:,.1f} s"
+
+
+def _packed(found: Collected) -> tuple[Number, ...]:
+    """The seconds of a step whose requests fill all slots to the end, by the mean seconds of a request."""
+    step_s, generate_s, request_s = (found.numbers.value(key) for key in ("step_s", "generate_s", "request_s_mean"))
+    if step_s is None or generate_s is None or request_s is None or not request_s <= generate_s <= step_s:
+        return ()
+    how = "the step without generation, and the mean seconds of a request: no packing of the same slots ends it sooner"
+    return (number("step_packed_least_s", step_s - generate_s + request_s, BOUND, how),)
+
+
+def _of_a_queue(run: LoggedRun, found: Collected, share: float | None, per_gpu: float) -> Part:
+    """More responses than an engine decodes at once: what a better order of them wins at most, whatever the number of slots.
+
+    With ``s`` slots, no order ends before the work over the slots, ``w = responses * mean / s``, nor before the longest
+    response ``L``. Any order that leaves no slot empty while responses wait ends by ``w + (1 - 1/s) L`` (R. L. Graham, Bounds
+    for Certain Multiprocessing Anomalies, 1966). So a better one saves at most ``1 - max(w, L) / (w + (1 - 1/s) L)``, which is
+    below one half. Where fewer responses decode faster, the last ones take less of the time, and it saves less.
+    """
+    mean, longest = (found.numbers.value(f"response_tokens_{name}") for name in ("mean", "max"))
+    if not mean or not longest:
+        return _of_unknown_cause(run, found, share)
+    slots = np.arange(1, max(2, int(per_gpu)))
+    work = per_gpu * mean / slots
+    saved = float(np.max(1.0 - np.maximum(work, longest) / (work + (1.0 - 1.0 / slots) * longest)))
+    how = "a better order of a queue, for any number of slots and GPUs with equal work (Graham's bound)"
+    numbers = [number("order_saves_at_most_share", saved, BOUND, f"share of generation: {how}")]
+    at_most, of = (saved, GENERATION_TIME) if share is None else (share * saved, TIME)
+    lever = Lever("assignment", "start long responses first", at_most, ORDER_PRICE, of)
+    generate_s, step_s = (found.numbers.value(key) for key in ("generate_s", "step_s"))
+    if generate_s is None or step_s is None or share is None or share < WORTH_SAYING or synchronous(run) is False:
+        return Part(tuple(numbers), (), (lever,))
+    least_s = step_s - saved * generate_s
+    numbers.append(number("step_ordered_least_s", least_s, BOUND, f"a step with {how}"))
+    sentence = (
+        f"{_generation(generate_s, step_s)}. {per_gpu:,.0f} responses share a GPU, "
+        f"more than the {SEQUENCES} that vLLM decodes at once by default. Where they queue for slots, a better order saves 0 "
+        f"to {1 - least_s / step_s:.0%} (a step of {least_s:,.1f} s at least); mean ({mean:,.0f} tokens) and longest "
+        f"({longest:,.0f}) tell no more."
+    )
+    unknown = "whether responses queue, and for how long slots are empty; lines of the engine (running, waiting) would tell"
+    finding = Finding("cannot say", share, sentence, ("generate_s", "step_ordered_least_s"))
+    return Part(tuple(numbers), (finding,), (lever,), (unknown,))
 
 
 def _assignment(run: LoggedRun, at_most: float, share: float | None) -> Iterator[Lever]:
-    """The lever of packing; none with one replica."""
-    if _replicas(run) != 1:
-        of = "GPU-hours" if share is not None else "GPU-hours of generation"
+    """The lever of packing; none with one replica, and of several one works to the end of the longest response."""
+    replicas = _replicas(run)
+    if replicas != 1:
+        if replicas:
+            at_most = min(at_most, (1.0 if share is None else share) * (1.0 - 1.0 / replicas))
+        of = GENERATION_GPU_HOURS if share is None else GPU_HOURS
         yield Lever("assignment", "assign responses by length", at_most, PACKING_PRICE, of)
 
 
-def _of_unknown_cause(run: LoggedRun, found: Collected, share: float | None, per_gpu: float) -> Part:
+def _of_unknown_cause(run: LoggedRun, found: Collected, share: float | None) -> Part:
     """Generation that takes much of a step, where lengths do not tell what is behind it."""
     generate_s, step_s = (found.numbers.value(key) for key in ("generate_s", "step_s"))
-    unknown = generate_s is None or step_s is None or share is None or share < WORTH_SAYING
-    if unknown or run.responses is not None or len(run.engine) or synchronous(run) is False:
+    if generate_s is None or step_s is None or share is None or share < WORTH_SAYING:
         return Part()
-    why = f"{per_gpu:,.0f} responses of a GPU queue for its slots" if per_gpu > SEQUENCES else "it has no longest response"
+    if run.responses is not None or len(run.engine) or synchronous(run) is False:
+        return Part()
+    lacks = "mean" if "response_tokens_max" in found.numbers else "longest"
+    limit = "" if "cut_share" in found.numbers else ", a limit"
     sentence = (
-        f"Generation takes {share:.0%} of a step, {generate_s:,.1f} of {step_s:,.1f} s. Whether the engine, the longest "
-        f"responses or a limit is behind it, this log cannot say: {why}."
+        f"{_generation(generate_s, step_s)}. Whether the engine{limit} or the longest responses are behind it, this log cannot "
+        f"say: it has no {lacks} response."
     )
-    return Part((), (Finding("cannot say", share or 0.0, sentence, ("generate_s", "step_s")),))
+    return Part((), (Finding("cannot say", share, sentence, ("generate_s", "step_s")),))
 
 
-def _levers(run: LoggedRun, curves: list[Completion], share: float) -> list[Lever]:
-    """Carry the last responses over, free the GPUs that wait for them, and assign responses by length, each at most."""
+def _levers(run: LoggedRun, curves: list[Completion], known: float | None) -> list[Lever]:
+    """Carry the last responses over, free the GPUs that wait for them, and assign responses by length, each at most.
+
+    Args:
+        known: share of generation in the run's time; None where the log does not say it.
+    """
+    share, time, gpu_hours = (1.0, GENERATION_TIME, GENERATION_GPU_HOURS) if known is None else (known, TIME, GPU_HOURS)
     left = [curve.left_after(_tail(curves)) for curve in curves]
     won = float(np.mean([part for _, part in left]))
     late = float(np.mean([count / len(curve.ends) for (count, _), curve in zip(left, curves, strict=True)]))
@@ -167,10 +252,10 @@ def _levers(run: LoggedRun, curves: list[Completion], share: float) -> list[Leve
     price = f"{late:.2%} of the samples learn one version of the weights late; {whole}"
     dropped = f"{late:.2%} more responses are generated, long ones are dropped; {whole}"
     return [
-        Lever("partial rollout", f"carry over the last {_responses(count)}", share * won, price),
-        Lever("over-sampling", f"start more and keep the first (drop {count:,.0f})", share * won, dropped),
-        Lever("release", "release all replicas but one in the tail", share * freed, "others must use the GPUs", "GPU-hours"),
-        *_assignment(run, share * slots, share),
+        Lever("partial rollout", f"carry over the last {_responses(count)}", share * won, price, time),
+        Lever("over-sampling", f"start more and keep the first (drop {count:,.0f})", share * won, dropped, time),
+        Lever("release", "release all replicas but one in the tail", share * freed, "others must use the GPUs", gpu_hours),
+        *_assignment(run, share * slots, known),
     ]
 
 

@@ -13,10 +13,12 @@ import numpy as np
 
 from rlhfless.diagnosis.gpus import gpus_of
 from rlhfless.diagnosis.logged_run import LoggedRun
-from rlhfless.diagnosis.numbers import DERIVED, LOGGED, Collected, Number, Numbers, Part, number
+from rlhfless.diagnosis.numbers import COUNTED, DERIVED, LOGGED, Collected, Number, Numbers, Part, mean_of, number, total_of
 
 SAME = 0.02  # relative difference of two ways to one count
+EVEN = 0.05  # of the mean: batches that differ by less are even
 ROUNDED = 4  # decimals at which frameworks round shares in text
+AS_LOGGED, AS_STATED = "as logged", "as stated"
 LARGEST_DENOMINATOR = 4096  # of a share of responses that is written in full, such as 119/256
 
 
@@ -27,6 +29,7 @@ def counts(run: LoggedRun, found: Collected) -> Part:
     gpus, per_gpu = gpus_of(run).total, _responses_per_gpu(run)
     if per_gpu is not None:
         numbers.add([number("responses_per_gpu", per_gpu, DERIVED, "global_seqlen/mean over the mean length of a sequence")])
+    numbers.add(_work_apart(run, notes))
     responses = found.numbers.value("responses_per_step")
     if responses is None and (one := _responses_per_step(run, per_gpu, gpus, notes)) is not None:
         numbers.add([one])
@@ -46,6 +49,21 @@ def counts(run: LoggedRun, found: Collected) -> Part:
         notes.append(f"{times:,.0f} generations took {total_s:,.0f} s together; the steps between them generated nothing.")
     cannot = () if responses is not None or run.steps.empty else ("how many responses a step has (--responses-per-step tells)",)
     return Part(tuple(numbers.values()), (), (), cannot, tuple(notes))
+
+
+def _work_apart(run: LoggedRun, notes: list[str]) -> list[Number]:
+    """Return by how much the batches of verl's ranks differ in tokens, prompts included; little is noted."""
+    mean = run.column("global_seqlen/mean")
+    apart = run.column("global_seqlen/minmax_diff") / np.where(mean > 0, mean, np.nan)
+    apart = apart[apart >= 0]
+    if not len(apart):
+        return []
+    how = "global_seqlen/minmax_diff over global_seqlen/mean, before batches are balanced"
+    share = number("gpu_tokens_apart_share", float(apart.mean()), DERIVED, how)
+    if share.value < EVEN:
+        even = f"The batches of the GPUs differ by {share.value:.1%} in tokens"
+        notes.append(f"{even}, so that where long prompts are placed is no lever by itself.")
+    return [share]
 
 
 def _responses_per_step(run: LoggedRun, per_gpu: float | None, gpus: float | None, notes: list[str]) -> Number | None:
@@ -81,10 +99,10 @@ def _speeds(
         how = "responses per GPU times their mean length, over generation"
         of_gpu = number("tokens_per_gpu_s", tokens_per_gpu / seconds, DERIVED, how)
     if of_gpu is None and stated is not None:
-        of_gpu = number("tokens_per_gpu_s", stated, LOGGED, "as the framework states it")
-    whole = run.mean("tokens_per_s")
-    if whole is not None:
-        numbers.append(number("framework_tokens_per_s", whole, LOGGED, "as the framework states it"))
+        of_gpu = mean_of("tokens_per_gpu_s", run.column("tokens_per_gpu_s"), "steps", "what the framework states")
+    if run.mean("tokens_per_s") is not None:
+        stated_s = run.column("tokens_per_s")
+        numbers.append(mean_of("framework_tokens_per_s", stated_s, "steps", "what the framework states"))
     return numbers if of_gpu is None else [*numbers, of_gpu]
 
 
@@ -95,17 +113,17 @@ def _generations(run: LoggedRun) -> list[Number]:
     if not len(known):
         return []
     return [
-        number("generations", float(len(known)), LOGGED, "steps with seconds of generation"),
-        number("generation_total_s", float(known.sum()), DERIVED, "the sum of their seconds"),
+        number("generations", len(known), COUNTED, "steps with seconds of generation"),
+        total_of("generation_total_s", known, "generations"),
     ]
 
 
 def _responses(run: LoggedRun) -> Iterator[tuple[float, str]]:
     """Ways to the number of responses of a step, each with how."""
     if run.stated.responses_per_step:
-        yield float(run.stated.responses_per_step), "as stated"
+        yield float(run.stated.responses_per_step), AS_STATED
     if (logged := run.mean("responses")) is not None:
-        yield logged, "as logged"
+        yield logged, AS_LOGGED if np.isfinite(run.column("responses")).sum() == 1 else "mean of the steps"
     if (fact := run.facts.get("responses_per_step")) is not None:
         yield fact, "the framework's batch"
     samples, steps = run.facts.get("samples_per_s"), run.facts.get("steps_per_s")
@@ -158,7 +176,7 @@ def _agreed(key: str, ways: list[tuple[float, str]], notes: list[str]) -> Number
     value, how = ways[0]
     apart = [(other, by) for other, by in ways[1:] if abs(other - value) > SAME * abs(value) and "multiple" not in by]
     if "multiple" in how or not apart:
-        return number(key, value, LOGGED if how in ("as logged", "as stated") else DERIVED, how)
+        return number(key, value, LOGGED if how in (AS_LOGGED, AS_STATED) else DERIVED, how)
     every = [(value, how), *apart]
     said = "; ".join(f"{one:,.0f} ({by})" for one, by in every)
     notes.append(f"The log contradicts itself in {key.replace('_', ' ')}: {said}.")

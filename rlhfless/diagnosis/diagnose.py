@@ -13,7 +13,7 @@ from rlhfless.diagnosis.completion import completion
 from rlhfless.diagnosis.counts import counts
 from rlhfless.diagnosis.diagnosis import Diagnosis
 from rlhfless.diagnosis.engine_profile import engine_lines
-from rlhfless.diagnosis.engine_speed import engine_speed
+from rlhfless.diagnosis.engine_speed import SLOW_ENGINE, engine_speed
 from rlhfless.diagnosis.groups import groups
 from rlhfless.diagnosis.held_gpus import held_gpus
 from rlhfless.diagnosis.lengths import lengths
@@ -22,6 +22,7 @@ from rlhfless.diagnosis.logged_run import LoggedRun, Stated
 from rlhfless.diagnosis.memory import memory
 from rlhfless.diagnosis.numbers import Collected, Finding, Part
 from rlhfless.diagnosis.phases import phases, step_bar
+from rlhfless.diagnosis.prompts import prompts
 from rlhfless.diagnosis.runs import runs
 from rlhfless.diagnosis.whole_run import whole_run
 from rlhfless.trace import ImportedLog, OpenedLog, Trace, allocation_metrics, read_log
@@ -32,8 +33,8 @@ Section = Callable[[LoggedRun, Collected], Part]
 """Returns what it finds in a run; the parts of the sections before it are given."""
 
 SECTIONS: tuple[Section, ...] = (
-    held_gpus, phases, whole_run, asynchronous, lengths, counts, engine_lines, engine_speed, memory, completion, groups,
-    whole_step_levers,
+    held_gpus, phases, whole_run, asynchronous, lengths, counts, engine_lines, engine_speed, prompts, memory, completion,
+    groups, whole_step_levers,
 )  # fmt: skip
 """In this order: each may use the numbers of those before it."""
 
@@ -122,13 +123,19 @@ def _diagnosed(run: LoggedRun, found: Collected) -> Diagnosis:
 
 
 def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return findings, the most at stake first; a limit stands before the tail, whose lengths it cut."""
-    by_stake = sorted(findings, key=lambda one: -one.at_stake)
-    kinds = [one.kind for one in by_stake]
-    if "limit" in kinds and "tail" in kinds and kinds.index("tail") < kinds.index("limit"):
-        limit = by_stake.pop(kinds.index("limit"))
-        by_stake.insert(kinds.index("tail"), limit)
-    return tuple(by_stake)
+    """Return findings, the most at stake first.
+
+    A limit stands before the tail, whose lengths it cut, and a slow engine before both, as no schedule mends it.
+    """
+    findings = tuple(findings)
+    tail = max((one.at_stake for one in findings if one.kind == "tail"), default=0.0)
+
+    def rank(one: Finding) -> tuple[float, int]:
+        if one.kind == "engine" and SLOW_ENGINE in one.proof:
+            return max(one.at_stake, tail), 2
+        return (max(one.at_stake, tail), 1) if one.kind == "limit" else (one.at_stake, 0)
+
+    return tuple(sorted(findings, key=rank, reverse=True))
 
 
 def collect(run: LoggedRun) -> Collected:

@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 
 from rlhfless.diagnosis.drawn_step import drawn_step
-from rlhfless.diagnosis.numbers import OWN_PROFILE, Finding, Lever, Numbers
+from rlhfless.diagnosis.numbers import OWN_PROFILE, Finding, Lever, Numbers, unit_of
 
-SCHEMA, VERSION = "rlhfless-diagnosis", 1
+SCHEMA, VERSION = "rlhfless-diagnosis", 2
 NEAR = 0.7  # of what the first finding has at stake: a second one that is so near is said, too
 LEAST = 0.03  # of the run: levers that save less are one row
 NOTHING = "This log cannot say what limits the run."
@@ -87,7 +87,11 @@ class Diagnosis:
             **self._head(),
             "verdict": [one.kind for one in self.verdict],
             "findings": [
-                {"kind": one.kind, "at_stake_share": one.at_stake, "sentence": one.sentence, "proof": list(one.proof)}
+                {
+                    "kind": one.kind,
+                    **({"at_stake_share": one.at_stake, "at_stake_of": one.of} if one.at_stake else {}),
+                    "sentence": one.sentence, "proof": list(one.proof),
+                }
                 for one in self.findings
             ],
             "step": [
@@ -96,8 +100,8 @@ class Diagnosis:
             ],
             "levers": [
                 {
-                    "kind": one.kind,
-                    "name": one.name, "line": one.line, "at_most_share": one.at_most, "of": one.of, "price": one.price,
+                    "kind": one.kind, "name": one.name, "line": one.line,
+                    "at_most_share": one.at_most, "at_most_of": one.of, "price": one.price,
                     **({} if one.expected is None else {"expected_low_share": one.expected[0],
                                                        "expected_high_share": one.expected[1],
                                                        "expected_evidence": OWN_PROFILE}),
@@ -112,7 +116,9 @@ class Diagnosis:
         return {
             "schema": SCHEMA, "version": VERSION, "source": self.source, "framework": self.framework, "run": self.run,
             "numbers": {
-                one.key: {"low": one.low, "high": one.high, "evidence": one.evidence, "how": one.how}
+                one.key: {
+                    "low": one.low, "high": one.high, "unit": unit_of(one.key), "evidence": one.evidence, "how": one.how,
+                }
                 for one in self.numbers.values()
             },
             "notes": list(self.notes), "read": list(self.read),
@@ -123,9 +129,9 @@ class Diagnosis:
         return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the numbers: rows ``key, low, high, evidence, how``."""
-        rows = [(one.key, one.low, one.high, one.evidence, one.how) for one in self.numbers.values()]
-        return pd.DataFrame(rows, columns=["key", "low", "high", "evidence", "how"])
+        """Return the numbers: rows ``key, low, high, unit, evidence, how``."""
+        rows = [(one.key, one.low, one.high, unit_of(one.key), one.evidence, one.how) for one in self.numbers.values()]
+        return pd.DataFrame(rows, columns=["key", "low", "high", "unit", "evidence", "how"])
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Yield the first screen as pairs of a heading and a text; the heading is empty where the one before goes on."""
@@ -143,9 +149,10 @@ class Diagnosis:
             yield ("What limits this run" if place == 0 else "And" if finding in self.verdict else "Also"), finding.sentence
         if len(self.step):
             total = self.numbers.value("step_s") or float(self.step["seconds"].sum())
+            which = "An ordinary step" if "all_steps_s" in self.numbers else "A step"
             shown = (row for row in self.step.itertuples() if row.share >= 0.005)
             parts = ", ".join(f"{str(row.phase).rpartition('/')[2]} {row.share:.0%}" for row in shown)
-            yield f"A step as logged, {total:,.1f} s", parts
+            yield f"{which} as logged, {total:,.1f} s", parts
         worth = [lever for lever in self.levers if lever.at_most >= LEAST]
         for place, lever in enumerate(worth[:SHOWN_LEVERS]):
             yield ("What could be changed" if place == 0 else ""), _lever(lever)

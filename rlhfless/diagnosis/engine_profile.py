@@ -12,7 +12,20 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.diagnosis.logged_run import LoggedRun
-from rlhfless.diagnosis.numbers import BOUND, COUNTED, DERIVED, LOGGED, Collected, Finding, Number, Part, number
+from rlhfless.diagnosis.numbers import (
+    BOUND,
+    COUNTED,
+    DERIVED,
+    GENERATION_TIME,
+    LOGGED,
+    TIME,
+    Collected,
+    Finding,
+    Number,
+    Part,
+    number,
+)
+from rlhfless.diagnosis.phases import ordinary_share
 from rlhfless.latency.engine_statistics import EngineFit, fit_engine, intervals
 from rlhfless.latency.profile import ProfileError
 
@@ -63,7 +76,9 @@ def engine_lines(run: LoggedRun, found: Collected) -> Part:
     low, high = (float((timed["generated_tokens_per_s"] * timed[column]).sum()) for column in ("seconds", "most_seconds"))
     observed = number("engine_s", seconds, DERIVED, "intervals of the engine's lines, mean over replicas")
     numbers += [observed, Number("engine_tokens", low, high, DERIVED, "tokens per second times the interval of each line")]
-    of_the_step = found.numbers.value("generate_share") or 1.0  # where it is unknown, the engine's time is all that is known
+    of_the_step = found.numbers.value("generate_share")
+    if of_the_step is not None:
+        of_the_step *= ordinary_share(found)
     tail_numbers, tail = _tail(timed, seconds, engines, peak, of_the_step)
     bound_numbers, bound = _memory_bound(timed, seconds, engines, fit, of_the_step)
     if timed["cache_share"].isna().all():
@@ -125,7 +140,7 @@ def _profile(fit: EngineFit) -> Iterator[Number]:
 
 
 def _tail(
-    timed: pd.DataFrame, seconds: float, engines: float, peak: float, of_the_step: float
+    timed: pd.DataFrame, seconds: float, engines: float, peak: float, of_the_step: float | None
 ) -> tuple[tuple[Number, ...], tuple[Finding, ...]]:
     """Return the seconds at the end of rollouts below a fifth of the peak batch, and what packing them could win.
 
@@ -149,16 +164,16 @@ def _tail(
     if not tail_s or not full_rate:
         return numbers, ()
     tokens = float((timed["generated_tokens_per_s"] * timed["seconds"])[in_tail].sum()) / engines
-    at_stake = max(tail_s - tokens / full_rate, 0.0) / seconds * of_the_step
+    at_stake, of = _of_run(max(tail_s - tokens / full_rate, 0.0) / seconds, of_the_step)
     sentence = (
         f"The long tail: for {tail_s:,.0f} of {seconds:,.0f} s an engine ran less than a fifth of its peak batch of "
         f"{peak:,.0f} requests ({share:.0%} of its time)."
     )
-    return numbers, (Finding("tail", at_stake, sentence, ("engine_tail_s", "engine_tail_share")),)
+    return numbers, (Finding("tail", at_stake, sentence, ("engine_tail_s", "engine_tail_share"), of),)
 
 
 def _memory_bound(
-    timed: pd.DataFrame, seconds: float, engines: float, fit: EngineFit | None, of_the_step: float
+    timed: pd.DataFrame, seconds: float, engines: float, fit: EngineFit | None, of_the_step: float | None
 ) -> tuple[tuple[Number, ...], tuple[Finding, ...]]:
     """Return the seconds in which requests waited while the KV cache was full, to one interval more for each stretch."""
     if timed["cache_share"].isna().all() or timed["waiting"].isna().all():
@@ -191,9 +206,14 @@ def _memory_bound(
         f"The KV cache bound the engine for {low:,.0f} to {high:,.0f} of {seconds:,.0f} s: {running:,.0f} requests ran while "
         f"{waiting:,.0f} waited (mean)."
     )
-    at_stake = bound_s.value / seconds * gained * of_the_step
-    finding = Finding("engine", at_stake, sentence, (bound_s.key, share.key))
+    at_stake, of = _of_run(bound_s.value / seconds * gained, of_the_step)
+    finding = Finding("engine", at_stake, sentence, (bound_s.key, share.key), of)
     return (bound_s, share, gain), (finding,)
+
+
+def _of_run(share: float, of_the_step: float | None) -> tuple[float, str]:
+    """Return a share of the engine's time as one of the run's, where the share of generation is known, and what it is of."""
+    return (share, GENERATION_TIME) if of_the_step is None else (share * of_the_step, TIME)
 
 
 def _preemptions(engine: pd.DataFrame) -> Iterator[Number]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 import numpy as np
@@ -9,8 +10,20 @@ import numpy as np
 from rlhfless.diagnosis.gpus import gpus_of
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.memory import model_memory
-from rlhfless.diagnosis.numbers import BOUND, COUNTED, LOGGED, STAND_IN, Collected, Finding, Number, Part, number
-from rlhfless.diagnosis.phases import step_seconds, synchronous
+from rlhfless.diagnosis.numbers import (
+    BOUND,
+    COUNTED,
+    DERIVED,
+    GENERATION_TIME,
+    STAND_IN,
+    TIME,
+    Collected,
+    Finding,
+    Number,
+    Part,
+    number,
+)
+from rlhfless.diagnosis.phases import ordinary_share, step_seconds, synchronous
 from rlhfless.latency import list_profiles, load_profile, weights_floor_ms
 
 SLOW = 3.5  # times the least iteration of a known model
@@ -18,6 +31,7 @@ SLOW_FOR_ANY = 1.5  # times the slowest shipped profile, where the model is unkn
 PROMPTS_HIGH = 0.8  # of all tokens: above it, prefill is what generation takes
 SEQUENCES = 256  # that vLLM decodes at once unless told otherwise; more requests per GPU wait
 SLOW_ENGINE = "shipped_profiles_ms_per_token"  # a number that proves it
+TOOLS = re.compile(r"(?:^|[^a-z])tools?(?:[^a-z]|$)")  # in the framework's own names, such as verl's agent_loop/tool_calls
 CAUSES = "eager mode, no serving engine, preemption and offloading are the usual causes"
 
 
@@ -31,11 +45,10 @@ def engine_speed(run: LoggedRun, found: Collected) -> Part:
     if each is None:
         return Part()
     fastest, slowest = shipped_ms()
-    floor = _floor(run, fastest)
+    floor = _floor(run)
     shipped = Number(SLOW_ENGINE, fastest, slowest, STAND_IN, "a batch of one in the shipped profiles")
     numbers = (each, shipped) if floor is None else (each, shipped, floor)
-    healthy = SLOW_FOR_ANY * slowest if floor is None else SLOW * floor.value
-    if each.value <= healthy:
+    if each.value <= healthy_ms(run):
         return Part(numbers)
     if each.evidence == BOUND and (why := _may_be_less(run, found)):
         return Part(numbers, cannot_say=(f"whether the engine is slow; it takes at most {each.value:.1f} ms per token, {why}",))
@@ -48,9 +61,22 @@ def engine_speed(run: LoggedRun, found: Collected) -> Part:
         f"The engine is slow: {each.value:.1f} ms per token of one response ({1000 / each.value:.0f} tokens/s), {than}; "
         f"{CAUSES}. A schedule does not mend that."
     )
-    share = generation_share(run, found)
+    share = generation_of_run(run, found)
     at_stake = (1.0 if share is None else share) * (1.0 - (slowest if floor is None else floor.value) / each.value)
-    return Part(numbers, (Finding("engine", at_stake, sentence, ("ms_per_token", SLOW_ENGINE)),))
+    of = GENERATION_TIME if share is None else TIME
+    return Part(numbers, (Finding("engine", at_stake, sentence, ("ms_per_token", SLOW_ENGINE), of),))
+
+
+def healthy_ms(run: LoggedRun) -> float:
+    """Return the milliseconds per token above which an engine is slow: of the stated model, else of any."""
+    floor = _floor(run)
+    return SLOW_FOR_ANY * shipped_ms()[1] if floor is None else SLOW * floor.value
+
+
+def least_ms(run: LoggedRun) -> float:
+    """Return the milliseconds that a token of one response takes at least: of the stated model, else of any."""
+    floor = _floor(run)
+    return shipped_ms()[0] if floor is None else floor.value
 
 
 def responses_per_gpu(run: LoggedRun, found: Collected) -> float | None:
@@ -68,13 +94,15 @@ def _may_be_less(run: LoggedRun, found: Collected) -> str:
     if per_gpu is None:
         return "and less where responses wait for a slot (--responses-per-step and --gpus would tell)"
     if per_gpu > SEQUENCES:
-        return f"and less, as {per_gpu:,.0f} responses share a GPU and wait for its slots"
+        return f"and less where the {per_gpu:,.0f} responses of a GPU wait for its slots (vLLM has {SEQUENCES} by default)"
+    if any(TOOLS.search(str(name)) and (run.mean(str(name)) or 0.0) > 0 for name in run.steps.columns):
+        return "and less, as calls of tools are in it"
     if (found.numbers.value("prompt_token_share") or 0.0) > PROMPTS_HIGH:
         return "and less, as most tokens are of prompts, whose prefill is in it"
     return ""
 
 
-def _floor(run: LoggedRun, fastest: float) -> Number | None:
+def _floor(run: LoggedRun) -> Number | None:
     """The least milliseconds of a decode iteration: reading the weights once, and no less than the fastest one measured."""
     stated = run.stated
     if stated.model is None or stated.gpu is None:
@@ -84,7 +112,7 @@ def _floor(run: LoggedRun, fastest: float) -> Number | None:
         return None
     floor = weights_floor_ms(read_bytes / (stated.tensor_parallel or 1), stated.gpu)
     how = "the bytes of the weights over the GPU's memory bandwidth, and no less than the fastest iteration that was measured"
-    return number("engine_floor_ms", max(floor, fastest), BOUND, how)
+    return number("engine_floor_ms", max(floor, shipped_ms()[0]), BOUND, how)
 
 
 def generation_share(run: LoggedRun, found: Collected) -> float | None:
@@ -93,6 +121,20 @@ def generation_share(run: LoggedRun, found: Collected) -> float | None:
     Where learning goes on at the same time, this is the part that it waits for.
     """
     return found.numbers.value("wait_share" if synchronous(run) is False else "generate_share")
+
+
+def generation_in_words(run: LoggedRun, found: Collected) -> str:
+    """Return a clause on that share; empty where the log does not say it."""
+    share = generation_share(run, found)
+    if share is None:
+        return ""
+    return f"{'waiting for generation' if synchronous(run) is False else 'generation'} takes {share:.0%} of a step"
+
+
+def generation_of_run(run: LoggedRun, found: Collected) -> float | None:
+    """Return the share of the run's time that is generation of ordinary steps; None where the log does not say it."""
+    share = generation_share(run, found)
+    return None if share is None else share * ordinary_share(found)
 
 
 def _ms_per_token(run: LoggedRun, found: Collected) -> Number | None:
@@ -106,7 +148,13 @@ def _ms_per_token(run: LoggedRun, found: Collected) -> Number | None:
             each = 1000 * took[several] / tokens[several]
             return number("ms_per_token", float(np.median(each)), COUNTED, "median over responses, from start to end")
     if (speed := run.mean("perf/longest_sample_tokens_per_sec")) is not None and speed > 0:
-        return number("ms_per_token", 1000 / speed, LOGGED, "perf/longest_sample_tokens_per_sec")
+        return number("ms_per_token", 1000 / speed, DERIVED, "1 over perf/longest_sample_tokens_per_sec, the longest response")
+    bounds = [one for one in (_of_the_longest(run), _of_mean_request(run)) if one is not None]
+    return min(bounds, key=lambda one: one.value) if bounds else None
+
+
+def _of_the_longest(run: LoggedRun) -> Number | None:
+    """The seconds of generation over the longest response, which takes no longer than them."""
     seconds = step_seconds(run).phases.get("generate_s", np.full(len(run.steps), np.nan))
     longest = run.column("response_tokens_max")
     if np.isnan(longest).all() and run.responses is not None and len(run.steps):
@@ -117,7 +165,16 @@ def _ms_per_token(run: LoggedRun, found: Collected) -> Number | None:
     if not len(each):
         return None
     how = "seconds of generation over the longest response; less where requests wait for each other"
-    return Number("ms_per_token", float(np.median(each)), float(np.median(each)), BOUND, how)
+    return number("ms_per_token", float(np.median(each)), BOUND, how)
+
+
+def _of_mean_request(run: LoggedRun) -> Number | None:
+    """The mean seconds of a request over the mean length of a response: less where requests wait, or call tools."""
+    took, tokens = run.column("request_s_mean"), run.column("response_tokens_mean")
+    each = 1000 * took / np.where(tokens > 0, tokens, np.nan)
+    each = each[each > 0]
+    how = "mean seconds of a request over the mean length of a response; less where requests wait or call tools"
+    return number("ms_per_token", float(np.median(each)), BOUND, how) if len(each) else None
 
 
 @cache

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from rlhfless.diagnosis.logged_run import LoggedRun
-from rlhfless.diagnosis.numbers import COUNTED, LOGGED, Collected, Finding, Number, Part, number
+from rlhfless.diagnosis.numbers import COUNTED, DERIVED, RESPONSES, Collected, Finding, Number, Part, mean_of, number
 
 ZERO_STD = re.compile(r"rollout/zero_std/count_.+")  # slime: groups by their one reward
 WORTH_SAYING = 0.2  # share of groups
@@ -22,7 +22,7 @@ def groups(run: LoggedRun, found: Collected) -> Part:
     if not names:
         return Part()
     counts = np.nansum([run.column(name) for name in names], axis=0)
-    equal = number("groups_without_signal", float(np.mean(counts)), LOGGED, "groups of equal rewards a step")
+    equal = mean_of("groups_without_signal", counts, "steps", "groups of equal rewards")
     note = (
         f"{equal.value:,.0f} groups of a step have equal rewards and teach nothing; of how many, the log does not say "
         "(--samples-per-prompt tells)."
@@ -30,7 +30,8 @@ def groups(run: LoggedRun, found: Collected) -> Part:
     samples, responses = run.stated.samples_per_prompt, found.numbers.value("responses_per_step")
     if samples is None or responses is None:
         return Part((equal,), notes=(note,))
-    share = number("no_signal_share", min(1.0, equal.value * samples / responses), COUNTED, "groups of equal rewards a step")
+    how = f"groups of equal rewards, of {samples:,} samples each, over the responses of a step"
+    share = number("no_signal_share", min(1.0, equal.value * samples / responses), DERIVED, how)
     return Part((equal, share), _finding(share))
 
 
@@ -46,10 +47,9 @@ def _counted(run: LoggedRun) -> Number | None:
 
 
 def _logged(run: LoggedRun) -> Number | None:
-    value = run.mean("no_signal_rate")
-    if value is None or not 0 <= value <= 1:
-        return None
-    return number("no_signal_share", value, LOGGED, "share of groups of equal rewards, as logged")
+    shares = run.column("no_signal_rate")
+    shares = shares[(shares >= 0) & (shares <= 1)]
+    return mean_of("no_signal_share", shares, "steps", "shares of groups of equal rewards") if len(shares) else None
 
 
 def _finding(share: Number) -> tuple[Finding, ...]:
@@ -57,4 +57,4 @@ def _finding(share: Number) -> tuple[Finding, ...]:
         return ()
     equal = f"{share.value:.0%} of them have equal rewards, so nothing is learned from them"
     sentence = f"Groups without a learning signal: {equal}."
-    return (Finding("groups", share.value, sentence, ("no_signal_share",)),)
+    return (Finding("groups", share.value, sentence, ("no_signal_share",), RESPONSES),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from rlhfless.diagnosis.logged_run import LoggedRun
-from rlhfless.diagnosis.numbers import LOGGED, Collected, Finding, Part, number
+from rlhfless.diagnosis.numbers import COUNTED, GPU_HOURS, Collected, Finding, Part, number
 
 WORTH_SAYING = 0.05  # of the GPU-hours
 
@@ -18,13 +18,13 @@ def held_gpus(run: LoggedRun, found: Collected) -> Part:
     gpu_s, idle_s = float(held["gpu_seconds"].sum()), float(held["idle_gpu_seconds"].sum())
     usd = float(held["cost_usd"].sum(skipna=False))
     how = "allocations of the trace"
-    numbers = [number("gpu_hours", gpu_s / 3600, LOGGED, how)]
+    numbers = [number("gpu_hours", gpu_s / 3600, COUNTED, how)]
     if not math.isnan(usd) and usd > 0:
-        numbers.append(number("usd", usd, LOGGED, how))
+        numbers.append(number("usd", usd, COUNTED, how))
     if gpu_s <= 0:
         return Part(tuple(numbers))
     share = idle_s / gpu_s
-    numbers.append(number("idle_gpu_share", share, LOGGED, "allocations without a span of work"))
+    numbers.append(number("idle_gpu_share", share, COUNTED, "allocations without a span of work"))
     if share < WORTH_SAYING:
         return Part(tuple(numbers))
     decode = held[held["role"] == "decode"]
@@ -35,4 +35,4 @@ def held_gpus(run: LoggedRun, found: Collected) -> Part:
         f"and wait {waits}."
     )
     kind = "tail" if of_decode > 0.5 else "waiting"
-    return Part(tuple(numbers), (Finding(kind, share, sentence, ("idle_gpu_share", "gpu_hours")),))
+    return Part(tuple(numbers), (Finding(kind, share, sentence, ("idle_gpu_share", "gpu_hours"), GPU_HOURS),))

@@ -8,7 +8,19 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.diagnosis.logged_run import LoggedRun
-from rlhfless.diagnosis.numbers import BOUND, COUNTED, DERIVED, LOGGED, Collected, Finding, Number, Part, number
+from rlhfless.diagnosis.numbers import (
+    BOUND,
+    COUNTED,
+    DERIVED,
+    LOGGED,
+    RESPONSES,
+    Collected,
+    Finding,
+    Number,
+    Part,
+    mean_of,
+    number,
+)
 
 CUT_IN_VERDICT = 0.05  # share of cut responses above which the limit is what is said first
 LEAST_AT_LIMIT = 3  # responses with one largest length, below which it is chance
@@ -92,13 +104,14 @@ def lengths(run: LoggedRun, found: Collected) -> Part:
             share = float(cut.rows.mean())
             numbers.append(number("cut_share", share, cut.evidence, cut.how))
             numbers.append(number("cut_responses", float(cut.rows.sum()), cut.evidence, cut.how))
+            numbers += _without_cut(_saved_without(run.responses, cut.rows))
     else:
         numbers += _logged(run)
     by_key = {one.key: one for one in numbers}
     if "cut_share" not in by_key and not (run.responses is None and run.steps.empty):
         cannot.append("whether a limit cut responses; the log has neither finish reasons nor a clipped share")
     if "cut_share" in by_key and by_key["cut_share"].value > CUT_IN_VERDICT:
-        findings.append(_limit_finding(by_key["cut_share"], cut, by_key))
+        findings.append(_limit_finding(run, by_key["cut_share"], cut, by_key))
     return Part(tuple(numbers), tuple(findings), (), tuple(cannot))
 
 
@@ -125,9 +138,9 @@ def _counted(responses: pd.DataFrame) -> list[Number]:
 
 def _logged(run: LoggedRun) -> list[Number]:
     numbers = []
-    for key, how in (("response_tokens_mean", "logged means"), ("prompt_tokens_mean", "logged means")):
-        if (value := run.mean(key)) is not None:
-            numbers.append(number(key, value, LOGGED, how))
+    for key in ("response_tokens_mean", "prompt_tokens_mean"):
+        if run.mean(key) is not None:
+            numbers.append(mean_of(key, run.column(key), "steps", "mean lengths"))
     longest = run.column("response_tokens_max")
     if not np.isnan(longest).all():
         numbers.append(number("response_tokens_max", float(np.nanmax(longest)), LOGGED, "longest responses of the steps"))
@@ -135,14 +148,57 @@ def _logged(run: LoggedRun) -> list[Number]:
     ratio = ratio[~np.isnan(ratio) & (ratio <= 1)]
     if len(ratio):
         numbers += _idle(float(ratio.mean()), "logged mean over longest response of each step")
+    requests, slowest = run.column("request_s_mean"), run.column("request_s_max")
+    if not np.isnan(requests).all():
+        numbers.append(mean_of("request_s_mean", requests, "steps", "mean seconds of a request"))
+    if not np.isnan(slowest).all():
+        numbers.append(number("request_s_max", float(np.nanmax(slowest)), LOGGED, "the slowest request of the steps"))
+    waited = requests / np.where(slowest > 0, slowest, np.nan)
+    waited = waited[~np.isnan(waited) & (waited <= 1)]
+    if len(waited) and not len(ratio):
+        numbers += _idle(
+            float(waited.mean()), "mean over longest seconds of a request, waiting and tools included, of each step"
+        )
     cut = run.column("truncation_rate")
     cut = cut[(cut >= 0) & (cut <= 1)]
     if len(cut):
-        numbers.append(number("cut_share", float(cut.mean()), LOGGED, "share of cut responses, as logged"))
+        numbers.append(mean_of("cut_share", cut, "steps", "shares of cut responses"))
+        numbers += _without_cut(_saved_by_means(run))
     mean, prompt = run.mean("response_tokens_mean"), run.mean("prompt_tokens_mean")
     if mean is not None and prompt is not None and mean + prompt > 0:
         numbers.append(number("prompt_token_share", prompt / (mean + prompt), DERIVED, "logged mean lengths"))
     return numbers
+
+
+def _saved_without(responses: pd.DataFrame, cut: np.ndarray) -> np.ndarray:
+    """(s,) Share of each step's generation that its cut responses take at most; see ``_without_cut``."""
+    tokens, steps = responses["response_tokens"].to_numpy(dtype=float), responses["step"]
+    left = pd.Series(np.where(cut, 0.0, tokens)).groupby(steps.to_numpy())
+    whole = pd.Series(tokens).groupby(steps.to_numpy())
+    least = np.asarray(np.minimum(left.max() / whole.max(), left.sum() / whole.sum()), dtype=float)
+    return np.asarray(1.0 - least[least > 0])  # of a step whose responses are all cut, nothing is known
+
+
+def _saved_by_means(run: LoggedRun) -> np.ndarray:
+    """(s,) The same by the logged share of cut responses, the mean and the longest, which is taken to be the limit."""
+    cut, mean, longest = (run.column(name) for name in ("truncation_rate", "response_tokens_mean", "response_tokens_max"))
+    possible = (cut > 0) & (cut < 1) & (mean > 0) & (longest >= mean) & (cut * longest <= mean)
+    cut, mean, longest = cut[possible], mean[possible], longest[possible]
+    others = (mean - cut * longest) / (1 - cut)
+    return np.asarray(1.0 - np.minimum(others / longest, 1.0 - cut * longest / mean))
+
+
+def _without_cut(saved: np.ndarray) -> list[Number]:
+    """What generation without the cut responses would save at most.
+
+    At one speed, it takes no less than the longest of the others, or their mean where only that is known. Where responses queue
+    for slots, it takes no less than their share of all tokens.
+    """
+    saved = saved[np.isfinite(saved)]
+    if not len(saved):
+        return []
+    how = "generation of a step without its cut responses, at one speed: by the longest response, or by all tokens"
+    return [number("without_cut_saves_at_most_share", float(np.clip(saved, 0.0, 1.0).mean()), BOUND, how)]
 
 
 def _idle(ratio: float, how: str) -> list[Number]:
@@ -152,13 +208,19 @@ def _idle(ratio: float, how: str) -> list[Number]:
     ]
 
 
-def _limit_finding(share: Number, cut: Cut | None, numbers: dict[str, Number]) -> Finding:
-    which = cut.limit if cut is not None else "the length limit"
+def _limit_of(run: LoggedRun) -> str:
+    """The limit in tokens, where the longest response of every step that cuts some is the same."""
+    longest = np.unique(run.column("response_tokens_max")[run.column("truncation_rate") > 0])
+    return f" of {longest[0]:,.0f} tokens" if len(longest) == 1 and not np.isnan(longest[0]) else ""
+
+
+def _limit_finding(run: LoggedRun, share: Number, cut: Cut | None, numbers: dict[str, Number]) -> Finding:
+    which = cut.limit if cut is not None else f"the length limit{_limit_of(run)}"
     counted = "cut_responses" in numbers
     count = f" ({numbers['cut_responses'].value:,.0f} of {numbers['responses'].value:,.0f})" if counted else ""
     proof = ("cut_share", "cut_responses") if counted else ("cut_share", "response_tokens_max")
     sentence = (
         f"A length limit cuts responses: {share.value:.1%}{count} end at {which}, so their true lengths are unknown, and tails "
-        "and forecasts of this log are lower bounds."
+        "and forecasts of this log are lower bounds; a higher limit takes more time, not less."
     )
-    return Finding("limit", share.value, sentence, tuple(key for key in proof if key in numbers))
+    return Finding("limit", share.value, sentence, tuple(key for key in proof if key in numbers), RESPONSES)

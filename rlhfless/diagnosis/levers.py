@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rlhfless.diagnosis.engine_speed import SLOW_ENGINE
+from rlhfless.diagnosis.engine_speed import SLOW_ENGINE, generation_of_run
 from rlhfless.diagnosis.logged_run import LoggedRun
-from rlhfless.diagnosis.numbers import Collected, Lever, Part
-from rlhfless.diagnosis.phases import synchronous
+from rlhfless.diagnosis.numbers import GENERATION_TIME, TIME, Collected, Lever, Part
+from rlhfless.diagnosis.phases import ordinary_share, step_seconds, synchronous
 
 LINES: dict[str, dict[str, str]] = {
     "asynchrony": {
@@ -26,37 +26,103 @@ LINES: dict[str, dict[str, str]] = {
         "slime": "--dynamic-sampling-filter-path slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std",
         "verl": "algorithm.filter_groups.enable=True",
     },
+    "limit": {
+        "nemo-rl": "grpo.reward_shaping.enabled=true",
+        "openrlhf": "--reward.overlong_buffer_len N (before 0.10.2: --overlong_buffer_len N)",
+        "trl": "reward_funcs=[..., trl.rewards.get_soft_overlong_punishment(max_completion_len, soft_punish_cache)]",
+        "verl": "reward_model.reward_kwargs.overlong_buffer_cfg.enable=True, with reward_manager=dapo",
+    },
     "engine": {"verl": "actor_rollout_ref.rollout.enforce_eager=False", "trl": "use_vllm=True"},
 }
 """Kind of lever -> framework -> the line of its configuration or command."""
 
+PREFIX_CACHING = {
+    "nemo-rl": "policy.generation.vllm_cfg.enable_prefix_caching=true",
+    "openrlhf": "--vllm.enable_prefix_caching (before 0.10.2: --enable_prefix_caching)",
+    "roll": "actor_infer.strategy_args.strategy_config.enable_prefix_caching=true",
+    "skyrl": "generator.inference_engine.enable_prefix_caching=true",
+    "slime": "no --sglang-disable-radix-cache",
+    "trl": "trl vllm-serve --enable_prefix_caching true",
+    "verl": "actor_rollout_ref.rollout.enable_prefix_caching=True",
+    "vLLM": "--enable-prefix-caching",
+    "SGLang": "no --disable-radix-cache",
+}
+"""Framework, or engine whose lines alone are the log -> the line that computes the common prefix of prompts once."""
+
+LENGTH_LIMIT = {
+    "nemo-rl": "policy.generation.max_new_tokens",
+    "openrlhf": "--rollout.max_new_tokens, before 0.10.2 --generate_max_len",
+    "prime-rl": "--orchestrator.sampling.max-completion-tokens, before --orchestrator.sampling.max-tokens",
+    "skyrl": "generator.sampling_params.max_generate_length",
+    "slime": "--rollout-max-response-len",
+    "trl": "max_completion_length",
+    "verl": "data.max_response_length",
+}
+"""Framework -> the option that limits the length of a response."""
+
+MASK_CUT = {
+    "nemo-rl": "grpo.overlong_filtering=true",
+    "skyrl": "generator.apply_overlong_filtering=true",
+    "trl": "mask_truncated_completions=True",
+}
+"""Framework -> the line that leaves cut responses out of the loss."""
+
 
 def whole_step_levers(run: LoggedRun, found: Collected) -> Part:
-    """Return the levers that need phases of a step alone: asynchrony, a healthy engine, and groups that are filtered."""
+    """Return the levers that follow from phases and findings: asynchrony, a healthy engine, filtered groups, and so on.
+
+    ``found`` has the numbers and findings of all other sections.
+    """
     levers = []
-    share = found.numbers.value("generate_share")
-    after = found.numbers.value("learner_share") or found.numbers.value("learn_share")
-    if share and after and synchronous(run):
+    share, after = found.numbers.value("generate_share"), found.numbers.value("learner_share")
+    if share and after and synchronous(run) and not step_seconds(run).overlap.any():
         price = "responses are one version of the weights late; generation and learning need GPUs of their own"
-        levers.append(Lever("asynchrony", "generate while learning", min(share, after), price))
+        levers.append(Lever("asynchrony", "generate while learning", ordinary_share(found) * min(share, after), price))
     for finding in found.findings:
         if finding.kind == "engine":
             name = "make the engine faster (CUDA graphs, a serving engine, memory for the KV cache)"
             levers.append(Lever("engine", name, finding.at_stake, "none for the data"))
-        elif finding.kind == "learner":
+        elif finding.kind == "learner" and "step_most_s" not in finding.proof:  # a first step that compiles is no slow learner
             name = "make learning and log probabilities faster (packing, larger micro-batches, more GPUs)"
             levers.append(Lever("learner", name, finding.at_stake, "none for the data"))
         elif finding.kind == "groups" and after:
             price = "prompts without a signal are generated again or dropped, so the data change"
             levers.append(Lever("groups", "filter groups without a signal", finding.at_stake * after, price))
-        elif finding.kind == "beside the step" and any(key.startswith(RARER) for key in finding.proof):
-            name = "validate, write checkpoints or send weights less often"
-            price = "fewer validations and checkpoints, or older weights"
-            levers.append(Lever("beside the step", name, finding.at_stake, price))
+        elif finding.kind == "limit":
+            levers += _shorter_responses(run, found)
+        elif finding.kind == "beside the step" and finding.proof[0] in RARER:
+            name, price, lines = RARER[finding.proof[0]]
+            levers.append(Lever("beside the step", name, finding.at_stake, price, line=lines.get(run.framework, "")))
     return Part(levers=tuple(levers))
 
 
-RARER = ("validation", "checkpoint", "sync")
+def _shorter_responses(run: LoggedRun, found: Collected) -> list[Lever]:
+    """What shorter responses win at most; a higher limit, and leaving cut ones out of the loss, win no time."""
+    saved, share = found.numbers.value("without_cut_saves_at_most_share"), generation_of_run(run, found)
+    if saved is None:
+        return []
+    limit, mask = LENGTH_LIMIT.get(run.framework, ""), MASK_CUT.get(run.framework, "")
+    price = (
+        f"answers become short, which changes what is learned; a higher limit{f' ({limit})' if limit else ''} takes more time, "
+        f"not less, and leaving cut responses out of the loss{f' ({mask})' if mask else ''} saves none"
+    )
+    of = GENERATION_TIME if share is None else TIME
+    at_most = saved if share is None else share * saved
+    return [Lever("limit", "shorten responses until none is cut (a length penalty)", at_most, price, of)]
+
+
+RARER: dict[str, tuple[str, str, dict[str, str]]] = {
+    "validation_s": ("validate less often", "fewer validations", {
+        "nemo-rl": "grpo.val_period", "openrlhf": "--eval.steps (before 0.10.2: --eval_steps)",
+        "skyrl": "trainer.eval_interval", "slime": "--eval-interval", "trl": "eval_steps", "verl": "trainer.test_freq",
+    }),
+    "checkpoints_s": ("write checkpoints less often", "a crash loses more", {
+        "nemo-rl": "checkpointing.save_period", "openrlhf": "--ckpt.save_steps (before 0.10.2: --save_steps)",
+        "skyrl": "trainer.ckpt_interval", "trl": "save_steps", "verl": "trainer.save_freq",
+    }),
+    "sync_s": ("send weights less often, or faster", "responses of older weights, where it is less often", {}),
+}  # fmt: skip
+"""Number of a finding -> what could be rarer, its price, and the line of each framework."""
 SCHEDULES = ("partial rollout", "over-sampling", "release", "assignment")
 AFTER_THE_ENGINE = "What schedules win is not shown: the engine is slow, or the model is larger than any that we measured."
 
@@ -71,5 +137,5 @@ def without_schedules(found: Collected) -> None:
 
 def with_lines(levers: list[Lever], framework: str) -> list[Lever]:
     """Return the levers with the lines of a framework, those that save most first."""
-    told = [replace(lever, line=LINES.get(lever.kind, {}).get(framework, "")) for lever in levers]
+    told = [replace(lever, line=lever.line or LINES.get(lever.kind, {}).get(framework, "")) for lever in levers]
     return sorted(told, key=lambda lever: -lever.at_most)

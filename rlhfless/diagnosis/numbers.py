@@ -1,17 +1,36 @@
-"""One number of a diagnosis, with what it rests on, and the parts that a diagnosis is made of."""
+"""One number of a diagnosis, with what it rests on, and the parts that a diagnosis is made of.
+
+What a number rests on follows one rule, and a number has one class:
+
+- *logged*: one value as it stands in the log, if in other units, such as the seconds of one step, or of the slowest of several;
+  or one that a user states;
+- *counted*: statistics over single records of the log, such as the mean length of its responses, or how many lines it has;
+- *derived*: arithmetic on logged values, of which a mean or a sum over steps is the simplest (``mean_of``, ``total_of``);
+- *bound*: the most or the least that is possible;
+- *simulated*: with the run's own latency profile, or with a stand-in, which is one of another model or other GPUs.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 LOGGED, COUNTED, DERIVED, BOUND, OWN_PROFILE, STAND_IN = (
     "logged", "counted", "derived", "bound", "simulated (own profile)", "simulated (stand-in profile)",
 )  # fmt: skip
 EVIDENCE = (LOGGED, COUNTED, DERIVED, BOUND, OWN_PROFILE, STAND_IN)
-"""What a number rests on, the surest first. *Derived* is arithmetic on logged numbers; a *bound* is the most or the least that
-is possible; a stand-in is a profile of another model or other GPUs than the run's, and never reaches a headline."""
+"""What a number rests on, the surest first; a stand-in never reaches a headline."""
+
+TIME, GENERATION_TIME, GPU_HOURS, GENERATION_GPU_HOURS, RESPONSES = (
+    "time", "time of generation", "GPU-hours", "GPU-hours of generation", "responses",
+)  # fmt: skip
+SHARES_OF = (TIME, GENERATION_TIME, GPU_HOURS, GENERATION_GPU_HOURS, RESPONSES)
+"""What a share at stake, or the most that a lever saves, is a share of: of the run, where it names nothing else."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +38,7 @@ class Number:
     """One number, or a range of which nobody knows more.
 
     Attributes:
-        key: stable name that ends in its unit, such as ``generation_s`` or ``slot_idle_share``; key of the JSON.
+        key: stable name that tells its unit (``unit_of``), such as ``generate_s`` or ``cut_share``; key of the JSON.
         low, high: of the range; equal where the number is known.
         evidence: one of ``EVIDENCE``. how: where it comes from, as the end of a sentence: "timing_s/gen over timing_s/step".
 
@@ -48,6 +67,65 @@ class Number:
 def number(key: str, value: float, evidence: str, how: str) -> Number:
     """Return a number that is no range."""
     return Number(key, float(value), float(value), evidence, how)
+
+
+def mean_of(key: str, values: ArrayLike, what: str = "steps", means: str = "") -> Number:
+    """Return the mean of logged values, NaN left out: of a single one it is the value as logged, of several it is derived.
+
+    Args:
+        values: at least one of them is known. what: they are of, in the plural.
+        means: what one value is, where it is a mean itself, such as "mean lengths".
+
+    Example:
+        >>> mean_of("step_s", [10.0, 12.0, float("nan")])
+        Number(key='step_s', low=11.0, high=11.0, evidence='derived', how='mean of 2 steps')
+    """
+    known = np.asarray(values, dtype=float)
+    known = known[~np.isnan(known)]
+    of = f"{means} of " if means else ""
+    if len(known) == 1:
+        return number(
+            key, float(known[0]), LOGGED, f"{of}one of the {what}, as logged" if of else f"as logged, one of the {what}"
+        )
+    return number(key, float(known.mean()), DERIVED, f"mean of {of}{len(known):,} {what}")
+
+
+def total_of(key: str, values: ArrayLike, what: str = "steps") -> Number:
+    """Return the sum of logged values, NaN left out; of a single one it is the value as logged."""
+    known = np.asarray(values, dtype=float)
+    known = known[~np.isnan(known)]
+    return number(key, float(known.sum()), LOGGED if len(known) == 1 else DERIVED, f"sum over {len(known):,} {what}")
+
+
+UNITS = (
+    (r".*_share|mean_over_longest", "share, 0 to 1"),
+    (r".*(_speedup|_over_synchronous|_rate)", "times"),
+    (r".*tokens_per_gpu_s", "tokens/s per GPU"),
+    (r".*tokens_per_s", "tokens/s"),
+    (r".*_bytes_per_token", "bytes per token"),
+    (r".*_gib", "GiB"),
+    (r"(.*_)?ms_per_token", "ms per token"),
+    (r".*_ms", "ms"),
+    (r".*gpu_hours(_per_[a-z]+)?", "GPU-hours"),
+    (r".*_hours", "hours"),
+    (r".*_s", "s"),
+    (r"usd", "USD"),
+    (r".*tokens(_[a-z]+)*", "tokens"),
+    (r"gpus(_[a-z]+)?", "GPUs"),
+)
+"""Ends of keys, and the unit that each stands for; what has none of them is a count."""
+WITHOUT_UNIT = re.compile(r"(_at_most|_of_generation|_to_hide|_mean|_max)$")  # ends of keys that follow the unit
+
+
+def unit_of(key: str) -> str:
+    """Return the unit of a number by its key.
+
+    Example:
+        >>> unit_of("generate_s"), unit_of("generate_share"), unit_of("responses_per_step")
+        ('s', 'share, 0 to 1', 'count')
+    """
+    of_it = WITHOUT_UNIT.sub("", key)
+    return next((unit for end, unit in UNITS if re.fullmatch(end, of_it, re.DOTALL)), "count")
 
 
 class Numbers(Mapping[str, Number]):
@@ -82,38 +160,45 @@ class Numbers(Mapping[str, Number]):
         return len(self._by_key)
 
 
+def _check_share(of: str) -> None:
+    if of not in SHARES_OF:
+        raise ValueError(f"{of!r} is nothing that shares are of; one of {', '.join(SHARES_OF)} is needed")
+
+
 @dataclass(frozen=True)
 class Finding:
     """One thing that limits the run: a candidate for the verdict.
 
     Attributes:
         kind: one of ``KINDS``.
-        at_stake: share of the run's time that would be gone if this limited nothing, 0 to 1; findings are ranked by it.
+        at_stake: share that would be gone if this limited nothing, 0 to 1; findings are ranked by it; 0 where it is unknown.
         sentence: what it is, with the two numbers that prove it; a whole sentence.
-        proof: keys of those numbers.
+        proof: keys of those numbers. of: what the share at stake is of, one of ``SHARES_OF``.
     """
 
     kind: str
     at_stake: float
     sentence: str
     proof: tuple[str, ...]
+    of: str = TIME
 
     def __post_init__(self) -> None:
+        _check_share(self.of)
         if self.kind not in KINDS:
             raise ValueError(f"{self.kind!r} is no kind of finding; one of {', '.join(KINDS)} is needed")
 
 
 KINDS = (
-    "engine", "tail", "limit", "learner", "waiting", "groups", "beside the step", "layout", "cannot say",
+    "engine", "tail", "limit", "learner", "prompts", "waiting", "groups", "beside the step", "layout", "cannot say",
 )  # fmt: skip
-"""The engine is slow; the long tail; a length limit cuts responses; the learner or log-probabilities; waiting for
-generation, or for nothing; groups without a learning signal; something beside the step; number or division of the GPUs, of
-several runs; this log cannot say."""
+"""The engine is slow; the long tail; a length limit cuts responses; the learner or log-probabilities; prompts, whose prefill
+generation mostly is; waiting for generation, or for nothing; groups without a learning signal; something beside the step;
+number or division of the GPUs, of several runs; this log cannot say."""
 
 
 LEVERS = (
     "partial rollout", "over-sampling", "release", "assignment", "asynchrony", "engine", "learner", "groups",
-    "beside the step", "more generation", "more training", "drafts", "router", "overlap", "streaming",
+    "beside the step", "more generation", "more training", "prompts", "limit", "drafts", "router", "overlap", "streaming",
 )  # fmt: skip
 """Kinds of levers: stable keys, by which a simulation says what each is expected to save."""
 
@@ -124,8 +209,8 @@ class Lever:
 
     Attributes:
         kind: one of ``LEVERS``. name: in words, such as "carry over the last 12 responses".
-        at_most: most of the run's time (or GPU-hours, where ``of`` says so) that it can save, by arithmetic, 0 to 1.
-        price: what it costs in data, time and GPUs; a clause. of: "time" or "GPU-hours".
+        at_most: most that it can save, by arithmetic, 0 to 1.
+        price: what it costs in data, time and GPUs; a clause. of: what it is a share of, one of ``SHARES_OF``.
         line: of the user's framework that pulls it; empty where none is known.
         expected: low and high end of the simulated saving, where a profile beats a constant on held-out steps; else None.
     """
@@ -134,11 +219,12 @@ class Lever:
     name: str
     at_most: float
     price: str
-    of: str = "time"
+    of: str = TIME
     line: str = ""
     expected: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
+        _check_share(self.of)
         if self.kind not in LEVERS:
             raise ValueError(f"{self.kind!r} is no kind of lever; one of {', '.join(LEVERS)} is needed")
 

@@ -13,7 +13,19 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.diagnosis.logged_run import LoggedRun
-from rlhfless.diagnosis.numbers import BOUND, DERIVED, LOGGED, Collected, Finding, Number, Part, number
+from rlhfless.diagnosis.numbers import (
+    BOUND,
+    COUNTED,
+    DERIVED,
+    LOGGED,
+    Collected,
+    Finding,
+    Number,
+    Part,
+    mean_of,
+    number,
+    total_of,
+)  # fmt: skip
 from rlhfless.trace.importers.names import NAMES
 from rlhfless.trace.importers.scalars import runs_of
 from rlhfless.trace.importers.step_table import understood
@@ -45,6 +57,7 @@ FITS = 0.01  # of a step: phases whose sum is longer than the step by more overl
 SLOWER, FASTER = 1.25, 0.8  # times the median: a step that differs from the others
 SPREAD = 6.0  # times the median deviation from the median, which it has to differ by, too
 FEW = 5  # steps of which the usual one can be told
+OFTEN = 2 / 3  # of the steps: what so many have is a part of a usual step
 WORTH_SAYING = 0.03  # of the run's time
 SYNCHRONOUS = 0.9  # of generation: where training waits for so much of it, generation and training take turns
 
@@ -68,7 +81,8 @@ class StepSeconds:
             it waits for it, and not all of generation.
         further: (s,) what else the framework lists in the step, by its own names.
         beside: (s,) validation and checkpoints, where the step contains them. outside: (s,) where it does not.
-        usual: (s,) steps that do not differ from the others.
+        usual: (s,) ordinary steps: those without validation and checkpoints, where only some have them, and whose time does not
+            differ from that of the others.
         notes: what was not used, and why.
     """
 
@@ -98,19 +112,46 @@ class StepSeconds:
         """(s,) whether the phases of a step are together longer than the step."""
         return np.asarray(self.left_s < -FITS * self.step_s)
 
+    def ordinary(self, seconds: np.ndarray) -> np.ndarray:
+        """(s,) which ordinary steps have both some seconds and a known time."""
+        return np.asarray(self.usual & ~np.isnan(seconds) & ~np.isnan(self.step_s))
+
     def share(self, seconds: np.ndarray) -> float | None:
         """Return the share of some seconds in the time of the steps that have them; None where no step has both."""
         both = ~np.isnan(seconds) & ~np.isnan(self.step_s)
         return float(seconds[both].sum() / self.step_s[both].sum()) if both.any() else None
 
+    @property
+    def whole_s(self) -> np.ndarray:
+        """(s,) the step with what the run does beside it: what is paid for."""
+        return np.asarray(self.step_s + sum(np.nan_to_num(values) for values in self.outside.values()))
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of the whole run as logged, such as a validation before the first step included."""
+        return float(np.nansum(self.step_s) + sum(np.nansum(values) for values in self.outside.values()))
+
     def of_run(self, seconds: np.ndarray) -> float:
         """Return the share of some seconds in the whole run as logged; steps that lack them did not spend any."""
-        total = np.nansum(self.step_s) + sum(np.nansum(values) for values in self.outside.values())
-        return float(np.nansum(np.where(np.isnan(self.step_s), np.nan, seconds)) / total) if total > 0 else 0.0
+        return float(np.nansum(seconds) / self.total_s) if np.nansum(self.step_s) > 0 else 0.0
+
+    @property
+    def differs_once(self) -> bool:
+        """Whether the first step differs from the others, and not by what later ones do, too, such as validation."""
+        if self.usual.all() or self.usual[0] or np.isnan(self.step_s[0]):
+            return False
+        return not any(values[0] > 0 for values in self.beside.values())
+
+    @property
+    def ordinary_share(self) -> float:
+        """Share of the run's time that would remain, were all its steps ordinary ones; 0 where no step's time is known."""
+        ordinary = self.step_s[self.ordinary(self.step_s)]
+        steps = int((~np.isnan(self.step_s)).sum())
+        return min(1.0, float(ordinary.mean() * steps / self.total_s)) if len(ordinary) else 0.0
 
     def phase_of_run(self, seconds: np.ndarray) -> float:
-        """Return the share of a phase in the whole run as logged; steps that lack it are like those that have it."""
-        return (self.share(seconds) or 0.0) * self.of_run(self.step_s)
+        """Return the share of the run's time that a phase takes in ordinary steps; what others have more is not its."""
+        return (self.share(np.where(self.usual, seconds, np.nan)) or 0.0) * self.ordinary_share
 
 
 def phases(run: LoggedRun, found: Collected) -> Part:
@@ -155,7 +196,8 @@ def step_seconds(run: LoggedRun) -> StepSeconds:
     left_s = step_s - named - sum((np.nan_to_num(values) for values in beside.values()), np.zeros(len(step_s)))
     further = _further(run, left_s) if parts else {}
     steps = run.steps["step"].to_numpy() if len(run.steps) else np.zeros(0, dtype=int)
-    return StepSeconds(steps, step_s, parts, further, beside, outside, _usual(step_s), tuple(notes))
+    usual = _usual(steps, step_s, beside, parts.get("generate_s", np.full(len(step_s), np.nan)))
+    return StepSeconds(steps, step_s, parts, further, beside, outside, usual, tuple(notes))
 
 
 def synchronous(run: LoggedRun) -> bool | None:
@@ -292,7 +334,19 @@ def _beside(run: LoggedRun) -> dict[str, np.ndarray]:
     return found
 
 
-def _usual(step_s: np.ndarray) -> np.ndarray:
+def _usual(steps: np.ndarray, step_s: np.ndarray, beside: dict[str, np.ndarray], generate_s: np.ndarray) -> np.ndarray:
+    """Whether each step is an ordinary one: see ``StepSeconds``."""
+    more_s = np.sum([np.nan_to_num(values) for values in beside.values()], axis=0) if beside else np.zeros(len(step_s))
+    known = ~np.isnan(step_s)
+    longer = known & (more_s > WORTH_SAYING * step_s)
+    without_s = step_s - more_s
+    usual = _like_the_others(without_s) & ~_at_intervals(steps, without_s, generate_s)
+    if longer.sum() <= OFTEN * known.sum() and (usual & known & ~longer).any():
+        usual &= ~longer
+    return np.asarray(usual)
+
+
+def _like_the_others(step_s: np.ndarray) -> np.ndarray:
     """Whether each step's time is like that of the others; of few steps only the first one can differ."""
     known = step_s[~np.isnan(step_s)]
     if len(known) < FEW:
@@ -307,34 +361,60 @@ def _usual(step_s: np.ndarray) -> np.ndarray:
     return np.asarray(np.isnan(step_s) | ((step_s <= slow) & (step_s >= fast)))
 
 
+def _at_intervals(steps: np.ndarray, step_s: np.ndarray, generate_s: np.ndarray) -> np.ndarray:
+    """Which steps are slower than all others and come at equal intervals, unless it is their generation that takes longer.
+
+    They may be as many as the others, as where every second step validates, so no median tells them.
+    """
+    none = np.zeros(len(step_s), dtype=bool)
+    in_order = np.sort(step_s[~np.isnan(step_s)])
+    if len(in_order) < FEW or in_order[0] <= 0:
+        return none
+    apart = np.diff(np.log(in_order))
+    slow = step_s >= in_order[int(np.argmax(apart)) + 1]
+    if apart.max() <= np.log(SLOWER) or _interval(steps[slow]) is None or slow.sum() > OFTEN * len(in_order):
+        return none
+    others = ~slow & ~np.isnan(step_s)
+    more_s = np.median(step_s[slow]) - np.median(step_s[others])
+    generates_s = np.median(generate_s[slow]) - np.median(generate_s[others])
+    return none if generates_s > more_s / 2 else slow
+
+
 def _numbers(seconds: StepSeconds, are_medians: bool) -> list[Number]:
-    usual = seconds.usual & ~np.isnan(seconds.step_s)
-    many = "mean of the usual steps" if (~seconds.usual).any() else "mean of the steps" if usual.sum() > 1 else "the step"
+    known_s = ~np.isnan(seconds.step_s)
+    usual = seconds.ordinary(seconds.step_s)
+    what = "ordinary steps" if (~seconds.usual).any() else "steps"
     numbers = []
     if usual.any():
-        all_s = seconds.step_s[~np.isnan(seconds.step_s)]
-        numbers.append(number("step_s", float(seconds.step_s[usual].mean()), LOGGED, f"{many}, as logged"))
-        if len(all_s) > 1:
-            numbers.append(number("step_least_s", float(all_s.min()), LOGGED, "the fastest step"))
-            numbers.append(number("step_most_s", float(all_s.max()), LOGGED, "the slowest step"))
+        numbers.append(mean_of("step_s", seconds.step_s[usual], what))
+        if known_s.sum() > 1:
+            numbers.append(number("step_least_s", float(seconds.step_s[known_s].min()), LOGGED, "the fastest step"))
+            numbers.append(number("step_most_s", float(seconds.step_s[known_s].max()), LOGGED, "the slowest step"))
+        if (~seconds.usual).any() or seconds.outside:
+            numbers.append(mean_of("all_steps_s", seconds.whole_s, "steps, with all that the run does beside them"))
+            how = "of the run's time would remain, were all its steps ordinary ones"
+            numbers.append(number("ordinary_steps_share", seconds.ordinary_share, DERIVED, how))
     for column, values in seconds.phases.items():
         name = column.removesuffix("_s")
         known = seconds.usual & ~np.isnan(values)
         if known.any():
-            numbers.append(number(f"{name}_s", float(values[known].mean()), LOGGED, f"{many}, as logged"))
-        numbers += _share_numbers(name, values, seconds, many)
+            numbers.append(mean_of(f"{name}_s", values[known], what))
+        numbers += _share_numbers(name, values, seconds, what)
     whole = usual & ~np.isnan(seconds.unnamed_s)
     if seconds.phases and whole.any() and not (are_medians or (seconds.overlap & usual).any()):
         left = np.maximum(seconds.unnamed_s, 0.0)
         named_s = float((seconds.step_s - left)[whole].mean())
         numbers.append(number("named_s", named_s, DERIVED, "sum of the phases and parts of a step that the log names"))
         numbers.append(number("unnamed_s", float(left[whole].mean()), DERIVED, "step minus what the log names"))
-        numbers += _share_numbers("unnamed", left, seconds, many)
-    for what, values in {**seconds.beside, **seconds.outside}.items():
-        numbers.append(number(f"{what}_s", float(np.nansum(values)), LOGGED, "sum over the steps of the log"))
+        numbers += _share_numbers("unnamed", left, seconds, what)
+    for name, values in {**seconds.beside, **seconds.outside}.items():
+        took = values[values > 0]
+        numbers.append(mean_of(f"{name}_s", took, f"steps with {name}"))
+        numbers.append(total_of(f"{name}_total_s", took, f"steps with {name}"))
+        numbers.append(number(f"{name}_steps", len(took), COUNTED, f"steps with seconds of {name}"))
     learner = _learner(seconds)
-    if learner is not None and {"learn_s", "prepare_s"} <= set(seconds.phases):
-        numbers += _share_numbers("learner", learner, seconds, many)
+    if learner is not None:
+        numbers += _share_numbers("learner", learner, seconds, what)
     return numbers
 
 
@@ -347,14 +427,14 @@ def _learner(seconds: StepSeconds) -> np.ndarray | None:
     return np.where(unknown, np.nan, np.sum([np.nan_to_num(part) for part in parts], axis=0))
 
 
-def _share_numbers(name: str, values: np.ndarray, seconds: StepSeconds, many: str) -> list[Number]:
-    """The share of a phase in the usual steps, its range, and how much faster the step is at most without it."""
-    both = seconds.usual & ~np.isnan(values) & ~np.isnan(seconds.step_s) & (values <= seconds.step_s)
+def _share_numbers(name: str, values: np.ndarray, seconds: StepSeconds, what: str) -> list[Number]:
+    """The share of a phase in the ordinary steps, its range, and how much faster the step is at most without it."""
+    both = seconds.ordinary(values) & (values <= seconds.step_s)
     if not both.any():
         return []
     shares = values[both] / seconds.step_s[both]
     share = float(values[both].sum() / seconds.step_s[both].sum())
-    numbers = [number(f"{name}_share", share, DERIVED, f"its seconds over those of the step, {many}")]
+    numbers = [number(f"{name}_share", share, DERIVED, f"its seconds over those of {len(shares):,} {what}")]
     if len(shares) > 1:
         numbers.append(number(f"{name}_least_share", float(shares.min()), DERIVED, "least of the steps"))
         numbers.append(number(f"{name}_most_share", float(shares.max()), DERIVED, "most of the steps"))
@@ -369,34 +449,43 @@ def _findings(run: LoggedRun, seconds: StepSeconds, numbers: dict[str, Number]) 
     waits = seconds.share(seconds.phases["wait_s"]) if "wait_s" in seconds.phases else None
     if waits is None or waits <= FITS or synchronous(run):  # where training waits, faster training only waits longer
         findings += _of_the_step(run, seconds, numbers)
-    for what, values in {**seconds.beside, **seconds.outside}.items():
+    within = {what: np.where(np.isnan(seconds.step_s), np.nan, values) for what, values in seconds.beside.items()}
+    for what, values in {**within, **seconds.outside}.items():
         at_stake = seconds.of_run(values)
-        which = _which(seconds.steps[np.nan_to_num(values) > 0])
-        takes = f"{what.capitalize()} {'take' if what.endswith('s') else 'takes'}"
-        sentence = f"{takes} {_per_cent(at_stake)} of the run's time, {np.nansum(values):,.1f} s in {which}."
-        findings += _finding("beside the step", at_stake, sentence, (f"{what}_s", "step_s"))
-    return findings + _slow_steps(seconds, numbers)
+        took = values[values > 0]
+        takes = f"{what.capitalize()} {'take' if what.endswith('s') else 'takes'} {_per_cent(at_stake)} of the run's time"
+        each = f"{took.mean():,.1f} s in {_which(seconds.steps[values > 0])}"
+        together = f", {took.sum():,.1f} s together" if len(took) > 1 else ""
+        ordinary = f"; an ordinary step takes {numbers['step_s'].value:,.1f} s" if "step_s" in numbers else ""
+        findings += _finding("beside the step", at_stake, f"{takes}: {each}{together}{ordinary}.", (f"{what}_s", "step_s"))
+    return findings + _slow_steps(run, seconds, numbers)
 
 
 def _of_the_step(run: LoggedRun, seconds: StepSeconds, numbers: dict[str, Number]) -> list[Finding]:
     findings: list[Finding] = []
     learner = _learner(seconds)
     if learner is not None:
-        at_stake = seconds.phase_of_run(learner)
-        findings += _finding("learner", at_stake, _learner_sentence(numbers, at_stake), _proof(numbers, "learn", "prepare"))
+        at_stake, sentence = _learner_limit(run, seconds, numbers, learner)
+        findings += _finding("learner", at_stake, sentence, _proof(numbers, "learn", "prepare"))
     if "sync_s" in seconds.phases:
-        at_stake = seconds.phase_of_run(seconds.phases["sync_s"])
-        sentence = f"Sending weights takes {_per_cent(at_stake)} of the run's time{_seconds(numbers, 'sync_s')}."
-        findings += _finding("beside the step", at_stake, sentence, ("sync_s", "step_s"))
+        took = seconds.phases["sync_s"]
+        sentence = f"Sending weights takes {_of_a_step(seconds, took)}."
+        findings += _finding("beside the step", seconds.phase_of_run(took), sentence, ("sync_s", "step_s"))
     for name, values in seconds.further.items():
-        at_stake, mean_s = seconds.of_run(values), float(values[seconds.usual].mean())
-        sentence = f"{shown(name, 60)} takes {_per_cent(at_stake)} of the run's time, {mean_s:,.1f} s a step."
-        findings += _finding("beside the step", at_stake, sentence, ("named_s", "step_s"))
+        sentence = f"{shown(name, 60)} takes {_of_a_step(seconds, values)}."
+        findings += _finding("beside the step", seconds.phase_of_run(values), sentence, ("named_s", "step_s"))
     if "unnamed_s" in numbers:
-        at_stake = seconds.phase_of_run(np.where(seconds.usual, np.maximum(seconds.unnamed_s, 0.0), np.nan))
-        sentence = f"{_per_cent(at_stake)} of the run's time has no name in the log{_seconds(numbers, 'unnamed_s')}."
-        findings += _finding("beside the step", at_stake, sentence, ("unnamed_s", "step_s"))
+        left_s = np.maximum(seconds.unnamed_s, 0.0)
+        sentence = f"The log does not name {_of_a_step(seconds, left_s)}."
+        findings += _finding("beside the step", seconds.phase_of_run(left_s), sentence, ("unnamed_s", "step_s"))
     return findings
+
+
+def _of_a_step(seconds: StepSeconds, values: np.ndarray) -> str:
+    """A part of an ordinary step, as a share and in seconds; of steps that have both."""
+    both = seconds.ordinary(values)
+    took, step_s = (float(each[both].sum() / max(both.sum(), 1)) for each in (values, seconds.step_s))
+    return f"{_per_cent(took / step_s if step_s else 0.0)} of a step, {took:,.1f} of {step_s:,.1f} s"
 
 
 def _finding(kind: str, at_stake: float, sentence: str, proof: Sequence[str]) -> list[Finding]:
@@ -408,25 +497,48 @@ def _proof(numbers: dict[str, Number], *names: str) -> tuple[str, ...]:
     return tuple(keys) if len(keys) > 1 else (*keys, "step_s")
 
 
-def _learner_sentence(numbers: dict[str, Number], at_stake: float) -> str:
+def ordinary_share(found: Collected) -> float:
+    """Return the share of the run's time that would remain, were all its steps ordinary ones; 1 where all are."""
+    return found.numbers.value("ordinary_steps_share") or 1.0
+
+
+def _learner_limit(run: LoggedRun, seconds: StepSeconds, numbers: dict[str, Number], learner: np.ndarray) -> tuple[float, str]:
+    """Return what a faster learner wins at most of the run's time, and the sentence.
+
+    Where generation goes on beside it, a step takes no less than the seconds of generation, where they are known.
+    """
+    at_stake = seconds.phase_of_run(learner)
     parts = [f"{PHASES[key]} {numbers[key].value:,.1f} s" for key in ("learn_s", "prepare_s") if key in numbers]
-    of = f" of a step of {numbers['step_s'].value:,.1f} s" if "step_s" in numbers else ""
-    name = "learner" if "learner_share" in numbers else "learn" if "learn_share" in numbers else "prepare"
-    limit = numbers.get(f"without_{name}_speedup")
-    follows = " as long as generation can follow" if "wait_s" in numbers else ""
-    were = " Were it infinitely fast, a step would be at most"
-    faster = "" if limit is None else f"{were} {limit.value:.2f} times as fast{follows}."
-    return f"What follows generation takes {_per_cent(at_stake)} of the run's time: {' and '.join(parts)}{of}.{faster}"
+    beside = "wait_s" in numbers
+    which = f": {' and '.join(parts)}" if len(parts) > 1 else ""
+    sentence = f"{'The learner' if beside else 'What follows generation'} takes {_of_a_step(seconds, learner)}{which}."
+    limit = numbers.get("without_learner_speedup")
+    if limit is None:
+        return at_stake, sentence
+    times, follows = limit.value, " as long as generation can follow" if beside else ""
+    generates = _possible(run, "generate_s", [])
+    generates = generates[seconds.ordinary(generates)]
+    generate_s, step_s = float(generates.mean()) if len(generates) else 0.0, numbers["step_s"].value
+    if beside and 0 < generate_s <= step_s < times * generate_s:
+        times, follows = step_s / generate_s, f", as generation takes {generate_s:,.1f} s"
+        at_stake *= min(1.0, (1.0 - 1.0 / times) / (1.0 - 1.0 / limit.value))
+    return at_stake, f"{sentence} Were it infinitely fast, a step would be at most {times:.2f} times as fast{follows}."
 
 
-def _slow_steps(seconds: StepSeconds, numbers: dict[str, Number]) -> list[Finding]:
-    """What steps that are slower than the others cost, by the phase that makes them slow."""
-    if seconds.usual.all():
+def _slow_steps(run: LoggedRun, seconds: StepSeconds, numbers: dict[str, Number]) -> list[Finding]:
+    """What steps that are slower than the others cost, by the phase that makes them slow.
+
+    Steps whose responses are less stale than those of others are the start of an asynchronous run (``asynchronous``).
+    """
+    if seconds.usual.all() or "step_s" not in numbers:
         return []
-    slow = ~seconds.usual & (seconds.step_s > SLOWER * np.nanmedian(seconds.step_s))
-    if not slow.any():
+    more_s = np.sum([np.nan_to_num(values) for values in seconds.beside.values()], axis=0) if seconds.beside else 0.0
+    slow = ~seconds.usual & (seconds.step_s - more_s > SLOWER * numbers["step_s"].value)
+    stale = run.column("off_policy_steps")
+    if not slow.any() or ((~np.isnan(stale[slow])).any() and np.nanmin(stale[slow]) < np.nanmax(stale)):
         return []
-    parts = {**seconds.phases, NOT_NAMED: np.maximum(seconds.unnamed_s, 0.0)}
+    not_named = np.maximum(seconds.unnamed_s, 0.0) if seconds.phases else seconds.step_s
+    parts = {**seconds.phases, NOT_NAMED: not_named}
     excess = {}
     for name, values in parts.items():
         typical = np.nanmedian(values[seconds.usual]) if (~np.isnan(values[seconds.usual])).any() else np.nan
@@ -440,7 +552,7 @@ def _slow_steps(seconds: StepSeconds, numbers: dict[str, Number]) -> list[Findin
     which = _which(seconds.steps[slow])
     sentence = (
         f"{which.capitalize()} {'takes' if slow.sum() == 1 else 'take'} longer than the others, up to "
-        f"{np.nanmax(seconds.step_s[slow]):,.1f} s where a usual step takes {numbers['step_s'].value:,.1f} s: "
+        f"{np.nanmax(seconds.step_s[slow]):,.1f} s where an ordinary step takes {numbers['step_s'].value:,.1f} s: "
         f"{np.nansum(excess[most]):,.1f} s {where}, {_per_cent(at_stake)} of the run's time{_cause(seconds.steps, slow)}."
     )
     return _finding(kind, at_stake, sentence, ("step_most_s", "step_s"))
@@ -450,19 +562,32 @@ def _cause(steps: np.ndarray, slow: np.ndarray) -> str:
     """The usual cause of such steps, where their numbers hint at it."""
     if slow[0] and slow.sum() == 1:
         return "; compilation and warming up are what a first step has more than others"
+    if slow[-1] and slow.sum() == 1:
+        return "; a last validation and checkpoint are what a last step has more than others"
     return "; validation and checkpoints come at such intervals" if _interval(steps[slow]) else ""
 
 
 def _differing(seconds: StepSeconds) -> list[str]:
-    """Say which steps differ from the others, so that the means leave them out."""
-    differ = ~seconds.usual
-    if not differ.any():
-        return []
-    usual = float(seconds.step_s[seconds.usual & ~np.isnan(seconds.step_s)].mean())
-    low, high = float(seconds.step_s[differ].min()), float(seconds.step_s[differ].max())
-    took = f"{low:,.1f} s" if differ.sum() == 1 else f"{low:,.1f} to {high:,.1f} s"
-    which, are = _which(seconds.steps[differ]).capitalize(), "is" if differ.sum() == 1 else "are"
-    return [f"{which} ({took}) {are} not in the means; other steps take {usual:,.1f} s."]
+    """Say which steps differ from the ordinary ones, so that the means leave them out: those with validation apart."""
+    ordinary = seconds.step_s[seconds.ordinary(seconds.step_s)]
+    differ = ~seconds.usual & ~np.isnan(seconds.step_s)
+    notes = []
+    for what, values in seconds.beside.items():
+        having = differ & (values > 0)
+        if having.any():
+            more = f"of which {values[having].mean():,.1f} s are {what}"
+            notes.append(_not_in_the_means(seconds, having, float(ordinary.mean()), more))
+            differ &= ~having
+    return [*notes, _not_in_the_means(seconds, differ, float(ordinary.mean()))] if differ.any() else notes
+
+
+def _not_in_the_means(seconds: StepSeconds, which: np.ndarray, ordinary_s: float, more: str = "") -> str:
+    low, high = float(seconds.step_s[which].min()), float(seconds.step_s[which].max())
+    took = f"{low:,.1f} s" if low == high else f"{low:,.1f} to {high:,.1f} s"
+    several = which.sum() > 1 and not _interval(seconds.steps[which])
+    named, takes, are = _which(seconds.steps[which]).capitalize(), "take" if several else "takes", "are" if several else "is"
+    more = f", {more}," if more else ""
+    return f"{named} {takes} {took}{more} and {are} not in the means; other steps take {ordinary_s:,.1f} s."
 
 
 def _overlap_note(seconds: StepSeconds) -> str:
@@ -487,23 +612,24 @@ def _which(steps: np.ndarray) -> str:
     every = _interval(steps)
     numbers = ", ".join(str(step) for step in steps[:4])
     if every:
-        return f"every {every}th step ({numbers}{', ...' if len(steps) > 4 else ''})"
+        return f"every {_ordinal(every)} step ({numbers}{', ...' if len(steps) > 4 else ''})"
     return f"steps {numbers}" + (f" and {len(steps) - 4:,} more" if len(steps) > 4 else "")
 
 
 def _interval(steps: np.ndarray) -> int | None:
-    """The distance of steps that come at equal distances of at least 3, where there are several; else None."""
+    """The distance of steps that come at equal distances of at least 2, where there are several; else None."""
     apart = np.unique(np.diff(steps))
-    return int(apart[0]) if len(steps) > 2 and len(apart) == 1 and apart[0] > 2 else None
+    return int(apart[0]) if len(steps) > 2 and len(apart) == 1 and apart[0] > 1 else None
+
+
+def _ordinal(count: int) -> str:
+    """Return such as 2nd, 3rd, 10th, 21st."""
+    end = "th" if count % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(count % 10, "th")
+    return f"{count}{end}"
 
 
 def _listed(run: LoggedRun, which: np.ndarray) -> str:
     return _which(run.steps["step"].to_numpy()[which])
-
-
-def _seconds(numbers: dict[str, Number], key: str) -> str:
-    both = key in numbers and "step_s" in numbers
-    return f", {numbers[key].value:,.1f} of {numbers['step_s'].value:,.1f} s a step" if both else ""
 
 
 def _per_cent(share: float) -> str:

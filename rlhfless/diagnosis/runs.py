@@ -14,7 +14,7 @@ import pandas as pd
 from rlhfless.diagnosis.asynchronous import waits_for_nothing
 from rlhfless.diagnosis.gpus import gpus_of
 from rlhfless.diagnosis.logged_run import LoggedRun
-from rlhfless.diagnosis.numbers import DERIVED, Collected, Finding, Number, Part, number
+from rlhfless.diagnosis.numbers import DERIVED, GPU_HOURS, TIME, Collected, Finding, Number, Part, number
 from rlhfless.diagnosis.phases import medians, step_seconds
 from rlhfless.diagnosis.whole_run import LARGEST
 from rlhfless.trace.importers.scalars import RUN, runs_of
@@ -92,7 +92,7 @@ def _seconds_per_unit(run: LoggedRun) -> tuple[str, float]:
         if both.any():
             return unit, float(took[both].sum() / count[both].sum())
     seconds = step_seconds(run)
-    usual = seconds.usual & ~np.isnan(seconds.step_s)
+    usual = seconds.ordinary(seconds.step_s)
     if usual.any():
         return "step", float(seconds.step_s[usual].mean())
     whole = took[~np.isnan(took)]
@@ -155,7 +155,8 @@ def _findings(table: pd.DataFrame, unit: str, said: list[str]) -> Iterator[Findi
         return
     fastest, slowest = known.loc[known["seconds"].idxmin()], known.loc[known["seconds"].idxmax()]
     cheapest, dearest = known.loc[known["gpu_hours"].idxmin()], known.loc[known["gpu_hours"].idxmax()]
-    at_stake = max(1.0 - fastest["seconds"] / slowest["seconds"], 1.0 - cheapest["gpu_hours"] / dearest["gpu_hours"])
+    in_time, in_gpu_hours = 1 - fastest["seconds"] / slowest["seconds"], 1 - cheapest["gpu_hours"] / dearest["gpu_hours"]
+    at_stake, of = (float(in_time), TIME) if in_time > in_gpu_hours else (float(in_gpu_hours), GPU_HOURS)
     if at_stake < WORTH_SAYING:
         return
     sentence = (
@@ -164,4 +165,4 @@ def _findings(table: pd.DataFrame, unit: str, said: list[str]) -> Iterator[Findi
         f"{shown(dearest['run'], 60)} takes {dearest['gpu_hours']:,.4g}."
     )
     proof = [f"runs/{shown(one['run'], 60)}/gpu_hours_per_{unit}" for one in (cheapest, dearest)]
-    yield Finding("layout", float(at_stake), " ".join([sentence, *said]), tuple(dict.fromkeys(proof)))
+    yield Finding("layout", at_stake, " ".join([sentence, *said]), tuple(dict.fromkeys(proof)), of)

@@ -76,15 +76,19 @@ def _hours(run: LoggedRun, found: Collected, bar: Number | None) -> Number | Non
     if planned is not None and bar is not None:
         how = f"{planned:,.0f} planned steps at the seconds per step of the progress bar"
         return Number("run_hours", planned * bar.low / 3600, planned * bar.high / 3600, DERIVED, how)
-    step_s = step_seconds(run).step_s
+    seconds = step_seconds(run)
+    step_s = seconds.whole_s  # of all steps, with those that validate: all of them are paid for
+    first_differs = len(step_s) > 1 and seconds.differs_once
+    later_s = step_s[1:][~np.isnan(step_s[1:])] if first_differs else step_s[~np.isnan(step_s)]
     step_s = step_s[~np.isnan(step_s)]
     if not len(step_s):
         return None
     if planned is not None:
         together = known.get("steps_per_generation", 1.0)  # optimizer steps whose seconds a row has
-        how = f"{planned:,.0f} planned steps at the mean of the logged ones"
-        return number("run_hours", planned / together * step_s.mean() / 3600, DERIVED, how)
-    return number("logged_hours", step_s.sum() / 3600, DERIVED, f"logged steps and no others, {len(step_s):,} of them")
+        to_come = max(0.0, planned / together - len(step_s))
+        how = f"{planned:,.0f} planned steps at the mean of the logged ones{', without the first' if first_differs else ''}"
+        return number("run_hours", (seconds.total_s + to_come * later_s.mean()) / 3600, DERIVED, how)
+    return number("logged_hours", seconds.total_s / 3600, DERIVED, f"logged steps and no others, {len(step_s):,} of them")
 
 
 def _cost(run: LoggedRun, found: Collected, gpus: Gpus, hours: Number | None) -> list[Number]:
@@ -94,7 +98,8 @@ def _cost(run: LoggedRun, found: Collected, gpus: Gpus, hours: Number | None) ->
     numbers, held = [], f"{gpus.total:,.0f} GPUs"
     step_s = found.numbers.value("step_s")
     if step_s is not None:
-        numbers.append(number("gpu_hours_per_step", gpus.total * step_s / 3600, DERIVED, f"{held} for the seconds of a step"))
+        how = f"{held} for the seconds of an ordinary step"
+        numbers.append(number("gpu_hours_per_step", gpus.total * step_s / 3600, DERIVED, how))
     if hours is None:
         return numbers
     whole = Number("gpu_hours", gpus.total * hours.low, gpus.total * hours.high, DERIVED, f"{held}; {hours.how}")

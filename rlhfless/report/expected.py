@@ -10,7 +10,7 @@ from rlhfless.analysis import Calibration
 from rlhfless.analysis.what_ifs.overlaps import NAMES as OVERLAPS
 from rlhfless.diagnosis import Diagnosis
 from rlhfless.diagnosis.engine_speed import SLOW_ENGINE
-from rlhfless.diagnosis.numbers import Lever
+from rlhfless.diagnosis.numbers import GENERATION_TIME, TIME, Lever
 from rlhfless.report.drafts import draft_lever
 from rlhfless.report.executed_study import ExecutedRunFindings
 from rlhfless.report.study import LoggedRunFindings
@@ -64,7 +64,7 @@ def _of_ways(found: LoggedRunFindings) -> Iterator[tuple[str, float]]:
 def _further(said: Diagnosis, found: LoggedRunFindings) -> Iterator[Lever]:
     """Levers that need texts, prompts that come again, or a loop of the user's own: no arithmetic on a log finds them."""
     share = said.numbers.value("generate_share")
-    of, share = ("time", share) if share is not None else ("time of generation", 1.0)
+    of, share = (TIME, share) if share is not None else (GENERATION_TIME, 1.0)
     framework = found.setup.framework
     if found.drafts:
         best = found.drafts[0]
@@ -93,7 +93,7 @@ def _overlaps(said: Diagnosis, found: LoggedRunFindings) -> Iterator[Lever]:
             line = "preparation: overlap" + ", learning: stream" * learns + " (rlhfless train)"
             expected = _widened(way.parameters["low"], way.parameters["high"], found.calibrated)
             price = "none for the data: the update is the same up to rounding; the models must fit beside the engine"
-            yield Lever(kind, f"{name} on GPUs that wait", at_most, price, "time", line, expected)
+            yield Lever(kind, f"{name} on GPUs that wait", at_most, price, TIME, line, expected)
 
 
 def _widened(low: float, high: float, calibrated: Calibration) -> tuple[float, float]:

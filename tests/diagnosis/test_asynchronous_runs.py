@@ -83,7 +83,7 @@ def test_a_wait_without_the_time_of_the_step(wait_s: float, no_wait: bool) -> No
     found = found_in(run_of([{"wait_s": wait_s}]))
     assert ("next GPU belongs to training" in said(found)) is no_wait
     assert ("not logged" in said(found)) is not no_wait
-    assert not found.findings
+    assert [(one.kind, one.at_stake) for one in found.findings] == ([("waiting", 0.0)] if no_wait else [])
 
 
 def test_where_the_two_take_turns_there_is_no_wait_to_hide() -> None:
@@ -104,6 +104,7 @@ def test_steps_that_become_faster_while_responses_become_later_are_no_steady_sta
     assert "steady_speedup" not in found.numbers, "the log ends before"
     later = found_in(run_of([*rows, *({"step_s": 25.0, "off_policy_steps": 2} for _ in range(4))]))
     assert later.numbers.value("steady_speedup") == pytest.approx(1.6)
+    assert "1.60 times" in said(later)
 
 
 def test_levels_that_do_not_rise_or_do_not_start_at_zero() -> None:
@@ -145,4 +146,4 @@ def test_whatever_is_logged_the_loop_is_no_faster_than_without_the_wait(rows: li
     if limit is not None and share is not None:
         assert limit == pytest.approx(1 / (1 - share), rel=1e-6) or share > 1 - 1e-9
     assert all(0 <= one.at_most <= 1 for one in found.levers)
-    assert all(0 < one.at_stake <= 1 for one in found.findings)
+    assert all(0 <= one.at_stake <= 1 for one in found.findings)

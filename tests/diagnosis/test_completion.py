@@ -34,7 +34,7 @@ def test_one_percent_of_the_responses_takes_two_thirds_of_the_step() -> None:
     levers = {lever.kind: lever for lever in said.levers}
     assert levers["partial rollout"].at_most == pytest.approx(2 / 3)
     assert levers["release"].at_most == pytest.approx(2 / 3 * 7 / 8)
-    assert levers["release"].of == "GPU-hours"
+    assert levers["release"].of == "GPU-hours of generation"
     assert "incomplete groups" in levers["partial rollout"].price
 
 
@@ -78,8 +78,62 @@ def test_requests_that_wait_for_each_other_are_no_slow_engine() -> None:
     )  # fmt: skip
     part = collect(run)
     assert all(one.kind != "engine" for one in part.findings)
-    assert any("1,280 responses share a GPU" in text for text in part.cannot_say)
+    assert any("1,280 responses of a GPU" in text for text in part.cannot_say)
     assert all(one.kind != "tail" for one in part.findings), "slots are filled again: mean and longest bound nothing"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_order_of_a_queue_saves_more_than_is_said(seed: int) -> None:
+    """Responses start on the next free slot in their order; the best order ends no sooner than work and longest one."""
+    rng = np.random.default_rng(seed)
+    tokens = np.ceil(rng.lognormal(5.0, [0.4, 0.8, 1.2][seed % 3], 300 + 100 * seed))
+    slots = int(rng.integers(2, len(tokens)))
+    free = np.zeros(slots)
+    for length in tokens:
+        first = int(np.argmin(free))
+        free[first] += length
+    least = max(tokens.sum() / slots, tokens.max())
+    run = scalars(
+        response_tokens_mean=tokens.mean(), response_tokens_max=tokens.max(), generate_s=free.max(), step_s=free.max()
+    )
+    part = collect(replace(run, stated=Stated(gpus=1, responses_per_step=len(tokens))))
+    saved = part.numbers["order_saves_at_most_share"].value
+    assert 1 - least / free.max() <= saved <= 0.5
+    (lever,) = [one for one in part.levers if one.kind == "assignment"]
+    assert (lever.at_most, lever.of) == (pytest.approx(saved), "time")
+    assert part.numbers["step_ordered_least_s"].value <= least
+
+
+def test_a_queue_says_what_an_order_saves_of_the_step_as_a_range() -> None:
+    run = scalars(step_s=120.0, generate_s=90.0, response_tokens_mean=300.0, response_tokens_max=1000.0, truncation_rate=0.002)
+    (finding,) = [one for one in collect(replace(run, stated=Stated(gpus=2, responses_per_step=4096))).findings
+                  if one.kind == "cannot say"]  # fmt: skip
+    assert "2,048 responses" in finding.sentence
+    assert "0 to 37%" in finding.sentence
+    assert "limit" not in finding.sentence, "the log says that hardly any response was cut"
+
+
+def test_seconds_of_requests_bound_the_tail_where_lengths_are_unknown() -> None:
+    part = collect(scalars(step_s=100.0, generate_s=60.0, request_s_mean=24.0, request_s_max=58.0))
+    assert part.numbers["mean_over_longest"].value == pytest.approx(24 / 58)
+    assert part.numbers["slot_idle_share_at_most"].value == pytest.approx(34 / 58)
+    assert part.numbers["step_packed_least_s"].value == pytest.approx(64), "the step without generation, and a mean request"
+    (tail,) = [one for one in part.findings if one.kind == "tail"]
+    assert "request" in tail.sentence
+    assert (tail.at_stake, tail.of) == (pytest.approx(0.6 * 34 / 58), "GPU-hours")
+
+
+def test_a_token_takes_no_longer_than_the_mean_request_per_token() -> None:
+    each = collect(scalars(generate_s=60.0, response_tokens_max=1000.0, response_tokens_mean=500.0, request_s_mean=10.0))
+    assert each.numbers["ms_per_token"].value == pytest.approx(20), "and not 60 s over 1,000 tokens"
+    assert each.numbers["ms_per_token"].evidence == "bound"
+
+
+def test_with_several_replicas_one_works_until_the_longest_response_ends() -> None:
+    steps = {"generate_s": 20.0, "response_tokens_mean": 10.0, "response_tokens_max": 1000.0}
+    run = replace(scalars(**steps), stated=Stated(gpus=2, gpus_generate=2, responses_per_step=64))
+    (lever,) = [one for one in collect(run).levers if one.kind == "assignment"]
+    assert lever.at_most == pytest.approx(0.5)
 
 
 def test_a_healthy_engine_is_not_named() -> None:
@@ -108,3 +162,21 @@ def test_generation_without_lengths_is_named_before_a_smaller_learner() -> None:
     said = sorted(collect(LoggedRun("log", "nemo-rl", steps)).findings, key=lambda one: -one.at_stake)
     assert [one.kind for one in said[:2]] == ["cannot say", "learner"]
     assert "47%" in said[0].sentence
+
+
+def test_calls_of_tools_are_no_slow_engine() -> None:
+    step = {"generate_s": 90.0, "response_tokens_max": 1000.0, "response_tokens_mean": 500.0}
+    run = replace(
+        scalars(**step, **{"timing_s/agent_loop/tool_calls/mean": 20.0}), stated=Stated(gpus=8, responses_per_step=64)
+    )
+    part = collect(run)
+    assert "engine" not in [one.kind for one in part.findings]
+    assert any("tools" in text for text in part.cannot_say)
+
+
+def test_beside_training_it_is_the_wait_that_a_tail_is_a_part_of() -> None:
+    step = {"step_s": 92.0, "generate_s": 90.0, "wait_s": 30.0, "learn_s": 60.0, "response_tokens_mean": 900.0,
+            "response_tokens_max": 3000.0}  # fmt: skip
+    (tail,) = [one for one in collect(LoggedRun("log", "slime", pd.DataFrame([{"step": 0, **step}]))).findings
+               if one.kind == "tail"]  # fmt: skip
+    assert "waiting for generation takes 33%" in tail.sentence

@@ -63,3 +63,14 @@ def test_nothing_is_said_of_what_nobody_counted() -> None:
     part = found(response_tokens_mean=50.0)
     assert "responses_per_step" not in part.numbers
     assert any("--responses-per-step" in text for text in part.cannot_say)
+
+
+def test_batches_of_gpus_that_differ_little_are_no_lever() -> None:
+    rows = {"response_tokens_mean": 300.0, "prompt_tokens_mean": 100.0, "global_seqlen/mean": 400_000.0}
+    even, apart = (
+        collect(LoggedRun("log", "verl", pd.DataFrame([{"step": 1, **rows, "global_seqlen/minmax_diff": diff}])))
+        for diff in (8_000.0, 200_000.0)
+    )
+    assert even.numbers["gpu_tokens_apart_share"].value == pytest.approx(0.02)
+    assert any("2.0% in tokens" in note for note in even.notes)
+    assert not any("in tokens" in note for note in apart.notes)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from rlhfless.diagnosis import EVIDENCE, Number, diagnose
-from rlhfless.diagnosis.numbers import Numbers, number
+from rlhfless.diagnosis import EVIDENCE, Finding, Number, diagnose
+from rlhfless.diagnosis.diagnose import collect, ranked
+from rlhfless.diagnosis.engine_speed import SLOW_ENGINE
+from rlhfless.diagnosis.levers import with_lines
+from rlhfless.diagnosis.logged_run import LoggedRun
+from rlhfless.diagnosis.numbers import SHARES_OF, Numbers, number
 
 
 def log(**columns: object) -> pd.DataFrame:
@@ -20,12 +25,73 @@ def log(**columns: object) -> pd.DataFrame:
 
 def test_json_has_a_version_and_units_and_the_evidence_of_each_number() -> None:
     said = json.loads(diagnose(log()).to_json())
-    assert (said["schema"], said["version"]) == ("rlhfless-diagnosis", 1)
+    assert (said["schema"], said["version"]) == ("rlhfless-diagnosis", 2)
     assert said["numbers"]["response_tokens_mean"]["low"] == 32.5
     assert {one["evidence"] for one in said["numbers"].values()} <= set(EVIDENCE)
-    assert all({"kind", "at_stake_share", "sentence", "proof"} == set(one) for one in said["findings"])
+    assert all({"kind", "at_stake_share", "at_stake_of", "sentence", "proof"} == set(one) for one in said["findings"])
     assert all(key in said["numbers"] for one in said["findings"] for key in one["proof"])
     assert "cut_share" not in said["numbers"], "unknown is absent, never 0 or null"
+
+
+def test_a_mean_over_steps_is_derived_and_a_single_value_is_logged() -> None:
+    steps = pd.DataFrame(
+        {"step": [1, 2, 3], "step_s": [10.0, 12.0, 11.0], "generate_s": [5.0, float("nan"), float("nan")],
+         "response_tokens_mean": [100.0, 110.0, 120.0], "truncation_rate": [0.1, 0.2, 0.3], "tokens_per_gpu_s": 50.0}
+    )  # fmt: skip
+    numbers = collect(LoggedRun("log", "", steps)).numbers
+    assert (numbers["step_s"].value, numbers["step_s"].evidence) == (11, "derived")
+    assert numbers["step_most_s"].evidence == "logged"
+    assert numbers["generate_s"].evidence == "logged", "one step has it"
+    for key in ("response_tokens_mean", "cut_share", "tokens_per_gpu_s"):
+        assert numbers[key].evidence == "derived"
+        assert "3 steps" in numbers[key].how
+
+
+def test_every_share_says_what_it_is_a_share_of() -> None:
+    alone, timed = log(), log(reward=[1.0, 1.0, 0.0, 0.0], finish_reason=["stop", "length"] * 2)
+    for said in (diagnose(alone).to_dict(), diagnose(timed).to_dict()):
+        assert said["findings"]
+        assert said["levers"]
+        assert all(one["at_stake_of"] in SHARES_OF for one in said["findings"])
+        assert all(one["at_most_of"] in SHARES_OF for one in said["levers"])
+        assert all(one["unit"] for one in said["numbers"].values())
+    of = {one["kind"]: one["at_stake_of"] for one in diagnose(timed).to_dict()["findings"]}
+    assert (of["limit"], of["groups"]) == ("responses", "responses")
+    assert of["tail"] == "time of generation", "what share of the run generation is, nobody says"
+    with pytest.raises(ValueError, match="shares are of"):
+        Finding("tail", 0.5, "A sentence.", (), of="money")
+
+
+def test_a_slow_engine_is_said_before_the_tail_and_a_limit_that_is_at_most_what_it_costs() -> None:
+    tail, limit = Finding("tail", 0.6, "Tail.", ()), Finding("limit", 0.1, "Limit.", ())
+    slow, memory = Finding("engine", 0.3, "Slow.", (SLOW_ENGINE,)), Finding("engine", 0.2, "Memory.", ())
+    learner = Finding("learner", 0.7, "Learner.", ())
+    assert ranked([tail, limit, memory, slow, learner]) == (learner, slow, limit, tail, memory)
+
+
+def test_each_lever_is_there_once_with_the_line_of_the_framework() -> None:
+    steps = pd.DataFrame(
+        {"step": range(1, 13), "step_s": [200.0, *[100.0] * 10, 160.0], "generate_s": 40.0, "sync_s": 10.0,
+         "learn_s": [150.0, *[50.0] * 11], "timing_s/testing": [float("nan")] * 11 + [60.0]}
+    )  # fmt: skip
+    levers = with_lines(collect(LoggedRun("log", "verl", steps)).levers, "verl")
+    assert len({lever.name for lever in levers}) == len(levers)
+    lines = {lever.name: lever.line for lever in levers}
+    assert lines["validate less often"] == "trainer.test_freq"
+    assert [lever.kind for lever in levers].count("learner") == 1, "a first step that compiles is no slow learner"
+
+
+def test_phases_that_overlap_already_are_not_advised_to() -> None:
+    steps = pd.DataFrame({"step": [1, 2], "step_s": 50.0, "generate_s": 45.0, "learn_s": 40.0})
+    assert "asynchrony" not in [one.kind for one in collect(LoggedRun("log", "", steps)).levers]
+
+
+def test_what_is_at_stake_is_absent_where_nobody_can_say(tmp_path: Path) -> None:
+    table = tmp_path / "steps.csv"
+    table.write_text("step,timing/wait_for_generation_buffer\n1,0.0\n2,0.001\n")
+    (waiting,) = diagnose(table).to_dict()["findings"]
+    assert waiting["kind"] == "waiting"
+    assert not {"at_stake_share", "at_stake_of"} & set(waiting)
 
 
 def test_groups_of_equal_rewards_are_counted() -> None:

@@ -16,7 +16,7 @@ def test_cost_and_idle_share_are_those_of_the_trace() -> None:
     assert said.numbers["usd"].value == pytest.approx(held["cost_usd"].sum())
     share = held["idle_gpu_seconds"].sum() / held["gpu_seconds"].sum()
     assert said.numbers["idle_gpu_share"].value == pytest.approx(share)
-    assert said.numbers["idle_gpu_share"].evidence == "logged"
+    assert said.numbers["idle_gpu_share"].evidence == "counted"
     assert "idle_gpu_share" in [key for one in said.findings for key in one.proof]
 
 

@@ -9,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhfless.diagnosis import Stated, diagnose
+from rlhfless.diagnosis.diagnose import collect
 from rlhfless.diagnosis.lengths import cut_responses
+from rlhfless.diagnosis.levers import with_lines
+from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.trace import Trace
 
 
@@ -70,9 +73,6 @@ def test_responses_at_a_limit_are_all_found_and_no_other(cut: int, others: int, 
 
 
 def test_scalars_of_steps_give_logged_means() -> None:
-    from rlhfless.diagnosis.diagnose import collect
-    from rlhfless.diagnosis.logged_run import LoggedRun
-
     steps = pd.DataFrame(
         {"step": [0, 1], "response_tokens_mean": [100.0, 300.0], "response_tokens_max": [400.0, np.nan],
          "truncation_rate": [0.0, 0.2], "prompt_tokens_mean": 100.0}
@@ -82,3 +82,63 @@ def test_scalars_of_steps_give_logged_means() -> None:
     assert numbers["mean_over_longest"].value == 0.25, "of the steps that have both"
     assert numbers["cut_share"].value == pytest.approx(0.1)
     assert numbers["prompt_token_share"].value == pytest.approx(1 / 3)
+
+
+def test_a_limit_costs_data_and_shorter_responses_save_at_most_what_the_cut_ones_take() -> None:
+    log = rollouts([1000] * 4 + [100, 200, 300, 400], finish_reason=["length"] * 4 + ["stop"] * 4)
+    said = diagnose(log)
+    assert said.numbers["without_cut_saves_at_most_share"].value == pytest.approx(0.8), "4,000 of 5,000 tokens are of cut ones"
+    (lever,) = [one for one in said.levers if one.kind == "limit"]
+    assert (lever.at_most, lever.of) == (pytest.approx(0.8), "time of generation")
+    assert "takes more time" in lever.price
+    assert "more time" in next(one.sentence for one in said.findings if one.kind == "limit")
+
+
+@pytest.mark.parametrize(
+    ("framework", "limit", "mask", "line"),
+    [("trl", "max_completion_length", "mask_truncated_completions=True", "get_soft_overlong_punishment"),
+     ("slime", "--rollout-max-response-len", "", ""),
+     ("verl", "data.max_response_length", "", "overlong_buffer_cfg.enable=True"),
+     ("nemo-rl", "policy.generation.max_new_tokens", "grpo.overlong_filtering=true", "grpo.reward_shaping")],
+)  # fmt: skip
+def test_the_limit_of_each_framework(framework: str, limit: str, mask: str, line: str) -> None:
+    steps = pd.DataFrame(
+        {"step": [0], "step_s": 100.0, "generate_s": 80.0, "response_tokens_mean": 700.0, "response_tokens_max": 1000.0,
+         "truncation_rate": 0.4}
+    )  # fmt: skip
+    found = collect(LoggedRun("log", framework, steps))
+    (lever,) = with_lines([one for one in found.levers if one.kind == "limit"], framework)
+    assert limit in lever.price
+    assert mask in lever.price
+    assert (line in lever.line) if line else lever.line == ""
+    others = (700 - 0.4 * 1000) / 0.6
+    assert lever.at_most == pytest.approx(0.8 * max(1 - others / 1000, 0.4 * 1000 / 700))
+    assert lever.of == "time"
+
+
+def test_a_limit_is_named_where_the_longest_response_is_always_the_same() -> None:
+    steps = {"step": [0, 1], "response_tokens_mean": 300.0, "truncation_rate": 0.3}
+    sentences = []
+    for longest in ([512.0, 512.0], [512.0, 500.0]):
+        found = collect(LoggedRun("log", "trl", pd.DataFrame({**steps, "response_tokens_max": longest})))
+        sentences += [one.sentence for one in found.findings if one.kind == "limit"]
+    named, unknown = sentences
+    assert "512 tokens" in named
+    assert "512" not in unknown
+
+
+def test_a_limit_that_cuts_few_has_no_lever() -> None:
+    steps = pd.DataFrame({"step": [0], "response_tokens_mean": 300.0, "response_tokens_max": 1000.0, "truncation_rate": 0.01})
+    assert "limit" not in [one.kind for one in collect(LoggedRun("log", "verl", steps)).levers]
+
+
+def test_a_tail_of_cut_lengths_says_so() -> None:
+    log = rollouts([1000] * 4 + [100] * 96, finish_reason=["length"] * 8 + ["stop"] * 92)
+    (tail,) = [one for one in diagnose(log).findings if one.kind == "tail"]
+    assert "limit cut" in tail.sentence
+
+
+def test_where_all_responses_are_cut_nothing_is_known_of_shorter_ones() -> None:
+    said = diagnose(rollouts([512] * 8, finish_reason="length"))
+    assert said.numbers["cut_share"].value == 1
+    assert "limit" not in [one.kind for one in said.levers]

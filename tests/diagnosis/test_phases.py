@@ -143,10 +143,69 @@ def test_validation_and_checkpoints_within_or_beside_the_step() -> None:
         {"step_s": [100.0] * 20, "generate_s": 70.0, "learn_s": 29.0, "timing_s/save_checkpoint": [math.nan, 25.0] * 10}, "verl"
     )
     numbers, part = found_in(outside)
-    assert numbers["checkpoints_s"] == 250
+    assert (numbers["checkpoints_s"], numbers["checkpoints_total_s"], numbers["checkpoints_steps"]) == (25, 250, 10)
+    assert numbers["all_steps_s"] == pytest.approx(112.5), "what is paid for a step, on average"
+    assert "every 2nd step" in of_kind(part, "beside the step")[0].sentence
     (checkpoints,) = of_kind(part, "beside the step")
     assert checkpoints.at_stake == pytest.approx(250 / 2250)
     assert numbers["unnamed_s"] == pytest.approx(1), "what is beside the step is no part of it"
+
+
+@pytest.mark.parametrize(("every", "named"), [(2, "2nd"), (3, "3rd"), (5, "5th"), (10, "10th")])
+def test_the_step_is_an_ordinary_one_however_often_the_run_validates(every: int, named: str) -> None:
+    """A mean over both kinds of steps is the time of none of them."""
+    steps = np.arange(1, 41)
+    validates = steps % every == 0
+    run = run_of(
+        {"step_s": np.where(validates, 150.0, 100.0), "generate_s": 70.0, "learn_s": 30.0,
+         "timing_s/testing": np.where(validates, 50.0, np.nan)}, "verl"
+    )  # fmt: skip
+    numbers, part = found_in(run)
+    assert numbers["step_s"] == 100
+    assert numbers["generate_share"] == pytest.approx(0.7)
+    assert (numbers["validation_s"], numbers["validation_total_s"]) == (50, 50 * validates.sum())
+    assert numbers["all_steps_s"] == pytest.approx(100 + 50 * validates.mean())
+    assert any(f"every {named} step" in note.lower() and "50.0 s are validation" in note for note in part.notes)
+    (beside, *_) = of_kind(part, "beside the step")
+    assert f"every {named} step" in beside.sentence
+    assert beside.at_stake == pytest.approx(validates.sum() * 50 / (4000 + validates.sum() * 50))
+    bar = step_bar(run)
+    assert "validation" not in bar["phase"].tolist()
+    assert bar["seconds"].sum() == pytest.approx(100)
+
+
+def test_what_most_steps_have_is_a_part_of_an_ordinary_step() -> None:
+    run = run_of({"step_s": 130.0, "generate_s": 70.0, "timing_s/save_checkpoint": [math.nan, *[30.0] * 9]}, "verl")
+    numbers, _ = found_in(run)
+    assert numbers["step_s"] == 130
+    assert "checkpoints" in step_bar(run)["phase"].tolist()
+
+
+def test_every_second_step_is_slower_and_nothing_says_why() -> None:
+    numbers, part = found_in(run_of({"step_s": [100.0, 160.0, 102.0, 158.0] * 4}))
+    assert numbers["step_s"] == pytest.approx(101)
+    (slow,) = of_kind(part, "beside the step")
+    assert "Every 2nd step" in slow.sentence
+    assert "that the log does not name" in slow.sentence
+    assert slow.at_stake == pytest.approx(8 * 58 / (8 * 101 + 8 * 159))
+    longer = {"step_s": [100.0, 160.0] * 8, "generate_s": [60.0, 120.0] * 8}
+    assert found_in(run_of(longer))[0]["step_s"] == pytest.approx(130), "responses that are longer are no other kind of step"
+
+
+def test_a_first_step_that_compiles_and_a_last_one_that_saves_beside_validation() -> None:
+    step_s, testing = [100.0] * 20, [math.nan] * 20
+    for at in range(4, 20, 5):
+        step_s[at], testing[at] = 140.0, 40.0
+    step_s[0], step_s[-1] = 400.0, 200.0
+    numbers, part = found_in(run_of({"step_s": step_s, "generate_s": 60.0, "timing_s/testing": testing}, "verl"))
+    assert numbers["step_s"] == 100
+    assert any("every 5th step" in note.lower() and "40.0 s are validation" in note for note in part.notes)
+    assert any(note.startswith("Step 1 takes 400.0 s") for note in part.notes)
+
+
+def test_the_first_steps_of_an_asynchronous_run_do_not_compile() -> None:
+    run = run_of({"step_s": [42.0, 16.0, 15.0, 15.5], "off_policy_steps": [0.0, 1.0, 2.0, 2.0]}, "prime-rl")
+    assert not [one for one in found_in(run)[1].findings if "ompil" in one.sentence]
 
 
 def test_phases_that_overlap_have_no_limits_and_no_bar() -> None:
@@ -244,3 +303,40 @@ def test_whatever_is_logged_no_share_is_above_one_and_every_finding_has_its_proo
     bar = step_bar(run)
     assert (bar["share"] >= 0).all()
     assert bar["share"].sum() <= 1.02
+
+
+def test_the_learner_beside_generation_wins_no_more_than_generation_allows() -> None:
+    run = run_of({"step_s": 152.0, "wait_s": 1.0, "generate_s": 90.0, "learn_s": 150.0, "x": [1]}, "slime")
+    assert synchronous(run) is False
+    (learner,) = of_kind(found_in(run)[1], "learner")
+    assert learner.at_stake == pytest.approx(1 - 90 / 152), "generation takes 90 s whatever the learner does"
+    assert "1.69 times" in learner.sentence
+    assert "follows generation" not in learner.sentence, "it goes on beside it"
+
+
+def test_a_phase_is_a_share_of_the_run_that_validation_is_a_part_of() -> None:
+    testing = [math.nan, 100.0] * 6
+    run = run_of({"step_s": [100.0, 200.0] * 6, "generate_s": 40.0, "learn_s": 60.0, "timing_s/testing": testing}, "verl")
+    numbers, part = found_in(run)
+    assert numbers["ordinary_steps_share"] == pytest.approx(1200 / 1800)
+    (learner,) = of_kind(part, "learner")
+    assert learner.at_stake == pytest.approx(12 * 60 / 1800)
+    assert "60% of a step, 60.0 of 100.0 s" in learner.sentence
+    assert sum(one.at_stake for one in part.findings) == pytest.approx(0.4 + 600 / 1800)
+
+
+def test_a_step_that_saves_is_not_slow_for_another_reason() -> None:
+    saves = [math.nan] * 11 + [50.0]
+    run = run_of({"step_s": [180.0, *[100.0] * 10, 150.0], "generate_s": 50.0, "learn_s": [130.0, *[50.0] * 11],
+                  "timing_s/save_checkpoint": saves}, "verl")  # fmt: skip
+    slow = [one for one in found_in(run)[1].findings if "longer than the others" in one.sentence]
+    assert [one.sentence.split(" takes")[0] for one in slow] == ["Step 1"]
+
+
+def test_a_validation_before_the_first_step_is_a_part_of_the_run() -> None:
+    run = run_of({"step_s": [math.nan, *[100.0] * 4], "generate_s": [math.nan, *[90.0] * 4],
+                  "timing_s/testing": [80.0, *[math.nan] * 4]}, "verl")  # fmt: skip
+    numbers, part = found_in(run)
+    assert (numbers["step_s"], numbers["validation_s"]) == (100, 80)
+    (validation,) = [one for one in part.findings if "Validation" in one.sentence]
+    assert validation.at_stake == pytest.approx(80 / 480)

@@ -67,6 +67,23 @@ def test_logged_steps_are_not_taken_for_the_whole_run() -> None:
     assert numbers_of(found_in({"planned_steps": 30}, steps=steps))["run_hours"] == pytest.approx(1)
 
 
+def test_steps_that_validate_are_paid_for_although_a_step_is_an_ordinary_one() -> None:
+    testing = [math.nan, 60.0] * 5
+    within = {"step": range(10), "step_s": [100.0, 160.0] * 5, "generate_s": 80.0, "timing_s/testing": testing}
+    beside = {**within, "step_s": [100.0] * 10, "generate_s": 99.5}
+    for steps in (within, beside):
+        numbers = numbers_of(found_in(steps=steps, framework="verl", gpus=8))
+        assert numbers["gpu_hours_per_step"] == pytest.approx(8 * 100 / 3600)
+        assert numbers["gpu_hours"] == pytest.approx(8 * 1300 / 3600)
+        assert numbers_of(found_in({"planned_steps": 100}, "verl", steps))["run_hours"] == pytest.approx(13_000 / 3600)
+
+
+def test_a_first_step_that_compiles_is_paid_once() -> None:
+    steps = {"step": range(1, 11), "step_s": [500.0, *[100.0] * 9], "generate_s": 50.0}
+    numbers = numbers_of(found_in({"planned_steps": 100}, steps=steps))
+    assert numbers["run_hours"] == pytest.approx((500 + 99 * 100) / 3600)
+
+
 def test_seconds_of_a_generation_are_those_of_all_its_optimizer_steps() -> None:
     """TRL plans optimizer steps. A row has the seconds of all steps that learn from its generation."""
     steps = {"step": [1, 3], "step_s": [759.98, 759.98]}

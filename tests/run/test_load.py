@@ -91,7 +91,7 @@ def test_the_record_of_an_executor_states_its_gpus_its_profile_and_its_clock() -
         trace = executor.run(plan, requests).trace
     run = rl.load(trace, verbose=False)
     assert (run.setting.cluster.gpus, run.setting.cluster.kind, run.profile) == (2, "cpu", "cpu-tiny-qwen2")
-    assert run.diagnosis().numbers["gpu_hours"].evidence == "logged"
+    assert run.diagnosis().numbers["gpu_hours"].evidence == "counted"
 
 
 def test_the_same_of_a_frame_a_trace_and_an_opened_log(tmp_path: Path) -> None:
