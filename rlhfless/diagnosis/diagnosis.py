@@ -96,6 +96,8 @@ class Diagnosis:
                     **({} if one.expected is None else {"expected_low_share": one.expected[0],
                                                        "expected_high_share": one.expected[1],
                                                        "expected_evidence": OWN_PROFILE}),
+                    **({} if one.value is None else {"knob": one.knob, "knob_value": one.value, "swept": [
+                        {"knob_value": each.value, "at_most_share": each.at_most, **each.data} for each in one.swept]}),
                 }
                 for one in self.levers
             ],
@@ -121,6 +123,16 @@ class Diagnosis:
         """Return the numbers: rows ``key, low, high, evidence, how``."""
         rows = [(one.key, one.low, one.high, one.evidence, one.how) for one in self.numbers.values()]
         return pd.DataFrame(rows, columns=["key", "low", "high", "evidence", "how"])
+
+    def knobs(self) -> pd.DataFrame:
+        """Return what levers with a knob save at most at several settings: rows ``kind, knob, value, at_most, named``, and what
+        each setting changes in the data; ``named`` is the setting of the lever's own row."""
+        rows = [
+            {"kind": lever.kind, "knob": lever.knob, "value": one.value, "at_most": one.at_most,
+             "named": one.value == lever.value, **one.data}
+            for lever in self.levers for one in lever.swept
+        ]  # fmt: skip
+        return pd.DataFrame(rows, columns=None if rows else ["kind", "knob", "value", "at_most", "named"])
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Yield the first screen as pairs of a heading and a text; the heading is empty where the one before goes on."""
