@@ -1,7 +1,8 @@
 """The levers of a long tail at several settings of their knobs, replayed on the logged ends of responses.
 
-Each response is taken to end when it did in its own step. More responses at once decode slower, and what is carried over takes
-its time in the next step, so a replay is the most that a setting can save. No latency profile is needed.
+Each response is taken to end when it did in its own step, on the replica that it had. More responses at once decode slower, and
+what is carried over takes its time in the next step, so a replay is the most that a setting can save under the run's own
+assignment. No latency profile is needed.
 
 A prompt is learned from when all its responses are complete, as advantages of a group need all of them. So where some responses
 of a prompt are unfinished, the others wait with them.
@@ -76,12 +77,13 @@ def smallest_enough(saved: Mapping[float, float], of: float | None = None) -> fl
 def carried_over(steps: Sequence[StepEnds], share: float) -> Knob:
     """Return partial rollout: a step stops when this share of its responses is unfinished, and the next one continues them.
 
-    A step goes on until at least one prompt is complete, as it has nothing to learn from otherwise.
+    Where every step has one prompt only, it has nothing to learn from before that is complete, so nothing is carried over.
     """
+    carries = any(len(step.prompts) > 1 for step in steps)
     spent = 0.0
     unfinished = waiting = prompts = 0
     for step in steps:
-        stop = max(_when_left(step, unfinished_at(share, len(step.responses))), float(step.prompts.min()))
+        stop = _when_left(step, unfinished_at(share if carries else 0.0, len(step.responses)))
         late = step.prompts > stop
         spent += stop
         unfinished += int(np.count_nonzero(step.responses > stop))
