@@ -218,9 +218,8 @@ def _levers(run: LoggedRun, steps: Sequence[StepEnds], tail_share: float, tenth:
 
     free = _of_step([released(steps, part, replicas) for part in SHARES], share)
     one = _at(free, tail_share)
-    kept, left = one.data.get("kept_replicas", 1.0), one.data["unfinished_responses_per_step"]
-    but = "one" if kept == 1 else f"{kept:,.0f}"
-    name = f"release all replicas but {but} when {left:,.0f} {'response is' if round(left) == 1 else 'responses are'} left"
+    left = one.data["unfinished_responses_per_step"]
+    name = f"release all replicas but one when {left:,.0f} {'response is' if round(left) == 1 else 'responses are'} left"
     yield Lever("release", name, one.at_most, "others must use the GPUs", "GPU-hours", knob=UNFINISHED, value=one.value,
                 swept=free)  # fmt: skip
 

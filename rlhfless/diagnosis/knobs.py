@@ -126,28 +126,17 @@ def over_sampled(steps: Sequence[StepEnds], factor: float) -> Knob:
 
 
 def released(steps: Sequence[StepEnds], share: float, replicas: float | None) -> Knob:
-    """Return the release of replicas once this share of responses is unfinished: those kept hold no more than before.
+    """Return the release of all replicas but one once this share of responses is unfinished.
 
     ``at_most`` is of the GPU-seconds of generation. Where nobody knows how many replicas there are, it is as if all were
     released.
     """
-    spent = held = unfinished = 0.0
-    for step in steps:
-        left = unfinished_at(share, len(step.responses))
-        at, kept = _when_left(step, left), kept_replicas(left / len(step.responses), replicas)
-        held += at + (step.last - at) * (kept / replicas if replicas else 0.0)
-        spent += at
-        unfinished += left
+    after = sum(_when_left(step, unfinished_at(share, len(step.responses))) for step in steps)
     of_generation = sum(step.last for step in steps)
-    data = {"unfinished_responses_per_step": unfinished / len(steps), "released_after_share": spent / of_generation}
-    if replicas:
-        data["kept_replicas"] = kept_replicas(unfinished / sum(len(step.responses) for step in steps), replicas)
-    return Knob(share, _saved(steps, held), data)
-
-
-def kept_replicas(share: float, replicas: float | None) -> float:
-    """Return the replicas that a share of responses needs, with no more of them on each than before; at least one."""
-    return float(max(1, math.ceil(share * (replicas or 1) - 1e-9)))
+    kept = (of_generation - after) / replicas if replicas else 0.0
+    unfinished = sum(unfinished_at(share, len(step.responses)) for step in steps)
+    data = {"unfinished_responses_per_step": unfinished / len(steps), "released_after_share": after / of_generation}
+    return Knob(share, _saved(steps, after + kept), data)
 
 
 def _when_left(step: StepEnds, left: int) -> float:

@@ -22,6 +22,7 @@ from rlhfless.analysis.what_ifs import (
     overlaps,
     partial_rollout,
     released,
+    tail_release,
     token_aware,
 )
 from rlhfless.analysis.what_ifs.outcome import RunToChange, WayOutcome
@@ -108,14 +109,16 @@ class WaysCompared:
         """Return the swept ways at every setting of their knobs.
 
         Returns:
-            Rows ``way, knob, value, time_s, time_saved`` (share of the run as logged), ``shown`` (the setting of the way's own
-            row), ``stale_tokens, most_stale_steps, learned_responses, dropped_responses, waiting_responses,
-            learned_length_ratio`` and ``data``, the same in words. Knobs are those of a diagnosis (``diagnosis.knobs``).
+            Rows ``way, knob, value, time_s, gpu_s, time_saved, cost_saved`` (shares of the run as logged), ``shown`` (whether
+            it is the setting of the way's own row), ``stale_tokens, most_stale_steps, learned_responses, dropped_responses,
+            waiting_responses, learned_length_ratio`` and ``data``, the same in words. Knobs are those of a diagnosis
+            (``diagnosis.knobs``).
         """
         rows = [
             {
-                "way": way.name, "knob": way.knob, "value": one.value, "time_s": one.time_s,
-                "time_saved": self._time_saved(one.time_s), "shown": one.value == way.parameters[way.knob],
+                "way": way.name, "knob": way.knob, "value": one.value, "time_s": one.time_s, "gpu_s": one.gpu_s,
+                **dict(zip(("time_saved", "cost_saved"), self._saved(one.time_s, one.gpu_s), strict=True)),
+                "shown": one.value == way.parameters[way.knob],
                 "stale_tokens": one.data.stale_tokens, "most_stale_steps": one.data.most_stale_steps,
                 "learned_responses": one.data.learned_responses, "dropped_responses": one.data.dropped_responses,
                 "waiting_responses": one.data.waiting_responses, "learned_length_ratio": one.data.learned_length_ratio,
@@ -123,23 +126,25 @@ class WaysCompared:
             }
             for way in self.ways for one in way.swept
         ]  # fmt: skip
-        columns = ["way", "knob", "value", "time_s", "time_saved", "shown", "stale_tokens", "most_stale_steps",
-                   "learned_responses", "dropped_responses", "waiting_responses", "learned_length_ratio", "data"]  # fmt: skip
+        columns = ["way", "knob", "value", "time_s", "gpu_s", "time_saved", "cost_saved", "shown", "stale_tokens",
+                   "most_stale_steps", "learned_responses", "dropped_responses", "waiting_responses", "learned_length_ratio",
+                   "data"]  # fmt: skip
         return pd.DataFrame(rows, columns=columns)
 
-    def saved_at(self, name: str, knob: str, value: float) -> float | None:
-        """Return the share of the run's time that a way saves at a setting of its knob; None where that was not simulated.
+    def saved_at(self, name: str, knob: str, value: float) -> tuple[float, float] | None:
+        """Return the shares of time and cost that a way saves at a setting of its knob; None where that was not simulated.
 
         Args:
             name: of the way. knob, value: as of ``diagnosis.Lever``.
         """
         for way in self.ways:
             if way.name == name and way.knob == knob:
-                return next((self._time_saved(one.time_s) for one in way.swept if one.value == value), None)
+                return next((self._saved(one.time_s, one.gpu_s) for one in way.swept if one.value == value), None)
         return None
 
-    def _time_saved(self, time_s: float) -> float:
-        return 1 - time_s / self.base.time_s if self.base.time_s else 0.0
+    def _saved(self, time_s: float, gpu_s: float) -> tuple[float, float]:
+        base = self.base
+        return 1 - time_s / base.time_s if base.time_s else 0.0, 1 - gpu_s / base.gpu_s if base.gpu_s else 0.0
 
     def _row(self, way: WayOutcome) -> dict[str, object]:
         data, (time_saved, cost_saved) = way.data, self.saved(way)
@@ -193,6 +198,7 @@ def compare_ways(run: RunToChange, measured: Sequence[DraftSavings] = ()) -> Way
     add("dynamic sampling, at once", partial(dynamic_sampling.with_range, run, at_once=True))
     for policy, name in released.NAMES.items():
         add(name, partial(released.way, run, policy))
+    add(tail_release.NAME, partial(tail_release.best, run, base.gpu_s))
     found += _of_own_schedule(run, base, measured)
     ranked = sorted(found, key=lambda way: way.over(run.all_steps or way.steps)[::-1])
     return WaysCompared(base, tuple(ranked), run.setting, left_out, run.setup.assumed, run.all_steps)

@@ -69,11 +69,12 @@ class KnobOutcome:
     """A way at one setting of its knob.
 
     Attributes:
-        value: of the knob. time_s, data: as of ``WayOutcome``.
+        value: of the knob. time_s, gpu_s, data: as of ``WayOutcome``.
     """
 
     value: float
     time_s: float
+    gpu_s: float
     data: DataChange
 
 

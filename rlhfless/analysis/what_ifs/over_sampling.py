@@ -67,7 +67,7 @@ def best(run: RunToChange, own_s: float, of: float | None, keep: bool = False) -
     found = swept.simulated(setting(factor) for factor in FACTORS)
     factor = smallest_enough(swept.saved(found, own_s), of)
     name, change = KEEPS if keep else DROPS, f"{_change(factor, keep)} {RULE}"
-    return swept.with_settings(found[factor].outcome(run, name, change, {STARTED: factor}), STARTED, found)
+    return swept.with_settings(run, found[factor].outcome(run, name, change, {STARTED: factor}), STARTED, found)
 
 
 def _change(factor: float, keep: bool) -> str:

@@ -92,7 +92,7 @@ def best(run: RunToChange, own_s: float) -> WayOutcome:
     by_share = swept.saved(found, own_s)
     share = smallest_enough({share: saved for share, saved in by_share.items() if share <= MOST_UNFINISHED})
     outcome = found[share].outcome(run, NAME, f"{_change(share)} {RULE}", {UNFINISHED: share})
-    return swept.with_settings(outcome, UNFINISHED, found)
+    return swept.with_settings(run, outcome, UNFINISHED, found)
 
 
 def _checked_share(share: float | None, name: str, of: str) -> float:

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from rlhfless.analysis.what_ifs.collected_steps import Collected
-from rlhfless.analysis.what_ifs.outcome import KnobOutcome, WayOutcome
+from rlhfless.analysis.what_ifs.outcome import KnobOutcome, RunToChange, WayOutcome
+from rlhfless.analysis.what_ifs.whole_steps import gpus_of
 
 
 class Setting(NamedTuple):
@@ -37,7 +38,10 @@ def saved(found: dict[float, Collected], own_s: float) -> dict[float, float]:
     return {value: 1 - steps.time_s / own_s if own_s else 0.0 for value, steps in found.items()}
 
 
-def with_settings(outcome: WayOutcome, knob: str, found: dict[float, Collected]) -> WayOutcome:
+def with_settings(run: RunToChange, outcome: WayOutcome, knob: str, found: dict[float, Collected]) -> WayOutcome:
     """Return the outcome of one setting with all of them."""
-    swept = (KnobOutcome(value, steps.time_s, steps.ledger.change()) for value, steps in sorted(found.items()))
-    return replace(outcome, knob=knob, swept=tuple(swept))
+    settings = (
+        KnobOutcome(value, steps.time_s, gpus_of(run) * steps.time_s, steps.ledger.change())
+        for value, steps in sorted(found.items())
+    )
+    return replace(outcome, knob=knob, swept=tuple(settings))

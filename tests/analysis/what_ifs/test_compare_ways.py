@@ -20,7 +20,7 @@ from rlhfless.simulate import logged_steps
 
 ON_POLICY = {
     "deferred dispatch", "token-aware routing", "dynamic sampling", "dynamic sampling, at once", "drafts", "stage fusion",
-    "streaming learning", "right-sized, released", "folding, released", "over-sampling",
+    "streaming learning", "right-sized, released", "folding, released", "released in the tail", "over-sampling",
 }  # fmt: skip
 
 
