@@ -33,6 +33,7 @@ from rlhfless.diagnosis.numbers import BOUND, COUNTED, DERIVED, Collected, Findi
 from rlhfless.diagnosis.phases import synchronous
 
 WORTH_SAYING = 0.05  # of the run's time
+RELEASE_PRICE = "others must use the GPUs, and what is left may decode slower on one replica"
 PACKING_PRICE = "predicted lengths and several replicas; a step ends no sooner than its longest response"
 
 
@@ -220,7 +221,7 @@ def _levers(run: LoggedRun, steps: Sequence[StepEnds], tail_share: float, tenth:
     one = _at(free, tail_share)
     left = one.data["unfinished_responses_per_step"]
     name = f"release all replicas but one when {left:,.0f} {'response is' if round(left) == 1 else 'responses are'} left"
-    yield Lever("release", name, one.at_most, "others must use the GPUs", "GPU-hours", knob=UNFINISHED, value=one.value,
+    yield Lever("release", name, one.at_most, RELEASE_PRICE, "GPU-hours", knob=UNFINISHED, value=one.value,
                 swept=free)  # fmt: skip
 
     busy = sum(float(step.responses.mean()) for step in steps) / sum(step.last for step in steps)

@@ -125,8 +125,20 @@ class Diagnosis:
         return pd.DataFrame(rows, columns=["key", "low", "high", "evidence", "how"])
 
     def knobs(self) -> pd.DataFrame:
-        """Return what levers with a knob save at most at several settings: rows ``kind, knob, value, at_most, named``, and what
-        each setting changes in the data; ``named`` is the setting of the lever's own row."""
+        """Return what levers with a knob save at most at several settings, by the ends of responses (``diagnosis.knobs``).
+
+        Returns:
+            Rows ``kind, knob, value, at_most, named`` (whether it is the setting of the lever's own row), and what each setting
+            changes in the data, such as ``late_responses_share``; without rows where the log has no responses.
+
+        Example:
+            >>> import pandas as pd
+            >>> from rlhfless.diagnosis import diagnose
+            >>> log = pd.DataFrame({"step": 0, "prompt_id": range(64), "sample": 0, "response_tokens": [100] * 63 + [1000]})
+            >>> knobs = diagnose(log).knobs()
+            >>> knobs.loc[knobs["named"], ["kind", "value", "at_most"]].values.tolist()
+            [['partial rollout', 0.005, 0.9], ['over-sampling', 1.01, 0.9], ['release', 0.005, 0.9]]
+        """
         rows = [
             {"kind": lever.kind, "knob": lever.knob, "value": one.value, "at_most": one.at_most,
              "named": one.value == lever.value, **one.data}

@@ -24,10 +24,7 @@ from solver.model.errors import as_given, check_flags, is_number
 
 DROPS, KEEPS = "over-sampling", "over-sampling, rest kept"
 MOST = 16.0  # times as many prompts
-RULE = (
-    f"Of {FACTORS[0]:g} to {FACTORS[-1]:g} times, this is the smallest that saves at least {ENOUGH:.0%} of what partial "
-    f"rollout of up to {MOST_UNFINISHED:.0%} of the responses saves, or else the fastest."
-)
+RULE = f"Smaller factors save less than {ENOUGH:.0%} of what partial rollout up to {MOST_UNFINISHED:.0%} saves."
 
 
 def way(run: RunToChange, factor: float, keep: bool = False) -> WayOutcome:

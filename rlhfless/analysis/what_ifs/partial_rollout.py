@@ -33,10 +33,7 @@ from solver.model.workload import IntArray
 
 NAME = "partial rollout"
 CARRIED = "unfinished_prompts_share"
-RULE = (
-    f"Of {SHARES[0]:.1%} to {SHARES[-1]:.0%}, this is the smallest share that saves at least {ENOUGH:.0%} of what the best one "
-    f"up to {MOST_UNFINISHED:.0%} saves."
-)
+RULE = f"Smaller shares save less than {ENOUGH:.0%} of the best up to {MOST_UNFINISHED:.0%}."
 
 
 def way(
@@ -102,8 +99,9 @@ def _checked_share(share: float | None, name: str, of: str) -> float:
 
 
 def _change(share: float) -> str:
-    stops = f"A step stops when {100 * share:.3g}% of its responses are unfinished"
-    return f"{stops}; the next step continues them first, and their groups wait for them."
+    return (
+        f"A step stops with {100 * share:.3g}% of its responses unfinished; these and their groups go on first in the next one."
+    )
 
 
 def _stopped_at(run: RunToChange, share: float) -> Collected:

@@ -24,10 +24,7 @@ from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
 
 NAME = "released in the tail"
-RULE = (
-    f"Of {SHARES[0]:.1%} to {SHARES[-1]:.0%}, this is the smallest share that saves at least {ENOUGH:.0%} of the GPU-hours "
-    f"that the best one up to {MOST_UNFINISHED:.0%} saves."
-)
+RULE = f"Smaller shares save less than {ENOUGH:.0%} of the GPU-hours that the best up to {MOST_UNFINISHED:.0%} saves."
 
 
 @dataclass(frozen=True)
@@ -94,10 +91,8 @@ def _outcomes(run: RunToChange, shares: Sequence[float]) -> list[WayOutcome]:
     for policy in policies:
         records = [record for record, _ in executed[policy.name]]
         steps_s = [record.end_s - record.start_s for record in records]
-        change = (
-            f"All GPUs are held until {100 * policy.share:.3g}% of a step's responses are unfinished; then some replicas take "
-            "over what is left, and the others release their GPUs."
-        )
+        left = f"{100 * policy.share:.3g}% of a step's responses are unfinished"
+        change = f"When {left}, the fewest replicas that have room take over, and the others release their GPUs."
         held = whole_steps(run, (NAME, change), steps_s, parameters={UNFINISHED: policy.share})
         generation = sum(_held_gpu_s(record, setting.cluster, policy.share) for record in records)
         after = setting.cluster.gpus * (held.time_s - sum(steps_s)) if run.setup.colocated else 0.0

@@ -154,7 +154,7 @@ def test_the_row_of_a_way_is_the_setting_that_the_rule_says(compared: WaysCompar
             assert shown.value == wanted[way.name]
             assert (shown.time_s, shown.gpu_s) == tuple(rows.loc[way.name, ["time_s", "gpu_s"]])
             assert shown.data == rows.loc[way.name, "data"]
-            assert "smallest" in way.change
+            assert "Smaller" in way.change
     assert set(table.loc[table["way"] == "partial rollout", "value"]) == set(SHARES)
     assert set(table.loc[table["way"] == "over-sampling", "value"]) == set(FACTORS)
 
