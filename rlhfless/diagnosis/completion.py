@@ -239,7 +239,7 @@ def _at(knobs: Sequence[Knob], value: float) -> Knob:
 
 def _late(knob: Knob, steps: Sequence[StepEnds]) -> str:
     """The price of partial rollout: what is late, and the groups that wait with it."""
-    price = f"{knob.data['late_responses_share']:.2%} of the samples learn one version of the weights late"
+    price = f"{knob.data['late_responses_share']:.2%} of the samples are learned from at least one version of the weights late"
     if all(len(step.prompts) == len(step.responses) for step in steps):
         return f"{price}; where a prompt has several, incomplete groups wait, too"
     prompts, of = knob.data["late_prompts_per_step"], float(np.mean([len(step.prompts) for step in steps]))
