@@ -59,8 +59,9 @@ def what_if(
     if out is not None:
         save(plot_what_ifs(compared), out)
     if form == "json":
-        ways = json.loads(compared.to_frame().to_json(orient="records"))
-        click.echo(json.dumps({"times": run.times.scale.to_dict(), "ways": ways, "left_out": dict(compared.left_out)}))
+        ways, knobs = (json.loads(table.to_json(orient="records")) for table in (compared.to_frame(), compared.knobs()))
+        told = {"times": run.times.scale.to_dict(), "ways": ways, "knobs": knobs, "left_out": dict(compared.left_out)}
+        click.echo(json.dumps(told))
         return
     for sentence in read.drawn_sentences:
         click.echo(sentence)

@@ -4,12 +4,13 @@ from rlhfless.diagnosis.diagnose import diagnose
 from rlhfless.diagnosis.diagnosis import Diagnosis
 from rlhfless.diagnosis.logged_run import Stated
 from rlhfless.diagnosis.memory import kv_ratio, memory_fit, model_memory
-from rlhfless.diagnosis.numbers import EVIDENCE, Finding, Lever, Number
+from rlhfless.diagnosis.numbers import EVIDENCE, Finding, Knob, Lever, Number
 
 __all__ = [
     "EVIDENCE",
     "Diagnosis",
     "Finding",
+    "Knob",
     "Lever",
     "Number",
     "Stated",

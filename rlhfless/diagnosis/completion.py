@@ -1,19 +1,33 @@
 """The long tail: how much of generation a few responses take, and what carrying them over, or freeing their GPUs, wins at most.
 
 Where the log has the times at which responses ended, the curve of completion is counted. Where it has lengths alone, a response
-is taken to have the same speed from start to end, which exaggerates the tail: fewer responses in a batch decode faster.
+is taken to have the same speed from start to end, which exaggerates the tail: fewer responses in a batch decode faster. Levers
+are replayed on the curve at several settings of their knobs (``diagnosis.knobs``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
 from rlhfless.diagnosis.engine_speed import SEQUENCES, generation_in_words, generation_of_run, responses_per_gpu
 from rlhfless.diagnosis.gpus import gpus_of
+from rlhfless.diagnosis.knobs import (
+    FACTORS,
+    MOST_UNFINISHED,
+    SHARES,
+    STARTED,
+    UNFINISHED,
+    StepEnds,
+    carried_over,
+    over_sampled,
+    released,
+    smallest_enough,
+    unfinished_at,
+)
 from rlhfless.diagnosis.lengths import CUT_IN_VERDICT
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import (
@@ -26,6 +40,7 @@ from rlhfless.diagnosis.numbers import (
     TIME,
     Collected,
     Finding,
+    Knob,
     Lever,
     Number,
     Part,
@@ -33,10 +48,9 @@ from rlhfless.diagnosis.numbers import (
 )
 from rlhfless.diagnosis.phases import synchronous
 
-LASTS = (0.005, 0.01, 0.02, 0.05, 0.1)  # shares of a step's responses that may be called its tail
-ENOUGH = 0.8  # of what the largest share takes: the smallest share that takes so much is the tail
 WORTH_SAYING = 0.05  # of the run's time
 ORDER_PRICE = "predicted lengths; a step ends no sooner than its longest response"
+RELEASE_PRICE = "others must use the GPUs, and what is left may decode slower on one replica"
 PACKING_PRICE = "predicted lengths and several replicas; a step ends no sooner than its longest response"
 
 
@@ -45,11 +59,11 @@ class Completion:
     """When the responses of a step end.
 
     Attributes:
-        ends: (r,) shares of the step's generation, ascending, the last one 1. counted: by logged times, else by lengths.
+        step: its ends, in seconds where they were logged (counted), else in tokens.
         seconds: of the step's generation; NaN where unknown.
     """
 
-    ends: np.ndarray
+    step: StepEnds
     counted: bool
     seconds: float
 
@@ -57,9 +71,10 @@ class Completion:
         """Return how many responses the last ``share`` of them are, at least one, and the share of generation that only they
         take.
         """
-        last = max(1, int(share * len(self.ends)))
-        before = self.ends[len(self.ends) - last - 1] if last < len(self.ends) else 0.0
-        return last, float(1.0 - before)
+        ends = self.step.responses
+        last = unfinished_at(share, len(ends))
+        before = ends[len(ends) - last - 1] if last < len(ends) else 0.0
+        return last, float(1.0 - before / ends[-1])
 
 
 def completions(run: LoggedRun) -> list[Completion]:
@@ -69,26 +84,53 @@ def completions(run: LoggedRun) -> list[Completion]:
     seconds = dict(zip(run.steps["step"], run.column("generate_s"), strict=True)) if len(run.steps) else {}
     curves = []
     for step, rows in run.responses.groupby("step"):
-        ends, counted, took = _ends(rows)
-        if len(ends) > 1 and ends[-1] > 0:
-            curves.append(Completion(ends / ends[-1], counted, took if counted else float(seconds.get(step, np.nan))))
+        ends, counted = _ends(rows)
+        if len(ends) > 1 and ends.max() > 0:
+            took = float(ends.max()) if counted else float(seconds.get(step, np.nan))
+            curves.append(Completion(_of_prompts(rows, ends), counted, took))
     return curves
 
 
-def _ends(rows: pd.DataFrame) -> tuple[np.ndarray, bool, float]:
-    """Return ascending ends since the step's start, whether they were logged, and the seconds of the last one.
+def _ends(rows: pd.DataFrame) -> tuple[np.ndarray, bool]:
+    """Return ends since the step's start, in the order of the rows, and whether they were logged; else they are lengths.
 
     A log without starts counts ends from the start of the run, which is the start of its first step only.
     """
-    tokens = np.sort(rows["response_tokens"].to_numpy(dtype=float))
+    tokens = rows["response_tokens"].to_numpy(dtype=float)
     if "end_s" not in rows.columns or rows["end_s"].isna().any():
-        return tokens, False, float("nan")
-    ends = np.sort(rows["end_s"].to_numpy(dtype=float))
+        return tokens, False
+    ends = rows["end_s"].to_numpy(dtype=float)
     starts = rows["start_s"].dropna() if "start_s" in rows.columns else pd.Series(dtype=float)
     if starts.empty and int(rows["step"].iloc[0]) != 0:
-        return tokens, False, float("nan")
+        return tokens, False
     ends = ends - (float(starts.min()) if len(starts) else 0.0)
-    return (ends, True, float(ends[-1])) if ends[0] >= 0 else (tokens, False, float("nan"))
+    return (ends, True) if ends.min() >= 0 else (tokens, False)
+
+
+def _of_prompts(rows: pd.DataFrame, ends: np.ndarray) -> StepEnds:
+    """Return the ends of a step's responses and prompts; ``ends`` are in the order of its rows."""
+    prompt, names = pd.factorize(rows["prompt_id"])
+    last = np.zeros(len(names))
+    np.maximum.at(last, prompt, ends)
+    tokens = np.bincount(prompt, rows["response_tokens"].to_numpy(dtype=float), len(names))
+    return StepEnds(np.sort(ends), last, np.bincount(prompt, minlength=len(names)), tokens)
+
+
+def in_one_unit(curves: Sequence[Completion]) -> list[StepEnds]:
+    """Return the ends of all steps in one unit, so that longer steps count more: in seconds, or in tokens if no step has them.
+
+    Where only some steps have seconds, each step counts as much as another.
+    """
+    seconds = np.array([curve.seconds for curve in curves])
+    if np.isnan(seconds).all():
+        return [curve.step for curve in curves]
+    if np.isnan(seconds).any() or (seconds <= 0).any():
+        seconds = np.ones(len(curves))
+    scales = [took / curve.step.last for took, curve in zip(seconds, curves, strict=True)]
+    return [
+        replace(curve.step, responses=scale * curve.step.responses, prompts=scale * curve.step.prompts)
+        for scale, curve in zip(scales, curves, strict=True)
+    ]
 
 
 def completion(run: LoggedRun, found: Collected) -> Part:
@@ -101,10 +143,12 @@ def completion(run: LoggedRun, found: Collected) -> Part:
     counted = all(curve.counted for curve in curves)
     evidence = COUNTED if counted else BOUND
     how = "ends of the responses" if counted else "lengths, if one response has the same speed from start to end"
-    tail_share = _tail(curves)
-    lasts = [curve.left_after(tail_share) for curve in curves]
-    tail = float(np.mean([part for _, part in lasts]))
-    last, of = float(np.mean([count for count, _ in lasts])), float(np.mean([len(curve.ends) for curve in curves]))
+    steps = in_one_unit(curves)
+    taken = _taken(steps, curves)
+    tail_share = smallest_enough(taken)
+    tail = taken[tail_share]
+    last = float(np.mean([curve.left_after(tail_share)[0] for curve in curves]))
+    of = float(np.mean([len(curve.step.responses) for curve in curves]))
     numbers = [
         number("tail_share_of_generation", tail, evidence, how),
         number("tail_responses", last, COUNTED, f"{tail_share:.1%} of the responses of a step, at least one"),
@@ -113,7 +157,7 @@ def completion(run: LoggedRun, found: Collected) -> Part:
     if not np.isnan(seconds).any():
         mean_s = float(seconds.mean())
         numbers.append(number("generation_of_step_s", mean_s, COUNTED if counted else DERIVED, how))
-        numbers.append(number("tail_s", float(np.mean(seconds * [part for _, part in lasts])), evidence, how))
+        numbers.append(number("tail_s", mean_s * tail, evidence, how))
     findings = []
     if share * tail >= WORTH_SAYING:
         unknown = np.isnan(seconds).any()
@@ -123,7 +167,7 @@ def completion(run: LoggedRun, found: Collected) -> Part:
         sentence = f"{_tail_of(found)}: {at_most}{takes} with {few}."
         of_what = GENERATION_TIME if known is None else TIME
         findings.append(Finding("tail", share * tail, sentence, ("tail_share_of_generation", "tail_responses"), of_what))
-    return Part(tuple(numbers), tuple(findings), tuple(_levers(run, curves, known)))
+    return Part(tuple(numbers), tuple(findings), tuple(_levers(run, steps, tail_share, taken[MOST_UNFINISHED], known)))
 
 
 def _of_seconds(generation_s: float, tail: float) -> str:
@@ -234,39 +278,74 @@ def _of_unknown_cause(run: LoggedRun, found: Collected, share: float | None) -> 
     return Part((), (Finding("cannot say", share, sentence, ("generate_s", "step_s")),))
 
 
-def _levers(run: LoggedRun, curves: list[Completion], known: float | None) -> list[Lever]:
-    """Carry the last responses over, free the GPUs that wait for them, and assign responses by length, each at most.
+def _levers(run: LoggedRun, steps: Sequence[StepEnds], tail_share: float, tenth: float, known: float | None) -> Iterator[Lever]:
+    """Carry the last responses over, drop them, free the GPUs that wait for them, and assign responses by length, each at most.
+
+    A lever is named at the smallest setting that saves nearly as much as carrying over the last tenth of the responses.
 
     Args:
+        tail_share: that setting, of responses. tenth: share of generation that the last tenth takes.
         known: share of generation in the run's time; None where the log does not say it.
     """
     share, time, gpu_hours = (1.0, GENERATION_TIME, GENERATION_GPU_HOURS) if known is None else (known, TIME, GPU_HOURS)
-    left = [curve.left_after(_tail(curves)) for curve in curves]
-    won = float(np.mean([part for _, part in left]))
-    late = float(np.mean([count / len(curve.ends) for (count, _), curve in zip(left, curves, strict=True)]))
-    count = float(np.mean([count for count, _ in left]))
-    slots = float(np.mean([1.0 - curve.ends.mean() for curve in curves]))
     replicas = _replicas(run)
-    freed = won * (1.0 - 1.0 / replicas if replicas else 1.0)
-    whole = "incomplete groups wait, too: the last responses belong to several prompts"
-    price = f"{late:.2%} of the samples learn one version of the weights late; {whole}"
-    dropped = f"{late:.2%} more responses are generated, long ones are dropped; {whole}"
-    return [
-        Lever("partial rollout", f"carry over the last {_responses(count)}", share * won, price, time),
-        Lever("over-sampling", f"start more and keep the first (drop {count:,.0f})", share * won, dropped, time),
-        Lever("release", "release all replicas but one in the tail", share * freed, "others must use the GPUs", gpu_hours),
-        *_assignment(run, share * slots, known),
-    ]
+    carried = _of_step([carried_over(steps, part) for part in SHARES], share)
+    one = _at(carried, tail_share)
+    name = f"carry over the last {_responses(one.data['unfinished_responses_per_step'])}"
+    yield Lever("partial rollout", name, one.at_most, _late(one, steps), time, knob=UNFINISHED, value=one.value, swept=carried)
+
+    sampled = _of_step([over_sampled(steps, factor) for factor in FACTORS], share)
+    one = _at(sampled, smallest_enough({each.value: each.at_most for each in sampled}, share * tenth))
+    name = f"start {one.value:g} times the prompts, keep those that are complete first"
+    yield Lever("over-sampling", name, one.at_most, _dropped(one), time, knob=STARTED, value=one.value, swept=sampled)
+
+    free = _of_step([released(steps, part, replicas) for part in SHARES], share)
+    one = _at(free, tail_share)
+    left = one.data["unfinished_responses_per_step"]
+    name = f"release all replicas but one when {left:,.0f} {'response is' if round(left) == 1 else 'responses are'} left"
+    yield Lever("release", name, one.at_most, RELEASE_PRICE, gpu_hours, knob=UNFINISHED, value=one.value,
+                swept=free)  # fmt: skip
+
+    busy = sum(float(step.responses.mean()) for step in steps) / sum(step.last for step in steps)
+    yield from _assignment(run, share * (1.0 - busy), known)
+
+
+def _of_step(knobs: Sequence[Knob], share: float) -> tuple[Knob, ...]:
+    """Return knobs whose savings of generation are savings of whole steps, of which it takes this share."""
+    return tuple(replace(one, at_most=share * one.at_most) for one in knobs)
+
+
+def _at(knobs: Sequence[Knob], value: float) -> Knob:
+    return next(one for one in knobs if one.value == value)
+
+
+def _late(knob: Knob, steps: Sequence[StepEnds]) -> str:
+    """The price of partial rollout: what is late, and the groups that wait with it."""
+    price = f"{knob.data['late_responses_share']:.2%} of the samples are learned from at least one version of the weights late"
+    if all(len(step.prompts) == len(step.responses) for step in steps):
+        return f"{price}; where a prompt has several, incomplete groups wait, too"
+    prompts, of = knob.data["late_prompts_per_step"], float(np.mean([len(step.prompts) for step in steps]))
+    return (
+        f"{price}; incomplete groups wait, too: {prompts:,.0f} of {of:,.0f} prompts, "
+        f"{knob.data['late_with_groups_share']:.0%} of the samples"
+    )
+
+
+def _dropped(knob: Knob) -> str:
+    """The price of over-sampling: what is dropped, and how much shorter the rest is."""
+    price, ratio = f"{knob.data['dropped_responses_share']:.0%} of the samples are dropped", knob.data["learned_length_ratio"]
+    return f"{price}, and the rest is {1 - ratio:.0%} shorter" if ratio < 0.995 else price
 
 
 def _responses(count: float) -> str:
     return "response" if round(count) == 1 else f"{count:,.0f} responses"
 
 
-def _tail(curves: list[Completion]) -> float:
-    """Return the smallest of ``LASTS`` that takes nearly as much of generation as the largest."""
-    takes = {share: float(np.mean([curve.left_after(share)[1] for curve in curves])) for share in LASTS}
-    return min(share for share in LASTS if takes[share] >= ENOUGH * max(takes.values()))
+def _taken(steps: Sequence[StepEnds], curves: Sequence[Completion]) -> dict[float, float]:
+    """Return the share of generation that the last ``SHARES`` of the responses take, up to ``MOST_UNFINISHED``."""
+    weights = np.array([step.last for step in steps])
+    shares = [share for share in SHARES if share <= MOST_UNFINISHED]
+    return {share: float(np.average([curve.left_after(share)[1] for curve in curves], weights=weights)) for share in shares}
 
 
 def _replicas(run: LoggedRun) -> float | None:

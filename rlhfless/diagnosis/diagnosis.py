@@ -105,6 +105,8 @@ class Diagnosis:
                     **({} if one.expected is None else {"expected_low_share": one.expected[0],
                                                        "expected_high_share": one.expected[1],
                                                        "expected_evidence": OWN_PROFILE}),
+                    **({} if one.value is None else {"knob": one.knob, "knob_value": one.value, "swept": [
+                        {"knob_value": each.value, "at_most_share": each.at_most, **each.data} for each in one.swept]}),
                 }
                 for one in self.levers
             ],
@@ -132,6 +134,28 @@ class Diagnosis:
         """Return the numbers: rows ``key, low, high, unit, evidence, how``."""
         rows = [(one.key, one.low, one.high, unit_of(one.key), one.evidence, one.how) for one in self.numbers.values()]
         return pd.DataFrame(rows, columns=["key", "low", "high", "unit", "evidence", "how"])
+
+    def knobs(self) -> pd.DataFrame:
+        """Return what levers with a knob save at most at several settings, by the ends of responses (``diagnosis.knobs``).
+
+        Returns:
+            Rows ``kind, knob, value, at_most, named`` (whether it is the setting of the lever's own row), and what each setting
+            changes in the data, such as ``late_responses_share``; without rows where the log has no responses.
+
+        Example:
+            >>> import pandas as pd
+            >>> from rlhfless.diagnosis import diagnose
+            >>> log = pd.DataFrame({"step": 0, "prompt_id": range(64), "sample": 0, "response_tokens": [100] * 63 + [1000]})
+            >>> knobs = diagnose(log).knobs()
+            >>> knobs.loc[knobs["named"], ["kind", "value", "at_most"]].values.tolist()
+            [['partial rollout', 0.005, 0.9], ['over-sampling', 1.01, 0.9], ['release', 0.005, 0.9]]
+        """
+        rows = [
+            {"kind": lever.kind, "knob": lever.knob, "value": one.value, "at_most": one.at_most,
+             "named": one.value == lever.value, **one.data}
+            for lever in self.levers for one in lever.swept
+        ]  # fmt: skip
+        return pd.DataFrame(rows, columns=None if rows else ["kind", "knob", "value", "at_most", "named"])
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Yield the first screen as pairs of a heading and a text; the heading is empty where the one before goes on."""

@@ -204,6 +204,20 @@ LEVERS = (
 
 
 @dataclass(frozen=True)
+class Knob:
+    """One setting of a lever, such as "1 % of the responses are carried over".
+
+    Attributes:
+        value: of the knob, which ``Lever.knob`` names. at_most: as of the lever.
+        data: what it changes in the data and the GPUs, by name with its unit, such as ``late_responses_share``.
+    """
+
+    value: float
+    at_most: float
+    data: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class Lever:
     """One thing that a user can change.
 
@@ -213,6 +227,8 @@ class Lever:
         price: what it costs in data, time and GPUs; a clause. of: what it is a share of, one of ``SHARES_OF``.
         line: of the user's framework that pulls it; empty where none is known.
         expected: low and high end of the simulated saving, where a profile beats a constant on held-out steps; else None.
+        knob: what can be set, by name with its unit (``diagnosis.knobs``); empty where nothing can. value: to which the other
+            attributes belong. swept: other settings with what each saves at most, ascending.
     """
 
     kind: str
@@ -222,6 +238,9 @@ class Lever:
     of: str = TIME
     line: str = ""
     expected: tuple[float, float] | None = None
+    knob: str = ""
+    value: float | None = None
+    swept: tuple[Knob, ...] = ()
 
     def __post_init__(self) -> None:
         _check_share(self.of)

@@ -39,6 +39,9 @@ def test_json_has_the_same_rows(log: str) -> None:
     assert found["ways"][0]["way"] == "as logged"
     assert found["ways"][0]["usd"] == pytest.approx(found["ways"][0]["gpu_s"] / 1800)
     assert "asynchronous" in found["left_out"]
+    shown = {one["way"]: one["time_s"] for one in found["knobs"] if one["shown"]}
+    assert set(shown) == {"partial rollout", "over-sampling", "over-sampling, rest kept", "released in the tail"}
+    assert shown == {one["way"]: one["time_s"] for one in found["ways"] if one["way"] in shown}
 
 
 @pytest.mark.parametrize("wrong", [["--learn-s", "-1"], ["--dispatch", "random"], ["--learner-gpus", "-2"]])

@@ -109,6 +109,11 @@ def _enough(groups: Sequence[Group], enough: int, _: float) -> bool:
     return sum(group.complete for group in groups) >= enough
 
 
+def _few_left(groups: Sequence[Group], unfinished: int, _: float) -> bool:
+    left = sum(not one.complete for group in groups for one in group)
+    return left <= unfinished and any(group.complete for group in groups)
+
+
 @dataclass
 class Loop:
     """A run: actors, seconds of learning a step on the learner's GPUs, and of sending weights."""
@@ -182,6 +187,26 @@ class Loop:
                 for group in left:
                     group.dropped = True
                 left = []
+        return total_s
+
+    def stopped(self, unfinished: Callable[[int], int]) -> float:
+        """Steps that stop when few of their responses are left, and learn from all complete groups; seconds as above.
+
+        Args:
+            unfinished: responses that may be left, from the number of those that the step starts.
+        """
+        left: list[Group] = []
+        total_s = 0.0
+        for update, step in enumerate(self._laps(-(-4 // len(self.steps)))):
+            if update == self.first:
+                self.started, total_s = [], 0.0
+                self.earlier = list(left)
+            self.started += step
+            groups = left + step
+            few = unfinished(sum(map(len, step)))
+            now_s = generate(groups, self.actors, update, partial(_few_left, groups, few))
+            total_s += now_s + self.learn(update, [group for group in groups if group.complete]) + self.sync_s
+            left = [group for group in groups if not group.complete]
         return total_s
 
     def budgeted(self, token_budget: int) -> float:

@@ -22,10 +22,12 @@ from rlhfless.analysis.what_ifs import (
     overlaps,
     partial_rollout,
     released,
+    tail_release,
     token_aware,
 )
 from rlhfless.analysis.what_ifs.outcome import RunToChange, WayOutcome
 from rlhfless.analysis.what_ifs.words import data_in_words
+from rlhfless.diagnosis.knobs import MOST_UNFINISHED
 from rlhfless.errors import InputError
 from rlhfless.simulate import SimulationConfig, execute_steps
 from rlhfless.simulate.drafts import WEAK
@@ -40,7 +42,8 @@ MOST_RESPONSES = 2_000
 
 @dataclass(frozen=True, eq=False, repr=False)
 class WaysCompared:
-    """Ways to generate and to learn on the same steps of a run.
+    """Ways to generate and to learn on the same steps of a run. Those with a knob are swept, and have a row of one setting
+    (``knobs`` has the others).
 
     Attributes:
         base: the run as logged. ways: the others, from the cheapest to the dearest.
@@ -102,6 +105,47 @@ class WaysCompared:
         time, cost = (1 - value / own if own else 0.0 for value, own in pairs)
         return time, cost
 
+    def knobs(self) -> pd.DataFrame:
+        """Return the swept ways at every setting of their knobs.
+
+        Returns:
+            Rows ``way, knob, value, time_s, gpu_s, time_saved, cost_saved`` (shares of the run as logged), ``shown`` (whether
+            it is the setting of the way's own row), ``stale_tokens, most_stale_steps, learned_responses, dropped_responses,
+            waiting_responses, learned_length_ratio`` and ``data``, the same in words. Knobs are those of a diagnosis
+            (``diagnosis.knobs``).
+        """
+        rows = [
+            {
+                "way": way.name, "knob": way.knob, "value": one.value, "time_s": one.time_s, "gpu_s": one.gpu_s,
+                **dict(zip(("time_saved", "cost_saved"), self._saved(one.time_s, one.gpu_s), strict=True)),
+                "shown": one.value == way.parameters[way.knob],
+                "stale_tokens": one.data.stale_tokens, "most_stale_steps": one.data.most_stale_steps,
+                "learned_responses": one.data.learned_responses, "dropped_responses": one.data.dropped_responses,
+                "waiting_responses": one.data.waiting_responses, "learned_length_ratio": one.data.learned_length_ratio,
+                "data": data_in_words(one.data),
+            }
+            for way in self.ways for one in way.swept
+        ]  # fmt: skip
+        columns = ["way", "knob", "value", "time_s", "gpu_s", "time_saved", "cost_saved", "shown", "stale_tokens",
+                   "most_stale_steps", "learned_responses", "dropped_responses", "waiting_responses", "learned_length_ratio",
+                   "data"]  # fmt: skip
+        return pd.DataFrame(rows, columns=columns)
+
+    def saved_at(self, name: str, knob: str, value: float) -> tuple[float, float] | None:
+        """Return the shares of time and cost that a way saves at a setting of its knob; None where that was not simulated.
+
+        Args:
+            name: of the way. knob, value: as of ``diagnosis.Lever``.
+        """
+        for way in self.ways:
+            if way.name == name and way.knob == knob:
+                return next((self._saved(one.time_s, one.gpu_s) for one in way.swept if one.value == value), None)
+        return None
+
+    def _saved(self, time_s: float, gpu_s: float) -> tuple[float, float]:
+        base = self.base
+        return 1 - time_s / base.time_s if base.time_s else 0.0, 1 - gpu_s / base.gpu_s if base.gpu_s else 0.0
+
     def _row(self, way: WayOutcome) -> dict[str, object]:
         data, (time_saved, cost_saved) = way.data, self.saved(way)
         return {
@@ -143,9 +187,10 @@ def compare_ways(run: RunToChange, measured: Sequence[DraftSavings] = ()) -> Way
         else:
             found.append(outcome)
 
-    add("partial rollout", partial(partial_rollout.way, run))
-    add("over-sampling", partial(over_sampling.way, run))
-    add("over-sampling, rest kept", partial(over_sampling.way, run, keep=True))
+    add(partial_rollout.NAME, partial(partial_rollout.best, run, base.time_s))
+    of = max((_tenth_saves(base, way) for way in found), default=None)
+    add(over_sampling.DROPS, partial(over_sampling.best, run, base.time_s, of))
+    add(over_sampling.KEEPS, partial(over_sampling.best, run, base.time_s, of, keep=True))
     add("asynchronous", partial(asynchronous.way, run))
     add("deferred dispatch", partial(deferred_dispatch.way, run))
     add("token-aware routing", partial(token_aware.way, run))
@@ -153,9 +198,16 @@ def compare_ways(run: RunToChange, measured: Sequence[DraftSavings] = ()) -> Way
     add("dynamic sampling, at once", partial(dynamic_sampling.with_range, run, at_once=True))
     for policy, name in released.NAMES.items():
         add(name, partial(released.way, run, policy))
+    add(tail_release.NAME, partial(tail_release.best, run, base.gpu_s))
     found += _of_own_schedule(run, base, measured)
     ranked = sorted(found, key=lambda way: way.over(run.all_steps or way.steps)[::-1])
     return WaysCompared(base, tuple(ranked), run.setting, left_out, run.setup.assumed, run.all_steps)
+
+
+def _tenth_saves(base: WayOutcome, way: WayOutcome) -> float:
+    """Return the share of the run's own time that a partial rollout of up to a tenth of the responses saves."""
+    times_s = [one.time_s for one in way.swept if one.value <= MOST_UNFINISHED]
+    return 1 - min(times_s) / base.time_s if base.time_s else 0.0
 
 
 def _with_waits(run: RunToChange) -> WaysCompared:

@@ -64,6 +64,20 @@ class DataChange:
         return self.learned_tokens / self.learned_responses / self.started_mean_tokens
 
 
+@dataclass(frozen=True)
+class KnobOutcome:
+    """A way at one setting of its knob.
+
+    Attributes:
+        value: of the knob. time_s, gpu_s, data: as of ``WayOutcome``.
+    """
+
+    value: float
+    time_s: float
+    gpu_s: float
+    data: DataChange
+
+
 @dataclass(frozen=True, eq=False)
 class WayOutcome:
     """Whole steps of a run under one way; all its GPUs are paid for throughout.
@@ -72,9 +86,10 @@ class WayOutcome:
         name: short, such as ``partial rollout``. change: what is done, one sentence. steps: optimizer steps.
         time_s: of all steps. gpu_s: all GPUs over that time. data: what it changes in the data.
         least_time_s: a lower bound on the time of any schedule that learns from the same data on the same GPUs.
-        parameters: of this way, by name, such as ``{"over_sampling": 1.5}``.
+        parameters: of this way, by name, such as ``{"unfinished_responses_share": 0.05}``.
         fill_s: seconds of ``time_s`` that a longer run would pay once as well, while its pipeline fills and drains.
         unknown: why times are unknown (not a number), one sentence; empty where they are known.
+        knob: the one of ``parameters`` that was swept; empty where none was. swept: all its settings, ascending.
     """
 
     name: str
@@ -87,6 +102,8 @@ class WayOutcome:
     parameters: dict[str, float] = field(default_factory=dict)
     fill_s: float = 0.0
     unknown: str = ""
+    knob: str = ""
+    swept: tuple[KnobOutcome, ...] = ()
 
     @property
     def seconds_per_token(self) -> float:

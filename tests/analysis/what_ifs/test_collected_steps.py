@@ -48,6 +48,14 @@ def test_partial_rollout_is_the_loop(steps: Steps, actors: int, carried: float) 
 
 
 @settings(max_examples=8)
+@given(small_steps(), ACTORS, st.sampled_from([0.0, 0.01, 0.25, 0.6]))
+def test_a_stop_at_few_unfinished_responses_is_the_loop(steps: Steps, actors: int, unfinished: float) -> None:
+    run, loop = small_run(steps, actors), Loop(steps, actors, 8.0, 0.5)
+    time_s = loop.stopped(lambda responses: max(1, math.floor(unfinished * responses)) if unfinished else 0)
+    check(partial_rollout.way(run, unfinished=unfinished), loop, time_s, run)
+
+
+@settings(max_examples=8)
 @given(small_steps(), ACTORS, st.integers(1, 13))
 def test_a_budget_of_tokens_is_the_loop(steps: Steps, actors: int, token_budget: int) -> None:
     run, loop = small_run(steps, actors), Loop(steps, actors, 8.0, 0.5)
@@ -75,7 +83,12 @@ def test_what_changes_nothing_is_as_logged(dispatch: str) -> None:
     own = as_logged.way(run)
     assert own.data.on_policy
     assert own.gpu_s == pytest.approx(3 * own.time_s)
-    for same in (partial_rollout.way(run, 0), partial_rollout.way(run, token_budget=12), over_sampling.way(run, 1)):
+    for same in (
+        partial_rollout.way(run, 0),
+        partial_rollout.way(run, unfinished=0),
+        partial_rollout.way(run, token_budget=12),
+        over_sampling.way(run, 1),
+    ):
         assert (same.time_s, same.gpu_s) == pytest.approx((own.time_s, own.gpu_s), rel=1e-12)
         assert same.least_time_s == pytest.approx(own.least_time_s, rel=1e-5)
         assert replace(same.data, started_mean_tokens=None) == own.data
@@ -97,7 +110,8 @@ def test_what_waits_is_paid_for() -> None:
     run = small_run([[(1, [3]), (1, [9]), (1, [3]), (1, [30])]] * 4, 4)
     own = as_logged.way(run)
     for outcome in (
-        partial_rollout.way(run, 0.25), partial_rollout.way(run, token_budget=10), over_sampling.way(run, 1.5, keep=True)
+        partial_rollout.way(run, 0.25), partial_rollout.way(run, unfinished=0.25), partial_rollout.way(run, token_budget=10),
+        over_sampling.way(run, 1.5, keep=True),
     ):  # fmt: skip
         assert (outcome.data.learned_responses, outcome.data.learned_tokens) == (16, own.data.learned_tokens)
         assert outcome.data.waiting_responses > 0
@@ -109,7 +123,7 @@ def test_learning_follows_tokens_and_may_be_unknown() -> None:
     run = small_run([[(10, [30])], [(10, [10])]], 1)
     without = small_run([[(10, [30])], [(10, [10])]], 1, PhaseSeconds())
     assert as_logged.way(run).time_s - as_logged.way(without).time_s == pytest.approx(2 * 8.5)
-    assert partial_rollout.way(without).time_s == pytest.approx(as_logged.way(without).time_s)
+    assert partial_rollout.way(without, 0.5).time_s == pytest.approx(as_logged.way(without).time_s)
 
 
 @pytest.mark.full
@@ -128,11 +142,15 @@ def test_wrong_arguments() -> None:
     for carried in (1, -0.1, "half", float("nan")):
         with refused(InputError, "carried", str(carried)):
             partial_rollout.way(run, carried)  # type: ignore[arg-type]
+        with refused(InputError, "unfinished", str(carried)):
+            partial_rollout.way(run, unfinished=carried)  # type: ignore[arg-type]
     for budget in (0, 2.5, "8"):
         with refused(InputError, "token_budget", str(budget)):
             partial_rollout.way(run, token_budget=budget)  # type: ignore[arg-type]
     with refused(InputError, "carried and token_budget"):
         partial_rollout.way(run, 0.5, 8)
+    with refused(InputError, "carried", "token_budget", "unfinished"):
+        partial_rollout.way(run)
     for factor in (0.5, 17, None):
         with refused(InputError, "factor", str(factor)):
             over_sampling.way(run, factor)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from rlhfless.simulate import logged_steps
 
 ON_POLICY = {
     "deferred dispatch", "token-aware routing", "dynamic sampling", "dynamic sampling, at once", "drafts", "stage fusion",
-    "streaming learning", "right-sized, released", "folding, released", "over-sampling",
+    "streaming learning", "right-sized, released", "folding, released", "released in the tail", "over-sampling",
 }  # fmt: skip
 
 
@@ -59,6 +59,8 @@ def test_a_log_with_turns_is_compared_with_waits_only() -> None:
     compared = compare_ways(replace(small_run(), logged=list(logged_steps(rows))))
     assert [way.name for way in (compared.base, *compared.ways)] == ["multi-turn, KV kept", "multi-turn, KV dropped"]
     assert list(compared.left_out) == ["ways without waits"]
+    assert compared.knobs().empty
+    assert "value" in compared.knobs()
 
 
 def test_the_figure_has_every_way_once_and_open_points_off_policy(compared: WaysCompared) -> None:
