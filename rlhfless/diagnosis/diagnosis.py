@@ -74,11 +74,19 @@ class Diagnosis:
     def with_expected(self, expected: Mapping[str, tuple[float, float]], further: Iterable[Lever] = ()) -> Diagnosis:
         """Return the same with what a simulation says of levers, by a profile that was checked.
 
+        No end of a range is above what arithmetic allows: a simulation whose times are off, or which assigns responses
+        differently from the run, may say more.
+
         Args:
             expected: low and high end of the saving, by kind of lever. further: levers that only a simulation finds.
         """
-        levers = [replace(lever, expected=expected.get(lever.kind, lever.expected)) for lever in self.levers]
-        return replace(self, levers=tuple(sorted([*levers, *further], key=lambda lever: -lever.at_most)))
+        levers = [
+            replace(one, expected=(min(ends[0], one.at_most), min(ends[1], one.at_most)))
+            if (ends := expected.get(one.kind, one.expected)) is not None
+            else one
+            for one in (*self.levers, *further)
+        ]
+        return replace(self, levers=tuple(sorted(levers, key=lambda lever: -lever.at_most)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return all of it as plain values with stable keys; what is unknown is absent."""

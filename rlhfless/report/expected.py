@@ -15,9 +15,10 @@ from rlhfless.report.drafts import draft_lever
 from rlhfless.report.executed_study import ExecutedRunFindings
 from rlhfless.report.study import LoggedRunFindings
 
-WAYS = {"partial rollout": "partial rollout", "over-sampling": "over-sampling", "asynchrony": "asynchronous"}
-"""Kind of lever -> the way that simulates it, whose saving is of time."""
-RELEASED = "right-sized, released"
+WAYS = {"partial rollout": "partial rollout", "over-sampling": "over-sampling", "release": "released in the tail"}
+"""Kind of lever -> the way that simulates it at the lever's own knob."""
+TIME_OR_GPUS = {"release": 1}  # index of what is saved: of time, but where GPUs are released of GPU-hours
+ASYNCHRONOUS = "asynchronous"
 OWN_LOOPS = ("", "rlhfless")  # frameworks of runs whose user can prepare and learn while other responses are decoded
 
 
@@ -38,7 +39,7 @@ def with_expected(said: Diagnosis, found: LoggedRunFindings | ExecutedRunFinding
         expected["assignment"] = float(row["GPU-seconds low"]), float(row["GPU-seconds high"])
     further: tuple[Lever, ...] = ()
     if isinstance(found, LoggedRunFindings):
-        expected |= {kind: (share, share) for kind, share in _of_ways(found)}
+        expected |= {kind: (share, share) for kind, share in _of_ways(said, found)}
         further = tuple(_further(said, found))
     widened = {kind: _widened(*ends, found.calibrated) for kind, ends in expected.items()}
     return said.with_expected(widened, further)
@@ -49,16 +50,17 @@ def engine_is_slow(said: Diagnosis) -> bool:
     return any(SLOW_ENGINE in one.proof for one in said.findings if one.kind == "engine")
 
 
-def _of_ways(found: LoggedRunFindings) -> Iterator[tuple[str, float]]:
-    """What the simulated ways save: of time, and of GPU-hours where GPUs are released."""
+def _of_ways(said: Diagnosis, found: LoggedRunFindings) -> Iterator[tuple[str, float]]:
+    """What the simulated ways save at the knobs of the levers: of time, and of GPU-hours where GPUs are released."""
     if found.ways is None:
         return
-    saved = {way.name: found.ways.saved(way) for way in found.ways.ways}
-    for kind, name in WAYS.items():
-        if name in saved:
-            yield kind, saved[name][0]
-    if RELEASED in saved:
-        yield "release", saved[RELEASED][1]
+    for lever in said.levers:
+        if lever.kind in WAYS and lever.value is not None:
+            saved = found.ways.saved_at(WAYS[lever.kind], lever.knob, lever.value)
+            if saved is not None:
+                yield lever.kind, saved[TIME_OR_GPUS.get(lever.kind, 0)]
+        elif lever.kind == "asynchrony":
+            yield from (("asynchrony", found.ways.saved(way)[0]) for way in found.ways.ways if way.name == ASYNCHRONOUS)
 
 
 def _further(said: Diagnosis, found: LoggedRunFindings) -> Iterator[Lever]:

@@ -112,8 +112,18 @@ def test_ranges_include_the_error_of_the_profile(timed: OpenedLog, findings: Log
     for kind, (low, high) in narrow.items():
         assert wide[kind][0] <= low <= high <= wide[kind][1] <= 1.0
     assert findings.ways is not None
-    time_saved = dict(zip(*(findings.ways.to_frame()[name] for name in ("way", "time_saved")), strict=True))
-    assert narrow["partial rollout"] == pytest.approx((time_saved["partial rollout"],) * 2)
+    lever = next(one for one in said.levers if one.kind == "partial rollout")
+    assert lever.value is not None
+    at_the_same_knob = findings.ways.saved_at("partial rollout", lever.knob, lever.value)
+    assert at_the_same_knob is not None
+    assert narrow["partial rollout"] == pytest.approx((min(at_the_same_knob[0], lever.at_most),) * 2)
+
+
+def test_no_saving_is_expected_above_what_arithmetic_allows(timed: OpenedLog, findings: LoggedRunFindings) -> None:
+    said = with_expected(diagnose(timed), checked(findings, [0.0, 0.25], [0.6, 0.6]))
+    told = [one for one in said.levers if one.expected is not None]
+    assert told
+    assert all(one.expected[0] <= one.expected[1] <= one.at_most for one in told)  # type: ignore[index]
 
 
 def test_levers_are_sorted_and_drafts_need_texts(timed: OpenedLog, findings: LoggedRunFindings) -> None:
