@@ -181,7 +181,7 @@ WIDTH = "document.scrollingElement.scrollWidth"
 
 FRONT = """() => {
   const [head, next] = document.querySelectorAll("h2"), said = [];
-  for (let one = head.nextElementSibling; one !== next; one = one.nextElementSibling)
+  for (let one = head.nextElementSibling; one && one !== next && !one.matches("details"); one = one.nextElementSibling)
     if (!one.matches(".figure")) said.push(one.textContent);
   return said.join(" ").split(/\\s+/).join(" ");
 }"""
