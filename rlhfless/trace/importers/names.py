@@ -21,7 +21,8 @@ class Names:
     Attributes:
         title: the framework's display name.
         columns: standard column (``scalars.STANDARD``) → own names to add up.
-        variants: name that a step of another trainer of the framework has → columns that are then read otherwise.
+        variants: name that a step of another trainer of the framework has → columns that are then read otherwise. One that
+            ends in ``/`` stands for all names that begin with it.
         tracked_prefix: stands before these names in TensorBoard and wandb.
         tracked_step: metric that is the step in a row of wandb; None: wandb's own step.
     """
@@ -51,7 +52,7 @@ class Names:
         """
         columns = dict(self.columns)
         for mark, others in self.variants.items():
-            columns |= others if mark in values else {}
+            columns |= others if _has(values, mark) else {}
         found = {}
         for column, sources in columns.items():
             present = [value for source in sources if (value := _value(source, values)) is not None]
@@ -65,6 +66,10 @@ class Names:
             return self
         columns = {column: tuple(_prefixed(self.tracked_prefix, one) for one in own) for column, own in self.columns.items()}
         return replace(self, columns=columns, tracked_prefix="")
+
+
+def _has(values: Mapping[str, float], mark: str) -> bool:
+    return mark in values if not mark.endswith("/") else any(name.startswith(mark) for name in values)
 
 
 def _value(source: Source, values: Mapping[str, float]) -> float | None:
@@ -118,7 +123,7 @@ NAMES: Mapping[str, Names] = {
         "reward_mean": ("train/reward",),
     }),
     "slime": Names("slime", {
-        "step_s": ("perf/step_time",),
+        "step_s": (("perf/step_time", "perf/total_train_time"),),
         "generate_s": ("perf/rollout_time",),
         "wait_s": ("perf/train_wait_time",),
         "prepare_s": ("perf/log_probs_time", "perf/ref_log_probs_time", "perf/teacher_log_probs_time"),
@@ -138,7 +143,9 @@ NAMES: Mapping[str, Names] = {
     "verl": Names("verl", {
         "step_s": (("timing_s/step", "perf/time_per_step"),),
         "generate_s": ("timing_s/gen",),
-        "prepare_s": ("timing_s/reward", "timing_s/old_log_prob", "timing_s/ref", "timing_s/values", "timing_s/adv"),
+        "prepare_s": (
+            "timing_s/reward", ("timing_s/old_log_prob", "timing_s/old"), "timing_s/ref", "timing_s/values", "timing_s/adv",
+        ),
         "learn_s": ("timing_s/update_critic", "timing_s/update_actor"),
         "sync_s": ("timing_s/update_weights", "timing_s/sync_rollout_weights"),
         "request_s_mean": ("timing_s/agent_loop/generate_sequences/mean",),
@@ -152,12 +159,17 @@ NAMES: Mapping[str, Names] = {
         "reward_mean": ("critic/score/mean",),
     }, variants={  # in asynchronous trainers, timing_s/gen is what the step waits for responses
         "timing_s/generate_async": {"generate_s": ("timing_s/generate_async",), "wait_s": ("timing_s/gen",)},
-        "fully_async/count/current_param_version": {
+        "timing_s/wait_prev_gen": {  # one_step_off_policy before timing_s/gen was its wait
+            "generate_s": ("timing_s/generate_sequences",), "wait_s": ("timing_s/wait_prev_gen",),
+        },
+        "separate_async/": {"generate_s": (), "wait_s": ("timing_s/gen",)},
+        "fully_async/": {  # seconds of all updates between two transfers of weights, added up
             "generate_s": (),
             "wait_s": ("timing_s/gen",),
-            "sync_s": ("timing_s/param_sync",),
+            "sync_s": (("timing_s/timing_s/param_sync", "timing_s/param_sync"),),
             "request_s_mean": ("fully_async/processing_time/avg",),
             "request_s_max": ("fully_async/processing_time/max",),
+            "generators_idle_rate": ("fully_async/rollouter/idle_ratio",),
         },
     }),
     "openrlhf": Names("OpenRLHF", {
