@@ -207,8 +207,8 @@ def own_names(run: LoggedRun, column: str) -> list[str]:
     names = NAMES.get(run.framework)
     if names is None:
         return []
-    either = dict.fromkeys((*names.own(column), *names.tracked().own(column)))
-    return [name for name in either if name in run.steps.columns]
+    present = set(map(str, run.steps.columns))
+    return list(dict.fromkeys((*names.used(column, present), *names.tracked().used(column, present))))
 
 
 def _is_in_seconds(name: str) -> bool:
@@ -367,8 +367,8 @@ def _share_numbers(name: str, values: np.ndarray, seconds: StepSeconds, many: st
 def _findings(run: LoggedRun, seconds: StepSeconds, numbers: dict[str, Number]) -> list[Finding]:
     findings: list[Finding] = []
     waits = seconds.share(seconds.phases["wait_s"]) if "wait_s" in seconds.phases else None
-    if waits is None or waits <= FITS or synchronous(run):  # where training waits, faster training only waits longer
-        findings += _of_the_step(run, seconds, numbers)
+    counts = waits is None or waits <= FITS or synchronous(run)  # where training waits, faster training only waits longer
+    findings += [one for one in _of_the_step(run, seconds, numbers) if counts or "sync_s" in one.proof]
     for what, values in {**seconds.beside, **seconds.outside}.items():
         at_stake = seconds.of_run(values)
         which = _which(seconds.steps[np.nan_to_num(values) > 0])

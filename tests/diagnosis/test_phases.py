@@ -177,7 +177,7 @@ def test_an_efficiency_above_one_and_a_phase_longer_than_the_step() -> None:
 
 def test_where_training_waits_for_generation_a_faster_learner_wins_nothing() -> None:
     _, waits = found_in(run_of({"step_s": 100.0, "wait_s": 50.0, "learn_s": 45.0, "sync_s": 4.0, "x": [1]}))
-    assert not waits.findings
+    assert [one.proof for one in waits.findings] == [("sync_s", "step_s")], "while weights are sent, neither side works"
     _, none = found_in(run_of({"step_s": 100.0, "wait_s": 0.0, "learn_s": 95.0, "x": [1]}))
     assert of_kind(none, "learner")[0].at_stake == pytest.approx(0.95)
 

@@ -5,7 +5,7 @@ One table for every reader: console text, loggers' files, TensorBoard and wandb.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from rlhfless.trace.schema.casts import listed
@@ -50,15 +50,26 @@ class Names:
         Args:
             values: numbers by the framework's names; what the step lacks is left out of a sum.
         """
-        columns = dict(self.columns)
-        for mark, others in self.variants.items():
-            columns |= others if _has(values, mark) else {}
+        columns = self._read(values)
         found = {}
         for column, sources in columns.items():
             present = [value for source in sources if (value := _value(source, values)) is not None]
             if present:
                 found[column] = float(sum(present))
         return found
+
+    def used(self, column: str, present: Collection[str]) -> tuple[str, ...]:
+        """Return the names that a standard column is the sum of, in steps that have the present names."""
+        several = [(source,) if isinstance(source, str) else source for source in self._read(present).get(column, ())]
+        first = (next((name for name in names if name in present), None) for names in several)
+        return tuple(name for name in first if name is not None)
+
+    def _read(self, present: Collection[str]) -> dict[str, tuple[Source, ...]]:
+        """Return the names behind the standard columns of steps that have the present names."""
+        columns = dict(self.columns)
+        for mark, others in self.variants.items():
+            columns |= others if _has(present, mark) else {}
+        return columns
 
     def tracked(self) -> Names:
         """Return the names as they stand in TensorBoard and wandb."""
@@ -68,8 +79,8 @@ class Names:
         return replace(self, columns=columns, tracked_prefix="")
 
 
-def _has(values: Mapping[str, float], mark: str) -> bool:
-    return mark in values if not mark.endswith("/") else any(name.startswith(mark) for name in values)
+def _has(present: Collection[str], mark: str) -> bool:
+    return mark in present if not mark.endswith("/") else any(name.startswith(mark) for name in present)
 
 
 def _value(source: Source, values: Mapping[str, float]) -> float | None:
