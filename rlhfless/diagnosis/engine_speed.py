@@ -108,6 +108,7 @@ def _ms_per_token(run: LoggedRun, found: Collected) -> Number | None:
     if (speed := run.mean("perf/longest_sample_tokens_per_sec")) is not None and speed > 0:
         return number("ms_per_token", 1000 / speed, LOGGED, "perf/longest_sample_tokens_per_sec")
     seconds = step_seconds(run).phases.get("generate_s", np.full(len(run.steps), np.nan))
+    seconds = np.where(run.column("request_s_max") < seconds, run.column("request_s_max"), seconds)  # the rest is no decoding
     longest = run.column("response_tokens_max")
     if np.isnan(longest).all() and run.responses is not None and len(run.steps):
         by_step = run.responses.groupby("step")["response_tokens"].max()

@@ -238,9 +238,19 @@ def test_whatever_is_logged_no_share_is_above_one_and_every_finding_has_its_proo
     assert all(0 <= value <= 1 + 1e-9 for key, value in numbers.items() if key.endswith("_share"))
     assert all(value >= 0 for value in numbers.values())
     for one in part.findings:
-        assert 0 < one.at_stake <= 1
+        assert 0 <= one.at_stake <= 1
         assert len(set(one.proof)) == 2
         assert set(one.proof) <= set(numbers)
     bar = step_bar(run)
     assert (bar["share"] >= 0).all()
     assert bar["share"].sum() <= 1.02
+
+
+def test_without_the_seconds_of_a_step_the_largest_phase_is_said_and_what_is_missing() -> None:
+    _, part = found_in(run_of({"generate_s": 30.0, "prepare_s": 10.0, "x": [1]}, "verl"))
+    (finding,) = part.findings
+    assert (finding.kind, finding.at_stake, finding.proof) == ("cannot say", 0.0, ("generate_s",))
+    assert "40.0 s, 75% of them generation" in finding.sentence
+    assert "timing_s/step" in finding.sentence
+    _, alone = found_in(run_of({"prepare_s": 10752.0, "x": [1]}, "verl"))
+    assert "10,752.0 s of rewards and log probabilities" in alone.findings[0].sentence

@@ -160,7 +160,7 @@ NAMES: Mapping[str, Names] = {
         "learn_s": ("timing_s/update_critic", "timing_s/update_actor"),
         "sync_s": ("timing_s/update_weights", "timing_s/sync_rollout_weights"),
         "request_s_mean": ("timing_s/agent_loop/generate_sequences/mean",),
-        "request_s_max": ("timing_s/agent_loop/generate_sequences/max",),
+        "request_s_max": (("timing_s/agent_loop/generate_sequences/max", "timing_s/generation_timing/max"),),
         "response_tokens_mean": ("response_length/mean",),
         "response_tokens_min": ("response_length/min",),
         "response_tokens_max": ("response_length/max",),
