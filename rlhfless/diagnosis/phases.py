@@ -124,14 +124,16 @@ def phases(run: LoggedRun, found: Collected) -> Part:
     unknown: tuple[str, ...] = ()
     if seconds.phases and np.isnan(seconds.step_s).all() and "wait_s" not in seconds.phases:
         unknown = (f"What share of a step each phase is: {TIMES_LINE.get(run.framework, ANY_LINE)} would tell.",)
-        findings += _without_step(run, seconds)
+        named_s = sum(float(np.nanmean(values)) for values in seconds.phases.values())
+        numbers.append(number("named_s", named_s, DERIVED, "sum of the phases and parts of a step that the log names"))
+        findings += _without_step(run, seconds, named_s)
     return Part(tuple(numbers), tuple(findings), cannot_say=unknown, notes=tuple(notes))
 
 
-def _without_step(run: LoggedRun, seconds: StepSeconds) -> list[Finding]:
+def _without_step(run: LoggedRun, seconds: StepSeconds, named_s: float) -> list[Finding]:
     """What takes most of the seconds that the log names, where those of a whole step are missing."""
     means = {column: float(np.nanmean(values)) for column, values in seconds.phases.items()}
-    named_s, most = sum(means.values()), max(means, key=lambda column: means[column])
+    most = max(means, key=lambda column: means[column])
     if named_s <= 0:
         return []
     names = NAMES.get(run.framework)
@@ -139,7 +141,7 @@ def _without_step(run: LoggedRun, seconds: StepSeconds) -> list[Finding]:
     part = f"{means[most]:,.1f} s of {PHASES[most]}"
     of = part if len(means) == 1 else f"{named_s:,.1f} s, {means[most] / named_s:.0%} of them {PHASES[most]}"
     sentence = f"The log names {of}; the seconds of the whole step{missing} are missing, so what share that is, it cannot say."
-    return [Finding("cannot say", 0.0, sentence, (most,))]
+    return [Finding("cannot say", 0.0, sentence, (most, "named_s"))]
 
 
 def step_seconds(run: LoggedRun) -> StepSeconds:

@@ -247,9 +247,10 @@ def test_whatever_is_logged_no_share_is_above_one_and_every_finding_has_its_proo
 
 
 def test_without_the_seconds_of_a_step_the_largest_phase_is_said_and_what_is_missing() -> None:
-    _, part = found_in(run_of({"generate_s": 30.0, "prepare_s": 10.0, "x": [1]}, "verl"))
+    numbers, part = found_in(run_of({"generate_s": 30.0, "prepare_s": 10.0, "x": [1]}, "verl"))
     (finding,) = part.findings
-    assert (finding.kind, finding.at_stake, finding.proof) == ("cannot say", 0.0, ("generate_s",))
+    assert (finding.kind, finding.at_stake, finding.proof) == ("cannot say", 0.0, ("generate_s", "named_s"))
+    assert numbers["named_s"] == pytest.approx(40)
     assert "40.0 s, 75% of them generation" in finding.sentence
     assert "timing_s/step" in finding.sentence
     _, alone = found_in(run_of({"prepare_s": 10752.0, "x": [1]}, "verl"))
