@@ -123,16 +123,23 @@ def phases(run: LoggedRun, found: Collected) -> Part:
         notes.append(_overlap_note(seconds))
     unknown: tuple[str, ...] = ()
     if seconds.phases and np.isnan(seconds.step_s).all() and "wait_s" not in seconds.phases:
-        unknown = (f"What share of a step each phase is: {TIMES_LINE.get(run.framework, ANY_LINE)} would tell.",)
-        named_s = sum(float(np.nanmean(values)) for values in seconds.phases.values())
-        numbers.append(number("named_s", named_s, DERIVED, "sum of the phases and parts of a step that the log names"))
-        findings += _without_step(run, seconds, named_s)
+        means = {column: float(np.nanmean(values)) for column, values in seconds.phases.items()}
+        named_s = number("named_s", sum(means.values()), DERIVED, "sum of the phases that the log names")
+        numbers.append(named_s)
+        findings += _without_step(run, means, named_s.value)
+        line = TIMES_LINE.get(run.framework, ANY_LINE)
+        most = max(means, key=lambda column: means[column])
+        known = f"; {PHASES[most]} takes {means[most]:,.1f} of {named_s.value:,.1f} s that it names" if len(means) > 1 else ""
+        unknown = (f"What share of a step each phase is{known}: {line} would tell.",)
     return Part(tuple(numbers), tuple(findings), cannot_say=unknown, notes=tuple(notes))
 
 
-def _without_step(run: LoggedRun, seconds: StepSeconds, named_s: float) -> list[Finding]:
-    """What takes most of the seconds that the log names, where those of a whole step are missing."""
-    means = {column: float(np.nanmean(values)) for column, values in seconds.phases.items()}
+def _without_step(run: LoggedRun, means: dict[str, float], named_s: float) -> list[Finding]:
+    """What takes most of the seconds that the log names, where those of a whole step are missing.
+
+    Args:
+        means: seconds of each phase, by its column. named_s: their sum.
+    """
     most = max(means, key=lambda column: means[column])
     if named_s <= 0:
         return []

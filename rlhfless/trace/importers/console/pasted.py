@@ -20,10 +20,6 @@ from rlhfless.trace.importers.names import NAMES, Names
 from solver.model.plurals import counted
 
 NUMBER = r"[-+]?(?:\d{1,20}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,3})?)"
-PAIR = re.compile(
-    r"(?<![\w/.])([A-Za-z][\w@+.-]{0,80}(?:/[\w@+.-]{1,80}){1,6})['\"`*]{0,4}\s{0,80}(?:[:=]\s{0,80})?"
-    rf"(?:np\.\w{{1,20}}\()?['\"`*]{{0,2}}({NUMBER})(?= ?s?(?:[\s,;)}}\]'\"`*]|$))(?!\s{{0,3}}\|)"
-)
 STEP = re.compile(
     r"(?<![\w/])['\"]?(?:training/global_step|system/global_step|system/step|rollout/step|train/global_step|global_step|step|_step)"
     r"['\"]?\s{0,20}[:= ]\s{0,20}(\d{1,15})(?![\w.])"
@@ -44,13 +40,17 @@ def pasted(lines: Iterable[Line]) -> Grammar | None:
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
-    return PAIR.findall(text[:LONGEST]) if _folders().search(text) else []
+    return _pair().findall(text[:LONGEST]) if "/" in text else []
 
 
 @cache
-def _folders() -> re.Pattern[str]:
+def _pair() -> re.Pattern[str]:
+    """A name in the folder of a known one, and the number after it; not a row of a table, which may have several."""
     folders = {name.partition("/")[0] for key in FRAMEWORKS for name in _known(key)}
-    return re.compile(f"(?:{'|'.join(sorted(map(re.escape, folders)))})/")
+    return re.compile(
+        rf"(?<![\w/.])((?:{'|'.join(sorted(map(re.escape, folders)))})(?:/[\w@+.-]{{1,80}}){{1,6}})['\"`*]{{0,4}}\s{{0,80}}"
+        rf"(?:[:=]\s{{0,80}})?(?:np\.\w{{1,20}}\()?['\"`*]{{0,2}}({NUMBER})(?= ?s?(?:[\s,;)}}\]'\"`*]|$))(?!\s{{0,3}}\|)"
+    )
 
 
 @cache
