@@ -40,16 +40,22 @@ def pasted(lines: Iterable[Line]) -> Grammar | None:
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
-    return _pair().findall(text[:LONGEST]) if "/" in text else []
+    return _pair().findall(text[:LONGEST]) if any(folder in text for folder in _folders()) else []
+
+
+@cache
+def _folders() -> tuple[str, ...]:
+    """The beginnings of known names, up to their first stroke."""
+    return tuple(sorted({f"{name.partition('/')[0]}/" for key in FRAMEWORKS for name in _known(key)}))
 
 
 @cache
 def _pair() -> re.Pattern[str]:
     """A name in the folder of a known one, and the number after it; not a row of a table, which may have several."""
-    folders = {name.partition("/")[0] for key in FRAMEWORKS for name in _known(key)}
+    folders = "|".join(map(re.escape, _folders()))
     return re.compile(
-        rf"(?<![\w/.])((?:{'|'.join(sorted(map(re.escape, folders)))})(?:/[\w@+.-]{{1,80}}){{1,6}})['\"`*]{{0,4}}\s{{0,80}}"
-        rf"(?:[:=]\s{{0,80}})?(?:np\.\w{{1,20}}\()?['\"`*]{{0,2}}({NUMBER})(?= ?s?(?:[\s,;)}}\]'\"`*]|$))(?!\s{{0,3}}\|)"
+        rf"(?<![\w/.])((?:{folders})[\w@+.-]{{1,80}}(?:/[\w@+.-]{{1,80}}){{0,5}})['\"`*]{{0,4}}\s{{0,80}}(?:[:=]\s{{0,80}})?"
+        rf"(?:np\.\w{{1,20}}\()?['\"`*]{{0,2}}({NUMBER})(?= ?s?(?:[\s,;)}}\]'\"`*]|$))(?!\s{{0,3}}\|)"
     )
 
 
