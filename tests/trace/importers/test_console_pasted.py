@@ -25,6 +25,12 @@ ROLL = (
 )
 
 
+OPENRLHF = (
+    "(PPOTrainer pid=5) Global step 7: {'timing/generation': 41.25, 'timing/make_experience': 12.5, 'timing/ppo_train': 30.75, "
+    "'timing/broadcast': 1.5, 'timing/step_total': 90.25, 'rollout/response_length_mean': 812.5, 'status': 'ok'}"
+)
+
+
 def read(folder: Path, text: str, name: str = "paste.txt") -> ImportedLog:
     (folder / name).write_text(text, encoding="utf-8")
     return import_log(folder / name)
@@ -34,7 +40,7 @@ def wrapped(text: str, width: int) -> str:
     return "\n".join(text[at : at + width] for at in range(0, len(text), width)) + "\n"
 
 
-@pytest.mark.parametrize("text", [VERL, SLIME, ROLL])
+@pytest.mark.parametrize("text", [VERL, SLIME, ROLL, OPENRLHF])
 def test_a_line_that_a_terminal_wrapped_is_whole_again(text: str, tmp_path: Path) -> None:
     """At whatever width: in the middle of names and numbers."""
     whole = read(tmp_path, f"{text}\n").scalars.to_dict("list")
