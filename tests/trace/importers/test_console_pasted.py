@@ -95,6 +95,13 @@ def test_numbers_of_other_folders_and_rows_of_tables_are_left_alone(tmp_path: Pa
     assert set(read(tmp_path, text).scalars.columns) == {"step", "generate_s", "timing_s/gen", "timing_s/mine"}
 
 
+def test_numbers_of_another_framework_are_left_out_and_named(tmp_path: Path) -> None:
+    text = "slime: perf/rollout_time': 245.5\n'perf/total_train_time' ≈ 287.25,\nverl: timing_s/step: ~33.5 s\n"
+    log = read(tmp_path, text)
+    assert (log.framework, log.scalars[["generate_s", "step_s"]].to_numpy().tolist()) == ("slime", [[245.5, 287.25]])
+    assert any("left out: 1 number" in note and "verl" in note for note in log.summary.notes)
+
+
 @pytest.mark.parametrize("text", ["timing_s/gen is 9 times what it was\n", "timing_s/gen\n9.0\n", "timing_s/gen: 9.0.1\n"])
 def test_a_name_without_its_number_is_no_log(text: str, tmp_path: Path) -> None:
     with refused(TraceError, "paste.txt", "verl", "step:N"):

@@ -54,7 +54,7 @@ def _pair() -> re.Pattern[str]:
     """A name in the folder of a known one, and the number after it; not a row of a table, which may have several."""
     folders = "|".join(map(re.escape, _folders()))
     return re.compile(
-        rf"(?<![\w/.])((?:{folders})[\w@+.-]{{1,80}}(?:/[\w@+.-]{{1,80}}){{0,5}})['\"`*]{{0,4}}\s{{0,80}}(?:[:=]\s{{0,80}})?"
+        rf"(?<![\w/.])((?:{folders})[\w@+.-]{{1,80}}(?:/[\w@+.-]{{1,80}}){{0,5}})['\"`*]{{0,4}}\s{{0,80}}(?:[:=≈]\s{{0,80}})?[~≈]?"
         rf"(?:np\.\w{{1,20}}\()?['\"`*]{{0,2}}({NUMBER})(?= ?s?(?:[\s,;)}}\]'\"`*]|$))(?!\s{{0,3}}\|)"
     )
 
@@ -99,6 +99,7 @@ def _grammar(framework: str) -> Grammar:
     def entries(lines: Iterable[Line], reading: ImportSession) -> Iterator[Entry]:
         """Yield the numbers of every step."""
         steps = _Steps(framework)
+        others: Counter[str] = Counter()
         for line in lines:
             pairs = _pairs(line.text)
             if (number := STEP.search(line.text[:LONGEST])) and steps.step != int(number[1]):
@@ -108,7 +109,12 @@ def _grammar(framework: str) -> Grammar:
             for name, value in pairs:
                 if name in known or name.rpartition("/")[0] in folders or name.partition("/")[0] in folders:
                     yield from steps.take(line.number, name, float(value))
+                elif owner := next((key for key in FRAMEWORKS if name in _known(key)), None):
+                    others[NAMES[owner].title] += 1
         yield from steps.end()
+        for title, count in others.items():
+            left_out = counted(count, "number")
+            reading.note(f"left out: {left_out} under names of {title}; a file of their own is needed to read them")
         read = counted(steps.count, "step")
         reading.note(f"pasted: names of {NAMES[framework].title} with numbers, without the lines of steps; read as {read}")
 
