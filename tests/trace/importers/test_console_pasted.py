@@ -8,6 +8,7 @@ import pytest
 from error_messages import refused
 
 from rlhfless.trace import ImportedLog, TraceError, import_log
+from rlhfless.trace.importers.console.lines import MOST_PARTS
 
 VERL = (
     "(TaskRunner pid=81) step:34 - global_seqlen/mean:4100.5 - critic/score/mean:-0.25 - response_length/mean:1267.25 - "
@@ -53,6 +54,15 @@ def test_lines_after_a_whole_one_are_not_joined_to_it(tmp_path: Path) -> None:
     for after in ("45", "- and then it is slow", "epoch:3", "done", "a:1 - b", "(TaskRunner pid=81) x - y:3"):
         log = read(tmp_path, f"{VERL}\n{after}\n")
         assert log.scalars["step_s"].tolist() == [1163.9375], after
+
+
+def test_a_record_that_never_ends_takes_no_other_with_it(tmp_path: Path) -> None:
+    for text, step in ((SLIME, "perf 2"), (ROLL, '"system/global_step": 3')):
+        cut = text.replace(step, step[:-1] + "1")[:-30] + "\n" + "words of something else\n" * (MOST_PARTS + 9)
+        log = read(tmp_path, f"{cut}{text}\n")
+        assert log.scalars["step"].tolist() == [int(step[-1])]
+    begun = ROLL[:-30] + "\n[PID 7] pipeline step 8 start...\n" + ROLL.replace('"system/global_step": 3, ', "") + "\n"
+    assert read(tmp_path, begun).scalars["step"].tolist() == [8]
 
 
 def test_each_wrapped_line_keeps_its_step(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from rlhfless.trace.limits import PIECE_BYTES
 
 LONGEST_LINE = 2**20  # bytes; longer lines are skipped, so that memory is bounded
 LONGEST_DICT = 100_000  # characters that are parsed
+MOST_PARTS = 500  # into which a line is wrapped, so that time is bounded
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\[(?:\d{1,3};){0,4}\d{1,3}m")  # also where a paste lost the escape character
 RAY_PREFIX = re.compile(r"\s*\(.{0,120}?\bpid=\d{1,10}(?:, ip=[^)\s]{1,60})?\)\s?")
@@ -87,7 +88,7 @@ def unwrapped(
             text = goes_on(whole.text, line.text) if line.raw == line.text and line.text.strip() else None
             if text is None and len(widths) > 1 and len(set(widths)) == 1 and DIGITS.fullmatch(line.text):
                 text = whole.text + line.text  # the rest of the last number, where the parts before fill the terminal
-            if text is not None and len(text) <= LONGEST_LINE:
+            if text is not None and len(widths) < MOST_PARTS and len(text) <= LONGEST_LINE:
                 whole = whole._replace(text=text, ended=line.ended)
                 widths.append(len(line.raw))
                 continue

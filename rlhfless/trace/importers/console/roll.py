@@ -54,7 +54,8 @@ def _is_open(text: str) -> bool:
 
 def _goes_on(before: str, after: str) -> str | None:
     """Return metrics that have no end with the next line, unless that begins others."""
-    return before + after if '{"' not in after and len(before) < LONGEST_DICT and _is_open(before) else None
+    other = '{"' in after or BEGUN.search(after) is not None
+    return before + after if not other and len(before) < LONGEST_DICT and _is_open(before) else None
 
 
 def _record(text: str) -> dict[str, Any] | None:
