@@ -34,11 +34,12 @@ def asynchronous(run: LoggedRun, found: Collected) -> Part:
     ``found`` has the numbers of ``phases``.
     """
     parts = [_start_up(run)]
+    if (paused := run.mean("generators_idle_rate")) is not None and 0 <= paused <= 1:
+        parts.append(Part(notes=(f"The GPUs that generate are paused during {paused:.1%} of the time, as the log states.",)))
     together = synchronous(run)
     if not np.isnan(run.column("wait_s")).all():
         if together is None:
-            line = "the rollout record of the same steps (perf/rollout_time) would tell"
-            parts.append(Part(cannot_say=(f"Whether generation and training take turns or overlap: {line}.",)))
+            parts.append(_waits_either_way(run))
         elif not together:
             parts.append(_waits(run, found))
     return Part(
@@ -46,6 +47,21 @@ def asynchronous(run: LoggedRun, found: Collected) -> Part:
         tuple(one for part in parts for one in part.levers), tuple(one for part in parts for one in part.cannot_say),
         tuple(one for part in parts for one in part.notes),
     )  # fmt: skip
+
+
+def _waits_either_way(run: LoggedRun) -> Part:
+    """What a wait says where it is unknown whether generation goes on beside training."""
+    line = "the rollout record of the same steps (perf/rollout_time) would tell"
+    cannot_say = (f"Whether generation and training take turns or overlap: {line}.",)
+    seconds = step_seconds(run)
+    wait_s, step_s = _mean_wait(seconds)
+    if wait_s is None or step_s is None or (at_stake := seconds.phase_of_run(seconds.phases["wait_s"])) < WORTH_SAYING:
+        return Part(cannot_say=cannot_say)
+    sentence = (
+        f"Training waits during {wait_s / step_s:.0%} of a step, {wait_s:,.1f} of {step_s:,.1f} s, for generation and what is "
+        f"around it; faster training saves at most {1 - wait_s / step_s:.0%}."
+    )
+    return Part(findings=(Finding("waiting", at_stake, sentence, ("wait_s", "step_s")),), cannot_say=cannot_say)
 
 
 def waits_for_nothing(run: LoggedRun) -> bool | None:

@@ -179,6 +179,8 @@ def _of_mean_and_longest(run: LoggedRun, found: Collected, share: float | None) 
 
     Where more responses than slots share a GPU, slots are filled again, and nothing is bounded.
     """
+    if synchronous(run) is False and np.isnan(run.column("generate_s")).all():
+        return Part()  # generation never ends, so slots are filled again, too
     idle, per_gpu = found.numbers.value("slot_idle_share_at_most"), responses_per_gpu(run, found) or 0.0
     if idle is None:
         return _of_unknown_cause(run, found, share)

@@ -11,9 +11,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from rlhfless.diagnosis.gpus import gpus_of
+from rlhfless.diagnosis.gpus import gpus_of, gpus_of_throughput
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import COUNTED, DERIVED, LOGGED, Collected, Number, Numbers, Part, mean_of, number, total_of
+from rlhfless.diagnosis.phases import synchronous
 
 SAME = 0.02  # relative difference of two ways to one count
 EVEN = 0.05  # of the mean: batches that differ by less are even
@@ -25,6 +26,10 @@ LARGEST_DENOMINATOR = 4096  # of a share of responses that is written in full, s
 def counts(run: LoggedRun, found: Collected) -> Part:
     """Return responses and tokens of a step, tokens per second, and the GPUs that follow where they were not stated."""
     numbers = Numbers()
+    if (told := gpus_of_throughput(run)) is not None:
+        numbers.add(
+            [number("gpus", told, DERIVED, "tokens of the step over its seconds and perf/throughput, which is per GPU")]
+        )
     notes: list[str] = []
     gpus, per_gpu = gpus_of(run).total, _responses_per_gpu(run)
     if per_gpu is not None:
@@ -157,7 +162,13 @@ def _whole_shares(run: LoggedRun) -> int | None:
 
 
 def _responses_per_gpu(run: LoggedRun) -> float | None:
-    """Return the responses of one GPU by verl's tokens of its ranks, which are means over the GPUs."""
+    """Return the responses of one GPU by verl's tokens of its ranks, which are means over the GPUs.
+
+    None where ``perf/throughput`` tells the GPUs, as newer versions have ranks of several GPUs; and of asynchronous runs, whose
+    ranks are those that train.
+    """
+    if gpus_of_throughput(run) is not None or synchronous(run) is False:
+        return None
     rank, mean, prompt = (run.mean(key) for key in ("global_seqlen/mean", "response_tokens_mean", "prompt_tokens_mean"))
     return rank / (mean + prompt) if rank and mean is not None and prompt is not None and mean + prompt > 0 else None
 

@@ -156,6 +156,7 @@ def _ms_per_token(run: LoggedRun, found: Collected) -> Number | None:
 def _of_the_longest(run: LoggedRun) -> Number | None:
     """The seconds of generation over the longest response, which takes no longer than them."""
     seconds = step_seconds(run).phases.get("generate_s", np.full(len(run.steps), np.nan))
+    seconds = np.where(run.column("request_s_max") < seconds, run.column("request_s_max"), seconds)  # the rest is no decoding
     longest = run.column("response_tokens_max")
     if np.isnan(longest).all() and run.responses is not None and len(run.steps):
         by_step = run.responses.groupby("step")["response_tokens"].max()

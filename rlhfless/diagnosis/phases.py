@@ -164,8 +164,32 @@ def phases(run: LoggedRun, found: Collected) -> Part:
         notes.append(_overlap_note(seconds))
     unknown: tuple[str, ...] = ()
     if seconds.phases and np.isnan(seconds.step_s).all() and "wait_s" not in seconds.phases:
-        unknown = (f"What share of a step each phase is: {TIMES_LINE.get(run.framework, ANY_LINE)} would tell.",)
+        means = {column: float(np.nanmean(values)) for column, values in seconds.phases.items()}
+        named_s = number("named_s", sum(means.values()), DERIVED, "sum of the phases that the log names")
+        numbers.append(named_s)
+        findings += _without_step(run, means, named_s.value)
+        line = TIMES_LINE.get(run.framework, ANY_LINE)
+        most = max(means, key=lambda column: means[column])
+        known = f"; {PHASES[most]} takes {means[most]:,.1f} of {named_s.value:,.1f} s that it names" if len(means) > 1 else ""
+        unknown = (f"What share of a step each phase is{known}: {line} would tell.",)
     return Part(tuple(numbers), tuple(findings), cannot_say=unknown, notes=tuple(notes))
+
+
+def _without_step(run: LoggedRun, means: dict[str, float], named_s: float) -> list[Finding]:
+    """What takes most of the seconds that the log names, where those of a whole step are missing.
+
+    Args:
+        means: seconds of each phase, by its column. named_s: their sum.
+    """
+    most = max(means, key=lambda column: means[column])
+    if named_s <= 0:
+        return []
+    names = NAMES.get(run.framework)
+    missing = "" if names is None else f" ({', '.join(names.first('step_s'))})"
+    part = f"{means[most]:,.1f} s of {PHASES[most]}"
+    of = part if len(means) == 1 else f"{named_s:,.1f} s, {means[most] / named_s:.0%} of them {PHASES[most]}"
+    sentence = f"The log names {of}; the seconds of the whole step{missing} are missing, so what share that is, it cannot say."
+    return [Finding("cannot say", 0.0, sentence, (most, "named_s"))]
 
 
 def step_seconds(run: LoggedRun) -> StepSeconds:
@@ -249,8 +273,8 @@ def own_names(run: LoggedRun, column: str) -> list[str]:
     names = NAMES.get(run.framework)
     if names is None:
         return []
-    either = dict.fromkeys((*names.own(column), *names.tracked().own(column)))
-    return [name for name in either if name in run.steps.columns]
+    present = set(map(str, run.steps.columns))
+    return list(dict.fromkeys((*names.used(column, present), *names.tracked().used(column, present))))
 
 
 def _is_in_seconds(name: str) -> bool:
@@ -447,8 +471,8 @@ def _share_numbers(name: str, values: np.ndarray, seconds: StepSeconds, what: st
 def _findings(run: LoggedRun, seconds: StepSeconds, numbers: dict[str, Number]) -> list[Finding]:
     findings: list[Finding] = []
     waits = seconds.share(seconds.phases["wait_s"]) if "wait_s" in seconds.phases else None
-    if waits is None or waits <= FITS or synchronous(run):  # where training waits, faster training only waits longer
-        findings += _of_the_step(run, seconds, numbers)
+    counts = waits is None or waits <= FITS or synchronous(run)  # where training waits, faster training only waits longer
+    findings += [one for one in _of_the_step(run, seconds, numbers) if counts or "sync_s" in one.proof]
     within = {what: np.where(np.isnan(seconds.step_s), np.nan, values) for what, values in seconds.beside.items()}
     for what, values in {**within, **seconds.outside}.items():
         at_stake = seconds.of_run(values)

@@ -70,6 +70,23 @@ def test_an_engine_that_is_slow_for_any_model_is_said_before_the_tail() -> None:
     assert kinds.index("engine") < kinds.index("tail")
 
 
+def test_what_generation_does_beside_decoding_is_no_pace_of_the_engine() -> None:
+    """verl's seconds of generation have weights and memory in them; those of its slowest rank do not."""
+    part = collect(scalars(generate_s=60.0, request_s_max=30.0, response_tokens_max=1000.0, step_s=90.0))
+    assert part.numbers["ms_per_token"].value == pytest.approx(30.0)
+    part = collect(scalars(generate_s=60.0, request_s_max=80.0, response_tokens_max=1000.0, step_s=90.0))
+    assert part.numbers["ms_per_token"].value == pytest.approx(60.0)
+
+
+def test_generation_that_never_ends_has_no_tail() -> None:
+    """verl's fully asynchronous trainer waits for responses, whose slots are filled again at once."""
+    lengths = {"response_tokens_mean": 100.0, "response_tokens_max": 1000.0}
+    run = LoggedRun("log", "verl", pd.DataFrame([{"step": 0, "wait_s": 40.0, "step_s": 90.0, **lengths}]))
+    assert not [one for one in collect(run).findings if one.kind == "tail"]
+    batch = LoggedRun("log", "verl", pd.DataFrame([{"step": 0, "wait_s": 40.0, "generate_s": 80.0, "step_s": 90.0, **lengths}]))
+    assert [one for one in collect(batch).findings if one.kind == "tail"]
+
+
 def test_requests_that_wait_for_each_other_are_no_slow_engine() -> None:
     """1,280 responses of one GPU decode in several waves, so that the longest response's time is no engine's pace."""
     run = scalars(

@@ -36,6 +36,25 @@ def test_tokens_of_ranks_give_responses_per_gpu_and_with_gpus_those_of_the_step(
     assert on_four["tokens_per_gpu_s"].value == pytest.approx(1000 * 300 / 60)
 
 
+def test_verls_throughput_is_per_gpu_so_it_tells_the_gpus() -> None:
+    """Newer versions have ranks of several GPUs, so tokens of a rank do not."""
+    logged = {**VERL, "tokens_total": 1_638_400.0, "perf/throughput": 2560.3, "global_seqlen/mean": 819_200.0}
+    numbers = found(**logged).numbers
+    assert (numbers["gpus"].value, numbers["responses_per_step"].value) == (8, 4096)
+    assert "responses_per_gpu" not in numbers
+    assert numbers["gpu_hours_per_step"].value == pytest.approx(8 * 80 / 3600)
+    assert numbers["tokens_per_gpu_s"].value == pytest.approx(4096 * 300 / 60 / 8)
+    apart = {**logged, "perf/throughput": 2410.0, "global_seqlen/mean": None}
+    assert "gpus" not in found(**apart).numbers, "8.5 GPUs are none"
+
+
+def test_tokens_of_the_ranks_that_train_say_nothing_of_all_gpus() -> None:
+    """An asynchronous trainer logs the mean of several updates on its own GPUs."""
+    numbers = found(**{**VERL, "wait_s": 20.0, "tokens_total": 1_638_400.0, "generate_s": None}).numbers
+    assert numbers["responses_per_step"].value == 4096
+    assert {"gpus", "responses_per_gpu"}.isdisjoint(numbers)
+
+
 def test_shares_written_in_full_give_responses_and_these_the_gpus() -> None:
     """119 of 256 responses were cut, and 256 lengths have this mean."""
     numbers = found(

@@ -15,7 +15,6 @@ import pandas as pd
 
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.import_session import ImportOptions, ImportSession
-from rlhfless.trace.schema.casts import listed
 from rlhfless.trace.storage import JSON_HINT
 
 NAME_HINT = "is not a log of a known format; a file of one JSON object per line needs a name that ends in .jsonl or .jsonl.gz"
@@ -60,7 +59,7 @@ def file_of(path: Path, pattern: str) -> list[tuple[int, Path]]:
 
 
 def refuse_unknown(path: Path, names: Sequence[str], hint: str) -> NoReturn:
-    """Raise the error about a log that no importer recognises; it says what is wrong with the first file of JSON lines, if any.
+    """Raise the error about a log that no importer recognises.
 
     Args:
         names: names of the formats. hint: what a text lacks to be a console's; empty for what is no text.
@@ -68,16 +67,12 @@ def refuse_unknown(path: Path, names: Sequence[str], hint: str) -> NoReturn:
     Raises:
         TraceError: always.
     """
-    lines = [path] if path.is_file() else sorted(path.glob("*.jsonl")) + sorted(path.glob("*.jsonl.gz"))
-    if lines and ".jsonl" in lines[0].name.lower():
-        first = next(ImportSession(lines[0], ImportOptions()).records(lines[0]), None)
-        if first is None:
-            raise TraceError(f"{lines[0]}: is empty; one JSON object per line is needed")
+    if path.is_dir():
         raise TraceError(
-            f"{path}: is not a log of a known format, its first record has the fields {listed(first.values)}; name its "
-            f"framework with --from ({', '.join(names)})"
+            f"{path}: is a folder without any log that is known; name the file or folder that a framework wrote, of "
+            f"{', '.join(names)}"
         )
-    if path.is_file() and path.name.lower().endswith((".json", ".json.gz")):
+    if path.name.lower().endswith((".json", ".json.gz")):
         with ImportSession(path, ImportOptions()).open(path) as stream:
             is_array = stream.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
         raise TraceError(f"{path}: {JSON_HINT if is_array else NAME_HINT}")

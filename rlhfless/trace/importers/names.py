@@ -5,7 +5,7 @@ One table for every reader: console text, loggers' files, TensorBoard and wandb.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from rlhfless.trace.schema.casts import listed
@@ -21,7 +21,8 @@ class Names:
     Attributes:
         title: the framework's display name.
         columns: standard column (``scalars.STANDARD``) → own names to add up.
-        variants: name that a step of another trainer of the framework has → columns that are then read otherwise.
+        variants: name that a step of another trainer of the framework has → columns that are then read otherwise. One that
+            ends in ``/`` stands for all names that begin with it.
         tracked_prefix: stands before these names in TensorBoard and wandb.
         tracked_step: metric that is the step in a row of wandb; None: wandb's own step.
     """
@@ -49,9 +50,7 @@ class Names:
         Args:
             values: numbers by the framework's names; what the step lacks is left out of a sum.
         """
-        columns = dict(self.columns)
-        for mark, others in self.variants.items():
-            columns |= others if mark in values else {}
+        columns = self._read(values)
         found = {}
         for column, sources in columns.items():
             present = [value for source in sources if (value := _value(source, values)) is not None]
@@ -59,12 +58,29 @@ class Names:
                 found[column] = float(sum(present))
         return found
 
+    def used(self, column: str, present: Collection[str]) -> tuple[str, ...]:
+        """Return the names that a standard column is the sum of, in steps that have the present names."""
+        several = [(source,) if isinstance(source, str) else source for source in self._read(present).get(column, ())]
+        first = (next((name for name in names if name in present), None) for names in several)
+        return tuple(name for name in first if name is not None)
+
+    def _read(self, present: Collection[str]) -> dict[str, tuple[Source, ...]]:
+        """Return the names behind the standard columns of steps that have the present names."""
+        columns = dict(self.columns)
+        for mark, others in self.variants.items():
+            columns |= others if _has(present, mark) else {}
+        return columns
+
     def tracked(self) -> Names:
         """Return the names as they stand in TensorBoard and wandb."""
         if not self.tracked_prefix:
             return self
         columns = {column: tuple(_prefixed(self.tracked_prefix, one) for one in own) for column, own in self.columns.items()}
         return replace(self, columns=columns, tracked_prefix="")
+
+
+def _has(present: Collection[str], mark: str) -> bool:
+    return mark in present if not mark.endswith("/") else any(name.startswith(mark) for name in present)
 
 
 def _value(source: Source, values: Mapping[str, float]) -> float | None:
@@ -118,7 +134,7 @@ NAMES: Mapping[str, Names] = {
         "reward_mean": ("train/reward",),
     }),
     "slime": Names("slime", {
-        "step_s": ("perf/step_time",),
+        "step_s": (("perf/step_time", "perf/total_train_time"),),
         "generate_s": ("perf/rollout_time",),
         "wait_s": ("perf/train_wait_time",),
         "prepare_s": ("perf/log_probs_time", "perf/ref_log_probs_time", "perf/teacher_log_probs_time"),
@@ -138,11 +154,13 @@ NAMES: Mapping[str, Names] = {
     "verl": Names("verl", {
         "step_s": (("timing_s/step", "perf/time_per_step"),),
         "generate_s": ("timing_s/gen",),
-        "prepare_s": ("timing_s/reward", "timing_s/old_log_prob", "timing_s/ref", "timing_s/values", "timing_s/adv"),
+        "prepare_s": (
+            "timing_s/reward", ("timing_s/old_log_prob", "timing_s/old"), "timing_s/ref", "timing_s/values", "timing_s/adv",
+        ),
         "learn_s": ("timing_s/update_critic", "timing_s/update_actor"),
         "sync_s": ("timing_s/update_weights", "timing_s/sync_rollout_weights"),
         "request_s_mean": ("timing_s/agent_loop/generate_sequences/mean",),
-        "request_s_max": ("timing_s/agent_loop/generate_sequences/max",),
+        "request_s_max": (("timing_s/agent_loop/generate_sequences/max", "timing_s/generation_timing/max"),),
         "response_tokens_mean": ("response_length/mean",),
         "response_tokens_min": ("response_length/min",),
         "response_tokens_max": ("response_length/max",),
@@ -152,12 +170,17 @@ NAMES: Mapping[str, Names] = {
         "reward_mean": ("critic/score/mean",),
     }, variants={  # in asynchronous trainers, timing_s/gen is what the step waits for responses
         "timing_s/generate_async": {"generate_s": ("timing_s/generate_async",), "wait_s": ("timing_s/gen",)},
-        "fully_async/count/current_param_version": {
+        "timing_s/wait_prev_gen": {  # one_step_off_policy before timing_s/gen was its wait
+            "generate_s": ("timing_s/generate_sequences",), "wait_s": ("timing_s/wait_prev_gen",),
+        },
+        "separate_async/": {"generate_s": (), "wait_s": ("timing_s/gen",)},
+        "fully_async/": {  # seconds of all updates between two transfers of weights, added up
             "generate_s": (),
             "wait_s": ("timing_s/gen",),
-            "sync_s": ("timing_s/param_sync",),
+            "sync_s": (("timing_s/timing_s/param_sync", "timing_s/param_sync"),),
             "request_s_mean": ("fully_async/processing_time/avg",),
             "request_s_max": ("fully_async/processing_time/max",),
+            "generators_idle_rate": ("fully_async/rollouter/idle_ratio",),
         },
     }),
     "openrlhf": Names("OpenRLHF", {

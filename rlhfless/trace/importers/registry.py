@@ -31,6 +31,7 @@ from rlhfless.trace.importers import (
 from rlhfless.trace.importers.assemble import assemble
 from rlhfless.trace.importers.console import console
 from rlhfless.trace.importers.engine_lines import engine_frame, read_engine, write_engine
+from rlhfless.trace.importers.folders import only_log
 from rlhfless.trace.importers.formats import Format, refuse_unknown
 from rlhfless.trace.importers.import_session import ImportOptions, ImportSession
 from rlhfless.trace.importers.run_facts import read_facts, write_facts
@@ -174,25 +175,43 @@ class LogWithoutResponses(TraceError):
 
 
 def recognise(path: str | Path) -> Format:
-    """Return the format of a log.
+    """Return the format of a log; of a folder that is no framework's, the format of the one log in it.
 
     Raises:
-        TraceError: there is no such path, or no importer recognises it.
+        TraceError: there is no such path, it is empty, or no importer recognises it.
     """
-    path = Path(path)
+    return _found(Path(path))[1]
+
+
+def _found(path: Path) -> tuple[Path, Format]:
+    """Return the log that a path names, which may be in a folder, and its format."""
     with one_sentence(path, "a log"):
-        _refuse_absent(path)
-        for log_format in FORMATS:
-            if log_format.detect(path):
-                return log_format
+        _refuse_nothing(path)
+        if (log_format := _format_of(path)) is not None:
+            return path, log_format
+        if path.is_dir() and (inside := only_log(path, lambda file: _format_of(file) is not None)) is not None:
+            return _found(inside)
     refuse_unknown(path, [log_format.name for log_format in FORMATS], console.missing(path))
+
+
+def _format_of(path: Path) -> Format | None:
+    return next((log_format for log_format in FORMATS if log_format.detect(path)), None)
+
+
+def _named_log(path: Path, log_format: Format) -> Path:
+    """Return the log of a stated format that a path names: of a folder that is none, the one file in it that is."""
+    with one_sentence(path, log_format.title):
+        _refuse_nothing(path)
+        if not path.is_dir() or log_format.detect(path):
+            return path
+        return only_log(path, log_format.detect) or path
 
 
 def import_log(path: str | Path, options: ImportOptions | None = None, framework: str = "auto") -> ImportedLog:
     """Import a log of any supported framework.
 
     Args:
-        path: the file or folder as the framework wrote it.
+        path: the file or folder as the framework wrote it, or a folder with nothing but that file.
         options: the tokenizer of text-only logs, the mapping of tables, the response limit, ...
         framework: name of a format, or ``auto``.
 
@@ -201,18 +220,25 @@ def import_log(path: str | Path, options: ImportOptions | None = None, framework
         MissingExtra: an optional package is needed.
     """
     path, options = Path(path), options or ImportOptions()
-    log_format = recognise(path) if framework == "auto" else named(framework)
+    if framework == "auto":
+        path, log_format = _found(path)
+    else:
+        log_format = named(framework)
+        path = _named_log(path, log_format)
     with one_sentence(path, log_format.title):
         return _imported(path, options, log_format)
 
 
-def _refuse_absent(path: Path) -> None:
+def _refuse_nothing(path: Path) -> None:
     if not path.exists():
         raise TraceError(f"{path}: there is no such file or folder; a log is needed")
+    if path.is_file() and path.stat().st_size == 0:
+        raise TraceError(f"{path}: is empty; a log with at least one step or response is needed")
+    if path.is_dir() and not any(path.iterdir()):
+        raise TraceError(f"{path}: is an empty folder; a log is needed")
 
 
 def _imported(path: Path, options: ImportOptions, log_format: Format) -> ImportedLog:
-    _refuse_absent(path)
     if options.mapping and log_format.name not in MAPPED:
         raise TraceError(
             f"--map is for tables of responses, and {path} is {log_format.title}; leave --map out, or read the log with "

@@ -42,6 +42,7 @@ STANDARD = {
     "tokens_per_gpu_s": "response tokens per second and GPU that generates, as the framework states it",
     "truncation_rate": "share of responses that ended at the limit",
     "no_signal_rate": "share of prompts whose responses have equal rewards, so that GRPO learns nothing from them",
+    "generators_idle_rate": "share of the time in which the GPUs that generate are paused, as the framework states it",
     "off_policy_steps": "most versions of the weights between a response and its learning",
     "gpus": "GPUs of the whole run",
     "gpus_generate": "GPUs that generate",

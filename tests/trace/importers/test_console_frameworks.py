@@ -95,13 +95,32 @@ def test_verls_parts_of_a_phase_are_not_added_to_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "generate"),
     [("timing_s/generate_async:70.000 - timing_s/sync_rollout_weights:2.000", 70.0),
-     ("fully_async/count/current_param_version:3.000 - timing_s/param_sync:2.000", None)],
+     ("timing_s/wait_prev_gen:12.000 - timing_s/generate_sequences:70.000 - timing_s/sync_rollout_weights:2.000", 70.0),
+     ("separate_async/decision/remaining:4.000 - timing_s/update_weights:2.000", None),
+     ("fully_async/count/current_param_version:3.000 - timing_s/param_sync:2.000", None),
+     ("fully_async/count/stale_trajectory_processed:9.000 - timing_s/timing_s/param_sync:2.000", None),
+     ("fully_async/total_wait_time:12.000 - timing_s/timing_s/param_sync:2.000", None),
+     ("fully_async/trainer/idle_ratio:0.133 - timing_s/timing_s/param_sync:2.000", None),
+     ("fully_async/rollouter/idle_ratio:0.250 - timing_s/timing_s/param_sync:2.000", None)],
 )  # fmt: skip
 def test_what_verls_asynchronous_trainers_call_generation_is_the_wait_for_it(
     names: str, generate: float | None, tmp_path: Path
 ) -> None:
-    scalars = read(tmp_path, f"step:3 - {names} - timing_s/gen:12.000 - timing_s/step:90.000\n").scalars.iloc[0]
+    gen = "" if "wait_prev_gen" in names else " - timing_s/gen:12.000"
+    scalars = read(tmp_path, f"step:3 - {names}{gen} - timing_s/step:90.000\n").scalars.iloc[0]
     assert (scalars["wait_s"], scalars["sync_s"], scalars.get("generate_s")) == (12.0, 2.0, generate)
+
+
+def test_the_two_records_of_a_step_of_verls_asynchronous_trainer_are_one_step(tmp_path: Path) -> None:
+    """The generating side's record comes first, and is not an earlier attempt of the step."""
+    log = read(
+        tmp_path,
+        "(FullyAsyncTrainer pid=9) step:4 - fully_async/rollouter/version_time:80.0 - fully_async/rollouter/idle_ratio:0.25\n"
+        "(FullyAsyncTrainer pid=9) step:4 - fully_async/processing_time/avg:30.0 - timing_s/gen:6.0 - timing_s/step:80.0\n",
+    )
+    columns = ["generators_idle_rate", "wait_s", "request_s_mean", "step_s"]
+    assert log.scalars[columns].to_numpy().tolist() == [[0.25, 6.0, 30.0, 80.0]]
+    assert not any("restarts" in note for note in log.summary.notes)
 
 
 def test_batches_of_slimes_updates_are_the_responses_of_the_rollout(tmp_path: Path) -> None:
@@ -136,6 +155,25 @@ def test_a_dict_of_skyrl_that_never_ends_is_incomplete(tmp_path: Path) -> None:
     log = read(tmp_path, whole.format(6) + cut + cut + " 'timing/generate': '1.0000'}\n" + whole.format(8) + cut[:40])
     assert log.scalars["step"].tolist() == [6, 8]
     assert any(note.startswith("3 lines of steps are incomplete") for note in log.summary.notes)
+
+
+def test_roll_logs_its_metrics_alone_on_a_line_whatever_its_tracker_is(tmp_path: Path) -> None:
+    """The step is among them, or in a line before; the seconds of the step before are moved to it."""
+    line = 'x (rlvr_pipeline.py (838)) [PID 7] {{"time/step_total": {}, "system/global_step": {}, "time/step_generate": 4.0}}\n'
+    scalars = read(tmp_path, line.format(0.0, 3) + '[PID 7] {"prompt": "a"}\n' + line.format(9.5, 4)).scalars
+    assert scalars[["step", "generate_s"]].to_numpy().tolist() == [[3, 4.0], [4, 4.0]]
+    assert scalars["step_s"].dropna().tolist() == [9.5]
+    agentic = (
+        'x] pipeline step {} start...\nx] {{"rollout/score/mean": 0.5, "time/step_rollout": 5.0, "time/step_train": 2.0}}\n'
+    )
+    scalars = read(tmp_path, agentic.format(7) + agentic.format(8)).scalars
+    assert scalars[["step", "generate_s", "learn_s"]].to_numpy().tolist() == [[7, 5.0, 2.0], [8, 5.0, 2.0]]
+
+
+def test_of_one_step_of_roll_the_seconds_are_those_of_the_step_before(tmp_path: Path) -> None:
+    log = read(tmp_path, 'x] {"system/global_step": 12, "time/step_generate": 40.0, "time/step_total": 64.0}\n')
+    assert log.scalars[["step", "generate_s", "step_s"]].to_numpy().tolist() == [[12, 40.0, 64.0]]
+    assert any("step before" in note for note in log.summary.notes)
 
 
 def test_rolls_agentic_pipeline_logs_the_total_of_the_step_itself(tmp_path: Path) -> None:

@@ -186,14 +186,23 @@ def test_a_record_of_another_process_may_come_after_the_next_step(tmp_path: Path
 
 
 def test_a_number_that_the_end_of_the_file_cuts_is_not_read(tmp_path: Path) -> None:
-    """74.02 of 74.020, or 7 of 74.020: nobody can tell."""
+    """74.0 of 74.020 is right within rounding; 7 of 74.020, or 43 of 4312: nobody can tell, and a note says so."""
     whole = "step:1 - response_length/mean:5.000 - timing_s/step:90.000 - timing_s/gen:74.020"
-    assert read(tmp_path, whole).scalars["generate_s"].tolist() == [74.02]
-    assert read(tmp_path, f"{whole[:-1]}\n").scalars["generate_s"].tolist() == [74.02]
-    for cut in range(1, 6):
-        scalars = read(tmp_path, whole[:-cut]).scalars
-        assert "generate_s" not in scalars.columns
-        assert scalars["step_s"].tolist() == [90]
+    for cut in range(3):
+        log = read(tmp_path, whole[: len(whole) - cut])
+        assert log.scalars["generate_s"].tolist() == pytest.approx([74.02], rel=1e-3)
+        assert not any("left out" in note for note in log.summary.notes)
+    for cut in range(3, 9):
+        log = read(tmp_path, whole[:-cut])
+        assert "generate_s" not in log.scalars.columns
+        assert log.scalars["step_s"].tolist() == [90]
+        assert any(note.startswith("left out: 'timing_s/g") for note in log.summary.notes)
+    assert read(tmp_path, f"{whole[:-4]}\n").scalars["generate_s"].tolist() == [74]
+
+
+@pytest.mark.parametrize("end", ["np.float64(7.5)", "7.5`", "7.5 "])
+def test_a_number_with_something_after_it_is_whole(end: str, tmp_path: Path) -> None:
+    assert read(tmp_path, f"step:1 - timing_s/step:90 - timing_s/gen:{end}").scalars["generate_s"].tolist() == [7.5]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -237,8 +246,8 @@ def test_lines_of_a_second_framework_are_left_out_and_named(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("a\nINFO timing_s/gen 4.0\x1b[0m\n", ("verl", "line 2", "timing_s/gen 4.0", "step:N - ", ".jsonl")),
-        ("perf/rollout_time: 3\nperf/step_time: 4\ntiming_s/gen\n", ("slime", "line 1", "perf N: ", "--dump-details")),
+        ("a\nINFO timing_s/gen is slow\x1b[0m\n", ("verl", "line 2", "timing_s/gen is slow", "step:N - ", ".jsonl")),
+        ("perf/rollout_time: ?\nperf/step_time: 29ms\ntiming_s/gen\n", ("slime", "line 1", "perf N: ", "--dump-details")),
         ("pipeline step 3 finished\n", ("ROLL", "line 1", "metrics_tag", "track_with")),
         ("Generation Buffer Progress: 3/4\n", ("SkyRL", "line 1", "Step N:")),
         ("global step 4 done\n", ("OpenRLHF", "line 1", "Global step N: {...}")),

@@ -374,7 +374,19 @@ def test_scalars_of_a_step_that_was_logged_twice_are_the_later(tmp_path: Path) -
     path.write_text(path.read_text("utf-8") + json.dumps({"step": 2, "data": {"timing_s/gen": 77.0}}) + "\n", encoding="utf-8")
     log = import_log(path)
     assert log.scalars["generate_s"].tolist() == [1.0, 77.0]
-    assert any("scalars of 1 step were logged twice" in note for note in log.summary.notes)
+    assert any("restarts: 1 record" in note for note in log.summary.notes)
+
+
+def test_several_records_of_one_step_of_verls_file_logger_are_one_step(tmp_path: Path) -> None:
+    """An asynchronous run writes one of each side, and one of validation."""
+    sides = [{"fully_async/rollouter/idle_ratio": 0.25}, {"timing_s/gen": 6.0, "timing_s/step": 80.0}, {"val-core/acc": 0.5}]
+    lines = [json.dumps({"step": step, "data": data}) for step in (3, 4) for data in sides]
+    (tmp_path / "run.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    log = import_log(tmp_path / "run.jsonl")
+    assert log.scalars[["step", "generators_idle_rate", "wait_s", "step_s"]].to_numpy().tolist() == [
+        [3, 0.25, 6, 80], [4, 0.25, 6, 80],
+    ]  # fmt: skip
+    assert not any("restarts" in note or "twice" in note for note in log.summary.notes)
 
 
 def test_a_table_without_samples_is_numbered_in_its_order(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.console.grammar import Grammar
 from rlhfless.trace.importers.console.grammars import GRAMMARS
 from rlhfless.trace.importers.console.lines import Line, console_lines
+from rlhfless.trace.importers.console.pasted import pasted
 from rlhfless.trace.importers.console.progress import ProgressBar
 from rlhfless.trace.importers.console.steps import Steps
 from rlhfless.trace.importers.engine_lines import EngineLines
@@ -125,12 +126,16 @@ def _beginning(lines: Iterable[Line]) -> Iterator[Line]:
 
 
 def _grammar(path: Path, options: ImportOptions) -> Grammar | None:
-    """Return the grammar of the first line of the file's beginning that is marked; None if no line is.
+    """Return the grammar of the first line of the file's beginning that is marked; of a text without such a line, that of names
+    and numbers which people pasted; None if there are none.
 
     The beginning is read in a session of its own, so that it counts once in the progress bar and against the limits.
     """
     with _lines(ImportSession(path, replace(options, progress=False))) as lines:
-        return next((one for line in _beginning(lines) for one in GRAMMARS if one.marks(line)), None)
+        if marked := next((one for line in _beginning(lines) for one in GRAMMARS if one.marks(line)), None):
+            return marked
+    with _lines(ImportSession(path, replace(options, progress=False))) as lines:
+        return pasted(_beginning(lines))
 
 
 def _watched(

@@ -5,17 +5,19 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any, NamedTuple
 
 from rlhfless.trace.limits import PIECE_BYTES
 
 LONGEST_LINE = 2**20  # bytes; longer lines are skipped, so that memory is bounded
 LONGEST_DICT = 100_000  # characters that are parsed
+MOST_PARTS = 500  # into which a line is wrapped, so that time is bounded
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\[(?:\d{1,3};){0,4}\d{1,3}m")  # also where a paste lost the escape character
 RAY_PREFIX = re.compile(r"\s*\(.{0,120}?\bpid=\d{1,10}(?:, ip=[^)\s]{1,60})?\)\s?")
 RAY_REPEATED = re.compile(r"\[repeated \d{1,9}x across (?:all )?cluster\].*")
+DIGITS = re.compile(r"\d[\d.]{0,30}")
 NUMBER_OF = re.compile(r"(?:np\.\w+|numpy\.\w+|(?:torch\.)?tensor)\(([^(),]*)(?:, [\w.=':<>]*)*\)")
 NOT_FINITE = re.compile(r"(?<=[:\[(,] )-?(?:nan|inf)(?=\s*[,}\])])")
 QUANTITY = re.compile(r"\s*([-+]?(?:\d[\d,]{0,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?)\s*([A-Za-zµ%][\w/%]{0,30})?")
@@ -66,6 +68,38 @@ def _line(number: int, piece: bytes, ended: bool) -> Line:
     if "pid=" in text and (prefix := RAY_PREFIX.match(text)):
         text = text[prefix.end() :]
     return Line(number, text, ended, raw)
+
+
+def unwrapped(
+    lines: Iterable[Line], begins: Callable[[str], bool], goes_on: Callable[[str, str], str | None]
+) -> Iterator[Line]:
+    """Yield lines, of which those that a terminal wrapped, or that a person broke, are whole again.
+
+    A part that goes on follows at once and has no prefix of a process.
+
+    Args:
+        begins: whether a text begins a line that may be wrapped. goes_on: returns a text together with the next line's, or None
+            if that is another line.
+    """
+    whole: Line | None = None
+    widths: list[int] = []  # of its parts
+    for line in lines:
+        if whole is not None:
+            text = goes_on(whole.text, line.text) if line.raw == line.text and line.text.strip() else None
+            if text is None and len(widths) > 1 and len(set(widths)) == 1 and DIGITS.fullmatch(line.text):
+                text = whole.text + line.text  # the rest of the last number, where the parts before fill the terminal
+            if text is not None and len(widths) < MOST_PARTS and len(text) <= LONGEST_LINE:
+                whole = whole._replace(text=text, ended=line.ended)
+                widths.append(len(line.raw))
+                continue
+            yield whole
+            whole = None
+        if begins(line.text):
+            whole, widths = line, [len(line.raw)]
+        else:
+            yield line
+    if whole is not None:
+        yield whole
 
 
 def parse_dict(text: str) -> dict[Any, Any] | None:
