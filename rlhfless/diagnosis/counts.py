@@ -14,7 +14,6 @@ import numpy as np
 from rlhfless.diagnosis.gpus import gpus_of, gpus_of_throughput
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import COUNTED, DERIVED, LOGGED, Collected, Number, Numbers, Part, mean_of, number, total_of
-from rlhfless.diagnosis.phases import synchronous
 
 SAME = 0.02  # relative difference of two ways to one count
 EVEN = 0.05  # of the mean: batches that differ by less are even
@@ -167,7 +166,7 @@ def _responses_per_gpu(run: LoggedRun) -> float | None:
     None where ``perf/throughput`` tells the GPUs, as newer versions have ranks of several GPUs; and of asynchronous runs, whose
     ranks are those that train.
     """
-    if gpus_of_throughput(run) is not None or synchronous(run) is False:
+    if gpus_of_throughput(run) is not None or not np.isnan(run.column("wait_s")).all():
         return None
     rank, mean, prompt = (run.mean(key) for key in ("global_seqlen/mean", "response_tokens_mean", "prompt_tokens_mean"))
     return rank / (mean + prompt) if rank and mean is not None and prompt is not None and mean + prompt > 0 else None

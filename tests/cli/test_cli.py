@@ -312,7 +312,7 @@ def test_files_that_are_no_logs(tmp_path):
     [
         ("bad.parquet", "hello", "parquet"),
         ("bad.jsonl", '{"step": 0}\n{"step": \n', "line 2"),
-        ("empty.csv", "", "csv"),
+        ("empty.csv", "", "is empty"),
     ],
 )
 def test_files_that_a_library_cannot_read(name, text, says, tmp_path):

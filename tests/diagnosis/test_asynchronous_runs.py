@@ -39,6 +39,27 @@ def said(found: Collected) -> str:
     return " ".join([*sentences, *found.cannot_say, *found.notes])
 
 
+def test_a_wait_is_said_where_it_is_unknown_whether_the_two_sides_overlap() -> None:
+    """slime's trainer logs it in both cases."""
+    found = found_in(run_of([{"wait_s": 12.0, "learn_s": 3.0, "step_s": 15.0}] * 3, "slime"))
+    (waiting,) = [one for one in found.findings if one.kind == "waiting"]
+    assert waiting.at_stake == pytest.approx(0.8)
+    assert "80%" in waiting.sentence
+    assert "at most 20%" in waiting.sentence
+    assert any("take turns or overlap" in one for one in found.cannot_say)
+
+
+def test_sending_weights_counts_also_where_training_waits() -> None:
+    found = found_in(run_of([{"wait_s": 2.0, "learn_s": 18.0, "sync_s": 60.0, "step_s": 82.0}] * 3, "verl"))
+    assert [(one.kind, one.proof) for one in found.findings] == [("beside the step", ("sync_s", "step_s"))]
+    assert found.findings[0].at_stake == pytest.approx(60 / 82)
+
+
+def test_the_logged_pauses_of_generation_are_noted() -> None:
+    found = found_in(run_of([{"wait_s": 0.0, "learn_s": 18.0, "step_s": 18.5, "generators_idle_rate": 0.25}] * 3, "verl"))
+    assert "25.0%" in said(found)
+
+
 def test_exposed_generation_is_what_training_waits_for_and_not_all_of_generation() -> None:
     found = found_in(
         run_of([{"step_s": 60.0, "wait_s": 24.0, "learn_s": 30.0, "prepare_s": 5.0}], gpus_generate=8, gpus_train=8)
@@ -147,24 +168,3 @@ def test_whatever_is_logged_the_loop_is_no_faster_than_without_the_wait(rows: li
         assert limit == pytest.approx(1 / (1 - share), rel=1e-6) or share > 1 - 1e-9
     assert all(0 <= one.at_most <= 1 for one in found.levers)
     assert all(0 <= one.at_stake <= 1 for one in found.findings)
-
-
-def test_a_wait_is_said_where_it_is_unknown_whether_the_two_sides_overlap() -> None:
-    """slime's trainer logs it in both cases."""
-    found = found_in(run_of([{"wait_s": 12.0, "learn_s": 3.0, "step_s": 15.0}] * 3, "slime"))
-    (waiting,) = [one for one in found.findings if one.kind == "waiting"]
-    assert waiting.at_stake == pytest.approx(0.8)
-    assert "80%" in waiting.sentence
-    assert "at most 20%" in waiting.sentence
-    assert any("take turns or overlap" in one for one in found.cannot_say)
-
-
-def test_sending_weights_counts_also_where_training_waits() -> None:
-    found = found_in(run_of([{"wait_s": 2.0, "learn_s": 18.0, "sync_s": 60.0, "step_s": 82.0}] * 3, "verl"))
-    assert [(one.kind, one.proof) for one in found.findings] == [("beside the step", ("sync_s", "step_s"))]
-    assert found.findings[0].at_stake == pytest.approx(60 / 82)
-
-
-def test_the_logged_pauses_of_generation_are_noted() -> None:
-    found = found_in(run_of([{"wait_s": 0.0, "learn_s": 18.0, "step_s": 18.5, "generators_idle_rate": 0.25}] * 3, "verl"))
-    assert "25.0%" in said(found)

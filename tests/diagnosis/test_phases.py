@@ -241,6 +241,17 @@ def test_where_training_waits_for_generation_a_faster_learner_wins_nothing() -> 
     assert of_kind(none, "learner")[0].at_stake == pytest.approx(0.95)
 
 
+def test_without_the_seconds_of_a_step_the_largest_phase_is_said_and_what_is_missing() -> None:
+    numbers, part = found_in(run_of({"generate_s": 30.0, "prepare_s": 10.0, "x": [1]}, "verl"))
+    (finding,) = part.findings
+    assert (finding.kind, finding.at_stake, finding.proof) == ("cannot say", 0.0, ("generate_s", "named_s"))
+    assert numbers["named_s"] == pytest.approx(40)
+    assert "40.0 s, 75% of them generation" in finding.sentence
+    assert "timing_s/step" in finding.sentence
+    _, alone = found_in(run_of({"prepare_s": 10752.0, "x": [1]}, "verl"))
+    assert "10,752.0 s of rewards and log probabilities" in alone.findings[0].sentence
+
+
 def test_taking_turns_is_generation_and_no_waiting() -> None:
     run = run_of({"step_s": 110.0, "wait_s": 82.0, "generate_s": 80.0, "learn_s": 28.0, "x": [1]}, "slime")
     assert synchronous(run)
@@ -340,14 +351,3 @@ def test_a_validation_before_the_first_step_is_a_part_of_the_run() -> None:
     assert (numbers["step_s"], numbers["validation_s"]) == (100, 80)
     (validation,) = [one for one in part.findings if "Validation" in one.sentence]
     assert validation.at_stake == pytest.approx(80 / 480)
-
-
-def test_without_the_seconds_of_a_step_the_largest_phase_is_said_and_what_is_missing() -> None:
-    numbers, part = found_in(run_of({"generate_s": 30.0, "prepare_s": 10.0, "x": [1]}, "verl"))
-    (finding,) = part.findings
-    assert (finding.kind, finding.at_stake, finding.proof) == ("cannot say", 0.0, ("generate_s", "named_s"))
-    assert numbers["named_s"] == pytest.approx(40)
-    assert "40.0 s, 75% of them generation" in finding.sentence
-    assert "timing_s/step" in finding.sentence
-    _, alone = found_in(run_of({"prepare_s": 10752.0, "x": [1]}, "verl"))
-    assert "10,752.0 s of rewards and log probabilities" in alone.findings[0].sentence
