@@ -204,8 +204,8 @@ NAMES: Mapping[str, Names] = {
         "sync_s": (("timing/sync_weights", "timing/sync_weights_to_inference_engines"),),
         "request_s_mean": ("generate/trajectory_time_completion_mean",),
         "request_s_max": ("generate/trajectory_time_completion_max",),
-        "responses": ("generate/batch_num_seq",),
-        "response_tokens_mean": ("generate/avg_num_tokens",),
+        "responses": (("generate/batch_num_seq", "console/sequences"),),  # the latter beside timers, by the console's reader
+        "response_tokens_mean": (("generate/avg_num_tokens", "avg_response_length"),),
         "response_tokens_min": ("generate/min_num_tokens",),
         "response_tokens_max": ("generate/max_num_tokens",),
         "off_policy_steps": ("async/staleness_max",),
