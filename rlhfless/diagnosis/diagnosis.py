@@ -19,7 +19,7 @@ NOTHING = "This log cannot say what limits the run."
 LITTLE = 0.01  # of the run: findings with less at stake are in the JSON only
 LEFT_OUT = ("left out", "logged twice", "restart", "not used", "another run")  # words of sentences of an import
 AMOUNTS = (
-    ("run_hours", "The run", "hours"), ("bar_step_s", "A step by the progress bar", "s"), ("gpu_hours", "Cost", "GPU-hours"),
+    ("run_hours", "The run", "hours"), ("bar_step_s", "A step on average", "s"), ("gpu_hours", "Cost", "GPU-hours"),
     ("usd", "Cost", "USD"),
 )  # fmt: skip
 """Numbers that end the first screen: key, heading and unit."""

@@ -11,9 +11,10 @@ import numpy as np
 from rlhfless.diagnosis.gpus import Gpus, gpus_of, same_in_all
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import BOUND, DERIVED, LOGGED, Collected, Number, Part, number
-from rlhfless.diagnosis.phases import ANY_LINE, TIMES_LINE, step_seconds
+from rlhfless.diagnosis.phases import ANY_LINE, PHASES, TIMES_LINE, step_seconds
 
 SAME = 0.02  # relative difference of two ways to the seconds of a step
+ROUNDING = 0.0005  # of steps per second at a log's end
 LARGEST = 1e9  # of a number of the whole run: seconds of thirty years
 
 
@@ -33,7 +34,14 @@ def whole_run(run: LoggedRun, found: Collected) -> Part:
         numbers.append(hours)
     numbers += _cost(run, found, gpus, hours)
     split, unknown = _idle_while_few_generate(run, found, gpus)
-    return Part((*numbers, *split), cannot_say=unknown, notes=tuple(notes))
+    return Part((*numbers, *split), cannot_say=unknown or _phases_unknown(run, found), notes=tuple(notes))
+
+
+def _phases_unknown(run: LoggedRun, found: Collected) -> tuple[str, ...]:
+    """What would tell where the seconds of a step go, where the log has steps or seconds of a run and no seconds of a phase."""
+    if run.responses is not None or not (len(run.steps) or run.facts) or any(phase in found.numbers for phase in PHASES):
+        return ()
+    return (f"Where the seconds of a step go: {TIMES_LINE.get(run.framework, ANY_LINE)} would tell.",)
 
 
 def _possible(run: LoggedRun) -> dict[str, float]:
@@ -59,12 +67,19 @@ def _by_the_bar(run: LoggedRun, notes: list[str]) -> Number | None:
         return number("bar_step_s", average, DERIVED, "elapsed seconds over steps of the progress bar")
     if stated is not None:
         return number("bar_step_s", stated, LOGGED, "rate of the progress bar")
-    if "steps_per_s" in known:
-        return number("bar_step_s", 1.0 / known["steps_per_s"], DERIVED, "1 over the steps per second at the log's end")
-    steps = done or known.get("planned_steps")
-    if "run_s" in known and steps:
-        return number("bar_step_s", known["run_s"] / steps, DERIVED, "seconds of the run over its steps")
-    return None
+    return _of_the_whole_run(known, done)
+
+
+def _of_the_whole_run(known: dict[str, float], done: float | None) -> Number | None:
+    """Seconds per step by what a log says at its end; its steps per second have three decimals."""
+    took, planned, rate = known.get("run_s"), known.get("planned_steps"), known.get("steps_per_s", 0.0)
+    low, high = (1.0 / (rate + ROUNDING), 1.0 / (rate - ROUNDING)) if rate > ROUNDING else (0.0, np.inf)
+    steps = done or (planned if took and planned and low <= took / planned <= high else None)
+    if took and steps:
+        return number("bar_step_s", took / steps, DERIVED, "seconds of the run over its steps")
+    if not rate > ROUNDING:
+        return None
+    return Number("bar_step_s", low, high, DERIVED, "1 over the steps per second at the log's end, which are rounded")
 
 
 def _hours(run: LoggedRun, found: Collected, bar: Number | None) -> Number | None:

@@ -167,8 +167,10 @@ NAMES: Mapping[str, Names] = {
         "learn_s": ("timing/ppo_train",),
         "sync_s": ("timing/broadcast",),
         "responses": ("rollout/num_samples",),
-        "response_tokens_mean": ("rollout/response_length_mean",),
+        "response_tokens_mean": (("rollout/response_length_mean", "response_length", "glen"),),  # the latter are in its bar
+        "sequence_tokens_mean": (("total_length", "tlen"),),
         "truncation_rate": ("rollout/truncated_rate",),
+        "reward_mean": (("reward", "rm"),),
     }, tracked_prefix="train/", tracked_step="train/global_step"),
     "trl": Names("TRL", {
         "step_s": ("step_time",),

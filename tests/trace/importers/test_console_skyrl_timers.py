@@ -105,10 +105,14 @@ def test_a_resumed_run_counts_on_from_its_bar(tmp_path: Path) -> None:
     assert log.facts["planned_steps"] == 300
 
 
-def test_a_step_that_hangs_is_read_as_far_as_it_came(tmp_path: Path) -> None:
-    scalars = read(tmp_path, *step(), *step()[:3]).scalars
-    assert scalars["generate_s"].tolist() == [60, 60]
-    assert scalars["step_s"].isna().tolist() == [False, True]
+def test_a_step_that_hangs_is_left_out_but_for_phases_that_no_other_step_has(tmp_path: Path) -> None:
+    """Rewards and log probabilities are several timers, of which it has some only."""
+    log = read(tmp_path, *step(), *step()[:9])
+    assert log.scalars[["step_s", "generate_s", "prepare_s"]].to_numpy().tolist() == [[100, 60, 12.5]]
+    assert any("incomplete" in note for note in log.summary.notes)
+    alone = read(tmp_path, "Finished: 'step', time cost: 100.00s", *step(generate=45.0)[1:9], prefix="x - ").scalars
+    assert alone["generate_s"].fillna(0).tolist() == [0, 45]
+    assert "prepare_s" not in alone.columns
 
 
 def test_a_step_that_ends_in_an_error_is_left_out(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from importer_samples import GOLDEN
 
+from rlhfless.diagnosis import diagnose
 from rlhfless.trace import ImportedLog, import_log
 
 ENTRY = (
@@ -240,6 +241,29 @@ def test_a_block_that_is_cut_keeps_its_whole_lines(tmp_path: Path) -> None:
         log = import_log(tmp_path / "run.log")
         assert column(log, "step_s") == [10, 12.5]
         assert log.scalars["generate_s"].dropna().tolist() == ([5, 6.25] if cut == " (50.0%)" else [5])
+
+
+def test_seconds_without_bullets_and_headings_are_a_block_too(tmp_path: Path) -> None:
+    """As people copy it into notes; other lines with a name and seconds are none of it."""
+    log = read(
+        tmp_path, "Total step time: 200.00s", "  policy_training:        80.00s (40.0%)", "  generation:   60.50s (30.3%)",
+        "worker 3: compiled in 12.00s", "loading: 7.00s", "  policy_and_reference_logprobs: 40.00s (20.0%)",
+    )  # fmt: skip
+    columns = ["step_s", "generate_s", "prepare_s", "learn_s"]
+    assert log.scalars[columns].to_numpy().tolist() == [[200, 60.5, 40, 80]]
+    assert not any("loading" in name or "worker" in name for name in log.scalars)
+
+
+def test_parts_of_a_phase_are_not_added_to_it(tmp_path: Path) -> None:
+    log = read(
+        tmp_path, "===== Step 1/9 =====", "Timing:", "  • Total step time: 100.00s", "  • policy_training: 70.00s (70.0%)",
+        "  • prepare_for_generation/total: 20.00s (20.0%)",
+        "  • prepare_for_generation/transfer_and_update_weights: 8.00s (8.0%)",
+    )  # fmt: skip
+    assert column(log, "sync_s") == [20]
+    found = diagnose(tmp_path / "run.log")
+    assert found.numbers["unnamed_s"].value == pytest.approx(10)
+    assert "prepare_for_generation 20%" in str(found)
 
 
 def test_rates_that_are_rounded_too_much_tell_no_gpus(tmp_path: Path) -> None:

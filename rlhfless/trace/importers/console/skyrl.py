@@ -43,6 +43,7 @@ TIMING, STEP = "timing/", "timing/step"
 BEGINNING = frozenset({"init_weight_sync_state", "load_checkpoints"})  # of a run, before its first step
 AT_BEGINNING = frozenset({"sync_weights", "eval"})  # timers that the beginning of a run has, too
 AFTER_STEP = frozenset({"eval", "step"})  # timers that end after a step, and are logged with it
+WHOLE = frozenset(TIMING + name for name in ("generate", "wait_for_generation_buffer", "train_critic_and_policy"))
 ERROR = "Traceback (most recent call last)"
 MOST_TIMERS = 100  # different names in a step
 
@@ -50,14 +51,16 @@ MOST_TIMERS = 100  # different names in a step
 class Timers:
     """Adds up the timers of every step that has no dict, and counts these steps.
 
-    A step ends with its timer ``step``; where dynamic sampling goes on, with a later one. Timers end although an error ends what
-    they measure, so the last step is incomplete where an error follows it.
+    A step ends with its timer ``step``; where dynamic sampling goes on, with a later one. Timers end also where an error passes
+    through them, so the last step is incomplete where an error follows it. Of a step that did not end, only the timers in
+    ``WHOLE`` count, as no other timer belongs to the same phase.
     """
 
     def __init__(self) -> None:
         self._values: dict[str, float] = {}
         self._line = self._last = self._bar = self._error = 0
         self._begun = self._complete = self._resampled = self._beginning = False
+        self._known: set[str] = set()
 
     def take(self, line: Line) -> Iterator[Entry]:
         """Take the next line; yields the step before, if it begins another one."""
@@ -115,15 +118,17 @@ class Timers:
             self._last = step - 1
 
     def end(self) -> Iterator[Entry]:
-        """Yield the last step, as far as it came."""
-        if self._error and self._complete:
-            yield Entry(self._line, self._last + 1, None)
-        elif self._line:
+        """Yield the last step; of one that did not end, the phases that no step before has."""
+        if self._complete and not self._error:
             yield self._entry()
+        elif self._line:
+            further = {name: value for name, value in self._values.items() if name in WHOLE and name not in self._known}
+            yield Entry(self._line, self._last + 1, further or None)
         self._clear()
 
     def _entry(self) -> Entry:
         entry = Entry(self._line, self._last + 1, dict(self._values))
+        self._known |= self._values.keys()
         self._clear()
         self._last = entry.step
         return entry
@@ -135,7 +140,7 @@ class Timers:
 
 
 def entries(lines: Iterable[Line], reading: ImportSession) -> Iterator[Entry]:
-    """Yield the dict of every step; of one whose end is missing, that it is incomplete. Yield timers of steps without a dict."""
+    """Yield the dict of every step, or its timers where it has none; of a dict without its end, that it is incomplete."""
     at, step, begun, between = 0, 0, False, 0
     values: dict[str, Any] = {}
     timers = Timers()

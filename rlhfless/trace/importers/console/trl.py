@@ -2,7 +2,8 @@
 
 A dict has no number of its step: transformers' ``ProgressCallback`` writes it through the bar, which is then printed again with
 the number of steps that are done. Newer versions print numbers as texts of four digits. Entries of evaluations are left out.
-Written by ``transformers/trainer_callback.py``; the last dict by ``Trainer`` with ``speed_metrics``.
+Written by ``transformers/trainer_callback.py``; the last dict by ``Trainer`` with ``speed_metrics``. A notebook shows it once
+more, in the result of ``trainer.train()``: ``TrainOutput(global_step=250, training_loss=0.1, metrics={...})``.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from solver.model.plurals import counted
 
 START = r"(?:.{0,400}?it\])?\s*(?:\[\w{1,20}\]:?\s*|\d{1,5}:\s+)?"  # a bar; the process, by torchrun or srun
 ENTRY = re.compile(rf"^{START}(\{{'.*)")
+RESULT = re.compile(r"\bTrainOutput\(global_step=(\d{1,12}), .{0,200}?\bmetrics=(?=\{'train_runtime': )")
 MARK = re.compile(
     rf"^(?=.{{0,100000}}?'(?:epoch|completions/mean_length|completion_length|num_tokens)': ){START}\{{'[^']{{1,200}}': "
+    rf"|{RESULT.pattern}"
 )
 OWN = ("loss", *NAMES["trl"].own())  # names that tell an entry of a step from other dicts
 BROKEN = re.compile(r"'(?:loss|grad_norm|learning_rate|reward|completion[\w/]{1,40}|num_tokens)': ")
@@ -117,12 +120,20 @@ def entries(lines: Iterable[Line], reading: ImportSession) -> Iterator[Entry]:
             yield from _bar(text[: match.start(1)], numbers)
             yield from _entry(line, match[1], numbers, reading)
             yield from _bar(text[text.rfind("}") + 1 :], numbers)
+        elif "TrainOutput(" in text and (match := RESULT.search(text)):
+            _result(int(match[1]), text[match.end() :], reading)
         elif "Total " in text and (match := HEADER.search(text)):
             reading.facts[FACTS[match[1]]] = float(match[2].replace(",", ""))
         else:
             yield from _bar(text, numbers)
     yield from numbers.end()
     numbers.report(reading)
+
+
+def _result(steps: int, text: str, reading: ImportSession) -> None:
+    """Report what a notebook shows of the whole run."""
+    if facts := whole_run(as_numbers(parse_dict(text) or {})):
+        reading.facts.update({**facts, "steps_done": float(steps)})
 
 
 def _bar(text: str, numbers: StepNumbers) -> Iterator[Entry]:
