@@ -184,7 +184,10 @@ NAMES: Mapping[str, Names] = {
         "reward_mean": ("reward",),
     }, tracked_prefix="train/", tracked_step="train/global_step"),
     "prime-rl": Names("prime-rl", {
-        "step_s": (("Time", "trainer/Time"),),
+        "step_s": (("Time", "trainer/Time", "time/step"),),  # the latter, with a folder, are the trainer's in wandb
+        "wait_s": ("time/wait_for_batch",),
+        "learn_s": ("time/forward_backward",),
+        "sync_s": ("time/broadcast_weights",),
         "responses": ("Rollouts",),
         "sequence_tokens_mean": ("Seq. Length",),
         "tokens_per_s": ("Throughput",),
@@ -240,14 +243,22 @@ NAMES: Mapping[str, Names] = {
 PHASES = ("generate_s", "prepare_s", "learn_s", "sync_s")
 
 KNOWN = listed(one.title for one in NAMES.values())
-NO_TIMES = f"has no seconds of a step's phases under a known name; names of {KNOWN} are known"
+NO_TIMES = f"has no seconds of a step's phases and no lengths under known names; names of {KNOWN} are known"
 
 
 def framework_of(names: Iterable[str]) -> str | None:
-    """Return the key of the framework that logs times of phases under some of these names; None if there is none."""
-    present = set(names)
+    """Return the key of the framework that logs under these names; None if there is none.
+
+    Seconds of phases decide. Without them it is the framework with most of the names: with at least two, or with one that no
+    other framework has. Names without a folder, such as ``reward``, are anybody's.
+    """
+    present = {name for name in names if "/" in name}
     of_phases = {key: (*one.own(*PHASES), *one.tracked().own(*PHASES)) for key, one in NAMES.items()}
-    return next((key for key, own in of_phases.items() if present.intersection(own)), None)
+    if (sure := next((key for key, own in of_phases.items() if present.intersection(own)), None)) is not None:
+        return sure
+    shared = {key: len(present.intersection((*one.own(), *one.tracked().own()))) for key, one in NAMES.items()}
+    best = max(shared, key=lambda key: shared[key])
+    return best if shared[best] > 1 or sum(shared.values()) == 1 else None
 
 
 def unknown_phases(names: Names, found: Iterable[str]) -> list[str]:

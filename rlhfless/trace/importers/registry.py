@@ -22,6 +22,7 @@ from rlhfless.trace.importers import (
     step_table,
     table,
     tensorboard,
+    tracker_rows,
     trl,
     trl_scalars,
     verl,
@@ -52,7 +53,7 @@ from solver.model.plurals import counted
 FORMATS: tuple[Format, ...] = (
     nemo_rl.FORMAT, slime.FORMAT, trl.FORMAT, trl_scalars.FORMAT, areal.FORMAT, verl.FORMAT, verl_scalars.FORMAT,
     prime_rl.FORMAT, tensorboard.FORMAT, wandb_run.FORMAT, imported_scalars.FORMAT, console.FORMAT, engine_lines.FORMAT,
-    step_table.FORMAT, table.FORMAT,
+    tracker_rows.FORMAT, step_table.FORMAT, table.FORMAT,
 )  # fmt: skip
 """In the order in which they are asked: any file of lines is a table too, so that is asked last."""
 
