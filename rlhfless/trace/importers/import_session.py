@@ -131,8 +131,10 @@ class ImportSession:
         from tqdm.auto import tqdm
 
         total = sum(path.stat().st_size for path in paths if path.is_file())
-        text = f"reading {self.path.name}"
-        self._bar = tqdm(total=total, unit="B", unit_scale=True, desc=text, delay=1, leave=False, disable=None)  # terminals only
+        self._bar = tqdm(
+            total=total, unit="B", unit_scale=True, desc=f"reading {self.path.name}", delay=1, leave=False,
+            disable=None,  # where standard error is no terminal
+        )  # fmt: skip
 
     def close(self) -> None:
         """Remove the progress bar."""
