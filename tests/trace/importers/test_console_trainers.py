@@ -77,6 +77,43 @@ def test_dicts_before_one_bar_are_spread_up_to_it(tmp_path: Path) -> None:
     assert any("spread" in note for note in log.summary.notes)
 
 
+@pytest.mark.parametrize(
+    "before",
+    ["2026-03-01T10:00:00.123Z stdout F ", "2026-03-01 10:00:00,123 - INFO - ", "[INFO:swift] ", "[rank0]: ", "0: ", "INFO: "],
+)
+def test_what_loggers_and_clusters_put_before_an_entry_is_no_part_of_it(before: str, tmp_path: Path) -> None:
+    log = read(tmp_path, before + entry(100.0, 1000.0), before + BAR.format(1, 9), before + entry(200.0, 2000.0))
+    assert column(log, "response_tokens_mean") == [100.0, 200.0]
+
+
+@pytest.mark.parametrize("width", [40, 81, 120])
+def test_an_entry_that_a_terminal_wrapped_is_whole_again(width: int, tmp_path: Path) -> None:
+    """In the middle of names and numbers, as terminals do; the next entry, a bar or a blank line ends one that is cut."""
+    texts = [entry(100.0, 1000.0), entry(200.0, 2000.0)]
+    parts = [text[at : at + width] for text in texts for at in range(0, len(text), width)]
+    assert column(read(tmp_path, *parts), "response_tokens_mean") == [100.0, 200.0]
+    cut = read(tmp_path, texts[0], texts[1][:50], BAR.format(2, 9), "", texts[0][:50], "", texts[1].replace("2000", "3000"))
+    assert column(cut, "response_tokens_mean") == [100.0, 200.0]
+
+
+def test_an_entry_with_a_line_for_each_number_is_one(tmp_path: Path) -> None:
+    """As pprint shows it, or as people break it."""
+    lines = entry(100.0, 1000.0).replace(", '", ",\n '").split("\n")
+    log = read(tmp_path, *lines, *entry(200.0, 2000.0).replace("{", "{\n").replace(", '", ",\n'").split("\n"))
+    assert (column(log, "response_tokens_mean"), column(log, "step_s")) == ([100.0, 200.0], [10.0, 10.0])
+
+
+@pytest.mark.parametrize("quote", ["'", '"'])
+def test_ms_swift_prints_the_step_in_the_dict(quote: str, tmp_path: Path) -> None:
+    text = (
+        "{{'loss': 0.1, 'completions/mean_length': {}, 'epoch': 0.1, 'global_step/max_steps': '{}/500', "
+        "'percentage': '2.00%', 'elapsed_time': '{}'}}"
+    ).replace("'", quote)
+    log = read(tmp_path, text.format(300.5, 10, "59m 30s"), text.format(310.5, 20, "1h 59m 10s"))
+    assert (column(log, "step"), column(log, "response_tokens_mean")) == ([10, 20], [300.5, 310.5])
+    assert log.facts == {"planned_steps": 500, "steps_done": 20, "elapsed_s": 7150, "logging_steps": 10}
+
+
 def test_evaluations_and_their_bars_are_no_steps(tmp_path: Path) -> None:
     log = read(
         tmp_path, BAR.format(0, 900), entry(10), BAR.format(1, 900), BAR.format(25, 25),
