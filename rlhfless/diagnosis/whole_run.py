@@ -125,7 +125,7 @@ def _idle_while_few_generate(run: LoggedRun, found: Collected, gpus: Gpus) -> tu
     """What idles at most while only some GPUs generate: a number where the share of generation is known, else in words."""
     if gpus.total is None or gpus.generate is None or not 0 < gpus.generate < gpus.total:
         return [], ()
-    if not np.isnan(run.column("wait_s")).all():
+    if not all(np.isnan(run.column(name)).all() for name in ("wait_s", "off_policy_steps")):
         return [], ()  # training goes on beside generation
     others = 1.0 - gpus.generate / gpus.total
     share = found.numbers.value("generate_share")

@@ -116,6 +116,9 @@ def test_no_idle_gpus_are_said_where_nobody_stated_the_split(stated: dict[str, i
 def test_training_beside_generation_has_no_such_idle_gpus() -> None:
     steps = {"step": [1], "step_s": [100.0], "wait_s": [40.0]}
     assert not found_in(steps=steps, gpus=8, gpus_generate=2).cannot_say
+    part = found_in(steps={"step": [1], "step_s": [100.0], "off_policy_steps": [0.0]}, gpus=8, gpus_generate=2)
+    assert not any("idles" in sentence for sentence in part.cannot_say)
+    assert not [one for one in part.numbers if "idle" in one.key or "others" in one.key]
 
 
 @pytest.mark.parametrize("wrong", [0.0, -5.0, math.inf, math.nan, 1e300])

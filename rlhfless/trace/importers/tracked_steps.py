@@ -45,7 +45,8 @@ def add_steps(reading: ImportSession, path: Path, steps: Mapping[int, Mapping[st
             reading.facts.update(whole_run(values))
     else:
         names = names.tracked()
-    used, folders = set(names.own()), {name.rpartition("/")[0] for name in names.own("step_s", *PHASES)} - {""}
+    used, timed = set(names.own()), [name for name in names.own("step_s", *PHASES) if not name.endswith("/total")]
+    folders = {name.rpartition("/")[0] for name in timed} - {""}  # parts of a total are beside it
     used |= {COUNTER} if framework == "trl" else set()
     rows = []
     for step in sorted(steps):

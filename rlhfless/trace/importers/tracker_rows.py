@@ -30,6 +30,7 @@ from rlhfless.trace.importers.import_session import ImportSession, first_line, p
 from rlhfless.trace.importers.names import NAMES, NO_TIMES, framework_of
 from rlhfless.trace.importers.record import finite, is_number
 from rlhfless.trace.importers.tracked_steps import add_steps
+from rlhfless.trace.importers.trl_steps import whole_run
 from rlhfless.trace.schema.casts import clean, listed
 
 Row = dict[str, float]
@@ -140,12 +141,14 @@ def _add(reading: ImportSession, rows: list[Row], run: str | None) -> None:
         return
     framework = framework_of({name for row in rows for name in row})
     own = None if framework is None else NAMES[framework].tracked_step
-    keys = [key for key in (own, *STEPS) if key is not None and any(key in row for row in rows)]
+    key = next((key for key in (own, *STEPS) if key is not None and any(key in row for row in rows)), None)
     steps: dict[int, Row] = {}
     for at, row in enumerate(rows):
-        number = next((row[key] for key in keys if key in row), float(at))
+        number = row.get(key, -1.0) if key is not None else float(at)  # rows without it are of no step
         if 0 <= number < LARGEST_STEP:
             steps.setdefault(int(number), {}).update(row)
+        elif framework == "trl":
+            reading.facts.update(whole_run(row))
     add_steps(reading, reading.path, steps, run)
 
 

@@ -74,6 +74,14 @@ def test_rows_that_repeat_a_generation_are_one(tmp_path: Path) -> None:
     assert column(log, "step_s") == [182.0, 184.0, 186.0]
 
 
+def test_rows_without_the_number_of_a_step_are_of_no_step(tmp_path: Path) -> None:
+    """wandb's own step counts calls, and TRL's counts steps."""
+    rows = [row for entry in TRL for row in ({"eval/reward": 1.0, "train/step_time": 7.0}, entry)]
+    log = import_log(write(tmp_path / "h.jsonl", [*rows_of_wandb(rows), {"_step": 99, "train_runtime": 7200.0}]))
+    assert (column(log, "step"), column(log, "step_s")) == ([1, 2, 3], [91.0, 92.0, 93.0])
+    assert log.facts["run_s"] == 7200
+
+
 def test_one_step_may_have_several_rows_with_few_metrics_each(tmp_path: Path) -> None:
     rows = [
         {"_step": 1, "_runtime": 9.0}, {"_step": 1, "timing_s/gen": 60.0, "actor/lr": None},
