@@ -248,8 +248,13 @@ def _imported(path: Path, options: ImportOptions, log_format: Format) -> Importe
     )
     return ImportedLog(
         rollouts, scalars, summary, log_format, path, reading.dispatch_order_known, reading.prompts_known,
-        engine_frame(reading.engine), reading.facts, reading.framework or log_format.name.removesuffix("-scalars"),
+        engine_frame(reading.engine), reading.facts, reading.framework or _framework(log_format),
     )  # fmt: skip
+
+
+def _framework(log_format: Format) -> str:
+    """Return the framework whose format it is; empty for one of any framework, whose fields nobody can expect."""
+    return log_format.name.removesuffix("-scalars") if log_format.expected else ""
 
 
 def contradictions(rollouts: pd.DataFrame | None, scalars: pd.DataFrame) -> list[CrossCheck]:

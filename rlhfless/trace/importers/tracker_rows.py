@@ -37,7 +37,7 @@ Row = dict[str, float]
 
 OF_WANDB = frozenset({"_step", "_runtime", "_timestamp", "_wandb"})
 OF_TRACKIO = ("step", "timestamp")
-RUN_COLUMNS = ("run_name", "run")  # of trackio: texts
+RUN_COLUMNS = ("run_name", "run", "Name")  # texts: of trackio, and of wandb's table of runs, which has a row per run
 STEPS = ("_step", "step", "Step", "global_step", "trainer/global_step")  # the step of a row, where its framework names none
 SCALAR = ["Wall time", "Step", "Value"]
 OF_FILE = re.compile(r"(?:run-(?P<run>.+?)-)?tag-(?P<tag>.+?)(?: \(\d+\))?\.csv(?:\.gz)?", re.IGNORECASE)

@@ -25,6 +25,7 @@ def test_a_bar_alone_tells_the_step_and_the_run_and_what_is_missing(tmp_path: Pa
     assert found.numbers["run_hours"].value == pytest.approx(625 * 56 / 3600)
     assert any(sentence.startswith("Where the seconds of a step go") for sentence in found.cannot_say)
     assert not found.findings
+    assert found.to_dict()["framework"] == "", "nothing tells whose bar it is"
     assert any("a progress bar and no line of a step" in note for note in found.read)
 
 

@@ -97,7 +97,7 @@ def test_the_framework_is_known_by_its_own_names(tmp_path: Path) -> None:
     verl = read(tmp_path, "step,timing_s/step,timing_s/gen,timing_s/ref,timing_s/old_log_prob\n1,100,60,4,5\n")
     assert verl.framework == "verl"
     assert verl.scalars.loc[0, ["step_s", "generate_s", "prepare_s"]].tolist() == [100, 60, 9]
-    assert read(tmp_path, "step,step_time,reward\n1,100,0.5\n").framework == "steps", "anybody writes these"
+    assert read(tmp_path, "step,step_time,reward\n1,100,0.5\n").framework == "", "anybody writes these"
 
 
 @pytest.mark.parametrize("suffix", ["csv", "csv.gz", "jsonl", "jsonl.gz", "parquet"])

@@ -117,6 +117,12 @@ def test_runs_of_a_project_are_told_apart(tmp_path: Path) -> None:
     assert (column(log, "run"), column(log, "step_s")) == (["slow", "slow", "fast", "fast"], [100.0, 100.0, 80.0, 80.0])
 
 
+def test_wandbs_table_of_runs_has_a_row_per_run(tmp_path: Path) -> None:
+    rows = [{"Name": name, "State": "finished", "Runtime": 310, **TRL[at]} for name, at in (("a", 2), ("b", 2), ("c", 0))]
+    log = import_log(write(tmp_path / "runs.csv", rows))
+    assert (column(log, "run"), column(log, "step_s")) == (["a", "b", "c"], [93.0, 93.0, 91.0])
+
+
 def panel(path: Path, *columns: str) -> Path:
     with open(path, "w", newline="", encoding="utf-8") as file:
         out = csv.writer(file)
