@@ -15,6 +15,7 @@ from rlhfless.diagnosis.phases import ANY_LINE, PHASES, TIMES_LINE, step_seconds
 
 SAME = 0.02  # relative difference of two ways to the seconds of a step
 ROUNDING = 0.0005  # of steps per second at a log's end
+TIMES = frozenset({"elapsed_s", "seconds_per_step", "run_s", "steps_per_s"})  # facts from which seconds of a step follow
 LARGEST = 1e9  # of a number of the whole run: seconds of thirty years
 
 
@@ -39,7 +40,8 @@ def whole_run(run: LoggedRun, found: Collected) -> Part:
 
 def _phases_unknown(run: LoggedRun, found: Collected) -> tuple[str, ...]:
     """What would tell where the seconds of a step go, where the log has steps or seconds of a run and no seconds of a phase."""
-    if run.responses is not None or not (len(run.steps) or run.facts) or any(phase in found.numbers for phase in PHASES):
+    timed = len(run.steps) or TIMES & _possible(run).keys()
+    if run.responses is not None or not timed or any(phase in found.numbers for phase in PHASES):
         return ()
     return (f"Where the seconds of a step go: {TIMES_LINE.get(run.framework, ANY_LINE)} would tell.",)
 

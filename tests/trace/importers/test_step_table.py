@@ -55,7 +55,7 @@ def read(folder: Path, text: str, name: str = "log.csv") -> ImportedLog:
         ("Step time (ms)", "step_s", 1e-3), ("seconds_per_step", "step_s", 1), ("s/it", "step_s", 1), ("e2e_s", "step_s", 1),
         ("timing/fwd_logprobs", "prepare_s", 1), ("update_actor_seconds", "learn_s", 1), ("train_hours", "learn_s", 3600),
         ("median generation (s)", "generate_s", 1), ("rolloutTime", "generate_s", 1), ("exposed_generation_s", "wait_s", 1),
-        ("update_weights_s", "sync_s", 1),
+        ("update_weights_s", "sync_s", 1), ("clipped_ratio", "truncation_rate", 1),
         ("mean_length", "response_tokens_mean", 1),
         ("avg_response_len", "response_tokens_mean", 1),
         ("prompt_length/mean", "prompt_tokens_mean", 1), ("longest_tokens", "response_tokens_max", 1),
