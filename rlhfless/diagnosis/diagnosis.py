@@ -17,7 +17,7 @@ NEAR = 0.7  # of what the first finding has at stake: a second one that is so ne
 LEAST = 0.03  # of the run: levers that save less are one row
 NOTHING = "This log cannot say what limits the run."
 LITTLE = 0.01  # of the run: findings with less at stake are in the JSON only
-LEFT_OUT = ("left out", "logged twice", "restart", "not used", "another run")  # words of sentences of an import
+LEFT_OUT = ("left out", "logged twice", "restart", "not used", "another run", "per generation")  # in sentences of an import
 AMOUNTS = (
     ("step_s", "A step as logged", "s"), ("run_hours", "The run", "hours"), ("bar_step_s", "A step on average", "s"),
     ("gpu_hours", "Cost", "GPU-hours"), ("usd", "Cost", "USD"),

@@ -116,3 +116,13 @@ def test_a_log_of_texts_alone_asks_for_its_tokenizer(name: str, tmp_path: Path) 
     path = LOGS[name](tmp_path)
     with refused(TraceError, str(path), "texts but no token counts", "--tokenizer"):
         diagnose(path)
+
+
+def test_entries_that_generated_nothing_are_said_on_the_first_screen(tmp_path: Path) -> None:
+    """Else the seconds of a row are taken for those of an optimizer step."""
+    entries = [
+        {"step": step, "step_time": 10.0, "num_tokens": 1000 * (step + step % 2), "completions/mean_length": 300.0}
+        for step in (1, 2, 3, 4)
+    ]
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": entries}), encoding="utf-8")
+    assert any("2 generations" in text for heading, text in diagnose(tmp_path).lines() if heading == "Read")
