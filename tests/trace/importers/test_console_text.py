@@ -143,6 +143,10 @@ def test_steps_per_second_are_turned_round_and_an_unknown_rate_is_left_out() -> 
     assert "seconds_per_step" not in facts("Steps", "Steps:  1%| | 1/100 [00:00<?, ?it/s]")
 
 
+def test_what_a_person_printed_in_bold_is_a_bar_still() -> None:
+    assert facts("", "  0%|          | 1/1000 [04:41<**78:02:42, 281.24s/it]**")["seconds_per_step"] == 281.24
+
+
 def test_a_bar_before_the_first_step_tells_the_plan_alone() -> None:
     assert facts("Steps", "Steps:  0%| | 0/100 [00:00<?, ?it/s]") == {"planned_steps": 100.0}
 

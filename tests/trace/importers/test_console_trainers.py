@@ -79,7 +79,7 @@ def test_dicts_before_one_bar_are_spread_up_to_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "before",
-    ["2026-03-01T10:00:00.123Z stdout F ", "2026-03-01 10:00:00,123 - INFO - ", "[INFO:swift] ", "[rank0]: ", "0: ", "INFO: "],
+    ["2026-03-01T10:00:00.123Z stdout F ", "2026-03-01 10:00:00,123 - INFO - ", "[INFO:swift] ", "[rank0]: ", "0: ", "> "],
 )
 def test_what_loggers_and_clusters_put_before_an_entry_is_no_part_of_it(before: str, tmp_path: Path) -> None:
     log = read(tmp_path, before + entry(100.0, 1000.0), before + BAR.format(1, 9), before + entry(200.0, 2000.0))

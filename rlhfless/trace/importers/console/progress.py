@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 BAR = re.compile(
-    r"(?:\d{1,3}%\|[^|]{0,400}\|\s*)?\b(\d{1,9})/(\d{1,9}) \[((?:\d{1,5}:)?\d{1,2}:\d\d)<[\d:?]{1,20},\s*"
+    r"(?:\d{1,3}%\|[^|]{0,400}\|\s*)?\b(\d{1,9})/(\d{1,9}) \[((?:\d{1,5}:)?\d{1,2}:\d\d)<\*{0,2}[\d:?]{1,20},\s*"
     r"(?:(\d{1,9}(?:\.\d{1,9})?)(s/it|it/s))?"
 )
 MOST_BARS = 100  # bars of different lengths that are followed

@@ -24,9 +24,10 @@ from solver.model.plurals import counted
 
 PREFIXES = (
     r"\d{4}-\d\d-\d\d[T ][\d:.,+Z]{5,20}\s{0,9}", r"std(?:out|err) [FP] ", r"(?:INFO|WARNING)\b\s{0,9}", r"[-|:]\s{0,9}",
-    r"\[[\w:. -]{1,40}\]:?\s*", r"\d{1,5}:\s+",
+    r"\[[\w:. -]{1,40}\]:?\s*", r"\d{1,5}:\s+", r">\s{0,3}",
 )  # fmt: skip
-"""What stands before an entry: the time of day, the container's stream, a logger's level, the process by torchrun or srun."""
+"""What stands before an entry: the time of day, the container's stream, a logger's level, the process by torchrun or srun, and
+the sign of a quotation."""
 START = rf"(?:.{{0,400}}?it\])?\s*(?:{'|'.join(PREFIXES)}){{0,6}}"  # a bar, and prefixes
 ENTRY = re.compile(rf"^{START}(\{{['\"].*)")
 RESULT = re.compile(r"\bTrainOutput\(global_step=(\d{1,12}), .{0,200}?\bmetrics=(?=\{'train_runtime': )")
