@@ -10,7 +10,7 @@ import numpy as np
 
 from rlhfless.diagnosis.gpus import Gpus, gpus_of, same_in_all
 from rlhfless.diagnosis.logged_run import LoggedRun
-from rlhfless.diagnosis.numbers import BOUND, DERIVED, LOGGED, Collected, Number, Part, number
+from rlhfless.diagnosis.numbers import BOUND, DERIVED, LOGGED, Collected, Finding, Number, Part, number
 from rlhfless.diagnosis.phases import ANY_LINE, PHASES, TIMES_LINE, step_seconds
 
 SAME = 0.02  # relative difference of two ways to the seconds of a step
@@ -36,6 +36,26 @@ def whole_run(run: LoggedRun, found: Collected) -> Part:
     numbers += _cost(run, found, gpus, hours)
     split, unknown = _idle_while_few_generate(run, found, gpus)
     return Part((*numbers, *split), cannot_say=unknown or _phases_unknown(run, found), notes=tuple(notes))
+
+
+def time_alone(found: Collected) -> Part:
+    """Return what is known of a step's time, for a log in which no section finds a limit, and which has no phases."""
+    step = found.numbers.get("step_s") or found.numbers.get("bar_step_s")
+    if step is None or found.findings or any(phase in found.numbers for phase in PHASES):
+        return Part()
+    hours = found.numbers.get("run_hours")
+    whole = "" if hours is None else f", and the run {_ends(hours)} hours"
+    sentence = (
+        f"A step takes {_ends(step)} s{whole}; what limits it this log cannot say, as it has no seconds of generation and "
+        "learning."
+    )
+    proof = (step.key,) if hours is None else (step.key, hours.key)
+    return Part((), (Finding("cannot say", 0.0, sentence, proof),))
+
+
+def _ends(one: Number) -> str:
+    low, high = (f"{end:,.3g}" if end < 1 else f"{end:,.1f}" for end in (one.low, one.high))
+    return low if low == high else f"{low} to {high}"
 
 
 def _phases_unknown(run: LoggedRun, found: Collected) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from rlhfless.diagnosis.diagnose import collect
 from rlhfless.diagnosis.logged_run import LoggedRun, Stated
 from rlhfless.diagnosis.numbers import BOUND, Collected, Part
 from rlhfless.diagnosis.phases import phases
@@ -134,3 +135,14 @@ def test_gpus_of_the_log_stand_in_for_stated_ones() -> None:
     assert numbers_of(found_in(steps=steps))["gpu_hours_per_step"] == pytest.approx(8 * 90 / 3600)
     varying = {"step": [1, 2], "step_s": [90.0, 90.0], "gpus": [8.0, 16.0]}
     assert "gpu_hours" not in numbers_of(found_in(steps=varying)), "which of the two it is, is unknown"
+
+
+def test_the_time_of_a_step_is_the_verdict_only_where_nothing_else_is() -> None:
+    steps = pd.DataFrame({"step": [1], "step_s": [60.0]})
+    (alone,) = collect(LoggedRun("log", "", steps, facts={"planned_steps": 30.0})).findings
+    assert (alone.kind, alone.proof) == ("cannot say", ("step_s", "run_hours"))
+    assert "60.0 s" in alone.sentence
+    assert "0.5 hours" in alone.sentence
+    kinds = [one.kind for one in collect(LoggedRun("log", "", steps.assign(truncation_rate=0.5))).findings]
+    assert kinds == ["limit"]
+    assert not collect(LoggedRun("log", "", steps.assign(generate_s=0.1, learn_s=0.1, prepare_s=0.1).iloc[:0])).findings
