@@ -33,9 +33,9 @@ def import_(
     """Write the log PATH as a trace.
 
     FORMAT is recognised, or is one of console, engine, verl, verl-scalars, trl, trl-scalars, nemo-rl, areal, slime, prime-rl,
-    tensorboard, wandb, scalars, steps and table. A table is any csv, jsonl or parquet file with one row per response; one
-    with a row per step or run has the format steps. Scalars of steps, such as those of tensorboard and wandb, go into the
-    folder of the same run's responses.
+    tensorboard, wandb, tracker, scalars, steps and table. A table is any csv, jsonl or parquet file with one row per
+    response; one with a row per step or run has the format steps, and rows that a tracker exports have the format tracker.
+    Scalars of steps, such as those of tensorboard and wandb, go into the folder of the same run's responses.
     """
     from rlhfless.trace import import_log
 

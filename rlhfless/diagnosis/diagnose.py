@@ -24,7 +24,7 @@ from rlhfless.diagnosis.numbers import Collected, Finding, Part
 from rlhfless.diagnosis.phases import phases, step_bar
 from rlhfless.diagnosis.prompts import prompts
 from rlhfless.diagnosis.runs import runs
-from rlhfless.diagnosis.whole_run import whole_run
+from rlhfless.diagnosis.whole_run import time_alone, whole_run
 from rlhfless.trace import ImportedLog, OpenedLog, Trace, allocation_metrics, read_log
 from rlhfless.trace.importers.scalars import RUN, runs_of
 from rlhfless.trace.metrics.step_times import with_step_times
@@ -144,4 +144,5 @@ def collect(run: LoggedRun) -> Collected:
     for section in SECTIONS:
         found.add(section(run, found))
     without_schedules(found)
+    found.add(time_alone(found))
     return found

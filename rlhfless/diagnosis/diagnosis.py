@@ -18,10 +18,10 @@ NEAR = 0.7  # of what the first finding has at stake: a second one that is so ne
 LEAST = 0.03  # of the run: levers that save less are one row
 NOTHING = "This log cannot say what limits the run."
 LITTLE = 0.01  # of the run: findings with less at stake are in the JSON only
-LEFT_OUT = ("left out", "logged twice", "restart", "not used", "another run")  # words of sentences of an import
+LEFT_OUT = ("left out", "logged twice", "restart", "not used", "another run", "per generation")  # in sentences of an import
 AMOUNTS = (
-    ("run_hours", "The run", "hours"), ("bar_step_s", "A step by the progress bar", "s"), ("gpu_hours", "Cost", "GPU-hours"),
-    ("usd", "Cost", "USD"),
+    ("step_s", "A step as logged", "s"), ("run_hours", "The run", "hours"), ("bar_step_s", "A step on average", "s"),
+    ("gpu_hours", "Cost", "GPU-hours"), ("usd", "Cost", "USD"),
 )  # fmt: skip
 """Numbers that end the first screen: key, heading and unit."""
 SHOWN_FINDINGS, SHOWN_LEVERS, SHOWN_UNKNOWN, SHOWN_NOTES = 4, 5, 4, 3
@@ -198,7 +198,7 @@ class Diagnosis:
             if any(word in note for word in LEFT_OUT):
                 yield "Read", note
         for key, heading, unit in AMOUNTS:
-            if key in self.numbers:
+            if key in self.numbers and not (key == "step_s" and len(self.step)):  # the bar of a step says it already
                 amount = self.numbers[key]
                 yield heading, f"{_between(amount.low, amount.high)} {unit} ({amount.how})"
 

@@ -298,7 +298,7 @@ def _further(run: LoggedRun, left_s: np.ndarray) -> dict[str, np.ndarray]:
         left_s: (s,) what the phases leave of the step; a name that does not fit into it is a part of another one.
     """
     behind = [name for column in ("step_s", *PHASES) for name in own_names(run, column)]
-    folders = {name.rpartition("/")[0] for name in behind if "/" in name}
+    folders = {name.rpartition("/")[0] for name in behind if "/" in name and not name.endswith("/total")}  # beside parts
     taken = {*behind, *(name for names in _beside_names(run).values() for name in names)}
     others = [
         name

@@ -10,10 +10,12 @@ import numpy as np
 
 from rlhfless.diagnosis.gpus import Gpus, gpus_of, same_in_all
 from rlhfless.diagnosis.logged_run import LoggedRun
-from rlhfless.diagnosis.numbers import BOUND, DERIVED, LOGGED, Collected, Number, Part, number
-from rlhfless.diagnosis.phases import ANY_LINE, TIMES_LINE, step_seconds
+from rlhfless.diagnosis.numbers import BOUND, DERIVED, LOGGED, Collected, Finding, Number, Part, number
+from rlhfless.diagnosis.phases import ANY_LINE, PHASES, TIMES_LINE, step_seconds
 
 SAME = 0.02  # relative difference of two ways to the seconds of a step
+ROUNDING = 0.0005  # of steps per second at a log's end
+TIMES = frozenset({"elapsed_s", "seconds_per_step", "run_s", "steps_per_s"})  # facts from which seconds of a step follow
 LARGEST = 1e9  # of a number of the whole run: seconds of thirty years
 
 
@@ -33,7 +35,35 @@ def whole_run(run: LoggedRun, found: Collected) -> Part:
         numbers.append(hours)
     numbers += _cost(run, found, gpus, hours)
     split, unknown = _idle_while_few_generate(run, found, gpus)
-    return Part((*numbers, *split), cannot_say=unknown, notes=tuple(notes))
+    return Part((*numbers, *split), cannot_say=unknown or _phases_unknown(run, found), notes=tuple(notes))
+
+
+def time_alone(found: Collected) -> Part:
+    """Return what is known of a step's time, for a log in which no section finds a limit, and which has no phases."""
+    step = found.numbers.get("step_s") or found.numbers.get("bar_step_s")
+    if step is None or found.findings or any(phase in found.numbers for phase in PHASES):
+        return Part()
+    hours = found.numbers.get("run_hours")
+    whole = "" if hours is None else f", and the run {_ends(hours)} hours"
+    sentence = (
+        f"A step takes {_ends(step)} s{whole}; what limits it this log cannot say, as it has no seconds of generation and "
+        "learning."
+    )
+    proof = (step.key,) if hours is None else (step.key, hours.key)
+    return Part((), (Finding("cannot say", 0.0, sentence, proof),))
+
+
+def _ends(one: Number) -> str:
+    low, high = (f"{end:,.3g}" if end < 1 else f"{end:,.1f}" for end in (one.low, one.high))
+    return low if low == high else f"{low} to {high}"
+
+
+def _phases_unknown(run: LoggedRun, found: Collected) -> tuple[str, ...]:
+    """What would tell where the seconds of a step go, where the log has steps or seconds of a run and no seconds of a phase."""
+    timed = len(run.steps) or TIMES & _possible(run).keys()
+    if run.responses is not None or not timed or any(phase in found.numbers for phase in PHASES):
+        return ()
+    return (f"Where the seconds of a step go: {TIMES_LINE.get(run.framework, ANY_LINE)} would tell.",)
 
 
 def _possible(run: LoggedRun) -> dict[str, float]:
@@ -59,12 +89,19 @@ def _by_the_bar(run: LoggedRun, notes: list[str]) -> Number | None:
         return number("bar_step_s", average, DERIVED, "elapsed seconds over steps of the progress bar")
     if stated is not None:
         return number("bar_step_s", stated, LOGGED, "rate of the progress bar")
-    if "steps_per_s" in known:
-        return number("bar_step_s", 1.0 / known["steps_per_s"], DERIVED, "1 over the steps per second at the log's end")
-    steps = done or known.get("planned_steps")
-    if "run_s" in known and steps:
-        return number("bar_step_s", known["run_s"] / steps, DERIVED, "seconds of the run over its steps")
-    return None
+    return _of_the_whole_run(known, done)
+
+
+def _of_the_whole_run(known: dict[str, float], done: float | None) -> Number | None:
+    """Seconds per step by what a log says at its end; its steps per second have three decimals."""
+    took, planned, rate = known.get("run_s"), known.get("planned_steps"), known.get("steps_per_s", 0.0)
+    low, high = (1.0 / (rate + ROUNDING), 1.0 / (rate - ROUNDING)) if rate > ROUNDING else (0.0, np.inf)
+    steps = done or (planned if took and planned and low <= took / planned <= high else None)
+    if took and steps:
+        return number("bar_step_s", took / steps, DERIVED, "seconds of the run over its steps")
+    if not rate > ROUNDING:
+        return None
+    return Number("bar_step_s", low, high, DERIVED, "1 over the steps per second at the log's end, which are rounded")
 
 
 def _hours(run: LoggedRun, found: Collected, bar: Number | None) -> Number | None:
@@ -115,7 +152,7 @@ def _idle_while_few_generate(run: LoggedRun, found: Collected, gpus: Gpus) -> tu
     """What idles at most while only some GPUs generate: a number where the share of generation is known, else in words."""
     if gpus.total is None or gpus.generate is None or not 0 < gpus.generate < gpus.total:
         return [], ()
-    if not np.isnan(run.column("wait_s")).all():
+    if not all(np.isnan(run.column(name)).all() for name in ("wait_s", "off_policy_steps")):
         return [], ()  # training goes on beside generation
     others = 1.0 - gpus.generate / gpus.total
     share = found.numbers.value("generate_share")

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from rlhfless.diagnosis.diagnose import collect
 from rlhfless.diagnosis.logged_run import LoggedRun, Stated
 from rlhfless.diagnosis.numbers import BOUND, Collected, Part
 from rlhfless.diagnosis.phases import phases
@@ -48,10 +49,29 @@ def test_two_rates_of_a_bar_that_disagree_are_a_range() -> None:
 
 
 def test_the_end_of_a_log_tells_what_the_run_took() -> None:
-    numbers = numbers_of(found_in({"run_s": 7200, "steps_per_s": 0.05, "planned_steps": 400, "gpus": 4}))
+    numbers = numbers_of(found_in({"run_s": 7200, "steps_per_s": 0.05, "planned_steps": 360, "gpus": 4}))
     assert numbers == pytest.approx({"bar_step_s": 20, "run_hours": 2, "gpu_hours": 8})
     assert numbers_of(found_in({"run_s": 7200, "steps_done": 360}))["bar_step_s"] == 20
     assert numbers_of(found_in({"run_s": 7200})) == {"run_hours": 2}
+
+
+def test_rounded_steps_per_second_are_a_range() -> None:
+    """A log's end has three decimals: 0.002 is anything from 400 to 667 s a step."""
+    (step, _) = found_in({"run_s": 18_000, "steps_per_s": 0.002}).numbers
+    assert (step.low, step.high) == pytest.approx((1 / 0.0025, 1 / 0.0015))
+    assert numbers_of(found_in({"run_s": 18_000, "steps_per_s": 0.002, "planned_steps": 30}))["bar_step_s"] == 600
+    early = found_in({"run_s": 18_000, "steps_per_s": 0.5, "planned_steps": 30}).numbers[0]
+    assert early.high == pytest.approx(2, rel=0.01), "a plan that the rate contradicts is not what was done"
+    assert "bar_step_s" not in numbers_of(found_in({"run_s": 18_000, "steps_per_s": 0.0004})), "it may be 0"
+
+
+@pytest.mark.parametrize("framework", ["trl", "prime-rl", ""])
+def test_a_run_without_seconds_of_phases_says_what_would_tell(framework: str) -> None:
+    for part in (found_in({"seconds_per_step": 60}, framework), found_in(None, framework, {"step": [1], "step_s": [60.0]})):
+        (missing,) = part.cannot_say
+        assert missing.startswith("Where the seconds of a step go")
+    assert not found_in(None, framework, {"step": [1], "step_s": [60.0], "learn_s": [20.0]}).cannot_say
+    assert not found_in({"kv_cache_tokens": 9e5}, framework).cannot_say, "a log of an engine alone has no steps"
 
 
 def test_one_row_of_a_table_of_runs_is_a_run() -> None:
@@ -107,13 +127,16 @@ def test_gpus_that_wait_while_few_generate_are_a_bound_in_the_unknown_share() ->
 @pytest.mark.parametrize("stated", [{}, {"gpus": 8}, {"gpus_generate": 1}, {"gpus": 8, "gpus_generate": 8}])
 def test_no_idle_gpus_are_said_where_nobody_stated_the_split(stated: dict[str, int]) -> None:
     part = found_in({"planned_steps": 10, "seconds_per_step": 60}, "trl", **stated)
-    assert not part.cannot_say
+    assert not any("idles" in sentence for sentence in part.cannot_say)
     assert not [one for one in part.numbers if "idle" in one.key or "others" in one.key]
 
 
 def test_training_beside_generation_has_no_such_idle_gpus() -> None:
     steps = {"step": [1], "step_s": [100.0], "wait_s": [40.0]}
     assert not found_in(steps=steps, gpus=8, gpus_generate=2).cannot_say
+    part = found_in(steps={"step": [1], "step_s": [100.0], "off_policy_steps": [0.0]}, gpus=8, gpus_generate=2)
+    assert not any("idles" in sentence for sentence in part.cannot_say)
+    assert not [one for one in part.numbers if "idle" in one.key or "others" in one.key]
 
 
 @pytest.mark.parametrize("wrong", [0.0, -5.0, math.inf, math.nan, 1e300])
@@ -129,3 +152,14 @@ def test_gpus_of_the_log_stand_in_for_stated_ones() -> None:
     assert numbers_of(found_in(steps=steps))["gpu_hours_per_step"] == pytest.approx(8 * 90 / 3600)
     varying = {"step": [1, 2], "step_s": [90.0, 90.0], "gpus": [8.0, 16.0]}
     assert "gpu_hours" not in numbers_of(found_in(steps=varying)), "which of the two it is, is unknown"
+
+
+def test_the_time_of_a_step_is_the_verdict_only_where_nothing_else_is() -> None:
+    steps = pd.DataFrame({"step": [1], "step_s": [60.0]})
+    (alone,) = collect(LoggedRun("log", "", steps, facts={"planned_steps": 30.0})).findings
+    assert (alone.kind, alone.proof) == ("cannot say", ("step_s", "run_hours"))
+    assert "60.0 s" in alone.sentence
+    assert "0.5 hours" in alone.sentence
+    kinds = [one.kind for one in collect(LoggedRun("log", "", steps.assign(truncation_rate=0.5))).findings]
+    assert kinds == ["limit"]
+    assert not collect(LoggedRun("log", "", steps.assign(generate_s=0.1, learn_s=0.1, prepare_s=0.1).iloc[:0])).findings

@@ -45,7 +45,7 @@ class ImportOptions:
         max_response_tokens: maximal response length of the run, in tokens.
         keep: further columns to keep, such as the texts ``prompt`` and ``response``; long texts are otherwise left out.
         unsafe_pickle: load slime files that can run code while they are loaded.
-        progress: show a progress bar on standard error.
+        progress: show a progress bar on standard error, where that is a terminal.
         limits: maximal amounts to read; by default those of ``RLHFLESS_LIMITS``.
         where: condition on the columns of a table, see ``row_filter.py``; other rows are left out.
     """
@@ -131,7 +131,10 @@ class ImportSession:
         from tqdm.auto import tqdm
 
         total = sum(path.stat().st_size for path in paths if path.is_file())
-        self._bar = tqdm(total=total, unit="B", unit_scale=True, desc=f"reading {self.path.name}", delay=1, leave=False)
+        self._bar = tqdm(
+            total=total, unit="B", unit_scale=True, desc=f"reading {self.path.name}", delay=1, leave=False,
+            disable=None,  # where standard error is no terminal
+        )  # fmt: skip
 
     def close(self) -> None:
         """Remove the progress bar."""

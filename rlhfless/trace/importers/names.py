@@ -190,8 +190,10 @@ NAMES: Mapping[str, Names] = {
         "learn_s": ("timing/ppo_train",),
         "sync_s": ("timing/broadcast",),
         "responses": ("rollout/num_samples",),
-        "response_tokens_mean": ("rollout/response_length_mean",),
+        "response_tokens_mean": (("rollout/response_length_mean", "response_length", "glen"),),  # the latter are in its bar
+        "sequence_tokens_mean": (("total_length", "tlen"),),
         "truncation_rate": ("rollout/truncated_rate",),
+        "reward_mean": (("reward", "rm"),),
     }, tracked_prefix="train/", tracked_step="train/global_step"),
     "trl": Names("TRL", {
         "step_s": ("step_time",),
@@ -205,7 +207,10 @@ NAMES: Mapping[str, Names] = {
         "reward_mean": ("reward",),
     }, tracked_prefix="train/", tracked_step="train/global_step"),
     "prime-rl": Names("prime-rl", {
-        "step_s": (("Time", "trainer/Time"),),
+        "step_s": (("Time", "trainer/Time", "time/step"),),  # the latter, with a folder, are the trainer's in wandb
+        "wait_s": ("time/wait_for_batch",),
+        "learn_s": ("time/forward_backward",),
+        "sync_s": ("time/broadcast_weights",),
         "responses": ("Rollouts",),
         "sequence_tokens_mean": ("Seq. Length",),
         "tokens_per_s": ("Throughput",),
@@ -227,8 +232,8 @@ NAMES: Mapping[str, Names] = {
         "sync_s": (("timing/sync_weights", "timing/sync_weights_to_inference_engines"),),
         "request_s_mean": ("generate/trajectory_time_completion_mean",),
         "request_s_max": ("generate/trajectory_time_completion_max",),
-        "responses": ("generate/batch_num_seq",),
-        "response_tokens_mean": ("generate/avg_num_tokens",),
+        "responses": (("generate/batch_num_seq", "console/sequences"),),  # the latter beside timers, by the console's reader
+        "response_tokens_mean": (("generate/avg_num_tokens", "avg_response_length"),),
         "response_tokens_min": ("generate/min_num_tokens",),
         "response_tokens_max": ("generate/max_num_tokens",),
         "off_policy_steps": ("async/staleness_max",),
@@ -261,14 +266,22 @@ NAMES: Mapping[str, Names] = {
 PHASES = ("generate_s", "prepare_s", "learn_s", "sync_s")
 
 KNOWN = listed(one.title for one in NAMES.values())
-NO_TIMES = f"has no seconds of a step's phases under a known name; names of {KNOWN} are known"
+NO_TIMES = f"has no seconds of a step's phases and no lengths under known names; names of {KNOWN} are known"
 
 
 def framework_of(names: Iterable[str]) -> str | None:
-    """Return the key of the framework that logs times of phases under some of these names; None if there is none."""
-    present = set(names)
+    """Return the key of the framework that logs under these names; None if there is none.
+
+    Seconds of phases decide. Without them it is the framework with most of the names: with at least two, or with one that no
+    other framework has. Names without a folder, such as ``reward``, are anybody's.
+    """
+    present = {name for name in names if "/" in name}
     of_phases = {key: (*one.own(*PHASES), *one.tracked().own(*PHASES)) for key, one in NAMES.items()}
-    return next((key for key, own in of_phases.items() if present.intersection(own)), None)
+    if (sure := next((key for key, own in of_phases.items() if present.intersection(own)), None)) is not None:
+        return sure
+    shared = {key: len(present.intersection((*one.own(), *one.tracked().own()))) for key, one in NAMES.items()}
+    best = max(shared, key=lambda key: shared[key])
+    return best if shared[best] > 1 or sum(shared.values()) == 1 else None
 
 
 def unknown_phases(names: Names, found: Iterable[str]) -> list[str]:

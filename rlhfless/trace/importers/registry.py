@@ -22,6 +22,7 @@ from rlhfless.trace.importers import (
     step_table,
     table,
     tensorboard,
+    tracker_rows,
     trl,
     trl_scalars,
     verl,
@@ -53,7 +54,7 @@ from solver.model.plurals import counted
 FORMATS: tuple[Format, ...] = (
     nemo_rl.FORMAT, slime.FORMAT, trl.FORMAT, trl_scalars.FORMAT, areal.FORMAT, verl.FORMAT, verl_scalars.FORMAT,
     prime_rl.FORMAT, tensorboard.FORMAT, wandb_run.FORMAT, imported_scalars.FORMAT, console.FORMAT, engine_lines.FORMAT,
-    step_table.FORMAT, table.FORMAT,
+    tracker_rows.FORMAT, step_table.FORMAT, table.FORMAT,
 )  # fmt: skip
 """In the order in which they are asked: any file of lines is a table too, so that is asked last."""
 
@@ -273,8 +274,13 @@ def _imported(path: Path, options: ImportOptions, log_format: Format) -> Importe
     )
     return ImportedLog(
         rollouts, scalars, summary, log_format, path, reading.dispatch_order_known, reading.prompts_known,
-        engine_frame(reading.engine), reading.facts, reading.framework or log_format.name.removesuffix("-scalars"),
+        engine_frame(reading.engine), reading.facts, reading.framework or _framework(log_format),
     )  # fmt: skip
+
+
+def _framework(log_format: Format) -> str:
+    """Return the framework whose format it is; empty for one of any framework, whose fields nobody can expect."""
+    return log_format.name.removesuffix("-scalars") if log_format.expected else ""
 
 
 def contradictions(rollouts: pd.DataFrame | None, scalars: pd.DataFrame) -> list[CrossCheck]:

@@ -196,7 +196,7 @@ def _statistic(words: list[str]) -> str | None:
     """Which statistic of a step's lengths a name says."""
     of = set(words)
     if of & {"rate", "ratio", "share", "frac", "fraction"}:
-        cut = of & {"truncated", "truncation", "cut", "capped"} or {"cap", "hit"} <= of
+        cut = of & {"truncated", "truncation", "clipped", "cut", "capped"} or {"cap", "hit"} <= of
         return "truncation_rate" if cut else None
     if not of & LENGTH_WORDS or of & (OTHER_STATISTICS | {"terminated", "median"}):
         return None

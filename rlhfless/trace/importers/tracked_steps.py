@@ -1,17 +1,18 @@
 """Steps of a run from the metrics that a framework sent to TensorBoard or wandb, under the names of ``names.py``.
 
-TRL logs the time of every call instead, which ``trl_profiling.py`` adds up.
+Where TRL logs the time of every call, to wandb, ``trl_profiling.py`` adds them up instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.import_session import ImportSession
-from rlhfless.trace.importers.names import NAMES, NO_TIMES, framework_of, unknown_phases
+from rlhfless.trace.importers.names import NAMES, NO_TIMES, PHASES, Names, framework_of, unknown_phases
+from rlhfless.trace.importers.scalars import RUN
+from rlhfless.trace.importers.trl_steps import COUNTER, generations, whole_run
 
 
 def refuse_without(reading: ImportSession) -> None:
@@ -24,26 +25,42 @@ def refuse_without(reading: ImportSession) -> None:
         raise TraceError(f"{reading.path}: {NO_TIMES}")
 
 
-def add_steps(reading: ImportSession, path: Path, steps: Mapping[int, Mapping[str, float]]) -> None:
+def add_steps(reading: ImportSession, path: Path, steps: Mapping[int, Mapping[str, float]], run: str | None = None) -> None:
     """Add standard columns of steps to the session's scalars, and a note of whose names they were.
 
-    Nothing is added where no known framework logs its times under these names; a note says so.
+    Nothing is added where no framework is known by the names; a note says so. Of TRL there is a row per generation
+    (``trl_steps.generations``).
 
     Args:
-        path: of the log. steps: metrics by step.
+        path: of the log. steps: metrics by step. run: its name, where the log has several.
     """
     framework = framework_of({name for values in steps.values() for name in values})
     if framework is None:
         reading.note(f"scalars: {path.name} {NO_TIMES}")
         return
-    reading.framework, names = framework, NAMES[framework].tracked()
-    used = set(names.own())
+    reading.framework, names = framework, NAMES[framework]
+    if framework == "trl":  # as in its own log
+        steps = {step: {_own(name, names): value for name, value in values.items()} for step, values in steps.items()}
+        for values in steps.values():
+            reading.facts.update(whole_run(values))
+    else:
+        names = names.tracked()
+    used, timed = set(names.own()), [name for name in names.own("step_s", *PHASES) if not name.endswith("/total")]
+    folders = {name.rpartition("/")[0] for name in timed} - {""}  # parts of a total are beside it
+    used |= {COUNTER} if framework == "trl" else set()
+    rows = []
     for step in sorted(steps):
-        values = {name: value for name, value in steps[step].items() if name in used}
+        values = {name: value for name, value in steps[step].items() if name in used or name.rpartition("/")[0] in folders}
         if columns := names.standard(values):
-            row: dict[str, Any] = {**values, **columns, "step": step}
-            reading.guard.check_rows(path, len(reading.scalars) + 1)
-            reading.scalars.append(row)
-    reading.note(f"scalars: seconds of phases under {names.title}'s names")
+            rows.append({**values, **columns, "step": step})
+            reading.guard.check_rows(path, len(reading.scalars) + len(rows))
+    if framework == "trl":
+        rows = generations(rows, reading)
+    reading.scalars += [row if run is None else {**row, RUN: run} for row in rows]
+    reading.note(f"scalars: under {names.title}'s names")
     for sentence in unknown_phases(names, (name for row in reading.scalars for name in row)):
         reading.note(sentence)
+
+
+def _own(name: str, names: Names) -> str:
+    return name.removeprefix(names.tracked_prefix)

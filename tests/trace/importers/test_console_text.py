@@ -140,7 +140,15 @@ def test_the_bar_of_steps_is_the_one_that_ran_longest() -> None:
 
 def test_steps_per_second_are_turned_round_and_an_unknown_rate_is_left_out() -> None:
     assert facts("Steps", "Steps:  5%|▌ | 5/100 [00:02<00:38, 2.50it/s]")["seconds_per_step"] == 0.4
-    assert "seconds_per_step" not in facts("Steps", "Steps:  0%| | 0/100 [00:00<?, ?it/s]")
+    assert "seconds_per_step" not in facts("Steps", "Steps:  1%| | 1/100 [00:00<?, ?it/s]")
+
+
+def test_what_a_person_printed_in_bold_is_a_bar_still() -> None:
+    assert facts("", "  0%|          | 1/1000 [04:41<**78:02:42, 281.24s/it]**")["seconds_per_step"] == 281.24
+
+
+def test_a_bar_before_the_first_step_tells_the_plan_alone() -> None:
+    assert facts("Steps", "Steps:  0%| | 0/100 [00:00<?, ?it/s]") == {"planned_steps": 100.0}
 
 
 def test_a_bar_with_another_text_is_not_the_runs() -> None:
@@ -390,6 +398,7 @@ def test_a_malformed_text_is_scalars_or_one_sentence(
         assert "\n" not in str(error)  # noqa: PT017 (a refusal is as good as scalars)
         assert len(str(error)) < 1500  # noqa: PT017
         return
-    assert len(log.scalars)
-    log.save(folder / "out")
+    assert len(log.scalars) or log.facts
+    if len(log.scalars):
+        log.save(folder / "out")
     assert str(log.summary)

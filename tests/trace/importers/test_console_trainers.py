@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from importer_samples import GOLDEN
 
+from rlhfless.diagnosis import diagnose
 from rlhfless.trace import ImportedLog, import_log
 
 ENTRY = (
@@ -74,6 +75,43 @@ def test_dicts_before_one_bar_are_spread_up_to_it(tmp_path: Path) -> None:
     log = read(tmp_path, entry(10), entry(11), BAR.format(20, 900), entry(12), entry(13), entry(14), BAR.format(25, 900))
     assert column(log, "step") == [10, 20, 23, 24, 25]
     assert any("spread" in note for note in log.summary.notes)
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["2026-03-01T10:00:00.123Z stdout F ", "2026-03-01 10:00:00,123 - INFO - ", "[INFO:swift] ", "[rank0]: ", "0: ", "> "],
+)
+def test_what_loggers_and_clusters_put_before_an_entry_is_no_part_of_it(before: str, tmp_path: Path) -> None:
+    log = read(tmp_path, before + entry(100.0, 1000.0), before + BAR.format(1, 9), before + entry(200.0, 2000.0))
+    assert column(log, "response_tokens_mean") == [100.0, 200.0]
+
+
+@pytest.mark.parametrize("width", [40, 81, 120])
+def test_an_entry_that_a_terminal_wrapped_is_whole_again(width: int, tmp_path: Path) -> None:
+    """In the middle of names and numbers, as terminals do; the next entry, a bar or a blank line ends one that is cut."""
+    texts = [entry(100.0, 1000.0), entry(200.0, 2000.0)]
+    parts = [text[at : at + width] for text in texts for at in range(0, len(text), width)]
+    assert column(read(tmp_path, *parts), "response_tokens_mean") == [100.0, 200.0]
+    cut = read(tmp_path, texts[0], texts[1][:50], BAR.format(2, 9), "", texts[0][:50], "", texts[1].replace("2000", "3000"))
+    assert column(cut, "response_tokens_mean") == [100.0, 200.0]
+
+
+def test_an_entry_with_a_line_for_each_number_is_one(tmp_path: Path) -> None:
+    """As pprint shows it, or as people break it."""
+    lines = entry(100.0, 1000.0).replace(", '", ",\n '").split("\n")
+    log = read(tmp_path, *lines, *entry(200.0, 2000.0).replace("{", "{\n").replace(", '", ",\n'").split("\n"))
+    assert (column(log, "response_tokens_mean"), column(log, "step_s")) == ([100.0, 200.0], [10.0, 10.0])
+
+
+@pytest.mark.parametrize("quote", ["'", '"'])
+def test_ms_swift_prints_the_step_in_the_dict(quote: str, tmp_path: Path) -> None:
+    text = (
+        "{{'loss': 0.1, 'completions/mean_length': {}, 'epoch': 0.1, 'global_step/max_steps': '{}/500', "
+        "'percentage': '2.00%', 'elapsed_time': '{}'}}"
+    ).replace("'", quote)
+    log = read(tmp_path, text.format(300.5, 10, "59m 30s"), text.format(310.5, 20, "1h 59m 10s"))
+    assert (column(log, "step"), column(log, "response_tokens_mean")) == ([10, 20], [300.5, 310.5])
+    assert log.facts == {"planned_steps": 500, "steps_done": 20, "elapsed_s": 7150, "logging_steps": 10}
 
 
 def test_evaluations_and_their_bars_are_no_steps(tmp_path: Path) -> None:
@@ -240,6 +278,29 @@ def test_a_block_that_is_cut_keeps_its_whole_lines(tmp_path: Path) -> None:
         log = import_log(tmp_path / "run.log")
         assert column(log, "step_s") == [10, 12.5]
         assert log.scalars["generate_s"].dropna().tolist() == ([5, 6.25] if cut == " (50.0%)" else [5])
+
+
+def test_seconds_without_bullets_and_headings_are_a_block_too(tmp_path: Path) -> None:
+    """As people copy it into notes; other lines with a name and seconds are none of it."""
+    log = read(
+        tmp_path, "Total step time: 200.00s", "  policy_training:        80.00s (40.0%)", "  generation:   60.50s (30.3%)",
+        "worker 3: compiled in 12.00s", "loading: 7.00s", "  policy_and_reference_logprobs: 40.00s (20.0%)",
+    )  # fmt: skip
+    columns = ["step_s", "generate_s", "prepare_s", "learn_s"]
+    assert log.scalars[columns].to_numpy().tolist() == [[200, 60.5, 40, 80]]
+    assert not any("loading" in name or "worker" in name for name in log.scalars)
+
+
+def test_parts_of_a_phase_are_not_added_to_it(tmp_path: Path) -> None:
+    log = read(
+        tmp_path, "===== Step 1/9 =====", "Timing:", "  • Total step time: 100.00s", "  • policy_training: 70.00s (70.0%)",
+        "  • prepare_for_generation/total: 20.00s (20.0%)",
+        "  • prepare_for_generation/transfer_and_update_weights: 8.00s (8.0%)",
+    )  # fmt: skip
+    assert column(log, "sync_s") == [20]
+    found = diagnose(tmp_path / "run.log")
+    assert found.numbers["unnamed_s"].value == pytest.approx(10)
+    assert "prepare_for_generation 20%" in str(found)
 
 
 def test_rates_that_are_rounded_too_much_tell_no_gpus(tmp_path: Path) -> None:

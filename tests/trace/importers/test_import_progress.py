@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import io
+import itertools
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import tqdm.auto
-from importer_samples import LIMIT, ROLLOUT_WRITERS, SCALAR_WRITERS, TOKENIZER, sample_rollouts, write_parquet_rows
+from importer_samples import (
+    LIMIT,
+    ROLLOUT_WRITERS,
+    SCALAR_WRITERS,
+    TOKENIZER,
+    sample_rollouts,
+    write_parquet_rows,
+    write_step_table,
+)
 
 from rlhfless.trace import ImportOptions, import_log
 
@@ -66,3 +77,34 @@ def test_the_bar_moves_while_a_file_is_read(name: str, count: int, tmp_path: Pat
     (bar,) = bars
     assert sum(bar.moves) == bar.total > 2**21
     assert bar.moves[0] < bar.total / 2, "a parquet file is read from its end, and the bar begins at its beginning all the same"
+
+
+class Stream(io.StringIO):
+    """What the bar is drawn on: a terminal, or a file or pipe."""
+
+    def __init__(self, terminal: bool) -> None:
+        super().__init__()
+        self.terminal = terminal
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_bar_is_on_terminals_only_and_is_gone_before_what_follows(
+    terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file or a pipe would keep every state of the bar before the first sentence."""
+    path = write_step_table(tmp_path, sample_rollouts())
+    clock = itertools.count()
+    monkeypatch.setattr("tqdm.std.time", lambda: float(next(clock)))  # so that the bar is shown, which short imports have not
+    stream = Stream(terminal)
+    monkeypatch.setattr(sys, "stderr", stream)
+    import_log(path, OPTIONS)
+    drawn = stream.getvalue()
+    if terminal:
+        *_, before, after = drawn.split("\r")
+        assert "reading" in drawn
+        assert (before.strip(), after) == ("", ""), "blanks over the bar, and the line's beginning"
+    else:
+        assert drawn == ""

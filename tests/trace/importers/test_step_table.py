@@ -55,7 +55,7 @@ def read(folder: Path, text: str, name: str = "log.csv") -> ImportedLog:
         ("Step time (ms)", "step_s", 1e-3), ("seconds_per_step", "step_s", 1), ("s/it", "step_s", 1), ("e2e_s", "step_s", 1),
         ("timing/fwd_logprobs", "prepare_s", 1), ("update_actor_seconds", "learn_s", 1), ("train_hours", "learn_s", 3600),
         ("median generation (s)", "generate_s", 1), ("rolloutTime", "generate_s", 1), ("exposed_generation_s", "wait_s", 1),
-        ("update_weights_s", "sync_s", 1),
+        ("update_weights_s", "sync_s", 1), ("clipped_ratio", "truncation_rate", 1),
         ("mean_length", "response_tokens_mean", 1),
         ("avg_response_len", "response_tokens_mean", 1),
         ("prompt_length/mean", "prompt_tokens_mean", 1), ("longest_tokens", "response_tokens_max", 1),
@@ -97,7 +97,7 @@ def test_the_framework_is_known_by_its_own_names(tmp_path: Path) -> None:
     verl = read(tmp_path, "step,timing_s/step,timing_s/gen,timing_s/ref,timing_s/old_log_prob\n1,100,60,4,5\n")
     assert verl.framework == "verl"
     assert verl.scalars.loc[0, ["step_s", "generate_s", "prepare_s"]].tolist() == [100, 60, 9]
-    assert read(tmp_path, "step,step_time,reward\n1,100,0.5\n").framework == "steps", "anybody writes these"
+    assert read(tmp_path, "step,step_time,reward\n1,100,0.5\n").framework == "", "anybody writes these"
 
 
 @pytest.mark.parametrize("suffix", ["csv", "csv.gz", "jsonl", "jsonl.gz", "parquet"])

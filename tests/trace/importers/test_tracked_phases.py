@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from importer_samples import GOLDEN, TOKENIZER, sample_rollouts, wandb_file, wandb_row, write_nemo_rl
 
+from rlhfless.diagnosis import diagnose
 from rlhfless.trace import ImportOptions, TraceError, import_log, open_log, read_scalars
 from rlhfless.trace.importers.event_records import fields
 
@@ -104,6 +105,43 @@ def test_nemo_rls_times_are_read_beside_its_responses(tmp_path: Path) -> None:
 def test_other_metrics_are_no_phases(tmp_path: Path) -> None:
     with refused(TraceError, "run.wandb"):
         scalars_of(tmp_path, {"train/loss": 0.5, "_step": 1})
+
+
+def test_scalars_of_trl_need_no_profile_of_its_calls(tmp_path: Path) -> None:
+    """TensorBoard has no profile, and wandb has none in some versions. Step 2 learns from the responses of step 1."""
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed: pip install 'rlhfless[loggers]'")
+    from torch.utils.tensorboard import SummaryWriter
+
+    entries = [
+        {"train/step_time": 90.0 + step, "train/completions/mean_length": 400.0, "train/completions/clipped_ratio": 0.25,
+         "train/num_tokens": 1000.0 * (step + step % 2)}
+        for step in (1, 2, 3)
+    ]  # fmt: skip
+    writer = SummaryWriter(str(tmp_path / "events"))
+    for step, entry in enumerate(entries, start=1):
+        for name, value in entry.items():
+            writer.add_scalar(name, value, step)
+    writer.add_scalar("train/train_runtime", 300.0, 3)
+    writer.close()
+    rows = [{**entry, "train/global_step": step} for step, entry in enumerate(entries, start=1)]
+    (tmp_path / "run.wandb").write_bytes(wandb_file([wandb_row(row) for row in rows]))
+    assert import_log(tmp_path / "events").facts["run_s"] == 300.0
+    for path in (tmp_path / "events", tmp_path / "run.wandb"):
+        log = import_log(path)
+        assert log.framework == "trl"
+        assert log.scalars[["step", "step_s", "truncation_rate"]].to_numpy().tolist() == [[1, 183.0, 0.25], [3, 93.0, 0.25]]
+
+
+def test_parts_of_a_phase_are_not_counted_beside_it() -> None:
+    found = diagnose(GOLDEN / "tensorboard")
+    assert found.numbers["sync_s"].value == 0.5
+    assert found.numbers["named_s"].value == 9.5, "of which 0.25 s of sending weights are a part"
+
+
+def test_prime_rls_trainer_logs_its_phases(tmp_path: Path) -> None:
+    seconds = {"time/step": 60.0, "time/wait_for_batch": 40.0, "time/forward_backward": 15.0, "time/broadcast_weights": 2.0}
+    row = scalars_of(tmp_path, {**seconds, "_step": 4}).iloc[0]
+    assert [row[name] for name in ("step", "step_s", "wait_s", "learn_s", "sync_s")] == [4, 60.0, 40.0, 15.0, 2.0]
 
 
 def test_a_folder_with_several_runs_names_them(tmp_path: Path) -> None:

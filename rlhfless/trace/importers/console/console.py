@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from rlhfless.trace.errors import TraceError
+from rlhfless.trace.importers.console.bars import BARS
 from rlhfless.trace.importers.console.grammar import Grammar
 from rlhfless.trace.importers.console.grammars import GRAMMARS
 from rlhfless.trace.importers.console.lines import Line, console_lines
@@ -19,7 +20,7 @@ from rlhfless.trace.importers.console.steps import Steps
 from rlhfless.trace.importers.engine_lines import EngineLines
 from rlhfless.trace.importers.formats import Format
 from rlhfless.trace.importers.import_session import PEEK_BYTES, ImportOptions, ImportSession
-from rlhfless.trace.importers.names import NAMES, unknown_phases
+from rlhfless.trace.importers.names import NAMES, Names, unknown_phases
 from rlhfless.trace.schema.casts import clean, listed, shown
 
 OTHER_FILES = (".parquet", ".pt", ".jsonl", ".json", ".csv", ".wandb")
@@ -27,13 +28,16 @@ OTHER_FILES = (".parquet", ".pt", ".jsonl", ".json", ".csv", ".wandb")
 
 MOST_OF_BINARY = 100  # lines at the beginning without a zero byte, of a file that is a text
 
+TIMES = frozenset({"elapsed_s", "seconds_per_step", "run_s", "steps_per_s"})
+"""Facts of a run that say something without any step."""
+
 TITLES = listed(NAMES[one.framework].title for one in GRAMMARS)
 
 
 def detect(path: Path) -> bool:
-    """Return whether the first 16 MiB of a text have a line that only one framework prints."""
+    """Return whether the first 16 MiB of a text have a line that only one framework prints, or a progress bar of steps."""
     try:
-        return _is_text(path) and _grammar(path, ImportOptions()) is not None
+        return _is_text(path) and (_grammar(path, ImportOptions()) or _bar(path, ImportOptions())) is not None
     except TraceError:
         return False  # whoever reads it says what is wrong with it
 
@@ -47,12 +51,13 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
         TraceError: no line is any framework's, or no record of a step is complete.
     """
     reading.expect([reading.path])
-    grammar = _grammar(reading.path, reading.options)
+    grammar = _grammar(reading.path, reading.options) or _bar(reading.path, reading.options)
     if grammar is None:
         raise TraceError(f"{reading.path}: {missing(reading.path) or f'is no console text; that of {TITLES} is needed'}")
-    names = NAMES[grammar.framework]
+    names = NAMES.get(grammar.framework, Names("a framework that the text does not name", {}))
     reading.framework = grammar.framework
-    reading.note(f"console: printed by {names.title}")
+    only = "a progress bar and no line of a step, " if grammar in BARS else ""
+    reading.note(f"console: {only}printed by {names.title}")
     steps, bar, engine = Steps(names), ProgressBar(grammar.bar), EngineLines()
     with _lines(reading) as lines:
         for entry in grammar.entries(_watched(lines, grammar, bar, engine, reading), reading):
@@ -61,14 +66,14 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     rows = list(steps.rows())
     for note in steps.notes():
         reading.note(note)
-    if not rows and not reading.engine:
+    reading.facts.update(bar.facts())
+    if not rows and not reading.engine and TIMES.isdisjoint(reading.facts):
         raise TraceError(
             f"{reading.path}: has lines of {names.title}, but no complete record of a step; a line {grammar.example} that is "
             "not cut is needed"
         )
     rows = grammar.finish(rows, reading)
     reading.scalars += rows
-    reading.facts.update(bar.facts())
     reading.fields.update(name for row in rows for name in row)
     for sentence in unknown_phases(names, reading.fields):
         reading.note(sentence)
@@ -136,6 +141,15 @@ def _grammar(path: Path, options: ImportOptions) -> Grammar | None:
             return marked
     with _lines(ImportSession(path, replace(options, progress=False))) as lines:
         return pasted(_beginning(lines))
+
+
+def _bar(path: Path, options: ImportOptions) -> Grammar | None:
+    """Return the grammar of the progress bars in the file's beginning, a framework's own before those that are anybody's; None
+    if there are none.
+    """
+    with _lines(ImportSession(path, replace(options, progress=False))) as lines:
+        found = {one for line in _beginning(lines) for one in BARS if one.marks(line)}
+    return next((one for one in BARS if one in found), None)
 
 
 def _watched(

@@ -19,7 +19,8 @@ HEADER = re.compile(r"(?<!=)={3,99} Step (\d{1,12})/(\d{1,12}) =")
 EPOCH = re.compile(r"(?<!=)={3,99} Epoch (\d{1,9})/(\d{1,9}) =")
 MARK = re.compile(r"(?<!=)={3,99} Step \d{1,12}/\d{1,12} =|^\s{0,40}[^\w\s]?\s{0,9}Total step time: \d{1,12}\.\d\ds\s*$")
 SECTION = re.compile(r"\W*(Training Results|Validation Results|Validation Timing|Timing|Performance Metrics):\s*$")
-ITEM = re.compile(r"\s{0,40}[^\w\s]\s{0,9}([A-Za-z_][^:]{0,120}): {0,9}(.{1,200})")  # a bullet, a name, a value
+ITEM = re.compile(r"\s{0,40}([^\w\s]\s{0,9})?([A-Za-z_][^:]{0,120}): {0,40}(.{1,200})")  # a bullet, a name, a value
+WITHOUT_BULLET = re.compile(r"\s{0,40}(?:Total step time: |[a-z_/]{1,80}: {1,40}\d{1,12}\.\d\ds \(\d{1,3}\.\d%\)\s*$)")
 SECONDS = re.compile(r"(\d{1,12}\.\d\d)s(?: \(-?\d{1,6}\.\d%\))?\s*$")
 BATCH = re.compile(r"Generating responses for batch of size (\d{1,9})\b")
 
@@ -84,8 +85,8 @@ class Block:
             self._section = match[1]
         elif match := BATCH.search(line.text):
             self.values[RESPONSES] = self.values.get(RESPONSES, 0.0) + float(match[1])
-        elif match := ITEM.match(line.text):
-            self._item(match[1].strip(), match[2], line.ended)
+        elif (match := ITEM.match(line.text)) and (match[1] or WITHOUT_BULLET.match(line.text)):
+            self._item(match[2].strip(), match[3], line.ended)
 
     def _item(self, name: str, text: str, ended: bool) -> None:
         if names := OWN_NAMES.get(self._section):
@@ -93,6 +94,7 @@ class Block:
             if found is not None and ended and name in names:
                 self.values[names[name]] = found.value
         elif (prefix := TIMES.get(self._section)) and (match := SECONDS.match(text)):
+            name = name.removesuffix("/total")  # beside its parts, whose names begin with its own
             self.values[prefix + (name.lower().replace(" ", "_") if name.startswith("Total ") else name)] = float(match[1])
 
     def entry(self, step: int, reading: ImportSession) -> Entry:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 BAR = re.compile(
-    r"(?:\d{1,3}%\|[^|]{0,400}\|\s*)?\b(\d{1,9})/(\d{1,9}) \[((?:\d{1,5}:)?\d{1,2}:\d\d)<[\d:?]{1,20},\s*"
+    r"(?:\d{1,3}%\|[^|]{0,400}\|\s*)?\b(\d{1,9})/(\d{1,9}) \[((?:\d{1,5}:)?\d{1,2}:\d\d)<\*{0,2}[\d:?]{1,20},\s*"
     r"(?:(\d{1,9}(?:\.\d{1,9})?)(s/it|it/s))?"
 )
 MOST_BARS = 100  # bars of different lengths that are followed
@@ -35,6 +35,8 @@ class ProgressBar:
         done, planned = int(match[1]), int(match[2])
         if planned in self._bars or len(self._bars) < MOST_BARS:
             state = {"planned_steps": float(planned), "steps_done": float(done), "elapsed_s": _seconds(match[3])}
+            if not done:  # before the first step, so no time says anything of steps
+                state = {"planned_steps": float(planned)}
             if match[4] and float(match[4]):
                 rate = float(match[4])
                 state["seconds_per_step"] = rate if match[5] == "s/it" else 1 / rate
@@ -42,7 +44,7 @@ class ProgressBar:
 
     def facts(self) -> dict[str, float]:
         """Return the last state of the run's bar, by names of ``run_facts.RUN_FACTS``; empty if there is no bar."""
-        return max(self._bars.values(), key=lambda state: state["elapsed_s"], default={})
+        return max(self._bars.values(), key=lambda state: state.get("elapsed_s", 0.0), default={})
 
 
 def _seconds(clock: str) -> float:

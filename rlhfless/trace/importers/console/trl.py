@@ -2,7 +2,9 @@
 
 A dict has no number of its step: transformers' ``ProgressCallback`` writes it through the bar, which is then printed again with
 the number of steps that are done. Newer versions print numbers as texts of four digits. Entries of evaluations are left out.
-Written by ``transformers/trainer_callback.py``; the last dict by ``Trainer`` with ``speed_metrics``.
+ms-swift, which trains with TRL, prints the number of the step in the dict, and newer versions JSON.
+Written by ``transformers/trainer_callback.py``; the last dict by ``Trainer`` with ``speed_metrics``. A notebook shows it once
+more, in the result of ``trainer.train()``: ``TrainOutput(global_step=250, training_loss=0.1, metrics={...})``.
 """
 
 from __future__ import annotations
@@ -13,23 +15,38 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rlhfless.trace.importers.console.grammar import Entry, Grammar
-from rlhfless.trace.importers.console.lines import Line, parse_dict
+from rlhfless.trace.importers.console.lines import LONGEST_DICT, Line, parse_dict
 from rlhfless.trace.importers.console.progress import BAR
 from rlhfless.trace.importers.import_session import ImportSession
 from rlhfless.trace.importers.names import NAMES
 from rlhfless.trace.importers.trl_steps import COUNTER, ROUNDED, as_numbers, generations, whole_run
 from solver.model.plurals import counted
 
-START = r"(?:.{0,400}?it\])?\s*(?:\[\w{1,20}\]:?\s*|\d{1,5}:\s+)?"  # a bar; the process, by torchrun or srun
-ENTRY = re.compile(rf"^{START}(\{{'.*)")
+PREFIXES = (
+    r"\d{4}-\d\d-\d\d[T ][\d:.,+Z]{5,20}\s{0,9}", r"std(?:out|err) [FP] ", r"(?:INFO|WARNING)\b\s{0,9}", r"[-|:]\s{0,9}",
+    r"\[[\w:. -]{1,40}\]:?\s*", r"\d{1,5}:\s+", r">\s{0,3}",
+)  # fmt: skip
+"""What stands before an entry: the time of day, the container's stream, a logger's level, the process by torchrun or srun, and
+the sign of a quotation."""
+START = rf"(?:.{{0,400}}?it\])?\s*(?:{'|'.join(PREFIXES)}){{0,6}}"  # a bar, and prefixes
+ENTRY = re.compile(rf"^{START}(\{{['\"].*)")
+RESULT = re.compile(r"\bTrainOutput\(global_step=(\d{1,12}), .{0,200}?\bmetrics=(?=\{'train_runtime': )")
 MARK = re.compile(
-    rf"^(?=.{{0,100000}}?'(?:epoch|completions/mean_length|completion_length|num_tokens)': ){START}\{{'[^']{{1,200}}': "
+    rf"^(?=.{{0,100000}}?['\"](?:epoch|completions/mean_length|completion_length|num_tokens)['\"]: )"
+    rf"{START}\{{['\"][^'\"]{{1,200}}['\"]: "
+    rf"|{RESULT.pattern}"
+    r"|^\s{0,20}\{?['\"](?:completions/\w{1,40}|completion_length|num_tokens|frac_reward_zero_std)['\"]: "  # over lines
 )
+ALONE = re.compile(rf"^{START}\{{$")  # of an entry over several lines
 OWN = ("loss", *NAMES["trl"].own())  # names that tell an entry of a step from other dicts
-BROKEN = re.compile(r"'(?:loss|grad_norm|learning_rate|reward|completion[\w/]{1,40}|num_tokens)': ")
+BROKEN = re.compile(r"['\"](?:loss|grad_norm|learning_rate|reward|completion[\w/]{1,40}|num_tokens)['\"]: ")
 HEADER = re.compile(r"\b(Total train batch size|Total optimization steps)\b[^=]{0,80}= (\d[\d,]{0,14})\s*$")
 FACTS = {"Total train batch size": "responses_per_step", "Total optimization steps": "planned_steps"}
+PROGRESS, ELAPSED = "global_step/max_steps", "elapsed_time"  # of ms-swift, such as '12/1000' and '1h 22m 38s'
+DURATION = re.compile(r"(\d{1,9}) ?([dhms])\b")
+UNITS = {"d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 MOST_WAITING = 1_000  # entries without a bar between them
+MOST_LINES = 100  # of an entry that a terminal wrapped, or that is over lines
 
 
 class StepNumbers:
@@ -111,18 +128,51 @@ class StepNumbers:
 def entries(lines: Iterable[Line], reading: ImportSession) -> Iterator[Entry]:
     """Yield the dict of every step, and report what the log says of the whole run."""
     numbers = StepNumbers()
-    for line in lines:
+    for line in _whole(lines):
         text = line.text
-        if "{'" in text and (match := ENTRY.search(text)):
+        if ("{'" in text or '{"' in text) and (match := ENTRY.search(text)):
             yield from _bar(text[: match.start(1)], numbers)
             yield from _entry(line, match[1], numbers, reading)
             yield from _bar(text[text.rfind("}") + 1 :], numbers)
+        elif "TrainOutput(" in text and (match := RESULT.search(text)):
+            _result(int(match[1]), text[match.end() :], reading)
         elif "Total " in text and (match := HEADER.search(text)):
             reading.facts[FACTS[match[1]]] = float(match[2].replace(",", ""))
         else:
             yield from _bar(text, numbers)
     yield from numbers.end()
     numbers.report(reading)
+
+
+def _whole(lines: Iterable[Line]) -> Iterator[Line]:
+    """Yield lines; an entry over several is one again, up to its brace, a bar, another entry or a blank line."""
+    begun: Line | None = None
+    count = 0
+    for line in lines:
+        if begun is not None:
+            goes_on = line.text.strip() and count < MOST_LINES and len(begun.text) < LONGEST_DICT
+            if goes_on and not (BAR.search(line.text) or ENTRY.search(line.text) or HEADER.search(line.text)):
+                begun, count = begun._replace(text=begun.text + line.text, ended=line.ended), count + 1
+                if "}" in line.text:
+                    yield begun
+                    begun = None
+                continue
+            yield begun
+            begun = None
+        match = ENTRY.search(line.text) if "{'" in line.text or '{"' in line.text else None
+        alone = line.text.endswith("{") and ALONE.search(line.text)
+        if alone or (match is not None and "}" not in match[1]):
+            begun, count = line, 1
+        else:
+            yield line
+    if begun is not None:
+        yield begun
+
+
+def _result(steps: int, text: str, reading: ImportSession) -> None:
+    """Report what a notebook shows of the whole run."""
+    if facts := whole_run(as_numbers(parse_dict(text) or {})):
+        reading.facts.update({**facts, "steps_done": float(steps)})
 
 
 def _bar(text: str, numbers: StepNumbers) -> Iterator[Entry]:
@@ -145,11 +195,16 @@ def _entry(line: Line, text: str, numbers: StepNumbers, reading: ImportSession) 
         if COUNTER in values and isinstance(found[COUNTER], str):
             values[ROUNDED] = values.pop(COUNTER)
         yield from numbers.entry(line, values)
+        if match := re.fullmatch(r"(\d{1,9})/(\d{1,9})", str(values.get(PROGRESS))):
+            reading.facts["planned_steps"] = float(match[2])
+            if passed := sum(float(count) * UNITS[unit] for count, unit in DURATION.findall(str(values.get(ELAPSED)))):
+                reading.facts |= {"steps_done": float(match[1]), "elapsed_s": passed}
+            yield from numbers.bar(int(match[1]), int(match[2]))
 
 
 GRAMMAR = Grammar(
     "trl",
-    hint="{'",
+    hint=": ",
     mark=MARK,
     example="{'loss': ..., 'epoch': ...}",
     near=re.compile(
