@@ -51,7 +51,7 @@ def add_steps(reading: ImportSession, path: Path, steps: Mapping[int, Mapping[st
     rows = []
     for step in sorted(steps):
         values = {name: value for name, value in steps[step].items() if name in used or name.rpartition("/")[0] in folders}
-        if columns := names.standard(values):
+        if columns := names.standard(steps[step]):
             rows.append({**values, **columns, "step": step})
             reading.guard.check_rows(path, len(reading.scalars) + len(rows))
     if framework == "trl":
