@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from rlhfless.diagnosis.numbers import digits
 from rlhfless.errors import InputError
 from rlhfless.latency.prices import PriceError, list_prices, usd_per_gpu_hour
 from rlhfless.latency.profile import list_profiles, load_profile, read_profile
@@ -118,7 +119,7 @@ class Estimate:
         for name, title in RANGES.items():
             if f"{name}_low" in self.frame:
                 ends = zip(self.frame[f"{name}_low"], self.frame[f"{name}_high"], strict=True)
-                shown[title] = [f"{_digits(a)} to {_digits(b)}" for a, b in ends]
+                shown[title] = [f"{digits(a)} to {digits(b)}" for a, b in ends]
         shown["longest alone"] = [f"{share:.0%}" for share in self.frame["longest_share"]]
         return shown
 
@@ -255,7 +256,7 @@ def _enough(frame: pd.DataFrame) -> tuple[str, ...]:
     first = enough.index[0]
     return (
         f"more GPUs than {frame['gpus'][first]:g} shorten a step by at most {at_most[first]:.0%}: its longest response alone "
-        f"takes {_digits(frame['step_s_low'][first] * frame['longest_share'][first])} s or more",
+        f"takes {digits(frame['step_s_low'][first] * frame['longest_share'][first])} s or more",
     )
 
 
@@ -278,11 +279,3 @@ def _notes(run: PlannedRun, model: LatencyModel, error: float, of_price: str) ->
             f"contexts above {model.table.context_tokens[-1]:,.0f} tokens are longer than the profile's; its fit is continued"
         )
     return tuple(notes)
-
-
-def _digits(value: float) -> str:
-    """Return three significant digits, without an exponent."""
-    if value <= 0:
-        return "0"
-    places = max(2 - math.floor(math.log10(value)), 0)
-    return f"{round(value, 2 - math.floor(math.log10(value))):,.{places}f}"

@@ -6,10 +6,23 @@ from functools import cache
 
 import numpy as np
 
+from rlhfless.diagnosis.engine_profile import pace_without_queue
 from rlhfless.diagnosis.gpus import gpus_of
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.memory import model_memory
-from rlhfless.diagnosis.numbers import BOUND, COUNTED, LOGGED, STAND_IN, Collected, Finding, Number, Part, number
+from rlhfless.diagnosis.numbers import (
+    BOUND,
+    COUNTED,
+    DERIVED,
+    LOGGED,
+    STAND_IN,
+    Collected,
+    Finding,
+    Number,
+    Part,
+    digits,
+    number,
+)
 from rlhfless.diagnosis.phases import step_seconds, synchronous
 from rlhfless.latency import list_profiles, load_profile, weights_floor_ms
 
@@ -25,16 +38,26 @@ def engine_speed(run: LoggedRun, found: Collected) -> Part:
     """Return milliseconds per token of one response, and whether the engine is slow.
 
     It is slow where it takes ``SLOW`` times what a decode iteration of the stated model takes at least; of an unknown model,
-    where it takes ``SLOW_FOR_ANY`` times the slowest shipped profile. Where requests queue for slots, nobody can say.
+    where it takes ``SLOW_FOR_ANY`` times the slowest shipped profile. Where requests queue for slots, nobody can say. Without
+    times of steps it is the pace by the engine's own lines, at their smallest batch without a queue; contexts are unknown
+    there, so an engine of an unknown model is slow only at ``SLOW`` times the slowest profile with such a batch.
     """
-    each = _ms_per_token(run, found)
+    each, batch = _ms_per_token(run, found), 1.0
+    by_lines = pace_without_queue(run.engine) if each is None else None
+    if by_lines is not None:
+        batch, ms = by_lines
+        how = f"running requests over tokens per second of the engine's lines, with {batch:,.0f} running and none waiting"
+        each = number("ms_per_token", ms, DERIVED, how)
     if each is None:
         return Part()
-    fastest, slowest = shipped_ms()
-    floor = _floor(run, fastest)
-    shipped = Number(SLOW_ENGINE, fastest, slowest, STAND_IN, "a batch of one in the shipped profiles")
+    fastest, slowest = shipped_ms(batch)
+    floor = _floor(run, shipped_ms(1.0)[0])
+    shipped = Number(SLOW_ENGINE, fastest, slowest, STAND_IN, f"a batch of {batch:,.0f} in the shipped profiles")
     numbers = (each, shipped) if floor is None else (each, shipped, floor)
-    healthy = SLOW_FOR_ANY * slowest if floor is None else SLOW * floor.value
+    if floor is not None:
+        healthy = SLOW * floor.value + slowest - shipped_ms(1.0)[1]
+    else:
+        healthy = (SLOW_FOR_ANY if by_lines is None else SLOW) * slowest
     if each.value <= healthy:
         return Part(numbers)
     if each.evidence == BOUND and (why := _may_be_less(run, found)):
@@ -45,7 +68,7 @@ def engine_speed(run: LoggedRun, found: Collected) -> Part:
         else f"{each.value / floor.value:.0f} times what an iteration of this model takes at least on this GPU"
     )
     sentence = (
-        f"The engine is slow: {each.value:.1f} ms per token of one response ({1000 / each.value:.0f} tokens/s), {than}; "
+        f"The engine is slow: {each.value:,.1f} ms per token of one response ({digits(1000 / each.value)} tokens/s), {than}; "
         f"{CAUSES}. A schedule does not mend that."
     )
     share = generation_share(run, found)
@@ -121,8 +144,8 @@ def _ms_per_token(run: LoggedRun, found: Collected) -> Number | None:
 
 
 @cache
-def shipped_ms() -> tuple[float, float]:
-    """Return the least and the most milliseconds of a decode iteration of one response in the shipped profiles of GPUs."""
+def shipped_ms(batch: float) -> tuple[float, float]:
+    """Return the least and the most milliseconds of a decode iteration of so many responses in the shipped profiles of GPUs."""
     profiles = [load_profile(name) for name in list_profiles()]
-    base = [1000 * profile.base_s for profile in profiles if profile.kind != "cpu"]
-    return min(base), max(base)
+    each = [1000 * (profile.base_s + profile.per_response_s * (batch - 1)) for profile in profiles if profile.kind != "cpu"]
+    return min(each), max(each)

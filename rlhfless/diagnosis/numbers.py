@@ -50,6 +50,19 @@ def number(key: str, value: float, evidence: str, how: str) -> Number:
     return Number(key, float(value), float(value), evidence, how)
 
 
+def digits(value: float) -> str:
+    """Return three significant digits for a sentence, without an exponent.
+
+    Example:
+        >>> digits(1234.5), digits(0.01234), digits(0)
+        ('1,230', '0.0123', '0')
+    """
+    if value <= 0:
+        return "0"
+    places = 2 - math.floor(math.log10(value))
+    return f"{round(value, places):,.{max(places, 0)}f}"
+
+
 class Numbers(Mapping[str, Number]):
     """Numbers by key, in the order in which they were added; a key is added once."""
 
@@ -104,11 +117,12 @@ class Finding:
 
 
 KINDS = (
-    "engine", "tail", "limit", "learner", "waiting", "groups", "beside the step", "layout", "cannot say",
+    "engine", "tail", "limit", "learner", "waiting", "groups", "beside the step", "layout", "memory", "pace", "cannot say",
 )  # fmt: skip
 """The engine is slow; the long tail; a length limit cuts responses; the learner or log-probabilities; waiting for
 generation, or for nothing; groups without a learning signal; something beside the step; number or division of the GPUs, of
-several runs; this log cannot say."""
+several runs; what fits into the GPUs' memory; how fast an engine is, of
+which nobody can say whether it limits the run; this log cannot say."""
 
 
 LEVERS = (

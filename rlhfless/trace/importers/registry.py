@@ -16,6 +16,7 @@ from rlhfless.trace.importers import (
     areal,
     engine_lines,
     imported_scalars,
+    model_config,
     nemo_rl,
     prime_rl,
     slime,
@@ -51,8 +52,8 @@ from solver.model.plurals import counted
 
 FORMATS: tuple[Format, ...] = (
     nemo_rl.FORMAT, slime.FORMAT, trl.FORMAT, trl_scalars.FORMAT, areal.FORMAT, verl.FORMAT, verl_scalars.FORMAT,
-    prime_rl.FORMAT, tensorboard.FORMAT, wandb_run.FORMAT, imported_scalars.FORMAT, console.FORMAT, engine_lines.FORMAT,
-    step_table.FORMAT, table.FORMAT,
+    prime_rl.FORMAT, tensorboard.FORMAT, wandb_run.FORMAT, imported_scalars.FORMAT, model_config.FORMAT, console.FORMAT,
+    engine_lines.FORMAT, step_table.FORMAT, table.FORMAT,
 )  # fmt: skip
 """In the order in which they are asked: any file of lines is a table too, so that is asked last."""
 
