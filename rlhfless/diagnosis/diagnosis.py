@@ -127,7 +127,11 @@ class Diagnosis:
         if self.runs:
             if self.findings:
                 yield "The runs compared", " ".join(one.sentence for one in self.findings)
+                for place, text in enumerate(self.cannot_say):
+                    yield ("This log cannot say" if place == 0 else ""), text
             for one in self.runs:
+                if self.findings and not (one.findings or len(one.step) or one.levers):
+                    continue  # a row of a table, of which no more is known than what was compared
                 yield f"Run {one.run}", ""
                 yield from one.lines()
             return
