@@ -163,7 +163,8 @@ class Diagnosis:
                 yield heading, f"{_between(amount.low, amount.high)} {unit} ({amount.how})"
 
     def __str__(self) -> str:
-        return "\n".join(f"{heading}: {text}".rstrip() if heading else f"  {text}" for heading, text in self.lines())
+        said = (f"{heading}: {text}".rstrip() if heading else f"  {text}" for heading, text in self.lines())
+        return "\n".join("".join(sign if sign.isprintable() else " " for sign in line) for line in said)
 
     __repr__ = __str__
 

@@ -59,7 +59,9 @@ def engine_speed(run: LoggedRun, found: Collected) -> Part:
     else:
         healthy = (SLOW_FOR_ANY if by_lines is None else SLOW) * slowest
     if each.value <= healthy:
-        return Part(numbers)
+        tells = "whether this pace of the engine is slow: --model and --gpu would tell what reading the weights takes"
+        alone = by_lines is not None and floor is None and "engine_base_ms" not in found.numbers
+        return Part(numbers, cannot_say=(tells,) if alone else ())
     if each.evidence == BOUND and (why := _may_be_less(run, found)):
         return Part(numbers, cannot_say=(f"whether the engine is slow; it takes at most {each.value:.1f} ms per token, {why}",))
     than = (

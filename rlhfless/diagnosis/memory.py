@@ -21,6 +21,7 @@ from typing import Any
 
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import BOUND, DERIVED, LOGGED, Collected, Finding, Number, Part, number
+from rlhfless.diagnosis.whole_run import LARGEST
 from rlhfless.errors import InputError
 from rlhfless.latency.gpus import gpu
 from rlhfless.latency.profile import list_profiles, read_profile
@@ -159,6 +160,8 @@ def memory_fit(
             f"{memory_share * gpu_memory_gib - reserved_gib:.1f} GiB that the engine may use; more GPUs per replica are needed"
         )
     per_token = model.kv_bytes_per_gpu(tensor_parallel)
+    if per_token <= 0:
+        raise InputError(f"{model.name}: none of its layers has a KV cache; a model with attention is needed")
     return MemoryFit(int(left / per_token), weights / GIB, per_token)
 
 
@@ -185,14 +188,15 @@ def memory(run: LoggedRun, found: Collected) -> Part:
     """
     stated = run.stated
     path = run.config or stated.model
-    if path is None and "kv_cache_tokens" not in run.facts:
+    facts = {name: value for name, value in run.facts.items() if 0 < value <= LARGEST}
+    if path is None and "kv_cache_tokens" not in facts:
         return Part()
     replica = stated.tensor_parallel or 1
     model = None if path is None else model_memory(path)
     numbers: list[Number] = []
     notes: list[str] = []
     gib = stated.gpu_memory_gib or (gpu(stated.gpu).memory_gib if stated.gpu else None)
-    tokens, evidence, how = run.facts.get("kv_cache_tokens"), LOGGED, "the engine's own statement when it started"
+    tokens, evidence, how = facts.get("kv_cache_tokens"), LOGGED, "the engine's own statement when it started"
     if model is not None:
         notes += model.notes
         if stated.tensor_parallel is None:
@@ -220,7 +224,7 @@ def memory(run: LoggedRun, found: Collected) -> Part:
     numbers.append(number("kv_cache_tokens", tokens, evidence, how))
     at_most = "at most " if evidence == BOUND else ""
     fits = f"The KV cache of one engine holds {at_most}{tokens:,.0f} tokens"
-    limit = run.facts.get("max_context_tokens") or (None if model is None else model.max_context_tokens)
+    limit = facts.get("max_context_tokens") or (None if model is None else model.max_context_tokens)
     if limit:
         how = f"kv_cache_tokens over {limit:,.0f} tokens each"
         numbers.append(number("full_length_sequences", tokens / limit, evidence, how))
@@ -247,6 +251,8 @@ def _compared(run: LoggedRun, model: ModelMemory | None, replica: int) -> tuple[
     if model is None or run.config is None or run.stated.model is None:
         return [], ""
     other = model_memory(run.stated.model)
+    if not min(model.kv_bytes_per_token, other.kv_bytes_per_token) > 0:
+        return [], ""  # one of them has no KV cache
     ratio = kv_ratio(model, other, replica)
     how = f"KV bytes per token of {model.name} over those of {other.name}"
     said = f" That is {ratio:.2f} times the KV cache of {other.name}, so {1 / ratio:.2f} times as many of its tokens fit."
@@ -290,6 +296,8 @@ def _of_config(config: Mapping[str, Any], name: str, file: Path | None, kv_cache
         kv_heads, per_layer = 0, latent + fields.count("qk_rope_head_dim", 0)
     else:
         heads = fields.count("num_attention_heads")
+        if not heads:
+            raise InputError(f"{fields.source}: the field num_attention_heads is 0; a whole number above 0 is needed")
         kv_heads = fields.count("num_key_value_heads", heads)
         per_layer = 2 * kv_heads * fields.head_size(heads)
     weights, read = _weights(fields, layers, bytes_each, notes)

@@ -27,6 +27,7 @@ PER = {
     "generation": "seconds of generation",
 }  # fmt: skip
 MILLION = 1e6
+LEAST = 1e-9  # seconds of a token, an item or more
 SAME = 0.02  # relative difference of times that are taken as equal
 WORTH_SAYING = 0.03
 
@@ -96,6 +97,8 @@ def runs_frame(run: LoggedRun) -> pd.DataFrame:
     rows = []
     for name, one in each_run(run):
         gpus, (unit, seconds, count) = gpus_of(one), _seconds_per_unit(one)
+        if not np.isnan(seconds) and not LEAST <= seconds <= LARGEST:
+            unit, seconds = "", np.nan  # no run takes so long, or so little
         stated = _positive(one, "gpu_hours")
         gpu_hours = np.nan if gpus.total is None else gpus.total * seconds / 3600
         if not np.isnan(stated).all() and unit != "token":
@@ -213,10 +216,10 @@ SIZE_IN_NAME = re.compile(r"\d+(?=\s*(?:x\s*)?(?:gpus?|nodes?)\b)", re.I)
 
 
 def _one_series(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows whose names differ in their size alone, where there are such; of several series, the longest one."""
+    """Return the rows of the longest series, where several series have names that differ in their size alone; else all."""
     series = table["run"].map(lambda name: SIZE_IN_NAME.sub("", str(name)))
     counts = series.value_counts()
-    return table if counts.empty or counts.iloc[0] < 2 else table[series == counts.index[0]]
+    return table if (counts > 1).sum() < 2 else table[series == counts.index[0]]
 
 
 def _drafts(table: pd.DataFrame) -> tuple[list[Number], list[str]]:

@@ -80,6 +80,7 @@ MARKS = (
 LONGEST = 4_000  # characters of a line after its mark
 PREFIX = 400  # characters before it
 BLOCK_TOKENS = (1, 8, 16, 32, 64, 128, 256)  # tokens of a block of the KV cache
+LEAST, MOST = 1e-3, 1e9  # of the numbers of a line but 0: requests, shares, tokens per second
 MOST_LINES = 500_000  # that are kept, of all engines of a file: 64 replicas for a day
 FOUND = re.compile(
     rb"Avg generation throughput: \d|(?:Decode|Prefill) batch(?: \[\d{1,12}\])?[.,] {1,2}#[a-z-]{1,20}: \d"
@@ -301,9 +302,10 @@ def _fields(text: str) -> dict[str, str]:
 
 
 def _first(fields: Mapping[str, str], name: str) -> float | None:
-    """Return the number at the beginning of a value; None where there is none, or it is below 0."""
+    """Return the number at the beginning of a value; None where there is none, or no engine has such a number."""
     match = NUMBER.match(fields.get(name, "").lstrip())
-    return float(match[0]) if match and not match[0].startswith("-") else None
+    value = float(match[0]) if match else -1.0
+    return value if value == 0 or LEAST <= value <= MOST else None
 
 
 def _share(value: float | None, of: float) -> float | None:

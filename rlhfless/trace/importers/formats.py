@@ -14,7 +14,7 @@ from typing import NoReturn
 import pandas as pd
 
 from rlhfless.trace.errors import TraceError
-from rlhfless.trace.importers.import_session import ImportOptions, ImportSession
+from rlhfless.trace.importers.import_session import PEEK_BYTES, ImportOptions, ImportSession
 from rlhfless.trace.schema.casts import listed
 from rlhfless.trace.storage import JSON_HINT
 
@@ -68,6 +68,11 @@ def refuse_unknown(path: Path, names: Sequence[str], hint: str) -> NoReturn:
     Raises:
         TraceError: always.
     """
+    if path.is_file() and not path.stat().st_size:
+        raise TraceError(f"{path}: is empty; a log is needed")
+    if path.is_file() and path.name.lower().endswith(".gz"):
+        with ImportSession(path, ImportOptions()).open(path) as stream:
+            stream.read(PEEK_BYTES)  # refuses what cannot be unpacked
     lines = [path] if path.is_file() else sorted(path.glob("*.jsonl")) + sorted(path.glob("*.jsonl.gz"))
     if lines and ".jsonl" in lines[0].name.lower():
         first = next(ImportSession(lines[0], ImportOptions()).records(lines[0]), None)

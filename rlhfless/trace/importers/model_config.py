@@ -51,6 +51,10 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
         value = config.get(name)
         if is_number(value) and (number := finite(value)) is not None and number > 0:
             reading.facts[fact] = number
+    if "model_layers" not in reading.facts:
+        raise TraceError(
+            f"{reading.path}: the field num_hidden_layers is {config['num_hidden_layers']}; a whole number above 0 is needed"
+        )
     reading.note("model: a configuration and no log, so only its memory is known")
     yield from ()
 

@@ -183,6 +183,7 @@ def recognise(path: str | Path) -> Format:
     path = Path(path)
     with one_sentence(path, "a log"):
         _refuse_absent(path)
+        refuse_utf16(path)
         for log_format in FORMATS:
             if log_format.detect(path):
                 return log_format
@@ -210,6 +211,25 @@ def import_log(path: str | Path, options: ImportOptions | None = None, framework
 def _refuse_absent(path: Path) -> None:
     if not path.exists():
         raise TraceError(f"{path}: there is no such file or folder; a log is needed")
+
+
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # byte order marks
+
+
+def refuse_utf16(path: Path) -> None:
+    """Refuse a text of two bytes per letter, as PowerShell writes what is redirected.
+
+    Raises:
+        TraceError: the file begins with the mark of UTF-16.
+    """
+    if not path.is_file():
+        return
+    with open(path, "rb") as file:
+        if file.read(2) in UTF_16:
+            raise TraceError(
+                f"{path}: is written in UTF-16, as PowerShell does; a text in UTF-8 is needed: iconv -f utf-16 -t utf-8 "
+                f"{path.name} > utf8{path.suffix}"
+            )
 
 
 def _imported(path: Path, options: ImportOptions, log_format: Format) -> ImportedLog:

@@ -38,6 +38,7 @@ BARE_MEAN, BARE_MAX, LIMIT_OR_MAX = "mean", "max", "limit or longest"
 be a point in time."""
 
 MOST_ROWS = 1_000_000  # no run has as many steps; they are in memory at once
+MOST_RUNS = 1_000
 LONGEST_NAME = 300  # characters of a column's name; one that is longer is left out
 NUMBER = re.compile(r"([-+]?\d[\d_]*\.?\d*(?:[eE][-+]?\d+)?)\s{0,3}([a-zA-Z]*|%)")
 
@@ -501,6 +502,11 @@ class _Table:
         if renamed:
             self.reading.note(f"columns: {listed(reversed(renamed))}")
         runs = self._runs()
+        if len(set(runs)) > MOST_RUNS:
+            raise TraceError(
+                f"{self.path}: has {len(set(runs)):,} runs, more than the {MOST_RUNS:,} that are compared; if each row "
+                "is a step, a column step with its number is needed"
+            )
         rows: list[dict[str, Any]] = []
         of_run: dict[str | None, int] = {}
         for run, (_, values) in zip(runs, self.found, strict=True):
