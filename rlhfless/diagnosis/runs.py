@@ -158,7 +158,8 @@ def _pace(seconds: float, unit: str) -> str:
     """How fast a run is, in words."""
     if unit == "token":
         return f"{1 / seconds:,.4g} tokens/s" if seconds > 1e-4 else f"{1 / seconds:,.0f} tokens/s"
-    return f"{seconds:,.4g} s" if unit == "run" else f"{seconds:,.4g} s per {unit}"
+    took = f"{seconds:,.0f} s" if seconds >= 1000 else f"{seconds:.4g} s"
+    return took if unit == "run" else f"{took} per {unit}"
 
 
 def _numbers(table: pd.DataFrame, unit: str, price: float | None) -> Iterator[Number]:
@@ -197,9 +198,10 @@ def _scaling(table: pd.DataFrame, unit: str) -> tuple[list[Number], list[str]]:
         numbers.append(number(f"runs/{shown(row.run, 60)}/scaling_efficiency_share", efficiency, DERIVED, how))
     last = sizes.iloc[-1]
     numbers.append(number("scaling_efficiency_share", numbers[-1].value, DERIVED, numbers[-1].how))
+    a_unit = f"an {unit}" if unit == "item" else f"a {unit}"
     faster = f"{least['seconds'] / last['seconds']:.2f} times as fast"
     said.append(
-        f"From {least['size']:,.0f} to {last['size']:,.0f} {what} a {unit} is {faster}, {numbers[-1].value:.0%} of "
+        f"From {least['size']:,.0f} to {last['size']:,.0f} {what} {a_unit} is {faster}, {numbers[-1].value:.0%} of "
         "what perfect scaling would give."
     )
     for smaller, larger in zip(sizes.iloc[:-1].itertuples(), sizes.iloc[1:].itertuples(), strict=True):

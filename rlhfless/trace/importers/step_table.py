@@ -27,7 +27,7 @@ from rlhfless.trace.importers.names import NAMES
 from rlhfless.trace.importers.record import finite, is_number
 from rlhfless.trace.importers.scalars import RUN, STANDARD
 from rlhfless.trace.importers.text_table import TextTable, tables, text_of
-from rlhfless.trace.importers.written_cells import BLANK, normalised
+from rlhfless.trace.importers.written_cells import BLANK, GPUS_IN_NAME, gpus, normalised
 from rlhfless.trace.schema.casts import LARGEST_WHOLE_NUMBER, clean, listed, shown
 from solver.model.plurals import counted
 
@@ -81,7 +81,8 @@ LEARNING = frozenset({"train", "training", "trainer", "learn", "learner", "learn
 PLAIN: dict[str, tuple[str, ...]] = {
     STEP: (STEP, "globalstep", "trainingstep", "trainstep", "updatestep", "iteration", "iter", "rolloutid"),
     "steps_done": ("steps", "nsteps", "numsteps", "stepsdone", "iterations"),
-    "items": ("items", "samples", "prompts", "requests", "problems", "tasks", "episodes", "trajectories"),
+    "items": ("items", "numsamples", "nsamples", "totalsamples", "numprompts", "samples", "prompts", "requests", "problems",
+              "tasks", "episodes", "trajectories"),
     "responses": ("responses", "rollouts", "completions", "nresponses", "numresponses", "responsesperstep"),
     "reward_mean": ("reward", "rewardmean", "meanreward", "rewardavg", "avgreward"),
     "gpus": ("gpus", "ngpus", "numgpus", "gpucount", "numberofgpus", "totalgpus", "worldsize"),
@@ -91,7 +92,8 @@ PLAIN: dict[str, tuple[str, ...]] = {
     BARE_MAX: ("max", "longest", "maximum"),
     "gpu_hours": ("gpuhours", "gpuhrs", "gpuh"),
     "tokens_per_pass": ("acceptancelength", "acceptlength", "meanacceptancelength", "meanacceptlength", "acceptlen", "accptlen",
-                        "acceptancelen", "meanacceptedlength", "tokensperpass", "tokensperstepaccepted"),
+                        "acceptancelen", "meanacceptedlength", "meanacceptedlen", "acceptedlength", "acceptedlen",
+                        "tokensperpass", "tokensperstepaccepted"),
     "off_policy_steps": ("staleness", "maxstaleness", "stalenessmax", "offpolicy", "offpolicylevel", "offpolicysteps",
                          "maxoffpolicylevel"),
 }  # fmt: skip
@@ -144,7 +146,8 @@ def understood(name: str) -> Column | None:
     if len(words) == 2 and len(unit := [word for word in words if word in UNITS]) == 1 and STEP_WORDS & set(words):
         return Column("step_s", UNITS[unit[0]])  # "s/step", "step (s)"; the step alone is its number
     timed = bool(TIME & set(words))  # "timing/step" are seconds, and "system/step" is a number
-    for means, names in PLAIN.items():
+    united = len(words) > 1 and words[-1] in UNITS  # "rollout (s)" are seconds, and "rollouts" a count
+    for means, names in PLAIN.items() if not united else ():
         if plain in names or (last in names and not timed and means not in (BARE_MEAN, BARE_MAX)):
             return Column(means)
     if plain in RUN_NAMES:
@@ -502,6 +505,7 @@ class _Table:
         if renamed:
             self.reading.note(f"columns: {listed(reversed(renamed))}")
         runs = self._runs()
+        self._gpus_of_names(runs)
         if len(set(runs)) > MOST_RUNS:
             raise TraceError(
                 f"{self.path}: has {len(set(runs)):,} runs, more than the {MOST_RUNS:,} that are compared; if each row "
@@ -516,6 +520,15 @@ class _Table:
         of_what = "a step" if self._has(STEP) or runs == [None] * len(runs) else "a run or layout"
         self.reading.note(f"table: {counted(len(rows), 'row')}, each of {of_what}")
         return rows
+
+    def _gpus_of_names(self, runs: list[str | None]) -> None:
+        """Take the GPUs from the names of runs, where no column has them and all names do: ``8 GPUs``, ``2x8xH100``."""
+        named = [None if run is None else GPUS_IN_NAME.search(run) for run in runs]
+        if any(self._has(name) for name in ("gpus", "gpus_generate", "gpus_train", NODES)) or not all(named):
+            return
+        for (_, values), match in zip(self.found, named, strict=True):
+            if match is not None and (count := gpus(match[0])) is not None:
+                values.setdefault("gpus", count)
 
     def _has(self, means: str) -> bool:
         return any(column.means == means for column in self.columns.values())

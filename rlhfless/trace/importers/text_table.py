@@ -35,7 +35,11 @@ STEP = re.compile(
     rf"({PLAIN}(?:\s?(?:-|\u2013|to)\s?{PLAIN})?)\s*(?:s|secs?|seconds?)\s*(?:/|per )\s*(?:step|iter(?:ation)?)\b", re.I
 )
 ACCEPTED = re.compile(rf"\baccep\w*\s+len(?:gth)?\s*[:=]?\s*({PLAIN})|\bacc\w{{0,3}}\s*pt?\s+len\s*[:=]?\s*({PLAIN})", re.I)
-GPUS = re.compile(r"(?<![\w.])(\d{1,6})\s*(?:x\s*)?(?:gpus?|[hab]\d{2,3}s?|gh200|l40s?|v100s?)\b", re.I)
+PHASE = re.compile(
+    rf"\b(gen(?:eration|erate)?|rollout|train(?:ing)?|learn(?:ing)?|update|(?:weight )?sync|log_?probs?|rewards?|step|total)"
+    rf"(?:[ _]time)?\s*[:=]?\s*({PLAIN})\s*(s|secs?|ms|mins?)\b",
+    re.I,
+)
 NODES = re.compile(r"(?<![\w.])(\d{1,5})\s*nodes?\b", re.I)
 COUNTING = re.compile(r"\b(?:step|iter(?:ation)?|epoch|rollout)s?\b\s*[:=#\[]?\s*\d|%\|", re.I)
 BENCHMARK = re.compile(r"=+ .{0,40}\bBenchmark Result =+")
@@ -89,6 +93,7 @@ def tables(lines: list[str]) -> Iterator[TextTable]:
     yield from _with_blanks(lines)
     yield from _benchmarks(lines)
     yield from _measured(lines)
+    yield from _with_phases(lines)
 
 
 def _with_bars(lines: list[str]) -> Iterator[TextTable]:
@@ -135,6 +140,8 @@ def _with_blanks(lines: list[str]) -> Iterator[TextTable]:
             cells = re.split(apart, line.strip()) if line.strip() and len(line) < 4 * LARGEST // MOST_COLUMNS else []
             if RULE.match(line) and block and line.strip():
                 continue
+            if line.startswith("# ") and "," in apart:
+                cells = []  # a comment above the header
             if len(cells) < 2 or len(cells) > MOST_COLUMNS or (block and len(cells) != len(block[0][1])):
                 if (table := _table(block)) and _is_numeric(block):
                     yield table
@@ -190,12 +197,25 @@ def _measured(lines: list[str]) -> Iterator[TextTable]:
                 row["tokens_per_gpu_s"] = row.pop(kind)
             if accepted := ACCEPTED.search(line):
                 row["tokens_per_pass"] = accepted[1] or accepted[2]
-            for name, found in (("gpus", GPUS.search(label)), ("nodes", NODES.search(label))):
-                if found:
-                    row[name] = found[1]
+            if nodes := NODES.search(label):
+                row["nodes"] = nodes[1]
             rows.append((number, {**row, "title": title}))
         if 2 <= len(rows) <= MOST_MEASURED and 2 * counting < len(rows):
             yield TextTable(rows[0][0], _named(rows))
+
+
+def _with_phases(lines: list[str]) -> Iterator[TextTable]:
+    """Yield the lines that have a name and then seconds of several phases each, as in ``TP=2: gen 151s, step 231s``."""
+    rows: list[tuple[int, dict[str, Any]]] = []
+    for number, line in enumerate(lines, 1):
+        pairs = list(PHASE.finditer(line)) if len(line) <= 1000 else []
+        label = _label(line[: pairs[0].start()]) if pairs else ""
+        if len(pairs) > 1 and label and not COUNTING.search(label + ":"):
+            rows.append(
+                (number, {"run": label, **{f"{one[1].strip()} time": f"{one[2]} {one[3]}" for one in pairs}, "title": ""})
+            )
+    if 2 <= len(rows) <= MOST_MEASURED:
+        yield TextTable(rows[0][0], _named(rows))
 
 
 def _label(text: str) -> str:

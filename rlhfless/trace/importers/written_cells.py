@@ -15,6 +15,10 @@ from rlhfless.trace.schema.casts import shown
 BLANK = frozenset({"", "nan", "na", "n/a", "null", "none", "-", "--", "\u2013", "\u2014", "?", "oom", "tbd", "x"})
 """Cells that hold no number and say so, lower case."""
 
+GPUS_IN_NAME = re.compile(
+    r"(?<![\w.])\d{1,6}(?:\s*[x\u00d7]\s*\d{1,6})?\s*x?\s*(?:gpus?|[hab]\d{2,3}s?|gh200|l40s?|v100s?)\b", re.I
+)
+"""GPUs in the name of a run or of a measurement."""
 INFINITE = ("inf", "infinity")
 LONGEST_CELL = 120  # characters; longer ones are texts
 MARKS = str.maketrans("", "", "*`~≈\u202f\xa0")
@@ -163,9 +167,11 @@ def _column(
     named = " ".join(name.translate(MARKS).split()) if isinstance(name, str) else name
     named = MINUTES.sub(" (minutes)", named)
     texts = [cell for cell in cells if isinstance(cell, str) and cell.strip().lower() not in BLANK]
-    if not texts:
+    if not texts or means(named) == "run":
         return named, cells
-    if means(named) == "gpus" or (means(named) is None and "gpu" in named.lower() and all(gpus(text) for text in texts)):
+    words = set(re.findall(r"[a-z]+|\d+", named.lower()))
+    counts_gpus = bool(words & {"gpu", "gpus"}) and words <= {"gpu", "gpus", "num", "number", "n", "of", "total", "count"}
+    if means(named) == "gpus" or (means(named) is None and counts_gpus and all(gpus(text) for text in texts)):
         return ("gpus" if means(named) is None else named), [gpus(c) if isinstance(c, str) else c for c in cells]
     found = {text: amount(text) for text in texts}
     known = [one for one in found.values() if one is not None]

@@ -54,7 +54,9 @@ def read(folder: Path, text: str, name: str = "log.csv") -> ImportedLog:
     [
         ("Step time (ms)", "step_s", 1e-3), ("seconds_per_step", "step_s", 1), ("s/it", "step_s", 1),
         ("s/step", "step_s", 1), ("step (s)", "step_s", 1),
-        ("steps", "steps_done", 1), ("output tok/s", "tokens_per_s", 1), ("tokens/s/GPU", "tokens_per_gpu_s", 1),
+        ("steps", "steps_done", 1), ("rollout (s)", "generate_s", 1),
+        ("rollouts", "responses", 1), ("num_samples", "items", 1),
+        ("output tok/s", "tokens_per_s", 1), ("tokens/s/GPU", "tokens_per_gpu_s", 1),
         ("Task GPU-hours", "gpu_hours", 1), ("Acceptance length", "tokens_per_pass", 1), ("e2e_s", "step_s", 1),
         ("timing/fwd_logprobs", "prepare_s", 1), ("update_actor_seconds", "learn_s", 1), ("train_hours", "learn_s", 3600),
         ("median generation (s)", "generate_s", 1), ("rolloutTime", "generate_s", 1), ("exposed_generation_s", "wait_s", 1),

@@ -59,6 +59,24 @@ TITLED = """baseline:
 EAGLE:
 #questions: 80, Throughput: 300.00 token/s, Acceptance length: 4.50
 """
+PHASES = """TP=1 (4 engines): gen 182s, step 260s
+TP=2 (2 engines): gen 151s, step 231s
+"""
+WIDE = """| | 8 GPUs | 16 GPUs |
+|---|---|---|
+| rollout (s) | 120 | 71 |
+| step (s) | 190 | 113 |
+"""
+MEMORY = """| Backend | Step time (s) | GPU mem |
+|---|---|---|
+| HF generate | 312 | 61GB |
+| vLLM | 58 | 74GB |
+"""
+COMMENTED = """# 1x H100, Qwen3-8B, GRPO step
+metric,sync,async
+step_time_s,182.4,121.0
+generation_s,118.0,112.3
+"""
 BLOCKS = """============ Serving Benchmark Result ============
 Successful requests:                     100
 Benchmark duration (s):                  60.00
@@ -107,12 +125,25 @@ def test_a_table_with_a_metric_per_row_is_turned(tmp_path: Path) -> None:
         (BULLETS, "step_s", {"2 nodes": 40.0, "16 nodes": 9.0}),
         (DRAFTS, "tokens_per_s", {"vanilla": 100.0, "k=2": 150.0}),
         (TITLED, "tokens_per_s", {"baseline": 200.0, "EAGLE": 300.0}),
+        (PHASES, "step_s", {"TP=1 (4 engines)": 260.0, "TP=2 (2 engines)": 231.0}),
+        (PHASES, "generate_s", {"TP=1 (4 engines)": 182.0, "TP=2 (2 engines)": 151.0}),
+        (WIDE, "generate_s", {"8 GPUs": 120.0, "16 GPUs": 71.0}), (WIDE, "step_s", {"8 GPUs": 190.0, "16 GPUs": 113.0}),
+        (COMMENTED, "generate_s", {"sync": 118.0, "async": 112.3}), (MEMORY, "step_s", {"HF generate": 312.0, "vLLM": 58.0}),
         (BLOCKS, "run_s", {"benchmark 1": 60.0, "benchmark 2": 40.0}),
         ("without: 1,200 tokens/s\nwith drafts: 1.8k tokens/s\n", "tokens_per_s", {"without": 1200.0, "with drafts": 1800.0}),
     ],
 )  # fmt: skip
 def test_lists_of_measurements(tmp_path: Path, text: str, column: str, values: dict[str, float]) -> None:
     assert by_run(read(tmp_path, text, "a.log"), column) == values
+
+
+def test_the_gpus_in_the_names_of_runs_count(tmp_path: Path) -> None:
+    assert by_run(read(tmp_path, WIDE), "gpus") == {"8 GPUs": 8.0, "16 GPUs": 16.0}
+    assert "gpus" not in read(tmp_path, WIDE.replace("16 GPUs", "all")).scalars.columns, "of one run nobody says it"
+
+
+def test_gigabytes_are_no_gpus(tmp_path: Path) -> None:
+    assert "gpus" not in read(tmp_path, MEMORY).scalars.columns
 
 
 def test_drafts_of_two_lines_are_compared(tmp_path: Path) -> None:
