@@ -15,7 +15,6 @@ from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import BOUND, COUNTED, DERIVED, LOGGED, Collected, Finding, Number, Part, digits, number
 from rlhfless.latency.engine_statistics import EngineFit, fit_engine, intervals
 from rlhfless.latency.profile import ProfileError
-from solver.model.plurals import counted
 
 FULL_CACHE = 0.95  # in use; less is full, too, where what is left is less than a running request takes (mean)
 TAIL = 0.2  # of the largest batch, below which a line is of the tail
@@ -33,6 +32,7 @@ def engine_lines(run: LoggedRun, found: Collected) -> Part:
     lines = lines[~((lines["running"] == 0) & (lines["generated_tokens_per_s"] == 0))]
     numbers = [*_drafts(run.engine), *_preemptions(run.engine)]
     said = _said(numbers)
+    numbers += _of_the_step(numbers, found)
     if lines.empty:
         missing = (
             "what the engine took: no line has running requests with tokens per second; whole lines of the engine would tell"
@@ -161,8 +161,9 @@ def _said(numbers: list[Number]) -> list[Finding]:
     said = []
     if "engine_preempted" in known:
         count = known["engine_preempted"].value
+        plural = "s" if count > 1 else ""
         sentence = (
-            f"The KV cache was too small for the requests that ran: the engine names {counted(round(count), 'preemption')}; "
+            f"The KV cache was too small for the requests that ran: the engine names {count:,.0f} preemption{plural}; "
             "each makes its request begin again or wait."
         )
         said.append(Finding("memory", 0.0, sentence, ("engine_preempted",)))
@@ -178,6 +179,17 @@ def _said(numbers: list[Number]) -> list[Finding]:
         )
         said.append(Finding("pace", 0.0, sentence, ("draft_tokens_per_pass",)))
     return said
+
+
+def _of_the_step(numbers: list[Number], found: Collected) -> Iterator[Number]:
+    """Yield what drafts save of a step at most, where the share of generation is known (Amdahl's law)."""
+    per_pass = next((one.value for one in numbers if one.key == "draft_tokens_per_pass"), None)
+    share = found.numbers.value("generate_share")
+    if per_pass is None or share is None:
+        return
+    without = 1 - share + share * per_pass  # of this step, if each pass took as long and gave one token
+    how = "share of generation times tokens per pass, as if a pass with drafts took no longer than one without"
+    yield number("draft_step_speedup_at_most", without, BOUND, how)
 
 
 def _profile(fit: EngineFit) -> Iterator[Number]:

@@ -186,6 +186,17 @@ def test_drafts_are_weighted_by_verifications() -> None:
     assert found["draft_accepted_at_2_share"] == pytest.approx((30 * 0.4 + 10 * 1.0) / 40)
 
 
+def test_what_drafts_save_of_a_step_is_bounded_by_the_share_of_generation() -> None:
+    drafts = (
+        "SpecDecoding metrics: Mean acceptance length: 3.0, Accepted throughput: 30.0 tokens/s, Drafted throughput: 60.0 "
+        "tokens/s"
+    )
+    steps = pd.DataFrame({"step": [1], "generate_s": [50.0], "step_s": [100.0]})
+    lines = read_lines([*rollout_lines(), drafts])
+    assert values(part_of(lines, steps))["draft_step_speedup_at_most"] == pytest.approx(0.5 + 0.5 * 3)
+    assert "draft_step_speedup_at_most" not in values(part_of(lines))
+
+
 def test_preemptions_are_counted() -> None:
     lines = [*rollout_lines(), *("#retracted_reqs: 3" for _ in range(2))]
     assert values(part_of(read_lines(lines)))["engine_preempted"] == 6

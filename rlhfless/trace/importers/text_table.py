@@ -18,6 +18,7 @@ from rlhfless.trace.importers.written_cells import PLAIN, amount, gpus
 ENDINGS = (".md", ".markdown", ".txt", ".log", ".out", ".csv", ".tsv", ".rst", "")
 LARGEST = 2**20  # bytes of a text that is read as a table
 MOST_COLUMNS = 200
+MOST_ROWS = 2_000  # of a table in a text; one with more is in a file of its own format
 MOST_MEASURED = 100  # lines of a list; more is a console's
 BOX = str.maketrans("│┃║¦|", "|||||")
 RULE = re.compile(r"^[\s|+:=\-─━═┌┐└┘├┤┬┴┼╔╗╚╝╠╣╦╩╬╒╕╘╛╞╡╤╧╪╭╮╰╯]+$")
@@ -113,8 +114,8 @@ def _cells(text: str) -> list[str]:
 
 
 def _table(block: list[tuple[int, list[str]]]) -> TextTable | None:
-    """Return the table of a block whose first row is its header; None for a single row."""
-    if len(block) < 2:
+    """Return the table of a block whose first row is its header; None for a single row, and for more than people paste."""
+    if not 2 <= len(block) <= MOST_ROWS:
         return None
     number, header = block[0]
     names = _unique(header)

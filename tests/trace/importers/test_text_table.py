@@ -142,6 +142,12 @@ def test_the_gpus_in_the_names_of_runs_count(tmp_path: Path) -> None:
     assert "gpus" not in read(tmp_path, WIDE.replace("16 GPUs", "all")).scalars.columns, "of one run nobody says it"
 
 
+def test_a_table_of_more_rows_than_people_paste_is_left_to_its_own_format(tmp_path: Path) -> None:
+    rows = "".join(f"| {at} | 1 |\n" for at in range(2001))
+    with refused(TraceError, "pasted.md"):
+        read(tmp_path, f"| run | step_s |\n|---|---|\n{rows}")
+
+
 def test_gigabytes_are_no_gpus(tmp_path: Path) -> None:
     assert "gpus" not in read(tmp_path, MEMORY).scalars.columns
 
