@@ -8,6 +8,10 @@ Arithmetic on a latency profile, without a simulation. Generation of a step take
   mean by at most two standard deviations of the sum of n lengths; lengths between 0 and the longest with that mean have a
   variance of at most ``mean * (longest - mean)`` (Bhatia and Davis 2000).
 
+Where the longest response is unknown, it is the median longest one of so many lognormal lengths. Their spread, the standard
+deviation of the logarithm, is between that of the 10th and the 90th percentile of public serving windows of DeepSeek-R1
+(ServeGen, Xiang et al. 2025: log of the 90th over the 50th percentile of output lengths, over 1.28).
+
 Both ends include the errors that the profile states.
 """
 
@@ -15,13 +19,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from rlhfless.diagnosis.numbers import digits
 from rlhfless.errors import InputError
 from rlhfless.latency.prices import PriceError, list_prices, usd_per_gpu_hour
 from rlhfless.latency.profile import list_profiles, load_profile, read_profile
@@ -30,7 +36,7 @@ if TYPE_CHECKING:
     from solver.model.latency import LatencyModel
 
 SIZES = (8, 16, 32)
-LONGEST_OVER_MEAN = 10.0
+SPREADS = (0.22, 0.77)  # standard deviations of the logarithm of a response's length, lowest and highest
 DEVIATIONS = 2.0
 LITTLE = 1 / 3  # of a step, below which the most that more GPUs can win is said to be little
 HOUR_S = 3600.0
@@ -76,9 +82,10 @@ class PlannedRun:
         """Lowest and highest mean length of a step's longest response."""
         if self.longest_tokens is not None:
             return self.longest_tokens, self.longest_tokens
-        if self.limit_tokens is not None:
-            return self.mean_tokens, float(self.limit_tokens)
-        return self.mean_tokens, LONGEST_OVER_MEAN * self.mean_tokens
+        normal = NormalDist().inv_cdf(0.5 ** (1 / self.responses))
+        limit = math.inf if self.limit_tokens is None else float(self.limit_tokens)
+        low, high = (self.mean_tokens * max(math.exp(spread * normal - spread**2 / 2), 1.0) for spread in SPREADS)
+        return min(low, limit), min(max(low, high), limit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,26 +98,37 @@ class Estimate:
             ``run_h``, ``gpu_hours`` and ``usd`` (absent without a price), and ``longest_share``: the longest response alone, as
             a share of the low end of a step, which more GPUs do not shorten.
         notes: what the ranges include, and what they do not; sentences.
+        with_longest: high over low end of a step on the smallest cluster, if the longest response were known; None where it is.
     """
 
     run: PlannedRun
     profile: str
     frame: pd.DataFrame
     notes: tuple[str, ...]
+    with_longest: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return rows and notes for JSON."""
-        return {"profile": self.profile, "clusters": self.frame.to_dict("records"), "notes": list(self.notes)}
+        return {
+            "headline": self.headline,
+            "profile": self.profile,
+            "clusters": self.frame.to_dict("records"),
+            "notes": list(self.notes),
+        }
 
     @property
     def headline(self) -> str:
         """What was asked, in one line."""
         run, (low, high) = self.run, self.run.longest
         longest = f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f}"
-        return (
+        asked = (
             f"{run.steps:,} steps of {run.responses:,} responses of about {run.mean_tokens:,.0f} tokens (longest {longest}), "
             f"profile {self.profile}"
         )
+        if self.with_longest is None:
+            return asked
+        wide = self.frame["step_s_high"].iloc[0] / self.frame["step_s_low"].iloc[0]
+        return f"{asked}; the high end is {wide:.1f} times the low one, with --longest about {self.with_longest:.1f} times"
 
     def table(self) -> pd.DataFrame:
         """Return the rows as they are shown: both ends of a range in one text."""
@@ -118,7 +136,7 @@ class Estimate:
         for name, title in RANGES.items():
             if f"{name}_low" in self.frame:
                 ends = zip(self.frame[f"{name}_low"], self.frame[f"{name}_high"], strict=True)
-                shown[title] = [f"{_digits(a)} to {_digits(b)}" for a, b in ends]
+                shown[title] = [f"{digits(a)} to {digits(b)}" for a, b in ends]
         shown["longest alone"] = [f"{share:.0%}" for share in self.frame["longest_share"]]
         return shown
 
@@ -181,7 +199,12 @@ def before_run(
             row |= {f"usd_{end}": value * size * price for end, value in hours.items()}
         rows.append({**row, "longest_share": min(alone / low, 1.0)})
     frame = pd.DataFrame(rows)
-    return Estimate(run, model.name, frame, (*_enough(frame), *_notes(run, model, error, of_price)))
+    known: float | None = None
+    if run.longest_tokens is None:
+        middle = replace(run, longest_tokens=math.sqrt(math.prod(run.longest)), limit_tokens=None)
+        _, low, high = _step_range(model, middle, min(gpus) // model.gpus_per_actor)
+        known = high / max(1 - error, 0.1) / (low / (1 + error))
+    return Estimate(run, model.name, frame, (*_enough(frame), *_notes(run, model, error, of_price)), known)
 
 
 def _step_range(model: LatencyModel, run: PlannedRun, replicas: int) -> tuple[float, float, float]:
@@ -255,7 +278,7 @@ def _enough(frame: pd.DataFrame) -> tuple[str, ...]:
     first = enough.index[0]
     return (
         f"more GPUs than {frame['gpus'][first]:g} shorten a step by at most {at_most[first]:.0%}: its longest response alone "
-        f"takes {_digits(frame['step_s_low'][first] * frame['longest_share'][first])} s or more",
+        f"takes {digits(frame['step_s_low'][first] * frame['longest_share'][first])} s or more",
     )
 
 
@@ -267,8 +290,11 @@ def _notes(run: PlannedRun, model: LatencyModel, error: float, of_price: str) ->
     ]
     if run.longest_tokens is None:
         low, high = run.longest
-        why = "the limit" if run.limit_tokens is not None else f"{LONGEST_OVER_MEAN:g} times the mean, an assumption"
-        notes.append(f"longest response: unknown, so between {low:,.0f} tokens and {why} ({high:,.0f}); --longest states it")
+        notes.append(
+            f"longest response: unknown, so {low:,.0f} to {high:,.0f} tokens, an assumption: lognormal lengths as spread as "
+            f"those of public serving logs (standard deviation of the logarithm {SPREADS[0]:g} to {SPREADS[1]:g}), none "
+            "above a limit; --longest states it"
+        )
     if run.prompt_tokens is None:
         notes.append("prompts are not counted; --prompt-tokens states their mean length")
     if run.other_s is None:
@@ -278,11 +304,3 @@ def _notes(run: PlannedRun, model: LatencyModel, error: float, of_price: str) ->
             f"contexts above {model.table.context_tokens[-1]:,.0f} tokens are longer than the profile's; its fit is continued"
         )
     return tuple(notes)
-
-
-def _digits(value: float) -> str:
-    """Return three significant digits, without an exponent."""
-    if value <= 0:
-        return "0"
-    places = max(2 - math.floor(math.log10(value)), 0)
-    return f"{round(value, 2 - math.floor(math.log10(value))):,.{places}f}"

@@ -26,6 +26,7 @@ from rlhfless.diagnosis.prompts import prompts
 from rlhfless.diagnosis.runs import runs
 from rlhfless.diagnosis.whole_run import time_alone, whole_run
 from rlhfless.trace import ImportedLog, OpenedLog, Trace, allocation_metrics, read_log
+from rlhfless.trace.importers import model_config
 from rlhfless.trace.importers.scalars import RUN, runs_of
 from rlhfless.trace.metrics.step_times import with_step_times
 
@@ -80,6 +81,8 @@ def logged_runs(
         notes=() if log.summary is None else tuple(log.summary.notes),
     )  # fmt: skip
     if trace is None:
+        if log.format is model_config.FORMAT:  # type: ignore[union-attr]
+            whole = replace(whole, config=str(log.source))  # type: ignore[union-attr]
         return whole, _by_run(whole)
     whole = replace(whole, facts={**_recorded(trace), **whole.facts}, responses=trace.rollouts)
     return whole, [_with_responses(whole, trace, name) for name in trace.runs]

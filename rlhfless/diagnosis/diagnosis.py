@@ -170,7 +170,11 @@ class Diagnosis:
         if self.runs:
             if self.findings:
                 yield "The runs compared", " ".join(one.sentence for one in self.findings)
+                for place, text in enumerate(self.cannot_say):
+                    yield ("This log cannot say" if place == 0 else ""), text
             for one in self.runs:
+                if self.findings and not (one.findings or len(one.step) or one.levers):
+                    continue  # a row of a table, of which no more is known than what was compared
                 yield f"Run {one.run}", ""
                 yield from one.lines()
             return
@@ -203,7 +207,8 @@ class Diagnosis:
                 yield heading, f"{_between(amount.low, amount.high)} {unit} ({amount.how})"
 
     def __str__(self) -> str:
-        return "\n".join(f"{heading}: {text}".rstrip() if heading else f"  {text}" for heading, text in self.lines())
+        said = (f"{heading}: {text}".rstrip() if heading else f"  {text}" for heading, text in self.lines())
+        return "\n".join("".join(sign if sign.isprintable() else " " for sign in line) for line in said)
 
     __repr__ = __str__
 

@@ -23,13 +23,14 @@ from rlhfless.diagnosis.numbers import (
     Finding,
     Number,
     Part,
+    digits,
     number,
 )
 from rlhfless.diagnosis.phases import ordinary_share
 from rlhfless.latency.engine_statistics import EngineFit, fit_engine, intervals
 from rlhfless.latency.profile import ProfileError
 
-FULL_CACHE = 0.95
+FULL_CACHE = 0.95  # in use; less is full, too, where what is left is less than a running request takes (mean)
 TAIL = 0.2  # of the largest batch, below which a line is of the tail
 FULL_BATCH = 0.97  # of the largest batch, from which on a line is of a full batch
 
@@ -44,8 +45,13 @@ def engine_lines(run: LoggedRun, found: Collected) -> Part:
     lines = intervals(run.engine)
     lines = lines[~((lines["running"] == 0) & (lines["generated_tokens_per_s"] == 0))]
     numbers = [*_drafts(run.engine), *_preemptions(run.engine)]
+    said = _said(numbers)
+    numbers += _of_the_step(numbers, found)
     if lines.empty:
-        return Part(tuple(numbers), notes=("the lines of the engine have no requests with tokens per second",))
+        missing = (
+            "what the engine took: no line has running requests with tokens per second; whole lines of the engine would tell"
+        )
+        return Part(tuple(numbers), tuple(said), cannot_say=(missing,))
     engines = float(lines.groupby("engine", sort=False)["engines"].first().sum())
     peak = float((lines["running"] / lines["engines"]).max())
     numbers += [
@@ -54,6 +60,7 @@ def engine_lines(run: LoggedRun, found: Collected) -> Part:
         number("engine_peak_requests", peak, LOGGED, "the most running requests of an engine's line"),
         *_token_times(lines, peak),
     ]
+    said += _pace(lines)
     notes: list[str] = []
     cannot_say: list[str] = []
     fit: EngineFit | None = None
@@ -71,7 +78,7 @@ def engine_lines(run: LoggedRun, found: Collected) -> Part:
             f"how long the engine took: {len(lines) - len(timed)} of its {len(lines)} lines have no time of day, or are the "
             "only one of their engine; whole lines, as the engine prints them, would tell"
         )
-        return Part(tuple(numbers), cannot_say=tuple(cannot_say), notes=tuple(notes))
+        return Part(tuple(numbers), tuple(said), cannot_say=tuple(cannot_say), notes=tuple(notes))
     seconds = float((timed["seconds"] * timed["engines"]).sum()) / engines
     low, high = (float((timed["generated_tokens_per_s"] * timed[column]).sum()) for column in ("seconds", "most_seconds"))
     observed = number("engine_s", seconds, DERIVED, "intervals of the engine's lines, mean over replicas")
@@ -83,7 +90,7 @@ def engine_lines(run: LoggedRun, found: Collected) -> Part:
     bound_numbers, bound = _memory_bound(timed, seconds, engines, fit, of_the_step)
     if timed["cache_share"].isna().all():
         cannot_say.append("whether the KV cache bound the engine: its lines have no use of the cache; a newer engine prints it")
-    return Part((*numbers, *tail_numbers, *bound_numbers), (*tail, *bound), (), tuple(cannot_say), tuple(notes))
+    return Part((*numbers, *tail_numbers, *bound_numbers), (*tail, *bound, *said), (), tuple(cannot_say), tuple(notes))
 
 
 def time_per_token(engine: pd.DataFrame) -> pd.DataFrame:
@@ -107,6 +114,19 @@ def time_per_token(engine: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"ms_per_token": grouped.median(), "lines": grouped.size()}).reset_index()
 
 
+def pace_without_queue(engine: pd.DataFrame) -> tuple[float, float] | None:
+    """Return the smallest batch of the lines at which no request waits, and the milliseconds per token of a request then.
+
+    Where requests wait, prompts are fed at the same time, and nobody can say what decoding takes. None without such lines.
+    """
+    lines = _inner(intervals(engine)) if len(engine) else engine
+    lines = lines[lines["waiting"].fillna(0) == 0] if len(lines) else lines
+    if lines.empty:
+        return None
+    batch, ms = lines["running"] / lines["engines"], 1e3 * lines["running"] / lines["generated_tokens_per_s"]
+    return float(batch.min()), float(ms[batch == batch.min()].median())
+
+
 def _inner(lines: pd.DataFrame) -> pd.DataFrame:
     """Return the lines that tell the time per token: those that generate, without the first of a rollout of several."""
     lines = lines[(lines["running"] > 0) & (lines["generated_tokens_per_s"] > 0)]
@@ -127,6 +147,65 @@ def _token_times(lines: pd.DataFrame, peak: float) -> Iterator[Number]:
     ):
         if len(at):
             yield Number(key, float(at.min()), float(at.max()), DERIVED, f"{how} at {requests}")
+
+
+def _pace(lines: pd.DataFrame) -> Iterator[Finding]:
+    """Say how fast the engine is with the most requests; nothing is at stake in it, so it is said where no more is known."""
+    inner = _inner(lines)
+    if inner.empty:
+        return
+    batch = inner["running"] / inner["engines"]
+    full = inner[batch >= FULL_BATCH * batch.max()]
+    ms, rate = 1e3 * full["running"] / full["generated_tokens_per_s"], full["generated_tokens_per_s"] / full["engines"]
+    sentence = (
+        f"An engine with {batch.max():,.0f} running requests takes {digits(float(ms.median()))} ms per token of each "
+        f"({digits(1000 / float(ms.median()))} tokens/s), {float(rate.median()):,.4g} tokens/s in all"
+    )
+    waiting, cache = float(full["waiting"].max()), float(full["cache_share"].max())
+    if not np.isnan(waiting):
+        sentence += f"; {waiting:,.0f} requests wait" if waiting else "; no request waits"
+    if not np.isnan(cache):
+        sentence += (
+            f", and {cache:.0%} of its KV cache is in use" if not np.isnan(waiting) else f"; {cache:.0%} of its KV cache"
+        )
+    yield Finding("pace", 0.0, f"{sentence}.", ("engine_peak_requests", "engine_full_batch_ms"))
+
+
+def _said(numbers: list[Number]) -> list[Finding]:
+    """Say what drafts and preemptions were, where no more is known of the engine."""
+    known = {one.key: one for one in numbers}
+    said = []
+    if "engine_preempted" in known:
+        count = known["engine_preempted"].value
+        plural = "s" if count > 1 else ""
+        sentence = (
+            f"The KV cache was too small for the requests that ran: the engine names {count:,.0f} preemption{plural}; "
+            "each makes its request begin again or wait."
+        )
+        said.append(Finding("memory", 0.0, sentence, ("engine_preempted",)))
+    if "draft_tokens_per_pass" in known:
+        per_pass = known["draft_tokens_per_pass"].value
+        share = known.get("draft_accepted_share")
+        at = [one.value for key, one in known.items() if key.startswith("draft_accepted_at_")]
+        accepted = "" if share is None else f", as {share.value:.0%} of drafts are accepted"
+        by_position = f" ({', '.join(f'{value:.0%}' for value in at)} by position)" if at else ""
+        sentence = (
+            f"Drafts give {per_pass:.2f} tokens per pass{accepted}{by_position}: decoding is at most {per_pass:.2f} times as "
+            "fast as without them, at the logged batch."
+        )
+        said.append(Finding("pace", 0.0, sentence, ("draft_tokens_per_pass",)))
+    return said
+
+
+def _of_the_step(numbers: list[Number], found: Collected) -> Iterator[Number]:
+    """Yield what drafts save of a step at most, where the share of generation is known (Amdahl's law)."""
+    per_pass = next((one.value for one in numbers if one.key == "draft_tokens_per_pass"), None)
+    share = found.numbers.value("generate_share")
+    if per_pass is None or share is None:
+        return
+    without = 1 - share + share * per_pass  # of this step, if each pass took as long and gave one token
+    how = "share of generation times tokens per pass, as if a pass with drafts took no longer than one without"
+    yield number("draft_step_speedup_at_most", without, BOUND, how)
 
 
 def _profile(fit: EngineFit) -> Iterator[Number]:
@@ -180,17 +259,20 @@ def _memory_bound(
         return (), ()
     low = high = 0.0
     for _, part in timed.groupby("engine", sort=False):
-        full = ((part["waiting"] > 0) & (part["cache_share"] > FULL_CACHE)).to_numpy()
+        full = _bound_by_cache(part).to_numpy()
         took = (part["seconds"] * part["engines"]).to_numpy(dtype=float)
         begins = full & ~np.concatenate([[False], full[:-1]])
         low += float(took[full].sum())
         high += float(took[full].sum() + took[begins].sum())
     low, high = low / engines, min(high / engines, seconds)
-    how = f"lines with waiting requests and over {FULL_CACHE:.0%} of the KV cache in use, to one interval more for each stretch"
+    how = (
+        f"lines with waiting requests and over {FULL_CACHE:.0%} of the KV cache in use, or less left than a running request "
+        "takes; to one interval more for each stretch"
+    )
     bound_s = Number("engine_memory_bound_s", low, high, DERIVED, how)
     if not high:
         return (bound_s,), ()
-    full_lines = timed[(timed["waiting"] > 0) & (timed["cache_share"] > FULL_CACHE)]
+    full_lines = timed[_bound_by_cache(timed)]
     running = float((full_lines["running"] / full_lines["engines"]).mean())
     waiting = float((full_lines["waiting"] / full_lines["engines"]).mean())
     gained = waiting / (running + waiting)
@@ -202,8 +284,9 @@ def _memory_bound(
         "engine_memory_gain_share", gained, BOUND,
         "time of the bound tokens that is saved if all waiting requests fit into memory, at the measured time per token",
     )  # fmt: skip
+    between = f"{low:,.0f} to {high:,.0f}" if round(high) > round(low) else f"{low:,.0f}"
     sentence = (
-        f"The KV cache bound the engine for {low:,.0f} to {high:,.0f} of {seconds:,.0f} s: {running:,.0f} requests ran while "
+        f"The KV cache bound the engine for {between} of {seconds:,.0f} s: {running:,.0f} requests ran while "
         f"{waiting:,.0f} waited (mean)."
     )
     at_stake, of = _of_run(bound_s.value / seconds * gained, of_the_step)
@@ -214,6 +297,12 @@ def _memory_bound(
 def _of_run(share: float, of_the_step: float | None) -> tuple[float, str]:
     """Return a share of the engine's time as one of the run's, where the share of generation is known, and what it is of."""
     return (share, GENERATION_TIME) if of_the_step is None else (share * of_the_step, TIME)
+
+
+def _bound_by_cache(lines: pd.DataFrame) -> pd.Series:
+    """Whether requests wait at a line while the KV cache has no room for one more."""
+    one = lines["cache_share"] / (lines["running"] / lines["engines"]).where(lines["running"] > 0)
+    return (lines["waiting"] > 0) & ((lines["cache_share"] > FULL_CACHE) | (1 - lines["cache_share"] < one))
 
 
 def _preemptions(engine: pd.DataFrame) -> Iterator[Number]:

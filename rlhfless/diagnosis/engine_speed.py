@@ -7,6 +7,7 @@ from functools import cache
 
 import numpy as np
 
+from rlhfless.diagnosis.engine_profile import pace_without_queue
 from rlhfless.diagnosis.gpus import gpus_of
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.memory import model_memory
@@ -21,6 +22,7 @@ from rlhfless.diagnosis.numbers import (
     Finding,
     Number,
     Part,
+    digits,
     number,
 )
 from rlhfless.diagnosis.phases import ordinary_share, step_seconds, synchronous
@@ -39,17 +41,29 @@ def engine_speed(run: LoggedRun, found: Collected) -> Part:
     """Return milliseconds per token of one response, and whether the engine is slow.
 
     It is slow where it takes ``SLOW`` times what a decode iteration of the stated model takes at least; of an unknown model,
-    where it takes ``SLOW_FOR_ANY`` times the slowest shipped profile. Where requests queue for slots, nobody can say.
+    where it takes ``SLOW_FOR_ANY`` times the slowest shipped profile. Where requests queue for slots, nobody can say. Without
+    times of steps it is the pace by the engine's own lines, at their smallest batch without a queue; contexts are unknown
+    there, so an engine of an unknown model is slow only at ``SLOW`` times the slowest profile with such a batch.
     """
-    each = _ms_per_token(run, found)
+    each, batch = _ms_per_token(run, found), 1.0
+    by_lines = pace_without_queue(run.engine) if each is None else None
+    if by_lines is not None:
+        batch, ms = by_lines
+        how = f"running requests over tokens per second of the engine's lines, with {batch:,.0f} running and none waiting"
+        each = number("ms_per_token", ms, DERIVED, how)
     if each is None:
         return Part()
-    fastest, slowest = shipped_ms()
+    fastest, slowest = shipped_ms(batch)
     floor = _floor(run)
-    shipped = Number(SLOW_ENGINE, fastest, slowest, STAND_IN, "a batch of one in the shipped profiles")
+    shipped = Number(SLOW_ENGINE, fastest, slowest, STAND_IN, f"a batch of {batch:,.0f} in the shipped profiles")
     numbers = (each, shipped) if floor is None else (each, shipped, floor)
-    if each.value <= healthy_ms(run):
-        return Part(numbers)
+    healthy = healthy_ms(run)
+    if by_lines is not None:  # of a batch, whose contexts are unknown
+        healthy = SLOW * slowest if floor is None else healthy + slowest - shipped_ms(1.0)[1]
+    if each.value <= healthy:
+        tells = "whether this pace of the engine is slow: --model and --gpu would tell what reading the weights takes"
+        alone = by_lines is not None and floor is None and "engine_base_ms" not in found.numbers
+        return Part(numbers, cannot_say=(tells,) if alone else ())
     if each.evidence == BOUND and (why := _may_be_less(run, found)):
         return Part(numbers, cannot_say=(f"whether the engine is slow; it takes at most {each.value:.1f} ms per token, {why}",))
     than = (
@@ -58,7 +72,7 @@ def engine_speed(run: LoggedRun, found: Collected) -> Part:
         else f"{each.value / floor.value:.0f} times what an iteration of this model takes at least on this GPU"
     )
     sentence = (
-        f"The engine is slow: {each.value:.1f} ms per token of one response ({1000 / each.value:.0f} tokens/s), {than}; "
+        f"The engine is slow: {each.value:,.1f} ms per token of one response ({digits(1000 / each.value)} tokens/s), {than}; "
         f"{CAUSES}. A schedule does not mend that."
     )
     share = generation_of_run(run, found)
@@ -70,13 +84,13 @@ def engine_speed(run: LoggedRun, found: Collected) -> Part:
 def healthy_ms(run: LoggedRun) -> float:
     """Return the milliseconds per token above which an engine is slow: of the stated model, else of any."""
     floor = _floor(run)
-    return SLOW_FOR_ANY * shipped_ms()[1] if floor is None else SLOW * floor.value
+    return SLOW_FOR_ANY * shipped_ms(1.0)[1] if floor is None else SLOW * floor.value
 
 
 def least_ms(run: LoggedRun) -> float:
     """Return the milliseconds that a token of one response takes at least: of the stated model, else of any."""
     floor = _floor(run)
-    return shipped_ms()[0] if floor is None else floor.value
+    return shipped_ms(1.0)[0] if floor is None else floor.value
 
 
 def responses_per_gpu(run: LoggedRun, found: Collected) -> float | None:
@@ -112,7 +126,7 @@ def _floor(run: LoggedRun) -> Number | None:
         return None
     floor = weights_floor_ms(read_bytes / (stated.tensor_parallel or 1), stated.gpu)
     how = "the bytes of the weights over the GPU's memory bandwidth, and no less than the fastest iteration that was measured"
-    return number("engine_floor_ms", max(floor, shipped_ms()[0]), BOUND, how)
+    return number("engine_floor_ms", max(floor, shipped_ms(1.0)[0]), BOUND, how)
 
 
 def generation_share(run: LoggedRun, found: Collected) -> float | None:
@@ -179,8 +193,8 @@ def _of_mean_request(run: LoggedRun) -> Number | None:
 
 
 @cache
-def shipped_ms() -> tuple[float, float]:
-    """Return the least and the most milliseconds of a decode iteration of one response in the shipped profiles of GPUs."""
+def shipped_ms(batch: float) -> tuple[float, float]:
+    """Return the least and the most milliseconds of a decode iteration of so many responses in the shipped profiles of GPUs."""
     profiles = [load_profile(name) for name in list_profiles()]
-    base = [1000 * profile.base_s for profile in profiles if profile.kind != "cpu"]
-    return min(base), max(base)
+    each = [1000 * (profile.base_s + profile.per_response_s * (batch - 1)) for profile in profiles if profile.kind != "cpu"]
+    return min(each), max(each)

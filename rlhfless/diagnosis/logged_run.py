@@ -46,6 +46,7 @@ class LoggedRun:
         facts: numbers of the whole run, such as ``planned_steps`` (``trace.importers.run_facts``).
         stated: what the user states. allocations: of an executed run, as of ``trace.allocation_metrics``; else empty.
         notes: of the import, sentences. run: name of the run, where the log has several.
+        config: path of the model's configuration, where that is the log.
     """
 
     source: str
@@ -58,6 +59,7 @@ class LoggedRun:
     allocations: pd.DataFrame = field(default_factory=pd.DataFrame)
     notes: tuple[str, ...] = ()
     run: str = ""
+    config: str | None = None
 
     def column(self, name: str) -> np.ndarray:
         """Return (s,) a column of the steps, NaN where it is unknown or not finite."""

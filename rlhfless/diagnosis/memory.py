@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from rlhfless.diagnosis.logged_run import LoggedRun
-from rlhfless.diagnosis.numbers import BOUND, DERIVED, LOGGED, Collected, Part, number
+from rlhfless.diagnosis.numbers import BOUND, DERIVED, LOGGED, Collected, Finding, Number, Part, number
+from rlhfless.diagnosis.whole_run import LARGEST
 from rlhfless.errors import InputError
 from rlhfless.latency.gpus import gpu
 from rlhfless.latency.profile import list_profiles, read_profile
@@ -159,6 +160,8 @@ def memory_fit(
             f"{memory_share * gpu_memory_gib - reserved_gib:.1f} GiB that the engine may use; more GPUs per replica are needed"
         )
     per_token = model.kv_bytes_per_gpu(tensor_parallel)
+    if per_token <= 0:
+        raise InputError(f"{model.name}: none of its layers has a KV cache; a model with attention is needed")
     return MemoryFit(int(left / per_token), weights / GIB, per_token)
 
 
@@ -175,50 +178,85 @@ def kv_ratio(model: ModelMemory, other: ModelMemory, tensor_parallel: int = 1) -
 
 
 def memory(run: LoggedRun, found: Collected) -> Part:
-    """Return what the stated model takes of the GPUs' memory; an empty part where no model is stated.
+    """Return what the run's model takes of the GPUs' memory: the stated one, or the one whose configuration is the log.
+
+    Without a model it is what the engine states of its KV cache; an empty part where it states nothing.
 
     Raises:
         InputError: the stated model is none, or its weights do not fit into the stated GPUs.
         GpuError: the stated kind of GPU is not in the table, and its memory is not stated.
     """
     stated = run.stated
-    if stated.model is None:
+    path = run.config or stated.model
+    facts = {name: value for name, value in run.facts.items() if 0 < value <= LARGEST}
+    if path is None and "kv_cache_tokens" not in facts:
         return Part()
-    model = model_memory(stated.model)
     replica = stated.tensor_parallel or 1
-    per_token = model.kv_bytes_per_gpu(replica)
-    numbers = [number("model_kv_bytes_per_token", per_token, DERIVED, f"the configuration of {model.name}, of each GPU")]
-    notes = list(model.notes)
-    if stated.tensor_parallel is None:
-        notes.append("a replica is taken to be one GPU, as its tensor parallel size is not stated")
+    model = None if path is None else model_memory(path)
+    numbers: list[Number] = []
+    notes: list[str] = []
     gib = stated.gpu_memory_gib or (gpu(stated.gpu).memory_gib if stated.gpu else None)
-    tokens, evidence, how = run.facts.get("kv_cache_tokens"), LOGGED, "the engine's own statement when it started"
-    if tokens is None and gib is not None and model.weight_bytes is not None:
-        share = stated.memory_share or VLLM_MEMORY_SHARE
-        tokens = float(memory_fit(model, gib, tensor_parallel=replica, memory_share=share).kv_tokens)
-        evidence, how = BOUND, f"{share:.0%} of {gib:g} GiB without the weights; activations and CUDA graphs take more"
-    if model.weight_bytes is not None:
+    tokens, evidence, how = facts.get("kv_cache_tokens"), LOGGED, "the engine's own statement when it started"
+    if model is not None:
+        notes += model.notes
+        if stated.tensor_parallel is None:
+            notes.append("a replica is taken to be one GPU, as its tensor parallel size is not stated")
+        per_token = model.kv_bytes_per_gpu(replica)
         numbers.append(
-            number(
-                "model_weights_per_gpu_gib", model.weight_bytes / replica / GIB, DERIVED, f"the configuration of {model.name}"
-            )
+            number("model_kv_bytes_per_token", per_token, DERIVED, f"the configuration of {model.name}, of each GPU")
         )
+        if tokens is None and gib is not None and model.weight_bytes is not None:
+            share = stated.memory_share or VLLM_MEMORY_SHARE
+            tokens = float(memory_fit(model, gib, tensor_parallel=replica, memory_share=share).kv_tokens)
+            evidence, how = BOUND, f"{share:.0%} of {gib:g} GiB without the weights; activations and CUDA graphs take more"
+        if model.weight_bytes is not None:
+            gib_each = model.weight_bytes / replica / GIB
+            numbers.append(number("model_weights_per_gpu_gib", gib_each, DERIVED, f"the configuration of {model.name}"))
+    compared, ratio = _compared(run, model, replica)
+    numbers += compared
+    findings = [] if model is None else [Finding("memory", 0.0, _of_the_model(model, numbers) + ratio, (numbers[0].key,))]
     if tokens is None:
-        missing = "the kind of GPU, or its memory" if model.weight_bytes is not None else "the size of the model's weights"
-        return Part(
-            tuple(numbers), cannot_say=(f"how many tokens fit into the KV cache: {missing} would tell",), notes=tuple(notes)
-        )
+        missing = "the size of the model's weights"
+        if model is None or model.weight_bytes is not None:
+            missing = "the kind of GPU, or its memory (--gpu, --gpu-memory-gib)"
+        unknown = f"how many tokens fit into the KV cache: {missing} would tell"
+        return Part(tuple(numbers), tuple(findings), cannot_say=(unknown,), notes=tuple(notes))
     numbers.append(number("kv_cache_tokens", tokens, evidence, how))
-    limit = run.facts.get("max_context_tokens") or model.max_context_tokens
+    at_most = "at most " if evidence == BOUND else ""
+    fits = f"The KV cache of one engine holds {at_most}{tokens:,.0f} tokens"
+    limit = facts.get("max_context_tokens") or (None if model is None else model.max_context_tokens)
     if limit:
-        numbers.append(
-            number("full_length_sequences", tokens / limit, evidence, f"kv_cache_tokens over {limit:,.0f} tokens each")
-        )
+        how = f"kv_cache_tokens over {limit:,.0f} tokens each"
+        numbers.append(number("full_length_sequences", tokens / limit, evidence, how))
+        fits += f": {tokens / limit:,.2f} sequences of {limit:,.0f} tokens, and more of shorter ones"
     batch = found.numbers.value("engine_peak_requests")
     if batch:
         at = f"kv_cache_tokens over the peak batch of {batch:,.0f} requests"
         numbers.append(number("preemption_begins_at_tokens", tokens / batch, evidence, at))
-    return Part(tuple(numbers), notes=tuple(notes))
+        fits += f"; with {batch:,.0f} requests it is full at a mean of {tokens / batch:,.0f} tokens each"
+    sentence = " ".join([f"{fits}.", *(one.sentence for one in findings)])
+    return Part(tuple(numbers), (Finding("memory", 0.0, sentence, ("kv_cache_tokens",)),), notes=tuple(notes))
+
+
+def _of_the_model(model: ModelMemory, numbers: list[Number]) -> str:
+    known = {one.key: one.value for one in numbers}
+    sentence = f"{model.name} takes {known['model_kv_bytes_per_token'] / 1024:,.1f} KiB of KV cache per token"
+    if "model_weights_per_gpu_gib" in known:
+        sentence += f" and {known['model_weights_per_gpu_gib']:,.1f} GiB of weights on each GPU"
+    return f"{sentence}."
+
+
+def _compared(run: LoggedRun, model: ModelMemory | None, replica: int) -> tuple[list[Number], str]:
+    """Compare the model whose configuration is the log with the stated one: a number and a sentence; nothing of one model."""
+    if model is None or run.config is None or run.stated.model is None:
+        return [], ""
+    other = model_memory(run.stated.model)
+    if not min(model.kv_bytes_per_token, other.kv_bytes_per_token) > 0:
+        return [], ""  # one of them has no KV cache
+    ratio = kv_ratio(model, other, replica)
+    how = f"KV bytes per token of {model.name} over those of {other.name}"
+    said = f" That is {ratio:.2f} times the KV cache of {other.name}, so {1 / ratio:.2f} times as many of its tokens fit."
+    return [number("kv_bytes_ratio", ratio, DERIVED, how)], said
 
 
 def _json(file: Path, what: str) -> dict[str, Any]:
@@ -258,6 +296,8 @@ def _of_config(config: Mapping[str, Any], name: str, file: Path | None, kv_cache
         kv_heads, per_layer = 0, latent + fields.count("qk_rope_head_dim", 0)
     else:
         heads = fields.count("num_attention_heads")
+        if not heads:
+            raise InputError(f"{fields.source}: the field num_attention_heads is 0; a whole number above 0 is needed")
         kv_heads = fields.count("num_key_value_heads", heads)
         per_layer = 2 * kv_heads * fields.head_size(heads)
     weights, read = _weights(fields, layers, bytes_each, notes)

@@ -69,6 +69,19 @@ def number(key: str, value: float, evidence: str, how: str) -> Number:
     return Number(key, float(value), float(value), evidence, how)
 
 
+def digits(value: float) -> str:
+    """Return three significant digits for a sentence, without an exponent.
+
+    Example:
+        >>> digits(1234.5), digits(0.01234), digits(0)
+        ('1,230', '0.0123', '0')
+    """
+    if value <= 0:
+        return "0"
+    places = 2 - math.floor(math.log10(value))
+    return f"{round(value, places):,.{max(places, 0)}f}"
+
+
 def mean_of(key: str, values: ArrayLike, what: str = "steps", means: str = "") -> Number:
     """Return the mean of logged values, NaN left out: of a single one it is the value as logged, of several it is derived.
 
@@ -99,7 +112,7 @@ def total_of(key: str, values: ArrayLike, what: str = "steps") -> Number:
 
 UNITS = (
     (r".*_share|mean_over_longest", "share, 0 to 1"),
-    (r".*(_speedup|_over_synchronous|_rate)", "times"),
+    (r".*(_speedup|_over_synchronous|_rate|_ratio|times_as_fast)", "times"),
     (r".*tokens_per_gpu_s", "tokens/s per GPU"),
     (r".*tokens_per_s", "tokens/s"),
     (r".*_bytes_per_token", "bytes per token"),
@@ -109,7 +122,7 @@ UNITS = (
     (r".*gpu_hours(_per_[a-z]+)?", "GPU-hours"),
     (r".*_hours", "hours"),
     (r".*_s", "s"),
-    (r"usd", "USD"),
+    (r"(.*/)?usd(_per_[a-z_]+)?", "USD"),
     (r".*tokens(_[a-z]+)*", "tokens"),
     (r"gpus(_[a-z]+)?", "GPUs"),
 )
@@ -189,11 +202,13 @@ class Finding:
 
 
 KINDS = (
-    "engine", "tail", "limit", "learner", "prompts", "waiting", "groups", "beside the step", "layout", "cannot say",
+    "engine", "tail", "limit", "learner", "prompts", "waiting", "groups", "beside the step", "layout", "memory", "pace",
+    "cannot say",
 )  # fmt: skip
 """The engine is slow; the long tail; a length limit cuts responses; the learner or log-probabilities; prompts, whose prefill
 generation mostly is; waiting for generation, or for nothing; groups without a learning signal; something beside the step;
-number or division of the GPUs, of several runs; this log cannot say."""
+number or division of the GPUs, of several runs; what fits into the GPUs' memory; how fast an engine is, of which nobody can
+say whether it limits the run; this log cannot say."""
 
 
 LEVERS = (

@@ -5,6 +5,7 @@ Runs are compared by the same unit: steps, which then are taken to have the same
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -14,13 +15,19 @@ import pandas as pd
 from rlhfless.diagnosis.asynchronous import waits_for_nothing
 from rlhfless.diagnosis.gpus import gpus_of
 from rlhfless.diagnosis.logged_run import LoggedRun
-from rlhfless.diagnosis.numbers import DERIVED, GPU_HOURS, TIME, Collected, Finding, Number, Part, number
+from rlhfless.diagnosis.numbers import DERIVED, GPU_HOURS, LOGGED, TIME, Collected, Finding, Number, Part, number
 from rlhfless.diagnosis.phases import medians, step_seconds
 from rlhfless.diagnosis.whole_run import LARGEST
 from rlhfless.trace.importers.scalars import RUN, runs_of
 from rlhfless.trace.schema.casts import shown
 
-COLUMNS = ["run", "gpus", "gpus_generate", "gpus_train", "unit", "seconds", "gpu_hours"]
+COLUMNS = ["run", "gpus", "gpus_generate", "gpus_train", "size", "unit", "seconds", "gpu_hours", "tokens_per_pass"]
+PER = {
+    "item": "seconds per item", "step": "seconds per step", "run": "seconds of the run", "token": "tokens per second",
+    "generation": "seconds of generation",
+}  # fmt: skip
+MILLION = 1e6
+LEAST = 1e-9  # seconds of a token, an item or more
 SAME = 0.02  # relative difference of times that are taken as equal
 WORTH_SAYING = 0.03
 
@@ -33,21 +40,32 @@ def runs(run: LoggedRun, found: Collected) -> Part:
     notes = _surplus(run)
     unit = _common_unit(table)
     if unit is None:
-        notes.append("The runs are not compared: no two of them have seconds per step, or per item.")
+        notes.append("The runs are not compared: no two of them have seconds per step or item, or tokens per second.")
         return Part(notes=tuple(notes))
     compared = table[table["unit"] == unit].reset_index(drop=True)
     if len(compared) < len(table):
         left_out = ", ".join(shown(name, 40) for name in table.loc[table["unit"] != unit, "run"])
-        notes.append(f"Without seconds per {unit}, and not compared: {left_out}.")
-    if unit == "step":
-        notes.append("Steps of different runs are compared as if each had the same work.")
+        notes.append(f"Without {PER[unit]}, and not compared: {left_out}.")
+    if unit in ("step", "run"):
+        notes.append(f"{unit.capitalize()}s are compared as if each had the same work.")
     if medians(run):
         notes.append("Medians do not add up: the median of a step is not the sum of the medians of its phases.")
-    numbers = list(_numbers(compared, unit))
+    numbers = list(_numbers(compared, unit, run.stated.usd_per_gpu_hour))
     if len(compared) < 2:
         return Part(tuple(numbers), notes=tuple(notes))
     pair_numbers, said = _scaling(compared, unit)
-    return Part((*numbers, *pair_numbers), tuple(_findings(compared, unit, said)), notes=tuple(notes))
+    draft_numbers, of_drafts = _drafts(compared)
+    unknown = []
+    if compared["gpu_hours"].isna().any():
+        unknown.append(
+            "which run is the cheapest: a column with the GPUs of each would tell, or --gpus where all have the same"
+        )
+    if of_drafts:
+        unknown.append(
+            "what a whole step gains by drafts: the share of a step that decodes would tell; it gains that share of it"
+        )
+    findings = tuple(_findings(compared, unit, [*said, *of_drafts]))
+    return Part((*numbers, *pair_numbers, *draft_numbers), findings, (), tuple(unknown), tuple(notes))
 
 
 def _surplus(run: LoggedRun) -> list[str]:
@@ -71,32 +89,53 @@ def each_run(run: LoggedRun) -> Iterator[tuple[str, LoggedRun]]:
 
 
 def runs_frame(run: LoggedRun) -> pd.DataFrame:
-    """Return one row per run: ``run, gpus, gpus_generate, gpus_train, unit, seconds, gpu_hours``; NaN where unknown.
+    """Return one row per run: ``COLUMNS``; NaN where unknown.
 
-    ``unit`` is "item" where the run counts items, else "step"; seconds and GPU-hours are per unit.
+    ``unit`` is "item" where the run counts items, else "step", "run", or "token" where only tokens per second are known;
+    seconds and GPU-hours are per unit. ``size`` is the GPUs, else the nodes.
     """
     rows = []
     for name, one in each_run(run):
-        gpus, (unit, seconds) = gpus_of(one), _seconds_per_unit(one)
+        gpus, (unit, seconds, count) = gpus_of(one), _seconds_per_unit(one)
+        if not np.isnan(seconds) and not LEAST <= seconds <= LARGEST:
+            unit, seconds = "", np.nan  # no run takes so long, or so little
+        stated = _positive(one, "gpu_hours")
         gpu_hours = np.nan if gpus.total is None else gpus.total * seconds / 3600
-        rows.append((name, gpus.total, gpus.generate, gpus.train, unit, seconds, gpu_hours))
-    numbers = dict.fromkeys(COLUMNS[1:4] + COLUMNS[5:], float)
+        if not np.isnan(stated).all() and unit != "token":
+            gpu_hours = float(np.nanmean(stated)) / count
+        if unit == "token" and np.isnan(gpu_hours) and (each := one.mean("tokens_per_gpu_s")):
+            gpu_hours = 1 / each / 3600
+        nodes, per_pass = one.mean("nodes"), one.mean("tokens_per_pass")
+        rows.append((name, gpus.total, gpus.generate, gpus.train, gpus.total or nodes, unit, seconds, gpu_hours, per_pass))
+    numbers = dict.fromkeys((name for name in COLUMNS if name not in ("run", "unit")), float)
     return pd.DataFrame(rows, columns=COLUMNS).astype(numbers)
 
 
-def _seconds_per_unit(run: LoggedRun) -> tuple[str, float]:
-    """Mean seconds per item, else per step, of the run's rows; NaN where unknown."""
+def _seconds_per_unit(run: LoggedRun) -> tuple[str, float, float]:
+    """Mean seconds per item, else per step, of the run's rows, and how many of these a run has; NaN where unknown."""
     took, items, steps = (_positive(run, name) for name in ("run_s", "items", "steps_done"))
     for unit, count in (("item", items), ("step", steps)):
         both = ~np.isnan(took) & ~np.isnan(count)
         if both.any():
-            return unit, float(took[both].sum() / count[both].sum())
+            return unit, float(took[both].sum() / count[both].sum()), float(count[both].mean())
     seconds = step_seconds(run)
     usual = seconds.ordinary(seconds.step_s)
     if usual.any():
-        return "step", float(seconds.step_s[usual].mean())
+        return "step", float(seconds.step_s[usual].mean()), np.nan
     whole = took[~np.isnan(took)]
-    return ("run", float(whole.mean())) if len(whole) else ("", np.nan)
+    if len(whole):
+        return "run", float(whole.mean()), 1.0
+    generation = _positive(run, "generate_s")
+    if not np.isnan(generation).all():
+        return "generation", float(np.nanmean(generation)), np.nan
+    rates = _positive(run, "tokens_per_s")
+    if not np.isnan(rates).all():
+        return "token", 1 / float(np.nanmean(rates)), np.nan
+    if not np.isnan(_positive(run, "tokens_per_gpu_s")).all():
+        return "token", np.nan, np.nan
+    if not np.isnan(_positive(run, "gpu_hours")).all():
+        return "run", np.nan, 1.0
+    return "", np.nan, np.nan
 
 
 def _positive(run: LoggedRun, name: str) -> np.ndarray:
@@ -110,59 +149,135 @@ def _common_unit(table: pd.DataFrame) -> str | None:
     return None if units.empty else str(units.value_counts().index[0])
 
 
-def _numbers(table: pd.DataFrame, unit: str) -> Iterator[Number]:
+def _per(unit: str) -> tuple[str, float]:
+    """What GPU-hours are per, in words, and how many units that is."""
+    return ("million tokens", MILLION) if unit == "token" else (unit, 1.0)
+
+
+def _pace(seconds: float, unit: str) -> str:
+    """How fast a run is, in words."""
+    if unit == "token":
+        return f"{1 / seconds:,.4g} tokens/s" if seconds > 1e-4 else f"{1 / seconds:,.0f} tokens/s"
+    took = f"{seconds:,.0f} s" if seconds >= 1000 else f"{seconds:.4g} s"
+    return took if unit == "run" else f"{took} per {unit}"
+
+
+def _numbers(table: pd.DataFrame, unit: str, price: float | None) -> Iterator[Number]:
+    per, count = _per(unit)
+    first = table.iloc[0]
     for row in table.itertuples():
         key = f"runs/{shown(row.run, 60)}"
-        yield number(f"{key}/{unit}_s", row.seconds, DERIVED, f"seconds per {unit}")
+        if unit == "token" and not np.isnan(row.seconds):
+            yield number(f"{key}/tokens_per_s", 1 / row.seconds, LOGGED, "tokens per second as stated")
+        elif not np.isnan(row.seconds):
+            yield number(f"{key}/{unit}_s", row.seconds, DERIVED, PER[unit])
+        if row.Index and not np.isnan(first["seconds"] / row.seconds):
+            how = f"{PER[unit]} against {shown(first['run'], 60)}"
+            yield number(f"{key}/times_as_fast", first["seconds"] / row.seconds, DERIVED, how)
         if not np.isnan(row.gpu_hours):
-            how = f"{row.gpus:,.0f} GPUs for the seconds of a {unit}"
-            yield number(f"{key}/gpu_hours_per_{unit}", row.gpu_hours, DERIVED, how)
+            how = "GPUs for the seconds, or GPU-hours or tokens per GPU as stated"
+            yield number(f"{key}/gpu_hours_per_{per.replace(' ', '_')}", count * row.gpu_hours, DERIVED, how)
+            if price is not None:
+                yield number(
+                    f"{key}/usd_per_{per.replace(' ', '_')}", price * count * row.gpu_hours, DERIVED, f"at {price:g} USD"
+                )
 
 
 def _scaling(table: pd.DataFrame, unit: str) -> tuple[list[Number], list[str]]:
     """How well each larger run scales against the smallest one, and from which size on more GPUs win nothing."""
-    known = table.dropna(subset=["gpus"]).sort_values(["gpus", "seconds"], kind="stable")
-    sizes = known.drop_duplicates("gpus")  # the fastest layout of each size
+    known = _one_series(table.dropna(subset=["size", "seconds"])).sort_values(["size", "seconds"], kind="stable")
+    sizes = known.drop_duplicates("size")  # the fastest layout of each size
     if len(sizes) < 2:
         return [], []
+    what = "GPUs" if known["gpus"].notna().all() else "nodes"
     least = sizes.iloc[0]
     numbers, said = [], []
     for row in sizes.iloc[1:].itertuples():
-        efficiency = least["gpu_hours"] / row.gpu_hours
-        how = f"GPU-hours per {unit} of {shown(least['run'], 60)} over its own; 1 is perfect scaling"
+        efficiency = least["size"] * least["seconds"] / (row.size * row.seconds)
+        how = f"{what} times seconds per {unit} of {shown(least['run'], 60)} over its own; 1 is perfect scaling"
         numbers.append(number(f"runs/{shown(row.run, 60)}/scaling_efficiency_share", efficiency, DERIVED, how))
     last = sizes.iloc[-1]
     numbers.append(number("scaling_efficiency_share", numbers[-1].value, DERIVED, numbers[-1].how))
+    a_unit = f"an {unit}" if unit == "item" else f"a {unit}"
     faster = f"{least['seconds'] / last['seconds']:.2f} times as fast"
     said.append(
-        f"From {least['gpus']:,.0f} to {last['gpus']:,.0f} GPUs a {unit} is {faster}, {numbers[-1].value:.0%} of what perfect "
-        "scaling would give."
+        f"From {least['size']:,.0f} to {last['size']:,.0f} {what} {a_unit} is {faster}, {numbers[-1].value:.0%} of "
+        "what perfect scaling would give."
     )
     for smaller, larger in zip(sizes.iloc[:-1].itertuples(), sizes.iloc[1:].itertuples(), strict=True):
         if larger.seconds >= (1 - SAME) * smaller.seconds:
             said.append(
-                f"From {smaller.gpus:,.0f} to {larger.gpus:,.0f} GPUs nothing is won: {smaller.seconds:,.4g} and "
-                f"{larger.seconds:,.4g} s per {unit}."
+                f"From {smaller.size:,.0f} to {larger.size:,.0f} {what} nothing is won: {_pace(smaller.seconds, unit)} and "
+                f"{_pace(larger.seconds, unit)}."
             )
             break  # the first size from which on more is of no use
     return numbers, said
 
 
+SIZE_IN_NAME = re.compile(r"\d+(?=\s*(?:x\s*)?(?:gpus?|nodes?)\b)", re.I)
+
+
+def _one_series(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the longest series, where several series have names that differ in their size alone; else all."""
+    series = table["run"].map(lambda name: SIZE_IN_NAME.sub("", str(name)))
+    counts = series.value_counts()
+    return table if (counts > 1).sum() < 2 else table[series == counts.index[0]]
+
+
+def _drafts(table: pd.DataFrame) -> tuple[list[Number], list[str]]:
+    """What drafts win of decoding, against the one run without; nothing where several or none have no drafts."""
+    without = table[table["tokens_per_pass"].isna() | (table["tokens_per_pass"] <= 1)]
+    with_drafts = table[(table["tokens_per_pass"] > 1) & table["seconds"].notna()]
+    if len(without) != 1 or with_drafts.empty or without["seconds"].isna().any():
+        return [], []
+    plain_s = float(without["seconds"].iloc[0])
+    numbers, said = [], []
+    for row in with_drafts.itertuples():
+        key, ratio = f"runs/{shown(row.run, 60)}", plain_s / row.seconds
+        numbers.append(
+            number(f"{key}/decode_saving_share", 1 - 1 / ratio, DERIVED, "seconds saved by drafts, of those without")
+        )
+        numbers.append(
+            number(
+                f"{key}/pass_cost_ratio", row.tokens_per_pass / ratio, DERIVED, "seconds of a pass with drafts over one without"
+            )
+        )
+        said.append(
+            f"Drafts of {shown(row.run, 40)} give {row.tokens_per_pass:.2f} tokens per pass and decode {ratio:.2f} times as "
+            f"fast, as such a pass takes {row.tokens_per_pass / ratio:.2f} times as long."
+        )
+    return numbers, said
+
+
 def _findings(table: pd.DataFrame, unit: str, said: list[str]) -> Iterator[Finding]:
-    """What the choice of the GPUs decides: the fastest, the cheapest, and how they scale; nothing of unknown GPUs."""
-    known = table.dropna(subset=["gpu_hours"])
-    if len(known) < 2:
+    """The fastest and the cheapest run, and how they scale; without GPUs nothing is said of costs."""
+    timed, known = table.dropna(subset=["seconds"]), table.dropna(subset=["gpu_hours"])
+    sentences: list[str] = []
+    proof: list[str] = []
+    at_stake, of = 0.0, TIME
+    per, count = _per(unit)
+    if len(timed) > 1:
+        fastest, slowest = timed.loc[timed["seconds"].idxmin()], timed.loc[timed["seconds"].idxmax()]
+        at_stake = 1.0 - fastest["seconds"] / slowest["seconds"]
+        times = f", {slowest['seconds'] / fastest['seconds']:.2f} times as fast as {shown(slowest['run'], 60)}"
+        sentences.append(
+            f"{shown(fastest['run'], 60)} is the fastest with {_pace(fastest['seconds'], unit)}{times} "
+            f"({_pace(slowest['seconds'], unit)})."
+        )
+        suffix = "tokens_per_s" if unit == "token" else f"{unit}_s"
+        proof += [f"runs/{shown(one['run'], 60)}/{suffix}" for one in (fastest, slowest)]
+    if len(known) > 1:
+        cheapest, dearest = known.loc[known["gpu_hours"].idxmin()], known.loc[known["gpu_hours"].idxmax()]
+        if (in_gpu_hours := 1.0 - cheapest["gpu_hours"] / dearest["gpu_hours"]) >= at_stake:
+            at_stake, of = in_gpu_hours, GPU_HOURS
+        sentences.append(
+            f"{shown(cheapest['run'], 60)} is the cheapest with {count * cheapest['gpu_hours']:,.4g} GPU-hours per {per}, "
+            f"where {shown(dearest['run'], 60)} takes {count * dearest['gpu_hours']:,.4g}."
+        )
+        key = f"gpu_hours_per_{per.replace(' ', '_')}"
+        proof += [f"runs/{shown(one['run'], 60)}/{key}" for one in (cheapest, dearest)]
+    if not sentences:
         return
-    fastest, slowest = known.loc[known["seconds"].idxmin()], known.loc[known["seconds"].idxmax()]
-    cheapest, dearest = known.loc[known["gpu_hours"].idxmin()], known.loc[known["gpu_hours"].idxmax()]
-    in_time, in_gpu_hours = 1 - fastest["seconds"] / slowest["seconds"], 1 - cheapest["gpu_hours"] / dearest["gpu_hours"]
-    at_stake, of = (float(in_time), TIME) if in_time > in_gpu_hours else (float(in_gpu_hours), GPU_HOURS)
     if at_stake < WORTH_SAYING:
-        return
-    sentence = (
-        f"{shown(fastest['run'], 60)} is the fastest with {fastest['seconds']:,.4g} s per {unit}, and "
-        f"{shown(cheapest['run'], 60)} is the cheapest with {cheapest['gpu_hours']:,.4g} GPU-hours per {unit}, where "
-        f"{shown(dearest['run'], 60)} takes {dearest['gpu_hours']:,.4g}."
-    )
-    proof = [f"runs/{shown(one['run'], 60)}/gpu_hours_per_{unit}" for one in (cheapest, dearest)]
-    yield Finding("layout", at_stake, " ".join([sentence, *said]), tuple(dict.fromkeys(proof)), of)
+        sentences = [f"The runs differ by at most {at_stake:.1%}: {sentences[0]}"]
+    yield Finding("layout", float(at_stake), " ".join([*sentences, *said]), tuple(dict.fromkeys(proof)), of)

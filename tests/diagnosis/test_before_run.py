@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -104,7 +105,29 @@ def test_what_is_unknown_is_a_wider_range_and_is_said() -> None:
     for option in ("--longest", "--prompt-tokens", "--other-s"):
         assert any(option in note for note in unknown.notes)
     assert any("assumption" in note for note in unknown.notes)
-    assert not any("assumption" in note for note in limited.notes)
+    assert not any("assumption" in note for note in known.notes)
+
+
+def test_the_longest_response_is_taken_as_spread_as_in_public_logs() -> None:
+    low, high = PlannedRun(1, 512, 1000).longest
+    drawn = np.random.default_rng(0)
+    for spread, expected in zip((0.22, 0.77), (low, high), strict=True):
+        longest = [np.exp(drawn.normal(-(spread**2) / 2, spread, 512)).max() for _ in range(2000)]
+        assert expected == pytest.approx(1000 * np.median(longest), rel=0.03)
+    assert PlannedRun(1, 512, 1000, limit_tokens=2500).longest == (low, 2500), "no response is longer than its limit"
+    assert PlannedRun(1, 1, 1000).longest == (1000, 1000), "of one response the mean is the longest"
+
+
+def test_the_first_line_says_by_how_much_the_longest_response_narrows_the_range() -> None:
+    unknown = before_run(PlannedRun(10, 512, 800), PROFILE, (8, 16))
+    assert "--longest" in unknown.headline
+    wide = unknown.frame["step_s_high"].iloc[0] / unknown.frame["step_s_low"].iloc[0]
+    assert unknown.with_longest is not None
+    assert 1 < unknown.with_longest < wide / 2
+    middle = before_run(PlannedRun(10, 512, 800, longest_tokens=math.sqrt(math.prod(unknown.run.longest))), PROFILE, (8,))
+    assert middle.frame["step_s_high"].iloc[0] / middle.frame["step_s_low"].iloc[0] == pytest.approx(unknown.with_longest)
+    assert middle.with_longest is None
+    assert "--longest" not in middle.headline
 
 
 def test_the_error_of_a_profile_that_was_measured_from_lines_is_in_the_range(tmp_path: Path) -> None:
@@ -172,7 +195,8 @@ def test_the_command_prints_a_table_and_json() -> None:
     found = CliRunner().invoke(main, ["estimate", *map(str, TYPED), "--gpus", "4,2", "--format", "json"])
     rows = json.loads(found.output)["clusters"]
     assert [row["gpus"] for row in rows] == [2, 4]
-    assert rows[0]["step_s_low"] > rows[1]["step_s_low"]
+    assert rows[0]["step_s_low"] >= rows[1]["step_s_low"]
+    assert rows[0]["step_s_high"] > rows[1]["step_s_high"]
 
 
 @pytest.mark.parametrize(

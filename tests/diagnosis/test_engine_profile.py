@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 from engine_samples import BASE_S, ROLLOUT, line_of, rate_of, read_lines, rollout_lines
 
+from rlhfless.diagnosis import Diagnosis, Stated, diagnose
 from rlhfless.diagnosis.engine_profile import engine_lines, time_per_token
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import Collected, Part
@@ -53,7 +55,8 @@ def test_numbers_of_one_rollout_by_hand() -> None:
     assert found["engine_full_batch_ms"] == pytest.approx(40, rel=1e-3)
     assert found["engine_smallest_batch_ms"] == pytest.approx(20.1, rel=1e-2)
     assert found["engine_memory_bound_s"] == 0
-    (tail,) = part.findings
+    tail, pace = part.findings
+    assert (pace.kind, pace.at_stake) == ("pace", 0)
     tokens = 10 * (sum(rates[6:]) + 3)
     assert (tail.kind, tail.at_stake) == ("tail", pytest.approx((50 - tokens / rates[1]) / 110, rel=1e-3))
     assert set(tail.proof) <= set(found)
@@ -90,7 +93,57 @@ def test_waiting_requests_with_a_full_cache_are_bound_by_memory_to_one_interval(
     part = part_of(read_lines(lines))
     bound = next(one for one in part.numbers if one.key == "engine_memory_bound_s")
     assert (bound.low, bound.high) == (40, 60), "a stretch of three lines and one of one line, each to one interval more"
-    assert {finding.kind for finding in part.findings} == {"tail", "engine"}
+    assert {finding.kind for finding in part.findings} == {"tail", "engine", "pace"}
+
+
+def test_a_cache_with_room_for_less_than_one_more_request_is_full() -> None:
+    lines = [line_of(10 * at, 9, 900.0, waiting=50, cache=0.93) for at in range(4)]
+    assert values(part_of(read_lines(lines)))["engine_memory_bound_s"] == 40, "a request takes 10 % of the cache"
+    lines = [line_of(10 * at, 90, 900.0, waiting=50, cache=0.93) for at in range(4)]
+    assert values(part_of(read_lines(lines)))["engine_memory_bound_s"] == 0, "a request takes 1 %, so something else bounds"
+
+
+def diagnosed(tmp_path: Path, *lines: str, **stated: Any) -> Diagnosis:
+    path = tmp_path / "engine.log"
+    path.write_text("\n".join(lines) + "\n")
+    return diagnose(path, Stated(**stated))
+
+
+def test_a_few_lines_of_a_steady_engine_say_its_pace(tmp_path: Path) -> None:
+    line = (
+        "[2025-02-27 04:46:0{} TP0] Decode batch. #running-req: 4, #token: 9000, token usage: 0.02, gen throughput (token/s): "
+        "200.00, #queue-req: 0"
+    )
+    said = diagnosed(tmp_path, *(line.format(at) for at in (1, 3, 5)))
+    (first,) = said.verdict
+    assert (first.kind, first.at_stake) == ("pace", 0)
+    assert "20.0 ms per token" in first.sentence
+    assert said.levers == ()
+
+
+def test_an_engine_that_no_model_explains_is_slow_and_one_with_a_queue_is_not_said_to_be(tmp_path: Path) -> None:
+    slow = diagnosed(tmp_path, *(line_of(10 * at, 2, 0.5) for at in range(4)))
+    assert (slow.verdict[0].kind, "4,000.0 ms" in slow.verdict[0].sentence) == ("engine", True)
+    fed = diagnosed(tmp_path, *(line_of(10 * at, 500, 500.0, waiting=900, cache=0.5) for at in range(4)))
+    assert fed.verdict[0].kind == "pace", "prompts are fed meanwhile, so nobody can say what decoding takes"
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ("Speculative metrics: Draft acceptance rate: 0.6, System efficiency: 0.5, Number of speculative tokens: 3, Number of "
+         "accepted tokens: 50, Number of draft tokens: 99, Number of emitted tokens: 66.", "2.00 tokens per pass"),
+        ("INFO 09-09 11:51:35 [metrics.py:96] SpecDecoding metrics: Mean acceptance length: 3.00, Accepted throughput: 4.0 "
+         "tokens/s, Drafted throughput: 8.0 tokens/s, Accepted: 40 tokens, Drafted: 80 tokens, Per-position acceptance rate: "
+         "0.8, 0.6", "50% of drafts"),
+        ("WARNING 08-20 scheduler.py:1141] Sequence group 7 is preempted by PreemptionMode.RECOMPUTE mode because there is not "
+         "enough KV cache space. total_num_cumulative_preemption=1", "1 preemption"),
+        ("INFO [kv_cache_utils.py:637] Maximum concurrency for 8,000 tokens per request: 2.50x", "20,000 tokens"),
+    ],
+)  # fmt: skip
+def test_one_line_of_another_kind_is_a_log(tmp_path: Path, line: str, part: str) -> None:
+    (first,) = diagnosed(tmp_path, line).verdict
+    assert part in first.sentence
 
 
 def test_an_unknown_cache_is_not_an_empty_one() -> None:
@@ -106,7 +159,8 @@ def test_lines_without_times_have_no_seconds_but_a_time_per_token() -> None:
     assert not {"engine_s", "engine_tokens", "engine_tail_s"} & set(found)
     assert found["engine_full_batch_ms"] == pytest.approx(40, rel=1e-3)
     assert part.cannot_say
-    assert part.findings == ()
+    (pace,) = part.findings
+    assert (pace.kind, "40.0 ms" in pace.sentence, "200" in pace.sentence) == ("pace", True, True)
 
 
 def test_too_few_lines_are_noted_and_what_they_say_is_kept() -> None:
@@ -130,6 +184,17 @@ def test_drafts_are_weighted_by_verifications() -> None:
     assert found["draft_accepted_share"] == pytest.approx(50 / 80)
     assert found["draft_accepted_at_1_share"] == pytest.approx((30 * 0.6 + 10 * 1.0) / 40)
     assert found["draft_accepted_at_2_share"] == pytest.approx((30 * 0.4 + 10 * 1.0) / 40)
+
+
+def test_what_drafts_save_of_a_step_is_bounded_by_the_share_of_generation() -> None:
+    drafts = (
+        "SpecDecoding metrics: Mean acceptance length: 3.0, Accepted throughput: 30.0 tokens/s, Drafted throughput: 60.0 "
+        "tokens/s"
+    )
+    steps = pd.DataFrame({"step": [1], "generate_s": [50.0], "step_s": [100.0]})
+    lines = read_lines([*rollout_lines(), drafts])
+    assert values(part_of(lines, steps))["draft_step_speedup_at_most"] == pytest.approx(0.5 + 0.5 * 3)
+    assert "draft_step_speedup_at_most" not in values(part_of(lines))
 
 
 def test_preemptions_are_counted() -> None:

@@ -45,11 +45,20 @@ def tracked(folder: Path) -> Path:
     return folder / "history.jsonl"
 
 
+def configured(folder: Path) -> Path:
+    """A model's configuration, which is a log of nothing but memory."""
+    path = folder / "config.json"
+    shape = {"num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 2, "hidden_size": 2048}
+    path.write_text(json.dumps({**shape, "intermediate_size": 11008, "vocab_size": 151936}))
+    return path
+
+
 LOGS: dict[str, Maker] = {
     **{name: written(name) for name in ("nemo-rl", "areal", "slime", "prime-rl", "table", "trl")},
     **{name: written(name) for name in ("verl-scalars", "trl-scalars", "tensorboard", "wandb")},
     "verl": written("verl-v1"), "steps": written("step-table"), "console": golden("verl-console", "console.log"),
     "engine": golden("engine-vllm", "engine.log"), "scalars": imported, "tracker": tracked,
+    "model": configured,
 }  # fmt: skip
 """Format → what makes a log of it in a folder."""
 

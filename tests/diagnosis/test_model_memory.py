@@ -11,6 +11,7 @@ import pytest
 from engine_samples import read_lines, rollout_lines
 from error_messages import refused
 
+from rlhfless.diagnosis import diagnose
 from rlhfless.diagnosis.engine_profile import engine_lines
 from rlhfless.diagnosis.logged_run import LoggedRun, Stated
 from rlhfless.diagnosis.memory import kv_ratio, memory, memory_fit, model_memory
@@ -223,3 +224,25 @@ def test_without_a_gpu_the_diagnosis_says_what_would_tell(tmp_path: Path) -> Non
     assert any("GPU" in sentence for sentence in part.cannot_say)
     with refused(GpuError, "h1000"):
         part_of(Stated(model=config_file(tmp_path), gpu="h1000"))
+
+
+def test_a_configuration_is_a_log_and_is_compared_with_a_stated_one(tmp_path: Path) -> None:
+    for name, heads in (("one", 4), ("other", 8)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps({**QWEN_7B, "num_key_value_heads": heads}))
+    one, other = (tmp_path / name / "config.json" for name in ("one", "other"))
+    alone = diagnose(one)
+    assert alone.verdict[0].kind == "memory"
+    assert alone.numbers["model_kv_bytes_per_token"].value == 57344
+    assert any("--gpu" in sentence for sentence in alone.cannot_say)
+    both = diagnose(one, Stated(model=str(other), gpu="h100", tensor_parallel=1))
+    assert both.numbers["kv_bytes_ratio"].value == 0.5
+    assert {"kv_cache_tokens", "full_length_sequences"} <= set(both.numbers)
+    assert "0.50 times" in both.verdict[0].sentence
+
+
+def test_what_an_engine_states_needs_no_model() -> None:
+    part = part_of(Stated(), {"kv_cache_tokens": 90_000, "max_context_tokens": 9000}, engine=True)
+    found = {one.key: one.value for one in part.numbers}
+    assert found == {"kv_cache_tokens": 90_000, "full_length_sequences": 10, "preemption_begins_at_tokens": 450}
+    assert "10.00 sequences" in part.findings[0].sentence

@@ -76,10 +76,50 @@ def test_layouts_of_the_same_gpus_and_a_run_without_seconds() -> None:
     assert any("unknown" in note for note in part.notes)
 
 
-def test_runs_whose_gpus_nobody_knows_are_not_ranked() -> None:
+def test_runs_whose_gpus_nobody_knows_have_a_fastest_and_no_cheapest() -> None:
     part = compared([{"run": "a", "step_s": 100}, {"run": "b", "step_s": 10}])
-    assert not part.findings, "they may be different work on different machines"
-    assert {one.key for one in part.numbers} == {"runs/a/step_s", "runs/b/step_s"}
+    (finding,) = part.findings
+    assert "b is the fastest" in finding.sentence
+    assert "10.00 times as fast as a" in finding.sentence
+    assert "cheapest" not in finding.sentence
+    assert any("--gpus" in sentence for sentence in part.cannot_say)
+    numbers = {one.key: one.value for one in part.numbers}
+    assert numbers == {"runs/a/step_s": 100, "runs/b/step_s": 10, "runs/b/times_as_fast": 10}
+
+
+def test_tokens_per_second_compare_runs_without_seconds() -> None:
+    part = runs(
+        table(
+            [{"run": "plain", "tokens_per_s": 500.0}, {"run": "drafts", "tokens_per_s": 800.0, "tokens_per_pass": 2.4}],
+            gpus=2, usd_per_gpu_hour=3.0,
+        ),
+        Collected(),
+    )  # fmt: skip
+    numbers = {one.key: one.value for one in part.numbers}
+    assert numbers["runs/drafts/times_as_fast"] == pytest.approx(1.6)
+    assert numbers["runs/plain/gpu_hours_per_million_tokens"] == pytest.approx(2 * 1e6 / 500 / 3600)
+    assert numbers["runs/plain/usd_per_million_tokens"] == pytest.approx(6 * 1e6 / 500 / 3600)
+    assert numbers["runs/drafts/decode_saving_share"] == pytest.approx(1 - 500 / 800)
+    assert numbers["runs/drafts/pass_cost_ratio"] == pytest.approx(2.4 / 1.6)
+    assert "2.40 tokens per pass" in part.findings[0].sentence
+    assert any("share of a step that decodes" in sentence for sentence in part.cannot_say)
+
+
+def test_gpu_hours_of_runs_as_stated() -> None:
+    part = compared([{"run": "sync", "gpu_hours": 24.9, "run_s": 1650}, {"run": "async", "gpu_hours": 19.0, "run_s": 960}])
+    numbers = {one.key: one.value for one in part.numbers}
+    assert numbers["runs/sync/gpu_hours_per_run"] == 24.9
+    assert "async is the cheapest with 19" in part.findings[0].sentence
+
+
+def test_two_series_of_sizes_are_not_one_scaling() -> None:
+    part = compared([
+        {"run": f"{kind}: {nodes} nodes", "nodes": nodes, "step_s": step_s}
+        for kind, nodes, step_s in (("new", 2, 40), ("new", 4, 20), ("new", 8, 11), ("old", 4, 90), ("old", 16, 10))
+    ])  # fmt: skip
+    assert "From 2 to 8 nodes" in part.findings[0].sentence
+    numbers = {one.key: one.value for one in part.numbers}
+    assert numbers["scaling_efficiency_share"] == pytest.approx(2 * 40 / (8 * 11))
 
 
 def test_medians_are_said_not_to_add_up() -> None:

@@ -54,7 +54,12 @@ RANKS = re.compile(r"\[[^\]\[]{8,60}\]")
 DATA_PARALLEL, TENSOR_PARALLEL = re.compile(r"\bDP(\d{1,5})\b"), re.compile(r"\bTP(\d{1,5})\b")
 CUMULATIVE = re.compile(r"total_(?:num_cumulative_preemption|cumulative_preemption_cnt)=(\d{1,12})")
 RETRACTED = re.compile(r"#retracted_reqs: (\d{1,9})")
-CACHE = re.compile(r"KV cache size: ([\d,]{1,20}) tokens|max_total_num_tokens=(\d{1,15})\b")
+CACHE = re.compile(
+    r"KV cache size: ([\d,]{1,20}) tokens|max_total_num_tokens=(\d{1,15})\b|be stored in KV cache \(([\d,]{1,20})\)"
+)
+CONCURRENCY = re.compile(r"Maximum concurrency for ([\d,]{1,15}) tokens per request: (\d{1,9}(?:\.\d{1,6})?)x")
+BLOCKS = re.compile(r"GPU blocks: (\d{1,12})\b")
+CONTEXT = re.compile(r"\bcontext_len=(\d{1,12})\b")
 REPEATED = re.compile(r"\[repeated (\d{1,6})x across cluster\]")
 STATISTICS, DRAFTS, OLD_DRAFTS = "Avg prompt throughput: ", "SpecDecoding metrics: ", "Speculative metrics: "
 DECODE, PREFILL = "Decode batch", "Prefill batch"
@@ -68,11 +73,20 @@ MARKS = (
     "#retracted_reqs",
     "KV cache size: ",
     "max_total_num_tokens=",
+    "be stored in KV cache (",
+    "Maximum concurrency for ",
+    "GPU blocks: ",
 )
 LONGEST = 4_000  # characters of a line after its mark
 PREFIX = 400  # characters before it
+BLOCK_TOKENS = (1, 8, 16, 32, 64, 128, 256)  # tokens of a block of the KV cache
+LEAST, MOST = 1e-3, 1e9  # of the numbers of a line but 0: requests, shares, tokens per second
 MOST_LINES = 500_000  # that are kept, of all engines of a file: 64 replicas for a day
-FOUND = re.compile(rb"Avg generation throughput: \d|(?:Decode|Prefill) batch(?: \[\d{1,12}\])?[.,] {1,2}#[a-z-]{1,20}: \d")
+FOUND = re.compile(
+    rb"Avg generation throughput: \d|(?:Decode|Prefill) batch(?: \[\d{1,12}\])?[.,] {1,2}#[a-z-]{1,20}: \d"
+    rb"|(?:SpecDecoding|Speculative) metrics: [A-Z]|KV cache size: \d[\d,]{0,20} tokens|Maximum concurrency for \d"
+    rb"|max_total_num_tokens=\d|_preemption(?:_cnt)?=\d|#retracted_reqs: \d"
+)
 
 
 def engine_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
@@ -114,7 +128,7 @@ class EngineLines:
 
     Attributes:
         software: ``vLLM`` or ``SGLang``, whose lines came first; empty so far.
-        facts: of the engine, as ``run_facts.RUN_FACTS``: ``kv_cache_tokens``.
+        facts: of the engine, as ``run_facts.RUN_FACTS``: ``kv_cache_tokens``, ``max_context_tokens``.
         left_out: lines of other replicas that Ray counted and did not print (``[repeated 3x across cluster]``).
         too_many: lines beyond the first ``MOST_LINES``.
 
@@ -132,6 +146,7 @@ class EngineLines:
         self.left_out = self.too_many = 0
         self._read = 0
         self._last: dict[str, str] = {}  # process -> its engine that printed last
+        self._blocks = 0  # of the KV cache
         self._preempted: dict[str, float] = {}  # engine -> its count so far
         self._rank: dict[str, str] = {}  # SGLang's engine -> its tensor parallel rank that is read
 
@@ -154,6 +169,7 @@ class EngineLines:
         elif mark in (DECODE, PREFILL, "#retracted_reqs"):
             row = self._sglang(mark, prefix, rest, process)
         elif mark in (DRAFTS, OLD_DRAFTS):
+            self.software = self.software or "vLLM"
             row = _drafts(_fields(rest[len(mark) :]))
         elif mark == "_preemption":
             row = self._preemption(text, process)
@@ -247,11 +263,28 @@ class EngineLines:
         return {"preempted": count - before if before is not None and count > before else 1.0}
 
     def _size(self, rest: str) -> dict[str, Any]:
+        """Keep what the engine states of its cache when it starts. Its size goes before what follows from its concurrency."""
+        if concurrency := CONCURRENCY.match(rest):
+            longest, times = (float(group.replace(",", "")) for group in concurrency.groups())
+            if longest > 0 and times > 0:
+                self.facts["max_context_tokens"] = longest
+                self.facts.setdefault("kv_cache_tokens", self._of_blocks(longest * times))
+            return {}
+        if blocks := BLOCKS.match(rest):
+            self._blocks = int(blocks[1])
+            return {}
         size = CACHE.match(rest)
-        digits = (size[1] or size[2]).replace(",", "") if size else ""
+        digits = next((group.replace(",", "") for group in size.groups() if group), "") if size else ""
         if digits and int(digits) > 0:
             self.facts["kv_cache_tokens"] = float(digits)
+        if context := CONTEXT.search(rest):
+            self.facts["max_context_tokens"] = float(context[1])
         return {}
+
+    def _of_blocks(self, about: float) -> float:
+        """Return the tokens of so many blocks, if a size of blocks gives about as many; else those, which are rounded."""
+        exact = [float(self._blocks * tokens) for tokens in BLOCK_TOKENS]
+        return next((tokens for tokens in exact if abs(tokens - about) < 0.02 * about), float(round(about)))
 
 
 def _fields(text: str) -> dict[str, str]:
@@ -269,9 +302,10 @@ def _fields(text: str) -> dict[str, str]:
 
 
 def _first(fields: Mapping[str, str], name: str) -> float | None:
-    """Return the number at the beginning of a value; None where there is none, or it is below 0."""
+    """Return the number at the beginning of a value; None where there is none, or no engine has such a number."""
     match = NUMBER.match(fields.get(name, "").lstrip())
-    return float(match[0]) if match and not match[0].startswith("-") else None
+    value = float(match[0]) if match else -1.0
+    return value if value == 0 or LEAST <= value <= MOST else None
 
 
 def _share(value: float | None, of: float) -> float | None:
@@ -319,13 +353,14 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
             reading.guard.check_rows(reading.path, len(reading.engine) + 1)
             reading.engine.append(row)
     lines.report_to(reading)
-    if not reading.engine:
+    if not reading.engine and not reading.facts:
         raise TraceError(
             f"{reading.path}: has no line of an engine's statistics; vLLM's ('Avg generation throughput: ...') or SGLang's "
             "('Decode batch, #running-req: ...') are needed"
         )
     engines = len({row["engine"] for row in reading.engine})
-    reading.note(f"engines: {counted(len(reading.engine), 'line')} of {counted(engines, 'engine')} of {lines.software}")
+    of_software = f" of {lines.software}" if lines.software else ""
+    reading.note(f"engines: {counted(len(reading.engine), 'line')} of {counted(engines, 'engine')}{of_software}")
     yield from ()
 
 

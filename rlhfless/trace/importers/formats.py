@@ -14,7 +14,7 @@ from typing import NoReturn
 import pandas as pd
 
 from rlhfless.trace.errors import TraceError
-from rlhfless.trace.importers.import_session import ImportOptions, ImportSession
+from rlhfless.trace.importers.import_session import PEEK_BYTES, ImportOptions, ImportSession
 from rlhfless.trace.storage import JSON_HINT
 
 NAME_HINT = "is not a log of a known format; a file of one JSON object per line needs a name that ends in .jsonl or .jsonl.gz"
@@ -67,6 +67,9 @@ def refuse_unknown(path: Path, names: Sequence[str], hint: str) -> NoReturn:
     Raises:
         TraceError: always.
     """
+    if path.is_file() and path.name.lower().endswith(".gz"):
+        with ImportSession(path, ImportOptions()).open(path) as stream:
+            stream.read(PEEK_BYTES)  # refuses what cannot be unpacked
     if path.is_dir():
         raise TraceError(
             f"{path}: is a folder without any log that is known; name the file or folder that a framework wrote, of "

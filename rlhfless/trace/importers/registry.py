@@ -16,6 +16,7 @@ from rlhfless.trace.importers import (
     areal,
     engine_lines,
     imported_scalars,
+    model_config,
     nemo_rl,
     prime_rl,
     slime,
@@ -53,8 +54,8 @@ from solver.model.plurals import counted
 
 FORMATS: tuple[Format, ...] = (
     nemo_rl.FORMAT, slime.FORMAT, trl.FORMAT, trl_scalars.FORMAT, areal.FORMAT, verl.FORMAT, verl_scalars.FORMAT,
-    prime_rl.FORMAT, tensorboard.FORMAT, wandb_run.FORMAT, imported_scalars.FORMAT, console.FORMAT, engine_lines.FORMAT,
-    tracker_rows.FORMAT, step_table.FORMAT, table.FORMAT,
+    prime_rl.FORMAT, tensorboard.FORMAT, wandb_run.FORMAT, imported_scalars.FORMAT, model_config.FORMAT, console.FORMAT,
+    engine_lines.FORMAT, tracker_rows.FORMAT, step_table.FORMAT, table.FORMAT,
 )  # fmt: skip
 """In the order in which they are asked: any file of lines is a table too, so that is asked last."""
 
@@ -188,6 +189,7 @@ def _found(path: Path) -> tuple[Path, Format]:
     """Return the log that a path names, which may be in a folder, and its format."""
     with one_sentence(path, "a log"):
         _refuse_nothing(path)
+        refuse_utf16(path)
         if (log_format := _format_of(path)) is not None:
             return path, log_format
         if path.is_dir() and (inside := only_log(path, lambda file: _format_of(file) is not None)) is not None:
@@ -237,6 +239,25 @@ def _refuse_nothing(path: Path) -> None:
         raise TraceError(f"{path}: is empty; a log with at least one step or response is needed")
     if path.is_dir() and not any(path.iterdir()):
         raise TraceError(f"{path}: is an empty folder; a log is needed")
+
+
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # byte order marks
+
+
+def refuse_utf16(path: Path) -> None:
+    """Refuse a text of two bytes per letter, as PowerShell writes what is redirected.
+
+    Raises:
+        TraceError: the file begins with the mark of UTF-16.
+    """
+    if not path.is_file():
+        return
+    with open(path, "rb") as file:
+        if file.read(2) in UTF_16:
+            raise TraceError(
+                f"{path}: is written in UTF-16, as PowerShell does; a text in UTF-8 is needed: iconv -f utf-16 -t utf-8 "
+                f"{path.name} > utf8{path.suffix}"
+            )
 
 
 def _imported(path: Path, options: ImportOptions, log_format: Format) -> ImportedLog:

@@ -27,6 +27,7 @@ RUN_FACTS = {
     "max_response_tokens": "limit of a response",
     "kv_cache_tokens": "KV tokens that fit into the memory of one engine, as it states when it starts",
     "max_context_tokens": "limit of a prompt with its response",
+    "model_layers": "layers of the model, of a log that is a model's configuration",
 }
 """Names of ``ImportSession.facts``; what a log does not say is absent."""
 

@@ -26,6 +26,8 @@ from rlhfless.trace.importers.mapped_columns import GUESSES, OF_PROMPTS
 from rlhfless.trace.importers.names import NAMES
 from rlhfless.trace.importers.record import finite, is_number
 from rlhfless.trace.importers.scalars import RUN, STANDARD
+from rlhfless.trace.importers.text_table import TextTable, tables, text_of
+from rlhfless.trace.importers.written_cells import BLANK, GPUS_IN_NAME, gpus, normalised
 from rlhfless.trace.schema.casts import LARGEST_WHOLE_NUMBER, clean, listed, shown
 from solver.model.plurals import counted
 
@@ -36,8 +38,8 @@ BARE_MEAN, BARE_MAX, LIMIT_OR_MAX = "mean", "max", "limit or longest"
 be a point in time."""
 
 MOST_ROWS = 1_000_000  # no run has as many steps; they are in memory at once
+MOST_RUNS = 1_000
 LONGEST_NAME = 300  # characters of a column's name; one that is longer is left out
-BLANK = frozenset({"", "nan", "na", "n/a", "null", "none", "-", "--", "?"})
 NUMBER = re.compile(r"([-+]?\d[\d_]*\.?\d*(?:[eE][-+]?\d+)?)\s{0,3}([a-zA-Z]*|%)")
 
 UNITS = {
@@ -79,7 +81,8 @@ LEARNING = frozenset({"train", "training", "trainer", "learn", "learner", "learn
 PLAIN: dict[str, tuple[str, ...]] = {
     STEP: (STEP, "globalstep", "trainingstep", "trainstep", "updatestep", "iteration", "iter", "rolloutid"),
     "steps_done": ("steps", "nsteps", "numsteps", "stepsdone", "iterations"),
-    "items": ("items", "samples", "prompts", "requests", "problems", "tasks", "episodes", "trajectories"),
+    "items": ("items", "numsamples", "nsamples", "totalsamples", "numprompts", "samples", "prompts", "requests", "problems",
+              "tasks", "episodes", "trajectories"),
     "responses": ("responses", "rollouts", "completions", "nresponses", "numresponses", "responsesperstep"),
     "reward_mean": ("reward", "rewardmean", "meanreward", "rewardavg", "avgreward"),
     "gpus": ("gpus", "ngpus", "numgpus", "gpucount", "numberofgpus", "totalgpus", "worldsize"),
@@ -87,13 +90,17 @@ PLAIN: dict[str, tuple[str, ...]] = {
     NODES: ("nodes", "nnodes", "numnodes"),
     BARE_MEAN: ("mean", "avg", "average"),
     BARE_MAX: ("max", "longest", "maximum"),
+    "gpu_hours": ("gpuhours", "gpuhrs", "gpuh"),
+    "tokens_per_pass": ("acceptancelength", "acceptlength", "meanacceptancelength", "meanacceptlength", "acceptlen", "accptlen",
+                        "acceptancelen", "meanacceptedlength", "meanacceptedlen", "acceptedlength", "acceptedlen",
+                        "tokensperpass", "tokensperstepaccepted"),
     "off_policy_steps": ("staleness", "maxstaleness", "stalenessmax", "offpolicy", "offpolicylevel", "offpolicysteps",
                          "maxoffpolicylevel"),
 }  # fmt: skip
 """Whole names, without case and signs."""
 RUN_NAMES = (
     "run", "runname", "runid", "layout", "configuration", "config", "setting", "setup", "experiment", "variant", "name",
-    "system", "method", "framework", "split", "cluster",
+    "system", "method", "framework", "split", "cluster", "mode", "arm", "engine", "backend",
 )  # fmt: skip
 """Names of columns that name a run, the surest first."""
 OF_TRAINING = frozenset({"loss", "gradnorm", "learningrate", "lr", "kl", "klloss", "entropy", "steptime", "policyloss"})
@@ -136,12 +143,19 @@ def understood(name: str) -> Column | None:
         return Column(name)
     words = re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower())
     plain, last = "".join(words), _plain(name.rpartition("/")[2])
+    if len(words) == 2 and len(unit := [word for word in words if word in UNITS]) == 1 and STEP_WORDS & set(words):
+        return Column("step_s", UNITS[unit[0]])  # "s/step", "step (s)"; the step alone is its number
     timed = bool(TIME & set(words))  # "timing/step" are seconds, and "system/step" is a number
-    for means, names in PLAIN.items():
+    united = len(words) > 1 and words[-1] in UNITS  # "rollout (s)" are seconds, and "rollouts" a count
+    for means, names in PLAIN.items() if not united else ():
         if plain in names or (last in names and not timed and means not in (BARE_MEAN, BARE_MAX)):
             return Column(means)
     if plain in RUN_NAMES:
         return Column(RUN)
+    if rate_of_tokens := _tokens_per_s(words):
+        return Column(rate_of_tokens)
+    if {"gpu", "gpus"} & set(words) and {"h", "hours", "hrs"} & set(words) and not {"usd", "per", "price", "cost"} & set(words):
+        return Column("gpu_hours")
     units = [word for word in words if word in UNITS]
     if len(units) == 1 and len(words) > 1 and not MONEY_AND_GPU & set(words):
         rate = _rate(words, UNITS[units[0]])
@@ -152,6 +166,18 @@ def understood(name: str) -> Column | None:
         return None if statistic is None else Column(statistic)
     seconds = None if MONEY_AND_GPU & set(words) or len(units) > 1 else _seconds(words)
     return None if seconds is None else Column(seconds, UNITS[units[0]] if units else 1.0)
+
+
+def _tokens_per_s(words: list[str]) -> str | None:
+    """Whether a name is of generated tokens per second, of all GPUs or of each."""
+    of = set(words)
+    if not of & {"tps", "tgs"} and not (of & {"tok", "toks", "token", "tokens"} and of & {"s", "sec", "second"}):
+        return None
+    rest = of - {"tok", "toks", "token", "tokens", "s", "sec", "second", "tps", "tgs", "per", "throughput", "output", "gen",
+                 "generation", "generated", "decode", "decoding", "rollout", "avg", "mean"}  # fmt: skip
+    if rest & {"ms", "latency", "first", "time"} or rest - {"gpu", "gpus", "device"}:
+        return None
+    return "tokens_per_gpu_s" if rest or "tgs" in of else "tokens_per_s"
 
 
 def _rate(words: list[str], unit: float) -> Column | None:
@@ -221,7 +247,7 @@ def columns_of(names: Collection[str]) -> dict[str, Column]:
         lengths = (name for name in names if name not in own and _plain(name) in RESPONSE_LENGTHS)
         found |= dict.fromkeys(lengths, Column("response_tokens_mean"))
     means = {column.means for column in found.values()} | set(() if framework is None else NAMES[framework].columns)
-    of_runs = STEP not in means and bool(means & {"gpus", "gpus_generate", NODES, "steps_done", "items"})
+    of_runs = STEP not in means and bool(means & {RUN, "gpus", "gpus_generate", NODES, "steps_done", "items"})
     mean = "response_tokens_mean" in means or BARE_MEAN in means
     decided = {
         SECONDS: "run_s" if of_runs else "step_s" if STEP in means else None,
@@ -231,13 +257,27 @@ def columns_of(names: Collection[str]) -> dict[str, Column]:
         LIMIT_OR_MAX: "response_tokens_max" if mean else None,
         "steps_done": "steps_done" if of_runs else None,
         "items": "items" if of_runs else "responses",
+        "gpu_hours": "gpu_hours" if of_runs else None,
+        "tokens_per_pass": "tokens_per_pass" if of_runs else None,
     }
     columns = {}
     for name, column in found.items():
         meaning = decided.get(column.means, column.means)
         if meaning is not None:
             columns[name] = Column(meaning, column.factor)
+    if of_runs and not {"run_s", "step_s"} & {column.means for column in columns.values()}:
+        others = [name for name in names if name not in columns and _unit_of_time(name) is not None]
+        if len(others) == 1:  # whatever it is called, it is the only time of a run
+            columns[others[0]] = Column("run_s", _unit_of_time(others[0]) or 1.0)
     return columns
+
+
+def _unit_of_time(name: str) -> float | None:
+    """The seconds of the unit of a name that says a time, and nothing of requests, GPUs or single statistics; else None."""
+    words = re.findall(r"[a-z0-9]+", name.lower())
+    units = [word for word in words if word in UNITS]
+    other = {*MONEY_AND_GPU, *OTHER_STATISTICS, *COUNT_WORDS, "latency", "ttft", "tpot", "itl", "startup", "start", "load"}
+    return UNITS[units[0]] if len(units) == 1 and TIME & set(words) and not other & set(words) else None
 
 
 def framework_of(names: Collection[str]) -> str | None:
@@ -279,6 +319,8 @@ def _signs(names: Collection[str]) -> set[str]:
     if framework is not None:
         means |= {column for column in NAMES[framework].columns if set(names).intersection(NAMES[framework].own(column))}
     times = means & {*TIMES, "run_s"}
+    if RUN in means and STEP not in means and means & {"tokens_per_s", "tokens_per_gpu_s", "gpu_hours"}:
+        return means & {"tokens_per_s", "tokens_per_gpu_s", "gpu_hours"}
     keyed = means & {STEP, RUN, "gpus", "gpus_generate", "gpus_train", NODES}
     sure = times & {"step_s", "run_s"} or (keyed and (times or "response_tokens_mean" in means))
     return (times or keyed) if sure else set()
@@ -301,27 +343,66 @@ def _header(path: Path) -> list[str]:
 
 
 def detect(path: Path) -> bool:
-    """Return whether the path is a csv, jsonl or parquet file with columns of steps or runs."""
+    """Return whether the path is a file with columns of steps or runs: csv, jsonl, parquet, or a text that holds a table."""
     if not path.is_file():
         return False
     names: dict[str, Callable[[Path], Collection[str]]] = {
         ".csv": _header, ".jsonl": lambda file: list(first_record(file)), ".parquet": parquet_columns,
     }  # fmt: skip
     suffix = _suffix(path)
-    return suffix in names and is_of_steps(names[suffix](path))
+    return (suffix in names and is_of_steps(names[suffix](path))) or _written(path) is not None
+
+
+def _means(name: str) -> str | None:
+    column = understood(name)
+    return None if column is None else column.means
+
+
+def _written(path: Path, note: Callable[[str], None] = lambda text: None) -> list[tuple[int, dict[str, Any]]] | None:
+    """Return the rows of the first table of steps or runs in a text, with texts as numbers; None if it has none.
+
+    A table with a metric per row is turned.
+    """
+    for table in tables(text_of(path)):
+        for one in (table.turned(), table) if _is_turned(table) else (table, table.turned()):
+            notes: list[str] = []
+            rows = normalised(one.rows, _means, notes.append)
+            names = list(dict.fromkeys(name for _, row in rows for name in row))
+            if len(rows) and is_of_steps(names) and all(RUN not in row or row[RUN] for _, row in rows):
+                for sentence in notes:
+                    note(sentence)
+                if path.suffix.lower() != ".csv":
+                    note(f"table: found in line {one.line:,} of the text")
+                return rows
+    return None
+
+
+def _is_turned(table: TextTable) -> bool:
+    """Whether the first column has names of quantities, as the header of a table with a row per run has."""
+    header = [name for _, row in table.rows[:1] for name in list(row)[1:]]
+    first = [str(next(iter(row.values()), "")) for _, row in table.rows]
+    known = [sum(_means(f"{name} (s)") is not None for name in names) for names in (first, header)]
+    return known[0] > known[1]
 
 
 def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     """Report one row of scalars per step; yields no responses.
 
     Raises:
-        TraceError: a cell of a known column is no number, or the columns do not say what a row is.
+        TraceError: a known column has no number, or the columns do not say what a row is.
     """
     path = reading.path
-    if _suffix(path) not in (".csv", ".jsonl", ".parquet"):
-        raise TraceError(f"{path}: the name does not show the format; a name that ends in .csv, .jsonl or .parquet is needed")
+    written = None
+    if _suffix(path) not in (".csv", ".jsonl", ".parquet") or not is_of_steps(
+        _header(path) if _suffix(path) == ".csv" else [STEP, "step_s"]
+    ):
+        written = _written(path, reading.note)
+    if written is None and _suffix(path) not in (".csv", ".jsonl", ".parquet"):
+        raise TraceError(
+            f"{path}: holds no table of steps or runs; a csv, jsonl or parquet file, or a text with such a table, is needed"
+        )
     reading.expect([path])
-    rows = _rows(reading)
+    rows = normalised(_rows(reading), _means, reading.note) if written is None else written
     names = list(dict.fromkeys(name for _, row in rows for name in row))
     if not is_of_steps(names):
         raise TraceError(
@@ -424,6 +505,12 @@ class _Table:
         if renamed:
             self.reading.note(f"columns: {listed(reversed(renamed))}")
         runs = self._runs()
+        self._gpus_of_names(runs)
+        if len(set(runs)) > MOST_RUNS:
+            raise TraceError(
+                f"{self.path}: has {len(set(runs)):,} runs, more than the {MOST_RUNS:,} that are compared; if each row "
+                "is a step, a column step with its number is needed"
+            )
         rows: list[dict[str, Any]] = []
         of_run: dict[str | None, int] = {}
         for run, (_, values) in zip(runs, self.found, strict=True):
@@ -434,13 +521,27 @@ class _Table:
         self.reading.note(f"table: {counted(len(rows), 'row')}, each of {of_what}")
         return rows
 
+    def _gpus_of_names(self, runs: list[str | None]) -> None:
+        """Take the GPUs from the names of runs, where no column has them and all names do: ``8 GPUs``, ``2x8xH100``."""
+        named = [None if run is None else GPUS_IN_NAME.search(run) for run in runs]
+        if any(self._has(name) for name in ("gpus", "gpus_generate", "gpus_train", NODES)) or not all(named):
+            return
+        for (_, values), match in zip(self.found, named, strict=True):
+            if match is not None and (count := gpus(match[0])) is not None:
+                values.setdefault("gpus", count)
+
     def _has(self, means: str) -> bool:
         return any(column.means == means for column in self.columns.values())
 
     def _runs(self) -> list[str | None]:
         """The name of each row's run: as the table has it, else its GPUs where rows are runs; None where it is the only one."""
         if self.run is not None:
-            return [run if run is not None else f"row {at + 1}" for at, (run, _) in enumerate(self.found)]
+            named = [run if run is not None else f"row {at + 1}" for at, (run, _) in enumerate(self.found)]
+            if self._has(STEP) or len(set(named)) == len(named):
+                return list(named)
+            of_gpus = [f"{name}, {_of_gpus(values) or f'row {at + 1}'}" for at, (name, (_, values)) in
+                       enumerate(zip(named, self.found, strict=True))]  # fmt: skip
+            return list(of_gpus if len(set(of_gpus)) == len(of_gpus) else (f"{n} ({at})" for at, n in enumerate(named, 1)))
         names = [_of_gpus(values) for _, values in self.found]
         steps = [values.get(STEP) for _, values in self.found]
         if len(set(names)) == 1 or (self._has(STEP) and len(set(steps)) == len(steps)):

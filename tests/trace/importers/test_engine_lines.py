@@ -173,6 +173,16 @@ def test_the_size_of_the_cache_is_a_fact_of_the_run(text: str, tmp_path: Path) -
     assert import_log(tmp_path / "engine.log").facts == {"kv_cache_tokens": 512345}
 
 
+def test_blocks_make_the_size_of_the_cache_exact(tmp_path: Path) -> None:
+    path = tmp_path / "start.log"
+    path.write_text(
+        "INFO # GPU blocks: 1952, # CPU blocks: 2048\nINFO Maximum concurrency for 20000 tokens per request: 1.56x\n"
+    )
+    log = import_log(path)
+    assert log.facts == {"kv_cache_tokens": 1952 * 16, "max_context_tokens": 20_000}
+    assert log.engine.empty
+
+
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(engine_lines, "MOST_LINES", 3)
     (tmp_path / "engine.log").write_text(f"{V1.format('000')}\n" * 10)

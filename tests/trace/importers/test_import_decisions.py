@@ -159,7 +159,7 @@ def test_fields_that_came_or_went_are_named(tmp_path: Path) -> None:
     assert "expected fields that the log lacks: gts" in str(summary)
 
 
-OF_ANY_FRAMEWORK = ("console", "engine", "scalars", "steps", "table", "tensorboard", "tracker", "wandb")
+OF_ANY_FRAMEWORK = ("console", "engine", "model", "scalars", "steps", "table", "tensorboard", "tracker", "wandb")
 
 
 @pytest.mark.parametrize("one", [one for one in FORMATS if one.name not in OF_ANY_FRAMEWORK], ids=lambda one: one.name)

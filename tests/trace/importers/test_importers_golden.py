@@ -39,7 +39,12 @@ def test_a_log_is_recognised_by_itself(name: str) -> None:
 
 def test_every_format_has_a_golden_log() -> None:
     with_golden = {value[0] for value in (*ROLLOUT_WRITERS.values(), *SCALAR_WRITERS.values())}
-    elsewhere = {"scalars", "engine", "tracker"}  # what an import wrote is made below; the others have tests of their own
+    elsewhere = {
+        "scalars",
+        "engine",
+        "model",
+        "tracker",
+    }  # what an import wrote is made below; the others have tests of their own
     assert {one.name for one in FORMATS} == with_golden | elsewhere
 
 

@@ -88,8 +88,8 @@ def missing(path: Path) -> str:
         return ""
     found: dict[str, tuple[int, Line]] = {}
     try:
-        with _lines(ImportSession(path, ImportOptions())) as lines:
-            for line in _beginning(lines):
+        with _lines(ImportSession(path, ImportOptions()), PEEK_BYTES) as lines:
+            for line in lines:
                 if "\0" in line.text and line.number < MOST_OF_BINARY:
                     return ""
                 for one in GRAMMARS:
@@ -115,19 +115,10 @@ def _is_text(path: Path) -> bool:
 
 
 @contextmanager
-def _lines(reading: ImportSession) -> Iterator[Iterator[Line]]:
+def _lines(reading: ImportSession, most_bytes: int | None = None) -> Iterator[Iterator[Line]]:
+    """Yield the lines of a file, or those of so many of its bytes: a line of gigabytes counts, too, though it is none."""
     with reading.open(reading.path) as stream:
-        yield console_lines(stream, reading.note)
-
-
-def _beginning(lines: Iterable[Line]) -> Iterator[Line]:
-    """Yield the lines within the first 16 MiB."""
-    size = 0
-    for line in lines:
-        size += len(line.text) + 1
-        if size > PEEK_BYTES:
-            return
-        yield line
+        yield console_lines(stream, reading.note, most_bytes)
 
 
 def _grammar(path: Path, options: ImportOptions) -> Grammar | None:
@@ -136,19 +127,19 @@ def _grammar(path: Path, options: ImportOptions) -> Grammar | None:
 
     The beginning is read in a session of its own, so that it counts once in the progress bar and against the limits.
     """
-    with _lines(ImportSession(path, replace(options, progress=False))) as lines:
-        if marked := next((one for line in _beginning(lines) for one in GRAMMARS if one.marks(line)), None):
+    with _lines(ImportSession(path, replace(options, progress=False)), PEEK_BYTES) as lines:
+        if marked := next((one for line in lines for one in GRAMMARS if one.marks(line)), None):
             return marked
-    with _lines(ImportSession(path, replace(options, progress=False))) as lines:
-        return pasted(_beginning(lines))
+    with _lines(ImportSession(path, replace(options, progress=False)), PEEK_BYTES) as lines:
+        return pasted(lines)
 
 
 def _bar(path: Path, options: ImportOptions) -> Grammar | None:
     """Return the grammar of the progress bars in the file's beginning, a framework's own before those that are anybody's; None
     if there are none.
     """
-    with _lines(ImportSession(path, replace(options, progress=False))) as lines:
-        found = {one for line in _beginning(lines) for one in BARS if one.marks(line)}
+    with _lines(ImportSession(path, replace(options, progress=False)), PEEK_BYTES) as lines:
+        found = {one for line in lines for one in BARS if one.marks(line)}
     return next((one for one in BARS if one in found), None)
 
 

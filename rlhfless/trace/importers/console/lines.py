@@ -39,14 +39,16 @@ class Line(NamedTuple):
     raw: str = ""
 
 
-def console_lines(stream: IO[bytes], note: Callable[[str], None]) -> Iterator[Line]:
+def console_lines(stream: IO[bytes], note: Callable[[str], None], most_bytes: int | None = None) -> Iterator[Line]:
     """Yield the lines of console text; carriage returns end a line, too.
 
     Args:
         stream: read piece by piece. note: takes a sentence about lines that are too long, which are left out.
+        most_bytes: that are read, about; all if None.
     """
-    number, rest, skipping = 1, b"", False
-    while block := stream.read(PIECE_BYTES):
+    number, rest, skipping, left = 1, b"", False, most_bytes
+    while (left is None or left > 0) and (block := stream.read(PIECE_BYTES)):
+        left = None if left is None else left - len(block)
         pieces = (rest + block).splitlines(keepends=True)
         rest = b"" if pieces[-1].endswith(b"\n") else pieces.pop()  # one that ends in \r may go on with \n
         for piece in pieces:
