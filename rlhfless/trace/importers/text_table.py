@@ -42,7 +42,10 @@ PHASE = re.compile(
     re.I,
 )
 NODES = re.compile(r"(?<![\w.])(\d{1,5})\s*nodes?\b", re.I)
-COUNTING = re.compile(r"\b(?:step|iter(?:ation)?|epoch|rollout)s?\b\s*[:=#\[]?\s*\d|%\|", re.I)
+COUNTING = re.compile(
+    r"\b(?:step|iter(?:ation)?|epoch|rollout|rank|worker|replica)s?\b\s*[:=#\[]?\s*\d|%\||\b\d{1,2}:\d\d:\d\d", re.I
+)
+"""What the lines of a console count by: a step, a time of day, a process. Such lines are no measurements to compare."""
 BENCHMARK = re.compile(r"=+ .{0,40}\bBenchmark Result =+")
 FIELD = re.compile(r"^\s*([A-Z][^:]{2,50}):\s+(\S+)\s*$")
 FIELDS = {

@@ -177,6 +177,7 @@ def test_a_csv_with_written_cells(tmp_path: Path) -> None:
     "text",
     [
         "a | b\nno | table\n", "name: value\nother: value\n", "step 1: 20 tokens/s\nstep 2: 21 tokens/s\nstep 3: 22 tokens/s\n",
+        "[10:00:01] throughput 20 tokens/s\n[10:00:02] throughput 21 tokens/s\n", "rank 0: 20 tok/s\nrank 1: 19 tok/s\n",
         "| file | lines |\n|---|---|\n| a.py | 12 |\n", "The engine made 120 tokens/s.\n", "x  y\n1  2\n",
     ],
 )  # fmt: skip
