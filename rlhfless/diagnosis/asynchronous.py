@@ -188,7 +188,7 @@ def _against_synchronous(steps: np.ndarray, step_s: np.ndarray, rising: int, not
     ]  # fmt: skip
     said = (
         f"{note} Together they take {sum_s:,.2f} s, {rising * first_s / sum_s:.2f} times as fast as {rising} synchronous steps "
-        f"of {first_s:,.2f} s; the {first_s / last_s:.2f} times of step {steps[rising - 1]} alone will not last."
+        f"of {first_s:,.2f} s."
     )
     later = step_s[rising:]
     if len(later):
@@ -197,8 +197,10 @@ def _against_synchronous(steps: np.ndarray, step_s: np.ndarray, rising: int, not
         how = f"step {steps[0]} over the median of the {len(later):,} steps after the first {rising}"
         numbers.append(number("steady_speedup", first_s / middle, DERIVED, how))
         return Part(tuple(numbers), notes=(said,))
-    unknown = f"How fast later steps are. {said}"
-    return Part(tuple(numbers), cannot_say=(unknown,))
+    last = f"step {steps[rising - 1]}, {first_s / last_s:.2f} times as fast as step {steps[0]}, drained the queue"
+    unknown = f"how fast later steps are: {last}, which does not last; more steps would tell"
+    finding = Finding("cannot say", 0.0, said, ("speedup_over_synchronous", "last_step_over_synchronous"))
+    return Part(tuple(numbers), (finding,), cannot_say=(unknown,))
 
 
 def _drained_first(run: LoggedRun) -> Part:

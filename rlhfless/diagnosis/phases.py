@@ -595,6 +595,8 @@ def _differing(seconds: StepSeconds) -> list[str]:
     """Say which steps differ from the ordinary ones, so that the means leave them out: those with validation apart."""
     ordinary = seconds.step_s[seconds.ordinary(seconds.step_s)]
     differ = ~seconds.usual & ~np.isnan(seconds.step_s)
+    if not len(ordinary) or not differ.any():
+        return []
     notes = []
     for what, values in seconds.beside.items():
         having = differ & (values > 0)
