@@ -12,10 +12,11 @@ from rlhfless.system.browser import find_browser
 PATIENCE_S = 240.0  # of everything that is waited for: machines may be slow, and others may use them
 DRAWN = """() => {
   const figures = [...document.querySelectorAll('.figure > div[id]')].filter((div) => !div.closest('details:not([open])'));
-  return document.readyState === 'complete' && figures.every((div) =>
+  return (figures.length || document.querySelector('body > footer')) && figures.every((div) =>
     div.dataset.drawn && Math.abs(div._fullLayout.width - div.clientWidth) <= 1);
 }"""
-"""Every figure that is not in a folded section is drawn, as wide as it should be, and no drawing waits."""
+"""Every figure that is not in a folded section is drawn, as wide as it should be, and no drawing waits; a report, which has a
+footer, may have none outside of folds."""
 UNFOLD = "document.querySelectorAll('details').forEach((fold) => { fold.open = true; })"
 FAILS = """for (const kind of ["error", "unhandledrejection"])
   addEventListener(kind, (event) => { window.failed ??= String(event.message ?? event.reason); });"""

@@ -10,20 +10,25 @@ from rlhfless.trace.importers.import_session import ImportOptions, ImportSession
 from rlhfless.trace.schema.casts import listed, shown
 
 MOST_LOOKED_AT = 50  # files of a folder
+NO_LOGS = (".py", ".sh", ".ipynb", ".md", ".rst", ".yaml", ".yml", ".toml", ".html")  # may quote the lines of one
 
 
 def logs_in(folder: Path, is_log: Callable[[Path], bool]) -> list[Path]:
-    """Return the files of a folder that are logs, by name; files whose names begin with a dot are left out.
+    """Return the files of a folder that are logs, by name; hidden files, programs and documents are left out.
 
     Raises:
         TraceError: the folder has too many files to look at each.
     """
-    files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    files = sorted(path for path in folder.iterdir() if _may_be_a_log(path))
     if len(files) > MOST_LOOKED_AT:
         raise TraceError(
             f"{folder}: is not a log of a known format, and has {len(files):,} files; name the one that is the log"
         )
     return [path for path in files if is_log(path)]
+
+
+def _may_be_a_log(path: Path) -> bool:
+    return path.is_file() and not path.name.startswith(".") and path.suffix.lower() not in NO_LOGS
 
 
 def only_log(folder: Path, is_log: Callable[[Path], bool]) -> Path | None:
