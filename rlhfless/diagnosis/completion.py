@@ -37,6 +37,7 @@ from rlhfless.diagnosis.numbers import (
     GENERATION_GPU_HOURS,
     GENERATION_TIME,
     GPU_HOURS,
+    SLOTS,
     TIME,
     Collected,
     Finding,
@@ -198,7 +199,7 @@ def _of_mean_and_longest(run: LoggedRun, found: Collected, share: float | None) 
     )
     of = GENERATION_GPU_HOURS if share is None else GPU_HOURS
     finding = Finding("tail", at_stake, sentence, ("mean_over_longest", "slot_idle_share_at_most"), of)
-    return Part(_packed(found), (finding,), tuple(_assignment(run, at_stake, share)))
+    return Part(_packed(found), (finding,), tuple(_assignment(run, idle, share)))
 
 
 def _tail_of(found: Collected) -> str:
@@ -254,14 +255,21 @@ def _of_a_queue(run: LoggedRun, found: Collected, share: float | None, per_gpu: 
     return Part(tuple(numbers), (finding,), (lever,), (unknown,))
 
 
-def _assignment(run: LoggedRun, at_most: float, share: float | None) -> Iterator[Lever]:
-    """The lever of packing; none with one replica, and of several one works to the end of the longest response."""
+def _assignment(run: LoggedRun, empty: float, share: float | None) -> Iterator[Lever]:
+    """The lever of packing; none with one replica, and of several one works to the end of the longest response.
+
+    Fuller batches decode nearly as fast, so the empty slots bound no GPU-hours. The number of replicas does.
+
+    Args:
+        empty: share of the slots until the longest response ends. share: of generation, where it is known.
+    """
     replicas = _replicas(run)
-    if replicas != 1:
-        if replicas:
-            at_most = min(at_most, (1.0 if share is None else share) * (1.0 - 1.0 / replicas))
+    name = "assign responses by length, to as few replicas as pay off"
+    if not replicas:
+        yield Lever("assignment", name, empty, PACKING_PRICE, SLOTS)
+    elif replicas > 1:
         of = GENERATION_GPU_HOURS if share is None else GPU_HOURS
-        yield Lever("assignment", "assign responses by length", at_most, PACKING_PRICE, of)
+        yield Lever("assignment", name, (1.0 if share is None else share) * (1.0 - 1.0 / replicas), PACKING_PRICE, of)
 
 
 def _of_unknown_cause(run: LoggedRun, found: Collected, share: float | None) -> Part:
@@ -309,7 +317,7 @@ def _levers(run: LoggedRun, steps: Sequence[StepEnds], tail_share: float, tenth:
                 swept=free)  # fmt: skip
 
     busy = sum(float(step.responses.mean()) for step in steps) / sum(step.last for step in steps)
-    yield from _assignment(run, share * (1.0 - busy), known)
+    yield from _assignment(run, 1.0 - busy, known)
 
 
 def _of_step(knobs: Sequence[Knob], share: float) -> tuple[Knob, ...]:

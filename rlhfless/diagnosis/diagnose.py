@@ -13,7 +13,7 @@ from rlhfless.diagnosis.completion import completion
 from rlhfless.diagnosis.counts import counts
 from rlhfless.diagnosis.diagnosis import Diagnosis
 from rlhfless.diagnosis.engine_profile import engine_lines
-from rlhfless.diagnosis.engine_speed import SLOW_ENGINE, engine_speed
+from rlhfless.diagnosis.engine_speed import engine_speed
 from rlhfless.diagnosis.groups import groups
 from rlhfless.diagnosis.held_gpus import held_gpus
 from rlhfless.diagnosis.lengths import lengths
@@ -134,7 +134,7 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     tail = max((one.at_stake for one in findings if one.kind == "tail"), default=0.0)
 
     def rank(one: Finding) -> tuple[float, int]:
-        if one.kind == "engine" and SLOW_ENGINE in one.proof:
+        if one.kind == "engine":
             return max(one.at_stake, tail), 2
         return (max(one.at_stake, tail), 1) if one.kind == "limit" else (one.at_stake, 0)
 

@@ -71,6 +71,18 @@ class Diagnosis:
             if one.kind == "limit" or (one is self.findings[1] and one.at_stake >= NEAR * first[0].at_stake)
         )  # fmt: skip
 
+    @property
+    def shown(self) -> tuple[Finding, ...]:
+        """The findings that a reader is told: the verdict, and others with something at stake."""
+        others = (one for one in self.findings if one not in self.verdict and one.at_stake >= LITTLE)
+        return (*self.verdict, *others)[:SHOWN_FINDINGS]
+
+    @property
+    def heading(self) -> str:
+        """What the first finding is an answer to: of a file without a run, such as a model's configuration, no limit of one."""
+        what_it_is = bool(self.verdict) and self.verdict[0].kind in ("memory", "pace") and not self.verdict[0].at_stake
+        return "What this file says" if what_it_is else "What limits this run"
+
     def with_expected(self, expected: Mapping[str, tuple[float, float]], further: Iterable[Lever] = ()) -> Diagnosis:
         """Return the same with what a simulation says of levers, by a profile that was checked.
 
@@ -170,19 +182,21 @@ class Diagnosis:
         if self.runs:
             if self.findings:
                 yield "The runs compared", " ".join(one.sentence for one in self.findings)
-                for place, text in enumerate(self.cannot_say):
-                    yield ("This log cannot say" if place == 0 else ""), text
+            for place, text in enumerate(self.cannot_say):
+                yield ("This log cannot say" if place == 0 else ""), text
+            for place, note in enumerate(self.notes[:SHOWN_NOTES]):
+                yield ("Note" if place == 0 else ""), note
             for one in self.runs:
-                if self.findings and not (one.findings or len(one.step) or one.levers):
+                known = any(finding.kind != "cannot say" for finding in one.findings)
+                if self.findings and not (known or len(one.step) or one.levers):
                     continue  # a row of a table, of which no more is known than what was compared
                 yield f"Run {one.run}", ""
                 yield from one.lines()
             return
         if not self.findings:
             yield "What limits this run", NOTHING
-        said = [*self.verdict, *(one for one in self.findings if one not in self.verdict and one.at_stake >= LITTLE)]
-        for place, finding in enumerate(said[:SHOWN_FINDINGS]):
-            yield ("What limits this run" if place == 0 else "And" if finding in self.verdict else "Also"), finding.sentence
+        for place, finding in enumerate(self.shown):
+            yield (self.heading if place == 0 else "And" if finding in self.verdict else "Also"), finding.sentence
         if len(self.step):
             total = self.numbers.value("step_s") or float(self.step["seconds"].sum())
             which = "An ordinary step" if "all_steps_s" in self.numbers else "A step"

@@ -290,7 +290,7 @@ def _memory_bound(
         f"{waiting:,.0f} waited (mean)."
     )
     at_stake, of = _of_run(bound_s.value / seconds * gained, of_the_step)
-    finding = Finding("engine", at_stake, sentence, (bound_s.key, share.key), of)
+    finding = Finding("memory", at_stake, sentence, (bound_s.key, share.key), of)
     return (bound_s, share, gain), (finding,)
 
 

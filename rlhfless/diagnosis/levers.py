@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rlhfless.diagnosis.engine_speed import SLOW_ENGINE, generation_of_run
+from rlhfless.diagnosis.engine_speed import generation_of_run
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import GENERATION_TIME, TIME, Collected, Lever, Part
 from rlhfless.diagnosis.phases import ordinary_share, step_seconds, synchronous
@@ -80,11 +80,16 @@ def whole_step_levers(run: LoggedRun, found: Collected) -> Part:
         levers.append(Lever("asynchrony", "generate while learning", ordinary_share(found) * min(share, after), price))
     for finding in found.findings:
         if finding.kind == "engine":
-            name = "make the engine faster (CUDA graphs, a serving engine, memory for the KV cache)"
-            levers.append(Lever("engine", name, finding.at_stake, "none for the data"))
+            name = "make the engine faster (CUDA graphs, a serving engine)"
+            levers.append(Lever("engine", name, finding.at_stake, "none for the data", finding.of))
+        elif finding.kind == "memory" and finding.at_stake:
+            name = "give the KV cache more memory (a larger share of the GPU, more GPUs per replica, shorter contexts)"
+            levers.append(
+                Lever("memory", name, finding.at_stake, "none for the data; the learner may need that memory", finding.of)
+            )
         elif finding.kind == "learner" and "step_most_s" not in finding.proof:  # a first step that compiles is no slow learner
             name = "make learning and log probabilities faster (packing, larger micro-batches, more GPUs)"
-            levers.append(Lever("learner", name, finding.at_stake, "none for the data"))
+            levers.append(Lever("learner", name, finding.at_stake, "none for the data", finding.of))
         elif finding.kind == "groups" and after:
             price = "prompts without a signal are generated again or dropped, so the data change"
             levers.append(Lever("groups", "filter groups without a signal", finding.at_stake * after, price))
@@ -129,7 +134,7 @@ AFTER_THE_ENGINE = "What schedules win is not shown: the engine is slow, or the 
 
 def without_schedules(found: Collected) -> None:
     """Take levers of schedules away where the engine is slow: no schedule mends it, and its pace is no basis for them."""
-    if any(one.kind == "engine" and SLOW_ENGINE in one.proof for one in found.findings):
+    if any(one.kind == "engine" for one in found.findings):
         if any(lever.kind in SCHEDULES for lever in found.levers):
             found.notes.append(AFTER_THE_ENGINE)
         found.levers = [lever for lever in found.levers if lever.kind not in SCHEDULES]

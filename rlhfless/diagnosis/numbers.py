@@ -26,10 +26,10 @@ LOGGED, COUNTED, DERIVED, BOUND, OWN_PROFILE, STAND_IN = (
 EVIDENCE = (LOGGED, COUNTED, DERIVED, BOUND, OWN_PROFILE, STAND_IN)
 """What a number rests on, the surest first; a stand-in never reaches a headline."""
 
-TIME, GENERATION_TIME, GPU_HOURS, GENERATION_GPU_HOURS, RESPONSES = (
-    "time", "time of generation", "GPU-hours", "GPU-hours of generation", "responses",
+TIME, GENERATION_TIME, GPU_HOURS, GENERATION_GPU_HOURS, RESPONSES, SLOTS = (
+    "time", "time of generation", "GPU-hours", "GPU-hours of generation", "responses", "decode slots",
 )  # fmt: skip
-SHARES_OF = (TIME, GENERATION_TIME, GPU_HOURS, GENERATION_GPU_HOURS, RESPONSES)
+SHARES_OF = (TIME, GENERATION_TIME, GPU_HOURS, GENERATION_GPU_HOURS, RESPONSES, SLOTS)
 """What a share at stake, or the most that a lever saves, is a share of: of the run, where it names nothing else."""
 
 
@@ -213,7 +213,8 @@ say whether it limits the run; this log cannot say."""
 
 LEVERS = (
     "partial rollout", "over-sampling", "release", "assignment", "asynchrony", "engine", "learner", "groups",
-    "beside the step", "more generation", "more training", "prompts", "limit", "drafts", "router", "overlap", "streaming",
+    "beside the step", "memory", "more generation", "more training", "prompts", "limit", "drafts", "router", "overlap",
+    "streaming",
 )  # fmt: skip
 """Kinds of levers: stable keys, by which a simulation says what each is expected to save."""
 

@@ -11,7 +11,7 @@ from rlhfless.plots.style import MINUS
 
 def diagnosis_section(page: Page, said: Diagnosis) -> None:
     """Add the verdict, one step as logged, the table of levers, and what the log cannot say; of several runs one by one."""
-    page.section("What limits this run" if not said.runs else "What limits these runs")
+    page.section(said.heading if not said.runs else "What limits these runs")
     if said.runs:
         for finding in said.findings:
             page.text(finding.sentence)
@@ -25,9 +25,9 @@ def diagnosis_section(page: Page, said: Diagnosis) -> None:
 
 
 def _of_run(page: Page, said: Diagnosis) -> None:
-    sentences = [one.sentence for one in said.verdict] or [NOTHING]
-    page.headline(sentences[0])
-    for sentence in (*sentences[1:], *(one.sentence for one in said.findings if one not in said.verdict)):
+    first, *others = [one.sentence for one in said.shown] or [NOTHING]
+    page.headline(first)
+    for sentence in others:
         page.text(sentence)
     for heading, text in said.lines():
         if heading in ("Cost", "The run"):
@@ -52,16 +52,16 @@ def _levers(page: Page, said: Diagnosis) -> None:
     worth = [one for one in said.levers if one.at_most >= LEAST]
     known = any(one.expected for one in worth)
     lines = any(one.line for one in worth)
-    head = ["lever", "price", *(["line of your framework"] if lines else []), "at most (arithmetic)"]
+    head = ["lever", "at most (arithmetic)", *(["expected (simulated)"] if known else []), "price",
+            *(["line of your framework"] if lines else [])]  # fmt: skip
     rows = []
     for one in worth:
-        row = [one.name, one.price, *([one.line] if lines else []), f"{one.at_most:.0%} of the {one.of}"]
-        rows.append([*row, _range(one.expected)] if known else row)
+        row = [one.name, f"{one.at_most:.0%} of the {one.of}", *([_range(one.expected)] if known else []), one.price]
+        rows.append([*row, one.line] if lines else row)
     if small := ", ".join(one.name for one in said.levers if one.at_most < LEAST):
-        rows.append([small, "not worth it here", *([""] if lines else []), f"less than {LEAST:.0%}", *([""] if known else [])])
-    text_columns = 3 if lines else 2
-    page.table("What could be changed; savings do not add up", [*head, *(["expected (simulated)"] if known else [])], rows,
-               text_columns)  # fmt: skip
+        row = [small, f"less than {LEAST:.0%}", *([""] if known else []), "not worth it here"]
+        rows.append([*row, ""] if lines else row)
+    page.table("What could be changed; savings do not add up", head, rows, text_columns=len(head))
 
 
 def _range(expected: tuple[float, float] | None) -> str:

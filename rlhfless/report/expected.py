@@ -9,8 +9,7 @@ import numpy as np
 from rlhfless.analysis import Calibration
 from rlhfless.analysis.what_ifs.overlaps import NAMES as OVERLAPS
 from rlhfless.diagnosis import Diagnosis
-from rlhfless.diagnosis.engine_speed import SLOW_ENGINE
-from rlhfless.diagnosis.numbers import GENERATION_TIME, TIME, Lever
+from rlhfless.diagnosis.numbers import GENERATION_GPU_HOURS, GENERATION_TIME, TIME, Lever
 from rlhfless.report.drafts import draft_lever
 from rlhfless.report.executed_study import ExecutedRunFindings
 from rlhfless.report.study import LoggedRunFindings
@@ -41,13 +40,26 @@ def with_expected(said: Diagnosis, found: LoggedRunFindings | ExecutedRunFinding
     if isinstance(found, LoggedRunFindings):
         expected |= {kind: (share, share) for kind, share in _of_ways(said, found)}
         further = tuple(_further(said, found))
-    widened = {kind: _widened(*ends, found.calibrated) for kind, ends in expected.items()}
+    of_whole_steps = _share_of_generation(found)
+    of_generation = {one.kind for one in said.levers if one.of in (GENERATION_TIME, GENERATION_GPU_HOURS)}
+    widened = {
+        kind: _widened(*(end / (of_whole_steps if kind in of_generation else 1.0) for end in ends), found.calibrated)
+        for kind, ends in expected.items()
+    }
     return said.with_expected(widened, further)
+
+
+def _share_of_generation(found: LoggedRunFindings | ExecutedRunFindings) -> float:
+    """Return the share of generation in the steps that savings are of; 1 of an executed run, whose phases are in its trace."""
+    if not isinstance(found, LoggedRunFindings) or not found.setup.synchronous:
+        return 1.0
+    generation_s = float(found.account.steps["generation_s"].mean())
+    return generation_s / (generation_s + found.phases.seconds)
 
 
 def engine_is_slow(said: Diagnosis) -> bool:
     """Return whether a diagnosis found that the engine takes longer for a token than its model can take."""
-    return any(SLOW_ENGINE in one.proof for one in said.findings if one.kind == "engine")
+    return any(one.kind == "engine" for one in said.findings)
 
 
 def _of_ways(said: Diagnosis, found: LoggedRunFindings) -> Iterator[tuple[str, float]]:

@@ -118,7 +118,5 @@ def _basis(findings: LoggedRunFindings) -> Iterator[tuple[str, str]]:
         "Modelled",
         "when each response ran, assigned to actors as in the run, on simulated engines with the latency profile below.",
     )
-    for text in findings.setup.assumed:
-        yield "Assumed", f"{text}."
     if findings.phases.basis != "unknown":
         yield findings.phases.basis.capitalize(), "seconds of preparation, learning and sending weights."

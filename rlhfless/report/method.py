@@ -39,8 +39,7 @@ def assumed_part(page: Page, findings: LoggedRunFindings) -> None:
         page.heading("Assumed; state it with the option beside it")
         page.options((option, text) for text, option in assumed)
     for sentence in findings.setup.assumed:
-        if sentence not in findings.not_stated.values():
-            page.text(f"Assumed: {sentence}.")
+        page.text(f"Assumed: {sentence}.")
 
 
 def reading_part(page: Page, log: OpenedLog | ImportedLog) -> None:

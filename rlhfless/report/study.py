@@ -171,7 +171,7 @@ def calibrate_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions
         log.framework, dispatch=stated.dispatch, learner_gpus=stated.learner_gpus, order_known=log.dispatch_order_known
     )
     times = logged_times(log, setting, setup, prepare_s=stated.prepare_s, learn_s=stated.learn_s, calibrate=stated.calibrate)
-    return replace(times, setup=replace(setup, assumed=(*stated.not_stated.values(), *setup.assumed, *times.not_used)))
+    return replace(times, setup=replace(setup, assumed=(*setup.assumed, *times.not_used)))
 
 
 def times_of_run(log: OpenedLog, setting: SimulationConfig, stated: Assumptions) -> LoggedTimes | ExecutedTimes:

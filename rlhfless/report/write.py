@@ -6,7 +6,7 @@ What was executed is read from the trace. Everything else is simulated from the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from rlhfless.report.expected import engine_is_slow, with_expected
 from rlhfless.report.log_checks import checks_table, contradicted
 from rlhfless.report.logged_run import logged_time_section
 from rlhfless.report.method import assumed_part, reading_part
+from rlhfless.report.not_stated import PRICE
 from rlhfless.report.progress import Begin, silent
 from rlhfless.report.schedules import MAX_STEPS
 from rlhfless.report.settings import prices_table, settings_part
@@ -113,6 +114,8 @@ def make_report(
         InputError: an assumption makes no sense.
     """
     log, stated = _opened(source), assumptions or Assumptions()
+    if setting is not None and PRICE in stated.not_stated:  # money is named where somebody stated the price
+        setting = replace(setting, cluster=replace(setting.cluster, usd_per_gpu_hour=0.0))
     executed = isinstance(log, OpenedLog) and len(log.trace.allocations) > 0
     other = "" if setting is None else ", and how other schedules would have run the same responses"
     page = Page(f"RLHFless report: {_name(log)}", f"{'What was executed' if executed else 'What limits the run'}{other}.")

@@ -10,7 +10,6 @@ import pytest
 
 from rlhfless.diagnosis import EVIDENCE, Finding, Number, diagnose
 from rlhfless.diagnosis.diagnose import collect, ranked
-from rlhfless.diagnosis.engine_speed import SLOW_ENGINE
 from rlhfless.diagnosis.levers import with_lines
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import SHARES_OF, Numbers, number
@@ -64,7 +63,7 @@ def test_every_share_says_what_it_is_a_share_of() -> None:
 
 def test_a_slow_engine_is_said_before_the_tail_and_a_limit_that_is_at_most_what_it_costs() -> None:
     tail, limit = Finding("tail", 0.6, "Tail.", ()), Finding("limit", 0.1, "Limit.", ())
-    slow, memory = Finding("engine", 0.3, "Slow.", (SLOW_ENGINE,)), Finding("engine", 0.2, "Memory.", ())
+    slow, memory = Finding("engine", 0.3, "Slow.", ()), Finding("memory", 0.2, "Memory.", ())
     learner = Finding("learner", 0.7, "Learner.", ())
     assert ranked([tail, limit, memory, slow, learner]) == (learner, slow, limit, tail, memory)
 

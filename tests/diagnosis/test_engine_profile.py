@@ -93,7 +93,7 @@ def test_waiting_requests_with_a_full_cache_are_bound_by_memory_to_one_interval(
     part = part_of(read_lines(lines))
     bound = next(one for one in part.numbers if one.key == "engine_memory_bound_s")
     assert (bound.low, bound.high) == (40, 60), "a stretch of three lines and one of one line, each to one interval more"
-    assert {finding.kind for finding in part.findings} == {"tail", "engine", "pace"}
+    assert {finding.kind for finding in part.findings} == {"tail", "memory", "pace"}
 
 
 def test_a_cache_with_room_for_less_than_one_more_request_is_full() -> None:
