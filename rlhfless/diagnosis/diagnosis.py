@@ -237,7 +237,7 @@ class Diagnosis:
 
 
 def _lever(lever: Lever) -> str:
-    expected = "" if lever.expected is None else f", {lever.expected[0]:.0%} to {lever.expected[1]:.0%} expected (simulated)"
+    expected = f", {lever.expected_in_words} expected (simulated)" if lever.expected else ""
     of = f" of the {lever.of}"
     line = f" [{lever.line}]" if lever.line else ""
     return f"{lever.name}{line}: at most {lever.at_most:.0%}{of}{expected}; price: {lever.price}"

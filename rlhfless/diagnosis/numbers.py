@@ -211,6 +211,7 @@ number or division of the GPUs, of several runs; what fits into the GPUs' memory
 say whether it limits the run; this log cannot say."""
 
 
+MINUS = "\N{MINUS SIGN}"
 LEVERS = (
     "partial rollout", "over-sampling", "release", "assignment", "asynchrony", "engine", "learner", "groups",
     "beside the step", "memory", "more generation", "more training", "prompts", "limit", "drafts", "router", "overlap",
@@ -257,6 +258,14 @@ class Lever:
     knob: str = ""
     value: float | None = None
     swept: tuple[Knob, ...] = ()
+
+    @property
+    def expected_in_words(self) -> str:
+        """The simulated saving in percent, one number where both ends read the same; empty where there is none."""
+        if self.expected is None:
+            return ""
+        low, high = (f"{end:.0%}".replace("-", MINUS) for end in self.expected)
+        return low if low == high else f"{low} to {high}"
 
     def __post_init__(self) -> None:
         _check_share(self.of)

@@ -6,7 +6,6 @@ from rlhfless.diagnosis import Diagnosis
 from rlhfless.diagnosis.diagnosis import LEAST, NOTHING
 from rlhfless.plots import plot_step_bar
 from rlhfless.plots.export.html_page import Page
-from rlhfless.plots.style import MINUS
 
 
 def diagnosis_section(page: Page, said: Diagnosis) -> None:
@@ -56,13 +55,9 @@ def _levers(page: Page, said: Diagnosis) -> None:
             *(["line of your framework"] if lines else [])]  # fmt: skip
     rows = []
     for one in worth:
-        row = [one.name, f"{one.at_most:.0%} of the {one.of}", *([_range(one.expected)] if known else []), one.price]
+        row = [one.name, f"{one.at_most:.0%} of the {one.of}", *([one.expected_in_words] if known else []), one.price]
         rows.append([*row, one.line] if lines else row)
     if small := ", ".join(one.name for one in said.levers if one.at_most < LEAST):
         row = [small, f"less than {LEAST:.0%}", *([""] if known else []), "not worth it here"]
         rows.append([*row, ""] if lines else row)
     page.table("What could be changed; savings do not add up", head, rows, text_columns=len(head))
-
-
-def _range(expected: tuple[float, float] | None) -> str:
-    return "" if expected is None else f"{expected[0]:.0%} to {expected[1]:.0%}".replace("-", MINUS)

@@ -34,14 +34,15 @@ def logged_time_section(page: Page, findings: LoggedRunFindings, facts: Iterable
     page.facts(facts)
     if findings.checks:
         checks_table(page, findings.checks)
+    priced = findings.setting.cluster.usd_per_gpu_hour > 0
     rows = [
         (
-            row.use, "idle" if row.idle else "work", number(row.gpu_s), usd(row.usd) or "unknown", f"{row.share:.1%}",
-            row.basis,
+            row.use, "idle" if row.idle else "work", number(row.gpu_s), *([usd(row.usd)] if priced else []),
+            f"{row.share:.1%}", row.basis,
         )
         for row in findings.account.lines.itertuples()
     ]  # fmt: skip
-    head = ("use", "work or idle", "GPU-seconds", "cost", "share", "source of times")
+    head = ("use", "work or idle", "GPU-seconds", *(["cost"] if priced else []), "share", "source of times")
     page.table("GPU-seconds by use, sum of all simulated steps", head, rows, text_columns=2)
     page.text(
         f"A slot is room for one response in a replica's batch. Empty slots amount to "
