@@ -40,12 +40,12 @@ def with_expected(said: Diagnosis, found: LoggedRunFindings | ExecutedRunFinding
     if isinstance(found, LoggedRunFindings):
         expected |= {kind: (share, share) for kind, share in _of_ways(said, found)}
         further = tuple(_further(said, found))
-    of_whole_steps = _share_of_generation(found)
+    share = _share_of_generation(found)
     of_generation = {one.kind for one in said.levers if one.of in (GENERATION_TIME, GENERATION_GPU_HOURS)}
-    widened = {
-        kind: _widened(*(end / (of_whole_steps if kind in of_generation else 1.0) for end in ends), found.calibrated)
-        for kind, ends in expected.items()
-    }
+    widened = {}
+    for kind, (low, high) in expected.items():
+        whole = share if kind in of_generation else 1.0
+        widened[kind] = _widened(low / whole, high / whole, found.calibrated)
     return said.with_expected(widened, further)
 
 
