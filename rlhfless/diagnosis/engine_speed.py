@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,7 +27,8 @@ from rlhfless.diagnosis.numbers import (
     number,
 )
 from rlhfless.diagnosis.phases import ordinary_share, step_seconds, synchronous
-from rlhfless.latency import list_profiles, load_profile, weights_floor_ms
+from rlhfless.latency import list_profiles, load_profile, read_profile, weights_floor_ms
+from solver.model.latency import LatencyModel
 
 SLOW = 3.5  # times the least iteration of a known model
 SLOW_FOR_ANY = 1.5  # times the slowest shipped profile, where the model is unknown
@@ -40,34 +42,39 @@ CAUSES = "eager mode, no serving engine, preemption and offloading are the usual
 def engine_speed(run: LoggedRun, found: Collected) -> Part:
     """Return milliseconds per token of one response, and whether the engine is slow.
 
-    It is slow where it takes ``SLOW`` times what a decode iteration of the stated model takes at least; of an unknown model,
-    where it takes ``SLOW_FOR_ANY`` times the slowest shipped profile. Where requests queue for slots, nobody can say. Without
-    times of steps it is the pace by the engine's own lines, at their smallest batch without a queue; contexts are unknown
-    there, so an engine of an unknown model is slow only at ``SLOW`` times the slowest profile with such a batch.
+    It is slow where it takes ``SLOW`` times what a decode iteration of the stated model takes at least, and what its batch
+    adds; of an unknown model, where it takes ``SLOW_FOR_ANY`` times the slowest shipped profile with that batch. Where requests
+    queue for slots, nobody can say. Without times of steps it is the pace by the engine's own lines, at their smallest batch
+    without a queue; contexts are unknown there, so an engine of an unknown model is slow only at ``SLOW`` times the slowest
+    profile with such a batch.
     """
-    each, batch = _ms_per_token(run, found), 1.0
+    each, batch = _ms_per_token(run, found), responses_at_once(run, found)
     by_lines = pace_without_queue(run.engine) if each is None else None
     if by_lines is not None:
-        batch, ms = by_lines
-        how = f"running requests over tokens per second of the engine's lines, with {batch:,.0f} running and none waiting"
+        running, ms = by_lines
+        batch = (running, running)
+        how = f"running requests over tokens per second of the engine's lines, with {running:,.0f} running and none waiting"
         each = number("ms_per_token", ms, DERIVED, how)
     if each is None:
         return Part()
-    fastest, slowest = shipped_ms(batch)
+    most, slowest = batch[1], shipped_ms(batch[1])[1]
     floor = _floor(run)
-    shipped = Number(SLOW_ENGINE, fastest, slowest, STAND_IN, f"a batch of {batch:,.0f} in the shipped profiles")
+    at_once = f"a batch of {most:,.0f}" if batch[0] == most else f"batches of {batch[0]:,.0f} to {most:,.0f}"
+    shipped = Number(SLOW_ENGINE, shipped_ms(batch[0])[0], slowest, STAND_IN, f"{at_once} in the shipped profiles")
     numbers = (each, shipped) if floor is None else (each, shipped, floor)
-    healthy = healthy_ms(run)
-    if by_lines is not None:  # of a batch, whose contexts are unknown
-        healthy = SLOW * slowest if floor is None else healthy + slowest - shipped_ms(1.0)[1]
-    if each.value <= healthy:
+    healthy = healthy_ms(run, most) if by_lines is None or floor is not None else SLOW * slowest  # contexts are unknown there
+    if each.value <= (healthy_ms(run, batch[0]) if by_lines is None else healthy):
         tells = "whether this pace of the engine is slow: --model and --gpu would tell what reading the weights takes"
         alone = by_lines is not None and floor is None and "engine_base_ms" not in found.numbers
         return Part(numbers, cannot_say=(tells,) if alone else ())
     if each.evidence == BOUND and (why := _may_be_less(run, found)):
         return Part(numbers, cannot_say=(f"whether the engine is slow; it takes at most {each.value:.1f} ms per token, {why}",))
+    if each.value <= healthy:
+        tell = "--responses-per-step, --gpus and --tensor-parallel tell"
+        may_be = f"{each.value:,.1f} ms per token may be its batch of up to {most:,.0f} responses ({tell})"
+        return Part(numbers, cannot_say=(f"whether the engine is slow; {may_be}",))
     than = (
-        f"where the slowest profile that we ship, a model of 70B, takes {slowest:.0f} ms"
+        f"where the slowest profile that we ship takes {slowest:.0f} ms with {at_once}"
         if floor is None
         else f"{each.value / floor.value:.0f} times what an iteration of this model takes at least on this GPU"
     )
@@ -75,16 +82,29 @@ def engine_speed(run: LoggedRun, found: Collected) -> Part:
         f"The engine is slow: {each.value:,.1f} ms per token of one response ({digits(1000 / each.value)} tokens/s), {than}; "
         f"{CAUSES}. A schedule does not mend that."
     )
-    share = generation_of_run(run, found)
-    at_stake = (1.0 if share is None else share) * (1.0 - (slowest if floor is None else floor.value) / each.value)
+    share, least = generation_of_run(run, found), slowest if floor is None else floor.value + _added_ms(run, most)
+    at_stake = (1.0 if share is None else share) * (1.0 - least / each.value)
     of = GENERATION_TIME if share is None else TIME
     return Part(numbers, (Finding("engine", at_stake, sentence, ("ms_per_token", SLOW_ENGINE), of),))
 
 
-def healthy_ms(run: LoggedRun) -> float:
-    """Return the milliseconds per token above which an engine is slow: of the stated model, else of any."""
+def healthy_ms(run: LoggedRun, batch: float) -> float:
+    """Return the milliseconds per token above which an engine is slow with such a batch: of the stated model, else of any."""
     floor = _floor(run)
-    return SLOW_FOR_ANY * shipped_ms(1.0)[1] if floor is None else SLOW * floor.value
+    return SLOW_FOR_ANY * shipped_ms(batch)[1] if floor is None else SLOW * floor.value + _added_ms(run, batch)
+
+
+def responses_at_once(run: LoggedRun, found: Collected) -> tuple[float, float]:
+    """Return the least and the most responses that a replica may decode at once, as far as the run tells.
+
+    They are those of a step per replica where GPUs and GPUs per replica are known. Else a replica may have all of a step, up to
+    the ``SEQUENCES`` of an engine that nobody configured.
+    """
+    per_gpu, replica = responses_per_gpu(run, found), run.stated.tensor_parallel
+    if per_gpu is not None and replica:
+        return (max(1.0, per_gpu * replica),) * 2
+    of_step = found.numbers.value("responses_per_step")
+    return 1.0, max(1.0, min(SEQUENCES, of_step or SEQUENCES), per_gpu or 0.0)
 
 
 def least_ms(run: LoggedRun) -> float:
@@ -195,6 +215,35 @@ def _of_mean_request(run: LoggedRun) -> Number | None:
 @cache
 def shipped_ms(batch: float) -> tuple[float, float]:
     """Return the least and the most milliseconds of a decode iteration of so many responses in the shipped profiles of GPUs."""
-    profiles = [load_profile(name) for name in list_profiles()]
-    each = [1000 * (profile.base_s + profile.per_response_s * (batch - 1)) for profile in profiles if profile.kind != "cpu"]
+    each = [1000 * (one.profile.base_s + one.profile.per_response_s * (batch - 1)) for one in _shipped()]
     return min(each), max(each)
+
+
+class _Shipped(NamedTuple):
+    """A shipped profile with the model and the GPUs per replica that it stands for."""
+
+    profile: LatencyModel
+    model: str
+    replica: int
+
+
+@cache
+def _shipped() -> tuple[_Shipped, ...]:
+    """The shipped profiles of GPUs."""
+    every = ((load_profile(name), read_profile(name)) for name in list_profiles())
+    return tuple(
+        _Shipped(profile, fields["model"], fields["gpus_per_actor"]) for profile, fields in every if profile.kind != "cpu"
+    )
+
+
+def _added_ms(run: LoggedRun, batch: float) -> float:
+    """Return what so many responses at once add to an iteration of one, by shipped profiles.
+
+    By that of the stated model, GPU and replica; else the most of those of the GPU, or of all where none is of it.
+    """
+    stated = run.stated
+    of_gpu = [one for one in _shipped() if one.profile.kind == stated.gpu]
+    same = [
+        one for one in of_gpu if (one.model.lower(), one.replica) == (str(stated.model).lower(), stated.tensor_parallel or 1)
+    ]
+    return max(1000 * one.profile.per_response_s * (batch - 1) for one in same or of_gpu or _shipped())

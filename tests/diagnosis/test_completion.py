@@ -15,6 +15,7 @@ from rlhfless.diagnosis import Stated, diagnose
 from rlhfless.diagnosis.completion import completions
 from rlhfless.diagnosis.diagnose import collect
 from rlhfless.diagnosis.logged_run import LoggedRun
+from rlhfless.latency import list_profiles, load_profile, read_profile
 
 
 def log(ends: list[float], tokens: list[int] | None = None, **columns: Any) -> pd.DataFrame:
@@ -172,6 +173,44 @@ def test_an_engine_is_measured_against_the_stated_model() -> None:
         unsure = collect(replace(run, stated=other))
         assert "engine" not in [one.kind for one in unsure.findings], "responses may wait for slots"
         assert any("engine is slow" in text for text in unsure.cannot_say)
+
+
+@pytest.mark.parametrize("name", [name for name in list_profiles() if not name.startswith("cpu")])
+@pytest.mark.parametrize("batch", [8, 128, 256])
+def test_the_pace_of_a_shipped_profile_at_its_batch_is_no_slow_engine(name: str, batch: int) -> None:
+    """512 responses on 4 replicas of Qwen2.5-7B on L40S take 26.5 ms per token, and 6.1 ms alone."""
+    known, profile = read_profile(name), load_profile(name)
+    each = profile.base_s + profile.per_response_s * (batch - 1)
+    tokens = np.arange(100, 100 + 4 * batch)
+    step = {
+        "step": 0,
+        "prompt_id": range(4 * batch),
+        "sample": 0,
+        "response_tokens": tokens,
+        "start_s": 0.0,
+        "end_s": tokens * each,
+    }
+    replica = known["gpus_per_actor"]
+    stated = Stated(gpus=4 * replica, gpu=known["kind"], model=known["model"], tensor_parallel=replica)
+    for one in (
+        stated,
+        replace(stated, model=None),
+        replace(stated, gpus=None),
+        Stated(gpus=4 * replica),
+        Stated(),
+    ):
+        assert all(finding.kind != "engine" for finding in diagnose(pd.DataFrame(step), one).findings), one
+    slow = diagnose(pd.DataFrame(step).assign(end_s=40 * tokens * each), stated)
+    assert slow.verdict[0].kind == "engine"
+
+
+def test_a_pace_that_a_batch_explains_is_said_to_be_open() -> None:
+    step = {"generate_s": 50.0, "response_tokens_max": 1000.0, "response_tokens_mean": 500.0}
+    part = collect(replace(scalars(**step), stated=Stated(gpus=8, responses_per_step=256)))
+    assert all(one.kind != "engine" for one in part.findings), "its replicas may have several GPUs"
+    assert any("batch" in text for text in part.cannot_say)
+    known = replace(scalars(**step), stated=Stated(gpus=8, tensor_parallel=1, responses_per_step=64))
+    assert [one.kind for one in collect(known).findings if one.kind == "engine"], "a batch of 8 does not explain it"
 
 
 def test_generation_without_lengths_is_named_before_a_smaller_learner() -> None:
