@@ -24,6 +24,7 @@ from rlhfless.diagnosis.numbers import Collected, Finding, Part
 from rlhfless.diagnosis.phases import phases, step_bar
 from rlhfless.diagnosis.prompts import prompts
 from rlhfless.diagnosis.runs import runs
+from rlhfless.diagnosis.tool_waits import tool_waits
 from rlhfless.diagnosis.whole_run import time_alone, whole_run
 from rlhfless.trace import ImportedLog, OpenedLog, Trace, allocation_metrics, read_log
 from rlhfless.trace.importers import model_config
@@ -34,8 +35,8 @@ Section = Callable[[LoggedRun, Collected], Part]
 """Returns what it finds in a run; the parts of the sections before it are given."""
 
 SECTIONS: tuple[Section, ...] = (
-    held_gpus, phases, whole_run, asynchronous, lengths, counts, engine_lines, engine_speed, prompts, memory, completion,
-    groups, whole_step_levers,
+    held_gpus, phases, whole_run, asynchronous, lengths, counts, engine_lines, tool_waits, engine_speed, prompts, memory,
+    completion, groups, whole_step_levers,
 )  # fmt: skip
 """In this order: each may use the numbers of those before it."""
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from rlhfless.diagnosis.engine_profile import pace_without_queue
 from rlhfless.diagnosis.gpus import gpus_of
@@ -28,7 +30,6 @@ from rlhfless.diagnosis.numbers import (
 )
 from rlhfless.diagnosis.phases import ordinary_share, step_seconds, synchronous
 from rlhfless.latency import list_profiles, load_profile, read_profile, weights_floor_ms
-from solver.model.latency import LatencyModel
 
 SLOW = 3.5  # times the least iteration of a known model
 SLOW_FOR_ANY = 1.5  # times the slowest shipped profile, where the model is unknown
@@ -176,15 +177,37 @@ def _ms_per_token(run: LoggedRun, found: Collected) -> Number | None:
     if run.responses is not None and {"start_s", "end_s"} <= set(run.responses.columns):
         rows = run.responses.dropna(subset=["start_s", "end_s"])
         tokens = rows["response_tokens"].to_numpy(dtype=float)
-        took = (rows["end_s"] - rows["start_s"]).to_numpy(dtype=float)
-        several = tokens > 1
+        took = (rows["end_s"] - rows["start_s"]).to_numpy(dtype=float) - waits_for_tools(rows)
+        several = (tokens > 1) & (took > 0)
         if several.any():
             each = 1000 * took[several] / tokens[several]
-            return number("ms_per_token", float(np.median(each)), COUNTED, "median over responses, from start to end")
+            return number(
+                "ms_per_token",
+                float(np.median(each)),
+                COUNTED,
+                "median over responses, from start to end, without waits for tools",
+            )
     if (speed := run.mean("perf/longest_sample_tokens_per_sec")) is not None and speed > 0:
         return number("ms_per_token", 1000 / speed, DERIVED, "1 over perf/longest_sample_tokens_per_sec, the longest response")
     bounds = [one for one in (_of_the_longest(run), _of_mean_request(run)) if one is not None]
     return min(bounds, key=lambda one: one.value) if bounds else None
+
+
+def waits_for_tools(responses: pd.DataFrame) -> np.ndarray:
+    """Return (r,) the seconds that each response waits for tools between its turns; 0 where it has one, or none is logged."""
+    if "turns" not in responses.columns:
+        return np.zeros(len(responses))
+    return np.array([_between(text) if isinstance(text, str) else 0.0 for text in responses["turns"]], dtype=float)
+
+
+def _between(text: str) -> float:
+    """Seconds between the turns of a cell, ``[[tokens, seconds], ...]``; 0 where it is of another form."""
+    turns = json.loads(text)
+    try:
+        waits = [float(wait_s) for _, wait_s in turns[:-1]]
+    except (TypeError, ValueError):
+        return 0.0
+    return sum(wait_s for wait_s in waits if wait_s > 0)
 
 
 def _of_the_longest(run: LoggedRun) -> Number | None:
@@ -215,16 +238,18 @@ def _of_mean_request(run: LoggedRun) -> Number | None:
 @cache
 def shipped_ms(batch: float) -> tuple[float, float]:
     """Return the least and the most milliseconds of a decode iteration of so many responses in the shipped profiles of GPUs."""
-    each = [1000 * (one.profile.base_s + one.profile.per_response_s * (batch - 1)) for one in _shipped()]
+    each = [one.alone_ms + one.further_ms * (batch - 1) for one in _shipped()]
     return min(each), max(each)
 
 
 class _Shipped(NamedTuple):
-    """A shipped profile with the model and the GPUs per replica that it stands for."""
+    """A shipped profile: its model, GPU, GPUs per replica, ms of an iteration of one, and what each further response adds."""
 
-    profile: LatencyModel
     model: str
+    kind: str
     replica: int
+    alone_ms: float
+    further_ms: float
 
 
 @cache
@@ -232,7 +257,15 @@ def _shipped() -> tuple[_Shipped, ...]:
     """The shipped profiles of GPUs."""
     every = ((load_profile(name), read_profile(name)) for name in list_profiles())
     return tuple(
-        _Shipped(profile, fields["model"], fields["gpus_per_actor"]) for profile, fields in every if profile.kind != "cpu"
+        _Shipped(
+            fields["model"].lower(),
+            profile.kind,
+            fields["gpus_per_actor"],
+            1000 * profile.base_s,
+            1000 * profile.per_response_s,
+        )
+        for profile, fields in every
+        if profile.kind != "cpu"
     )
 
 
@@ -242,8 +275,7 @@ def _added_ms(run: LoggedRun, batch: float) -> float:
     By that of the stated model, GPU and replica; else the most of those of the GPU, or of all where none is of it.
     """
     stated = run.stated
-    of_gpu = [one for one in _shipped() if one.profile.kind == stated.gpu]
-    same = [
-        one for one in of_gpu if (one.model.lower(), one.replica) == (str(stated.model).lower(), stated.tensor_parallel or 1)
-    ]
-    return max(1000 * one.profile.per_response_s * (batch - 1) for one in same or of_gpu or _shipped())
+    of_gpu = [one for one in _shipped() if one.kind == stated.gpu]
+    known = (str(stated.model).lower(), stated.tensor_parallel or 1)
+    same = [one for one in of_gpu if (one.model, one.replica) == known]
+    return max(one.further_ms for one in same or of_gpu or _shipped()) * (batch - 1)
