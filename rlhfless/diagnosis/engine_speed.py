@@ -36,6 +36,7 @@ SLOW_FOR_ANY = 1.5  # times the slowest shipped profile, where the model is unkn
 PROMPTS_HIGH = 0.8  # of all tokens: above it, prefill is what generation takes
 SEQUENCES = 256  # that vLLM decodes at once unless told otherwise; more requests per GPU wait
 SLOW_ENGINE = "shipped_profiles_ms_per_token"  # a number that proves it
+ROUNDS = "train/num_gen_batches"  # verl's DAPO; their seconds of generation are one sum
 TOOLS = re.compile(r"(?:^|[^a-z])tools?(?:[^a-z]|$)")  # in the framework's own names, such as verl's agent_loop/tool_calls
 CAUSES = "eager mode, no serving engine, preemption and offloading are the usual causes"
 
@@ -150,6 +151,11 @@ def _floor(run: LoggedRun) -> Number | None:
     return number("engine_floor_ms", max(floor, shipped_ms(1.0)[0]), BOUND, how)
 
 
+def generation_rounds(run: LoggedRun) -> np.ndarray:
+    """Return (s,) how often a step of verl's DAPO generated until it had enough prompts with a signal; NaN where not logged."""
+    return run.column(ROUNDS)
+
+
 def generation_share(run: LoggedRun, found: Collected) -> float | None:
     """Return the share of a step that is generation which nothing else overlaps; None where the log does not say it.
 
@@ -214,6 +220,8 @@ def _of_the_longest(run: LoggedRun) -> Number | None:
     """The seconds of generation over the longest response, which takes no longer than them."""
     seconds = step_seconds(run).phases.get("generate_s", np.full(len(run.steps), np.nan))
     seconds = np.where(run.column("request_s_max") < seconds, run.column("request_s_max"), seconds)  # the rest is no decoding
+    rounds = generation_rounds(run)
+    seconds = seconds / np.where(rounds > 1, rounds, 1.0)
     longest = run.column("response_tokens_max")
     if np.isnan(longest).all() and run.responses is not None and len(run.steps):
         by_step = run.responses.groupby("step")["response_tokens"].max()
@@ -222,7 +230,8 @@ def _of_the_longest(run: LoggedRun) -> Number | None:
     each = each[~np.isnan(each)]
     if not len(each):
         return None
-    how = "seconds of generation over the longest response; less where requests wait for each other"
+    one = "one of equal rounds of generation" if (rounds > 1).any() else "generation"
+    how = f"seconds of {one} over the longest response; less where requests wait for each other"
     return number("ms_per_token", float(np.median(each)), BOUND, how)
 
 
