@@ -281,11 +281,12 @@ def _of_unknown_cause(run: LoggedRun, found: Collected, share: float | None) -> 
         return Part()
     if run.responses is not None or len(run.engine) or synchronous(run) is False:
         return Part()
-    lacks = "mean" if "response_tokens_max" in found.numbers else "longest"
+    column, lacks = ("mean", "mean") if "response_tokens_max" in found.numbers else ("max", "longest")
+    usable = "usable " if f"response_tokens_{column}" in run.steps else ""
     limit = "" if "cut_share" in found.numbers else ", a limit"
     sentence = (
         f"{_generation(generate_s, step_s)}. Whether the engine{limit} or the longest responses are behind it, this log cannot "
-        f"say: it has no {lacks} response."
+        f"say: it has no {usable}{lacks} response."
     )
     return Part((), (Finding("cannot say", share, sentence, ("generate_s", "step_s")),))
 

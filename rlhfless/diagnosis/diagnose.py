@@ -16,6 +16,7 @@ from rlhfless.diagnosis.engine_profile import engine_lines
 from rlhfless.diagnosis.engine_speed import SLOW_ENGINE, engine_speed
 from rlhfless.diagnosis.groups import groups
 from rlhfless.diagnosis.held_gpus import held_gpus
+from rlhfless.diagnosis.impossible import without_impossible
 from rlhfless.diagnosis.lengths import lengths
 from rlhfless.diagnosis.levers import whole_step_levers, with_lines, without_schedules
 from rlhfless.diagnosis.logged_run import LoggedRun, Stated
@@ -144,7 +145,8 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 def collect(run: LoggedRun) -> Collected:
     """Return what all sections find."""
-    found = Collected()
+    run, impossible = without_impossible(run)
+    found = Collected(notes=list(impossible))
     for section in SECTIONS:
         found.add(section(run, found))
     without_schedules(found)

@@ -39,12 +39,13 @@ def groups(run: LoggedRun, found: Collected) -> Part:
 def _rounds(run: LoggedRun, found: Collected) -> Part:
     """How often a step generates until enough groups have a signal, where that is logged, and what one round would save."""
     rounds = generation_rounds(run)
+    rounds = np.where(rounds >= 1, rounds, np.nan)
     generate_s, several = run.column("generate_s"), rounds > 1
     if not several.any():
         return Part()
     numbers = [mean_of("generation_rounds", rounds, "steps", "rounds of generation")]
-    each_s = generate_s / np.where(rounds >= 1, rounds, np.nan)
-    known, share = ~np.isnan(each_s), generation_of_run(run, found)
+    each_s = generate_s / rounds
+    known, share = each_s > 0, generation_of_run(run, found)
     if not known.any():
         return Part(tuple(numbers))
     round_s = float(each_s[known].mean())
@@ -96,8 +97,7 @@ def _counted(run: LoggedRun) -> Number | None:
 
 def _logged(run: LoggedRun) -> Number | None:
     shares = run.column("no_signal_rate")
-    shares = shares[(shares >= 0) & (shares <= 1)]
-    return mean_of("no_signal_share", shares, "steps", "shares of groups of equal rewards") if len(shares) else None
+    return None if np.isnan(shares).all() else mean_of("no_signal_share", shares, "steps", "shares of groups of equal rewards")
 
 
 def _finding(share: Number) -> tuple[Finding, ...]:
