@@ -28,7 +28,7 @@ from rlhfless.diagnosis.numbers import (
     digits,
     number,
 )
-from rlhfless.diagnosis.phases import ordinary_share, step_seconds, synchronous
+from rlhfless.diagnosis.phases import FITS, ordinary_share, step_seconds, synchronous
 from rlhfless.latency import list_profiles, load_profile, read_profile, weights_floor_ms
 
 SLOW = 3.5  # times the least iteration of a known model
@@ -37,6 +37,7 @@ PROMPTS_HIGH = 0.8  # of all tokens: above it, prefill is what generation takes
 SEQUENCES = 256  # that vLLM decodes at once unless told otherwise; more requests per GPU wait
 SLOW_ENGINE = "shipped_profiles_ms_per_token"  # a number that proves it
 ROUNDS = "train/num_gen_batches"  # verl's DAPO; their seconds of generation are one sum
+SLOWEST = "timing_s/agent_loop/slowest"  # verl: what its slowest request took
 TOOLS = re.compile(r"(?:^|[^a-z])tools?(?:[^a-z]|$)")  # in the framework's own names, such as verl's agent_loop/tool_calls
 CAUSES = "eager mode, no serving engine, preemption and offloading are the usual causes"
 
@@ -195,7 +196,7 @@ def _ms_per_token(run: LoggedRun, found: Collected) -> Number | None:
             )
     if (speed := run.mean("perf/longest_sample_tokens_per_sec")) is not None and speed > 0:
         return number("ms_per_token", 1000 / speed, DERIVED, "1 over perf/longest_sample_tokens_per_sec, the longest response")
-    bounds = [one for one in (_of_the_longest(run), _of_mean_request(run)) if one is not None]
+    bounds = [one for one in (_of_the_longest(run), _of_the_slowest(run), _of_mean_request(run)) if one is not None]
     return min(bounds, key=lambda one: one.value) if bounds else None
 
 
@@ -218,7 +219,10 @@ def _between(text: str) -> float:
 
 def _of_the_longest(run: LoggedRun) -> Number | None:
     """The seconds of generation over the longest response, which takes no longer than them."""
-    seconds = step_seconds(run).phases.get("generate_s", np.full(len(run.steps), np.nan))
+    of_step = step_seconds(run)
+    seconds = of_step.phases.get("generate_s", np.full(len(run.steps), np.nan))
+    if synchronous(run):
+        seconds = np.where(seconds > (1 + FITS) * of_step.step_s, np.nan, seconds)  # of what, nobody knows
     seconds = np.where(run.column("request_s_max") < seconds, run.column("request_s_max"), seconds)  # the rest is no decoding
     rounds = generation_rounds(run)
     seconds = seconds / np.where(rounds > 1, rounds, 1.0)
@@ -233,6 +237,17 @@ def _of_the_longest(run: LoggedRun) -> Number | None:
     one = "one of equal rounds of generation" if (rounds > 1).any() else "generation"
     how = f"seconds of {one} over the longest response; less where requests wait for each other"
     return number("ms_per_token", float(np.median(each)), BOUND, how)
+
+
+def _of_the_slowest(run: LoggedRun) -> Number | None:
+    """verl's slowest request over its own response; not where it called tools, whose answers are among its tokens."""
+    took, tokens, tools_s = (
+        run.column(f"{SLOWEST}/{name}") for name in ("generate_sequences", "response_length", "tool_calls")
+    )
+    each = 1000 * took / np.where((tokens > 0) & ~(tools_s > 0), tokens, np.nan)
+    each = each[each > 0]
+    how = "seconds of the slowest request over its response; less where requests wait for each other"
+    return number("ms_per_token", float(np.median(each)), BOUND, how) if len(each) else None
 
 
 def _of_mean_request(run: LoggedRun) -> Number | None:

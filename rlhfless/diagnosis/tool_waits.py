@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlhfless.diagnosis.engine_speed import generation_of_run, waits_for_tools
+from rlhfless.diagnosis.engine_speed import SLOWEST, generation_of_run, waits_for_tools
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import (
     BOUND,
@@ -25,7 +25,7 @@ from rlhfless.diagnosis.phases import step_seconds
 WORTH_SAYING = 0.05  # of the time
 MOSTLY = 0.5  # of generation: above it, lengths say little of when responses end
 OF_ALL = "timing_s/agent_loop/tool_calls"  # verl: seconds of a request in its tools; beside it those of the slowest request
-OF_SLOWEST = "timing_s/agent_loop/slowest/tool_calls"
+OF_SLOWEST = f"{SLOWEST}/tool_calls"
 AT_MOST = "tools_of_generation_at_most_share"
 
 

@@ -154,6 +154,26 @@ def test_with_several_replicas_one_works_until_the_longest_response_ends() -> No
     assert lever.at_most == pytest.approx(0.5)
 
 
+def test_the_slowest_request_of_verl_tells_the_pace_where_the_longest_response_is_unknown() -> None:
+    slowest = {f"timing_s/agent_loop/slowest/{name}": value for name, value in
+               {"generate_sequences": 450.0, "response_length": 3000.0, "tool_calls": 0.0}.items()}  # fmt: skip
+    run = replace(scalars(generate_s=460.0, step_s=900.0, **slowest), stated=Stated(gpus=8, responses_per_step=128))
+    part = collect(run)
+    assert part.numbers["ms_per_token"].value == pytest.approx(150)
+    assert "engine" in [one.kind for one in part.findings]
+    unsure = collect(replace(run, stated=Stated()))
+    assert any("150.0 ms" in text for text in unsure.cannot_say), "requests may wait for each other"
+    with_tools = {**slowest, "timing_s/agent_loop/slowest/tool_calls": 5.0}
+    assert "ms_per_token" not in collect(scalars(generate_s=460.0, step_s=900.0, **with_tools)).numbers, "answers are in it"
+
+
+def test_generation_that_is_longer_than_its_step_is_no_pace_of_the_engine() -> None:
+    step = {"step_s": 100.0, "generate_s": 400.0, "response_tokens_max": 1000.0, "response_tokens_mean": 500.0}
+    part = collect(replace(scalars(**step), stated=Stated(gpus=8, responses_per_step=64)))
+    assert "ms_per_token" not in part.numbers
+    assert any("400.0 s" in note for note in part.notes)
+
+
 def test_a_healthy_engine_is_not_named() -> None:
     part = collect(scalars(generate_s=20.0, response_tokens_max=2000.0, response_tokens_mean=1900.0))
     assert all(one.kind != "engine" for one in part.findings)
