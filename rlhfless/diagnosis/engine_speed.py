@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from functools import cache
 from typing import NamedTuple
@@ -35,6 +36,7 @@ SLOW = 3.5  # times the least iteration of a known model
 SLOW_FOR_ANY = 1.5  # times the slowest shipped profile, where the model is unknown
 PROMPTS_HIGH = 0.8  # of all tokens: above it, prefill is what generation takes
 SEQUENCES = 256  # that vLLM decodes at once unless told otherwise; more requests per GPU wait
+LARGEST_REPLICA = 8  # GPUs that one replica has at most, where nobody says how many
 SLOW_ENGINE = "shipped_profiles_ms_per_token"  # a number that proves it
 ROUNDS = "train/num_gen_batches"  # verl's DAPO; their seconds of generation are one sum
 SLOWEST = "timing_s/agent_loop/slowest"  # verl: what its slowest request took
@@ -70,7 +72,7 @@ def engine_speed(run: LoggedRun, found: Collected) -> Part:
         tells = "whether this pace of the engine is slow: --model and --gpu would tell what reading the weights takes"
         alone = by_lines is not None and floor is None and "engine_base_ms" not in found.numbers
         return Part(numbers, cannot_say=(tells,) if alone else ())
-    if each.evidence == BOUND and (why := _may_be_less(run, found)):
+    if each.evidence == BOUND and (why := _may_be_less(run, found, each.value, healthy)):
         return Part(numbers, cannot_say=(f"whether the engine is slow; it takes at most {each.value:.1f} ms per token, {why}",))
     if each.value <= healthy:
         tell = "--responses-per-step, --gpus and --tensor-parallel tell"
@@ -125,13 +127,23 @@ def responses_per_gpu(run: LoggedRun, found: Collected) -> float | None:
     return responses / generate if responses and generate else None
 
 
-def _may_be_less(run: LoggedRun, found: Collected) -> str:
-    """Why seconds of generation over the longest response may be more than the engine's pace; empty where they are not."""
-    per_gpu = responses_per_gpu(run, found)
+def _may_be_less(run: LoggedRun, found: Collected, ms: float, healthy: float) -> str:
+    """Why seconds of generation over the longest response may be more than the engine's pace; empty where they are not.
+
+    Args:
+        ms: per token of one response. healthy: ms of an engine that is not slow.
+    """
+    per_gpu, replica = responses_per_gpu(run, found), run.stated.tensor_parallel
     if per_gpu is None:
         return "and less where responses wait for a slot (--responses-per-step and --gpus would tell)"
+    slots = f"(vLLM has {SEQUENCES} by default)"
     if per_gpu > SEQUENCES:
-        return f"and less where the {per_gpu:,.0f} responses of a GPU wait for its slots (vLLM has {SEQUENCES} by default)"
+        return f"and less where the {per_gpu:,.0f} responses of a GPU wait for its slots {slots}"
+    if replica and per_gpu * replica > SEQUENCES:
+        return f"and less where the {per_gpu * replica:,.0f} responses of a replica wait for its slots {slots}"
+    waves = math.ceil(per_gpu * LARGEST_REPLICA / SEQUENCES)
+    if not replica and waves > 1 and ms <= waves * healthy:
+        return f"and less where {per_gpu:,.0f} responses per GPU of a replica wait for its slots (--tensor-parallel would tell)"
     if any(TOOLS.search(str(name)) and (run.mean(str(name)) or 0.0) > 0 for name in run.steps.columns):
         return "and less, as calls of tools are in it"
     if (found.numbers.value("prompt_token_share") or 0.0) > PROMPTS_HIGH:

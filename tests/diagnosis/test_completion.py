@@ -15,6 +15,7 @@ from rlhfless.diagnosis import Stated, diagnose
 from rlhfless.diagnosis.completion import completions
 from rlhfless.diagnosis.diagnose import collect
 from rlhfless.diagnosis.logged_run import LoggedRun
+from rlhfless.diagnosis.numbers import Collected
 from rlhfless.latency import list_profiles, load_profile, read_profile
 
 
@@ -231,6 +232,21 @@ def test_a_pace_that_a_batch_explains_is_said_to_be_open() -> None:
     assert any("batch" in text for text in part.cannot_say)
     known = replace(scalars(**step), stated=Stated(gpus=8, tensor_parallel=1, responses_per_step=64))
     assert [one.kind for one in collect(known).findings if one.kind == "engine"], "a batch of 8 does not explain it"
+
+
+def test_replicas_of_unknown_size_may_have_more_responses_than_slots() -> None:
+    """With 8 GPUs each, replicas of 1,024 responses decode them in four waves; of one GPU, they have room for all 128."""
+    step = {"generate_s": 100.0, "response_tokens_max": 1000.0, "response_tokens_mean": 500.0}
+
+    def found(factor: float, **stated: int) -> Collected:
+        run = scalars(**{**step, "generate_s": factor * step["generate_s"]})
+        return collect(replace(run, stated=Stated(gpus=8, responses_per_step=1024, **stated)))
+
+    assert all(one.kind != "engine" for one in found(1.0).findings)
+    assert any("--tensor-parallel" in text for text in found(1.0).cannot_say)
+    assert [one for one in found(10.0).findings if one.kind == "engine"], "more than four waves explain"
+    assert [one for one in found(1.0, tensor_parallel=1).findings if one.kind == "engine"]
+    assert any("512 responses of a replica" in text for text in found(3.0, tensor_parallel=4).cannot_say)
 
 
 def test_generation_without_lengths_is_named_before_a_smaller_learner() -> None:
