@@ -79,7 +79,7 @@ def engine_speed(run: LoggedRun, found: Collected) -> Part:
         may_be = f"{each.value:,.1f} ms per token may be its batch of up to {most:,.0f} responses ({tell})"
         return Part(numbers, cannot_say=(f"whether the engine is slow; {may_be}",))
     than = (
-        f"where the slowest profile that we ship takes {slowest:.0f} ms with {at_once}"
+        f"where the slowest profile that we ship takes {slowest:.0f} ms with a batch of {most:,.0f}"
         if floor is None
         else f"{each.value / floor.value:.0f} times what an iteration of this model takes at least on this GPU"
     )
@@ -87,7 +87,8 @@ def engine_speed(run: LoggedRun, found: Collected) -> Part:
         f"The engine is slow: {each.value:,.1f} ms per token of one response ({digits(1000 / each.value)} tokens/s), {than}; "
         f"{CAUSES}. A schedule does not mend that."
     )
-    share, least = generation_of_run(run, found), slowest if floor is None else floor.value + _added_ms(run, most)
+    share = generation_of_run(run, found)
+    least = shipped_ms(batch[0])[1] if floor is None else floor.value + _added_ms(run, batch[0])
     at_stake = (1.0 if share is None else share) * (1.0 - least / each.value)
     of = GENERATION_TIME if share is None else TIME
     return Part(numbers, (Finding("engine", at_stake, sentence, ("ms_per_token", SLOW_ENGINE), of),))

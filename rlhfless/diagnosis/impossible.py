@@ -25,7 +25,8 @@ def without_impossible(run: LoggedRun) -> tuple[LoggedRun, tuple[str, ...]]:
         >>> notes
         ('truncation_rate is 1.300, above 1, in step 3; not used.',)
     """
-    unknown, notes = {}, []
+    unknown: dict[str, np.ndarray] = {}
+    notes: list[str] = []
     for columns, wrong, what in _impossible(run):
         unknown |= {name: np.where(wrong, np.nan, run.column(name)) for name in columns}
         notes.append(f"{_name(run, columns[0])} is {what}, in {_steps(run, wrong)}; not used.")

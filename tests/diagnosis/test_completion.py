@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rlhfless.diagnosis import Stated, diagnose
 from rlhfless.diagnosis.completion import completions
 from rlhfless.diagnosis.diagnose import collect
+from rlhfless.diagnosis.engine_speed import shipped_ms
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import Collected
 from rlhfless.latency import list_profiles, load_profile, read_profile
@@ -70,6 +71,8 @@ def test_an_engine_that_is_slow_for_any_model_is_said_before_the_tail() -> None:
     assert part.numbers["ms_per_token"].value == pytest.approx(90.6, abs=0.05)
     kinds = [one.kind for one in sorted(part.findings, key=lambda one: -one.at_stake)]
     assert kinds.index("engine") < kinds.index("tail")
+    (engine,) = [one for one in part.findings if one.kind == "engine"]
+    assert engine.at_stake == pytest.approx(371 / 463.6 * (1 - shipped_ms(1)[1] / 90.6), rel=1e-3), "its batch is unknown"
 
 
 def test_what_generation_does_beside_decoding_is_no_pace_of_the_engine() -> None:
