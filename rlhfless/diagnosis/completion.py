@@ -48,6 +48,7 @@ from rlhfless.diagnosis.numbers import (
     number,
 )
 from rlhfless.diagnosis.phases import synchronous
+from rlhfless.diagnosis.tool_waits import mostly_tools
 
 WORTH_SAYING = 0.05  # of the run's time
 ORDER_PRICE = "predicted lengths; a step ends no sooner than its longest response"
@@ -168,7 +169,12 @@ def completion(run: LoggedRun, found: Collected) -> Part:
         sentence = f"{_tail_of(found)}: {at_most}{takes} with {few}."
         of_what = GENERATION_TIME if known is None else TIME
         findings.append(Finding("tail", share * tail, sentence, ("tail_share_of_generation", "tail_responses"), of_what))
-    return Part(tuple(numbers), tuple(findings), tuple(_levers(run, steps, tail_share, taken[MOST_UNFINISHED], known)))
+    levers = [
+        one
+        for one in _levers(run, steps, tail_share, taken[MOST_UNFINISHED], known)
+        if one.kind != "assignment" or not mostly_tools(found)
+    ]
+    return Part(tuple(numbers), tuple(findings), tuple(levers))
 
 
 def _of_seconds(generation_s: float, tail: float) -> str:
@@ -182,6 +188,8 @@ def _of_mean_and_longest(run: LoggedRun, found: Collected, share: float | None) 
     """
     if synchronous(run) is False and np.isnan(run.column("generate_s")).all():
         return Part()  # generation never ends, so slots are filled again, too
+    if mostly_tools(found):
+        return Part()  # which bound nothing by lengths
     idle, per_gpu = found.numbers.value("slot_idle_share_at_most"), responses_per_gpu(run, found) or 0.0
     if idle is None:
         return _of_unknown_cause(run, found, share)
@@ -203,7 +211,9 @@ def _of_mean_and_longest(run: LoggedRun, found: Collected, share: float | None) 
 
 
 def _tail_of(found: Collected) -> str:
-    """Name the tail, and say where it is one of cut lengths."""
+    """Name the tail, and say where it is one of waits for tools, or of cut lengths."""
+    if mostly_tools(found):
+        return "The long tail, mostly of waits for tools"
     cut = found.numbers.value("cut_share") or 0.0
     return "The long tail, of lengths as the limit cut them" if cut > CUT_IN_VERDICT else "The long tail"
 
@@ -279,11 +289,12 @@ def _of_unknown_cause(run: LoggedRun, found: Collected, share: float | None) -> 
         return Part()
     if run.responses is not None or len(run.engine) or synchronous(run) is False:
         return Part()
-    lacks = "mean" if "response_tokens_max" in found.numbers else "longest"
+    column, lacks = ("mean", "mean") if "response_tokens_max" in found.numbers else ("max", "longest")
+    usable = "usable " if f"response_tokens_{column}" in run.steps else ""
     limit = "" if "cut_share" in found.numbers else ", a limit"
     sentence = (
         f"{_generation(generate_s, step_s)}. Whether the engine{limit} or the longest responses are behind it, this log cannot "
-        f"say: it has no {lacks} response."
+        f"say: it has no {usable}{lacks} response."
     )
     return Part((), (Finding("cannot say", share, sentence, ("generate_s", "step_s")),))
 

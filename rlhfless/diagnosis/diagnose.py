@@ -16,6 +16,7 @@ from rlhfless.diagnosis.engine_profile import engine_lines
 from rlhfless.diagnosis.engine_speed import engine_speed
 from rlhfless.diagnosis.groups import groups
 from rlhfless.diagnosis.held_gpus import held_gpus
+from rlhfless.diagnosis.impossible import without_impossible
 from rlhfless.diagnosis.lengths import lengths
 from rlhfless.diagnosis.levers import whole_step_levers, with_lines, without_schedules
 from rlhfless.diagnosis.logged_run import LoggedRun, Stated
@@ -24,6 +25,7 @@ from rlhfless.diagnosis.numbers import Collected, Finding, Part
 from rlhfless.diagnosis.phases import phases, step_bar
 from rlhfless.diagnosis.prompts import prompts
 from rlhfless.diagnosis.runs import runs
+from rlhfless.diagnosis.tool_waits import tool_waits
 from rlhfless.diagnosis.whole_run import time_alone, whole_run
 from rlhfless.trace import ImportedLog, OpenedLog, Trace, allocation_metrics, read_log
 from rlhfless.trace.importers import model_config
@@ -34,8 +36,8 @@ Section = Callable[[LoggedRun, Collected], Part]
 """Returns what it finds in a run; the parts of the sections before it are given."""
 
 SECTIONS: tuple[Section, ...] = (
-    held_gpus, phases, whole_run, asynchronous, lengths, counts, engine_lines, engine_speed, prompts, memory, completion,
-    groups, whole_step_levers,
+    held_gpus, phases, whole_run, asynchronous, lengths, counts, engine_lines, tool_waits, engine_speed, prompts, memory,
+    completion, groups, whole_step_levers,
 )  # fmt: skip
 """In this order: each may use the numbers of those before it."""
 
@@ -143,7 +145,8 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 def collect(run: LoggedRun) -> Collected:
     """Return what all sections find."""
-    found = Collected()
+    run, impossible = without_impossible(run)
+    found = Collected(notes=list(impossible))
     for section in SECTIONS:
         found.add(section(run, found))
     without_schedules(found)

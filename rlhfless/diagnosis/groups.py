@@ -1,4 +1,7 @@
-"""Groups of responses to one prompt whose rewards are all equal: GRPO and its kin learn nothing from them."""
+"""Groups of responses to one prompt whose rewards are all equal: GRPO and its kin learn nothing from them.
+
+DAPO throws them away and generates until it has enough others, so that a step has several rounds of generation.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,61 @@ import re
 
 import numpy as np
 
+from rlhfless.diagnosis.engine_speed import generation_of_run, generation_rounds
 from rlhfless.diagnosis.logged_run import LoggedRun
-from rlhfless.diagnosis.numbers import COUNTED, DERIVED, RESPONSES, Collected, Finding, Number, Part, mean_of, number
+from rlhfless.diagnosis.numbers import (
+    COUNTED,
+    DERIVED,
+    GENERATION_TIME,
+    RESPONSES,
+    TIME,
+    Collected,
+    Finding,
+    Number,
+    Part,
+    mean_of,
+    number,
+)
 
 ZERO_STD = re.compile(r"rollout/zero_std/count_.+")  # slime: groups by their one reward
 WORTH_SAYING = 0.2  # share of groups
+ROUNDS_WORTH_SAYING = 0.05  # of the time
 
 
 def groups(run: LoggedRun, found: Collected) -> Part:
-    """Return the share of groups without a learning signal, or their number where only that is logged."""
+    """Return the share of groups without a learning signal, or their number, and how often a step generates for others."""
+    equal, thrown = _equal(run, found), _rounds(run, found)
+    return Part((*equal.numbers, *thrown.numbers), (*equal.findings, *thrown.findings), notes=equal.notes)
+
+
+def _rounds(run: LoggedRun, found: Collected) -> Part:
+    """How often a step generates until enough groups have a signal, where that is logged, and what one round would save."""
+    rounds = generation_rounds(run)
+    rounds = np.where(rounds >= 1, rounds, np.nan)
+    generate_s, several = run.column("generate_s"), rounds > 1
+    if not several.any():
+        return Part()
+    numbers = [mean_of("generation_rounds", rounds, "steps", "rounds of generation")]
+    each_s = generate_s / rounds
+    known, share = each_s > 0, generation_of_run(run, found)
+    if not known.any():
+        return Part(tuple(numbers))
+    round_s = float(each_s[known].mean())
+    numbers.append(number("generation_round_s", round_s, DERIVED, "seconds of generation over its rounds"))
+    saved = 1.0 - float(each_s[known].sum() / generate_s[known].sum())
+    at_stake, of = (saved, GENERATION_TIME) if share is None else (share * saved, TIME)
+    if at_stake < ROUNDS_WORTH_SAYING:
+        return Part(tuple(numbers))
+    sentence = (
+        f"Rounds of generation: a step takes {numbers[0].value:.1f}, of {round_s:,.1f} s each, until enough prompts have "
+        f"responses of different rewards; the others are thrown away. One round instead would save at most {at_stake:.0%} "
+        f"of the {of}."
+    )
+    finding = Finding("groups", at_stake, sentence, ("generation_rounds", "generation_round_s"), of)
+    return Part(tuple(numbers), (finding,))
+
+
+def _equal(run: LoggedRun, found: Collected) -> Part:
     share = _counted(run) or _logged(run)
     if share is not None:
         return Part((share,), _finding(share))
@@ -48,8 +97,7 @@ def _counted(run: LoggedRun) -> Number | None:
 
 def _logged(run: LoggedRun) -> Number | None:
     shares = run.column("no_signal_rate")
-    shares = shares[(shares >= 0) & (shares <= 1)]
-    return mean_of("no_signal_share", shares, "steps", "shares of groups of equal rewards") if len(shares) else None
+    return None if np.isnan(shares).all() else mean_of("no_signal_share", shares, "steps", "shares of groups of equal rewards")
 
 
 def _finding(share: Number) -> tuple[Finding, ...]:

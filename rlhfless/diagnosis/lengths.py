@@ -105,11 +105,15 @@ def lengths(run: LoggedRun, found: Collected) -> Part:
             numbers.append(number("cut_share", share, cut.evidence, cut.how))
             numbers.append(number("cut_responses", float(cut.rows.sum()), cut.evidence, cut.how))
             numbers += _without_cut(_saved_without(run.responses, cut.rows))
+        else:
+            numbers += _logged_cut(run)
     else:
         numbers += _logged(run)
     by_key = {one.key: one for one in numbers}
     if "cut_share" not in by_key and not (run.responses is None and run.steps.empty):
-        cannot.append("whether a limit cut responses; the log has neither finish reasons nor a clipped share")
+        logged = "truncation_rate" in run.steps.columns
+        has = "no usable share of them" if logged else "neither finish reasons nor a clipped share"
+        cannot.append(f"whether a limit cut responses; the log has {has}")
     if "cut_share" in by_key and by_key["cut_share"].value > CUT_IN_VERDICT:
         findings.append(_limit_finding(run, by_key["cut_share"], cut, by_key))
     return Part(tuple(numbers), tuple(findings), (), tuple(cannot))
@@ -145,7 +149,7 @@ def _logged(run: LoggedRun) -> list[Number]:
     if not np.isnan(longest).all():
         numbers.append(number("response_tokens_max", float(np.nanmax(longest)), LOGGED, "longest responses of the steps"))
     ratio = run.column("response_tokens_mean") / np.where(longest > 0, longest, np.nan)
-    ratio = ratio[~np.isnan(ratio) & (ratio <= 1)]
+    ratio = np.minimum(ratio[~np.isnan(ratio)], 1.0)  # a mean may be rounded
     if len(ratio):
         numbers += _idle(float(ratio.mean()), "logged mean over longest response of each step")
     requests, slowest = run.column("request_s_mean"), run.column("request_s_max")
@@ -159,15 +163,19 @@ def _logged(run: LoggedRun) -> list[Number]:
         numbers += _idle(
             float(waited.mean()), "mean over longest seconds of a request, waiting and tools included, of each step"
         )
-    cut = run.column("truncation_rate")
-    cut = cut[(cut >= 0) & (cut <= 1)]
-    if len(cut):
-        numbers.append(mean_of("cut_share", cut, "steps", "shares of cut responses"))
-        numbers += _without_cut(_saved_by_means(run))
+    numbers += _logged_cut(run)
     mean, prompt = run.mean("response_tokens_mean"), run.mean("prompt_tokens_mean")
     if mean is not None and prompt is not None and mean + prompt > 0:
         numbers.append(number("prompt_token_share", prompt / (mean + prompt), DERIVED, "logged mean lengths"))
     return numbers
+
+
+def _logged_cut(run: LoggedRun) -> list[Number]:
+    """The share of cut responses as the framework logs it."""
+    cut = run.column("truncation_rate")
+    if np.isnan(cut).all():
+        return []
+    return [mean_of("cut_share", cut, "steps", "shares of cut responses"), *_without_cut(_saved_by_means(run))]
 
 
 def _saved_without(responses: pd.DataFrame, cut: np.ndarray) -> np.ndarray:

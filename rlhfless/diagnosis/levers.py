@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from rlhfless.diagnosis.engine_speed import generation_of_run
 from rlhfless.diagnosis.logged_run import LoggedRun
-from rlhfless.diagnosis.numbers import GENERATION_TIME, TIME, Collected, Lever, Part
+from rlhfless.diagnosis.numbers import GENERATION_TIME, RESPONSES, TIME, Collected, Lever, Part
 from rlhfless.diagnosis.phases import ordinary_share, step_seconds, synchronous
 
 LINES: dict[str, dict[str, str]] = {
@@ -90,7 +90,7 @@ def whole_step_levers(run: LoggedRun, found: Collected) -> Part:
         elif finding.kind == "learner" and "step_most_s" not in finding.proof:  # a first step that compiles is no slow learner
             name = "make learning and log probabilities faster (packing, larger micro-batches, more GPUs)"
             levers.append(Lever("learner", name, finding.at_stake, "none for the data", finding.of))
-        elif finding.kind == "groups" and after:
+        elif finding.kind == "groups" and finding.of == RESPONSES and after:  # not rounds of generation, which filter already
             price = "prompts without a signal are generated again or dropped, so the data change"
             levers.append(Lever("groups", "filter groups without a signal", finding.at_stake * after, price))
         elif finding.kind == "limit":

@@ -206,9 +206,9 @@ KINDS = (
     "cannot say",
 )  # fmt: skip
 """The engine is slow; the long tail; a length limit cuts responses; the learner or log-probabilities; prompts, whose prefill
-generation mostly is; waiting for generation, or for nothing; groups without a learning signal; something beside the step;
-number or division of the GPUs, of several runs; what fits into the GPUs' memory; how fast an engine is, of which nobody can
-say whether it limits the run; this log cannot say."""
+generation mostly is; waiting for generation, for tools, or for nothing; groups without a learning signal; something beside the
+step; number or division of the GPUs, of several runs; what fits into the GPUs' memory; how fast an engine is, of which nobody
+can say whether it limits the run; this log cannot say."""
 
 
 MINUS = "\N{MINUS SIGN}"

@@ -18,6 +18,7 @@ from rlhfless.diagnosis.engine_speed import (
     generation_share,
     healthy_ms,
     least_ms,
+    responses_at_once,
 )
 from rlhfless.diagnosis.levers import PREFIX_CACHING
 from rlhfless.diagnosis.logged_run import LoggedRun
@@ -114,7 +115,7 @@ def _by_lengths(run: LoggedRun, found: Collected) -> tuple[Prefill | None, str]:
     each, many = numbers.value("ms_per_token"), f"{_nearly(share)} of all tokens"
     if generate_s is None and of_step is None:
         return None, f"how much of generation is prefill, as prompts are {many}; {WOULD_TELL}"
-    if each is not None and each <= healthy_ms(run):
+    if each is not None and each <= healthy_ms(run, responses_at_once(run, found)[1]):
         return None, f"how much of generation is prefill, as prompts are {many}, and decoding may take all of it; {WOULD_TELL}"
     left = 1.0 if each is None else 1.0 - least_ms(run) / each
     how = "generation without what decoding the longest response takes at least"

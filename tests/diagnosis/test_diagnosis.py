@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from rlhfless.diagnosis import EVIDENCE, Finding, Number, diagnose
+from rlhfless.diagnosis import EVIDENCE, Diagnosis, Finding, Number, Stated, diagnose
 from rlhfless.diagnosis.diagnose import collect, ranked
 from rlhfless.diagnosis.levers import with_lines
 from rlhfless.diagnosis.logged_run import LoggedRun
@@ -97,6 +97,31 @@ def test_groups_of_equal_rewards_are_counted() -> None:
     said = diagnose(log(reward=[1.0, 1.0, 0.0, 1.0]))
     assert said.numbers["no_signal_share"].value == 0.5
     assert "groups" in [one.kind for one in said.findings]
+
+
+def test_rounds_of_generation_are_no_slow_engine(tmp_path: Path) -> None:
+    """verl's DAPO generates until enough prompts have a signal, and logs the seconds of all rounds as one sum."""
+    of_step = {
+        "critic/score/mean": 0.2, "response_length/mean": 2000.0, "response_length/max": 10_000.0, "timing_s/gen": 900.0,
+        "timing_s/update_actor": 250.0, "timing_s/step": 1200.0,
+    }  # fmt: skip
+    path = tmp_path / "run.log"
+
+    def said_of(scalars: dict[str, float]) -> Diagnosis:
+        path.write_text("step:3 - " + " - ".join(f"{name}:{value}" for name, value in scalars.items()) + "\n")
+        return diagnose(path, Stated(gpus=8, responses_per_step=128))
+
+    assert "engine" in [one.kind for one in said_of(of_step).findings]
+    said = said_of({**of_step, "train/num_gen_batches": 5.0})
+    assert said.numbers["ms_per_token"].value == pytest.approx(18)
+    assert said.numbers["generation_round_s"].value == 180
+    (rounds,) = [one for one in said.findings if one.kind == "groups"]
+    assert rounds.at_stake == pytest.approx(4 / 5 * 900 / 1200)
+    assert "5.0" in rounds.sentence
+    assert not [one for one in said.levers if one.kind == "groups"], "they are filtered already"
+    once = said_of({**of_step, "train/num_gen_batches": 1.0})
+    assert "engine" in [one.kind for one in once.findings]
+    assert "groups" not in [one.kind for one in once.findings]
 
 
 def test_levers_take_expected_savings_by_kind_and_small_ones_are_one_row() -> None:
