@@ -108,6 +108,11 @@ class StepSeconds:
         return np.asarray(self.step_s - np.sum(parts, axis=0)) if parts else np.full(len(self.step_s), np.nan)
 
     @property
+    def names_any(self) -> bool:
+        """Whether any part of a step has a time above 0, so that the rest of it is one that was left out."""
+        return any(np.nansum(values) > 0 for values in (*self.phases.values(), *self.further.values(), *self.beside.values()))
+
+    @property
     def overlap(self) -> np.ndarray:
         """(s,) whether the phases of a step are together longer than the step."""
         return np.asarray(self.left_s < -FITS * self.step_s)
@@ -251,7 +256,7 @@ def step_bar(run: LoggedRun) -> pd.DataFrame:
         return pd.DataFrame(columns=BAR)
     seconds = step_seconds(run)
     whole = seconds.usual & ~np.isnan(seconds.unnamed_s)
-    if not whole.any() or not (seconds.phases or seconds.beside) or (seconds.overlap & whole).any():
+    if not whole.any() or not seconds.names_any or (seconds.overlap & whole).any():
         return pd.DataFrame(columns=BAR)
     step_s = float(seconds.step_s[whole].mean())
     rows: list[tuple[str, str, float]] = []
@@ -498,7 +503,7 @@ def _of_the_step(run: LoggedRun, seconds: StepSeconds, numbers: dict[str, Number
     for name, values in seconds.further.items():
         sentence = f"{shown(name, 60)} takes {_of_a_step(seconds, values)}."
         findings += _finding("beside the step", seconds.phase_of_run(values), sentence, ("named_s", "step_s"))
-    if "unnamed_s" in numbers:
+    if "unnamed_s" in numbers and seconds.names_any:
         left_s = np.maximum(seconds.unnamed_s, 0.0)
         sentence = f"The log does not name {_of_a_step(seconds, left_s)}."
         findings += _finding("beside the step", seconds.phase_of_run(left_s), sentence, ("unnamed_s", "step_s"))
@@ -536,16 +541,19 @@ def _learner_limit(run: LoggedRun, seconds: StepSeconds, numbers: dict[str, Numb
     beside = "wait_s" in numbers
     which = f": {' and '.join(parts)}" if len(parts) > 1 else ""
     sentence = f"{'The learner' if beside else 'What follows generation'} takes {_of_a_step(seconds, learner)}{which}."
-    limit = numbers.get("without_learner_speedup")
-    if limit is None:
+    if "learner_share" not in numbers or "step_s" not in numbers:
         return at_stake, sentence
-    times, follows = limit.value, " as long as generation can follow" if beside else ""
+    limit = numbers.get("without_learner_speedup")
+    amdahl = limit.value if limit is not None else np.inf  # of a learner that is the whole step, no bound
+    times, follows = amdahl, " as long as generation can follow" if beside else ""
     generates = _possible(run, "generate_s", [])
     generates = generates[seconds.ordinary(generates)]
     generate_s, step_s = float(generates.mean()) if len(generates) else 0.0, numbers["step_s"].value
     if beside and 0 < generate_s <= step_s < times * generate_s:
         times, follows = step_s / generate_s, f", as generation takes {generate_s:,.1f} s"
-        at_stake *= min(1.0, (1.0 - 1.0 / times) / (1.0 - 1.0 / limit.value))
+        at_stake *= min(1.0, (1.0 - 1.0 / times) / (1.0 - 1.0 / amdahl))
+    if np.isinf(times):
+        return at_stake, sentence
     return at_stake, f"{sentence} Were it infinitely fast, a step would be at most {times:.2f} times as fast{follows}."
 
 

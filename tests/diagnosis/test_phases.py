@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlhfless.diagnosis.diagnose import collect, ranked
 from rlhfless.diagnosis.logged_run import LoggedRun, Stated
 from rlhfless.diagnosis.numbers import BOUND, Collected, Finding, Part
 from rlhfless.diagnosis.phases import phases, step_bar, synchronous
@@ -351,3 +352,20 @@ def test_a_validation_before_the_first_step_is_a_part_of_the_run() -> None:
     assert (numbers["step_s"], numbers["validation_s"]) == (100, 80)
     (validation,) = [one for one in part.findings if "Validation" in one.sentence]
     assert validation.at_stake == pytest.approx(80 / 480)
+
+
+def test_a_learner_that_is_the_whole_step_beside_generation_is_bound_by_it() -> None:
+    run = run_of({"step_s": [120.0, 130.0], "wait_s": 0.0, "generate_s": 100.0, "learn_s": [120.0, 130.0]}, "slime")
+    (learner,) = of_kind(found_in(run)[1], "learner")
+    assert learner.at_stake == pytest.approx(1 - 100 / 125)
+    assert "1.25 times" in learner.sentence
+
+
+def test_steps_without_any_named_part_are_not_said_to_lack_names() -> None:
+    run = run_of({"step_s": [80.0, 81.0, 79.0], "wait_s": 0.0})
+    said = ranked(collect(run).findings)
+    assert said[0].kind == "waiting"
+    assert not any("not name" in one.sentence for one in said)
+    assert step_bar(run).empty
+    some = run_of({"step_s": [80.0, 81.0, 79.0], "generate_s": 20.0})
+    assert any("not name" in one.sentence for one in found_in(some)[1].findings)
