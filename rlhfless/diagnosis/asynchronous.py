@@ -204,8 +204,13 @@ def _against_synchronous(steps: np.ndarray, step_s: np.ndarray, rising: int, not
 
 
 def _drained_first(run: LoggedRun) -> Part:
-    """A first step of an asynchronous run that is much faster than the others took its responses from a full queue."""
-    step_s = step_seconds(run).step_s
+    """A first step of an asynchronous run that is much faster than the others took its responses from a full queue.
+
+    What weights, validation and checkpoints take is no matter of the queue.
+    """
+    seconds = step_seconds(run)
+    others = [*seconds.beside.values(), seconds.phases.get("sync_s", np.zeros(len(seconds.step_s)))]
+    step_s = seconds.step_s - np.sum([np.nan_to_num(values) for values in others], axis=0)
     apart = run.column("wait_s"), run.column("off_policy_steps")
     if all(np.isnan(values).all() for values in apart) or synchronous(run):
         return Part()
@@ -213,5 +218,6 @@ def _drained_first(run: LoggedRun) -> Part:
     if len(rest) < 2 or not 0 < step_s[0] < FAST * float(np.median(rest)):
         return Part()
     at = run.steps["step"].iloc[0]
-    took = f"Step {at} took {step_s[0]:,.1f} s where later ones take {float(np.median(rest)):,.1f} s"
+    without = " without what is beside them" if (step_s != seconds.step_s)[~np.isnan(step_s)].any() else ""
+    took = f"Step {at} took {step_s[0]:,.1f} s where later ones take {float(np.median(rest)):,.1f} s{without}"
     return Part(notes=(f"{took}: its responses were in the queue already, so it says nothing about a steady state.",))

@@ -57,6 +57,7 @@ FITS = 0.01  # of a step: phases whose sum is longer than the step by more overl
 SLOWER, FASTER = 1.25, 0.8  # times the median: a step that differs from the others
 SPREAD = 6.0  # times the median deviation from the median, which it has to differ by, too
 FEW = 5  # steps of which the usual one can be told
+GROWN = 2.0  # times its least seconds: a phase that is so much longer at one end of the log grew or shrank
 OFTEN = 2 / 3  # of the steps: what so many have is a part of a usual step
 WORTH_SAYING = 0.03  # of the run's time
 SYNCHRONOUS = 0.9  # of generation: where training waits for so much of it, generation and training take turns
@@ -162,7 +163,7 @@ class StepSeconds:
 def phases(run: LoggedRun, found: Collected) -> Part:
     """Return seconds and shares of the phases, what they limit, which steps differ, and what is impossible in the log."""
     seconds = step_seconds(run)
-    notes = [*seconds.notes, *_impossible_shares(run), *_differing(seconds)]
+    notes = [*seconds.notes, *_impossible_shares(run), *_growing(seconds), *_differing(seconds)]
     numbers = list(_numbers(seconds, medians(run)))
     findings = [] if seconds.overlap.any() else _findings(run, seconds, {one.key: one for one in numbers})
     if seconds.overlap.any():
@@ -597,6 +598,24 @@ def _cause(steps: np.ndarray, slow: np.ndarray) -> str:
     if slow[-1] and slow.sum() == 1:
         return "; a last validation and checkpoint are what a last step has more than others"
     return "; validation and checkpoints come at such intervals" if _interval(steps[slow]) else ""
+
+
+def _growing(seconds: StepSeconds) -> list[str]:
+    """Say which phases grow or shrink with every step, so that their means are those of no step."""
+    said = []
+    for column, values in seconds.phases.items():
+        known = values[~np.isnan(values)]
+        if len(known) < 3 or known.min() <= 0 or known.max() < GROWN * known.min():
+            continue
+        apart = np.diff(known)
+        if known.max() < WORTH_SAYING * np.nan_to_num(seconds.step_s).max() or not ((apart > 0).all() or (apart < 0).all()):
+            continue
+        grows = "grows" if apart[0] > 0 else "shrinks"
+        said.append(f"{PHASES[column]} {grows} with every logged step, from {known[0]:,.1f} to {known[-1]:,.1f} s")
+    if not said:
+        return []
+    sentence = "; ".join(said)
+    return [f"{sentence[0].upper()}{sentence[1:]}: a mean is that of no step, and later steps may take longer or shorter."]
 
 
 def _differing(seconds: StepSeconds) -> list[str]:

@@ -369,3 +369,18 @@ def test_steps_without_any_named_part_are_not_said_to_lack_names() -> None:
     assert step_bar(run).empty
     some = run_of({"step_s": [80.0, 81.0, 79.0], "generate_s": 20.0})
     assert any("not name" in one.sentence for one in found_in(some)[1].findings)
+
+
+def test_a_phase_that_grows_or_shrinks_with_every_step_is_said_with_its_ends() -> None:
+    def said(**columns: Any) -> list[str]:
+        return [note for note in found_in(run_of(columns))[1].notes if "every logged step" in note]
+
+    (note,) = said(step_s=[300.0, 450.0, 900.0], generate_s=[240.0, 390.0, 840.0], learn_s=[50.0, 51.0, 49.0])
+    assert "generation grows" in note.lower()
+    assert "240.0 to 840.0 s" in note
+    assert "learning" not in note
+    (note,) = said(generate_s=[900.0, 400.0, 200.0])  # without the step, too
+    assert "shrinks" in note
+    assert not said(step_s=[300.0, 900.0, 450.0], generate_s=[240.0, 840.0, 390.0])
+    assert not said(step_s=[300.0, 450.0], generate_s=[100.0, 390.0])
+    assert not said(step_s=[300.0, 300.0, 300.0], generate_s=[200.0, 200.0, 200.0], sync_s=[0.1, 0.2, 0.3])
