@@ -72,6 +72,11 @@ IN_SECONDS = re.compile(r"(?:^|[^a-z])(?:time|seconds|sec|s)$")
 NO_SECONDS = re.compile(r"(?:^|[^a-z])(?:ratio|rate|per|tokens|percent|fraction|count|std|min|max|mean|tflops)(?:[^a-z]|$)")
 
 
+REWARDS = re.compile(r"reward|rm_score|adv")
+"""Own names of preparing that are computed from responses alone, by functions of rewards and advantages."""
+LOG_PROBABILITIES = re.compile(r"log_?prob")
+
+
 @dataclass(frozen=True, eq=False)
 class StepSeconds:
     """Seconds of a run's steps; NaN where unknown.
@@ -164,7 +169,7 @@ def phases(run: LoggedRun, found: Collected) -> Part:
     """Return seconds and shares of the phases, what they limit, which steps differ, and what is impossible in the log."""
     seconds = step_seconds(run)
     notes = [*seconds.notes, *_impossible_shares(run), *_growing(seconds), *_differing(seconds)]
-    numbers = list(_numbers(seconds, medians(run)))
+    numbers = [*_numbers(seconds, medians(run)), *_rewards(run, seconds)]
     findings = [] if seconds.overlap.any() else _findings(run, seconds, {one.key: one for one in numbers})
     if seconds.overlap.any():
         notes.append(_overlap_note(seconds))
@@ -457,6 +462,41 @@ def _learner(seconds: StepSeconds) -> np.ndarray | None:
     return np.where(unknown, np.nan, np.sum([np.nan_to_num(part) for part in parts], axis=0))
 
 
+def _most_of_the_learner(run: LoggedRun, seconds: StepSeconds, names: Sequence[str]) -> np.ndarray | None:
+    """(s,) Seconds under some of the framework's own names, where they are most of what follows generation; else None."""
+    learner = _learner(seconds)
+    if learner is None or not names:
+        return None
+    columns = [_possible(run, name, []) for name in names]
+    unknown = np.all([np.isnan(column) for column in columns], axis=0)
+    values = np.where(unknown, np.nan, np.sum([np.nan_to_num(column) for column in columns], axis=0))
+    both = seconds.ordinary(learner)
+    most = both.any() and np.nansum(values[both]) > learner[both].sum() / 2
+    return values if most and seconds.ordinary(values).any() else None
+
+
+def _rewards(run: LoggedRun, seconds: StepSeconds) -> list[Number]:
+    """The seconds of rewards and advantages, where they are most of what follows generation: nothing of a model is in them."""
+    if "prepare_s" not in seconds.phases:
+        return []
+    names = [name for name in own_names(run, "prepare_s") if REWARDS.search(name) and not LOG_PROBABILITIES.search(name)]
+    values = _most_of_the_learner(run, seconds, names)
+    if values is None:
+        return []
+    what = "ordinary steps" if (~seconds.usual).any() else "steps"
+    return [mean_of("rewards_s", values[seconds.ordinary(values)], what), *_share_numbers("rewards", values, seconds, what)]
+
+
+def _largest_own_part(run: LoggedRun, seconds: StepSeconds) -> str:
+    """Say which part of preparing is most of what follows generation, by its own name; empty where none is."""
+    names = own_names(run, "prepare_s") if "prepare_s" in seconds.phases else []
+    for name in names if len(names) > 1 or "learn_s" in seconds.phases else []:
+        if (values := _most_of_the_learner(run, seconds, [name])) is not None:
+            took = values[seconds.ordinary(values)].mean()
+            return f", most of it {shown(name.rpartition('/')[2] or name, 60)} ({took:,.1f} s)"
+    return ""
+
+
 def _share_numbers(name: str, values: np.ndarray, seconds: StepSeconds, what: str) -> list[Number]:
     """The share of a phase in the ordinary steps, its range, and how much faster the step is at most without it."""
     both = seconds.ordinary(values) & (values <= seconds.step_s)
@@ -540,7 +580,8 @@ def _learner_limit(run: LoggedRun, seconds: StepSeconds, numbers: dict[str, Numb
     at_stake = seconds.phase_of_run(learner)
     parts = [f"{PHASES[key]} {numbers[key].value:,.1f} s" for key in ("learn_s", "prepare_s") if key in numbers]
     beside = "wait_s" in numbers
-    which = f": {' and '.join(parts)}" if len(parts) > 1 else ""
+    own = _largest_own_part(run, seconds)
+    which = own or (f": {' and '.join(parts)}" if len(parts) > 1 else "")
     sentence = f"{'The learner' if beside else 'What follows generation'} takes {_of_a_step(seconds, learner)}{which}."
     if "learner_share" not in numbers or "step_s" not in numbers:
         return at_stake, sentence

@@ -15,6 +15,7 @@ from rlhfless.diagnosis.diagnose import collect, ranked
 from rlhfless.diagnosis.logged_run import LoggedRun, Stated
 from rlhfless.diagnosis.numbers import BOUND, Collected, Finding, Part
 from rlhfless.diagnosis.phases import phases, step_bar, synchronous
+from rlhfless.trace.importers import names
 
 
 def run_of(columns: dict[str, Any], framework: str = "", **more: Any) -> LoggedRun:
@@ -384,3 +385,35 @@ def test_a_phase_that_grows_or_shrinks_with_every_step_is_said_with_its_ends() -
     assert not said(step_s=[300.0, 900.0, 450.0], generate_s=[240.0, 840.0, 390.0])
     assert not said(step_s=[300.0, 450.0], generate_s=[100.0, 390.0])
     assert not said(step_s=[300.0, 300.0, 300.0], generate_s=[200.0, 200.0, 200.0], sync_s=[0.1, 0.2, 0.3])
+
+
+def verl(**own: float) -> LoggedRun:
+    """Return one step as verl logs it, with its own names and the standard columns that they are read as."""
+    values = {f"timing_s/{name}": seconds for name, seconds in own.items()}
+    return run_of({**names.NAMES["verl"].standard(values), **values}, "verl")
+
+
+def test_rewards_that_are_most_of_what_follows_generation_have_their_own_name_and_lever() -> None:
+    found = collect(verl(gen=100.0, ref=20.0, adv=500.0, update_actor=80.0, step=710.0))
+    (learner,) = [one for one in found.findings if one.kind == "learner"]
+    assert "adv (500.0 s)" in learner.sentence
+    assert found.numbers.value("rewards_share") == pytest.approx(500 / 710)
+    rewards, rest = (one for one in found.levers if one.kind == "learner")
+    assert "reward" in rewards.name
+    assert "launch_reward_fn_async" in rewards.line
+    assert (rewards.at_most, rest.at_most) == pytest.approx((500 / 710, 100 / 710))
+
+
+def test_log_probabilities_that_are_most_of_it_are_named_and_keep_the_lever_of_learning() -> None:
+    found = collect(verl(gen=100.0, old_log_prob=300.0, adv=5.0, update_actor=80.0, step=500.0))
+    (learner,) = [one for one in found.findings if one.kind == "learner"]
+    assert "old_log_prob (300.0 s)" in learner.sentence
+    assert "rewards_share" not in found.numbers
+    (lever,) = [one for one in found.levers if one.kind == "learner"]
+    assert lever.at_most == pytest.approx(learner.at_stake)
+
+
+def test_where_learning_is_most_of_it_both_parts_are_said() -> None:
+    found = collect(verl(gen=100.0, old_log_prob=40.0, adv=5.0, update_actor=300.0, step=500.0))
+    (learner,) = [one for one in found.findings if one.kind == "learner"]
+    assert "learning 300.0 s" in learner.sentence
