@@ -18,7 +18,7 @@ import numpy as np
 from rlhfless.diagnosis.gpus import Gpus, gpus_of
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import BOUND, DERIVED, Collected, Finding, Lever, Number, Part, number
-from rlhfless.diagnosis.phases import StepSeconds, step_seconds, synchronous
+from rlhfless.diagnosis.phases import StepSeconds, start_up_steps, step_seconds, synchronous
 
 NO_WAIT = 0.005  # of a step: less is no wait
 NO_WAIT_S = 0.1  # where the time of the step is unknown
@@ -160,11 +160,9 @@ def _most_by_moving(gpus: Gpus, learner: float | None) -> float | None:
 def _start_up(run: LoggedRun) -> Part:
     """Steps while responses become staler: they are no steady state, and are compared with as many synchronous steps."""
     level, step_s = run.column("off_policy_steps"), step_seconds(run).step_s
+    rising = int(start_up_steps(run, step_s).sum())
     known = ~np.isnan(level) & ~np.isnan(step_s)
     level, step_s, steps = level[known], step_s[known], run.steps["step"].to_numpy()[known] if len(run.steps) else np.zeros(0)
-    rising = 1
-    while rising < len(level) and level[rising] > level[rising - 1]:
-        rising += 1
     if rising < 2:
         return _drained_first(run)
     later = f"their responses become later, from {level[0]:g} to {level[rising - 1]:g} versions of the weights"

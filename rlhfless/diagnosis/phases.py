@@ -27,7 +27,7 @@ from rlhfless.diagnosis.numbers import (
     total_of,
 )  # fmt: skip
 from rlhfless.trace.importers.names import NAMES
-from rlhfless.trace.importers.scalars import runs_of
+from rlhfless.trace.importers.scalars import STANDARD, runs_of
 from rlhfless.trace.importers.step_table import understood
 from rlhfless.trace.schema.casts import shown
 
@@ -68,7 +68,9 @@ BESIDE = {
 }
 """What frameworks do between steps, by words in their own names of seconds."""
 TIMING = re.compile(r"(?:^|[^a-z])(?:timing|time|seconds)(?:[^a-z]|$)")
-IN_SECONDS = re.compile(r"(?:^|[^a-z])(?:time|seconds|sec|s)$")
+IN_SECONDS = re.compile(r"(?:^|[^a-z])(?:time|seconds|sec|s)\)?$")
+UNIT_OF_SECONDS = re.compile(r"(?:[ _]|\s*\()(?:seconds|secs?|s)\)?$")
+NO_PHASE = re.compile(r"(?:^|[^a-z])(?:eta|elapsed|latency|request|since|total|cumulative|ttft|tpot|itl|wall|p\d+)(?:[^a-z]|$)")
 NO_SECONDS = re.compile(r"(?:^|[^a-z])(?:ratio|rate|per|tokens|percent|fraction|count|std|min|max|mean|tflops)(?:[^a-z]|$)")
 
 
@@ -232,6 +234,9 @@ def step_seconds(run: LoggedRun) -> StepSeconds:
     further = _further(run, left_s) if parts else {}
     steps = run.steps["step"].to_numpy() if len(run.steps) else np.zeros(0, dtype=int)
     usual = _usual(steps, step_s, beside, parts.get("generate_s", np.full(len(step_s), np.nan)))
+    steady = ~start_up_steps(run, step_s)
+    if (steady & usual & ~np.isnan(step_s)).any():
+        usual &= steady
     return StepSeconds(steps, step_s, parts, further, beside, outside, usual, tuple(notes))
 
 
@@ -250,6 +255,22 @@ def synchronous(run: LoggedRun) -> bool | None:
     if np.isnan(wait).all():
         return None if np.isnan(generate).all() else True
     return None if run.framework == "slime" else False  # slime alone logs a wait where the two take turns, too
+
+
+def start_up_steps(run: LoggedRun, step_s: np.ndarray) -> np.ndarray:
+    """(s,) Which steps are the start of an asynchronous run: the first ones, whose responses become later from step to step.
+
+    Args:
+        step_s: (s,) seconds of the steps; those without are not looked at.
+    """
+    level = run.column("off_policy_steps")
+    known = np.flatnonzero(~np.isnan(level) & ~np.isnan(step_s))
+    rising = 1
+    while rising < len(known) and level[known[rising]] > level[known[rising - 1]]:
+        rising += 1
+    start = np.zeros(len(step_s), dtype=bool)
+    start[known[:rising]] = rising > 1
+    return start
 
 
 def step_bar(run: LoggedRun) -> pd.DataFrame:
@@ -294,6 +315,16 @@ def _is_in_seconds(name: str) -> bool:
     return bool(TIMING.search(folder) or IN_SECONDS.search(last)) and not NO_SECONDS.search(last)
 
 
+def _is_anybodys_phase(name: str) -> bool:
+    """Whether a column of nobody's framework may be a phase: it has a unit of seconds, and no standard column stands for it."""
+    return (
+        understood(name) is None
+        and name not in STANDARD
+        and UNIT_OF_SECONDS.search(name.lower()) is not None
+        and not NO_PHASE.search(name.lower())
+    )
+
+
 def _own_parts(run: LoggedRun, column: str, values: np.ndarray, whole: np.ndarray) -> list[tuple[str, float]]:
     """Seconds under the framework's own names, where they are the whole phase; else empty."""
     parts = {name: float(np.nan_to_num(run.column(name)[whole]).mean()) for name in own_names(run, column)}
@@ -314,14 +345,17 @@ def _further(run: LoggedRun, left_s: np.ndarray) -> dict[str, np.ndarray]:
     others = [
         name
         for name in map(str, run.steps.columns)
-        if name not in taken and name.rpartition("/")[0] in folders and _is_in_seconds(name)
+        if name not in taken
+        and _is_in_seconds(name)
+        and (name.rpartition("/")[0] in folders or (not run.framework and _is_anybodys_phase(name)))
     ]
     columns = {name: np.nan_to_num(_possible(run, name, [])) for name in others}
+    rounded = 1e-9 if run.framework else np.nan_to_num(FITS * run.column("step_s"))  # tables are written by hand
     found = {}
     for name in sorted(others, key=lambda name: -float(columns[name].sum())):
         part = np.where(np.isnan(left_s), 0.0, columns[name])
-        if part.any() and (part <= np.nan_to_num(left_s) + 1e-9).all():
-            found[name] = columns[name]
+        if part.any() and (part <= np.nan_to_num(left_s) + rounded).all():
+            found[name if run.framework else UNIT_OF_SECONDS.sub("", name)] = columns[name]
             left_s = left_s - part
     return found
 
