@@ -135,14 +135,24 @@ class StepSeconds:
         return float(seconds[both].sum() / self.step_s[both].sum()) if both.any() else None
 
     @property
+    def single(self) -> bool:
+        """Whether the time of one step alone is known, so that nobody knows how often something comes."""
+        return int((~np.isnan(self.step_s)).sum()) == 1
+
+    @property
     def whole_s(self) -> np.ndarray:
         """(s,) the step with what the run does beside it: what is paid for."""
-        return np.asarray(self.step_s + sum(np.nan_to_num(values) for values in self.outside.values()))
+        return np.asarray(self.step_s + sum(np.nan_to_num(values) for values in self._paid.values()))
+
+    @property
+    def _paid(self) -> dict[str, np.ndarray]:
+        """What is outside of the steps and part of the run; of a single step nobody knows how often it comes."""
+        return {} if self.single else self.outside
 
     @property
     def total_s(self) -> float:
         """Seconds of the whole run as logged, such as a validation before the first step included."""
-        return float(np.nansum(self.step_s) + sum(np.nansum(values) for values in self.outside.values()))
+        return float(np.nansum(self.step_s) + sum(np.nansum(values) for values in self._paid.values()))
 
     def of_run(self, seconds: np.ndarray) -> float:
         """Return the share of some seconds in the whole run as logged; steps that lack them did not spend any."""
@@ -170,7 +180,7 @@ class StepSeconds:
 def phases(run: LoggedRun, found: Collected) -> Part:
     """Return seconds and shares of the phases, what they limit, which steps differ, and what is impossible in the log."""
     seconds = step_seconds(run)
-    notes = [*seconds.notes, *_impossible_shares(run), *_growing(seconds), *_differing(seconds)]
+    notes = [*seconds.notes, *_impossible_shares(run), *_growing(seconds), *_differing(seconds), *_of_unknown_interval(seconds)]
     numbers = [*_numbers(seconds, medians(run)), *_rewards(run, seconds)]
     findings = [] if seconds.overlap.any() else _findings(run, seconds, {one.key: one for one in numbers})
     if seconds.overlap.any():
@@ -459,7 +469,7 @@ def _numbers(seconds: StepSeconds, are_medians: bool) -> list[Number]:
         if known_s.sum() > 1:
             numbers.append(number("step_least_s", float(seconds.step_s[known_s].min()), LOGGED, "the fastest step"))
             numbers.append(number("step_most_s", float(seconds.step_s[known_s].max()), LOGGED, "the slowest step"))
-        if (~seconds.usual).any() or seconds.outside:
+        if (~seconds.usual).any() or (seconds.outside and not seconds.single):
             numbers.append(mean_of("all_steps_s", seconds.whole_s, "steps, with all that the run does beside them"))
             how = "of the run's time would remain, were all its steps ordinary ones"
             numbers.append(number("ordinary_steps_share", seconds.ordinary_share, DERIVED, how))
@@ -554,10 +564,11 @@ def _findings(run: LoggedRun, seconds: StepSeconds, numbers: dict[str, Number]) 
     counts = waits is None or waits <= FITS or synchronous(run)  # where training waits, faster training only waits longer
     findings += [one for one in _of_the_step(run, seconds, numbers) if counts or "sync_s" in one.proof]
     within = {what: np.where(np.isnan(seconds.step_s), np.nan, values) for what, values in seconds.beside.items()}
-    for what, values in {**within, **seconds.outside}.items():
+    for what, values in {**within, **({} if seconds.single else seconds.outside)}.items():
         at_stake = seconds.of_run(values)
         took = values[values > 0]
-        takes = f"{what.capitalize()} {'take' if what.endswith('s') else 'takes'} {_per_cent(at_stake)} of the run's time"
+        of = "the only logged step" if seconds.single else "the run's time"
+        takes = f"{what.capitalize()} {'take' if what.endswith('s') else 'takes'} {_per_cent(at_stake)} of {of}"
         each = f"{took.mean():,.1f} s in {_which(seconds.steps[values > 0])}"
         together = f", {took.sum():,.1f} s together" if len(took) > 1 else ""
         ordinary = f"; an ordinary step takes {numbers['step_s'].value:,.1f} s" if "step_s" in numbers else ""
@@ -673,6 +684,15 @@ def _cause(steps: np.ndarray, slow: np.ndarray) -> str:
     if slow[-1] and slow.sum() == 1:
         return "; a last validation and checkpoint are what a last step has more than others"
     return "; validation and checkpoints come at such intervals" if _interval(steps[slow]) else ""
+
+
+def _of_unknown_interval(seconds: StepSeconds) -> list[str]:
+    """Say what a single step has beside it, of which nobody knows how often it comes."""
+    return [
+        f"{what.capitalize()} took {np.nansum(values):,.1f} s beside a step of {np.nansum(seconds.step_s):,.1f} s; how often "
+        f"{'they come' if what.endswith('s') else 'it comes'}, a single logged step does not tell."
+        for what, values in (seconds.outside.items() if seconds.single else ())
+    ]
 
 
 def _growing(seconds: StepSeconds) -> list[str]:

@@ -427,3 +427,16 @@ def test_a_phase_under_a_name_that_nobody_knows_is_named_by_it() -> None:
     assert "collect_things" in set(step_bar(run)["phase"])
     too_long = run_of({"step_s": [100.0, 110.0], "learn_s": 10.0, "whatever (s)": [80.0, 200.0]})
     assert not any("whatever" in one.sentence for one in phases(too_long, Collected()).findings)
+
+
+def test_validation_beside_a_single_step_is_no_share_of_the_run() -> None:
+    own = {"timing/step": [200.0], "timing/eval": [300.0], "timing/generate": [120.0], "timing/policy_train": [60.0]}
+    columns = {"step_s": [200.0], "generate_s": [120.0], "learn_s": [60.0], **own}
+    numbers, part = found_in(run_of(columns, "skyrl"))
+    assert not any("alidation" in one.sentence for one in part.findings)
+    assert any("300.0 s" in note for note in part.notes)
+    assert numbers["validation_s"] == 300
+    (learner,) = of_kind(part, "learner")
+    assert learner.at_stake == pytest.approx(0.3)
+    twice = run_of({name: [*values, *values] for name, values in columns.items()}, "skyrl")
+    assert any("Validation takes 60% of the run's time" in one.sentence for one in phases(twice, Collected()).findings)
