@@ -53,6 +53,7 @@ TIMES_LINE = {
 ANY_LINE = "a log with the seconds of generation and of the whole step"
 
 LONGEST_S = 1e8  # three years: no step takes longer
+MOST_STEPS = 1e6  # of one entry of a log
 FITS = 0.01  # of a step: phases whose sum is longer than the step by more overlap
 SLOWER, FASTER = 1.25, 0.8  # times the median: a step that differs from the others
 SPREAD = 6.0  # times the median deviation from the median, which it has to differ by, too
@@ -68,7 +69,7 @@ BESIDE = {
 }
 """What frameworks do between steps, by words in their own names of seconds."""
 TIMING = re.compile(r"(?:^|[^a-z])(?:timing|time|seconds)(?:[^a-z]|$)")
-IN_SECONDS = re.compile(r"(?:^|[^a-z])(?:time|seconds|sec|s)\)?$")
+IN_SECONDS = re.compile(r"(?:^|[^a-z])(?:(?:run)?time|seconds|sec|s)\)?$")
 UNIT_OF_SECONDS = re.compile(r"(?:[ _]|\s*\()(?:seconds|secs?|s)\)?$")
 NO_PHASE = re.compile(r"(?:^|[^a-z])(?:eta|elapsed|latency|request|since|total|cumulative|ttft|tpot|itl|wall|p\d+)(?:[^a-z]|$)")
 NO_SECONDS = re.compile(r"(?:^|[^a-z])(?:ratio|rate|per|tokens|percent|fraction|count|std|min|max|mean|tflops)(?:[^a-z]|$)")
@@ -91,7 +92,7 @@ class StepSeconds:
         beside: (s,) validation and checkpoints, where the step contains them. outside: (s,) where it does not.
         usual: (s,) ordinary steps: those without validation and checkpoints, where only some have them, and whose time does not
             differ from that of the others.
-        notes: what was not used, and why.
+        notes: what was not used, and why. entry_steps: steps whose mean each row is, as TRL logs several steps at once.
     """
 
     steps: np.ndarray
@@ -102,6 +103,7 @@ class StepSeconds:
     outside: dict[str, np.ndarray]
     usual: np.ndarray
     notes: tuple[str, ...]
+    entry_steps: float = 1.0
 
     @property
     def unnamed_s(self) -> np.ndarray:
@@ -142,7 +144,7 @@ class StepSeconds:
     @property
     def whole_s(self) -> np.ndarray:
         """(s,) the step with what the run does beside it: what is paid for."""
-        return np.asarray(self.step_s + sum(np.nan_to_num(values) for values in self._paid.values()))
+        return np.asarray(self.step_s + sum(np.nan_to_num(values) for values in self._paid.values()) / self.entry_steps)
 
     @property
     def _paid(self) -> dict[str, np.ndarray]:
@@ -152,11 +154,11 @@ class StepSeconds:
     @property
     def total_s(self) -> float:
         """Seconds of the whole run as logged, such as a validation before the first step included."""
-        return float(np.nansum(self.step_s) + sum(np.nansum(values) for values in self._paid.values()))
+        return float(self.entry_steps * np.nansum(self.step_s) + sum(np.nansum(values) for values in self._paid.values()))
 
     def of_run(self, seconds: np.ndarray) -> float:
-        """Return the share of some seconds in the whole run as logged; steps that lack them did not spend any."""
-        return float(np.nansum(seconds) / self.total_s) if np.nansum(self.step_s) > 0 else 0.0
+        """Return the share of some seconds of a step in the whole run as logged; steps that lack them did not spend any."""
+        return float(self.entry_steps * np.nansum(seconds) / self.total_s) if np.nansum(self.step_s) > 0 else 0.0
 
     @property
     def differs_once(self) -> bool:
@@ -170,7 +172,7 @@ class StepSeconds:
         """Share of the run's time that would remain, were all its steps ordinary ones; 0 where no step's time is known."""
         ordinary = self.step_s[self.ordinary(self.step_s)]
         steps = int((~np.isnan(self.step_s)).sum())
-        return min(1.0, float(ordinary.mean() * steps / self.total_s)) if len(ordinary) else 0.0
+        return min(1.0, float(ordinary.mean() * steps * self.entry_steps / self.total_s)) if len(ordinary) else 0.0
 
     def phase_of_run(self, seconds: np.ndarray) -> float:
         """Return the share of the run's time that a phase takes in ordinary steps; what others have more is not its."""
@@ -239,6 +241,7 @@ def step_seconds(run: LoggedRun) -> StepSeconds:
     outside: dict[str, np.ndarray] = {}
     for what, values in _beside(run).items():
         fits = named + np.nan_to_num(values) <= (1 + FITS) * step_s
+        fits &= run.framework != "trl"  # whose evaluations come after a step
         (beside if fits[values > 0].all() else outside)[what] = values
     left_s = step_s - named - sum((np.nan_to_num(values) for values in beside.values()), np.zeros(len(step_s)))
     further = _further(run, left_s) if parts else {}
@@ -247,7 +250,14 @@ def step_seconds(run: LoggedRun) -> StepSeconds:
     steady = ~start_up_steps(run, step_s)
     if (steady & usual & ~np.isnan(step_s)).any():
         usual &= steady
-    return StepSeconds(steps, step_s, parts, further, beside, outside, usual, tuple(notes))
+    return StepSeconds(steps, step_s, parts, further, beside, outside, usual, tuple(notes), _entry_steps(run))
+
+
+def _entry_steps(run: LoggedRun) -> float:
+    """How many steps a row's seconds are the mean of: more than one where TRL logs several at once and generates in each."""
+    if run.facts.get("steps_per_generation", 1.0) > 1:
+        return 1.0  # rows are generations, with the seconds of all their steps
+    return max(1.0, min(run.facts.get("logging_steps", 1.0), MOST_STEPS))
 
 
 def synchronous(run: LoggedRun) -> bool | None:
@@ -565,9 +575,11 @@ def _findings(run: LoggedRun, seconds: StepSeconds, numbers: dict[str, Number]) 
     findings += [one for one in _of_the_step(run, seconds, numbers) if counts or "sync_s" in one.proof]
     within = {what: np.where(np.isnan(seconds.step_s), np.nan, values) for what, values in seconds.beside.items()}
     for what, values in {**within, **({} if seconds.single else seconds.outside)}.items():
-        at_stake = seconds.of_run(values)
+        at_stake = seconds.of_run(values / seconds.entry_steps if what in seconds.outside else values)
         took = values[values > 0]
-        of = "the only logged step" if seconds.single else "the run's time"
+        of = "the run's time"
+        if len(values[values > 0]) == 1:  # nobody knows how often it comes
+            of = "the only logged step" if seconds.single else "the logged time"
         takes = f"{what.capitalize()} {'take' if what.endswith('s') else 'takes'} {_per_cent(at_stake)} of {of}"
         each = f"{took.mean():,.1f} s in {_which(seconds.steps[values > 0])}"
         together = f", {took.sum():,.1f} s together" if len(took) > 1 else ""
