@@ -18,7 +18,7 @@ import numpy as np
 from rlhfless.diagnosis.gpus import Gpus, gpus_of
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import BOUND, DERIVED, Collected, Finding, Lever, Number, Part, number
-from rlhfless.diagnosis.phases import StepSeconds, step_seconds, synchronous
+from rlhfless.diagnosis.phases import StepSeconds, start_up_steps, step_seconds, synchronous
 
 NO_WAIT = 0.005  # of a step: less is no wait
 NO_WAIT_S = 0.1  # where the time of the step is unknown
@@ -160,11 +160,9 @@ def _most_by_moving(gpus: Gpus, learner: float | None) -> float | None:
 def _start_up(run: LoggedRun) -> Part:
     """Steps while responses become staler: they are no steady state, and are compared with as many synchronous steps."""
     level, step_s = run.column("off_policy_steps"), step_seconds(run).step_s
+    rising = int(start_up_steps(run, step_s).sum())
     known = ~np.isnan(level) & ~np.isnan(step_s)
     level, step_s, steps = level[known], step_s[known], run.steps["step"].to_numpy()[known] if len(run.steps) else np.zeros(0)
-    rising = 1
-    while rising < len(level) and level[rising] > level[rising - 1]:
-        rising += 1
     if rising < 2:
         return _drained_first(run)
     later = f"their responses become later, from {level[0]:g} to {level[rising - 1]:g} versions of the weights"
@@ -204,8 +202,13 @@ def _against_synchronous(steps: np.ndarray, step_s: np.ndarray, rising: int, not
 
 
 def _drained_first(run: LoggedRun) -> Part:
-    """A first step of an asynchronous run that is much faster than the others took its responses from a full queue."""
-    step_s = step_seconds(run).step_s
+    """A first step of an asynchronous run that is much faster than the others took its responses from a full queue.
+
+    What weights, validation and checkpoints take is no matter of the queue.
+    """
+    seconds = step_seconds(run)
+    others = [*seconds.beside.values(), seconds.phases.get("sync_s", np.zeros(len(seconds.step_s)))]
+    step_s = seconds.step_s - np.sum([np.nan_to_num(values) for values in others], axis=0)
     apart = run.column("wait_s"), run.column("off_policy_steps")
     if all(np.isnan(values).all() for values in apart) or synchronous(run):
         return Part()
@@ -213,5 +216,6 @@ def _drained_first(run: LoggedRun) -> Part:
     if len(rest) < 2 or not 0 < step_s[0] < FAST * float(np.median(rest)):
         return Part()
     at = run.steps["step"].iloc[0]
-    took = f"Step {at} took {step_s[0]:,.1f} s where later ones take {float(np.median(rest)):,.1f} s"
+    without = " without what is beside them" if (step_s != seconds.step_s)[~np.isnan(step_s)].any() else ""
+    took = f"Step {at} took {step_s[0]:,.1f} s where later ones take {float(np.median(rest)):,.1f} s{without}"
     return Part(notes=(f"{took}: its responses were in the queue already, so it says nothing about a steady state.",))

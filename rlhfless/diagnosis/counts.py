@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from rlhfless.diagnosis.gpus import gpus_of, gpus_of_throughput
+from rlhfless.diagnosis.gpus import contradictions, gpus_of, gpus_of_throughput
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import COUNTED, DERIVED, LOGGED, Collected, Number, Numbers, Part, mean_of, number, total_of
 
@@ -29,7 +29,7 @@ def counts(run: LoggedRun, found: Collected) -> Part:
         numbers.add(
             [number("gpus", told, DERIVED, "tokens of the step over its seconds and perf/throughput, which is per GPU")]
         )
-    notes: list[str] = []
+    notes = contradictions(run)
     gpus, per_gpu = gpus_of(run).total, _responses_per_gpu(run)
     if per_gpu is not None:
         numbers.add([number("responses_per_gpu", per_gpu, DERIVED, "global_seqlen/mean over the mean length of a sequence")])

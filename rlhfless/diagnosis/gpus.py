@@ -1,4 +1,8 @@
-"""The GPUs of a run, as its user states them or its log names them."""
+"""The GPUs of a run, as its user states them or its log names them.
+
+A column of a table of runs comes first: one stated number cannot be that of runs of several sizes. All else that a log tells,
+such as ``perf/throughput``, is about the GPUs that its framework counts, so what a user states comes before it.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +29,18 @@ class Gpus(NamedTuple):
 
 
 def gpus_of(run: LoggedRun) -> Gpus:
-    """Return the GPUs that were stated, else those that the log names; of the two sides, one follows from the other."""
+    """Return the GPUs of the log's own columns, else those stated, else what the log tells otherwise.
+
+    Of the two sides, one follows from the other.
+    """
     stated = run.stated
-    total = _first(stated.gpus, same_in_all(run, "gpus"), run.facts.get("gpus"), gpus_of_throughput(run))
-    generate = _first(stated.gpus_generate, same_in_all(run, "gpus_generate"))
-    train = _first(stated.gpus_train, same_in_all(run, "gpus_train"))
+    own = same_in_all(run, "gpus")
+    total = _first(own, stated.gpus, *told(run).values())
+    sides = _first(stated.gpus_generate), _first(stated.gpus_train)
+    if own is not None and sum(side or 0 for side in sides) > own:
+        sides = None, None  # stated of a run of another size
+    generate = _first(same_in_all(run, "gpus_generate"), sides[0])
+    train = _first(same_in_all(run, "gpus_train"), sides[1])
     if generate is not None and train is not None and generate + train > (total or 0):
         total = generate + train
     if total is not None and generate is not None and train is None and generate < total:
@@ -37,6 +48,26 @@ def gpus_of(run: LoggedRun) -> Gpus:
     if total is not None and train is not None and generate is None and train < total:
         generate = total - train
     return Gpus(total, generate, train)
+
+
+def told(run: LoggedRun) -> dict[str, float]:
+    """Return the GPUs that a log tells otherwise than by its columns, by what tells them."""
+    ways = {"the recorded cluster": run.facts.get("gpus"), "perf/throughput, which is per GPU,": gpus_of_throughput(run)}
+    return {way: float(value) for way, value in ways.items() if value is not None}
+
+
+def contradictions(run: LoggedRun) -> list[str]:
+    """Say which stated GPUs are not those of the log, and which of them count."""
+    notes = []
+    for column in ("gpus", "gpus_generate", "gpus_train"):
+        stated, own = getattr(run.stated, column), same_in_all(run, column)
+        if stated is not None and own is not None and own != stated:
+            notes.append(f"{column} was stated as {stated:,}, and the log has {own:,.0f}; the log's counts.")
+    if (stated := run.stated.gpus) is not None and same_in_all(run, "gpus") is None:
+        for way, value in told(run).items():
+            if value != stated:
+                notes.append(f"{stated:,} GPUs were stated, and {way} tells {value:,.0f}; the stated ones count.")
+    return notes
 
 
 def gpus_of_throughput(run: LoggedRun) -> float | None:

@@ -67,6 +67,9 @@ MASK_CUT = {
 }
 """Framework -> the line that leaves cut responses out of the loss."""
 
+REWARDS = {"verl": "reward_model.launch_reward_fn_async=True"}
+"""Framework -> the line that computes rewards while log probabilities are computed."""
+
 
 def whole_step_levers(run: LoggedRun, found: Collected) -> Part:
     """Return the levers that follow from phases and findings: asynchrony, a healthy engine, filtered groups, and so on.
@@ -88,8 +91,7 @@ def whole_step_levers(run: LoggedRun, found: Collected) -> Part:
                 Lever("memory", name, finding.at_stake, "none for the data; the learner may need that memory", finding.of)
             )
         elif finding.kind == "learner" and "step_most_s" not in finding.proof:  # a first step that compiles is no slow learner
-            name = "make learning and log probabilities faster (packing, larger micro-batches, more GPUs)"
-            levers.append(Lever("learner", name, finding.at_stake, "none for the data", finding.of))
+            levers += _faster_learner(run, found, finding.at_stake)
         elif finding.kind == "groups" and finding.of == RESPONSES and after:  # not rounds of generation, which filter already
             price = "prompts without a signal are generated again or dropped, so the data change"
             levers.append(Lever("groups", "filter groups without a signal", finding.at_stake * after, price))
@@ -99,6 +101,19 @@ def whole_step_levers(run: LoggedRun, found: Collected) -> Part:
             name, price, lines = RARER[finding.proof[0]]
             levers.append(Lever("beside the step", name, finding.at_stake, price, line=lines.get(run.framework, "")))
     return Part(levers=tuple(levers))
+
+
+def _faster_learner(run: LoggedRun, found: Collected, at_stake: float) -> list[Lever]:
+    """What follows generation, faster: rewards by themselves where they are most of it, and what is left."""
+    rewards = min(at_stake, ordinary_share(found) * (found.numbers.value("rewards_share") or 0.0))
+    levers = []
+    if rewards > 0:
+        name = "compute rewards and advantages in parallel, or while other responses are generated"
+        levers.append(Lever("learner", name, rewards, "CPUs or a service for them", line=REWARDS.get(run.framework, "")))
+    if at_stake > rewards:
+        name = "make learning and log probabilities faster (packing, larger micro-batches, more GPUs)"
+        levers.append(Lever("learner", name, at_stake - rewards, "none for the data"))
+    return levers
 
 
 def _shorter_responses(run: LoggedRun, found: Collected) -> list[Lever]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
+from rlhfless.errors import InputError
+
 
 @dataclass(frozen=True)
 class Stated:
@@ -19,6 +21,9 @@ class Stated:
         memory_share: of a GPU's memory that the engine may use (vLLM's gpu_memory_utilization).
         usd_per_gpu_hour: price. model: folder or ``config.json`` of the model, or the name of a profile's model.
         max_response_tokens: limit of the run's responses. responses_per_step, samples_per_prompt: where not logged.
+
+    Raises:
+        InputError: the GPUs of the sides are more than those of the run.
     """
 
     gpus: int | None = None
@@ -33,6 +38,14 @@ class Stated:
     max_response_tokens: int | None = None
     responses_per_step: int | None = None
     samples_per_prompt: int | None = None
+
+    def __post_init__(self) -> None:
+        sides = {name: count for name in ("gpus_generate", "gpus_train") if (count := getattr(self, name)) is not None}
+        if self.gpus is not None and sum(sides.values()) > self.gpus:
+            given = " and ".join(f"{name} {count}" for name, count in sides.items())
+            raise InputError(
+                f"{given} is more than the run's gpus {self.gpus}; give those of both sides together as gpus (--gpus)"
+            )
 
 
 @dataclass(frozen=True, eq=False)

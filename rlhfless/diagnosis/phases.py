@@ -27,7 +27,7 @@ from rlhfless.diagnosis.numbers import (
     total_of,
 )  # fmt: skip
 from rlhfless.trace.importers.names import NAMES
-from rlhfless.trace.importers.scalars import runs_of
+from rlhfless.trace.importers.scalars import STANDARD, runs_of
 from rlhfless.trace.importers.step_table import understood
 from rlhfless.trace.schema.casts import shown
 
@@ -53,10 +53,12 @@ TIMES_LINE = {
 ANY_LINE = "a log with the seconds of generation and of the whole step"
 
 LONGEST_S = 1e8  # three years: no step takes longer
+MOST_STEPS = 1e6  # of one entry of a log
 FITS = 0.01  # of a step: phases whose sum is longer than the step by more overlap
 SLOWER, FASTER = 1.25, 0.8  # times the median: a step that differs from the others
 SPREAD = 6.0  # times the median deviation from the median, which it has to differ by, too
 FEW = 5  # steps of which the usual one can be told
+GROWN = 2.0  # times its least seconds: a phase that is so much longer at one end of the log grew or shrank
 OFTEN = 2 / 3  # of the steps: what so many have is a part of a usual step
 WORTH_SAYING = 0.03  # of the run's time
 SYNCHRONOUS = 0.9  # of generation: where training waits for so much of it, generation and training take turns
@@ -67,8 +69,15 @@ BESIDE = {
 }
 """What frameworks do between steps, by words in their own names of seconds."""
 TIMING = re.compile(r"(?:^|[^a-z])(?:timing|time|seconds)(?:[^a-z]|$)")
-IN_SECONDS = re.compile(r"(?:^|[^a-z])(?:time|seconds|sec|s)$")
+IN_SECONDS = re.compile(r"(?:^|[^a-z])(?:(?:run)?time|seconds|sec|s)\)?$")
+UNIT_OF_SECONDS = re.compile(r"(?:[ _]|\s*\()(?:seconds|secs?|s)\)?$")
+NO_PHASE = re.compile(r"(?:^|[^a-z])(?:eta|elapsed|latency|request|since|total|cumulative|ttft|tpot|itl|wall|p\d+)(?:[^a-z]|$)")
 NO_SECONDS = re.compile(r"(?:^|[^a-z])(?:ratio|rate|per|tokens|percent|fraction|count|std|min|max|mean|tflops)(?:[^a-z]|$)")
+
+
+REWARDS = re.compile(r"reward|rm_score|adv")
+"""Own names of preparing that are computed from responses alone, by functions of rewards and advantages."""
+LOG_PROBABILITIES = re.compile(r"log_?prob")
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +92,7 @@ class StepSeconds:
         beside: (s,) validation and checkpoints, where the step contains them. outside: (s,) where it does not.
         usual: (s,) ordinary steps: those without validation and checkpoints, where only some have them, and whose time does not
             differ from that of the others.
-        notes: what was not used, and why.
+        notes: what was not used, and why. entry_steps: steps whose mean each row is, as TRL logs several steps at once.
     """
 
     steps: np.ndarray
@@ -94,6 +103,7 @@ class StepSeconds:
     outside: dict[str, np.ndarray]
     usual: np.ndarray
     notes: tuple[str, ...]
+    entry_steps: float = 1.0
 
     @property
     def unnamed_s(self) -> np.ndarray:
@@ -106,6 +116,11 @@ class StepSeconds:
         """(s,) the step without its known parts."""
         parts = [np.nan_to_num(values) for values in (*self.phases.values(), *self.further.values(), *self.beside.values())]
         return np.asarray(self.step_s - np.sum(parts, axis=0)) if parts else np.full(len(self.step_s), np.nan)
+
+    @property
+    def names_any(self) -> bool:
+        """Whether any part of a step has a time above 0, so that the rest of it is one that was left out."""
+        return any(np.nansum(values) > 0 for values in (*self.phases.values(), *self.further.values(), *self.beside.values()))
 
     @property
     def overlap(self) -> np.ndarray:
@@ -122,18 +137,28 @@ class StepSeconds:
         return float(seconds[both].sum() / self.step_s[both].sum()) if both.any() else None
 
     @property
+    def single(self) -> bool:
+        """Whether the time of one step alone is known, so that nobody knows how often something comes."""
+        return int((~np.isnan(self.step_s)).sum()) == 1
+
+    @property
     def whole_s(self) -> np.ndarray:
         """(s,) the step with what the run does beside it: what is paid for."""
-        return np.asarray(self.step_s + sum(np.nan_to_num(values) for values in self.outside.values()))
+        return np.asarray(self.step_s + sum(np.nan_to_num(values) for values in self._paid.values()) / self.entry_steps)
+
+    @property
+    def _paid(self) -> dict[str, np.ndarray]:
+        """What is outside of the steps and part of the run; of a single step nobody knows how often it comes."""
+        return {} if self.single else self.outside
 
     @property
     def total_s(self) -> float:
         """Seconds of the whole run as logged, such as a validation before the first step included."""
-        return float(np.nansum(self.step_s) + sum(np.nansum(values) for values in self.outside.values()))
+        return float(self.entry_steps * np.nansum(self.step_s) + sum(np.nansum(values) for values in self._paid.values()))
 
     def of_run(self, seconds: np.ndarray) -> float:
-        """Return the share of some seconds in the whole run as logged; steps that lack them did not spend any."""
-        return float(np.nansum(seconds) / self.total_s) if np.nansum(self.step_s) > 0 else 0.0
+        """Return the share of some seconds of a step in the whole run as logged; steps that lack them did not spend any."""
+        return float(self.entry_steps * np.nansum(seconds) / self.total_s) if np.nansum(self.step_s) > 0 else 0.0
 
     @property
     def differs_once(self) -> bool:
@@ -147,7 +172,7 @@ class StepSeconds:
         """Share of the run's time that would remain, were all its steps ordinary ones; 0 where no step's time is known."""
         ordinary = self.step_s[self.ordinary(self.step_s)]
         steps = int((~np.isnan(self.step_s)).sum())
-        return min(1.0, float(ordinary.mean() * steps / self.total_s)) if len(ordinary) else 0.0
+        return min(1.0, float(ordinary.mean() * steps * self.entry_steps / self.total_s)) if len(ordinary) else 0.0
 
     def phase_of_run(self, seconds: np.ndarray) -> float:
         """Return the share of the run's time that a phase takes in ordinary steps; what others have more is not its."""
@@ -157,8 +182,8 @@ class StepSeconds:
 def phases(run: LoggedRun, found: Collected) -> Part:
     """Return seconds and shares of the phases, what they limit, which steps differ, and what is impossible in the log."""
     seconds = step_seconds(run)
-    notes = [*seconds.notes, *_impossible_shares(run), *_differing(seconds)]
-    numbers = list(_numbers(seconds, medians(run)))
+    notes = [*seconds.notes, *_impossible_shares(run), *_growing(seconds), *_differing(seconds), *_of_unknown_interval(seconds)]
+    numbers = [*_numbers(seconds, medians(run)), *_rewards(run, seconds)]
     findings = [] if seconds.overlap.any() else _findings(run, seconds, {one.key: one for one in numbers})
     if seconds.overlap.any():
         notes.append(_overlap_note(seconds))
@@ -216,12 +241,23 @@ def step_seconds(run: LoggedRun) -> StepSeconds:
     outside: dict[str, np.ndarray] = {}
     for what, values in _beside(run).items():
         fits = named + np.nan_to_num(values) <= (1 + FITS) * step_s
+        fits &= run.framework != "trl"  # whose evaluations come after a step
         (beside if fits[values > 0].all() else outside)[what] = values
     left_s = step_s - named - sum((np.nan_to_num(values) for values in beside.values()), np.zeros(len(step_s)))
     further = _further(run, left_s) if parts else {}
     steps = run.steps["step"].to_numpy() if len(run.steps) else np.zeros(0, dtype=int)
     usual = _usual(steps, step_s, beside, parts.get("generate_s", np.full(len(step_s), np.nan)))
-    return StepSeconds(steps, step_s, parts, further, beside, outside, usual, tuple(notes))
+    steady = ~start_up_steps(run, step_s)
+    if (steady & usual & ~np.isnan(step_s)).any():
+        usual &= steady
+    return StepSeconds(steps, step_s, parts, further, beside, outside, usual, tuple(notes), _entry_steps(run))
+
+
+def _entry_steps(run: LoggedRun) -> float:
+    """How many steps a row's seconds are the mean of: more than one where TRL logs several at once and generates in each."""
+    if run.facts.get("steps_per_generation", 1.0) > 1:
+        return 1.0  # rows are generations, with the seconds of all their steps
+    return max(1.0, min(run.facts.get("logging_steps", 1.0), MOST_STEPS))
 
 
 def synchronous(run: LoggedRun) -> bool | None:
@@ -241,6 +277,22 @@ def synchronous(run: LoggedRun) -> bool | None:
     return None if run.framework == "slime" else False  # slime alone logs a wait where the two take turns, too
 
 
+def start_up_steps(run: LoggedRun, step_s: np.ndarray) -> np.ndarray:
+    """(s,) Which steps are the start of an asynchronous run: the first ones, whose responses become later from step to step.
+
+    Args:
+        step_s: (s,) seconds of the steps; those without are not looked at.
+    """
+    level = run.column("off_policy_steps")
+    known = np.flatnonzero(~np.isnan(level) & ~np.isnan(step_s))
+    rising = 1
+    while rising < len(known) and level[known[rising]] > level[known[rising - 1]]:
+        rising += 1
+    start = np.zeros(len(step_s), dtype=bool)
+    start[known[:rising]] = rising > 1
+    return start
+
+
 def step_bar(run: LoggedRun) -> pd.DataFrame:
     """Return one usual step as logged: rows ``phase, kind, seconds, share``, the part that nobody named included.
 
@@ -251,7 +303,7 @@ def step_bar(run: LoggedRun) -> pd.DataFrame:
         return pd.DataFrame(columns=BAR)
     seconds = step_seconds(run)
     whole = seconds.usual & ~np.isnan(seconds.unnamed_s)
-    if not whole.any() or not (seconds.phases or seconds.beside) or (seconds.overlap & whole).any():
+    if not whole.any() or not seconds.names_any or (seconds.overlap & whole).any():
         return pd.DataFrame(columns=BAR)
     step_s = float(seconds.step_s[whole].mean())
     rows: list[tuple[str, str, float]] = []
@@ -283,6 +335,16 @@ def _is_in_seconds(name: str) -> bool:
     return bool(TIMING.search(folder) or IN_SECONDS.search(last)) and not NO_SECONDS.search(last)
 
 
+def _is_anybodys_phase(name: str) -> bool:
+    """Whether a column of nobody's framework may be a phase: it has a unit of seconds, and no standard column stands for it."""
+    return (
+        understood(name) is None
+        and name not in STANDARD
+        and UNIT_OF_SECONDS.search(name.lower()) is not None
+        and not NO_PHASE.search(name.lower())
+    )
+
+
 def _own_parts(run: LoggedRun, column: str, values: np.ndarray, whole: np.ndarray) -> list[tuple[str, float]]:
     """Seconds under the framework's own names, where they are the whole phase; else empty."""
     parts = {name: float(np.nan_to_num(run.column(name)[whole]).mean()) for name in own_names(run, column)}
@@ -303,14 +365,17 @@ def _further(run: LoggedRun, left_s: np.ndarray) -> dict[str, np.ndarray]:
     others = [
         name
         for name in map(str, run.steps.columns)
-        if name not in taken and name.rpartition("/")[0] in folders and _is_in_seconds(name)
+        if name not in taken
+        and _is_in_seconds(name)
+        and (name.rpartition("/")[0] in folders or (not run.framework and _is_anybodys_phase(name)))
     ]
     columns = {name: np.nan_to_num(_possible(run, name, [])) for name in others}
+    rounded = 1e-9 if run.framework else np.nan_to_num(FITS * run.column("step_s"))  # tables are written by hand
     found = {}
     for name in sorted(others, key=lambda name: -float(columns[name].sum())):
         part = np.where(np.isnan(left_s), 0.0, columns[name])
-        if part.any() and (part <= np.nan_to_num(left_s) + 1e-9).all():
-            found[name] = columns[name]
+        if part.any() and (part <= np.nan_to_num(left_s) + rounded).all():
+            found[name if run.framework else UNIT_OF_SECONDS.sub("", name)] = columns[name]
             left_s = left_s - part
     return found
 
@@ -414,7 +479,7 @@ def _numbers(seconds: StepSeconds, are_medians: bool) -> list[Number]:
         if known_s.sum() > 1:
             numbers.append(number("step_least_s", float(seconds.step_s[known_s].min()), LOGGED, "the fastest step"))
             numbers.append(number("step_most_s", float(seconds.step_s[known_s].max()), LOGGED, "the slowest step"))
-        if (~seconds.usual).any() or seconds.outside:
+        if (~seconds.usual).any() or (seconds.outside and not seconds.single):
             numbers.append(mean_of("all_steps_s", seconds.whole_s, "steps, with all that the run does beside them"))
             how = "of the run's time would remain, were all its steps ordinary ones"
             numbers.append(number("ordinary_steps_share", seconds.ordinary_share, DERIVED, how))
@@ -451,6 +516,41 @@ def _learner(seconds: StepSeconds) -> np.ndarray | None:
     return np.where(unknown, np.nan, np.sum([np.nan_to_num(part) for part in parts], axis=0))
 
 
+def _most_of_the_learner(run: LoggedRun, seconds: StepSeconds, names: Sequence[str]) -> np.ndarray | None:
+    """(s,) Seconds under some of the framework's own names, where they are most of what follows generation; else None."""
+    learner = _learner(seconds)
+    if learner is None or not names:
+        return None
+    columns = [_possible(run, name, []) for name in names]
+    unknown = np.all([np.isnan(column) for column in columns], axis=0)
+    values = np.where(unknown, np.nan, np.sum([np.nan_to_num(column) for column in columns], axis=0))
+    both = seconds.ordinary(learner)
+    most = both.any() and np.nansum(values[both]) > learner[both].sum() / 2
+    return values if most and seconds.ordinary(values).any() else None
+
+
+def _rewards(run: LoggedRun, seconds: StepSeconds) -> list[Number]:
+    """The seconds of rewards and advantages, where they are most of what follows generation: nothing of a model is in them."""
+    if "prepare_s" not in seconds.phases:
+        return []
+    names = [name for name in own_names(run, "prepare_s") if REWARDS.search(name) and not LOG_PROBABILITIES.search(name)]
+    values = _most_of_the_learner(run, seconds, names)
+    if values is None:
+        return []
+    what = "ordinary steps" if (~seconds.usual).any() else "steps"
+    return [mean_of("rewards_s", values[seconds.ordinary(values)], what), *_share_numbers("rewards", values, seconds, what)]
+
+
+def _largest_own_part(run: LoggedRun, seconds: StepSeconds) -> str:
+    """Say which part of preparing is most of what follows generation, by its own name; empty where none is."""
+    names = own_names(run, "prepare_s") if "prepare_s" in seconds.phases else []
+    for name in names if len(names) > 1 or "learn_s" in seconds.phases else []:
+        if (values := _most_of_the_learner(run, seconds, [name])) is not None:
+            took = values[seconds.ordinary(values)].mean()
+            return f", most of it {shown(name.rpartition('/')[2] or name, 60)} ({took:,.1f} s)"
+    return ""
+
+
 def _share_numbers(name: str, values: np.ndarray, seconds: StepSeconds, what: str) -> list[Number]:
     """The share of a phase in the ordinary steps, its range, and how much faster the step is at most without it."""
     both = seconds.ordinary(values) & (values <= seconds.step_s)
@@ -474,10 +574,13 @@ def _findings(run: LoggedRun, seconds: StepSeconds, numbers: dict[str, Number]) 
     counts = waits is None or waits <= FITS or synchronous(run)  # where training waits, faster training only waits longer
     findings += [one for one in _of_the_step(run, seconds, numbers) if counts or "sync_s" in one.proof]
     within = {what: np.where(np.isnan(seconds.step_s), np.nan, values) for what, values in seconds.beside.items()}
-    for what, values in {**within, **seconds.outside}.items():
-        at_stake = seconds.of_run(values)
+    for what, values in {**within, **({} if seconds.single else seconds.outside)}.items():
+        at_stake = seconds.of_run(values / seconds.entry_steps if what in seconds.outside else values)
         took = values[values > 0]
-        takes = f"{what.capitalize()} {'take' if what.endswith('s') else 'takes'} {_per_cent(at_stake)} of the run's time"
+        of = "the run's time"
+        if len(values[values > 0]) == 1:  # nobody knows how often it comes
+            of = "the only logged step" if seconds.single else "the logged time"
+        takes = f"{what.capitalize()} {'take' if what.endswith('s') else 'takes'} {_per_cent(at_stake)} of {of}"
         each = f"{took.mean():,.1f} s in {_which(seconds.steps[values > 0])}"
         together = f", {took.sum():,.1f} s together" if len(took) > 1 else ""
         ordinary = f"; an ordinary step takes {numbers['step_s'].value:,.1f} s" if "step_s" in numbers else ""
@@ -498,7 +601,7 @@ def _of_the_step(run: LoggedRun, seconds: StepSeconds, numbers: dict[str, Number
     for name, values in seconds.further.items():
         sentence = f"{shown(name, 60)} takes {_of_a_step(seconds, values)}."
         findings += _finding("beside the step", seconds.phase_of_run(values), sentence, ("named_s", "step_s"))
-    if "unnamed_s" in numbers:
+    if "unnamed_s" in numbers and seconds.names_any:
         left_s = np.maximum(seconds.unnamed_s, 0.0)
         sentence = f"The log does not name {_of_a_step(seconds, left_s)}."
         findings += _finding("beside the step", seconds.phase_of_run(left_s), sentence, ("unnamed_s", "step_s"))
@@ -534,18 +637,22 @@ def _learner_limit(run: LoggedRun, seconds: StepSeconds, numbers: dict[str, Numb
     at_stake = seconds.phase_of_run(learner)
     parts = [f"{PHASES[key]} {numbers[key].value:,.1f} s" for key in ("learn_s", "prepare_s") if key in numbers]
     beside = "wait_s" in numbers
-    which = f": {' and '.join(parts)}" if len(parts) > 1 else ""
+    own = _largest_own_part(run, seconds)
+    which = own or (f": {' and '.join(parts)}" if len(parts) > 1 else "")
     sentence = f"{'The learner' if beside else 'What follows generation'} takes {_of_a_step(seconds, learner)}{which}."
-    limit = numbers.get("without_learner_speedup")
-    if limit is None:
+    if "learner_share" not in numbers or "step_s" not in numbers:
         return at_stake, sentence
-    times, follows = limit.value, " as long as generation can follow" if beside else ""
+    limit = numbers.get("without_learner_speedup")
+    amdahl = limit.value if limit is not None else np.inf  # of a learner that is the whole step, no bound
+    times, follows = amdahl, " as long as generation can follow" if beside else ""
     generates = _possible(run, "generate_s", [])
     generates = generates[seconds.ordinary(generates)]
     generate_s, step_s = float(generates.mean()) if len(generates) else 0.0, numbers["step_s"].value
     if beside and 0 < generate_s <= step_s < times * generate_s:
         times, follows = step_s / generate_s, f", as generation takes {generate_s:,.1f} s"
-        at_stake *= min(1.0, (1.0 - 1.0 / times) / (1.0 - 1.0 / limit.value))
+        at_stake *= min(1.0, (1.0 - 1.0 / times) / (1.0 - 1.0 / amdahl))
+    if np.isinf(times):
+        return at_stake, sentence
     return at_stake, f"{sentence} Were it infinitely fast, a step would be at most {times:.2f} times as fast{follows}."
 
 
@@ -589,6 +696,33 @@ def _cause(steps: np.ndarray, slow: np.ndarray) -> str:
     if slow[-1] and slow.sum() == 1:
         return "; a last validation and checkpoint are what a last step has more than others"
     return "; validation and checkpoints come at such intervals" if _interval(steps[slow]) else ""
+
+
+def _of_unknown_interval(seconds: StepSeconds) -> list[str]:
+    """Say what a single step has beside it, of which nobody knows how often it comes."""
+    return [
+        f"{what.capitalize()} took {np.nansum(values):,.1f} s beside a step of {np.nansum(seconds.step_s):,.1f} s; how often "
+        f"{'they come' if what.endswith('s') else 'it comes'}, a single logged step does not tell."
+        for what, values in (seconds.outside.items() if seconds.single else ())
+    ]
+
+
+def _growing(seconds: StepSeconds) -> list[str]:
+    """Say which phases grow or shrink with every step, so that their means are those of no step."""
+    said = []
+    for column, values in seconds.phases.items():
+        known = values[~np.isnan(values)]
+        if len(known) < 3 or known.min() <= 0 or known.max() < GROWN * known.min():
+            continue
+        apart = np.diff(known)
+        if known.max() < WORTH_SAYING * np.nan_to_num(seconds.step_s).max() or not ((apart > 0).all() or (apart < 0).all()):
+            continue
+        grows = "grows" if apart[0] > 0 else "shrinks"
+        said.append(f"{PHASES[column]} {grows} with every logged step, from {known[0]:,.1f} to {known[-1]:,.1f} s")
+    if not said:
+        return []
+    sentence = "; ".join(said)
+    return [f"{sentence[0].upper()}{sentence[1:]}: a mean is that of no step, and later steps may take longer or shorter."]
 
 
 def _differing(seconds: StepSeconds) -> list[str]:

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.diagnosis.asynchronous import waits_for_nothing
-from rlhfless.diagnosis.gpus import gpus_of
+from rlhfless.diagnosis.gpus import gpus_of, same_in_all
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import DERIVED, GPU_HOURS, LOGGED, TIME, Collected, Finding, Number, Part, number
 from rlhfless.diagnosis.phases import medians, step_seconds
@@ -37,7 +37,7 @@ def runs(run: LoggedRun, found: Collected) -> Part:
     table = runs_frame(run)
     if len(table) < 2:
         return Part()
-    notes = _surplus(run)
+    notes = [*_surplus(run), *_other_gpus(run)]
     unit = _common_unit(table)
     if unit is None:
         notes.append("The runs are not compared: no two of them have seconds per step or item, or tokens per second.")
@@ -77,6 +77,15 @@ def _surplus(run: LoggedRun) -> list[str]:
     return [
         f"Training waits for nothing in {' and '.join(known)}: in each, the next GPU belongs to training, not to generation."
     ]
+
+
+def _other_gpus(run: LoggedRun) -> list[str]:
+    """Say that the runs' own GPUs count, where a user states another number for all of them."""
+    own = [count for _, one in each_run(run) if (count := same_in_all(one, "gpus")) is not None]
+    if run.stated.gpus is None or all(count == run.stated.gpus for count in own):
+        return []
+    listed = ", ".join(f"{count:,.0f}" for count in dict.fromkeys(own))
+    return [f"{run.stated.gpus:,} GPUs were stated, and the log has those of each run ({listed}); the log's count."]
 
 
 def each_run(run: LoggedRun) -> Iterator[tuple[str, LoggedRun]]:

@@ -122,10 +122,11 @@ def _hours(run: LoggedRun, found: Collected, bar: Number | None) -> Number | Non
         return None
     if planned is not None:
         together = known.get("steps_per_generation", 1.0)  # optimizer steps whose seconds a row has
-        to_come = max(0.0, planned / together - len(step_s))
+        to_come = max(0.0, planned / together - seconds.entry_steps * len(step_s))
         how = f"{planned:,.0f} planned steps at the mean of the logged ones{', without the first' if first_differs else ''}"
         return number("run_hours", (seconds.total_s + to_come * later_s.mean()) / 3600, DERIVED, how)
-    return number("logged_hours", seconds.total_s / 3600, DERIVED, f"logged steps and no others, {len(step_s):,} of them")
+    logged = seconds.entry_steps * len(step_s)
+    return number("logged_hours", seconds.total_s / 3600, DERIVED, f"logged steps and no others, {logged:,.0f} of them")
 
 
 def _cost(run: LoggedRun, found: Collected, gpus: Gpus, hours: Number | None) -> list[Number]:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhfless.diagnosis.asynchronous import asynchronous
+from rlhfless.diagnosis.diagnose import collect
 from rlhfless.diagnosis.logged_run import LoggedRun, Stated
 from rlhfless.diagnosis.numbers import Collected
 from rlhfless.diagnosis.phases import phases
@@ -168,3 +169,23 @@ def test_whatever_is_logged_the_loop_is_no_faster_than_without_the_wait(rows: li
         assert limit == pytest.approx(1 / (1 - share), rel=1e-6) or share > 1 - 1e-9
     assert all(0 <= one.at_most <= 1 for one in found.levers)
     assert all(0 <= one.at_stake <= 1 for one in found.findings)
+
+
+def test_a_step_that_is_faster_by_weights_alone_did_not_drain_the_queue() -> None:
+    def drained(sync: list[float], more: list[float]) -> list[str]:
+        columns = {"step_s": [200.0 + a + b for a, b in zip(sync, more, strict=True)], "wait_s": 20.0, "sync_s": sync}
+        steps = pd.DataFrame({"step": range(1, 5), **columns})
+        return [note for note in asynchronous(LoggedRun("log", "verl", steps), Collected()).notes if "queue" in note]
+
+    assert not drained([5.0, 200.0, 600.0, 1200.0], [0.0] * 4)
+    assert drained([5.0, 200.0, 600.0, 1200.0], [0.0, 300.0, 320.0, 310.0])
+
+
+def test_the_start_of_an_asynchronous_run_is_not_in_the_means_where_later_steps_are_logged() -> None:
+    def step_s(seconds: list[float], levels: list[float]) -> float | None:
+        steps = pd.DataFrame({"step": range(len(seconds)), "step_s": seconds, "off_policy_steps": levels})
+        return collect(LoggedRun("log", "prime-rl", steps)).numbers.value("step_s")
+
+    assert step_s([130.0, 50.0, 70.0, 74.0], [0.0, 1.0, 1.0, 1.0]) == pytest.approx(72.0)
+    assert step_s([130.0, 50.0], [0.0, 1.0]) == pytest.approx(90.0)
+    assert step_s([70.0, 72.0, 74.0], [1.0, 1.0, 1.0]) == pytest.approx(72.0)

@@ -6,11 +6,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from error_messages import refused
 
 from rlhfless.diagnosis import Stated
 from rlhfless.diagnosis.diagnose import collect
+from rlhfless.diagnosis.gpus import gpus_of
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import Collected
+from rlhfless.errors import InputError
 
 
 def found(stated: Stated | None = None, facts: dict[str, float] | None = None, **columns: Any) -> Collected:
@@ -93,3 +96,27 @@ def test_batches_of_gpus_that_differ_little_are_no_lever() -> None:
     assert even.numbers["gpu_tokens_apart_share"].value == pytest.approx(0.02)
     assert any("2.0% in tokens" in note for note in even.notes)
     assert not any("in tokens" in note for note in apart.notes)
+
+
+def test_stated_gpus_that_the_log_contradicts_are_named() -> None:
+    logged = {"step_s": 100.0, "tokens_total": 1.6e6, "perf/throughput": 1000.0}
+    (note,) = [one for one in found(Stated(gpus=4), **logged).notes if "stated" in one]
+    assert "perf/throughput" in note
+    assert "16" in note
+    assert not [one for one in found(Stated(gpus=16), **logged).notes if "stated" in one]
+    assert [one for one in found(Stated(gpus=4), {"gpus": 8.0}, step_s=1.0).notes if "4 GPUs were stated" in one]
+
+
+def test_sides_that_are_more_than_the_run_are_refused() -> None:
+    with refused(InputError, "gpus_generate 12", "gpus 8"):
+        Stated(gpus=8, gpus_generate=12)
+    with refused(InputError, "gpus_generate 6 and gpus_train 4", "gpus 8"):
+        Stated(gpus=8, gpus_generate=6, gpus_train=4)
+    assert Stated(gpus=8, gpus_generate=6, gpus_train=2).gpus == 8
+
+
+def test_stated_sides_of_another_size_than_the_row_are_not_used() -> None:
+    run = LoggedRun("log", "", pd.DataFrame({"step": [0], "gpus": [8.0]}), stated=Stated(gpus_generate=12))
+    assert gpus_of(run) == (8.0, None, None)
+    fits = LoggedRun("log", "", pd.DataFrame({"step": [0], "gpus": [16.0]}), stated=Stated(gpus=8, gpus_generate=4))
+    assert gpus_of(fits) == (16.0, 4.0, 12.0)

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlhfless.diagnosis.diagnose import collect, ranked
 from rlhfless.diagnosis.logged_run import LoggedRun, Stated
 from rlhfless.diagnosis.numbers import BOUND, Collected, Finding, Part
 from rlhfless.diagnosis.phases import phases, step_bar, synchronous
+from rlhfless.trace.importers import names
 
 
 def run_of(columns: dict[str, Any], framework: str = "", **more: Any) -> LoggedRun:
@@ -351,3 +353,90 @@ def test_a_validation_before_the_first_step_is_a_part_of_the_run() -> None:
     assert (numbers["step_s"], numbers["validation_s"]) == (100, 80)
     (validation,) = [one for one in part.findings if "Validation" in one.sentence]
     assert validation.at_stake == pytest.approx(80 / 480)
+
+
+def test_a_learner_that_is_the_whole_step_beside_generation_is_bound_by_it() -> None:
+    run = run_of({"step_s": [120.0, 130.0], "wait_s": 0.0, "generate_s": 100.0, "learn_s": [120.0, 130.0]}, "slime")
+    (learner,) = of_kind(found_in(run)[1], "learner")
+    assert learner.at_stake == pytest.approx(1 - 100 / 125)
+    assert "1.25 times" in learner.sentence
+
+
+def test_steps_without_any_named_part_are_not_said_to_lack_names() -> None:
+    run = run_of({"step_s": [80.0, 81.0, 79.0], "wait_s": 0.0})
+    said = ranked(collect(run).findings)
+    assert said[0].kind == "waiting"
+    assert not any("not name" in one.sentence for one in said)
+    assert step_bar(run).empty
+    some = run_of({"step_s": [80.0, 81.0, 79.0], "generate_s": 20.0})
+    assert any("not name" in one.sentence for one in found_in(some)[1].findings)
+
+
+def test_a_phase_that_grows_or_shrinks_with_every_step_is_said_with_its_ends() -> None:
+    def said(**columns: Any) -> list[str]:
+        return [note for note in found_in(run_of(columns))[1].notes if "every logged step" in note]
+
+    (note,) = said(step_s=[300.0, 450.0, 900.0], generate_s=[240.0, 390.0, 840.0], learn_s=[50.0, 51.0, 49.0])
+    assert "generation grows" in note.lower()
+    assert "240.0 to 840.0 s" in note
+    assert "learning" not in note
+    (note,) = said(generate_s=[900.0, 400.0, 200.0])  # without the step, too
+    assert "shrinks" in note
+    assert not said(step_s=[300.0, 900.0, 450.0], generate_s=[240.0, 840.0, 390.0])
+    assert not said(step_s=[300.0, 450.0], generate_s=[100.0, 390.0])
+    assert not said(step_s=[300.0, 300.0, 300.0], generate_s=[200.0, 200.0, 200.0], sync_s=[0.1, 0.2, 0.3])
+
+
+def verl(**own: float) -> LoggedRun:
+    """Return one step as verl logs it, with its own names and the standard columns that they are read as."""
+    values = {f"timing_s/{name}": seconds for name, seconds in own.items()}
+    return run_of({**names.NAMES["verl"].standard(values), **values}, "verl")
+
+
+def test_rewards_that_are_most_of_what_follows_generation_have_their_own_name_and_lever() -> None:
+    found = collect(verl(gen=100.0, ref=20.0, adv=500.0, update_actor=80.0, step=710.0))
+    (learner,) = [one for one in found.findings if one.kind == "learner"]
+    assert "adv (500.0 s)" in learner.sentence
+    assert found.numbers.value("rewards_share") == pytest.approx(500 / 710)
+    rewards, rest = (one for one in found.levers if one.kind == "learner")
+    assert "reward" in rewards.name
+    assert "launch_reward_fn_async" in rewards.line
+    assert (rewards.at_most, rest.at_most) == pytest.approx((500 / 710, 100 / 710))
+
+
+def test_log_probabilities_that_are_most_of_it_are_named_and_keep_the_lever_of_learning() -> None:
+    found = collect(verl(gen=100.0, old_log_prob=300.0, adv=5.0, update_actor=80.0, step=500.0))
+    (learner,) = [one for one in found.findings if one.kind == "learner"]
+    assert "old_log_prob (300.0 s)" in learner.sentence
+    assert "rewards_share" not in found.numbers
+    (lever,) = [one for one in found.levers if one.kind == "learner"]
+    assert lever.at_most == pytest.approx(learner.at_stake)
+
+
+def test_where_learning_is_most_of_it_both_parts_are_said() -> None:
+    found = collect(verl(gen=100.0, old_log_prob=40.0, adv=5.0, update_actor=300.0, step=500.0))
+    (learner,) = [one for one in found.findings if one.kind == "learner"]
+    assert "learning 300.0 s" in learner.sentence
+
+
+def test_a_phase_under_a_name_that_nobody_knows_is_named_by_it() -> None:
+    run = run_of({"step_s": [100.0, 110.0], "learn_s": 10.0, "collect_things (s)": [80.0, 100.2], "elapsed (s)": [3.0, 4.0]})
+    found = phases(run, Collected()).findings
+    assert any("collect_things takes 86% of a step" in one.sentence for one in found)
+    assert not any("elapsed" in one.sentence for one in found)
+    assert "collect_things" in set(step_bar(run)["phase"])
+    too_long = run_of({"step_s": [100.0, 110.0], "learn_s": 10.0, "whatever (s)": [80.0, 200.0]})
+    assert not any("whatever" in one.sentence for one in phases(too_long, Collected()).findings)
+
+
+def test_validation_beside_a_single_step_is_no_share_of_the_run() -> None:
+    own = {"timing/step": [200.0], "timing/eval": [300.0], "timing/generate": [120.0], "timing/policy_train": [60.0]}
+    columns = {"step_s": [200.0], "generate_s": [120.0], "learn_s": [60.0], **own}
+    numbers, part = found_in(run_of(columns, "skyrl"))
+    assert not any("alidation" in one.sentence for one in part.findings)
+    assert any("300.0 s" in note for note in part.notes)
+    assert numbers["validation_s"] == 300
+    (learner,) = of_kind(part, "learner")
+    assert learner.at_stake == pytest.approx(0.3)
+    twice = run_of({name: [*values, *values] for name, values in columns.items()}, "skyrl")
+    assert any("Validation takes 60% of the run's time" in one.sentence for one in phases(twice, Collected()).findings)

@@ -191,3 +191,14 @@ def test_a_public_table_of_waits() -> None:
             "no schedule of generation wins anything here"
         )
         assert "generate_s" not in one.numbers
+
+
+def test_gpus_of_the_runs_beat_one_stated_number() -> None:
+    part = runs(table(SCALING, gpus=8), Collected())
+    numbers = {one.key: one.value for one in part.numbers}
+    assert numbers["runs/32 GPUs/gpu_hours_per_step"] == pytest.approx(32 * 214.2 / 3600)
+    assert "8 GPUs is the cheapest" in part.findings[0].sentence
+    assert any("8, 16, 32" in note for note in part.notes)
+    without = [{name: value for name, value in row.items() if name != "gpus"} for row in SCALING]
+    costs = {one.key: one.value for one in runs(table(without, gpus=8), Collected()).numbers}
+    assert costs["runs/32 GPUs/gpu_hours_per_step"] == pytest.approx(8 * 214.2 / 3600)

@@ -14,6 +14,9 @@ from rlhfless.trace.importers.names import NAMES, NO_TIMES, PHASES, Names, frame
 from rlhfless.trace.importers.scalars import RUN
 from rlhfless.trace.importers.trl_steps import COUNTER, generations, whole_run
 
+VALIDATION = "timing/validation"
+"""Folder of NeMo-RL's seconds of validation, which the folder of a step's phases does not have."""
+
 
 def refuse_without(reading: ImportSession) -> None:
     """Raise an error if nothing was found.
@@ -47,6 +50,7 @@ def add_steps(reading: ImportSession, path: Path, steps: Mapping[int, Mapping[st
         names = names.tracked()
     used, timed = set(names.own()), [name for name in names.own("step_s", *PHASES) if not name.endswith("/total")]
     folders = {name.rpartition("/")[0] for name in timed} - {""}  # parts of a total are beside it
+    folders |= {VALIDATION} if framework == "nemo-rl" else set()
     used |= {COUNTER} if framework == "trl" else set()
     rows = []
     for step in sorted(steps):

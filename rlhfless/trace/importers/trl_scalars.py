@@ -9,7 +9,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from rlhfless.trace.importers.import_session import ImportSession
 from rlhfless.trace.importers.names import NAMES
 from rlhfless.trace.importers.record import Record, finite, is_number
 from rlhfless.trace.importers.scalars import numbers
-from rlhfless.trace.importers.trl_steps import OF_RESPONSES, as_numbers, generations, whole_run
+from rlhfless.trace.importers.trl_steps import OF_RESPONSES, add_evaluations, as_numbers, evaluation_s, generations, whole_run
 
 FILES = ("trainer_state.json", "trainer_state.json.gz")
 HISTORY = re.compile(rb'(?<!\\)"log_history"\s*:\s*\[')
@@ -34,10 +34,12 @@ class TrainerState(NamedTuple):
 
     Attributes:
         logging_steps: how many steps one entry covers, 1 if the state does not say. evaluated: steps after which it evaluated.
+        evaluation_s: seconds of these evaluations by step, of those that log them.
     """
 
     logging_steps: int = 1
     evaluated: frozenset[int] = frozenset()
+    evaluation_s: Mapping[int, float] = {}
 
 
 def files(path: Path) -> list[Path]:
@@ -70,9 +72,11 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     """Collect the scalars of steps that generated, and the numbers of the whole run; yields no responses."""
     states = files(reading.path) or [reading.path]
     reading.expect(states)
+    seconds: dict[int, float] = {}
     for path in states:
-        read_state(reading, path)
+        seconds |= read_state(reading, path).evaluation_s
     reading.scalars[:] = generations(reading.scalars, reading)
+    add_evaluations(reading.scalars, seconds)
     for values in reading.scalars:
         reading.fields.update(values)
     yield from ()
@@ -96,6 +100,7 @@ def read_state(reading: ImportSession, path: Path) -> TrainerState:
     reading.framework = "trl"
     steps: dict[int, dict[str, Any]] = {}
     names, evaluated = NAMES["trl"], set()
+    seconds: dict[int, float] = {}
     for number, entry in enumerate(history, start=1):
         if not isinstance(entry, dict):
             raise TraceError(f"{path}: entry {number} of 'log_history' is not a JSON object; a trainer_state.json is needed")
@@ -103,6 +108,8 @@ def read_state(reading: ImportSession, path: Path) -> TrainerState:
         step, facts = record.whole("step"), whole_run(record.values)
         if any(name.startswith("eval_") for name in entry):
             evaluated.add(step)
+            if (took := evaluation_s(record.values)) is not None:
+                seconds[step] = seconds.get(step, 0.0) + took
         elif facts:
             reading.facts.update(facts)
         else:
@@ -112,7 +119,7 @@ def read_state(reading: ImportSession, path: Path) -> TrainerState:
     every = _count(state, "logging_steps")
     counts = {"planned_steps": _count(state, "max_steps"), "steps_done": _count(state, "global_step"), "logging_steps": every}
     reading.facts.update({fact: float(count) for fact, count in counts.items() if count})
-    return TrainerState(every or 1, frozenset(evaluated))
+    return TrainerState(every or 1, frozenset(evaluated), seconds)
 
 
 def _count(state: dict[str, Any], name: str) -> int:

@@ -38,6 +38,8 @@ STILL, WITHOUT, REPEATED = (
     "the others have no lengths of responses",
     "inferred: the others repeat mean, longest, shortest and cut share of the entry before",
 )
+EVALUATION = "eval_runtime"
+"""Seconds of an evaluation, which comes after a step and is not in ``step_time``."""
 FACTS = {
     "train_runtime": "run_s",
     "train_samples_per_second": "samples_per_s",
@@ -66,12 +68,37 @@ def whole_run(entry: Mapping[Any, Any]) -> dict[str, float]:
     return {fact: number for fact, number in numbers.items() if number is not None and number >= 0}
 
 
+def evaluation_s(entry: Mapping[Any, Any]) -> float | None:
+    """Return the seconds of an entry of an evaluation; None for other entries, and where they are not logged."""
+    took = finite(entry[EVALUATION]) if is_number(entry.get(EVALUATION)) else None
+    return took if took is not None and took > 0 else None
+
+
+def add_evaluation(row: dict[Any, Any], seconds: float) -> dict[str, Any]:
+    """Add the seconds of an evaluation to those of the row, and return it."""
+    row[EVALUATION] = row.get(EVALUATION, 0.0) + seconds
+    return row
+
+
+def add_evaluations(rows: Sequence[dict[str, Any]], seconds: Mapping[int, float]) -> None:
+    """Add the seconds of evaluations to the rows of the steps that they came after; to the first row what was before it.
+
+    Args:
+        rows: one per generation, by ascending step. seconds: of the evaluation after each step that has one.
+    """
+    for step, took in seconds.items():
+        at = max((number for number, row in enumerate(rows) if row["step"] <= step), default=0)
+        if rows:
+            add_evaluation(rows[at], took)
+
+
 def generations(rows: Sequence[Mapping[str, Any]], reading: ImportSession) -> list[dict[str, Any]]:
     """Return one row per entry that generated, with the tokens of its generation; a note says which entries did not.
 
     Where every entry generated, ``step_s`` stays the seconds of one optimizer step, as TRL logs it. Else a row stands for all
     steps that learn from its generation: ``step_s`` is the sum of their seconds, so that the rows add up to the run, and the
-    fact ``steps_per_generation`` says how many they are. Everything else is the entry's that generated.
+    fact ``steps_per_generation`` says how many they are; evaluations are added up, too. Everything else is the entry's that
+    generated.
 
     Args:
         rows: one per entry, in the order of the log, with TRL's own names, standard columns and ``step``.
@@ -105,6 +132,9 @@ def generations(rows: Sequence[Mapping[str, Any]], reading: ImportSession) -> li
             row["step_s"] = float(sum(span * entry["step_s"] for entry, span in entries))
         if "tokens_total" in row:
             row["tokens_total"] *= entries[0][1]
+        for entry, _ in entries[1:]:
+            if EVALUATION in entry:
+                add_evaluation(row, entry[EVALUATION])
     _report(found, len(rows), early, list(reasons), reading)
     return [row for row, _ in found]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -222,3 +223,17 @@ def test_a_phase_without_times_is_named(tmp_path: Path) -> None:
     path.write_bytes(wandb_file([wandb_row({"timing/train/generation": 3.0, "_step": 1})]))
     notes = import_log(path).summary.notes
     assert any("learn_s is unknown" in note and "timing/train/policy_training" in note for note in notes)
+
+
+def test_nemo_rls_validation_is_beside_its_steps(tmp_path: Path) -> None:
+    def row(step: int, **more: float) -> dict[str, float]:
+        return {"_step": step, "timing/train/total_step_time": 200.0, "timing/train/exposed_generation": 120.0,
+                "timing/train/policy_training": 60.0, **more}  # fmt: skip
+
+    rows = [row(1), row(2, **{"timing/validation/total_validation_time": 150.0}), row(3), row(4)]
+    path = tmp_path / "history.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    numbers = diagnose(path).numbers
+    assert numbers.value("validation_s") == 150
+    assert numbers.value("step_s") == 200
+    assert numbers.value("all_steps_s") == pytest.approx(950 / 4)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from importer_samples import GOLDEN, TOKENIZER
 
+from rlhfless.diagnosis import diagnose
 from rlhfless.trace import ImportedLog, ImportOptions, LogWithoutResponses, import_log
 
 pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")
@@ -72,3 +73,40 @@ def test_a_run_of_evaluations_alone_has_scalars_alone(tmp_path: Path) -> None:
     assert log.rollouts is None
     with pytest.raises(LogWithoutResponses):
         log.trace()
+
+
+def entry(step: int, **more: float) -> dict[str, float]:
+    return {"step": step, "loss": 0.1, "step_time": 50.0, "completions/mean_length": 300.0 + step, "reward": 0.5, **more}
+
+
+def test_seconds_of_evaluations_are_those_of_the_step_before_them(tmp_path: Path) -> None:
+    history = [entry(10), {"step": 15, "eval_runtime": 70.0}, entry(20), {"step": 20, "eval_runtime": 80.0}, entry(30)]
+    path = tmp_path / "trainer_state.json"
+    path.write_text(json.dumps({"log_history": history, "max_steps": 100, "global_step": 30, "logging_steps": 10}))
+    scalars = import_log(path).scalars.set_index("step")
+    assert scalars["eval_runtime"].dropna().to_dict() == {10: 70.0, 20: 80.0}
+    numbers = diagnose(path).numbers
+    assert numbers.value("validation_total_s") == 150
+    assert numbers.value("all_steps_s") == pytest.approx(50 + 150 / 30)
+    assert numbers.value("run_hours") == pytest.approx(100 * 55 / 3600)
+
+
+def test_a_console_has_the_seconds_of_evaluations_before_and_after_the_bar(tmp_path: Path) -> None:
+    def printed(step: int, *, evaluation: str = "") -> str:
+        line = str({name: value for name, value in entry(step).items() if name != "step"})
+        bar = f" {step}%|#         | {step}/100 [10:00<90:00, 60.0s/it]"
+        return "\n".join([line, bar, str({"eval_loss": 0.2, "eval_runtime": 90.0}), bar] if evaluation == "after" else
+                         [line, str({"eval_runtime": 40.0}), bar] if evaluation == "before" else [line, bar])  # fmt: skip
+
+    path = tmp_path / "console.log"
+    path.write_text("\n".join([printed(10), printed(20, evaluation="after"), printed(30, evaluation="before")]) + "\n")
+    scalars = import_log(path).scalars.set_index("step")
+    assert scalars["eval_runtime"].dropna().to_dict() == {20: 90.0, 30: 40.0}
+    assert diagnose(path).numbers.value("validation_total_s") == 130
+
+
+def test_a_short_evaluation_is_not_in_the_step(tmp_path: Path) -> None:
+    history = [one for step in (1, 2, 3, 4) for one in (entry(step), {"step": step, "eval_runtime": 5.0})]
+    path = tmp_path / "trainer_state.json"
+    path.write_text(json.dumps({"log_history": history, "max_steps": 4, "global_step": 4}))
+    assert diagnose(path).numbers.value("all_steps_s") == pytest.approx(55)

@@ -19,7 +19,15 @@ from rlhfless.trace.importers.console.lines import LONGEST_DICT, Line, parse_dic
 from rlhfless.trace.importers.console.progress import BAR
 from rlhfless.trace.importers.import_session import ImportSession
 from rlhfless.trace.importers.names import NAMES
-from rlhfless.trace.importers.trl_steps import COUNTER, ROUNDED, as_numbers, generations, whole_run
+from rlhfless.trace.importers.trl_steps import (
+    COUNTER,
+    ROUNDED,
+    add_evaluation,
+    as_numbers,
+    evaluation_s,
+    generations,
+    whole_run,
+)
 from solver.model.plurals import counted
 
 PREFIXES = (
@@ -69,6 +77,13 @@ class StepNumbers:
         self._waiting.append((line, values))
         if len(self._waiting) >= MOST_WAITING:
             yield from self.end()
+
+    def evaluated(self, seconds: float) -> Iterator[float]:
+        """Add the seconds of an evaluation to the entry that waits for its bar; yield them where none waits."""
+        if self._waiting and (values := self._waiting[-1][1]) is not None:
+            self._waiting[-1] = self._waiting[-1][0], add_evaluation(dict(values), seconds)
+        else:
+            yield seconds
 
     def bar(self, done: int, total: int) -> Iterator[Entry]:
         """Take the next state of a bar; bars of other lengths than the first one's are of evaluations. Yields entries that
@@ -126,7 +141,22 @@ class StepNumbers:
 
 
 def entries(lines: Iterable[Line], reading: ImportSession) -> Iterator[Entry]:
-    """Yield the dict of every step, and report what the log says of the whole run."""
+    """Yield the dict of every step, with the seconds of the evaluation after it, and report what the log says of the run."""
+    last: Entry | None = None
+    for one in _entries(lines, reading):
+        if isinstance(one, float):
+            if last is not None and last.values is not None:
+                last = last._replace(values=add_evaluation(dict(last.values), one))
+            continue
+        if last is not None:
+            yield last
+        last = one
+    if last is not None:
+        yield last
+
+
+def _entries(lines: Iterable[Line], reading: ImportSession) -> Iterator[Entry | float]:
+    """Yield the dict of every step, and the seconds of every evaluation of an entry that was yielded before."""
     numbers = StepNumbers()
     for line in _whole(lines):
         text = line.text
@@ -180,7 +210,7 @@ def _bar(text: str, numbers: StepNumbers) -> Iterator[Entry]:
         yield from numbers.bar(int(match[1]), int(match[2]))
 
 
-def _entry(line: Line, text: str, numbers: StepNumbers, reading: ImportSession) -> Iterator[Entry]:
+def _entry(line: Line, text: str, numbers: StepNumbers, reading: ImportSession) -> Iterator[Entry | float]:
     found = parse_dict(text)
     if found is None:
         if BROKEN.search(text):
@@ -191,6 +221,8 @@ def _entry(line: Line, text: str, numbers: StepNumbers, reading: ImportSession) 
         reading.facts.update(facts)
         yield from numbers.end()
         numbers.restart()
+    elif (took := evaluation_s(values)) is not None:
+        yield from numbers.evaluated(took)
     elif any(name in values for name in OWN) and not any(str(name).startswith("eval_") for name in values):
         if COUNTER in values and isinstance(found[COUNTER], str):
             values[ROUNDED] = values.pop(COUNTER)
