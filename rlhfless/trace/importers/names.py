@@ -192,7 +192,7 @@ NAMES: Mapping[str, Names] = {
         "responses": ("rollout/num_samples",),
         "response_tokens_mean": (("rollout/response_length_mean", "response_length", "glen"),),  # the latter are in its bar
         "sequence_tokens_mean": (("total_length", "tlen"),),
-        "truncation_rate": ("rollout/truncated_rate",),
+        "truncation_rate": (("rollout/truncated_rate", "truncated", "response_clip_ratio"),),  # of its versions, newest first
         "reward_mean": (("reward", "rm"),),
     }, tracked_prefix="train/", tracked_step="train/global_step"),
     "trl": Names("TRL", {
