@@ -196,6 +196,7 @@ def memory(run: LoggedRun, found: Collected) -> Part:
     numbers: list[Number] = []
     notes: list[str] = []
     gib = stated.gpu_memory_gib or (gpu(stated.gpu).memory_gib if stated.gpu else None)
+    share = stated.memory_share or VLLM_MEMORY_SHARE
     tokens, evidence, how = facts.get("kv_cache_tokens"), LOGGED, "the engine's own statement when it started"
     if model is not None:
         notes += model.notes
@@ -206,13 +207,12 @@ def memory(run: LoggedRun, found: Collected) -> Part:
             number("model_kv_bytes_per_token", per_token, DERIVED, f"the configuration of {model.name}, of each GPU")
         )
         if tokens is None and gib is not None and model.weight_bytes is not None:
-            share = stated.memory_share or VLLM_MEMORY_SHARE
             tokens = float(memory_fit(model, gib, tensor_parallel=replica, memory_share=share).kv_tokens)
             evidence, how = BOUND, f"{share:.0%} of {gib:g} GiB without the weights; activations and CUDA graphs take more"
         if model.weight_bytes is not None:
             gib_each = model.weight_bytes / replica / GIB
             numbers.append(number("model_weights_per_gpu_gib", gib_each, DERIVED, f"the configuration of {model.name}"))
-    compared, ratio = _compared(run, model, replica)
+    compared, ratio = _compared(run, model, replica, gib, share)
     numbers += compared
     findings = [] if model is None else [Finding("memory", 0.0, _of_the_model(model, numbers) + ratio, (numbers[0].key,))]
     if tokens is None:
@@ -246,8 +246,16 @@ def _of_the_model(model: ModelMemory, numbers: list[Number]) -> str:
     return f"{sentence}."
 
 
-def _compared(run: LoggedRun, model: ModelMemory | None, replica: int) -> tuple[list[Number], str]:
-    """Compare the model whose configuration is the log with the stated one: a number and a sentence; nothing of one model."""
+def _compared(
+    run: LoggedRun, model: ModelMemory | None, replica: int, gib: float | None, share: float
+) -> tuple[list[Number], str]:
+    """Compare the model whose configuration is the log with the stated one: a number and a sentence; nothing of one model.
+
+    How many tokens fit also depends on what the weights leave, so it is said where the memory of a GPU is known.
+
+    Args:
+        gib: memory of a GPU. share: of it that the engine may use.
+    """
     if model is None or run.config is None or run.stated.model is None:
         return [], ""
     other = model_memory(run.stated.model)
@@ -255,8 +263,19 @@ def _compared(run: LoggedRun, model: ModelMemory | None, replica: int) -> tuple[
         return [], ""  # one of them has no KV cache
     ratio = kv_ratio(model, other, replica)
     how = f"KV bytes per token of {model.name} over those of {other.name}"
-    said = f" That is {ratio:.2f} times the KV cache of {other.name}, so {1 / ratio:.2f} times as many of its tokens fit."
-    return [number("kv_bytes_ratio", ratio, DERIVED, how)], said
+    said = f" That is {ratio:.2f} times the KV cache per token of {other.name}"
+    numbers = [number("kv_bytes_ratio", ratio, DERIVED, how)]
+    if gib is None or model.weight_bytes is None or other.weight_bytes is None:
+        return numbers, f"{said}; how many tokens fit also depends on the weights."
+    try:
+        own, others = (memory_fit(one, gib, tensor_parallel=replica, memory_share=share).kv_tokens for one in (model, other))
+    except InputError:  # the weights of one of them do not fit
+        return numbers, f"{said}."
+    if not own or not others:
+        return numbers, f"{said}."
+    how = f"tokens of {model.name} over those of {other.name} that fit into {share:.0%} of {gib:g} GiB beside the weights"
+    numbers.append(number("kv_tokens_ratio", own / others, DERIVED, how))
+    return numbers, f"{said}, and with the weights of both, {own / others:.2f} times as many tokens of {model.name} fit."
 
 
 def _json(file: Path, what: str) -> dict[str, Any]:

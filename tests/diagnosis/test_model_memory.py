@@ -241,6 +241,22 @@ def test_a_configuration_is_a_log_and_is_compared_with_a_stated_one(tmp_path: Pa
     assert "0.50 times" in both.verdict[0].sentence
 
 
+def test_how_many_tokens_fit_of_two_models_counts_their_weights(tmp_path: Path) -> None:
+    """A model with half the KV bytes per token and heavier weights: on a small GPU fewer of its tokens fit, not twice as many."""
+    for name, change in (("heavy", {"num_key_value_heads": 2, "intermediate_size": 30000}), ("light", {})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps({**QWEN_7B, **change}))
+    heavy, light = (tmp_path / name / "config.json" for name in ("heavy", "light"))
+    found = diagnose(heavy, Stated(model=str(light), gpu_memory_gib=24.0, tensor_parallel=1))
+    left = [0.9 * 24 * 2**30 - model_memory(one).weight_bytes for one in (heavy, light)]
+    assert found.numbers["kv_bytes_ratio"].value == 0.5
+    assert found.numbers["kv_tokens_ratio"].value == pytest.approx(2 * left[0] / left[1], rel=1e-3)
+    assert found.numbers["kv_tokens_ratio"].value < 1
+    unknown = diagnose(heavy, Stated(model=str(light), tensor_parallel=1))
+    assert "kv_tokens_ratio" not in unknown.numbers
+    assert "times as many" not in unknown.verdict[0].sentence
+
+
 def test_what_an_engine_states_needs_no_model() -> None:
     part = part_of(Stated(), {"kv_cache_tokens": 90_000, "max_context_tokens": 9000}, engine=True)
     found = {one.key: one.value for one in part.numbers}

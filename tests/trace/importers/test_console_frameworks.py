@@ -185,9 +185,7 @@ def test_rolls_agentic_pipeline_logs_the_total_of_the_step_itself(tmp_path: Path
 
 @pytest.mark.parametrize("name", ["response_clip_ratio", "truncated", "rollout/truncated_rate"])
 def test_every_version_of_openrlhf_names_the_share_of_cut_responses_otherwise(name: str, tmp_path: Path) -> None:
-    text = (
-        f"Global step 3: {{'response_length': 800.5, '{name}': 0.125, 'timing/generation': 40.0, 'timing/step_total': 64.0}}\n"
-    )
+    text = f"Global step 3: {{'reward': 0.5, '{name}': 0.125, 'timing/generation': 40.0, 'timing/step_total': 64.0}}"
     assert read(tmp_path, text).scalars["truncation_rate"].tolist() == [0.125]
     (number,) = [one for one in diagnose(tmp_path / "console.log").numbers.values() if one.key == "cut_share"]
     assert number.value == 0.125
