@@ -208,6 +208,7 @@ NAMES: Mapping[str, Names] = {
     }, tracked_prefix="train/", tracked_step="train/global_step"),
     "prime-rl": Names("prime-rl", {
         "step_s": (("Time", "trainer/Time", "time/step"),),  # the latter, with a folder, are the trainer's in wandb
+        "generate_s": ("Generating rollouts",),  # its bar in the console
         "wait_s": ("time/wait_for_batch",),
         "learn_s": ("time/forward_backward",),
         "sync_s": ("time/broadcast_weights",),
