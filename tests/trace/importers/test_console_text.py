@@ -272,6 +272,15 @@ def test_a_text_that_is_no_log_is_refused_with_what_it_lacks(text: str, parts: t
             import_log(tmp_path / "run.txt", ImportOptions(), framework)
 
 
+def test_a_text_of_no_known_framework_is_refused_briefly_and_given_to_none(tmp_path: Path) -> None:
+    (tmp_path / "run.txt").write_text("Trainer INFO: Epoch 2/10 Step 12/58 is done.\nloss 0.3\n")
+    with refused(TraceError, "run.txt", "NeMo-RL", "vLLM") as refusal:
+        import_log(tmp_path / "run.txt")
+    text = str(refusal.value).removeprefix(str(tmp_path))
+    assert "nearly" not in text
+    assert len(text) < 300
+
+
 def test_a_file_that_is_no_text_is_not_said_to_be_one(tmp_path: Path) -> None:
     (tmp_path / "plot.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR timing_s/gen \0")
     with pytest.raises(TraceError) as refusal:
