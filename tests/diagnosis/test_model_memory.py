@@ -242,8 +242,7 @@ def test_a_configuration_is_a_log_and_is_compared_with_a_stated_one(tmp_path: Pa
 
 
 def test_how_many_tokens_fit_of_two_models_counts_their_weights(tmp_path: Path) -> None:
-    """A model with half the KV bytes per token and heavier weights: on a small GPU fewer of its tokens fit, not twice as many.
-    """
+    """With half the KV bytes per token and heavier weights, fewer tokens fit into a small GPU, not twice as many."""
     for name, change in (("heavy", {"num_key_value_heads": 2, "intermediate_size": 30000}), ("light", {})):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(json.dumps({**QWEN_7B, **change}))
