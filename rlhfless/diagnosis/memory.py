@@ -25,6 +25,7 @@ from rlhfless.diagnosis.whole_run import LARGEST
 from rlhfless.errors import InputError
 from rlhfless.latency.gpus import gpu
 from rlhfless.latency.profile import list_profiles, read_profile
+from solver.model.plurals import counted
 
 GIB = 2.0**30
 BYTES = {"float32": 2, "float": 2, "bfloat16": 2, "float16": 2, "half": 2, "fp8": 1, "int8": 1}
@@ -144,8 +145,9 @@ def memory_fit(
     """
     if not (gpu_memory_gib > 0 and tensor_parallel >= 1 and 0 < memory_share <= 1 and reserved_gib >= 0):
         raise InputError(
-            f"{gpu_memory_gib} GiB of {tensor_parallel} GPUs with a memory share of {memory_share} and {reserved_gib} GiB "
-            "reserved is no memory of a replica; GiB above 0, at least 1 GPU, a share above 0 and up to 1 are needed"
+            f"{gpu_memory_gib} GiB of {counted(tensor_parallel, 'GPU')} with a memory share of {memory_share} and "
+            f"{reserved_gib} GiB reserved is no memory of a replica; "
+            "GiB above 0, at least 1 GPU, a share above 0 and up to 1 are needed"
         )
     if model.weight_bytes is None:
         raise InputError(
@@ -155,8 +157,9 @@ def memory_fit(
     weights = model.weight_bytes / tensor_parallel
     left = memory_share * gpu_memory_gib * GIB - weights - reserved_gib * GIB
     if left <= 0:
+        each = "the one GPU" if tensor_parallel == 1 else f"each of {tensor_parallel} GPUs"
         raise InputError(
-            f"{model.name}: its weights take {weights / GIB:.1f} GiB of each of {tensor_parallel} GPUs, more than the "
+            f"{model.name}: its weights take {weights / GIB:.1f} GiB of {each}, more than the "
             f"{memory_share * gpu_memory_gib - reserved_gib:.1f} GiB that the engine may use; more GPUs per replica are needed"
         )
     per_token = model.kv_bytes_per_gpu(tensor_parallel)

@@ -233,6 +233,7 @@ def test_numbers_that_cannot_be_are_left_out_and_named(tmp_path: Path) -> None:
     (note,) = [note for note in log.summary.notes if note.startswith("left out")]
     for name in ("response_length/mean", "generate_s", "timing_s/step", "prompt_length/mean"):
         assert name in note
+    assert "1 value of" in note
 
 
 def test_hostile_names_are_left_out_or_kept_as_text(tmp_path: Path) -> None:
