@@ -51,6 +51,7 @@ TIMES_LINE = {
     "slime": "its console lines 'perf N', which have perf/rollout_time and perf/step_time,",
     "nemo-rl": "its console's block 'Timing' of each step, which has generation and Total step time,",
     "prime-rl": "the trainer's wandb run, which has time/wait_for_batch and time/step,",
+    "areal": "its console of two steps or more, whose lines have the time of day and whose tables have timeperf/rollout,",
     "skyrl": "trainer.logger=console, whose lines have timing/generate and timing/step,",
     "roll": "track_with: stdout, whose lines 'metrics_tag' have time/step_generate (or time/step_rollout) and time/step_total,",
 }
@@ -71,7 +72,7 @@ BESIDE = {
     "checkpoints": re.compile(r"(?:^|[^a-z])(?:checkpoint|checkpoints|checkpointing|save)(?:[^a-z]|$)"),
 }
 """What frameworks do between steps, by words in their own names of seconds."""
-TIMING = re.compile(r"(?:^|[^a-z])(?:timing|time|seconds)(?:[^a-z]|$)")
+TIMING = re.compile(r"(?:^|[^a-z])(?:timing|timeperf|time|seconds)(?:[^a-z]|$)")
 IN_SECONDS = re.compile(r"(?:^|[^a-z])(?:time|seconds|sec|s)$")
 NO_SECONDS = re.compile(r"(?:^|[^a-z])(?:ratio|rate|per|tokens|percent|fraction|count|std|min|max|mean|tflops)(?:[^a-z]|$)")
 

@@ -220,6 +220,19 @@ NAMES: Mapping[str, Names] = {
         "off_policy_steps": (("Max. Off-Policy Level", "Max Off-Policy"),),
         "reward_mean": ("Reward",),
     }),
+    "areal": Names("AReaL", {  # its actor is grpo_actor in older versions
+        "wait_s": ("timeperf/rollout",),
+        "prepare_s": (
+            "timeperf/recompute_logp", "timeperf/ref_logp", "timeperf/teacher_logp", "timeperf/critic_values",
+            "timeperf/compute_advantage",
+        ),
+        "learn_s": ("timeperf/train_step", "timeperf/critic_train_step"),
+        "sync_s": ("timeperf/update_weights",),
+        "responses": (("ppo_actor/n_seqs", "grpo_actor/n_seqs"),),
+        "sequence_tokens_mean": (("ppo_actor/seq_len/avg", "grpo_actor/seq_len/avg"),),
+        "prompt_tokens_mean": (("ppo_actor/prompt_len/avg", "grpo_actor/prompt_len/avg"),),
+        "reward_mean": (("ppo_actor/task_reward/avg", "grpo_actor/task_reward/avg"),),
+    }),
     "skyrl": Names("SkyRL", {
         "step_s": ("timing/step",),
         "generate_s": ("timing/generate",),

@@ -263,7 +263,8 @@ def test_lines_of_a_second_framework_are_left_out_and_named(tmp_path: Path) -> N
         ("  * exposed_generation: 32.52s\n", ("NeMo-RL", "line 1", "Step N/M", "train_data_step")),
         ("Step 3 | Reward: 0.5\n", ("prime-rl", "line 1", "Step N | Time: ", "traces.jsonl")),
         ("x 'completion_length': 4\n", ("TRL", "line 1", "'epoch'", "trainer_state.json")),
-        ("Dear diary\n", ("verl", "slime", "OpenRLHF", "SkyRL", "ROLL", "NeMo-RL", "prime-rl", "TRL")),
+        ("mean of timeperf/rollout: 3 s\n", ("AReaL", "line 1", "Train step N/M", "rollout.dump_to_file")),
+        ("Dear diary\n", ("AReaL", "verl", "slime", "OpenRLHF", "SkyRL", "ROLL", "NeMo-RL", "prime-rl", "TRL")),
     ],
 )
 def test_a_text_that_is_no_log_is_refused_with_what_it_lacks(text: str, parts: tuple[str, ...], tmp_path: Path) -> None:
