@@ -76,9 +76,8 @@ def engine_lines(run: LoggedRun, found: Collected) -> Part:
     timed = lines[lines["seconds"].notna()]
     if len(timed) < len(lines):
         cannot_say.append(
-            f"how long the engine took: of its {counted(len(lines), 'line')} {len(lines) - len(timed)} "
-            f"{'has' if len(lines) - len(timed) == 1 else 'have'} no time of day, or no other line of the same engine; whole "
-            "lines, as the engine prints them, would tell"
+            f"how long the engine took: {_without_time(len(lines) - len(timed), len(lines))} no time of day, or no other line "
+            "of its engine; whole lines, as the engine prints them, would tell"
         )
         return Part(tuple(numbers), tuple(said), cannot_say=tuple(cannot_say), notes=tuple(notes))
     seconds = float((timed["seconds"] * timed["engines"]).sum()) / engines
@@ -96,6 +95,11 @@ def engine_lines(run: LoggedRun, found: Collected) -> Part:
         notes = [*(one.sentence for one in beside), *notes]
         said = [one for one in said if one not in beside]
     return Part((*numbers, *tail_numbers, *bound_numbers), (*tail, *bound, *said), (), tuple(cannot_say), tuple(notes))
+
+
+def _without_time(some: int, of: int) -> str:
+    """Return so many of the lines, with a verb."""
+    return "its one line has" if of == 1 else f"{some} of its {of} lines {'has' if some == 1 else 'have'}"
 
 
 def time_per_token(engine: pd.DataFrame) -> pd.DataFrame:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from importer_samples import GOLDEN
 
 from rlhfless.diagnosis import diagnose
 from rlhfless.trace import ImportedLog, import_log
+from rlhfless.trace.importers.console.grammars import GRAMMARS
+from rlhfless.trace.importers.console.lines import console_lines
 
 HEAD = "(AReaL) 20250304-{} StatsLogger INFO: Epoch 1/4 Step {step}/30 Train step {step}/120 done."
 SECONDS = {
@@ -75,3 +78,16 @@ def test_the_diagnosis_says_what_training_waits_for(tmp_path: Path) -> None:
     assert found.numbers["step_s"].value == 120
     assert found.numbers["wait_share"].value == pytest.approx(61.5 / 120)
     assert found.verdict[0].kind == "waiting"
+
+
+def test_what_areals_own_writer_prints_is_read_and_is_nobody_elses() -> None:
+    path = GOLDEN / "areal-console" / "console.log"
+    log = import_log(path)
+    assert (log.framework, log.scalars["step"].tolist(), log.rollouts) == ("areal", [1, 2], None)
+    first = log.scalars.iloc[0]
+    names = ("wait_s", "prepare_s", "learn_s", "sync_s", "responses", "sequence_tokens_mean", "prompt_tokens_mean")
+    assert [first[name] for name in names] == [4.0, 2.0, 3.0, 0.5, 4, 10.75, 4.5]
+    assert log.scalars["step_s"].tolist()[1:] == [10.25]
+    with open(path, "rb") as stream:
+        lines = list(console_lines(stream, note=pytest.fail))
+    assert {one.framework for one in GRAMMARS for line in lines if one.marks(line)} == {"areal"}

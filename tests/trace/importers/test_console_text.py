@@ -28,6 +28,7 @@ FRAMEWORKS = (
     "openrlhf",
     "nemo-rl-console",
     "prime-rl-console",
+    "areal-console",
 )
 VERL = "step:{} - response_length/mean:{:.3f} - timing_s/gen:4.000 - timing_s/step:9.000"
 
@@ -263,7 +264,7 @@ def test_lines_of_a_second_framework_are_left_out_and_named(tmp_path: Path) -> N
         ("  * exposed_generation: 32.52s\n", ("NeMo-RL", "line 1", "Step N/M", "train_data_step")),
         ("Step 3 | Reward: 0.5\n", ("prime-rl", "line 1", "Step N | Time: ", "traces.jsonl")),
         ("x 'completion_length': 4\n", ("TRL", "line 1", "'epoch'", "trainer_state.json")),
-        ("mean of timeperf/rollout: 3 s\n", ("AReaL", "line 1", "Train step N/M", "rollout.dump_to_file")),
+        ("(AReaL) StatsLogger INFO: ready\n", ("AReaL", "line 1", "Train step N/M", "rollout.dump_to_file")),
         ("Dear diary\n", ("AReaL", "verl", "slime", "OpenRLHF", "SkyRL", "ROLL", "NeMo-RL", "prime-rl", "TRL")),
     ],
 )
