@@ -33,6 +33,7 @@ BYTES = {"float32": 2, "float": 2, "bfloat16": 2, "float16": 2, "half": 2, "fp8"
 QUANTISED = {"fp8": 1.0, "fbgemm_fp8": 1.0, "mxfp4": 17 / 32}  # 32 numbers of 4 bits and a scale of 8
 WITHOUT_CACHE = ("linear_attention", "mamba", "conv", "recurrent")
 VLLM_MEMORY_SHARE = 0.9
+LEAST_SHARE_IN_USE = 0.25  # of a cache, from which its size follows to 2 %, as the share has two decimals
 EVENLY = 1 << 20  # KV heads where their number is unknown: so many that any number of GPUs divides them
 
 
@@ -192,7 +193,8 @@ def memory(run: LoggedRun, found: Collected) -> Part:
     stated = run.stated
     path = run.config or stated.model
     facts = {name: value for name, value in run.facts.items() if 0 < value <= LARGEST}
-    if path is None and "kv_cache_tokens" not in facts:
+    by_use = None if "kv_cache_tokens" in facts else _by_use(facts)
+    if path is None and "kv_cache_tokens" not in facts and by_use is None:
         return Part()
     replica = stated.tensor_parallel or 1
     model = None if path is None else model_memory(path)
@@ -201,6 +203,8 @@ def memory(run: LoggedRun, found: Collected) -> Part:
     gib = stated.gpu_memory_gib or (gpu(stated.gpu).memory_gib if stated.gpu else None)
     share = stated.memory_share or VLLM_MEMORY_SHARE
     tokens, evidence, how = facts.get("kv_cache_tokens"), LOGGED, "the engine's own statement when it started"
+    if by_use is not None:
+        tokens, evidence, how = by_use, DERIVED, "tokens in the cache over the share of it that they take, with two decimals"
     if model is not None:
         notes += model.notes
         if stated.tensor_parallel is None:
@@ -225,8 +229,8 @@ def memory(run: LoggedRun, found: Collected) -> Part:
         unknown = f"how many tokens fit into the KV cache: {missing} would tell"
         return Part(tuple(numbers), tuple(findings), cannot_say=(unknown,), notes=tuple(notes))
     numbers.append(number("kv_cache_tokens", tokens, evidence, how))
-    at_most = "at most " if evidence == BOUND else ""
-    fits = f"The KV cache of one engine holds {at_most}{tokens:,.0f} tokens"
+    qualified = {BOUND: "at most ", DERIVED: "about "}.get(evidence, "")
+    fits = f"The KV cache of one engine holds {qualified}{tokens:,.0f} tokens"
     limit = facts.get("max_context_tokens") or (None if model is None else model.max_context_tokens)
     if limit:
         how = f"kv_cache_tokens over {limit:,.0f} tokens each"
@@ -239,6 +243,12 @@ def memory(run: LoggedRun, found: Collected) -> Part:
         fits += f"; with {batch:,.0f} requests it is full at a mean of {tokens / batch:,.0f} tokens each"
     sentence = " ".join([f"{fits}.", *(one.sentence for one in findings)])
     return Part(tuple(numbers), (Finding("memory", 0.0, sentence, ("kv_cache_tokens",)),), notes=tuple(notes))
+
+
+def _by_use(facts: Mapping[str, float]) -> float | None:
+    """Return the tokens of a cache by those in it; None where their share is unknown, or too small for its two decimals."""
+    tokens, share = facts.get("cached_tokens"), facts.get("cached_share", 0.0)
+    return tokens / share if tokens is not None and LEAST_SHARE_IN_USE <= share <= 1 else None
 
 
 def _of_the_model(model: ModelMemory, numbers: list[Number]) -> str:
