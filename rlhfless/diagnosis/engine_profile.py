@@ -91,7 +91,7 @@ def engine_lines(run: LoggedRun, found: Collected) -> Part:
     bound_numbers, bound = _memory_bound(timed, seconds, engines, fit, of_the_step)
     if timed["cache_share"].isna().all():
         cannot_say.append("whether the KV cache bound the engine: its lines have no use of the cache; a newer engine prints it")
-    if tail or bound:  # whose time is known; drafts and preemptions have none, so they are said beside it
+    if tail or bound or any(one.at_stake > 0 for one in found.findings):  # drafts and preemptions have no time of their own
         notes = [*(one.sentence for one in beside), *notes]
         said = [one for one in said if one not in beside]
     return Part((*numbers, *tail_numbers, *bound_numbers), (*tail, *bound, *said), (), tuple(cannot_say), tuple(notes))

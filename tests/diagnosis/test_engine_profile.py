@@ -254,3 +254,16 @@ def test_drafts_and_preemptions_are_said_beside_what_limits_the_engine(tmp_path:
     preempted = diagnosed(tmp_path, *lines)
     assert preempted.verdict[0].kind == "engine"
     assert any("51 preemptions" in note for note in preempted.notes)
+
+
+def test_drafts_are_said_beside_what_a_frameworks_phases_say() -> None:
+    decode = (
+        "[2025-03-04 10:00:{:02d} TP0] Decode batch, #running-req: 40, #token: 9000, token usage: 0.30, accept len: 2.50, "
+        "gen throughput (token/s): 900.00, #queue-req: 0,"
+    )
+    lines = read_lines([decode.format(second) for second in (5, 10, 15)])
+    steps = pd.DataFrame([{"step": 1, "step_s": 100.0, "generate_s": 30.0, "learn_s": 65.0}])
+    assert any("2.50 tokens per pass" in note for note in part_of(lines, steps).notes)
+    alone = part_of(lines)
+    assert any("2.50 tokens per pass" in one.sentence for one in alone.findings)
+    assert not any("2.50 tokens per pass" in note for note in alone.notes)
