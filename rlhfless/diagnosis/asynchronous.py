@@ -23,6 +23,7 @@ from rlhfless.diagnosis.phases import StepSeconds, start_up_steps, step_seconds,
 NO_WAIT = 0.005  # of a step: less is no wait
 NO_WAIT_S = 0.1  # where the time of the step is unknown
 WORTH_SAYING = 0.03
+LEAST_PAUSED = 0.001  # share of the time that GPUs are paused, below which it is said as such
 FAST = 0.6  # times the other steps: a first step that found its responses in the queue
 GENERATION_PRICE = "GPUs for generation; staleness grows with the queue"
 TRAINING_PRICE = "fewer GPUs generate: training waits as soon as they are too few"
@@ -35,7 +36,9 @@ def asynchronous(run: LoggedRun, found: Collected) -> Part:
     """
     parts = [_start_up(run)]
     if (paused := run.mean("generators_idle_rate")) is not None and 0 <= paused <= 1:
-        parts.append(Part(notes=(f"The GPUs that generate are paused during {paused:.1%} of the time, as the log states.",)))
+        share = f"{paused:.1%}" if paused >= LEAST_PAUSED else f"less than {LEAST_PAUSED:.1%}"
+        paused_for = f"are paused during {share} of the time" if paused else "are never paused"
+        parts.append(Part(notes=(f"The GPUs that generate {paused_for}, as the log states.",)))
     together = synchronous(run)
     if not np.isnan(run.column("wait_s")).all():
         if together is None:

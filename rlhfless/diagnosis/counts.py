@@ -14,12 +14,22 @@ import numpy as np
 from rlhfless.diagnosis.gpus import contradictions, gpus_of, gpus_of_throughput
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import COUNTED, DERIVED, LOGGED, Collected, Number, Numbers, Part, mean_of, number, total_of
+from solver.model.plurals import counted
 
 SAME = 0.02  # relative difference of two ways to one count
 EVEN = 0.05  # of the mean: batches that differ by less are even
 ROUNDED = 4  # decimals at which frameworks round shares in text
 AS_LOGGED, AS_STATED = "as logged", "as stated"
 LARGEST_DENOMINATOR = 4096  # of a share of responses that is written in full, such as 119/256
+RESPONSES_LINE = {
+    "nemo-rl": "the console's line 'Generating responses for batch of size N'",
+    "openrlhf": "rollout/num_samples",
+    "prime-rl": "the orchestrator's bar 'Generating rollouts'",
+    "skyrl": "generate/batch_num_seq",
+    "slime": "train/global_batch_size in the console's lines 'step N'",
+    "verl": "perf/total_num_tokens beside prompt_length/mean and response_length/mean",
+}
+"""What tells the responses of a step, by framework; those that are missing log nothing of the kind."""
 
 
 def counts(run: LoggedRun, found: Collected) -> Part:
@@ -51,7 +61,9 @@ def counts(run: LoggedRun, found: Collected) -> Part:
     if run.facts.get("steps_per_generation", 1.0) > 1 and "generation_total_s" in numbers:
         times, total_s = (numbers.value(key) for key in ("generations", "generation_total_s"))
         notes.append(f"{times:,.0f} generations took {total_s:,.0f} s together; the steps between them generated nothing.")
-    cannot = () if responses is not None or run.steps.empty else ("how many responses a step has (--responses-per-step tells)",)
+    telling = f"{RESPONSES_LINE[run.framework]} or " if run.framework in RESPONSES_LINE else ""
+    unknown = f"how many responses a step has; {telling}--responses-per-step would tell"
+    cannot = () if responses is not None or run.steps.empty else (unknown,)
     return Part(tuple(numbers.values()), (), (), cannot, tuple(notes))
 
 
@@ -76,7 +88,7 @@ def _responses_per_step(run: LoggedRun, per_gpu: float | None, gpus: float | Non
         return _agreed("responses_per_step", ways, notes)
     if per_gpu is None or not gpus:
         return None
-    return number("responses_per_step", per_gpu * gpus, DERIVED, f"responses per GPU on {gpus:,.0f} GPUs")
+    return number("responses_per_step", per_gpu * gpus, DERIVED, f"responses per GPU on {counted(round(gpus), 'GPU')}")
 
 
 def _speeds(

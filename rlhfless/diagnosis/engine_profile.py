@@ -29,6 +29,7 @@ from rlhfless.diagnosis.numbers import (
 from rlhfless.diagnosis.phases import ordinary_share
 from rlhfless.latency.engine_statistics import EngineFit, fit_engine, intervals
 from rlhfless.latency.profile import ProfileError
+from solver.model.plurals import counted
 
 FULL_CACHE = 0.95  # in use; less is full, too, where what is left is less than a running request takes (mean)
 TAIL = 0.2  # of the largest batch, below which a line is of the tail
@@ -45,7 +46,7 @@ def engine_lines(run: LoggedRun, found: Collected) -> Part:
     lines = intervals(run.engine)
     lines = lines[~((lines["running"] == 0) & (lines["generated_tokens_per_s"] == 0))]
     numbers = [*_drafts(run.engine), *_preemptions(run.engine)]
-    said = _said(numbers)
+    said = beside = _said(numbers)
     numbers += _of_the_step(numbers, found)
     if lines.empty:
         missing = (
@@ -60,7 +61,7 @@ def engine_lines(run: LoggedRun, found: Collected) -> Part:
         number("engine_peak_requests", peak, LOGGED, "the most running requests of an engine's line"),
         *_token_times(lines, peak),
     ]
-    said += _pace(lines)
+    said = [*beside, *_pace(lines)]
     notes: list[str] = []
     cannot_say: list[str] = []
     fit: EngineFit | None = None
@@ -75,8 +76,8 @@ def engine_lines(run: LoggedRun, found: Collected) -> Part:
     timed = lines[lines["seconds"].notna()]
     if len(timed) < len(lines):
         cannot_say.append(
-            f"how long the engine took: {len(lines) - len(timed)} of its {len(lines)} lines have no time of day, or are the "
-            "only one of their engine; whole lines, as the engine prints them, would tell"
+            f"how long the engine took: {_without_time(len(lines) - len(timed), len(lines))} no time of day, or no other line "
+            "of its engine; whole lines, as the engine prints them, would tell"
         )
         return Part(tuple(numbers), tuple(said), cannot_say=tuple(cannot_say), notes=tuple(notes))
     seconds = float((timed["seconds"] * timed["engines"]).sum()) / engines
@@ -90,7 +91,15 @@ def engine_lines(run: LoggedRun, found: Collected) -> Part:
     bound_numbers, bound = _memory_bound(timed, seconds, engines, fit, of_the_step)
     if timed["cache_share"].isna().all():
         cannot_say.append("whether the KV cache bound the engine: its lines have no use of the cache; a newer engine prints it")
+    if tail or bound or any(one.at_stake > 0 for one in found.findings):  # drafts and preemptions have no time of their own
+        notes = [*(one.sentence for one in beside), *notes]
+        said = [one for one in said if one not in beside]
     return Part((*numbers, *tail_numbers, *bound_numbers), (*tail, *bound, *said), (), tuple(cannot_say), tuple(notes))
+
+
+def _without_time(some: int, of: int) -> str:
+    """Return so many of the lines, with a verb."""
+    return "its one line has" if of == 1 else f"{some} of its {of} lines {'has' if some == 1 else 'have'}"
 
 
 def time_per_token(engine: pd.DataFrame) -> pd.DataFrame:
@@ -158,12 +167,14 @@ def _pace(lines: pd.DataFrame) -> Iterator[Finding]:
     full = inner[batch >= FULL_BATCH * batch.max()]
     ms, rate = 1e3 * full["running"] / full["generated_tokens_per_s"], full["generated_tokens_per_s"] / full["engines"]
     sentence = (
-        f"An engine with {batch.max():,.0f} running requests takes {digits(float(ms.median()))} ms per token of each "
-        f"({digits(1000 / float(ms.median()))} tokens/s), {float(rate.median()):,.4g} tokens/s in all"
+        f"An engine with {counted(round(batch.max()), 'running request')} takes {digits(float(ms.median()))} ms per token of "
+        f"each ({digits(1000 / float(ms.median()))} tokens/s), {float(rate.median()):,.4g} tokens/s in all"
     )
     waiting, cache = float(full["waiting"].max()), float(full["cache_share"].max())
     if not np.isnan(waiting):
-        sentence += f"; {waiting:,.0f} requests wait" if waiting else "; no request waits"
+        sentence += (
+            f"; {counted(round(waiting), 'request')} {'waits' if waiting == 1 else 'wait'}" if waiting else "; no request waits"
+        )
     if not np.isnan(cache):
         sentence += (
             f", and {cache:.0%} of its KV cache is in use" if not np.isnan(waiting) else f"; {cache:.0%} of its KV cache"
@@ -177,9 +188,8 @@ def _said(numbers: list[Number]) -> list[Finding]:
     said = []
     if "engine_preempted" in known:
         count = known["engine_preempted"].value
-        plural = "s" if count > 1 else ""
         sentence = (
-            f"The KV cache was too small for the requests that ran: the engine names {count:,.0f} preemption{plural}; "
+            f"The KV cache was too small for the requests that ran: the engine names {counted(round(count), 'preemption')}; "
             "each makes its request begin again or wait."
         )
         said.append(Finding("memory", 0.0, sentence, ("engine_preempted",)))
@@ -246,7 +256,7 @@ def _tail(
     at_stake, of = _of_run(max(tail_s - tokens / full_rate, 0.0) / seconds, of_the_step)
     sentence = (
         f"The long tail: for {tail_s:,.0f} of {seconds:,.0f} s an engine ran less than a fifth of its peak batch of "
-        f"{peak:,.0f} requests ({share:.0%} of its time)."
+        f"{counted(round(peak), 'request')} ({share:.0%} of its time)."
     )
     return numbers, (Finding("tail", at_stake, sentence, ("engine_tail_s", "engine_tail_share"), of),)
 
@@ -286,7 +296,7 @@ def _memory_bound(
     )  # fmt: skip
     between = f"{low:,.0f} to {high:,.0f}" if round(high) > round(low) else f"{low:,.0f}"
     sentence = (
-        f"The KV cache bound the engine for {between} of {seconds:,.0f} s: {running:,.0f} requests ran while "
+        f"The KV cache bound the engine for {between} of {seconds:,.0f} s: {counted(round(running), 'request')} ran while "
         f"{waiting:,.0f} waited (mean)."
     )
     at_stake, of = _of_run(bound_s.value / seconds * gained, of_the_step)

@@ -24,6 +24,7 @@ from rlhfless.diagnosis.numbers import (
     mean_of,
     number,
 )
+from solver.model.plurals import counted
 
 ZERO_STD = re.compile(r"rollout/zero_std/count_.+")  # slime: groups by their one reward
 WORTH_SAYING = 0.2  # share of groups
@@ -73,7 +74,8 @@ def _equal(run: LoggedRun, found: Collected) -> Part:
     counts = np.nansum([run.column(name) for name in names], axis=0)
     equal = mean_of("groups_without_signal", counts, "steps", "groups of equal rewards")
     note = (
-        f"{equal.value:,.0f} groups of a step have equal rewards and teach nothing; of how many, the log does not say "
+        f"In a step, the rewards of {counted(round(equal.value), 'group')} are equal and teach nothing; of how many groups, "
+        "the log does not say "
         "(--samples-per-prompt tells)."
     )
     samples, responses = run.stated.samples_per_prompt, found.numbers.value("responses_per_step")

@@ -21,6 +21,7 @@ from rlhfless.diagnosis.numbers import (
     mean_of,
     number,
 )
+from rlhfless.trace.importers.names import NAMES
 
 CUT_IN_VERDICT = 0.05  # share of cut responses above which the limit is what is said first
 LEAST_AT_LIMIT = 3  # responses with one largest length, below which it is chance
@@ -113,10 +114,17 @@ def lengths(run: LoggedRun, found: Collected) -> Part:
     if "cut_share" not in by_key and not (run.responses is None and run.steps.empty):
         logged = "truncation_rate" in run.steps.columns
         has = "no usable share of them" if logged else "neither finish reasons nor a clipped share"
-        cannot.append(f"whether a limit cut responses; the log has {has}")
+        cannot.append(f"whether a limit cut responses; the log has {has}; {_telling(run)}")
     if "cut_share" in by_key and by_key["cut_share"].value > CUT_IN_VERDICT:
         findings.append(_limit_finding(run, by_key["cut_share"], cut, by_key))
     return Part(tuple(numbers), tuple(findings), (), tuple(cannot))
+
+
+def _telling(run: LoggedRun) -> str:
+    """What of the run's framework would tell whether a limit cuts responses."""
+    names = NAMES.get(run.framework)
+    metrics = () if names is None else names.first("truncation_rate")
+    return f"{metrics[0]} of {names.title} would tell" if names and metrics else "finish reasons of its responses would tell"
 
 
 def _counted(responses: pd.DataFrame) -> list[Number]:

@@ -25,6 +25,7 @@ from rlhfless.diagnosis.whole_run import LARGEST
 from rlhfless.errors import InputError
 from rlhfless.latency.gpus import gpu
 from rlhfless.latency.profile import list_profiles, read_profile
+from solver.model.plurals import counted
 
 GIB = 2.0**30
 BYTES = {"float32": 2, "float": 2, "bfloat16": 2, "float16": 2, "half": 2, "fp8": 1, "int8": 1}
@@ -32,6 +33,7 @@ BYTES = {"float32": 2, "float": 2, "bfloat16": 2, "float16": 2, "half": 2, "fp8"
 QUANTISED = {"fp8": 1.0, "fbgemm_fp8": 1.0, "mxfp4": 17 / 32}  # 32 numbers of 4 bits and a scale of 8
 WITHOUT_CACHE = ("linear_attention", "mamba", "conv", "recurrent")
 VLLM_MEMORY_SHARE = 0.9
+LEAST_SHARE_IN_USE = 0.25  # of a cache, from which its size follows to 2 %, as the share has two decimals
 EVENLY = 1 << 20  # KV heads where their number is unknown: so many that any number of GPUs divides them
 
 
@@ -144,8 +146,9 @@ def memory_fit(
     """
     if not (gpu_memory_gib > 0 and tensor_parallel >= 1 and 0 < memory_share <= 1 and reserved_gib >= 0):
         raise InputError(
-            f"{gpu_memory_gib} GiB of {tensor_parallel} GPUs with a memory share of {memory_share} and {reserved_gib} GiB "
-            "reserved is no memory of a replica; GiB above 0, at least 1 GPU, a share above 0 and up to 1 are needed"
+            f"{gpu_memory_gib} GiB of {counted(tensor_parallel, 'GPU')} with a memory share of {memory_share} and "
+            f"{reserved_gib} GiB reserved is no memory of a replica; "
+            "GiB above 0, at least 1 GPU, a share above 0 and up to 1 are needed"
         )
     if model.weight_bytes is None:
         raise InputError(
@@ -155,8 +158,9 @@ def memory_fit(
     weights = model.weight_bytes / tensor_parallel
     left = memory_share * gpu_memory_gib * GIB - weights - reserved_gib * GIB
     if left <= 0:
+        each = "the one GPU" if tensor_parallel == 1 else f"each of {tensor_parallel} GPUs"
         raise InputError(
-            f"{model.name}: its weights take {weights / GIB:.1f} GiB of each of {tensor_parallel} GPUs, more than the "
+            f"{model.name}: its weights take {weights / GIB:.1f} GiB of {each}, more than the "
             f"{memory_share * gpu_memory_gib - reserved_gib:.1f} GiB that the engine may use; more GPUs per replica are needed"
         )
     per_token = model.kv_bytes_per_gpu(tensor_parallel)
@@ -189,14 +193,18 @@ def memory(run: LoggedRun, found: Collected) -> Part:
     stated = run.stated
     path = run.config or stated.model
     facts = {name: value for name, value in run.facts.items() if 0 < value <= LARGEST}
-    if path is None and "kv_cache_tokens" not in facts:
+    by_use = None if "kv_cache_tokens" in facts else _by_use(facts)
+    if path is None and "kv_cache_tokens" not in facts and by_use is None:
         return Part()
     replica = stated.tensor_parallel or 1
     model = None if path is None else model_memory(path)
     numbers: list[Number] = []
     notes: list[str] = []
     gib = stated.gpu_memory_gib or (gpu(stated.gpu).memory_gib if stated.gpu else None)
+    share = stated.memory_share or VLLM_MEMORY_SHARE
     tokens, evidence, how = facts.get("kv_cache_tokens"), LOGGED, "the engine's own statement when it started"
+    if by_use is not None:
+        tokens, evidence, how = by_use, DERIVED, "tokens in the cache over the share of it that they take, with two decimals"
     if model is not None:
         notes += model.notes
         if stated.tensor_parallel is None:
@@ -206,13 +214,12 @@ def memory(run: LoggedRun, found: Collected) -> Part:
             number("model_kv_bytes_per_token", per_token, DERIVED, f"the configuration of {model.name}, of each GPU")
         )
         if tokens is None and gib is not None and model.weight_bytes is not None:
-            share = stated.memory_share or VLLM_MEMORY_SHARE
             tokens = float(memory_fit(model, gib, tensor_parallel=replica, memory_share=share).kv_tokens)
             evidence, how = BOUND, f"{share:.0%} of {gib:g} GiB without the weights; activations and CUDA graphs take more"
         if model.weight_bytes is not None:
             gib_each = model.weight_bytes / replica / GIB
             numbers.append(number("model_weights_per_gpu_gib", gib_each, DERIVED, f"the configuration of {model.name}"))
-    compared, ratio = _compared(run, model, replica)
+    compared, ratio = _compared(run, model, replica, gib, share)
     numbers += compared
     findings = [] if model is None else [Finding("memory", 0.0, _of_the_model(model, numbers) + ratio, (numbers[0].key,))]
     if tokens is None:
@@ -222,8 +229,8 @@ def memory(run: LoggedRun, found: Collected) -> Part:
         unknown = f"how many tokens fit into the KV cache: {missing} would tell"
         return Part(tuple(numbers), tuple(findings), cannot_say=(unknown,), notes=tuple(notes))
     numbers.append(number("kv_cache_tokens", tokens, evidence, how))
-    at_most = "at most " if evidence == BOUND else ""
-    fits = f"The KV cache of one engine holds {at_most}{tokens:,.0f} tokens"
+    qualified = {BOUND: "at most ", DERIVED: "about "}.get(evidence, "")
+    fits = f"The KV cache of one engine holds {qualified}{tokens:,.0f} tokens"
     limit = facts.get("max_context_tokens") or (None if model is None else model.max_context_tokens)
     if limit:
         how = f"kv_cache_tokens over {limit:,.0f} tokens each"
@@ -238,6 +245,12 @@ def memory(run: LoggedRun, found: Collected) -> Part:
     return Part(tuple(numbers), (Finding("memory", 0.0, sentence, ("kv_cache_tokens",)),), notes=tuple(notes))
 
 
+def _by_use(facts: Mapping[str, float]) -> float | None:
+    """Return the tokens of a cache by those in it; None where their share is unknown, or too small for its two decimals."""
+    tokens, share = facts.get("cached_tokens"), facts.get("cached_share", 0.0)
+    return tokens / share if tokens is not None and LEAST_SHARE_IN_USE <= share <= 1 else None
+
+
 def _of_the_model(model: ModelMemory, numbers: list[Number]) -> str:
     known = {one.key: one.value for one in numbers}
     sentence = f"{model.name} takes {known['model_kv_bytes_per_token'] / 1024:,.1f} KiB of KV cache per token"
@@ -246,8 +259,16 @@ def _of_the_model(model: ModelMemory, numbers: list[Number]) -> str:
     return f"{sentence}."
 
 
-def _compared(run: LoggedRun, model: ModelMemory | None, replica: int) -> tuple[list[Number], str]:
-    """Compare the model whose configuration is the log with the stated one: a number and a sentence; nothing of one model."""
+def _compared(
+    run: LoggedRun, model: ModelMemory | None, replica: int, gib: float | None, share: float
+) -> tuple[list[Number], str]:
+    """Compare the model whose configuration is the log with the stated one: a number and a sentence; nothing of one model.
+
+    How many tokens fit also depends on what the weights leave, so it is said where the memory of a GPU is known.
+
+    Args:
+        gib: memory of a GPU. share: of it that the engine may use.
+    """
     if model is None or run.config is None or run.stated.model is None:
         return [], ""
     other = model_memory(run.stated.model)
@@ -255,8 +276,19 @@ def _compared(run: LoggedRun, model: ModelMemory | None, replica: int) -> tuple[
         return [], ""  # one of them has no KV cache
     ratio = kv_ratio(model, other, replica)
     how = f"KV bytes per token of {model.name} over those of {other.name}"
-    said = f" That is {ratio:.2f} times the KV cache of {other.name}, so {1 / ratio:.2f} times as many of its tokens fit."
-    return [number("kv_bytes_ratio", ratio, DERIVED, how)], said
+    said = f" That is {ratio:.2f} times the KV cache per token of {other.name}"
+    numbers = [number("kv_bytes_ratio", ratio, DERIVED, how)]
+    if gib is None or model.weight_bytes is None or other.weight_bytes is None:
+        return numbers, f"{said}; how many tokens fit also depends on the weights."
+    try:
+        own, others = (memory_fit(one, gib, tensor_parallel=replica, memory_share=share).kv_tokens for one in (model, other))
+    except InputError:  # the weights of one of them do not fit
+        return numbers, f"{said}."
+    if not own or not others:
+        return numbers, f"{said}."
+    how = f"tokens of {model.name} over those of {other.name} that fit into {share:.0%} of {gib:g} GiB beside the weights"
+    numbers.append(number("kv_tokens_ratio", own / others, DERIVED, how))
+    return numbers, f"{said}, and with the weights of both, {own / others:.2f} times as many tokens of {model.name} fit."
 
 
 def _json(file: Path, what: str) -> dict[str, Any]:

@@ -48,6 +48,12 @@ TIMES_LINE = {
     "trl": "report_to='wandb', whose run file has the seconds of every call ('profiling/Time taken: ...'),",
     "verl": "trainer.logger=['console'], whose lines have timing_s/gen and timing_s/step,",
     "openrlhf": "its console lines 'Global step', which have timing/generation and timing/step_total,",
+    "slime": "its console lines 'perf N', which have perf/rollout_time and perf/step_time,",
+    "nemo-rl": "its console's block 'Timing' of each step, which has generation and Total step time,",
+    "prime-rl": "the trainer's wandb run, which has time/wait_for_batch and time/step,",
+    "areal": "its console of two steps or more, whose lines have the time of day and whose tables have timeperf/rollout,",
+    "skyrl": "trainer.logger=console, whose lines have timing/generate and timing/step,",
+    "roll": "track_with: stdout, whose lines 'metrics_tag' have time/step_generate (or time/step_rollout) and time/step_total,",
 }
 """The line of a logger that writes the seconds of a step's phases, by framework; the beginning of a sentence."""
 ANY_LINE = "a log with the seconds of generation and of the whole step"
@@ -68,7 +74,7 @@ BESIDE = {
     "checkpoints": re.compile(r"(?:^|[^a-z])(?:checkpoint|checkpoints|checkpointing|save)(?:[^a-z]|$)"),
 }
 """What frameworks do between steps, by words in their own names of seconds."""
-TIMING = re.compile(r"(?:^|[^a-z])(?:timing|time|seconds)(?:[^a-z]|$)")
+TIMING = re.compile(r"(?:^|[^a-z])(?:timing|timeperf|time|seconds)(?:[^a-z]|$)")
 IN_SECONDS = re.compile(r"(?:^|[^a-z])(?:(?:run)?time|seconds|sec|s)\)?$")
 UNIT_OF_SECONDS = re.compile(r"(?:[ _]|\s*\()(?:seconds|secs?|s)\)?$")
 NO_PHASE = re.compile(r"(?:^|[^a-z])(?:eta|elapsed|latency|request|since|total|cumulative|ttft|tpot|itl|wall|p\d+)(?:[^a-z]|$)")

@@ -12,6 +12,7 @@ from rlhfless.diagnosis.gpus import Gpus, gpus_of, same_in_all
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import BOUND, DERIVED, LOGGED, Collected, Finding, Number, Part, number
 from rlhfless.diagnosis.phases import ANY_LINE, PHASES, TIMES_LINE, step_seconds
+from solver.model.plurals import counted
 
 SAME = 0.02  # relative difference of two ways to the seconds of a step
 ROUNDING = 0.0005  # of steps per second at a log's end
@@ -111,7 +112,7 @@ def _hours(run: LoggedRun, found: Collected, bar: Number | None) -> Number | Non
     if took_s is not None:
         return number("run_hours", took_s / 3600, LOGGED, "seconds of the run at the log's end")
     if planned is not None and bar is not None:
-        how = f"{planned:,.0f} planned steps at the seconds per step of the progress bar"
+        how = f"{counted(round(planned), 'planned step')} at the seconds per step of the progress bar"
         return Number("run_hours", planned * bar.low / 3600, planned * bar.high / 3600, DERIVED, how)
     seconds = step_seconds(run)
     step_s = seconds.whole_s  # of all steps, with those that validate: all of them are paid for
@@ -123,7 +124,8 @@ def _hours(run: LoggedRun, found: Collected, bar: Number | None) -> Number | Non
     if planned is not None:
         together = known.get("steps_per_generation", 1.0)  # optimizer steps whose seconds a row has
         to_come = max(0.0, planned / together - seconds.entry_steps * len(step_s))
-        how = f"{planned:,.0f} planned steps at the mean of the logged ones{', without the first' if first_differs else ''}"
+        but_first = ", without the first" if first_differs else ""
+        how = f"{counted(round(planned), 'planned step')} at the mean of the logged ones{but_first}"
         return number("run_hours", (seconds.total_s + to_come * later_s.mean()) / 3600, DERIVED, how)
     logged = seconds.entry_steps * len(step_s)
     return number("logged_hours", seconds.total_s / 3600, DERIVED, f"logged steps and no others, {logged:,.0f} of them")
@@ -133,7 +135,7 @@ def _cost(run: LoggedRun, found: Collected, gpus: Gpus, hours: Number | None) ->
     """GPU-hours and dollars, where the GPUs are known; of a step, too."""
     if gpus.total is None or len(run.allocations):
         return []
-    numbers, held = [], f"{gpus.total:,.0f} GPUs"
+    numbers, held = [], counted(round(gpus.total), "GPU")
     step_s = found.numbers.value("step_s")
     if step_s is not None:
         how = f"{held} for the seconds of an ordinary step"
@@ -162,7 +164,8 @@ def _idle_while_few_generate(run: LoggedRun, found: Collected, gpus: Gpus) -> tu
         return [number("learner_gpus_idle_share_at_most", others * share, BOUND, f"{how}, times the share of generation")], ()
     line = TIMES_LINE.get(run.framework, ANY_LINE)
     sentence = (
-        f"What share g of a step is generation: {gpus.generate:,.0f} of {gpus.total:,.0f} GPUs generate, so at most "
+        f"What share g of a step is generation: {gpus.generate:,.0f} of {gpus.total:,.0f} GPUs "
+        f"{'generates' if gpus.generate == 1 else 'generate'}, so at most "
         f"{others:.3g} x g of the paid time idles ({others / 2:.0%} if g is one half); {line} would tell."
     )
     return [number("others_of_gpus_share", others, DERIVED, how)], (sentence,)

@@ -59,6 +59,9 @@ def test_sending_weights_counts_also_where_training_waits() -> None:
 def test_the_logged_pauses_of_generation_are_noted() -> None:
     found = found_in(run_of([{"wait_s": 0.0, "learn_s": 18.0, "step_s": 18.5, "generators_idle_rate": 0.25}] * 3, "verl"))
     assert "25.0%" in said(found)
+    for share, words in ((0.0, "never paused"), (0.0002, "less than 0.1%")):
+        steps = [{"wait_s": 0.0, "learn_s": 18.0, "step_s": 18.5, "generators_idle_rate": share}] * 3
+        assert words in said(found_in(run_of(steps, "verl")))
 
 
 def test_exposed_generation_is_what_training_waits_for_and_not_all_of_generation() -> None:

@@ -84,7 +84,7 @@ def test_the_end_of_a_run_gives_responses_per_step() -> None:
 def test_nothing_is_said_of_what_nobody_counted() -> None:
     part = found(response_tokens_mean=50.0)
     assert "responses_per_step" not in part.numbers
-    assert any("--responses-per-step" in text for text in part.cannot_say)
+    assert any("--responses-per-step" in text and "perf/total_num_tokens" in text for text in part.cannot_say)
 
 
 def test_batches_of_gpus_that_differ_little_are_no_lever() -> None:

@@ -232,3 +232,38 @@ def test_single_lines_of_three_versions_are_read() -> None:
     part = part_of(log.engine)
     assert "engine_base_ms" not in values(part)
     assert "engine_s" not in values(part)
+
+
+def test_drafts_and_preemptions_are_said_beside_what_limits_the_engine(tmp_path: Path) -> None:
+    """SGLang's accept length, and vLLM's old warnings, in logs whose first sentence is of the tail or of the cache."""
+    decode = (
+        "[2025-03-04 10:00:{:02d} TP0] Decode batch, #running-req: {}, #token: 9000, token usage: 0.30, accept len: 2.50, "
+        "gen throughput (token/s): {:.2f}, #queue-req: 0,"
+    )
+    (tmp_path / "sglang").mkdir()
+    sizes = (40, 40, 40, 3, 2, 1)
+    drafts = diagnosed(tmp_path / "sglang", *(decode.format(5 * at, size, 50.0 * size) for at, size in enumerate(sizes)))
+    assert drafts.verdict[0].kind == "tail"
+    assert any("2.50 tokens per pass" in note for note in drafts.notes)
+    statistics = (
+        "INFO 03-04 10:00:{:02d} [metrics.py:455] Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 900.0 "
+        "tokens/s, Running: 30 reqs, Swapped: 0 reqs, Pending: 70 reqs, GPU KV cache usage: 99.5%, CPU KV cache usage: 0.0%."
+    )
+    warning = "WARNING 03-04 10:00:{:02d} [scheduler.py:1057] is preempted, total_num_cumulative_preemption={}"
+    lines = [warning.format(1, 1), statistics.format(5), statistics.format(10), warning.format(12, 51), statistics.format(15)]
+    preempted = diagnosed(tmp_path, *lines)
+    assert preempted.verdict[0].kind == "engine"
+    assert any("51 preemptions" in note for note in preempted.notes)
+
+
+def test_drafts_are_said_beside_what_a_frameworks_phases_say() -> None:
+    decode = (
+        "[2025-03-04 10:00:{:02d} TP0] Decode batch, #running-req: 40, #token: 9000, token usage: 0.30, accept len: 2.50, "
+        "gen throughput (token/s): 900.00, #queue-req: 0,"
+    )
+    lines = read_lines([decode.format(second) for second in (5, 10, 15)])
+    steps = pd.DataFrame([{"step": 1, "step_s": 100.0, "generate_s": 30.0, "learn_s": 65.0}])
+    assert any("2.50 tokens per pass" in note for note in part_of(lines, steps).notes)
+    alone = part_of(lines)
+    assert any("2.50 tokens per pass" in one.sentence for one in alone.findings)
+    assert not any("2.50 tokens per pass" in note for note in alone.notes)

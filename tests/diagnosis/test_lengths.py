@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from rlhfless.diagnosis import Stated, diagnose
 from rlhfless.diagnosis.diagnose import collect
-from rlhfless.diagnosis.lengths import cut_responses
+from rlhfless.diagnosis.lengths import cut_responses, lengths
 from rlhfless.diagnosis.levers import with_lines
 from rlhfless.diagnosis.logged_run import LoggedRun
+from rlhfless.diagnosis.numbers import Collected
 from rlhfless.trace import Trace
 
 
@@ -142,3 +143,17 @@ def test_where_all_responses_are_cut_nothing_is_known_of_shorter_ones() -> None:
     said = diagnose(rollouts([512] * 8, finish_reason="length"))
     assert said.numbers["cut_share"].value == 1
     assert "limit" not in [one.kind for one in said.levers]
+
+
+@pytest.mark.parametrize(
+    ("framework", "metric"),
+    [
+        ("verl", "response_length/clip_ratio"), ("trl", "completions/clipped_ratio"), ("slime", "rollout/truncated_ratio"),
+        ("openrlhf", "rollout/truncated_rate"), ("nemo-rl", "train/truncation_rate"), ("prime-rl", "Truncation"),
+        ("skyrl", "finish reasons"), ("", "finish reasons"),
+    ],
+)  # fmt: skip
+def test_what_would_tell_whether_a_limit_cuts_is_named(framework: str, metric: str) -> None:
+    run = LoggedRun("log", framework, pd.DataFrame({"step": [1], "response_tokens_mean": [400.0]}))
+    (unknown,) = lengths(run, Collected()).cannot_say
+    assert metric in unknown

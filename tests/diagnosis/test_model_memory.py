@@ -15,7 +15,7 @@ from rlhfless.diagnosis import diagnose
 from rlhfless.diagnosis.engine_profile import engine_lines
 from rlhfless.diagnosis.logged_run import LoggedRun, Stated
 from rlhfless.diagnosis.memory import kv_ratio, memory, memory_fit, model_memory
-from rlhfless.diagnosis.numbers import BOUND, LOGGED, Collected, Part
+from rlhfless.diagnosis.numbers import BOUND, DERIVED, LOGGED, Collected, Part
 from rlhfless.errors import InputError
 from rlhfless.latency import GpuError
 
@@ -241,8 +241,44 @@ def test_a_configuration_is_a_log_and_is_compared_with_a_stated_one(tmp_path: Pa
     assert "0.50 times" in both.verdict[0].sentence
 
 
+def test_how_many_tokens_fit_of_two_models_counts_their_weights(tmp_path: Path) -> None:
+    """With half the KV bytes per token and heavier weights, fewer tokens fit into a small GPU, not twice as many."""
+    for name, change in (("heavy", {"num_key_value_heads": 2, "intermediate_size": 30000}), ("light", {})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps({**QWEN_7B, **change}))
+    heavy, light = (tmp_path / name / "config.json" for name in ("heavy", "light"))
+    found = diagnose(heavy, Stated(model=str(light), gpu_memory_gib=24.0, tensor_parallel=1))
+    left = [0.9 * 24 * 2**30 - model_memory(one).weight_bytes for one in (heavy, light)]
+    assert found.numbers["kv_bytes_ratio"].value == 0.5
+    assert found.numbers["kv_tokens_ratio"].value == pytest.approx(2 * left[0] / left[1], rel=1e-3)
+    assert found.numbers["kv_tokens_ratio"].value < 1
+    unknown = diagnose(heavy, Stated(model=str(light), tensor_parallel=1))
+    assert "kv_tokens_ratio" not in unknown.numbers
+    assert "times as many" not in unknown.verdict[0].sentence
+
+
 def test_what_an_engine_states_needs_no_model() -> None:
     part = part_of(Stated(), {"kv_cache_tokens": 90_000, "max_context_tokens": 9000}, engine=True)
     found = {one.key: one.value for one in part.numbers}
     assert found == {"kv_cache_tokens": 90_000, "full_length_sequences": 10, "preemption_begins_at_tokens": 450}
     assert "10.00 sequences" in part.findings[0].sentence
+
+
+def test_the_size_of_a_cache_follows_from_the_fullest_line_of_sglang(tmp_path: Path) -> None:
+    line = "Decode batch. #running-req: {}, #token: {}, token usage: {}, gen throughput (token/s): 800.00, #queue-req: 9"
+    (tmp_path / "engine.log").write_text("\n".join(line.format(*one) for one in ((40, 6000, 0.15), (200, 32000, 0.80))))
+    found = diagnose(tmp_path / "engine.log")
+    assert (found.numbers["kv_cache_tokens"].value, found.numbers["kv_cache_tokens"].evidence) == (40_000, DERIVED)
+    assert found.numbers["preemption_begins_at_tokens"].value == 200
+    assert found.verdict[0].kind == "pace", "the pace is what is said first"
+    (tmp_path / "engine.log").write_text(line.format(40, 6000, 0.15))
+    assert "kv_cache_tokens" not in diagnose(tmp_path / "engine.log").numbers, "0.15 may be anything from 0.145 to 0.155"
+
+
+def test_what_sglang_states_goes_before_what_its_lines_show(tmp_path: Path) -> None:
+    (tmp_path / "engine.log").write_text(
+        "max_total_num_tokens=41000, chunked_prefill_size=8192\n"
+        "Decode batch. #running-req: 200, #token: 32000, token usage: 0.80, gen throughput (token/s): 800.00, #queue-req: 9\n"
+    )
+    found = diagnose(tmp_path / "engine.log")
+    assert (found.numbers["kv_cache_tokens"].value, found.numbers["kv_cache_tokens"].evidence) == (41_000, LOGGED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import pandas as pd
@@ -13,6 +14,7 @@ from rlhfless.diagnosis.logged_run import LoggedRun, Stated
 from rlhfless.diagnosis.numbers import BOUND, Collected, Part
 from rlhfless.diagnosis.phases import phases
 from rlhfless.diagnosis.whole_run import whole_run
+from rlhfless.trace.importers.names import NAMES
 
 
 def found_in(facts: dict[str, float] | None = None, framework: str = "", steps: Any = None, **stated: Any) -> Part:
@@ -72,6 +74,16 @@ def test_a_run_without_seconds_of_phases_says_what_would_tell(framework: str) ->
         assert missing.startswith("Where the seconds of a step go")
     assert not found_in(None, framework, {"step": [1], "step_s": [60.0], "learn_s": [20.0]}).cannot_say
     assert not found_in({"kv_cache_tokens": 9e5}, framework).cannot_say, "a log of an engine alone has no steps"
+
+
+@pytest.mark.parametrize("framework", NAMES)
+def test_the_line_that_would_tell_the_seconds_is_the_frameworks_own(framework: str) -> None:
+    (missing,) = found_in(None, framework, {"step": [1], "step_s": [60.0]}).cannot_say
+    assert missing not in found_in(None, "", {"step": [1], "step_s": [60.0]}).cannot_say
+    words = re.findall(r"[\w/]+", missing)
+    of_the_console = {"trl": "profiling/Time", "nemo-rl": "generation"}
+    names = {name for column in ("step_s", "generate_s", "wait_s") for name in NAMES[framework].own(column)}
+    assert of_the_console.get(framework) in words or names & set(words)
 
 
 def test_one_row_of_a_table_of_runs_is_a_run() -> None:

@@ -128,7 +128,8 @@ class EngineLines:
 
     Attributes:
         software: ``vLLM`` or ``SGLang``, whose lines came first; empty so far.
-        facts: of the engine, as ``run_facts.RUN_FACTS``: ``kv_cache_tokens``, ``max_context_tokens``.
+        facts: of the engine, as ``run_facts.RUN_FACTS``: ``kv_cache_tokens``, ``max_context_tokens``, and of SGLang's line with
+            the fullest cache ``cached_tokens`` and ``cached_share``.
         left_out: lines of other replicas that Ray counted and did not print (``[repeated 3x across cluster]``).
         too_many: lines beyond the first ``MOST_LINES``.
 
@@ -240,6 +241,9 @@ class EngineLines:
         self._last[process] = engine
         used = [_first(fields, name) for name in fields if name.endswith(("token usage", "mamba usage"))]
         known = [share for share in used if share is not None]
+        tokens = _first(fields, "#token")
+        if used == known == [_first(fields, "token usage")] and tokens and self.facts.get("cached_share", 0.0) < known[0] <= 1:
+            self.facts |= {"cached_tokens": tokens, "cached_share": known[0]}
         row = _known(
             engine=engine, running=running, waiting=_first(fields, "#queue-req"),
             cache_share=_share(max(known) if known else None, 1), engines=1.0,

@@ -192,7 +192,7 @@ NAMES: Mapping[str, Names] = {
         "responses": ("rollout/num_samples",),
         "response_tokens_mean": (("rollout/response_length_mean", "response_length", "glen"),),  # the latter are in its bar
         "sequence_tokens_mean": (("total_length", "tlen"),),
-        "truncation_rate": ("rollout/truncated_rate",),
+        "truncation_rate": (("rollout/truncated_rate", "truncated", "response_clip_ratio"),),  # of its versions, newest first
         "reward_mean": (("reward", "rm"),),
     }, tracked_prefix="train/", tracked_step="train/global_step"),
     "trl": Names("TRL", {
@@ -208,6 +208,7 @@ NAMES: Mapping[str, Names] = {
     }, tracked_prefix="train/", tracked_step="train/global_step"),
     "prime-rl": Names("prime-rl", {
         "step_s": (("Time", "trainer/Time", "time/step"),),  # the latter, with a folder, are the trainer's in wandb
+        "generate_s": ("Generating rollouts",),  # its bar in the console
         "wait_s": ("time/wait_for_batch",),
         "learn_s": ("time/forward_backward",),
         "sync_s": ("time/broadcast_weights",),
@@ -218,6 +219,19 @@ NAMES: Mapping[str, Names] = {
         "no_signal_rate": ("Untrainable",),
         "off_policy_steps": (("Max. Off-Policy Level", "Max Off-Policy"),),
         "reward_mean": ("Reward",),
+    }),
+    "areal": Names("AReaL", {  # its actor is grpo_actor in older versions
+        "wait_s": ("timeperf/rollout",),
+        "prepare_s": (
+            "timeperf/recompute_logp", "timeperf/ref_logp", "timeperf/teacher_logp", "timeperf/critic_values",
+            "timeperf/compute_advantage",
+        ),
+        "learn_s": ("timeperf/train_step", "timeperf/critic_train_step"),
+        "sync_s": ("timeperf/update_weights",),
+        "responses": (("ppo_actor/n_seqs", "grpo_actor/n_seqs"),),
+        "sequence_tokens_mean": (("ppo_actor/seq_len/avg", "grpo_actor/seq_len/avg"),),
+        "prompt_tokens_mean": (("ppo_actor/prompt_len/avg", "grpo_actor/prompt_len/avg"),),
+        "reward_mean": (("ppo_actor/task_reward/avg", "grpo_actor/task_reward/avg"),),
     }),
     "skyrl": Names("SkyRL", {
         "step_s": ("timing/step",),

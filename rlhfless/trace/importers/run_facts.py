@@ -26,6 +26,8 @@ RUN_FACTS = {
     "gpus": "GPUs of the run",
     "max_response_tokens": "limit of a response",
     "kv_cache_tokens": "KV tokens that fit into the memory of one engine, as it states when it starts",
+    "cached_tokens": "KV tokens in one engine's cache, of its line with the fullest cache",
+    "cached_share": "share of the cache that these take, with two decimals",
     "max_context_tokens": "limit of a prompt with its response",
     "model_layers": "layers of the model, of a log that is a model's configuration",
 }

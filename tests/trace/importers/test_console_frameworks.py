@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from importer_samples import GOLDEN, sample_rollouts
 
+from rlhfless.diagnosis import diagnose
 from rlhfless.trace import ImportedLog, import_log
 from rlhfless.trace.importers.console.grammars import GRAMMARS
 from rlhfless.trace.importers.console.lines import console_lines
@@ -180,3 +181,11 @@ def test_rolls_agentic_pipeline_logs_the_total_of_the_step_itself(tmp_path: Path
     line = 'x metrics_tag: {{"step": {}, "metrics": {{"time/step_total": {}, "time/step_rollout": 4.0}}}}\n'
     scalars = read(tmp_path, line.format(0, 9.0) + line.format(1, 8.0)).scalars
     assert scalars["step_s"].tolist() == [9.0, 8.0]
+
+
+@pytest.mark.parametrize("name", ["response_clip_ratio", "truncated", "rollout/truncated_rate"])
+def test_every_version_of_openrlhf_names_the_share_of_cut_responses_otherwise(name: str, tmp_path: Path) -> None:
+    text = f"Global step 3: {{'reward': 0.5, '{name}': 0.125, 'timing/generation': 40.0, 'timing/step_total': 64.0}}"
+    assert read(tmp_path, text).scalars["truncation_rate"].tolist() == [0.125]
+    (number,) = [one for one in diagnose(tmp_path / "console.log").numbers.values() if one.key == "cut_share"]
+    assert number.value == 0.125

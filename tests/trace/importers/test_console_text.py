@@ -28,6 +28,7 @@ FRAMEWORKS = (
     "openrlhf",
     "nemo-rl-console",
     "prime-rl-console",
+    "areal-console",
 )
 VERL = "step:{} - response_length/mean:{:.3f} - timing_s/gen:4.000 - timing_s/step:9.000"
 
@@ -233,6 +234,7 @@ def test_numbers_that_cannot_be_are_left_out_and_named(tmp_path: Path) -> None:
     (note,) = [note for note in log.summary.notes if note.startswith("left out")]
     for name in ("response_length/mean", "generate_s", "timing_s/step", "prompt_length/mean"):
         assert name in note
+    assert "1 value of" in note
 
 
 def test_hostile_names_are_left_out_or_kept_as_text(tmp_path: Path) -> None:
@@ -262,7 +264,8 @@ def test_lines_of_a_second_framework_are_left_out_and_named(tmp_path: Path) -> N
         ("  * exposed_generation: 32.52s\n", ("NeMo-RL", "line 1", "Step N/M", "train_data_step")),
         ("Step 3 | Reward: 0.5\n", ("prime-rl", "line 1", "Step N | Time: ", "traces.jsonl")),
         ("x 'completion_length': 4\n", ("TRL", "line 1", "'epoch'", "trainer_state.json")),
-        ("Dear diary\n", ("verl", "slime", "OpenRLHF", "SkyRL", "ROLL", "NeMo-RL", "prime-rl", "TRL")),
+        ("(AReaL) StatsLogger INFO: ready\n", ("AReaL", "line 1", "Train step N/M", "rollout.dump_to_file")),
+        ("Dear diary\n", ("AReaL", "verl", "slime", "OpenRLHF", "SkyRL", "ROLL", "NeMo-RL", "prime-rl", "TRL")),
     ],
 )
 def test_a_text_that_is_no_log_is_refused_with_what_it_lacks(text: str, parts: tuple[str, ...], tmp_path: Path) -> None:
@@ -270,6 +273,15 @@ def test_a_text_that_is_no_log_is_refused_with_what_it_lacks(text: str, parts: t
     for framework in ("auto", "console"):
         with refused(TraceError, "run.txt", *parts):
             import_log(tmp_path / "run.txt", ImportOptions(), framework)
+
+
+def test_a_text_of_no_known_framework_is_refused_briefly_and_given_to_none(tmp_path: Path) -> None:
+    (tmp_path / "run.txt").write_text("Trainer INFO: Epoch 2/10 Step 12/58 is done.\nloss 0.3\n")
+    with refused(TraceError, "run.txt", "NeMo-RL", "vLLM") as refusal:
+        import_log(tmp_path / "run.txt")
+    text = str(refusal.value).removeprefix(str(tmp_path))
+    assert "nearly" not in text
+    assert len(text) < 300
 
 
 def test_a_file_that_is_no_text_is_not_said_to_be_one(tmp_path: Path) -> None:

@@ -361,6 +361,29 @@ def test_a_line_of_prime_rl_that_is_cut_loses_its_last_field(tmp_path: Path) -> 
     assert "sequence_tokens_mean" not in scalars.columns
 
 
+ROLLOUTS = "Generating rollouts ({}): {:3.0%}|##| {}/64 [{}<00:00,  3.20it/s]"
+
+
+def test_the_bar_of_its_rollouts_tells_a_steps_seconds_of_generation(tmp_path: Path) -> None:
+    lines = [
+        LINE.format("02:00:00", 4, 50),
+        ROLLOUTS.format("train", 0.5, 32, "00:11"), ROLLOUTS.format("train", 1, 64, "00:31"),
+        ROLLOUTS.format("eval", 1, 64, "00:07"), LINE.format("02:00:40", 5, 40.2),
+        ROLLOUTS.format("train", 1, 64, "01:02"), LINE.format("02:02:00", 6, 80.5),
+    ]  # fmt: skip
+    log = read(tmp_path, *lines)
+    assert log.scalars["generate_s"].isna().tolist() == [True, False, False]
+    assert column(log, "generate_s")[1:] == [31, 62]
+    assert any("Generating rollouts" in note for note in log.summary.notes)
+
+
+@pytest.mark.parametrize(
+    "bar", [ROLLOUTS.format("train", 0.5, 32, "00:31"), ROLLOUTS.format("train", 1, 64, "00:51")], ids=["part", "longer"]
+)
+def test_a_bar_that_is_not_of_its_step_alone_tells_no_generation(bar: str, tmp_path: Path) -> None:
+    assert "generate_s" not in read(tmp_path, bar, LINE.format("02:00:40", 5, 40.2)).scalars.columns
+
+
 def test_rollouts_of_evaluations_are_none_of_the_step(tmp_path: Path) -> None:
     bars = [f"Generating rollouts ({which}): 100%|#| {count}/{count} [00:14<00:00, 35.1it/s]" for which, count in
             (("train", 512), ("eval", 90), ("val", 70))]  # fmt: skip

@@ -32,6 +32,7 @@ TIMES = frozenset({"elapsed_s", "seconds_per_step", "run_s", "steps_per_s"})
 """Facts of a run that say something without any step."""
 
 TITLES = listed(NAMES[one.framework].title for one in GRAMMARS)
+NEEDED = f"the console of one of these is needed: {TITLES}; or the log of vLLM or SGLang"
 
 
 def detect(path: Path) -> bool:
@@ -99,8 +100,7 @@ def missing(path: Path) -> str:
     except TraceError:
         return ""
     if not found:
-        forms = "; ".join(f"{one.example} ({NAMES[one.framework].title})" for one in GRAMMARS)
-        return f"is a text without any line that a framework prints of a step; one of these is needed: {forms}"
+        return f"is a text without any line that a framework prints of a step or an engine of its requests; {NEEDED}"
     nearest = max(GRAMMARS, key=lambda one: found.get(one.framework, (0, None))[0])
     _, first = found[nearest.framework]
     printable = "".join(letter if letter.isprintable() else " " for letter in clean(first.text.strip()))

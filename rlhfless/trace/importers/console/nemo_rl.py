@@ -152,7 +152,7 @@ GRAMMAR = Grammar(
     hint="tep ",
     mark=MARK,
     example="===== Step N/M =====",
-    near=re.compile(r"\bStep \d{1,12}/\d{1,12}\b|\bTotal step time\b|\b(?:exposed_generation|policy_and_reference_logprobs)\b"),
+    near=re.compile(r"= Step \d{1,12}/\d{1,12}\b|\bTotal step time\b|\b(?:exposed_generation|policy_and_reference_logprobs)\b"),
     files="its training data (train_data_stepN.jsonl), or its TensorBoard or wandb files",
     entries=entries,
     bar=None,

@@ -5,6 +5,10 @@ tokens over the seconds in which the orchestrator waits for rollouts, without th
 of them, and no colons. The trainer's numbers get the prefix ``trainer/``: its ``Time`` includes waiting for a batch, and its
 ``Throughput`` is of forward and backward passes, padding included. Shares in percent are read as shares.
 
+The bar of a step's rollouts stands before the line of the step. It runs while the orchestrator waits for them, so where it is
+full, its time is the step's generation, in whole seconds. Newer versions begin the next bar at once, so theirs may also cover
+what follows the step before; a bar that is longer than its step is such a one and says nothing of generation.
+
 Written by ``src/prime_rl/orchestrator/orchestrator.py`` and ``src/prime_rl/trainer/rl/train.py``, with the time of day by
 ``src/prime_rl/utils/logger.py``.
 """
@@ -18,7 +22,7 @@ from typing import Any
 
 from rlhfless.trace.importers.console.grammar import Entry, Grammar
 from rlhfless.trace.importers.console.lines import Line, quantity
-from rlhfless.trace.importers.console.progress import BAR
+from rlhfless.trace.importers.console.progress import BAR, clock_seconds
 from rlhfless.trace.importers.import_session import ImportSession
 from solver.model.plurals import counted
 
@@ -39,10 +43,14 @@ def entries(lines: Iterable[Line], reading: ImportSession) -> Iterator[Entry]:
     """Yield the fields of every step, with ``clock_s``, the line's time of day in seconds since the log's first midnight."""
     days, before = 0, 0.0
     rollouts: set[int] = set()
+    bar: re.Match[str] | None = None  # the last one since the line of a step
+    generated = False
     for line in lines:
         if BAR_TEXT in line.text and (match := BAR.search(line.text)):
-            if not any(one in line.text for one in OTHER_BARS) and len(rollouts) < 2:
-                rollouts.add(int(match[2]))
+            if not any(one in line.text for one in OTHER_BARS):
+                bar = match
+                if len(rollouts) < 2:
+                    rollouts.add(int(match[2]))
         elif "Step " in line.text and (match := MARK.search(line.text)):
             values = _values(match[2], line.ended)
             if values and (clock := CLOCK.match(line.text)):
@@ -50,7 +58,14 @@ def entries(lines: Iterable[Line], reading: ImportSession) -> Iterator[Entry]:
                 days += seconds + days * DAY < before - DAY / 2
                 before = seconds + days * DAY
                 values[(TRAINER if TRAINER + TIME in values else "") + CLOCK_S] = before
+            if TRAINER + TIME not in values:
+                took = clock_seconds(bar[3]) if bar is not None and bar[1] == bar[2] else 0.0
+                if 0 < took <= values.get(TIME, 0.0):
+                    values[BAR_TEXT], generated = took, True
+                bar = None
             yield Entry(line.number, int(match[1]), values or None)
+    if generated:
+        reading.note(f"console: seconds of generation are those of the bars '{BAR_TEXT}', in whole seconds")
     if len(rollouts) == 1 and 0 < min(rollouts) < MOST_ROLLOUTS:
         reading.facts["responses_per_step"] = float(rollouts.pop())
 

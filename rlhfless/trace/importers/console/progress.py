@@ -34,7 +34,7 @@ class ProgressBar:
             return
         done, planned = int(match[1]), int(match[2])
         if planned in self._bars or len(self._bars) < MOST_BARS:
-            state = {"planned_steps": float(planned), "steps_done": float(done), "elapsed_s": _seconds(match[3])}
+            state = {"planned_steps": float(planned), "steps_done": float(done), "elapsed_s": clock_seconds(match[3])}
             if not done:  # before the first step, so no time says anything of steps
                 state = {"planned_steps": float(planned)}
             if match[4] and float(match[4]):
@@ -47,5 +47,6 @@ class ProgressBar:
         return max(self._bars.values(), key=lambda state: state.get("elapsed_s", 0.0), default={})
 
 
-def _seconds(clock: str) -> float:
+def clock_seconds(clock: str) -> float:
+    """Return the seconds of a bar's clock, such as ``1:02:03``."""
     return float(sum(int(part) * 60**place for place, part in enumerate(reversed(clock.split(":")))))

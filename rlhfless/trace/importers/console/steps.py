@@ -36,7 +36,7 @@ class Steps:
         self._seen: set[str] = set()
         self._numbers = self._count = self._again = 0
         self._broken = self._first_broken = 0
-        self._left_out: dict[str, int] = {}
+        self._left_out: dict[tuple[str, str], int] = {}
 
     def add(self, entry: Entry) -> None:
         """Take the next record."""
@@ -50,7 +50,7 @@ class Steps:
         if before is not None and not self._repeats(before, values):
             before.update(values)
         elif self._count >= MOST_STEPS:
-            self._leave_out(f"records of steps after the first {MOST_STEPS:,}")
+            self._leave_out("record", f"of steps after the first {MOST_STEPS:,}")
             return
         elif before is not None and entry.step == min(steps):
             self._runs.append({entry.step: values})
@@ -73,24 +73,25 @@ class Steps:
             if number is not None and (name in self._known or self._keeps(name)):
                 values[name] = number
             elif name in self._known and value is not None:
-                self._leave_out(f"values of '{name}' that are no finite number")
+                self._leave_out("value", f"of '{name}' without a finite number")
         return values
 
     def _keeps(self, name: str) -> bool:
         """Return whether a number behind no standard column is kept, so that memory is bounded."""
         if len(name) > LONGEST_NAME:
-            self._leave_out(f"numbers with names of more than {LONGEST_NAME} characters")
+            self._leave_out("number", f"with names of more than {LONGEST_NAME} characters")
         elif self._numbers >= MOST_NUMBERS:
-            self._leave_out(f"numbers after the first {MOST_NUMBERS:,} that are behind no standard column")
+            self._leave_out("number", f"after the first {MOST_NUMBERS:,} behind no standard column")
         elif name not in self._seen and len(self._seen) >= MOST_NAMES:
-            self._leave_out(f"numbers with further names than the first {MOST_NAMES:,}")
+            self._leave_out("number", f"with further names than the first {MOST_NAMES:,}")
         else:
             self._seen.add(name)
             return True
         return False
 
-    def _leave_out(self, what: str) -> None:
-        self._left_out[what] = self._left_out.get(what, 0) + 1
+    def _leave_out(self, noun: str, which: str) -> None:
+        """Count one more of what is left out: a noun in the singular, and what follows it."""
+        self._left_out[noun, which] = self._left_out.get((noun, which), 0) + 1
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield the numbers of each step, with its standard columns and ``step``, and ``run`` where there are several runs. A
@@ -101,7 +102,7 @@ class Steps:
             for step, values in steps.items():
                 columns = self._names.standard(values)
                 for column in [name for name, value in columns.items() if value < 0 and name != "reward_mean"]:
-                    self._leave_out(f"values of {column} below 0")
+                    self._leave_out("value", f"of {column} below 0")
                     del columns[column]
                 yield {**values, **columns, "step": step, **named}
 
@@ -117,6 +118,6 @@ class Steps:
         if self._again:
             yield f"restarts: {counted(self._again, 'record')} of a step replaced those of an earlier attempt"
         if self._left_out:
-            several = [f"{times:,} {what}" for what, times in self._left_out.items()]
+            several = [f"{counted(times, noun)} {which}" for (noun, which), times in self._left_out.items()]
             further = f"; and {len(several) - MOST_NOTED} more kinds" if len(several) > MOST_NOTED else ""
             yield f"left out: {'; '.join(several[:MOST_NOTED])}{further}"
