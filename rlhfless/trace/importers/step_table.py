@@ -24,6 +24,16 @@ from rlhfless.trace.importers.formats import Format
 from rlhfless.trace.importers.import_session import ImportSession, first_line, first_record, parquet_columns
 from rlhfless.trace.importers.mapped_columns import GUESSES, OF_PROMPTS
 from rlhfless.trace.importers.names import NAMES
+from rlhfless.trace.importers.phase_table import (
+    FILLER,
+    PHASES,
+    STEP_WORDS,
+    TIME,
+    by_phase,
+    in_seconds,
+    phase_lists,
+    rows_are_phases,
+)
 from rlhfless.trace.importers.record import finite, is_number
 from rlhfless.trace.importers.scalars import RUN, STANDARD
 from rlhfless.trace.importers.text_table import TextTable, tables, text_of
@@ -46,11 +56,6 @@ UNITS = {
     "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0, "ms": 1e-3, "mins": 60.0, "minute": 60.0, "minutes": 60.0,
     "h": 3600.0, "hr": 3600.0, "hrs": 3600.0, "hour": 3600.0, "hours": 3600.0,
 }  # fmt: skip
-TIME = frozenset({"time", "times", "timing", "duration", "took", "wall", "clock", "wallclock", "elapsed"})
-FILLER = frozenset(
-    {"per", "of", "for", "the", "in", "to", "and", "each", "total", "sum", "mean", "avg", "average", "median", "p50"}
-)
-STEP_WORDS = frozenset({"step", "iteration", "iter", "it", "e2e", "loop"})
 MEAN_WORDS = frozenset({"mean", "avg", "average"})
 MAX_WORDS = frozenset({"max", "maximum", "longest", "slowest"})
 OTHER_STATISTICS = frozenset(
@@ -62,19 +67,6 @@ COUNT_WORDS = frozenset(
      "prompts", "rollout", "rollouts", "response", "responses", "it"}
 )  # fmt: skip
 MONEY_AND_GPU = frozenset({"gpu", "gpus", "usd", "dollars", "cost", "price", "eur"})
-PHASES: tuple[tuple[str | None, frozenset[str]], ...] = (
-    ("wait_s", frozenset({"wait", "waiting", "exposed", "stall", "stalled", "starved", "blocked"})),
-    (None, frozenset({"eval", "evaluation", "val", "valid", "validation", "test", "testing", "checkpoint", "checkpoints",
-                      "checkpointing", "save", "saving"})),
-    ("sync_s", frozenset({"sync", "syncing", "broadcast", "refit", "transfer", "weight", "weights"})),
-    ("prepare_s", frozenset({"logprob", "logprobs", "logp", "prob", "probs", "ref", "reference", "reward", "rewards", "scoring",
-                             "adv", "advantage", "advantages", "value", "values", "prepare", "preparation", "experience"})),
-    ("learn_s", frozenset({"train", "training", "learn", "learning", "learner", "update", "optimizer", "policy", "actor",
-                           "critic", "backward", "ppo"})),
-    ("generate_s", frozenset({"gen", "generate", "generation", "generating", "rollout", "rollouts", "sampling", "decode",
-                              "decoding"})),
-)  # fmt: skip
-"""Words in names of seconds; the first phase that one belongs to counts, None is a phase without a standard column."""
 GENERATING = frozenset({"gen", "generate", "generation", "rollout", "rollouts", "inference", "sampler", "sampling", "vllm"})
 LEARNING = frozenset({"train", "training", "trainer", "learn", "learner", "learning", "policy"})
 
@@ -207,7 +199,7 @@ def _seconds(words: list[str]) -> str | None:
         return SECONDS_OR_CLOCK if {"time", "clock", "wall", "elapsed", "wallclock"} & set(words) else SECONDS
     if core <= STEP_WORDS:
         return "step_s"
-    if core <= {"run", "job"}:
+    if core <= {"run", "job"} or (core <= {"train", "training"} and {"wall", "wallclock"} & set(words)):
         return "run_s"
     return next((means for means, of_phase in PHASES if core & of_phase), None)
 
@@ -215,6 +207,8 @@ def _seconds(words: list[str]) -> str | None:
 def _gpus(words: list[str]) -> str | None:
     if "gpus" not in words:
         return None
+    if GENERATING & set(words) and LEARNING & set(words):
+        return "gpus"
     return "gpus_generate" if GENERATING & set(words) else "gpus_train" if LEARNING & set(words) else None
 
 
@@ -265,8 +259,13 @@ def columns_of(names: Collection[str]) -> dict[str, Column]:
         meaning = decided.get(column.means, column.means)
         if meaning is not None:
             columns[name] = Column(meaning, column.factor)
-    if of_runs and not {"run_s", "step_s"} & {column.means for column in columns.values()}:
-        others = [name for name in names if name not in columns and _unit_of_time(name) is not None]
+    of_framework = (
+        set()
+        if framework is None
+        else {key for key in ("run_s", "step_s") if set(NAMES[framework].own(key)).intersection(names)}
+    )
+    if of_runs and not {"run_s", "step_s"} & ({column.means for column in columns.values()} | of_framework):
+        others = [name for name in names if name not in {*columns, *own} and _unit_of_time(name) is not None]
         if len(others) == 1:  # whatever it is called, it is the only time of a run
             columns[others[0]] = Column("run_s", _unit_of_time(others[0]) or 1.0)
     return columns
@@ -363,18 +362,28 @@ def _written(path: Path, note: Callable[[str], None] = lambda text: None) -> lis
 
     A table with a metric per row is turned.
     """
-    for table in tables(text_of(path)):
-        for one in (table.turned(), table) if _is_turned(table) else (table, table.turned()):
-            notes: list[str] = []
-            rows = normalised(one.rows, _means, notes.append)
+    lines = text_of(path)
+    for table in (*tables(lines), *phase_lists(lines)):
+        notes: list[str] = []
+        for one in _turns(table, notes.append):
+            said = [*notes]
+            rows = normalised(in_seconds(one.rows, _means, said.append), _means, said.append)
             names = list(dict.fromkeys(name for _, row in rows for name in row))
             if len(rows) and is_of_steps(names) and all(RUN not in row or row[RUN] for _, row in rows):
-                for sentence in notes:
+                for sentence in said:
                     note(sentence)
                 if path.suffix.lower() != ".csv":
                     note(f"table: found in line {one.line:,} of the text")
                 return rows
     return None
+
+
+def _turns(table: TextTable, note: Callable[[str], None]) -> list[TextTable]:
+    """The ways to read a table, the likeliest first: as it is, or with a row per column. Rows that are phases are no runs."""
+    if rows_are_phases(table, _means):
+        step = by_phase(table, note)
+        return [] if step is None else [step]
+    return [table.turned(), table] if _is_turned(table) else [table, table.turned()]
 
 
 def _is_turned(table: TextTable) -> bool:
@@ -402,14 +411,16 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
             f"{path}: holds no table of steps or runs; a csv, jsonl or parquet file, or a text with such a table, is needed"
         )
     reading.expect([path])
-    rows = normalised(_rows(reading), _means, reading.note) if written is None else written
+    rows = written
+    if rows is None:
+        rows = normalised(in_seconds(_rows(reading), _means, reading.note), _means, reading.note)
     names = list(dict.fromkeys(name for _, row in rows for name in row))
     if not is_of_steps(names):
         raise TraceError(
             f"{path}: is no table of steps or runs, it has the columns {listed(names)}; seconds of a step or run "
             "(such as step_s) and no lengths of single responses are needed"
         )
-    table = _Table(reading, names)
+    table = _Table(reading, names, text=written is not None)
     for number, row in rows:
         table.add(number, row)
     reading.scalars += table.steps()
@@ -451,11 +462,11 @@ class _Table:
     """The rows of a table of steps, with their runs and steps.
 
     Args:
-        names: all columns.
+        names: all columns. text: whether people wrote the table into a text: what is no number in it is unknown.
     """
 
-    def __init__(self, reading: ImportSession, names: list[str]) -> None:
-        self.reading, self.path = reading, reading.path
+    def __init__(self, reading: ImportSession, names: list[str], *, text: bool) -> None:
+        self.reading, self.path, self.text = reading, reading.path, text
         self.names = [name for name in names if len(name) <= LONGEST_NAME]
         if len(self.names) < len(names):
             left_out = counted(len(names) - len(self.names), "column")
@@ -562,6 +573,9 @@ class _Table:
                 value = float(matched[1]) * unit
             elif text.lstrip("+-") in ("inf", "infinity"):
                 value = float("inf")
+            elif name in self.known and self.text:
+                self.reading.note(f"row {row}, column '{shown(name, 60)}': {shown(cell, 60)!r} is no number and was left out")
+                return None
             elif name in self.known:
                 raise TraceError(
                     f"{self.path}: row {row}, column '{shown(name, 60)}' is {shown(cell, 60)!r}; a number is needed"
