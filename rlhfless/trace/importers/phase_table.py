@@ -1,4 +1,4 @@
-"""Phases of a step in tables and lists that people write: rows that are phases, and seconds without a unit.
+"""What rows and columns are in tables and lists that people write: phases of a step, batches, seconds without a unit.
 
 A table whose rows are phases of a step has the seconds of one step, or of the step of each run that has a column. Its rows are
 never runs to compare.
@@ -60,6 +60,8 @@ NO_SECONDS = re.compile(
 UNIT = re.compile(r"(?:^|[\s_(\[])(ms|s|secs?|seconds?|mins?|minutes?|h|hrs?|hours?)[)\]]?\s*$", re.I)
 SAME = 0.03  # relative difference of seconds that are taken as equal; people round
 LISTED = re.compile(r"^[\s>*+#\u2022-]*([^:=\d][^:=]{0,60}?)\s*[:=]\s*(\S.{0,60}?)\s*$")
+TOKENS_PER_S = re.compile(r"[(\[]?\s*\btok(?:en)?s?\s*(?:/|per )\s*s(?:ec(?:ond)?)?\b\s*[)\]]?", re.I)
+WITHOUT = re.compile(r"\b(?:no|none|without|w/o|base(?:line)?|vanilla|plain|off|ar)\b", re.I)
 FEWEST, MOST = 2, 30  # phases of a step
 
 
@@ -140,6 +142,27 @@ def by_phase(table: TextTable, note: Note) -> TextTable | None:
             cells = {"step total" if name == totals[0] else name: cell for name, cell in cells.items()}
         turned.append((table.line + at, {**({"run": head} if len(steps) > 1 else {}), **cells}))
     return TextTable(table.line, turned) if turned else None
+
+
+def by_batch(table: TextTable, means: Means) -> TextTable | None:
+    """Return a table with a row per batch and method, of one with a row per batch and a column of tokens/s per method.
+
+    The acceptance length is of the one method that is not called plain; None for other tables.
+    """
+    first, *heads = table.rows[0][1]
+    methods = {head: TOKENS_PER_S.sub("", head).strip(" -,:") for head in heads if TOKENS_PER_S.search(head)}
+    if means(first) != "batch" or len(methods) < 2 or not all(methods.values()):
+        return None
+    accepted = next((head for head in heads if means(head) == "tokens_per_pass"), None)
+    drafted = [head for head, method in methods.items() if not WITHOUT.search(method)]
+    rows: list[tuple[int, dict[str, Any]]] = []
+    for number, row in table.rows:
+        for head, method in methods.items():
+            cells = {"run": method, "batch": row.get(first, ""), "tokens_per_s": row.get(head, "")}
+            if accepted is not None and drafted == [head]:
+                cells["acceptance length"] = row.get(accepted, "")
+            rows.append((number, cells))
+    return TextTable(table.line, rows)
 
 
 def _united(cell: str, unit: str) -> str:

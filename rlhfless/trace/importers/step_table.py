@@ -29,15 +29,17 @@ from rlhfless.trace.importers.phase_table import (
     PHASES,
     STEP_WORDS,
     TIME,
+    by_batch,
     by_phase,
     in_seconds,
     phase_lists,
     rows_are_phases,
+    words_of,
 )
 from rlhfless.trace.importers.record import finite, is_number
 from rlhfless.trace.importers.scalars import RUN, STANDARD
 from rlhfless.trace.importers.text_table import TextTable, tables, text_of
-from rlhfless.trace.importers.written_cells import BLANK, GPUS_IN_NAME, gpus, normalised
+from rlhfless.trace.importers.written_cells import BLANK, GPU_NAME, GPUS_IN_NAME, gpus, normalised
 from rlhfless.trace.schema.casts import LARGEST_WHOLE_NUMBER, clean, listed, shown
 from solver.model.plurals import counted
 
@@ -67,6 +69,14 @@ COUNT_WORDS = frozenset(
      "prompts", "rollout", "rollouts", "response", "responses", "it"}
 )  # fmt: skip
 MONEY_AND_GPU = frozenset({"gpu", "gpus", "usd", "dollars", "cost", "price", "eur"})
+HOUR = frozenset({"h", "hr", "hour"})
+KIND_WORDS = frozenset({"gpu", "hardware", "accelerator", "device", "pool"})
+"""Words in names of columns that say a run's kind of GPU."""
+ITEMS_PER_S = re.compile(
+    r"(?<![a-z])(?:samples?|items?|prompts?|responses?|trajectories|rollouts?)\s*(?:/|[_ ]?per[_ ])\s*"
+    r"s(?:ec(?:ond)?)?(?![a-z])",
+    re.I,
+)
 GENERATING = frozenset({"gen", "generate", "generation", "rollout", "rollouts", "inference", "sampler", "sampling", "vllm"})
 LEARNING = frozenset({"train", "training", "trainer", "learn", "learner", "learning", "policy"})
 
@@ -82,6 +92,7 @@ PLAIN: dict[str, tuple[str, ...]] = {
     NODES: ("nodes", "nnodes", "numnodes"),
     BARE_MEAN: ("mean", "avg", "average"),
     BARE_MAX: ("max", "longest", "maximum"),
+    "batch": ("batch", "batchsize", "bs", "bsz", "concurrency", "maxconcurrency"),
     "gpu_hours": ("gpuhours", "gpuhrs", "gpuh"),
     "tokens_per_pass": ("acceptancelength", "acceptlength", "meanacceptancelength", "meanacceptlength", "acceptlen", "accptlen",
                         "acceptancelen", "meanacceptedlength", "meanacceptedlen", "acceptedlength", "acceptedlen",
@@ -144,6 +155,10 @@ def understood(name: str) -> Column | None:
             return Column(means)
     if plain in RUN_NAMES:
         return Column(RUN)
+    if ITEMS_PER_S.search(name) and not MONEY_AND_GPU & set(words):
+        return Column("items_per_s")
+    if ("$" in name or {"usd", "price"} & set(words)) and {"gpu", "gpus"} & set(words) and HOUR & set(words):
+        return Column("usd_per_gpu_hour")
     if rate_of_tokens := _tokens_per_s(words):
         return Column(rate_of_tokens)
     if {"gpu", "gpus"} & set(words) and {"h", "hours", "hrs"} & set(words) and not {"usd", "per", "price", "cost"} & set(words):
@@ -251,7 +266,10 @@ def columns_of(names: Collection[str]) -> dict[str, Column]:
         LIMIT_OR_MAX: "response_tokens_max" if mean else None,
         "steps_done": "steps_done" if of_runs else None,
         "items": "items" if of_runs else "responses",
+        "items_per_s": "items_per_s" if of_runs else None,
+        "batch": "batch" if of_runs else None,
         "gpu_hours": "gpu_hours" if of_runs else None,
+        "usd_per_gpu_hour": "usd_per_gpu_hour" if of_runs else None,
         "tokens_per_pass": "tokens_per_pass" if of_runs else None,
     }
     columns = {}
@@ -318,8 +336,9 @@ def _signs(names: Collection[str]) -> set[str]:
     if framework is not None:
         means |= {column for column in NAMES[framework].columns if set(names).intersection(NAMES[framework].own(column))}
     times = means & {*TIMES, "run_s"}
-    if RUN in means and STEP not in means and means & {"tokens_per_s", "tokens_per_gpu_s", "gpu_hours"}:
-        return means & {"tokens_per_s", "tokens_per_gpu_s", "gpu_hours"}
+    paces = means & {"tokens_per_s", "tokens_per_gpu_s", "items_per_s", "gpu_hours"}
+    if RUN in means and STEP not in means and paces:
+        return paces
     keyed = means & {STEP, RUN, "gpus", "gpus_generate", "gpus_train", NODES}
     sure = times & {"step_s", "run_s"} or (keyed and (times or "response_tokens_mean" in means))
     return (times or keyed) if sure else set()
@@ -383,6 +402,8 @@ def _turns(table: TextTable, note: Callable[[str], None]) -> list[TextTable]:
     if rows_are_phases(table, _means):
         step = by_phase(table, note)
         return [] if step is None else [step]
+    if (drafts := by_batch(table, _means)) is not None:
+        return [drafts]
     return [table.turned(), table] if _is_turned(table) else [table, table.turned()]
 
 
@@ -477,6 +498,7 @@ class _Table:
         self.run = named[0] if named else None
         for further in named[1:]:  # it is a text of the run, no name of another one
             del self.columns[further]
+        self.kinds = [name for name in self.names if set(words_of(name)) & KIND_WORDS and name != self.run]
         self.known = set(self.columns) | set(() if self.framework is None else NAMES[self.framework].own())
         self.found: list[tuple[str | None, dict[str, float]]] = []
         self.left_out: dict[str, int] = {}
@@ -501,7 +523,10 @@ class _Table:
         if step is not None and not (step.is_integer() and 0 <= step <= LARGEST_WHOLE_NUMBER):
             raise TraceError(f"{self.path}: row {number} has the step {step:g}; a whole number of 0 or more is needed")
         text = None if self.run is None else row.get(self.run)
-        blank = text is None or str(text).strip().lower() in BLANK
+        kind = next((match[1] for name in self.kinds if (match := GPU_NAME.fullmatch(str(row.get(name)).strip()))), None)
+        if text is not None and kind is not None and not GPU_NAME.search(str(text)):
+            text = f"{text}, {kind}"
+        blank = text is None or str(text).strip().lower() in BLANK - {"none"}  # it is what a run without drafts is called
         self.found.append((None if blank else clean(" ".join(str(text).split())[:LONGEST_NAME]), {**values, **of_words}))
 
     def steps(self) -> list[dict[str, Any]]:
@@ -549,6 +574,10 @@ class _Table:
         if self.run is not None:
             named = [run if run is not None else f"row {at + 1}" for at, (run, _) in enumerate(self.found)]
             if self._has(STEP) or len(set(named)) == len(named):
+                return list(named)
+            if all("batch" in values for _, values in self.found):
+                named = [f"{name}, batch {values['batch']:g}" for name, (_, values) in zip(named, self.found, strict=True)]
+            if len(set(named)) == len(named):
                 return list(named)
             of_gpus = [f"{name}, {_of_gpus(values) or f'row {at + 1}'}" for at, (name, (_, values)) in
                        enumerate(zip(named, self.found, strict=True))]  # fmt: skip

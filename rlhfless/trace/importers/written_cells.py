@@ -20,6 +20,10 @@ GPUS_IN_NAME = re.compile(
     r"(?<![\w.])\d{1,6}(?:\s*[x\u00d7]\s*\d{1,6})?\s*[x\u00d7]?\s*(?:gpus?|[hab]\d{2,3}s?|gh200|l40s?|v100s?)\b", re.I
 )
 """GPUs in the name of a run or of a measurement."""
+GPU_NAME = re.compile(
+    r"(?<![\w.])\d*[x\u00d7]?\s*(g?[abh]\d{2,3}|gh200|l40s?|l4|v100|t4|mi\d{3}x?|rtx\s?\d{4})s?(?![\w.])", re.I
+)
+"""A kind of GPU in the name of a run."""
 INFINITE = ("inf", "infinity")
 LONGEST_CELL = 120  # characters; longer ones are texts
 MARKS = str.maketrans("\uff08\uff09\uff1a", "():", "*`~≈\u202f\xa0")
@@ -80,7 +84,7 @@ unit='tok/s', rough=False), Amount(value=4800.0, unit='s', rough=False), Amount(
     """
     if len(text) > LONGEST_CELL:
         return None
-    text = ASIDE.sub("", text.translate(MARKS)).strip()
+    text = ASIDE.sub("", text.translate(MARKS)).strip().removeprefix("$")
     if text.lower() in BLANK:
         return None
     if match := CLOCK.fullmatch(text):
@@ -197,6 +201,9 @@ def _column(
     counts_gpus = bool(words & {"gpu", "gpus"}) and words <= {"gpu", "gpus", "num", "number", "n", "of", "total", "count"}
     if means(named) == "gpus" or (means(named) is None and counts_gpus and all(gpus(text) for text in texts)):
         return ("gpus" if means(named) is None else named), [gpus(c) if isinstance(c, str) else c for c in cells]
+    if means(named) == "usd_per_gpu_hour":
+        prices = {text: one.value for text in texts if (one := amount(text)) is not None}
+        return named, [prices.get(cell) if isinstance(cell, str) else cell for cell in cells]
     found = {text: amount(text) for text in texts}
     known = [one for one in found.values() if one is not None]
     if 2 * len(known) < len(found):
