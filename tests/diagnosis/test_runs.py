@@ -210,6 +210,15 @@ def test_drafts_are_compared_within_a_batch(tmp_path: Path, text: str, plain: st
     assert set(finding.proof) <= set(said.numbers)
 
 
+def test_a_run_that_is_called_synchronous_hides_nothing(tmp_path: Path) -> None:
+    rows = "| step time | 180 s | 100 s |\n| train wait | 90 s (50%) | 20 s |\n| train time | 88 s | 79 s |\n"
+    (tmp_path / "a.md").write_text(f"| Metric | Sync (200 steps) | Fully async |\n|---|---|---|\n{rows}")
+    together, beside = diagnose(tmp_path / "a.md").runs
+    assert "generation_rate_to_hide" not in together.numbers
+    assert together.numbers["generate_share"].value == pytest.approx(0.5)
+    assert beside.numbers["generation_rate_to_hide"].value == pytest.approx(100 / 80)
+
+
 def test_a_log_of_one_run_has_nothing_to_compare() -> None:
     assert compared([{"step_s": 100, "gpus": 8}]) == Part()
     assert compared([{"run": "a", "step_s": 100, "gpus": 8}, {"run": "a", "step": 1, "step_s": 90, "gpus": 8}]) == Part()

@@ -70,6 +70,8 @@ COUNT_WORDS = frozenset(
 )  # fmt: skip
 MONEY_AND_GPU = frozenset({"gpu", "gpus", "usd", "dollars", "cost", "price", "eur"})
 HOUR = frozenset({"h", "hr", "hour"})
+TAKES_TURNS = re.compile(r"(?:fully[\s-]+)?(?:sync|synchronous|coloc\w*|colo)\b", re.I)
+"""Names of runs in which generation and training take turns."""
 KIND_WORDS = frozenset({"gpu", "hardware", "accelerator", "device", "pool"})
 """Words in names of columns that say a run's kind of GPU."""
 ITEMS_PER_S = re.compile(
@@ -542,6 +544,7 @@ class _Table:
             self.reading.note(f"columns: {listed(reversed(renamed))}")
         runs = self._runs()
         self._gpus_of_names(runs)
+        self._turns_of_names(runs)
         if len(set(runs)) > MOST_RUNS:
             raise TraceError(
                 f"{self.path}: has {len(set(runs)):,} runs, more than the {MOST_RUNS:,} that are compared; if each row "
@@ -565,6 +568,13 @@ class _Table:
         for (_, values), match in zip(self.found, named, strict=True):
             if match is not None and (count := gpus(match[0])) is not None:
                 values.setdefault("gpus", count)
+
+    def _turns_of_names(self, runs: list[str | None]) -> None:
+        """Take the wait of a run that is called synchronous as its generation: training waits for all of it."""
+        for run, (_, values) in zip(runs, self.found, strict=True):
+            if run is not None and TAKES_TURNS.match(run) and "wait_s" in values and "generate_s" not in values:
+                values["generate_s"] = values["wait_s"]
+                self.reading.note(f"run {shown(run, 60)!r} takes turns by its name: what training waits is its generation")
 
     def _has(self, means: str) -> bool:
         return any(column.means == means for column in self.columns.values())
