@@ -7,7 +7,7 @@ never runs to compare.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rlhfless.trace.importers.names import NAMES
@@ -62,6 +62,8 @@ SAME = 0.03  # relative difference of seconds that are taken as equal; people ro
 LISTED = re.compile(r"^[\s>*+#\u2022-]*([^:=\d][^:=]{0,60}?)\s*[:=]\s*(\S.{0,60}?)\s*$")
 TOKENS_PER_S = re.compile(r"[(\[]?\s*\btok(?:en)?s?\s*(?:/|per )\s*s(?:ec(?:ond)?)?\b\s*[)\]]?", re.I)
 WITHOUT = re.compile(r"\b(?:no|none|without|w/o|base(?:line)?|vanilla|plain|off|ar)\b", re.I)
+HEADINGS = frozenset({"phase", "phases", "stage", "component", "operation", "part", "timer", "\u9636\u6bb5"})
+"""Headings above names of phases."""
 FEWEST, MOST = 2, 30  # phases of a step
 
 
@@ -100,7 +102,10 @@ def rows_are_phases(table: TextTable, means: Means) -> bool:
     """Return whether the rows of a table are phases of a step, by their names and the headings."""
     heads = list(table.rows[0][1])
     names = [str(row.get(heads[0], "")) for _, row in table.rows]
-    if means(heads[0]) == "run" or sum(map(is_phase, heads[1:])) > 1 or any(map(is_step_time, heads[1:])):
+    if means(heads[0]) == "run" or sum(map(is_phase, heads[1:])) > 1:
+        return False
+    of_phases = bool(set(words_of(heads[0])) & HEADINGS) or any(map(is_total, names))
+    if any(map(is_step_time, heads[1:])) and not of_phases:
         return False
     phases = sum(map(is_phase, names))
     if phases > 1 and 2 * phases >= len(names):
@@ -118,7 +123,8 @@ def is_step_time(name: str) -> bool:
 def by_phase(table: TextTable, note: Note) -> TextTable | None:
     """Return a table of phases with a row per step and a column per phase; None where no whole step can be told.
 
-    Columns of percentages and of extremes are left out. A phase that is the sum of others is left out, with a note.
+    Columns of percentages and of extremes are left out. A phase that is the sum of others is left out, with a note. The step is
+    the sum of phases whose percentages make 100.
     """
     first, *heads = table.rows[0][1]
     rows = {str(row.get(first, "")): row for _, row in table.rows}
@@ -140,8 +146,25 @@ def by_phase(table: TextTable, note: Note) -> TextTable | None:
             del cells[name]
         if len(totals) == 1 and totals[0] in cells:
             cells = {"step total" if name == totals[0] else name: cell for name, cell in cells.items()}
-        turned.append((table.line + at, {**({"run": head} if len(steps) > 1 else {}), **cells}))
+        elif not totals and not whole and len(steps) == 1 and _are_shares_of_all(rows.values()):
+            known = [
+                found.value * SECONDS.get(found.unit, 1.0) for cell in cells.values() if (found := amount(cell)) is not None
+            ]
+            cells["step total"] = f"{sum(known)!r} s"
+            note("the step is the sum of its phases, whose percentages make 100")
+        named = len(steps) > 1 or not (totals or whole or "step total" in cells)
+        turned.append((table.line + at, {**({"run": head} if named else {}), **cells}))
     return TextTable(table.line, turned) if turned else None
+
+
+def _are_shares_of_all(rows: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether a column of percentages makes 100."""
+    shares: dict[str, float] = {}
+    for row in rows:
+        for head, cell in row.items():
+            if (found := amount(str(cell))) is not None and found.unit == "%":
+                shares[head] = shares.get(head, 0.0) + found.value
+    return any(abs(share - 100) <= 100 * SAME for share in shares.values())
 
 
 def by_batch(table: TextTable, means: Means) -> TextTable | None:
@@ -207,7 +230,8 @@ def _numbers(cells: Sequence[Any]) -> _Column | None:
 def in_seconds(rows: Sequence[tuple[int, Mapping[str, Any]]], means: Means, note: Note) -> list[tuple[int, dict[str, Any]]]:
     """Return rows whose columns of phases have seconds in their names, where neither name nor cells have a unit.
 
-    Numbers are taken as seconds only beside other seconds of a step, where none is longer than the step.
+    Numbers are taken as seconds only beside other seconds of a step, where none is longer than the step. Whole numbers alone,
+    without the time of a step, may be counts and are not taken.
 
     Args:
         rows: number in the file and cells by column. means: what a name says that its column holds. note: takes sentences.
@@ -234,7 +258,10 @@ def in_seconds(rows: Sequence[tuple[int, Mapping[str, Any]]], means: Means, note
             if parts and _holds(bare[name], parts):
                 whole, renamed[name] = bare[name], "step total (s)"
                 break
-    if whole is None and not {"generate_s", "learn_s"} <= {_kind(name) for name in (*phases, *timed)}:
+    certain = bool(timed) or any(
+        value is not None and not value.is_integer() for one in phases.values() for value in one.values
+    )
+    if whole is None and not (certain and {"generate_s", "learn_s"} <= {_kind(name) for name in (*phases, *timed)}):
         return [(number, dict(row)) for number, row in rows]
     renamed |= {name: f"{name} (s)" for name, column in phases.items() if whole is None or _within(column, whole)}
     if renamed:
@@ -259,9 +286,10 @@ def _holds(whole: _Column, parts: Sequence[_Column]) -> bool:
 
 
 def phase_lists(lines: Sequence[str]) -> Iterator[TextTable]:
-    """Yield lists of a step's phases, a line each with its seconds: ``gen: 128 s``."""
-    block: list[tuple[int, dict[str, Any]]] = []
+    """Yield the lists of a step's phases, a line each with its seconds: ``gen: 128 s``. Lists of equal names are steps."""
+    blocks: list[list[tuple[int, dict[str, Any]]]] = [[]]
     for number, line in enumerate([*lines, ""], 1):
+        block = blocks[-1]
         match = LISTED.match(line) if len(line) <= 200 else None
         found = amount(match[2]) if match else None
         if match and found is not None and found.unit in SECONDS and (is_phase(match[1].strip()) or block):
@@ -269,5 +297,21 @@ def phase_lists(lines: Sequence[str]) -> Iterator[TextTable]:
             continue
         names = [row["phase"] for _, row in block]
         if FEWEST <= len(names) <= MOST and len(set(names)) == len(names):
-            yield TextTable(block[0][0], block)
-        block = []
+            blocks.append([])
+        else:
+            block.clear()
+    several = [block for block in blocks if block]
+    if len(several) > 1 and len({tuple(row["phase"] for _, row in block) for block in several}) == 1:
+        rows = [
+            (block[0][0], {"step": at, **{_of_step(row["phase"]): row["time"] for _, row in block}})
+            for at, block in enumerate(several)
+        ]
+        yield TextTable(rows[0][0], rows)
+        return
+    for block in several:
+        yield TextTable(block[0][0], block)
+
+
+def _of_step(name: str) -> str:
+    """Return a phase's name, told apart from the number of a step."""
+    return "step total" if is_total(name) else name

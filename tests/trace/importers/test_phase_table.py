@@ -89,6 +89,21 @@ def test_a_phase_that_is_the_sum_of_others_is_not_counted_twice(tmp_path: Path) 
     assert any("train (all of it)" in note for note in log.summary.notes)
 
 
+def test_lists_of_several_steps(tmp_path: Path) -> None:
+    text = "first:\ngen: 100 s\ntrain: 50 s\nstep: 155 s\n\nsecond:\ngen: 2 min\ntrain: 51 s\nstep: 176 s\n"
+    log = read(tmp_path, text)
+    assert log.scalars[["step", "generate_s", "learn_s", "step_s"]].values.tolist() == [[0, 100, 50, 155], [1, 120, 51, 176]]
+
+
+def test_percentages_that_make_100_tell_the_step(tmp_path: Path) -> None:
+    rows = "| Rollout | 2m 0s | 67% |\n| Actor training | 55 s | 31% |\n| Everything else | 5s | 3% |\n"
+    log = read(tmp_path, f"| Phase | Time per step | Share |\n|---|---|---|\n{rows}")
+    assert one_step(log) == pytest.approx({"step_s": 180.0, "generate_s": 120.0, "learn_s": 55.0})
+    without = read(tmp_path, f"| Phase | Time | Share |\n|---|---|---|\n{rows}".replace("67%", "40%"))
+    assert "step_s" not in without.scalars.columns
+    assert without.scalars["generate_s"].tolist() == [120.0]
+
+
 def test_phases_without_the_whole_step_are_no_runs(tmp_path: Path) -> None:
     rows = "| Pause generation | 5.0 | 5.5 |\n| Weight broadcast | 15.0 | 15.2 |\n| Trainer stall | 20.0 | 20.4 |\n"
     with refused(TraceError, "pasted.md"):
@@ -147,6 +162,11 @@ def test_a_unit_in_some_rows_does_not_hide_the_others(tmp_path: Path) -> None:
 def test_numbers_that_are_no_seconds_of_the_step_are_not_taken(tmp_path: Path, columns: str) -> None:
     log = read(tmp_path, columns, "steps.csv")
     assert {"generate_s", "learn_s", "prepare_s"}.isdisjoint(log.scalars.columns)
+
+
+def test_counts_without_the_time_of_a_step_are_no_seconds(tmp_path: Path) -> None:
+    with refused(TraceError, "pasted.md"):
+        read(tmp_path, "| run | rollout | train |\n|---|---|---|\n| a | 64 | 512 |\n| b | 32 | 256 |\n")
 
 
 @pytest.mark.parametrize("cell", ["8 shared", "8"])
