@@ -10,7 +10,6 @@ statistics that a step or a run has. Any other table is one of responses (``tabl
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ import pandas as pd
 
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.formats import Format
-from rlhfless.trace.importers.import_session import ImportSession, first_line, first_record, parquet_columns
+from rlhfless.trace.importers.import_session import ImportSession, csv_header, first_record, parquet_columns, suffix_of
 from rlhfless.trace.importers.mapped_columns import GUESSES, OF_PROMPTS
 from rlhfless.trace.importers.names import NAMES
 from rlhfless.trace.importers.phase_table import (
@@ -39,12 +38,12 @@ from rlhfless.trace.importers.phase_table import (
 from rlhfless.trace.importers.record import finite, is_number
 from rlhfless.trace.importers.scalars import RUN, STANDARD
 from rlhfless.trace.importers.text_table import TextTable, tables, text_of
-from rlhfless.trace.importers.written_cells import BLANK, GPU_NAME, GPUS_IN_NAME, gpus, normalised
+from rlhfless.trace.importers.written_cells import BLANK, GPU_NAME, GPUS_IN_NAME, SECONDS, gpus, normalised
 from rlhfless.trace.schema.casts import LARGEST_WHOLE_NUMBER, clean, listed, shown
 from solver.model.plurals import counted
 
 STEP, NODES, GPUS_PER_NODE = "step", "nodes", "gpus_per_node"
-SECONDS, SECONDS_OR_CLOCK = "seconds", "seconds or a clock"
+BARE_SECONDS, SECONDS_OR_CLOCK = "seconds", "seconds or a clock"
 BARE_MEAN, BARE_MAX, LIMIT_OR_MAX = "mean", "max", "limit or longest"
 """What a column may hold beside the standard columns. Whose seconds they are, the other columns tell; ``time_s`` of a step may
 be a point in time."""
@@ -54,10 +53,8 @@ MOST_RUNS = 1_000
 LONGEST_NAME = 300  # characters of a column's name; one that is longer is left out
 NUMBER = re.compile(r"([-+]?\d[\d_]*\.?\d*(?:[eE][-+]?\d+)?)\s{0,3}([a-zA-Z]*|%)")
 
-UNITS = {
-    "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0, "ms": 1e-3, "mins": 60.0, "minute": 60.0, "minutes": 60.0,
-    "h": 3600.0, "hr": 3600.0, "hrs": 3600.0, "hour": 3600.0, "hours": 3600.0,
-}  # fmt: skip
+UNITS = {unit: seconds for unit, seconds in SECONDS.items() if unit not in ("min", "d", "days")}
+"""Units in names of columns; there ``min`` is a minimum."""
 MEAN_WORDS = frozenset({"mean", "avg", "average"})
 MAX_WORDS = frozenset({"max", "maximum", "longest", "slowest"})
 OTHER_STATISTICS = frozenset(
@@ -213,7 +210,7 @@ def _seconds(words: list[str]) -> str | None:
     if not core:
         if words[0] == "per" or not set(words) & set(UNITS):
             return None
-        return SECONDS_OR_CLOCK if {"time", "clock", "wall", "elapsed", "wallclock"} & set(words) else SECONDS
+        return SECONDS_OR_CLOCK if {"time", "clock", "wall", "elapsed", "wallclock"} & set(words) else BARE_SECONDS
     if core <= STEP_WORDS:
         return "step_s"
     if core <= {"run", "job"} or (core <= {"train", "training"} and {"wall", "wallclock"} & set(words)):
@@ -261,7 +258,7 @@ def columns_of(names: Collection[str]) -> dict[str, Column]:
     of_runs = STEP not in means and bool(means & {RUN, "gpus", "gpus_generate", NODES, "steps_done", "items"})
     mean = "response_tokens_mean" in means or BARE_MEAN in means
     decided = {
-        SECONDS: "run_s" if of_runs else "step_s" if STEP in means else None,
+        BARE_SECONDS: "run_s" if of_runs else "step_s" if STEP in means else None,
         SECONDS_OR_CLOCK: "run_s" if of_runs else None,
         BARE_MEAN: "response_tokens_mean" if BARE_MAX in means and STEP in means else None,
         BARE_MAX: "response_tokens_max" if BARE_MEAN in means and STEP in means else None,
@@ -350,26 +347,14 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _suffix(path: Path) -> str:
-    return Path(path.stem if path.name.lower().endswith(".gz") else path.name).suffix.lower()
-
-
-def _header(path: Path) -> list[str]:
-    """The names in the first line of a csv file; empty if it is no such line, as whoever reads the file says."""
-    try:
-        return next(csv.reader([first_line(path).decode("utf-8-sig", "replace")]), [])
-    except csv.Error:
-        return []
-
-
 def detect(path: Path) -> bool:
     """Return whether the path is a file with columns of steps or runs: csv, jsonl, parquet, or a text that holds a table."""
     if not path.is_file():
         return False
     names: dict[str, Callable[[Path], Collection[str]]] = {
-        ".csv": _header, ".jsonl": lambda file: list(first_record(file)), ".parquet": parquet_columns,
+        ".csv": csv_header, ".jsonl": lambda file: list(first_record(file)), ".parquet": parquet_columns,
     }  # fmt: skip
-    suffix = _suffix(path)
+    suffix = suffix_of(path)
     return (suffix in names and is_of_steps(names[suffix](path))) or _written(path) is not None
 
 
@@ -425,11 +410,11 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     """
     path = reading.path
     written = None
-    if _suffix(path) not in (".csv", ".jsonl", ".parquet") or not is_of_steps(
-        _header(path) if _suffix(path) == ".csv" else [STEP, "step_s"]
+    if suffix_of(path) not in (".csv", ".jsonl", ".parquet") or not is_of_steps(
+        csv_header(path) if suffix_of(path) == ".csv" else [STEP, "step_s"]
     ):
         written = _written(path, reading.note)
-    if written is None and _suffix(path) not in (".csv", ".jsonl", ".parquet"):
+    if written is None and suffix_of(path) not in (".csv", ".jsonl", ".parquet"):
         raise TraceError(
             f"{path}: holds no table of steps or runs; a csv, jsonl or parquet file, or a text with such a table, is needed"
         )
@@ -454,17 +439,17 @@ def _rows(reading: ImportSession) -> list[tuple[int, dict[str, Any]]]:
     """Return the cells of every row by column, and its number in the file, from 1."""
     path = reading.path
     rows: list[tuple[int, dict[str, Any]]] = []
-    if _suffix(path) == ".jsonl":
+    if suffix_of(path) == ".jsonl":
         for record in reading.records(path):
             rows.append((record.line, dict(record.values)))
             reading.guard.check_rows(path, len(rows))
             _refuse_many(path, len(rows))
         return rows
-    header = pd.Index(_header(path) if _suffix(path) == ".csv" else [])
+    header = pd.Index(csv_header(path) if suffix_of(path) == ".csv" else [])
     if header.has_duplicates:
         twice = header[header.duplicated()][0]
         raise TraceError(f"{path}: column '{listed([twice])}' appears twice; every name may appear only once")
-    frames = reading.csv(path, None) if _suffix(path) == ".csv" else reading.parquet(path, lambda name, nested: not nested)
+    frames = reading.csv(path, None) if suffix_of(path) == ".csv" else reading.parquet(path, lambda name, nested: not nested)
     for frame in frames:
         reading.guard.check_rows(path, len(rows) + len(frame))
         _refuse_many(path, len(rows) + len(frame))
