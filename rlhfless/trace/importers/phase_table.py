@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from rlhfless.trace.importers.names import NAMES
 from rlhfless.trace.importers.names import PHASES as OF_FRAMEWORKS
+from rlhfless.trace.importers.record import finite, is_number
 from rlhfless.trace.importers.text_table import TextTable
 from rlhfless.trace.importers.written_cells import ASIDE, BLANK, MARKS, SECONDS, amount
 from rlhfless.trace.schema.casts import listed
@@ -58,6 +59,7 @@ NO_SECONDS = re.compile(
 )  # fmt: skip
 """Headings of columns that hold no seconds of the phases, or only their extremes."""
 UNIT = re.compile(r"(?:^|[\s_(\[])(ms|s|secs?|seconds?|mins?|minutes?|h|hrs?|hours?)[)\]]?\s*$", re.I)
+IN_MINUTES = re.compile(r"[(\[]\s*min\s*[)\]]\s*$", re.I)
 SAME = 0.03  # relative difference of seconds that are taken as equal; people round
 LISTED = re.compile(r"^[\s>*+#\u2022-]*([^:=\d][^:=]{0,60}?)\s*[:=]\s*(\S.{0,60}?)\s*$")
 TOKENS_PER_S = re.compile(r"[(\[]?\s*\btok(?:en)?s?\s*(?:/|per )\s*s(?:ec(?:ond)?)?\b\s*[)\]]?", re.I)
@@ -133,7 +135,7 @@ def by_phase(table: TextTable, note: Note) -> TextTable | None:
     whole = [name for name in rows if name in OWN_TIMES and name.endswith(("step", "step_time"))]
     if not totals and not whole and not {"generate_s", "learn_s"} <= kinds:
         return None
-    kept = [head for head in heads if not NO_SECONDS.search(head)] or heads[:1]
+    kept = [head for head in heads if not NO_SECONDS.search(IN_MINUTES.sub("", head))]
     steps = [of for head in kept if (of := table.column_of_runs(head)) is not None]
     turned: list[tuple[int, dict[str, Any]]] = []
     for at, head in enumerate(steps):
@@ -215,7 +217,11 @@ def _numbers(cells: Sequence[Any]) -> _Column | None:
     values: list[float | None] = []
     units = set()
     for cell in cells:
-        text = "" if cell is None or cell != cell else str(cell)
+        if is_number(cell):  # of a file with many rows
+            values.append(finite(cell))
+            units.add("")
+            continue
+        text = cell if isinstance(cell, str) else ""
         if text.translate(MARKS).strip().lower() in BLANK:
             values.append(None)
             continue

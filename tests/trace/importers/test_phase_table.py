@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from error_messages import refused
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rlhfless.trace import ImportedLog, TraceError, import_log
 from rlhfless.trace.importers.phase_table import is_phase
@@ -25,6 +27,8 @@ def one_step(log: ImportedLog) -> dict[str, Any]:
     return {name: float(log.scalars[name].iloc[0]) for name in times if name in log.scalars.columns}
 
 
+CELLS = ("gen", "train", "step", "total", "phase", "batch", "time (s)", "a tok/s", "b tok/s", "12", "3.5 s", "7%", "4/4",
+         "GPUs", "1e999", "", "timing_s/step", "\u603b\u8ba1", "$2", "8 shared")  # fmt: skip
 STEP = {"step_s": 200.0, "generate_s": 120.0, "learn_s": 60.0, "sync_s": 5.0}
 
 SHARES = """| Phase | Time | % of step |
@@ -110,6 +114,13 @@ def test_phases_without_the_whole_step_are_no_runs(tmp_path: Path) -> None:
         read(tmp_path, f"| Wall time | Median seconds | p95 seconds |\n|---|---:|---:|\n{rows}")
 
 
+def test_minutes_above_several_runs(tmp_path: Path) -> None:
+    rows = "| gen | 2 | 1 | 50% |\n| train | 1 | 1 | 0% |\n| total | 4 | 3 | 25% |\n"
+    log = read(tmp_path, f"| phase | before (min) | after (min) | saved (%) |\n|---|---|---|---|\n{rows}")
+    assert log.scalars["step_s"].tolist() == [240, 180]
+    assert log.scalars["generate_s"].tolist() == [120, 60]
+
+
 def test_phases_of_several_runs_without_their_ratios(tmp_path: Path) -> None:
     rows = "| timing_s/gen | 120.0s | 90.0s | -25% | 3/12 |\n| timing_s/step | 200.0s | 160.0s | -20% | 5/12 |\n"
     log = read(tmp_path, f"| metric | old | new | delta | lower |\n|---|---|---|---|---|\n{rows}")
@@ -185,6 +196,17 @@ def test_a_cell_of_a_text_that_is_no_number_is_unknown(tmp_path: Path) -> None:
     assert log.scalars["step_s"].tolist() == [20, 10]
     assert "gpus_generate" not in log.scalars.columns
     assert any("some of 8" in note for note in log.summary.notes)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.sampled_from(CELLS), min_size=1, max_size=4), min_size=2, max_size=6))
+def test_any_table_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, rows: list[list[str]]) -> None:
+    text = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    try:
+        log = read(tmp_path_factory.mktemp("any"), text + "\n")
+    except TraceError:
+        return
+    assert len(log.scalars)
 
 
 def test_names_of_runs_are_no_phases() -> None:
