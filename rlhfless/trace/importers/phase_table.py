@@ -14,7 +14,7 @@ from rlhfless.trace.importers.names import NAMES
 from rlhfless.trace.importers.names import PHASES as OF_FRAMEWORKS
 from rlhfless.trace.importers.record import finite, is_number
 from rlhfless.trace.importers.text_table import TextTable
-from rlhfless.trace.importers.written_cells import ASIDE, BLANK, MARKS, SECONDS, amount
+from rlhfless.trace.importers.written_cells import ASIDE, BLANK, MARKS, SECONDS, STEP_S, amount
 from rlhfless.trace.schema.casts import listed
 
 Means = Callable[[str], str | None]
@@ -61,11 +61,16 @@ NO_SECONDS = re.compile(
 UNIT = re.compile(r"(?:^|[\s_(\[])(ms|s|secs?|seconds?|mins?|minutes?|h|hrs?|hours?)[)\]]?\s*$", re.I)
 IN_MINUTES = re.compile(r"[(\[]\s*min\s*[)\]]\s*$", re.I)
 SAME = 0.03  # relative difference of seconds that are taken as equal; people round
-LISTED = re.compile(r"^[\s>*+#\u2022-]*([^:=\d][^:=]{0,60}?)\s*[:=]\s*(\S.{0,60}?)\s*$")
+LISTED = re.compile(
+    r"(?P<name>[^:=\d\u2248~]{1,60}?)[*`]*(?: ?[:=\u2248~]+ ?| )"
+    r"(?P<time>[*~\u2248]*\d\S*(?: \d{1,2} ?s\b| [a-z]\S*){0,3}(?: ?\([^()]{0,40}\))?)(?: [\d.]+ ?%)?"
+)
+"""A phase and its seconds, in a line of their own or apart by commas, with a remark or a percentage."""
 TOKENS_PER_S = re.compile(r"[(\[]?\s*\btok(?:en)?s?\s*(?:/|per )\s*s(?:ec(?:ond)?)?\b\s*[)\]]?", re.I)
 WITHOUT = re.compile(r"\b(?:no|none|without|w/o|base(?:line)?|vanilla|plain|off|ar)\b", re.I)
 HEADINGS = frozenset({"phase", "phases", "stage", "component", "operation", "part", "timer", "\u9636\u6bb5"})
 """Headings above names of phases."""
+LONGEST_PART = 120  # characters of a phase in a list
 FEWEST, MOST = 2, 30  # phases of a step
 
 
@@ -155,7 +160,7 @@ def by_phase(table: TextTable, note: Note) -> TextTable | None:
             cells["step total"] = f"{sum(known)!r} s"
             note("the step is the sum of its phases, whose percentages make 100")
         named = len(steps) > 1 or not (totals or whole or "step total" in cells)
-        turned.append((table.line + at, {**({"run": head} if named else {}), **cells}))
+        turned.append((table.line + at, {**({"run": UNIT.sub("", head).strip() or head} if named else {}), **cells}))
     return TextTable(table.line, turned) if turned else None
 
 
@@ -176,6 +181,7 @@ def by_batch(table: TextTable, means: Means) -> TextTable | None:
     """
     first, *heads = table.rows[0][1]
     methods = {head: TOKENS_PER_S.sub("", head).strip(" -,:") for head in heads if TOKENS_PER_S.search(head)}
+    methods = {head: re.sub(r"^\((.*)\)$", r"\1", method) for head, method in methods.items()}
     if means(first) != "batch" or len(methods) < 2 or not all(methods.values()):
         return None
     accepted = next((head for head in heads if means(head) == "tokens_per_pass"), None)
@@ -258,6 +264,16 @@ def in_seconds(rows: Sequence[tuple[int, Mapping[str, Any]]], means: Means, note
     phases = {name: column for name, column in bare.items() if not is_total(name)}
     whole = next((column for name, column in timed.items() if means(name) == "step_s" or is_total(name)), None)
     renamed: dict[str, str] = {}
+    if len(phases) > 1:  # beside phases and nothing else, rewards are seconds, too
+        others = [
+            name for name in names if name not in bare and name not in timed and means(name) not in ("run", "step", "gpus")
+        ]
+        scored = {name: _numbers([row.get(name) for _, row in rows]) for name in others}
+        known = {name: one for name, one in scored.items() if one is not None}
+        if len(known) == 1 and all(set(words_of(name)) <= {"reward", "rewards"} for name in known):
+            ((name, column),) = known.items()
+            if column.unit == "" and all(value is None or value > 1 for value in column.values):
+                phases[name] = column
     if whole is None:
         parts = [column for name, column in {**timed, **phases}.items() if not is_total(name)]
         for name in (name for name in bare if is_total(name)):
@@ -296,16 +312,18 @@ def phase_lists(lines: Sequence[str]) -> Iterator[TextTable]:
     blocks: list[list[tuple[int, dict[str, Any]]]] = [[]]
     for number, line in enumerate([*lines, ""], 1):
         block = blocks[-1]
-        match = LISTED.match(line) if len(line) <= 200 else None
-        found = amount(match[2]) if match else None
-        if match and found is not None and found.unit in SECONDS and (is_phase(match[1].strip()) or block):
-            block.append((number, {"phase": match[1].strip(), "time": match[2]}))
+        parts = [part for part in re.split(r"[,;|]\s+", line.strip()) if part] if len(line) <= 400 else []
+        found = [(number, one) for part in parts if (one := _phase_of(part)) is not None]
+        if len(parts) == 1 and found and (is_phase(found[0][1]["phase"]) or block):
+            block += found
             continue
-        names = [row["phase"] for _, row in block]
-        if FEWEST <= len(names) <= MOST and len(set(names)) == len(names):
+        if _is_list(block):
             blocks.append([])
         else:
             block.clear()
+        if len(found) == len(parts) > FEWEST and _is_list(found) and all(is_phase(one["phase"]) for _, one in found):
+            blocks[-1] += found
+            blocks.append([])
     several = [block for block in blocks if block]
     if len(several) > 1 and len({tuple(row["phase"] for _, row in block) for block in several}) == 1:
         rows = [
@@ -316,6 +334,20 @@ def phase_lists(lines: Sequence[str]) -> Iterator[TextTable]:
         return
     for block in several:
         yield TextTable(block[0][0], block)
+
+
+def _phase_of(text: str) -> dict[str, Any] | None:
+    """Return the name and the time of a part of a list; None where it has no time with a unit."""
+    match = LISTED.fullmatch(" ".join(text.lstrip(" \t>*+#\u2022-").split())) if len(text) <= LONGEST_PART else None
+    found = amount(match["time"]) if match else None
+    if match is None or found is None or not match["name"] or found.unit not in (*SECONDS, *STEP_S):
+        return None
+    return {"phase": match["name"].strip(" *`"), "time": match["time"]}
+
+
+def _is_list(block: Sequence[tuple[int, Mapping[str, Any]]]) -> bool:
+    names = [row["phase"] for _, row in block]
+    return FEWEST <= len(names) <= MOST and len(set(names)) == len(names)
 
 
 def _of_step(name: str) -> str:

@@ -556,10 +556,19 @@ class _Table:
 
     def _turns_of_names(self, runs: list[str | None]) -> None:
         """Take the wait of a run that is called synchronous as its generation: training waits for all of it."""
+        generate: dict[str, None] = {}
         for run, (_, values) in zip(runs, self.found, strict=True):
-            if run is not None and TAKES_TURNS.match(run) and "wait_s" in values and "generate_s" not in values:
+            if run is None or not TAKES_TURNS.match(run) or "wait_s" not in values:
+                continue
+            if "generate_s" in values:
+                del values["wait_s"]  # it is no wait beside generation
+            else:
                 values["generate_s"] = values["wait_s"]
-                self.reading.note(f"run {shown(run, 60)!r} takes turns by its name: what training waits is its generation")
+                generate[run] = None
+        if generate:
+            self.reading.note(
+                f"training waits for all of generation in runs that take turns by their names: {listed(generate)}"
+            )
 
     def _has(self, means: str) -> bool:
         return any(column.means == means for column in self.columns.values())

@@ -74,8 +74,16 @@ LISTED = """One step of ours, bsz=64, n=8:
 """
 PLAIN = "rollout time: 120 s\ntrain time: 1 min\nweight sync: 5000 ms\ntotal step: 200 s\n8x A100\n"
 
+COLUMNS = (
+    "Mean of 20 steps:\n  rollout       120.0 s   60 %\n  train          60 s   30 %\n  refit   5 s  2.5 %\n  total   200 s\n"
+)
+BOLD = "- Rollout: **120 s**\n- Training: **60 s** (4 micro-batches)\n- Weight sync \u2248 5 s\n- Total: ~200 s/step\n"
+ONE_LINE = "It takes so long:\ngen 120 s, update_actor 60 s, weight sync 5 s, step 200 s\n"
 
-@pytest.mark.parametrize("text", [SHARES, UNIT_ABOVE, MINUTES_ABOVE, OWN_KEYS, OWN_LANGUAGE, LISTED, PLAIN])
+
+@pytest.mark.parametrize(
+    "text", [COLUMNS, BOLD, ONE_LINE, SHARES, UNIT_ABOVE, MINUTES_ABOVE, OWN_KEYS, OWN_LANGUAGE, LISTED, PLAIN]
+)
 def test_rows_that_are_phases_are_one_step(tmp_path: Path, text: str) -> None:
     assert one_step(read(tmp_path, text)) == pytest.approx(STEP)
 
@@ -155,6 +163,14 @@ def test_a_column_step_that_holds_the_other_seconds_is_the_time_of_the_step(tmp_
     assert log.scalars[["gpus", "step_s", "generate_s", "learn_s"]].values.tolist() == [
         [1, 200.5, 50.5, 100.5], [4, 90.5, 40.5, 30.5]
     ]  # fmt: skip
+
+
+def test_seconds_of_rewards_beside_phases_alone(tmp_path: Path) -> None:
+    rows = "| a | 210 | 14 | 95 | 330 |\n| b | 180 | 14 | 95 | 300 |\n"
+    text = f"| setting | Rollout | Reward | Train | Total |\n|---|---|---|---|---|\n{rows}"
+    assert read(tmp_path, text).scalars["prepare_s"].tolist() == [14, 14]
+    low = read(tmp_path, text.replace("14", "0.4"))
+    assert low.scalars["reward_mean"].tolist() == [0.4, 0.4]
 
 
 def test_a_unit_in_some_rows_does_not_hide_the_others(tmp_path: Path) -> None:
