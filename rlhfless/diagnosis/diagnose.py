@@ -24,12 +24,12 @@ from rlhfless.diagnosis.memory import memory
 from rlhfless.diagnosis.numbers import Collected, Finding, Part
 from rlhfless.diagnosis.phases import phases, step_bar
 from rlhfless.diagnosis.prompts import prompts
-from rlhfless.diagnosis.runs import runs
+from rlhfless.diagnosis.runs import each_run, runs
 from rlhfless.diagnosis.tool_waits import tool_waits
 from rlhfless.diagnosis.whole_run import time_alone, whole_run
 from rlhfless.trace import ImportedLog, OpenedLog, Trace, allocation_metrics, read_log
 from rlhfless.trace.importers import model_config
-from rlhfless.trace.importers.scalars import RUN, runs_of
+from rlhfless.trace.importers.scalars import runs_of
 from rlhfless.trace.metrics.step_times import with_step_times
 
 Section = Callable[[LoggedRun, Collected], Part]
@@ -113,11 +113,8 @@ def _recorded(trace: Trace) -> dict[str, float]:
 
 def _by_run(whole: LoggedRun) -> list[LoggedRun]:
     """The runs of a log of scalars: its column ``run`` names them where there are several."""
-    names = runs_of(whole.steps)
-    if len(names) < 2:
-        return [whole]
-    of_run = {name: whole.steps[whole.steps[RUN] == name].reset_index(drop=True) for name in names}
-    return [replace(whole, steps=steps, run=str(name)) for name, steps in of_run.items()]
+    several = len(runs_of(whole.steps)) > 1
+    return [replace(run, run=name if several else "") for name, run in each_run(whole)]
 
 
 def _diagnosed(run: LoggedRun, found: Collected) -> Diagnosis:

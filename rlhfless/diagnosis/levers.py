@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from rlhfless.diagnosis.engine_speed import generation_of_run
 from rlhfless.diagnosis.logged_run import LoggedRun
-from rlhfless.diagnosis.numbers import GENERATION_TIME, RESPONSES, TIME, Collected, Lever, Part
+from rlhfless.diagnosis.numbers import GENERATION_TIME, RESPONSES, TIME, Collected, Finding, Lever, Part
 from rlhfless.diagnosis.phases import ordinary_share, step_seconds, synchronous
 
 LINES: dict[str, dict[str, str]] = {
@@ -91,7 +91,7 @@ def whole_step_levers(run: LoggedRun, found: Collected) -> Part:
                 Lever("memory", name, finding.at_stake, "none for the data; the learner may need that memory", finding.of)
             )
         elif finding.kind == "learner" and "step_most_s" not in finding.proof:  # a first step that compiles is no slow learner
-            levers += _faster_learner(run, found, finding.at_stake)
+            levers += _faster_learner(run, found, finding)
         elif finding.kind == "groups" and finding.of == RESPONSES and after:  # not rounds of generation, which filter already
             price = "prompts without a signal are generated again or dropped, so the data change"
             levers.append(Lever("groups", "filter groups without a signal", finding.at_stake * after, price))
@@ -103,16 +103,17 @@ def whole_step_levers(run: LoggedRun, found: Collected) -> Part:
     return Part(levers=tuple(levers))
 
 
-def _faster_learner(run: LoggedRun, found: Collected, at_stake: float) -> list[Lever]:
+def _faster_learner(run: LoggedRun, found: Collected, learner: Finding) -> list[Lever]:
     """What follows generation, faster: rewards by themselves where they are most of it, and what is left."""
+    at_stake = learner.at_stake
     rewards = min(at_stake, ordinary_share(found) * (found.numbers.value("rewards_share") or 0.0))
     levers = []
     if rewards > 0:
         name = "compute rewards and advantages in parallel, or while other responses are generated"
-        levers.append(Lever("learner", name, rewards, "CPUs or a service for them", line=REWARDS.get(run.framework, "")))
+        levers.append(Lever("learner", name, rewards, "CPUs or a service for them", learner.of, REWARDS.get(run.framework, "")))
     if at_stake > rewards:
         name = "make learning and log probabilities faster (packing, larger micro-batches, more GPUs)"
-        levers.append(Lever("learner", name, at_stake - rewards, "none for the data"))
+        levers.append(Lever("learner", name, at_stake - rewards, "none for the data", learner.of))
     return levers
 
 

@@ -19,9 +19,22 @@ from rlhfless.diagnosis.numbers import DERIVED, GPU_HOURS, LOGGED, TIME, Collect
 from rlhfless.diagnosis.phases import medians, step_seconds
 from rlhfless.diagnosis.whole_run import LARGEST
 from rlhfless.trace.importers.scalars import RUN, runs_of
+from rlhfless.trace.importers.written_cells import GPU_NAME
 from rlhfless.trace.schema.casts import shown
 
-COLUMNS = ["run", "gpus", "gpus_generate", "gpus_train", "size", "unit", "seconds", "gpu_hours", "tokens_per_pass"]
+COLUMNS = [
+    "run",
+    "gpus",
+    "gpus_generate",
+    "gpus_train",
+    "size",
+    "unit",
+    "seconds",
+    "gpu_hours",
+    "usd",
+    "tokens_per_pass",
+    "batch",
+]
 PER = {
     "item": "seconds per item", "step": "seconds per step", "run": "seconds of the run", "token": "tokens per second",
     "generation": "seconds of generation",
@@ -46,25 +59,37 @@ def runs(run: LoggedRun, found: Collected) -> Part:
     if len(compared) < len(table):
         left_out = ", ".join(shown(name, 40) for name in table.loc[table["unit"] != unit, "run"])
         notes.append(f"Without {PER[unit]}, and not compared: {left_out}.")
+    batches = compared["batch"].dropna().unique()
+    if len(compared) > 1 and unit != "item" and (of_batches := _by_batch(compared, unit)) is not None:
+        return replace(of_batches, notes=(*notes, *of_batches.notes))
+    if len(batches) > 1:
+        notes.append(
+            f"The batches of the runs differ ({', '.join(f'{one:g}' for one in sorted(batches))}), which the log states."
+        )
     if unit in ("step", "run"):
         notes.append(f"{unit.capitalize()}s are compared as if each had the same work.")
     if medians(run):
         notes.append("Medians do not add up: the median of a step is not the sum of the medians of its phases.")
-    numbers = list(_numbers(compared, unit, run.stated.usd_per_gpu_hour))
+    numbers = list(_numbers(compared, unit))
     if len(compared) < 2:
         return Part(tuple(numbers), notes=tuple(notes))
     pair_numbers, said = _scaling(compared, unit)
     draft_numbers, of_drafts = _drafts(compared)
+    in_dollars = bool(run.column("usd_per_gpu_hour").size and (run.column("usd_per_gpu_hour") > 0).all())
     unknown = []
     if compared["gpu_hours"].isna().any():
         unknown.append(
             "which run is the cheapest: a column with the GPUs of each would tell, or --gpus where all have the same"
         )
+    elif _kinds(compared).nunique() > 1 and not in_dollars:
+        unknown.append(
+            "which run is the cheapest: their GPUs differ, so a column with the price of each (USD/GPU-hour) would tell"
+        )
     if of_drafts:
         unknown.append(
             "what a whole step gains by drafts: the share of a step that decodes would tell; it gains that share of it"
         )
-    findings = tuple(_findings(compared, unit, [*said, *of_drafts]))
+    findings = tuple(_findings(compared, unit, [*said, *of_drafts], in_dollars=in_dollars))
     return Part((*numbers, *pair_numbers, *draft_numbers), findings, (), tuple(unknown), tuple(notes))
 
 
@@ -89,19 +114,25 @@ def _other_gpus(run: LoggedRun) -> list[str]:
 
 
 def each_run(run: LoggedRun) -> Iterator[tuple[str, LoggedRun]]:
-    """Yield the runs of a log of scalars by name; of a log that names none, itself with an empty name."""
+    """Yield the runs of a log of scalars by name, each with its own price; of a log that names none, itself without a name."""
     names = runs_of(run.steps)
     if not names:
-        yield "", run
+        yield "", _with_own_price(run)
     for name in names:
-        yield name, replace(run, steps=run.steps[run.steps[RUN] == name].reset_index(drop=True))
+        yield name, _with_own_price(replace(run, steps=run.steps[run.steps[RUN] == name].reset_index(drop=True)))
+
+
+def _with_own_price(run: LoggedRun) -> LoggedRun:
+    """Return the run with the price of its GPUs that its log states, which is surer than one stated for all runs."""
+    price = same_in_all(run, "usd_per_gpu_hour")
+    return run if price is None else replace(run, stated=replace(run.stated, usd_per_gpu_hour=price))
 
 
 def runs_frame(run: LoggedRun) -> pd.DataFrame:
     """Return one row per run: ``COLUMNS``; NaN where unknown.
 
     ``unit`` is "item" where the run counts items, else "step", "run", or "token" where only tokens per second are known;
-    seconds and GPU-hours are per unit. ``size`` is the GPUs, else the nodes.
+    seconds, GPU-hours and dollars are per unit. ``size`` is the GPUs, else the nodes.
     """
     rows = []
     for name, one in each_run(run):
@@ -115,7 +146,10 @@ def runs_frame(run: LoggedRun) -> pd.DataFrame:
         if unit == "token" and np.isnan(gpu_hours) and (each := one.mean("tokens_per_gpu_s")):
             gpu_hours = 1 / each / 3600
         nodes, per_pass = one.mean("nodes"), one.mean("tokens_per_pass")
-        rows.append((name, gpus.total, gpus.generate, gpus.train, gpus.total or nodes, unit, seconds, gpu_hours, per_pass))
+        price = one.stated.usd_per_gpu_hour
+        usd = np.nan if price is None else price * gpu_hours
+        size, batch = gpus.total or nodes, one.mean("batch")
+        rows.append((name, gpus.total, gpus.generate, gpus.train, size, unit, seconds, gpu_hours, usd, per_pass, batch))
     numbers = dict.fromkeys((name for name in COLUMNS if name not in ("run", "unit")), float)
     return pd.DataFrame(rows, columns=COLUMNS).astype(numbers)
 
@@ -127,6 +161,9 @@ def _seconds_per_unit(run: LoggedRun) -> tuple[str, float, float]:
         both = ~np.isnan(took) & ~np.isnan(count)
         if both.any():
             return unit, float(took[both].sum() / count[both].sum()), float(count[both].mean())
+    paces = _positive(run, "items_per_s")
+    if not np.isnan(paces).all():
+        return "item", 1 / float(np.nanmean(paces)), np.nan
     seconds = step_seconds(run)
     usual = seconds.ordinary(seconds.step_s)
     if usual.any():
@@ -171,7 +208,7 @@ def _pace(seconds: float, unit: str) -> str:
     return took if unit == "run" else f"{took} per {unit}"
 
 
-def _numbers(table: pd.DataFrame, unit: str, price: float | None) -> Iterator[Number]:
+def _numbers(table: pd.DataFrame, unit: str) -> Iterator[Number]:
     per, count = _per(unit)
     first = table.iloc[0]
     for row in table.itertuples():
@@ -186,15 +223,14 @@ def _numbers(table: pd.DataFrame, unit: str, price: float | None) -> Iterator[Nu
         if not np.isnan(row.gpu_hours):
             how = "GPUs for the seconds, or GPU-hours or tokens per GPU as stated"
             yield number(f"{key}/gpu_hours_per_{per.replace(' ', '_')}", count * row.gpu_hours, DERIVED, how)
-            if price is not None:
-                yield number(
-                    f"{key}/usd_per_{per.replace(' ', '_')}", price * count * row.gpu_hours, DERIVED, f"at {price:g} USD"
-                )
+        if not np.isnan(row.usd):
+            how = f"at {row.usd / row.gpu_hours:g} USD"
+            yield number(f"{key}/usd_per_{per.replace(' ', '_')}", count * row.usd, DERIVED, how)
 
 
 def _scaling(table: pd.DataFrame, unit: str) -> tuple[list[Number], list[str]]:
     """How well each larger run scales against the smallest one, and from which size on more GPUs win nothing."""
-    known = _one_series(table.dropna(subset=["size", "seconds"])).sort_values(["size", "seconds"], kind="stable")
+    known = _one_series(_one_kind(table.dropna(subset=["size", "seconds"]))).sort_values(["size", "seconds"], kind="stable")
     sizes = known.drop_duplicates("size")  # the fastest layout of each size
     if len(sizes) < 2:
         return [], []
@@ -221,6 +257,17 @@ def _scaling(table: pd.DataFrame, unit: str) -> tuple[list[Number], list[str]]:
             )
             break  # the first size from which on more is of no use
     return numbers, said
+
+
+def _one_kind(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the kind of GPU that most of them name, where they name several; else all."""
+    kinds = _kinds(table)
+    return table if kinds.nunique() < 2 else table[kinds == kinds.value_counts().index[0]]
+
+
+def _kinds(table: pd.DataFrame) -> pd.Series[str]:
+    """The kind of GPU that each run's name has; empty where it has none."""
+    return table["run"].map(lambda name: match[1].lower() if (match := GPU_NAME.search(str(name))) else "")
 
 
 SIZE_IN_NAME = re.compile(r"\d+(?=\s*(?:x\s*)?(?:gpus?|nodes?)\b)", re.I)
@@ -258,8 +305,58 @@ def _drafts(table: pd.DataFrame) -> tuple[list[Number], list[str]]:
     return numbers, said
 
 
-def _findings(table: pd.DataFrame, unit: str, said: list[str]) -> Iterator[Finding]:
-    """The fastest and the cheapest run, and how they scale; without GPUs nothing is said of costs."""
+BATCH_IN_NAME = re.compile(r", batch [\d.e+]+$")
+
+
+def _by_batch(table: pd.DataFrame, unit: str) -> Part | None:
+    """Return how methods compare within each batch; None unless several methods have several batches in common.
+
+    The first method is what the others are compared with, or the one without drafts.
+    """
+    paces = table.dropna(subset=["batch", "seconds"]).assign(
+        method=lambda t: t["run"].str.replace(BATCH_IN_NAME, "", regex=True)
+    )
+    paces = paces.drop_duplicates(["method", "batch"])
+    seconds = paces.pivot(index="batch", columns="method", values="seconds").sort_index()
+    if len(paces) < len(table) or seconds.notna().all(axis="columns").sum() < 2 or seconds.shape[1] < 2:
+        return None
+    drafted = set(paces.loc[paces["tokens_per_pass"] > 1, "method"])
+    names = list(dict.fromkeys(paces["method"]))
+    plain = next((name for name in names if name not in drafted), names[0])
+    numbers = [one for one in _numbers(table, unit) if not one.key.endswith("times_as_fast")]
+    proof, said, at_stake = [], [], 0.0
+    keys = {(row.method, row.batch): f"runs/{shown(row.run, 60)}" for row in paces.itertuples()}
+    for name in (name for name in names if name != plain):
+        ratios = (seconds[plain] / seconds[name]).dropna()
+        if ratios.empty:
+            continue
+        for batch, ratio in ratios.items():
+            key = f"{keys[name, batch]}/times_as_fast"
+            numbers.append(number(key, ratio, DERIVED, f"{PER[unit]} against {shown(plain, 60)} at the same batch"))
+            proof.append(key)
+        at_stake = max(at_stake, *(1 - min(one, 1 / one) for one in ratios))
+        said.append(_at_each_batch(shown(name, 60), shown(plain, 60), ratios))
+    notes = ("Runs are compared within the same batch: how fast one is, and what drafts win, changes with it.",)
+    return Part(tuple(numbers), (Finding("layout", float(at_stake), " ".join(said), tuple(proof), TIME),), notes=notes)
+
+
+def _at_each_batch(name: str, plain: str, ratios: pd.Series[float]) -> str:
+    """Say how fast a method is at each batch, and from which on it loses."""
+    (first, ratio), *others = ratios.items()
+    each = "".join(f", {one:.2f} times at batch {batch:g}" for batch, one in others)
+    said = f"{name} is {ratio:.2f} times as fast as {plain} at batch {first:g}{each}."
+    wins = ratios > 1
+    if wins.all() or not wins.iloc[0] or (wins.astype(int).diff().iloc[1:] > 0).any():
+        return said
+    return f"{said} It stops paying between batch {ratios.index[wins][-1]:g} and {ratios.index[~wins][0]:g}."
+
+
+def _findings(table: pd.DataFrame, unit: str, said: list[str], *, in_dollars: bool) -> Iterator[Finding]:
+    """The fastest and the cheapest run, and how they scale; without GPUs nothing is said of costs.
+
+    Args:
+        in_dollars: whether the log states the price of every run's GPUs.
+    """
     timed, known = table.dropna(subset=["seconds"]), table.dropna(subset=["gpu_hours"])
     sentences: list[str] = []
     proof: list[str] = []
@@ -276,14 +373,16 @@ def _findings(table: pd.DataFrame, unit: str, said: list[str]) -> Iterator[Findi
         suffix = "tokens_per_s" if unit == "token" else f"{unit}_s"
         proof += [f"runs/{shown(one['run'], 60)}/{suffix}" for one in (fastest, slowest)]
     if len(known) > 1:
-        cheapest, dearest = known.loc[known["gpu_hours"].idxmin()], known.loc[known["gpu_hours"].idxmax()]
-        if (in_gpu_hours := 1.0 - cheapest["gpu_hours"] / dearest["gpu_hours"]) >= at_stake:
+        cost, called = ("usd", "USD") if in_dollars and known["usd"].notna().all() else ("gpu_hours", "GPU-hours")
+        least = "is the cheapest" if cost == "usd" or _kinds(known).nunique() < 2 else "takes the fewest GPU-hours"
+        cheapest, dearest = known.loc[known[cost].idxmin()], known.loc[known[cost].idxmax()]
+        if cost == "gpu_hours" and (in_gpu_hours := 1.0 - cheapest[cost] / dearest[cost]) >= at_stake:
             at_stake, of = in_gpu_hours, GPU_HOURS
         sentences.append(
-            f"{shown(cheapest['run'], 60)} is the cheapest with {count * cheapest['gpu_hours']:,.4g} GPU-hours per {per}, "
-            f"where {shown(dearest['run'], 60)} takes {count * dearest['gpu_hours']:,.4g}."
+            f"{shown(cheapest['run'], 60)} {least} with {count * cheapest[cost]:,.4g} {called} per {per}, "
+            f"where {shown(dearest['run'], 60)} takes {count * dearest[cost]:,.4g}."
         )
-        key = f"gpu_hours_per_{per.replace(' ', '_')}"
+        key = f"{cost}_per_{per.replace(' ', '_')}"
         proof += [f"runs/{shown(one['run'], 60)}/{key}" for one in (cheapest, dearest)]
     if not sentences:
         return

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from trace_samples import PUBLIC_DATA
 
+from rlhfless.diagnosis import diagnose
 from rlhfless.diagnosis.asynchronous import asynchronous
 from rlhfless.diagnosis.logged_run import LoggedRun, Stated
 from rlhfless.diagnosis.numbers import Collected, Part
@@ -138,6 +139,84 @@ def test_layouts_whose_training_never_waits_give_their_next_gpu_to_training() ->
     assert "large" in line
     assert "half" in line
     assert "starved" not in line
+
+
+PRICED = """| setup | GPUs | step (s) | $/GPU-hr |
+|---|---|---|---|
+| 8x A100 | 8 | 280 | $1.80 |
+| 8x H100 | 8 | 150 | $3.00 |
+| 16x L40S | 16 | 230 | $0.90 |
+"""
+
+
+def test_the_cheapest_is_in_dollars_where_the_table_has_prices(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text(PRICED)
+    said = diagnose(tmp_path / "a.md", Stated(usd_per_gpu_hour=2.0))
+    assert said.numbers["runs/8x A100/usd_per_step"].value == pytest.approx(8 * 1.8 * 280 / 3600)
+    sentence = said.findings[0].sentence
+    assert "16x L40S is the cheapest with 0.92 USD per step, where 8x A100 takes 1.12" in sentence
+    assert "perfect scaling" not in sentence, "GPUs of other kinds are no further GPUs"
+    assert "nothing is won" not in sentence
+    assert said.runs[1].numbers["usd"].value == pytest.approx(1.0), "a run's own price is surer than the stated one"
+
+
+def test_other_kinds_of_gpus_without_prices_have_no_cheapest(tmp_path: Path) -> None:
+    text = "| setup | GPU | GPUs | step (s) |\n|---|---|---|---|\n| a | A100 | 8 | 280 |\n| b | H100 | 16 | 150 |\n"
+    (tmp_path / "a.md").write_text(text)
+    said = diagnose(tmp_path / "a.md")
+    assert "a, A100 takes the fewest GPU-hours" in said.findings[0].sentence
+    assert "scaling" not in said.findings[0].sentence
+    assert any("price" in one for one in said.cannot_say)
+
+
+def test_samples_per_second_are_compared_per_item(tmp_path: Path) -> None:
+    text = (
+        "| mode | GPUs | batch | samples/s |\n|---|---|---|---|\n| server 7+1 | 8 | 112 | 2.0 |\n| colocate | 8 | 128 | 3.0 |\n"
+    )
+    (tmp_path / "a.md").write_text(text)
+    said = diagnose(tmp_path / "a.md")
+    assert said.numbers["runs/colocate/times_as_fast"].value == pytest.approx(1.5)
+    assert said.numbers["runs/colocate/gpu_hours_per_item"].value == pytest.approx(8 / 3 / 3600)
+    assert any("112, 128" in note for note in said.notes)
+
+
+WIDE_DRAFTS = """| batch size | no spec (tok/s) | EAGLE k=3 (tok/s) | accept len | speedup |
+|---:|---:|---:|---:|---:|
+| 1 | 100 | 180 | 2.4 | 1.80x |
+| 8 | 700 | 1050 | 2.4 | 1.50x |
+| 128 | 7,000 | 6,300 | 2.4 | 0.90x |
+"""
+LONG_DRAFTS = """batch size,method,throughput (tok/s),acceptance length
+1,none,100,-
+1,EAGLE k=3,180,2.4
+8,none,700,-
+8,EAGLE k=3,1050,2.4
+128,none,7000,-
+128,EAGLE k=3,6300,2.4
+"""
+
+
+@pytest.mark.parametrize(("text", "plain"), [(WIDE_DRAFTS, "no spec"), (LONG_DRAFTS, "none")])
+def test_drafts_are_compared_within_a_batch(tmp_path: Path, text: str, plain: str) -> None:
+    (tmp_path / "a.txt").write_text(text)
+    said = diagnose(tmp_path / "a.txt")
+    (finding,) = said.findings
+    assert f"1.80 times as fast as {plain} at batch 1, 1.50 times at batch 8, 0.90 times at batch 128" in finding.sentence
+    assert "stops paying between batch 8 and 128" in finding.sentence
+    assert "fastest" not in finding.sentence
+    assert said.numbers["runs/EAGLE k=3, batch 8/times_as_fast"].value == pytest.approx(1.5)
+    assert said.numbers["runs/EAGLE k=3, batch 128/times_as_fast"].value == pytest.approx(0.9)
+    assert f"runs/{plain}, batch 128/times_as_fast" not in said.numbers
+    assert set(finding.proof) <= set(said.numbers)
+
+
+def test_a_run_that_is_called_synchronous_hides_nothing(tmp_path: Path) -> None:
+    rows = "| step time | 180 s | 100 s |\n| train wait | 90 s (50%) | 20 s |\n| train time | 88 s | 79 s |\n"
+    (tmp_path / "a.md").write_text(f"| Metric | Sync (200 steps) | Fully async |\n|---|---|---|\n{rows}")
+    together, beside = diagnose(tmp_path / "a.md").runs
+    assert "generation_rate_to_hide" not in together.numbers
+    assert together.numbers["generate_share"].value == pytest.approx(0.5)
+    assert beside.numbers["generation_rate_to_hide"].value == pytest.approx(100 / 80)
 
 
 def test_a_log_of_one_run_has_nothing_to_compare() -> None:

@@ -6,6 +6,7 @@ raise a ``TraceError`` of one sentence.
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import json
@@ -245,6 +246,19 @@ def first_line(path: Path) -> bytes:
         return next((line for line in _first_lines(path) if line.strip()), b"")
     except (OSError, EOFError, zlib.error):
         return b""  # as above
+
+
+def csv_header(path: Path) -> list[str]:
+    """Return the names in the first line of a csv file; empty if it is no such line, as whoever reads the file says."""
+    try:
+        return next(csv.reader([first_line(path).decode("utf-8-sig", "replace")]), [])
+    except csv.Error:
+        return []
+
+
+def suffix_of(path: Path) -> str:
+    """Return the ending of a file's name, lower case and without that of a packed file: ``.csv``."""
+    return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
 def _first_lines(path: Path) -> Iterator[bytes]:

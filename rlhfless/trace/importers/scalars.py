@@ -51,7 +51,10 @@ STANDARD = {
     "run_s": "seconds of the whole run, in a table with one row per run",
     "steps_done": "steps that the run took, in a table with one row per run",
     "items": "samples or other things that the run processed, in a table with one row per run",
+    "items_per_s": "samples or other things that the run processes per second, in a table with one row per run",
+    "batch": "responses that are decoded at the same time, in a table with one row per run",
     "gpu_hours": "GPU-hours of the whole run, in a table with one row per run",
+    "usd_per_gpu_hour": "price of one of the run's GPUs, in a table with one row per run",
     "tokens_per_pass": "tokens of a verification of drafts, the engine's own one included, in a table with one row per run",
 }
 """Columns with one meaning for every framework; a log's own names stand behind them as they were logged."""

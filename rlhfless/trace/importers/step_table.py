@@ -10,7 +10,6 @@ statistics that a step or a run has. Any other table is one of responses (``tabl
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,18 +20,30 @@ import pandas as pd
 
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.formats import Format
-from rlhfless.trace.importers.import_session import ImportSession, first_line, first_record, parquet_columns
+from rlhfless.trace.importers.import_session import ImportSession, csv_header, first_record, parquet_columns, suffix_of
 from rlhfless.trace.importers.mapped_columns import GUESSES, OF_PROMPTS
 from rlhfless.trace.importers.names import NAMES
+from rlhfless.trace.importers.phase_table import (
+    FILLER,
+    PHASES,
+    STEP_WORDS,
+    TIME,
+    by_batch,
+    by_phase,
+    in_seconds,
+    phase_lists,
+    rows_are_phases,
+    words_of,
+)
 from rlhfless.trace.importers.record import finite, is_number
 from rlhfless.trace.importers.scalars import RUN, STANDARD
 from rlhfless.trace.importers.text_table import TextTable, tables, text_of
-from rlhfless.trace.importers.written_cells import BLANK, GPUS_IN_NAME, gpus, normalised
+from rlhfless.trace.importers.written_cells import BLANK, GPU_NAME, GPUS_IN_NAME, SECONDS, gpus, normalised
 from rlhfless.trace.schema.casts import LARGEST_WHOLE_NUMBER, clean, listed, shown
 from solver.model.plurals import counted
 
 STEP, NODES, GPUS_PER_NODE = "step", "nodes", "gpus_per_node"
-SECONDS, SECONDS_OR_CLOCK = "seconds", "seconds or a clock"
+BARE_SECONDS, SECONDS_OR_CLOCK = "seconds", "seconds or a clock"
 BARE_MEAN, BARE_MAX, LIMIT_OR_MAX = "mean", "max", "limit or longest"
 """What a column may hold beside the standard columns. Whose seconds they are, the other columns tell; ``time_s`` of a step may
 be a point in time."""
@@ -42,15 +53,8 @@ MOST_RUNS = 1_000
 LONGEST_NAME = 300  # characters of a column's name; one that is longer is left out
 NUMBER = re.compile(r"([-+]?\d[\d_]*\.?\d*(?:[eE][-+]?\d+)?)\s{0,3}([a-zA-Z]*|%)")
 
-UNITS = {
-    "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0, "ms": 1e-3, "mins": 60.0, "minute": 60.0, "minutes": 60.0,
-    "h": 3600.0, "hr": 3600.0, "hrs": 3600.0, "hour": 3600.0, "hours": 3600.0,
-}  # fmt: skip
-TIME = frozenset({"time", "times", "timing", "duration", "took", "wall", "clock", "wallclock", "elapsed"})
-FILLER = frozenset(
-    {"per", "of", "for", "the", "in", "to", "and", "each", "total", "sum", "mean", "avg", "average", "median", "p50"}
-)
-STEP_WORDS = frozenset({"step", "iteration", "iter", "it", "e2e", "loop"})
+UNITS = {unit: seconds for unit, seconds in SECONDS.items() if unit not in ("min", "d", "days")}
+"""Units in names of columns; there ``min`` is a minimum."""
 MEAN_WORDS = frozenset({"mean", "avg", "average"})
 MAX_WORDS = frozenset({"max", "maximum", "longest", "slowest"})
 OTHER_STATISTICS = frozenset(
@@ -62,19 +66,16 @@ COUNT_WORDS = frozenset(
      "prompts", "rollout", "rollouts", "response", "responses", "it"}
 )  # fmt: skip
 MONEY_AND_GPU = frozenset({"gpu", "gpus", "usd", "dollars", "cost", "price", "eur"})
-PHASES: tuple[tuple[str | None, frozenset[str]], ...] = (
-    ("wait_s", frozenset({"wait", "waiting", "exposed", "stall", "stalled", "starved", "blocked"})),
-    (None, frozenset({"eval", "evaluation", "val", "valid", "validation", "test", "testing", "checkpoint", "checkpoints",
-                      "checkpointing", "save", "saving"})),
-    ("sync_s", frozenset({"sync", "syncing", "broadcast", "refit", "transfer", "weight", "weights"})),
-    ("prepare_s", frozenset({"logprob", "logprobs", "logp", "prob", "probs", "ref", "reference", "reward", "rewards", "scoring",
-                             "adv", "advantage", "advantages", "value", "values", "prepare", "preparation", "experience"})),
-    ("learn_s", frozenset({"train", "training", "learn", "learning", "learner", "update", "optimizer", "policy", "actor",
-                           "critic", "backward", "ppo"})),
-    ("generate_s", frozenset({"gen", "generate", "generation", "generating", "rollout", "rollouts", "sampling", "decode",
-                              "decoding"})),
-)  # fmt: skip
-"""Words in names of seconds; the first phase that one belongs to counts, None is a phase without a standard column."""
+HOUR = frozenset({"h", "hr", "hour"})
+TAKES_TURNS = re.compile(r"(?:fully[\s-]+)?(?:sync|synchronous|coloc\w*|colo)\b", re.I)
+"""Names of runs in which generation and training take turns."""
+KIND_WORDS = frozenset({"gpu", "hardware", "accelerator", "device", "pool"})
+"""Words in names of columns that say a run's kind of GPU."""
+ITEMS_PER_S = re.compile(
+    r"(?<![a-z])(?:samples?|items?|prompts?|responses?|trajectories|rollouts?)\s*(?:/|[_ ]?per[_ ])\s*"
+    r"s(?:ec(?:ond)?)?(?![a-z])",
+    re.I,
+)
 GENERATING = frozenset({"gen", "generate", "generation", "rollout", "rollouts", "inference", "sampler", "sampling", "vllm"})
 LEARNING = frozenset({"train", "training", "trainer", "learn", "learner", "learning", "policy"})
 
@@ -90,6 +91,7 @@ PLAIN: dict[str, tuple[str, ...]] = {
     NODES: ("nodes", "nnodes", "numnodes"),
     BARE_MEAN: ("mean", "avg", "average"),
     BARE_MAX: ("max", "longest", "maximum"),
+    "batch": ("batch", "batchsize", "bs", "bsz", "concurrency", "maxconcurrency"),
     "gpu_hours": ("gpuhours", "gpuhrs", "gpuh"),
     "tokens_per_pass": ("acceptancelength", "acceptlength", "meanacceptancelength", "meanacceptlength", "acceptlen", "accptlen",
                         "acceptancelen", "meanacceptedlength", "meanacceptedlen", "acceptedlength", "acceptedlen",
@@ -152,6 +154,10 @@ def understood(name: str) -> Column | None:
             return Column(means)
     if plain in RUN_NAMES:
         return Column(RUN)
+    if ITEMS_PER_S.search(name) and not MONEY_AND_GPU & set(words):
+        return Column("items_per_s")
+    if ("$" in name or {"usd", "price"} & set(words)) and {"gpu", "gpus"} & set(words) and HOUR & set(words):
+        return Column("usd_per_gpu_hour")
     if rate_of_tokens := _tokens_per_s(words):
         return Column(rate_of_tokens)
     if {"gpu", "gpus"} & set(words) and {"h", "hours", "hrs"} & set(words) and not {"usd", "per", "price", "cost"} & set(words):
@@ -204,10 +210,10 @@ def _seconds(words: list[str]) -> str | None:
     if not core:
         if words[0] == "per" or not set(words) & set(UNITS):
             return None
-        return SECONDS_OR_CLOCK if {"time", "clock", "wall", "elapsed", "wallclock"} & set(words) else SECONDS
+        return SECONDS_OR_CLOCK if {"time", "clock", "wall", "elapsed", "wallclock"} & set(words) else BARE_SECONDS
     if core <= STEP_WORDS:
         return "step_s"
-    if core <= {"run", "job"}:
+    if core <= {"run", "job"} or (core <= {"train", "training"} and {"wall", "wallclock"} & set(words)):
         return "run_s"
     return next((means for means, of_phase in PHASES if core & of_phase), None)
 
@@ -215,6 +221,8 @@ def _seconds(words: list[str]) -> str | None:
 def _gpus(words: list[str]) -> str | None:
     if "gpus" not in words:
         return None
+    if GENERATING & set(words) and LEARNING & set(words):
+        return "gpus"
     return "gpus_generate" if GENERATING & set(words) else "gpus_train" if LEARNING & set(words) else None
 
 
@@ -250,14 +258,17 @@ def columns_of(names: Collection[str]) -> dict[str, Column]:
     of_runs = STEP not in means and bool(means & {RUN, "gpus", "gpus_generate", NODES, "steps_done", "items"})
     mean = "response_tokens_mean" in means or BARE_MEAN in means
     decided = {
-        SECONDS: "run_s" if of_runs else "step_s" if STEP in means else None,
+        BARE_SECONDS: "run_s" if of_runs else "step_s" if STEP in means else None,
         SECONDS_OR_CLOCK: "run_s" if of_runs else None,
         BARE_MEAN: "response_tokens_mean" if BARE_MAX in means and STEP in means else None,
         BARE_MAX: "response_tokens_max" if BARE_MEAN in means and STEP in means else None,
         LIMIT_OR_MAX: "response_tokens_max" if mean else None,
         "steps_done": "steps_done" if of_runs else None,
         "items": "items" if of_runs else "responses",
+        "items_per_s": "items_per_s" if of_runs else None,
+        "batch": "batch" if of_runs else None,
         "gpu_hours": "gpu_hours" if of_runs else None,
+        "usd_per_gpu_hour": "usd_per_gpu_hour" if of_runs else None,
         "tokens_per_pass": "tokens_per_pass" if of_runs else None,
     }
     columns = {}
@@ -265,8 +276,13 @@ def columns_of(names: Collection[str]) -> dict[str, Column]:
         meaning = decided.get(column.means, column.means)
         if meaning is not None:
             columns[name] = Column(meaning, column.factor)
-    if of_runs and not {"run_s", "step_s"} & {column.means for column in columns.values()}:
-        others = [name for name in names if name not in columns and _unit_of_time(name) is not None]
+    of_framework = (
+        set()
+        if framework is None
+        else {key for key in ("run_s", "step_s") if set(NAMES[framework].own(key)).intersection(names)}
+    )
+    if of_runs and not {"run_s", "step_s"} & ({column.means for column in columns.values()} | of_framework):
+        others = [name for name in names if name not in {*columns, *own} and _unit_of_time(name) is not None]
         if len(others) == 1:  # whatever it is called, it is the only time of a run
             columns[others[0]] = Column("run_s", _unit_of_time(others[0]) or 1.0)
     return columns
@@ -319,8 +335,9 @@ def _signs(names: Collection[str]) -> set[str]:
     if framework is not None:
         means |= {column for column in NAMES[framework].columns if set(names).intersection(NAMES[framework].own(column))}
     times = means & {*TIMES, "run_s"}
-    if RUN in means and STEP not in means and means & {"tokens_per_s", "tokens_per_gpu_s", "gpu_hours"}:
-        return means & {"tokens_per_s", "tokens_per_gpu_s", "gpu_hours"}
+    paces = means & {"tokens_per_s", "tokens_per_gpu_s", "items_per_s", "gpu_hours"}
+    if RUN in means and STEP not in means and paces:
+        return paces
     keyed = means & {STEP, RUN, "gpus", "gpus_generate", "gpus_train", NODES}
     sure = times & {"step_s", "run_s"} or (keyed and (times or "response_tokens_mean" in means))
     return (times or keyed) if sure else set()
@@ -330,26 +347,14 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _suffix(path: Path) -> str:
-    return Path(path.stem if path.name.lower().endswith(".gz") else path.name).suffix.lower()
-
-
-def _header(path: Path) -> list[str]:
-    """The names in the first line of a csv file; empty if it is no such line, as whoever reads the file says."""
-    try:
-        return next(csv.reader([first_line(path).decode("utf-8-sig", "replace")]), [])
-    except csv.Error:
-        return []
-
-
 def detect(path: Path) -> bool:
     """Return whether the path is a file with columns of steps or runs: csv, jsonl, parquet, or a text that holds a table."""
     if not path.is_file():
         return False
     names: dict[str, Callable[[Path], Collection[str]]] = {
-        ".csv": _header, ".jsonl": lambda file: list(first_record(file)), ".parquet": parquet_columns,
+        ".csv": csv_header, ".jsonl": lambda file: list(first_record(file)), ".parquet": parquet_columns,
     }  # fmt: skip
-    suffix = _suffix(path)
+    suffix = suffix_of(path)
     return (suffix in names and is_of_steps(names[suffix](path))) or _written(path) is not None
 
 
@@ -363,18 +368,30 @@ def _written(path: Path, note: Callable[[str], None] = lambda text: None) -> lis
 
     A table with a metric per row is turned.
     """
-    for table in tables(text_of(path)):
-        for one in (table.turned(), table) if _is_turned(table) else (table, table.turned()):
-            notes: list[str] = []
-            rows = normalised(one.rows, _means, notes.append)
+    lines = text_of(path)
+    for table in (*tables(lines), *phase_lists(lines)):
+        notes: list[str] = []
+        for one in _turns(table, notes.append):
+            said = [*notes]
+            rows = normalised(in_seconds(one.rows, _means, said.append), _means, said.append)
             names = list(dict.fromkeys(name for _, row in rows for name in row))
             if len(rows) and is_of_steps(names) and all(RUN not in row or row[RUN] for _, row in rows):
-                for sentence in notes:
+                for sentence in said:
                     note(sentence)
                 if path.suffix.lower() != ".csv":
                     note(f"table: found in line {one.line:,} of the text")
                 return rows
     return None
+
+
+def _turns(table: TextTable, note: Callable[[str], None]) -> list[TextTable]:
+    """The ways to read a table, the likeliest first: as it is, or with a row per column. Rows that are phases are no runs."""
+    if rows_are_phases(table, _means):
+        step = by_phase(table, note)
+        return [] if step is None else [step]
+    if (drafts := by_batch(table, _means)) is not None:
+        return [drafts]
+    return [table.turned(), table] if _is_turned(table) else [table, table.turned()]
 
 
 def _is_turned(table: TextTable) -> bool:
@@ -393,23 +410,25 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     """
     path = reading.path
     written = None
-    if _suffix(path) not in (".csv", ".jsonl", ".parquet") or not is_of_steps(
-        _header(path) if _suffix(path) == ".csv" else [STEP, "step_s"]
+    if suffix_of(path) not in (".csv", ".jsonl", ".parquet") or not is_of_steps(
+        csv_header(path) if suffix_of(path) == ".csv" else [STEP, "step_s"]
     ):
         written = _written(path, reading.note)
-    if written is None and _suffix(path) not in (".csv", ".jsonl", ".parquet"):
+    if written is None and suffix_of(path) not in (".csv", ".jsonl", ".parquet"):
         raise TraceError(
             f"{path}: holds no table of steps or runs; a csv, jsonl or parquet file, or a text with such a table, is needed"
         )
     reading.expect([path])
-    rows = normalised(_rows(reading), _means, reading.note) if written is None else written
+    rows = written
+    if rows is None:
+        rows = normalised(in_seconds(_rows(reading), _means, reading.note), _means, reading.note)
     names = list(dict.fromkeys(name for _, row in rows for name in row))
     if not is_of_steps(names):
         raise TraceError(
             f"{path}: is no table of steps or runs, it has the columns {listed(names)}; seconds of a step or run "
             "(such as step_s) and no lengths of single responses are needed"
         )
-    table = _Table(reading, names)
+    table = _Table(reading, names, text=written is not None)
     for number, row in rows:
         table.add(number, row)
     reading.scalars += table.steps()
@@ -420,17 +439,17 @@ def _rows(reading: ImportSession) -> list[tuple[int, dict[str, Any]]]:
     """Return the cells of every row by column, and its number in the file, from 1."""
     path = reading.path
     rows: list[tuple[int, dict[str, Any]]] = []
-    if _suffix(path) == ".jsonl":
+    if suffix_of(path) == ".jsonl":
         for record in reading.records(path):
             rows.append((record.line, dict(record.values)))
             reading.guard.check_rows(path, len(rows))
             _refuse_many(path, len(rows))
         return rows
-    header = pd.Index(_header(path) if _suffix(path) == ".csv" else [])
+    header = pd.Index(csv_header(path) if suffix_of(path) == ".csv" else [])
     if header.has_duplicates:
         twice = header[header.duplicated()][0]
         raise TraceError(f"{path}: column '{listed([twice])}' appears twice; every name may appear only once")
-    frames = reading.csv(path, None) if _suffix(path) == ".csv" else reading.parquet(path, lambda name, nested: not nested)
+    frames = reading.csv(path, None) if suffix_of(path) == ".csv" else reading.parquet(path, lambda name, nested: not nested)
     for frame in frames:
         reading.guard.check_rows(path, len(rows) + len(frame))
         _refuse_many(path, len(rows) + len(frame))
@@ -451,11 +470,11 @@ class _Table:
     """The rows of a table of steps, with their runs and steps.
 
     Args:
-        names: all columns.
+        names: all columns. text: whether people wrote the table into a text: what is no number in it is unknown.
     """
 
-    def __init__(self, reading: ImportSession, names: list[str]) -> None:
-        self.reading, self.path = reading, reading.path
+    def __init__(self, reading: ImportSession, names: list[str], *, text: bool) -> None:
+        self.reading, self.path, self.text = reading, reading.path, text
         self.names = [name for name in names if len(name) <= LONGEST_NAME]
         if len(self.names) < len(names):
             left_out = counted(len(names) - len(self.names), "column")
@@ -466,6 +485,7 @@ class _Table:
         self.run = named[0] if named else None
         for further in named[1:]:  # it is a text of the run, no name of another one
             del self.columns[further]
+        self.kinds = [name for name in self.names if set(words_of(name)) & KIND_WORDS and name != self.run]
         self.known = set(self.columns) | set(() if self.framework is None else NAMES[self.framework].own())
         self.found: list[tuple[str | None, dict[str, float]]] = []
         self.left_out: dict[str, int] = {}
@@ -490,7 +510,10 @@ class _Table:
         if step is not None and not (step.is_integer() and 0 <= step <= LARGEST_WHOLE_NUMBER):
             raise TraceError(f"{self.path}: row {number} has the step {step:g}; a whole number of 0 or more is needed")
         text = None if self.run is None else row.get(self.run)
-        blank = text is None or str(text).strip().lower() in BLANK
+        kind = next((match[1] for name in self.kinds if (match := GPU_NAME.fullmatch(str(row.get(name)).strip()))), None)
+        if text is not None and kind is not None and not GPU_NAME.search(str(text)):
+            text = f"{text}, {kind}"
+        blank = text is None or str(text).strip().lower() in BLANK - {"none"}  # it is what a run without drafts is called
         self.found.append((None if blank else clean(" ".join(str(text).split())[:LONGEST_NAME]), {**values, **of_words}))
 
     def steps(self) -> list[dict[str, Any]]:
@@ -506,6 +529,7 @@ class _Table:
             self.reading.note(f"columns: {listed(reversed(renamed))}")
         runs = self._runs()
         self._gpus_of_names(runs)
+        self._turns_of_names(runs)
         if len(set(runs)) > MOST_RUNS:
             raise TraceError(
                 f"{self.path}: has {len(set(runs)):,} runs, more than the {MOST_RUNS:,} that are compared; if each row "
@@ -530,6 +554,22 @@ class _Table:
             if match is not None and (count := gpus(match[0])) is not None:
                 values.setdefault("gpus", count)
 
+    def _turns_of_names(self, runs: list[str | None]) -> None:
+        """Take the wait of a run that is called synchronous as its generation: training waits for all of it."""
+        generate: dict[str, None] = {}
+        for run, (_, values) in zip(runs, self.found, strict=True):
+            if run is None or not TAKES_TURNS.match(run) or "wait_s" not in values:
+                continue
+            if "generate_s" in values:
+                del values["wait_s"]  # it is no wait beside generation
+            else:
+                values["generate_s"] = values["wait_s"]
+                generate[run] = None
+        if generate:
+            self.reading.note(
+                f"training waits for all of generation in runs that take turns by their names: {listed(generate)}"
+            )
+
     def _has(self, means: str) -> bool:
         return any(column.means == means for column in self.columns.values())
 
@@ -538,6 +578,10 @@ class _Table:
         if self.run is not None:
             named = [run if run is not None else f"row {at + 1}" for at, (run, _) in enumerate(self.found)]
             if self._has(STEP) or len(set(named)) == len(named):
+                return list(named)
+            if all("batch" in values for _, values in self.found):
+                named = [f"{name}, batch {values['batch']:g}" for name, (_, values) in zip(named, self.found, strict=True)]
+            if len(set(named)) == len(named):
                 return list(named)
             of_gpus = [f"{name}, {_of_gpus(values) or f'row {at + 1}'}" for at, (name, (_, values)) in
                        enumerate(zip(named, self.found, strict=True))]  # fmt: skip
@@ -562,6 +606,9 @@ class _Table:
                 value = float(matched[1]) * unit
             elif text.lstrip("+-") in ("inf", "infinity"):
                 value = float("inf")
+            elif name in self.known and self.text:
+                self.reading.note(f"row {row}, column '{shown(name, 60)}': {shown(cell, 60)!r} is no number and was left out")
+                return None
             elif name in self.known:
                 raise TraceError(
                     f"{self.path}: row {row}, column '{shown(name, 60)}' is {shown(cell, 60)!r}; a number is needed"

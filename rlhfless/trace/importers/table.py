@@ -11,7 +11,7 @@ import pandas as pd
 
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.formats import Format
-from rlhfless.trace.importers.import_session import TEXTS, ImportSession, batches
+from rlhfless.trace.importers.import_session import TEXTS, ImportSession, batches, suffix_of
 from rlhfless.trace.importers.mapped_columns import ROW, guessed, mapped_column, prompt_names, refuse_absent, source_columns
 from rlhfless.trace.importers.row_filter import RowFilter
 from rlhfless.trace.importers.step_table import signs_of_steps
@@ -29,13 +29,9 @@ OURS = tuple(column.name for column in (*ROLLOUTS, *TURN))
 LONG_TEXT = 256  # characters; a column with longer cells is a text, which planning has no use for
 
 
-def _suffix(path: Path) -> str:
-    return Path(path.stem if path.name.lower().endswith(".gz") else path.name).suffix.lower()
-
-
 def detect(path: Path) -> bool:
     """Return whether the path is a csv, jsonl or parquet file."""
-    return path.is_file() and _suffix(path) in (".csv", ".jsonl", ".parquet")
+    return path.is_file() and suffix_of(path) in (".csv", ".jsonl", ".parquet")
 
 
 def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
@@ -60,11 +56,11 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     left_out: set[str] = set()
     seen: dict[str, None] = {}  # in the file's order
     rows = 0
-    for frame in readers[_suffix(path)](reading):
+    for frame in readers[suffix_of(path)](reading):
         frame.columns = [str(column) for column in frame.columns]
         seen |= dict.fromkeys(frame.columns)
         rows += len(frame)
-        if _suffix(path) != ".jsonl":  # there every line has its own columns
+        if suffix_of(path) != ".jsonl":  # there every line has its own columns
             refuse_absent(mapping, list(frame.columns), path)
         if where is not None:
             frame = where.rows(frame, path)

@@ -71,9 +71,17 @@ class TextTable(NamedTuple):
         first, *others = self.rows[0][1]
         turned = [
             (self.rows[0][0] + at, {"run": name, **{str(row[first]): row.get(name, "") for _, row in self.rows}})
-            for at, name in enumerate(name for name in others if not NOT_RUNS.match(name.strip()))
+            for at, name in enumerate(name for name in others if self.column_of_runs(name))
         ]
         return TextTable(self.line, turned)
+
+    def column_of_runs(self, name: str) -> str | None:
+        """Return the name of a column that may hold numbers of a run; None for ratios, percentages and remarks."""
+        cells = [str(row.get(name, "")) for _, row in self.rows]
+        found = [one for cell in cells if (one := amount(cell)) is not None]
+        ratios = any(one.unit == "%" for one in found) or any(re.fullmatch(r"\s*\d+\s*/\s*\d+\s*", cell) for cell in cells)
+        nothing_else = ratios and all(one.unit == "%" for one in found)
+        return None if NOT_RUNS.match(name.strip()) or nothing_else else name
 
 
 def text_of(path: Path) -> list[str]:
@@ -94,7 +102,7 @@ def text_of(path: Path) -> list[str]:
 def tables(lines: list[str]) -> Iterator[TextTable]:
     """Yield the tables of a text, in its order, and then its lists of measurements."""
     yield from _with_bars(lines)
-    yield from _with_blanks(lines)
+    yield from _with_blanks(["" if line.translate(BOX).count("|") > 1 else line for line in lines])
     yield from _benchmarks(lines)
     yield from _measured(lines)
     yield from _with_phases(lines)

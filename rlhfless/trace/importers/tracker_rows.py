@@ -12,7 +12,6 @@ Files are recognised by content. They are csv, jsonl, json (an object, or an arr
 
 from __future__ import annotations
 
-import csv
 import gzip
 import json
 import re
@@ -26,7 +25,7 @@ import pandas as pd
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers import trl_profiling
 from rlhfless.trace.importers.formats import Format
-from rlhfless.trace.importers.import_session import ImportSession, first_line, parquet_columns
+from rlhfless.trace.importers.import_session import ImportSession, csv_header, parquet_columns, suffix_of
 from rlhfless.trace.importers.names import NAMES, NO_TIMES, framework_of
 from rlhfless.trace.importers.record import finite, is_number
 from rlhfless.trace.importers.tracked_steps import add_steps
@@ -52,7 +51,7 @@ def files(path: Path) -> list[Path]:
     """Return the file, or the files of single scalars in a folder."""
     if path.is_file():
         return [path]
-    return sorted(file for file in path.glob("*.csv*") if OF_FILE.fullmatch(file.name) and _header(file) == SCALAR)
+    return sorted(file for file in path.glob("*.csv*") if OF_FILE.fullmatch(file.name) and csv_header(file) == SCALAR)
 
 
 def detect(path: Path) -> bool:
@@ -78,15 +77,11 @@ def _tracked() -> frozenset[str]:
     return frozenset(name for one in NAMES.values() if one.tracked_prefix for name in one.tracked().own())
 
 
-def _suffix(path: Path) -> str:
-    return Path(path.name.lower().removesuffix(".gz")).suffix
-
-
 def _names(path: Path) -> list[str]:
     """Return the columns of a file, of its first rows; empty where it is none of these files."""
-    suffix = _suffix(path)
+    suffix = suffix_of(path)
     if suffix == ".csv":
-        return _header(path)
+        return csv_header(path)
     if suffix == ".parquet":
         return sorted(parquet_columns(path))
     if suffix not in (".json", ".jsonl"):
@@ -99,13 +94,6 @@ def _names(path: Path) -> list[str]:
     if not text.lstrip("\ufeff \t\r\n").startswith(("{", "[")):
         return []
     return list(dict.fromkeys(KEY.findall("\n".join(text.splitlines()[:PEEK_ROWS]) if suffix == ".jsonl" else text)))
-
-
-def _header(path: Path) -> list[str]:
-    try:
-        return next(csv.reader([first_line(path).decode("utf-8-sig", "replace")]), [])
-    except csv.Error:
-        return []
 
 
 def _is_panel(names: Iterable[str]) -> bool:
@@ -125,7 +113,7 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     """
     paths = files(reading.path)
     reading.expect(paths)
-    single = not paths or _header(paths[0]) == SCALAR
+    single = not paths or csv_header(paths[0]) == SCALAR
     runs = {"": _scalars(reading, paths)} if single else _runs(reading, paths[0])
     for run, rows in runs.items():
         _add(reading, rows, run if len(runs) > 1 else None)
@@ -172,7 +160,7 @@ def _runs(reading: ImportSession, path: Path) -> dict[str, list[Row]]:
 
 def _cells(reading: ImportSession, path: Path) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of a file, as they are."""
-    suffix, count = _suffix(path), 0
+    suffix, count = suffix_of(path), 0
     if suffix == ".jsonl":
         for record in reading.records(path):
             count += 1

@@ -10,18 +10,23 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from rlhfless.trace.importers.names import NAMES
 from rlhfless.trace.schema.casts import shown
 
 BLANK = frozenset({"", "nan", "na", "n/a", "null", "none", "-", "--", "\u2013", "\u2014", "?", "oom", "tbd", "x"})
 """Cells that hold no number and say so, lower case."""
 
 GPUS_IN_NAME = re.compile(
-    r"(?<![\w.])\d{1,6}(?:\s*[x\u00d7]\s*\d{1,6})?\s*x?\s*(?:gpus?|[hab]\d{2,3}s?|gh200|l40s?|v100s?)\b", re.I
+    r"(?<![\w.])\d{1,6}(?:\s*[x\u00d7]\s*\d{1,6})?\s*[x\u00d7]?\s*(?:gpus?|[hab]\d{2,3}s?|gh200|l40s?|v100s?)\b", re.I
 )
 """GPUs in the name of a run or of a measurement."""
+GPU_NAME = re.compile(
+    r"(?<![\w.])\d*[x\u00d7]?\s*(g?[abh]\d{2,3}|gh200|l40s?|l4|v100|t4|mi\d{3}x?|rtx\s?\d{4})s?(?![\w.])", re.I
+)
+"""A kind of GPU in the name of a run."""
 INFINITE = ("inf", "infinity")
 LONGEST_CELL = 120  # characters; longer ones are texts
-MARKS = str.maketrans("", "", "*`~≈\u202f\xa0")
+MARKS = str.maketrans("\uff08\uff09\uff1a", "():", "*`~≈\u202f\xa0")
 PLAIN = r"[-+]?(?:\d[\d,_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 AMOUNT = re.compile(rf"[<>≤≥=]?\s*({PLAIN})\s*(k|K|M|B)?(?:\s*(?:-|\u2013|to)\s*({PLAIN})\s*(k|K|M|B)?)?\s*([^\d\s(\[].*)?")
 ASIDE = re.compile(r"\s*[(\[][^()\[\]]{0,60}[)\]]\s*$")
@@ -44,6 +49,14 @@ STEP_S = frozenset(
     {f"{unit}/{step}" for unit in ("s", "sec", "seconds", "second") for step in ("step", "it", "iter", "iteration")}
     | {f"{unit} per step" for unit in ("s", "sec", "seconds", "second")}
 )
+SIDES = {
+    "gpus_generate": frozenset({"gen", "generate", "generation", "rollout", "rollouts", "inference", "sampler", "vllm"}),
+    "gpus_train": frozenset({"train", "training", "trainer", "learn", "learner", "learning"}),
+}  # fmt: skip
+"""Words that name the GPUs of a side."""
+OWN = frozenset(name for one in NAMES.values() for of in (one, one.tracked()) for name in of.own() if "/" in name)
+"""Frameworks' names of columns, which stay as they are: they say what the column holds, in seconds where it is a time."""
+BOTH_SIDES = re.compile(r"\s*(\d{1,6})\s*[/+:]\s*(\d{1,6})\b(?!\s*[/+:])")
 MINUTES = re.compile(r"[(\[]\s*min\s*[)\]]\s*$|(?<=time|wall)[_ ]min$", re.I)
 
 
@@ -71,7 +84,7 @@ unit='tok/s', rough=False), Amount(value=4800.0, unit='s', rough=False), Amount(
     """
     if len(text) > LONGEST_CELL:
         return None
-    text = ASIDE.sub("", text.translate(MARKS)).strip()
+    text = ASIDE.sub("", text.translate(MARKS)).strip().removeprefix("$")
     if text.lower() in BLANK:
         return None
     if match := CLOCK.fullmatch(text):
@@ -140,6 +153,7 @@ def normalised(
         rows: number in the file and cells by column. means: what a name says that its column holds, None for nothing known.
         note: takes sentences.
     """
+    rows = [(number, _sides(row)) for number, row in rows]
     names = list(dict.fromkeys(name for _, row in rows for name in row))
     renamed: dict[str, str] = {}
     cells: dict[str, list[Any]] = {}
@@ -160,6 +174,20 @@ def normalised(
     return [(number, {renamed[n]: cells[n][at] for n in names if n in row}) for at, (number, row) in enumerate(rows)]
 
 
+def _sides(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with a column for each side's GPUs, where one column has both: ``GPUs (train / gen)``, ``4 / 4``."""
+    sides: dict[str, Any] = {}
+    for name, cell in row.items():
+        words = re.findall(r"[a-z]+", name.lower()) if isinstance(name, str) else []
+        order = [side for word in words for side, of in SIDES.items() if word in of]
+        if "gpus" in words and len(order) == 2 and len(set(order)) == 2 and isinstance(cell, str):
+            match = BOTH_SIDES.match(cell.translate(MARKS))
+            sides |= {name: cell} if match is None else {order[0]: match[1], order[1]: match[2], name: ""}
+        else:
+            sides[name] = cell
+    return sides
+
+
 def _column(
     name: str, cells: list[Any], means: Callable[[str], str | None], note: Callable[[str], None]
 ) -> tuple[str, list[Any]]:
@@ -173,6 +201,9 @@ def _column(
     counts_gpus = bool(words & {"gpu", "gpus"}) and words <= {"gpu", "gpus", "num", "number", "n", "of", "total", "count"}
     if means(named) == "gpus" or (means(named) is None and counts_gpus and all(gpus(text) for text in texts)):
         return ("gpus" if means(named) is None else named), [gpus(c) if isinstance(c, str) else c for c in cells]
+    if means(named) == "usd_per_gpu_hour":
+        prices = {text: one.value for text in texts if (one := amount(text)) is not None}
+        return named, [prices.get(cell) if isinstance(cell, str) else cell for cell in cells]
     found = {text: amount(text) for text in texts}
     known = [one for one in found.values() if one is not None]
     if 2 * len(known) < len(found):
@@ -194,9 +225,8 @@ def _column(
     left = {text: text for text, one in found.items() if one is None and text not in texts_left}
     numbers = [{**left, **values}.get(cell) if isinstance(cell, str) else cell for cell in cells]
     if kind == "(s)":
-        own = means(named)
-        return (named if own == "step_s" and _has_seconds(named) else f"{_without_unit(named)} (s)"), numbers
-    return kind, numbers
+        return (named if _has_seconds(named) or named in OWN else f"{_without_unit(named)} (s)"), numbers
+    return (named if named in OWN or named.startswith("perf/") else kind), numbers
 
 
 def _has_seconds(name: str) -> bool:

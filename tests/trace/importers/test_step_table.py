@@ -57,7 +57,9 @@ def read(folder: Path, text: str, name: str = "log.csv") -> ImportedLog:
         ("steps", "steps_done", 1), ("rollout (s)", "generate_s", 1),
         ("rollouts", "responses", 1), ("num_samples", "items", 1),
         ("output tok/s", "tokens_per_s", 1), ("tokens/s/GPU", "tokens_per_gpu_s", 1),
-        ("Task GPU-hours", "gpu_hours", 1), ("Acceptance length", "tokens_per_pass", 1), ("e2e_s", "step_s", 1),
+        ("Task GPU-hours", "gpu_hours", 1), ("usd_per_gpu_hour", "usd_per_gpu_hour", 1),
+        ("$/GPU-hr", "usd_per_gpu_hour", 1), ("samples_per_s", "items_per_s", 1), ("samples/s", "items_per_s", 1),
+        ("batch size", "batch", 1), ("Acceptance length", "tokens_per_pass", 1), ("e2e_s", "step_s", 1),
         ("timing/fwd_logprobs", "prepare_s", 1), ("update_actor_seconds", "learn_s", 1), ("train_hours", "learn_s", 3600),
         ("median generation (s)", "generate_s", 1), ("rolloutTime", "generate_s", 1), ("exposed_generation_s", "wait_s", 1),
         ("update_weights_s", "sync_s", 1), ("clipped_ratio", "truncation_rate", 1),
@@ -78,8 +80,8 @@ def test_names_that_people_give_to_columns(name: str, means: str, factor: float)
 
 @pytest.mark.parametrize(
     "name",
-    ["tokens", "time", "per_hour", "timestamp", "latency_p95_s", "ms_per_token", "usd_per_gpu_hour",
-     "samples_per_s", "ttft_ms", "prompt tok/s", "total tokens/s", "policy/clip_ratio", "median_length", "eval_s",
+    ["tokens", "time", "per_hour", "timestamp", "latency_p95_s", "ms_per_token", "usd_per_hour",
+     "ttft_ms", "prompt tok/s", "total tokens/s", "policy/clip_ratio", "median_length", "eval_s",
      "mean_terminated_length", ""],
 )  # fmt: skip
 def test_names_that_mean_something_else_are_not_taken(name: str) -> None:
