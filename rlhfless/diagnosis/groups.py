@@ -7,8 +7,7 @@ import re
 import numpy as np
 
 from rlhfless.diagnosis.logged_run import LoggedRun
-from rlhfless.diagnosis.numbers import COUNTED, DERIVED, RESPONSES, Collected, Finding, Number, Part, mean_of, number
-from solver.model.plurals import counted
+from rlhfless.diagnosis.numbers import COUNTED, DERIVED, RESPONSES, Collected, Finding, Number, Part, counted, mean_of, number
 
 ZERO_STD = re.compile(r"rollout/zero_std/count_.+")  # slime: groups by their one reward
 WORTH_SAYING = 0.2  # share of groups
@@ -25,7 +24,7 @@ def groups(run: LoggedRun, found: Collected) -> Part:
     counts = np.nansum([run.column(name) for name in names], axis=0)
     equal = mean_of("groups_without_signal", counts, "steps", "groups of equal rewards")
     note = (
-        f"In a step, the rewards of {counted(round(equal.value), 'group')} are equal and teach nothing; of how many groups, "
+        f"In a step, the rewards of {counted(equal.value, 'group')} are equal and teach nothing; of how many groups, "
         "the log does not say "
         "(--samples-per-prompt tells)."
     )
