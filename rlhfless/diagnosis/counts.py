@@ -13,8 +13,19 @@ import numpy as np
 
 from rlhfless.diagnosis.gpus import contradictions, gpus_of, gpus_of_throughput
 from rlhfless.diagnosis.logged_run import LoggedRun
-from rlhfless.diagnosis.numbers import COUNTED, DERIVED, LOGGED, Collected, Number, Numbers, Part, mean_of, number, total_of
-from solver.model.plurals import counted
+from rlhfless.diagnosis.numbers import (
+    COUNTED,
+    DERIVED,
+    LOGGED,
+    Collected,
+    Number,
+    Numbers,
+    Part,
+    counted,
+    mean_of,
+    number,
+    total_of,
+)
 
 SAME = 0.02  # relative difference of two ways to one count
 EVEN = 0.05  # of the mean: batches that differ by less are even
@@ -88,7 +99,7 @@ def _responses_per_step(run: LoggedRun, per_gpu: float | None, gpus: float | Non
         return _agreed("responses_per_step", ways, notes)
     if per_gpu is None or not gpus:
         return None
-    return number("responses_per_step", per_gpu * gpus, DERIVED, f"responses per GPU on {counted(round(gpus), 'GPU')}")
+    return number("responses_per_step", per_gpu * gpus, DERIVED, f"responses per GPU on {counted(gpus, 'GPU')}")
 
 
 def _speeds(

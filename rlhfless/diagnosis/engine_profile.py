@@ -23,13 +23,13 @@ from rlhfless.diagnosis.numbers import (
     Finding,
     Number,
     Part,
+    counted,
     digits,
     number,
 )
 from rlhfless.diagnosis.phases import ordinary_share
 from rlhfless.latency.engine_statistics import EngineFit, fit_engine, intervals
 from rlhfless.latency.profile import ProfileError
-from solver.model.plurals import counted
 
 FULL_CACHE = 0.95  # in use; less is full, too, where what is left is less than a running request takes (mean)
 TAIL = 0.2  # of the largest batch, below which a line is of the tail
@@ -167,13 +167,13 @@ def _pace(lines: pd.DataFrame) -> Iterator[Finding]:
     full = inner[batch >= FULL_BATCH * batch.max()]
     ms, rate = 1e3 * full["running"] / full["generated_tokens_per_s"], full["generated_tokens_per_s"] / full["engines"]
     sentence = (
-        f"An engine with {counted(round(batch.max()), 'running request')} takes {digits(float(ms.median()))} ms per token of "
+        f"An engine with {counted(batch.max(), 'running request')} takes {digits(float(ms.median()))} ms per token of "
         f"each ({digits(1000 / float(ms.median()))} tokens/s), {float(rate.median()):,.4g} tokens/s in all"
     )
     waiting, cache = float(full["waiting"].max()), float(full["cache_share"].max())
     if not np.isnan(waiting):
         sentence += (
-            f"; {counted(round(waiting), 'request')} {'waits' if waiting == 1 else 'wait'}" if waiting else "; no request waits"
+            f"; {counted(waiting, 'request')} {'waits' if waiting == 1 else 'wait'}" if waiting else "; no request waits"
         )
     if not np.isnan(cache):
         sentence += (
@@ -189,7 +189,7 @@ def _said(numbers: list[Number]) -> list[Finding]:
     if "engine_preempted" in known:
         count = known["engine_preempted"].value
         sentence = (
-            f"The KV cache was too small for the requests that ran: the engine names {counted(round(count), 'preemption')}; "
+            f"The KV cache was too small for the requests that ran: the engine names {counted(count, 'preemption')}; "
             "each makes its request begin again or wait."
         )
         said.append(Finding("memory", 0.0, sentence, ("engine_preempted",)))
@@ -256,7 +256,7 @@ def _tail(
     at_stake, of = _of_run(max(tail_s - tokens / full_rate, 0.0) / seconds, of_the_step)
     sentence = (
         f"The long tail: for {tail_s:,.0f} of {seconds:,.0f} s an engine ran less than a fifth of its peak batch of "
-        f"{counted(round(peak), 'request')} ({share:.0%} of its time)."
+        f"{counted(peak, 'request')} ({share:.0%} of its time)."
     )
     return numbers, (Finding("tail", at_stake, sentence, ("engine_tail_s", "engine_tail_share"), of),)
 
@@ -296,7 +296,7 @@ def _memory_bound(
     )  # fmt: skip
     between = f"{low:,.0f} to {high:,.0f}" if round(high) > round(low) else f"{low:,.0f}"
     sentence = (
-        f"The KV cache bound the engine for {between} of {seconds:,.0f} s: {counted(round(running), 'request')} ran while "
+        f"The KV cache bound the engine for {between} of {seconds:,.0f} s: {counted(running, 'request')} ran while "
         f"{waiting:,.0f} waited (mean)."
     )
     at_stake, of = _of_run(bound_s.value / seconds * gained, of_the_step)

@@ -21,10 +21,10 @@ from rlhfless.diagnosis.numbers import (
     Finding,
     Number,
     Part,
+    counted,
     mean_of,
     number,
 )
-from solver.model.plurals import counted
 
 ZERO_STD = re.compile(r"rollout/zero_std/count_.+")  # slime: groups by their one reward
 WORTH_SAYING = 0.2  # share of groups
@@ -74,7 +74,7 @@ def _equal(run: LoggedRun, found: Collected) -> Part:
     counts = np.nansum([run.column(name) for name in names], axis=0)
     equal = mean_of("groups_without_signal", counts, "steps", "groups of equal rewards")
     note = (
-        f"In a step, the rewards of {counted(round(equal.value), 'group')} are equal and teach nothing; of how many groups, "
+        f"In a step, the rewards of {counted(equal.value, 'group')} are equal and teach nothing; of how many groups, "
         "the log does not say "
         "(--samples-per-prompt tells)."
     )

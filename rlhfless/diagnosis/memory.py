@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from rlhfless.diagnosis.logged_run import LoggedRun
-from rlhfless.diagnosis.numbers import BOUND, DERIVED, LOGGED, Collected, Finding, Number, Part, number
+from rlhfless.diagnosis.numbers import BOUND, DERIVED, LOGGED, Collected, Finding, Number, Part, counted, number
 from rlhfless.diagnosis.whole_run import LARGEST
 from rlhfless.errors import InputError
 from rlhfless.latency.gpus import gpu
 from rlhfless.latency.profile import list_profiles, read_profile
-from solver.model.plurals import counted
 
 GIB = 2.0**30
 BYTES = {"float32": 2, "float": 2, "bfloat16": 2, "float16": 2, "half": 2, "fp8": 1, "int8": 1}

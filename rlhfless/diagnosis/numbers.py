@@ -69,6 +69,16 @@ def number(key: str, value: float, evidence: str, how: str) -> Number:
     return Number(key, float(value), float(value), evidence, how)
 
 
+def counted(count: float, noun: str) -> str:
+    """Return a count without decimals with its noun, which has an s unless it is one.
+
+    Example:
+        >>> counted(1.0, "request"), counted(1200.4, "request")
+        ('1 request', '1,200 requests')
+    """
+    return f"{count:,.0f} {noun}{'' if round(count) == 1 else 's'}"
+
+
 def digits(value: float) -> str:
     """Return three significant digits for a sentence, without an exponent.
 

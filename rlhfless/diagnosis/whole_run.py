@@ -10,9 +10,8 @@ import numpy as np
 
 from rlhfless.diagnosis.gpus import Gpus, gpus_of, same_in_all
 from rlhfless.diagnosis.logged_run import LoggedRun
-from rlhfless.diagnosis.numbers import BOUND, DERIVED, LOGGED, Collected, Finding, Number, Part, number
+from rlhfless.diagnosis.numbers import BOUND, DERIVED, LOGGED, Collected, Finding, Number, Part, counted, number
 from rlhfless.diagnosis.phases import ANY_LINE, PHASES, TIMES_LINE, step_seconds
-from solver.model.plurals import counted
 
 SAME = 0.02  # relative difference of two ways to the seconds of a step
 ROUNDING = 0.0005  # of steps per second at a log's end
@@ -112,7 +111,7 @@ def _hours(run: LoggedRun, found: Collected, bar: Number | None) -> Number | Non
     if took_s is not None:
         return number("run_hours", took_s / 3600, LOGGED, "seconds of the run at the log's end")
     if planned is not None and bar is not None:
-        how = f"{counted(round(planned), 'planned step')} at the seconds per step of the progress bar"
+        how = f"{counted(planned, 'planned step')} at the seconds per step of the progress bar"
         return Number("run_hours", planned * bar.low / 3600, planned * bar.high / 3600, DERIVED, how)
     seconds = step_seconds(run)
     step_s = seconds.whole_s  # of all steps, with those that validate: all of them are paid for
@@ -125,7 +124,7 @@ def _hours(run: LoggedRun, found: Collected, bar: Number | None) -> Number | Non
         together = known.get("steps_per_generation", 1.0)  # optimizer steps whose seconds a row has
         to_come = max(0.0, planned / together - seconds.entry_steps * len(step_s))
         but_first = ", without the first" if first_differs else ""
-        how = f"{counted(round(planned), 'planned step')} at the mean of the logged ones{but_first}"
+        how = f"{counted(planned, 'planned step')} at the mean of the logged ones{but_first}"
         return number("run_hours", (seconds.total_s + to_come * later_s.mean()) / 3600, DERIVED, how)
     logged = seconds.entry_steps * len(step_s)
     return number("logged_hours", seconds.total_s / 3600, DERIVED, f"logged steps and no others, {logged:,.0f} of them")
@@ -135,7 +134,7 @@ def _cost(run: LoggedRun, found: Collected, gpus: Gpus, hours: Number | None) ->
     """GPU-hours and dollars, where the GPUs are known; of a step, too."""
     if gpus.total is None or len(run.allocations):
         return []
-    numbers, held = [], counted(round(gpus.total), "GPU")
+    numbers, held = [], counted(gpus.total, "GPU")
     step_s = found.numbers.value("step_s")
     if step_s is not None:
         how = f"{held} for the seconds of an ordinary step"
