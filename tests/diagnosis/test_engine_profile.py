@@ -252,7 +252,7 @@ def test_drafts_and_preemptions_are_said_beside_what_limits_the_engine(tmp_path:
     warning = "WARNING 03-04 10:00:{:02d} [scheduler.py:1057] is preempted, total_num_cumulative_preemption={}"
     lines = [warning.format(1, 1), statistics.format(5), statistics.format(10), warning.format(12, 51), statistics.format(15)]
     preempted = diagnosed(tmp_path, *lines)
-    assert preempted.verdict[0].kind == "engine"
+    assert preempted.verdict[0].kind == "memory"
     assert any("51 preemptions" in note for note in preempted.notes)
 
 

@@ -420,11 +420,11 @@ def test_where_learning_is_most_of_it_both_parts_are_said() -> None:
 
 
 def test_a_phase_under_a_name_that_nobody_knows_is_named_by_it() -> None:
-    run = run_of({"step_s": [100.0, 110.0], "learn_s": 10.0, "collect_things (s)": [80.0, 100.2], "elapsed (s)": [3.0, 4.0]})
+    run = run_of({"step_s": [100.0, 110.0], "learn_s": 10.0, "juggle_things (s)": [80.0, 100.2], "elapsed (s)": [3.0, 4.0]})
     found = phases(run, Collected()).findings
-    assert any("collect_things takes 86% of a step" in one.sentence for one in found)
+    assert any("juggle_things takes 86% of a step" in one.sentence for one in found)
     assert not any("elapsed" in one.sentence for one in found)
-    assert "collect_things" in set(step_bar(run)["phase"])
+    assert "juggle_things" in set(step_bar(run)["phase"])
     too_long = run_of({"step_s": [100.0, 110.0], "learn_s": 10.0, "whatever (s)": [80.0, 200.0]})
     assert not any("whatever" in one.sentence for one in phases(too_long, Collected()).findings)
 
