@@ -59,6 +59,11 @@ def runs(run: LoggedRun, found: Collected) -> Part:
     if len(compared) < len(table):
         left_out = ", ".join(shown(name, 40) for name in table.loc[table["unit"] != unit, "run"])
         notes.append(f"Without {PER[unit]}, and not compared: {left_out}.")
+    sized = compared["gpu_hours"].notna()
+    if sized.any() and not sized.all():  # who knows how large the others are
+        left_out = ", ".join(shown(name, 40) for name in compared.loc[~sized, "run"])
+        notes.append(f"Without its GPUs, and not compared: {left_out}.")
+        compared = compared[sized].reset_index(drop=True)
     batches = compared["batch"].dropna().unique()
     if len(compared) > 1 and unit != "item" and (of_batches := _by_batch(compared, unit)) is not None:
         return replace(of_batches, notes=(*notes, *of_batches.notes))
@@ -66,7 +71,7 @@ def runs(run: LoggedRun, found: Collected) -> Part:
         notes.append(
             f"The batches of the runs differ ({', '.join(f'{one:g}' for one in sorted(batches))}), which the log states."
         )
-    if unit in ("step", "run"):
+    if unit in ("step", "run") and len(compared) > 1:
         notes.append(f"{unit.capitalize()}s are compared as if each had the same work.")
     if medians(run):
         notes.append("Medians do not add up: the median of a step is not the sum of the medians of its phases.")
