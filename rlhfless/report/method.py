@@ -39,7 +39,8 @@ def assumed_part(page: Page, findings: LoggedRunFindings) -> None:
         page.heading("Assumed; state it with the option beside it")
         page.options((option, text) for text, option in assumed)
     for sentence in findings.setup.assumed:
-        page.text(f"Assumed: {sentence}.")
+        if sentence not in findings.not_stated.values():
+            page.text(f"Assumed: {sentence}.")
 
 
 def reading_part(page: Page, log: OpenedLog | ImportedLog) -> None:

@@ -38,6 +38,7 @@ from rlhfless.analysis.log_texts import text_encoder
 from rlhfless.analysis.verl_router import RouterEffect, router_effect
 from rlhfless.analysis.what_ifs.compare import MOST_RESPONSES, WaysCompared, compare_ways
 from rlhfless.analysis.what_ifs.outcome import RunToChange
+from rlhfless.report.not_stated import PRICE
 from rlhfless.report.progress import Begin, silent
 from rlhfless.report.schedules import Schedules, refuse_requests_without_steps, simulate_schedules
 from rlhfless.simulate import LoggedStep, Simulation, SimulationConfig, simulate_steps
@@ -171,7 +172,8 @@ def calibrate_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions
         log.framework, dispatch=stated.dispatch, learner_gpus=stated.learner_gpus, order_known=log.dispatch_order_known
     )
     times = logged_times(log, setting, setup, prepare_s=stated.prepare_s, learn_s=stated.learn_s, calibrate=stated.calibrate)
-    return replace(times, setup=replace(setup, assumed=(*setup.assumed, *times.not_used)))
+    unstated = (sentence for name, sentence in stated.not_stated.items() if name != PRICE)  # costs without it are unknown
+    return replace(times, setup=replace(setup, assumed=(*unstated, *setup.assumed, *times.not_used)))
 
 
 def times_of_run(log: OpenedLog, setting: SimulationConfig, stated: Assumptions) -> LoggedTimes | ExecutedTimes:

@@ -12,7 +12,7 @@ from rlhfless.system.browser import find_browser
 PATIENCE_S = 240.0  # of everything that is waited for: machines may be slow, and others may use them
 DRAWN = """() => {
   const figures = [...document.querySelectorAll('.figure > div[id]')].filter((div) => !div.closest('details:not([open])'));
-  return (figures.length || document.querySelector('body > footer')) && figures.every((div) =>
+  return (figures.length || document.querySelector('main > footer')) && figures.every((div) =>
     div.dataset.drawn && Math.abs(div._fullLayout.width - div.clientWidth) <= 1);
 }"""
 """Every figure that is not in a folded section is drawn, as wide as it should be, and no drawing waits; a report, which has a
