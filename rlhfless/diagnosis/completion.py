@@ -1,4 +1,4 @@
-"""The long tail: how much of generation a few responses take, and what carrying them over, or freeing their GPUs, wins at most.
+"""The long tail: how much of generation a few responses take, and what carrying them over, or releasing GPUs, wins at most.
 
 Where the log has the times at which responses ended, the curve of completion is counted. Where it has lengths alone, a response
 is taken to have the same speed from start to end, which exaggerates the tail: fewer responses in a batch decode faster. Levers
@@ -300,7 +300,7 @@ def _of_unknown_cause(run: LoggedRun, found: Collected, share: float | None) -> 
 
 
 def _levers(run: LoggedRun, steps: Sequence[StepEnds], tail_share: float, tenth: float, known: float | None) -> Iterator[Lever]:
-    """Carry the last responses over, drop them, free the GPUs that wait for them, and assign responses by length, each at most.
+    """Carry the last responses over, drop them, release GPUs that wait for them, and assign responses by length, each at most.
 
     A lever is named at the smallest setting that saves nearly as much as carrying over the last tenth of the responses.
 

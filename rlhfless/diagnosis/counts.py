@@ -46,9 +46,9 @@ RESPONSES_LINE = {
 def counts(run: LoggedRun, found: Collected) -> Part:
     """Return responses and tokens of a step, tokens per second, and the GPUs that follow where they were not stated."""
     numbers = Numbers()
-    if (told := gpus_of_throughput(run)) is not None:
+    if (derived := gpus_of_throughput(run)) is not None:
         numbers.add(
-            [number("gpus", told, DERIVED, "tokens of the step over its seconds and perf/throughput, which is per GPU")]
+            [number("gpus", derived, DERIVED, "tokens of the step over its seconds and perf/throughput, which is per GPU")]
         )
     notes = contradictions(run)
     gpus, per_gpu = gpus_of(run).total, _responses_per_gpu(run)

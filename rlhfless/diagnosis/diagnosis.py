@@ -73,7 +73,7 @@ class Diagnosis:
 
     @property
     def shown(self) -> tuple[Finding, ...]:
-        """The findings that a reader is told: the verdict, and others with something at stake."""
+        """The findings that a reader sees: the verdict, and others with something at stake."""
         others = (one for one in self.findings if one not in self.verdict and one.at_stake >= LITTLE)
         return (*self.verdict, *others)[:SHOWN_FINDINGS]
 

@@ -15,7 +15,7 @@ COLOURS = {
 }
 """Colour and ink by kind of phase."""
 OTHER = ("#D9D9D9", "#000000")
-TOLD = 0.12  # share of a step, from which a part has room for its name
+NAMED = 0.12  # share of a step, from which a part has room for its name
 
 
 def drawn_step(step: pd.DataFrame) -> str:
@@ -32,9 +32,9 @@ def drawn_step(step: pd.DataFrame) -> str:
 def _part(phase: str, kind: str, seconds: float, share: float) -> str:
     colour, ink = COLOURS.get(kind, OTHER)
     name = html.escape(f"{phase.rpartition('/')[2]} {share:.0%}", quote=True)
-    told = name if share >= TOLD else ""
+    shown = name if share >= NAMED else ""
     style = (
         f"width:{100 * share:.2f}%;background:{colour};color:{ink};overflow:hidden;white-space:nowrap;text-overflow:ellipsis;"
         "font-size:.85em;line-height:2.3em;padding-left:.3em;box-sizing:border-box"
     )
-    return f"<div title='{name}, {seconds:,.1f} s' style='{style}'>{told}</div>"
+    return f"<div title='{name}, {seconds:,.1f} s' style='{style}'>{shown}</div>"

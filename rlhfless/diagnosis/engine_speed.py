@@ -53,7 +53,7 @@ def engine_speed(run: LoggedRun, found: Collected) -> Part:
     without a queue; contexts are unknown there, so an engine of an unknown model is slow only at ``SLOW`` times the slowest
     profile with such a batch.
     """
-    each, batch = _ms_per_token(run, found), responses_at_once(run, found)
+    each, batch = _ms_per_token(run), responses_at_once(run, found)
     by_lines = pace_without_queue(run.engine) if each is None else None
     if by_lines is not None:
         running, ms = by_lines
@@ -192,7 +192,7 @@ def generation_of_run(run: LoggedRun, found: Collected) -> float | None:
     return None if share is None else share * ordinary_share(found)
 
 
-def _ms_per_token(run: LoggedRun, found: Collected) -> Number | None:
+def _ms_per_token(run: LoggedRun) -> Number | None:
     """One response's milliseconds per token: of single responses, else of the longest one, by the surest way."""
     if run.responses is not None and {"start_s", "end_s"} <= set(run.responses.columns):
         rows = run.responses.dropna(subset=["start_s", "end_s"])

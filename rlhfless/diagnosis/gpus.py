@@ -35,7 +35,7 @@ def gpus_of(run: LoggedRun) -> Gpus:
     """
     stated = run.stated
     own = same_in_all(run, "gpus")
-    total = _first(own, stated.gpus, *told(run).values())
+    total = _first(own, stated.gpus, *recorded(run).values())
     sides = _first(stated.gpus_generate), _first(stated.gpus_train)
     if own is not None and sum(side or 0 for side in sides) > own:
         sides = None, None  # stated of a run of another size
@@ -50,8 +50,8 @@ def gpus_of(run: LoggedRun) -> Gpus:
     return Gpus(total, generate, train)
 
 
-def told(run: LoggedRun) -> dict[str, float]:
-    """Return the GPUs that a log tells otherwise than by its columns, by what tells them."""
+def recorded(run: LoggedRun) -> dict[str, float]:
+    """Return the GPUs of a log by what it has beside its columns: a recorded cluster, or a rate per GPU."""
     ways = {"the recorded cluster": run.facts.get("gpus"), "perf/throughput, which is per GPU,": gpus_of_throughput(run)}
     return {way: float(value) for way, value in ways.items() if value is not None}
 
@@ -64,9 +64,9 @@ def contradictions(run: LoggedRun) -> list[str]:
         if stated is not None and own is not None and own != stated:
             notes.append(f"{column} was stated as {stated:,}, and the log has {own:,.0f}; the log's counts.")
     if (stated := run.stated.gpus) is not None and same_in_all(run, "gpus") is None:
-        for way, value in told(run).items():
+        for way, value in recorded(run).items():
             if value != stated:
-                notes.append(f"{stated:,} GPUs were stated, and {way} tells {value:,.0f}; the stated ones count.")
+                notes.append(f"{stated:,} GPUs were stated, and {way} gives {value:,.0f}; the stated ones count.")
     return notes
 
 

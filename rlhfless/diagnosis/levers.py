@@ -158,5 +158,5 @@ def without_schedules(found: Collected) -> None:
 
 def with_lines(levers: list[Lever], framework: str) -> list[Lever]:
     """Return the levers with the lines of a framework, those that save most first."""
-    told = [replace(lever, line=lever.line or LINES.get(lever.kind, {}).get(framework, "")) for lever in levers]
-    return sorted(told, key=lambda lever: -lever.at_most)
+    named = [replace(lever, line=lever.line or LINES.get(lever.kind, {}).get(framework, "")) for lever in levers]
+    return sorted(named, key=lambda lever: -lever.at_most)

@@ -30,7 +30,7 @@ def whole_run(run: LoggedRun, found: Collected) -> Part:
     bar = _by_the_bar(run, notes)
     if bar is not None:
         numbers.append(bar)
-    hours = _hours(run, found, bar)
+    hours = _hours(run, bar)
     if hours is not None:
         numbers.append(hours)
     numbers += _cost(run, found, gpus, hours)
@@ -104,7 +104,7 @@ def _of_the_whole_run(known: dict[str, float], done: float | None) -> Number | N
     return Number("bar_step_s", low, high, DERIVED, "1 over the steps per second at the log's end, which are rounded")
 
 
-def _hours(run: LoggedRun, found: Collected, bar: Number | None) -> Number | None:
+def _hours(run: LoggedRun, bar: Number | None) -> Number | None:
     """Hours of the whole run: as logged at its end, else as planned, else of the logged steps alone."""
     known = _possible(run)
     planned, took_s = known.get("planned_steps"), known.get("run_s")

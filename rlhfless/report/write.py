@@ -42,7 +42,7 @@ SCALARS_ALONE = (
     "the rollout log of the same run says more."
 )
 NO_GPUS = "No schedule is simulated, because the log does not say how many GPUs the run had: --gpus says it."
-SLOW = (
+ENGINE_IS_SLOW = (
     "No schedule is simulated, because the engine is slow, or the latency profile is of a smaller model or faster GPUs than "
     "those of the run. --profile names the run's own, which rlhfless profile measures; a schedule does not mend an engine."
 )
@@ -127,7 +127,7 @@ def make_report(
     elif setting is None:
         _not_simulated(page, said, log, NO_GPUS)
     elif engine_is_slow(said):
-        _not_simulated(page, said, log, SLOW)
+        _not_simulated(page, said, log, ENGINE_IS_SLOW)
     else:
         found = (
             study_drawn(draws, setting, stated, max_steps, begin)
