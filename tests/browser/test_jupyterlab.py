@@ -133,8 +133,9 @@ def test_the_report_of_a_log_is_shown_by_its_magic(lab: Lab, folder: Path, page:
     run_all(page)
     frame = page.frame_locator("iframe[title='Report of small.jsonl']")
     frame.locator("h1").wait_for()
-    assert "What better schedules would have done" in frame.locator("main").inner_text()
-    frame.locator(".main-svg").first.wait_for()
+    assert "Other schedules and settings" in frame.locator("main").inner_text()
+    frame.locator("summary", has_text="Other schedules and settings").click()
+    frame.locator("details[open] .main-svg").first.wait_for()
     assert frame.locator("img").count() == 0
     assert page.evaluate("window.hacked") is None
     picture(page.locator("iframe[title='Report of small.jsonl']"), "magic_light")

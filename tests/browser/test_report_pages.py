@@ -50,9 +50,9 @@ SOURCES = {  # words of the command, sections of the page
 }
 WITH_EVERY_CHANGE = ("slime", "nemo-rl")  # the other golden logs are opened at night
 FIRST_SENTENCES = {  # what limits the run, with the numbers that prove it
-    "slime": r"The engine is slow: 1000\.0 ms per token of one response .* A length limit cuts responses: 12\.5% \(1 of 8\)",
+    "slime": r"The engine is slow: 1,000\.0 ms per token of one response .* A length limit cuts responses: 12\.5% \(1 of 8\)",
     "nemo-rl": r"The long tail: at most 19% of generation runs with at most 1 of 4 responses unfinished\.",
-    "prime-rl": r"The engine is slow: 1000\.0 ms per token of one response ",
+    "prime-rl": r"The engine is slow: 1,000\.0 ms per token of one response ",
     "verl-scalars": r"A length limit cuts responses: 12\.5% end at the length limit",
 }
 
