@@ -177,6 +177,19 @@ class ImportSession:
         with self.open(path) as stream:
             yield from csv_frames(self.guard, path, stream, text_columns)
 
+    def document(self, path: Path) -> Any:
+        """Return the content of a file that is one JSON document.
+
+        Raises:
+            TraceError: it is not JSON, or longer than the limits.
+        """
+        with self.open(path) as stream:
+            raw = self.guard.document(path, stream)
+        try:
+            return json.loads(raw)
+        except (ValueError, RecursionError) as error:
+            raise TraceError(f"{path}: is not JSON; an intact file is needed") from error
+
     def records(self, path: Path) -> Iterator[Record]:
         """Yield the JSON objects of a file of JSON lines. A truncated last line is skipped and noted.
 

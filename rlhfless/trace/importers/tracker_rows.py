@@ -13,7 +13,6 @@ Files are recognised by content. They are csv, jsonl, json (an object, or an arr
 from __future__ import annotations
 
 import gzip
-import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -167,12 +166,7 @@ def _cells(reading: ImportSession, path: Path) -> Iterator[Mapping[str, Any]]:
             reading.guard.check_rows(path, count)
             yield record.values
     elif suffix == ".json":
-        with reading.open(path) as stream:
-            raw = reading.guard.document(path, stream)
-        try:
-            content = json.loads(raw)
-        except (ValueError, RecursionError) as error:
-            raise TraceError(f"{path}: is not JSON; an intact file is needed") from error
+        content = reading.document(path)
         for row in content if isinstance(content, list) else [content]:
             count += 1
             reading.guard.check_rows(path, count)

@@ -6,7 +6,6 @@ The file is recognised by its content under any name. The log has no responses.
 from __future__ import annotations
 
 import gzip
-import json
 import re
 import zlib
 from collections.abc import Iterator, Mapping
@@ -88,12 +87,7 @@ def read_state(reading: ImportSession, path: Path) -> TrainerState:
     Raises:
         TraceError: the file is not a trainer state.
     """
-    with reading.open(path) as stream:
-        raw = reading.guard.document(path, stream)
-    try:
-        state = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise TraceError(f"{path}: is not JSON; an intact file is needed") from error
+    state = reading.document(path)
     history = state.get("log_history") if isinstance(state, dict) else None
     if not isinstance(history, list):
         raise TraceError(f"{path}: has no list 'log_history'; a trainer_state.json is needed")
