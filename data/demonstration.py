@@ -3,7 +3,8 @@
     python data/demonstration.py [--out FOLDER]
     python data/demonstration.py --facts LOG     # the facts below, read from the public log (its response_lengths.csv)
 
-Lengths follow a stated rule, fixed before any schedule was run on them. The facts are those of one public log: answers of
+Lengths follow a stated rule, fixed before any schedule was run on them (docs/decisions/demonstration_fixed_before_it_ran.md).
+Every prompt comes back in every epoch. The facts are those of one public log: answers of
 DeepSeek-R1-Distill-Qwen-1.5B to MATH-500, at most 4,096 tokens each (github.com/nhockid235/xling-grpo-sub3b, Apache-2.0).
 
 - Of the answers, 24 % are cut (3,900 tokens or more). So many responses are long thoughts, the others are short ones.
@@ -13,7 +14,8 @@ DeepSeek-R1-Distill-Qwen-1.5B to MATH-500, at most 4,096 tokens each (github.com
   responses to one prompt are: a prompt has a normal score, a response one around it, and the length is the mixture's quantile.
 
 Prompts have the log's median of characters, 3.2 characters per token (assumed), and 44 tokens for a template (assumed).
-The run is what a framework does that holds its GPUs: policy static, 16 L40S GPUs with list prices, simulated by the executor.
+The run is what a framework does that holds its GPUs: policy static, 16 H100 GPUs with list prices, 2 GPUs per actor, simulated
+by the executor. Profiles of 1 and 2 GPUs per actor ship for this model and GPU, so plans have a size to choose.
 """
 
 from __future__ import annotations
@@ -33,12 +35,12 @@ from rlhfless.trace import validate
 from solver import Cluster, Objective
 
 TARGET = Path(__file__).parent / "traces" / "reasoning-static"
-PROFILE = "l40s-qwen2.5-3b-tp2"
+PROFILE = "h100-qwen2.5-3b-tp2"
 MAX_RESPONSE_TOKENS = 16_384
 LOG_LIMIT_TOKENS, CUT_TOKENS = 4_096, 3_900
 POOL, PROMPTS_PER_STEP, SAMPLES, STEPS = 128, 64, 8, 8
 TEMPLATE_TOKENS, CHARACTERS_PER_TOKEN = 44, 3.2
-SEED = 0
+SEED = 1
 NORMAL = NormalDist()
 
 
@@ -113,8 +115,10 @@ def write(target: Path) -> Path:
         "simulated: a fixed number of actors, all GPUs held until the last response, generation only."
     )
     trace.meta["config"] = {
-        "max_response_tokens": MAX_RESPONSE_TOKENS, "prompts_per_step": PROMPTS_PER_STEP, "samples_per_prompt": SAMPLES,
-        "prompts": POOL, "steps": STEPS,
+        "steps": STEPS, "task": {"prompts": POOL},
+        "rollout": {
+            "prompts_per_step": PROMPTS_PER_STEP, "samples_per_prompt": SAMPLES, "max_response_tokens": MAX_RESPONSE_TOKENS,
+        },
     }  # fmt: skip
     return trace.save(target, overwrite=True)
 

@@ -3,7 +3,7 @@
 one_step.png: what README's own code plots. The last step of the demonstration trace before (static) and after (planned by the
 solver), on one time axis, with the cost of both and the bound. Its texts and the picture's SHA-256 are in one_step.json: a test
 compares both with what the code gives. The plan is made by counted work, so every machine gives the same texts.
-explore.png: the dashboard `explore` on the same step, in a real JupyterLab.
+explore.png: the dashboard of `run.explore()` on the same step, in a real JupyterLab.
 """
 
 from __future__ import annotations
@@ -85,13 +85,13 @@ def one_step(target: Path) -> Path:
 
 
 def dashboard(target: Path) -> Path:
-    """Run `explore` in a notebook, take a screenshot."""
+    """Run `run.explore()` in a notebook, take a screenshot."""
     with tempfile.TemporaryDirectory() as name, browser() as opened:
         folder, home = Path(name, "served"), Path(name, "home")
         folder.mkdir()
         home.mkdir()
         source = str(rl.example())
-        notebook(folder / "explore.ipynb", f"from rlhfless.widgets import explore\nexplore({source!r})")
+        notebook(folder / "explore.ipynb", f"import rlhfless as rl\nrl.load({source!r}, verbose=False).explore()")
         page = opened.new_context(viewport=LARGE).new_page()
         with Lab(folder, home) as lab:
             lab.open(page, "explore.ipynb")

@@ -2,7 +2,7 @@
 
 >>> import rlhfless as rl
 >>> run = rl.load(rl.example(), verbose=False)  # any log or trace; prints what limits the run unless told otherwise
->>> run.plan(step=-1).compare("static").results["policy"].tolist()
+>>> run.plan(step=-1).compare("static").table["policy"].tolist()
 ['static', 'solver']
 
 Importing this package loads nothing heavy; every name below is loaded when it is used.
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
         TrainConfig,
         Trainer,
     )
-    from rlhfless.widgets import compare, explore, live
-    from solver import Drafting
+    from rlhfless.widgets import compare, live
+    from solver.model.drafting import Drafting
 
 __version__ = "0.1.0"
 
@@ -54,7 +54,6 @@ __all__ = [
     "WorkItem",
     "compare",
     "example",
-    "explore",
     "live",
     "load",
     "load_profile",
@@ -82,7 +81,6 @@ __getattr__, __dir__ = lazy_names(
         "WorkItem": "executor",
         "compare": "widgets",
         "example": "run.example",
-        "explore": "widgets",
         "live": "widgets",
         "load": "run",
         "load_profile": "latency",

@@ -1,4 +1,4 @@
-"""Options of a training run that no longer exist, and how files that store one are read.
+"""Configurations that earlier versions stored: without sections, or with options that no longer exist.
 
 A run stores its options in ``meta.json``, a checkpoint in ``state.json``, and users keep configurations of their own. Where a
 gone option was off, what is stored is read without it: nothing changes. Where it was on, it is refused in one sentence, as the
@@ -16,6 +16,7 @@ GONE_OPTIONS: dict[str, tuple[Any, ...]] = {
     "attention": ("masked",), "weight_sync": ("folder",), "levers": ("given",),
     "pipeline": (None,), "pipeline_critic": (None,), "micro_batches": (None,), "pipeline_schedule": (None, "fused"),
     "preparation_tp": (None,),
+    "time_limit_s": (0.3,),  # its default; planning does a constant amount of work
     "max_line_mib": (None,), "max_rows": (None,), "max_unpacked_gib": (None,),  # the variable RLHFLESS_LIMITS has them now
 }  # fmt: skip
 """Name of a gone option -> the stored values that mean "off", such as ``"learner_grows": (False,)`` or ``"tp": (None, 1)``."""
@@ -28,14 +29,65 @@ DEMONSTRATED = {
 """Name of a gone option -> what still shows the technique, as a clause."""
 
 LEFT_OUT: dict[str, Any] = {"tensor_parallel": 1}
-"""Options of one engine today that others stored, too, with the value that is left out where they are off."""
+"""Options of one engine today that runs without sections stored for others, too, with the value that is left out."""
+
+
+FLAT: dict[str, tuple[str, ...]] = {
+    "task": (
+        "prompt_column", "answer_column", "rewards", "offload_reward_models", "prompts", "max_prompt_tokens", "eval_prompts",
+    ),
+    "rollout": (
+        "prompts_per_step", "samples_per_prompt", "max_response_tokens", "max_model_len", "temperature", "top_k", "top_p",
+        "min_p", "repetition_penalty", "generation_dtype",
+    ),
+    "algorithm": (
+        "num_updates", "loss_aggregation", "clip_ratio_low", "clip_ratio_high", "kl_coef", "mask_truncated",
+        "old_logprobs_from", "importance_ratio_cap", "advantage_std", "critic", "critic_learning_rate", "gamma", "lam",
+        "value_clip", "vf_coef", "whiten",
+    ),
+    "optimizer": (
+        "learning_rate", "lr_scheduler_type", "warmup_steps", "lr_scheduler_steps", "weight_decay", "max_grad_norm",
+        "learner_dtype", "num_mini_batches", "max_tokens_per_micro_batch", "gradient_checkpointing", "offload_reference",
+        "lora_rank", "lora_alpha", "lora_targets",
+    ),
+    "planner": ("policy", "time_weight", "tau", "window", "scenarios"),
+    "cluster": (
+        "executor", "engine", "drafts", "draft_length", "gpus", "gpus_per_node", "profile", "tensor_parallel", "memory_gib",
+        "charging", "ray_address", "idle_timeout_s", "prewarm", "preparation", "preparation_actors", "reward_s_per_response",
+        "learning", "learner_gpus", "learner_start", "learner_grows", "learner_load_s", "learner_loss_per_doubling",
+        "stream_order", "learner_processes", "learner_placement", "learner_threads", "actor_threads",
+        "gpu_memory_utilization", "heartbeat_timeout_s", "device",
+    ),
+}  # fmt: skip
+"""Section of today -> options of it that runs stored without sections. ``task``, ``algorithm`` and ``optimizer`` were names."""
+
+
+def in_sections(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration in sections; one that is in sections already is returned as it is.
+
+    Example:
+        >>> in_sections({"steps": 3, "algorithm": "ppo", "gamma": 1.0, "gpus": 16})
+        {'steps': 3, 'algorithm': {'name': 'ppo', 'gamma': 1.0}, 'cluster': {'gpus': 16}}
+    """
+    section_of = {name: section for section, names in FLAT.items() for name in names}
+    config: dict[str, Any] = {}
+    for name, value in stored.items():
+        if name in ("task", "algorithm", "optimizer") and isinstance(value, str):
+            config.setdefault(name, {})["name"] = value
+        elif name == "draft_length" and str(value).isdecimal():
+            config.setdefault("cluster", {})[name] = int(value)
+        elif name in section_of:
+            config.setdefault(section_of[name], {})[name] = value
+        else:
+            config[name] = value
+    return config
 
 
 def without_gone(stored: Mapping[str, Any], where: object, error: type[UserError]) -> dict[str, Any]:
     """Return stored options without those that no longer exist.
 
     Args:
-        stored: options by name, as in ``meta.json``.
+        stored: options by name, or in sections, as in ``meta.json``.
         where: the file or run that stores them, for the message.
         error: class to raise.
 
@@ -46,6 +98,14 @@ def without_gone(stored: Mapping[str, Any], where: object, error: type[UserError
         >>> without_gone({"samples_per_prompt": 8, "gpus": 16}, "meta.json", UserError)
         {'samples_per_prompt': 8, 'gpus': 16}
     """
+    options = _checked(stored, where, error)
+    for section in FLAT:
+        if isinstance(keys := options.get(section), Mapping):
+            options[section] = _checked(keys, where, error)
+    return {name: value for name, value in options.items() if name not in LEFT_OUT or value != LEFT_OUT[name]}
+
+
+def _checked(stored: Mapping[str, Any], where: object, error: type[UserError]) -> dict[str, Any]:
     options = {**stored}
     for name, off in GONE_OPTIONS.items():
         if name in options and (value := options.pop(name)) not in off:
@@ -54,4 +114,4 @@ def without_gone(stored: Mapping[str, Any], where: object, error: type[UserError
                 f"{where}: option {name} is {value!r}, but there is no such option any more{shown}; start again without "
                 f"{name}, or use the version of rlhfless that stored it"
             )
-    return {name: value for name, value in options.items() if name not in LEFT_OUT or value != LEFT_OUT[name]}
+    return options

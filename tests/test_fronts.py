@@ -1,4 +1,7 @@
-"""Package fronts: they name what users need and show nothing else; notebooks, README and docs import from them only."""
+"""Package fronts: they name what users need and show nothing else; notebooks, README and docs import from them.
+
+``solver`` is the exception: it names what describes a problem, plans it and judges a plan, and the rest is imported from its
+module."""
 
 from __future__ import annotations
 
@@ -20,11 +23,9 @@ FRONTS = (
 )  # fmt: skip
 NEEDS = {"VllmEngineFactory": "vllm", "TrlRecorder": "transformers"}
 """Names whose loading needs an optional package."""
-INNER = re.compile(
-    r"^\s*(?:>>> )?(?:from|import)\s+"
-    r"((?:rlhfless(?!\.scheduling\.dataflow\s)(?:\.\w+){2,}|solver(?!\.(?:dataflow|pipeline)\s)(?:\.\w+)+))",
-    re.MULTILINE,
-)
+# a command's module is its front: only the one that runs is imported
+INNER = re.compile(r"^\s*(?:>>> )?(?:from|import)\s+(rlhfless(?!\.scheduling\.dataflow\s|\.cli\.)(?:\.\w+){2,})", re.MULTILINE)
+OF_THE_SOLVER = re.compile(r"^\s*(?:>>> )?from\s+(solver(?:\.\w+)+)\s+import\s+([\w, ]+)", re.MULTILINE)
 
 
 def sources() -> Iterator[tuple[str, str]]:
@@ -76,7 +77,7 @@ def test_notebooks_and_docs_import_from_fronts_only() -> None:
 
 
 def test_the_rule_sees_every_form_of_an_import() -> None:
-    for line in ("from rlhfless.trace.io import read_trace", "    import rlhfless.plots.style", "from solver.model import plan",
+    for line in ("from rlhfless.trace.io import read_trace", "    import rlhfless.plots.style",
                  ">>> from rlhfless.run.run import Run"):  # fmt: skip
         assert INNER.search(line), line
     for line in (
@@ -86,6 +87,28 @@ def test_the_rule_sees_every_form_of_an_import() -> None:
         "from rlhfless import load",
     ):
         assert not INNER.search(line), line
+
+
+def test_the_front_of_the_solver_is_the_way_to_plan() -> None:
+    """Who plans for the first time has these names to read, and no others."""
+    import solver
+
+    problem = {"Workload", "Cluster", "MixedCluster", "GpuPool", "LatencyModel", "Objective", "NonGenerationPhases"}
+    planning = {"PlanningProblem", "PlanningError", "Plan", "plan", "plan_of", "random_split", "evaluate"}
+    assert set(solver.__all__) == problem | planning | {"pareto_front", "clairvoyant_bound"}
+
+
+def test_notebooks_and_docs_import_from_the_front_of_the_solver_what_it_has() -> None:
+    import solver
+
+    deeper = {
+        path: (module, name)
+        for path, text in sources()
+        for module, names in OF_THE_SOLVER.findall(text)
+        for name in re.findall(r"\w+", names)
+        if name in solver.__all__ and name not in getattr(importlib.import_module(module), "__all__", ())
+    }
+    assert not deeper, f"import from solver: {deeper}"
 
 
 def test_lazy_fronts_name_what_type_checkers_see() -> None:

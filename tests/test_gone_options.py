@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from error_messages import refused
 
-from rlhfless.gone_options import GONE_OPTIONS
+from rlhfless.gone_options import FLAT, GONE_OPTIONS, in_sections, without_gone
 from rlhfless.trace import TraceError, read_trace
-from rlhfless.training.config import TrainConfig, TrainError
-from rlhfless.training.config.train import ALGORITHMS
+from rlhfless.training.config import ClusterConfig, TrainConfig, TrainError
+from rlhfless.training.config.section import all_keys
+from rlhfless.training.config.train import merged
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 
@@ -44,32 +45,46 @@ def test_a_trace_with_an_option_that_was_on_is_refused(tmp_path: Path) -> None:
 
 def test_a_run_is_resumed_without_an_option_that_was_off_only() -> None:
     config = TrainConfig()
-    config.check_resume({**config.to_options(), "spare_actors": None})
+    stored = config.to_dict()
+    config.check_resume({**stored, "cluster": {**stored["cluster"], "spare_actors": None}})
     with refused(TrainError, "spare_actors", "2"):
-        config.check_resume({**config.to_options(), "spare_actors": 2})
+        config.check_resume({**stored, "cluster": {**stored["cluster"], "spare_actors": 2}})
 
 
 def test_a_configuration_is_made_without_an_option_that_was_off_only() -> None:
-    assert TrainConfig.from_options(steps=3, spare_actors=0) == TrainConfig(steps=3)
+    assert TrainConfig(steps=3, cluster={"spare_actors": 0}) == TrainConfig(steps=3)
     with refused(TrainError, "configuration", "spare_actors", "2"):
-        TrainConfig.from_options(steps=3, spare_actors=2)
+        TrainConfig(steps=3, cluster={"spare_actors": 2})
 
 
 def test_an_option_of_one_engine_today_is_left_out_where_it_was_off() -> None:
-    today = TrainConfig()
-    assert TrainConfig.from_options(tensor_parallel=1) == today  # which every run stored once
-    today.check_resume({**today.to_options(), "tensor_parallel": 1})
+    every_run_stored_once = {"steps": 3, "tensor_parallel": 1}
+    assert without_gone(every_run_stored_once, "meta.json", TrainError) == {"steps": 3}
+    hardware = ClusterConfig(engine="vllm", executor="local", tensor_parallel=1)
+    assert TrainConfig(**TrainConfig(cluster=hardware).to_dict()).cluster == hardware  # asked for: the profile must have 1
     with refused(TrainError, "tensor_parallel 2"):
-        today.check_resume({**today.to_options(), "tensor_parallel": 2})
+        TrainConfig(preset="demo").check_resume(in_sections({"tensor_parallel": 2}))
 
 
 def test_no_option_of_today_is_gone() -> None:
-    today = {name for algorithm in ALGORITHMS for name in TrainConfig.from_options(algorithm=algorithm).to_options()}
-    assert not today & GONE_OPTIONS.keys()
+    assert not {key.rpartition(".")[2] for key in all_keys()} & GONE_OPTIONS.keys()
+
+
+def test_options_that_were_stored_without_sections_are_keys_of_today() -> None:
+    assert {f"{section}.{name}" for section, names in FLAT.items() for name in names} <= set(all_keys())
+
+
+def test_a_configuration_without_sections_is_read_as_that_of_today() -> None:
+    config = TrainConfig(**in_sections({"task": "gsm8k", "algorithm": "ppo", "optimizer": "sgd", "draft_length": "4", "gpus": 2,
+                                        "drafts": True, "gamma": 0.9}))  # fmt: skip
+    assert (config.task.name, config.algorithm.name, config.optimizer.name) == ("gsm8k", "ppo", "sgd")
+    assert (config.cluster.draft_length, config.cluster.gpus, config.algorithm.gamma) == (4, 2, 0.9)  # type: ignore[union-attr]
+    assert in_sections(config.to_dict()) == config.to_dict()
 
 
 @pytest.mark.parametrize("name", ["arithmetic-grpo", "arithmetic-grpo-drafts"])
 def test_a_shipped_run_has_options_of_today_only(name: str) -> None:
     stored = read_trace(TRACES / name).meta["config"]
-    config = TrainConfig.from_options(**stored)
-    assert {option: config.to_options()[option] for option in stored} == stored
+    completed = TrainConfig(**stored).to_dict()
+    assert completed == merged(completed, stored)
+    assert stored["rollout"]["max_response_tokens"] == 320

@@ -11,11 +11,13 @@ import re
 import shlex
 from pathlib import Path
 
-import click
 import pytest
-from click.testing import CliRunner
+from command_line import run_rlhfless
+from pydantic.fields import FieldInfo
 
-from rlhfless.cli import main
+from rlhfless.cli.command_line import command
+from rlhfless.cli.parser import parser_of
+from rlhfless.errors import InputError
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("docs", "notebooks", "tests/benchmarks")
@@ -51,14 +53,21 @@ def typed(text: str) -> list[list[str]]:
 
 
 def left_out(words: list[str]) -> list[str]:
-    """The required options and arguments that a command lacks, or what click says of an option without its value."""
-    command = main.commands[words[0]]
+    """The required options and arguments that a command lacks, or what is wrong with an option."""
+    kind = command(words[0]).options
     try:
-        given, _, _ = command.make_parser(click.Context(command)).parse_args(words[1:])
-    except click.UsageError as error:
-        return [error.message]
-    required = [parameter.name for parameter in command.params if parameter.required]
-    return [name for name in required if not isinstance(given.get(name), str | list | tuple)]
+        given = parser_of(kind, words[0]).typed(words[1:])
+    except InputError as error:
+        return [str(error)]
+    return [
+        name for name, field in kind.model_fields.items() if field.is_required() and not given.keys() & {name, *aliases(field)}
+    ]
+
+
+def aliases(field: FieldInfo) -> list[str]:
+    """The names of a field on the command line."""
+    alias = field.validation_alias
+    return [str(one) for one in getattr(alias, "choices", [alias])]
 
 
 def cells(path: Path) -> str:
@@ -91,8 +100,8 @@ def check_options(text: str) -> None:
         if words[0].startswith("-"):
             assert words in (["--help"], ["--version"])
             continue
-        options = {option for parameter in main.commands[words[0]].params for option in parameter.opts}
-        assert {word for word in words if re.match(r"--?[a-z]", word)} <= options | {"--help"}, line
+        options = parser_of(command(words[0]).options, words[0])._option_string_actions.keys()
+        assert {word for word in words if re.match(r"--?[a-z]", word)} <= {*options, "--help"}, line
 
 
 @pytest.mark.parametrize(
@@ -131,9 +140,12 @@ def test_commands_are_found() -> None:
     ("line", "missing"),
     [
         ("`rlhfless profile --fast`", [["out"]]),
-        ("`rlhfless report -o page.html`", [["path"]]),
+        (
+            "`rlhfless profile --max-batch`",
+            [["--max-batch needs a value (measure batches of up to this many responses (the slots))"]],
+        ),
         ("`rlhfless report LOG -o page.html`", [[]]),
-        ("```\nrlhfless train\n```", [["out"]]),
+        ("```\nrlhfless train\n```", [[]]),
         ("`rlhfless train`", []),
         ("`rlhfless report LOG ...`", []),
     ],
@@ -148,7 +160,7 @@ def test_an_option_without_its_value_is_found() -> None:
 
 
 def test_help_points_to_the_notebooks() -> None:
-    told = " ".join(CliRunner().invoke(main, ["--help"]).output.split())
+    told = " ".join(run_rlhfless("--help").output.split())
     for file in ("notebooks/01_quick_start.ipynb", "notebooks/README.md", "docs/guide.md"):
         assert file in told
         assert (ROOT / file).is_file()

@@ -28,6 +28,7 @@ class Calibration:
         low, high: percentiles 10 and 90 over steps. steps: number of steps with both times; with 0 steps the factor is
             1 or from lower bounds, and its error is unknown.
         checked: each step predicted from the other steps, by the profile and by a constant; None without any step.
+        exact: the run was on the virtual clock of this very profile, and all compared times are the profile's own.
     """
 
     factor: float = 1.0
@@ -35,6 +36,12 @@ class Calibration:
     high: float = 1.0
     steps: int = 0
     checked: HeldOut | None = None
+    exact: bool = False
+
+    @property
+    def allows_savings(self) -> bool:
+        """Whether savings may be expected of simulated times: they are the run's own, or better than a constant."""
+        return self.exact or self.beats_a_constant
 
     @property
     def beats_a_constant(self) -> bool:

@@ -1,9 +1,6 @@
-"""Splits the steps of an executed run into generation and other phases, and computes what other schedules would have saved.
+"""Times the assignment of responses of an executed run by a latency profile, to compare the profile with what was measured.
 
-Input is a trace with allocations and spans. Generation is what decode and prefill actors do, from the first GPU that one of
-them was allocated to the last span of any. Everything else is as measured: the seconds of a step outside generation, and the
-GPU-seconds of all other holders. One part of those depends on the schedule: GPUs of other holders that are allocated during
-generation without a span wait for it. Their GPU-seconds change with the duration of generation.
+Input is a trace with allocations and spans.
 """
 
 from __future__ import annotations
@@ -14,91 +11,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from rlhfless.analysis.savings import StepTotals, compared
 from rlhfless.scheduling import PlanningOptions
-from rlhfless.simulate import Simulation, SimulationConfig, execute_steps, logged_steps
+from rlhfless.simulate import SimulationConfig, execute_steps, logged_steps
 from rlhfless.trace import Trace
-from rlhfless.trace.metrics.step_metrics import interval_union_s
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
 from solver.timing.build_plan import assemble
 
-GENERATES = ("decode", "prefill")  # roles
-AFTERWARDS = ("prepare", "learn")  # phases of a generating actor that are no generation
 CHANGES = ("cut", "move", "lost")  # events after which a response did not stay where it was dealt to
-
-
-def executed_steps(trace: Trace) -> pd.DataFrame:
-    """Return what every step with generation took, from the trace.
-
-    Returns:
-        One row per step: ``step, time_s, gpu_s`` (billed), ``generation_s, generation_gpu_s`` (billed to actors), ``working_s``
-        (the longest time of an actor from its first prefill or decode span to its last), ``fixed_s`` (the step without
-        generation), ``fixed_gpu_s`` (other holders, without the waiting GPUs), ``waiting_gpus`` (GPUs of other holders that
-        were allocated but idle during generation, averaged over it).
-    """
-    spans = trace.spans[~trace.spans["background"].to_numpy(dtype=bool)]
-    by_holder = dict(list(spans.groupby(["step", "holder"], sort=False))) if len(spans) else {}
-    rows = []
-    for step, of_step in trace.allocations.groupby("step", sort=True):
-        generating = of_step["role"].isin(GENERATES).to_numpy()
-        if not generating.any():
-            continue
-        seconds = (of_step["end_s"] - of_step["start_s"]).to_numpy(dtype=float)
-        gpus = np.array([len(ids) for ids in of_step["gpu_ids"]])
-        actors = of_step[generating]
-        theirs = [by_holder[step, name] for name in actors["holder"].unique() if (step, name) in by_holder]
-        theirs = [kept for s in theirs if len(kept := s[~s["phase"].isin(AFTERWARDS)])]
-        begin = float(actors["start_s"].min())
-        end = max((float(s["end_s"].max()) for s in theirs), default=float(actors["end_s"].max()))
-        waiting = 0.0
-        for allocation in of_step[~generating].itertuples():
-            since, until = max(begin, allocation.start_s), min(end, allocation.end_s)
-            if until > since:
-                its = by_holder.get((step, allocation.holder), spans.iloc[:0])
-                busy = interval_union_s(np.maximum(its["start_s"], since), np.minimum(its["end_s"], until))
-                waiting += len(allocation.gpu_ids) * (until - since - busy)
-        time_s = float(of_step["end_s"].max() - of_step["start_s"].min())
-        rows.append(
-            {
-                "step": int(step), "time_s": time_s, "gpu_s": float(gpus @ seconds), "generation_s": end - begin,
-                "generation_gpu_s": float((gpus * seconds)[generating].sum()), "working_s": _working_s(theirs),
-                "fixed_s": time_s - (end - begin), "fixed_gpu_s": float((gpus * seconds)[~generating].sum()) - waiting,
-                "waiting_gpus": waiting / (end - begin) if end > begin else 0.0,
-            }
-        )  # fmt: skip
-    return pd.DataFrame(rows, columns=STEP_COLUMNS)
-
-
-STEP_COLUMNS = ["step", "time_s", "gpu_s", "generation_s", "generation_gpu_s", "working_s", "fixed_s", "fixed_gpu_s",
-                "waiting_gpus"]  # fmt: skip
-
-
-def _working_s(actors: Sequence[pd.DataFrame]) -> float:
-    works = [s[s["phase"].isin(["prefill", "decode"])] for s in actors]
-    return max((float(s["end_s"].max() - s["start_s"].min()) for s in works if len(s)), default=float("nan"))
-
-
-def savings_of_executed(
-    simulation: Simulation, took: pd.DataFrame, policies: Sequence[str], steps: Sequence[int]
-) -> pd.DataFrame:
-    """Return what each policy would have saved of the run's time and billed GPU-seconds.
-
-    Args:
-        simulation: generation alone (no ``NonGenerationPhases``) under ``policies``. took: ``executed_steps``. steps: the steps
-            that are compared.
-
-    Returns:
-        See ``compared``.
-    """
-    rows = took.set_index("step").loc[list(steps)]
-    fixed_s, fixed_gpu_s, waiting = (rows[name].to_numpy(dtype=float) for name in ("fixed_s", "fixed_gpu_s", "waiting_gpus"))
-
-    def whole(generation_s: np.ndarray, gpu_s: np.ndarray) -> StepTotals:
-        return StepTotals(generation_s + fixed_s, gpu_s + fixed_gpu_s + waiting * generation_s)
-
-    executed = StepTotals(rows["time_s"].to_numpy(dtype=float), rows["gpu_s"].to_numpy(dtype=float))
-    return compared(simulation, policies, steps, {"as executed": executed}, whole)
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,14 @@ SHUFFLED: dict[str, tuple[SchedulingPolicy, ...]] = {
 }
 """The same of prompts in random orders, by dispatch: for a log whose rows are not in the order of dispatch."""
 
+BOTH_RULES = "; ranges cover both dispatch rules, equal chunks and fewest responses in flight"
+BOTH_ORDERS = "; ranges cover the log's order and random orders"
 ORDER_UNKNOWN = (
     "the order in which prompts were assigned is unknown, because verl balances lengths between its ranks or sorts prompts by "
-    "random ids before it writes; ranges cover the log's order and random orders"
+    f"random ids before it writes{BOTH_ORDERS}"
 )
+RULES = {"static": "equal chunks", "least-loaded": "fewest responses in flight"}
+"""The dispatches, in words."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,8 @@ class FrameworkDefaults:
 
     Attributes:
         dispatch: one of ``DISPATCHES``. colocated: actors and learner take turns on the same GPUs.
-        synchronous: a step's learning waits for the step's last response. assumption: the assumption in words.
+        synchronous: a step's learning waits for the step's last response.
+        dispatches, learns: what it does about dispatch, and about the learner, in words.
         phase_times: how the framework logs seconds of its phases, and the file that has them then; empty where no importer
             reads them.
     """
@@ -46,37 +51,53 @@ class FrameworkDefaults:
     dispatch: str
     colocated: bool
     synchronous: bool
-    assumption: str
+    dispatches: str
+    learns: str
     phase_times: str = ""
 
 
 FRAMEWORK_DEFAULTS = {
-    "verl": FrameworkDefaults("least-loaded", True, True, "verl sends a request to the replica with the fewest in "
-                                                          "flight (releases before "
-                  "its asynchronous rollout cut the batch into equal chunks) and learns on the same GPUs",
-                              "verl logs them with trainer.logger=[console,file], in {experiment}.jsonl"),
-    "trl": FrameworkDefaults("static", True, True,
-                 "TRL cuts the batch into equal chunks and, where vLLM is colocated, learns on its GPUs",
-                 "TRL logs them with report_to='wandb', in wandb/run-*/run-*.wandb (WANDB_MODE=offline included)"),
-    "openrlhf": FrameworkDefaults("least-loaded", True, True, "OpenRLHF sends a prompt to the engine with the fewest in "
-                                                              "flight (older releases cut the batch into equal chunks) "
-                                                              "and, where all models are colocated, learns on its GPUs",
-                                  "OpenRLHF logs them in its console output"),
-    "nemo-rl": FrameworkDefaults("static", True, True, "NeMo-RL cuts the batch into equal chunks and learns on the same GPUs",
-                                 "NeMo-RL logs them with logger.tensorboard_enabled=true, beside train_data_step*.jsonl"),
-    "areal": FrameworkDefaults("least-loaded", False, False, "AReaL assigns requests to its servers round-robin, which is "
-                                                             "simulated as fewest responses in flight (both give every "
-                                                             "server equally many), and learns on other GPUs"),
-    "slime": FrameworkDefaults("least-loaded", False, True, "slime's router balances requests in flight; the learner "
-                                                            "has other GPUs",
-                               "slime logs them with --use-tensorboard or --use-wandb"),
-    "prime-rl": FrameworkDefaults("least-loaded", False, False, "prime-rl balances requests in flight and learns on "
-                                                                "other GPUs"),
+    "verl": FrameworkDefaults(
+        "least-loaded", True, True,
+        "verl sends a request to the replica with the fewest in flight (releases before its asynchronous rollout cut the batch "
+        "into equal chunks)",
+        "learns on the same GPUs",
+        "verl logs them with trainer.logger=[console,file], in {experiment}.jsonl",
+    ),
+    "trl": FrameworkDefaults(
+        "static", True, True, "TRL cuts the batch into equal chunks", "learns, where vLLM is colocated, on its GPUs",
+        "TRL logs them with report_to='wandb', in wandb/run-*/run-*.wandb (WANDB_MODE=offline included)",
+    ),
+    "openrlhf": FrameworkDefaults(
+        "least-loaded", True, True,
+        "OpenRLHF sends a prompt to the engine with the fewest in flight (older releases cut the batch into equal chunks)",
+        "learns, where all models are colocated, on its GPUs",
+        "OpenRLHF logs them in its console output",
+    ),
+    "nemo-rl": FrameworkDefaults(
+        "static", True, True, "NeMo-RL cuts the batch into equal chunks", "learns on the same GPUs",
+        "NeMo-RL logs them with logger.tensorboard_enabled=true, beside train_data_step*.jsonl",
+    ),
+    "areal": FrameworkDefaults(
+        "least-loaded", False, False,
+        "AReaL assigns requests to its servers round-robin, which is simulated as fewest responses in flight (both give every "
+        "server equally many)",
+        "learns on other GPUs",
+    ),
+    "slime": FrameworkDefaults(
+        "least-loaded", False, True, "slime's router balances requests in flight", "learns on other GPUs",
+        "slime logs them with --use-tensorboard or --use-wandb",
+    ),
+    "prime-rl": FrameworkDefaults(
+        "least-loaded", False, False, "prime-rl balances requests in flight", "learns on other GPUs",
+    ),
 }  # fmt: skip
 """By the name of the import format; a table or a recorded trace of an unknown loop is taken for ``UNKNOWN``."""
 
-UNKNOWN = FrameworkDefaults("static", True, True, "the framework is unknown; it is taken to cut the batch into equal "
-                                                  "chunks and to learn on the same GPUs")  # fmt: skip
+UNKNOWN = FrameworkDefaults(
+    "static", True, True,
+    "the framework is unknown; it is taken to cut the batch into equal chunks", "to learn on the same GPUs",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -86,7 +107,8 @@ class RunSetup:
     Attributes:
         framework: that wrote the log. dispatch: the scheduling policy that assigns responses as the run did. candidates: the
             same and others that it may have been. Savings are stated over all of them.
-        colocated: actors and learner take turns on the same GPUs. learner_gpus: GPUs of the learner alone, as far as known.
+        colocated: actors and learner take turns on the same GPUs.
+        learner_gpus: GPUs of the learner alone, as far as known; where it shares them, those that it uses, 0 being all.
         synchronous: whether learning waited for a step's last response.
         assumed: the assumptions, one sentence each.
         order_known: whether the log's rows are in the order of dispatch. Where they are not, ``candidates`` has every dispatch
@@ -103,14 +125,29 @@ class RunSetup:
     order_known: bool = True
 
     @property
+    def assumed_of_one(self) -> tuple[str, ...]:
+        """The assumptions, for what is simulated under ``dispatch`` in the log's order alone, and has no ranges over others."""
+        changes = {BOTH_RULES: f"; simulated as {RULES[self.dispatch]}", BOTH_ORDERS: "; simulated in the log's order"}
+        sentences = list(self.assumed)
+        for ranges, one in changes.items():
+            sentences = [sentence.replace(ranges, one) for sentence in sentences]
+        return tuple(sentences)
+
+    @property
     def shuffled(self) -> tuple[SchedulingPolicy, ...]:
         """The candidates with a random order of dispatch; none where the order is known."""
         return tuple(policy for policies in SHUFFLED.values() for policy in policies if policy.name in self.candidates)
 
+    def learns_on(self, gpus: int) -> int:
+        """Return how many GPUs learn where so many generate; 0 where that is unknown."""
+        if not self.colocated:
+            return self.learner_gpus
+        return min(self.learner_gpus or gpus, gpus)
+
     @property
     def counted_learner_gpus(self) -> int:
         """The learner's own GPUs that are counted in a step: 0 where it learns while others generate."""
-        return self.learner_gpus if self.synchronous else 0
+        return self.learner_gpus if self.synchronous and not self.colocated else 0
 
 
 def run_setup(
@@ -143,7 +180,8 @@ def run_setup(
 
 def _assumed(habit: FrameworkDefaults, dispatch: str | None, learner_gpus: int | None) -> Iterator[str]:
     if dispatch is None:
-        yield f"{habit.assumption}; ranges cover both dispatch rules, equal chunks and fewest responses in flight"
+        learns = f" and {habit.learns}" if learner_gpus is None else ""
+        yield f"{habit.dispatches}{learns}{BOTH_RULES}"
     if learner_gpus is None and not habit.colocated:
         yield "the number of learner GPUs is unknown, so only the actors' GPUs are counted"
     if not habit.synchronous:

@@ -7,105 +7,179 @@ learning on the GPUs that generate are taken to need the same GPU-seconds on any
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from rlhfless.analysis.framework_defaults import DISPATCHES, RunSetup
 from rlhfless.analysis.gpu_seconds import PhaseSeconds
 from rlhfless.analysis.savings import saved_range
 from rlhfless.latency import PriceError, list_profiles, load_profile, profiles_of_the_same_model, scaled, usd_per_gpu_hour
-from rlhfless.simulate import LoggedStep, SimulationConfig, execute_steps
+from rlhfless.simulate import Comparison, LoggedStep, SimulationConfig, execute_steps
+from rlhfless.trace.schema.prices import dollars
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError
 from solver.model.latency import LatencyModel
+from solver.model.plurals import counted
 
-
-@dataclass(frozen=True, eq=False)
-class GpuCount:
-    """A number of replicas of one size and kind, and what the steps of the run would have taken with it.
-
-    Attributes:
-        kind: of its GPUs. gpus_per_actor: size of a replica. replicas: number of them.
-        gpus: all that are paid for, those of the learner included. usd_per_gpu_hour: of one; 0 where it is not known.
-        time_s: (steps,) seconds of whole steps, for each dispatch that the run may have used, the likeliest first.
-    """
-
-    kind: str
-    gpus_per_actor: int
-    replicas: int
-    gpus: int
-    usd_per_gpu_hour: float
-    time_s: Mapping[str, np.ndarray]
-
-    @property
-    def key(self) -> tuple[str, int, int]:
-        """Kind, size and number: no two choices have the same."""
-        return self.kind, self.gpus_per_actor, self.replicas
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of all steps together, under the likeliest dispatch."""
-        return float(next(iter(self.time_s.values())).sum())
-
-    @property
-    def gpu_s(self) -> float:
-        """GPU-seconds of all steps together, under the likeliest dispatch."""
-        return self.gpus * self.seconds
-
-    def saved_time(self, own: GpuCount) -> tuple[float, float, float]:
-        """Return low, mean and high of the share of time that this saves against the run's own numbers.
-
-        Ranges are over resampled steps and every dispatch that the run may have used.
-        """
-        return self._saved(own, 1.0)
-
-    def saved_cost(self, own: GpuCount) -> tuple[float, float, float]:
-        """Return the same of the cost: of GPU-seconds for the same kind of GPU, of dollars for another; NaN without prices."""
-        prices = 1.0
-        if self.kind != own.kind:
-            known = self.usd_per_gpu_hour > 0 and own.usd_per_gpu_hour > 0
-            prices = self.usd_per_gpu_hour / own.usd_per_gpu_hour if known else np.nan
-        return self._saved(own, prices * self.gpus / own.gpus)
-
-    def _saved(self, own: GpuCount, weight: float) -> tuple[float, float, float]:
-        if np.isnan(weight):
-            return (np.nan,) * 3
-        ranges = [saved_range(weight * self.time_s[name], own.time_s[name]) for name in own.time_s]
-        return min(one[0] for one in ranges), ranges[0][1], max(one[2] for one in ranges)
+KEY = ["gpu_kind", "gpus_per_actor", "actors"]
+"""Kind, size and number of replicas: no two choices have the same."""
+SAVED = tuple(f"{what}_saved_{name}" for what in ("time", "cost") for name in ("low", "mean", "high"))
+COLUMNS = ("kind", "gpus_per_actor", "replicas", "gpus", "usd_per_gpu_hour", "time_low_s", "time_s", "time_high_s", "gpu_s",
+           *SAVED)  # fmt: skip
 
 
 def gpu_counts(
-    logged: Sequence[LoggedStep], setting: SimulationConfig, setup: RunSetup, phases: PhaseSeconds, *, factor: float = 1.0
-) -> tuple[GpuCount, ...]:
+    logged: Sequence[LoggedStep],
+    setting: SimulationConfig,
+    setup: RunSetup,
+    phases: PhaseSeconds,
+    *,
+    factor: float = 1.0,
+    measured_s: Mapping[int, float] | None = None,
+) -> Comparison:
     """Return the run's own numbers first, then other numbers of replicas, and other sizes and kinds that have a profile.
 
     Args:
         logged: the steps. setting: cluster and calibrated profile. factor: ratio of the run's times to its profile; other
-            profiles are assumed to be off by the same factor.
+            profiles are assumed to be off by the same factor. measured_s: seconds outside generation by step, where the run
+            measured those of each step; of other steps, and where None, they are those of ``phases``.
+
+    Returns:
+        Whole steps of one variant for each choice and each dispatch that the run may have used, the likeliest first. ``gpus``
+        are all that are paid for, those of the learner included, and ``actors`` the replicas. Without bounds.
 
     Raises:
         PlanningError: the run's own replicas cannot hold the responses.
     """
-    cluster = setting.cluster
+    cluster, on = setting.cluster, setup.learns_on
     names = list(dict.fromkeys([setup.dispatch, *(name for name in setup.candidates if name in DISPATCHES)]))
-    found: list[GpuCount] = []
+    rows: list[dict[str, Any]] = []
+    left_out: dict[str, str] = {}
     for latency, replicas in _choices(setting, factor):
         size = latency.gpus_per_actor
-        gpus = cluster.gpus if not found else replicas * size
+        gpus = replicas * size if rows else cluster.gpus
         price = cluster.usd_per_gpu_hour if latency.kind == cluster.kind else _price(latency.kind, cluster)
         of_count = Cluster(replicas, size, size, latency.kind, price)
+        choice = f"{replicas:,} of {counted(size, gpu_in_words(latency.kind))}"
         try:
-            changed = replace(setting, cluster=of_count, latency=latency, bound_work=0)
-            executed = execute_steps(logged, changed, names)
-        except PlanningError:
-            if not found:
+            executed = execute_steps(logged, replace(setting, cluster=of_count, latency=latency, bound_work=0), names)
+        except PlanningError as error:
+            if not rows:
                 raise
+            left_out[choice] = str(error)
             continue
-        outside_s = phases.seconds * (cluster.gpus / gpus if setup.colocated else 1.0) if setup.synchronous else 0.0
-        time_s = {name: np.array([rec.end_s - rec.start_s for rec, _ in executed[name]]) + outside_s for name in names}
-        found.append(GpuCount(latency.kind, size, replicas, gpus + setup.counted_learner_gpus, price, time_s))
-    return tuple(found)
+        longer = (on(cluster.gpus) / on(gpus) if setup.colocated else 1.0) if setup.synchronous else 0.0
+        paid = gpus + setup.counted_learner_gpus
+        for name in names:
+            for record, step in executed[name]:
+                outside_s = (measured_s or {}).get(step.step, phases.seconds) * longer
+                time_s = record.end_s - record.start_s + outside_s
+                rows.append({
+                    "variant": f"{choice}, {name}", "policy": name, "time_weight": setting.objective.time_weight,
+                    "gpu_kind": latency.kind, "gpus": paid, "gpus_per_actor": size, "step": step.step,
+                    "has_history": step.has_history, "actors": replicas, "time_s": time_s, "gpu_seconds": paid * time_s,
+                    "bound_method": "none for numbers of replicas",
+                    "cost_usd": float(dollars(paid * time_s, price / 3600)),
+                })  # fmt: skip
+    unknown = ("idle_gpu_seconds", "slot_idle_gpu_seconds", "bound_gpu_seconds", "predicted_makespan_s", "planning_s",
+               "planning_delay_s", "moves")  # fmt: skip
+    return Comparison(pd.DataFrame(rows).assign(**dict.fromkeys(unknown, np.nan)), {}, tuple(logged), left_out=left_out)
+
+
+def of_all_draws(first: Comparison, others: Sequence[Comparison]) -> Comparison:
+    """Return the numbers of replicas that every draw of the lengths could run, with the rows of all draws.
+
+    Policies of further draws end in their number, such as ``static, draw 2``.
+    """
+    tables = [first.table]
+    for draw, other in enumerate(others, start=2):
+        policy, variant = (other.table[name] + f", draw {draw}" for name in ("policy", "variant"))
+        tables.append(other.table.assign(policy=policy, variant=variant))
+    of_all = set.intersection(*(set(_keys(table)) for table in tables))
+    table = pd.concat(tables, ignore_index=True)
+    return replace(first, table=table[[key in of_all for key in _keys(table)]].reset_index(drop=True))
+
+
+def counts_frame(found: Comparison, took: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Return one row per number, size and kind of replicas, in the order of the table, the run's own first.
+
+    Args:
+        found: as of ``gpu_counts`` or ``of_all_draws``. took: what the run itself measured of the steps (``step_parts``), on
+            GPUs of the first row's kind and price; None: shares are of the first row.
+
+    Returns:
+        ``kind, gpus_per_actor, replicas, gpus`` (all that are paid for), ``usd_per_gpu_hour`` (NaN where it is not known),
+        ``time_s`` and ``gpu_s`` of all steps together, under the likeliest dispatch, ``time_low_s, time_high_s`` over every
+        dispatch and draw, and the shares that each saves of the time and cost that the run took (``took``, or else the first
+        row), ``time_saved_low`` to ``cost_saved_high``: ranges are over resampled steps and every dispatch and draw. The cost
+        is in GPU-seconds for the same kind of GPU, in dollars for another, and NaN without prices and where a step was not
+        measured.
+    """
+    if not len(found.table):
+        return pd.DataFrame(columns=list(COLUMNS))
+    choices = [_Choice(rows) for _, rows in found.table.groupby(KEY, sort=False)]
+    base = choices[0] if took is None else choices[0].measured(took)
+    return pd.DataFrame([one.row(base) for one in choices], columns=list(COLUMNS))
+
+
+class _Choice:
+    """The rows of one number, size and kind of replicas, by policy."""
+
+    def __init__(self, rows: pd.DataFrame) -> None:
+        first = rows.iloc[0]
+        self.kind, self.size, self.replicas, self.gpus = (
+            first[name] for name in ("gpu_kind", "gpus_per_actor", "actors", "gpus")
+        )
+        self.of_policy: Mapping[str, pd.DataFrame] = {str(name): of for name, of in rows.groupby("policy", sort=False)}
+        gpu_s, usd = float(rows["gpu_seconds"].sum()), float(rows["cost_usd"].sum(skipna=False))
+        self.usd_per_gpu_hour = 3600 * usd / gpu_s if gpu_s else np.nan
+
+    def measured(self, took: pd.DataFrame) -> _Choice:
+        """Return the same steps with the time and the cost that they were measured to take, at the price of this choice."""
+        steps = took.set_index("step")
+        rows = [
+            rows.assign(
+                time_s=steps["time_s"].reindex(rows["step"]).to_numpy(), gpu_seconds=gpu_s,
+                cost_usd=gpu_s * self.usd_per_gpu_hour / 3600,
+            )
+            for rows in self.of_policy.values() for gpu_s in [steps["gpu_s"].reindex(rows["step"]).to_numpy()]
+        ]  # fmt: skip
+        return _Choice(pd.concat(rows))
+
+    def row(self, own: _Choice) -> dict[str, Any]:
+        """Return the row of ``counts_frame``."""
+        sums = [of[["time_s", "gpu_seconds"]].sum() for of in self.of_policy.values()]
+        times = [float(one["time_s"]) for one in sums]
+        cost = "gpu_seconds" if self.kind == own.kind else "cost_usd"
+        saved = [*self._saved(own, "time_s"), *self._saved(own, cost)]
+        return {
+            "kind": self.kind, "gpus_per_actor": self.size, "replicas": self.replicas, "gpus": self.gpus,
+            "usd_per_gpu_hour": self.usd_per_gpu_hour, "time_low_s": min(times), "time_s": times[0],
+            "time_high_s": max(times), "gpu_s": float(sums[0]["gpu_seconds"]), **dict(zip(SAVED, saved, strict=True)),
+        }  # fmt: skip
+
+    def _saved(self, own: _Choice, column: str) -> tuple[float, float, float]:
+        """Return low, mean and high of the share of ``own`` that this saves; NaN where one is not known."""
+        pairs = [
+            (self.of_policy[name][column].to_numpy(dtype=float), of_own[column].to_numpy(dtype=float))
+            for name, of_own in own.of_policy.items()
+        ]
+        if np.isnan(np.concatenate([np.concatenate(pair) for pair in pairs])).any():
+            return np.nan, np.nan, np.nan
+        ranges = [saved_range(ours, theirs) for ours, theirs in pairs]
+        return min(one[0] for one in ranges), ranges[0][1], max(one[2] for one in ranges)
+
+
+def gpu_in_words(kind: str) -> str:
+    """Return what one GPU of a kind is called: ``L40S GPU``; on CPUs GPUs are emulated."""
+    return "emulated GPU" if kind == "cpu" else f"{kind.upper()} GPU"
+
+
+def _keys(table: pd.DataFrame) -> list[tuple[Any, ...]]:
+    return list(table[KEY].itertuples(index=False, name=None))
 
 
 def _choices(setting: SimulationConfig, factor: float) -> Iterator[tuple[LatencyModel, int]]:

@@ -1,33 +1,52 @@
-"""Accounts for the GPU-seconds of a logged run's steps: work by phase, idle time by cause, and each step's straggler.
+"""Accounts for the GPU-seconds that a trace billed: work by phase, empty slots of batches, idle time by cause, stragglers.
 
-Inputs are a trace of the run's own schedule (executed, or simulated from logged lengths) and the seconds of a step outside
-generation. All GPUs of the cluster count as allocated from a step's first start to the end of its last response, used or not.
-They count again during preparation, learning and syncing, because a fixed reservation pays for them.
+Input is the trace of an executed run, or a logged run completed into one (``analysis.complete``): the arithmetic is the same.
+Every second of an allocation counts once, for the first phase whose span covers it, or for what its holder waited for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from rlhfless.analysis.framework_defaults import RunSetup
 from rlhfless.trace import Trace
-from rlhfless.trace.metrics.step_metrics import interval_union_s
+from rlhfless.trace.metrics.intervals import interval_union_s, partition_s
 from rlhfless.trace.schema.prices import dollars
-from solver.model.cluster import Cluster
 
-WORK = {"start": "starting actors", "sync": "weight sync", "prefill": "prefill", "decode": "decoding",
-        "transfer": "transferring KV caches", "migrate": "transferring KV caches"}  # fmt: skip
+GENERATES = ("decode", "prefill")  # roles
+AFTERWARDS = ("prepare", "learn")  # phases of a generating actor that are no generation
+COMPLETED = "completed"
+"""Key of ``meta``: which dispatch a logged run was completed under, and the source of its seconds outside generation."""
+
+IN_USE, EMPTY = "decoding, slots in use", "decoding, empty slots"
+WORK = {
+    "start": "starting actors", "sync": "weight sync", "prefill": "prefill", "transfer": "transferring KV caches",
+    "migrate": "transferring KV caches", "prepare": "preparation", "learn": "learning", "decode": "decoding",
+}  # fmt: skip
+"""Uses by phase of a span; a second that several phases cover is the first's."""
+SENDING = "sending weights"  # of a learner, where actors only load them
 WAITING = "waiting for the step's last response"
 PAUSING = "waiting between phases of an actor"
 UNUSED = "GPUs without an actor"
-LEARNER_WAITS = "learner waiting for responses"
 ACTORS_WAIT = "actors' GPUs waiting for the learner"
-REST = {"prepare_s": "preparation", "learn_s": "learning", "sync_s": "sending weights"}
+HOLDERS = {
+    "learner": "learner", "prepare": "GPUs of preparation", "reference": "reference model", "reward": "reward model",
+    "critic": "critic", "warm": "warm GPUs",
+}  # fmt: skip
+"""What holds GPUs beside the actors, by its role."""
+REST = {"prepare_s": "prepare", "learn_s": "learn", "sync_s": "sync"}
+"""Phases of spans by the names of seconds outside generation, in their order in a step."""
+OUTSIDE = (WORK["prepare"], WORK["learn"], SENDING, ACTORS_WAIT)
+"""Uses whose seconds a completed trace has from the log or the user, and not from simulation."""
 ROUNDING = 1e-9  # shares below it are differences of sums that were rounded
 TAIL = 0.9  # share of a step's responses after which its tail begins
+KINDS = ("work", "empty slots", "idle")
+LINES = ["use", "kind", "gpu_s", "usd", "share", "basis"]
+STEPS = ["step", "generation_s", "tail_s", "prompt_id", "sample", "response_tokens", "actor", "median_tokens"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +54,7 @@ class PhaseSeconds:
     """Seconds of a step outside generation, averaged over steps.
 
     Attributes:
-        basis: ``logged``, ``stated``, ``stated and logged`` or ``unknown``: the source of the seconds.
+        basis: ``logged``, ``stated``, ``stated and logged``, ``measured`` or ``unknown``: the source of the seconds.
     """
 
     prepare_s: float = 0.0
@@ -51,20 +70,19 @@ class PhaseSeconds:
 
 @dataclass(frozen=True, eq=False)
 class Account:
-    """The GPU-seconds of a run's steps by use.
+    """The GPU-seconds of a trace's steps by use.
 
     Attributes:
-        lines: one row per use: ``use, idle`` (whether it is idle time), ``gpu_s, usd, share`` (of all GPU-seconds), ``basis``.
-        steps: per step ``step, generation_s, tail_s`` (after the first 90 % of its responses had ended), ``prompt_id, sample,
-            response_tokens, actor`` of the response that ended last, ``median_tokens``.
-        slot_idle_gpu_s: GPU-seconds lost to batches below full size; reported separately, in no row of ``lines``.
-        gpus: number of allocated GPUs.
+        lines: one row per use: ``use, kind`` (``work``, ``empty slots`` of decoding batches, or ``idle``), ``gpu_s, usd,
+            share`` (of all GPU-seconds), ``basis`` (source of its times: ``executed``, ``simulated``, ``logged`` or
+            ``stated``); work first, each kind in descending order. Slots count as in use where the trace does not record them.
+            Dollars are NaN where a price is not known.
+        steps: per step with responses ``step, generation_s, tail_s`` (after the first 90 % of its responses had ended),
+            ``prompt_id, sample, response_tokens, actor`` of the response that ended last, ``median_tokens``.
     """
 
     lines: pd.DataFrame
     steps: pd.DataFrame
-    slot_idle_gpu_s: float
-    gpus: int
 
     @property
     def gpu_s(self) -> float:
@@ -74,115 +92,151 @@ class Account:
     @property
     def idle_share(self) -> float:
         """Share of the GPU-seconds in which the GPU was allocated and idle."""
-        return float(self.lines.loc[self.lines["idle"], "gpu_s"].sum() / self.gpu_s) if self.gpu_s else 0.0
+        return self._of("idle") / self.gpu_s if self.gpu_s else 0.0
+
+    @property
+    def slot_idle_gpu_s(self) -> float:
+        """GPU-seconds of decoding that batches below full size lost. They are no idle time: the GPU decodes."""
+        return self._of("empty slots")
+
+    def _of(self, kind: str) -> float:
+        return float(self.lines.loc[self.lines["kind"] == kind, "gpu_s"].sum())
 
 
-def account(
-    trace: Trace, setup: RunSetup, cluster: Cluster, phases: PhaseSeconds | None = None, *, basis: str = "simulated"
-) -> Account:
-    """Return the GPU-seconds of the trace's steps by use.
+def account(trace: Trace) -> Account:
+    """Return the GPU-seconds of a trace's steps by use.
 
     Args:
-        trace: the run's own schedule, with allocations and spans of role ``decode`` or ``prefill``.
-        cluster: the reserved GPUs. phases: the step outside generation.
-        basis: the source of the trace's times, as a word for the reader.
+        trace: with allocations and spans, as executed or as ``analysis.complete`` returns it. An actor's GPUs wait for the
+            step's last response until the last actor is done, and for the learner after that. A holder of role ``decode``
+            without any span stands for GPUs that no actor used. Any other holder waits for responses while actors generate.
     """
-    phases = PhaseSeconds() if phases is None else phases
-    uses: dict[str, float] = {}
-    slot_idle = 0.0
-    rows = []
-    held = trace.allocations[trace.allocations["role"].isin(["decode", "prefill"])]
-    spans = dict(list(trace.spans.groupby(["step", "holder"], sort=False))) if len(trace.spans) else {}
+    of_holder = foreground_of_holders(trace)
     rollouts = dict(list(trace.rollouts.groupby("step", sort=False)))
-    for step, of_step in held.groupby("step", sort=True):
-        begin = float(of_step["start_s"].min())
-        its = {holder: spans.get((step, holder)) for holder in of_step["holder"].unique()}
-        worked = [s for s in its.values() if s is not None and len(s)]
-        end = max([float(s["end_s"].max()) for s in worked], default=float(of_step["end_s"].max()))
-        held_gpus = 0
-        for holder, of_holder in of_step.groupby("holder", sort=False):
-            gpus = len(set().union(*of_holder["gpu_ids"]))
-            held_gpus += gpus
-            for use, seconds in _uses(its[holder], begin, end).items():
-                uses[use] = uses.get(use, 0.0) + gpus * seconds
-            slot_idle += gpus * _empty_slots_s(its[holder])
-        _add(uses, UNUSED, max(0, cluster.gpus - held_gpus) * (end - begin))
-        _add(uses, LEARNER_WAITS, setup.counted_learner_gpus * (end - begin))
-        rows.append(_last_response(int(step), rollouts[step], begin, end))
-    steps = pd.DataFrame(rows)
-    smallest = ROUNDING * sum(uses.values())
-    lines = [(use, _idle(use), seconds, basis) for use, seconds in uses.items() if seconds > smallest]
-    lines += _outside(phases, setup, cluster, len(steps))
-    table = pd.DataFrame(lines, columns=["use", "idle", "gpu_s", "basis"])
-    total = table["gpu_s"].sum()
-    table["usd"] = dollars(table["gpu_s"], cluster.usd_per_gpu_hour / 3600.0)
+    gpu_s: dict[str, float] = {}
+    usd: dict[str, float] = {}
+    rows = []
+    for step, of_step in trace.allocations.groupby("step", sort=True):
+        generation = generation_of(of_step, of_holder)
+        for held in of_step.itertuples():
+            for use, seconds in _uses(held, of_holder.get((step, held.holder)), generation):
+                used = len(held.gpu_ids) * seconds
+                gpu_s[use] = gpu_s.get(use, 0.0) + used
+                usd[use] = usd.get(use, 0.0) + float(dollars(used, held.usd_per_gpu_s))
+        if generation is not None and step in rollouts:
+            rows.append(_last_response(int(step), rollouts[step], generation))
+    smallest = ROUNDING * sum(gpu_s.values())
+    lines = [(use, _kind(use), used, usd[use], _basis(use, trace)) for use, used in gpu_s.items() if used > smallest]
+    table = pd.DataFrame(lines, columns=["use", "kind", "gpu_s", "usd", "basis"])
+    total = float(table["gpu_s"].sum())
     table["share"] = table["gpu_s"] / total if total else 0.0
-    table = table.sort_values(["idle", "gpu_s"], ascending=[True, False], kind="stable", ignore_index=True)
-    columns = ["use", "idle", "gpu_s", "usd", "share", "basis"]
-    return Account(table[columns], steps, slot_idle, cluster.gpus + setup.counted_learner_gpus)
+    order = pd.DataFrame({"kind": table["kind"].map(KINDS.index), "share": -table["share"].round(9)})  # sums may differ there
+    table = table.loc[order.sort_values(["kind", "share"], kind="stable").index].reset_index(drop=True)
+    return Account(table[LINES], pd.DataFrame(rows, columns=STEPS))
 
 
-def _add(uses: dict[str, float], use: str, gpu_s: float) -> None:
-    uses[use] = uses.get(use, 0.0) + gpu_s
+class Generation(NamedTuple):
+    """When a step generated: from the first GPU of an actor to the last span of any, in seconds."""
+
+    begin: float
+    end: float
 
 
-def _idle(use: str) -> bool:
-    return use in (WAITING, PAUSING, UNUSED, LEARNER_WAITS, ACTORS_WAIT)
+def foreground_of_holders(trace: Trace) -> dict[tuple[int, str], pd.DataFrame]:
+    """Return the spans that keep GPUs busy, by step and holder."""
+    spans = trace.spans[~trace.spans["background"].to_numpy(dtype=bool)]
+    return dict(list(spans.groupby(["step", "holder"], sort=False))) if len(spans) else {}
 
 
-def _uses(spans: pd.DataFrame | None, begin: float, end: float) -> dict[str, float]:
-    """Return the seconds of one actor by use between the step's beginning and its end; they add up to that interval."""
-    if spans is None or spans.empty:
-        return {WAITING: end - begin}
-    shown = spans[~spans["background"].to_numpy(dtype=bool)]
-    start_s, end_s = shown["start_s"].to_numpy(dtype=float), shown["end_s"].to_numpy(dtype=float)
-    names = shown["phase"].map(WORK).fillna("other work").to_numpy()
-    seconds: dict[str, float] = {}
-    covered, chosen = 0.0, np.zeros(len(shown), dtype=bool)
-    for name in dict.fromkeys([*WORK.values(), *names]):  # each second counts once, for the first use that covers it
-        chosen |= names == name
-        now = interval_union_s(start_s[chosen], end_s[chosen])
-        if now > covered:
-            seconds[name] = now - covered
-        covered = now
-    last = float(end_s.max()) if len(end_s) else begin
-    seconds[WAITING] = max(0.0, end - last)
-    seconds[PAUSING] = max(0.0, last - begin - covered)
-    return seconds
+def generation_of(of_step: pd.DataFrame, of_holder: dict[tuple[int, str], pd.DataFrame]) -> Generation | None:
+    """Return when a step generated; None where no actor held a GPU.
+
+    Args:
+        of_step: allocations of one step. of_holder: as ``foreground_of_holders`` returns them.
+    """
+    actors = of_step[of_step["role"].isin(GENERATES)]
+    if actors.empty:
+        return None
+    step = actors["step"].iloc[0]
+    theirs = [spans_of_generation(of_holder.get((step, holder))) for holder in actors["holder"].unique()]
+    ends = [float(spans["end_s"].max()) for spans in theirs if spans is not None and len(spans)]
+    return Generation(float(actors["start_s"].min()), max(ends, default=float(actors["end_s"].max())))
 
 
-def _empty_slots_s(spans: pd.DataFrame | None) -> float:
-    if spans is None or spans.empty:
-        return 0.0
-    decode = spans[spans["phase"] == "decode"]
-    share = 1.0 - decode["batch_mean"].to_numpy(dtype=float) / decode["slots"].to_numpy(dtype=float, na_value=np.nan)
-    return float(np.nansum((decode["end_s"] - decode["start_s"]).to_numpy(dtype=float) * share))
+def spans_of_generation(spans: pd.DataFrame | None) -> pd.DataFrame | None:
+    """Return the spans of an actor that are generation; None where it has none."""
+    return None if spans is None else spans[~spans["phase"].isin(AFTERWARDS)]
 
 
-def _last_response(step: int, rows: pd.DataFrame, begin: float, end: float) -> dict[str, object]:
-    ends = rows["end_s"].to_numpy(dtype=float)
+def _uses(held: Any, spans: pd.DataFrame | None, generation: Generation | None) -> Iterator[tuple[str, float]]:
+    """Yield the seconds of one allocation by use; they add up to its duration.
+
+    Args:
+        held: a row of the allocations. spans: of its holder in its step; None where it has none.
+    """
+    start_s, end_s = float(held.start_s), float(held.end_s)
+    generates = held.role in GENERATES
+    if spans is None:
+        begin = until = empty = np.zeros(0)
+        phase = np.zeros(0, dtype=object)
+    else:
+        begin = np.maximum(spans["start_s"].to_numpy(dtype=float), start_s)
+        until = np.minimum(spans["end_s"].to_numpy(dtype=float), end_s)
+        phase = spans["phase"].to_numpy()
+        in_use = spans["batch_mean"].to_numpy(dtype=float) / spans["slots"].to_numpy(dtype=float, na_value=np.nan)
+        empty = np.where(np.isnan(in_use), 0.0, 1.0 - in_use)
+    worked = partition_s(phase, begin, until, WORK)
+    for name, gained in worked.items():
+        if name == "decode" and gained > 0:
+            width = np.maximum(until - begin, 0.0) * (phase == "decode")
+            share = float(width @ empty / width.sum()) if width.sum() > 0 else 0.0
+            yield IN_USE, gained * (1 - share)
+            yield EMPTY, gained * share
+        elif gained > 0:
+            yield (SENDING if name == "sync" and not generates else WORK[name]), gained
+
+    def idle_s(since: float, to: float) -> float:
+        since, to = max(since, start_s), min(to, end_s)
+        if to <= since:
+            return 0.0
+        return max(0.0, to - since - interval_union_s(np.maximum(begin, since), np.minimum(until, to)))
+
+    idle = max(0.0, end_s - start_s - sum(worked.values()))
+    if generates and generation is not None:
+        own = spans_of_generation(spans)
+        last = float(own["end_s"].max()) if own is not None and len(own) else generation.begin
+        waits, after = idle_s(last, generation.end), idle_s(generation.end, end_s)
+        yield UNUSED if spans is None else WAITING, waits
+        yield ACTORS_WAIT, after
+        yield PAUSING, max(0.0, idle - waits - after)
+    else:
+        name = HOLDERS[held.role]
+        waits = 0.0 if generation is None else idle_s(*generation)
+        yield f"{name} waiting for responses", waits
+        yield f"{name} waiting between phases", max(0.0, idle - waits)
+
+
+def _kind(use: str) -> str:
+    if use == EMPTY:
+        return "empty slots"
+    return "work" if use in (*WORK.values(), IN_USE, SENDING) else "idle"
+
+
+def _basis(use: str, trace: Trace) -> str:
+    how = trace.meta.get(COMPLETED)
+    if how is None:
+        return "executed"
+    return str(how["phases"]) if use in OUTSIDE else "simulated"
+
+
+def _last_response(step: int, rows: pd.DataFrame, generation: Generation) -> dict[str, object]:
+    ends = rows["end_s"].to_numpy(dtype=float) if "end_s" in rows.columns else np.full(len(rows), np.nan)
     if np.isnan(ends).all():
         tail, last = float("nan"), rows.iloc[int(rows["response_tokens"].to_numpy().argmax())]
     else:
-        tail, last = end - float(np.nanquantile(ends, TAIL)), rows.iloc[int(np.nanargmax(ends))]
+        tail, last = generation.end - float(np.nanquantile(ends, TAIL)), rows.iloc[int(np.nanargmax(ends))]
     return {
-        "step": step, "generation_s": end - begin, "tail_s": tail, "prompt_id": str(last["prompt_id"]),
+        "step": step, "generation_s": generation.end - generation.begin, "tail_s": tail, "prompt_id": str(last["prompt_id"]),
         "sample": int(last["sample"]), "response_tokens": int(last["response_tokens"]), "actor": last.get("actor"),
         "median_tokens": float(rows["response_tokens"].median()),
     }  # fmt: skip
-
-
-def _outside(phases: PhaseSeconds, setup: RunSetup, cluster: Cluster, steps: int) -> list[tuple[str, bool, float, str]]:
-    """GPU-seconds outside generation: the learner's GPUs at work, and the actors' GPUs that wait for them. Empty where learning
-    overlaps generation, as it is then part of no step."""
-    if not setup.synchronous:
-        return []
-    workers = cluster.gpus if setup.colocated else setup.learner_gpus
-    lines = [
-        (use, False, workers * steps * float(getattr(phases, name)), phases.basis)
-        for name, use in REST.items()
-        if getattr(phases, name) > 0 and workers
-    ]
-    if not setup.colocated and phases.seconds:
-        lines.append((ACTORS_WAIT, True, cluster.gpus * steps * phases.seconds, phases.basis))
-    return lines

@@ -16,12 +16,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from rlhfless.analysis.assumptions import Assumptions
 from rlhfless.analysis.calibration import Calibration, calibration, logged_phases, stated_phases
-from rlhfless.analysis.executed_run import executed_steps, measured_start_and_sync, working_s_by_profile
+from rlhfless.analysis.draft_savings import already_drafts
+from rlhfless.analysis.executed_run import measured_start_and_sync, working_s_by_profile
 from rlhfless.analysis.framework_defaults import RunSetup, run_setup
-from rlhfless.analysis.gpu_seconds import PhaseSeconds
+from rlhfless.analysis.gpu_seconds import GENERATES, PhaseSeconds
 from rlhfless.analysis.log_checks import generation_checks, log_checks
-from rlhfless.latency import scaled
+from rlhfless.analysis.step_parts import generating_parts
+from rlhfless.latency import load_profile, other_sizes, scaled
 from rlhfless.simulate import SimulationConfig, simulate
 from rlhfless.trace import OpenedLog, StepTimes, Trace, with_step_times
 from rlhfless.trace.metrics.cross_check import CrossCheck, checks_frame
@@ -32,7 +35,13 @@ from solver.model.plurals import counted
 
 CALIBRATION_STEPS = 24  # steps with a logged time that the profile is compared with
 CALIBRATION_RESPONSES = 40_000
-FAR = 3.5  # times as slow or as fast as its profile: shipped profiles of 3B and 7B models on L40S and H100 differ by 3.1
+PLANS_LEFT_OUT = (
+    "other ways, other replicas and static start from an equal split of every step's prompts over all actors, not from the "
+    "executed plans"
+)
+OUTSIDE_LEARNS = "all that the run did outside generation counts as learning"
+ROUNDING = 1e-6  # relative: measured and simulated times that differ by no more are the same
+FAR = 3.5  # times as slow or as fast as its profile: shipped profiles of 3B and 7B models on L40S and H100 differ by 3.0
 
 
 def is_far(factor: float) -> bool:
@@ -47,12 +56,14 @@ class ProfileScale:
     Attributes:
         profile: name of the run's own profile. factor: multiplies its times; other profiles are assumed to be off by the same
             factor. steps: of the run, by whose times it was found; 0: by none, and the factor is 1 or from lower bounds.
+        ran_on: GPU kind that the run's times are of, where the profile is of another kind and is therefore not scaled.
         start_s, sync_s: of an actor, where the run measured them; they replace those of the run's own profile only.
     """
 
     profile: str
     factor: float = 1.0
     steps: int = 0
+    ran_on: str = ""
     start_s: float | None = None
     sync_s: float | None = None
 
@@ -63,6 +74,16 @@ class ProfileScale:
         found = scaled(latency, self.factor)
         return replace(found, **changes) if changes else found
 
+    def sizes_of(self, profile: str) -> tuple[LatencyModel, ...]:
+        """Return the latency models of actors of other sizes than a profile's, with the speed of the run.
+
+        Those of the run's own profile also have the start that it measured.
+        """
+        own = load_profile(profile).name == self.profile
+        measured = {"start_s": self.start_s, "sync_s": self.sync_s} if own else {}
+        changes: dict[str, Any] = {name: seconds for name, seconds in measured.items() if seconds is not None}
+        return tuple(replace(self.of(model), **changes) for model in other_sizes(profile))
+
     def words(self, profile: str = "") -> str:
         """Return which profile the times are of, and how it was scaled.
 
@@ -72,10 +93,14 @@ class ProfileScale:
         name = f"profile {profile or self.profile}"
         if self.steps:
             far = ", so it is of another model or other GPUs than those of the run" if is_far(self.factor) else ""
-            steps = counted(self.steps, "step")
-            return f"{name}, its times multiplied by {self.factor:.4g} to match those of {steps} of the log{far}"
+            steps, factor = counted(self.steps, "step"), f"{self.factor:.4g}"
+            if factor == "1":
+                return f"{name} as it is: its times agree with those of {steps} of the log"
+            return f"{name}, its times multiplied by {factor} to match those of {steps} of the log{far}"
         if self.factor > 1:
             return f"{name}, its times multiplied by {self.factor:.4g}, the least that agrees with lower bounds in the log"
+        if self.ran_on:
+            return f"{name} as it is, not scaled to times of the run, which are of GPUs of another kind ({self.ran_on})"
         return f"{name} as it is, not scaled to times of the log"
 
     def to_dict(self) -> dict[str, Any]:
@@ -88,9 +113,15 @@ class OwnTimes:
     """What a run measured, next to what is computed for the same steps, and the profile that is scaled to it.
 
     Attributes:
-        setting: as given, with the scaled profile. scale: how it was scaled. calibrated: by what times, with the error.
+        setting: as given, of generation alone, with the scaled profile. scale: how it was scaled. calibrated: by what times,
+            with the error.
         checks: one per measured quantity and source of our value.
         not_used: logged values that no computation uses, and times that are lower bounds only, one sentence each.
+        setup: how the run assigned responses and allocated its GPUs, and what of that is assumed. phases: seconds of a step
+            outside generation, and their source; all of them are learning where the run was executed.
+        executed: whether they are of a trace with allocations, which has its own assignment of responses.
+        own_plans: whether an executed run assigned its responses otherwise than ``setup.dispatch`` does on all GPUs, as a
+            policy that plans every step does. What is simulated under that dispatch is then not compared with the run itself.
     """
 
     setting: SimulationConfig
@@ -98,6 +129,15 @@ class OwnTimes:
     calibrated: Calibration
     checks: tuple[CrossCheck, ...]
     not_used: tuple[str, ...]
+    setup: RunSetup
+    phases: PhaseSeconds
+    executed: bool = False
+    own_plans: bool = False
+
+    @property
+    def whole_steps(self) -> bool:
+        """Whether what is computed of the run has its steps whole; else it is of generation alone."""
+        return self.setup.synchronous and self.phases.basis != "unknown"
 
     @property
     def lines(self) -> list[str]:
@@ -111,94 +151,100 @@ class OwnTimes:
         return {"checks": checks.where(checks.notna(), None).to_dict("records"), "not_used": list(self.not_used)}
 
 
-@dataclass(frozen=True, eq=False)
-class LoggedTimes(OwnTimes):
-    """The same of a logged run, whose ``setting`` is of generation alone.
+def own_times(log: OpenedLog, setting: SimulationConfig, stated: Assumptions | None = None) -> OwnTimes:
+    """Return a run's own times, and the profile that is scaled to them.
 
-    Attributes:
-        setup: how the run assigned responses. phases: seconds of a step outside generation, and their source.
-    """
-
-    setup: RunSetup
-    phases: PhaseSeconds
-
-
-@dataclass(frozen=True, eq=False)
-class ExecutedTimes(OwnTimes):
-    """The same of an executed run.
-
-    Attributes:
-        took: the steps that generated (``executed_steps``).
-    """
-
-    took: pd.DataFrame
-
-
-def own_times(log: OpenedLog, setting: SimulationConfig, *, calibrate: bool = True) -> LoggedTimes | ExecutedTimes:
-    """Return a run's own times, of which nothing is stated.
-
-    Args: as ``logged_times``.
-
-    Raises:
-        PlanningError: the responses fit on no actor.
-    """
-    if len(log.trace.allocations):
-        return executed_times(log.trace, setting, calibrate=calibrate)
-    setup = run_setup(log.framework, order_known=log.dispatch_order_known)
-    return logged_times(log, setting, setup, calibrate=calibrate)
-
-
-def logged_times(
-    log: OpenedLog,
-    setting: SimulationConfig,
-    setup: RunSetup,
-    *,
-    prepare_s: float | None = None,
-    learn_s: float | None = None,
-    calibrate: bool = True,
-) -> LoggedTimes:
-    """Compare a log's measurements with counted values and with times that are simulated under its own dispatch.
+    A logged run is compared with counted values and with times that are simulated under its own dispatch; an executed run with
+    times of its own assignment of responses. Where the trace records another kind of GPUs than the profile's, its times are not
+    compared, and the profile is not scaled.
 
     Args:
-        log: of one run. setting: cluster and profile; its ``phases`` is not used. setup: of the run.
-        prepare_s, learn_s: seconds of a step that the user states; None: as logged, or unknown.
-        calibrate: scale the profile to the logged times.
+        log: of one run. setting: cluster and profile; its ``phases`` is not used. stated: what the user knows of a logged run;
+            of an executed one only whether the profile is scaled.
 
     Raises:
         PlanningError: the responses fit on no actor.
+        InputError: an assumption makes no sense.
     """
+    stated = stated or Assumptions()
+    setting = replace(setting, phases=NonGenerationPhases())
+    recorded = (log.trace.meta.get("cluster") or {}).get("kind")
+    ran_on = str(recorded) if recorded not in (None, setting.latency.kind) else ""
+    if len(log.trace.allocations):
+        return _executed(log.trace, setting, stated, ran_on)
+    return _logged(log, setting, stated, ran_on)
+
+
+def _logged(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, ran_on: str) -> OwnTimes:
+    setup = run_setup(
+        log.framework, dispatch=stated.dispatch, learner_gpus=stated.learner_gpus, order_known=log.dispatch_order_known
+    )
     times = with_step_times(log.scalars, log.trace)
     scalars, rollouts, profile = times.scalars, log.trace.rollouts, setting.latency.name
-    phases = stated_phases(prepare_s, learn_s, logged_phases(scalars))
-    simulated_s = _simulated_s(rollouts, times, setting, setup.dispatch)
-    calibrated = calibration(scalars, simulated_s, times.at_least_s) if calibrate else Calibration()
+    phases = stated_phases(stated.prepare_s, stated.learn_s, logged_phases(scalars))
+    simulated_s = pd.Series(dtype=float) if ran_on else _simulated_s(rollouts, times, setting, setup.dispatch)
+    calibrated = calibration(scalars, simulated_s, times.at_least_s) if stated.calibrate and not ran_on else Calibration()
     checks = log_checks(
         scalars, rollouts, simulated_s, calibrated, phases, profile=profile, synchronous=setup.synchronous,
         at_least_s=times.at_least_s,
     )  # fmt: skip
-    scale = ProfileScale(profile, calibrated.factor, calibrated.steps)
-    setting = replace(setting, phases=NonGenerationPhases(), latency=scale.of(setting.latency))
-    not_used = tuple(_not_used(log.trace, times, setting))
-    return LoggedTimes(setting, scale, calibrated, tuple(checks), not_used, setup, phases)
+    scale = ProfileScale(profile, calibrated.factor, calibrated.steps, ran_on)
+    not_used = (*_of_another_kind(ran_on, setting.latency), *_not_used(log.trace, times, setting))
+    setup = replace(setup, assumed=(*stated.not_stated.values(), *setup.assumed, *not_used))
+    return OwnTimes(_scaled(setting, scale), scale, calibrated, tuple(checks), not_used, setup, phases)
 
 
-def executed_times(trace: Trace, setting: SimulationConfig, *, calibrate: bool = True) -> ExecutedTimes:
-    """Compare what an executed run measured with times of the same assignment of responses.
-
-    Args:
-        trace: with allocations. setting: cluster and profile. calibrate: scale the profile to the times of the trace.
-    """
-    took = executed_steps(trace)
-    took = took[(took["generation_s"] > 0) & (took["gpu_s"] > 0)]
-    simulated_s = working_s_by_profile(trace, setting, evenly(took["step"].tolist(), CALIBRATION_STEPS))
-    measured = took[["step", "working_s"]].rename(columns={"working_s": "generate_s"})
+def _executed(trace: Trace, setting: SimulationConfig, stated: Assumptions, ran_on: str) -> OwnTimes:
+    took = generating_parts(trace)
     profile = setting.latency.name
-    calibrated, scale = Calibration(), ProfileScale(profile)
-    if calibrate:
-        calibrated = calibration(measured, simulated_s)
-        scale = ProfileScale(profile, calibrated.factor, calibrated.steps, *measured_start_and_sync(trace))
-    checks = generation_checks(measured, simulated_s, calibrated, profile)
-    return ExecutedTimes(replace(setting, latency=scale.of(setting.latency)), scale, calibrated, tuple(checks), (), took)
+    calibrated, scale = Calibration(), ProfileScale(profile, ran_on=ran_on)
+    checks: tuple[CrossCheck, ...] = ()
+    if not ran_on:
+        simulated_s = working_s_by_profile(trace, setting, evenly(took["step"].tolist(), CALIBRATION_STEPS))
+        measured = took[["step", "working_s"]].rename(columns={"working_s": "generate_s"})
+        if stated.calibrate:
+            calibrated = calibration(measured, simulated_s)
+            if _is_its_clock(trace, profile) and _are_equal(calibrated):
+                calibrated = replace(calibrated, factor=1.0, exact=True)
+            start_s, sync_s = measured_start_and_sync(trace)
+            scale = ProfileScale(profile, calibrated.factor, calibrated.steps, start_s=start_s, sync_s=sync_s)
+        checks = tuple(generation_checks(measured, simulated_s, calibrated, profile))
+    not_used = tuple(_of_another_kind(ran_on, setting.latency))
+    outside_s = took.loc[took["working_s"] > 0, "fixed_s"]
+    phases = PhaseSeconds(learn_s=float(outside_s.mean()) if len(outside_s) else 0.0, basis="measured")
+    generates = trace.allocations["role"].isin(GENERATES)
+    actors, others = trace.allocations[generates], trace.allocations[~generates]
+    held = set().union(*actors["gpu_ids"])
+    as_planned = trace.meta.get("policy") == "static" and len(held) == setting.cluster.gpus and not ran_on
+    own_plans = not as_planned or already_drafts(trace.rollouts)
+    learner_gpus = max((len(set().union(*ids)) for _, ids in others.groupby("step")["gpu_ids"]), default=0)
+    colocated = set().union(*others["gpu_ids"]) <= held
+    of_setup = (PLANS_LEFT_OUT,) * own_plans + (OUTSIDE_LEARNS,) * bool(phases.seconds > 0) + not_used
+    setup = replace(
+        run_setup("rlhfless", dispatch="static"), assumed=of_setup, colocated=colocated,
+        learner_gpus=0 if colocated and learner_gpus == len(held) else learner_gpus,
+    )  # fmt: skip
+    return OwnTimes(
+        _scaled(setting, scale), scale, calibrated, checks, not_used, setup, phases, executed=True, own_plans=own_plans
+    )
+
+
+def _is_its_clock(trace: Trace, profile: str) -> bool:
+    """Return whether a run was on the virtual clock of a profile."""
+    return tuple(trace.meta.get(name) for name in ("clock", "charging", "profile")) == ("virtual", "profile", profile)
+
+
+def _are_equal(calibrated: Calibration) -> bool:
+    """Return whether all compared times are the profile's own."""
+    if calibrated.checked is None:
+        return False
+    others = np.nan_to_num(calibrated.checked.errors)  # of one step by the others; not a number where it is the only one
+    ratios = np.array([calibrated.low, calibrated.high])
+    return bool((np.abs(ratios - 1.0) <= ROUNDING).all() and (others <= ROUNDING).all())
+
+
+def _scaled(setting: SimulationConfig, scale: ProfileScale) -> SimulationConfig:
+    return replace(setting, latency=scale.of(setting.latency))
 
 
 OF_A_STEP = ("step_s", "generate_s", "response_tokens_mean")  # scalars that only a step of training has
@@ -229,7 +275,15 @@ def _simulated_s(rollouts: pd.DataFrame, times: StepTimes, setting: SimulationCo
     each = max(1, len(rollouts) // rollouts["step"].nunique())
     chosen = evenly(steps, min(CALIBRATION_STEPS, max(2, CALIBRATION_RESPONSES // each)))
     alone = replace(setting, phases=NonGenerationPhases(), bound_work=0)
-    return simulate(rollouts, alone, [dispatch], steps=chosen).steps.set_index("step")["time_s"]
+    return simulate(rollouts, alone, [dispatch], steps=chosen).table.set_index("step")["time_s"]
+
+
+def _of_another_kind(ran_on: str, latency: LatencyModel) -> Iterator[str]:
+    if ran_on:
+        yield (
+            f"the run's times are of {ran_on} GPUs and profile {latency.name} is of {latency.kind}, so it is not scaled; "
+            "what the run itself took is still of its own GPUs"
+        )
 
 
 def _not_used(trace: Trace, times: StepTimes, setting: SimulationConfig) -> Iterator[str]:

@@ -12,12 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from rlhfless.scheduling import PlanningOptions, make_policy
 from rlhfless.simulate import SimulationConfig
 from rlhfless.trace.schema.validation import refuse_several_runs
 from solver.model.workload import Workload
-from solver.planning.plan_generation import plan_generation
-
-TIME_LIMIT_S = 0.05  # counted; numpy alone: plan and proof without a model
 
 
 def last_visits(rollouts: pd.DataFrame) -> pd.Series:
@@ -29,7 +27,7 @@ def last_visits(rollouts: pd.DataFrame) -> pd.Series:
 
 
 def plan_every_step(rollouts: pd.DataFrame, setting: SimulationConfig, steps: Sequence[int] | None = None) -> pd.DataFrame:
-    """Plan each step from the steps before it.
+    """Plan each step from the steps before it, by policy ``solver``.
 
     Args:
         rollouts: of one run. steps: only these; all when None.
@@ -45,7 +43,7 @@ def plan_every_step(rollouts: pd.DataFrame, setting: SimulationConfig, steps: Se
     refuse_several_runs(rollouts["run"].unique())
     limit = setting.max_response_tokens or max(1, int(rollouts["response_tokens"].max()))
     predicted = last_visits(rollouts)
-    medians = _medians_before(rollouts)
+    medians, policy = _medians_before(rollouts), make_policy("solver")
     rows = []
     for step, of_step in rollouts.groupby("step", sort=True):
         if steps is not None and step not in steps:
@@ -58,7 +56,7 @@ def plan_every_step(rollouts: pd.DataFrame, setting: SimulationConfig, steps: Se
         first = np.unique(owner, return_index=True)[1]
         prompt_tokens = of_step["prompt_tokens"].fillna(0).to_numpy(dtype=np.int64)[first]
         workload = Workload(prompt_tokens, owner, np.ceil(lengths.to_numpy()), max_response_tokens=limit)
-        plan = plan_generation(setting.problem(workload), time_limit_s=TIME_LIMIT_S, seed=setting.seed, deterministic=True)
+        plan = policy.plan(setting.problem(workload), PlanningOptions(quick=True, seed=setting.seed))
         rows.append(
             {
                 "step": int(step), "responses": len(of_step), "mean_tokens": float(of_step["response_tokens"].mean()),

@@ -25,7 +25,7 @@ import pandas as pd
 
 from rlhfless.executor import run_step
 from rlhfless.predict.sharpness import SDS, noisy_lengths, prompt_lengths, prompt_means
-from rlhfless.scheduling import SchedulingPolicy, make_policy
+from rlhfless.scheduling import SchedulingPolicy, make_policy, policy_names
 from rlhfless.simulate import LoggedStep, SimulationConfig
 from rlhfless.simulate.run import engines_of, links_of
 from solver.bounds.clairvoyant import clairvoyant_bound
@@ -37,8 +37,11 @@ from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray, Workload
 from solver.timing.evaluate import ready_s
 
-BASE = "random"
-POLICIES = (BASE, "fold", "solver", "solver+replan", "oracle")
+POLICIES = (
+    *policy_names("simple", typical=True), *policy_names("ours"), *policy_names("oracle", typical=True),
+)  # fmt: skip
+BASE = POLICIES[0]
+"""Needs no forecast; the others are compared with it."""
 LAST_VISIT, TRUTH = "last visit", "truth"
 ERROR_DRAW = 10_000  # added to a draw's index for the draw that shows a forecast's errors
 SLACKS = np.geomspace(0.02, 12.0, 48)  # by which the fluid policy's time exceeds that of the longest response alone
@@ -123,7 +126,7 @@ def value_of_information(
     """
     chosen = dict(forecasts_of(logged) if forecasts is None else forecasts)
     made = [make_policy(name, tau=setting.tau, static_actors=setting.static_actors) for name in policies]
-    weight, rows = setting.objective.time_weight, []
+    objective, rows = setting.objective, []
     for name, forecast in chosen.items():
         for draw in range(draws):
             step = logged if name == LAST_VISIT else _with_forecast(logged, forecast(draw), forecast(draw + ERROR_DRAW))
@@ -131,12 +134,12 @@ def value_of_information(
             for policy in made:
                 rows.append({"forecast": name, "policy": policy.name, "draw": draw, **_outcome(step, policy, drawn)})
     runs = pd.DataFrame(rows)
-    runs["value"] = runs["time_s"] ** weight * runs["gpu_seconds"] ** (1 - weight)
+    runs["value"] = objective.product(runs["time_s"], runs["gpu_seconds"])
     first = runs[(runs["policy"] == BASE) & (runs["forecast"] == next(iter(chosen)))]["value"]
     base = float(np.exp(np.log(first).mean()))
     bound = clairvoyant_bound(setting.problem(logged.truth))
     found = [(name, _limit(forecast(0), logged.truth, setting, slacks) / base) for name, forecast in chosen.items()]
-    least = summed_bounds([curve_of(bound)], weight).value / base
+    least = summed_bounds([curve_of(bound)], objective.time_weight).value / base
     return ValueOfInformation(
         runs.assign(value=runs["value"] / base), pd.DataFrame(found, columns=["forecast", "value"]), least, tuple(chosen)
     )
@@ -179,10 +182,9 @@ def _limit(forecast: Workload, truth: Workload, setting: SimulationConfig, slack
         table = from_scenarios(forecast)
         if isinstance(table, SurvivalTable):
             readings.append(table.curve[table.class_of])
-    weight = setting.objective.time_weight
     fronts = [fluid_front(truth, curves, grid, setting.latency, slacks) for curves in readings]
     gpus = setting.cluster.gpus_per_actor
-    return min(float((front[:, 0] ** weight * (gpus * front[:, 1]) ** (1 - weight)).min()) for front in fronts)
+    return min(float(setting.objective.product(front[:, 0], gpus * front[:, 1]).min()) for front in fronts)
 
 
 def fluid_front(truth: Workload, curves: FloatArray, grid: FloatArray, latency: LatencyModel, slacks: FloatArray) -> FloatArray:

@@ -1,27 +1,8 @@
-"""The command line. Each command reads options, calls one function of another package, and prints a table or JSON.
+"""The command line. Each command is a frozen pydantic model of its options and a function that takes it.
 
-Importing the commands adds them to ``main``.
+``command_line`` finds the command and makes its line from the model; only the module of the command that runs is imported.
 """
 
-from rlhfless.cli import (
-    drafts,
-    estimate,
-    export,
-    figures,
-    import_log,
-    pipeline,
-    plan,
-    profile,
-    report,
-    simulate,
-    step,
-    tools,
-    train,
-    what_if,
-)
-from rlhfless.cli.group import main
+from rlhfless.cli.command_line import main
 
-__all__ = [
-    "drafts", "estimate", "export", "figures", "import_log", "main", "pipeline", "plan", "profile", "report", "simulate",
-    "step", "tools", "train", "what_if",
-]  # fmt: skip
+__all__ = ["main"]

@@ -11,10 +11,11 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from rlhfless.cli.options import Options
 from rlhfless.latency import list_profiles
 from rlhfless.system.browser import find_browser
 
-CORE = ("ortools", "numpy", "pandas", "pyarrow", "click", "tqdm", "jinja2", "plotly")
+CORE = ("ortools", "numpy", "pandas", "pyarrow", "pydantic", "pydantic-settings", "tqdm", "jinja2", "plotly")
 # extra -> (packages, with alternatives joined by "|"; what does not work without them)
 EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "notebook": (
@@ -33,6 +34,15 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "loggers": (("tensorboard",), "metrics of training in TensorBoard"),
 }
 LOW_MEMORY_GIB = 4.0
+
+
+class DoctorOptions(Options):
+    """Check the installation: packages, device, memory, browser, and what does not work without a missing package."""
+
+
+def doctor(options: DoctorOptions) -> None:
+    """Print the checks."""
+    print(format_report())
 
 
 @dataclass(frozen=True)

@@ -1,37 +1,73 @@
-"""Options of commands that read a log, each defined once, and opening the log with them.
-
-``log_options`` adds them to a command, as the argument ``log``. ``import`` writes a log as it is, so it has only those of
-``import_options``.
-"""
+"""How a log is read: the options of ``report`` and ``convert``, and opening a log with or without them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+import contextlib
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-import click
+from pydantic import Field
 
-from rlhfless.cli.options import Command, Decorator, together
-from rlhfless.errors import InputError
+from rlhfless.cli.options import Count, Options, shown
+from rlhfless.errors import InputError, UserError
 
 if TYPE_CHECKING:
     from rlhfless.trace import ImportedLog, ImportOptions, OpenedLog
 
 
-@dataclass(frozen=True)
-class LogOptions:
-    """Options that say how to read a log."""
+class ReadOptions(Options):
+    """How to read a log, and how many lengths are drawn where it has scalars alone."""
 
-    framework: str = "auto"
-    tokenizer: str | None = None
-    maps: tuple[str, ...] = ()
-    where: str | None = None
-    run: str | None = None
-    max_response_tokens: int | None = None
-    responses_per_step: int | None = None
-    samples_per_prompt: int | None = None
+    heading: ClassVar[str] = "How to read the log"
+    framework: str = Field(
+        "auto", validation_alias="from", json_schema_extra=shown("FORMAT"),
+        description="Read the log as this format, such as verl; auto recognises it.",
+    )  # fmt: skip
+    tokenizer: str | None = Field(
+        None, description="Count tokens with this tokenizer (folder or hub name) where only texts are logged."
+    )
+    maps: tuple[str, ...] = Field(
+        (), validation_alias="map", json_schema_extra=shown("OURS=THEIRS"),
+        description="Read column THEIRS of a table as OURS: prompt_id=uid, prompt_id=split+uid (joined), step=0 (constant), or "
+        "step=row/128 (batches of rows); repeatable.",
+    )  # fmt: skip
+    where: str | None = Field(
+        None, json_schema_extra=shown("CONDITION"),
+        description="Read only a table's rows with, for example, \"split == 'train'\".",
+    )  # fmt: skip
+    max_response_tokens: Count | None = Field(
+        None,
+        description="The run truncated responses at this many tokens; needed for scalars without the longest response "
+        "(OpenRLHF).  [default: the longest response of the log]",
+    )
+    run: str | None = Field(
+        None, json_schema_extra=shown("NAME"), description="Read the run with this name, where the log holds several."
+    )
+    responses_per_step: Count | None = Field(
+        None, description="A step had this many responses, where a log of scalars does not say it.  [default: from its tokens]"
+    )
+    samples_per_prompt: Count | None = Field(
+        None, description="A prompt had this many responses, where a log of scalars does not say it."
+    )
+
+    @property
+    def named_columns(self) -> dict[str, str]:
+        """Our columns by those of the table.
+
+        Raises:
+            InputError: a pair is not of the form OURS=THEIRS.
+        """
+        mapping = {}
+        for pair in self.maps:
+            ours, equals, theirs = pair.partition("=")
+            if not equals or not ours or not theirs:
+                raise InputError(f"--map {pair}: is not of the form OURS=THEIRS; prompt_id=prompt_index is an example")
+            mapping[ours] = theirs
+        return mapping
 
     def import_options(self, keep: Iterable[str] = (), *, unsafe_pickle: bool = False) -> ImportOptions:
         """Return the options of an import.
@@ -43,13 +79,24 @@ class LogOptions:
 
         return ImportOptions(
             self.tokenizer,
-            column_mapping(self.maps),
+            self.named_columns,
             self.max_response_tokens,
             frozenset(keep),
             unsafe_pickle=unsafe_pickle,
             progress=True,
             where=self.where,
         )
+
+    def open_responses(self, path: Path, keep: Iterable[str] = ()) -> OpenedLog:
+        """Return the log as ``read`` does, without drawing lengths.
+
+        Raises:
+            LogWithoutResponses: it has scalars alone.
+            InputError, TraceError: as ``read``.
+        """
+        from rlhfless.trace import open_log
+
+        return open_log(path, self.import_options(keep), self.framework).of_run(self.run)
 
     def read(self, path: Path, keep: Iterable[str] = ()) -> ReadLog:
         """Return the log at a path, reduced to the run that --run names; with drawn lengths where it has scalars alone.
@@ -67,7 +114,7 @@ class LogOptions:
             opened = open_log(path, self.import_options(keep), self.framework).of_run(self.run)
         except LogWithoutResponses as error:
             return self._drawn(error.log.of_run(self.run))
-        self._refuse_draws()
+        self.refuse_draws()
         return ReadLog(opened)
 
     def open_any(self, path: Path, keep: Iterable[str] = ()) -> OpenedLog | ImportedLog:
@@ -84,48 +131,25 @@ class LogOptions:
 
         opened = read_log(path, self.import_options(keep), self.framework).of_run(self.run)
         if isinstance(opened, OpenedLog):
-            self._refuse_draws()
+            self.refuse_draws()
         return opened
 
-    def _refuse_draws(self) -> None:
+    def refuse_draws(self) -> None:
+        """Refuse what is stated of a log of scalars where responses are read."""
         if self.responses_per_step or self.samples_per_prompt:
             raise InputError(
-                "--responses-per-step and --samples-per-prompt are for logs of scalars alone, and this log has responses; "
+                "--responses-per-step and --samples-per-prompt are for a log of scalars alone, and responses are read here; "
                 "leave them out"
             )
 
-    def open_with_warnings(self, path: Path, keep: Iterable[str] = ()) -> OpenedLog:
-        """Return the log as ``read`` does; drawn lengths are the first draw. Lines on standard error say what is assumed."""
-        from rlhfless.report.not_stated import PROMPTS_ASSUMED
-
-        read = self.read(path, keep)
-        prompts = [] if read.opened.prompts_known else [PROMPTS_ASSUMED]
-        for sentence in (*read.drawn_sentences, *read.not_stated.values(), *prompts):
-            click.echo(f"rlhfless: warning: {sentence}", err=True)
-        return read.opened
-
-    def open_responses(self, path: Path, keep: Iterable[str] = ()) -> OpenedLog:
-        """Return the log as ``read`` does, without drawing lengths.
-
-        Raises:
-            LogWithoutResponses: it has scalars alone.
-            InputError, TraceError: as ``read``.
-        """
-        from rlhfless.trace import open_log
-
-        if self.responses_per_step or self.samples_per_prompt:
-            raise InputError(
-                "--responses-per-step and --samples-per-prompt draw lengths, and logged ones are needed here; leave them out"
-            )
-        return open_log(path, self.import_options(keep), self.framework).of_run(self.run)
-
     def _drawn(self, log: ImportedLog) -> ReadLog:
+        from rlhfless.analysis.assumptions import RESPONSES
         from rlhfless.analysis.drawn_lengths import StepSizes, drawn_logs
-        from rlhfless.report.not_stated import RESPONSES, RESPONSES_ASSUMED
+        from rlhfless.report.not_stated import RESPONSES_ASSUMED
 
-        sizes = StepSizes(self.responses_per_step, self.samples_per_prompt, self.max_response_tokens)
+        sizes = StepSizes(self.responses_per_step, self.samples_per_prompt, self.max_response_tokens).or_of(log.facts)
         drawn = drawn_logs(log, sizes)
-        assumed = self.responses_per_step is None and "responses" not in log.scalars
+        assumed = sizes.responses_per_step is None and "responses" not in log.scalars
         return ReadLog(drawn[0], drawn, {RESPONSES: RESPONSES_ASSUMED} if assumed else {})
 
 
@@ -149,75 +173,54 @@ class ReadLog(NamedTuple):
         return [self.opened.trace.meta[DRAWN]] if self.drawn else []
 
 
-def column_mapping(pairs: tuple[str, ...]) -> dict[str, str]:
-    """Return ``OURS=THEIRS`` pairs as a mapping.
+RECOGNISED = ReadOptions.model_validate({})
+"""A log that is read without help."""
+
+PLACEHOLDERS = {
+    "--from": "FORMAT", "--tokenizer": "MODEL", "--map": "OURS=THEIRS", "--where": "CONDITION", "--max-response-tokens": "N",
+    "--run": "NAME", "--responses-per-step": "N", "--samples-per-prompt": "N",
+}  # fmt: skip
+"""The options of reading, and what stands for their values in a line to type."""
+NAMED = re.compile(rf"(?:{'|'.join(PLACEHOLDERS)})(?![\w-])(?: [^\s,;]*[=/][^\s,;]*)?")
+"""An option of reading in a message, with its value where that is an example or a column."""
+
+
+def open_recognised(path: Path) -> OpenedLog:
+    """Return a trace, or a log that is recognised without help; of one of scalars alone the first draw of its lengths.
+
+    Lines on standard error say what is assumed.
 
     Raises:
-        InputError: a pair is of another form.
+        TraceError, InputError: the log cannot be read, or has to be converted first; the message has the line to type.
     """
-    mapping = {}
-    for pair in pairs:
-        ours, equals, theirs = pair.partition("=")
-        if not equals or not ours or not theirs:
-            raise InputError(f"--map {pair}: is not of the form OURS=THEIRS; prompt_id=prompt_index is an example")
-        mapping[ours] = theirs
-    return mapping
+    from rlhfless.report.not_stated import PROMPTS_ASSUMED
+    from rlhfless.trace.schema.validation import refuse_several_runs
+
+    with converted_first(path):
+        read = RECOGNISED.read(path)
+        refuse_several_runs(read.opened.trace.runs, path)
+    prompts = [] if read.opened.prompts_known else [PROMPTS_ASSUMED]
+    for sentence in (*read.drawn_sentences, *read.not_stated.values(), *prompts):
+        print(f"rlhfless: warning: {sentence}", file=sys.stderr)
+    return read.opened
 
 
-def log_options(command: Command) -> Command:
-    """Add all options of reading a log, as the argument ``log``."""
-    return together("log", lambda: LogOptions, [OPTIONS[field.name] for field in fields(LogOptions)])(command)
+@contextlib.contextmanager
+def converted_first(path: Path) -> Iterator[None]:
+    """Context manager in which a refusal that names options of reading says how the log is converted first.
+
+    Raises:
+        InputError: there is such a refusal.
+    """
+    try:
+        yield
+    except UserError as error:
+        if options := list(dict.fromkeys(NAMED.findall(str(error)))):
+            typed = [option if " " in option else f"{option} {PLACEHOLDERS[option]}" for option in options]
+            raise InputError(f"{error}; convert has these options: {conversion(path, typed)}") from error
+        raise
 
 
-def import_options(command: Command) -> Command:
-    """Add the options of reading a log as it is, whole and without drawn lengths, as the argument ``log``."""
-    names = [field.name for field in fields(LogOptions) if field.name not in ANALYSED]
-    return together("log", lambda: LogOptions, [OPTIONS[name] for name in names])(command)
-
-
-ANALYSED = ("run", "responses_per_step", "samples_per_prompt")
-"""Options that choose or draw responses, for what is computed of a log."""
-
-OPTIONS: dict[str, Decorator] = {
-    "framework": click.option(
-        "--from",
-        "framework",
-        default="auto",
-        show_default=True,
-        metavar="FORMAT",
-        help="Read the log as this format, such as verl; auto recognises it.",
-    ),
-    "tokenizer": click.option(
-        "--tokenizer", help="Count tokens with this tokenizer (folder or hub name) where only texts are logged."
-    ),
-    "maps": click.option(
-        "--map",
-        "maps",
-        multiple=True,
-        metavar="OURS=THEIRS",
-        help="Read column THEIRS of a table as OURS: prompt_id=uid, prompt_id=split+uid (joined), step=0 (constant), or "
-        "step=row/128 (batches of rows); repeatable.",
-    ),
-    "where": click.option(
-        "--where", metavar="CONDITION", help="Read only a table's rows with, for example, \"split == 'train'\"."
-    ),
-    "run": click.option("--run", help="Read the run with this name, where the log holds several."),
-    "max_response_tokens": click.option(
-        "--max-response-tokens",
-        type=click.IntRange(1),
-        help="The run truncated responses at this many tokens; needed for scalars without the longest response (OpenRLHF).  "
-        "[default: the longest response of the log]",
-    ),
-    "responses_per_step": click.option(
-        "--responses-per-step",
-        type=click.IntRange(1),
-        help="Draw this many lengths per step of a log of scalars.  [default: from its tokens]",
-    ),
-    "samples_per_prompt": click.option(
-        "--samples-per-prompt", type=click.IntRange(1), help="So many responses of each prompt, for a log of scalars."
-    ),
-}
-"""By field of ``LogOptions``."""
-
-HEADING = {"How to read the log": tuple(OPTIONS)}
-"""For commands whose help has headings (``WithHeadings``)."""
+def conversion(path: str | Path, options: Sequence[str]) -> str:
+    """Return the line that converts a log with these options of reading, and what is named in its place then."""
+    return f"type rlhfless convert {shlex.quote(str(path))} {' '.join(options)} -o out/log, then name out/log as the log"

@@ -9,31 +9,21 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
+from pydantic import Field
+from pydantic_settings import CliPositionalArg
 
-from rlhfless.cli.headings import WithHeadings
-from rlhfless.cli.report import HEADINGS, page_options, read_run
+from rlhfless.cli.command_line import parse
+from rlhfless.cli.report import ReportedRun, read_run
 from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
     from rlhfless.report.magic import ReportFrame
 
-WRITTEN = "What is written"
-SHOWN = HEADINGS | {WRITTEN: tuple(name for name in HEADINGS[WRITTEN] if name not in ("out", "output", "redacted"))}
 
+class ShownOptions(ReportedRun):
+    """Show the interactive page about LOG: what limits the run, and what other schedules would have saved."""
 
-@click.command("%rlhfless", cls=WithHeadings, headings=SHOWN, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("path", type=click.Path(path_type=Path))
-@page_options
-def show(path: Path, max_steps: int, **stated: Any) -> ReportFrame:
-    """Show the interactive page about PATH: what limits the run, and what other schedules would have saved."""
-    from rlhfless.report.magic import ReportFrame
-    from rlhfless.report.write import make_report
-
-    read = read_run(path.expanduser(), page=True, **stated)
-    said = read.run.diagnosis()
-    made = make_report(read.simulated, read.setting, read.assumptions, said=said, draws=read.drawn, max_steps=max_steps)
-    return ReportFrame(made.html, f"Report of {path}")
+    log: CliPositionalArg[Path] = Field(description="A trace, or a log of verl, TRL or another framework.")
 
 
 def report_of(line: str) -> ReportFrame | None:
@@ -43,15 +33,23 @@ def report_of(line: str) -> ReportFrame | None:
         InputError: the line is not one path with options of ``rlhfless report``, or an option makes no sense.
         TraceError: there is no trace or log at the path, or it is larger than the limits.
     """
+    from rlhfless.report.magic import ReportFrame
+    from rlhfless.report.write import make_report
+
     try:
         words = shlex.split(line)
     except ValueError:
         raise InputError(f'%rlhfless {line}: a quote is not closed; write a path with quotes in it as "it\'s.csv"') from None
     try:
-        frame: ReportFrame | None = show.main(words, prog_name="%rlhfless", standalone_mode=False) or None
-    except click.ClickException as error:
-        raise InputError(f"%rlhfless {line}: {' '.join(error.format_message().split())}") from None
-    return frame
+        options = parse(ShownOptions, words, "%rlhfless")
+    except InputError as error:
+        raise InputError(f"%rlhfless {line}: {error}") from None
+    if options is None:
+        return None
+    read = read_run(options.log.expanduser(), options, page=True)
+    said = read.run.diagnosis()
+    made = make_report(read.simulated, read.setting, read.assumptions, said=said, draws=read.drawn, max_steps=options.max_steps)
+    return ReportFrame(made.html, f"Report of {options.log}")
 
 
 def register(ipython: Any) -> None:

@@ -1,188 +1,351 @@
-"""Options that several commands share, each defined once.
+"""The options of the commands as frozen pydantic models: what a command takes on the command line and in Python.
 
-Options that belong together reach the command as one argument, such as ``hardware`` or ``phases``.
+A command has one class, whose fields are its options: names, types, limits and help texts stand there and nowhere else. Classes
+that several commands share stand here. ``rlhfless.cli.command_line`` makes the command line from them.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+import difflib
+import re
+import types
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
-import click
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
 
 from rlhfless.errors import InputError
-from solver.model.objective import COSTS
-from solver.model.plurals import counted
+from rlhfless.system.out_files import why_not_written
 
-Command = Callable[..., Any]
-Decorator = Callable[[Command], Command]
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
-usd_option = click.option(
-    "--usd-per-gpu-hour",
-    type=float,
-    help="Pay this many USD per GPU-hour, such as 2.50.  [default: list price of the GPU kind]",
-)
-admission_option = click.option(
-    "--admission", type=click.Choice(["reserve", "preempt"]), default="reserve", show_default=True,
-    help="Reserve KV memory for the longest response, or preempt: evict responses and recompute them.",
-)  # fmt: skip
-seed_option = click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed every random choice with this number."
-)
-calibrate_option = click.option(
-    "--calibrate/--no-calibrate", default=True, show_default=True, help="Scale the profile to the times in the log."
-)
+    from rlhfless.run.hardware import Hardware
+    from solver.model.objective import Objective
 
 
-def time_weight_option(default: float | None = 0.7, otherwise: str = "0.7") -> Decorator:
-    """Return the option --time-weight; ``otherwise`` says what holds without it."""
-    return click.option(
-        "--time-weight", type=float, default=default,
-        help=f"Weigh time against cost: 1 is time only, 0 cost only.  [default: {otherwise}]",
-    )  # fmt: skip
+def shown(metavar: str) -> dict[str, Any]:
+    """Return what a field's ``json_schema_extra`` says of its value in a help text."""
+    return {"metavar": metavar}
 
 
-def time_limit_option(default_s: float, what: str) -> Decorator:
-    """Return the option --time-limit, which counts work; ``what`` ends its help, as in " per step"."""
-    return click.option(
-        "--time-limit", "time_limit_s", type=click.FloatRange(0), default=default_s, show_default=True,
-        help=f"Search with the work of about this many seconds{what}; work is counted, so a busy machine plans the same.",
-    )  # fmt: skip
+def _split(value: Any) -> Any:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        return value
+    return [part.strip() for text in texts for part in text.split(",") if part.strip()]
 
 
-def format_option(*further: str) -> Decorator:
-    """Return the option --format: a table, JSON, and further formats."""
-    also = "".join(f", or {name}" for name in further)
-    return click.option(
-        "--format", "form", type=click.Choice(["table", "json", *further]), default="table", show_default=True,
-        help=f"Print a table, or one JSON object{also}.",
-    )  # fmt: skip
+Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
+"""Names, on the command line separated by commas."""
 
 
-def cluster_size_options(*, required: bool, gpus: str, per_node: str = "Each node has this many GPUs.") -> list[Decorator]:
-    """Return --gpus and --gpus-per-node; ``gpus`` and ``per_node`` begin their help texts."""
-    return [
-        click.option("--gpus", type=click.IntRange(1), required=required, help=gpus),
-        click.option("--gpus-per-node", type=click.IntRange(1), help=f"{per_node}  [default: 8, or --gpus if fewer]"),
-    ]
-
-
-def profile_option(text: str) -> Decorator:
-    """Return the option --profile, a shipped latency profile or a JSON file; ``text`` is its help."""
-    return click.option("--profile", help=text)
-
-
-def objective_options() -> list[Decorator]:
-    """Return --deadline-s, --budget-gpu-s, --budget-usd and --cost."""
-    return [
-        click.option("--deadline-s", type=float, help="Minimise cost with at most this many seconds per step.  [default: off]"),
-        click.option("--budget-gpu-s", type=float, help="Minimise time within this many GPU-seconds per step.  [default: off]"),
-        click.option("--budget-usd", type=float, help="Minimise time within this many USD per step.  [default: off]"),
-        click.option(
-            "--cost", type=click.Choice(COSTS), default="gpu_s", show_default=True, help="Count cost in GPU-seconds or in USD."
-        ),
-    ]
-
-
-def outside_generation(default: float | None, otherwise: str, learner: str) -> list[Decorator]:
-    """Return --prepare-s, --learn-s and --learner-gpus: what a step takes outside generation.
-
-    Args:
-        default: seconds where nothing is stated. otherwise: the same in words. learner: what holds without --learner-gpus.
-    """
-    return [
-        click.option(
-            "--prepare-s", type=float, default=default,
-            help=f"Each step prepares (rewards, reference, values) for this many seconds.  [default: {otherwise}]",
-        ),
-        click.option(
-            "--learn-s", type=float, default=default, help=f"Each step learns for this many seconds.  [default: {otherwise}]"
-        ),
-        click.option(
-            "--learner-gpus", type=int, default=None if default is None else 0,
-            help=f"The learner has this many GPUs of its own.  [default: {learner}]",
-        ),
-    ]  # fmt: skip
-
-
-def added(*options: Decorator) -> Decorator:
-    """Return a decorator that adds options in this order, each as an argument of its own."""
-
-    def decorate(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
-
-
-def check_size(gpus_per_actor: int, profile: str) -> None:
-    """Refuse a profile of actors with another number of GPUs.
+def check_file(path: Path) -> Path:
+    """Return the path of a file to write.
 
     Raises:
-        InputError: the profile is for actors of another size; the message names profiles that fit.
+        InputError: it is a folder, or cannot be written.
     """
-    from rlhfless.latency import list_profiles, load_profile
-
-    size = load_profile(profile).gpus_per_actor
-    if size != gpus_per_actor:
-        fitting = [name for name in list_profiles() if load_profile(name).gpus_per_actor == gpus_per_actor]
-        raise InputError(
-            f"--gpus-per-actor is {gpus_per_actor}, but profile {profile} is for actors of {counted(size, 'GPU')}; "
-            f"give {size}, or a profile for {gpus_per_actor} ({', '.join(fitting) or 'none is shipped'})"
-        )
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; name a file for -o")
+    if why := why_not_written(path):
+        raise InputError(f"{path}: {why}; name a file in a writable folder for -o")
+    return path
 
 
-def hardware_options(*, gpus: str, profile: str) -> Decorator:
-    """Return --gpus, --gpus-per-node, --gpus-per-actor, --profile and --usd-per-gpu-hour, as the argument ``hardware``.
+def check_folder(path: Path) -> Path:
+    """Return the path of a folder to write, new or not.
 
-    Args:
-        gpus, profile: help texts of --gpus and --profile, which may be left out.
+    Raises:
+        InputError: it is a file, or cannot be made.
     """
-    options: list[Decorator] = [
-        *cluster_size_options(required=False, gpus=gpus),
-        click.option("--gpus-per-actor", type=int, help="Each actor has this many GPUs.  [default: the profile's]"),
-        profile_option(profile),
-        usd_option,
-    ]
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path}: is a file; name a folder")
+    if why := why_not_written(path):
+        raise InputError(f"{path}: {why}; name a folder that can be written")
+    return path
 
-    def made() -> Callable[..., Any]:
+
+OutFile = Annotated[Path, AfterValidator(check_file)]
+"""A file to write. It is refused before anything is computed if it cannot be written."""
+OutFolder = Annotated[Path, AfterValidator(check_folder)]
+"""A folder to write, likewise."""
+
+
+class Options(BaseModel):
+    """Base of the options of a command.
+
+    Raises:
+        InputError: a value is of another type or outside its limits, an option is unknown or missing, or options contradict
+            each other; the message names option, value and what is needed.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, use_attribute_docstrings=True)
+    heading: ClassVar[str] = ""
+    """Stands over the options of this class in help texts."""
+    prefix: ClassVar[str] = "--"
+    """Stands before the name of an option in messages."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_switch(cls, value: Any, about: ValidationInfo) -> Any:
+        """Refuse True and False where a number is needed: pydantic would take them as 1 and 0."""
+        if isinstance(value, bool) and bool not in members(cls.model_fields[str(about.field_name)].annotation):
+            raise ValueError("a switch")
+        return value
+
+    def __init__(self, **given: Any) -> None:
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            # A mistyped name comes first: the option that it means is not missing.
+            wrong = sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+            raise InputError(sentence(type(self), wrong[0])) from None
+
+
+def flag(name: str, field: FieldInfo, prefix: str = "--") -> str:
+    """Return how an option is typed, such as ``--max-response-tokens``.
+
+    A positional argument is in capitals, and a switch that is on by default has ``no-``.
+    """
+    alias = field.validation_alias
+    names = alias.choices if isinstance(alias, AliasChoices) else [alias or name]
+    typed = str(names[0]).replace("_", "-")
+    return typed.upper() if is_positional(field) else f"{prefix}{'no-' if field.default is True else ''}{typed}"
+
+
+def states(value: Any, default: Any) -> bool:
+    """Return whether a value that was given says something: nothing, no texts, or a switch as it is by default do not."""
+    return value not in (None, ()) and not (isinstance(value, bool) and value == default)
+
+
+def is_positional(field: FieldInfo) -> bool:
+    """Return whether an option is typed without its name."""
+    from pydantic_settings.sources.types import _CliPositionalArg
+
+    return _CliPositionalArg in field.metadata
+
+
+def sentence(kind: type[Options], error: ErrorDetails) -> str:
+    """Return the sentence of a value that pydantic refused: the option, the value, and what is needed."""
+    told = error.get("ctx", {}).get("error")
+    if isinstance(told, InputError):
+        return str(told)
+    by_key = {key: (name, field) for name, field in kind.model_fields.items() for key in _keys(name, field)}
+    key = str(error["loc"][0]) if error["loc"] else ""
+    if key not in by_key:
+        fields, wrong = list(kind.model_fields), key
+        if kind.prefix != "--":  # as the names are typed there
+            fields, wrong = [one.replace("_", "-") for one in fields], key.replace("_", "-")
+        known = nearest(wrong, fields) or f"; {', '.join(fields)} are known"
+        return f"{kind.prefix.removesuffix('--')}{wrong} is unknown{known}"
+    name, field = by_key[key]
+    if error["type"] == "missing":
+        text = (field.description or "").split(". ")[0].rstrip(".")
+        return f"{flag(name, field, kind.prefix)} is missing ({text[:1].lower()}{text[1:]})"
+    value = error["input"]
+    given = value if isinstance(value, str) and value and len(value.split()) == 1 else repr(value)
+    return f"{flag(name, field, kind.prefix)} is {given}; {needed(field)} is needed"
+
+
+def _keys(name: str, field: FieldInfo) -> list[str]:
+    alias = field.validation_alias
+    return [name, *(map(str, alias.choices) if isinstance(alias, AliasChoices) else [str(alias)] if alias else [])]
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean ...?`` with the known name that is nearest to a mistyped one; nothing if none is near."""
+    by_word = {one.lstrip("-"): one for one in known}
+    close = difflib.get_close_matches(name.lstrip("-"), by_word, n=1, cutoff=0.7)
+    return f"; did you mean {by_word[close[0]]}?" if close else ""
+
+
+BOUNDS = {"ge": "at least", "gt": "above", "le": "at most"}
+
+
+def needed(field: FieldInfo) -> str:
+    """Return what a field takes, such as ``a whole number of at least 1``."""
+    kinds = [kind for kind in members(field.annotation) if kind is not types.NoneType]
+    return either([_needed(kind, field.metadata) for kind in kinds])
+
+
+def members(annotation: Any) -> tuple[Any, ...]:
+    """Return the parts of a union, or the annotation alone."""
+    return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+
+
+def _needed(kind: Any, limits: Iterable[Any]) -> str:
+    if get_origin(kind) is Annotated:
+        kind, *own = get_args(kind)
+        limits = [*limits, *own]
+    if get_origin(kind) is Literal:
+        return either([str(one) for one in get_args(kind)])
+    if get_origin(kind) is tuple and get_args(kind)[0] is not str:  # one of its items is wrong
+        return _needed(get_args(kind)[0], ())
+    if get_origin(kind) is Mapping:
+        return "a mapping of names and values"
+    nouns = {int: "a whole number", float: "a finite number", bool: "yes or no", Path: "a path"}
+    noun = nouns.get(kind, "a text" if kind is str else "a list of texts")
+    words = []
+    for limit in limits:
+        for one in [limit, *getattr(limit, "metadata", [])]:
+            words += [f"{word} {getattr(one, name):g}" for name, word in BOUNDS.items() if hasattr(one, name)]
+    joined = " and ".join(words)
+    return f"{noun}{' of' * joined.startswith('at ')} {joined}".rstrip() if words else noun
+
+
+def either(parts: list[str]) -> str:
+    """Return ``a, b or c``."""
+    return " or ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+Count = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Gib = Annotated[float, Field(gt=0, le=1e6)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+WEIGHT = "Minimise T^w C^(1-w) of time and cost with this w: 1 is time only, 0 cost only."
+
+
+class Printed(Options):
+    """How the result is printed."""
+
+    format: Literal["text", "json"] = Field("text", description="Print text, or one JSON object.")
+
+
+GPUS = re.compile(r"(?:([1-9]\d*)x)?([1-9]\d*)")
+
+
+def _gpus(value: Any) -> Any:
+    """Return a number of GPUs, or ``NODESxGPUS`` as it was typed.
+
+    Raises:
+        InputError: it is neither.
+    """
+    if value is None or (isinstance(value, str | int) and not isinstance(value, bool) and GPUS.fullmatch(str(value).strip())):
+        text = str(value).strip()
+        return value if value is None else text if "x" in text else int(text)
+    raise InputError(
+        f"--gpus is {value}; a whole number of at least 1 is needed, or the nodes and the GPUs of each, such as 2x4"
+    )
+
+
+Gpus = Annotated[int | str, BeforeValidator(_gpus)]
+"""A number of GPUs: ``16``, or ``2x4`` for 2 nodes of 4 GPUs. It is read with ``total_and_node``."""
+
+
+def total_and_node(gpus: int | str) -> tuple[int, int | None]:
+    """Return the number of GPUs, and those of each node; None where they are not stated."""
+    nodes, _, each = str(gpus).rpartition("x")
+    return (int(nodes) * int(each), int(each)) if nodes else (int(each), None)
+
+
+class LoggedGpus(Options):
+    """The GPUs that a run of a log is studied on."""
+
+    heading: ClassVar[str] = "The GPUs"
+    gpus: Gpus | None = Field(
+        None, json_schema_extra=shown("N|NODESxN"),
+        description="The run generates on this many GPUs, in nodes of 8 (in one if fewer); 2x4 is 2 nodes of 4.  "
+        "[default: the trace's]",
+    )  # fmt: skip
+    gpus_per_actor: Count | None = Field(
+        None,
+        description="Each actor, a replica of the engine, has this many GPUs (vLLM's tensor_parallel_size).  "
+        "[default: the profile's]",
+    )
+    profile: str | None = Field(
+        None, json_schema_extra=shown("NAME"),
+        description="The engine is as fast as this latency profile: a shipped name or a JSON file.  "
+        "[default: the trace's, or l40s-qwen2.5-3b-tp2]",
+    )  # fmt: skip
+
+    def hardware_at(self, usd_per_gpu_hour: float | None) -> Hardware:
+        """Return the GPUs and the profile as a study takes them, with the price of a GPU-hour; None is the list price."""
         from rlhfless.run.hardware import Hardware
 
-        return Hardware
-
-    return together("hardware", made, options)
-
-
-def phases_options(command: Command) -> Command:
-    """Add --prepare-s, --learn-s and --learner-gpus (the phases outside generation), as the argument ``phases``."""
-
-    def step_phases() -> Callable[..., Any]:
-        from solver.model.objective import NonGenerationPhases
-
-        return NonGenerationPhases
-
-    return together("phases", step_phases, outside_generation(0.0, "0", "0"))(command)
+        gpus, node = (None, None) if self.gpus is None else total_and_node(self.gpus)
+        return Hardware(gpus, node, self.gpus_per_actor, self.profile, usd_per_gpu_hour)
 
 
-def together(argument: str, made_by: Callable[[], Callable[..., Any]], options: Sequence[Decorator]) -> Decorator:
-    """Return a decorator that adds ``options`` and passes their values as one ``argument``.
+class PricedGpus(LoggedGpus):
+    """The same with one price."""
 
-    ``made_by()`` returns the class of the argument; it is called when the command runs, so that its import can be late.
+    heading: ClassVar[str] = "The GPUs"
+    usd_per_gpu_hour: NotNegative | None = Field(
+        None, json_schema_extra=shown("USD"),
+        description="A GPU costs this much an hour.  [default: list price of its kind, if that is known]",
+    )  # fmt: skip
+
+    @property
+    def hardware(self) -> Hardware:
+        """The GPUs, profile and price as a study takes them."""
+        return self.hardware_at(self.usd_per_gpu_hour)
+
+
+LIMIT = re.compile(r"(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)(s|gpu-s|usd)")
+LIMITS = {"s": "deadline_s", "gpu-s": "budget_gpu_s", "usd": "budget_usd"}
+"""Unit of ``--limit`` -> what ``Objective`` calls the limit."""
+
+
+def _limit(value: Any) -> Any:
+    """Return a limit as it was typed.
+
+    Raises:
+        InputError: it is no number above 0 with a unit.
     """
+    found = LIMIT.fullmatch(value.strip().lower()) if isinstance(value, str) else None
+    if value is not None and (found is None or not 0 < float(found[1]) < float("inf")):
+        raise InputError(
+            f"--limit is {value}; a number above 0 with its unit is needed: 90s (seconds), 5000gpu-s (GPU-seconds) or 0.5usd"
+        )
+    return value if found is None else found[0]
 
-    def decorate(command: Command) -> Command:
-        @functools.wraps(command)
-        def with_argument(*args: Any, **values: Any) -> Any:
-            chosen = {name: values.pop(name) for name in names}
-            return command(*args, **{argument: made_by()(**chosen)}, **values)
 
-        before = len(getattr(with_argument, "__click_params__", []))
-        decorated: Command = with_argument
-        for option in reversed(options):
-            decorated = option(decorated)
-        names = [str(p.name) for p in decorated.__click_params__[before:]]  # type: ignore[attr-defined]
-        return decorated
+class Limits(Options):
+    """What is minimised: a weighted product of time and cost, or one of them with a limit on the other."""
 
-    return decorate
+    heading: ClassVar[str] = "What is minimised"
+    time_weight: Share | None = Field(None, json_schema_extra=shown("W"), description=f"{WEIGHT}  [default: 0.7]")
+    limit: Annotated[str | None, BeforeValidator(_limit)] = Field(
+        None, json_schema_extra=shown("90s|5000gpu-s|0.5usd"),
+        description="Minimise cost within so many seconds per step, or time within so many GPU-seconds or USD, in place of "
+        "--time-weight.",
+    )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if self.time_weight is not None and self.limit is not None:
+            raise InputError("--time-weight and --limit are given together; leave out one of the two")
+        return self
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limit that is given, as ``Objective`` calls it; empty without one."""
+        if self.limit is None:
+            return {}
+        found = LIMIT.fullmatch(self.limit)
+        assert found is not None
+        return {LIMITS[found[2]]: float(found[1])}
+
+    def objective(self, time_weight: float) -> Objective:
+        """Return the objective; ``time_weight`` is that without --time-weight."""
+        from solver.model.objective import Objective
+
+        weight = time_weight if self.time_weight is None else self.time_weight
+        deadline_s, budget_gpu_s, budget_usd = (self.limits.get(name) for name in LIMITS.values())
+        return Objective(weight, deadline_s, budget_gpu_s, budget_usd)

@@ -8,17 +8,16 @@ profile to the times of a log.
 from __future__ import annotations
 
 import datetime
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
-import click
+from pydantic import AliasChoices, Field, model_validator
 
-from rlhfless.cli.group import main
-from rlhfless.cli.log_options import LogOptions, log_options
+from rlhfless.cli.log_options import RECOGNISED, converted_first
+from rlhfless.cli.options import Count, Gib, Names, Options, OutFile, shown
 from rlhfless.errors import InputError
 from solver.model.plurals import counted
 
@@ -26,69 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-MODEL, DEVICE, ENGINE = "tiny-qwen2", "cpu", "torch"
-
-
-@main.command()
-@click.option(
-    "--model", default=MODEL, show_default=True, help="Measure this model: a folder of a transformers model, or tiny-qwen2."
-)
-@click.option(
-    "--engine", type=click.Choice(["torch", "transformers"]), default=ENGINE, show_default=True, help="Measure this engine."
-)
-@click.option("--device", default=DEVICE, show_default=True, help="Measure on this device, such as cpu or cuda.")
-@click.option(
-    "--rounds", type=click.IntRange(1), help="Measure this many times and take medians.  [default: 15, with --fast 5]"
-)
-@click.option(
-    "--max-batch",
-    type=click.IntRange(2),
-    help="Measure batches of up to this many responses (the slots).  [default: 256, with --fast 64]",
-)
-@click.option(
-    "--contexts",
-    metavar="TOKENS,...",
-    help="Measure at these KV tokens per response, such as 16,128,512.  [default: 16 to 1,024]",
-)
-@click.option(
-    "--memory-gib",
-    type=click.FloatRange(0, min_open=True),
-    help="Give an actor this many GiB, weights included.  [default: the whole GPU; on a CPU the weights and 1 GiB]",
-)
-@click.option("--fast", is_flag=True, help="Measure a grid of 12 points instead of 54.")
-@click.option(
-    "--from-log",
-    type=click.Path(path_type=Path),
-    help="Measure from the engine's lines in this log, or else scale the profile --base to its times.",
-)
-@click.option(
-    "--base",
-    help="With --from-log: scale this shipped profile or JSON file, or take from it what the engine's lines do not tell.",
-)
-@click.option(
-    "--actors",
-    type=click.IntRange(1),
-    help="With --from-log: the log is of this many actors, where it does not say.  [default: 1]",
-)
-@log_options
-@click.option(
-    "-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="Write the profile to this JSON file."
-)
-def profile(
-    model: str,
-    engine: str,
-    device: str,
-    rounds: int | None,
-    max_batch: int | None,
-    contexts: str | None,
-    memory_gib: float | None,
-    fast: bool,
-    from_log: Path | None,
-    base: str | None,
-    actors: int | None,
-    log: LogOptions,
-    out: Path,
-) -> None:
+class ProfileOptions(Options):
     """Measure the latency of an engine for a model on this machine, and write it as a profile.
 
     It measures decode iterations over batch size and KV tokens, prefill in calls of its own, responses that end, start-up and
@@ -96,47 +33,91 @@ def profile(
 
     The planner's affine fit covers all measured points, so measure no larger batches than actors will have. A problem with
     longer contexts than the largest of --contexts is refused, so measure contexts as long as prompt and response limit
-    together. Batches that do not fit into the device's memory are left out, and the profile lists them.
+    together. Batches that do not fit into the device's memory and contexts longer than the model's are left out, and the
+    profile lists them.
 
     With --from-log nothing is measured here. Where the log has the lines that vLLM or SGLang print about every ten seconds, the
     profile is measured from them. Else the profile --base is scaled to the times that the run logged.
     """
-    if (taken := next((p for p in out.absolute().parents if p.exists()), out)) and not taken.is_dir():
-        raise InputError(f"{out}: {taken} is not a folder; name a file in a folder for -o")
-    if from_log is not None:
-        if fast or (model, engine, device) != (MODEL, ENGINE, DEVICE) or {rounds, max_batch, contexts, memory_gib} != {None}:
-            raise InputError(
-                "--from-log measures nothing; leave out --model, --engine, --device, --rounds, --max-batch, --contexts, "
-                "--memory-gib and --fast"
-            )
-        click.echo(_from_log(from_log, log, base, actors, out))
+
+    out: OutFile = Field(validation_alias=AliasChoices("out", "o"), description="Write the profile to this JSON file.")
+    model: str = Field("tiny-qwen2", description="Measure this model: a folder of a transformers model, or tiny-qwen2.")
+    engine: Literal["torch", "transformers"] = Field("torch", description="Measure this engine.")
+    device: str = Field("cpu", description="Measure on this device, such as cpu or cuda.")
+    max_batch: Annotated[int, Field(ge=2)] | None = Field(
+        None,
+        description="Measure batches of up to this many responses (the slots).  [default: 256, with --fast 64]",
+    )
+    contexts: Names | None = Field(
+        None, json_schema_extra=shown("TOKENS,..."),
+        description="Measure at these KV tokens per response, such as 16,128,512.  [default: 16 to 1,024]",
+    )  # fmt: skip
+    memory_gib: Gib | None = Field(
+        None,
+        description="Give an actor this many GiB, weights included.  [default: the whole GPU; on a CPU the weights and 1 GiB]",
+    )
+    fast: bool = Field(False, description="Measure 12 points 5 times, in place of 54 points 15 times.")
+    from_log: Path | None = Field(
+        None, json_schema_extra=shown("LOG"),
+        description="Measure from the engine's lines in this log, or else scale the profile --base to its times.",
+    )  # fmt: skip
+    base: str | None = Field(
+        None, json_schema_extra=shown("NAME"),
+        description="With --from-log: scale this shipped profile or JSON file, or take from it what the engine's lines do not "
+        "tell.",
+    )  # fmt: skip
+    actors: Count | None = Field(
+        None, description="With --from-log: the log is of this many actors, where it does not say.  [default: 1]"
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        given = [name for name in MEASURED if getattr(self, name) != ProfileOptions.model_fields[name].default]
+        if self.from_log is not None and given:
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise InputError(f"--from-log measures nothing; leave out {flags}")
+        if self.from_log is None and (self.base is not None or self.actors is not None):
+            raise InputError("--base and --actors need a log; name it with --from-log, or leave them out")
+        return self
+
+
+MEASURED = ("model", "engine", "device", "max_batch", "contexts", "memory_gib", "fast")
+"""Options of a measurement on this machine."""
+
+
+def profile(options: ProfileOptions) -> None:
+    """Write a profile, and print its summary.
+
+    Raises:
+        InputError: options contradict each other, or one makes no sense.
+        TraceError: the log cannot be read.
+        ProfileError: nothing can be measured.
+    """
+    out = options.out
+    if options.from_log is not None:
+        print(_from_log(options.from_log, options.base, options.actors, out))
         return
-    if base is not None or actors is not None or log != LogOptions():
-        raise InputError(
-            "--base, --actors and the options of logs need --from-log; name a log with --from-log, or leave them out"
-        )
-    if memory_gib is not None and not math.isfinite(memory_gib * 2**30):
-        raise InputError(f"--memory-gib is {memory_gib}; a finite number of GiB above 0 is needed")
     from rlhfless.engine.torch.benchmark import engine_timers
     from rlhfless.latency import save_profile
     from rlhfless.latency.measure import FAST, MeasurementGrid, measure_profile
 
-    grid = FAST if fast else MeasurementGrid()
-    named, memory_bytes = " --engine transformers" * (engine != ENGINE) + " --fast" * fast, None
-    if rounds is not None:
-        grid, named = replace(grid, rounds=rounds), f"{named} --rounds {rounds}"
-    if max_batch is not None:
-        smaller = (batch for batch in grid.batches if batch < max_batch)
-        grid, named = replace(grid, batches=(*smaller, max_batch)), f"{named} --max-batch {max_batch}"
-    if contexts is not None:
-        grid, named = replace(grid, contexts=_contexts(contexts)), f"{named} --contexts {contexts}"
-    if memory_gib is not None:
-        memory_bytes, named = int(memory_gib * 2**30), f"{named} --memory-gib {memory_gib}"
-    command = f"rlhfless profile --model {model} --device {device}{named} -o {out}"
-    timers = engine_timers if engine == ENGINE else partial(engine_timers, forward=engine)
-    measured = measure_profile(timers, model, out.stem, grid, device=device, memory_bytes=memory_bytes, command=command)
-    click.echo(describe(measured))
-    click.echo(f"wrote {save_profile(out, measured)}")
+    grid = FAST if options.fast else MeasurementGrid()
+    named, memory_bytes = " --engine transformers" * (options.engine != "torch") + " --fast" * options.fast, None
+    if options.max_batch is not None:
+        smaller = (batch for batch in grid.batches if batch < options.max_batch)
+        grid, named = replace(grid, batches=(*smaller, options.max_batch)), f"{named} --max-batch {options.max_batch}"
+    if options.contexts is not None:
+        typed = ",".join(options.contexts)
+        grid, named = replace(grid, contexts=_contexts(typed)), f"{named} --contexts {typed}"
+    if options.memory_gib is not None:
+        memory_bytes, named = int(options.memory_gib * 2**30), f"{named} --memory-gib {options.memory_gib}"
+    command = f"rlhfless profile --model {options.model} --device {options.device}{named} -o {out}"
+    timers = engine_timers if options.engine == "torch" else partial(engine_timers, forward=options.engine)
+    measured = measure_profile(
+        timers, options.model, out.stem, grid, device=options.device, memory_bytes=memory_bytes, command=command
+    )
+    print(describe(measured))
+    print(f"wrote {save_profile(out, measured)}")
 
 
 class Logged(NamedTuple):
@@ -148,16 +129,16 @@ class Logged(NamedTuple):
     facts: Mapping[str, float]
 
 
-def _from_log(log: Path, options: LogOptions, base: str | None, actors: int | None, out: Path) -> str:
+def _from_log(log: Path, base: str | None, actors: int | None, out: Path) -> str:
     """Write a profile measured from the log's engine lines, or the base profile scaled to its times; return a summary.
 
     Too few lines of an engine are no error where there is a base profile to scale.
     """
     from rlhfless.latency import ProfileError, list_profiles
 
-    logged = _logged(log, options)
+    with converted_first(log):
+        logged = _logged(log)
     chosen = f" --base {base}" if base else ""
-    chosen += f" --run {options.run}" if options.run else ""
     chosen += f" --actors {actors}" if actors else ""
     command = f"rlhfless profile --from-log {log}{chosen} -o {out}"
     too_few = ""
@@ -232,21 +213,21 @@ def _scaled(logged: Logged, log: Path, base: str, actors: int | None, command: s
     return "\n".join([*lines, f"wrote {save_profile(out, scaled)}"])
 
 
-def _logged(log: Path, options: LogOptions) -> Logged:
-    """Return what the log has of one run.
+def _logged(log: Path) -> Logged:
+    """Return what the log has of its run.
 
     Raises:
-        InputError: the log holds responses of several runs and none is named.
-        TraceError: the format is unknown, the log is damaged, it has no run of the given name, or scalars of several runs.
+        InputError: the log holds responses of several runs.
+        TraceError: the format is unknown, the log is damaged, or it has scalars of several runs.
     """
     from rlhfless.trace import LogWithoutResponses, with_step_times
     from rlhfless.trace.importers.scalars import runs_of
     from rlhfless.trace.schema.validation import refuse_several_runs
 
     try:
-        opened = options.open_responses(log)
+        opened = RECOGNISED.open_responses(log)
     except LogWithoutResponses as error:
-        scalars = error.log.of_run(options.run).scalars
+        scalars = error.log.scalars
         refuse_several_runs(runs_of(scalars), log)
         return Logged(None, scalars, error.log.engine, error.log.facts)
     runs = sorted(map(str, opened.trace.rollouts["run"].unique()))

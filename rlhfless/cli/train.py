@@ -4,103 +4,149 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
-import click
+from pydantic import AliasChoices, Field, model_validator
+from pydantic_settings import CliPositionalArg
 
-from rlhfless.cli.config_options import config_of, config_options
-from rlhfless.cli.group import main
-from rlhfless.cli.headings import WithHeadings
-from rlhfless.cli.options import check_size
+from rlhfless.cli.options import Options, OutFolder, shown
+from rlhfless.errors import InputError
 from solver.model.plurals import counted
 
-OPTIONS = config_options()
-HEADINGS = {heading: [str(option.name) for option in options] for heading, options in OPTIONS.items()}
-HEADINGS["Run"] += ["out", "resume", "resume_from", "model", "loggers"]
-HEADINGS["Cluster"] += ["gpus_per_actor"]
+if TYPE_CHECKING:
+    from rlhfless.training.config import TrainConfig
 
 
-@main.command(cls=WithHeadings, headings=HEADINGS, params=[option for options in OPTIONS.values() for option in options])
-@click.option(
-    "-o", "--out", type=click.Path(path_type=Path), required=True, help="Write the trace and the checkpoints into this folder."
-)
-@click.option(
-    "--resume",
-    is_flag=False,
-    flag_value="last",
-    type=click.Choice(["last", "auto"]),
-    help="Continue the run in OUT after its last checkpoint; with auto, begin one where there is none.",
-)
-@click.option("--resume-from", type=int, help="Continue the run in OUT after this many steps.  [default: the last checkpoint]")
-@click.option(
-    "--model",
-    type=click.Path(),  # a text: a Path would make ./OWNER/NAME a name of the hub
-    help="Train the model in this folder, or OWNER/NAME of the hub.  [default: a tiny model, warmed up first]",
-)
-@click.option(
-    "--log",
-    "loggers",
-    multiple=True,
-    type=click.Choice(["tensorboard", "wandb", "trackio", "jsonl"]),
-    help="Log metrics with this logger; repeatable.  [default: none]",
-)
-@click.option("--gpus-per-actor", type=int, help="Check that an actor has this many GPUs.  [default: the profile's]")
-def train(
-    out: Path,
-    resume: Literal["last", "auto"] | None,
-    resume_from: int | None,
-    model: str | None,
-    loggers: tuple[str, ...],
-    gpus_per_actor: int | None,
-    **options: Any,
-) -> None:
+class TrainOptions(Options):
     """Train a model. Every step predicts lengths, plans and runs generation, scores responses and learns from them.
 
-    The options are those of rlhfless.training.TrainConfig, which explains them at length.
+    CONFIG.yaml has the sections task, rollout, algorithm, optimizer, planner and cluster of rlhfless.TrainConfig; any key may
+    be left out. What follows changes single keys: rollout.samples_per_prompt=4, or task.rewards=[exact, 0.5*task] in quotes.
+
+    rlhfless train --dry-run prints all keys with their defaults, to edit. rlhfless train run.yaml steps=10 -o out/run trains.
+    rlhfless train out/run/config.yaml -o out/run --resume last goes on.
     """
+
+    config: CliPositionalArg[tuple[str, ...]] = Field(
+        (), json_schema_extra=shown("[CONFIG.yaml] [SECTION.KEY=VALUE]..."),
+        description="A file with a configuration, and single keys that differ from it.",
+    )  # fmt: skip
+    out: OutFolder | None = Field(
+        None, validation_alias=AliasChoices("out", "o"), json_schema_extra=shown("FOLDER"),
+        description="Write the trace and the checkpoints into this folder.",
+    )  # fmt: skip
+    resume: str | None = Field(
+        None, json_schema_extra=shown("last|auto|STEPS"),
+        description="Continue the run in --out after its last checkpoint (last), or after so many steps; with auto, begin one "
+        "where there is none.",
+    )  # fmt: skip
+    loggers: tuple[Literal["tensorboard", "wandb", "trackio", "jsonl"], ...] = Field(
+        (), validation_alias="log", json_schema_extra=shown("tensorboard|wandb|trackio|jsonl"),
+        description="Log metrics with this logger; repeatable.",
+    )  # fmt: skip
+    dry_run: bool = Field(False, description="Print the configuration with all keys, explained, as YAML; train nothing.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        self.continues  # noqa: B018  # refuses what --resume does not take
+        if self.out is None and not self.dry_run:
+            raise InputError("a folder for the trace and the checkpoints is needed; give -o FOLDER")
+        return self
+
+    @property
+    def continues(self) -> bool | int | Literal["auto"]:
+        """What ``Trainer`` takes as ``resume``.
+
+        Raises:
+            InputError: it is neither a word nor a number of steps.
+        """
+        if self.resume is None or self.resume == "last":
+            return self.resume == "last"
+        if self.resume == "auto":
+            return "auto"
+        if not self.resume.isdecimal():
+            raise InputError(f"--resume is {self.resume!r}; last, auto or a number of steps is needed")
+        return int(self.resume)
+
+    @property
+    def typed(self) -> list[str]:
+        """The command as it is typed, without --resume."""
+        logs = [word for name in self.loggers for word in ("--log", name)]
+        return ["rlhfless", "train", *self.config, *logs, "-o", str(self.out)]
+
+
+def train(options: TrainOptions) -> None:
+    """Train, and print what was written; or print the configuration.
+
+    Raises:
+        KeyboardInterrupt: training was interrupted; the message says how it goes on.
+        InputError: an option makes no sense, or training failed in a way that can be resumed.
+        TrainError: the configuration is wrong.
+    """
+    from rlhfless.training.config import LearnerError, TrainError, read_config, to_yaml
+    from rlhfless.training.config.files import is_override
+
+    files = [word for word in options.config if not is_override(word)]
+    if len(files) > 1:
+        raise TrainError(f"{files[1]} is one file too many beside {files[0]}; give changes as section.key=value")
+    chosen = read_config(files[0] if files else None, [word for word in options.config if is_override(word)])
+    if options.dry_run:
+        _refuse_unknown(chosen)
+        print(to_yaml(chosen, explained=True), end="")
+        return
+    assert options.out is not None
+    out = options.out
+
     from rlhfless.executor import StepFailed
-    from rlhfless.training.config import LearnerError
     from rlhfless.training.loop import train as run_training
     from rlhfless.training.rewards import RewardError
 
-    config = config_of(options)
-    resumed: bool | int | Literal["auto"] = "auto" if resume == "auto" else resume is not None
-    if resume_from is not None:
-        resumed = resume_from
-    if gpus_per_actor is not None:
-        check_size(gpus_per_actor, config.cluster.profile)
     try:
-        trace = run_training(config, out, resume=resumed, model=model, loggers=loggers)
+        trace = run_training(chosen, out, resume=options.continues, callbacks=options.loggers)
     except KeyboardInterrupt:
-        raise click.Abort(_how_to_go_on(out, config.steps)) from None
+        raise KeyboardInterrupt(_how_to_go_on(options, out, chosen)) from None
     except (StepFailed, LearnerError) as error:
         kept = error.kept_in if isinstance(error, StepFailed) else None
         complete = "" if kept is None else f", {kept} the completed responses of this step"
         smaller = f" {error.resume_with}" if isinstance(error, StepFailed) and error.resume_with else ""
-        raise click.ClickException(
-            f"{error}; {out} holds the earlier steps{complete}; --resume{smaller} continues with this step"
+        raise InputError(
+            f"{error}; {out} holds the earlier steps{complete}; --resume last{smaller} continues with this step"
         ) from error
     except RewardError as error:
-        raise click.ClickException(f"{error}; correct the reward, and continue the run in {out} with --resume") from error
-    click.echo(repr(trace))
-    click.echo(f"wrote {out}")
+        raise InputError(f"{error}; correct the reward, and continue the run in {out} with --resume last") from error
+    print(repr(trace))
+    print(f"wrote {out}")
 
 
-def _how_to_go_on(out: Path, steps: int) -> str:
+def _refuse_unknown(config: TrainConfig) -> None:
+    """Refuse a configuration with a name that training would refuse; files need not be on this machine.
+
+    Raises:
+        UserError: a reward, the policy or the latency profile is unknown.
+    """
+    from rlhfless.latency import read_profile
+    from rlhfless.scheduling import make_policy
+    from rlhfless.training.rewards.registry import refuse_unknown
+
+    refuse_unknown(config.task.rewards)
+    make_policy(config.planner.policy, tau=config.planner.tau)
+    profile = config.cluster.profile
+    if profile is not None and not profile.endswith(".json"):
+        read_profile(profile)
+
+
+def _how_to_go_on(options: TrainOptions, out: Path, config: TrainConfig) -> str:
     """Return how many steps of an interrupted run are kept, and the command that continues it."""
     from rlhfless.trace import read_trace
     from rlhfless.training.checkpoint import saved_steps
-    from rlhfless.training.run_start import holds_run
+    from rlhfless.training.run_start import holds_run, stored_config
 
-    given: list[str] = list(click.get_current_context().meta["arguments"])
     if not holds_run(out):
-        return f"{out} holds no step yet, so begin again: {shlex.join(['rlhfless', *given])}"
-    if "--resume-from" in given:  # it would go back once more
-        at = given.index("--resume-from")
-        del given[at : at + 2]
-    given = [word for word in given if not word.startswith("--resume-from=")]
-    if not any(word.partition("=")[0] == "--resume" for word in given):
-        given.append("--resume")
+        again = [*options.typed, "--resume", options.resume] if options.resume else options.typed
+        return f"{out} holds no step yet, so begin again: {shlex.join(again)}"
     committed = len(read_trace(out).steps)
     kept = max((one for one in saved_steps(out / "checkpoints") if one <= committed), default=0)
-    return f"{out} holds {kept} of {counted(steps, 'step')}; continue with: {shlex.join(['rlhfless', *given])}"
+    # A number of steps would go back once more.
+    again = [*options.typed, "--resume", "auto" if options.resume == "auto" else "last"]
+    steps = config.resuming(stored_config(out) or {}).steps
+    return f"{out} holds {kept} of {counted(steps, 'step')}; continue with: {shlex.join(again)}"

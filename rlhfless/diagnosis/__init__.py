@@ -1,5 +1,6 @@
 """What limits a run, by arithmetic on what was logged; needs no GPU, no latency profile and no simulation."""
 
+from rlhfless.diagnosis.before_run import PlannedRun, before_run
 from rlhfless.diagnosis.diagnose import diagnose
 from rlhfless.diagnosis.diagnosis import Diagnosis
 from rlhfless.diagnosis.logged_run import Stated
@@ -13,7 +14,9 @@ __all__ = [
     "Knob",
     "Lever",
     "Number",
+    "PlannedRun",
     "Stated",
+    "before_run",
     "diagnose",
     "kv_ratio",
     "memory_fit",

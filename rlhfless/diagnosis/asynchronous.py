@@ -17,7 +17,7 @@ import numpy as np
 
 from rlhfless.diagnosis.gpus import Gpus, gpus_of
 from rlhfless.diagnosis.logged_run import LoggedRun
-from rlhfless.diagnosis.numbers import BOUND, DERIVED, Collected, Finding, Lever, Number, Part, number
+from rlhfless.diagnosis.numbers import BOUND, DERIVED, Collected, Finding, Lever, Number, Part, counted, number
 from rlhfless.diagnosis.phases import StepSeconds, start_up_steps, step_seconds, synchronous
 
 NO_WAIT = 0.005  # of a step: less is no wait
@@ -116,8 +116,8 @@ def _waiting(run: LoggedRun, seconds: StepSeconds, step_s: float, wait_s: float)
     to_hide = ""
     if gpus.generate is not None:
         needed = math.ceil(gpus.generate * rate - 1e-9)
-        numbers.append(number("gpus_generate_to_hide", needed, BOUND, f"{gpus.generate:,.0f} GPUs times that rate"))
-        to_hide = f" (about {needed:,} GPUs instead of {gpus.generate:,.0f})"
+        numbers.append(number("gpus_generate_to_hide", needed, BOUND, f"{counted(gpus.generate, 'GPU')} times that rate"))
+        to_hide = f" (about {counted(needed, 'GPU')} instead of {gpus.generate:,.0f})"
     sentence = (
         f"Training waits for generation: {wait_s:,.2f} s of a step of {step_s:,.2f} s ({share:.1%}). If generation never "
         f"pauses, {rate:.2f} times its throughput hides the wait{to_hide}, and the loop is at most {rate:.2f} times as fast; "
@@ -139,15 +139,16 @@ def _no_wait(run: LoggedRun, found: Collected, wait_s: float) -> Part:
     )
     levers = [Lever("more generation", "faster generation (GPUs, schedule, drafts)", 0.0, "training does not wait for it")]
     nothing = f"Training does not wait for generation ({wait_s:g} s a step), so more of it wins nothing"
-    if moved is None:
+    if moved is None or gpus.total is None:
         said = Finding("waiting", 0.0, f"{nothing}, and the next GPU belongs to training.", ("wait_s",))
         return Part((), (said,), tuple(levers), (unknown,))
+    assert gpus.total is not None  # moving is bounded by a share of them
     how = "GPUs that generate over all, times the learner's share: as if all of them trained"
     numbers = (number("moving_gpus_at_most_share", moved, BOUND, how),)
     levers.append(Lever("more training", "GPUs of generation to training", moved, TRAINING_PRICE))
     sentence = (
         f"{nothing}, and the next GPU belongs to training: the learner takes {learner:.0%} of a step on {gpus.train:,.0f} of "
-        f"{gpus.total:,.0f} GPUs."
+        f"{counted(gpus.total, 'GPU')}."
     )
     findings = (Finding("waiting", moved, sentence, ("wait_s", "moving_gpus_at_most_share")),) if moved >= WORTH_SAYING else ()
     return Part(numbers, findings, tuple(levers), (unknown,))

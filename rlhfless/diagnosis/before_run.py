@@ -12,13 +12,17 @@ Where the longest response is unknown, it is the median longest one of so many l
 deviation of the logarithm, is between that of the 10th and the 90th percentile of public serving windows of DeepSeek-R1
 (ServeGen, Xiang et al. 2025: log of the 90th over the 50th percentile of output lengths, over 1.28).
 
+With the GPU-seconds of learning a step, every division of a cluster into GPUs that generate and GPUs that train is a row, and
+all GPUs that do both in turns. Batches are generated one after another. Where they are at least one update ahead, a step takes
+the longer of generation and learning: each step is between the ends, so its steady state is (``analysis.split``).
+
 Both ends include the errors that the profile states.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
@@ -27,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from rlhfless.diagnosis.numbers import digits
+from rlhfless.diagnosis.numbers import counted, digits
 from rlhfless.errors import InputError
 from rlhfless.latency.prices import PriceError, list_prices, usd_per_gpu_hour
 from rlhfless.latency.profile import list_profiles, load_profile, read_profile
@@ -52,6 +56,9 @@ class PlannedRun:
         longest_tokens: mean over steps of the longest response of a step; limit_tokens: of a response. Either may be unknown.
         prompt_tokens: mean; None: prompts are not counted.
         other_s: seconds of a step outside generation (learning, rewards, weight sync); None: unknown, and not counted.
+        learn_gpu_s: seconds of preparing and learning a step times the GPUs that do it, which are taken to be the same on any
+            number of GPUs; then GPUs are divided, and ``other_s`` has no learning. staleness: updates that the weights of a
+            batch may lack when it is learned, on divided GPUs: 0 takes turns; None: any number.
 
     Raises:
         InputError: a number is not above 0, or the longest response is shorter than the mean.
@@ -64,12 +71,19 @@ class PlannedRun:
     limit_tokens: int | None = None
     prompt_tokens: float | None = None
     other_s: float | None = None
+    learn_gpu_s: float | None = None
+    staleness: int | None = 1
 
     def __post_init__(self) -> None:
-        for name in ("steps", "responses", "mean_tokens", "longest_tokens", "limit_tokens", "prompt_tokens", "other_s"):
-            value, least = getattr(self, name), 0 if name in ("prompt_tokens", "other_s") else 1
-            if value is not None and not (math.isfinite(value) and value >= least):
-                raise InputError(f"{name} is {value}; a finite number of at least {least} is needed")
+        from_0 = ("prompt_tokens", "other_s", "learn_gpu_s", "staleness")
+        for name in ("steps", "responses", "mean_tokens", "longest_tokens", "limit_tokens", *from_0):
+            value, least = getattr(self, name), 0 if name in from_0 else 1
+            if value is None:
+                continue
+            if not isinstance(value, int | float) or isinstance(value, bool) or not (math.isfinite(value) and value >= least):
+                raise InputError(f"{name} is {value!r:.80}; a finite number of at least {least} is needed")
+        if self.staleness is not None and self.staleness != int(self.staleness):
+            raise InputError(f"staleness is {self.staleness}; a whole number of updates, or None for any, is needed")
         for name in ("longest_tokens", "limit_tokens"):
             value = getattr(self, name)
             if value is not None and value < self.mean_tokens:
@@ -96,9 +110,12 @@ class Estimate:
         run: that was asked for. profile: its name.
         frame: one row per size of cluster: ``gpus, replicas``, the low and high end of ``step_s`` (generation of a step),
             ``run_h``, ``gpu_hours`` and ``usd`` (absent without a price), and ``longest_share``: the longest response alone, as
-            a share of the low end of a step, which more GPUs do not shorten.
+            a share of the low end of a step, which more GPUs do not shorten. With the GPU-seconds of learning, one row per
+            division: also ``gpus_generate, gpus_train`` (all GPUs in both where they take turns on the same ones), and
+            ``step_s`` is of the whole step.
         notes: what the ranges include, and what they do not; sentences.
-        with_longest: high over low end of a step on the smallest cluster, if the longest response were known; None where it is.
+        with_longest: high over low end of a step on the smallest cluster, if the longest response were known; None where it is,
+            and where GPUs are divided.
     """
 
     run: PlannedRun
@@ -120,24 +137,33 @@ class Estimate:
     def headline(self) -> str:
         """What was asked, in one line."""
         run, (low, high) = self.run, self.run.longest
-        longest = f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f}"
+        longest = f"{low:,.0f}" if f"{low:,.0f}" == f"{high:,.0f}" else f"{low:,.0f} to {high:,.0f}"
         asked = (
-            f"{run.steps:,} steps of {run.responses:,} responses of about {run.mean_tokens:,.0f} tokens (longest {longest}), "
-            f"profile {self.profile}"
+            f"{counted(run.steps, 'step')} of {counted(run.responses, 'response')} of about "
+            f"{counted(round(run.mean_tokens), 'token')} (longest {longest}), profile {self.profile}"
         )
         if self.with_longest is None:
             return asked
         wide = self.frame["step_s_high"].iloc[0] / self.frame["step_s_low"].iloc[0]
-        return f"{asked}; the high end is {wide:.1f} times the low one, with --longest about {self.with_longest:.1f} times"
+        return (
+            f"{asked}; the high end is {wide:.1f} times the low one, with `longest-tokens` about {self.with_longest:.1f} times"
+        )
 
     def table(self) -> pd.DataFrame:
-        """Return the rows as they are shown: both ends of a range in one text."""
-        shown = pd.DataFrame({"GPUs": self.frame["gpus"], "replicas": self.frame["replicas"]})
-        for name, title in RANGES.items():
-            if f"{name}_low" in self.frame:
-                ends = zip(self.frame[f"{name}_low"], self.frame[f"{name}_high"], strict=True)
+        """Return the rows as they are shown: both ends of a range in one text; of divisions those that may be the fastest."""
+        frame = self.frame
+        titles, sides = RANGES, {"GPUs": frame["gpus"]}
+        if "gpus_train" in frame:
+            best = frame.groupby("gpus")["step_s_high"].transform("min")
+            frame = frame[frame["step_s_low"] <= best]
+            titles = {**RANGES, "step_s": "a step (s)"}
+            sides = {"GPUs": frame["gpus"], "generate": frame["gpus_generate"], "train": frame["gpus_train"]}
+        shown = pd.DataFrame({**sides, "replicas": frame["replicas"]})
+        for name, title in titles.items():
+            if f"{name}_low" in frame:
+                ends = zip(frame[f"{name}_low"], frame[f"{name}_high"], strict=True)
                 shown[title] = [f"{digits(a)} to {digits(b)}" for a, b in ends]
-        shown["longest alone"] = [f"{share:.0%}" for share in self.frame["longest_share"]]
+        shown["longest alone"] = [f"{share:.0%}" for share in frame["longest_share"]]
         return shown
 
     def __str__(self) -> str:
@@ -187,24 +213,46 @@ def before_run(
     error = _stated_error(model, stored)
     price, of_price = _price(model.kind, usd_per_hour)
     rows = []
-    for size in sorted(set(gpus)):
-        replicas = size // model.gpus_per_actor
+    for size, replicas, sides in _divisions(run, sorted(set(gpus)), model.gpus_per_actor):
         alone, low, high = _step_range(model, run, replicas)
         ends = {"low": low / (1 + error), "high": high / max(1 - error, 0.1)}
-        row: dict[str, float] = {"gpus": size, "replicas": replicas, **{f"step_s_{end}": value for end, value in ends.items()}}
+        if sides:
+            ends = {end: _with_learning(run, value, size, sides["gpus_train"]) for end, value in ends.items()}
+        row: dict[str, float] = {
+            "gpus": size, **sides, "replicas": replicas, **{f"step_s_{end}": value for end, value in ends.items()}
+        }  # fmt: skip
         hours = {end: run.steps * (value + (run.other_s or 0.0)) / HOUR_S for end, value in ends.items()}
         row |= {f"run_h_{end}": value for end, value in hours.items()}
         row |= {f"gpu_hours_{end}": value * size for end, value in hours.items()}
         if price is not None:
             row |= {f"usd_{end}": value * size * price for end, value in hours.items()}
-        rows.append({**row, "longest_share": min(alone / low, 1.0)})
+        rows.append({**row, "longest_share": min(alone / (1 + error) / ends["low"], 1.0)})
     frame = pd.DataFrame(rows)
     known: float | None = None
-    if run.longest_tokens is None:
+    if run.longest_tokens is None and not run.learn_gpu_s:
         middle = replace(run, longest_tokens=math.sqrt(math.prod(run.longest)), limit_tokens=None)
         _, low, high = _step_range(model, middle, min(gpus) // model.gpus_per_actor)
         known = high / max(1 - error, 0.1) / (low / (1 + error))
-    return Estimate(run, model.name, frame, (*_enough(frame), *_notes(run, model, error, of_price)), known)
+    enough = () if run.learn_gpu_s else _enough(frame)
+    return Estimate(run, model.name, frame, (*enough, *_notes(run, model, error, of_price)), known)
+
+
+def _divisions(run: PlannedRun, sizes: Sequence[int], per_replica: int) -> Iterator[tuple[int, int, dict[str, int]]]:
+    """Yield sizes of clusters with their replicas, and the GPUs of both sides where learning is known: all shared first."""
+    for size in sizes:
+        if not run.learn_gpu_s:
+            yield size, size // per_replica, {}
+            continue
+        yield size, size // per_replica, {"gpus_generate": size, "gpus_train": size}
+        for replicas in range(1, (size - 1) // per_replica + 1):
+            generate = replicas * per_replica
+            yield size, replicas, {"gpus_generate": generate, "gpus_train": size - generate}
+
+
+def _with_learning(run: PlannedRun, generate_s: float, gpus: int, train: int) -> float:
+    """Return the seconds of a step with learning: in turns on shared GPUs and without staleness, else the longer of both."""
+    learn_s = (run.learn_gpu_s or 0.0) / train
+    return generate_s + learn_s if train == gpus or run.staleness == 0 else max(generate_s, learn_s)
 
 
 def _step_range(model: LatencyModel, run: PlannedRun, replicas: int) -> tuple[float, float, float]:
@@ -293,12 +341,20 @@ def _notes(run: PlannedRun, model: LatencyModel, error: float, of_price: str) ->
         notes.append(
             f"longest response: unknown, so {low:,.0f} to {high:,.0f} tokens, an assumption: lognormal lengths as spread as "
             f"those of public serving logs (standard deviation of the logarithm {SPREADS[0]:g} to {SPREADS[1]:g}), none "
-            "above a limit; --longest states it"
+            "above a limit; `longest-tokens` states it"
+        )
+    if run.learn_gpu_s:
+        ahead = "any number of updates" if run.staleness is None else counted(run.staleness, "update")
+        notes.append(
+            f"divisions: learning takes {run.learn_gpu_s:g} GPU-seconds a step on any number of GPUs and fits into their "
+            f"memory; on divided GPUs the weights of a batch lack at most {ahead}; divisions that another one surely beats "
+            "are left out"
         )
     if run.prompt_tokens is None:
-        notes.append("prompts are not counted; --prompt-tokens states their mean length")
+        notes.append("prompts are not counted; `prompt-tokens` states their mean length")
     if run.other_s is None:
-        notes.append("only generation is counted; --other-s states the seconds of a step that learn, reward and send weights")
+        counted_only = "generation and learning are" if run.learn_gpu_s else "generation is"
+        notes.append(f"only {counted_only} counted; `other-s` states the seconds of a step that learn, reward and send weights")
     if model.table is not None and run.longest[1] + (run.prompt_tokens or 0) > float(model.table.context_tokens[-1]):
         notes.append(
             f"contexts above {model.table.context_tokens[-1]:,.0f} tokens are longer than the profile's; its fit is continued"

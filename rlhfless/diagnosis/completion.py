@@ -45,12 +45,14 @@ from rlhfless.diagnosis.numbers import (
     Lever,
     Number,
     Part,
+    counted,
     number,
 )
 from rlhfless.diagnosis.phases import synchronous
 from rlhfless.diagnosis.tool_waits import mostly_tools
 
 WORTH_SAYING = 0.05  # of the run's time
+WHOLE_S = 10.0  # generation that takes less is told with its hundredths of a second
 ORDER_PRICE = "predicted lengths; a step ends no sooner than its longest response"
 RELEASE_PRICE = "others must use the GPUs, and what is left may decode slower on one replica"
 PACKING_PRICE = "predicted lengths and several replicas; a step ends no sooner than its longest response"
@@ -86,10 +88,10 @@ def completions(run: LoggedRun) -> list[Completion]:
     seconds = dict(zip(run.steps["step"], run.column("generate_s"), strict=True)) if len(run.steps) else {}
     curves = []
     for step, rows in run.responses.groupby("step"):
-        ends, counted = _ends(rows)
+        ends, by_ends = _ends(rows)
         if len(ends) > 1 and ends.max() > 0:
-            took = float(ends.max()) if counted else float(seconds.get(step, np.nan))
-            curves.append(Completion(_of_prompts(rows, ends), counted, took))
+            took = float(ends.max()) if by_ends else float(seconds.get(step, np.nan))
+            curves.append(Completion(_of_prompts(rows, ends), by_ends, took))
     return curves
 
 
@@ -142,9 +144,9 @@ def completion(run: LoggedRun, found: Collected) -> Part:
     if not curves:
         return _of_mean_and_longest(run, found, known)
     share = 1.0 if known is None else known  # of generation, where nothing is known of the rest
-    counted = all(curve.counted for curve in curves)
-    evidence = COUNTED if counted else BOUND
-    how = "ends of the responses" if counted else "lengths, if one response has the same speed from start to end"
+    by_ends = all(curve.counted for curve in curves)
+    evidence = COUNTED if by_ends else BOUND
+    how = "ends of the responses" if by_ends else "lengths, if one response has the same speed from start to end"
     steps = in_one_unit(curves)
     taken = _taken(steps, curves)
     tail_share = smallest_enough(taken)
@@ -158,27 +160,28 @@ def completion(run: LoggedRun, found: Collected) -> Part:
     seconds = np.array([curve.seconds for curve in curves])
     if not np.isnan(seconds).any():
         mean_s = float(seconds.mean())
-        numbers.append(number("generation_of_step_s", mean_s, COUNTED if counted else DERIVED, how))
+        numbers.append(number("generation_of_step_s", mean_s, COUNTED if by_ends else DERIVED, how))
         numbers.append(number("tail_s", mean_s * tail, evidence, how))
     findings = []
     if share * tail >= WORTH_SAYING:
         unknown = np.isnan(seconds).any()
         takes = f"{tail:.0%} of generation runs" if unknown else f"{_of_seconds(float(seconds.mean()), tail)} run"
-        at_most = "" if counted else "at most "
-        few = f"at most {last:,.0f} of {of:,.0f} responses unfinished"
+        at_most = "" if by_ends else "at most "
+        few = f"at most {last:,.0f} of {counted(of, 'response')} unfinished"
         sentence = f"{_tail_of(found)}: {at_most}{takes} with {few}."
         of_what = GENERATION_TIME if known is None else TIME
         findings.append(Finding("tail", share * tail, sentence, ("tail_share_of_generation", "tail_responses"), of_what))
     levers = [
         one
-        for one in _levers(run, steps, tail_share, taken[MOST_UNFINISHED], known)
+        for one in _levers(run, found, steps, tail_share, taken[MOST_UNFINISHED], known)
         if one.kind != "assignment" or not mostly_tools(found)
     ]
     return Part(tuple(numbers), tuple(findings), tuple(levers))
 
 
 def _of_seconds(generation_s: float, tail: float) -> str:
-    return f"{tail * generation_s:,.0f} of {generation_s:,.0f} s"
+    digits = 0 if generation_s >= WHOLE_S else 2
+    return f"{tail * generation_s:,.{digits}f} of {generation_s:,.{digits}f} s"
 
 
 def _of_mean_and_longest(run: LoggedRun, found: Collected, share: float | None) -> Part:
@@ -271,7 +274,7 @@ def _assignment(run: LoggedRun, empty: float, share: float | None) -> Iterator[L
     Fuller batches decode nearly as fast, so the empty slots bound no GPU-hours. The number of replicas does.
 
     Args:
-        empty: share of the slots until the longest response ends. share: of generation, where it is known.
+        empty: share of the slots until the longest response ends. share: of generation in the GPU-hours, where it is known.
     """
     replicas = _replicas(run)
     name = "assign responses by length, to as few replicas as pay off"
@@ -299,16 +302,22 @@ def _of_unknown_cause(run: LoggedRun, found: Collected, share: float | None) -> 
     return Part((), (Finding("cannot say", share, sentence, ("generate_s", "step_s")),))
 
 
-def _levers(run: LoggedRun, steps: Sequence[StepEnds], tail_share: float, tenth: float, known: float | None) -> Iterator[Lever]:
+def _levers(
+    run: LoggedRun, found: Collected, steps: Sequence[StepEnds], tail_share: float, tenth: float, known: float | None
+) -> Iterator[Lever]:
     """Carry the last responses over, drop them, release GPUs that wait for them, and assign responses by length, each at most.
 
     A lever is named at the smallest setting that saves nearly as much as carrying over the last tenth of the responses.
 
     Args:
         tail_share: that setting, of responses. tenth: share of generation that the last tenth takes.
-        known: share of generation in the run's time; None where the log does not say it.
+        known: share of generation in the run's time; None where the log does not say it. Its share in the GPU-hours is the
+            same, unless an executed run has it.
     """
-    share, time, gpu_hours = (1.0, GENERATION_TIME, GENERATION_GPU_HOURS) if known is None else (known, TIME, GPU_HOURS)
+    share, time = (1.0, GENERATION_TIME) if known is None else (known, TIME)
+    executed = found.numbers.value("generate_gpu_share")
+    of_gpus = known if executed is None else executed
+    gpu_share, gpu_hours = (1.0, GENERATION_GPU_HOURS) if of_gpus is None else (of_gpus, GPU_HOURS)
     replicas = _replicas(run)
     carried = _of_step([carried_over(steps, part) for part in SHARES], share)
     one = _at(carried, tail_share)
@@ -320,7 +329,7 @@ def _levers(run: LoggedRun, steps: Sequence[StepEnds], tail_share: float, tenth:
     name = f"start {one.value:g} times the prompts, keep those that are complete first"
     yield Lever("over-sampling", name, one.at_most, _dropped(one), time, knob=STARTED, value=one.value, swept=sampled)
 
-    free = _of_step([released(steps, part, replicas) for part in SHARES], share)
+    free = _of_step([released(steps, part, replicas) for part in SHARES], gpu_share)
     one = _at(free, tail_share)
     left = one.data["unfinished_responses_per_step"]
     name = f"release all replicas but one when {left:,.0f} {'response is' if round(left) == 1 else 'responses are'} left"
@@ -328,7 +337,7 @@ def _levers(run: LoggedRun, steps: Sequence[StepEnds], tail_share: float, tenth:
                 swept=free)  # fmt: skip
 
     busy = sum(float(step.responses.mean()) for step in steps) / sum(step.last for step in steps)
-    yield from _assignment(run, 1.0 - busy, known)
+    yield from _assignment(run, 1.0 - busy, of_gpus)
 
 
 def _of_step(knobs: Sequence[Knob], share: float) -> tuple[Knob, ...]:
@@ -347,7 +356,7 @@ def _late(knob: Knob, steps: Sequence[StepEnds]) -> str:
         return f"{price}; where a prompt has several, incomplete groups wait, too"
     prompts, of = knob.data["late_prompts_per_step"], float(np.mean([len(step.prompts) for step in steps]))
     return (
-        f"{price}; incomplete groups wait, too: {prompts:,.0f} of {of:,.0f} prompts, "
+        f"{price}; incomplete groups wait, too: {prompts:,.0f} of {counted(of, 'prompt')}, "
         f"{knob.data['late_with_groups_share']:.0%} of the samples"
     )
 
@@ -359,7 +368,7 @@ def _dropped(knob: Knob) -> str:
 
 
 def _responses(count: float) -> str:
-    return "response" if round(count) == 1 else f"{count:,.0f} responses"
+    return "response" if count < 1.5 else f"{count:,.0f} responses"
 
 
 def _taken(steps: Sequence[StepEnds], curves: Sequence[Completion]) -> dict[float, float]:

@@ -22,12 +22,12 @@ from rlhfless.diagnosis.levers import whole_step_levers, with_lines, without_sch
 from rlhfless.diagnosis.logged_run import LoggedRun, Stated
 from rlhfless.diagnosis.memory import memory
 from rlhfless.diagnosis.numbers import Collected, Finding, Part
-from rlhfless.diagnosis.phases import phases, step_bar
+from rlhfless.diagnosis.phases import phases, step_bar, with_stated_phases
 from rlhfless.diagnosis.prompts import prompts
 from rlhfless.diagnosis.runs import each_run, runs
 from rlhfless.diagnosis.tool_waits import tool_waits
 from rlhfless.diagnosis.whole_run import time_alone, whole_run
-from rlhfless.trace import ImportedLog, OpenedLog, Trace, allocation_metrics, read_log
+from rlhfless.trace import ImportedLog, OpenedLog, Trace, allocation_metrics, read_log, response_limit
 from rlhfless.trace.importers import model_config
 from rlhfless.trace.importers.scalars import runs_of
 from rlhfless.trace.metrics.step_times import with_step_times
@@ -59,6 +59,7 @@ def diagnose(log: ImportedLog | OpenedLog | Trace | pd.DataFrame | str | Path, s
         0.886
     """
     whole, each = logged_runs(log, stated or Stated())
+    each = [with_stated_phases(one) for one in each]
     if len(each) == 1:
         return _diagnosed(each[0], collect(each[0]))
     compared = Collected()
@@ -94,20 +95,32 @@ def _with_responses(whole: LoggedRun, trace: Trace, name: str) -> LoggedRun:
     tables = {table: getattr(trace, table) for table in ("rollouts", "allocations", "spans", "events")}
     of_run = trace.with_rows(**{table: frame[frame["run"] == name] for table, frame in tables.items()})
     logged = of_run.with_rows(allocations=of_run.allocations.iloc[:0])
-    steps = with_step_times(whole.steps, logged).scalars
+    steps = _with_held_steps(with_step_times(whole.steps, logged).scalars, of_run.allocations)
     named = name if len(trace.runs) > 1 else ""
     return replace(whole, steps=steps, responses=of_run.rollouts, allocations=allocation_metrics(of_run), run=named)
 
 
+def _with_held_steps(steps: pd.DataFrame, allocations: pd.DataFrame) -> pd.DataFrame:
+    """Return the steps with the seconds of each whole one: of an executed run, from its first GPU to the release of its last.
+
+    Args:
+        allocations: of one run; empty where a framework logged it.
+    """
+    if allocations.empty or ("step_s" in steps.columns and steps["step_s"].notna().any()):
+        return steps
+    of_step = allocations.groupby("step")
+    held = (of_step["end_s"].max() - of_step["start_s"].min()).rename("step_s").reset_index()
+    return steps.drop(columns="step_s", errors="ignore").merge(held, on="step", how="outer").sort_values("step")
+
+
 def _recorded(trace: Trace) -> dict[str, float]:
     """Return what an executed run recorded of its GPUs and its limit, as facts of the run."""
-    cluster, config = (trace.meta.get(key) for key in ("cluster", "config"))
+    cluster, limit = trace.meta.get("cluster"), response_limit(trace.meta)
     facts = {}
     if isinstance(cluster, dict):
         nodes, gpus_per_node = (cluster.get(name) for name in ("nodes", "gpus_per_node"))
         if isinstance(nodes, int) and isinstance(gpus_per_node, int) and min(nodes, gpus_per_node) > 0:
             facts["gpus"] = float(nodes * gpus_per_node)
-    limit = config.get("max_response_tokens") if isinstance(config, dict) else None
     return {**facts, "max_response_tokens": float(limit)} if isinstance(limit, int) and limit > 0 else facts
 
 

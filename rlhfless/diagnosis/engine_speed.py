@@ -75,7 +75,7 @@ def engine_speed(run: LoggedRun, found: Collected) -> Part:
     if each.evidence == BOUND and (why := _may_be_less(run, found, each.value, healthy)):
         return Part(numbers, cannot_say=(f"whether the engine is slow; it takes at most {each.value:.1f} ms per token, {why}",))
     if each.value <= healthy:
-        tell = "--responses-per-step, --gpus and --tensor-parallel tell"
+        tell = "--responses-per-step, --gpus and --gpus-per-actor tell"
         may_be = f"{each.value:,.1f} ms per token may be its batch of up to {most:,.0f} responses ({tell})"
         return Part(numbers, cannot_say=(f"whether the engine is slow; {may_be}",))
     than = (
@@ -144,7 +144,7 @@ def _may_be_less(run: LoggedRun, found: Collected, ms: float, healthy: float) ->
         return f"and less where the {per_gpu * replica:,.0f} responses of a replica wait for its slots {slots}"
     waves = math.ceil(per_gpu * LARGEST_REPLICA / SEQUENCES)
     if not replica and waves > 1 and ms <= waves * healthy:
-        return f"and less where {per_gpu:,.0f} responses per GPU of a replica wait for its slots (--tensor-parallel would tell)"
+        return f"and less where {per_gpu:,.0f} responses per GPU of a replica wait for its slots (--gpus-per-actor would tell)"
     if any(TOOLS.search(str(name)) and (run.mean(str(name)) or 0.0) > 0 for name in run.steps.columns):
         return "and less, as calls of tools are in it"
     if (found.numbers.value("prompt_token_share") or 0.0) > PROMPTS_HIGH:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rlhfless.diagnosis.logged_run import LoggedRun
+from rlhfless.diagnosis.numbers import counted
 
 MOST_GPUS = 1e6  # of one run; more is no number of GPUs
 ROUNDED = 0.02  # relative difference to a whole number of GPUs that rounded logs leave
@@ -66,8 +67,13 @@ def contradictions(run: LoggedRun) -> list[str]:
     if (stated := run.stated.gpus) is not None and same_in_all(run, "gpus") is None:
         for way, value in recorded(run).items():
             if value != stated:
-                notes.append(f"{stated:,} GPUs were stated, and {way} gives {value:,.0f}; the stated ones count.")
+                notes.append(f"{were_stated(stated)}, and {way} gives {value:,.0f}; what was stated counts.")
     return notes
+
+
+def were_stated(gpus: int) -> str:
+    """Return how many GPUs a user stated, as the start of a sentence."""
+    return f"{counted(gpus, 'GPU')} {'was' if gpus == 1 else 'were'} stated"
 
 
 def gpus_of_throughput(run: LoggedRun) -> float | None:

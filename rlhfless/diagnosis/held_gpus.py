@@ -7,6 +7,7 @@ import math
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import COUNTED, GPU_HOURS, Collected, Finding, Part, number
 
+GENERATES = ("decode", "prefill")  # roles
 WORTH_SAYING = 0.05  # of the GPU-hours
 
 
@@ -25,6 +26,8 @@ def held_gpus(run: LoggedRun, found: Collected) -> Part:
         return Part(tuple(numbers))
     share = idle_s / gpu_s
     numbers.append(number("idle_gpu_share", share, COUNTED, "allocations without a span of work"))
+    generate_gpu_s = float(held.loc[held["role"].isin(GENERATES), "gpu_seconds"].sum())
+    numbers.append(number("generate_gpu_share", generate_gpu_s / gpu_s, COUNTED, "allocations of replicas"))
     if share < WORTH_SAYING:
         return Part(tuple(numbers))
     decode = held[held["role"] == "decode"]

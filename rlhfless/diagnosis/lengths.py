@@ -18,6 +18,7 @@ from rlhfless.diagnosis.numbers import (
     Finding,
     Number,
     Part,
+    counted,
     mean_of,
     number,
 )
@@ -63,18 +64,18 @@ def cut_responses(responses: pd.DataFrame, max_response_tokens: float | None = N
     by_context = at_sum if len(np.unique(prompts)) > 1 and len(np.unique(tokens[at_sum])) > 1 else None
     if max_response_tokens is not None:
         by_response = tokens >= max_response_tokens
-        how = f"responses of {max_response_tokens:,.0f} tokens, the limit"
+        how = f"responses of {counted(max_response_tokens, 'token')}, the limit"
     else:
         by_response = _at_largest(tokens, named)
-        how = f"{int(by_response.sum()):,} responses have the largest length, {tokens.max(initial=0):,.0f} tokens"
+        how = f"{int(by_response.sum()):,} responses have the largest length, {counted(tokens.max(initial=0), 'token')}"
     if by_context is not None and not (logged is not None and bool((logged >= by_context).all())):
         rows = by_context | (logged if logged is not None else by_response)
-        how = f"{int(by_context.sum()):,} responses with their prompts have {np.nanmax(sums):,.0f} tokens exactly"
-        return Cut(rows, f"the context of {np.nanmax(sums):,.0f} tokens", DERIVED, how)
+        how = f"{int(by_context.sum()):,} responses with their prompts have {counted(np.nanmax(sums), 'token')} exactly"
+        return Cut(rows, f"the context of {counted(np.nanmax(sums), 'token')}", DERIVED, how)
     if logged is not None:
         return Cut(logged, "the limit", COUNTED, "finish reasons of the log")
     if max_response_tokens is not None or by_response.any():
-        return Cut(by_response, f"the limit of {tokens.max(initial=0):,.0f} tokens", DERIVED, how)
+        return Cut(by_response, f"the limit of {counted(tokens.max(initial=0), 'token')}", DERIVED, how)
     return None
 
 
@@ -227,14 +228,14 @@ def _idle(ratio: float, how: str) -> list[Number]:
 def _limit_of(run: LoggedRun) -> str:
     """The limit in tokens, where the longest response of every step that cuts some is the same."""
     longest = np.unique(run.column("response_tokens_max")[run.column("truncation_rate") > 0])
-    return f" of {longest[0]:,.0f} tokens" if len(longest) == 1 and not np.isnan(longest[0]) else ""
+    return f" of {counted(longest[0], 'token')}" if len(longest) == 1 and not np.isnan(longest[0]) else ""
 
 
 def _limit_finding(run: LoggedRun, share: Number, cut: Cut | None, numbers: dict[str, Number]) -> Finding:
     which = cut.limit if cut is not None else f"the length limit{_limit_of(run)}"
-    counted = "cut_responses" in numbers
-    count = f" ({numbers['cut_responses'].value:,.0f} of {numbers['responses'].value:,.0f})" if counted else ""
-    proof = ("cut_share", "cut_responses") if counted else ("cut_share", "response_tokens_max")
+    by_rows = "cut_responses" in numbers
+    count = f" ({numbers['cut_responses'].value:,.0f} of {numbers['responses'].value:,.0f})" if by_rows else ""
+    proof = ("cut_share", "cut_responses") if by_rows else ("cut_share", "response_tokens_max")
     sentence = (
         f"A length limit cuts responses: {share.value:.1%}{count} end at {which}, so their true lengths are unknown, and tails "
         "and forecasts of this log are lower bounds; a higher limit takes more time, not less."

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Real
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from rlhfless.errors import InputError
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a finite number of 0 or more."""
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value) and float(value) >= 0
 
 
 @dataclass(frozen=True)
@@ -21,9 +30,10 @@ class Stated:
         memory_share: of a GPU's memory that the engine may use (vLLM's gpu_memory_utilization).
         usd_per_gpu_hour: price. model: folder or ``config.json`` of the model, or the name of a profile's model.
         max_response_tokens: limit of the run's responses. responses_per_step, samples_per_prompt: where not logged.
+        prepare_s, learn_s: of a step outside generation, of a run whose learning follows generation.
 
     Raises:
-        InputError: the GPUs of the sides are more than those of the run.
+        InputError: a value is of another type or out of its range, or the GPUs of the sides are more than those of the run.
     """
 
     gpus: int | None = None
@@ -38,14 +48,27 @@ class Stated:
     max_response_tokens: int | None = None
     responses_per_step: int | None = None
     samples_per_prompt: int | None = None
+    prepare_s: float | None = None
+    learn_s: float | None = None
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is None:
+                continue
+            if name in ("gpu", "model"):
+                wrong, needed = not isinstance(value, str | Path), "a text"
+            elif name == "memory_share":
+                wrong, needed = not _is_number(value) or not 0 < value <= 1, "a number above 0 and at most 1"
+            elif name in ("gpu_memory_gib", "usd_per_gpu_hour", "prepare_s", "learn_s"):
+                wrong, needed = not _is_number(value), "a number of 0 or more"
+            else:
+                wrong, needed = not _is_number(value) or value != int(value), "a whole number of 0 or more"
+            if wrong:
+                raise InputError(f"{name} is {value!r:.60}; {needed} is needed")
         sides = {name: count for name in ("gpus_generate", "gpus_train") if (count := getattr(self, name)) is not None}
         if self.gpus is not None and sum(sides.values()) > self.gpus:
             given = " and ".join(f"{name} {count}" for name, count in sides.items())
-            raise InputError(
-                f"{given} is more than the run's gpus {self.gpus}; give those of both sides together as gpus (--gpus)"
-            )
+            raise InputError(f"{given} is more than the run's gpus {self.gpus}; give those of both sides together as gpus")
 
 
 @dataclass(frozen=True, eq=False)

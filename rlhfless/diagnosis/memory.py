@@ -224,7 +224,7 @@ def memory(run: LoggedRun, found: Collected) -> Part:
     if tokens is None:
         missing = "the size of the model's weights"
         if model is None or model.weight_bytes is not None:
-            missing = "the kind of GPU, or its memory (--gpu, --gpu-memory-gib)"
+            missing = "the kind of GPU (--gpu)"
         unknown = f"how many tokens fit into the KV cache: {missing} would tell"
         return Part(tuple(numbers), tuple(findings), cannot_say=(unknown,), notes=tuple(notes))
     numbers.append(number("kv_cache_tokens", tokens, evidence, how))
@@ -304,7 +304,7 @@ def _of_profile(name: str) -> ModelMemory:
     """Return the bytes that a shipped profile has of its model."""
     profile = read_profile(name)
     weights = profile["kv_capacity"]["weight_bytes"]
-    note = f"sizes are those of the profile {name}, whose KV heads are taken to divide evenly among GPUs"
+    note = f"sizes are those of the shipped profiles of {profile['model']}; its KV heads are taken to divide evenly among GPUs"
     kv_bytes = float(profile["link"]["kv_bytes_per_token"])
     return ModelMemory(profile["model"], kv_bytes, weights, weights, EVENLY, None, (note,))
 

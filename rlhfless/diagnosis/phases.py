@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -42,6 +42,8 @@ PHASES = {
     "sync_s": "sending weights",
 }
 """Standard columns of a step's phases, in the order of the step, in words."""
+STATED = ("prepare_s", "learn_s")
+"""Phases whose seconds a user may state."""
 NOT_NAMED = "not named"
 
 TIMES_LINE = {
@@ -185,11 +187,49 @@ class StepSeconds:
         return (self.share(np.where(self.usual, seconds, np.nan)) or 0.0) * self.ordinary_share
 
 
+def with_stated_phases(run: LoggedRun) -> LoggedRun:
+    """Return the run with the seconds of its phases that are stated, as those of every step that generated.
+
+    Where the log has no whole step, it is generation with what follows it, of a run that takes turns.
+    """
+    given = {name: value for name in STATED if (value := getattr(run.stated, name)) is not None}
+    generate_s = run.column("generate_s")
+    if not given or not (generate_s > 0).any():
+        return run
+    steps = run.steps.assign(**{name: np.where(generate_s > 0, value, np.nan) for name, value in given.items()})
+    if np.isnan(run.column("step_s")).all() and synchronous(run):
+        after = [replace(run, steps=steps).column(name) for name in ("prepare_s", "learn_s", "sync_s")]
+        steps = steps.assign(step_s=generate_s + np.sum(np.nan_to_num(after), axis=0))
+    return replace(run, steps=steps)
+
+
+def _as_stated(run: LoggedRun, numbers: Sequence[Number]) -> list[Number]:
+    """Return the numbers, of which those of stated phases say so."""
+    return [
+        replace(one, evidence=LOGGED, how="as stated")
+        if one.key in STATED and getattr(run.stated, one.key) is not None
+        else one
+        for one in numbers
+    ]
+
+
+def _stated_note(run: LoggedRun) -> list[str]:
+    given = [f"{PHASES[name]} {value:,.4g} s" for name in STATED if (value := getattr(run.stated, name)) is not None]
+    return [f"Of the phases of a step, the seconds of these are stated, not logged: {', '.join(given)}."] if given else []
+
+
 def phases(run: LoggedRun, found: Collected) -> Part:
     """Return seconds and shares of the phases, what they limit, which steps differ, and what is impossible in the log."""
     seconds = step_seconds(run)
-    notes = [*seconds.notes, *_impossible_shares(run), *_growing(seconds), *_differing(seconds), *_of_unknown_interval(seconds)]
-    numbers = [*_numbers(seconds, medians(run)), *_rewards(run, seconds)]
+    notes = [
+        *_stated_note(run),
+        *seconds.notes,
+        *_impossible_shares(run),
+        *_growing(seconds),
+        *_differing(seconds),
+        *_of_unknown_interval(seconds),
+    ]
+    numbers = [*_as_stated(run, _numbers(seconds, medians(run))), *_rewards(run, seconds)]
     findings = [] if seconds.overlap.any() else _findings(run, seconds, {one.key: one for one in numbers})
     if seconds.overlap.any():
         notes.append(_overlap_note(seconds))

@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.diagnosis.asynchronous import waits_for_nothing
-from rlhfless.diagnosis.gpus import gpus_of, same_in_all
+from rlhfless.diagnosis.gpus import gpus_of, same_in_all, were_stated
 from rlhfless.diagnosis.logged_run import LoggedRun
-from rlhfless.diagnosis.numbers import DERIVED, GPU_HOURS, LOGGED, TIME, Collected, Finding, Number, Part, number
+from rlhfless.diagnosis.numbers import DERIVED, GPU_HOURS, LOGGED, TIME, Collected, Finding, Number, Part, counted, number
 from rlhfless.diagnosis.phases import medians, step_seconds
 from rlhfless.diagnosis.whole_run import LARGEST
 from rlhfless.trace.importers.scalars import RUN, runs_of
@@ -101,7 +101,9 @@ def runs(run: LoggedRun, found: Collected) -> Part:
 def _surplus(run: LoggedRun) -> list[str]:
     """Say which layouts, of several, generate more than training takes."""
     idle = [(name, gpus_of(one)) for name, one in each_run(run) if waits_for_nothing(one)]
-    known = [f"{shown(name, 60)} ({of.generate:,.0f} + {of.train:,.0f} GPUs)" for name, of in idle if of.generate and of.train]
+    known = [
+        f"{shown(name, 60)} ({of.generate:,.0f} + {counted(of.train, 'GPU')})" for name, of in idle if of.generate and of.train
+    ]
     if len(known) < 2:
         return []
     return [
@@ -115,7 +117,7 @@ def _other_gpus(run: LoggedRun) -> list[str]:
     if run.stated.gpus is None or all(count == run.stated.gpus for count in own):
         return []
     listed = ", ".join(f"{count:,.0f}" for count in dict.fromkeys(own))
-    return [f"{run.stated.gpus:,} GPUs were stated, and the log has those of each run ({listed}); the log's count."]
+    return [f"{were_stated(run.stated.gpus)}, and the log has those of each run ({listed}); the log's count."]
 
 
 def each_run(run: LoggedRun) -> Iterator[tuple[str, LoggedRun]]:

@@ -158,13 +158,13 @@ def _idle_while_few_generate(run: LoggedRun, found: Collected, gpus: Gpus) -> tu
         return [], ()  # training goes on beside generation
     others = 1.0 - gpus.generate / gpus.total
     share = found.numbers.value("generate_share")
-    how = f"{gpus.total - gpus.generate:,.0f} of {gpus.total:,.0f} GPUs, where they do nothing while the others generate"
+    how = f"{gpus.total - gpus.generate:,.0f} of {counted(gpus.total, 'GPU')}, where they do nothing while the others generate"
     if share is not None:
         return [number("learner_gpus_idle_share_at_most", others * share, BOUND, f"{how}, times the share of generation")], ()
     line = TIMES_LINE.get(run.framework, ANY_LINE)
     sentence = (
-        f"What share g of a step is generation: {gpus.generate:,.0f} of {gpus.total:,.0f} GPUs "
-        f"{'generates' if gpus.generate == 1 else 'generate'}, so at most "
-        f"{others:.3g} x g of the paid time idles ({others / 2:.0%} if g is one half); {line} would tell."
+        f"What share g of a step is generation: {gpus.generate:,.0f} of {counted(gpus.total, 'GPU')} "
+        f"{'generates' if gpus.generate == 1 else 'generate'}, so on the others at most {others:.3g} x g of the paid time "
+        f"idles ({others / 2:.0%} if g is one half); {line} would tell."
     )
     return [number("others_of_gpus_share", others, DERIVED, how)], (sentence,)

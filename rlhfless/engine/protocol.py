@@ -41,7 +41,7 @@ class Request:
             engines only. They are those after temperature, filters and the ban of tokens under a forced length.
         kv: KV state of its whole context as the engine exported it; None means that prefill recomputes the context, except
             cached prefixes.
-        history: token ids of earlier responses of its prompt, from which drafts may come (``solver.Drafting``); a hint that an
+        history: token ids of earlier responses of its prompt, from which drafts may come (``Drafting``); a hint that an
             engine may ignore.
         start_s, first_token_s, prefill_tokens_computed, passes, drafted_tokens, accepted_tokens: recorded by earlier engines
             (None and 0 if there were none).

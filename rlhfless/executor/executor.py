@@ -7,25 +7,34 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+from numpy.typing import ArrayLike
+
+import rlhfless
 from rlhfless.engine.protocol import Request
-from rlhfless.errors import ClosedError, missing_extra
+from rlhfless.errors import ClosedError, InputError, missing_extra
 from rlhfless.executor.distributed.local.pool import ProcessPool
 from rlhfless.executor.distributed.ray.pool import RayPool
-from rlhfless.executor.step.progress import OnProgress, StepProgress
+from rlhfless.executor.step.progress import OnProgress, OnStepEnd, StepProgress
 from rlhfless.executor.step.record import StepRecord
-from rlhfless.executor.step.requests import encoded
+from rlhfless.executor.step.requests import encoded, workload_of
 from rlhfless.executor.step.step_state import check_migration
 from rlhfless.executor.step.work_items import WorkItem
 from rlhfless.executor.virtual.actors import Closing, EngineFactory
 from rlhfless.executor.virtual.executor import OnReplayProgress, check_charging, run_step
+from rlhfless.scheduling import PlanningOptions, PolicyError, PolicyFunction, SchedulingPolicy, as_policy
 from rlhfless.system.cleanup import clean_up
 from solver.model.admission import check_rule
 from solver.model.cluster import Cluster, MixedCluster
-from solver.model.objective import NonGenerationPhases
+from solver.model.errors import as_given
+from solver.model.objective import NonGenerationPhases, Objective
 from solver.model.offers import Latencies
 from solver.model.plan import Plan
+from solver.model.problem import PlanningProblem
+
+GUESS = "All lengths are a guess: half of max_response_tokens. Give lengths of an earlier step, if there is one."
 
 
 class Executor:
@@ -46,8 +55,10 @@ class Executor:
         clock_s: where the next step starts; next_step: its number. run_name: of the run, in traces.
         on_progress: progress callback of every step; None calls nothing. An exception that it raises ends the step as an
             interrupt does.
+        on_step_end: called with the record of every complete step, or with what ended it; None calls nothing.
 
     Raises:
+        InputError: the engine makes no engines.
         PlanningError: charging, admission or migration is none of the known names.
         MissingExtra: a bar is wanted and tqdm is not installed.
     """
@@ -64,6 +75,11 @@ class Executor:
         migration: str = "cheaper",
         progress: bool = False,
     ) -> None:
+        if not callable(engine):
+            raise InputError(
+                f"engine is {as_given(engine)}; an engine factory is needed, such as that of "
+                "rlhfless.TorchEngine.from_pretrained(FOLDER)"
+            )
         check_charging(charging)
         check_migration(migration)
         check_rule(admission)
@@ -75,12 +91,79 @@ class Executor:
         self._charging, self._progress = charging, progress
         self.run_name, self.clock_s, self.next_step = "run", 0.0, 0
         self.on_progress: OnProgress | None = None
+        self.on_step_end: OnStepEnd | None = None
 
     def __enter__(self) -> Executor:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         clean_up(self.close, after=error)
+
+    def problem(
+        self, requests: Sequence[Request], *, lengths: ArrayLike | None = None, time_weight: float = 0.7
+    ) -> PlanningProblem:
+        """Return the planning problem of a step on this cluster, for ``solver.plan_of`` and other functions of ``solver``.
+
+        Args:
+            requests: of the step, as ``rlhfless.requests`` makes them.
+            lengths: (R,) tokens that each response is expected to have, such as those of an earlier step, or (S, R) scenarios
+                of them. None: half of the limit for each, which is a guess.
+            time_weight: w of T^w C^(1-w), which plans minimise: 1 is time only, 0 cost only.
+
+        Raises:
+            InputError: a prompt cannot be encoded, or the lengths are not one for each response.
+            PlanningError: a number is out of its range, or no actor can hold a response.
+
+        Example:
+            >>> import rlhfless as rl, solver
+            >>> cluster, latency = rl.Hardware(gpus=2, profile="cpu-tiny-qwen2").cluster()
+            >>> requests = rl.requests([[5, 6, 7], [8, 9]], samples_per_prompt=4, max_response_tokens=64)
+            >>> executor = rl.Executor(rl.TorchEngine.from_pretrained("data/models/arithmetic-grpo"), cluster, latency=latency)
+            >>> mine = solver.plan_of([[0, 1, 2, 3], [4, 5, 6, 7]], executor.problem(requests), policy="by prompt")
+            >>> len(executor.run(mine, requests).trace.rollouts)
+            8
+            >>> executor.close()
+        """
+        workload = workload_of(encoded(requests, self.engines), lengths)
+        return PlanningProblem(workload, self.cluster, self.latency, Objective(time_weight))
+
+    def plan(
+        self,
+        requests: Sequence[Request],
+        policy: str | SchedulingPolicy | PolicyFunction = "solver",
+        *,
+        lengths: ArrayLike | None = None,
+        time_weight: float = 0.7,
+        seed: int = 0,
+    ) -> Plan:
+        """Return a policy's plan of a step, which ``run`` runs with the same requests.
+
+        Args:
+            policy: a name, an object, or a function ``(problem, options) -> Plan``.
+            requests, lengths, time_weight: as for ``problem``. Without lengths the plan's own times are a guess, and
+                ``notes["lengths"]`` says so; the record has the times of the lengths that came.
+            seed: of policies that draw at random.
+
+        Raises:
+            InputError, PlanningError: as ``problem``.
+            PolicyError: the policy is unknown, or needs the true lengths.
+
+        Example:
+            >>> import rlhfless as rl
+            >>> cluster, latency = rl.Hardware(gpus=2, profile="cpu-tiny-qwen2").cluster()
+            >>> requests = rl.requests(["1+2=", "3+4="], samples_per_prompt=4, max_response_tokens=64)
+            >>> engine = rl.TorchEngine.from_pretrained("data/models/arithmetic-grpo")
+            >>> with rl.Executor(engine, cluster, latency=latency) as executor:
+            ...     record = executor.run(executor.plan(requests), requests)
+            >>> len(record.trace.rollouts)
+            8
+        """
+        chosen = as_policy(policy)
+        if chosen.clairvoyant:
+            raise PolicyError(f"policy {chosen.name!r} needs the true lengths, which are unknown before a step; choose another")
+        problem = self.problem(requests, lengths=lengths, time_weight=time_weight)
+        plan = chosen.plan(problem, PlanningOptions(seed=seed))
+        return plan if lengths is not None else replace(plan, notes={**plan.notes, "lengths": GUESS})
 
     def run(
         self,
@@ -115,20 +198,35 @@ class Executor:
         if self._closed:
             raise ClosedError("this executor is closed; create a new one to run more steps")
         about = {"run": self.run_name, "step": self.next_step, "start_s": self.clock_s, "phases": phases, "work": work}
-        options: dict[str, Any] = {**self._how, **about}
-        requests = encoded(requests, self.engines)
+        try:
+            record = self._run(plan, encoded(requests, self.engines), {**self._how, **about})
+        except BaseException as error:
+            if self.on_step_end is not None:
+                self.on_step_end(error)
+            raise
+        self.clock_s, self.next_step = record.end_s, self.next_step + 1
+        if self.on_step_end is not None:
+            self.on_step_end(record)
+        return record
+
+    def live(self, work: Sequence[tuple[Plan, Sequence[Request]]] = ()) -> Any:
+        """Return a view for a notebook: timeline, cost and idle share of the steps while they run; see ``rlhfless.live``.
+
+        Args:
+            work: plans with their requests, which its buttons run; without any it shows the steps that cells run.
+        """
+        return rlhfless.live(self, work)
+
+    def _run(self, plan: Plan, requests: Sequence[Request], options: dict[str, Any]) -> StepRecord:
         with self._watching(len(requests)) as (on_progress, on_replay_progress):
             if self.actor_pool is not None:
-                record = self.actor_pool.run_step(
+                return self.actor_pool.run_step(
                     plan, requests, self.engines, self.latency, self.cluster, on_progress=on_progress, **options
                 )
-            else:
-                record = run_step(
-                    plan, requests, self.engines, self.latency, self.cluster, charging=self._charging, on_progress=on_progress,
-                    on_replay_progress=on_replay_progress, **options,
-                )  # fmt: skip
-        self.clock_s, self.next_step = record.end_s, self.next_step + 1
-        return record
+            return run_step(
+                plan, requests, self.engines, self.latency, self.cluster, charging=self._charging, on_progress=on_progress,
+                on_replay_progress=on_replay_progress, **options,
+            )  # fmt: skip
 
     def close(self) -> None:
         """End processes and free the memory of the weights. Idempotent; nothing can be run afterwards."""

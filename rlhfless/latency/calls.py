@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from rlhfless.latency.call_tables import KindTables, ModelTables, ModelTimes, load_call_tables
+from rlhfless.latency.gpus import NODE_GPUS
 from rlhfless.latency.step_batch import CostOptions, StepBatch
 from solver.dataflow import Call, CallMemory, Layout, Strategy, missing_share
 from solver.model.cluster import Cluster
@@ -71,7 +72,7 @@ class CallTable:
     models: Mapping[str, str]
     batch: StepBatch
     options: CostOptions = field(default_factory=CostOptions)
-    gpus_per_node: int = 8
+    gpus_per_node: int = NODE_GPUS
     _seconds: dict[Any, float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -133,7 +133,7 @@ class Effects:
         >>> faults = Effects(Stragglers(share=0.5, slowdown=0.5), outages=Outages(per_gpu_hour=0.5, down_s=60))
         >>> setting = replace(run.calibrated, effects=faults)
         >>> one, other = (simulate(run.rollouts, s, ["static"], steps=run.steps[-1:]) for s in (run.calibrated, setting))
-        >>> bool(other.steps["time_s"].sum() > one.steps["time_s"].sum())
+        >>> bool(other.table["time_s"].sum() > one.table["time_s"].sum())
         True
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rlhfless.latency.gpus import NODE_GPUS
 from rlhfless.latency.prices import usd_per_gpu_hour
 from rlhfless.latency.profile import ProfileError, load_profile
 from solver.model.cluster import Cluster, GpuPool, MixedCluster
@@ -47,7 +48,7 @@ def mixed_pools(
                     f"--pool {text}: profiles {same_size.name} and {model.name} are both for {model.gpus_per_actor} x "
                     f"{model.kind}; give one of them"
                 )
-        per_node = min(8, int(count))
+        per_node = min(NODE_GPUS, int(count))
         if int(count) % per_node:
             raise ProfileError(
                 f"--pool {text}: {count} GPUs do not fill whole nodes of {per_node}; give a multiple of {per_node}"

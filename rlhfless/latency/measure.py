@@ -181,9 +181,10 @@ class MeasurementGrid:
     """The sizes that a measurement times, and how often.
 
     Attributes:
-        batches, contexts: the grid, KV tokens per response; both increasing, contexts up to the model's longest.
+        batches, contexts: the grid, KV tokens per response; both increasing. The model's longest context takes the place of
+            longer ones.
         joins: (responses, prompt tokens of each) of the trials to time; no more responses than slots, nor than the largest
-            batch that fits the device.
+            batch that fits the device. Trials longer than the model's context are left out.
         rounds: number of passes over the grid; the median is kept.
 
     Raises:
@@ -232,13 +233,12 @@ def measure_profile(
         ProfileError: the model or device cannot be used, or the grid does not fit model or memory.
         MemoryError: what is measured does not fit on the device.
     """
-    batches, contexts, rounds = grid.batches, grid.contexts, grid.rounds
+    batches, rounds = grid.batches, grid.rounds
     lm = CausalLM(model, device)
+    contexts, too_long = _held_contexts(grid.contexts, lm)
     slots = max_batch or max(batches)
-    trials = _trials(grid.joins, slots)
+    trials = _trials(grid.joins, slots, lm.max_context)
     longest = max(max(contexts), *(trial.tokens + trial.iterations for trial in trials))
-    if longest > lm.max_context:
-        raise ProfileError(f"{lm.name} has a context of at most {lm.max_context} tokens; {longest} cannot be measured")
     capacity, whose_memory = lm.capacity(memory_bytes)
     if capacity["tokens"] < (needed := min(batches) * min(contexts)):
         raise ProfileError(
@@ -252,7 +252,7 @@ def measure_profile(
     batches, left_out = _held_batches(decode, batches, max(contexts), f"{lm.name} on {device}")
     if left_out:
         slots = max_batch or max(batches)
-        trials = _trials(grid.joins, min(slots, max(batches)))
+        trials = _trials(grid.joins, min(slots, max(batches)), lm.max_context)
     iteration_s = median_seconds(decode, [(batch, context) for batch in batches for context in contexts], rounds, device)
     table = IterationTable(np.array(batches), np.array(contexts), iteration_s.reshape(len(batches), len(contexts)))
     changes = measure_changes(run_trial, trials, rounds)
@@ -262,7 +262,7 @@ def measure_profile(
     device_name = f"{platform.machine()} CPU, one thread," if device == "cpu" else lm.kind
     origin = ProfileOrigin(
         f"measured on {device_name} with torch {torch.__version__}, transformers {transformers.__version__}: "
-        f"median of {rounds} rounds, sampling and bookkeeping included{left_out}",
+        f"median of {rounds} rounds, sampling and bookkeeping included{too_long}{left_out}",
         command,
         datetime.date.today().isoformat(),
         "Apache-2.0 (measured by this project)",
@@ -283,11 +283,30 @@ def measure_profile(
     )
 
 
-def _trials(joins: Sequence[tuple[int, int]], max_responses: int) -> list[BatchChangeTrial]:
-    """Return the trials to time, none with more than ``max_responses`` responses."""
-    return [
-        BatchChangeTrial(*sizes) for sizes in sorted({(min(responses, max_responses), tokens) for responses, tokens in joins})
-    ]
+def _trials(joins: Sequence[tuple[int, int]], max_responses: int, max_context: int) -> list[BatchChangeTrial]:
+    """Return the trials to time, none with more than ``max_responses`` responses or longer than the model's context."""
+    sizes = sorted({(min(responses, max_responses), tokens) for responses, tokens in joins})
+    trials = [trial for trial in (BatchChangeTrial(*size) for size in sizes) if trial.tokens + trial.iterations < max_context]
+    if not trials:
+        raise ProfileError(f"the model has a context of at most {max_context} tokens, in which nothing can be measured")
+    return trials
+
+
+def _held_contexts(contexts: Sequence[int], lm: CausalLM) -> tuple[Sequence[int], str]:
+    """Return the contexts that the model takes, its longest in place of longer ones, and in words which were left out.
+
+    Raises:
+        ProfileError: fewer than two are left.
+    """
+    if max(contexts) <= lm.max_context:
+        return contexts, ""
+    held = (*(context for context in contexts if context < lm.max_context), lm.max_context)
+    if len(held) < 2:
+        raise ProfileError(
+            f"{lm.name} has a context of at most {lm.max_context} tokens, and 2 or more are measured; give shorter contexts"
+        )
+    left_out = ", ".join(str(context) for context in contexts if context > lm.max_context)
+    return held, f"; contexts of {left_out} are longer than the model's and are left out"
 
 
 def _held_batches(decode: Timed, batches: Sequence[int], context: int, device_name: str) -> tuple[Sequence[int], str]:

@@ -16,9 +16,10 @@ date, licence`` and ``assumptions``, which names every number that is assumed ra
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,17 @@ import numpy as np
 
 from rlhfless.errors import UserError
 from rlhfless.latency.fit import AffineFit, fit_prompt_tokens, residuals
-from solver.model.errors import PlanningError
+from solver.model.errors import PlanningError, as_given
 from solver.model.iteration_table import IterationTable
 from solver.model.latency import PREFILLS, LatencyModel
 
 SCHEMA = "rlhfless-latency-profile"
+DEFAULT_PROFILE = "l40s-qwen2.5-3b-tp2"
+"""Stands in for a run's model and GPUs where nobody states a profile."""
+ONE_GPU_PROFILE = "h100-qwen2.5-3b-tp1"
+"""The same where the GPUs are no multiple of the default profile's 2 per replica."""
 SCHEMA_VERSION = 1
+ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 KV_CAPACITY_FORMULA = (
     "gpus * (usable_fraction * memory_bytes_per_gpu - weight_bytes / gpus - reserve_bytes_per_gpu) / kv_bytes_per_token"
 )
@@ -68,6 +74,60 @@ def profiles_of_the_same_model(name_or_path: str | os.PathLike[str]) -> list[str
     own = read_profile(name_or_path)
     others = [name for name in list_profiles() if name not in (str(name_or_path), own["name"])]
     return [name for name in others if read_profile(name)["model"] == own["model"]]
+
+
+def weights_of_profile(profile: Mapping[str, Any]) -> float:
+    """Return the number of weights of the model that a profile was measured with."""
+    return float(profile["kv_capacity"]["weight_bytes"] / ITEM_BYTES[profile["precision"]])
+
+
+def nearest_profile(weights: float, sizes: Collection[int], kind: str | None = None) -> str:
+    """Return the name of the shipped profile whose model is nearest in size; of several the one of the GPU kind, then the one
+    with the fewest GPUs per actor.
+
+    Args:
+        weights: number of weights of the model.
+        sizes: numbers of GPUs that an actor may have.
+        kind: of the GPUs, such as ``h100``; None for GPUs that are emulated.
+
+    Raises:
+        ProfileError: no shipped profile has actors of one of the sizes.
+
+    Example:
+        >>> nearest_profile(500_000, [1]), nearest_profile(1.5e9, [1, 2]), nearest_profile(7e9, [1, 2, 4], "l40s")
+        ('cpu-tiny-qwen2', 'h100-qwen2.5-3b-tp1', 'l40s-qwen2.5-7b-tp4')
+    """
+    near: list[tuple[float, bool, int, str]] = []
+    for name in list_profiles():
+        profile = read_profile(name)
+        own = weights_of_profile(profile)
+        if profile["gpus_per_actor"] in sizes:
+            near.append((abs(math.log(weights / own)), kind != profile["kind"], profile["gpus_per_actor"], name))
+    if not near:
+        raise ProfileError(
+            f"no shipped profile has actors of {' or '.join(map(str, sorted(sizes)))} GPUs; give a profile by name or file"
+        )
+    return min(near)[-1]
+
+
+def other_sizes(name_or_path: str | os.PathLike[str]) -> list[LatencyModel]:
+    """Return the latency models of actors of other sizes, by shipped profiles of the same language model and GPU kind.
+
+    A profile of one's own has none, as it was measured or calculated in another way than those that are shipped.
+
+    Raises:
+        ProfileError: no such profile, or an invalid file.
+
+    Example:
+        >>> [model.name for model in other_sizes("h100-qwen2.5-3b-tp1")]
+        ['h100-qwen2.5-3b-tp2']
+    """
+    own = load_profile(name_or_path)
+    if own.name not in _shipped() or str(name_or_path) != own.name:
+        return []
+    others = [load_profile(name) for name in profiles_of_the_same_model(own.name)]
+    sizes = {model.gpus_per_actor: model for model in others if model.kind == own.kind}
+    return [model for gpus, model in sorted(sizes.items()) if gpus != own.gpus_per_actor]
 
 
 def load_profile(name_or_path: str | os.PathLike[str], *, prefill: str | None = None) -> LatencyModel:
@@ -142,6 +202,10 @@ def mixed_prefill(
 
 def _locate(name_or_path: str | os.PathLike[str]) -> Path:
     """Return the file of a profile given by name or path."""
+    if not isinstance(name_or_path, str | os.PathLike):
+        raise ProfileError(
+            f"profile is {as_given(name_or_path)}; the name of a latency profile or the path of its file is needed"
+        )
     text = os.fspath(name_or_path)
     shipped = _shipped()
     if text in shipped:

@@ -7,6 +7,11 @@ from dataclasses import dataclass
 from solver.model.errors import PlanningError, as_given, check_flags, is_number, is_whole
 from solver.model.plurals import counted
 
+MOST_TOKENS = 100_000_000
+"""Of a prompt with its response; decoding is timed token by token."""
+MOST_TRIED = 1_000_000
+"""Numbers of mini-batches that are tried for one that divides the responses."""
+
 
 @dataclass(frozen=True)
 class StepBatch:
@@ -35,11 +40,17 @@ class StepBatch:
             if not is_whole(value, 1):
                 raise PlanningError(f"{name} is {as_given(value)}; a whole number of 1 or more is needed")
             object.__setattr__(self, name, int(value))
-        if self.responses % self.mini_batches:
-            fits = max(n for n in range(1, self.mini_batches) if self.responses % n == 0)
+        if self.tokens > MOST_TOKENS:
             raise PlanningError(
-                f"{self.mini_batches} mini-batches do not divide {counted(self.responses, 'response')}; "
-                f"the next smaller number that does is {fits}"
+                f"a prompt of {counted(self.prompt_tokens, 'token')} with a response of {self.response_tokens:,} is longer "
+                f"than any model's context; at most {MOST_TOKENS:,} tokens together are needed"
+            )
+        if self.responses % self.mini_batches:
+            most = min(self.mini_batches, self.responses)
+            fits = next((n for n in range(most, max(0, most - MOST_TRIED), -1) if self.responses % n == 0), None)
+            raise PlanningError(
+                f"{self.mini_batches:,} mini-batches do not divide {counted(self.responses, 'response')}; "
+                + ("a number that does is needed" if fits is None else f"the next smaller number that does is {fits:,}")
             )
 
     @property

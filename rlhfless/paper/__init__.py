@@ -8,7 +8,7 @@ beside them, and the main figure of ReaL (arXiv 2406.14088) is made from whole-s
 """
 
 from rlhfless.paper.catalogue import FIGURES, OTHER_FIGURES, chosen
-from rlhfless.paper.fused_pipelines import rlhfuse_instances, schedule_instance, schedules_table
+from rlhfless.paper.fused_pipelines import FusedInstance, rlhfuse_instances, schedule_instance, schedules_table
 from rlhfless.paper.index import claims, findings
 from rlhfless.paper.paper_figure import Caption, Claim, Numbers, PaperFigure, Row
 from rlhfless.paper.real_settings import RealSetting, real_settings
@@ -17,7 +17,7 @@ from rlhfless.paper.workloads import Sources
 from rlhfless.paper.write import described, write_figures
 
 __all__ = [
-    "FIGURES", "OTHER_FIGURES", "Caption", "Claim", "Numbers", "PaperFigure", "RealSetting", "Reproduction", "Row",
-    "Sources", "chosen", "claims", "described", "findings", "real_settings", "reproduce", "rlhfuse_instances",
+    "FIGURES", "OTHER_FIGURES", "Caption", "Claim", "FusedInstance", "Numbers", "PaperFigure", "RealSetting", "Reproduction",
+    "Row", "Sources", "chosen", "claims", "described", "findings", "real_settings", "reproduce", "rlhfuse_instances",
     "schedule_instance", "schedules_table", "write_figures",
 ]  # fmt: skip

@@ -17,17 +17,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from rlhfless.paper.machine import KEPT_PER_DOUBLING, Machine
 from rlhfless.paper.workloads import LengthHistory
+from rlhfless.plots.palette import BOUND, POLICY_STYLES, PURPLE, PolicyStyle
 from rlhfless.predict import Predictor
 from rlhfless.scheduling import SchedulingPolicy, make_policy
 from rlhfless.scheduling.baselines import Static
 from rlhfless.scheduling.rlhfuse import RLHFuse
-from rlhfless.simulate import Simulation, SimulationConfig, simulate
+from rlhfless.simulate import Comparison, SimulationConfig, simulate
 from solver.bounds.headroom import Curve, curve_of, share_of_headroom, summed_bounds
 from solver.model.objective import NonGenerationPhases, Objective
 
@@ -36,8 +38,6 @@ SCOPES = ("step", "generation")
 POLICIES = (
     "static", "static-generation", "random", "rlhfuse", "rlhfless", "solver", "solver+replan", "oracle", "oracle+replan",
 )  # fmt: skip
-HELD = frozenset({"static", "static-all"})
-"""Policies whose actors keep their GPUs until learning is over, but for those that the learner needs."""
 ELASTIC = {"elastic": 1.0, "elastic-90": KEPT_PER_DOUBLING}
 """Elastic plain: the naive system's generation, whose actors give their GPUs back when it is over, then preparation and
 learning on all GPUs. Name to what each GPU keeps of its work per doubling of the learner's GPUs (``Machine.on_all_gpus``)."""
@@ -47,23 +47,43 @@ ELASTIC_TEXT = (
     "learner is not charged."
 )
 NOT_BOUND = "Neither bound covers plans whose learning starts before generation is over."
-LABELS = {
-    "static": "naive static, 3 actors, held through the step",
-    "static-generation": "naive static, held through generation",
-    "elastic": "elastic plain: naive static, then learning on all GPUs",
-    "elastic-90": "elastic plain, 10 % lost per doubling of the learner",
-    "random": "right-sized random, released when done",
-    "static-all": "naive static, all actors that fit, held through the step",
-    "rlhfuse": "RLHFuse's cut, 3 actors",
-    "rlhfuse-all": "RLHFuse's cut, all actors that fit",
-    "rlhfless": "RLHFless (paper's rule)",
-    "rlhfless, 3 actors": "RLHFless on 3 actors",
-    "solver": "ours: solver",
-    "solver+replan": "ours: solver, re-planning",
-    "oracle": "oracle: true lengths",
-    "oracle+replan": "oracle, re-planning",
-    "bound": "bound: least time and cost together",
-}
+
+
+class InFigures(NamedTuple):
+    """Label and marker of a policy or a bound in the figures; ``held``: whether its actors keep their GPUs until learning is
+    over, but for those that the learner needs."""
+
+    label: str
+    style: PolicyStyle
+    held: bool = False
+
+
+def _as(policy: str, label: str, *, held: bool = False, **changes: str) -> InFigures:
+    """Return a policy with the figures' words, and the marker of the table of policies, or one that is changed."""
+    return InFigures(label, POLICY_STYLES[policy]._replace(**changes), held)
+
+
+IN_FIGURES = {
+    "static": _as("static", "naive static, 3 actors, held through the step", held=True),
+    "static-generation": _as("static", "naive static, held through generation", symbol="circle-open"),
+    "elastic": _as("static", "elastic plain: naive static, then learning on all GPUs", colour=PURPLE, symbol="pentagon"),
+    "elastic-90": _as("static", "elastic plain, 10 % lost per doubling of the learner", colour=PURPLE,
+                      symbol="pentagon-open"),
+    "random": _as("random", "right-sized random, released when done"),
+    "static-all": _as("static", "naive static, all actors that fit, held through the step", held=True, symbol="square"),
+    "rlhfuse": _as("rlhfuse", "RLHFuse's cut, 3 actors"),
+    "rlhfuse-all": _as("rlhfuse", "RLHFuse's cut, all actors that fit"),
+    "rlhfless": _as("rlhfless", "RLHFless (paper's rule)"),
+    "rlhfless, 3 actors": _as("rlhfless", "RLHFless on 3 actors", symbol="triangle-down-open"),
+    "solver": _as("solver", "ours: solver"),
+    "solver+replan": _as("solver+replan", "ours: solver, re-planning"),
+    "oracle": _as("oracle", "oracle: true lengths"),
+    "oracle+replan": _as("oracle+replan", "oracle, re-planning"),
+    "bound": InFigures("bound: least time and cost together", PolicyStyle(BOUND, "line-ew")),
+    "bound-on-all": InFigures("bound: the same with a learner on all GPUs", PolicyStyle(PURPLE, "line-ew")),
+}  # fmt: skip
+"""Policies as the figures run them, and bounds, in the order of legends."""
+HELD = frozenset(name for name, shown in IN_FIGURES.items() if shown.held)
 COLUMNS = ["policy", "step", "actors", "moves", "generation_s", "generation_gpu_s", "generation_idle_gpu_s",
            "step_s", "step_gpu_s", "step_idle_gpu_s"]  # fmt: skip
 
@@ -85,12 +105,12 @@ class Outcome:
     learner_gpu_s: float
     phases_on_all: NonGenerationPhases
     steps: pd.DataFrame
-    simulation: Simulation
+    simulation: Comparison
 
     @property
     def planning(self) -> pd.DataFrame:
         """``policy, step, planning_s``: seconds that planning took on this machine."""
-        return self.simulation.steps[["policy", "step", "planning_s"]]
+        return self.simulation.table[["policy", "step", "planning_s"]]
 
     @cached_property
     def curves(self) -> dict[int, Curve]:
@@ -108,11 +128,11 @@ class Outcome:
 
 def label_of(policy: str) -> str:
     """Return the name of a policy in legends and captions."""
-    return LABELS.get(policy, policy)
+    return IN_FIGURES[policy].label if policy in IN_FIGURES else policy
 
 
 def policy_named(name: str, static_actors: int, tau: float = 0.7) -> SchedulingPolicy:
-    """Return a policy of ``LABELS``.
+    """Return a policy of ``IN_FIGURES``.
 
     Raises:
         PolicyError: the name is unknown.
@@ -167,7 +187,7 @@ def compare(
     chosen = [policy_named(p, machine.static_actors) if isinstance(p, str) else p for p in policies]
     result = simulate(history.rollouts, setting, chosen, predictor, steps)
     learner_gpu_s = machine.learner_gpus * phases.seconds
-    table = result.steps.rename(
+    table = result.table.rename(
         columns={"time_s": "generation_s", "gpu_seconds": "generation_gpu_s", "idle_gpu_seconds": "generation_idle_gpu_s"}
     )
     free = machine.cluster.gpus - machine.learner_gpus  # a learner takes its GPUs from actors where no others are left
@@ -198,10 +218,7 @@ def totals(outcome: Outcome, weight: float = WEIGHT, naive: str = "static") -> p
         naive learner, at any cost), ``most_speedup_on_all`` (the same with a learner on all GPUs), ``most_cost_saved`` (of
         both, at any time).
     """
-    curves, rows = list(outcome.curves.values()), []
-
-    def value(time_s: float, gpu_s: float) -> float:
-        return float(time_s**weight * gpu_s ** (1 - weight))
+    curves, rows, value = list(outcome.curves.values()), [], Objective(weight).value
 
     for scope in SCOPES:
         phases_s, phases_gpu_s = (outcome.phases.seconds, outcome.learner_gpu_s) if scope == "step" else (0.0, 0.0)

@@ -10,8 +10,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from rlhfless.paper.comparison import label_of
-from rlhfless.plots.palette import BLUE, BOUND, GREEN, GREY, ORANGE, PURPLE, VERMILLION, PolicyStyle, policy_styles
+from rlhfless.paper.comparison import IN_FIGURES, label_of
+from rlhfless.plots.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILLION, PolicyStyle, policy_styles
 
 COLOURS = (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, GREY)
 """Of data sets and other things that are no policies."""
@@ -21,21 +21,11 @@ PATTERNS = ("", "/", "\\", "x", "-", ".")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x")
 WIDE_LEGEND = {"x": 0.0, "xanchor": "left", "y": -0.16, "yanchor": "top", "orientation": "h"}
 """A legend below the plot."""
-PAPER_STYLES = {
-    "static-generation": PolicyStyle(GREY, "circle-open"),
-    "static-all": PolicyStyle(GREY, "square"),
-    "elastic": PolicyStyle(PURPLE, "pentagon"),
-    "elastic-90": PolicyStyle(PURPLE, "pentagon-open"),
-    "rlhfuse-all": PolicyStyle(ORANGE, "triangle-up"),
-    "rlhfless, 3 actors": PolicyStyle(VERMILLION, "triangle-down-open"),
-    "bound": PolicyStyle(BOUND, "line-ew"),
-    "bound-on-all": PolicyStyle(PURPLE, "line-ew"),
-}
 
 
 def style_of(policy: str) -> PolicyStyle:
     """Return colour and marker of a policy in these figures."""
-    return PAPER_STYLES.get(policy) or policy_styles([policy])[policy]
+    return IN_FIGURES[policy].style if policy in IN_FIGURES else policy_styles([policy])[policy]
 
 
 def marker_of(policy: str, size: int = 10) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from rlhfless.paper.comparison import ELASTIC, ELASTIC_TEXT, LABELS, NOT_BOUND, POLICIES, compare, label_of, totals
+from rlhfless.paper.comparison import ELASTIC, ELASTIC_TEXT, IN_FIGURES, NOT_BOUND, POLICIES, compare, label_of, totals
 from rlhfless.paper.draw import WIDE_LEGEND, add_policies, marker_of, paper_line
 from rlhfless.paper.lengths import GPQA, GSM8K, LIVECODEBENCH
 from rlhfless.paper.machine import KEPT_PER_DOUBLING, QWEN_3B_L40S, QWEN_7B_L40S, Machine
@@ -186,7 +186,7 @@ def plot(setting: Figure10Setting, numbers: Numbers) -> go.Figure:
         rows=4, cols=2, vertical_spacing=0.05, horizontal_spacing=0.06, row_heights=[0.25] * 4,
         specs=[[{}, {}], [{}, {}], [{}, {}], [{}, {}]], column_titles=["the whole step", "generation alone"],
     )  # fmt: skip
-    names = [name for name in LABELS if name in set(cells(numbers)["policy"])]
+    names = [name for name in IN_FIGURES if name in set(cells(numbers)["policy"])]
     for col, scope in enumerate(("step", "generation"), start=1):
         part = cells(numbers, scope)
         for row, (what, _) in enumerate(ROWS, start=1):

@@ -25,13 +25,14 @@ from rlhfless.plots.style import styled
 from rlhfless.scheduling import SchedulingPolicy
 from rlhfless.scheduling.baselines import Static
 from solver.bounds.headroom import share_of_headroom, summed_bounds
+from solver.model.objective import Objective
 
 TITLE = "Figure 13: scaling while lengths drift, and deduplicated prefill"
 PAPER_SAMPLES = 3
 SHOWN = ("static", "static-generation", "elastic", "random", "rlhfuse", "rlhfless", "solver+replan", "oracle+replan")
 BOUNDS = {
     "bound": "bound: least time at any cost, least cost at any time, naive learner",
-    "bound-on-all": "bound: the same with a learner on all GPUs",
+    "bound-on-all": label_of("bound-on-all"),
 }
 COLUMNS = [
     "panel", "scope", "policy", "step", "samples_per_prompt", "mean_tokens", "actors", "prefill_tokens", "time_s", "gpu_s",
@@ -88,7 +89,7 @@ def _drift(outcome: Outcome, scope: str) -> pd.DataFrame:
     steps = outcome.steps[["policy", "step", "actors"]].assign(
         time_s=outcome.steps[f"{scope}_s"], gpu_s=outcome.steps[f"{scope}_gpu_s"]
     )
-    value = steps["time_s"] ** WEIGHT * steps["gpu_s"] ** (1 - WEIGHT)
+    value = pd.Series(Objective(WEIGHT).product(steps["time_s"], steps["gpu_s"]), steps.index)
     naive = value[steps["policy"] == "static"].set_axis(steps["step"][steps["policy"] == "static"])
     best_values = {step: summed_bounds([curve], WEIGHT, phases_s, phases_gpu_s).value for step, curve in outcome.curves.items()}
     steps["share"] = [

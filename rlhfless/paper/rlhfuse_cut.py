@@ -18,8 +18,10 @@ from rlhfless.paper.lengths import GPQA
 from rlhfless.paper.paper_figure import Caption, Claim, Numbers, PaperFigure
 from rlhfless.paper.workloads import LengthHistory, Sources, modelled
 from rlhfless.plots.style import styled
-from solver import Cluster, Objective, PlanningProblem, TokenWork, Workload, choose_cut, random_split
+from solver import Cluster, Objective, PlanningProblem, Workload, random_split
 from solver.model.plurals import counted
+from solver.stage_fusion.cut import choose_cut
+from solver.stage_fusion.token_work import TokenWork
 
 TITLE = "RLHFuse's cut: latency over the share of the batch at which responses migrate"
 PAPER_SHARE = 0.2  # reported as best

@@ -19,13 +19,15 @@ from rlhfless.simulate.whole_steps import published
 from rlhfless.simulate.whole_steps.choice import WholeStepChoice
 from rlhfless.simulate.whole_steps.generated import requests_of
 from rlhfless.simulate.whole_steps.generation_plans import expected
-from rlhfless.simulate.whole_steps.lever_tables import lever_savings, lever_stages, log_value
+from rlhfless.simulate.whole_steps.lever_tables import lever_savings, lever_stages
 from rlhfless.simulate.whole_steps.published import Totals
 from rlhfless.simulate.whole_steps.whole_step import StepVariant
 from solver.bounds.bound_over_time import BoundOverTime
+from solver.model.objective import Objective
 from solver.model.step_levers import ACTOR_SIZE
 
 WEIGHT = 0.7  # of time in T^w C^(1-w), by which elastic plain is sized and levers are counted
+OBJECTIVE = Objective(WEIGHT)
 MARGIN = 0.02  # by which plans aim at more than a speed, as forecasts are wrong
 SPEEDUPS = {"1.35x": 1.35, "2x": 2.0}
 """Aims: least cost at these speeds over the naive system."""
@@ -126,7 +128,7 @@ class StepToCompare:
         yield from _bound_rows(BOUND_SIZED, WITHOUT, bound, naive_s)
         without, saved = choice.without.get(ACTOR_SIZE), 0.0
         if without is not None:
-            saved = 1 - float(np.exp(log_value(step.execute(choice.plan), WEIGHT) - log_value(step.execute(without), WEIGHT)))
+            saved = 1 - OBJECTIVE.value(*step.execute(choice.plan)) / OBJECTIVE.value(*step.execute(without))
         yield {"part": "lever", "lever": ACTOR_SIZE, "expected": choice.saves.get(ACTOR_SIZE, 0.0), "saved": saved}
 
     def _plain_of_best_size(self) -> tuple[WholeStepChoice, Totals]:
@@ -143,14 +145,14 @@ class StepToCompare:
 
     def _stages(self, naive: Totals, kinds: Mapping[str, SimulatedDrafts | None]) -> Iterator[dict[str, Any]]:
         """Return the waterfall of T^w C^(1-w) relative to the naive system, as each stage adds levers."""
-        base = log_value(naive, WEIGHT)
+        base = OBJECTIVE.value(*naive)
         for row in lever_stages(self.step, WEIGHT).itertuples():
-            value = float(np.exp(log_value((row.time_s, row.gpu_s), WEIGHT) - base))
+            value = OBJECTIVE.value(row.time_s, row.gpu_s) / base
             yield {"part": "stage", "stage": row.stage, "value": value}
         for name, drafts in kinds.items():
             if drafts is not None:
                 totals = self.step.execute(self.step.plan(Aim(time_weight=WEIGHT), drafts).plan, drafts)
-                value = float(np.exp(log_value(totals, WEIGHT) - base))
+                value = OBJECTIVE.value(*totals) / base
                 yield {"part": "stage", "stage": f"{name} drafts", "value": value}
 
 

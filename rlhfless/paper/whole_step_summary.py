@@ -14,6 +14,7 @@ CELL = ["algorithm", "model", "data_set"]
 STUDENT_T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 """97.5 % quantiles by degrees of freedom (from 10 on: 2.0)."""
 DRAFTS = (WITHOUT, "weak", "strong")
+NOT_EXECUTED = "not executed"
 
 
 class Fair(NamedTuple):
@@ -165,20 +166,20 @@ def aims(table: pd.DataFrame) -> list[tuple[str, str, str]]:
     ):
         for drafts, target in wanted.items():
             reached, total = counted(steps, "1.35x", 1.35, saved, drafts)
-            rows.append((f"1.35x and {what} at once, {_named(drafts)}: {target} of 12", f"{reached} of {total}",
+            rows.append((f"1.35x and {what} at once, {_named(drafts)}: {target} of 12", _share(reached, total),
                          _possible(limits, "saved at 1.35x", saved, drafts)))  # fmt: skip
     for drafts in DRAFTS:
         reached, total = counted(steps, "2x", 2.0, 0.6, drafts, "7B")
-        rows.append((f"7B: 2x and 60 % at once, {_named(drafts)}: 5 of 6", f"{reached} of {total}",
+        rows.append((f"7B: 2x and 60 % at once, {_named(drafts)}: 5 of 6", _share(reached, total),
                      _possible(limits[limits["model"].str.endswith("7B")], "saved at 2x", 0.6, drafts)))  # fmt: skip
     targets: Mapping[str, str] = {WITHOUT: "10 %", "weak": "-", "strong": "15 %"}
     for drafts, target in targets.items():
         own = [value for (_, name), value in against.items() if name == drafts]
         cheaper, faster = np.array([one.cheaper for one in own]), np.array([one.faster for one in own])
         rows.append((f"cheaper than elastic plain with prefix caching at equal time, {_named(drafts)}: {target} on average",
-                     f"{np.nanmean(cheaper):.1%} ({np.nanmin(cheaper):.1%} to {np.nanmax(cheaper):.1%})", ""))  # fmt: skip
+                     _spread(cheaper, ".1%"), ""))  # fmt: skip
         rows.append((f"faster than elastic plain with prefix caching at equal cost, {_named(drafts)}",
-                     f"{np.nanmean(faster):.2f}x ({np.nanmin(faster):.2f} to {np.nanmax(faster):.2f})", ""))  # fmt: skip
+                     _spread(faster, ".2f", "x"), ""))  # fmt: skip
     return rows + _aims_of_any_size(table, steps)
 
 
@@ -192,10 +193,10 @@ def _aims_of_any_size(table: pd.DataFrame, steps: pd.DataFrame) -> list[tuple[st
     ):
         reached, total = counted(steps, aim, speed, saved, WITHOUT, model, TOGETHER_SIZED)
         possible = _possible(limits[limits["model"].str.endswith(model)], f"saved at {aim}", saved, WITHOUT)
-        rows.append((f"{model}{': ' * bool(model)}{aim} and {wanted}", f"{reached} of {total}", possible))
+        rows.append((f"{model}{': ' * bool(model)}{aim} and {wanted}", _share(reached, total), possible))
     cheaper = np.array([one.cheaper for one in against.values()])
     rows.append(("cheaper than elastic plain with prefix caching at equal time, each with its own best size of actors",
-                 f"{np.nanmean(cheaper):.1%} ({np.nanmin(cheaper):.1%} to {np.nanmax(cheaper):.1%})", ""))  # fmt: skip
+                 _spread(cheaper, ".1%"), ""))  # fmt: skip
     return rows
 
 
@@ -203,6 +204,18 @@ def _named(drafts: str) -> str:
     return "without drafts" if drafts == WITHOUT else f"{drafts} drafts"
 
 
+def _share(reached: int, total: int) -> str:
+    return f"{reached} of {total}" if total else NOT_EXECUTED
+
+
+def _spread(values: np.ndarray, form: str, unit: str = "") -> str:
+    """Return mean, least and most of the known values."""
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return NOT_EXECUTED
+    return f"{known.mean():{form}}{unit} ({known.min():{form}} to {known.max():{form}})"
+
+
 def _possible(limits: pd.DataFrame, column: str, saved: float, drafts: str) -> str:
     own = limits[limits["drafts"] == drafts]
-    return f"the bound allows {int((own[column] >= saved).sum())} of {len(own)}"
+    return f"the bound allows {int((own[column] >= saved).sum())} of {len(own)}" if len(own) else ""

@@ -87,7 +87,7 @@ def about_logs(bases: Iterable[str]) -> str:
     return note if "log" in set(bases) else ""
 
 
-def read_log(path: Path, numbers: Sequence[str], texts: Sequence[str] = ()) -> pd.DataFrame:
+def read_columns(path: Path, numbers: Sequence[str], texts: Sequence[str] = ()) -> pd.DataFrame:
     """Return the named columns of a log; all but the text columns are finite numbers.
 
     Raises:
@@ -179,7 +179,7 @@ class Sources:
         path = self._file(GSM8K_LOG)
         if path is None:
             return modelled(GSM8K, samples_per_prompt, responses=128 * samples_per_prompt)
-        log = read_log(path, ["visit", "prompt_index", "rollout", "response_tokens", "hit_cap"])
+        log = read_columns(path, ["visit", "prompt_index", "rollout", "response_tokens", "hit_cap"])
         log = log[log["rollout"] < samples_per_prompt]
         rows = pd.DataFrame(
             {
@@ -198,12 +198,12 @@ class Sources:
         available = {}
         path = self._file(GSM8K_LOG)
         if path is not None:
-            mean = read_log(path, ["step", "response_tokens"]).groupby("step")["response_tokens"].mean()
+            mean = read_columns(path, ["step", "response_tokens"]).groupby("step")["response_tokens"].mean()
             available["GSM8K"] = pd.DataFrame({"step": mean.index.astype(int), "mean_tokens": mean.to_numpy()})
         for name, (file, column) in STEP_LOGS.items():
             path = self._file(file)
             if path is not None:
-                tokens = read_log(path, [column])[column].to_numpy(dtype=float)
+                tokens = read_columns(path, [column])[column].to_numpy(dtype=float)
                 available[name] = pd.DataFrame({"step": np.arange(len(tokens)), "mean_tokens": tokens})
         return available
 
@@ -217,7 +217,7 @@ class Sources:
         path = self._file(MATH_LOG)
         if path is None:
             return None
-        log = read_log(path, ["prompt_index", "response_tokens", "max_tokens", "hit_cap"], ["run", "benchmark"])
+        log = read_columns(path, ["prompt_index", "response_tokens", "max_tokens", "hit_cap"], ["run", "benchmark"])
         log = log[(log["benchmark"] == "math500") & (log["max_tokens"] == 4096)]
         rows = pd.DataFrame(
             {

@@ -17,6 +17,7 @@ except ImportError as error:
 from rlhfless.plots.acceptance import AcceptanceInfo, acceptance_info, plot_acceptance
 from rlhfless.plots.before_after import BeforeAfterInfo, before_after_info, plot_before_after
 from rlhfless.plots.bound_curve import bound_of_sum
+from rlhfless.plots.clock import clock_words
 from rlhfless.plots.cost_over_time import CostOverTimeInfo, cost_over_time_info, plot_cost_over_time
 from rlhfless.plots.cut_surface import CutSurfaceInfo, cut_surface_info, plot_cut_surface
 from rlhfless.plots.export.files import save, save_data
@@ -26,7 +27,6 @@ from rlhfless.plots.export.render import why_no_pictures
 from rlhfless.plots.fusion_front import FusionFrontInfo, fusion_front_info, plot_fusion_front
 from rlhfless.plots.gap_history import GapInfo, gap_info, plot_gap_history
 from rlhfless.plots.gpu_kinds import KindsInfo, kinds_info, plot_kinds
-from rlhfless.plots.gpu_seconds import AccountInfo, account_info, plot_account
 from rlhfless.plots.grouped_bars import SideBySideInfo, plot_side_by_side, side_by_side_info
 from rlhfless.plots.learning import LearningInfo, learning_info, plot_learning
 from rlhfless.plots.lengths import LengthsInfo, lengths_info, plot_lengths
@@ -42,6 +42,7 @@ from rlhfless.plots.renderer import use_renderer
 from rlhfless.plots.responses import ResponsesInfo, plot_responses, responses_info
 from rlhfless.plots.spec_front import SpecFrontInfo, plot_spec_front, spec_front_info
 from rlhfless.plots.speedup_map import SpeedupMapInfo, plot_speedup_map, speedup_map_info
+from rlhfless.plots.split import SplitInfo, plot_split, split_info
 from rlhfless.plots.step_bar import StepBarInfo, plot_step_bar, step_bar_info
 from rlhfless.plots.step_comparison import StepComparisonInfo, plot_step_comparison, step_comparison_info
 from rlhfless.plots.step_fusion import StepFusionInfo, plot_step_fusion, step_fusion_info
@@ -49,7 +50,7 @@ from rlhfless.plots.step_plan import plot_step_plan
 from rlhfless.plots.step_plan_data import StepPlanInfo, step_plan_info
 from rlhfless.plots.step_search import StepSearchInfo, plot_step_search, step_search_info
 from rlhfless.plots.steps import StepsInfo, plot_steps, steps_info
-from rlhfless.plots.style import plain
+from rlhfless.plots.style import clean, plain
 from rlhfless.plots.time_cost import PlaneInfo, plane_info, plot_plane
 from rlhfless.plots.time_weight import TimeWeightInfo, plot_time_weight, time_weight_info
 from rlhfless.plots.timeline import plot_timeline
@@ -62,12 +63,12 @@ from rlhfless.plots.value_of_information import (
     plot_value_of_information,
     value_of_information_info,
 )
+from rlhfless.plots.variants import VariantsInfo, plot_variants, variants_info
 from rlhfless.plots.waterfall import WaterfallInfo, plot_waterfall, waterfall_info
 from rlhfless.plots.what_ifs import WhatIfsInfo, plot_what_ifs, what_ifs_info
 
 __all__ = [
     "AcceptanceInfo",
-    "AccountInfo",
     "BeforeAfterInfo",
     "CostOverTimeInfo",
     "CurvesInfo",
@@ -88,6 +89,7 @@ __all__ = [
     "SideBySideInfo",
     "SpecFrontInfo",
     "SpeedupMapInfo",
+    "SplitInfo",
     "StepBarInfo",
     "StepComparisonInfo",
     "StepFusionInfo",
@@ -99,12 +101,14 @@ __all__ = [
     "TimelinesInfo",
     "TwoStepGainInfo",
     "ValueOfInformationInfo",
+    "VariantsInfo",
     "WaterfallInfo",
     "WhatIfsInfo",
     "acceptance_info",
-    "account_info",
     "before_after_info",
     "bound_of_sum",
+    "clean",
+    "clock_words",
     "cost_over_time_info",
     "curves_info",
     "cut_surface_info",
@@ -122,7 +126,6 @@ __all__ = [
     "plane_info",
     "planned_steps_info",
     "plot_acceptance",
-    "plot_account",
     "plot_before_after",
     "plot_cost_over_time",
     "plot_curves",
@@ -143,6 +146,7 @@ __all__ = [
     "plot_side_by_side",
     "plot_spec_front",
     "plot_speedup_map",
+    "plot_split",
     "plot_step_bar",
     "plot_step_comparison",
     "plot_step_fusion",
@@ -154,6 +158,7 @@ __all__ = [
     "plot_timelines",
     "plot_two_step_gain",
     "plot_value_of_information",
+    "plot_variants",
     "plot_waterfall",
     "plot_what_ifs",
     "prefill_info",
@@ -163,6 +168,7 @@ __all__ = [
     "side_by_side_info",
     "spec_front_info",
     "speedup_map_info",
+    "split_info",
     "step_bar_info",
     "step_comparison_info",
     "step_fusion_info",
@@ -175,6 +181,7 @@ __all__ = [
     "two_step_gain_info",
     "use_renderer",
     "value_of_information_info",
+    "variants_info",
     "waterfall_info",
     "what_ifs_info",
     "why_no_pictures",

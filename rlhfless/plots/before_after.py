@@ -13,6 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from rlhfless.plots.clock import clocks_words
 from rlhfless.plots.palette import BOUND, GREEN, OUTLINE, VERMILLION
 from rlhfless.plots.style import clean, legend_below, message_figure, number, styled, usd
 from rlhfless.plots.timeline_grid import (
@@ -24,14 +25,14 @@ from rlhfless.plots.timeline_grid import (
     panel_sizes,
     timelines_info,
 )
-from rlhfless.scheduling.solver import FALLBACKS_IN_SHORT
 from rlhfless.trace import Trace
+from rlhfless.trace.metrics.chosen_plan import chosen_of
 
 TITLE = "One step before and after"
 COST_HEADING = "<b>Cost of the step</b>"
 SAME = 0.005  # difference of times that is not told
 MOVING = ("transfer", "migrate")
-LINE_PX = 18  # of the fallback, under the last heading
+LINE_PX = 18  # of what runs, under the last heading
 COST_PX, BETWEEN_PX = 34, 128  # a bar of the cost; from the last time axis to the bars, with the legend between them
 
 
@@ -44,14 +45,14 @@ class BeforeAfterInfo(NamedTuple):
             decode capacity), of actors that decode.
         bound_gpu_seconds: that no schedule which takes as long as the last one is below; NaN when unknown.
         missing: why there is nothing to show, or the empty text.
-        fallback: which fallback the last schedule runs, and why, in short; the empty text where it runs none.
+        chosen: which plan the last schedule runs, and why, in short; the empty text where it does not say so.
     """
 
     schedules: TimelinesInfo
     totals: pd.DataFrame
     bound_gpu_seconds: float
     missing: str = ""
-    fallback: str = ""
+    chosen: str = ""
 
     def to_frame(self) -> pd.DataFrame:
         """Return ``totals``, and a row ``lower bound`` where it is known."""
@@ -100,15 +101,8 @@ def before_after_info(
     if not missing and not (totals[["time_s", "gpu_seconds"]] > 0).all(axis=None):
         missing = "A schedule has no allocations or takes no time, so its cost is unknown."
     least = math.nan if bound is None or missing else float(bound(float(totals["time_s"].iloc[-1])))
-    fallback = "" if missing else fallback_of(list(traces.values())[-1], list(schedules.timelines.values())[-1].step)
-    return BeforeAfterInfo(schedules, totals, least if math.isfinite(least) else math.nan, missing, fallback)
-
-
-def fallback_of(trace: Trace, step: int) -> str:
-    """Return in short which fallback the plan of a step is, and why; the empty text where it is none."""
-    plan = next((plan for plan in trace.plans if plan.get("step") == step), {})
-    chosen = str((plan.get("notes") or {}).get("chosen", ""))
-    return FALLBACKS_IN_SHORT.get(chosen, chosen)
+    chosen = "" if missing else chosen_of(list(traces.values())[-1], list(schedules.timelines.values())[-1].step)
+    return BeforeAfterInfo(schedules, totals, least if math.isfinite(least) else math.nan, missing, chosen)
 
 
 def _calm(schedules: TimelinesInfo) -> TimelinesInfo:
@@ -137,7 +131,7 @@ def plot_before_after(
         >>> import rlhfless as rl
         >>> from rlhfless.plots import plot_before_after
         >>> compared = rl.load(rl.example(), verbose=False).plan(step=-1).compare("static")
-        >>> plot_before_after(compared.simulation.traces).layout.xaxis3.title.text
+        >>> plot_before_after(compared.traces).layout.xaxis3.title.text
         'GPU-seconds'
     """
     info = before_after_info(traces, step, bound=bound)
@@ -146,14 +140,14 @@ def plot_before_after(
     timelines = info.schedules.timelines
     sizes, bars = panel_sizes(info.schedules), cost_bars(info)
     cost_px = COST_PX * len(bars)
-    gap_px = GAP_PX + (LINE_PX if info.fallback else 0)
+    gap_px = GAP_PX + (LINE_PX if info.chosen else 0)
     inner = sum(sizes) + gap_px * (len(sizes) - 1) + BETWEEN_PX + cost_px
     headings = [
         heading(f"<b>{words}</b>", timeline, len(info.schedules.moves[name]))
         for words, (name, timeline) in zip(bars["name"], timelines.items(), strict=False)
     ]
-    if info.fallback:
-        headings[-1] += f"<br><span style='font-size:12px'>{clean(info.fallback, 80)}</span>"
+    if info.chosen:
+        headings[-1] += f"<br><span style='font-size:12px'>{clean(info.chosen, 160)}</span>"
     fig = make_subplots(rows=len(sizes) + 1, cols=1, subplot_titles=[*headings, COST_HEADING])
     _place(fig, [*sizes, cost_px], inner, gap_px)
     note = add_panels(
@@ -164,6 +158,7 @@ def plot_before_after(
     _add_costs(fig, bars, len(sizes) + 1)
     legend = legend_below(inner)
     legend["y"] = (BETWEEN_PX + cost_px - 54) / inner
+    note = "; ".join(filter(None, [note, clocks_words(traces)]))
     styled(
         fig, _title(info), f"{_bound_words(info)}{note}", height=round(inner + HEADING_PX + 130), above=HEADING_PX,
         barmode="overlay", legend=legend,

@@ -5,19 +5,24 @@ Input is a table of steps; the rows of a running step show how both grow within 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from rlhfless.plots.clock import with_clock
 from rlhfless.plots.palette import BLUE, VERMILLION
-from rlhfless.plots.style import counted, hover, message_figure, number, styled, usd
+from rlhfless.plots.style import counted, hover, is_dark, message_figure, number, styled, titles, usd
 from rlhfless.plots.training_curves import ROUNDING
 
 TITLE = "Cost so far and idle share"
-MOST_MARKERS = 100
+MOST_MARKERS, MOST_POINTS = 100, 200
+NO_META: Mapping[str, Any] = MappingProxyType({})
 
 
 class CostOverTimeInfo(NamedTuple):
@@ -70,21 +75,28 @@ def cost_over_time_info(steps: pd.DataFrame) -> CostOverTimeInfo:
     return CostOverTimeInfo(table, float(steps["start_s"].iloc[0]), unit)
 
 
-def plot_cost_over_time(steps: pd.DataFrame) -> go.Figure:
+def plot_cost_over_time(steps: pd.DataFrame, meta: Mapping[str, Any] = NO_META) -> go.Figure:
     """Plot the cost so far and the idle share of each step over the run's time.
 
     Args:
         steps: rows of ``LiveRun.costs`` in order: ``step, start_s, end_s, gpu_seconds, idle_gpu_seconds, cost_usd, complete``,
             of each complete step one, then of a running step any number, each with its sums until ``end_s``. ``cost_usd`` is
             NaN, or 0, where a price is unknown; then all costs are in GPU-seconds.
+        meta: of the run's trace: the subtitle says its clock and profile.
 
     Returns:
         A figure; without steps one that says so.
     """
+    if steps.empty:
+        return message_figure(TITLE, cost_over_time_info(steps).missing)
+    return go.Figure(growing_cost(steps, meta))
+
+
+def growing_cost(steps: pd.DataFrame, meta: Mapping[str, Any] = NO_META) -> dict[str, Any]:
+    """Return ``plot_cost_over_time`` of at least one step as plotly's JSON, with at most ``MOST_POINTS`` points on a line."""
     info = cost_over_time_info(steps)
-    if info.missing:
-        return message_figure(TITLE, info.missing)
-    table, cost = info.table, info.cost
+    drawn = np.unique(np.linspace(0, len(info.table) - 1, min(MOST_POINTS, len(info.table))).round().astype(int))
+    table, cost = info.table.iloc[drawn], info.cost.iloc[drawn]
     texts = [
         hover(
             [
@@ -97,23 +109,47 @@ def plot_cost_over_time(steps: pd.DataFrame) -> go.Figure:
         for row in table.itertuples()
     ]
     filled = table["complete"].to_numpy()
-    marks = "lines+markers" if len(table) <= MOST_MARKERS else "lines"
-    fig = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08, row_heights=[0.55, 0.45])
-    fig.add_scatter(
-        x=[info.start_s, *table["end_s"]], y=[0.0, *cost], mode=marks, name="cost so far", line={"color": BLUE},
-        marker={"symbol": ["circle-open", *np.where(filled, "circle", "circle-open")], "size": 7}, showlegend=False,
-        hovertext=[hover([], "start"), *texts], hoverinfo="text", row=1, col=1,
-    )  # fmt: skip
-    fig.add_scatter(
-        x=table["end_s"], y=table["idle_share"], mode=marks, name="idle share", line={"color": VERMILLION, "dash": "dash"},
-        marker={"symbol": np.where(filled, "triangle-up", "triangle-up-open").tolist(), "size": 8}, showlegend=False,
-        hovertext=texts, hoverinfo="text", cliponaxis=False, row=2, col=1,
-    )  # fmt: skip
-    fig.update_yaxes(title=info.unit, rangemode="tozero", row=1, col=1)
-    highest = table["idle_share"].max()
+    same = {"type": "scatter", "mode": "lines+markers" if len(table) <= MOST_MARKERS else "lines", "showlegend": False,
+            "hoverinfo": "text"}  # fmt: skip
+    data = [
+        {
+            **same, "x": [info.start_s, *table["end_s"]], "y": [0.0, *cost], "name": "cost so far", "line": {"color": BLUE},
+            "marker": {"symbol": ["circle-open", *np.where(filled, "circle", "circle-open").tolist()], "size": 7},
+            "hovertext": [hover([], "start"), *texts], "xaxis": "x", "yaxis": "y",
+        },
+        {
+            **same, "x": table["end_s"].tolist(), "y": table["idle_share"].tolist(), "name": "idle share",
+            "line": {"color": VERMILLION, "dash": "dash"}, "hovertext": texts, "cliponaxis": False,
+            "marker": {"symbol": np.where(filled, "triangle-up", "triangle-up-open").tolist(), "size": 8},
+            "xaxis": "x2", "yaxis": "y2",
+        },
+    ]  # fmt: skip
+    highest = info.table["idle_share"].max()
     top = 1.0 if np.isnan(highest) or highest <= 0 else min(1.05, 1.25 * highest)
-    fig.update_yaxes(title="idle share", tickformat="~p", range=[0, top], row=2, col=1)
+    complete = int(info.table["complete"].sum())
+    running = "" if info.table["complete"].all() else f", step {info.table['step'].iloc[-1]} so far (open markers)"
+    spent = usd(info.cost.iloc[-1]) if info.unit == "USD" else number(info.cost.iloc[-1], "GPU-seconds", digits=4)
+    below = with_clock(f"{spent}: {counted(complete, 'complete step')}{running}", meta)
+    text, further = titles(TITLE, below)
+    layout = _layout(info.unit, further, is_dark())
+    return {
+        "data": data,
+        "layout": {
+            **layout, "title": {**layout["title"], "text": text}, "yaxis2": {**layout["yaxis2"], "range": [0, float(top)]},
+        },
+    }  # fmt: skip
+
+
+@lru_cache(maxsize=16)
+def _layout(unit: str, further: int, dark: bool) -> dict[str, Any]:
+    """Return the layout; its title is replaced, and so is the range of the idle share.
+
+    Args:
+        further: pixels of the subtitle's lines after the first.
+    """
+    fig = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08, row_heights=[0.55, 0.45])
+    fig.update_yaxes(title=unit, rangemode="tozero", row=1, col=1)
+    fig.update_yaxes(title="idle share", tickformat="~p", range=[0, 1], row=2, col=1)
     fig.update_xaxes(title="time of the run (s)", row=2, col=1)
-    running = "" if filled.all() else f", step {table['step'].iloc[-1]} so far (open markers)"
-    spent = usd(cost.iloc[-1]) if info.unit == "USD" else number(cost.iloc[-1], "GPU-seconds", digits=4)
-    return styled(fig, TITLE, f"{spent}: {counted(int(filled.sum()), 'complete step')}{running}", height=420)
+    styled(fig, TITLE, "<br>".join(["."] * (1 + further // 15)), height=420)
+    return fig.layout.to_plotly_json()  # type: ignore[no-any-return]

@@ -1,6 +1,6 @@
 """Plots the time of a step by the cut that is made: the share of the batch at which, and the number of actors that continue.
 
-Input is the result of ``solver.choose_cut``.
+Input is the result of ``choose_cut``.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def plot_cut_surface(cut: CutPlan) -> go.Figure:
 
     Example:
         >>> from rlhfless.plots import plot_cut_surface
-        >>> figure = plot_cut_surface(solver.choose_cut(plan, problem, work, followed=None))
+        >>> from solver.stage_fusion.cut import choose_cut
+        >>> figure = plot_cut_surface(choose_cut(plan, problem, work, followed=None))
     """
     info = cut_surface_info(cut)
     if info.missing:

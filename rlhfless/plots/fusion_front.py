@@ -16,9 +16,10 @@ from rlhfless.plots.style import clean, hover, message_figure, number, styled
 from rlhfless.plots.tables import stacked
 
 if TYPE_CHECKING:
-    from rlhfless.simulate.fusion_front import FusionFront
+    from rlhfless.simulate import Comparison
 
 TITLE = "Time and cost of a whole step with and without streaming"
+COLUMNS = ["policy", "learning", "time_weight", "actors", "time_s", "gpu_seconds", "bound_gpu_seconds", "on_front"]
 STYLES = {
     "batch": ("learned from after generation", BLUE, "circle"),
     "stream": ("learned from while others decode", VERMILLION, "diamond"),
@@ -29,7 +30,7 @@ class FusionFrontInfo(NamedTuple):
     """Data of ``plot_fusion_front``.
 
     Attributes:
-        table: one row per policy, way to learn and time weight: see ``FusionFront.results``.
+        table: one row per policy, way to learn and time weight: ``COLUMNS``.
         bound: ``time_s, gpu_seconds``; NaN where no policy is that fast.
         step: of the log.
         missing: why there is nothing to show, or the empty text.
@@ -45,17 +46,19 @@ class FusionFrontInfo(NamedTuple):
         return stacked(results=self.table, bound=self.bound)
 
 
-def fusion_front_info(front: FusionFront) -> FusionFrontInfo:
+def fusion_front_info(front: Comparison) -> FusionFrontInfo:
     """Return the data of ``plot_fusion_front``.
 
     Args:
         front: of ``rlhfless.simulate.fusion_front``.
     """
-    missing = "" if len(front.results) else "There are no results: no policy has run the step."
-    return FusionFrontInfo(front.results, front.bound.replace([np.inf, -np.inf], np.nan), front.step, missing)
+    missing = "" if len(front.table) else "There are no results: no policy has run the step."
+    (curve,) = front.curves.values()
+    step = 0 if missing else int(front.table["step"].iloc[0])
+    return FusionFrontInfo(front.table[COLUMNS], curve.replace([np.inf, -np.inf], np.nan), step, missing)
 
 
-def plot_fusion_front(front: FusionFront) -> go.Figure:
+def plot_fusion_front(front: Comparison) -> go.Figure:
     """Plot the front of each way to learn in the time-cost plane, above the lower bound; further to the lower left is better.
 
     Args:

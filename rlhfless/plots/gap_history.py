@@ -1,4 +1,4 @@
-"""Plots how the value of a plan and its lower bound converge during the search, with a slider over plans (slots, limits).
+"""Plots what each part of planning did to value and lower bound, with a slider over plans (slots, limits).
 
 Inputs are plans with their history, and fronts with their bound curve.
 """
@@ -20,10 +20,10 @@ from rlhfless.plots.style import clean, counted, hover, legend_below, message_fi
 from rlhfless.plots.tables import stacked
 
 if TYPE_CHECKING:
+    from solver.generation.pareto_front import Front
     from solver.model.plan import Plan
-    from solver.planning.pareto_front import Front
 
-TITLE = "Value and lower bound of a plan during the search"
+TITLE = "Value of a plan and its lower bound, part by part"
 
 
 class GapInfo(NamedTuple):
@@ -31,13 +31,16 @@ class GapInfo(NamedTuple):
 
     Attributes:
         plans: ``label, value, lower_bound, gap`` (NaN without a bound), ``actors, makespan_s, gpu_seconds, status, solve_s``.
-        history: ``label, solver, at_s, value, lower_bound``, the lines of the plans' histories with a finite value.
+            Values are of ``Plan.value``: ``T^w C^(1-w)`` relative to the random split, or what is minimised under a limit.
+        parts: ``label, part, value, value_by, lower_bound, bound_by``: the value after each part of planning and the bound (NaN
+            where nothing is proved yet), and by how much the part changed them (``Plan.moved``). Under a limit they begin with
+            the part that found the first plan that meets it.
         front: ``label, time_s, cost, actors`` of the plans of the fronts; bound: ``label, time_s, cost`` where it is finite.
         missing: why there is nothing to show, or the empty text.
     """
 
     plans: pd.DataFrame
-    history: pd.DataFrame
+    parts: pd.DataFrame
     front: pd.DataFrame
     bound: pd.DataFrame
     missing: str = ""
@@ -46,7 +49,7 @@ class GapInfo(NamedTuple):
         """Return all tables below each other; fronts and bounds cost ``gpu_seconds``."""
         cost = {"cost": "gpu_seconds"}
         return stacked(
-            plans=self.plans, history=self.history, front=self.front.rename(columns=cost), bound=self.bound.rename(columns=cost)
+            plans=self.plans, parts=self.parts, front=self.front.rename(columns=cost), bound=self.bound.rename(columns=cost)
         )
 
 
@@ -58,12 +61,7 @@ def gap_info(plans: Mapping[Any, Plan], fronts: Mapping[Any, Front] | None = Non
          nan if p.gap is None else p.gap, len(p.actors), p.makespan_s, p.gpu_seconds, p.status, p.solve_s)
         for label, p in plans.items()
     ]  # fmt: skip
-    lines = [
-        (str(label), line.solver, line.at_s, line.value, line.lower_bound)
-        for label, p in plans.items()
-        for line in p.history
-        if math.isfinite(line.value)
-    ]
+    parts = [(str(label), *row) for label, p in plans.items() for row in _parts(p)]
     of_fronts = [
         (str(label), p.makespan_s, front.cost_of(p), len(p.actors))
         for label, front in (fronts or {}).items()
@@ -78,17 +76,33 @@ def gap_info(plans: Mapping[Any, Plan], fronts: Mapping[Any, Front] | None = Non
     columns = ["label", "value", "lower_bound", "gap", "actors", "makespan_s", "gpu_seconds", "status", "solve_s"]
     return GapInfo(
         pd.DataFrame(totals, columns=columns),
-        pd.DataFrame(lines, columns=["label", "solver", "at_s", "value", "lower_bound"]),
+        pd.DataFrame(parts, columns=["label", "part", "value", "value_by", "lower_bound", "bound_by"]),
         pd.DataFrame(of_fronts, columns=["label", "time_s", "cost", "actors"]),
         pd.DataFrame(curves, columns=["label", "time_s", "cost"]),
         "" if plans else "There are no plans to show.",
     )
 
 
+def _parts(plan: Plan) -> list[tuple[str, float, float, float, float]]:
+    """Return part, value after it, by how much it fell, bound after it and by how much it rose, in the order of the parts."""
+    moved = plan.moved()
+    if plan.value is None or not moved:
+        return []
+    values = [plan.value]
+    for row in reversed(moved[1:]):
+        values.append(values[-1] + row.value_by)
+    bounds = np.cumsum([plan.history[0].lower_bound, *(row.bound_by for row in moved[1:])])
+    return [
+        (row.solver, value, row.value_by, bound if bound > 0 else math.nan, row.bound_by)
+        for row, value, bound in zip(moved, values[::-1], bounds.tolist(), strict=True)
+        if math.isfinite(value)
+    ]
+
+
 def plot_gap_history(
     plans: Mapping[Any, Plan], fronts: Mapping[Any, Front] | None = None, *, of: str = "plan", start: Any = None
 ) -> go.Figure:
-    """Plot value and bound during the search, the bound curve under the front's plans, and the gap of every plan.
+    """Plot value and bound after each part, the bound curve under the front's plans, and the gap of every plan.
 
     Args:
         plans: label (of the slider) to plan. fronts: the same labels to the front in GPU-seconds.
@@ -107,7 +121,7 @@ def plot_gap_history(
     heads = [
         (fig.layout[axis].domain[0], text)
         for axis, text in (
-            ("xaxis", "value and lower bound over the search"),
+            ("xaxis", "value after each part"),
             ("xaxis2", "plans of the front above the bound curve C(M)"),
             ("xaxis3", f"gap by {clean(of)}"),
         )
@@ -123,14 +137,15 @@ def plot_gap_history(
         go.Frame(data=_frame(info, label), traces=list(range(6)), name=label, layout=caption(_line(info, label), heads))
         for label in labels
     ]
-    values = pd.concat([info.history["value"], info.history["lower_bound"], info.plans["value"]]).dropna()
+    values = pd.concat([info.parts["value"], info.parts["lower_bound"], info.plans["value"]]).dropna()
     values = values[values > 0]
     if len(values):
         room = max(values.max() - values.min(), 0.02 * values.max())
-        fig.update_yaxes(range=[values.min() - 0.12 * room, values.max() + 0.2 * room], row=1, col=1)
-    longest = _longest(info)
-    fig.update_xaxes(title="planning time (s)", range=[-0.02 * longest, 1.3 * longest], row=1, col=1)
-    fig.update_yaxes(title="objective value", row=1, col=1)
+        fig.update_xaxes(range=[values.min() - 0.1 * room, values.max() + 0.1 * room], row=1, col=1)
+    fig.update_xaxes(title="objective value", row=1, col=1)
+    fig.update_yaxes(
+        type="category", categoryorder="array", categoryarray=_order(info), autorange="reversed", automargin=True, row=1, col=1
+    )
     times = pd.concat([info.bound["time_s"], info.front["time_s"], info.plans["makespan_s"]])
     costs = pd.concat([info.bound["cost"], info.front["cost"], info.plans["gpu_seconds"]])
     fig.update_xaxes(title="makespan M (s)", type="log", range=_decades(times), row=1, col=2)
@@ -146,36 +161,32 @@ def plot_gap_history(
     return fig
 
 
-def _longest(info: GapInfo) -> float:
-    """The longest planning time in seconds."""
-    return max(float(info.plans["solve_s"].max()), float(info.history["at_s"].max() if len(info.history) else 0.0), 1e-6)
+def _order(info: GapInfo) -> list[str]:
+    """Return all parts in the order in which they run; plans that lack some of them have the others in the same order."""
+    each = [parts.tolist() for _, parts in info.parts.groupby("label", sort=False)["part"]]
+    return [clean(part) for part in dict.fromkeys(part for parts in sorted(each, key=len, reverse=True) for part in parts)]
 
 
 def _frame(info: GapInfo, label: str) -> list[go.Scatter]:
-    """Return one frame: bound and value over the search, bound curve, front, plan, and the plan's gap."""
+    """Return one frame: bound and value after each part, bound curve, front, plan, and the plan's gap."""
     plan = info.plans[info.plans["label"] == label].iloc[0]
-    lines, longest = info.history[info.history["label"] == label], _longest(info)
-    end = {"solver": "end", "at_s": plan["solve_s"], "value": plan["value"], "lower_bound": plan["lower_bound"]}
-    if len(lines):
-        lines = pd.concat([lines, pd.DataFrame([{**end, "label": label}])], ignore_index=True)
-    bounds = lines["lower_bound"].where(lines["lower_bound"] > 0, np.nan)  # 0: nothing is proved yet
+    parts = info.parts[info.parts["label"] == label]
+    names = [clean(part) for part in parts["part"]]
     texts = [
-        hover([("value", number(row.value, digits=4)), ("lower bound", number(row.lower_bound or None, digits=4))],
-              f"{clean(row.solver)}, after {number(row.at_s, 's')}")
-        for row in lines.itertuples()
+        hover([("value", number(row.value, digits=4)),
+               ("lowered by", number(row.value_by) if math.isfinite(row.value_by) else "the first plan within the limit"),
+               ("lower bound", number(row.lower_bound, digits=4)), ("raised by", number(row.bound_by))], name)
+        for name, row in zip(names, parts.itertuples(), strict=True)
     ]  # fmt: skip
     front, bound = (table[table["label"] == label] for table in (info.front, info.bound))
     return [
         go.Scatter(
-            x=lines["at_s"], y=bounds, mode="lines+markers", name="lower bound of the value", hovertext=texts,
-            hoverinfo="text", line={"color": BOUND, "dash": "dash", "shape": "hv", "width": 2}, marker={"size": 6},
+            x=parts["lower_bound"], y=names, mode="lines+markers", name="lower bound of the value", hovertext=texts,
+            hoverinfo="text", line={"color": BOUND, "dash": "dash", "shape": "vh", "width": 2}, marker={"size": 8},
         ),
         go.Scatter(
-            x=lines["at_s"], y=lines["value"], mode="lines+markers+text", name="best plan so far", hovertext=texts,
-            hoverinfo="text", line={"color": BLUE, "shape": "hv", "width": 2}, marker={"size": 7},
-            text=[clean(name) if i < len(lines) - 1 else "" for i, name in enumerate(lines["solver"])],
-            textposition=["top left" if at > longest / 2 else "top right" for at in lines["at_s"]],
-            textfont={"size": 10}, cliponaxis=False,
+            x=parts["value"], y=names, mode="lines+markers", name="best plan so far", hovertext=texts, hoverinfo="text",
+            line={"color": BLUE, "shape": "vh", "width": 2}, marker={"size": 8},
         ),
         go.Scatter(
             x=bound["time_s"], y=bound["cost"], mode="lines", name="C(M): lower bound of the cost at makespan M",

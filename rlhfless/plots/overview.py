@@ -1,6 +1,6 @@
 """Plots the overview of a run: where its GPU-seconds and dollars went, what the best schedule would save, and the bound.
 
-Inputs are the uses of ``analysis.billed_uses`` and a row of ``analysis.savings.compared``. Idle GPUs and empty slots are two
+Inputs are the uses of an ``analysis.Account`` and a row of ``analysis.savings``. Idle GPUs and empty slots are two
 kinds of waste, and both are named.
 """
 
@@ -33,7 +33,7 @@ class OverviewInfo(NamedTuple):
     """Data of ``plot_overview``.
 
     Attributes:
-        uses: ``use, kind, gpu_s, usd, share``, see ``analysis.billed_uses``.
+        uses: ``use, kind, gpu_s, usd, share``, see ``analysis.Account.lines``.
         empty_share: of the GPU-seconds, that went to empty slots of decoding batches.
         idle_share: of the GPU-seconds, in which GPUs were held and idle.
         schedule: the change that would help most, or the empty text.
@@ -97,8 +97,8 @@ def plot_overview(uses: pd.DataFrame, best: pd.Series | None = None) -> go.Figur
     """Plot a run's GPU-seconds by use as one bar, above what the best schedule would take and the lower bound.
 
     Args:
-        uses: ``use, kind, gpu_s, usd, share`` of ``analysis.billed_uses``.
-        best: the change that would help most: a row of ``analysis.savings.compared``.
+        uses: ``use, kind, gpu_s, usd, share`` of ``analysis.Account.lines``.
+        best: the change that would help most: a row of ``analysis.savings``.
 
     Returns:
         A figure; without GPU-seconds one that says so.

@@ -1,15 +1,19 @@
 """Colours, hatches and markers of every plot: one per phase, one per policy.
 
-The colours are those of Okabe and Ito, which people with any colour vision can distinguish. A hatch or a marker shape repeats
-the distinction for print without colour. Greys are legible on white and on dark paper.
+People with any colour vision can distinguish the colours (``rlhfless.system.colours``). A hatch or a marker shape repeats the
+distinction for print without colour. Greys are legible on white and on dark paper.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
-BLUE, VERMILLION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#7F7F7F"
+from rlhfless.scheduling import POLICY_TABLE
+from rlhfless.system.colours import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, YELLOW
+
+__all__ = ["BLUE", "BOUND", "BUSY", "BUSY_SCALE", "COLOURS", "GREEN", "GREY", "IDLE", "OCCUPANCY_SCALE", "ORANGE", "OUTLINE",
+           "PHASE_STYLES", "POLICY_STYLES", "PURPLE", "SELECTED", "SKY", "SYMBOLS", "VERMILLION", "YELLOW", "PhaseStyle",
+           "PolicyStyle", "ink_on", "policy_styles"]  # fmt: skip
 
 IDLE, OUTLINE = "rgba(127,127,127,0.25)", "rgba(127,127,127,0.65)"
 """Fill and outline of GPUs that are held and do nothing; see-through, so that they are pale on white and on dark paper."""
@@ -52,24 +56,13 @@ PHASE_STYLES: dict[str, PhaseStyle] = {
 }
 
 POLICY_STYLES: dict[str, PolicyStyle] = {
-    "static": PolicyStyle(GREY, "circle"),
-    "right-sizing": PolicyStyle(SKY, "square-open"),
-    "random": PolicyStyle(SKY, "square"),
-    "least-loaded": PolicyStyle(PURPLE, "diamond"),
-    "least-loaded, held": PolicyStyle(PURPLE, "diamond-open"),
-    "rlhfuse": PolicyStyle(ORANGE, "triangle-up"),
-    "rlhfless": PolicyStyle(VERMILLION, "triangle-down"),
-    "fold": PolicyStyle(GREEN, "pentagon"),
-    "spread": PolicyStyle(SKY, "diamond-tall"),
-    "solver": PolicyStyle(BLUE, "star"),
+    **{name: PolicyStyle(info.colour, info.symbol) for name, info in POLICY_TABLE.items() if info.colour},
     "this plan": PolicyStyle(VERMILLION, "star-diamond"),
-    "solver+replan": PolicyStyle(BLUE, "bowtie"),
-    "oracle": PolicyStyle(YELLOW, "star-triangle-up"),
-    "oracle+replan": PolicyStyle(YELLOW, "hexagram"),
     "megatron": PolicyStyle(GREY, "square"),
     "verl": PolicyStyle(GREEN, "cross"),
     "real": PolicyStyle(BLUE, "x"),
 }
+"""Of the table of policies, of the plan that is looked at, and of published plans of a step's model calls."""
 
 COLOURS = (GREEN, VERMILLION, SKY, PURPLE, ORANGE, BLUE, GREY)
 SYMBOLS = ("x", "cross", "hourglass", "triangle-left", "diamond-wide")

@@ -18,8 +18,8 @@ from rlhfless.plots.style import clean, counted, hover, legend_below, message_fi
 from rlhfless.plots.tables import stacked
 
 if TYPE_CHECKING:
+    from solver.generation.pareto_front import Front
     from solver.model.plan import Plan
-    from solver.planning.pareto_front import Front
     from solver.timing.evaluate import Evaluation
 
 TITLE = "Front of plans: predicted and true time and cost"

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from rlhfless.plots.palette import BLUE, VERMILLION
-from rlhfless.plots.style import counted, message_figure, number, styled, whole_steps
+from rlhfless.plots.style import MINUS, counted, message_figure, styled, whole_steps
 
 TITLE = "Planned number of actors per step"
 
@@ -63,5 +63,10 @@ def plot_planned_steps(table: pd.DataFrame) -> go.Figure:
     fewest, highest = int(table["actors"].min()), int(table["actors"].max())
     subtitle = f"{fewest} to {highest} actors" if fewest < highest else f"{counted(fewest, 'actor')} in every step"
     if info.rank_correlation == info.rank_correlation:
-        subtitle += f"; rank correlation with the mean length {number(info.rank_correlation, digits=2)}"
+        subtitle += f"; rank correlation with the mean length {_rounded(info.rank_correlation)}"
     return styled(fig, TITLE, subtitle, height=430, showlegend=False)
+
+
+def _rounded(share: float) -> str:
+    """Return two digits, without a sign where they are 0."""
+    return f"{round(share, 2) + 0.0:.2f}".replace("-", MINUS)

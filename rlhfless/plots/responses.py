@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from rlhfless.plots.clock import clock_words
 from rlhfless.plots.palette import BLUE, IDLE, SELECTED, VERMILLION
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
 from rlhfless.trace import Trace
@@ -134,4 +135,4 @@ def plot_responses(
     # below the plot there is room for the lines that it takes on a telephone
     legend = {"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top", "traceorder": "normal"}
     heading = f"{title}: {counted(len(bars), 'response')}"
-    return styled(fig, heading, height=392, barmode="overlay", bargap=0.1, legend=legend)
+    return styled(fig, heading, clock_words(trace.meta), height=392, barmode="overlay", bargap=0.1, legend=legend)

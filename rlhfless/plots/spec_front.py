@@ -16,7 +16,7 @@ from rlhfless.plots.style import clean, hover, message_figure, number, styled
 from rlhfless.plots.tables import stacked
 
 if TYPE_CHECKING:
-    from rlhfless.simulate.draft_fronts import DraftFronts
+    from rlhfless.simulate import Comparison
 
 TITLE = "Time and cost with and without drafts"
 BOUNDS = {
@@ -32,14 +32,14 @@ class SpecFrontInfo(NamedTuple):
         table: one row per policy and time weight: ``policy, time_weight, actors, time_s, gpu_seconds, on_front,
             below_one_token`` (whether it is below what one token per pass allows in its time).
         bounds: ``time_s, one_token, with_drafts``; NaN where no policy is that fast.
-        step, profile: of the simulated step.
+        step: that was simulated. times: which profile its times are of.
         missing: why there is nothing to show, or the empty text.
     """
 
     table: pd.DataFrame
     bounds: pd.DataFrame
     step: int
-    profile: str
+    times: str
     missing: str = ""
 
     def to_frame(self) -> pd.DataFrame:
@@ -47,21 +47,24 @@ class SpecFrontInfo(NamedTuple):
         return stacked(policies=self.table, bounds=self.bounds)
 
 
-def spec_front_info(fronts: DraftFronts) -> SpecFrontInfo:
+def spec_front_info(fronts: Comparison) -> SpecFrontInfo:
     """Return the data of ``plot_spec_front``.
 
     Args:
         fronts: of ``rlhfless.simulate.draft_fronts``.
     """
-    table, bounds = fronts.results, fronts.bounds
+    table = fronts.table[["policy", "time_weight", "actors", "time_s", "gpu_seconds", "on_front"]]
+    curves = {name: fronts.curves[name].set_index("time_s")["gpu_seconds"] for name in BOUNDS}
+    bounds = pd.DataFrame(curves).reset_index()
+    step = int(fronts.table["step"].iloc[0]) if len(table) else 0
     if len(table):
         least = np.interp(table["time_s"], bounds["time_s"], bounds["one_token"])
         table = table.assign(below_one_token=table["gpu_seconds"].to_numpy() < least)
     missing = "" if len(table) else "There are no results: no policy has run the step."
-    return SpecFrontInfo(table, bounds.replace([np.inf, -np.inf], np.nan), fronts.step, fronts.profile, missing)
+    return SpecFrontInfo(table, bounds.replace([np.inf, -np.inf], np.nan), step, fronts.times, missing)
 
 
-def plot_spec_front(fronts: DraftFronts) -> go.Figure:
+def plot_spec_front(fronts: Comparison) -> go.Figure:
     """Plot the fronts of policies in the time-cost plane, above the two lower bounds; further to the lower left is better.
 
     Args:
@@ -104,5 +107,5 @@ def plot_spec_front(fronts: DraftFronts) -> go.Figure:
         title="cost (GPU-seconds), logarithmic", type="log", dtick="D2",
         range=np.log10([0.9 * low, 1.15 * drawn["gpu_seconds"].max()]).tolist(),
     )  # fmt: skip
-    note = f"step {info.step} on {clean(info.profile)}, simulated; each line is one policy at several time weights"
+    note = f"step {info.step} with times of {clean(info.times)}, simulated; each line is one policy at several time weights"
     return styled(fig, TITLE, note, height=520)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pandas as pd
 import plotly.graph_objects as go
 
+from rlhfless.plots.clock import with_clock
 from rlhfless.plots.palette import IDLE, OUTLINE, PHASE_STYLES, VERMILLION, PhaseStyle
 from rlhfless.plots.style import clean, hover, message_figure, styled
 from rlhfless.trace import Trace
@@ -133,4 +134,4 @@ def plot_step_fusion(trace: Trace, step: int | None = None) -> go.Figure:
     fig.update_layout(barmode="overlay", bargap=0.25)
     cuts = f"Dashed: {len(info.cuts)} actors are cut. " if len(info.cuts) else ""
     note = f"Step {info.step} takes {info.time_s:.2f} s. {cuts}Pale: GPUs that nobody holds."
-    return styled(fig, TITLE, note, height=150 + LANE_PX * len(lanes))
+    return styled(fig, TITLE, with_clock(note.removesuffix("."), trace.meta) + ".", height=150 + LANE_PX * len(lanes))

@@ -11,6 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from rlhfless.plots.clock import with_clock
 from rlhfless.plots.palette import BUSY, GREEN, IDLE, OCCUPANCY_SCALE, ORANGE, OUTLINE
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled, usd
 from rlhfless.trace import Trace, step_metrics
@@ -109,4 +110,4 @@ def plot_steps(trace: Trace, run: str | None = None) -> go.Figure:
     wastes = f"{idle:.1%} idle" + (f", {empty:.1%} in empty slots of batches" if empty > 0 else "")
     sums = [number(total["time_s"], "s"), f"{number(total['gpu_seconds'], 'GPU-seconds')} ({wastes})", usd(total_usd(table))]
     note = f"run {clean(info.run)}, {counted(len(table), 'step')}: {', '.join(filter(None, sums))}"
-    return styled(fig, TITLE, note, height=520, barmode="stack")
+    return styled(fig, TITLE, with_clock(note, trace.meta), height=520, barmode="stack")

@@ -142,14 +142,12 @@ def styled(fig: go.Figure, title: str, subtitle: str = "", height: int = 420, ab
         height: of the figure whose title and subtitle have one line each; further lines make it taller.
         above: pixels between the titles and the plot, for headings of panels or a legend.
     """
-    title, subtitle = lines_of(title, TITLE_CHARS), lines_of(subtitle, SUBTITLE_CHARS)
-    further = 19 * title.count("<br>") + 15 * subtitle.count("<br>")
-    below = f"<br><span style='font-size:12px;font-weight:normal'>{subtitle}</span>" if subtitle else ""
+    text, further = titles(title, subtitle)
     paper, ink = PAPERS[is_dark()]
     update: dict[str, Any] = {
         "template": TEMPLATE,
         "title": {
-            "text": f"<b>{title}</b>{below}", "x": 0.0, "xanchor": "left", "xref": "container", "y": 1.0, "yanchor": "top",
+            "text": text, "x": 0.0, "xanchor": "left", "xref": "container", "y": 1.0, "yanchor": "top",
             "yref": "container", "pad": {"t": MODE_BAR_PX, "l": 14}, "font": {"size": 15},
         },
         "font": {"family": FONT, "size": 12, "color": ink},
@@ -172,6 +170,13 @@ def styled(fig: go.Figure, title: str, subtitle: str = "", height: int = 420, ab
         layout["margin"] = {**layout["margin"], "t": layout["margin"]["t"] + further}
     fig.layout = merged(so_far, update)  # at once: plotly checks and copies a layout at every update of it
     return fig.update_layout(**layout) if layout else fig
+
+
+def titles(title: str, subtitle: str = "") -> tuple[str, int]:
+    """Return the title and subtitle of a figure in lines, and the pixels of the lines after the first of each."""
+    title, subtitle = lines_of(title, TITLE_CHARS), lines_of(subtitle, SUBTITLE_CHARS)
+    below = f"<br><span style='font-size:12px;font-weight:normal'>{subtitle}</span>" if subtitle else ""
+    return f"<b>{title}</b>{below}", 19 * title.count("<br>") + 15 * subtitle.count("<br>")
 
 
 def legend_below(inner_px: float) -> dict[str, Any]:

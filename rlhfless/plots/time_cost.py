@@ -20,7 +20,7 @@ from rlhfless.plots.style import clean, hover, message_figure, number, styled, u
 from rlhfless.plots.tables import stacked
 
 if TYPE_CHECKING:
-    from solver.planning.pareto_front import Front
+    from solver.generation.pareto_front import Front
 
 CURVE_POINTS = 200
 MAX_LABELS, LONGEST_NAME = 14, 40  # more policies are named in the legend
@@ -54,6 +54,8 @@ class PlaneInfo(NamedTuple):
 def results_by_policy(results: pd.DataFrame) -> pd.DataFrame:
     """Return sums per policy, in order of appearance: ``policy, time_s, gpu_seconds, bound_gpu_seconds, cost_usd``.
 
+    A sum is NaN where a step's value is.
+
     Args:
         results: rows of policies and steps, or of policies; ``bound_cost_at_time`` counts as ``bound_gpu_seconds``.
 
@@ -68,7 +70,8 @@ def results_by_policy(results: pd.DataFrame) -> pd.DataFrame:
         table = table if name in table else table.assign(**{name: np.nan})
     numbers = ["time_s", "gpu_seconds", "bound_gpu_seconds", "cost_usd"]
     table = table[table[["time_s", "gpu_seconds"]].gt(0).all(axis=1)]
-    return table.groupby("policy", sort=False)[numbers].sum(min_count=1).astype(float).reset_index()
+    sums = table.groupby("policy", sort=False)[numbers].agg(lambda values: values.astype(float).sum(skipna=False))
+    return sums.reset_index()
 
 
 def plane_info(

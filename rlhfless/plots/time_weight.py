@@ -19,8 +19,8 @@ from rlhfless.plots.style import counted, hover, legend_below, message_figure, n
 from rlhfless.plots.tables import stacked
 
 if TYPE_CHECKING:
+    from solver.generation.pareto_front import Front
     from solver.model.plan import Plan
-    from solver.planning.pareto_front import Front
 
 TITLE = "Plans by time weight"
 
@@ -80,7 +80,7 @@ def time_weight_info(plans_by_weight: Mapping[float, Plan], front: Front | None 
 def plot_time_weight(
     plans_by_weight: Mapping[float, Plan], front: Front | None = None, start: float | None = None
 ) -> go.Figure:
-    """Plot a slider over the time weight with the plan of every weight (left) and its position on the front (right).
+    """Plot a slider over the time weight w with the plan of least ``T^w C^(1-w)`` (left) and its position on the front (right).
 
     Args:
         plans_by_weight: time weight to plan.
@@ -123,7 +123,7 @@ def plot_time_weight(
     inner, above, below = int(min(406, max(196, 6 + 26 * rows))), 104, 92 + SLIDER_PX
     styled(
         fig, TITLE, height=inner + above + below, **_caption(info, first),
-        sliders=[slider([f"{w:g}" for w in weights], first, "time weight (1: only time counts, 0: only cost): ")],
+        sliders=[slider([f"{w:g}" for w in weights], first, "time weight w of T^w C^(1-w) (1: time only, 0: cost only): ")],
         legend=legend_below(inner),
     )  # fmt: skip
     return fig.update_layout(margin={"t": above, "b": below}, sliders=[{"pad": {"t": below - SLIDER_PX}}])

@@ -7,13 +7,14 @@ plotly trace per phase.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from rlhfless.plots.clock import with_clock
 from rlhfless.plots.last_response import LastResponse
 from rlhfless.plots.palette import BLUE, IDLE, OCCUPANCY_SCALE, OUTLINE, PHASE_STYLES, SELECTED, VERMILLION
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled, usd
@@ -26,6 +27,15 @@ BAR, BEHIND, PLANNED = (-0.27, 0.54), (-0.42, 0.12), (0.30, 0.13)  # offset and 
 SAMPLES = ((0.95, "decode, all slots in use"), (0.15, "decode, few slots in use"))  # legend: shade and name
 CUT_ROOM, SQUEEZED = 1.12, 1.5  # where a cut axis ends, in times of generation; it is cut if the step takes so much longer
 LITTLE = 0.0005  # share of the GPU-seconds that is rounded to none
+DRAWN_PHASES = sorted(PHASES, key=lambda p: p not in ("decode", "learn", "prepare"))  # short phases on top of long ones
+DECODE_RANK = 1 + PHASES.index("decode")
+IDLE_MARKER = {"color": IDLE, "line": {"color": OUTLINE, "width": 1}}
+PLANNED_MARKER = {
+    "color": "rgba(0,0,0,0)", "line": {"color": "#8A8A8A", "width": 1},
+    "pattern": {"shape": "/", "fgcolor": "#8A8A8A", "bgcolor": "rgba(127,127,127,0.12)", "size": 4, "solidity": 0.35},
+}  # fmt: skip
+PLANNED_NOTE, BACKGROUND_NOTE = "hatched bar below: predicted by the plan", "thin bar above: in the background of other work"
+SHADES_NOTE = "decoding: the paler, the more slots are empty"
 EVENT_SYMBOLS = ("triangle-down", "diamond", "x", "star")
 
 
@@ -101,7 +111,7 @@ def plot_timeline(
         fig.update_xaxes(range=list(between_s))
     height = int(min(780, max(300, 190 + 34 * rows)))
     title = f"GPU timeline of step {info.step}{empty_words(info)}"
-    below = "<br>".join(filter(None, [_summary(info), *notes]))
+    below = "<br>".join(filter(None, [with_clock(_summary(info), trace.meta), *notes]))
     return styled(fig, title, below, height=height, barmode="overlay", **legend)
 
 
@@ -111,13 +121,28 @@ def empty_words(info: TimelineInfo) -> str:
     return "" if share != share else f": {share:.0%} of the paid decode capacity stood empty"
 
 
-def sums_in_words(info: TimelineInfo) -> str:
-    """Return number of actors, time, GPU-seconds, cost and idle share of a step in words."""
+def sums_in_words(info: TimelineInfo, sized: bool = False) -> str:
+    """Return number of actors, time, GPU-seconds, cost and idle share of a step in words.
+
+    Args:
+        sized: state the GPUs of an actor, too, where every row has an allocation.
+    """
     actors = counted(len(info.holders), "actor" if info.only_actors else "holder")
+    if sized and info.only_actors and sum(holders for holders, *_ in info.sizes) == len(info.holders):
+        actors += _sizes_in_words(info.sizes)
     idle = info.idle_gpu_seconds / info.gpu_seconds if info.gpu_seconds > 0 else 0.0
     parts = [actors, number(info.time_s, "s"), number(info.gpu_seconds, "GPU-seconds"), usd(info.cost_usd)]
     gpu_s = "no GPU-seconds idle" if idle < LITTLE else f"{number(info.idle_gpu_seconds)} GPU-seconds idle ({idle:.1%})"
     return f"{', '.join(filter(None, parts))}; {gpu_s}"
+
+
+def _sizes_in_words(sizes: Sequence[tuple[int, int, str]]) -> str:
+    """Return `` of 2 h100 each``, or how many actors have which size."""
+    words = [(number, f"{gpus} {clean(kind, 20)}") for number, gpus, kind in sizes]
+    if len(words) == 1:
+        ((actors, size),) = words
+        return f" of {size}" + " each" * (actors > 1)
+    return f" ({', '.join(f'{number} of {size}' for number, size in words)})"
 
 
 def _summary(info: TimelineInfo) -> str:
@@ -169,13 +194,9 @@ def add_bars(fig: go.Figure, info: TimelineInfo, **cell: int) -> str:
         cell: ``row`` and ``col`` of a figure with several timelines.
     """
     if len(info.allocations):
-        _bar(fig, info.allocations, BAR, "allocated, idle", {"color": IDLE, "line": {"color": OUTLINE, "width": 1}}, **cell)
+        _bar(fig, info.allocations, BAR, "allocated, idle", IDLE_MARKER, **cell)
     notes = []
-    for phase in sorted(PHASES, key=lambda p: p not in ("decode", "learn", "prepare")):  # short phases on top of long ones
-        style = PHASE_STYLES[phase]
-        marker: dict[str, Any] = {"color": style.colour, "line": {"width": 0}}
-        if style.hatch:
-            marker["pattern"] = {"shape": style.hatch, "fgcolor": "rgba(255,255,255,0.65)", "size": 5, "solidity": 0.25}
+    for phase in DRAWN_PHASES:
         subset = info.spans[info.spans["phase"] == phase]
         if phase == "decode" and len(subset):
             notes.append(_add_decoding(fig, info.decoding, **cell))
@@ -183,40 +204,26 @@ def add_bars(fig: go.Figure, info: TimelineInfo, **cell: int) -> str:
             behind = subset["background"].to_numpy(dtype=bool)
             place = ([(BEHIND if b else BAR)[0] for b in behind], [(BEHIND if b else BAR)[1] for b in behind])
             name = f"{phase} (background)" if behind.all() else phase
-            _bar(fig, subset, place, name, marker, legendrank=1 + PHASES.index(phase), **cell)
+            _bar(fig, subset, place, name, phase_marker(phase), legendrank=1 + PHASES.index(phase), **cell)
     if len(info.planned):
-        hatch = {"shape": "/", "fgcolor": "#8A8A8A", "bgcolor": "rgba(127,127,127,0.12)", "size": 4, "solidity": 0.35}
-        marker = {"color": "rgba(0,0,0,0)", "pattern": hatch, "line": {"color": "#8A8A8A", "width": 1}}
-        _bar(fig, info.planned, PLANNED, "planned", marker, legendrank=100, **cell)
-        notes.append("hatched bar below: predicted by the plan")
+        _bar(fig, info.planned, PLANNED, "planned", PLANNED_MARKER, legendrank=100, **cell)
+        notes.append(PLANNED_NOTE)
     if len(info.spans) and info.spans["background"].any():
-        notes.append("thin bar above: in the background of other work")
+        notes.append(BACKGROUND_NOTE)
     return "; ".join(filter(None, notes))
 
 
 def _add_decoding(fig: go.Figure, pieces: pd.DataFrame, **cell: int) -> str:
     """Draw decoding as blue that is the paler the emptier the batch; returns its legend as a note."""
     in_use = pieces["in_use"].to_numpy(dtype=float)
-    rank = 1 + PHASES.index("decode")
     if np.isnan(in_use).all():
-        _bar(fig, pieces, BAR, "decode", {"color": BLUE, "line": {"width": 0}}, rank, **cell)
+        _bar(fig, pieces, BAR, "decode", {"color": BLUE, "line": {"width": 0}}, DECODE_RANK, **cell)
         return ""
-    shades = {
-        "color": np.nan_to_num(in_use, nan=1.0),
-        "colorscale": OCCUPANCY_SCALE,
-        "cmin": 0,
-        "cmax": 1,
-        "line": {"width": 0},
-    }
-    _bar(fig, pieces, BAR, "decode", shades, rank, showlegend=False, legendgroup="decode", **cell)
-    for i, (share, name) in enumerate(SAMPLES):
-        sample = {
-            "type": "bar", "x": [None], "y": [None], "name": name, "orientation": "h", "legendgroup": "decode",
-            "legendrank": rank + i / 10, "hoverinfo": "skip",
-            "marker": {"color": f"rgba(0,114,178,{share})", "line": {"color": OUTLINE, "width": 1}},
-        }  # fmt: skip
+    marker = shades(np.nan_to_num(in_use, nan=1.0))
+    _bar(fig, pieces, BAR, "decode", marker, DECODE_RANK, showlegend=False, legendgroup="decode", **cell)
+    for sample in shade_samples():
         fig.add_trace(sample, **cell)
-    return "decoding: the paler, the more slots are empty"
+    return SHADES_NOTE
 
 
 def _bar(
@@ -230,12 +237,49 @@ def _bar(
 ) -> None:
     cell = {key: further.pop(key) for key in ("row", "col") if key in further}
     start_s = bars["start_s"].to_numpy()
-    bar = {
-        "type": "bar", "base": start_s, "x": bars["end_s"].to_numpy() - start_s, "y": bars["row"].to_numpy(),
-        "offset": place[0], "width": place[1], "orientation": "h", "name": name, "marker": marker, "legendrank": legendrank,
-        "hovertext": bars["hover"].tolist(), "hoverinfo": "text", **further,
-    }  # fmt: skip
+    times = {"base": start_s, "x": bars["end_s"].to_numpy() - start_s, "y": bars["row"].to_numpy()}
+    bar = bar_trace(times, place, name, marker, legendrank, hovertext=bars["hover"].tolist(), hoverinfo="text", **further)
     fig.add_trace(bar, **cell)  # a dict: plotly checks and copies an object of its own twice
+
+
+def bar_trace(
+    times: Mapping[str, Any], place: tuple[Any, Any], name: str, marker: Mapping[str, Any], legendrank: int, **further: Any
+) -> dict[str, Any]:
+    """Return the bars of one phase as plotly's JSON.
+
+    Args:
+        times: ``base, x, y``: start, seconds and row of every bar. place: offset and width of a bar in its row.
+    """
+    return {
+        "type": "bar", **times, "offset": place[0], "width": place[1], "orientation": "h", "name": name, "marker": marker,
+        "legendrank": legendrank, **further,
+    }  # fmt: skip
+
+
+def phase_marker(phase: str) -> dict[str, Any]:
+    """Return colour and hatch of the bars of a phase."""
+    style = PHASE_STYLES[phase]
+    marker: dict[str, Any] = {"color": style.colour, "line": {"width": 0}}
+    if style.hatch:
+        marker["pattern"] = {"shape": style.hatch, "fgcolor": "rgba(255,255,255,0.65)", "size": 5, "solidity": 0.25}
+    return marker
+
+
+def shades(in_use: Any) -> dict[str, Any]:
+    """Return the marker of decode bars with these shares of slots in use: blue that is the paler the emptier the batch."""
+    return {"color": in_use, "colorscale": OCCUPANCY_SCALE, "cmin": 0, "cmax": 1, "line": {"width": 0}}
+
+
+def shade_samples() -> list[dict[str, Any]]:
+    """Return the entries of the legend that explain the shades of decode bars."""
+    return [
+        {
+            "type": "bar", "x": [None], "y": [None], "name": name, "orientation": "h", "legendgroup": "decode",
+            "legendrank": DECODE_RANK + i / 10, "hoverinfo": "skip",
+            "marker": {"color": f"rgba(0,114,178,{share})", "line": {"color": OUTLINE, "width": 1}},
+        }
+        for i, (share, name) in enumerate(SAMPLES)
+    ]  # fmt: skip
 
 
 def _add_events(fig: go.Figure, info: TimelineInfo, place: Mapping[int, float]) -> None:

@@ -5,6 +5,7 @@ Input is any trace. Actor i of a plan is the holder ``actor-i``.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -39,6 +40,7 @@ class TimelineInfo(NamedTuple):
         time_s, gpu_seconds, idle_gpu_seconds, cost_usd: of the step; NaN without allocations, dollars also without a price.
         capacity: paid and empty decode capacity. last: the response that the step waited for; None when unknown.
         generation_s: when the last actor had decoded; NaN without such spans.
+        sizes: ``(holders, GPUs of each, kind)`` of every size of allocation, smallest first.
         missing: why there is nothing to show, or the empty text.
     """
 
@@ -61,6 +63,7 @@ class TimelineInfo(NamedTuple):
     capacity: DecodeCapacity = NO_CAPACITY
     last: LastResponse | None = None
     generation_s: float = float("nan")
+    sizes: tuple[tuple[int, int, str], ...] = ()
 
     def to_frame(self) -> pd.DataFrame:
         """Return all bars and events below each other, with their holders."""
@@ -154,6 +157,7 @@ def timeline_info(
         capacity=decode_capacity(held),
         last=last_response(rollouts, row_of, start_s),
         generation_s=float(generating.max()) - start_s,
+        sizes=_sizes(held),
     )
 
 
@@ -187,6 +191,13 @@ def _labels(holders: list[str], held: pd.DataFrame) -> Iterator[str]:
         ids = tuple(gpus.get(name, ()))
         few = ", ".join(map(str, ids)) if len(ids) <= 4 else f"{len(ids)} GPUs"
         yield clean(name, 22) + (f" ({few})" if ids else "")
+
+
+def _sizes(held: pd.DataFrame) -> tuple[tuple[int, int, str], ...]:
+    """Return how many holders have so many GPUs of a kind."""
+    first = held.drop_duplicates("holder")
+    found = Counter((len(ids), str(kind)) for ids, kind in zip(first["gpu_ids"], first["kind"], strict=True))
+    return tuple((holders, gpus, kind) for (gpus, kind), holders in sorted(found.items()))
 
 
 def _allocation_bars(held: pd.DataFrame, row_of: Mapping[str, int], start_s: float) -> Iterator[dict[str, Any]]:

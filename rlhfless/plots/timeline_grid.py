@@ -18,6 +18,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from rlhfless.plots.clock import clocks_words
 from rlhfless.plots.palette import VERMILLION
 from rlhfless.plots.style import clean, counted, hover, legend_below, message_figure, number, styled
 from rlhfless.plots.tables import stacked
@@ -144,7 +145,7 @@ def plot_timelines(traces: Mapping[str, Trace], step: int | None = None) -> go.F
         rows=len(sizes), cols=1, shared_xaxes=True, row_heights=sizes, subplot_titles=headings,
         vertical_spacing=GAP_PX / inner if len(sizes) > 1 else 0.0,
     )  # fmt: skip
-    note = add_panels(fig, info)
+    note = "; ".join(filter(None, [add_panels(fig, info), clocks_words(traces)]))
     styled(fig, title, note, height=round(inner + FRAME_PX), above=HEADING_PX, barmode="overlay", legend=legend_below(inner))
     return fig.update_layout(margin={"b": 116})
 
@@ -187,11 +188,11 @@ def add_panels(fig: go.Figure, info: TimelinesInfo) -> str:
 
 
 def heading(name: str, timeline: TimelineInfo, moves: int) -> str:
-    """Return the heading of a panel: its name, what it took, both wastes, and the response that everybody waited for."""
+    """Return the heading of a panel: its name, actors and totals, both wastes, and the response that everybody waited for."""
     last = timeline.last
     waited = f"everybody waited for {last.name}" if last is not None and len(timeline.holders) > 1 else ""
     below = "; ".join(filter(None, [empty_words(timeline).removeprefix(": "), waited]))
-    first = f"{name}: {sums_in_words(timeline)}" + (f", {counted(moves, 'migration')}" if moves else "")
+    first = f"{name}: {sums_in_words(timeline, sized=True)}" + (f", {counted(moves, 'migration')}" if moves else "")
     return first + (f"<br><span style='font-size:12px'>{below}</span>" if below else "")
 
 

@@ -85,6 +85,6 @@ def plot_value_of_information(result: ValueOfInformation) -> go.Figure:
     )  # fmt: skip
     fig.add_hline(y=info.bound, line={"color": BOUND, "dash": "dash", "width": 2})
     fig.update_xaxes(title="what is known of the lengths, sharpest on the right", type="category")
-    fig.update_yaxes(title="value relative to random (less is better)")
+    fig.update_yaxes(title="T^w C^(1-w) relative to random (less is better)")
     note = f"dashed grey: lower bound {info.bound:.3f}; bars: 2 standard errors of the ratio to random over draws"
     return styled(fig, TITLE, note, height=460)

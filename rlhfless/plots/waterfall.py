@@ -17,19 +17,10 @@ from rlhfless.plots.palette import BOUND, GREEN, IDLE, SKY, VERMILLION
 from rlhfless.plots.style import clean, hover, message_figure, number, plain, signed_share, styled
 from rlhfless.plots.tables import stacked
 from rlhfless.plots.time_cost import results_by_policy
+from rlhfless.scheduling import POLICY_TABLE
 
-LABELS = {
-    "static": "static",
-    "right-sizing": "right-sizing:<br>fewer actors",
-    "random": "random: GPUs<br>released early",
-    "spread": "spread: samples<br>on all actors",
-    "fold": "fold:<br>thin actors",
-    "solver+replan": "solver+replan:<br>by prediction",
-    "oracle+replan": "oracle+replan:<br>true lengths",
-    "solver+replan, drafts": "speculation:<br>drafts verified",
-    "oracle+replan, drafts": "with drafts:<br>true lengths",
-}
 TITLE = "What each idea contributes"
+NO_CHANGE = 1e-5  # of the first total, below which a change is rounding
 KINDS = {
     "total": (SKY, "", "total of a schedule"),
     "saves": (GREEN, "/", "saves, compared with the schedule before"),
@@ -83,7 +74,7 @@ def waterfall_info(results: pd.DataFrame) -> WaterfallInfo:
     table = results_by_policy(results)
     if len(table) < 2:
         return WaterfallInfo((), (), "There are fewer than two schedules to compare.")
-    names = [LABELS.get(policy, clean(policy, 24)) for policy in table["policy"]]
+    names = [_label(policy) for policy in table["policy"]]
     last = clean(table["policy"].iloc[-1], 24).replace(", ", ",<br>")
 
     def bars_of(values: list[float]) -> list[WaterfallBar]:
@@ -103,6 +94,10 @@ def waterfall_info(results: pd.DataFrame) -> WaterfallInfo:
             WaterfallBar("<b>bound</b>", "bound", 0.0, bound),
         ]
     return WaterfallInfo(tuple(cost), tuple(bars_of(table["time_s"].tolist())))
+
+
+def _label(policy: str) -> str:
+    return POLICY_TABLE[policy].label.replace("\n", "<br>") if policy in POLICY_TABLE else clean(policy, 24)
 
 
 def plot_waterfall(results: pd.DataFrame, *, title: str = TITLE, note: str = "") -> go.Figure:
@@ -161,6 +156,8 @@ def plot_waterfall(results: pd.DataFrame, *, title: str = TITLE, note: str = "")
 def _text(bar: WaterfallBar, first: float) -> str:
     if bar.kind in ("total", "bound"):
         return number(bar.end)
+    if abs(bar.change) < NO_CHANGE * abs(first):
+        return "0<br>(0.0%)"
     sign = "+" if bar.change > 0 else ""
     return f"{sign}{number(bar.change)}<br>({signed_share(bar.change / first)})"
 

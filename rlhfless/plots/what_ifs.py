@@ -1,24 +1,25 @@
-"""Plots other ways to generate and to learn in one time-dollar plane, beside the run as logged.
+"""Plots ways to generate and to learn in one time-dollar plane, beside the run itself and other variants.
 
-Inputs are the ways as ``compare_ways`` found them. Points are numbered as in tables: 0 is the run as logged.
+Input is one row per variant, as ``Comparison.means`` has it where ways are among the variants. Points are numbered by row.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import math
+from typing import NamedTuple
 
 import pandas as pd
 import plotly.graph_objects as go
 
+from rlhfless.errors import InputError
 from rlhfless.plots.palette import BLUE, BOUND, VERMILLION
 from rlhfless.plots.point_labels import place_labels
 from rlhfless.plots.style import clean, hover, message_figure, number, styled, usd
 
-if TYPE_CHECKING:
-    from rlhfless.analysis.what_ifs.compare import WaysCompared
-    from rlhfless.analysis.what_ifs.outcome import WayOutcome
-
 TITLE = "What-ifs: time and cost of the same steps"
+NEEDED = ("variant", "way", "time_s", "gpu_seconds", "cost_usd", "least_time_s", "on_policy")
+ITSELF = ("as logged", "as executed", "multi-turn, KV kept")
+"""Names of the way that is the run itself: of a log without turns, of an executed run, and of a log with turns."""
 NOTE = "filled: on-policy; open: some learned tokens are stale; tick: no schedule of this way takes less time"
 LEGEND_LINE_PX = 14.0  # for each name: some stand beside each other
 PLOT_PX = (270.0, 240.0)  # of the plot on a telephone
@@ -30,7 +31,8 @@ class WhatIfsInfo(NamedTuple):
     """Data of ``plot_what_ifs``.
 
     Attributes:
-        points: ``number, way, time_s, cost, least_time_s, on_policy``, the run as logged first. unit: of costs.
+        points: ``number, variant, time_s, cost, least_time_s`` (NaN where none is known), ``on_policy, is_base`` (whether it
+            is the run itself), in the order of the rows. unit: of costs: USD where all have a price, else GPU-hours.
         missing: why there is nothing to show, or the empty text.
     """
 
@@ -43,53 +45,63 @@ class WhatIfsInfo(NamedTuple):
         return self.points.rename(columns={"cost": "cost_usd" if self.unit == "USD" else "gpu_hours"})
 
 
-def what_ifs_info(compared: WaysCompared) -> WhatIfsInfo:
+def what_ifs_info(means: pd.DataFrame) -> WhatIfsInfo:
     """Return the data of ``plot_what_ifs``."""
-    priced = compared.has_price
-
-    def row(place: int, way: WayOutcome) -> tuple[object, ...]:
-        cost = way.usd(compared.setting) if priced else way.gpu_s / 3600
-        return place, way.name, way.time_s, cost, way.least_time_s, way.data.on_policy
-
-    columns = ["number", "way", "time_s", "cost", "least_time_s", "on_policy"]
-    points = pd.DataFrame([row(*one) for one in enumerate((compared.base, *compared.ways))], columns=columns)
-    missing = "" if points["time_s"].gt(0).all() else "The run as logged takes no time, so there is nothing to compare."
+    absent = [name for name in NEEDED if name not in means.columns]
+    if absent:
+        raise InputError(f"the ways have no column {absent[0]!r}; {', '.join(NEEDED)} are needed")
+    priced = bool(means["cost_usd"].notna().all())
+    points = pd.DataFrame({
+        "number": range(len(means)), "variant": means["variant"], "time_s": means["time_s"],
+        "cost": means["cost_usd"] if priced else means["gpu_seconds"] / 3600, "least_time_s": means["least_time_s"],
+        "on_policy": means["on_policy"], "is_base": means["way"].isin(ITSELF),
+    })  # fmt: skip
+    missing = "" if points["time_s"].gt(0).all() else "The run itself takes no time, so there is nothing to compare."
     return WhatIfsInfo(points, "USD" if priced else "GPU-hours", missing)
 
 
-def plot_what_ifs(compared: WaysCompared) -> go.Figure:
+def plot_what_ifs(means: pd.DataFrame, *, note: str = "") -> go.Figure:
     """Plot time and cost of every way; further to the lower left is better.
 
     Args:
-        compared: what ``Run.what_ifs`` returns; names stand below the plot.
+        means: ``variant, way, time_s, gpu_seconds, cost_usd, least_time_s, on_policy``, as of ``Comparison.means`` where ways
+            are among the variants; names stand below the plot.
+        note: clean text above the plot, such as whose times these are.
 
     Returns:
         A figure; for a run that takes no time one that says so.
+
+    Raises:
+        InputError: a column is missing.
     """
-    info = what_ifs_info(compared)
+    info = what_ifs_info(means)
     if info.missing:
         return message_figure(TITLE, info.missing)
     points = info.points
     fig = go.Figure()
-    least = [f"{clean(point.way)}: at least {number(point.least_time_s, 's')}" for point in points.itertuples()]
+    known = points[points["least_time_s"].notna()]
+    least = [f"{clean(point.variant)}: at least {number(point.least_time_s, 's')}" for point in known.itertuples()]
     fig.add_scatter(
-        x=points["least_time_s"], y=points["cost"], mode="markers", showlegend=False, hovertext=least, hoverinfo="text",
+        x=known["least_time_s"], y=known["cost"], mode="markers", showlegend=False, hovertext=least, hoverinfo="text",
         marker={"symbol": "line-ns", "size": 9, "line": {"width": 1.5, "color": BOUND}},
     )  # fmt: skip
     for point in points.sort_values("on_policy", ascending=False, kind="stable").itertuples():  # open ones on top
-        name = f"{point.number} {clean(point.way)}"
+        name = f"{point.number} {clean(point.variant)}"
         cost = usd(point.cost) if info.unit == "USD" else number(point.cost, info.unit)
-        lines = [("time", number(point.time_s, "s")), ("cost", cost), ("at least", number(point.least_time_s, "s"))]
+        at_least = "unknown" if pd.isna(point.least_time_s) else number(point.least_time_s, "s")
+        lines = [("time", number(point.time_s, "s")), ("cost", cost), ("at least", at_least)]
         fig.add_scatter(
             x=[point.time_s], y=[point.cost], mode="markers", name=name, hoverinfo="text", hovertext=[hover(lines, name)],
-            marker=_marker(point.number == 0, bool(point.on_policy)), legendrank=point.number + 1, showlegend=True,
+            marker=_marker(bool(point.is_base), bool(point.on_policy)), legendrank=point.number + 1, showlegend=True,
         )  # fmt: skip
     across, up = _range(points[["time_s", "least_time_s"]]), _range(points[["cost"]])
-    fig.update_xaxes(title=_title("time (s)", across[0]), range=across)
-    fig.update_yaxes(title=_title(f"cost ({info.unit})", up[0]), range=up)
+    fig.update_xaxes(title=_title("time of a step (s)", across[0]), range=across)
+    fig.update_yaxes(title=_title(f"cost of a step ({info.unit})", up[0]), range=up)
     _number_points(fig, points, across, up)
     below = {"orientation": "h", "x": 0.0, "xanchor": "left", "y": -0.2, "yanchor": "top"}
-    return styled(fig, TITLE, NOTE, height=400 + int(LEGEND_LINE_PX * len(points)), legend=below)
+    return styled(
+        fig, TITLE, "; ".join(filter(None, [NOTE, note])), height=400 + int(LEGEND_LINE_PX * len(points)), legend=below
+    )
 
 
 def _marker(is_base: bool, on_policy: bool) -> dict[str, object]:
@@ -118,7 +130,7 @@ def _number_points(fig: go.Figure, points: pd.DataFrame, across: list[float], up
         x = (times - across[0]) / (across[1] - across[0]) * PLOT_PX[0]
         return x, (up[1] - points["cost"]) / (up[1] - up[0]) * PLOT_PX[1]
 
-    marks = list(zip(*pixels(points["least_time_s"]), strict=True))
+    marks = [mark for mark in zip(*pixels(points["least_time_s"]), strict=True) if not math.isnan(mark[0])]
     numbers = [str(value) for value in points["number"]]
     for label in place_labels(*pixels(points["time_s"]), numbers, *PLOT_PX, marks, STRETCHES):
         first = points.iloc[label.points[0]]

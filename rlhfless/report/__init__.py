@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING
 from rlhfless.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from rlhfless.analysis.assumptions import Assumptions
     from rlhfless.report.schedules import SHOWN
-    from rlhfless.report.study import Assumptions, study_log
+    from rlhfless.report.study import Findings
     from rlhfless.report.write import write_report
 
-__all__ = ["SHOWN", "Assumptions", "study_log", "write_report"]
+__all__ = ["SHOWN", "Assumptions", "Findings", "write_report"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "Assumptions": "report.study",
+        "Assumptions": "analysis.assumptions",
+        "Findings": "report.study",
         "SHOWN": "report.schedules",
-        "study_log": "report.study",
         "write_report": "report.write",
     },
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,51 +11,83 @@ from rlhfless.analysis import Calibration
 from rlhfless.analysis.what_ifs.overlaps import NAMES as OVERLAPS
 from rlhfless.diagnosis import Diagnosis
 from rlhfless.diagnosis.numbers import GENERATION_GPU_HOURS, GENERATION_TIME, TIME, Lever
+from rlhfless.plots.style import counted
 from rlhfless.report.drafts import draft_lever
-from rlhfless.report.executed_study import ExecutedRunFindings
-from rlhfless.report.study import LoggedRunFindings
+from rlhfless.report.study import Findings
 
 WAYS = {"partial rollout": "partial rollout", "over-sampling": "over-sampling", "release": "released in the tail"}
 """Kind of lever -> the way that simulates it at the lever's own knob."""
-TIME_OR_GPUS = {"release": 1}  # index of what is saved: of time, but where GPUs are released of GPU-hours
+SAVED = {"release": "cost_saved"}
+"""What a kind of lever saves: time, but where GPUs are released GPU-hours."""
 ASYNCHRONOUS = "asynchronous"
+INCLUDES_ERROR = (
+    "what is expected is simulated, and its ranges include the largest error of the latency profile on steps that it was not "
+    "scaled to, {error:.1%} of the seconds of generation"
+)
 OWN_LOOPS = ("", "rlhfless")  # frameworks of runs whose user can prepare and learn while other responses are decoded
 
 
-def with_expected(said: Diagnosis, found: LoggedRunFindings | ExecutedRunFindings) -> Diagnosis:
+def with_expected(said: Diagnosis, found: Findings) -> Diagnosis:
     """Return a diagnosis whose levers say what they are expected to save, as shares of the run's time or GPU-hours.
 
-    It is returned as it is where the profile was not checked on held-out steps or predicts them no better than a constant,
-    where lengths were drawn, and where the engine is slow: its pace is no basis for savings. Each range is widened by the
-    largest error on held-out steps: a simulated time may be off by so much.
+    It is returned as it is where simulated times are no basis for savings (``Calibration.allows_savings``), where lengths were
+    drawn, and where the engine is slow. Each range is widened by the largest error on held-out steps: simulated seconds of
+    generation may be off by so much, those of other phases were logged, stated or measured. What is simulated under another
+    assignment than that of an executed run says nothing of its levers.
     """
-    if not found.calibrated.beats_a_constant or engine_is_slow(said):
+    if not found.times.calibrated.allows_savings or engine_is_slow(said):
         return said
-    if isinstance(found, LoggedRunFindings) and found.drawn:
+    if found.drawn:
         return said
+    calibrated = found.times.calibrated
+    of_time, of_gpu_s = _shares_of_generation(found)
+    of_generation = {one.kind for one in said.levers if one.of in (GENERATION_TIME, GENERATION_GPU_HOURS)}
     expected = {}
+    for kind, low, high in _simulated(said, found):
+        part = of_gpu_s if kind == "assignment" or kind in SAVED else of_time
+        if kind in of_generation:
+            expected[kind] = _widened(low / part, high / part, calibrated, 1.0)
+        else:
+            expected[kind] = _widened(low, high, calibrated, part, overlaps=kind == "asynchrony")
+    widened = said.with_expected(expected, tuple(_further(said, found, of_time)))
+    if calibrated.exact or not any(one.expected for one in widened.levers):
+        return widened
+    return replace(widened, notes=(INCLUDES_ERROR.format(error=_error(calibrated)), *widened.notes))
+
+
+def _simulated(said: Diagnosis, found: Findings) -> Iterator[tuple[str, float, float]]:
+    """Kinds of levers with the low and the high end of what they save by simulation, as shares of whole steps."""
     if len(found.given_back):
         row = found.given_back.set_index("policy").loc["solver"]
-        expected["assignment"] = float(row["GPU-seconds low"]), float(row["GPU-seconds high"])
-    further: tuple[Lever, ...] = ()
-    if isinstance(found, LoggedRunFindings):
-        expected |= {kind: (share, share) for kind, share in _of_ways(said, found)}
-        further = tuple(_further(said, found))
-    share = _share_of_generation(found)
-    of_generation = {one.kind for one in said.levers if one.of in (GENERATION_TIME, GENERATION_GPU_HOURS)}
-    widened = {}
-    for kind, (low, high) in expected.items():
-        whole = share if kind in of_generation else 1.0
-        widened[kind] = _widened(low / whole, high / whole, found.calibrated)
-    return said.with_expected(widened, further)
+        yield "assignment", float(row["GPU-seconds low"]), float(row["GPU-seconds high"])
+    yield from ((kind, share, share) for kind, share in _of_ways(said, found))
 
 
-def _share_of_generation(found: LoggedRunFindings | ExecutedRunFindings) -> float:
-    """Return the share of generation in the steps that savings are of; 1 of an executed run, whose phases are in its trace."""
-    if not isinstance(found, LoggedRunFindings) or not found.setup.synchronous:
-        return 1.0
-    generation_s = float(found.account.steps["generation_s"].mean())
-    return generation_s / (generation_s + found.phases.seconds)
+def _shares_of_generation(found: Findings) -> tuple[float, float]:
+    """Return the shares of generation in the time and in the GPU-seconds of the steps that savings are of."""
+    if not found.times.setup.synchronous or not len(found.took):
+        return 1.0, 1.0
+    sums = found.took[["time_s", "fixed_s", "gpu_s", "fixed_gpu_s"]].sum()
+    return float(1.0 - sums["fixed_s"] / sums["time_s"]), float(1.0 - sums["fixed_gpu_s"] / sums["gpu_s"])
+
+
+def expected_in_words(said: Diagnosis, found: Findings) -> str:
+    """Return where a table of levers has its expected savings from, or why it has none, in a sentence."""
+    calibrated = found.times.calibrated
+    if any(one.expected for one in said.levers):
+        return "What the table of levers expects is simulated."
+    if not said.levers:
+        return ""
+    why = "no simulated schedule is one of its levers"
+    if found.drawn:
+        why = "lengths were drawn"
+    elif calibrated.by_constant:
+        why = "a constant predicts the times of its steps better than the latency profile does"
+    elif not calibrated.allows_savings:
+        why = "the latency profile was compared with " + (
+            "none of its steps" if not calibrated.steps else f"{counted(calibrated.steps, 'step')} alone, and with no other"
+        )
+    return f"The table of levers has no expected savings of this run, because {why}."
 
 
 def engine_is_slow(said: Diagnosis) -> bool:
@@ -62,56 +95,83 @@ def engine_is_slow(said: Diagnosis) -> bool:
     return any(one.kind == "engine" for one in said.findings)
 
 
-def _of_ways(said: Diagnosis, found: LoggedRunFindings) -> Iterator[tuple[str, float]]:
+def _of_ways(said: Diagnosis, found: Findings) -> Iterator[tuple[str, float]]:
     """What the simulated ways save at the knobs of the levers: of time, and of GPU-hours where GPUs are released."""
-    if found.ways is None:
+    if found.ways is None or found.times.own_plans:
         return
     for lever in said.levers:
         if lever.kind in WAYS and lever.value is not None:
-            saved = found.ways.saved_at(WAYS[lever.kind], lever.knob, lever.value)
-            if saved is not None:
-                yield lever.kind, saved[TIME_OR_GPUS.get(lever.kind, 0)]
+            knobs = found.ways.knobs
+            asked = (knobs["variant"] == WAYS[lever.kind]) & (knobs["knob"] == lever.knob) & (knobs["value"] == lever.value)
+            for share in knobs.loc[asked, SAVED.get(lever.kind, "time_saved")]:
+                yield lever.kind, float(share)
         elif lever.kind == "asynchrony":
-            yield from (("asynchrony", found.ways.saved(way)[0]) for way in found.ways.ways if way.name == ASYNCHRONOUS)
+            means = found.ways.means()
+            yield from (("asynchrony", float(share)) for share in means.loc[means["way"] == ASYNCHRONOUS, "time_saved"])
 
 
-def _further(said: Diagnosis, found: LoggedRunFindings) -> Iterator[Lever]:
-    """Levers that need texts, prompts that come again, or a loop of the user's own: no arithmetic on a log finds them."""
+def _further(said: Diagnosis, found: Findings, of_time: float) -> Iterator[Lever]:
+    """Levers that need texts, prompts that come again, or a loop of the user's own: no arithmetic on a log finds them.
+
+    Args:
+        of_time: share of generation in the time of the simulated steps.
+    """
     share = said.numbers.value("generate_share")
     of, share = (TIME, share) if share is not None else (GENERATION_TIME, 1.0)
-    framework = found.setup.framework
+    framework = found.times.setup.framework
     if found.drafts:
         best = found.drafts[0]
-        yield draft_lever(best, framework, share, of, _widened(share * best.low, share * best.high, found.calibrated))
+        yield draft_lever(
+            best, framework, share, of, _widened(share * best.low, share * best.high, found.times.calibrated, share)
+        )
     if found.router is not None and found.router.is_recommended:
-        setting = found.setting
+        setting = found.times.setting
         line = (
-            "actor_rollout_ref.rollout.router_config_path=FOLDER/router.yaml, after rlhfless export LOG --verl-router FOLDER "
-            f"--tokenizer MODEL --gpus {setting.cluster.gpus} --profile {setting.latency.name}"
+            "actor_rollout_ref.rollout.router_config_path=FOLDER/router.yaml, after rlhfless convert LOG --to verl-router "
+            f"-o FOLDER --tokenizer MODEL --gpus {setting.cluster.gpus} --profile {setting.latency.name}"
         )
         price = "none for the data; lengths are predicted from this log, so it helps with prompts that come again"
-        expected = _widened(share * found.router.low, share * found.router.high, found.calibrated)
+        expected = _widened(share * found.router.low, share * found.router.high, found.times.calibrated, share)
         yield Lever("router", "let a router assign every batch by predicted lengths", share, price, of, line, expected)
     if framework in OWN_LOOPS:
-        yield from _overlaps(said, found)
+        yield from _overlaps(said, found, of_time)
 
 
-def _overlaps(said: Diagnosis, found: LoggedRunFindings) -> Iterator[Lever]:
+def _overlaps(said: Diagnosis, found: Findings, of_time: float) -> Iterator[Lever]:
     """Preparation, and learning too, on GPUs that wait for a step's last responses."""
     prepare, learn = (said.numbers.value(f"{name}_share") or 0.0 for name in ("prepare", "learn"))
-    ways = {} if found.ways is None else {way.name: way for way in found.ways.ways}
+    parameters = {} if found.ways is None or found.times.own_plans else found.ways.parameters
     for learns, kind, at_most in ((False, "overlap", prepare), (True, "streaming", prepare + learn)):
-        way = ways.get(OVERLAPS[learns])
+        way = parameters.get(OVERLAPS[learns])
         if way is not None and at_most:
             name = "accumulate gradients of finished groups" if learns else "prepare finished responses"
-            line = "preparation: overlap" + ", learning: stream" * learns + " (rlhfless train)"
-            expected = _widened(way.parameters["low"], way.parameters["high"], found.calibrated)
+            line = "cluster.preparation=overlap" + " cluster.learning=stream" * learns + " (rlhfless train)"
+            expected = _widened(way["low"], way["high"], found.times.calibrated, of_time, overlaps=True)
             price = "none for the data: the update is the same up to rounding; the models must fit beside the engine"
             yield Lever(kind, f"{name} on GPUs that wait", at_most, price, TIME, line, expected)
 
 
-def _widened(low: float, high: float, calibrated: Calibration) -> tuple[float, float]:
-    """Return a range of savings whose simulated times are off by a relative error; none saves more than everything."""
+def _widened(
+    low: float, high: float, calibrated: Calibration, generation: float, *, overlaps: bool = False
+) -> tuple[float, float]:
+    """Return a range of savings whose simulated seconds of generation are off by a relative error.
+
+    Args:
+        low, high: as shares of all that is saved of. generation: its share of the same. overlaps: other phases are saved, by
+            doing them beside generation; else generation itself is.
+    """
+    error = _error(calibrated)
+
+    def generated(saved: float) -> float:
+        """The most of what is left that generation may be."""
+        return min(generation, 1.0 - saved) if overlaps else max(0.0, generation - saved)
+
+    return low - error * generated(low), high + min(1.0, error) * generated(high)
+
+
+def _error(calibrated: Calibration) -> float:
+    """Return the largest relative error of a profile on steps that it was not scaled to."""
+    if calibrated.exact:
+        return 0.0
     assert calibrated.checked is not None
-    error = float(np.max(calibrated.checked.errors))
-    return 1.0 - (1.0 - low) * (1.0 + error), min(1.0, 1.0 - (1.0 - high) * (1.0 - error))
+    return float(np.max(calibrated.checked.errors))

@@ -11,37 +11,39 @@ from rlhfless.analysis import Calibration
 from rlhfless.latency.held_out_errors import errors_in_words
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import MINUS, counted, number
+from rlhfless.report.words import Words
 from rlhfless.trace.metrics.cross_check import CrossCheck
 
 MAX_LISTED = 3  # contradictions that a paragraph names
 
 
-def contradicted(checks: Sequence[CrossCheck], calibrated: Calibration) -> str:
+def contradicted(checks: Sequence[CrossCheck], calibrated: Calibration, words: Words) -> str:
     """Return as a paragraph how simulated times were scaled, and what contradicts; the empty text where all agrees."""
+    source = words.source
     scaled = [check for check in checks if check.contradicts and check.column == "generate_s" and calibrated.steps]
     wrong = [check for check in checks if check.contradicts and check not in scaled]
     texts = [
-        f"Generation of a step took {check.logged_value(check.logged)} in the log and {check.ours_value(check.ours)} "
+        f"Generation of a step took {check.logged_value(check.logged)} in the {source} and {check.ours_value(check.ours)} "
         f"{check.how}, so simulated times are multiplied by {number(calibrated.factor)}."
         for check in scaled
     ]
     if wrong:
         sentences = ". ".join(_sentence(check) for check in wrong[:MAX_LISTED])
-        texts.append(f"The log's measurements contradict numbers of this report. {sentences}.")
+        texts.append(f"The {source}'s measurements contradict numbers of this report. {sentences}.")
     if len(wrong) > MAX_LISTED:
         further = counted(len(wrong) - MAX_LISTED, "further contradiction")
-        texts.append(f"The table of the log's measurements lists {further}.")
+        texts.append(f"The table of the {source}'s measurements lists {further}.")
     if any(check.column == "generate_s" for check in wrong):
         texts.append(
-            f"Simulated times are multiplied by {number(calibrated.factor)}, the least factor that agrees with the log."
+            f"Simulated times are multiplied by {number(calibrated.factor)}, the least factor that agrees with the {source}."
             if calibrated.factor > 1
-            else "Simulated times come from the profile, without a correction by the log."
+            else f"Simulated times come from the profile, without a correction by the {source}."
         )
     return " ".join(texts)
 
 
-def checks_table(page: Page, checks: Sequence[CrossCheck]) -> None:
-    """Add a table with one row per quantity that the log measured."""
+def checks_table(page: Page, checks: Sequence[CrossCheck], words: Words) -> None:
+    """Add a table with one row per quantity that the log or trace measured."""
     rows = [
         (
             check.quantity.name, check.how, f"{check.steps:,}", check.logged_value(check.logged), check.ours_value(check.ours),
@@ -51,9 +53,11 @@ def checks_table(page: Page, checks: Sequence[CrossCheck]) -> None:
         )
         for check in checks
     ]  # fmt: skip
-    head = ("quantity", "source in this report", "steps", "log", "report", "difference", "worst step: log / report",
-            "tolerance", "")  # fmt: skip
-    page.table("The log's measurements next to the numbers of this report: means over steps", head, rows, text_columns=2)
+    worst = f"worst step: {words.source} / report"
+    head = ("quantity", "source in this report", "steps", words.source, "report", "difference", worst, "tolerance", "")
+    page.table(
+        f"The {words.source}'s measurements next to the numbers of this report: means over steps", head, rows, text_columns=2
+    )
 
 
 def calibrated_by(calibrated: Calibration, what: str) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from rlhfless.analysis.assumptions import PRICE, PROFILE, PROMPTS, RESPONSES
 from rlhfless.latency import list_prices, list_profiles, read_profile
+from rlhfless.latency.profile import DEFAULT_PROFILE, ONE_GPU_PROFILE
 from rlhfless.plots.style import counted
 
-DEFAULT_PROFILE = "l40s-qwen2.5-3b-tp2"
-ONE_GPU_PROFILE = "h100-qwen2.5-3b-tp1"
-"""Stands in where the GPUs are no multiple of the default profile's 2 per replica."""
-PROFILE, PRICE, RESPONSES, PROMPTS = "profile", "usd_per_gpu_hour", "responses_per_step", "prompt_id"
 OPTIONS = {
     PROFILE: "--profile", PRICE: "--usd-per-gpu-hour", RESPONSES: "--responses-per-step",
     PROMPTS: "--map prompt_id=COLUMN",
@@ -21,7 +19,9 @@ PROMPTS_ASSUMED = (
     "every row is a prompt of its own, because prompt_id=row says so: no length is predicted from earlier responses to a "
     "prompt, and nothing is known of a prompt's group of samples; if a column names the prompt, map prompt_id to it"
 )
-RESPONSES_ASSUMED = "the number of responses per step, from its tokens"
+NO_PRICE = "no price of a GPU, because neither a price nor the kind of GPU was given; costs are GPU-seconds"
+LIST_PRICES = "the list price of every kind of GPU, because no price was given"
+RESPONSES_ASSUMED = "a step has as many responses as its tokens, divided by the mean length of prompt and response"
 
 
 def profile_in_words(name: str) -> str:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rlhfless.analysis import Assumptions
 from rlhfless.errors import InputError, missing_extra
 from rlhfless.plots.export.html_page import page_path, write_page
-from rlhfless.report.study import Assumptions
 from rlhfless.simulate import SimulationConfig
 from rlhfless.trace import ImportOptions, TraceError
 from rlhfless.trace.storage import absolute

@@ -1,6 +1,6 @@
-"""Report table of what schedules would have saved, with the same wording for logged and for executed runs.
+"""Report table of what schedules would have saved.
 
-Input are the savings as numbers (``report.study.Savings``).
+Input are the savings as numbers (``report.study.Findings``).
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import pandas as pd
 
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import MINUS
-from rlhfless.report.study import Savings
+from rlhfless.report.study import Findings
 
 
-def savings_table(page: Page, savings: Savings) -> None:
+def savings_table(page: Page, findings: Findings) -> None:
     """Add what every schedule would have saved: of time where all GPUs are held, of time and GPU-seconds where they are not."""
-    weight = savings.setting.objective.time_weight
-    held, released = (table.set_index("policy") for table in (savings.reserved, savings.given_back))
+    weight = findings.times.setting.objective.time_weight
+    held, released = (table.set_index("policy") for table in (findings.reserved, findings.given_back))
     rows = [
         (
             str(policy),
@@ -32,12 +32,13 @@ def savings_table(page: Page, savings: Savings) -> None:
         "schedule", "replicas", "GPUs held: time saved", "any schedule, at most", "GPUs released: time saved",
         "GPU-seconds saved", "any schedule that takes as long, at most",
     )  # fmt: skip
+    of = "whole steps" if findings.times.whole_steps else "generation"
     page.table(
-        "Savings of whole steps: schedules that minimise time where all GPUs are held, and schedules at time weight "
+        f"Savings of {of}: schedules that minimise time where all GPUs are held, and schedules at time weight "
         f"{weight:g} where a GPU is released when its actor is done", head, merged(rows),
     )  # fmt: skip
     page.text(
-        "Shares are of the run's own whole steps. A range covers resampled steps (5th to 95th percentile) and every way in "
+        f"Shares are of the run's own {of}. A range covers resampled steps (5th to 95th percentile) and every way in "
         "which the run may have assigned responses; it leaves out the error of the latency profile. A negative share means "
         "that the schedule is worse than the run's own. The most that any schedule can save follows from the lower bound of "
         "generation, which assumes known lengths and free migration."

@@ -6,30 +6,18 @@ Input is a log of one run and a ``SimulationConfig``; output are the results as 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 
 import pandas as pd
 
 from rlhfless.analysis import evenly
 from rlhfless.plots.bound_curve import Bound
-from rlhfless.scheduling import SchedulingPolicy, ladder
-from rlhfless.simulate import LoggedStep, Simulation, SimulationConfig, simulate
+from rlhfless.scheduling import POLICY_TABLE, SchedulingPolicy, ladder, policy_names
+from rlhfless.simulate import Comparison, LoggedStep, SimulationConfig, simulate
 from rlhfless.trace import OpenedLog, Trace, TraceError
 from solver.model.objective import NonGenerationPhases
 
-SHOWN = {
-    "static": "all actors; equal chunks of prompts in the given order; GPUs allocated until the last response",
-    "least-loaded": "all actors; the next prompt goes to the actor with the fewest responses in flight",
-    "rlhfuse": "as static; when few responses are left, they all migrate at once (global cut)",
-    "rlhfless": "groups of equal count, sorted by predicted length; an actor's last responses migrate (local cut)",
-    "random": "right-sized number of actors; prompts assigned at random; GPUs released when an actor is done",
-    "spread": "as random, with the responses of each prompt spread over the actors, round-robin",
-    "fold": "as spread; nearly empty actors hand their responses over to others during the step; needs no predictions",
-    "solver": "assigns responses by predicted lengths where this also helps on lengths it did not plan with, else as random",
-    "solver+replan": "as solver; responses migrate during the step where the lengths observed so far make it pay off",
-    "oracle+replan": "as solver+replan with the true lengths, which are unknown beforehand in practice",
-    "oracle": "as solver with the true lengths, without migration",
-}
+SHOWN = {name: POLICY_TABLE[name].sentence for name in policy_names("dispatch", "published", "simple", "ours", "oracle")}
 """Policies of the simulated section, and what they do."""
 
 
@@ -39,37 +27,27 @@ MAX_STEPS = 8
 MAX_RESPONSES = 10_000
 """About a minute of simulation, since hand-overs take time that grows with the responses of a step."""
 
-HELD = {"least-loaded, held": "as least-loaded; GPUs allocated until the last response"}
-"""The same of first rungs that are in no other list."""
 
-
-@dataclass(frozen=True, eq=False)
-class Schedules:
-    """Simulated schedules of some steps of a log.
+@dataclass(frozen=True, eq=False, repr=False)
+class Schedules(Comparison):
+    """Some steps of a log under ``policies`` and the ladder, with their bounds.
 
     Attributes:
-        simulation: the results of ``policies`` and the ladder, with the chosen steps and their bounds.
         all_steps: number of steps in the log. phases: the step outside generation.
         ladder: names of its rungs; the first is the run's own dispatch, the base of the comparison.
         time_weight: of the objective.
     """
 
-    simulation: Simulation
-    all_steps: int
-    phases: NonGenerationPhases
-    ladder: tuple[str, ...]
-    time_weight: float
+    all_steps: int = field(kw_only=True)
+    phases: NonGenerationPhases = field(kw_only=True)
+    ladder: tuple[str, ...] = field(kw_only=True)
+    time_weight: float = field(kw_only=True)
 
     @property
     def policies(self) -> dict[str, str]:
         """The policies that the page compares: ``SHOWN``, and the first rung where it is not among them."""
         first = self.ladder[0]
-        return SHOWN if first in SHOWN else {first: HELD[first], **SHOWN}
-
-    @property
-    def logged(self) -> tuple[LoggedStep, ...]:
-        """The chosen steps."""
-        return self.simulation.logged
+        return {first: POLICY_TABLE[first].sentence} | SHOWN
 
     @property
     def shown(self) -> tuple[LoggedStep, ...]:
@@ -78,7 +56,7 @@ class Schedules:
 
     def bound_of(self, logged: LoggedStep) -> Bound:
         """Return the least GPU-seconds of a whole chosen step at a given time of the step."""
-        of_generation = self.simulation.bounds[self.logged.index(logged)]
+        of_generation = self.bounds[self.logged.index(logged)]
 
         def bound(time_s: float) -> float:
             generation_s = time_s - (
@@ -95,7 +73,7 @@ class Schedules:
 
     def results(self, policies: Sequence[str], step: int | None = None) -> pd.DataFrame:
         """Return the rows of the policies, in the given order, for the steps that figures show or for one step."""
-        rows = self.simulation.steps
+        rows = self.table
         rows = rows[rows["has_history"] == self.has_history] if step is None else rows[rows["step"] == step]
         return pd.concat([rows[rows["policy"] == policy] for policy in policies], ignore_index=True)
 
@@ -120,10 +98,14 @@ def with_history(logged: Sequence[LoggedStep]) -> tuple[LoggedStep, ...]:
 def refuse_requests_without_steps(log: OpenedLog) -> None:
     """Refuse a log that is one step of very many requests, each to a prompt of its own: nobody trains on such a step.
 
+    A trace that says when GPUs were allocated has the steps that ran.
+
     Raises:
         TraceError: it is.
     """
     rollouts = log.trace.rollouts
+    if len(log.trace.allocations):
+        return
     if len(log.trace.steps) == 1 and len(rollouts) > MAX_RESPONSES and rollouts["prompt_id"].nunique() == len(rollouts):
         raise TraceError(
             f"{log.trace.source or 'the log'}: has one step of {len(rollouts):,} requests, each to a prompt of its own; say "
@@ -151,9 +133,14 @@ def simulate_schedules(
     rollouts = trace.rollouts
     steps = simulated_steps(rollouts, max_steps, max_responses)
     rungs = ladder(dispatch, drafting=setting.drafts is not None)
-    baselines = ("static", "least-loaded", "rlhfuse", "rlhfless", "solver", "oracle", "oracle+replan")
     names = tuple(rung.name for rung in rungs)
-    others = (name for name in baselines if name not in names)
+    others = (name for name in SHOWN if name not in names)
     policies: list[str | SchedulingPolicy] = [*others, *rungs, *further]  # rungs that re-plan start from plans of the others
-    result = simulate(rollouts, setting, policies, steps=steps)
-    return Schedules(result, int(rollouts["step"].nunique()), setting.phases, names, setting.objective.time_weight)
+    found = simulate(rollouts, setting, policies, steps=steps)
+    return Schedules(
+        **{one.name: getattr(found, one.name) for one in fields(found)},
+        all_steps=int(rollouts["step"].nunique()),
+        phases=setting.phases,
+        ladder=names,
+        time_weight=setting.objective.time_weight,
+    )

@@ -5,43 +5,49 @@ Inputs are simulated schedules and planning fronts; output are sections and figu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+import solver
 from rlhfless import plots
-from rlhfless.analysis import Calibration
+from rlhfless.analysis import Calibration, OwnTimes, evenly
+from rlhfless.analysis.gpu_counts import gpu_in_words
+from rlhfless.analysis.gpu_seconds import GENERATES
 from rlhfless.analysis.own_times import is_far
 from rlhfless.latency import list_profiles, read_profile
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.lengths import MAX_SVG_POINTS
 from rlhfless.plots.style import counted, number, signed_share, usd
-from rlhfless.report.executed_run import MAX_SPANS, executed_timelines
-from rlhfless.report.executed_study import ExecutedRunFindings
 from rlhfless.report.log_checks import calibrated_by
 from rlhfless.report.not_stated import profile_in_words
 from rlhfless.report.savings import merged, savings_table
 from rlhfless.report.schedules import Schedules
-from rlhfless.report.study import GIVEN_BACK, LoggedRunFindings
+from rlhfless.report.study import GIVEN_BACK, Findings
+from rlhfless.report.where_time_went import MAX_STEPS_SHOWN
+from rlhfless.report.words import Words, words_of
+from rlhfless.scheduling import POLICY_TABLE
 from rlhfless.simulate import SimulationConfig
 from rlhfless.trace import Trace
+from solver.generation.pareto_front import Front, pareto_front
 from solver.model.objective import Objective
-from solver.planning.pareto_front import Front, pareto_front
-from solver.planning.plan_generation import plan_generation
 
-Simulated = LoggedRunFindings | ExecutedRunFindings
 OTHERS = "Other schedules and settings"
+OWN_PLANS = (
+    "The run did not split every step's prompts equally over all GPUs. The savings above are shares of what it took; what "
+    "follows is compared with that equal split, static."
+)
+MAX_SPANS = 40_000  # bars of all timelines that can be chosen in one place; above, they become heatmaps
 WEIGHTS = tuple(round(0.1 * i, 1) for i in range(11))
-WEIGHT_TIME_LIMIT_S = 0.3
-NEAR_POINTS, FAR_POINTS = 12, (32, 44)  # savings were off by, of the cost, up to FAR and above (``scaled_profiles.py``)
+NEAR_POINTS, FAR_POINTS = 10, (31, 41)  # savings were off by, of the cost, up to FAR and above (``scaled_profiles.py``)
 
 
-def schedules_section(page: Page, findings: Simulated) -> None:
+def schedules_section(page: Page, findings: Findings) -> None:
     """Add the folded section of other schedules: what they save, the published policies with the bound, and the front."""
-    schedules, setting, calibrated = findings.schedules, findings.setting, findings.calibrated
+    schedules, setting, calibrated = findings.schedules, findings.times.setting, findings.times.calibrated
     page.section(OTHERS, folded=True)
     if is_of_other_hardware(calibrated):
         page.text(_scaled_far(calibrated, setting))
@@ -53,19 +59,23 @@ def schedules_section(page: Page, findings: Simulated) -> None:
         steps = ", ".join(str(step.step) for step in schedules.logged)
         page.text(
             f"The simulation covers {count} of {schedules.all_steps:,} steps, evenly spaced: {steps}. Predictions use every "
-            "earlier step of the log."
+            "earlier step."
         )
     if not schedules.has_history:
         page.text("All prompts are new in the simulated steps, so the predicted lengths are guesses.")
     if len(findings.given_back):
         savings_table(page, findings)
+    if findings.times.own_plans:
+        page.text(OWN_PLANS)
     if len(schedules.shown) > 1:
         results = schedules.results(list(schedules.policies))
-        title = f"Time and cost: sum of {_summed(schedules)}"
+        title = f"Time and cost of generation: sum of {_summed(schedules)}"
         page.figure(plots.plot_plane(results, None, _bound(schedules, results), title=title))
     of_last = schedules.results(list(schedules.policies), last.step)
     front = true_front(schedules, setting)
-    page.figure(plots.plot_plane(of_last, front, schedules.bound_of(last), title=f"Time and cost: step {last.step}"))
+    page.figure(
+        plots.plot_plane(of_last, front, schedules.bound_of(last), title=f"Time and cost of generation: step {last.step}")
+    )
     page.text(
         "The lower bound is of generation with the true lengths: at a given time, no schedule takes fewer GPU-seconds "
         "(speculative decoding excluded). It is the larger of two: the configuration LP, which knows whole actors, and "
@@ -73,18 +83,17 @@ def schedules_section(page: Page, findings: Simulated) -> None:
         "that moves responses while it runs can be below the front, but none is below the bound."
     )
     for title, has_history in (
-        ("Sums over steps with history (the same prompts were seen before)", True),
-        ("Sums over steps without history (all prompts are new, lengths are guesses)", False),
+        ("Generation on the GPUs of actors, sums over steps with history (the same prompts were seen before)", True),
+        ("Generation on the GPUs of actors, sums over steps without history (prompts are new, lengths are guesses)", False),
     ):
         _table(page, schedules, title, has_history)
+    _choices(page, schedules)
     page.facts(schedules.policies.items())
-    page.text(
-        "Schedules that assign all responses beforehand (random, spread, solver) need only a dispatcher. fold, solver+replan, "
-        "rlhfuse and rlhfless migrate running responses, so the engine must support migration."
-    )
+    page.text("What it takes to run them:")
+    page.facts(what_to_do(schedules.policies))
     page.figure(ladder_figure(schedules))
     page.text(
-        "Policies minimise a weighted sum of time and cost, so an idea can improve one and worsen the other: read both panels. "
+        "Policies minimise T^w C^(1-w) of time and cost, so an idea can improve one and worsen the other: read both panels. "
         "A contribution depends on the order of the ideas and can be negative."
     )
     page.heading("Time against cost")
@@ -96,30 +105,62 @@ def schedules_section(page: Page, findings: Simulated) -> None:
     page.figure(weights_figure(schedules, setting, predicted_front(schedules, setting)))
 
 
-def timelines_section(page: Page, schedules: Schedules | None, executed: Trace | None, *, lengths: bool = True) -> None:
-    """Add the folded section of timelines: as executed, and of every simulated schedule of the last step.
+def what_to_do(policies: Iterable[str]) -> list[tuple[str, str]]:
+    """Return what a user does to run each policy that needs no true lengths: names, then that; the same is said once."""
+    rows = (POLICY_TABLE[name] for name in policies)
+    return [(names, to_do) for names, to_do in merged([(row.name, row.to_do) for row in rows if not row.needs_truth])]
+
+
+def timelines_section(page: Page, schedules: Schedules | None, own: Trace) -> None:
+    """Add the folded section of timelines: of the run's own trace, and of every simulated schedule of the last step.
 
     Args:
-        lengths: show predicted beside true lengths.
+        own: as executed, or the likeliest of its completed log.
     """
     page.section("Timelines", folded=True)
-    if executed is not None:
-        executed_timelines(page, executed)
-    if schedules is None:
-        return
-    traces, last = schedules.simulation.traces, schedules.logged[-1]
-    best = best_policy(schedules.results(list(schedules.policies), last.step), schedules.time_weight)
+    own_timelines(page, own)
+    if schedules is not None:
+        _simulated_timelines(page, schedules)
+    predicted = own if schedules is None or not plots.lengths_info(own).missing else schedules.traces["static"]
+    if not plots.lengths_info(predicted).missing:
+        page.heading("How good the predictions were")
+        last = int(predicted.rollouts["step"].max())
+        of_steps = {f"step {last}": last, "all steps": None}
+        lengths = {name: plots.plot_lengths(predicted, step, max_points=MAX_SVG_POINTS) for name, step in of_steps.items()}
+        page.choice("Lengths of", lengths)
+
+
+def own_timelines(page: Page, trace: Trace) -> None:
+    """Add the timelines of the steps of a run's own trace."""
+    page.heading(words_of(trace).own)
+    steps = sorted(int(step) for step in trace.allocations["step"].unique())
+    shown = evenly(steps, MAX_STEPS_SHOWN)
+    if len(shown) < len(steps):
+        page.text(f"The menu offers {len(shown)} of {len(steps):,} steps, evenly spaced.")
+    max_spans = MAX_SPANS // len(shown)
+    roles = trace.allocations["role"]
+    generates = [role for role in roles.unique() if role in GENERATES] or list(roles.unique())
+    timelines = {f"step {step}": plots.plot_timeline(trace, step, roles=generates, max_spans=max_spans) for step in shown}
+    page.choice("Step", timelines, f"step {shown[-1]}")
+    if set(roles) - set(generates):
+        other_roles = ", ".join(sorted(set(roles) - set(generates)))
+        page.text(f"The timelines show generation only. Time and cost are of whole steps, including {other_roles} GPUs.")
+
+
+def _simulated_timelines(page: Page, schedules: Schedules) -> None:
+    """Add the timelines of the last step under every simulated schedule."""
+    traces, last = schedules.traces, schedules.logged[-1]
+    best, *equal = best_policies(schedules.results(list(schedules.policies), last.step), Objective(schedules.time_weight))
     page.heading(f"Before and after, simulated: step {last.step} under {schedules.ladder[0]} and {best}")
     pair = {name: traces[name] for name in (schedules.ladder[0], best)}
-    bound = schedules.simulation.bounds[-1].gpu_seconds
+    bound = schedules.bounds[-1].gpu_seconds
     page.figure(plots.plot_before_after(pair, last.step, bound=bound))
+    if equal:
+        page.text(f"In this step {_and(equal)} took the same time and GPU-seconds as {best}.")
     page.heading(f"GPU timelines of step {last.step}, simulated")
     max_spans = MAX_SPANS // len(schedules.policies)
     timelines = {name: plots.plot_timeline(traces[name], last.step, max_spans=max_spans) for name in schedules.policies}
     page.choice("Policy", timelines, "solver")
-    if lengths:
-        page.heading("How good the predictions were")
-        page.figure(plots.plot_lengths(traces["static"], last.step, max_points=MAX_SVG_POINTS))
 
 
 def is_of_other_hardware(calibrated: Calibration) -> bool:
@@ -134,16 +175,24 @@ def _scaled_far(calibrated: Calibration, setting: SimulationConfig) -> str:
     return (
         f"Warning: your run is {number(times)} times as {pace} as {profile_in_words(setting.latency.name)}, so that profile is "
         "of another model or other GPUs. Logged times stay true; what was idle and what schedules save is rough. Between "
-        f"profiles up to 3 times apart, savings differed by at most {NEAR_POINTS} points of the cost; between those 37 times "
+        f"profiles up to 3 times apart, savings differed by at most {NEAR_POINTS} points of the cost; between those 36 times "
         f"apart and more, by {FAR_POINTS[0]} to {FAR_POINTS[1]}. Measure your profile with rlhfless profile."
     )
 
 
-def best_policy(results: pd.DataFrame, time_weight: float) -> str:
-    """Return the policy without true lengths that releases GPUs and has the least ``T^w C^(1-w)`` of one step."""
-    table = results[results["policy"].isin(GIVEN_BACK)].set_index("policy")
-    value = time_weight * np.log(table["time_s"]) + (1 - time_weight) * np.log(table["gpu_seconds"])
-    return str(value.idxmin())
+def best_policies(results: pd.DataFrame, objective: Objective) -> tuple[str, ...]:
+    """Return the policies without true lengths that release GPUs and have the least ``T^w C^(1-w)`` of one step.
+
+    Several where time and cost are equal but for rounding, the simplest first (in the order of ``GIVEN_BACK``).
+    """
+    table = results[results["policy"].isin(GIVEN_BACK)].set_index("policy")[["time_s", "gpu_seconds"]]
+    least = table.iloc[int(objective.product(table["time_s"], table["gpu_seconds"]).argmin())]
+    equal = set(table.index[np.isclose(table, least, rtol=1e-9, atol=0.0).all(axis=1)])
+    return tuple(name for name in GIVEN_BACK if name in equal)
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def ladder_figure(schedules: Schedules) -> go.Figure:
@@ -165,30 +214,37 @@ def _bound(schedules: Schedules, results: pd.DataFrame) -> tuple[np.ndarray, np.
     return times, plots.bound_of_sum([schedules.bound_of(step) for step in schedules.shown], times)
 
 
-def basis_of_simulation(findings: Simulated) -> Iterator[tuple[str, str]]:
+def basis_of_simulation(findings: Findings) -> Iterator[tuple[str, str]]:
     """Return where the numbers of simulated schedules come from, in words."""
-    schedules, setting, calibrated = findings.schedules, findings.setting, findings.calibrated
+    times, schedules, words = findings.times, findings.schedules, words_of(findings.traces[0])
+    setting, calibrated = times.setting, times.calibrated
     latency, cluster = setting.latency, setting.cluster
     origin = read_profile(latency.name)["origin"] if latency.name in list_profiles() else "no shipped profile"
-    yield "From the log", "response lengths."
+    yield f"From the {words.source}", words.taken
     yield (
         "Modelled",
-        f"all times, on simulated engines with latency profile {latency.name} ({origin}), on "
-        f"{counted(cluster.gpus, f'{cluster.kind} GPU')} "
+        f"{words.modelled}, on simulated engines with latency "
+        f"profile {latency.name} ({origin}), on {counted(cluster.gpus, gpu_in_words(cluster.kind))} "
         f"in {counted(cluster.nodes, 'node')}, {cluster.gpus_per_actor} per actor, "
         + (f"at {usd(cluster.usd_per_gpu_hour)} per GPU-hour" if cluster.usd_per_gpu_hour > 0 else "without a price")
         + f"; time weight {setting.objective.time_weight:g}.",
     )
-    if calibrated.steps:
+    yield from _other_gpus(findings)
+    if calibrated.exact:
         yield (
-            "Calibrated",
-            calibrated_by(calibrated, "logged to simulated generation time"),
+            "Exact",
+            "the run was on the virtual clock of this profile, so what is simulated takes the time that the run took.",
         )
+    elif calibrated.steps:
+        starts = "" if times.scale.start_s is None else f" Times of starts and weight syncs are those of the {words.source}."
+        yield "Calibrated", calibrated_by(calibrated, words.ratio) + starts
     elif calibrated.factor > 1:
         yield (
             "Calibrated",
-            f"by {number(calibrated.factor)}, the least factor that agrees with the log's lower bounds on its times.",
+            f"by {number(calibrated.factor)}, the least factor that agrees with lower bounds on times of the {words.source}.",
         )
+    else:
+        yield "Not calibrated", f"the profile is used unchanged. {_why_not(times, words)}"
     yield (
         "Predicted",
         "lengths, from the same prompt's earlier responses (moving average over epochs). Only oracles use the true lengths.",
@@ -196,15 +252,46 @@ def basis_of_simulation(findings: Simulated) -> Iterator[tuple[str, str]]:
     rows = schedules.logged[-1].rows
     unknown = []
     if rows["prompt_tokens"].isna().all():
-        unknown.append("the log has no prompt lengths, so prefill time and the KV memory of prompts count as 0")
+        unknown.append("there are no prompt lengths, so prefill time and the KV memory of prompts count as 0")
     if rows["finish_reason"].isna().all():
-        unknown.append("the log does not say which responses were cut off, so every response counts as complete")
+        unknown.append("there are no finish reasons, so in what is simulated every response counts as complete")
     if unknown:
         yield "Not known", "; ".join(unknown) + "."
 
 
+def _why_not(times: OwnTimes, words: Words) -> str:
+    """Return why a profile was not scaled to a run's times."""
+    if times.scale.ran_on:
+        return f"The run's times are of GPUs of another kind ({times.scale.ran_on})."
+    return words.not_compared
+
+
+def _other_gpus(findings: Findings) -> Iterator[tuple[str, str]]:
+    """Say where a run had other GPUs than those that schedules are simulated on."""
+    cluster, (trace, *_) = findings.times.setting.cluster, findings.traces
+    recorded = trace.meta.get("cluster") or {}
+    kinds, gpus = sorted(trace.allocations["kind"].unique()), recorded.get("nodes", 0) * recorded.get("gpus_per_node", 0)
+    if kinds != [cluster.kind] or gpus not in (0, cluster.gpus):
+        had = f"{counted(gpus, 'GPU') if gpus else 'an unknown number of GPUs'} of kind {' and '.join(kinds)}"
+        yield "Other GPUs", f"the run had {had}; other schedules are modelled on the GPUs named above."
+
+
+def fixed_in_words(findings: Findings) -> str:
+    """Return in words what no schedule of generation changes."""
+    sums = findings.took[["time_s", "gpu_s", "fixed_s", "fixed_gpu_s"]].sum()
+    if not sums["fixed_s"] > 0:
+        return "The steps are generation alone, from the first GPU that they held to the last."
+    return (
+        "In the steps that savings are of, phases outside generation, such as preparation and learning, take "
+        f"{number(sums['fixed_s'] / len(findings.took), 's')} of a step "
+        f"({max(0.0, sums['fixed_s']) / sums['time_s']:.0%} of its time) and "
+        f"{sums['fixed_gpu_s'] / sums['gpu_s']:.0%} of the billed GPU-seconds. Generation schedules leave them unchanged; "
+        "every share includes them."
+    )
+
+
 def _table(page: Page, schedules: Schedules, title: str, has_history: bool) -> None:
-    table = schedules.simulation.summary(has_history).set_index("policy")
+    table = schedules.summary(has_history).set_index("policy")
     if table["steps"].max() == 0:
         return
     baseline = schedules.ladder[0]
@@ -213,19 +300,25 @@ def _table(page: Page, schedules: Schedules, title: str, has_history: bool) -> N
     rows = []
     for name in schedules.policies:
         row = table.loc[name]
-        idle = row["idle_gpu_seconds"] / row["gpu_seconds"] if row["gpu_seconds"] > 0 else 0.0
         above = row["gpu_seconds"] / row["bound_cost_at_time"] if row["bound_cost_at_time"] > 0 else float("nan")
         rows.append(
             (
-                name, number(row["time_s"], digits=4), number(row["gpu_seconds"], digits=4), f"{idle:.1%}",
+                name, number(row["time_s"], digits=4), number(row["gpu_seconds"], digits=4),
                 *([usd(row["cost_usd"]) or "none"] if priced else []), f"{time_s / row['time_s']:.2f}x",
                 signed_share(row["gpu_seconds"] / gpu_s - 1),
                 number(row["bound_cost_at_time"], digits=4), f"{above:.2f}x", row["bound_method"],
             )
         )  # fmt: skip
-    head = ("policy", "time (s)", "GPU-seconds", "idle", *(["cost"] if priced else []), f"speed-up over {baseline}",
+    head = ("policy", "time (s)", "GPU-seconds", *(["cost"] if priced else []), f"speed-up over {baseline}",
             f"cost relative to {baseline}", "lower bound (GPU-seconds)", "cost / lower bound", "bound by")  # fmt: skip
     page.table(f"{title}: {counted(int(table['steps'].max()), 'step')}", head, merged(rows))
+
+
+def _choices(page: Page, schedules: Schedules) -> None:
+    """Say in how many steps the policies that choose between plans ran which."""
+    said = schedules.choices_in_words()
+    if shown := [said[policy] for policy in schedules.policies if policy in said]:
+        page.text(" ".join(shown))
 
 
 def true_front(schedules: Schedules, setting: SimulationConfig) -> Front:
@@ -253,9 +346,8 @@ def weights_figure(schedules: Schedules, setting: SimulationConfig, front: Front
     """Return plans of the last step at ``WEIGHTS``, with a slider that needs no kernel."""
     last = schedules.logged[-1]
     plans = {
-        weight: plan_generation(
-            replace(setting, objective=Objective(weight)).problem(last.predicted), time_limit_s=WEIGHT_TIME_LIMIT_S,
-            seed=setting.seed, deterministic=True,
+        weight: solver.plan(
+            replace(setting, objective=Objective(weight)).problem(last.predicted), quick=True, seed=setting.seed
         )
         for weight in WEIGHTS
     }  # fmt: skip

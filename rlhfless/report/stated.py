@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
 
+from rlhfless.analysis import FRAMEWORK_DEFAULTS
+from rlhfless.analysis.assumptions import PRICE, PROFILE, Assumptions
 from rlhfless.diagnosis import Stated
 from rlhfless.latency import list_gpus, list_profiles, read_profile
-from rlhfless.report.not_stated import PRICE, PROFILE
-from rlhfless.report.study import Assumptions
 from rlhfless.simulate import SimulationConfig
 
 
@@ -44,13 +46,23 @@ def stated_of(
     )
 
 
-def stated_in(setting: SimulationConfig | None, assumptions: Assumptions) -> Stated:
+def stated_phases_of(assumptions: Assumptions, framework: str) -> dict[str, Any]:
+    """Return the stated seconds of a step outside generation, by name; nothing where learning does not follow generation."""
+    habit = FRAMEWORK_DEFAULTS.get(framework)
+    if habit is not None and not habit.synchronous:  # a step is not the sum of its phases
+        return {}
+    return {"prepare_s": assumptions.prepare_s, "learn_s": assumptions.learn_s}
+
+
+def stated_in(setting: SimulationConfig | None, assumptions: Assumptions, framework: str) -> Stated:
     """Return the same of a setting; a latency model that is no shipped profile is known by its GPUs alone."""
+    phases = stated_phases_of(assumptions, framework)
     if setting is None:
-        return Stated()
+        return Stated(**phases)
     cluster, name = setting.cluster, setting.latency.name
     assumed = set(assumptions.not_stated) | (set() if name in list_profiles() else {PROFILE})
-    return stated_of(
+    known = stated_of(
         gpus=cluster.gpus, learner_gpus=assumptions.learner_gpus, gpus_per_actor=cluster.gpus_per_actor, profile=name,
         usd_per_gpu_hour=cluster.usd_per_gpu_hour, max_response_tokens=setting.max_response_tokens, assumed=assumed,
     )  # fmt: skip
+    return replace(known, **phases)

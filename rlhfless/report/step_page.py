@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rlhfless.errors import InputError
 from rlhfless.plots import plot_step_comparison, plot_step_plan, plot_step_search
 from rlhfless.plots.export.html_page import Page, page_path, write_page
-from rlhfless.plots.style import number
+from rlhfless.plots.style import counted, number
 
 if TYPE_CHECKING:
     from solver.dataflow import StepPlan
@@ -43,7 +43,7 @@ def write_step_page(
     """
     path = page_path(out, InputError)
     last = list(plans.values())[-1]
-    page = Page(f"A step of {last.algorithm} on {last.gpus} GPUs", LEAD)
+    page = Page(f"A step of {last.algorithm} on {counted(last.gpus, 'GPU')}", LEAD)
     page.section("Which call runs where")
     page.figure(plot_step_plan(plans, memory_bytes=memory_bytes))
     page.section("What a step takes")

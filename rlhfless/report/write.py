@@ -5,35 +5,35 @@ What was executed is read from the trace. Everything else is simulated from the 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from rlhfless import __version__, plots
-from rlhfless.analysis.log_texts import texts_of
+from rlhfless import __version__
+from rlhfless.analysis import Assumptions, account
+from rlhfless.analysis.assumptions import PRICE, PROFILE
+from rlhfless.analysis.log_texts import opened_log
 from rlhfless.diagnosis import Diagnosis, diagnose
+from rlhfless.errors import InputError
 from rlhfless.plots.export.html_page import Page, page_path, write_page
 from rlhfless.plots.style import counted, number
 from rlhfless.report.diagnosis_section import diagnosis_section
-from rlhfless.report.drawn_study import study_drawn
-from rlhfless.report.executed_run import basis_of_savings, executed_section, fixed_in_words
-from rlhfless.report.executed_study import study_executed
-from rlhfless.report.expected import engine_is_slow, with_expected
-from rlhfless.report.log_checks import checks_table, contradicted
-from rlhfless.report.logged_run import logged_time_section
+from rlhfless.report.expected import engine_is_slow, expected_in_words, with_expected
+from rlhfless.report.files import WRITTEN, kind_of
 from rlhfless.report.method import assumed_part, reading_part
-from rlhfless.report.not_stated import PRICE
+from rlhfless.report.not_stated import NO_PRICE
+from rlhfless.report.notebook import LogSource, write_report_notebook
 from rlhfless.report.progress import Begin, silent
 from rlhfless.report.schedules import MAX_STEPS
 from rlhfless.report.settings import prices_table, settings_part
-from rlhfless.report.simulated import OTHERS, basis_of_simulation, schedules_section, timelines_section
+from rlhfless.report.simulated import OTHERS, basis_of_simulation, fixed_in_words, schedules_section, timelines_section
 from rlhfless.report.stated import stated_in
-from rlhfless.report.study import Assumptions, LoggedRunFindings, study_log
+from rlhfless.report.study import Findings, study
+from rlhfless.report.where_time_went import time_section
 from rlhfless.simulate import SimulationConfig
-from rlhfless.trace import ImportedLog, ImportOptions, OpenedLog, Trace, TraceError, read_log
+from rlhfless.trace import ImportedLog, OpenedLog, Trace, TraceError
 from solver.model.errors import PlanningError
 
 METHOD = "Assumptions and method"
@@ -46,10 +46,7 @@ ENGINE_IS_SLOW = (
     "No schedule is simulated, because the engine is slow, or the latency profile is of a smaller model or faster GPUs than "
     "those of the run. --profile names the run's own, which rlhfless profile measures; a schedule does not mend an engine."
 )
-BY_ARITHMETIC = (
-    "The diagnosis is arithmetic on what was logged: it needs no latency profile. What its table of levers expects is "
-    "simulated."
-)
+BY_ARITHMETIC = "The diagnosis is arithmetic on what was logged: it needs no latency profile."
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,10 +55,32 @@ class Report:
 
     Attributes:
         said: the diagnosis, with what levers are expected to save where a simulation says so. html: the page.
+        findings: what was simulated; None where nothing was.
     """
 
     said: Diagnosis
     html: str
+    findings: Findings | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the diagnosis for JSON, with what was simulated as ``simulated`` (docs/diagnosis_json.md)."""
+        return self.said.to_dict() | ({} if self.findings is None else {"simulated": self.findings.to_dict()})
+
+    def to_json(self) -> str:
+        """Return ``to_dict`` as a JSON text."""
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+    def save(self, out: str | Path) -> Path:
+        """Write the page, or its numbers where the name ends in ``.json``; the file is replaced atomically.
+
+        Raises:
+            InputError: the name ends otherwise; a notebook (``write_report``) is made of a log's file.
+            TraceError: the file cannot be written.
+        """
+        path = page_path(out, TraceError)
+        if kind_of(path) == WRITTEN[".ipynb"]:
+            raise InputError(f"{path}: a notebook is made of a log's file: rlhfless report LOG -o {path.name} writes it")
+        return write_page(path, self.to_json() if kind_of(path) == WRITTEN[".json"] else self.html, TraceError)
 
 
 def write_report(
@@ -69,18 +88,56 @@ def write_report(
     out: str | Path,
     setting: SimulationConfig | None = None,
     assumptions: Assumptions | None = None,
+    *,
+    read_from: LogSource | None = None,
+    profile: str = "",
     **made: Any,
 ) -> Path:
-    """Write the page of ``make_report`` as one HTML file that needs no network and no kernel, and return its path.
+    """Write the report of a trace or log as what the end of the file's name says, and return its path.
+
+    A page (``.html``, ``.htm``) needs no network and no kernel; ``.json`` has its numbers. A notebook (``.ipynb``) has cells
+    that make the report; it reads the log again.
 
     Args:
-        source, setting, assumptions, made: see ``make_report``. out: the HTML file; it is replaced atomically.
+        source, setting, assumptions, made: see ``make_report``.
+        out: the file; replaced atomically. read_from: where and how a notebook reads the log. profile: its name or file, for a
+            notebook.
 
     Raises:
+        InputError: its name ends otherwise, or a notebook cannot read the log, which has no responses, no GPUs or no file.
         TraceError: as ``make_report``, or the file cannot be written. Others as ``make_report``.
     """
+    return written_report(source, out, setting, assumptions, read_from=read_from, profile=profile, **made)[0]
+
+
+def written_report(
+    source: Trace | OpenedLog | ImportedLog | str | Path,
+    out: str | Path,
+    setting: SimulationConfig | None = None,
+    assumptions: Assumptions | None = None,
+    *,
+    read_from: LogSource | None = None,
+    profile: str = "",
+    **made: Any,
+) -> tuple[Path, Report | None]:
+    """Return the path of ``write_report``, and the report where one was made: a notebook makes it when it runs."""
     path = page_path(out, TraceError)
-    return write_page(path, make_report(source, setting, assumptions, **made).html, TraceError)
+    if kind_of(path) != WRITTEN[".ipynb"]:
+        report = make_report(source, setting, assumptions, **made)
+        return report.save(path), report
+    if isinstance(source, ImportedLog) or made.get("draws"):
+        raise InputError(f"{path}: the log has scalars alone, whose report is a page; a name that ends in .html is needed")
+    if setting is None:
+        raise InputError(
+            f"{path}: the log does not say how many GPUs the run had, which a notebook needs; give gpus (--gpus N)"
+        )
+    if read_from is None:
+        raise InputError(
+            f"{path}: a notebook reads its log again, and this run was not read from a file; load it from the log's path, or "
+            "give a name that ends in .html"
+        )
+    stated = assumptions or Assumptions()
+    return write_report_notebook(read_from, path, profile, setting, stated, max_steps=made.get("max_steps", MAX_STEPS)), None
 
 
 def make_report(
@@ -102,7 +159,7 @@ def make_report(
         source: a trace, an opened or imported log, or the path of a trace folder or of a log of any supported format.
         setting: cluster, profile and objective of the simulated sections, which need responses of one run; None: nothing is
             simulated. Its ``phases`` applies to an executed trace only; for a log use ``assumptions``.
-        assumptions: about a log's run; of an executed trace's only whether it is calibrated.
+        assumptions: about a log's run; of an executed trace's only prices, a tokenizer and whether the profile is scaled.
         said: what limits the run; by what ``setting`` and ``assumptions`` state when None.
         draws: draws of the lengths of a log without responses (``analysis.drawn_lengths``), of which ``source`` is the first.
         max_steps: at most so many steps are simulated, evenly chosen; fewer when steps have thousands of responses.
@@ -113,110 +170,72 @@ def make_report(
         PlanningError: the source holds lengths only, and they cannot be planned on the cluster.
         InputError: an assumption makes no sense.
     """
-    log, stated = _opened(source), assumptions or Assumptions()
-    if setting is not None and PRICE in stated.not_stated:  # money is named where somebody stated the price
-        setting = replace(setting, cluster=replace(setting.cluster, usd_per_gpu_hour=0.0))
-    executed = isinstance(log, OpenedLog) and len(log.trace.allocations) > 0
+    log, stated = opened_log(source), assumptions or Assumptions()
+    own = log.trace if isinstance(log, OpenedLog) and len(log.trace.allocations) else None
     other = "" if setting is None else ", and how other schedules would have run the same responses"
-    page = Page(f"RLHFless report: {_name(log)}", f"{'What was executed' if executed else 'What limits the run'}{other}.")
-    said = said or diagnose(log, stated_in(setting, stated))
+    page = Page(f"RLHFless report: {_name(log)}", f"What limits the run{other}.")
+    said = said or diagnose(log, stated_in(setting, stated, log.framework))
+    findings, refusal = None, NO_GPUS
     if isinstance(log, ImportedLog):
-        _not_simulated(page, said, log, SCALARS_ALONE)
-    elif executed:
-        said = _executed(page, said, log, setting, max_steps, begin, calibrate=stated.calibrate)
-    elif setting is None:
-        _not_simulated(page, said, log, NO_GPUS)
-    elif engine_is_slow(said):
-        _not_simulated(page, said, log, ENGINE_IS_SLOW)
-    else:
-        found = (
-            study_drawn(draws, setting, stated, max_steps, begin)
-            if draws
-            else study_log(log, setting, stated, max_steps, begin)
-        )
+        refusal = SCALARS_ALONE
+    elif setting is not None and engine_is_slow(said) and own is None:  # a trace says what each replica decoded when
+        refusal = ENGINE_IS_SLOW
+    elif setting is not None:
+        try:
+            findings = study(log, setting, stated, max_steps, begin, draws=draws)
+        except PlanningError as error:
+            if own is None:
+                raise
+            gpus, name = counted(setting.cluster.gpus, "GPU"), setting.latency.name  # the page still says what was measured
+            refusal = f"No plan is possible on {gpus} with profile {name}: {error}"
         begin("drawing")
-        said = with_expected(said, found)
-        _logged(page, said, log, found, stated.prices)
+    said = said if findings is None else with_expected(said, findings)
+    own = own if findings is None else findings.traces[0]
+    diagnosis_section(page, said)
+    if own is not None:
+        assert isinstance(log, OpenedLog)
+        time_section(page, own, account(own) if findings is None else findings.account, findings, _facts(log, said))
+    if findings is None:
+        page.section(OTHERS, folded=own is not None)
+        page.text(refusal)
+    else:
+        schedules_section(page, findings)
+        _settings(page, said, findings, stated.prices)
+    if own is not None:
+        timelines_section(page, None if findings is None else findings.schedules, own)
+    page.section(METHOD, folded=True)
+    if isinstance(log, OpenedLog) and own is None:
+        page.facts(_facts(log, said))
+    if findings is not None:
+        _method(page, findings)
+    page.text(" ".join(filter(None, [BY_ARITHMETIC, "" if findings is None else expected_in_words(said, findings)])))
     reading_part(page, log)
     begin("packing")
     footer = f"Written by rlhfless {__version__}. This file contains plotly.js and loads nothing from the network."
-    return Report(said, page.render(footer))
+    return Report(said, page.render(footer), findings)
 
 
-def _not_simulated(page: Page, said: Diagnosis, log: OpenedLog | ImportedLog, why: str) -> None:
-    """Add the diagnosis, why nothing is simulated, and the section that ends every page."""
-    diagnosis_section(page, said)
-    page.section(OTHERS)
-    page.text(why)
-    page.section(METHOD, folded=True)
-    if isinstance(log, OpenedLog):
-        page.facts(_facts(log))
-    page.text(BY_ARITHMETIC)
-
-
-def _logged(page: Page, said: Diagnosis, log: OpenedLog, findings: LoggedRunFindings, prices: Mapping[str, float]) -> None:
-    """Add the five sections of a logged run.
+def _settings(page: Page, said: Diagnosis, findings: Findings, prices: Mapping[str, float]) -> None:
+    """Add other replicas, plans of every step and prices.
 
     Args:
         prices: further ones by name, in USD per GPU-hour.
     """
-    diagnosis_section(page, said)
-    logged_time_section(page, findings, _facts(log))
-    schedules_section(page, findings)
     settings_part(page, findings)
-    of_run, of_steps = said.numbers.value("gpu_hours"), findings.gpu_counts[0].gpu_s / 3600.0
-    whose, gpu_hours = ("The simulated steps'", of_steps) if of_run is None else ("The run's", of_run)
-    prices_table(page, f"{whose} {number(gpu_hours, 'GPU-hours')}", gpu_hours, findings.setting.cluster.kind, prices)
-    timelines_section(page, findings.schedules, None)
-    page.section(METHOD, folded=True)
+    of_run, of_steps = said.numbers.value("gpu_hours"), float(findings.counts["gpu_s"].iloc[0]) / 3600.0
+    simulated = "The simulated steps'" if findings.times.whole_steps else "The simulated generation's"
+    whose, gpu_hours = (simulated, of_steps) if of_run is None else ("The run's", of_run)
+    kind, assumed = findings.times.setting.cluster.kind, findings.not_stated
+    named = PROFILE not in assumed or assumed.get(PRICE, NO_PRICE) != NO_PRICE
+    prices_table(page, f"{whose} {number(gpu_hours, 'GPU-hours')}", gpu_hours, kind, prices, named=named)
+
+
+def _method(page: Page, findings: Findings) -> None:
+    """Add what was assumed, and where simulated numbers come from."""
     assumed_part(page, findings)
     page.basis(basis_of_simulation(findings))
-    page.text(BY_ARITHMETIC)
-
-
-def _executed(
-    page: Page, said: Diagnosis, log: OpenedLog, setting: SimulationConfig | None, max_steps: int, begin: Begin, *,
-    calibrate: bool,
-) -> Diagnosis:  # fmt: skip
-    """Add the five sections of an executed run, and return its diagnosis with what levers are expected to save."""
-    trace, findings, refusal = log.trace, None, NO_GPUS
-    if setting is not None:
-        try:
-            findings = study_executed(trace, setting, max_steps, begin, calibrate=calibrate)
-        except PlanningError as error:
-            gpus, name = counted(setting.cluster.gpus, "GPU"), setting.latency.name
-            refusal = f"No plan is possible on {gpus} with profile {name}: {error}"
-    begin("drawing")
-    said = said if findings is None else with_expected(said, findings)
-    diagnosis_section(page, said)
-    executed_section(page, trace, _facts(log))
-    if findings is None:
-        page.section(OTHERS, folded=True)
-        page.text(refusal)
-    else:
-        if contradiction := contradicted(findings.checks, findings.calibrated):
-            page.text(contradiction)
-        if findings.checks:
-            checks_table(page, findings.checks)
-        schedules_section(page, findings)
-    missing = bool(plots.lengths_info(trace).missing)
-    timelines_section(page, None if findings is None else findings.schedules, trace, lengths=missing)
-    page.section(METHOD, folded=True)
-    if findings is not None:
-        if len(findings.took):
-            page.basis(basis_of_savings(trace, findings))
-            page.text(fixed_in_words(findings))
-        page.basis(basis_of_simulation(findings))
-    page.text(BY_ARITHMETIC)
-    return said
-
-
-def _opened(source: Trace | OpenedLog | ImportedLog | str | Path) -> OpenedLog | ImportedLog:
-    if isinstance(source, OpenedLog | ImportedLog):
-        return source
-    if isinstance(source, Trace):
-        return OpenedLog(source, pd.DataFrame({"step": []}), str(source.meta.get("framework") or ""))
-    return read_log(source, ImportOptions(keep=texts_of(source)))
+    if len(findings.took) and findings.times.whole_steps:
+        page.text(fixed_in_words(findings))
 
 
 def _name(log: OpenedLog | ImportedLog) -> str:
@@ -225,18 +244,21 @@ def _name(log: OpenedLog | ImportedLog) -> str:
     return Path(log.trace.source).resolve().name if log.trace.source else f"run {log.trace.run}"
 
 
-def _facts(log: OpenedLog) -> Iterator[tuple[str, str]]:
+def _facts(log: OpenedLog, said: Diagnosis) -> Iterator[tuple[str, str]]:
     trace = log.trace
     rollouts, meta = trace.rollouts, trace.meta
     lengths, steps = rollouts["response_tokens"], trace.steps
     yield "run", trace.run
     yield "steps", f"{len(steps):,} ({steps[0]} to {steps[-1]})"
     yield "responses", f"{len(rollouts):,} to {counted(rollouts['prompt_id'].nunique(), 'prompt')}"
-    yield "response lengths", f"{lengths.sum():,} tokens; median {lengths.median():,.0f}, longest {lengths.max():,}"
+    yield "response lengths", f"{counted(lengths.sum(), 'token')}; median {lengths.median():,.0f}, longest {lengths.max():,}"
     reasons = rollouts["finish_reason"]
     known_share, truncated = reasons.notna().mean(), (reasons == "length").mean()
     share = f"{truncated:.1%}" if known_share == 1 else f"{truncated:.1%} to {truncated + 1 - known_share:.1%}"
-    yield "cut off by the limit", f"{share} of the responses" if known_share > 0 else "unknown"
+    if known_share == 0 and (cut := said.numbers.value("cut_share")) is not None:
+        yield "cut off by the limit", f"{cut:.1%} of the responses, by their lengths"
+    else:
+        yield "cut off by the limit", f"{share} of the responses" if known_share > 0 else "unknown"
     sizes = {name: len(getattr(trace, name)) for name in ("allocations", "spans", "events", "plans")}
     if recorded := ", ".join(counted(size, name.removesuffix("s")) for name, size in sizes.items() if size):
         yield "recorded", recorded

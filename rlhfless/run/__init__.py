@@ -1,21 +1,22 @@
 """What a user holds: a log or a trace with the GPUs that it is studied on, its diagnosis, plans, simulations and report."""
 
-from rlhfless.run.capacity import CapacityLimits, CapacityResults
 from rlhfless.run.hardware import Hardware
 from rlhfless.run.loading import load
-from rlhfless.run.planned_step import PlannedStep, StepComparison
+from rlhfless.run.planned_step import PlannedStep
 from rlhfless.run.planned_whole_step import PlannedWholeStep
 from rlhfless.run.run import Run
+from rlhfless.run.split import Split
+from rlhfless.run.sweeps import Variant, variants
 
 __all__ = [
-    "CapacityLimits",
-    "CapacityResults",
     "Hardware",
     "PlannedStep",
     "PlannedWholeStep",
     "Run",
-    "StepComparison",
+    "Split",
+    "Variant",
     "load",
+    "variants",
 ]
 
 

@@ -10,14 +10,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rlhfless.analysis.assumptions import PRICE, PROFILE
 from rlhfless.errors import InputError
 from rlhfless.latency import PriceError, load_profile, usd_per_gpu_hour
-from rlhfless.report.not_stated import PRICE, PROFILE, price_assumed, profile_assumed, stand_in_profile
+from rlhfless.latency.counts import gpu_number
+from rlhfless.latency.gpus import NODE_GPUS
+from rlhfless.report.not_stated import NO_PRICE, price_assumed, profile_assumed, stand_in_profile
+from rlhfless.trace import response_limit
 from solver.model.cluster import Cluster
-from solver.model.errors import as_given
+from solver.model.errors import as_given, is_number
 from solver.model.latency import LatencyModel
-
-NODE_GPUS = 8
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,10 @@ class Hardware:
     Attributes:
         gpus: of the cluster. gpus_per_node: 8, or all if they are fewer, when None. gpus_per_actor: the profile's when None.
         profile: name of a shipped latency profile, or the path of a JSON file.
-        usd_per_gpu_hour: the list price of the profile's GPU kind when None.
+        usd_per_gpu_hour: the list price of the profile's GPU kind when None; 0 is no price, and costs are GPU-seconds.
+
+    Raises:
+        InputError: a number of GPUs is no whole number above 0, or more than any cluster has; or profile or price are none.
     """
 
     gpus: int | None = None
@@ -36,16 +41,28 @@ class Hardware:
     profile: str | Path | None = None
     usd_per_gpu_hour: float | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("gpus", "gpus_per_node", "gpus_per_actor"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, gpu_number(name, value))
+        if self.profile is not None and not isinstance(self.profile, str | Path):
+            raise InputError(f"profile is {as_given(self.profile)}; the name of a latency profile or a path is needed")
+        if self.usd_per_gpu_hour is not None and not is_number(self.usd_per_gpu_hour, 0):
+            raise InputError(f"usd_per_gpu_hour is {as_given(self.usd_per_gpu_hour)}; a price of 0 or more is needed")
+
     def cluster(self) -> tuple[Cluster, LatencyModel]:
-        """Return the cluster and the latency model; ``gpus`` and ``profile`` must not be None.
+        """Return the cluster and the latency model.
 
         Raises:
-            InputError: the number of GPUs is not a multiple of the GPUs per node.
+            InputError: ``gpus`` or ``profile`` is not stated, or the number of GPUs is not a multiple of the GPUs per node.
             ProfileError: there is no such profile, or its file is broken.
             PriceError: the GPU kind has no list price, and none is stated.
         """
-        assert self.gpus is not None
-        assert self.profile is not None
+        if self.gpus is None or self.profile is None:
+            missing = "gpus" if self.gpus is None else "profile"
+            raise InputError(
+                f"{missing} of the hardware is not stated; give both, as in Hardware(gpus=8, profile='cpu-tiny-qwen2')"
+            )
         latency = load_profile(self.profile)
         per_node = min(NODE_GPUS, self.gpus) if self.gpus_per_node is None else self.gpus_per_node
         if self.gpus % per_node:
@@ -57,11 +74,14 @@ class Hardware:
         per_actor = latency.gpus_per_actor if self.gpus_per_actor is None else self.gpus_per_actor
         return Cluster(self.gpus // per_node, per_node, per_actor, latency.kind, price), latency
 
-    def completed(self, meta: Mapping[str, Any], source: str) -> tuple[Hardware, dict[str, str]]:
+    def completed(self, meta: Mapping[str, Any], source: str, kind: str | None = None) -> tuple[Hardware, dict[str, str]]:
         """Return the same with what a trace recorded, and a profile in any case, in place of None.
 
+        GPUs whose kind nobody named have no price, because that of the profile that stands in is of other GPUs.
+
         Args:
-            meta: of the trace; empty for a log that is none. source: its path, for messages.
+            meta: of the trace; empty for a log that is none. source: its path, for messages. kind: of GPU, where the
+                user states it.
 
         Returns:
             The hardware, whose number of GPUs is None where neither says it; and what was assumed, one sentence each, by what
@@ -79,9 +99,13 @@ class Hardware:
         if self.profile is None and not meta.get("profile"):
             assumed[PROFILE] = profile_assumed(stand_in)
         profile = self.profile or meta.get("profile") or stand_in
+        stated = replace(stated, profile=profile)
         if self.usd_per_gpu_hour is None:
-            assumed[PRICE] = price_assumed(load_profile(profile).kind)
-        return replace(stated, profile=profile), assumed
+            of_profile = load_profile(profile).kind
+            named = PROFILE not in assumed or kind == of_profile
+            assumed[PRICE] = price_assumed(of_profile) if named else NO_PRICE
+            stated = stated if named else replace(stated, usd_per_gpu_hour=0.0)
+        return stated, assumed
 
 
 def refuse_wrong_meta(path: Path, meta: Mapping[str, Any]) -> None:
@@ -102,7 +126,7 @@ def refuse_wrong_meta(path: Path, meta: Mapping[str, Any]) -> None:
         wrong, needed = "profile", "a profile's name"
     elif config and not isinstance(config, dict):
         wrong, needed = "config", "an object"
-    elif config and config.get("max_response_tokens") is not None and not is_count(config["max_response_tokens"]):
+    elif (limit := response_limit(meta)) is not None and not is_count(limit):
         wrong, needed = "config", "an object with a whole number above 0 as max_response_tokens, or without it,"
     else:
         return

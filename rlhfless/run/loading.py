@@ -9,16 +9,22 @@ from typing import Any
 
 import pandas as pd
 
-from rlhfless.analysis.log_texts import texts_of
+from rlhfless.analysis import Assumptions
+from rlhfless.analysis.assumptions import PROFILE, PROMPTS
+from rlhfless.analysis.log_texts import opened_log
 from rlhfless.diagnosis import Stated
 from rlhfless.errors import InputError
 from rlhfless.latency import load_profile
-from rlhfless.report.not_stated import PROFILE, PROMPTS, PROMPTS_ASSUMED
-from rlhfless.report.study import Assumptions
+from rlhfless.report.not_stated import PROMPTS_ASSUMED
+from rlhfless.report.notebook import LogSource
 from rlhfless.run.hardware import Hardware
 from rlhfless.run.run import Run
-from rlhfless.trace import ImportedLog, ImportOptions, OpenedLog, Trace, read_log
+from rlhfless.trace import ImportedLog, ImportOptions, OpenedLog, Trace, response_limit
+from solver.model.errors import as_given
 from solver.model.objective import Objective
+
+OF_LOGS = ("dispatch", "learner_gpus", "prepare_s", "learn_s")
+"""Assumptions about a logged run, which the trace of an executed one has recorded."""
 
 
 def load(
@@ -43,11 +49,11 @@ def load(
         gpus, profile: number of GPUs, and the latency profile: a shipped name or a JSON file. The trace's when None. A profile
             that is in neither is assumed and named; a number of GPUs is not: without it nothing is planned or simulated.
         hardware: further facts of the GPUs, such as their price and the GPUs per node; ``gpus`` and ``profile`` come first.
-        assumptions: about the run that was logged, such as its dispatch and its learner's GPUs; of an executed trace only
-            whether it is calibrated.
+        assumptions: about the run that was logged, such as its dispatch and its learner's GPUs; of an executed trace, which
+            recorded these, only prices, a tokenizer and whether the profile is scaled.
         options: how to read a log: columns of a table, the tokenizer of texts, the longest response that the run allowed.
         known: what the diagnosis may use beside that, such as the model, a GPU's memory, or the responses of a step.
-        time_weight: 1 is time only, 0 is cost only.
+        time_weight: w in ``T^w C^(1-w)``, which plans minimise: 1 is time only, 0 is cost only.
         verbose: print the diagnosis.
         reading: single options of reading, such as ``max_response_tokens``, the longest response that the run allowed: the
             trace's own, or the longest of the log, when it is not given.
@@ -63,24 +69,39 @@ def load(
         >>> len(run.steps)
         8
     """
+    for argument, value, kind in (
+        ("hardware", hardware, Hardware), ("assumptions", assumptions, Assumptions), ("options", options, ImportOptions),
+        ("known", known, Stated),
+    ):  # fmt: skip
+        if value is not None and not isinstance(value, kind):
+            raise InputError(f"{argument} is {as_given(value)}; {kind.__name__}(...) is needed")
     options = options or ImportOptions()
     names = [field.name for field in fields(ImportOptions)]
     if unknown := sorted(set(reading) - set(names)):
+        for argument, kind in (("hardware", Hardware), ("assumptions", Assumptions), ("known", Stated)):
+            if unknown[0] in {field.name for field in fields(kind)}:
+                prefix = "rl." if kind is Hardware else ""
+                raise InputError(
+                    f"{unknown[0]} is no argument of load; give "
+                    f"{argument}={prefix}{kind.__name__}({unknown[0]}={as_given(reading[unknown[0]])})"
+                )
         raise InputError(f"{unknown[0]} is no argument of load and no option of reading; those are {', '.join(names)}")
     options = replace(options, **reading)
-    log = _opened(source, options)
+    log = opened_log(source, options)
     trace = None if isinstance(log, ImportedLog) else log.trace
     meta: Mapping[str, Any] = {} if trace is None else trace.meta
     executed = trace is not None and len(trace.allocations) > 0
     given = assumptions or Assumptions()
-    if trace is not None and executed and replace(given, calibrate=True) != Assumptions():
+    recorded = [name for name in OF_LOGS if getattr(given, name) is not None]
+    if trace is not None and executed and recorded:
+        given_by = ", ".join(f"{name} (--{name.replace('_', '-')})" for name in recorded)
         raise InputError(
-            f"{trace.source or 'the trace'}: is the trace of an executed run, which holds GPUs and times; leave out the "
-            "assumptions about logged runs"
+            f"{trace.source or 'the trace'}: is the trace of an executed run, whose GPUs and times are those that it recorded, "
+            f"so that {given_by} cannot be stated; leave it out"
         )
     base = hardware or Hardware()
     stated = replace(base, gpus=base.gpus if gpus is None else gpus, profile=base.profile if profile is None else profile)
-    completed, assumed = stated.completed(meta, "log" if trace is None else trace.source or "trace")
+    completed, assumed = stated.completed(meta, "log" if trace is None else trace.source or "trace", (known or Stated()).gpu)
     tokenizer = None if options.tokenizer is None else str(options.tokenizer)
     given = replace(given, tokenizer=given.tokenizer or tokenizer)
     if isinstance(log, OpenedLog) and not log.prompts_known:
@@ -88,25 +109,10 @@ def load(
     if executed:  # what it cost is in the trace; the profile is that of other schedules
         assumed = {name: sentence for name, sentence in assumed.items() if name == PROFILE}
     given = replace(given, not_stated={**assumed, **given.not_stated})
-    limit = options.max_response_tokens or (meta.get("config") or {}).get("max_response_tokens")
-    run = Run(log, completed, Objective(time_weight), given, limit, known=known or Stated())
+    limit = options.max_response_tokens or response_limit(meta)
+    read_from = LogSource(source, options) if isinstance(source, str | Path) else None
+    run = Run(log, completed, Objective(time_weight), given, limit, known=known or Stated(), read_from=read_from)
     load_profile(run.profile)  # what is no profile is refused here; what does not fit together, where something is planned
     if verbose:
         print(run.diagnosis())
     return run
-
-
-def _opened(
-    source: str | Path | OpenedLog | ImportedLog | Trace | pd.DataFrame, options: ImportOptions
-) -> OpenedLog | ImportedLog:
-    if isinstance(source, pd.DataFrame):
-        source = Trace(source)
-    if isinstance(source, Trace):
-        return OpenedLog(source, pd.DataFrame({"step": []}), str(source.meta.get("framework") or ""))
-    if isinstance(source, OpenedLog):
-        return source
-    if isinstance(source, ImportedLog):
-        return source if source.rollouts is None else source.opened()
-    if not isinstance(source, str | Path):
-        raise InputError(f"source is a {type(source).__name__}; the path of a log or trace, a trace or a DataFrame is needed")
-    return read_log(source, replace(options, keep=options.keep | texts_of(source)))

@@ -36,6 +36,7 @@ from solver.model.step_levers import DRAFTS, LEVERS, lever_names
 
 ALGORITHMS = ("grpo", "ppo")
 PLAIN, PLANNED = "elastic plain", "this plan"
+PLAIN_IS = f"{PLAIN} is the comparator: a right-sized random split, GPUs released when done, then learning on all of them"
 PLAIN_WEIGHT = 0.7  # of time, by which elastic plain is sized where the aim has none
 ABOUT_BOUND = 1 + 1e-9
 SECONDS_OF = "Seconds are those of tables of measured operators, not scaled to times of the log."
@@ -171,7 +172,7 @@ class PlannedWholeStep:
         exceeded = (
             f"no plan with these levers is expected to keep within {limit}; this is the one closest to it" if limit else ""
         )
-        return [note for note in (guess, exceeded, SECONDS_OF) if note]
+        return [note for note in (guess, exceeded, SECONDS_OF, PLAIN_IS) if note]
 
     def __repr__(self) -> str:
         rows = (f"  {name}: expected {s} s, {gpu_s} GPU-s; executed {time} s, {cost} GPU-s (bound {bound} GPU-s)"

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from rlhfless.analysis import ExecutedTimes, LoggedTimes, PhaseSeconds, RunSetup, run_setup, steps_of_run, text_encoder
-from rlhfless.analysis.draft_savings import draft_savings
-from rlhfless.analysis.executed_run import GENERATES
-from rlhfless.analysis.what_ifs.compare import MOST_RESPONSES, WaysCompared, compare_ways, own_schedule
+from rlhfless.analysis import Assumptions, OwnTimes, generating_parts, steps_of_run, text_encoder
+from rlhfless.analysis.draft_savings import DraftSavings, draft_savings
+from rlhfless.analysis.what_ifs.as_executed import with_took
+from rlhfless.analysis.what_ifs.compare import MOST_RESPONSES, compare_ways
+from rlhfless.analysis.what_ifs.named import own_schedule
 from rlhfless.analysis.what_ifs.outcome import RunToChange
 from rlhfless.errors import InputError
-from rlhfless.report.study import Assumptions
-from rlhfless.simulate import SimulationConfig, logged_steps
-from rlhfless.trace import OpenedLog, Trace
-from solver.model.objective import NonGenerationPhases
-
-PLANS_LEFT_OUT = (
-    "as logged is an equal split of every step's prompts over all actors, not the executed plans; all that the run did outside "
-    "generation counts as learning"
-)
+from rlhfless.simulate import Comparison, logged_steps
+from rlhfless.trace import OpenedLog
 
 
-def ways_of_log(log: OpenedLog, times: LoggedTimes | ExecutedTimes, stated: Assumptions) -> WaysCompared:
+def ways_of_log(log: OpenedLog, times: OwnTimes, stated: Assumptions) -> Comparison:
     """Return every way on the last steps with about ``MOST_RESPONSES`` responses.
 
     Args:
@@ -31,31 +26,44 @@ def ways_of_log(log: OpenedLog, times: LoggedTimes | ExecutedTimes, stated: Assu
     Raises:
         TraceError: the log holds several runs, or a response above the limit.
         PlanningError: a response fits on no actor.
-        InputError: an assumption makes no sense, or no step of an executed run generated anything.
+        InputError: an assumption makes no sense, no step of an executed run generated anything, or what it took is of other
+            GPUs than the profile.
     """
-    if isinstance(times, ExecutedTimes):
-        setting, setup, phases = _executed(log.trace, times)
-    else:
-        setting, setup, phases = times.setting, times.setup, times.phases
-    rollouts, steps = log.trace.rollouts, log.trace.steps
-    last = max(1, MOST_RESPONSES * len(steps) // len(rollouts))
-    logged = list(logged_steps(rollouts, None, setting.max_response_tokens, steps=[int(step) for step in steps[-last:]]))
-    run = RunToChange(logged, setting, setup, phases, len(steps_of_run(log)))
+    run = run_to_change(log, times)
+    found = compare_ways(run, drafts_of_log(log, run, stated))
+    return replace(found, times=f"{times.scale.words()}; {found.times}")
+
+
+def drafts_of_log(log: OpenedLog, run: RunToChange, stated: Assumptions) -> tuple[DraftSavings, ...]:
+    """Return what vLLM's speculative methods save on the texts of a log, the best first; nothing without texts.
+
+    Args:
+        log, stated: as of ``ways_of_log``. run: the steps.
+    """
     assigned, _ = own_schedule(run)
-    return compare_ways(run, draft_savings(rollouts, logged, assigned, setting, *text_encoder(stated.tokenizer)))
+    return draft_savings(log.trace.rollouts, run.logged, assigned, run.setting, *text_encoder(stated.tokenizer))
 
 
-def _executed(trace: Trace, times: ExecutedTimes) -> tuple[SimulationConfig, RunSetup, PhaseSeconds]:
-    """Return the calibrated setting of an executed run, its GPUs and its seconds outside generation, by its spans."""
-    took = times.took[times.took["working_s"] > 0]
-    if took.empty:
-        raise InputError(f"{trace.source or 'the trace'}: no step generated a response; a step with responses is needed")
-    others = trace.allocations[~trace.allocations["role"].isin(GENERATES)]
-    learner_gpus = max((len(set().union(*ids)) for _, ids in others.groupby("step")["gpu_ids"]), default=0)
-    setup = run_setup("rlhfless", dispatch="static", learner_gpus=learner_gpus)
-    setting = replace(times.setting, phases=NonGenerationPhases(), drafts=None)
-    return (
-        setting,
-        replace(setup, assumed=(PLANS_LEFT_OUT,)),
-        PhaseSeconds(learn_s=float(took["fixed_s"].mean()), basis="measured"),
-    )
+def last_of(steps: Sequence[int], responses: int) -> Sequence[int]:
+    """Return the last steps of a log, with about ``MOST_RESPONSES`` of all its responses."""
+    return steps[-max(1, MOST_RESPONSES * len(steps) // responses) :]
+
+
+def run_to_change(log: OpenedLog, times: OwnTimes, steps: Collection[int] | None = None) -> RunToChange:
+    """Return steps of a run, with its set-up, its seconds outside generation and, where it was executed, what they took.
+
+    Args:
+        log, times: as of ``ways_of_log``. steps: the last ones, with about ``MOST_RESPONSES`` responses, when None.
+
+    Raises:
+        TraceError: the log holds several runs, or a response above the limit, or none of the steps.
+        InputError: no step of an executed run generated anything.
+    """
+    if times.executed and not (generating_parts(log.trace)["working_s"] > 0).any():
+        raise InputError(f"{log.trace.source or 'the trace'}: no step generated a response; a step with responses is needed")
+    setting = replace(times.setting, drafts=None) if times.executed else times.setting
+    rollouts, own = log.trace.rollouts, log.trace.steps
+    chosen = last_of(own, len(rollouts)) if steps is None else steps
+    logged = list(logged_steps(rollouts, None, setting.max_response_tokens, steps=[int(step) for step in chosen]))
+    run = RunToChange(logged, setting, times.setup, times.phases, len(steps_of_run(log)))
+    return with_took(run, log.trace, times) if times.executed else run

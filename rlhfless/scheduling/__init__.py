@@ -1,6 +1,6 @@
 """Scheduling policies by name: published systems, simple baselines and our own.
 
-``make_policy(name)`` is the registry: it makes every policy of this package. ``as_policy`` takes objects and functions, too.
+``policies()`` is the table of all, and ``make_policy(name)`` makes one. ``as_policy`` takes objects and functions, too.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from rlhfless.scheduling.fold_draining import DrainingFold
 from rlhfless.scheduling.function_policy import FunctionPolicy, PolicyFunction
 from rlhfless.scheduling.number_partitioning import KarmarkarKarp, LongestFirst
 from rlhfless.scheduling.policy import PlanningOptions, PolicyError, SchedulingPolicy
+from rlhfless.scheduling.policy_table import GROUPS, POLICY_TABLE, PolicyInfo, policies, policy_names
 from rlhfless.scheduling.replan import OracleReplan, SolverReplan
 from rlhfless.scheduling.rlhfless import RLHFless, WithLocalCut
 from rlhfless.scheduling.rlhfuse import RLHFuse
@@ -24,15 +25,8 @@ from rlhfless.scheduling.speculative import FIXED, Speculative, fixed_length
 from solver.model.drafting import Drafting
 from solver.model.errors import as_given
 
-POLICIES = (
-    "static", "random", "least-loaded", "rlhfuse", "rlhfless", "spread", "fold",
-    "random+tau", "karmarkar-karp", "lpt", "trl",
-    "solver", "solver+replan", "oracle", "oracle+replan",
-)  # fmt: skip
-DRAFTING_POLICIES = ("spec", "spec+fold", "spec+critical", "spec-fixed-N")
-"""Policies that decode with drafts; N is a number of tokens, such as ``spec-fixed-4``."""
-FUSING_POLICIES = ("rlhfuse+stream", "stream")
-"""Policies that learn while others decode, with a cut and without."""
+POLICIES = policy_names("dispatch", "published", "simple", "rival", "ours", "oracle")
+SPECIAL = ("stage fusion", "drafts")  # groups whose policies need work to fuse, or drafts
 
 
 def make_policy(name: str, *, tau: float = 0.7, static_actors: int | None = None, hold: str = "generation") -> SchedulingPolicy:
@@ -76,9 +70,7 @@ def make_policy(name: str, *, tau: float = 0.7, static_actors: int | None = None
         length = fixed_length(name)
         return Speculative(Drafting(max_draft_tokens=max(length, 8), length=length), name=name)
     if name not in makers:
-        raise PolicyError(
-            f"policy {name!r} is unknown; choose from {', '.join((*POLICIES, *FUSING_POLICIES, *DRAFTING_POLICIES))}"
-        )
+        raise PolicyError(f"policy {name!r} is unknown; choose from {', '.join((*POLICIES, *policy_names(*SPECIAL)))}")
     return makers[name]()
 
 
@@ -96,7 +88,7 @@ def as_policy(given: str | SchedulingPolicy | PolicyFunction, **parameters: Any)
         >>> def two_actors(problem, options):
         ...     return solver.random_split(problem, actors=2, seed=options.seed)
         >>> run = rl.load(rl.example(), verbose=False)
-        >>> run.simulate([two_actors], steps=run.steps[-1:]).steps[["policy", "actors"]].values.tolist()
+        >>> run.simulate([two_actors], steps=run.steps[-1:]).table[["policy", "actors"]].values.tolist()
         [['two_actors', 2]]
     """
     if isinstance(given, str):
@@ -140,8 +132,9 @@ def ladder(dispatch: str = "static", drafting: bool = False) -> tuple[Scheduling
     )
 
 
-__all__ = ["DRAFTING_POLICIES", "POLICIES", "FunctionPolicy", "PlanningOptions", "PolicyError", "PolicyFunction",
-           "SchedulingPolicy", "as_policy", "ladder", "make_policy"]  # fmt: skip
+__all__ = ["GROUPS", "POLICIES", "POLICY_TABLE", "FunctionPolicy", "PlanningOptions", "PolicyError",
+           "PolicyFunction", "PolicyInfo", "SchedulingPolicy", "as_policy", "ladder", "make_policy", "policies",
+           "policy_names"]  # fmt: skip
 
 
 def __dir__() -> list[str]:

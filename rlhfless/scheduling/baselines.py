@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rlhfless.scheduling.policy import PlanningOptions, check_inputs
+from solver.generation.random_split import assign_prompts, random_split
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
 from solver.model.workload import IntArray
-from solver.planning.random_split import assign_prompts, random_split
 from solver.timing.build_plan import assemble
 
 

@@ -1,8 +1,9 @@
 """Square-root folding: start as the right-sized random split and fold thin actors together while the step runs.
 
-With k actors and n unfinished responses an iteration takes ``a + b n / k`` and costs ``g (k a + b n)`` GPU-seconds. At
-weights w and 1 - w relative to T_ref and C_ref the best k solves ``k^2 = nu b n / a`` with
-``nu = w C_ref / ((1 - w) g T_ref)`` (set the derivative of ``w (a + b n / k) / T_ref + (1 - w) g (k a + b n) / C_ref`` to 0).
+With k actors and n unfinished responses an iteration takes ``a + b n / k`` and costs ``g (k a + b n)`` GPU-seconds. Where
+``T^w C^(1-w)`` is minimised, a second of a step that takes T and costs C is worth ``w C / ((1 - w) T)`` GPU-seconds
+(``Objective.cost_of_a_second``), that is ``nu`` times those of one actor of g GPUs. The k of least
+``nu g (a + b n / k) + g (k a + b n)`` solves ``k^2 = nu b n / a``. T and C are those of the plan that is folded.
 b is one response's whole share of an iteration, its KV tokens included. No prediction is needed.
 """
 
@@ -119,10 +120,9 @@ class Fold:
         """See ``SchedulingPolicy``. A deadline or budget folds as the weight 0.7 would. Where more actors cost nothing, none
         is folded."""
         split = self.base.plan(problem, options)
-        w, (cluster, latency) = problem.objective.time_weight, problem.one_kind
-        if w >= 1.0 or len(split.actors) < 2 or latency.base_s <= 0:
+        objective, (cluster, latency) = problem.objective, problem.one_kind
+        if objective.time_weight >= 1.0 or len(split.actors) < 2 or latency.base_s <= 0:
             return replace(split, policy=self.name)
-        gpus = cluster.gpus_per_actor
-        nu = w * split.gpu_seconds / ((1 - w) * gpus * split.makespan_s)
+        nu = objective.cost_of_a_second(split.makespan_s, split.gpu_seconds) / cluster.gpus_per_actor
         rule = self.rule(nu, latency.affine, len(problem.workload), len(split.actors))
         return replace(split, policy=self.name, rule=rule)

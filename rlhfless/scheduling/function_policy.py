@@ -20,7 +20,7 @@ class FunctionPolicy:
     """The policy of a function ``(problem, options) -> Plan``.
 
     Args:
-        function: returns a ``Plan``, as ``solver.random_split`` and ``solver.plan_generation`` do.
+        function: returns a ``Plan``, as ``solver.random_split`` and ``solver.plan`` do.
         name: in plans, results and traces. clairvoyant: the problem has the true lengths.
 
     Raises:

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rlhfless.errors import UserError
+from solver.generation.random_split import check_seed
 from solver.lengths.forecast import LengthForecast
 from solver.model.acceptance import Acceptance
-from solver.model.errors import PlanningError, as_given
+from solver.model.errors import PlanningError, as_given, check_flags
+from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem, check_problem
-from solver.planning.search_options import check_search
 from solver.stage_fusion.token_work import TokenWork
 
 
@@ -27,32 +28,42 @@ class PlanningOptions:
     """How a policy plans a problem.
 
     Attributes:
-        time_limit_s, seed: see ``solver.plan_generation``.
+        quick, seed: see ``solver.plan``.
         forecast: the predictor's own forecast of the problem's lengths, for policies that re-plan while the step runs; None
             where they use the scenarios of the workload.
         acceptance: the survival of drafts to expect, for policies that decode with drafts; None where it is unknown.
         work: preparation and learning per token, for policies that place them into the step; None where they are no part of it.
+        sizes: latency models of the same language model and GPUs for actors of other sizes, which policy ``solver`` may start
+            in place of the problem's own or beside them.
         static: the plan of policy ``solver`` for the same problem, where it is made already, for policies that start from it.
 
     Raises:
         PlanningError: an option is of the wrong type or out of its range; the message names it.
     """
 
-    time_limit_s: float = 1.0
+    quick: bool = False
     seed: int = 0
     forecast: LengthForecast | None = None
     acceptance: Acceptance | None = None
     work: TokenWork | None = None
+    sizes: tuple[LatencyModel, ...] = ()
     static: Plan | None = None
 
     def __post_init__(self) -> None:
-        check_search(self.time_limit_s, self.seed)
+        check_flags(quick=self.quick)
+        check_seed(self.seed)
         if not isinstance(self.forecast, LengthForecast | None):
             raise PlanningError(f"forecast is {as_given(self.forecast)}; a LengthForecast or None is needed")
         if not isinstance(self.acceptance, Acceptance | None):
-            raise PlanningError(f"acceptance is {as_given(self.acceptance)}; a solver.Acceptance or None is needed")
+            raise PlanningError(
+                f"acceptance is {as_given(self.acceptance)}; an Acceptance (solver.model.acceptance) or None is needed"
+            )
         if not isinstance(self.work, TokenWork | None):
-            raise PlanningError(f"work is {as_given(self.work)}; a solver.TokenWork or None is needed")
+            raise PlanningError(
+                f"work is {as_given(self.work)}; a TokenWork (solver.stage_fusion.token_work) or None is needed"
+            )
+        if not isinstance(self.sizes, tuple) or not all(isinstance(model, LatencyModel) for model in self.sizes):
+            raise PlanningError(f"sizes is {as_given(self.sizes)}; a tuple of LatencyModels is needed")
 
 
 class SchedulingPolicy(Protocol):

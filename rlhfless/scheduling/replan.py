@@ -28,7 +28,7 @@ Forecast = Callable[[Workload], RemainingLengths]
 
 @dataclass(frozen=True)
 class SolverReplan:
-    """Start with the groups and price that look-ahead simulation finds best, then use ``solver.replan`` while the step runs.
+    """Start with the groups and price that look-ahead simulation finds best, then use ``replan`` while the step runs.
 
     The price of time comes from the objective. A weight w is worth ``w C / ((1 - w) g T)`` actor-seconds per second, plus the
     learner's GPUs that wait for generation. A deadline is worth what its last second costs at the start; a budget what it can
@@ -58,6 +58,7 @@ class SolverReplan:
     def plan(self, problem: PlanningProblem, options: PlanningOptions) -> Plan:
         """See ``SchedulingPolicy``."""
         check_inputs(problem, options)
+        options = replace(options, sizes=())  # actors of one size are re-planned
         objective, known = problem.objective, calibrated(problem, options)
         remaining, latency = self._remaining(known, options), problem.one_kind[1]
         ahead = self.looks_ahead and objective.deadline_s is None and objective.budget is None

@@ -23,12 +23,12 @@ import numpy as np
 
 from rlhfless.scheduling.calibration import doubted, with_scenarios
 from rlhfless.scheduling.policy import PlanningOptions
-from rlhfless.scheduling.solver import groups_of, logs_of, plan_log_values, significantly_less
+from rlhfless.scheduling.solver import groups_of, plan_values, significantly_less, values_of
+from solver.generation.random_split import random_split
 from solver.lengths.remaining import RemainingLengths
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
 from solver.model.workload import FloatArray, IntArray
-from solver.planning.random_split import random_split
 from solver.replanning.lookahead import MIN_ROUNDS, drawn_lengths, simulated_busy_s
 from solver.replanning.marginal_value import group_by_token_value, price_of, time_left_s, token_value
 from solver.replanning.replan import MAX_ROUND_SHARE, ROUND_RESPONSE_S, ROUND_S
@@ -81,14 +81,13 @@ class Start:
         if objective.budget is not None:
             per_gpu_s = self.cluster.usd_per_gpu_s if objective.cost == "usd" else 1.0
             return self._price_within(objective.budget / (gpus * per_gpu_s)) if per_gpu_s > 0 else math.inf
-        w = objective.time_weight
-        if w >= 1.0 or self.split.makespan_s <= 0:
+        if self.split.makespan_s <= 0:
             return math.inf
         time_s, gpu_s = (
             phases.step_time_s(self.split.makespan_s),
             phases.step_gpu_s(self.split.makespan_s, self.split.gpu_seconds),
         )
-        return w * gpu_s / ((1 - w) * gpus * time_s) + phases.learner_gpus / gpus
+        return (objective.cost_of_a_second(time_s, gpu_s) + phases.learner_gpus) / gpus
 
     def _price_within(self, actor_s: float) -> float:
         """Return the highest price of time at which the expected cost ``work + a sum Lambda^2 / (X - a r)`` stays within
@@ -152,7 +151,7 @@ class Start:
         values = np.stack([self._simulated(start, draws)[0] for start in starts])
         chosen = [int(values[:, half::2].mean(axis=1).argmin()) for half in (0, 1)]
         held_out = np.concatenate([values[which, 1 - half :: 2] for half, which in enumerate(chosen)])
-        if not significantly_less(held_out + CLEARLY, np.concatenate([plan_values[1::2], plan_values[::2]])):
+        if not significantly_less((1 + CLEARLY) * held_out, np.concatenate([plan_values[1::2], plan_values[::2]])):
             return None
         return starts[min(chosen, key=lambda which: float(values[which].mean()))]
 
@@ -169,14 +168,14 @@ class Start:
         return np.asarray(np.maximum(scenarios - workload.generated_tokens, 0), dtype=float)
 
     def _plan_values(self, draws: FloatArray) -> FloatArray:
-        """Return the (D,) logarithms of ``T^w C^(1-w)`` of the plan that is not re-planned, on the drawn lengths."""
+        """Return the (D,) ``T^w C^(1-w)`` of the plan that is not re-planned, on the drawn lengths."""
         if self.split.rule is None:
             return self._simulated(ReplanStart(self.groups, None), draws)[0]
         scenarios = draws.astype(np.int64) + self.problem.workload.generated_tokens
-        return plan_log_values(self.split, with_scenarios(self.problem, scenarios))
+        return plan_values(self.split, with_scenarios(self.problem, scenarios))
 
     def _simulated(self, start: ReplanStart, draws: FloatArray) -> tuple[FloatArray, int]:
-        """Return the (D,) logarithms of ``T^w C^(1-w)`` for this candidate on the drawn lengths, and how many responses
+        """Return the (D,) ``T^w C^(1-w)`` for this candidate on the drawn lengths, and how many responses
         move."""
         problem, values, moves = self.problem, [], 0
         for left in draws:
@@ -184,7 +183,7 @@ class Start:
                 start.groups, left, self.remaining, problem.workload, self.latency, start.price, problem.admission
             )
             deciding_s = 0.0 if start.price is None else min(MAX_ROUND_SHARE * float(busy.max()), self._round_work_s())
-            values.append(float(logs_of(busy[None], problem, deciding_s)[0]))
+            values.append(float(values_of(busy[None], problem, deciding_s)[0]))
             moves += moved
         return np.array(values), moves
 

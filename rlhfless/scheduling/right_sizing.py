@@ -1,6 +1,6 @@
 """Right-sizing: finds the number of actors that is best for the objective on predictions, for any way of splitting prompts.
 
-The caller provides the split. It does for any split what ``solver.planning.random_split`` does for the random one: N has the
+The caller provides the split. It does for any split what ``solver.generation.random_split`` does for the random one: N has the
 least ``T^w * C^(1-w)`` of the whole step over the scenarios. A deadline or a budget that no N keeps is approached as closely as
 possible. A prompt's samples stay together.
 """
@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import ArrayLike
 
+from solver.generation.actor_count import Groups, best_split
+from solver.generation.prompt_dealing import candidate_counts
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
 from solver.model.workload import IntArray, Workload
-from solver.planning.actor_count import best_count
-from solver.planning.prompt_dealing import candidate_counts
 from solver.timing.build_plan import assemble
 from solver.timing.evaluate import admission_of
 from solver.timing.group_times import GroupTimes
@@ -40,14 +40,14 @@ def right_sized_deal(name: str, deal: Callable[[int], list[IntArray]], max_actor
     """``right_sized`` for single responses: ``deal(N)`` gives the N groups, none of them empty, for N up to ``max_actors``."""
     cluster, latency = problem.one_kind
     admission = admission_of(latency, None, problem.admission)
+    counts = candidate_counts(min(cluster.max_actors, max_actors))
 
-    def timed(actors: int) -> tuple[GroupTimes, IntArray]:
-        groups = deal(actors)
+    def split(i: int) -> list[Groups]:
+        groups = deal(counts[i])
         times = GroupTimes.of(problem.workload, latency, admission, np.concatenate(groups), problem.share_prefill)
-        return times, np.cumsum([0, *map(len, groups)])
+        return [Groups(times, np.cumsum([0, *map(len, groups)]))]
 
-    best, _ = best_count(candidate_counts(min(cluster.max_actors, max_actors)), timed, Pricing.of(problem))
-    return assemble(name, best.groups(), problem)
+    return assemble(name, best_split(len(counts), split, Pricing.of(problem)).groups, problem)
 
 
 def responses_of(workload: Workload, groups: Iterable[ArrayLike]) -> list[IntArray]:

@@ -15,13 +15,13 @@ import numpy as np
 from rlhfless.scheduling.baselines import Random
 from rlhfless.scheduling.policy import PlanningOptions, SchedulingPolicy, check_inputs
 from rlhfless.scheduling.receivers import ReceiverRoom, hand_over
+from solver.generation.prompt_dealing import candidate_counts
+from solver.generation.random_split import assign_prompts
 from solver.model.objective import NonGenerationPhases, Objective
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import ActorCounts, ActorView, Decision, StepState, Trigger, Triggers, trigger_of
 from solver.model.workload import IntArray
-from solver.planning.prompt_dealing import candidate_counts
-from solver.planning.random_split import assign_prompts
 from solver.timing.build_plan import assemble
 from solver.timing.evaluate import admission_of
 from solver.timing.group_times import GroupTimes

@@ -110,7 +110,7 @@ class RLHFuse:
     """RLHFuse: static groups with the global cut.
 
     Where the options say what preparation and learning take, share and number of actors are chosen for the whole step
-    (``solver.choose_cut``), and no cut if none is better. Actors are then ranked by the forecast.
+    (``choose_cut``), and no cut if none is better. Actors are then ranked by the forecast.
 
     Args:
         threshold_share: R_t as a share of the batch, used where nothing is chosen; 0 never cuts.

@@ -1,158 +1,304 @@
-"""Policies that plan with the solver: on predictions, or on true lengths (the oracle).
+"""The policies ``solver`` and ``oracle``: the plan of ``solver.plan``, if it is surely better than one without predictions.
 
 Predictions can be wrong, so a plan that is made for them must prove itself on held-out scenarios. Under a weight and with
-scenarios a **fallback** that needs no prediction runs unless another plan is **surely better**. The fallback is the right-sized
+scenarios a **fallback** that needs no prediction runs unless the plan is **surely better**. The fallback is the right-sized
 random split, or round-robin with folding while the step runs (``fold``), whichever is better over all scenarios. What is
 folded may start with more actors than a static split, so a few numbers of actors are compared.
 
-1. Candidates are single responses assigned round-robin, the plan of ``plan_generation``, and groups whose cuts are chosen over
-   all scenarios together (solver.planning.single_kind.scenario_groups).
-2. The candidate that is best on one half of the scenarios is compared with the fallback on the other half; then the halves
-   change places. (The best of many looks better than it is on the scenarios that it was chosen on.)
-3. The choices of both halves must together be better by more than ``SURE`` standard errors of these paired differences. Only
-   then the one that is better on all scenarios may run. It runs if it is also better than the fallback where errors are larger
-   than they were (doubted scenarios). Else the fallback runs, and the plan's notes say so.
+1. ``solver.plan`` plans on one half of the scenarios, and its plan is compared with the fallback on the other half; then the
+   halves change places. (The best of many looks better than it is on the scenarios that it was chosen on.)
+2. The plans of both halves must together be better by more than ``SURE`` standard errors of these paired differences. Only then
+   one of them may run: the one that is better where errors are larger than they were (doubted scenarios). It runs if it is also
+   better than the fallback there and on all scenarios. Else the fallback runs.
 
-Plans are chosen and compared on scenarios that are as far from their mean as the errors of earlier forecasts were
-(rlhfless.scheduling.calibration). What folding does is estimated (rlhfless.scheduling.fold_ahead). Groups that are cut for the
-scenarios lose most where these are wrong, so they must be better by ``CLEARLY`` than the others.
+Plans are made and compared on scenarios that are as far from their mean as the errors of earlier forecasts were
+(rlhfless.scheduling.calibration). What folding does is estimated (rlhfless.scheduling.fold_ahead). Folding evens out loads, so
+the estimate depends on the number of actors and not on who decodes what. The number of actors of ``solver.plan`` is therefore
+one of those that folding starts with, and assigned groups are not folded.
 
-Planning does a counted amount of work, so that the same problem has the same plan. ``plan_generation`` uses half of the time
-limit on each half of the scenarios. It needs only lengths that are known when the generation of the step before ends, so it
-runs while that step prepares and learns.
+**Sizes of actors.** With latency models of other sizes (``PlanningOptions.sizes``) all of this is done for every size alone.
+The best of these plans is then the fallback that a plan of several sizes has to beat in the same way. Plans of several sizes
+have no folding.
+
+Under limits, for tails of the scenarios and for fewer than four of them, the plan of ``solver.plan`` runs as it is, or a plan
+without predictions that is better on these scenarios. Known lengths are planned as they are. The halves are planned with the
+quick setting. Planning does a counted amount of work, so the same problem has the same plan. It needs only lengths that are
+known when the generation of the step before ends, so it runs while that step prepares and learns.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+import solver
 from rlhfless.scheduling.calibration import calibrated, doubted, with_scenarios
 from rlhfless.scheduling.fold import Fold, SquareRootFold
 from rlhfless.scheduling.fold_ahead import folded_busy_s
 from rlhfless.scheduling.fold_draining import DrainingFold
+from rlhfless.scheduling.length_spread import spread_in_words
 from rlhfless.scheduling.policy import PlanningOptions, check_inputs
-from rlhfless.scheduling.round_robin import Spread, assign_round_robin
+from rlhfless.scheduling.round_robin import Spread
+from solver.generation.random_split import random_split
+from solver.model.cluster import MixedCluster
+from solver.model.errors import PlanningError
 from solver.model.plan import Plan
+from solver.model.plurals import counted
 from solver.model.problem import PlanningProblem
 from solver.model.workload import FloatArray, IntArray
-from solver.planning.actor_count import EXACT_RESPONSES
-from solver.planning.plan_generation import plan_generation
-from solver.planning.random_split import random_split
-from solver.planning.single_kind.scenario_groups import scenario_groups
-from solver.timing.build_plan import assemble
-from solver.timing.evaluate import admission_of
-from solver.timing.group_times import GroupTimes
-from solver.timing.step_cost import Pricing
+from solver.timing.build_plan import timed
+from solver.timing.evaluate import evaluate
+from solver.timing.step_cost import Pricing, StepObjective
 
 LEAST_SCENARIOS = 4  # that can be divided into two halves
 SURE = 2.0  # standard errors by which a plan must be better than the fallback
 MORE_ACTORS = 2  # by which folding may start with more actors than a static split
-CLEARLY = 0.01  # of the value, by which groups cut for the scenarios must be better than other candidates
-RANDOM_IS_BEST = "The random split runs: no other plan is surely better on scenarios that it was not chosen on."
-FOLDING_IS_BEST = (
-    "Round-robin with folding runs, as without predictions: no plan is surely better on scenarios that it was not chosen on."
-)
-FALLBACKS_IN_SHORT = {
-    RANDOM_IS_BEST: "random split: no other plan was surely better",
-    FOLDING_IS_BEST: "round-robin with folding: no plan was surely better",
+RANDOM_SPLIT = "random split: no other plan was surely better"
+ROUND_ROBIN = "round-robin: no other plan was surely better"
+FOLDING = "round-robin with folding: an assignment by predicted lengths was not surely better"
+ASSIGNED = "assignment by predicted lengths: surely better on held-out scenarios"
+AS_GIVEN = "assignment by the lengths given"
+WITHOUT = "no assignment by predicted lengths: better on the scenarios given"
+WHY = {
+    RANDOM_SPLIT: "The random split runs: no other plan is surely better on scenarios that it was not made for.",
+    ROUND_ROBIN: "Round-robin runs, as without predictions: no plan is surely better on scenarios that it was not made for.",
+    FOLDING: (
+        "Round-robin with folding runs, as without predictions: no plan is surely better on scenarios that it was not made for."
+    ),
+    ASSIGNED: (
+        "The assignment by predicted lengths runs: it is surely better than a plan without predictions, on scenarios that it "
+        "was not made for."
+    ),
+    AS_GIVEN: (
+        "The assignment by the lengths given runs; plans are compared on held-out scenarios only under a weight, and where "
+        "there are scenarios."
+    ),
+    WITHOUT: "A plan without predictions runs: it is better than the assignment by lengths on the scenarios given.",
 }
-"""``notes["chosen"]`` of a plan, for headings and tables."""
+"""``notes["chosen"]`` of a plan, for headings and tables -> the same as a sentence, which begins ``notes["why"]``."""
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """A plan that the policy may run. problem: that it was made for. words: its ``notes["chosen"]``."""
+
+    plan: Plan
+    problem: PlanningProblem
+    words: str
+
+    def values(self, like: PlanningProblem) -> FloatArray:
+        """Return (S,) ``T^w C^(1-w)`` on the scenarios of ``like``."""
+        return plan_values(self.plan, replace(self.problem, workload=like.workload))
+
+    def key(self, like: PlanningProblem) -> tuple[float, float]:
+        """Return what is least for the best plan on the scenarios of ``like`` (``Objective.key``)."""
+        problem = replace(self.problem, workload=like.workload)
+        return problem.objective.key(*step_of(self.plan, problem))
 
 
 @dataclass(frozen=True)
 class Solver:
-    """Plan with ``plan_generation`` on the lengths of the workload; as ``oracle`` the policy requests the true ones. Under a
-    weight and with scenarios, run a fallback without predictions unless a plan is surely better (see the module docstring).
+    """Plan with ``solver.plan`` on the lengths of the workload; as ``oracle`` the policy requests the true ones. Under a weight
+    and with scenarios, run a fallback without predictions unless the plan is surely better (see the module docstring).
     """
 
     name: str = "solver"
     clairvoyant: bool = False
 
     def plan(self, problem: PlanningProblem, options: PlanningOptions) -> Plan:
-        """See ``SchedulingPolicy``. ``notes["chosen"]`` says which fallback runs, where one does."""
+        """See ``SchedulingPolicy``. ``notes["chosen"]`` says in short what runs, ``notes["why"]`` why; with several sizes,
+        ``notes["sizes"]`` has the value of each alone relative to that of the plan, by GPUs per actor.
+        """
         check_inputs(problem, options)
-        objective, work = problem.objective, problem.workload
-        limited = objective.deadline_s is not None or objective.budget is not None or objective.cvar_alpha < 1
-        if work.scenarios is None or len(work.scenarios) < LEAST_SCENARIOS or limited:
-            return replace(planned(problem, options), policy=self.name)
-        known = calibrated(problem, options)
-        fallback = min(_fallbacks(problem, options), key=lambda plan: float(plan_log_values(plan, known).mean()))
-        choice = HeldOutChoice(known, options, fallback)
-        if choice.surely_better() and choice.stands(doubted(known, options)):
-            return assemble(self.name, choice.better(), problem)
-        note = RANDOM_IS_BEST if fallback.rule is None else FOLDING_IS_BEST
-        return replace(fallback, policy=self.name, notes={**fallback.notes, "chosen": note})
+        known = calibrated(problem, options) if is_compared(problem) else problem
+        sizes = sizes_of(problem, options)
+        alone = _of_each_size(sizes, known, options)
+        best = min(alone, key=lambda one: one.key(known), default=None)
+        chosen = best if best is not None and len(sizes) == 1 else _of_several_sizes(sizes, known, options, best)
+        notes: dict[str, object] = {"chosen": chosen.words}
+        why = [WHY[chosen.words]]
+        if len(sizes) > 1:
+            value = float(chosen.values(known).mean())
+            relative = {one.problem.one_kind[0].gpus_per_actor: float(one.values(known).mean()) / value for one in alone}
+            notes["sizes"] = {str(gpus): value for gpus, value in relative.items()}
+            if relative:
+                why.append(sizes_in_words(chosen.plan, relative))
+        if is_compared(problem):
+            proven = options.forecast is not None and options.forecast.error_sd is not None
+            why.append(spread_in_words((known if proven else problem).workload))
+        notes["why"] = " ".join(filter(None, why))
+        plan = chosen.plan
+        if chosen.words == ASSIGNED:  # its own numbers are those of one half of the scenarios
+            plan = timed(without_proof(plan), like(chosen.problem, problem))
+        return replace(plan, policy=self.name, notes={**plan.notes, **notes})
 
 
-def _fallbacks(problem: PlanningProblem, options: PlanningOptions) -> list[Plan]:
-    """Return the plans that need no predictions: the random split, and folding where responses of a prompt may be apart."""
-    plans = [random_split(problem, seed=options.seed)]
-    if not problem.keep_together and not problem.share_prefill and problem.release == "done":
-        folding = Fold(Spread(), rule=DrainingFold).plan(problem, options)
-        fewest, most = len(folding.actors) - 1, min(problem.one_kind[0].max_actors, len(problem.workload))
-        others = [n for n in range(fewest, fewest + 2 + MORE_ACTORS) if n != len(folding.actors) and 1 < n <= most]
-        plans += [folding, *(Fold(Spread(actors=n), rule=DrainingFold).plan(problem, options) for n in others)]
-    return [plans[0], *(plan for plan in plans[1:] if plan.rule is not None)]
+def is_compared(problem: PlanningProblem) -> bool:
+    """Return whether a plan has to prove itself: under a weight, with scenarios that can be divided into halves."""
+    objective, scenarios = problem.objective, problem.workload.scenarios
+    return scenarios is not None and len(scenarios) >= LEAST_SCENARIOS and not objective.limited and objective.cvar_alpha == 1
 
 
-class HeldOutChoice:
-    """Candidates that are chosen on one half of the scenarios, and compared with the fallback on the other."""
-
-    def __init__(self, problem: PlanningProblem, options: PlanningOptions, fallback: Plan) -> None:
-        self.problem, self.options, self.fallback = problem, options, fallback
-        scenarios = problem.workload.scenarios
-        assert scenarios is not None
-        halves = [with_scenarios(problem, scenarios[half::2]) for half in (0, 1)]
-        self.chosen = [self._best(half) for half in halves]
-        self.held_out = halves[::-1]
-
-    def surely_better(self) -> bool:
-        """Return whether what is chosen on one half of the scenarios is surely better than the fallback on the other."""
-        chosen = [log_values(groups, half) for groups, half in zip(self.chosen, self.held_out, strict=True)]
-        fallback = [plan_log_values(self.fallback, half) for half in self.held_out]
-        return significantly_less(np.concatenate(chosen), np.concatenate(fallback))
-
-    def stands(self, doubted: PlanningProblem) -> bool:
-        """Return whether the choice is better than the fallback on doubted scenarios, too."""
-        return float(log_values(self.better(), doubted).mean()) < float(plan_log_values(self.fallback, doubted).mean())
-
-    def better(self) -> list[IntArray]:
-        """Return the choice that is better on all scenarios."""
-        return min(self.chosen, key=lambda groups: float(log_values(groups, self.problem).mean()))
-
-    def _best(self, problem: PlanningProblem) -> list[IntArray]:
-        """Return the groups that are best on these scenarios, those of the fallback among them."""
-        candidates = [groups_of(self.fallback), *self._candidates(problem)]
-        values = [float(log_values(groups, problem).mean()) for groups in candidates]
-        best, groups = int(np.argmin(values)), _scenario_groups(problem)
-        return groups if float(log_values(groups, problem).mean()) < values[best] - CLEARLY else candidates[best]
-
-    def _candidates(self, problem: PlanningProblem) -> list[list[IntArray]]:
-        cluster, latency = problem.one_kind
-        work, actors, options = problem.workload, len(self.fallback.actors), self.options
-        half = replace(options, time_limit_s=options.time_limit_s / 2)  # of the policy's limit, for each half of the scenarios
-        candidates = [groups_of(planned(problem, half))]
-        if len(work) <= max(EXACT_RESPONSES, actors * latency.max_batch):  # else it takes long, and refilling evens out
-            counts = [n for n in (actors, actors + 1) if n <= min(cluster.max_actors, len(work))]
-            candidates += [assign_round_robin(work, n, options.seed) for n in counts]
-        return candidates
+def sizes_of(problem: PlanningProblem, options: PlanningOptions) -> list[PlanningProblem]:
+    """Return the problem, and the same with actors of every other size that a node and a response's memory allow."""
+    found = [problem]
+    for model in options.sizes:
+        try:
+            cluster = replace(problem.one_kind[0], gpus_per_actor=model.gpus_per_actor)
+            found.append(replace(problem, cluster=cluster, latency=model))
+        except PlanningError:  # no node holds such an actor, or such an actor no response
+            continue
+    return found
 
 
-def _scenario_groups(problem: PlanningProblem) -> list[IntArray]:
-    """Return the sorted responses, cut for all scenarios together."""
-    cluster, latency = problem.one_kind
-    work, admission = problem.workload, admission_of(latency, None, problem.admission)
-    times = GroupTimes.of(work, latency, admission, np.argsort(-work.response_tokens, kind="stable"))
-    most = min(cluster.max_actors, len(work))
-    return scenario_groups(times, lambda busy_s: float(logs_of(busy_s, problem).mean()), most)[0].groups()
+def _of_each_size(sizes: Sequence[PlanningProblem], known: PlanningProblem, options: PlanningOptions) -> list[Chosen]:
+    """Return what runs on actors of each size alone, without the sizes that cannot keep a limit.
+
+    Raises:
+        PlanningError: there is one size, and no plan of it was found.
+    """
+    found = []
+    for size in sizes:
+        try:
+            found.append(_of_one_size(size, known, options))
+        except PlanningError:
+            if len(sizes) == 1:
+                raise
+    return found
+
+
+def _of_one_size(problem: PlanningProblem, known: PlanningProblem, options: PlanningOptions) -> Chosen:
+    """Return what runs on actors of one size: the fallback, or a plan that is surely better."""
+    if not is_compared(problem):
+        return _as_given(problem, options)
+    mine = like(problem, known)
+    halves = _halves(mine)
+    plans = _planned_on(halves, options)
+    split, *folding = _fallbacks(problem, options, plans)
+    fallbacks = [
+        Chosen(split, problem, RANDOM_SPLIT),
+        *(Chosen(plan, problem, ROUND_ROBIN if plan.rule is None else FOLDING) for plan in folding),
+    ]
+    fallback = min(fallbacks, key=lambda one: float(one.values(mine).mean()))
+    return _surely_better(fallback, plans, halves, mine, options) or fallback
+
+
+def _as_given(problem: PlanningProblem, options: PlanningOptions) -> Chosen:
+    """Return the plan for the lengths given, or one without predictions that is better on the scenarios given.
+
+    Raises:
+        PlanningError: neither keeps the limit.
+    """
+    refusal, made = None, []
+    try:
+        made.append(Chosen(planned(problem, options), problem, AS_GIVEN))
+    except PlanningError as error:
+        refusal = error
+    if problem.workload.scenarios is not None:
+        plans = _fallbacks(problem, options, [one.plan for one in made])
+        others = [Chosen(plan, problem, WITHOUT) for plan in plans]
+        made += [one for one in others if one.key(problem)[0] == 0]
+    if not made and refusal is not None:
+        raise refusal
+    return min(made, key=lambda one: one.key(problem))
+
+
+def _of_several_sizes(
+    sizes: Sequence[PlanningProblem], known: PlanningProblem, options: PlanningOptions, best: Chosen | None
+) -> Chosen:
+    """Return the plan with actors of all sizes where it is better than ``best``, the plan of the best size alone.
+
+    Raises:
+        PlanningError: no size alone has a plan, and all together have none.
+    """
+    (cluster, _), models = sizes[0].one_kind, [size.one_kind[1] for size in sizes]
+    latency = {(cluster.kind, model.gpus_per_actor): model for model in models}
+    mixed = replace(sizes[0], cluster=MixedCluster(cluster.pools), latency=latency)
+    if best is None or not is_compared(mixed):
+        try:
+            made = Chosen(planned(mixed, options), mixed, AS_GIVEN)
+        except PlanningError:
+            if best is None:
+                raise
+            return best
+        return made if best is None else min((best, made), key=lambda one: one.key(known))
+    mine = like(mixed, known)
+    halves = _halves(mine)
+    return _surely_better(best, _planned_on(halves, options), halves, mine, options) or best
+
+
+def _surely_better(
+    fallback: Chosen,
+    plans: Sequence[Plan],
+    halves: Sequence[PlanningProblem],
+    known: PlanningProblem,
+    options: PlanningOptions,
+) -> Chosen | None:
+    """Return the better one of two plans that were made for one half each, if it is surely better than the fallback."""
+    made = [Chosen(plan, known, ASSIGNED) for plan in plans]
+    pairs = [(one, half) for one, half in zip(made, halves[::-1], strict=True)]
+    values = np.concatenate([one.values(half) for one, half in pairs])
+    if not significantly_less(values, np.concatenate([fallback.values(half) for _, half in pairs])):
+        return None
+    further = doubted(known, options)
+    better = min(made, key=lambda one: float(one.values(further).mean()))
+    for scenarios in (known, further):
+        if not float(better.values(scenarios).mean()) < float(fallback.values(scenarios).mean()):
+            return None
+    return better
+
+
+def _fallbacks(problem: PlanningProblem, options: PlanningOptions, plans: Sequence[Plan]) -> list[Plan]:
+    """Return the plans that assign nothing by predictions: the random split, and round-robin with folding (without, where
+    folding cannot pay off) where responses of a prompt may be apart.
+
+    Args:
+        plans: whose numbers of actors folding may start with, too.
+    """
+    split = random_split(problem, seed=options.seed)
+    if problem.keep_together or problem.share_prefill or problem.release != "done":
+        return [split]
+    folding = Fold(Spread(), rule=DrainingFold).plan(problem, options)
+    sized = len(folding.actors)
+    most = min(problem.one_kind[0].max_actors, len(problem.workload), problem.max_actors or len(problem.workload))
+    counts = {*range(sized - 1, sized + 1 + MORE_ACTORS), *(len(plan.actors) for plan in plans)}
+    folded = {sized: folding}
+    for n in sorted(counts - {sized}):
+        if 1 < n <= most:
+            folded[n] = Fold(Spread(actors=n), rule=DrainingFold).plan(problem, options)
+    return [split, *(plan for n, plan in folded.items() if problem.needed_actors <= n <= most)]
 
 
 def planned(problem: PlanningProblem, options: PlanningOptions) -> Plan:
-    """Return the plan of ``plan_generation``, by counted work."""
-    return plan_generation(problem, time_limit_s=options.time_limit_s, seed=options.seed, deterministic=True)
+    """Return the solver's plan."""
+    return solver.plan(problem, quick=options.quick, seed=options.seed)
+
+
+def _planned_on(halves: Sequence[PlanningProblem], options: PlanningOptions) -> list[Plan]:
+    """Return the solver's plan for each half of the scenarios.
+
+    The quick setting is enough: a closer search fits the few scenarios of a half, and is no better on lengths that it was not
+    made for.
+    """
+    return [planned(half, replace(options, quick=True)) for half in halves]
+
+
+def without_proof(plan: Plan) -> Plan:
+    """Return the plan without value and bound, which are those of the half of the scenarios that it was made for."""
+    return replace(plan, reference=None, value=None, lower_bound=None, status="heuristic", history=())
+
+
+def like(problem: PlanningProblem, known: PlanningProblem) -> PlanningProblem:
+    """Return the problem with the workload of ``known``."""
+    return replace(problem, workload=known.workload)
+
+
+def _halves(problem: PlanningProblem) -> list[PlanningProblem]:
+    assert problem.workload.scenarios is not None
+    return [with_scenarios(problem, problem.workload.scenarios[half::2]) for half in (0, 1)]
 
 
 def groups_of(plan: Plan) -> list[IntArray]:
@@ -160,34 +306,47 @@ def groups_of(plan: Plan) -> list[IntArray]:
     return [np.array(a.responses, dtype=np.int64) for a in plan.actors if a.responses]
 
 
-def plan_log_values(plan: Plan, problem: PlanningProblem) -> FloatArray:
-    """Return ``log_values`` of a plan's groups, with folding where the plan has that rule."""
-    busy_s = (
-        folded_busy_s(plan.rule, len(plan.actors), problem) if isinstance(plan.rule, SquareRootFold | DrainingFold) else None
-    )
-    return log_values(groups_of(plan), problem) if busy_s is None else logs_of(busy_s, problem)
+def step_of(plan: Plan, problem: PlanningProblem) -> tuple[FloatArray, FloatArray]:
+    """Return (S,) time and cost of the whole step under a plan, with folding where the plan has that rule."""
+    if isinstance(plan.rule, SquareRootFold | DrainingFold):
+        busy_s = folded_busy_s(plan.rule, len(plan.actors), problem)
+        if busy_s is not None:
+            return Pricing.of(problem).step_of(busy_s)
+    taken = evaluate(plan, problem)
+    cost = taken.cost_usd_of if problem.objective.cost == "usd" else taken.gpu_seconds_of
+    time_s, step_cost = StepObjective.of_problem(problem).step(taken.makespans_s, cost)
+    return np.asarray(time_s), np.asarray(step_cost)
 
 
-def log_values(groups: list[IntArray], problem: PlanningProblem) -> FloatArray:
-    """Return (S,) logarithms of ``T^w C^(1-w)`` of the whole step, one per scenario of the workload."""
-    latency = problem.one_kind[1]
-    times = GroupTimes.of(problem.workload, latency, admission_of(latency, None, problem.admission), np.concatenate(groups))
-    return logs_of(times.busy_s(np.cumsum([0, *map(len, groups)])), problem)
+def plan_values(plan: Plan, problem: PlanningProblem) -> FloatArray:
+    """Return (S,) ``T^w C^(1-w)`` of the whole step under a plan, one per scenario."""
+    return problem.objective.product(*step_of(plan, problem))
 
 
-def logs_of(busy_s: FloatArray, problem: PlanningProblem, more_s: float = 0.0) -> FloatArray:
-    """Return (S,) logarithms of ``T^w C^(1-w)`` of the whole step whose actors are busy for (S, N) seconds.
+def values_of(busy_s: FloatArray, problem: PlanningProblem, more_s: float = 0.0) -> FloatArray:
+    """Return (S,) ``T^w C^(1-w)`` of the whole step whose actors are busy for (S, N) seconds.
 
     Args:
         more_s: seconds that are added to the time, not to the cost.
     """
-    w = problem.objective.time_weight
     time_s, cost = Pricing.of(problem).step_of(busy_s)
-    return np.asarray(w * np.log(np.maximum(time_s + more_s, 1e-12)) + (1 - w) * np.log(np.maximum(cost, 1e-12)))
+    return problem.objective.product(time_s + more_s, cost)
 
 
 def significantly_less(values: FloatArray, reference: FloatArray) -> bool:
     """Return whether the mean of ``values`` is below that of ``reference``, paired, by more than ``SURE`` standard errors."""
     difference = values - reference
     spread = float(difference.std(ddof=1)) if len(difference) > 1 else 0.0
-    return float(difference.mean()) < -SURE * spread / math.sqrt(len(difference)) - 1e-12
+    return float(difference.mean()) < -SURE * spread / math.sqrt(len(difference)) - 1e-12 * abs(float(reference.mean()))
+
+
+def sizes_in_words(plan: Plan, sizes: Mapping[int, float]) -> str:
+    """Return which sizes of actors run, and what each alone would have given, as a sentence."""
+    used = sorted({len(actor.gpu_ids) for actor in plan.actors})
+    runs = f"Actors have {' or '.join(map(str, used))} {'GPU' if used == [1] else 'GPUs'} each"
+    others = [
+        f"{abs(value - 1):.1%} {'higher' if value >= 1 else 'lower'} with {counted(gpus, 'GPU')} each"
+        for gpus, value in sorted(sizes.items())
+        if [gpus] != used
+    ]
+    return f"{runs}; time and cost, weighed, would be {', '.join(others)}."

@@ -5,13 +5,15 @@ predictions (clairvoyant ones the true lengths) and runs on the same cluster and
 bound.
 """
 
-from rlhfless.simulate.draft_fronts import DraftFronts, draft_fronts
+from rlhfless.simulate.comparison import Comparison
+from rlhfless.simulate.draft_fronts import draft_fronts
 from rlhfless.simulate.drafts import STRONG, WEAK, DrawnDrafts, SimulatedDrafts
-from rlhfless.simulate.fusion_front import FusionFront, fusion_front
-from rlhfless.simulate.results import Simulation
+from rlhfless.simulate.fusion_front import fusion_front, streaming
 from rlhfless.simulate.run import execute_steps, simulate, simulate_steps
-from rlhfless.simulate.steps import LoggedStep, SimulationConfig, logged_steps
+from rlhfless.simulate.size_bounds import BoundOfSizes, bound_of_plan
+from rlhfless.simulate.steps import LoggedStep, SimulationConfig, checked_steps, logged_steps
 from rlhfless.simulate.traces import policy_metrics
+from rlhfless.simulate.variants import simulate_variants
 from rlhfless.simulate.whole_steps.aim import Aim
 from rlhfless.simulate.whole_steps.lever_tables import lever_savings, lever_stages, savings_of
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
@@ -19,10 +21,10 @@ from rlhfless.simulate.whole_steps.step_of_calls import StepOfCalls, step_of_cal
 from rlhfless.simulate.whole_steps.whole_step import WholeStep
 
 __all__ = [
-    "STRONG", "WEAK", "Aim", "DraftFronts", "DrawnDrafts", "FusionFront", "LoggedStep", "SimulatedDrafts", "Simulation",
-    "SimulationConfig", "StepCosts", "StepOfCalls", "WholeStep", "draft_fronts", "execute_steps", "fusion_front",
-    "lever_savings", "lever_stages", "logged_steps", "policy_metrics", "savings_of", "simulate", "simulate_steps",
-    "step_of_calls",
+    "STRONG", "WEAK", "Aim", "BoundOfSizes", "Comparison", "DrawnDrafts", "LoggedStep", "SimulatedDrafts",
+    "SimulationConfig", "StepCosts", "StepOfCalls", "WholeStep", "bound_of_plan", "checked_steps", "draft_fronts",
+    "execute_steps", "fusion_front", "lever_savings", "lever_stages", "logged_steps", "policy_metrics", "savings_of",
+    "simulate", "simulate_steps", "simulate_variants", "step_of_calls", "streaming",
 ]  # fmt: skip
 
 

@@ -6,68 +6,25 @@ Every policy plans and runs the step at several time weights, on simulated engin
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
 from rlhfless.errors import InputError
-from rlhfless.scheduling import SchedulingPolicy, as_policy
+from rlhfless.scheduling import SchedulingPolicy, as_policy, policy_names
+from rlhfless.simulate.comparison import Comparison
 from rlhfless.simulate.fused_steps import fused_bound
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
-from rlhfless.simulate.weighted_results import at_time_weights, check_time_weights, on_front
+from rlhfless.simulate.variants import Policy, at_time_weights, on_fronts, simulate_variants
 
-POLICIES = ("random", "spread", "fold")
+POLICIES = policy_names("simple")
 TIME_WEIGHTS = (0.3, 0.6, 0.8, 0.9, 0.95, 1.0)
 LEARNING = {"batch": "none", "stream": "learn"}
 """Ways to learn, and what overlaps with decoding in each."""
 CURVE_POINTS = 60
-COLUMNS = ["policy", "learning", "time_weight", "actors", "time_s", "gpu_seconds", "bound_gpu_seconds", "on_front"]
-
-
-@dataclass(frozen=True, eq=False)
-class FusionFront:
-    """Results of policies on one step at several time weights, and the lower bound on the whole step.
-
-    Attributes:
-        results: one row per policy, way to learn (``batch``, ``stream``) and time weight: ``COLUMNS``. ``bound_gpu_seconds`` is
-            the bound in the row's own time. A row is on the front of its way to learn if no row of it is as fast and cheaper,
-            or as cheap and faster.
-        bound: ``time_s, gpu_seconds``: the least GPU-seconds of the step in a time, whatever overlaps; infinite where no policy
-            is that fast.
-        step: of the log.
-    """
-
-    results: pd.DataFrame
-    bound: pd.DataFrame
-    step: int
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return ``results``."""
-        return self.results
-
-    def streaming(self, time_weight: float = 1.0) -> pd.DataFrame:
-        """Return batch against stream at one time weight, a row per policy.
-
-        Returns:
-            Indexed by policy: ``batch_s, stream_s, speed_up`` (of the whole step), ``batch_gpu_s, stream_gpu_s, saved`` (share
-            of the GPU-seconds), ``bound_gpu_s`` (in the streamed step's time).
-
-        Raises:
-            InputError: nothing was simulated at this time weight.
-        """
-        at = self.results[self.results["time_weight"] == time_weight]
-        if at.empty:
-            known = ", ".join(f"{weight:g}" for weight in self.results["time_weight"].unique())
-            raise InputError(f"time_weight {time_weight!r} was not simulated; one of {known} is needed")
-        batch, stream = (at[at["learning"] == name].set_index("policy") for name in LEARNING)
-        return pd.DataFrame(
-            {
-                "batch_s": batch["time_s"], "stream_s": stream["time_s"], "speed_up": batch["time_s"] / stream["time_s"],
-                "batch_gpu_s": batch["gpu_seconds"], "stream_gpu_s": stream["gpu_seconds"],
-                "saved": 1 - stream["gpu_seconds"] / batch["gpu_seconds"], "bound_gpu_s": stream["bound_gpu_seconds"],
-            }
-        ).loc[batch.index]  # fmt: skip
+WHATEVER = "whatever overlaps"
+"""Name of the bound's curve."""
 
 
 def fusion_front(
@@ -75,7 +32,7 @@ def fusion_front(
     setting: SimulationConfig,
     policies: Sequence[str | SchedulingPolicy] = POLICIES,
     time_weights: Sequence[float] = TIME_WEIGHTS,
-) -> FusionFront:
+) -> Comparison:
     """Plan and run a step under every policy at every time weight, learned from after generation and streamed.
 
     Args:
@@ -83,37 +40,73 @@ def fusion_front(
             ``learner_gpus`` which GPUs are held for them.
         policies: names or objects. Those that decide themselves what overlaps (``rlhfuse``, ``stream``) have no two ways.
 
+    Returns:
+        One variant per policy, way to learn and time weight. The table has two more columns: ``learning`` (``batch``,
+        ``stream``) and ``on_front``: whether no row of its way to learn is as fast and cheaper, or as cheap and faster. The
+        curve is the least GPU-seconds of the step, ``whatever overlaps``.
+
     Raises:
         InputError: the setting says nothing of work, its work never streams, or there is no time weight.
         PolicyError: a policy is unknown, or there is none.
         PlanningError: the step cannot be planned, or a time weight is none.
 
     Example:
-        >>> import dataclasses, rlhfless as rl, solver
+        >>> import dataclasses, rlhfless as rl
         >>> from rlhfless.simulate import fusion_front
+        >>> from solver.stage_fusion.token_work import TokenWork
         >>> planned = rl.load(rl.example(), verbose=False).plan()
-        >>> setting = dataclasses.replace(planned.setting, work=solver.TokenWork(2e-5, 8e-5, unlock="group"))
-        >>> fusion_front(planned.logged, setting, ["random"], [0.5]).results["learning"].tolist()
+        >>> setting = dataclasses.replace(planned.setting, work=TokenWork(2e-5, 8e-5, unlock="group"))
+        >>> fusion_front(planned.logged, setting, ["random"], [0.5]).table["learning"].tolist()
         ['batch', 'stream']
     """
     if setting.work is None:
         raise InputError("the setting says nothing of preparation and learning; work is needed, such as TokenWork(2e-5, 8e-5)")
     if setting.work.unlock == "batch":
         raise InputError("unlock of the work is 'batch', which never streams; 'group' or 'response' is needed")
-    check_time_weights(time_weights)
     own = [name for name in map(as_policy, policies) if hasattr(name, "fuse")]
     if own:
         raise InputError(f"policy {own[0].name!r} decides itself what overlaps with decoding; another one is needed")
-    tables = []
+    variants: dict[str, tuple[SimulationConfig, Policy]] = {}
+    learning_of: dict[str, str] = {}
     for learning, fuse in LEARNING.items():
-        at_weights = at_time_weights(logged, replace(setting, fuse=fuse), policies, time_weights)
-        tables += [table.assign(learning=learning) for table in at_weights]
-    results = pd.concat(tables, ignore_index=True).sort_values(["learning", "time_s", "gpu_seconds"], ignore_index=True)
+        of_way = at_time_weights(replace(setting, fuse=fuse), policies, time_weights, f", {learning}")
+        variants |= of_way
+        learning_of |= dict.fromkeys(of_way, learning)
+    found = simulate_variants([logged], variants)
+    table = found.table.assign(learning=found.table["variant"].map(learning_of))
+    table = table.sort_values(["learning", "time_s", "gpu_seconds"], ignore_index=True)
     bound = fused_bound(setting, logged)
     assert bound is not None
-    results = results.assign(
-        on_front=on_front(results, "learning"), bound_gpu_seconds=[bound.gpu_seconds(float(t)) for t in results["time_s"]]
+    table = table.assign(
+        on_front=on_fronts(table, "learning"), bound_gpu_seconds=[bound.gpu_seconds(float(t)) for t in table["time_s"]]
     )
-    times = np.geomspace(0.9 * bound.time_s, 1.1 * float(results["time_s"].max()), CURVE_POINTS)
+    times = np.geomspace(0.9 * bound.time_s, 1.1 * float(table["time_s"].max()), CURVE_POINTS)
     curve = pd.DataFrame({"time_s": times, "gpu_seconds": [bound.gpu_seconds(float(t)) for t in times]})
-    return FusionFront(results[COLUMNS], curve, logged.step)
+    return replace(found, table=table, curves={WHATEVER: curve}, times=f"profile {setting.latency.name}")
+
+
+def streaming(front: Comparison, time_weight: float = 1.0) -> pd.DataFrame:
+    """Return batch against stream at one time weight, a row per policy.
+
+    Args:
+        front: of ``fusion_front``.
+
+    Returns:
+        Indexed by policy: ``batch_s, stream_s, speed_up`` (of the whole step), ``batch_gpu_s, stream_gpu_s, saved`` (share of
+        the GPU-seconds), ``bound_gpu_s`` (in the streamed step's time).
+
+    Raises:
+        InputError: nothing was simulated at this time weight.
+    """
+    at = front.table[front.table["time_weight"] == time_weight]
+    if at.empty:
+        known = ", ".join(f"{weight:g}" for weight in front.table["time_weight"].unique())
+        raise InputError(f"time_weight {time_weight!r} was not simulated; one of {known} is needed")
+    batch, stream = (at[at["learning"] == name].set_index("policy") for name in LEARNING)
+    return pd.DataFrame(
+        {
+            "batch_s": batch["time_s"], "stream_s": stream["time_s"], "speed_up": batch["time_s"] / stream["time_s"],
+            "batch_gpu_s": batch["gpu_seconds"], "stream_gpu_s": stream["gpu_seconds"],
+            "saved": 1 - stream["gpu_seconds"] / batch["gpu_seconds"], "bound_gpu_s": stream["bound_gpu_seconds"],
+        }
+    ).loc[batch.index]  # fmt: skip

@@ -1,10 +1,11 @@
 """Plan and execute the steps of a log under every policy, on simulated engines.
 
-Steps come with their predicted lengths (``logged_steps``); the result is a ``Simulation`` with one trace per policy.
+Steps come with their predicted lengths (``logged_steps``); the result is a ``Comparison`` with one trace per policy.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import is_dataclass, replace
@@ -23,10 +24,11 @@ from rlhfless.predict import Predictor
 from rlhfless.scheduling import FunctionPolicy, PolicyError, PolicyFunction, SchedulingPolicy, as_policy
 from rlhfless.scheduling.planning_time import PlanningTime
 from rlhfless.scheduling.replan import SolverReplan
+from rlhfless.simulate.comparison import Comparison
 from rlhfless.simulate.drafted_steps import bound_with_drafts, drafted_engines
 from rlhfless.simulate.executions import Executions, Key
 from rlhfless.simulate.fused_steps import fused_bound, fused_items
-from rlhfless.simulate.results import Simulation
+from rlhfless.simulate.size_bounds import BoundOfSizes, bound_of_plan
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig, logged_steps
 from rlhfless.simulate.traces import Executed, SimulatedTraces, policy_metrics
 from rlhfless.trace import TraceError
@@ -43,7 +45,7 @@ def simulate(
     predictor: Predictor | None = None,
     steps: Collection[int] | None = None,
     on_step: Callable[[int], object] | None = None,
-) -> Simulation:
+) -> Comparison:
     """Plan and run every step of the log (or only ``steps``) under every policy.
 
     Args:
@@ -59,7 +61,9 @@ def simulate(
         PolicyError: a policy is unknown, or there is none.
     """
     if not isinstance(setting, SimulationConfig):
-        raise InputError(f"setting is a {type(setting).__name__}; a SimulationConfig is needed, such as Settings(...).setting")
+        raise InputError(
+            f"setting is of type {type(setting).__name__}; a SimulationConfig is needed, such as Settings(...).setting"
+        )
     logged = logged_steps(rollouts, predictor, setting.max_response_tokens, setting.reference_answer_tokens, steps)
     return simulate_steps(logged, setting, policies, on_step)
 
@@ -69,7 +73,7 @@ def simulate_steps(
     setting: SimulationConfig,
     policies: Sequence[str | SchedulingPolicy | PolicyFunction],
     on_step: Callable[[int], object] | None = None,
-) -> Simulation:
+) -> Comparison:
     """``simulate`` for steps that are predicted already, in another setting for example; the same policies and exceptions."""
     chosen, keeping = _chosen(setting, policies), _keeping(setting)
     executed: dict[str, list[tuple[StepRecord, LoggedStep]]] = {p.name: [] for p in chosen}
@@ -87,14 +91,19 @@ def simulate_steps(
             plan = record.plan
             clock_s[policy.name] = record.end_s
             executed[policy.name].append((record, logged))
-            bound: ClairvoyantBound | DraftedClairvoyantBound = without
+            bound: ClairvoyantBound | BoundOfSizes | DraftedClairvoyantBound | None = bound_of_plan(setting, logged, plan)
             if plan.drafting is not None:
                 most = plan.drafting.max_draft_tokens
                 bound = with_drafts.get(most) or with_drafts.setdefault(most, bound_with_drafts(setting, logged, plan))
             drafted = "-" if plan.drafting is None else str(plan.drafting.length)
             facts.append(
                 {
+                    "variant": policy.name,
                     "policy": policy.name,
+                    "time_weight": setting.objective.time_weight,
+                    "gpu_kind": setting.cluster.kind,
+                    "gpus": setting.cluster.gpus,
+                    "gpus_per_actor": _actor_size(plan),
                     **({} if setting.drafts is None else {"drafts": drafted}),
                     "step": logged.step,
                     "has_history": logged.has_history,
@@ -108,11 +117,19 @@ def simulate_steps(
         if on_step is not None:
             on_step(logged.step)
     if not seen:
-        raise TraceError("no step to simulate; steps that the log has are needed")
-    table = pd.DataFrame(facts).merge(policy_metrics(executed), on=["policy", "step"], how="left")
+        raise TraceError("there is no step to simulate; at least one step of the log is needed")
+    table = pd.DataFrame(facts).astype({"gpus_per_actor": "Int64"})
+    table = table.merge(policy_metrics(executed), on=["policy", "step"], how="left")
     traces = SimulatedTraces(executed, setting)
     plans = {name: tuple(record.plan for record, _ in steps) for name, steps in executed.items()}
-    return Simulation(table, traces, tuple(step for step, _ in seen), tuple(bound for _, bound in seen), plans)
+    bounds = () if setting.sizes else tuple(bound for _, bound in seen)  # plans with other sizes may be below it
+    return Comparison(table, traces, tuple(step for step, _ in seen), bounds, plans=plans)
+
+
+def _actor_size(plan: Plan) -> int | None:
+    """Return the GPUs of each actor; None where they differ, or there is no actor."""
+    sizes = {len(actor.gpu_ids) for actor in plan.actors}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def execute_steps(
@@ -158,14 +175,15 @@ def _execute(
     kept = setting.executions
     key = None if kept is None else _kept_by(policy, logged, setting)
     plan, planning_s = _planned(policy, logged, setting, key)
+    cluster, latency = setting.offered
     if kept is not None and key is not None and (*key, start_s) in kept.records:
         return kept.records[*key, start_s], planning_s
     record = run_step(
         plan,
         requests,
         engines_of(setting, logged, plan, policy.clairvoyant),
-        setting.latency,
-        setting.cluster,
+        latency,
+        cluster,
         run=str(logged.rows["run"].iloc[0]),
         step=logged.step,
         start_s=start_s,
@@ -191,7 +209,7 @@ def _kept_by(policy: SchedulingPolicy, logged: LoggedStep, setting: SimulationCo
     if not comparable or disturbed or isinstance(policy, FunctionPolicy):
         return None
     where = (setting.cluster, setting.latency, setting.planned_latency, setting.objective, setting.phases)
-    how = (setting.time_limit_s, setting.admission, setting.migration, setting.seed)
+    how = (setting.sizes, setting.admission, setting.migration, setting.seed)
     return (type(policy), policy, logged, *where, *how)
 
 
@@ -203,7 +221,7 @@ def _planned(policy: SchedulingPolicy, logged: LoggedStep, setting: SimulationCo
     problem, options = logged.inputs(setting, policy.clairvoyant)
     before_s = 0.0
     if kept is not None and isinstance(policy, SolverReplan):
-        of_static = _kept_by(policy.static, logged, setting)
+        of_static = _kept_by(policy.static, logged, replace(setting, sizes=()))  # it re-plans actors of one size
         if of_static is not None and of_static in kept.plans:
             static, before_s = kept.plans[of_static]
             options = replace(options, static=static)
@@ -216,9 +234,14 @@ def _planned(policy: SchedulingPolicy, logged: LoggedStep, setting: SimulationCo
 
 
 def _bound_columns(
-    setting: SimulationConfig, record: StepRecord, bound: ClairvoyantBound | DraftedClairvoyantBound, whole: StepBound | None
+    setting: SimulationConfig,
+    record: StepRecord,
+    bound: ClairvoyantBound | BoundOfSizes | DraftedClairvoyantBound | None,
+    whole: StepBound | None,
 ) -> dict[str, Any]:
     """Return the lower bound on GPU-seconds at the record's own time, and what it is."""
+    if bound is None:
+        return {"bound_gpu_seconds": math.nan, "bound_method": "none for actors of several sizes"}
     drafts = isinstance(bound, DraftedClairvoyantBound)
     if whole is not None and not drafts:
         gpu_s, method = whole.gpu_seconds((record.end_s - record.start_s) * (1 + 1e-9)), "whole step"

@@ -6,8 +6,9 @@ what simulating the steps needs in addition.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,10 +26,12 @@ from rlhfless.trace.schema.validation import refuse_several_runs
 from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
 from solver.bounds.exact_clairvoyant import DEFAULT_WORK as WORK_OF_ONE_BOUND
 from solver.lengths.forecast import LengthForecast, check_forecast
-from solver.model.cluster import Cluster
-from solver.model.errors import as_given
+from solver.model.cluster import Cluster, MixedCluster
+from solver.model.errors import as_given, is_whole
 from solver.model.latency import LatencyModel
 from solver.model.objective import NonGenerationPhases, Objective
+from solver.model.offers import Latencies
+from solver.model.plurals import counted
 from solver.model.problem import PlanningProblem
 from solver.model.workload import Workload
 from solver.stage_fusion.token_work import TokenWork
@@ -48,6 +51,8 @@ class SimulationConfig:
         reference_answer_tokens: lengths of reference answers by prompt id, for prompts without history.
         planned_latency: what policies plan with, if it differs from ``latency`` (an inaccurate profile, for example). Execution
             and bounds always use ``latency``.
+        sizes: latency models of the same language model and GPUs for actors of other sizes, which policy ``solver`` may start,
+            too; other policies start actors of ``cluster``'s size.
         tau, static_actors, hold: parameters of the policies that have them.
         migration: ``move``, ``recompute`` or ``cheaper``.
         effects: faults and delays of actors. Each step draws its own outages and delays. Plans do not account for them.
@@ -56,7 +61,7 @@ class SimulationConfig:
         fuse: what of it overlaps with decoding under policies that do not say so themselves: ``none``, ``prepare`` or ``learn``
             (``rlhfless.simulate.fused_steps``).
         learner_start: when the learner's GPUs of ``work`` are allocated, which are held to the end: for the whole ``step``, or
-            when they are ``needed``, by the predicted lengths (``solver.latest_start``).
+            when they are ``needed``, by the predicted lengths (``latest_start``).
         bound_work: counted work granted to the bound of each step (``solver.bounds.exact_clairvoyant``); 0: its closed form.
         executions: plans and executions that comparisons on the same steps share; None: each makes its own.
 
@@ -70,7 +75,7 @@ class SimulationConfig:
     phases: NonGenerationPhases = field(default_factory=NonGenerationPhases)
     max_response_tokens: int | None = None
     reference_answer_tokens: Mapping[str, int] | None = None
-    time_limit_s: float = 0.3
+    sizes: tuple[LatencyModel, ...] = ()
     tau: float = 0.7
     static_actors: int | None = None
     hold: str = "generation"
@@ -114,6 +119,24 @@ class SimulationConfig:
                 f"fuse is {self.fuse!r}, but policy static holds its GPUs until the end of the step, so none are freed; choose "
                 "hold 'generation'"
             )
+
+    @property
+    def offered(self) -> tuple[Cluster | MixedCluster, Latencies]:
+        """Cluster and latency models of all actors that policies may start, as executors take them."""
+        if not self.sizes:
+            return self.cluster, self.latency
+        models = {(self.cluster.kind, model.gpus_per_actor): model for model in (self.latency, *self.sizes)}
+        return MixedCluster(self.cluster.pools), models
+
+    @property
+    def each_size(self) -> list[SimulationConfig]:
+        """The setting with actors of each size alone, its own first; sizes that no node holds are left out."""
+        found = [replace(self, sizes=())]
+        for latency in self.sizes:
+            if latency.gpus_per_actor <= self.cluster.gpus_per_node:
+                cluster = replace(self.cluster, gpus_per_actor=latency.gpus_per_actor)
+                found.append(replace(self, cluster=cluster, latency=latency, sizes=()))
+        return found
 
     def problem(self, workload: Workload) -> PlanningProblem:
         """Return the problem of planning, bounding or timing this workload with the latency of execution.
@@ -174,7 +197,9 @@ class LoggedStep:
             problem = replace(problem, latency=setting.planned_latency)
         forecast, seed = None if clairvoyant else self.forecast, setting.seed + self.step
         acceptance = None if setting.drafts is None else setting.drafts.expected(self.step)
-        return problem, PlanningOptions(setting.time_limit_s, seed, forecast, acceptance, setting.work)
+        return problem, PlanningOptions(
+            seed=seed, forecast=forecast, acceptance=acceptance, work=setting.work, sizes=setting.sizes
+        )
 
     def requests(self) -> Requests:
         """Return one request per response with its true length, for simulated engines."""
@@ -186,6 +211,28 @@ class LoggedStep:
             Request(i, prompts[owner], limit, target_tokens=tokens, target_finish=reason, prompt=owner)
             for i, (owner, tokens, reason) in enumerate(zip(owners, lengths, finish, strict=True))
         )
+
+
+def checked_steps(steps: Any, known: Iterable[Any]) -> set[int] | None:
+    """Return the steps that a user chose; None where all are meant.
+
+    Args:
+        steps: a collection of numbers, or None. known: steps of the log.
+
+    Raises:
+        InputError: it is no list of whole numbers.
+        TraceError: the log lacks one of them.
+    """
+    if steps is None:
+        return None
+    if isinstance(steps, str | bytes) or not isinstance(steps, Collection) or not all(is_whole(step) for step in steps):
+        raise InputError(f"steps is {as_given(steps)}; a list of steps of the log is needed, such as [1, 2]")
+    chosen, of_log = {int(step) for step in steps}, sorted({int(step) for step in known})
+    if missing := sorted(chosen - set(of_log)):
+        raise TraceError(
+            f"steps has {missing[0]}; the log has {counted(len(of_log), 'step')}, from {of_log[0]} to {of_log[-1]}"
+        )
+    return chosen
 
 
 def logged_steps(
@@ -201,14 +248,16 @@ def logged_steps(
         steps: only these; all when None. Omitted steps still count as history.
 
     Raises:
-        TraceError: the log holds no rows, several runs, or a response above the limit.
+        TraceError: the log holds no rows, several runs, or a response above the limit, or lacks one of ``steps``.
+        InputError: ``steps`` is no list of whole numbers.
         PlanningError: the predictor returns no forecast, or one for another number of responses.
     """
     if not isinstance(rollouts, pd.DataFrame):
-        raise TraceError(f"rollouts is a {type(rollouts).__name__}; a DataFrame is needed, such as read_rollouts returns")
+        raise TraceError(f"rollouts is of type {type(rollouts).__name__}; a DataFrame is needed, such as read_rollouts returns")
     if rollouts.empty:
         raise TraceError("the log has no rows; at least one response is needed")
     refuse_several_runs(rollouts["run"].unique())
+    steps = checked_steps(steps, rollouts["step"].unique())
     predictor = predictor or EwmaPredictor()
     longest = int(rollouts["response_tokens"].max())
     limit = max(1, longest) if max_response_tokens is None else int(max_response_tokens)

@@ -16,14 +16,15 @@ from rlhfless.trace.importers import (
     read_log,
     read_scalars,
 )
-from rlhfless.trace.io import Trace, read_rollouts, read_trace
+from rlhfless.trace.io import Trace, read_rollouts, read_trace, response_limit
 from rlhfless.trace.limits import Limits
 from rlhfless.trace.metrics.cross_check import checks_frame
 from rlhfless.trace.metrics.decode_capacity import DecodeCapacity, decode_capacity
 from rlhfless.trace.metrics.held_time import held_gpu_seconds
+from rlhfless.trace.metrics.intervals import interval_union_s, partition_s
 from rlhfless.trace.metrics.learning_numbers import learning_numbers
 from rlhfless.trace.metrics.phase_costs import STEP_PHASES, step_costs
-from rlhfless.trace.metrics.step_metrics import allocation_metrics, interval_union_s, step_metrics
+from rlhfless.trace.metrics.step_metrics import allocation_metrics, step_metrics
 from rlhfless.trace.metrics.step_times import StepTimes, with_step_times
 from rlhfless.trace.recording.recorder import Recorder
 from rlhfless.trace.schema.tables import PHASES, ROLES, SCHEMA_VERSION, TABLES, Column
@@ -61,10 +62,12 @@ __all__ = [
     "interval_union_s",
     "learning_numbers",
     "open_log",
+    "partition_s",
     "read_log",
     "read_rollouts",
     "read_scalars",
     "read_trace",
+    "response_limit",
     "step_costs",
     "step_metrics",
     "validate",

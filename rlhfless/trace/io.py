@@ -8,6 +8,7 @@ folder of their own (``step_folders.py``). It never sees a step that was still b
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from rlhfless import __version__
-from rlhfless.gone_options import without_gone
+from rlhfless.gone_options import in_sections, without_gone
 from rlhfless.trace import step_folders, storage
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.journal import joined
@@ -187,8 +188,15 @@ def _meta(folder: Path, limits: Limits | None) -> dict[str, Any]:
     if not isinstance(steps, list) or not all(isinstance(step, int) for step in steps):
         raise TraceError(f"{meta_path}: steps is {steps!r}; the list of completed steps is needed")
     if isinstance(meta.get("config"), dict):
-        meta["config"] = without_gone(meta["config"], meta_path, TraceError)
+        meta["config"] = in_sections(without_gone(meta["config"], meta_path, TraceError))
     return meta
+
+
+def response_limit(meta: Mapping[str, Any]) -> Any:
+    """Return ``rollout.max_response_tokens`` of the configuration that a trace records, unchecked; None without one."""
+    config = meta.get("config")
+    rollout = in_sections(config).get("rollout") if isinstance(config, Mapping) else None
+    return rollout.get("max_response_tokens") if isinstance(rollout, Mapping) else None
 
 
 def _frames_and_plans(

@@ -27,15 +27,15 @@ def check_drafting(drafting: Drafting | None, planner: SchedulingPolicy) -> None
     """
     if isinstance(planner, Speculative):
         raise TrainError(
-            f"policy {planner.name!r} drafts in simulations only; a training run needs policy {planner.base.name!r} and the "
-            "option drafts"
+            f"planner.policy {planner.name!r} drafts in simulations only; a training run needs planner.policy "
+            f"{planner.base.name!r} and cluster.drafts"
         )
     if drafting is not None and not isinstance(drafting, Drafting):
         raise TrainError(f"drafting is {as_given(drafting)}; a rlhfless.Drafting is needed")
     if drafting is not None and drafting.length == "critical":
         raise TrainError(
-            "draft_length is 'critical', which needs remaining lengths that the engines of a training run do not predict; "
-            "adaptive or a number of tokens is needed"
+            "cluster.draft_length is 'critical', which needs remaining lengths that the engines of a training run do not "
+            "predict; adaptive or a number of tokens is needed"
         )
 
 

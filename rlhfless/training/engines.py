@@ -168,8 +168,8 @@ def check_parts_of_actors(config: ClusterConfig, latency: LatencyModel) -> None:
     parts, gpus = config.tensor_parallel, latency.gpus_per_actor
     if parts not in (None, gpus):
         raise TrainError(
-            f"tensor_parallel is {parts}, but actors of profile {config.profile!r} have {counted(gpus, 'GPU')}; give a profile "
-            f"of {counted(parts, 'GPU')} per actor, or leave tensor_parallel out"
+            f"cluster.tensor_parallel is {parts}, but actors of profile {latency.name!r} have {counted(gpus, 'GPU')}; give "
+            f"a profile of {counted(parts, 'GPU')} per actor, or leave tensor_parallel out"
         )
 
 
@@ -197,7 +197,7 @@ def make_pool(
     if config.executor == "local":
         return ProcessPool(lifecycle=lifecycle, faults=faults)
     ray_is_up = config.ray_address is not None or import_ray().is_initialized()
-    logical = None if ray_is_up or cuda_devices() else config.gpus  # without CUDA actors compute on the CPU
+    logical = None if ray_is_up or cuda_devices() else config.gpu_count  # without CUDA actors compute on the CPU
     store = store_bytes(weight_bytes)
     pool = RayPool(config.ray_address, gpus=logical, lifecycle=lifecycle, faults=faults, object_store_bytes=store)
     try:
@@ -209,8 +209,8 @@ def make_pool(
 
 
 def options_for(error: FewerGpus) -> str:
-    """Return the options of ``rlhfless train`` that fit the GPUs which Ray still has; the empty text if no options fit."""
-    return "" if error.largest is None else "--gpus {} --gpus-per-node {}".format(*error.largest)
+    """Return the keys of the configuration that fit the GPUs which Ray still has; the empty text if none fit."""
+    return "" if error.largest is None else "cluster.gpus={} cluster.gpus_per_node={}".format(*error.largest)
 
 
 def options_after_loss(pool: ProcessPool | RayPool | None, cluster: Cluster) -> str:
@@ -232,12 +232,12 @@ def precision_of(config: TrainConfig, device: str, checkpoint: str = "float32") 
 
     Args:
         device: device type of the policy, where actors are emulated.
-        checkpoint: number format of the weights that the run began with; ``auto`` takes it where there is no GPU.
+        checkpoint: number format of the weights that the run began with, which ``auto`` takes; engines have no float16.
     """
     if config.rollout.generation_dtype != "auto":
         return config.rollout.generation_dtype
     on_gpu = device == "cuda" if config.cluster.executor == "virtual" else bool(cuda_devices())
-    return "bfloat16" if on_gpu or checkpoint == "bfloat16" else "float32"
+    return "bfloat16" if checkpoint == "bfloat16" or (checkpoint == "float16" and on_gpu) else "float32"
 
 
 def same_bits(config: TrainConfig, device: str, checkpoint: str, *, custom_pool: bool) -> bool:

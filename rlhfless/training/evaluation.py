@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -46,14 +46,14 @@ class Evaluator:
 
     Attributes:
         problems: held out; none: nothing is evaluated.
-        every: evaluate after so many steps, and after the last of ``steps``.
+        every: evaluate after so many steps, and after the last of ``steps``; None: only when asked.
         rewards: of the run. rule: 1 for a right answer, for accuracy; None where the problems have no answers.
         sampling, precision, stop_ids: as in the run's engines; precision is the name of a number format.
         forward: whose forward pass decodes, see ``row_model``.
     """
 
     problems: Sequence[Problem]
-    every: int
+    every: int | None
     steps: int
     rewards: Rewards
     rule: Any
@@ -75,36 +75,54 @@ class Evaluator:
         sampling: Sampling,
         precision: str,
         stop_ids: Sequence[int] | int,
+        *,
+        given: bool = False,
     ) -> Evaluator:
         """Return the evaluator of a run.
+
+        Args:
+            given: the caller has prompts to evaluate on, and gives them to ``on``.
 
         Raises:
             TrainError: the task has too few problems that are not trained on.
         """
-        problems: Sequence[Problem] = ()
-        if config.eval_every is not None:
-            problems = held_out_problems(task, config.task.prompts, config.task.eval_prompts)
-        answered = bool(problems) and all(problem.answer not in ("", None) for problem in problems)
         forward = "own" if config.cluster.engine == "torch" else "transformers"  # vLLM has models that only the latter has
-        return cls(
-            problems, config.eval_every or 1, config.steps, rewards, task.reward if answered else None, tokenizer, sampling,
-            config.rollout.max_response_tokens, precision, stop_ids, forward, config.seed,
+        made = cls(
+            (), config.eval_every, config.steps, rewards, None, tokenizer, sampling, config.rollout.max_response_tokens,
+            precision, stop_ids, forward, config.seed,
         )  # fmt: skip
+        if config.eval_every is None or given:
+            return made
+        assert config.task.prompts is not None
+        return made.on(held_out_problems(task, config.task.prompts, config.task.eval_prompts), task)
+
+    def on(self, problems: Sequence[Problem], task: Task) -> Evaluator:
+        """Return the evaluator on other problems.
+
+        Args:
+            task: whose rule says which answers are right.
+        """
+        answered = bool(problems) and all(problem.answer not in ("", None) for problem in problems)
+        return replace(self, problems=problems, rule=task.reward if answered else None)
 
     def due(self, after_steps: int) -> bool:
         """Return whether the weights after so many steps are evaluated: the first, the last, and those of whole intervals."""
-        return bool(self.problems) and (after_steps % self.every == 0 or after_steps == self.steps)
+        if self.every is None or not self.problems:
+            return False
+        return after_steps % self.every == 0 or after_steps == self.steps
 
     def of_weights(self, model: Any, after_steps: int) -> dict[str, float]:
-        """Return the numbers of a model's weights, none where they are not due.
+        """Return the numbers of a model's weights, none where they are not due."""
+        return self.numbers(model) if self.due(after_steps) else {}
+
+    def numbers(self, model: Any) -> dict[str, float]:
+        """Return the numbers of a model's weights.
 
         Returns:
             ``reward_mean``, ``accuracy`` (share of right answers by the task's own rule, where there are answers),
             ``response_tokens_mean``, ``problems``, and ``seconds`` measured here. Responses that could not be judged do not
             count.
         """
-        if not self.due(after_steps):
-            return {}
         began = time.perf_counter()
         with one_thread(model.device), streams_of(self.seed, 0):
             responses = self.responses(model)
@@ -148,8 +166,9 @@ def held_out_problems(task: Task, prompts: int, count: int) -> Sequence[Problem]
     else:
         found = task.problems[prompts : prompts + count]
     if len(found) < count:
+        fewer = f"at most {len(found)}" if found else "eval_dataset or eval_every, which keeps prompts back"
         raise TrainError(
             f"eval_prompts is {count}, but task {task.name!r} has {counted(len(found), 'problem')} beside the {prompts} that "
-            f"are trained on; give at most {len(found)}, or fewer prompts"
+            f"are trained on; give {fewer}, or fewer prompts"
         )
     return found

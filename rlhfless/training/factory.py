@@ -36,6 +36,7 @@ from rlhfless.scheduling import SchedulingPolicy, as_policy, make_policy
 from rlhfless.system.cleanup import clean_up
 from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.algorithms.lora import check_lora
+from rlhfless.training.chosen import choose
 from rlhfless.training.config import ReproducibilityWarning, TrainConfig, TrainError
 from rlhfless.training.draft_history import check_drafting
 from rlhfless.training.engines import (
@@ -53,14 +54,13 @@ from rlhfless.training.engines import (
 from rlhfless.training.evaluation import Evaluator
 from rlhfless.training.first_line import first_line
 from rlhfless.training.learner.process_group import check_learner
-from rlhfless.training.learner_device import learner_device
 from rlhfless.training.planned_calls import check_step_plan
-from rlhfless.training.rewards import Rewards, as_rewards
+from rlhfless.training.rewards import Rewards
 from rlhfless.training.rewards.registry import make_rewards, need_answers
-from rlhfless.training.run_start import RunStart, what_resumes
+from rlhfless.training.run_start import RunStart, stored_config, what_resumes
 from rlhfless.training.run_state import RunState
 from rlhfless.training.tasks import DatasetTask, Task, digest, make_task
-from rlhfless.training.tasks.given_rows import GivenRows, of_whole_steps
+from rlhfless.training.tasks.given_rows import GivenRows, sized
 from rlhfless.training.tasks.prompt_limit import PromptLimit, longest_prompt, warn_of_left_out
 from rlhfless.training.weight_bytes import generated_weight_bytes
 from solver.dataflow.plan import StepPlan
@@ -111,13 +111,24 @@ class TrainerOverrides:
     dataset: GivenRows | None = None
     drafting: Drafting | None = None
     step_plan: StepPlan | None = None
+    eval_dataset: GivenRows | None = None
 
     def __post_init__(self) -> None:
-        """Make objects of a policy's name or function, and of reward functions."""
+        """Make an object of a policy's name or function."""
         if self.planner is not None:
             object.__setattr__(self, "planner", as_policy(self.planner))
+
+    def given_in_python(self) -> dict[str, Any]:
+        """Return what a run stores of the objects it was started with: see ``names``, rewards with their weights, and rows.
+
+        A resumed run must be given the same rewards. Two functions of one name are told apart by nobody.
+        """
+        stored: dict[str, Any] = {"given": self.names()}
         if self.rewards is not None:
-            object.__setattr__(self, "rewards", as_rewards(self.rewards))
+            stored["rewards"] = {reward.name: float(weight) for reward, weight in self.rewards.parts}
+        if self.dataset is not None:
+            stored["dataset"] = self.dataset.name
+        return stored
 
     def names(self) -> dict[str, str]:
         """Return the class name of every passed object except the model; a resumed run must be given the same classes.
@@ -125,7 +136,7 @@ class TrainerOverrides:
         The model is left out because a run keeps its own weights, and the data set because its problems are compared. Settings
         of drafts and the step plan are left out because they change no response.
         """
-        left_out = ("model", "dataset", "drafting", "step_plan")
+        left_out = ("model", "dataset", "drafting", "step_plan", "eval_dataset")
         components = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in left_out}
         return {name: f"{type(x).__module__}.{type(x).__qualname__}" for name, x in components.items() if x is not None}
 
@@ -163,8 +174,15 @@ def resolve(
     Raises:
         TrainError, InputError, MissingExtra, PlanningError: see ``Trainer``.
     """
-    resume, hardware = what_resumes(resume, folder), config.cluster
-    check_engine(hardware.engine)
+    resume = what_resumes(resume, folder)
+    stored = None if resume is False or folder is None else stored_config(folder)
+    if stored is not None:
+        config = config.resuming(stored)
+    check_engine(config.cluster.engine)
+    own_algorithm = overrides.algorithm is not None
+    config, device, chosen = choose(config, overrides.model, overrides.executor, own_algorithm=own_algorithm)
+    hardware = config.cluster
+    assert hardware.profile is not None
     if overrides.executor is not None:
         hardware.check_wall_clock("a pool as executor")
     if overrides.algorithm is not None and not isinstance(overrides.model, tuple):
@@ -173,17 +191,19 @@ def resolve(
         check_learner(config.algorithm.name, processes=hardware.learner_processes, **config.learner_options())
     elif hardware.learner_processes > 1:
         raise TrainError(
-            f"learner_processes is {hardware.learner_processes}, but an algorithm object learns in this process; give 1"
+            f"cluster.learner_processes is {hardware.learner_processes}, but an algorithm object learns in this process; give 1"
         )
     if overrides.algorithm is not None and config.optimizer.num_mini_batches > 1:
         raise TrainError(
-            f"num_mini_batches is {config.optimizer.num_mini_batches}, but an algorithm object makes its own updates; give 1"
+            f"optimizer.num_mini_batches is {config.optimizer.num_mini_batches}, but an algorithm object makes its own "
+            "updates; give 1"
         )
     if config.optimizer.lora_rank is not None:
         check_lora()
         if overrides.algorithm is not None:
             raise TrainError(
-                f"lora_rank is {config.optimizer.lora_rank}, but an algorithm object decides what it trains; leave it out"
+                f"optimizer.lora_rank is {config.optimizer.lora_rank}, but an algorithm object decides what it trains; leave "
+                "it out"
             )
     pieces, made = ("begin", "add", "finish"), overrides.algorithm
     if hardware.learning == "stream" and made is not None and not all(hasattr(made, name) for name in pieces):
@@ -191,48 +211,52 @@ def resolve(
             f"algorithm {type(made).__name__} has not all of the methods {', '.join(pieces)}, which learning 'stream' needs; "
             "add them, or choose learning 'batch'"
         )
-    given_model = overrides.model
-    device = given_model[0].device if isinstance(given_model, tuple) else learner_device(hardware, overrides.executor)
+    if stored is None:
+        _check_complete(config, overrides)
     latency = load_profile(hardware.profile)
     check_parts_of_actors(hardware, latency)
     per_node = hardware.gpus_of_node
     price = usd_per_gpu_hour(latency.kind)
-    cluster = Cluster(hardware.gpus // per_node, per_node, latency.gpus_per_actor, latency.kind, price)
+    cluster = Cluster(hardware.gpu_count // per_node, per_node, latency.gpus_per_actor, latency.kind, price)
     if hardware.learner_grows and (hardware.learner_gpus or 0) % latency.gpus_per_actor:
         raise TrainError(
-            f"learner_gpus is {hardware.learner_gpus}, but a learner that grows needs a multiple of the "
+            f"cluster.learner_gpus is {hardware.learner_gpus}, but a learner that grows needs a multiple of the "
             f"{counted(latency.gpus_per_actor, 'GPU')} of an actor"
         )
     if hardware.preparation == "after" and hardware.preparation_actors > cluster.nodes * cluster.actors_per_node:
         raise TrainError(
-            f"preparation_actors is {hardware.preparation_actors}, but the cluster's GPUs are enough for "
-            f"{cluster.nodes * cluster.actors_per_node}; give at most as many, or preparation 'overlap', which has its own GPUs"
+            f"cluster.preparation_actors is {hardware.preparation_actors}, but the cluster's GPUs are enough for "
+            f"{cluster.nodes * cluster.actors_per_node}; give at most as many, or cluster.preparation 'overlap', which has "
+            "its own GPUs"
         )
     planner = overrides.planner or make_policy(config.planner.policy, tau=config.planner.tau)
     if planner.clairvoyant:
-        raise TrainError(f"policy {planner.name!r} needs the true lengths, which are unknown before generation; choose another")
+        raise TrainError(
+            f"planner.policy {planner.name!r} needs the true lengths, which are unknown before generation; choose another"
+        )
     drafting = overrides.drafting or hardware.drafting
     check_drafting(drafting, planner)
     predictor = overrides.predictor or EwmaPredictor(config.planner.window)
     try:
         resumed = None if resume is False else folder
-        stored = precision_of(config, device.type)
-        weight_bytes = generated_weight_bytes(overrides.model, resumed, stored)
+        weight_bytes = generated_weight_bytes(overrides.model, resumed, precision_of(config, device.type))
         pool = overrides.executor or make_pool(hardware, cluster, config.planner.time_weight, weight_bytes)
     except FewerGpus as error:
         if resume is not False and (options := options_for(error)):
-            raise PlanningError(f"{error}: completed steps are kept, and --resume {options} continues after them") from error
+            raise PlanningError(
+                f"{error}: completed steps are kept, and --resume last {options} continues after them"
+            ) from error
         raise
     if overrides.step_plan is not None:
         drafts = drafting is not None
         check_step_plan(overrides.step_plan, config, cluster, latency, on_pool=pool is not None, drafts=drafts)
-    meta = meta_of(config, cluster, planner, device) | {"given": overrides.names()} | ({} if pool is None else pool.meta)
+    meta = meta_of(config, cluster, planner, device) | overrides.given_in_python() | ({} if pool is None else pool.meta)
     given = overrides.task or overrides.dataset
     meta["run"] = config.task.name if given is None else given.name
     if overrides.step_plan is not None:
         meta["step_plan"] = json.loads(overrides.step_plan.to_json())
     meta["run_id"] = secrets.token_hex(4)  # of a new run; a resumed one has its own
-    line = first_line(config, device, pool, given=overrides.algorithm is not None) if progress else None
+    line = first_line(config, device, pool, chosen, given=own_algorithm) if progress else None
     try:
         overrides = replace(overrides, drafting=drafting)
         model = _of_the_model(config, overrides, folder, device, latency, meta, resume, line)
@@ -241,6 +265,21 @@ def resolve(
             clean_up(pool.close, after=error)
         raise
     return TrainerComponents(cluster=cluster, planner=planner, predictor=predictor, actor_pool=pool, **model)
+
+
+def _check_complete(config: TrainConfig, overrides: TrainerOverrides) -> None:
+    """Check that a run that starts is told what to train on.
+
+    Raises:
+        TrainError: it is not; the message names what is missing, and the demonstration, which needs nothing.
+    """
+    if overrides.task is None and overrides.dataset is None and config.task.name is None:
+        model = "" if overrides.model is not None else "model=FOLDER and "
+        what = "no data set" if overrides.model is not None else "neither a model nor a data set"
+        raise TrainError(
+            f"{what} is given; give {model}dataset=... (on the command line task.name=FILE), or preset='demo', which trains "
+            "a tiny model on arithmetic"
+        )
 
 
 def _of_the_model(
@@ -269,8 +308,13 @@ def _of_the_model(
     tokenizer = origin.tokenizer
     limit = PromptLimit.of(config, model_context(hardware.engine, origin.model))
     task = overrides.task or _task(config, overrides, tokenizer, limit)
-    config = _with_prompts_that_fit(config, overrides, task, limit)
+    asked, config = config, sized(config, task, _why_left_out(task, limit))
     given, prompts = config.task, config.task.prompts
+    assert prompts is not None
+    stored = config if asked.task.prompts is None else asked
+    if first is not None and asked.task.prompts is None:
+        per_epoch = counted(config.steps_per_epoch, "step")
+        first += f"\ntrain: task {task.name}: {counted(prompts, 'prompt')}, epochs of {per_epoch}"
     problems = task.problems[:prompts]
     if len({problem.prompt_id for problem in problems}) < prompts:
         raise TrainError(
@@ -280,16 +324,20 @@ def _of_the_model(
     learned_from = digest(problems)
     if origin.writer is not None and origin.writer.meta.get("problems", learned_from) != learned_from:
         raise TrainError(
-            f"{folder}: the prompts or answers of task {task.name!r} have changed since the run was started; "
-            "resume it with the same data set, or start a new run"
+            f"{folder}: the prompts or answers of task {task.name!r} have changed since the run was started; resume it with "
+            "the same data set, or start a new run"
         )
-    origin = replace(origin, meta={**origin.meta, "problems": learned_from})
+    origin = replace(origin, meta={**origin.meta, "problems": learned_from, "config": stored.to_dict()})
     rewards = overrides.rewards or make_rewards(given.rewards, task, device=device, offloads=given.offload_reward_models)
     longest = longest_prompt(problems, tokenizer, limit)
     max_context_tokens = rollout.max_model_len or longest + rollout.max_response_tokens
     sampling = Sampling(rollout.temperature, rollout.top_p, rollout.top_k, rollout.min_p, rollout.repetition_penalty)
     precision, stop_ids = precision_of(config, device.type, origin.checkpoint_dtype), stop_ids_of(origin.model, tokenizer)
-    evaluator = Evaluator.of(config, task, rewards, tokenizer, sampling, precision, stop_ids)
+    evaluates = overrides.eval_dataset is not None
+    evaluator = Evaluator.of(config, task, rewards, tokenizer, sampling, precision, stop_ids, given=evaluates)
+    if overrides.eval_dataset is not None:
+        others = _rows_as_task(config, overrides, overrides.eval_dataset, tokenizer, limit)
+        evaluator = evaluator.on(others.problems, task)
     if isinstance(task, DatasetTask) and task.left_out:
         assert limit is not None
         warn_of_left_out(task.name, task.left_out, limit, prompts)
@@ -322,36 +370,49 @@ def _print(first: str | None) -> None:
 
 def _task(config: TrainConfig, overrides: TrainerOverrides, tokenizer: Any, limit: PromptLimit | None) -> Task:
     """Return the task that the configuration names, or that of the rows that are given."""
-    given, rows = config.task, overrides.dataset
+    given = config.task
+    if overrides.dataset is not None:
+        return _rows_as_task(config, overrides, overrides.dataset, tokenizer, limit, prompts=given.prompts)
+    held_out = _held_out(config, overrides)
+    options = _options_of_rows(config, overrides)
+    assert given.name is not None, "a run that starts is complete, and one that is resumed was"
+    return make_task(
+        given.name, tokenizer, seed=config.seed, prompts=given.prompts, held_out=held_out, prompt_limit=limit, **options
+    )
+
+
+def _rows_as_task(
+    config: TrainConfig,
+    overrides: TrainerOverrides,
+    rows: GivenRows,
+    tokenizer: Any,
+    limit: PromptLimit | None,
+    prompts: int | None = None,
+) -> DatasetTask:
+    """Return the task of rows that are given, to train on or to evaluate on."""
+    held_out = _held_out(config, overrides) if rows is overrides.dataset else 0
+    return DatasetTask(
+        rows.rows, tokenizer, name=rows.name, seed=config.seed, prompts=prompts, held_out=held_out, prompt_limit=limit,
+        **_options_of_rows(config, overrides),
+    )  # fmt: skip
+
+
+def _held_out(config: TrainConfig, overrides: TrainerOverrides) -> int:
+    """Return how many rows of the data set are kept back to evaluate on."""
+    return config.task.eval_prompts if config.eval_every is not None and overrides.eval_dataset is None else 0
+
+
+def _options_of_rows(config: TrainConfig, overrides: TrainerOverrides) -> dict[str, Any]:
+    given = config.task
     compares = overrides.rewards is None and need_answers(given.rewards)
-    options: dict[str, Any] = {
-        **given.columns(), "seed": config.seed, "prompts": given.prompts, "prompt_limit": limit,
-        "needs_answer": compares or given.answer_column is not None,
-    }  # fmt: skip
-    if rows is None:
-        return make_task(given.name, tokenizer, **options)
-    return DatasetTask(rows.rows, tokenizer, name=rows.name, **options)
+    return {**given.columns(), "needs_answer": compares or given.answer_column is not None}
 
 
-def _with_prompts_that_fit(
-    config: TrainConfig, overrides: TrainerOverrides, task: Task, limit: PromptLimit | None
-) -> TrainConfig:
-    """Return the configuration with as many prompts as a data set has short enough ones, if it has fewer than asked for.
-
-    Raises:
-        TrainError: they are not enough for one step.
-    """
-    found, per_step = len(task.problems), config.rollout.prompts_per_step
-    if limit is None or not isinstance(task, DatasetTask) or not task.left_out or found >= config.task.prompts:
-        return config
-    if overrides.dataset is not None and overrides.dataset.sizes_run:
-        per_step = min(per_step, found)
-    if found < per_step:
-        raise TrainError(
-            f"task {task.name!r} has {counted(found, 'prompt')} of at most {counted(limit.tokens, 'token')}, but "
-            f"prompts_per_step is {per_step}; give at most {found}, and note that {limit.reason}"
-        )
-    return of_whole_steps(config, per_step, found)
+def _why_left_out(task: Task, limit: PromptLimit | None) -> str:
+    """Return why prompts of a data set are left out; the empty text where none are."""
+    if limit is None or not isinstance(task, DatasetTask) or not task.left_out:
+        return ""
+    return f"others have more than {counted(limit.tokens, 'token')} ({limit.reason})"
 
 
 def _gpus_of(cluster: Mapping[str, Any]) -> str:
@@ -374,5 +435,5 @@ def meta_of(config: TrainConfig, cluster: Cluster, planner: SchedulingPolicy, de
         "device": device_name,
         "learner_device": device_name,
         "kernel_bits": kernel_bits() if device.type == "cpu" else None,
-        "config": config.to_options(),
+        "config": config.to_dict(),
     }

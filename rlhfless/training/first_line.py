@@ -1,7 +1,8 @@
-"""The first line of a run: where it learns, on which GPUs it generates, and the options that decide most of what it costs."""
+"""The first lines of a run: where it learns, on which GPUs it generates, what decides most of its cost, and what it chose."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rlhfless.executor import ProcessPool, RayPool
@@ -13,24 +14,38 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
+from rlhfless.training.chosen import vllm_is_installed
 from rlhfless.training.config import TrainConfig
 from rlhfless.training.learner_threads import learner_threads
 from solver.model.plurals import counted
 
 
-def first_line(config: TrainConfig, device: torch.device, pool: ProcessPool | RayPool | None, *, given: bool = False) -> str:
-    """Return the line that a run begins with.
+def first_line(
+    config: TrainConfig,
+    device: torch.device,
+    pool: ProcessPool | RayPool | None,
+    chosen: Sequence[str] = (),
+    *,
+    given: bool = False,
+) -> str:
+    """Return the line that a run begins with, and further ones where it chose options, or has another engine to choose.
 
     Args:
         device: of the learner's model. pool: of actors on the wall clock; None: they are emulated.
+        chosen: what the run chose, see ``choose``.
         given: the caller has passed an algorithm, which has a learning rate of its own.
     """
     rate = "learning rate of the given algorithm" if given else f"learning rate {config.optimizer.learning_rate:g}"
     hardware = config.cluster
-    return (
-        f"train: learner on {_learner(config, device)}; {_actors(hardware.gpus, pool)}; engine {hardware.engine}, profile "
+    lines = [
+        f"train: learner on {_learner(config, device)}; {_actors(hardware.gpu_count, pool)}; engine {hardware.engine}, profile "
         f"{hardware.profile}, {rate}"
-    )
+    ]
+    if chosen:
+        lines.append(f"train: chosen, as no option says otherwise: {', '.join(chosen)}")
+        if hardware.engine != "vllm" and vllm_is_installed():
+            lines.append("train: vLLM is installed here; engine='vllm' (cluster.engine=vllm) generates with it")
+    return "\n".join(lines)
 
 
 def _learner(config: TrainConfig, device: torch.device) -> str:

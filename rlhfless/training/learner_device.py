@@ -51,7 +51,7 @@ def held_gpus(config: ClusterConfig, pool: ProcessPool | RayPool | None) -> Coll
     if isinstance(pool, ProcessPool):
         devices = [torch.device(one) for one in pool.devices[: config.gpus]]
         return {one.index or 0 for one in devices if one.type == "cuda"}
-    return range(min(config.gpus, len(cuda_devices())))
+    return range(min(config.gpu_count, len(cuda_devices())))
 
 
 def wall_server(

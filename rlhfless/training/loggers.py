@@ -19,6 +19,7 @@ from rlhfless.errors import InputError, MissingExtra, missing_extra
 from rlhfless.trace.storage import write_text
 from rlhfless.training.callbacks import Callback
 from rlhfless.training.step_result import TrainedStep
+from solver.model.errors import as_given
 
 LOGGERS = ("tensorboard", "wandb", "trackio", "jsonl")
 
@@ -102,7 +103,7 @@ class ExperimentTracker(MetricLog):
         if not self._began:
             run_id = step.meta["run_id"]
             identity = {"name": self._name, "id": run_id} if self._knows_ids else {"name": f"{self._name}-{run_id}"}
-            self._library.init(project=self._project, config=trainer.config.to_options(), resume="allow", **identity)
+            self._library.init(project=self._project, config=trainer.config.to_dict(), resume="allow", **identity)
             self._began = True
 
     def _write(self, step: TrainedStep) -> None:
@@ -142,17 +143,30 @@ def _is_before(line: str, step: int) -> bool:
         return False
 
 
-def make_loggers(names: Sequence[str], folder: str | Path) -> list[Callback]:
-    """Return the named loggers of a run in ``folder``: TensorBoard in ``folder/tensorboard``, JSON lines in ``metrics.jsonl``.
+def as_callbacks(given: Callback | str | Sequence[Callback | str], folder: Path | None) -> list[Callback]:
+    """Return the callbacks of a run, in the order in which they are given, with loggers in place of their names.
+
+    Args:
+        folder: of the run: TensorBoard is in ``folder/tensorboard``, JSON lines in ``metrics.jsonl``. None: it has none.
 
     Raises:
-        InputError: a name is unknown. MissingExtra: a library is not installed.
+        InputError: a name is unknown, or needs a folder, or it is no callback. MissingExtra: a library is not installed.
     """
     made: list[Callback] = []
-    folder = Path(folder)
-    for name in dict.fromkeys(names):
+    several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    for name in dict.fromkeys(several):
+        if not isinstance(name, str):
+            if not all(callable(getattr(name, method, None)) for method in ("on_step", "on_end")):
+                raise InputError(
+                    f"callbacks has {as_given(name)}; a Callback with on_step and on_end, or the name of a logger is needed: "
+                    f"{', '.join(LOGGERS)}"
+                )
+            made.append(name)
+            continue
         if name not in LOGGERS:
             raise InputError(f"logger {name!r} is unknown; choose from {', '.join(LOGGERS)}")
+        if folder is None:
+            raise InputError(f"logger {name!r} needs the folder of the run; give folder=FOLDER")
         if name == "tensorboard":
             made.append(TensorBoard(folder / "tensorboard"))
         elif name == "jsonl":

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,10 +24,12 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
+import rlhfless
 from rlhfless.engine.protocol import Request
 from rlhfless.executor import ProcessPool, RayPool, StepFailed, StepRecord, WorkItem, run_step
 from rlhfless.executor.distributed.ray.placement import FewerGpus
-from rlhfless.executor.step.progress import OnPhase, OnProgress, StepProgress
+from rlhfless.executor.step.progress import OnPhase, OnProgress, OnStepEnd, StepProgress
+from rlhfless.gone_options import in_sections
 from rlhfless.scheduling import PlanningOptions, PolicyFunction, SchedulingPolicy
 from rlhfless.system.cleanup import clean_up
 from rlhfless.trace import Trace
@@ -36,23 +39,24 @@ from rlhfless.training.callbacks import Callback
 from rlhfless.training.config import TrainConfig, TrainError
 from rlhfless.training.draft_history import earlier_responses
 from rlhfless.training.engines import options_after_loss, options_for
-from rlhfless.training.factory import LengthPredictor, TrainerOverrides, resolve
-from rlhfless.training.loggers import make_loggers
+from rlhfless.training.evaluation import held_out_problems
+from rlhfless.training.factory import LengthPredictor, resolve
+from rlhfless.training.given_parts import Given, parts_of
+from rlhfless.training.loggers import as_callbacks
 from rlhfless.training.models.tiny_model import save_model
 from rlhfless.training.planned_calls import generation_problem, on_mesh
 from rlhfless.training.responses import completed_rows, make_requests, rollout_rows
 from rlhfless.training.rewards import RewardFunction, Rewards, RewardWarning
-from rlhfless.training.step_learning import LearningParts
+from rlhfless.training.step_learning import LearningParts, StepLearning
 from rlhfless.training.step_result import TrainedStep
 from rlhfless.training.streaming import learning_of
 from rlhfless.training.tasks import Problem, Task
-from rlhfless.training.tasks.given_rows import run_over
 from solver.dataflow.plan import StepPlan
 from solver.lengths.forecast import LengthForecast, check_forecast
 from solver.lengths.remaining import RemainingLengths
 from solver.lengths.survival import from_scenarios
 from solver.model.drafting import Drafting
-from solver.model.errors import PlanningError
+from solver.model.errors import PlanningError, as_given
 from solver.model.objective import Objective
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
@@ -66,30 +70,37 @@ class Trainer:
     the same objects must be passed again to resume the run.
 
     Args:
-        config: options of the run; the defaults when None, on all whole steps of the ``dataset``.
+        config: options of the run; the defaults when None.
         folder: where trace and checkpoints go; None keeps no trace (notebooks).
-        task: replaces ``config.task``; its first ``config.task.prompts`` problems are trained on.
-        model: a transformers folder, or a model with its tokenizer, which is trained in place; None warms up a new model. A
+        options: further options by their names, such as ``learning_rate=1e-6``, ``samples_per_prompt=8``, ``steps=100`` or
+            ``preset="demo"``; they change those of ``config``. ``TrainConfig`` lists them. TRL's names are told ours.
+        task: replaces ``config.task``; its first ``config.task.prompts`` problems are trained on, all where that is not given.
+            Or a name, as ``config.task.name`` takes it.
+        model: a transformers folder, or a model with its tokenizer, which is trained in place; replaces ``config.model``. A
             resumed run has its own weights: a folder is not read, and a passed model takes over the run's weights.
-        algorithm: made for the passed model; replaces ``config.algorithm``.
+        algorithm: made for the passed model; replaces ``config.algorithm``. Or a name, ``"grpo"`` or ``"ppo"``.
         planner: plans steps: a policy's name, an object, or a function ``(problem, options) -> Plan``; replaces
             ``config.planner.policy``.
-        executor: a pool for actors on the wall clock; replaces ``config.cluster.executor``.
+        executor: a pool for actors on the wall clock; replaces ``config.cluster.executor``. Or a name, as that takes it.
         predictor: of lengths; replaces the moving average over ``config.planner.window`` epochs. An ``InFlightPredictor``
             also updates its forecast from tokens and finished siblings while responses are decoded, and rules that re-plan
             follow it.
         rewards: a function as in TRL, ``reward(completions, prompts, **columns) -> list[float]``, or of one response,
-            ``reward(response) -> float``; several of them; or ``Rewards``. Replaces ``config.task.rewards``.
-        dataset: a list of dicts with the key ``prompt``, a ``datasets.Dataset``, a frame, or what ``--task`` takes: a .jsonl,
-            .json, .csv or .parquet file or a name on the hub. Replaces ``config.task``. Without the key ``answer``, rewards
-            that need none have to be given.
+            ``reward(response) -> float``; several of them; or ``Rewards``. Replaces ``config.task.rewards``. Or names, as that
+            takes them.
+        reward_weights: a number per reward, where several are given.
+        dataset: a list of dicts with the key ``prompt``, a ``datasets.Dataset``, a frame, or what ``task.name`` takes: a
+            .jsonl, .json, .csv or .parquet file or a name on the hub. Replaces ``config.task``. Without the key ``answer``,
+            rewards that need none have to be given. Conversations may be in ``messages`` or ``conversations``.
+        eval_dataset: the prompts to evaluate on, in the same forms; by default rows that are not trained on.
         drafting: settings of speculative decoding; replaces ``config.cluster.drafts``.
         step_plan: of whole steps on the run's cluster (``solver.dataflow.plan_step``): it says where generation runs, and the
             virtual clock charges all other calls by it. Weights and responses are the same without it.
-        callbacks: called in order after every step and at the end.
-        resume: True continues the run in ``folder`` after its last checkpoint (``--resume``). ``"auto"`` does so where the
+        callbacks: called in order after every step and at the end: ``Callback`` objects, or names of loggers, which write into
+            the folder: ``callbacks=["jsonl", "wandb", Mine()]``.
+        resume: True continues the run in ``folder`` after its last checkpoint (``--resume last``). ``"auto"`` does so where the
             folder holds a run, and begins one where it holds none (``--resume auto``). A number of steps continues after the
-            checkpoint of so many (``--resume-from``); later steps are removed from the trace.
+            checkpoint of so many (``--resume 30``); later steps are removed from the trace.
         progress: show progress on standard error. Its first line names the learner's device and its threads, the GPUs, engine,
             profile and learning rate; bars of warm-up and ``run`` follow.
 
@@ -99,6 +110,9 @@ class Trainer:
         on_phase: called with the number of the step and the phase that it enters, one of
             ``rlhfless.executor.step.progress.PHASES``; None for no callback. A step that learns while it generates is in
             ``generating`` until its last response is complete.
+        on_step_end: called with every step that is committed (``TrainedStep``), or with what ended it; None for no callback.
+        trains: whether ``train`` runs now, which goes on after each step.
+        on_train_end: called when ``train`` has ended, also by an error or an interrupt; None for no callback.
 
     Raises:
         TrainError: the options do not fit, or the folder holds nothing to resume, or a run of other options, parts or problems.
@@ -110,33 +124,43 @@ class Trainer:
         config: TrainConfig | None = None,
         folder: str | Path | None = None,
         *,
-        task: Task | None = None,
+        task: Task | str | None = None,
         model: str | Path | tuple[Any, Any] | None = None,
-        algorithm: Algorithm | None = None,
+        algorithm: Algorithm | str | None = None,
         planner: str | SchedulingPolicy | PolicyFunction | None = None,
-        executor: ProcessPool | RayPool | None = None,
+        executor: ProcessPool | RayPool | str | None = None,
         predictor: LengthPredictor | None = None,
-        rewards: Rewards | RewardFunction | Sequence[RewardFunction] | None = None,
+        rewards: Rewards | RewardFunction | str | Sequence[RewardFunction | str] | None = None,
+        reward_weights: Sequence[float] | None = None,
         dataset: Any = None,
+        eval_dataset: Any = None,
         drafting: Drafting | None = None,
         step_plan: StepPlan | None = None,
-        callbacks: Sequence[Callback] = (),
+        callbacks: Callback | str | Sequence[Callback | str] = (),
         resume: bool | int | Literal["auto"] = False,
         progress: bool = True,
+        **options: Any,
     ) -> None:
-        config, rows = run_over(config, task, dataset)
-        given = (task, model, algorithm, planner, executor, predictor, rewards, rows, drafting, step_plan)
-        overrides = TrainerOverrides(*given)  # type: ignore[arg-type]
-        parts = resolve(config, overrides, None if folder is None else Path(folder), resume=resume, progress=progress)
-        self.config = config = parts.config
-        self.progress, self.callbacks = progress, list(callbacks)
+        folder = _folder(folder)
+        given = Given(
+            task, model, algorithm, planner, executor, predictor, rewards, reward_weights, dataset, eval_dataset, drafting,
+            step_plan,
+        )  # fmt: skip
+        config, overrides = parts_of(config, given, options)
+        self.callbacks = as_callbacks(callbacks, folder)
+        parts = resolve(config, overrides, folder, resume=resume, progress=progress)
+        self.config, self.progress = parts.config, progress
         self.latency, self.cluster, self.predictor = parts.latency, parts.cluster, parts.predictor
         self.state, self.task, self.rewards, self.engines = parts.state, parts.task, parts.rewards, parts.engines
-        self.actor_pool, self._owns_pool, self._meta = parts.actor_pool, executor is None, parts.meta
+        self.actor_pool, self._owns_pool, self._meta = parts.actor_pool, overrides.executor is None, parts.meta
         self.step_plan, self.evaluator, self._closed, self._told_flat = step_plan, parts.evaluator, False, False
         self.planner, self.drafting = parts.planner, parts.drafting
         self.on_progress: OnProgress | None = None
         self.on_phase: OnPhase | None = None
+        self.on_step_end: OnStepEnd | None = None
+        self.trains = False
+        self.on_train_end: Callable[[], object] | None = None
+        self._learning: tuple[StepRecord, StepLearning] | None = None  # of the running step, once it is generated
         self._phase: tuple[int, str] | None = None
 
     @classmethod
@@ -146,14 +170,15 @@ class Trainer:
         Args:
             trace: of a run of this loop; its lengths are the history for predictions.
             model: the weights after its last step, a folder written by ``save_model``; in float32 they are exact.
-            changes: flat options (``TrainConfig.from_options``) that differ from the run's own.
+            changes: keys of the configuration that differ from the run's own, see ``TrainConfig.replace``.
 
         Raises:
             TrainError: the trace does not record its configuration.
         """
         if "config" not in trace.meta:
             raise TrainError("the trace was not recorded by `rlhfless train`; only such a run can be continued")
-        trainer = cls(TrainConfig.from_options(**{**trace.meta["config"], **changes}), model=model, progress=progress)
+        config = TrainConfig.of_stored(in_sections(trace.meta["config"])).replace(**changes)
+        trainer = cls(config, model=model, progress=progress)
         trainer.state.go_on_after(trace)
         return trainer
 
@@ -176,16 +201,22 @@ class Trainer:
             ends.append(self.actor_pool.close)
         clean_up(*ends, self.rewards.close, self.engines.close)
 
-    def save_model(self, folder: str | Path) -> None:
+    def save_model(self, folder: str | Path, dtype: Literal["float32", "bfloat16", "float16"] | None = None) -> None:
         """Write the model and its tokenizer into a folder that transformers loads.
 
-        Weights are in the number format in which the run's first model was loaded, or in that of a passed object. Those that
-        training goes on with are in the checkpoints, in float32.
+        Weights that training goes on with are in the checkpoints, in float32.
+
+        Args:
+            dtype: number format of the weights; None: that of the run's first model, as it was loaded or passed.
 
         Raises:
-            TrainError: it could not be written, as on a full disk; earlier content is unchanged.
+            TrainError: there is no such format, or it could not be written, as on a full disk; earlier content is unchanged.
         """
-        save_model(self.model, self.tokenizer, folder, self._meta.get("checkpoint_dtype", "float32"))
+        formats = ("float32", "bfloat16", "float16")
+        name = self._meta.get("checkpoint_dtype", "float32") if dtype is None else str(dtype).removeprefix("torch.")
+        if dtype is not None and name not in formats:
+            raise TrainError(f"dtype is {as_given(dtype)}; one of {', '.join(formats)} is needed")
+        save_model(self.model, self.tokenizer, folder, name)
 
     def save_adapter(self, folder: str | Path) -> None:
         """Write the adapters of a run with ``lora_rank`` in PEFT's format.
@@ -222,13 +253,33 @@ class Trainer:
         while self.next_step < self.config.steps:
             yield self.step()
 
-    def run(self) -> Trace | None:
+    def train(self) -> Trace | None:
         """Run all remaining steps with a progress bar; return the trace if one is kept. An interrupt keeps completed steps."""
-        with tqdm(total=self.config.steps, initial=self.next_step, desc="train", unit="step", disable=not self.progress) as bar:
-            for done in self:
-                bar.set_postfix(done.in_short)
-                bar.update()
+        self.trains, bar = True, {"initial": self.next_step, "desc": "train", "unit": "step", "disable": not self.progress}
+        try:
+            with tqdm(total=self.config.steps, **bar) as steps:
+                for done in self:
+                    steps.set_postfix(done.in_short)
+                    steps.update()
+        finally:
+            self.trains = False
+            if self.on_train_end is not None:
+                self.on_train_end()
         return self.state.trace
+
+    def evaluate(self) -> dict[str, float]:
+        """Return the numbers of the current weights on held-out prompts: ``eval_dataset``, or prompts that are not trained on.
+
+        See ``Evaluator.numbers``. The trace does not get them; those of ``eval_every`` are in it.
+
+        Raises:
+            TrainError: there are too few held-out prompts.
+        """
+        if not self.evaluator.problems:
+            prompts = len(self._trained_on)
+            held_out = held_out_problems(self.task, prompts, self.config.task.eval_prompts)
+            self.evaluator = self.evaluator.on(held_out, self.task)
+        return self.evaluator.numbers(self.model)
 
     def step(self) -> TrainedStep:
         """Run one whole step: predict, plan, generate, compute rewards, learn, write the trace.
@@ -246,8 +297,17 @@ class Trainer:
         """
         self.state.restore_if_in_doubt()
         self._phase = None  # also where the step is repeated
-        with contextlib.ExitStack() as in_doubt:
-            done = self._step(self.next_step, in_doubt)
+        try:
+            with contextlib.ExitStack() as in_doubt:
+                done = self._step(self.next_step, in_doubt)
+        except BaseException as error:
+            if self.on_step_end is not None:
+                self.on_step_end(error)
+            raise
+        finally:
+            self._learning = None
+        if self.on_step_end is not None:
+            self.on_step_end(done)
         for callback in self.callbacks:
             callback.on_step(self, done)
         return done
@@ -278,12 +338,14 @@ class Trainer:
             raise
         except FewerGpus as error:
             if options := options_for(error):
-                message = f"{error}: the {step} completed steps are kept, and --resume {options} continues after them"
+                message = f"{error}: the {step} completed steps are kept, and --resume last {options} continues after them"
                 raise PlanningError(message) from error
             raise
         if self.actor_pool is not None and step + 1 >= c.steps:
             self.actor_pool.release()  # nobody waits for a step that nobody plans
+        self._learning = record, learning
         responses, scores, numbers = learning.learn(record, in_doubt)
+        self._learning = None
         self._warn_if_flat(step, scores.values, numbers)
         evaluation = self._evaluated(step, step + 1)
         self._enter(step, "saving")
@@ -325,12 +387,39 @@ class Trainer:
             self._phase = (step, phase)
             self.on_phase(step, phase)
 
+    @property
+    def generated(self) -> StepRecord | None:
+        """The record of the running step between its generation and the end of learning; None otherwise."""
+        return None if self._learning is None else self._learning[0]
+
+    def learning_so_far(self) -> StepRecord | None:
+        """Return a copy of the running step's record as if rewards and learning ended now; None where neither is under way or
+        its seconds are not known before it ends. Any thread may ask.
+        """
+        if (running := self._learning) is None:
+            return None
+        record, learning = running
+        return learning.so_far(record)
+
+    def live(self) -> Any:
+        """Return a view for a notebook: timeline, cost and idle share of the steps while they run, with buttons that start and
+        pause them; see ``rlhfless.live``.
+        """
+        return rlhfless.live(self)
+
     def problems_of(self, step: int) -> list[Problem]:
-        """Return the prompts of a step: every epoch shuffles all problems again and deals them out in steps."""
+        """Return the prompts of a step: every epoch shuffles all problems again and splits them into steps.
+
+        Those that fill no whole step are left out of the epoch, or are its last step (``task.drop_last``).
+        """
         epoch, part = divmod(step, self.config.steps_per_epoch)
-        order = np.random.default_rng([self.config.seed, epoch]).permutation(self.config.task.prompts)
+        order = np.random.default_rng([self.config.seed, epoch]).permutation(len(self._trained_on))
         size = self.config.rollout.prompts_per_step
-        return [self.task.problems[i] for i in order[part * size : (part + 1) * size]]
+        return [self._trained_on[i] for i in order[part * size : (part + 1) * size]]
+
+    @property
+    def _trained_on(self) -> Sequence[Problem]:
+        return self.task.problems[: self.config.task.prompts]
 
     def forecast(self, problems: Sequence[Problem]) -> LengthForecast:
         """Return the predictor's forecast of a step's responses.
@@ -366,7 +455,7 @@ class Trainer:
         c = self.config
         objective, seed = Objective(c.planner.time_weight), c.seed + self.next_step
         problem = generation_problem(PlanningProblem(workload, self.cluster, self.latency, objective), self.step_plan)
-        options = PlanningOptions(c.planner.time_limit_s, seed, forecast=forecast)
+        options = PlanningOptions(seed=seed, forecast=forecast)
         return replace(on_mesh(self.planner.plan(problem, options), self.step_plan), drafting=self.drafting)
 
     def requests(self, problems: Sequence[Problem], step: int) -> list[Request]:
@@ -393,6 +482,7 @@ class Trainer:
         Raises:
             StepFailed: the step could not be finished; a resumed run repeats it.
         """
+        self._enter(step, "weight sync")
         engines = self.engines.of_step(self.model, step)
         requests, name = self.requests(problems, step), self._meta["run"]
         start_s, charging, watch = self.state.position.clock_s, self.config.cluster.charging, self._watching(step, work)
@@ -405,7 +495,7 @@ class Trainer:
         """Return the callback for progress of a step: it reports when generation begins, and when only ``work`` is left."""
         if self.on_phase is None:
             return self.on_progress
-        after = "learning" if any(item.kind == "learn" for item in work) else "preparing"
+        after = "learning" if any(item.kind == "learn" for item in work) else "rewards"
 
         def on_progress(progress: StepProgress) -> None:
             self._enter(step, after if work and progress.completed == progress.of else "generating")
@@ -415,23 +505,32 @@ class Trainer:
         return on_progress
 
 
+def _folder(given: Any) -> Path | None:
+    """Return the folder of a run; anything but a path is refused, as is a second argument without a name."""
+    if given is not None and not isinstance(given, str | PathLike):
+        raise TrainError(
+            f"folder is {as_given(given)}; the path of a folder is needed, and other arguments by name: rewards=..."
+        )
+    return None if given is None else Path(given)
+
+
 def train(
     config: TrainConfig,
     folder: str | Path,
     *,
     resume: bool | int | Literal["auto"] = False,
     model: str | Path | None = None,
-    loggers: Sequence[str] = (),
+    callbacks: Callback | str | Sequence[Callback | str] = (),
 ) -> Trace:
     """Run (or resume) a training run; ``folder`` keeps its trace, its last checkpoints, and the final weights in ``model/``.
 
     With ``lora_rank`` it also has the adapter alone, in ``adapter/``.
 
     Args:
-        resume, model: see ``Trainer``. loggers: names of further metric logs, see ``make_loggers``.
+        resume, model, callbacks: see ``Trainer``.
     """
-    with Trainer(config, folder, resume=resume, model=model, callbacks=make_loggers(loggers, folder)) as trainer:
-        trace = trainer.run()
+    with Trainer(config, folder, resume=resume, model=model, callbacks=callbacks) as trainer:
+        trace = trainer.train()
         trainer.state.check_folder()
     assert trace is not None
     trainer.save_model(Path(folder) / "model")

@@ -62,7 +62,7 @@ def check_step_plan(
     decided = {"preparation": "after", "preparation_actors": 1, "learning": "batch", "charging": "profile"}
     for name, usual in decided.items():
         if getattr(hardware, name) != usual:
-            raise TrainError(f"{name} is {getattr(hardware, name)!r}, but a step plan decides that; leave it out")
+            raise TrainError(f"cluster.{name} is {getattr(hardware, name)!r}, but a step plan decides that; leave it out")
     _check_levers(plan, config.rollout.prompts_per_step, drafts=drafts)
     tp = generate_call(plan).layout.strategy.tp
     if tp != latency.gpus_per_actor:

@@ -16,7 +16,6 @@ import numpy as np
 
 from rlhfless.executor import StepRecord, WorkGpus, WorkItem, WorkServer
 from rlhfless.executor.step.work_rows import add_work
-from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.config import ClusterConfig
 from solver.model.cluster import Cluster
 from solver.model.latency import LatencyModel
@@ -66,7 +65,7 @@ def record_phases(
     record: StepRecord,
     cluster: Cluster,
     latency: LatencyModel | None,
-    batch: Batch,
+    tokens: np.ndarray,
     learning: Mapping[str, float],
     judging_s: float,
     config: ClusterConfig,
@@ -80,10 +79,10 @@ def record_phases(
 
     Args:
         latency: the profile that gives the seconds; None charges the seconds measured here.
-        learning: the algorithm's numbers. judging_s: seconds measured here to compute all rewards.
+        tokens: (R,) of each response with its prompt. learning: the algorithm's numbers.
+        judging_s: seconds measured here to compute all rewards.
         server: of the learner on the wall clock, which also prepares. None: on the virtual clock, where the options decide.
     """
-    tokens = np.array(batch.tokens)
     if latency is None:
         charge = Charge.measured(tokens, learning, judging_s)
     else:

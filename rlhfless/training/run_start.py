@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ except ImportError as error:
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.engine.torch.model import one_thread
 from rlhfless.engine.torch.pretrained import checkpoint_dtype, load_model
+from rlhfless.gone_options import in_sections
 from rlhfless.system.model_folders import local_folder
 from rlhfless.trace import TraceWriter
 from rlhfless.trace.storage import absolute
@@ -97,18 +99,11 @@ class RunStart:
             resume: continue the run in ``folder``, after its last checkpoint or after so many steps.
 
         Raises:
-            TrainError: the folder holds a run already, or nothing to resume, or one with other options.
+            TrainError: the folder holds a run already, or one with other options.
         """
         after = None if isinstance(resume, bool) else resume
         resumes = resume is not False
-        if resumes and folder is None:
-            raise TrainError("there is nothing to resume without a folder; give the folder of the run")
         if resumes and folder is not None and not _never_began(folder):
-            if not holds_run(folder):
-                raise TrainError(
-                    f"{folder}: holds no run to resume; name the folder of one, or begin one there with resume 'auto' "
-                    "(--resume auto)"
-                )
             start = cls._resumed(config, folder, model, meta, device)
             if after is not None:
                 start._go_back_to(after)
@@ -122,7 +117,7 @@ class RunStart:
             first = {"base_model": absolute(str(model)), "checkpoint_dtype": checkpoint_dtype(found)}
             return cls(*load_model(found, device), {**meta, **first})
         if config.task.name != "arithmetic" or "task" in meta["given"]:
-            raise TrainError(f"task {meta['run']!r} needs a model whose tokenizer covers its text; give one (--model FOLDER)")
+            raise TrainError(f"task {meta['run']!r} needs a model whose tokenizer covers its text; give one, model=FOLDER")
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
         tokenizer = CharTokenizer()
@@ -134,11 +129,7 @@ class RunStart:
     ) -> RunStart:
         writer = TraceWriter.resume(folder)
         config.check_resume(writer.meta.get("config", {}))
-        overrides, earlier = meta["given"], writer.meta.get("given") or {}
-        for name in sorted({*overrides, *earlier}):
-            if overrides.get(name) != earlier.get(name):
-                was, now = (names.get(name, "the configuration's own") for names in (earlier, overrides))
-                raise TrainError(f"{folder}: the run was started with {was} as {name}, not {now}; resume it with {was}")
+        _check_given(folder, writer.meta, meta)
         was, now = writer.meta.get("learner_device"), meta["learner_device"]
         bits_were, bits_are = writer.meta.get("kernel_bits"), meta["kernel_bits"]
         if was is not None and was != now:
@@ -171,17 +162,73 @@ class RunStart:
         TraceWriter.resume(folder, steps)
 
 
+def _check_given(folder: Path, earlier: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Check that a resumed run is given the objects that it was started with.
+
+    Args:
+        earlier, now: what ``meta.json`` records of the run, and of the one that goes on. Older runs record neither weights of
+            rewards nor a data set.
+
+    Raises:
+        TrainError: it is not.
+    """
+    objects, were = now["given"], earlier.get("given") or {}
+    lost = {name: what for name, what in (("rewards", "functions"), ("dataset", "a data set")) if _was_lost(name, earlier, now)}
+    if lost:
+        again = " and ".join(f"{name}=" for name in lost)
+        what = " and ".join(lost.values())
+        named = f" ({_weighted(earlier['rewards'])})" if "rewards" in lost and "rewards" in earlier else ""
+        raise TrainError(
+            f"{folder}: give {again} again: it was started with {what} given in Python{named}, which no folder keeps"
+        )
+    for name in sorted({*objects, *were}):
+        if objects.get(name) != were.get(name):
+            was, is_now = (names.get(name, "the configuration's own") for names in (were, objects))
+            raise TrainError(f"{folder}: the run was started with {was} as {name}, not {is_now}; resume it with {was}")
+    if "rewards" in earlier and earlier["rewards"] != now["rewards"]:
+        was, is_now = _weighted(earlier["rewards"]), _weighted(now["rewards"])
+        raise TrainError(f"{folder}: the run was started with the rewards {was}, not {is_now}; resume it with {was}")
+
+
+def _was_lost(name: str, earlier: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Return whether a run was started with such an object and goes on without one."""
+    return (name in earlier or name in (earlier.get("given") or {})) and name not in now and name not in now["given"]
+
+
+def _weighted(rewards: Mapping[str, float]) -> str:
+    """Return rewards as they are named in a configuration: ``digits + 0.5*short``."""
+    return " + ".join(name if weight == 1 else f"{weight:g}*{name}" for name, weight in rewards.items())
+
+
 def what_resumes(resume: bool | int | str, folder: Path | None) -> bool | int:
     """Return what to resume: ``auto`` is the last checkpoint of a run that the folder holds, and nothing where it holds none.
 
     Raises:
-        TrainError: it is something else than True, False, ``auto`` or a number of steps.
+        TrainError: it is something else than True, False, ``auto`` or a number of steps, or there is nothing to resume.
     """
     if resume == "auto":
         return folder is not None and holds_run(folder)
     if not isinstance(resume, int):
         raise TrainError(f"resume is {resume!r}; give True, False, 'auto', or the number of steps to continue after")
+    if resume is False:
+        return False
+    if folder is None:
+        raise TrainError("there is nothing to resume without a folder; give the folder of the run")
+    if not _never_began(folder) and not holds_run(folder):
+        raise TrainError(
+            f"{folder}: holds no run to resume; name the folder of one, or begin one there with resume 'auto' (--resume auto)"
+        )
     return resume
+
+
+def stored_config(folder: Path) -> Mapping[str, Any] | None:
+    """Return the configuration that the run in a folder was started with; None where none can be read."""
+    try:
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    found = meta.get("config") if isinstance(meta, dict) else None
+    return in_sections(found) if isinstance(found, dict) else None
 
 
 def holds_run(folder: Path) -> bool:
@@ -191,5 +238,5 @@ def holds_run(folder: Path) -> bool:
 
 def _never_began(folder: Path) -> bool:
     """Return whether a run in the folder ended before its trace began: only files that are written before the trace exist."""
-    before = {"checkpoints", "warm", "warm.tmp", "plans.jsonl"}
+    before = {"config.yaml", "checkpoints", "warm", "warm.tmp", "plans.jsonl"}
     return folder.is_dir() and all(path.name in before or path.name.startswith(".") for path in folder.iterdir())

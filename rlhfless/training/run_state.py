@@ -22,9 +22,10 @@ from rlhfless.scheduling.planning_time import PlanningTime
 from rlhfless.system.cleanup import clean_up
 from rlhfless.system.scratch_folders import OwnFolder
 from rlhfless.trace import Trace, TraceError, TraceWriter
+from rlhfless.trace.storage import write_text
 from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.checkpoint import folder_of, keep_latest, load_checkpoint, save_checkpoint, saved_steps
-from rlhfless.training.config import LearnerError, TrainConfig, TrainError, UnsavedWarning
+from rlhfless.training.config import LearnerError, TrainConfig, TrainError, UnsavedWarning, to_yaml
 from rlhfless.training.failed_steps import keep_unfinished
 from rlhfless.training.learner.learner import Learner, LocalLearner
 from rlhfless.training.learner.process_group import make_learner
@@ -105,12 +106,14 @@ class RunState:
         )  # fmt: skip
         if run.writer is not None:
             run._go_back()
+            write_text(run.writer.folder / "config.yaml", to_yaml(config))
             if (was := origin.earlier_cluster) is not None:
                 run._moved(was, origin.meta)
             return run
         save_checkpoint(run.checkpoints, 0, run.learner)
         if folder is not None:
             save_model(origin.model, origin.tokenizer, folder / "warm")
+            write_text(folder / "config.yaml", to_yaml(config))
             run.writer = TraceWriter(folder, origin.meta)  # last: from here on it can be resumed
         return run
 

@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from rlhfless.executor import ProcessPool, RayPool, StepRecord, WorkItem, WorkServer
 from rlhfless.system.cpu_threads import computing_with
 from rlhfless.training.config import TrainConfig
@@ -104,6 +106,15 @@ class LearnedStep(NamedTuple):
     numbers: Mapping[str, float]
 
 
+class _RunningLearner(NamedTuple):
+    """A learner at work: (R,) tokens of each response, seconds of judging them, its GPUs on the wall clock, when it began."""
+
+    tokens: np.ndarray
+    judging_s: float
+    server: WorkServer | None
+    began: float
+
+
 class StepLearning(Protocol):
     """Interface of learning from one step.
 
@@ -120,6 +131,11 @@ class StepLearning(Protocol):
     def learn(self, record: StepRecord, in_doubt: contextlib.ExitStack) -> LearnedStep:
         """Judge and learn after generation, as far as it is not done, and enter both in the record."""
 
+    def so_far(self, record: StepRecord) -> StepRecord | None:
+        """Return a copy of the record as if ``learn``, which runs in another thread, ended now. None before it begins, after
+        it has entered what it did, and where its seconds are known only then.
+        """
+
 
 class BatchLearning:
     """Learns from all responses of a step when generation is over; see ``StepLearning``."""
@@ -129,6 +145,7 @@ class BatchLearning:
 
     def __init__(self, parts: LearningParts) -> None:
         self.parts = parts
+        self._running: _RunningLearner | None = None
 
     def begin(self, in_doubt: contextlib.ExitStack) -> None:
         """See ``StepLearning``."""
@@ -136,7 +153,7 @@ class BatchLearning:
     def learn(self, record: StepRecord, in_doubt: contextlib.ExitStack) -> LearnedStep:
         """See ``StepLearning``."""
         p, tokenizer = self.parts, self.parts.state.tokenizer
-        p.enter("preparing")
+        p.enter("rewards")
         p.release_engines()
         with streams_of(p.config.seed, p.step):
             began = time.perf_counter()
@@ -147,12 +164,31 @@ class BatchLearning:
             batch = make_batch(responses, scores.values, record.completions, tokenizer, p.samples)
             in_doubt.enter_context(p.state.learning())
             p.enter("learning")
+            tokens, server = np.array(batch.tokens), p.wall_server() if p.on_pool else None
             with p.learner_threads():
+                if p.step_plan is None:
+                    self._running = _RunningLearner(tokens, judging_s, server, time.perf_counter())
                 numbers: dict[str, Any] = p.state.learner.learn(batch)
+            self._running = None  # from here on the record itself is written
             if p.step_plan is not None:
                 learned = {"learning": numbers, "judging_s": judging_s}
                 record_planned_calls(record, p.step_plan, p.cluster, learned)
                 return LearnedStep(responses, scores, numbers)
-            server = p.wall_server() if p.on_pool else None
-            record_phases(record, p.cluster, p.profile, batch, numbers, judging_s, p.config.cluster, server=server)
+            record_phases(record, p.cluster, p.profile, tokens, numbers, judging_s, p.config.cluster, server=server)
         return LearnedStep(responses, scores, numbers)
+
+    def so_far(self, record: StepRecord) -> StepRecord | None:
+        """See ``StepLearning``: by the profile from the passes that have ended, else from the seconds that have passed."""
+        p, running = self.parts, self._running
+        if running is None:
+            return None
+        if p.profile is not None:
+            numbers = p.state.learner.so_far()
+            if not numbers:
+                return None
+        else:
+            numbers = {"seconds": time.perf_counter() - running.began}
+        copied = record.without_spans()
+        how = (numbers, running.judging_s, p.config.cluster)
+        record_phases(copied, p.cluster, p.profile, running.tokens, *how, server=running.server)
+        return copied if self._running is running else None  # else the copy may hold what was entered meanwhile

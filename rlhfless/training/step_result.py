@@ -25,7 +25,7 @@ class TrainedStep:
         rollouts: its rows of the trace, with texts and rewards.
         planning: seconds of planning, and of these the ones that delayed generation.
         learning: the algorithm's numbers; judging: numbers of the rewards.
-        evaluation: of the weights after the step on held-out prompts, see ``Evaluator.of_weights``; empty where none was due.
+        evaluation: of the weights after the step on held-out prompts, see ``Evaluator.numbers``; empty where none was due.
         meta: of the run, as in ``meta.json``.
     """
 

@@ -76,6 +76,9 @@ class StreamedLearning:
         scores.check(self.parts.step)
         return LearnedStep([response for group in groups for response in group.responses], scores, self.numbers)
 
+    def so_far(self, record: StepRecord) -> None:
+        """See ``StepLearning``: in a pool the record grows itself; on the virtual clock groups are placed when all have run."""
+
     # --- what is run --------------------------------------------------------------------------------------------------
 
     def _learn_from(self, group: int, completions: Mapping[int, Completion]) -> None:

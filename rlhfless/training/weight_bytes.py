@@ -1,4 +1,4 @@
-"""Bytes of the weights that generation will get, known before a model is loaded: what a Ray cluster is started for."""
+"""Weights of a model, known before it is loaded: a Ray cluster is started, and a latency profile is chosen for them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import math
 from pathlib import Path
 from typing import Any
 
+from rlhfless.latency.profile import ITEM_BYTES
 from rlhfless.system.model_folders import local_folder
 from rlhfless.training.config.learning import Precision
 
-ITEM_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2}
 HEADER_BYTES = 8  # that say how long the header of a safetensors file is
 
 
@@ -27,12 +27,20 @@ def generated_weight_bytes(model: str | Path | tuple[Any, Any] | None, folder: P
         InputError: there is no such folder, or the hub did not give the model.
     """
     resumed = None if folder is None else folder / "warm"
+    if not isinstance(model, tuple) and resumed is not None and resumed.is_dir():
+        model = resumed
+    return 0 if model is None else weights_of(model) * ITEM_BYTES[precision]
+
+
+def weights_of(model: str | Path | tuple[Any, Any]) -> int:
+    """Return the number of weights of a model; 0 where only the loaded model will say.
+
+    Raises:
+        InputError: see ``generated_weight_bytes``.
+    """
     if isinstance(model, tuple):
-        return sum(int(weight.numel()) for weight in model[0].parameters()) * ITEM_BYTES[precision]
-    source = resumed if resumed is not None and resumed.is_dir() else model
-    if source is None:
-        return 0
-    return sum(map(weights_of_file, local_folder(source).glob("*.safetensors"))) * ITEM_BYTES[precision]
+        return sum(int(weight.numel()) for weight in model[0].parameters())
+    return sum(map(weights_of_file, local_folder(model).glob("*.safetensors")))
 
 
 def weights_of_file(path: Path) -> int:

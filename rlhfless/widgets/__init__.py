@@ -1,7 +1,8 @@
 """Dashboards for notebooks: controls in, figures out. Functions without widgets compute everything that they show.
 
-``explore``, ``live``, ``compare`` and ``zoom`` need the extra ``notebook`` and are imported on first use. Their contents come
-from ``WhatIf`` and ``response_details``, ``LiveRun``, ``compared`` and ``rlhfless.plots``, which need no widget.
+``live``, ``compare``, ``zoom`` and the sliders of ``run.explore()`` need the extra ``notebook`` and are imported on first use.
+Their contents come from ``WhatIf`` and ``response_details``, ``LiveRun``, ``compared`` and ``rlhfless.plots``, which need no
+widget.
 """
 
 from __future__ import annotations
@@ -15,15 +16,14 @@ from rlhfless.widgets.live_text import print_phases
 from rlhfless.widgets.response_reason import ResponseDetails, response_details
 from rlhfless.widgets.run_table import Compared, compared
 from rlhfless.widgets.settings import Settings
-from rlhfless.widgets.what_if import Alternatives, PlannedRun, WhatIf
+from rlhfless.widgets.what_if import WhatIf, WhatIfPlan
 
 if TYPE_CHECKING:
     from rlhfless.widgets.comparison import compare
-    from rlhfless.widgets.explorer import explore
     from rlhfless.widgets.live_view import live
     from rlhfless.widgets.zooming import zoom
 
-DASHBOARDS = {"compare": "comparison", "explore": "explorer", "live": "live_view", "zoom": "zooming"}
+DASHBOARDS = {"compare": "comparison", "live": "live_view", "zoom": "zooming"}
 
 
 def __getattr__(name: str) -> Any:
@@ -33,16 +33,14 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "Alternatives",
     "Compared",
     "LiveRun",
-    "PlannedRun",
     "ResponseDetails",
     "Settings",
     "WhatIf",
+    "WhatIfPlan",
     "compare",
     "compared",
-    "explore",
     "live",
     "print_phases",
     "response_details",

@@ -29,7 +29,7 @@ HEADS = {
 SHARES = ("idle_share", "truncated_share")
 
 
-class Comparison(ReloadFallback, widgets.VBox):  # type: ignore[misc]
+class ComparisonDashboard(ReloadFallback, widgets.VBox):  # type: ignore[misc]
     """The dashboard that ``compare`` makes.
 
     Attributes:
@@ -80,7 +80,7 @@ def numbers_html(shown: Compared) -> Markup:
     return html
 
 
-def compare(traces: Mapping[str, LoadedRun | Trace | str | Path], *, limits: Limits | None = None) -> Comparison:
+def compare(traces: Mapping[str, LoadedRun | Trace | str | Path], *, limits: Limits | None = None) -> ComparisonDashboard:
     """Compare several runs or policies: numbers with differences marked, time against cost, timelines.
 
     The same without widgets: ``compared(traces)``, ``plot_plane``, ``plot_timelines``.
@@ -93,4 +93,4 @@ def compare(traces: Mapping[str, LoadedRun | Trace | str | Path], *, limits: Lim
     Raises:
         TraceError: one is no trace or holds several runs, or they share no step.
     """
-    return Comparison(read_runs(traces, limits))
+    return ComparisonDashboard(read_runs(traces, limits))

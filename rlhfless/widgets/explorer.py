@@ -1,4 +1,4 @@
-"""``explore``: a dashboard with sliders over the settings of a step's plan, and all results that depend on them.
+"""``Explorer``: a dashboard with sliders over the settings of a step's plan, and all results that depend on them.
 
 It draws widgets and figures; ``what_if`` computes the results without widgets. Each move of a slider requests a new plan, and a
 thread computes the newest request only, once the slider rests. The plan's panes are updated first, then the policies and the
@@ -9,29 +9,27 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import ipywidgets as widgets
-import pandas as pd
 
-from rlhfless.analysis import ProfileScale
 from rlhfless.errors import InputError
 from rlhfless.latency import PriceError, usd_per_gpu_hour
 from rlhfless.plots import plot_responses, plot_timeline
 from rlhfless.plots.timeline_data import timeline_info
+from rlhfless.simulate import Comparison
 from rlhfless.system.templates import Markup
-from rlhfless.trace import Limits, Trace
 from rlhfless.widgets import html as html_parts
 from rlhfless.widgets.explorer_cards import plan_cards
 from rlhfless.widgets.explorer_panels import actors_table, plane, response_html
 from rlhfless.widgets.fallback import ReloadFallback
 from rlhfless.widgets.latest_request import LatestRequestWorker, Newest
-from rlhfless.widgets.loaded_run import LoadedRun
 from rlhfless.widgets.panes import Panes
 from rlhfless.widgets.settings import PREDICTORS, Settings, changed, fill_nodes, latency_of, models
-from rlhfless.widgets.what_if import Alternatives, PlannedRun, WhatIf
+from rlhfless.widgets.what_if import WhatIf, WhatIfPlan
+from solver.generation.pareto_front import Front
 from solver.model.errors import PlanningError
 
 GPUS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
@@ -47,23 +45,36 @@ REST_S = 0.1
 """Planning begins after a move that long without another one: it cannot be interrupted, and a moving slider sends many."""
 SENDING_S = 0.003
 """Time for the kernel's sending thread: it waits for the interpreter, which work on the other panes would keep."""
+ANY_SIZE = 0
+"""The value of the slider for GPUs per actor where the plan chooses them."""
 WIDE = "290px"  # four controls in a row on a laptop's screen
 
 
 class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
-    """The dashboard that ``explore`` makes.
+    """The dashboard that ``Run.explore`` makes: sliders over the GPUs, the price and the objective of one step.
+
+    Every move plans the step again. The plan and its numbers are those of ``run.plan(step)`` and its ``compare`` in the same
+    settings. The same without widgets: ``WhatIf(run, step).plan(Settings(...))``, then ``alternatives`` and ``front``.
+
+    Args:
+        what_if: the step. settings: initial ones. changes: single ones of them, by name.
+
+    Raises:
+        InputError: these are no settings, or a name is no setting's. ProfileError: there is no such profile.
 
     Attributes:
         what_if: the step. settings: those of the shown results.
-        planned, alternatives: the results shown so far; ``wait`` waits for the newest.
+        planned, alternatives, front: the results shown so far; ``wait`` waits for the newest.
         error: what went wrong with the newest request, or None.
         actor: the actor whose responses are shown. response: the response whose details are shown, or None.
     """
 
-    def __init__(self, what_if: WhatIf, settings: Settings) -> None:
+    def __init__(self, what_if: WhatIf, settings: Settings, **changes: Any) -> None:
+        settings = changed(settings, changes)
         self.what_if, self.settings = what_if, settings
-        self.planned: PlannedRun | None = None
-        self.alternatives: Alternatives | None = None
+        self.planned: WhatIfPlan | None = None
+        self.alternatives: Comparison | None = None
+        self.front: Front | None = None
         self.error: Exception | None = None
         self.actor = 0
         self.response: int | None = None
@@ -101,8 +112,8 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         counts = sorted({*(n for n in GPUS if fill_nodes(n, s.gpus_per_node)), s.gpus})
         self.gpus = widgets.SelectionSlider(options=counts, value=s.gpus, description="GPUs", **same)
         self.kind = widgets.Dropdown(options=list(self._models), value=kind, description="GPU kind", **same)
-        per_actor = latency_of(s.profile).gpus_per_actor
-        self.per_actor = widgets.SelectionSlider(options=sorted(sizes), value=per_actor, description="GPUs per actor", **same)
+        per_actor = ANY_SIZE if s.any_size and len(sizes) > 1 else latency_of(s.profile).gpus_per_actor
+        self.per_actor = widgets.SelectionSlider(options=_sizes(sizes), value=per_actor, description="GPUs per actor", **same)
         self.price = widgets.BoundedFloatText(price, min=0, max=max(1000, price), step=0.1, description="USD per GPU-h", **same)
         min_tau = min(0.05, s.tau)
         self.tau = widgets.FloatSlider(s.tau, min=min_tau, max=1, step=0.05, description="tau (rlhfless)", **same)
@@ -118,11 +129,13 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         """Update actor sizes and list price (if there is one) to the new GPU kind, as one request."""
         sizes = self._models[change["new"]]
         self._listening = False
-        per_actor = self.per_actor.value if self.per_actor.value in sizes else min(sizes)
-        self.per_actor.options = sorted(sizes)
+        options = _sizes(sizes)
+        chosen = self.per_actor.value
+        per_actor = chosen if chosen in [value for _, value in options] else options[0][1]
+        self.per_actor.options = options
         self.per_actor.value = per_actor
         with suppress(PriceError):
-            self.price.value = usd_per_gpu_hour(latency_of(sizes[per_actor]).kind)
+            self.price.value = usd_per_gpu_hour(latency_of(sizes[min(sizes)]).kind)
         self._listening = True
         self._changed(change)
 
@@ -132,9 +145,11 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
 
     def _values(self) -> dict[str, Any]:
         """Return the values of the controls as settings."""
-        profile = self._models[self.kind.value][self.per_actor.value]
+        sizes, per_actor = self._models[self.kind.value], self.per_actor.value
+        own = self.settings.profile if self.settings.profile in sizes.values() else sizes[min(sizes)]
         return {
-            "profile": profile,
+            "profile": own if per_actor == ANY_SIZE else sizes[per_actor],
+            "any_size": per_actor == ANY_SIZE or len(sizes) == 1,
             "gpus": self.gpus.value,
             "time_weight": _as_read(self.time_weight.value),
             "tau": _as_read(self.tau.value),
@@ -155,6 +170,7 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         asked, chosen = request
         if not _stays(newest, REST_S):
             return
+        began = time.perf_counter()
         try:
             planned = self.what_if.plan(Settings(**chosen))
         except (InputError, PlanningError) as error:
@@ -166,13 +182,16 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         with self._showing:
             before, self.planned = self.planned, planned
             self.settings, self.error, self._shown = planned.settings, None, asked
-            self._show_plan(planned, before, asked)
+            self._show_plan(planned, before, time.perf_counter() - began, asked)
         self.panes.answered(newest, CURVE_PANES)
         alternatives = self.what_if.alternatives(planned, newest)
         if alternatives is None or not newest():
             return
-        self.alternatives = alternatives
-        self.panes.draw("plane", plane(alternatives, planned.settings), asked)
+        front = self.what_if.front(planned)
+        if not newest():
+            return
+        self.alternatives, self.front = alternatives, front
+        self.panes.draw("plane", plane(planned, alternatives, front), asked)
         self.panes.answered(newest, ())
 
     def _failed(self, error: Exception) -> None:
@@ -181,22 +200,22 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         self.panes.put("facts", html_parts.problem(f"{type(error).__name__}: {error}"))
         self.panes.grey([name for name in (*PLAN_PANES, *CURVE_PANES) if name != "facts"])
 
-    def _show_plan(self, planned: PlannedRun, before: PlannedRun | None, asked: int) -> None:
+    def _show_plan(self, planned: WhatIfPlan, before: WhatIfPlan | None, seconds: float, asked: int) -> None:
         last = len(planned.plan.actors) - 1
         self.actor = min(self.actor, last) if self.response is None else planned.executed_on(self.response)
         self._show_timeline(planned, asked)  # first, as the page draws it while the rest is made
         time.sleep(SENDING_S)
-        self.panes.put("facts", plan_cards(planned, before))
+        self.panes.put("facts", plan_cards(planned, before, seconds))
         self._show_actor(planned, asked)
         self.panes.put("response", response_html(self.what_if, planned, self.actor, self.response))
         code, text = self.as_code()
         self.panes.put("copy", html_parts.copies([("Copy as Python", "as-python", code), ("Copy as JSON", "as-json", text)]))
 
-    def _show_timeline(self, planned: PlannedRun, asked: int) -> None:
+    def _show_timeline(self, planned: WhatIfPlan, asked: int) -> None:
         figure = plot_timeline(planned.trace, self.what_if.step, selected=self.response)
         self.panes.draw("timeline", figure.update_layout(height=440, title_font_size=13), asked)
 
-    def _show_actor(self, planned: PlannedRun, asked: int) -> None:
+    def _show_actor(self, planned: WhatIfPlan, asked: int) -> None:
         self.panes.put("actors", actors_table(planned.actors, self.actor))
         figure = plot_responses(planned.trace, f"actor-{self.actor}", self.what_if.step, selected=self.response)
         self.panes.draw("responses", figure, asked)
@@ -237,7 +256,7 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
                 html = response_html(self.what_if, self.planned, self.actor, response)
                 self._select(self.planned, self.planned.executed_on(response), response, html)
 
-    def _select(self, planned: PlannedRun, actor: int, response: int | None, html: Markup) -> None:
+    def _select(self, planned: WhatIfPlan, actor: int, response: int | None, html: Markup) -> None:
         self.actor, self.response = actor, response
         self._show_timeline(planned, self._shown)
         self._show_actor(planned, self._shown)
@@ -245,9 +264,15 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
 
     def as_code(self) -> tuple[str, str]:
         """Return the state of the controls as Python code and as JSON."""
-        what_if = self.what_if
-        code = self.settings.to_python(what_if.source, what_if.step, what_if.scale, what_if.max_response_tokens)
+        what_if, run = self.what_if, self.what_if.run
+        code = self.settings.to_python(run.trace.source, what_if.step, what_if.scale, run.max_response_tokens)
         return code, self.settings.to_json()
+
+
+def _sizes(profiles: Mapping[int, str]) -> list[tuple[str, int]]:
+    """Return the choices of GPUs per actor: those that the plan chooses, where there are several, and each size alone."""
+    alone = [(str(gpus), gpus) for gpus in sorted(profiles)]
+    return [("as planned", ANY_SIZE), *alone] if len(alone) > 1 else alone
 
 
 def _stays(newest: Newest, seconds: float) -> bool:
@@ -261,47 +286,3 @@ def _stays(newest: Newest, seconds: float) -> bool:
 def _as_read(value: float) -> float:
     """Return the number as a slider displays it: steps of 0.05 add up to 0.30000000000000004."""
     return float(f"{value:.12g}")
-
-
-def explore(
-    trace: LoadedRun | Trace | pd.DataFrame | str | Path,
-    step: int | None = None,
-    settings: Settings | None = None,
-    *,
-    max_response_tokens: int | None = None,
-    limits: Limits | None = None,
-    scale: ProfileScale | None = None,
-    **changes: Any,
-) -> Explorer:
-    """Show sliders over the GPUs, the price and the objective of one step of a log; every move plans the step again.
-
-    The plan and its numbers are those of ``run.plan(step)`` and its ``compare`` in the same settings. The same without widgets:
-    ``WhatIf(trace, step).plan(Settings(...))``, then ``.alternatives(...)``.
-
-    Args:
-        trace: what ``rlhfless.load`` returned, with its GPUs, profile, price and time weight; a trace, rollouts, or the path
-            of either. step: to plan; the last one when None.
-        settings: initial settings; those of the run where None. changes: single initial settings.
-        max_response_tokens: the longest response that the run allowed; the run's own, or the longest of the log, when None.
-        limits: maximal amounts to read of a path; None takes the default.
-        scale: of latency profiles, to the run's own times; by those of the log when None, on the GPUs and the profile that the
-            trace states, or else on those of the initial settings.
-
-    Raises:
-        TraceError: the log cannot be read, holds several runs, or has no such step.
-        InputError: there is no such setting, one is of another type or out of its range, or nobody states the number of GPUs.
-        ProfileError: there is no such profile, or its file is broken.
-    """
-    if isinstance(trace, LoadedRun):
-        given = changes if max_response_tokens is None else {**changes, "max_response_tokens": max_response_tokens}
-        shown: Explorer = trace.explore(-1 if step is None else step, settings=settings, **given)
-        return shown
-    what_if = WhatIf(trace, step, max_response_tokens, limits=limits, scale=scale)
-    stated = what_if.stated if settings is None else {}
-    initial = changed(Settings() if settings is None else settings, {**stated, **changes})
-    if settings is None and "gpus" not in {**stated, **changes}:
-        raise InputError(
-            f"{what_if.source or 'the log'}: does not say how many GPUs the run had; explore(..., gpus=N) is needed"
-        )
-    what_if.own = what_if.own or initial
-    return Explorer(what_if, initial)

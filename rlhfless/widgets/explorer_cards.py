@@ -10,10 +10,12 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+import pandas as pd
+
 from rlhfless.plots.style import number, signed_share
 from rlhfless.system.templates import Markup
 from rlhfless.widgets import html as html_parts
-from rlhfless.widgets.what_if import PLANNER, REFERENCES, Outcome, PlannedRun
+from rlhfless.widgets.what_if import PLANNER, REFERENCES, WhatIfPlan
 
 MINUS, UNKNOWN = "\u2212", "unknown"
 AGAINST_LAST = "against the last move"
@@ -23,46 +25,46 @@ class Meter(NamedTuple):
     """One number of an executed plan.
 
     Attributes:
-        name: label of its card. value: of an outcome. shown: the number as text.
+        name: label of its card. value: of a row of ``WhatIfPlan.table``. shown: the number as text.
         change: text of the change from another number to this one. less_is_better: whether a change is good or bad at all.
     """
 
     name: str
-    value: Callable[[Outcome], float]
+    value: Callable[[pd.Series], float]
     shown: Callable[[float], str]
     change: Callable[[float, float], str]
     less_is_better: bool = True
 
 
-def plan_cards(planned: PlannedRun, before: PlannedRun | None) -> Markup:
+def plan_cards(planned: WhatIfPlan, before: WhatIfPlan | None, seconds: float) -> Markup:
     """Return the cards of a plan, without its cost where GPUs are free, and how long planning took.
 
     Args:
-        before: the plan that was shown before it; None for the first one.
+        before: the plan that was shown before it; None for the first one. seconds: that planning and simulation took.
     """
     cards = []
     free = planned.setting.cluster.usd_per_gpu_hour == 0
-    against = {f"against {name}": planned.outcome_of(name) for name in REFERENCES}
+    against = {f"against {name}": planned.executed_under(name) for name in REFERENCES}
     if before is not None:
-        against[AGAINST_LAST] = before.outcome
+        against[AGAINST_LAST] = before.executed
     for meter in METERS:
         if free and meter.name == "cost":
             continue
-        value = meter.value(planned.outcome)
+        value = meter.value(planned.executed)
         changes = [_change(meter, value, meter.value(other), words) for words, other in against.items()]
         if meter.name == ABOVE_BOUND and planned.loses_to_random:
             changes.append((lost_to_random(planned), "worse"))
         cards.append(html_parts.Card(meter.name, meter.shown(value), changes))
-    took = f"planned and simulated in {number(planned.seconds, 's')}"
+    took = f"planned and simulated in {number(seconds, 's')}"
     return html_parts.cards(cards) + html_parts.paragraph(
         f"Policy {PLANNER}, executed with the true lengths; {took}. Times: {planned.times}."
     )
 
 
-def lost_to_random(planned: PlannedRun) -> str:
+def lost_to_random(planned: WhatIfPlan) -> str:
     """Return by how much more time and cost a plan takes than a random split."""
-    own, random = planned.outcome, planned.outcome_of("random")
-    time, cost = _share(own.time_s, random.time_s), _share(own.gpu_seconds, random.gpu_seconds)
+    own, random = planned.executed, planned.executed_under("random")
+    time, cost = (_share(float(own[name]), float(random[name])) for name in ("time_s", "gpu_seconds"))
     return f"loses to random: {time} time, {cost} cost"
 
 
@@ -87,13 +89,23 @@ def _points(value: float, other: float) -> str:
     return f"{100 * (value - other) + 0.0:+.1f} points".replace("-", MINUS)
 
 
+def _column(name: str) -> Callable[[pd.Series], float]:
+    return lambda row: float(row[name])
+
+
+def _above_bound(row: pd.Series) -> float:
+    """Return the share by which the GPU-seconds lie above the bound; NaN where that is 0 or unknown."""
+    bound = float(row["bound_gpu_seconds"])
+    return float(row["gpu_seconds"]) / bound - 1 if bound > 0 else math.nan
+
+
 ABOVE_BOUND = "above the lower bound"
 METERS = (
-    Meter("actors", lambda of: of.actors, lambda value: f"{value:.0f}", _count, less_is_better=False),
-    Meter("executed time", lambda of: of.time_s, lambda value: number(value, "s"), _share),
-    Meter("planned time", lambda of: of.predicted_makespan_s, lambda value: number(value, "s"), _share),
-    Meter("GPU-seconds", lambda of: of.gpu_seconds, lambda value: number(value, digits=4), _share),
-    Meter("cost", lambda of: of.cost_usd, lambda value: number(value, "USD"), _share),
-    Meter(ABOVE_BOUND, lambda of: of.above_bound, lambda value: UNKNOWN if math.isnan(value) else f"{value:.1%}", _points),
+    Meter("actors", _column("actors"), lambda value: f"{value:.0f}", _count, less_is_better=False),
+    Meter("executed time", _column("time_s"), lambda value: number(value, "s"), _share),
+    Meter("planned time", _column("predicted_makespan_s"), lambda value: number(value, "s"), _share),
+    Meter("GPU-seconds", _column("gpu_seconds"), lambda value: number(value, digits=4), _share),
+    Meter("cost", _column("cost_usd"), lambda value: number(value, "USD"), _share),
+    Meter(ABOVE_BOUND, _above_bound, lambda value: UNKNOWN if math.isnan(value) else f"{value:.1%}", _points),
 )
 """The last one is the cost of the executed step above the least that any policy can take in the same time."""

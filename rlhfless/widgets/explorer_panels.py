@@ -13,26 +13,34 @@ import plotly.graph_objects as go
 
 from rlhfless.plots import plot_plane
 from rlhfless.plots.style import number
+from rlhfless.simulate import Comparison
 from rlhfless.system.templates import Markup
 from rlhfless.widgets import html as html_parts
 from rlhfless.widgets.response_reason import response_details
-from rlhfless.widgets.settings import Settings
-from rlhfless.widgets.what_if import PLANNER, Alternatives, PlannedRun, WhatIf
+from rlhfless.widgets.what_if import PLANNER, WhatIf, WhatIfPlan
+from solver.generation.pareto_front import Front
 
 HINT = "Click a bar of the timeline to see that actor's responses. Click a response to see why it was assigned to this actor."
 BOUND_POINTS = 48  # each takes about a millisecond, and a slider is waiting
 
 
-def plane(alternatives: Alternatives, settings: Settings) -> go.Figure:
-    """Return the time-cost plane with the plan, the other policies, the front and the bound, all for the true lengths."""
+def plane(planned: WhatIfPlan, alternatives: Comparison, front: Front) -> go.Figure:
+    """Return the time-cost plane with the plan, the other policies, the front and the bound, all for the true lengths.
+
+    Args: what ``WhatIf.plan``, ``WhatIf.alternatives`` and ``WhatIf.front`` return.
+    """
+    settings, results = planned.settings, alternatives.table
     names = {PLANNER: f"{PLANNER} (this plan)", "rlhfless": f"rlhfless (tau {settings.tau:g})"}
-    seen = alternatives.results["time_s"]
+    seen = results["time_s"]
     times = np.linspace(0.5 * seen.min(), 1.3 * seen.max(), BOUND_POINTS)
-    bound = (times, [alternatives.bound.gpu_seconds(float(time_s)) for time_s in times])
-    method = alternatives.results.set_index("policy").loc[PLANNER, "bound_method"]
+    least, bound = planned.bound, None
+    method = "none, as the actors of this plan differ in size"
+    if least is not None:
+        bound = (times, [least.gpu_seconds(float(time_s)) for time_s in times])
+        method = results.set_index("policy").loc[PLANNER, "bound_method"]
     note = f"time weight {settings.time_weight:g}, {len(seen)} policies, bound: {method}"
     note += "<br>policies, front and bound are for the true lengths"
-    figure = plot_plane(alternatives.results, alternatives.front, bound, title="Time against cost", note=note, names=names)
+    figure = plot_plane(results, front, bound, title="Time against cost", note=note, names=names)
     below = {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.2, "yanchor": "top"}
     return figure.update_layout(height=440, title_font_size=13, legend=below)
 
@@ -60,7 +68,7 @@ def actors_table(actors: pd.DataFrame, chosen: int) -> Markup:
     return html_parts.table(head, rows, "Actors of this plan")
 
 
-def neighbours(planned: PlannedRun, actor: int, response: int | None) -> Iterator[html_parts.Choice]:
+def neighbours(planned: WhatIfPlan, actor: int, response: int | None) -> Iterator[html_parts.Choice]:
     """Return the actor's responses before and after the given one, in joining order; its first response for None."""
     rows = planned.trace.rollouts
     order = rows[rows["actor"] == f"actor-{actor}"].sort_values(["start_s", "end_s"], kind="stable").index.tolist()
@@ -72,7 +80,7 @@ def neighbours(planned: PlannedRun, actor: int, response: int | None) -> Iterato
     yield html_parts.Choice("next response", order[min(len(order) - 1, at + 1)])
 
 
-def response_html(what_if: WhatIf, planned: PlannedRun, actor: int, response: int | None) -> Markup:
+def response_html(what_if: WhatIf, planned: WhatIfPlan, actor: int, response: int | None) -> Markup:
     """Return the details of a response as HTML; texts of the log are escaped. Without a response: how to choose one."""
     if response is None:
         return html_parts.paragraph(HINT) + Markup().join(map(html_parts.choice, neighbours(planned, actor, None)))
@@ -91,7 +99,7 @@ def response_html(what_if: WhatIf, planned: PlannedRun, actor: int, response: in
     if len(details.elsewhere):
         parts.append(
             html_parts.table(
-                ("moved to", "step time (s)", "GPU-seconds", "change of the objective"),
+                ("moved to", "step time (s)", "GPU-seconds", "change of T^w C^(1-w)"),
                 [
                     (
                         f"actor-{int(r.actor)}",

@@ -1,12 +1,17 @@
 """Runs steps in a thread with run, pause and stop, and keeps the progress. ``live`` without its widgets.
 
-A stop takes effect at the next completed responses, like an interrupt: earlier steps are kept, and of the current training step
-nothing has happened. A training step whose responses are all complete learns from them first, and is kept. A pause holds a
-step on the virtual clock where it is. Actors of a pool continue to decode, so there a pause takes effect between steps.
+Steps that a cell runs, as with ``Trainer.train``, are watched, too: its thread is not held, and no button ends it.
+
+A stop takes effect when the step next hears from its actors, like an interrupt: earlier steps are kept, and of the current
+training step nothing has happened. A training step whose responses are all complete learns from them first, and is kept. A
+pause holds a step on the virtual clock where it is. Actors of a pool continue to decode, so there a pause takes effect between
+steps.
 
 ``on_change`` comes from one thread at a time. During a step its rate is limited, so that snapshots and drawing take about
-``SHARE`` of the time between them. The row of ``table`` and the snapshot after a change of state are not limited, as they come
-once per step or button. Nor are phases: to note one takes no time, and ``on_phase`` must not take any.
+``SHARE`` of a processor, but none is more than ``LONGEST_S`` away. A snapshot takes in the spans since the one before, hence it
+takes as long late in a step as early. While the learner works, ``catch_up`` makes them, in the thread of a view. Every complete
+step is shown, unless steps are shorter than ``OFTEN_S``. The change of a state is always shown, as it comes once per button. So
+is a phase: to note one takes no time, and ``on_phase`` must not take any.
 """
 
 from __future__ import annotations
@@ -18,32 +23,32 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any
 
 import pandas as pd
 
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.executor.step.progress import StepProgress
-from rlhfless.executor.step.step_trace import rollout_rows
 from rlhfless.scheduling import make_policy
 from rlhfless.simulate import SimulationConfig, logged_steps
 from rlhfless.trace import Trace, learning_numbers, step_metrics
-from rlhfless.trace.metrics.step_metrics import billed_steps
+from rlhfless.trace.metrics.growing_step import GrowingStep, Row, StepCost, StepSoFar, complete_step
 from rlhfless.widgets.kernel_messages import handle_widget_messages
 from rlhfless.widgets.live_steps import Steps
 from solver.model.cluster import MixedCluster
 from solver.model.errors import PlanningError
 
-SHARE, OFTEN_S = 0.01, 0.5
-"""After a look that took t seconds the next one comes no sooner than t / SHARE, and OFTEN_S, later."""
+MOST_SNAPSHOTS = 100
+SHARE, OFTEN_S, AHEAD_S, LONGEST_S = 0.01, 0.5, 0.2, 3.0
+"""Looks take about this share of a processor, but for ``AHEAD_S`` seconds: the first one makes layouts, and takes much longer.
+Counted is what their threads compute, as most of the seconds around them are a busy learner's. Two looks are at least
+``OFTEN_S`` and at most ``LONGEST_S`` apart."""
 AWAIT_S = 0.05  # between two looks of a cell that waits whether a button was pressed
 GENERATES = ("decode", "prefill")
 UNDER_WAY = ("running", "paused", "stopping")
 STATES = ("ready", *UNDER_WAY, "stopped", "done", "failed")
-WHEN_IT_STOPS = (
-    "it stops when its first actor is ready or its next responses are complete, or after learning if all responses are complete"
-)
+WHEN_IT_STOPS = "it stops when it next hears from its actors, or after learning if all responses are complete"
 
 
 class RunStopped(KeyboardInterrupt):
@@ -71,50 +76,22 @@ class CurrentPhase:
         return time.monotonic() - self.began_s
 
 
-class StepCost(NamedTuple):
-    """What a step was billed, or a running step until now: a row of ``plot_cost_over_time``.
-
-    Attributes:
-        start_s, end_s: of its allocations, in seconds since the run's start.
-        idle_gpu_seconds: of the allocated ``gpu_seconds``. cost_usd: NaN where a GPU has no price.
-        complete: whether the step is.
-    """
-
-    step: int
-    start_s: float
-    end_s: float
-    gpu_seconds: float
-    idle_gpu_seconds: float
-    cost_usd: float
-    actors: int
-    complete: bool
-
-
-@dataclass(frozen=True)
-class ProgressSnapshot:
-    """A running step: how many responses are complete, and its trace and cost as if the step ended now."""
-
-    step: int
-    completed: int
-    of: int
-    now_s: float
-    trace: Trace
-    cost: StepCost
-
-
 @dataclass(frozen=True)
 class RunStatus:
-    """A run at one moment, for a view: ``complete`` steps, those ``left``, the ``last`` one, and what ``LiveRun`` has."""
+    """A run at one moment, for a view: number of ``complete`` steps and of those ``left``, and what ``LiveRun`` has.
+
+    Attributes:
+        shown: the running step until now; between steps the last one, or what is kept of a stopped one; None before any.
+    """
 
     state: str
     phase: CurrentPhase | None
+    elsewhere: bool
     complete: int
     left: int
-    last: Trace | None
-    interrupted: Trace | None
+    shown: StepSoFar | None
     table: pd.DataFrame
     costs: Sequence[StepCost]
-    snapshot: ProgressSnapshot | None
     error: BaseException | None
 
 
@@ -133,10 +110,12 @@ class LiveRun:
             mean_response_tokens``, and of generation alone ``generation_gpu_seconds, static_gpu_seconds, static_cost_usd``, the
             last two NaN where there is no static schedule. Dollars are NaN where a GPU has no price. Then the columns of
             ``learning_numbers``.
-        costs: what every complete step was billed, then the running step at each of its snapshots, or what is kept of a
-            stopped one.
-        snapshot: snapshot of the running step, or None. error: the error that ended the run, or None.
+        costs: what every complete step was billed, then the running step at its snapshots, evenly and at most
+            ``MOST_SNAPSHOTS`` of them, or what is kept of a stopped one.
+        snapshot: the running step until now, or None. error: the error that ended the run, or None.
+        elsewhere: whether another thread runs the steps, such as a cell that calls ``Trainer.train``.
         on_change: called after every change, by one thread at a time; it may draw. It is set to None once it fails.
+        view_error: why a callback failed, or the numbers that it shows; None before that.
         on_phase: called when the phase has changed, by the run's thread, which waits for it. It is set to None once it fails.
     """
 
@@ -147,8 +126,10 @@ class LiveRun:
         self.costs: tuple[StepCost, ...] = ()
         self.interrupted: Trace | None = None
         self.table = pd.DataFrame()
-        self.snapshot: ProgressSnapshot | None = None
+        self.snapshot: StepSoFar | None = None
+        self.elsewhere = False
         self.error: BaseException | None = None
+        self.view_error: Exception | None = None
         self.on_change: Callable[[], object] | None = None
         self.on_phase: Callable[[], object] | None = None
         self._goes = threading.Event()
@@ -156,10 +137,16 @@ class LiveRun:
         self._thread: threading.Thread | None = None
         self._changing = threading.Lock()  # buttons and the run's thread change what ``status`` reads one after the other
         self._telling = threading.RLock()  # and tell of it so, hence the last one that is told shows the newest
-        self._next_snapshot_s = 0.0
+        self._next_snapshot_s = self._next_complete_s = 0.0  # from when on a look may be made, and one at a complete step
+        self._looked_s, self._owed_s = time.monotonic(), 0.0  # when the last look ended; what looks took beyond their share
+        self._growing: GrowingStep | None = None  # of the running step
+        self._record: StepRecord | None = None  # of which it is
+        self._generated: StepRecord | None = None  # of which it has all of generation
+        self._ended: StepSoFar | None = None  # the last step that is complete or was ended
         self._unshown: StepProgress | None = None  # the newest, where it came too soon after a look
         self._behind = False  # something has changed since the last look
-        steps.on_progress, steps.on_phase = self._watch, self._enter
+        steps.on_progress, steps.on_phase, steps.on_step_end = self._watch, self._enter, self._step_ended
+        steps.on_end = self._call_ended
 
     # --- buttons ------------------------------------------------------------------------------------------------------
 
@@ -170,7 +157,8 @@ class LiveRun:
                 self.state = "running"
             elif self.state not in UNDER_WAY and self.steps.left():
                 self._stops, self.error, self.interrupted = False, None, None  # a step that was ended is run again, whole
-                self._next_snapshot_s = time.monotonic() + OFTEN_S
+                self.elsewhere = False
+                self._next_snapshot_s = self._next_complete_s = time.monotonic() + OFTEN_S
                 self.state = "running"
                 self._thread = threading.Thread(target=self._run, args=(self._thread,), name="rlhfless-live", daemon=True)
                 self._thread.start()
@@ -180,18 +168,20 @@ class LiveRun:
         self._notify()
 
     def pause(self) -> None:
-        """Pause the run; ``run`` continues it. Does nothing where it does not run."""
+        """Pause the run; ``run`` continues it. Does nothing where it does not run, or another thread runs the steps."""
         with self._changing:
-            if self.state != "running":
+            if self.state != "running" or self.elsewhere:
                 return
             self._goes.clear()
             self.state = "paused"
         self._notify()
 
     def request_stop(self) -> None:
-        """Let the run end, and return at once; until then the state is ``stopping``. Does nothing where nothing runs."""
+        """Let the run end, and return at once; until then the state is ``stopping``. Does nothing where nothing runs, or where
+        another thread runs the steps.
+        """
         with self._changing:
-            if self.state not in ("running", "paused"):
+            if self.state not in ("running", "paused") or self.elsewhere:
                 return
             self._stops = True
             self.state = "stopping"
@@ -203,7 +193,7 @@ class LiveRun:
         last step the state is ``done``, not ``stopped``.
 
         Raises:
-            TimeoutError: it has not ended in time; it ends at the next completed responses, or when the step is done.
+            TimeoutError: it has not ended in time; it ends when it next hears from its actors, or when the step is done.
         """
         self.request_stop()
         if not self.wait(timeout_s):
@@ -228,11 +218,16 @@ class LiveRun:
 
     def catch_up(self) -> None:
         """Call ``on_change`` if something has changed since its last call, unless that is too recent. A view asks for it in a
-        thread of its own, because the run's thread looks only when responses or steps are complete.
+        thread of its own, because the run's thread looks only when it hears of the actors. While the learner works, this takes
+        the snapshots of it.
         """
         with self._telling:
-            if self._behind and time.monotonic() >= self._next_snapshot_s:
-                self._look()
+            if time.monotonic() < self._next_snapshot_s:
+                return
+            began = time.thread_time()
+            learns = self.on_change is not None and self._take_learning()
+            if self._behind or learns:
+                self._look(began=began)
 
     @property
     def trace(self) -> Trace | None:
@@ -244,9 +239,9 @@ class LiveRun:
     def status(self) -> RunStatus:
         """Return all that a view shows, of one moment: the thread of the run changes it meanwhile."""
         with self._changing:
-            last = self.traces[-1] if self.traces else None
-            seen = (last, self.interrupted, self.table, self.costs, self.snapshot, self.error)
-            return RunStatus(self.state, self.phase, len(self.traces), self.steps.left(), *seen)
+            shown = self._ended if self.snapshot is None else self.snapshot
+            seen = (shown, self.table, self.costs, self.error)
+            return RunStatus(self.state, self.phase, self.elsewhere, len(self.traces), self.steps.left(), *seen)
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 
@@ -257,18 +252,58 @@ class LiveRun:
             while self.steps.left():
                 self._enter(self.steps.next_step(), "starting")
                 self._hold()
-                done = self.steps.next()
-                row, cost = row_of(done, self.steps.setting()), cost_of(done.allocations, done.spans, complete=True)
-                with self._changing:
-                    self.traces.append(done)
-                    self.table = pd.concat([self.table, row], ignore_index=True)
-                    self.costs, self.snapshot = (*self._complete_costs(), cost), None
-                self._show(None)
+                self.steps.next()
             self._end("done")
         except RunStopped as error:
             self._end("stopped", self.steps.interrupted(error))
         except BaseException as error:  # shown where the run is looked at, as no cell waits for this thread
             self._end("failed", self.steps.interrupted(error), error)
+
+    def _step_ended(self, result: Any) -> None:
+        """Note that a step is complete. How a run of this thread ends is noted where it ends, that of another thread here."""
+        try:
+            if not isinstance(result, BaseException):
+                self._complete(result.trace)
+        except Exception as error:
+            self._failed("on_change", error)
+        try:
+            if self._in_own_thread() or (not isinstance(result, BaseException) and self.steps.goes_on()):
+                return
+            self.elsewhere = False
+            if not isinstance(result, BaseException):
+                self._end("ready" if self.steps.left() else "done")
+            elif isinstance(result, KeyboardInterrupt):
+                self._end("stopped", self.steps.interrupted(result))
+            else:
+                self._end("failed", self.steps.interrupted(result), result)
+        except Exception as error:
+            self._failed("on_change", error)
+
+    def _call_ended(self) -> None:
+        """Note that a cell runs no further step."""
+        if self.elsewhere:  # else a step has ended the run, and was told of
+            self.elsewhere = False
+            self._end("ready" if self.steps.left() else "done")
+
+    def _complete(self, done: Trace) -> None:
+        try:
+            row, ended = row_of(done, self.steps.setting()), complete_step(done)
+        except Exception:
+            with self._changing:
+                self.traces.append(done)  # the step is kept, whatever its view meets
+            raise
+        with self._changing:
+            self.traces.append(done)
+            self.table = pd.concat([self.table, row], ignore_index=True)
+            self.costs, self.snapshot, self._ended = (*self._complete_costs(), ended.cost), None, ended
+            self._growing = None
+        self._unshown, self._behind = None, True
+        if self.on_change is not None and time.monotonic() >= min(self._next_snapshot_s, self._next_complete_s):
+            self._next_complete_s = time.monotonic() + OFTEN_S
+            self._look()
+
+    def _in_own_thread(self) -> bool:
+        return self._thread is threading.current_thread()
 
     def _hold(self) -> None:
         """Wait while the run is paused; raise where it is stopped."""
@@ -280,41 +315,55 @@ class LiveRun:
         """Note the phase, unless the step is in it already."""
         if self.phase is not None and (self.phase.step, self.phase.name) == (step, name):
             return
-        if self._unshown is not None and self.on_change is not None:  # generation is over, and its end is not drawn yet
-            self._take(self._unshown)
-            self._behind = True
+        if self.on_change is not None:
+            if self._unshown is not None:  # generation is over, and its end is not drawn yet
+                self._take(self._unshown)
+            self._take_generated()
         same = self.phase is not None and self.phase.step == step
         responses = (self.phase.completed, self.phase.of) if self.phase is not None and same else (0, 0)
-        self.phase = CurrentPhase(step, name, time.monotonic(), *responses)
+        began = self.phase is None and not self._in_own_thread()
+        with self._changing:
+            self.phase = CurrentPhase(step, name, time.monotonic(), *responses)
+            if not same:
+                self._growing = self.snapshot = None
+            if began:
+                self.state, self.elsewhere, self.error, self.interrupted = "running", True, None, None
+        if began:
+            self._notify()
         self._call("on_phase")
 
     def _watch(self, progress: StepProgress) -> None:
-        if self.phase is None or self.phase.name == "starting":
+        if self.phase is None or self.phase.step != progress.record.step or self.phase.name == "starting":
             self._enter(progress.record.step, "generating")
         if self.phase is not None:
             self.phase = replace(self.phase, completed=progress.completed, of=progress.of)
-        if progress.completed:  # before, there is no row of a trace
-            self._show(progress)
-        if self._stops or not getattr(self.steps, "decodes_on", False):
+        self._show(progress)
+        if self._in_own_thread() and (self._stops or not self.steps.decodes_on):
             self._hold()
 
-    def _show(self, progress: StepProgress | None) -> None:
+    def _show(self, progress: StepProgress) -> None:
         """Take a snapshot and call ``on_change``, unless the last call is too recent to keep to ``SHARE``."""
         self._unshown, self._behind = progress, True
         if self.on_change is not None and time.monotonic() >= self._next_snapshot_s:  # waits for no drawing of others otherwise
             self._look(progress)
 
-    def _look(self, progress: StepProgress | None = None) -> None:
-        began = time.monotonic()
-        self._notify(progress)
-        self._next_snapshot_s = time.monotonic() + max(OFTEN_S, (time.monotonic() - began) / SHARE)
+    def _look(self, progress: StepProgress | None = None, began: float | None = None) -> None:
+        with self._telling:
+            began = time.thread_time() if began is None else began
+            self._notify(progress)
+            now_s, took_s = time.monotonic(), time.thread_time() - began
+            self._owed_s = max(0.0, self._owed_s - SHARE * (now_s - self._looked_s)) + took_s
+            wait_s = min(LONGEST_S, max(OFTEN_S, (self._owed_s - AHEAD_S) / SHARE))
+            self._looked_s, self._next_snapshot_s = now_s, now_s + wait_s
 
     def _end(self, state: str, interrupted: Trace | None = None, error: BaseException | None = None) -> None:
-        kept = () if interrupted is None else (cost_of(interrupted.allocations, interrupted.spans, complete=False),)
+        kept = None if interrupted is None else complete_step(interrupted, complete=False)
         self._unshown = None
         with self._changing:
             self.state, self.phase, self.interrupted, self.error, self.snapshot = state, None, interrupted, error, None
-            self.costs = (*self._complete_costs(), *kept)
+            self._growing = None
+            self.costs = (*self._complete_costs(), *([] if kept is None else [kept.cost]))
+            self._ended = kept or self._ended
         self._notify()
 
     def _notify(self, progress: StepProgress | None = None) -> None:
@@ -326,50 +375,83 @@ class LiveRun:
             self._call("on_change")
 
     def _take(self, progress: StepProgress) -> None:
+        """Take a snapshot; the thread that reports the progress does, as the record grows in it."""
         self._unshown = None
         try:
-            snapshot = snapshot_of(progress)
-        except Exception:
-            return self._failed("on_change")
+            record, grown = progress.record, self._growing
+            if grown is None:
+                grown = GrowingStep(record.start_s, record.plan.to_dict())
+            grown.take(record.spans)
+            self._record = record
+            responses = (progress.completed, progress.of)
+            self._keep(grown, record, progress.allocations(), responses, progress.now_s)
+        except Exception as error:
+            self._failed("on_change", error)
+
+    def _take_generated(self) -> None:
+        """Take in the spans with which generation ended; their times are new where they were measured afterwards."""
+        try:
+            record, grown = self.steps.generated(), self._growing
+            if record is None or record is self._generated or self.snapshot is None or grown is None:
+                return
+            if record is not self._record:
+                grown = GrowingStep(record.start_s, record.plan.to_dict())
+            grown.take(record.spans)
+            self._generated = record
+            self._keep(grown, record, record.allocations, (self.snapshot.completed, self.snapshot.of), record.end_s)
+        except Exception as error:
+            self._failed("on_change", error)
+
+    def _take_learning(self) -> bool:
+        """Take a snapshot of a step that learns; returns whether it does."""
+        try:
+            grown, before, record = self._growing, self.snapshot, self.steps.learning()
+            if grown is None or before is None or record is None:
+                return False
+            further = GrowingStep(record.start_s)
+            further.take(record.spans)
+            self._keep(grown, record, record.allocations, (before.completed, before.of), record.end_s, further)
+        except Exception as error:
+            self._failed("on_change", error)
+        return True
+
+    def _keep(
+        self,
+        grown: GrowingStep,
+        record: StepRecord,
+        allocations: Sequence[Row],
+        responses: tuple[int, int],
+        now_s: float,
+        further: GrowingStep | None = None,
+    ) -> None:
+        """Keep a snapshot of the step; see ``GrowingStep.so_far``."""
+        now = grown.so_far(
+            record.step, allocations, responses=responses, now_s=now_s, events=record.events, meta=record.meta, further=further
+        )
         with self._changing:
-            self.snapshot, self.costs = snapshot, (*self.costs, snapshot.cost)
+            if self.phase is None or self.phase.step != now.step:  # the step has ended meanwhile
+                return
+            whole, running = self._complete_costs(), [cost for cost in self.costs if not cost.complete]
+            if len(running) >= MOST_SNAPSHOTS:
+                running = running[1::2]
+            self._growing, self.snapshot, self.costs = grown, now, (*whole, *running, now.cost)
+            self._behind = True
 
     def _call(self, name: str) -> None:
         """Call a callback, if there is one."""
         try:
             if (callback := getattr(self, name)) is not None:
                 callback()
-        except Exception:
-            self._failed(name)
+        except Exception as error:
+            self._failed(name, error)
 
-    def _failed(self, name: str) -> None:
+    def _failed(self, name: str, error: Exception) -> None:
         setattr(self, name, None)
+        self.view_error = error
         logging.getLogger(__name__).exception("the live view failed and is no longer updated; the run continues")
 
     def _complete_costs(self) -> tuple[StepCost, ...]:
         return tuple(cost for cost in self.costs if cost.complete)
-
-
-def snapshot_of(progress: StepProgress) -> ProgressSnapshot:
-    """Return a running step as a trace that ends now: open spans are cut at this moment."""
-    record, now_s = progress.record, progress.now_s
-    spans = [{**row, "end_s": min(row["end_s"], now_s)} for row in progress.spans() if row["start_s"] < now_s]
-    trace = Trace(
-        rollout_rows(record), pd.DataFrame(progress.allocations()), pd.DataFrame(spans), pd.DataFrame(record.events),
-        [{"step": record.step, **record.plan.to_dict()}],
-    )  # fmt: skip
-    cost = cost_of(trace.allocations, trace.spans, complete=False)
-    return ProgressSnapshot(record.step, progress.completed, progress.of, now_s, trace, cost)
-
-
-def cost_of(allocations: pd.DataFrame, spans: pd.DataFrame, *, complete: bool) -> StepCost:
-    """Return what one step was billed; allocations and spans are those of its trace."""
-    (billed_step,) = billed_steps(allocations, spans).itertuples()
-    return StepCost(
-        int(billed_step.step), float(allocations["start_s"].min()), float(allocations["end_s"].max()),
-        float(billed_step.gpu_seconds), float(billed_step.idle_gpu_seconds), float(billed_step.cost_usd),
-        int(billed_step.actors), complete,
-    )  # fmt: skip
 
 
 def row_of(done: Trace, setting: SimulationConfig) -> pd.DataFrame:

@@ -1,27 +1,41 @@
 """Steps that ``live`` can run: the remaining steps of a trainer, or plans with their requests on an executor.
 
-Each source implements ``Steps``; threads and views are in ``live_run`` and ``live_view``.
+An executor without work has no steps to run here: its steps are shown when a cell runs them. Each source implements ``Steps``;
+threads and views are in ``live_run`` and ``live_view``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from rlhfless.engine.protocol import Request
 from rlhfless.errors import InputTypeError
-from rlhfless.executor import Executor, StepFailed
-from rlhfless.executor.step.progress import OnPhase, OnProgress
+from rlhfless.executor import Executor, StepFailed, StepRecord
+from rlhfless.executor.step.progress import OnPhase, OnProgress, OnStepEnd
+from rlhfless.executor.step.requests import longest_response
 from rlhfless.simulate import SimulationConfig
 from rlhfless.trace import Trace
 from solver.model.plan import Plan
 
 
 class Steps(Protocol):
-    """A sequence of steps to run one after the other."""
+    """A sequence of steps to run one after the other. Whoever runs them, the callbacks are called.
+
+    Attributes:
+        on_end: called when a call that runs several steps has ended, however it did.
+        decodes_on: whether actors decode on while a callback holds the step.
+    """
 
     on_progress: OnProgress | None
     on_phase: OnPhase | None
+    on_step_end: OnStepEnd | None
+    on_end: Callable[[], object] | None
+    decodes_on: bool
+
+    def goes_on(self) -> bool:
+        """Whether a call that runs several steps is under way, which runs the next one by itself."""
+        ...
 
     def left(self) -> int:
         """Number of steps that have not been run."""
@@ -31,8 +45,18 @@ class Steps(Protocol):
         """Number of the step that ``next`` runs."""
         ...
 
-    def next(self) -> Trace:
-        """Run one step; returns its part of the trace."""
+    def next(self) -> object:
+        """Run one step."""
+        ...
+
+    def generated(self) -> StepRecord | None:
+        """Return the record of the running step between its generation and the end of learning; None otherwise."""
+        ...
+
+    def learning(self) -> StepRecord | None:
+        """Return the running step as if learning ended now, with the spans of rewards and learning alone. None while it does
+        not learn, or where its seconds are known only when it has.
+        """
         ...
 
     def setting(self) -> SimulationConfig:
@@ -68,6 +92,36 @@ class TrainerSteps:
     def on_phase(self, on_phase: OnPhase | None) -> None:
         self.trainer.on_phase = on_phase
 
+    @property
+    def on_step_end(self) -> OnStepEnd | None:
+        """The callback for ends of steps; None without one. Can be set."""
+        return self.trainer.on_step_end  # type: ignore[no-any-return]
+
+    @on_step_end.setter
+    def on_step_end(self, on_step_end: OnStepEnd | None) -> None:
+        self.trainer.on_step_end = on_step_end
+
+    @property
+    def on_end(self) -> Callable[[], object] | None:
+        """The callback for the end of ``Trainer.train``; None without one. Can be set."""
+        return self.trainer.on_train_end  # type: ignore[no-any-return]
+
+    @on_end.setter
+    def on_end(self, on_end: Callable[[], object] | None) -> None:
+        self.trainer.on_train_end = on_end
+
+    def goes_on(self) -> bool:
+        """See ``Steps``."""
+        return bool(self.trainer.trains)
+
+    def generated(self) -> StepRecord | None:
+        """See ``Steps``."""
+        return self.trainer.generated  # type: ignore[no-any-return]
+
+    def learning(self) -> StepRecord | None:
+        """See ``Steps``."""
+        return self.trainer.learning_so_far()  # type: ignore[no-any-return]
+
     def left(self) -> int:
         """See ``Steps``."""
         return int(self.trainer.config.steps - self.trainer.next_step)
@@ -76,9 +130,9 @@ class TrainerSteps:
         """See ``Steps``."""
         return int(self.trainer.next_step)
 
-    def next(self) -> Trace:
+    def next(self) -> object:
         """See ``Steps``."""
-        return self.trainer.step().trace  # type: ignore[no-any-return]
+        return self.trainer.step()
 
     def setting(self) -> SimulationConfig:
         """See ``Steps``."""
@@ -93,15 +147,15 @@ class TrainerSteps:
 
 class ExecutorSteps:
     """Plans and their requests, to be run by an ``Executor`` one after the other. Its steps start and generate; the progress of
-    a step says when it does the latter, so ``on_phase`` is never called.
+    a step says when it does the latter, so ``on_phase`` is never called. Nor is ``on_end``: a call runs one step.
     """
 
     on_phase: OnPhase | None = None
+    on_end: Callable[[], object] | None = None
 
     def __init__(self, executor: Executor, work: Sequence[tuple[Plan, Sequence[Request]]]) -> None:
         self.executor, self.work, self.decodes_on = executor, list(work), executor.actor_pool is not None
         self._done = 0
-        self._max_response_tokens = max(r.max_tokens for _, requests in self.work for r in requests)
 
     @property
     def on_progress(self) -> OnProgress | None:
@@ -112,6 +166,25 @@ class ExecutorSteps:
     def on_progress(self, on_progress: OnProgress | None) -> None:
         self.executor.on_progress = on_progress
 
+    @property
+    def on_step_end(self) -> OnStepEnd | None:
+        """Set the callback for ends of steps."""
+        return self.executor.on_step_end
+
+    @on_step_end.setter
+    def on_step_end(self, on_step_end: OnStepEnd | None) -> None:
+        self.executor.on_step_end = on_step_end
+
+    def goes_on(self) -> bool:
+        """See ``Steps``."""
+        return False
+
+    def generated(self) -> None:
+        """See ``Steps``: an executor does not learn."""
+
+    def learning(self) -> None:
+        """See ``Steps``: an executor does not learn."""
+
     def left(self) -> int:
         """See ``Steps``."""
         return len(self.work) - self._done
@@ -120,17 +193,21 @@ class ExecutorSteps:
         """See ``Steps``."""
         return self.executor.next_step
 
-    def next(self) -> Trace:
+    def next(self) -> object:
         """See ``Steps``."""
         plan, requests = self.work[self._done]
-        record = self.executor.run(plan, requests)
-        self._done += 1
-        return record.trace
+        self._done += 1  # before the step's end is told of
+        try:
+            return self.executor.run(plan, requests)
+        except BaseException:
+            self._done -= 1
+            raise
 
     def setting(self) -> SimulationConfig:
         """See ``Steps``."""
-        limit, latency = self._max_response_tokens, self.executor.latency
-        return SimulationConfig(self.executor.cluster, latency, max_response_tokens=limit)  # type: ignore[arg-type]
+        limits = [longest_response(requests) for _, requests in self.work if len(requests)]
+        limit = {"max_response_tokens": max(limits)} if limits else {}
+        return SimulationConfig(self.executor.cluster, self.executor.latency, **limit)  # type: ignore[arg-type]
 
     def interrupted(self, error: BaseException) -> Trace | None:
         """Return the rows of the completed part of the step, where any response was complete."""
@@ -142,14 +219,14 @@ class ExecutorSteps:
 
 
 def steps_of(source: Any, work: Sequence[tuple[Plan, Sequence[Request]]] = ()) -> Steps:
-    """Return what ``live`` runs: the remaining steps of a trainer, or plans with their requests on an executor.
+    """Return what ``live`` runs: the remaining steps of a trainer, or plans with their requests on an executor, or none.
 
     Raises:
-        InputTypeError: ``source`` is neither, or an executor comes without work or with something else.
+        InputTypeError: ``source`` is neither, or the work of an executor is something else.
     """
     if isinstance(source, Executor):
-        if not isinstance(work, Sequence) or not work:
-            raise InputTypeError("an executor needs work to run; give a list of (plan, requests) as well")
+        if not isinstance(work, Sequence):
+            raise InputTypeError("the work of an executor is a list of (plan, requests); leave it out to show what cells run")
         for i, pair in enumerate(work):
             if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], Plan)):
                 raise InputTypeError(f"work[{i}] is no pair of a Plan and its requests; a list of (plan, requests) is needed")

@@ -6,7 +6,8 @@ import math
 import threading
 from typing import TextIO
 
-from rlhfless.widgets.live_run import LiveRun, RunStatus, StepCost
+from rlhfless.trace.metrics.growing_step import StepCost
+from rlhfless.widgets.live_run import LiveRun, RunStatus
 
 
 def print_phases(run: LiveRun, file: TextIO | None = None) -> LiveRun:
@@ -21,8 +22,9 @@ def print_phases(run: LiveRun, file: TextIO | None = None) -> LiveRun:
         >>> live_run.run()  # doctest: +SKIP
         running
         step 7: starting
+        step 7: weight sync
         step 7: generating
-        step 7: preparing
+        step 7: rewards
         step 7: learning
         step 7: saving
         step 7: complete, 310.2 GPU-seconds (12.1% idle), cost unknown

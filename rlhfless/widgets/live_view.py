@@ -3,29 +3,34 @@
 It draws widgets and figures; ``live_run`` drives the run. A run has one view. A cell that is run again gets a new view of the
 same run, and the old view says that it is no longer updated.
 
-Two threads update a view. The run's draws figures and meters, when responses or steps are complete. While the learner computes
-it does neither, so a second one shows the phase with its seconds: about once a second, and when the phase changes. It also
-draws what came too soon after a drawing. These seconds are the kernel's; where they do not come, the page says so.
+Two threads update a view. The run's draws figures and meters when it hears from its actors and when steps are complete. While
+the learner computes it does neither. A second one shows the phase with its seconds, about once a second and when the phase
+changes, and draws the learner's GPUs meanwhile. These seconds are the kernel's; where they do not come, the page says so. Every
+drawing is sent whole, so that a page can join at any time, and none has more than a bounded number of bars and points.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import ipywidgets as widgets
 import pandas as pd
 
 from rlhfless.engine.protocol import Request
-from rlhfless.plots import plot_cost_over_time, plot_curves, plot_timeline
+from rlhfless.plots import plot_cost_over_time, plot_curves
+from rlhfless.plots.cost_over_time import growing_cost
+from rlhfless.plots.growing_timeline import growing_timeline
 from rlhfless.plots.style import message_figure, number, signed_share, usd
 from rlhfless.system.templates import Markup
-from rlhfless.trace import Trace
+from rlhfless.trace.metrics.growing_step import Bar, Held, StepCost, StepSoFar
 from rlhfless.widgets import html as html_parts
 from rlhfless.widgets.fallback import ReloadFallback
-from rlhfless.widgets.live_run import GENERATES, UNDER_WAY, WHEN_IT_STOPS, LiveRun, RunStatus, StepCost
+from rlhfless.widgets.live_run import UNDER_WAY, WHEN_IT_STOPS, LiveRun, RunStatus
 from rlhfless.widgets.live_steps import steps_of
 from rlhfless.widgets.panes import Panes
 from solver.model.plan import Plan
@@ -33,6 +38,8 @@ from solver.model.plan import Plan
 ROWS = ((("phase", 1),), (("facts", 1),), (("timeline", 3), ("cost", 2)), (("curves", 1),))
 BEAT_S, LEAST_BEAT_S = 1.0, 0.1
 """Seconds from one showing of the phase to the next, and at least where phases are shorter."""
+NOT_STARTED, NOTHING_RUNS = "The run has not started: press run.", "No step has run yet: run one in another cell."
+ELSEWHERE = "A cell runs these steps: interrupt it to stop them."
 REPLACED = "Shown again in a newer view of this run; this one is no longer updated."
 FAILED = "This view failed and is no longer updated; the run continues. Run the cell again for another view."
 
@@ -48,8 +55,7 @@ class LiveView(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         self.run = run
         self.panes = Panes(ROWS, ("phase", "facts"))
         self._drawn_steps = -1
-        self._drawn: Trace | None = None
-        self._drawn_costs: Sequence[StepCost] | None = None
+        self._drawn: StepSoFar | None = None
         self._buttons = {
             "run": widgets.Button(description="run", icon="play", tooltip="Start or continue the run"),
             "pause": widgets.Button(description="pause", icon="pause", tooltip="Pause the run"),
@@ -59,10 +65,12 @@ class LiveView(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         self._buttons["pause"].on_click(lambda _: run.pause())
         self._buttons["stop"].on_click(lambda _: run.request_stop())
         super().__init__([widgets.HBox(list(self._buttons.values())), self.panes])
+        draw_first()
         self._drawing = threading.Lock()  # whoever draws last shows the newest
         self._beating = threading.Lock()  # the same for the phase
         self._woken, self._beats = threading.Event(), False
-        self.panes.draw("timeline", message_figure("GPU timeline", "The run has not started: press run."))
+        self.panes.draw("timeline", message_figure("GPU timeline", NOT_STARTED if run.steps.left() else NOTHING_RUNS))
+        self.panes.draw("cost", plot_cost_over_time(pd.DataFrame(columns=list(StepCost._fields))))
         before = getattr(run.on_change, "__self__", None)
         run.on_change, run.on_phase = self.refresh, self._woken.set  # from here on the thread of the run draws, too
         if isinstance(before, LiveView):
@@ -74,19 +82,15 @@ class LiveView(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         with self._drawing:
             run = self.run.status()
             self._buttons["run"].disabled = not (run.state == "paused" or (run.state not in UNDER_WAY and run.left))
-            self._buttons["pause"].disabled = run.state != "running"
-            self._buttons["stop"].disabled = run.state not in ("running", "paused")
+            self._buttons["pause"].disabled = run.state != "running" or run.elsewhere
+            self._buttons["stop"].disabled = run.state not in ("running", "paused") or run.elsewhere
             self.show_phase()
             self.panes.put("facts", facts(run))
-            shown = run.interrupted if run.snapshot is None else run.snapshot.trace
-            if shown is None and run.complete != self._drawn_steps:
-                shown = run.last
-            if shown is not None and shown is not self._drawn:
-                self.panes.draw("timeline", timeline(shown))
-                self._drawn = shown
-            if run.costs is not self._drawn_costs:
-                self.panes.draw("cost", plot_cost_over_time(pd.DataFrame(run.costs, columns=list(StepCost._fields))))
-                self._drawn_costs = run.costs
+            if run.shown is not None and run.shown is not self._drawn:
+                self.panes.draw("timeline", growing_timeline(run.shown))
+                costs = pd.DataFrame(run.costs, columns=list(StepCost._fields))
+                self.panes.draw("cost", growing_cost(costs, run.shown.meta))
+                self._drawn = run.shown
             if run.complete != self._drawn_steps:
                 self.panes.draw("curves", plot_curves(run.table))
                 self._drawn_steps = run.complete
@@ -115,10 +119,23 @@ class LiveView(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         if self.run.on_change == self.refresh:
             shown, goes_on = phase(run), run.state in UNDER_WAY
         else:
-            shown = html_parts.problem(FAILED) if self.run.on_change is None else html_parts.paragraph(REPLACED)
+            shown = html_parts.paragraph(REPLACED) if self.run.on_change is not None else html_parts.problem(FAILED)
+            if self.run.on_change is None and (why := self.run.view_error) is not None:
+                shown += html_parts.problem(f"{type(why).__name__}: {why}")
         self.panes.put("phase", shown)
         self.panes.beat = self.panes.beat % 1_000_000 + 1 if goes_on else 0
         return goes_on
+
+
+@cache
+def draw_first() -> None:
+    """Draw each figure once, of made-up numbers: what plotly loads for its first ones would come out of the run's time."""
+    cost = StepCost(0, 0.0, 1.0, 1.0, 0.0, math.nan, 1, True)
+    held = Held("actor-0", "decode", 0, "", "", (0,), 0.0, 1.0, 1.0, 0.0, math.nan)
+    bars = [Bar("actor-0", phase, False, 0.0, 1.0, 1.0) for phase in ("prefill", "decode")]
+    growing_timeline(StepSoFar(0, 1, 1, 1.0, cost, [held], bars, len(bars), 0.0, [], [("actor-0", 0.0, 1.0, 1)], {}))
+    growing_cost(pd.DataFrame([cost]))
+    plot_curves(pd.DataFrame([{"step": 0, "mean_reward": 1.0, "mean_response_tokens": 1.0, "actors": 1}]))
 
 
 def phase(run: RunStatus) -> Markup:
@@ -137,12 +154,6 @@ def elapsed(seconds: float) -> str:
     """Return ``12 s`` or ``3 min 04 s``."""
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
-
-
-def timeline(shown: Trace) -> Any:
-    """Return the timeline of a step; the user's zoom stays while it grows."""
-    figure = plot_timeline(shown, roles=GENERATES)
-    return figure.update_layout(uirevision=f"step {shown.steps[-1]}", height=420, title_font_size=13)
 
 
 def facts(run: RunStatus) -> Markup:
@@ -169,22 +180,25 @@ def facts(run: RunStatus) -> Markup:
             ("generation GPU-seconds relative to static", signed_share(generation / static - 1) if static > 0 else unknown),
         )
     )
+    if run.elsewhere:
+        html += html_parts.paragraph(ELSEWHERE)
     if run.state == "stopping":
         html += html_parts.paragraph(f"The current step is asked to stop; {WHEN_IT_STOPS}.")
     return html if run.error is None else html + html_parts.problem(f"{type(run.error).__name__}: {run.error}")
 
 
 def live(source: Any, work: Sequence[tuple[Plan, Sequence[Request]]] = ()) -> LiveView:
-    """Run, pause and stop a run, and watch it: timeline of the running step, cost meter, curves over the steps.
+    """Run, pause and stop a run, and watch it: timeline of the running step, cost and idle share, curves over the steps.
 
     Run the cell again to see the same run in its current state; so create the source in a cell above. With other ``work``, a
-    new run starts, unless the executor still has one. The same without widgets: ``LiveRun(steps_of(source))``.
+    new run starts, unless the executor still has one. Steps that a cell runs (``Trainer.train``, ``Executor.run``) are shown,
+    too, while that cell keeps the kernel busy. The same without widgets: ``LiveRun(steps_of(source))``.
 
     Args:
-        source: a ``Trainer``, or an ``Executor``. work: plans with their requests, for an executor.
+        source: a ``Trainer``, or an ``Executor``. work: plans with their requests that an executor's buttons run.
 
     Raises:
-        TypeError: ``source`` is neither, or an executor comes without work or with something else.
+        TypeError: ``source`` is neither, or the work is no list of plans with their requests.
     """
     run = getattr(getattr(source, "on_progress", None), "__self__", None)  # who watches it already
     if not isinstance(run, LiveRun) or (work and not _goes_on(run, work)):

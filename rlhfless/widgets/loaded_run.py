@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
+from rlhfless.analysis import OwnTimes
+from rlhfless.simulate import SimulationConfig
 from rlhfless.trace import Trace
 
 
@@ -17,3 +19,23 @@ class LoadedRun(Protocol):
 
     def explore(self, step: int = -1, **changes: Any) -> Any:
         """Show sliders over one step, which begin with the run's own settings."""
+
+
+class RunWithTimes(LoadedRun, Protocol):
+    """The same with what plans of its steps need."""
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps of the log, in order."""
+
+    @property
+    def max_response_tokens(self) -> int | None:
+        """The longest response that the run allowed; None: the longest of the log."""
+
+    @property
+    def setting(self) -> SimulationConfig:
+        """GPUs, latency profile and objective of the run."""
+
+    @property
+    def times(self) -> OwnTimes:
+        """The run's own times, and how profiles are scaled to them."""

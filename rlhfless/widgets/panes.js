@@ -10,6 +10,7 @@ const LOADING = "Loading plotly.js from the kernel …", WAITING = "Waiting for 
 
 const ENDED = "The kernel that computed this dashboard has ended. Run the cell again.";
 const SILENT_MS = 5000, LOOK_MS = 1000;
+const LEAST_WIDTH = 280, NARROW = 480;  // px
 
 // ipywidgets gives the handles and numbers of sliders no name, and handles of lists say a position: a screen reader should say the
 // name and the number that stand beside them. JupyterLab takes keys for its own commands where nothing is typed: in a list they
@@ -37,7 +38,7 @@ function helpControls(box) {
 // One drawing at a time, and of those that came meanwhile only the newest; none while the mouse is pressed on the figure, as plotly
 // would lose that click. `begin` gives it Plotly, `say` shows a sentence instead. `gone` is the signal that the view has ended.
 function drawer(div, box, name, gone) {
-  let plotly = null, wanted = null, busy = false, shown = false, drawn = 0, pressed = false;
+  let plotly = null, wanted = null, last = null, fitted = "", busy = false, shown = false, drawn = 0, pressed = false;
   const released = (event) => {
     if (!pressed || (event.type === "pointermove" && event.buttons)) return;
     pressed = false;
@@ -61,10 +62,12 @@ function drawer(div, box, name, gone) {
     if (!plotly || busy || pressed || wanted === null || !div.offsetWidth) return;  // without width: the observer below asks again
     busy = true;
     const spec = JSON.parse(wanted);
+    last = wanted;
     wanted = null;
     const colour = getComputedStyle(div).color;
     const layout = {...spec.layout, font: {...spec.layout.font, color: colour}, paper_bgcolor: "rgba(0,0,0,0)", autosize: true};
-    div.style.height = (layout.height || 380) + "px";
+    fitted = fitTo(div.offsetWidth, spec.data, layout);
+    div.style.height = layout.height + "px";
     try {
       const whole = layout.yaxis && layout.yaxis.fixedrange;  // a zoomed timeline: back to all of the step
       if (!shown) div.replaceChildren();
@@ -84,7 +87,11 @@ function drawer(div, box, name, gone) {
     next();
   }
   new ResizeObserver(() => {
-    if (shown && wanted === null && !busy && !pressed && div.offsetWidth) plotly.Plots.resize(div);
+    if (shown && wanted === null && !busy && !pressed && div.offsetWidth) {
+      const {data, layout} = JSON.parse(last);
+      if (fitTo(div.offsetWidth, data, layout) === fitted) plotly.Plots.resize(div);
+      else wanted = last;
+    }
     next();
   }).observe(div.parentElement);
   return {
@@ -92,6 +99,26 @@ function drawer(div, box, name, gone) {
     begin: (loaded) => { if (!plotly) { say(WAITING); plotly = loaded; next(); } },
     draw: (text) => { wanted = text; next(); },
   };
+}
+
+// A title that is wider than the figure is wrapped. On a telephone the legend stands below the plot: beside it there is no room.
+// Changes the layout; returns a text that is the same for widths at which it is the same.
+function fitTo(width, data, layout) {
+  layout.height ||= 380;
+  const names = data.filter((one) => one.name && one.showlegend !== false).length;
+  const below = width < NARROW && names > 1 && (layout.legend || {}).orientation !== "h" ? 2 * LINE + Math.ceil(names / 2) * LINE : 0;
+  const [text, lines] = wrapped((layout.title || {}).text || "", Math.max(LEAST_WIDTH, width) - 28);
+  if (lines) {
+    layout.title = {...layout.title, text};
+    layout.margin = {...layout.margin, t: ((layout.margin || {}).t || 100) + lines * LINE};
+    layout.height += lines * LINE;
+  }
+  if (below) {
+    layout.legend = {...layout.legend, orientation: "h", x: 0, xanchor: "left", y: 0, yref: "container", yanchor: "bottom"};
+    layout.margin = {...layout.margin, b: ((layout.margin || {}).b || 80) + below};
+    layout.height += below;
+  }
+  return `${text} ${below}`;
 }
 
 function listen(div, box, name) {

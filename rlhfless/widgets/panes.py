@@ -25,6 +25,7 @@ try:
     import ipywidgets as widgets
     import plotly.graph_objects as go
     import traitlets
+    from plotly.io.json import to_json_plotly
 except ImportError as error:
     raise missing_extra("a dashboard", error.name, "notebook") from None
 
@@ -37,7 +38,8 @@ Rows = Sequence[Sequence[tuple[str, float]]]
 
 def script() -> str:
     """Return the drawing code as one ES module, without plotly.js."""
-    return "".join((HERE / name).read_text("utf-8") for name in ("library.js", "panes.js"))
+    files = (HERE / "library.js", HERE.parent / "plots" / "export" / "wrapped.js", HERE / "panes.js")
+    return "".join(file.read_text("utf-8") for file in files)
 
 
 class PanesView(anywidget.AnyWidget):  # type: ignore[misc]
@@ -89,11 +91,12 @@ class Panes(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         self._on_click, self._on_zoom, self._on_choice = on_click, on_zoom, on_choice
         self.on_msg(self._on_message)
 
-    def draw(self, name: str, figure: go.Figure, request: int = 0) -> None:
-        """Show a figure in a pane; ``request`` is stored in the page with the figure."""
-        assert {trace.type for trace in figure.data} <= plotly_bundle.TYPES, "what the page's plotly.js cannot draw"
-        figure.update_layout(meta={"request": request})
-        setattr(self, f"pane_{name}", figure.to_json())
+    def draw(self, name: str, figure: go.Figure | dict[str, Any], request: int = 0) -> None:
+        """Show a figure, or plotly's JSON of one, in a pane; ``request`` is stored in the page with the figure."""
+        spec = figure.to_plotly_json() if isinstance(figure, go.Figure) else figure
+        assert {trace["type"] for trace in spec["data"]} <= plotly_bundle.TYPES, "what the page's plotly.js cannot draw"
+        layout = {**spec["layout"], "meta": {"request": request}}
+        setattr(self, f"pane_{name}", to_json_plotly({**spec, "layout": layout}))
 
     def put(self, name: str, html: Markup) -> None:
         """Show HTML in a pane."""

@@ -6,16 +6,16 @@ in length. The planning model times each changed plan.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 
 import numpy as np
 import pandas as pd
 
 from rlhfless.errors import InputIndexError
-from rlhfless.widgets.what_if import PlannedRun, WhatIf
+from rlhfless.widgets.what_if import WhatIf, WhatIfPlan
 from solver.model.plan import Plan
-from solver.timing.build_plan import assemble
+from solver.timing.build_plan import timed
 
 MAX_TRIED = 12  # other actors, the nearest in length first
 AS_GOOD = 5e-6  # a smaller change reads 0.000%
@@ -82,7 +82,7 @@ class ResponseDetails:
         )
 
 
-def response_details(what_if: WhatIf, planned: PlannedRun, response: int) -> ResponseDetails:
+def response_details(what_if: WhatIf, planned: WhatIfPlan, response: int) -> ResponseDetails:
     """Return the details of a response of the plan, and the effect of moving it.
 
     Args:
@@ -91,9 +91,9 @@ def response_details(what_if: WhatIf, planned: PlannedRun, response: int) -> Res
     Raises:
         InputIndexError: there is no such response.
     """
-    if not isinstance(response, Integral) or not 0 <= response < len(planned.logged.predicted):
-        raise InputIndexError(f"there is no response {response!r:.80}; they are 0 to {len(planned.logged.predicted) - 1}")
-    plan, lengths = planned.plan, planned.logged.predicted.response_tokens
+    if not isinstance(response, Integral) or not 0 <= response < len(planned.logged[0].predicted):
+        raise InputIndexError(f"there is no response {response!r:.80}; they are 0 to {len(planned.logged[0].predicted) - 1}")
+    plan, lengths = planned.plan, planned.logged[0].predicted.response_tokens
     actor = next(i for i, a in enumerate(plan.actors) if response in a.responses)
     on_actor = lengths[list(plan.actors[actor].responses)]
     row = planned.trace.rollouts.iloc[response]
@@ -118,8 +118,8 @@ def response_details(what_if: WhatIf, planned: PlannedRun, response: int) -> Res
 
 
 def _chosen(plan: Plan) -> str:
-    if "chosen" in plan.notes:
-        return str(plan.notes["chosen"])
+    if "why" in plan.notes:
+        return str(plan.notes["why"])
     if plan.gap is not None:
         return f"That is within the plan's gap to the best one for these lengths, {plan.gap:.2%}."
     return "The plan was chosen on scenarios of lengths, which differ from the predicted ones."
@@ -132,16 +132,18 @@ def _history(what_if: WhatIf, prompt_id: str) -> pd.DataFrame:
     return visits.agg(samples="size", mean_tokens="mean", longest_tokens="max").reset_index()
 
 
-def _elsewhere(planned: PlannedRun, response: int, actor: int) -> pd.DataFrame:
-    setting, plan, predicted = planned.setting, planned.plan, planned.logged.predicted
-    problem, lengths, weight = setting.problem(predicted), predicted.response_tokens, setting.objective.time_weight
-    kept = assemble(plan.policy, [list(a.responses) for a in plan.actors if a.responses], problem)
+def _elsewhere(planned: WhatIfPlan, response: int, actor: int) -> pd.DataFrame:
+    setting, plan, predicted = planned.setting, planned.plan, planned.logged[0].predicted
+    cluster, latency = setting.offered
+    problem, lengths = replace(setting.problem(predicted), cluster=cluster, latency=latency), predicted.response_tokens
+    kept = timed(plan, problem)
     groups = [[i for i in a.responses if i != response] for a in plan.actors]
     distance = {i: abs(float(np.mean(lengths[g])) - float(lengths[response])) for i, g in enumerate(groups) if i != actor and g}
     rows = []
     for other in sorted(distance, key=distance.__getitem__)[:MAX_TRIED]:
         moved = [[*group, response] if i == other else group for i, group in enumerate(groups)]
-        tried = assemble(plan.policy, [g for g in moved if g], problem)
-        times, costs = tried.makespan_s / kept.makespan_s, tried.gpu_seconds / kept.gpu_seconds
-        rows.append((other, tried.makespan_s, tried.gpu_seconds, times**weight * costs ** (1 - weight) - 1))
+        actors = (replace(a, responses=tuple(group)) for a, group in zip(plan.actors, moved, strict=True) if group)
+        tried = timed(replace(plan, actors=tuple(actors)), problem)
+        change = setting.objective.product(tried.makespan_s / kept.makespan_s, tried.gpu_seconds / kept.gpu_seconds) - 1
+        rows.append((other, tried.makespan_s, tried.gpu_seconds, float(change)))
     return pd.DataFrame(rows, columns=["actor", "time_s", "gpu_seconds", "change"])

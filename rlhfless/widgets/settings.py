@@ -16,7 +16,9 @@ from typing import Any
 
 from rlhfless.analysis import ProfileScale
 from rlhfless.errors import InputError
-from rlhfless.latency import PriceError, ProfileError, list_profiles, load_profile, read_profile, usd_per_gpu_hour
+from rlhfless.latency import PriceError, list_profiles, load_profile, read_profile, usd_per_gpu_hour
+from rlhfless.latency.gpus import NODE_GPUS
+from rlhfless.latency.profile import DEFAULT_PROFILE
 from rlhfless.predict import EwmaPredictor, InFlightPredictor, Predictor, unknown_predictor
 from rlhfless.simulate import SimulationConfig
 from solver.model.cluster import Cluster
@@ -28,8 +30,6 @@ PREDICTORS: dict[str, Callable[[], Predictor]] = {
     "average of 3 visits": lambda: EwmaPredictor(3),
     "inflight": InFlightPredictor,
 }
-DEFAULT_PROFILE = "l40s-qwen2.5-3b-tp2"
-NODE_GPUS = 8
 KINDS: dict[str, tuple[tuple[type, ...], Callable[[Any], Any], str]] = {
     "profile": ((str, os.PathLike), os.fspath, "the name of a profile or the path of its file"),
     "gpus": ((Integral,), int, "a whole number"),
@@ -38,6 +38,7 @@ KINDS: dict[str, tuple[tuple[type, ...], Callable[[Any], Any], str]] = {
     "tau": ((Real,), float, "a number"),
     "usd_per_gpu_hour": ((Real,), float, "a number"),
     "predictor": ((str,), str, "the name of a predictor"),
+    "any_size": ((bool,), bool, "True or False"),
 }
 """What each setting is: types that are taken, what they are made into, and the same in words."""
 
@@ -50,7 +51,9 @@ class Settings:
         profile: latency profile, the name of a shipped one or the path of a file; it sets the GPU kind and the GPUs per actor.
         gpus: in the cluster; up to ``gpus_per_node`` are one node, more are whole nodes.
         gpus_per_node: in a whole node.
-        time_weight: 1 is time only, 0 is cost only. tau: of the policy ``rlhfless``; 1 never cuts.
+        any_size: the plan chooses the GPUs per actor where there are profiles of several sizes, as ``run.plan`` does; if not,
+            all actors have the size of ``profile``.
+        time_weight: w in ``T^w C^(1-w)``; 1 is time only, 0 is cost only. tau: of the policy ``rlhfless``; 1 never cuts.
         usd_per_gpu_hour: price; the list price of the profile's kind when None.
         predictor: one of ``PREDICTORS``.
 
@@ -66,13 +69,14 @@ class Settings:
     usd_per_gpu_hour: float | None = None
     predictor: str = "last visit"
     gpus_per_node: int = NODE_GPUS
+    any_size: bool = True
 
     def __post_init__(self) -> None:
         for name, (types, make, needed) in KINDS.items():
             value = getattr(self, name)
             if value is None and name == "usd_per_gpu_hour":
                 continue
-            if isinstance(value, bool) or not isinstance(value, types):
+            if isinstance(value, bool) is not (types == (bool,)) or not isinstance(value, types):
                 raise InputError(f"{name} is {value!r:.80}; {needed} is needed")
             object.__setattr__(self, name, make(value))
         per_actor = latency_of(self.profile).gpus_per_actor
@@ -138,11 +142,13 @@ class Settings:
         limit = "" if max_response_tokens is None else f", max_response_tokens={max_response_tokens}"
         arguments = ", ".join(f"{name}={value!r}" for name, value in asdict(self).items())
         return (
-            "from rlhfless.analysis import ProfileScale\nfrom rlhfless.widgets import Settings, WhatIf\n\n"
-            f"what_if = WhatIf({log}, step={step}{limit}, scale={scale!r})\n"
+            "import rlhfless as rl\nfrom rlhfless.analysis import ProfileScale\n"
+            "from rlhfless.widgets import Settings, WhatIf\n\n"
+            f"run = rl.load({log}{limit}, verbose=False)\n"
+            f"what_if = WhatIf(run, step={step}, scale={scale!r})\n"
             f"planned = what_if.plan(Settings({arguments}))\n"
             "others = what_if.alternatives(planned)\n"
-            "print(planned.plan)\nprint(planned.actors)\nprint(others.results)\n"
+            "print(planned.plan)\nprint(planned.actors)\nprint(others.table)\n"
         )
 
 
@@ -153,7 +159,9 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
         InputError: they are no settings, a name is no setting's, or a value is wrong.
     """
     if not isinstance(settings, Settings):
-        raise InputError(f"settings is a {type(settings).__name__}; Settings(...) is needed, or single settings such as gpus=8")
+        raise InputError(
+            f"settings is of type {type(settings).__name__}; Settings(...) is needed, or single settings such as gpus=8"
+        )
     unknown = [name for name in changes if name not in KINDS]
     if unknown:
         raise InputError(f"there is no setting {unknown[0]!r}; the settings are {', '.join(KINDS)}")
@@ -169,25 +177,6 @@ def fill_nodes(gpus: int, gpus_per_node: int) -> bool:
 def latency_of(profile: str) -> LatencyModel:
     """Return the latency model of a profile, read once."""
     return load_profile(profile)
-
-
-def stated_settings(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the profile and the GPUs of a run, as far as its ``meta.json`` states them, as ``rlhfless.load`` takes them."""
-    cluster = meta.get("cluster") or {}
-    stated: dict[str, Any] = {"profile": meta["profile"]} if meta.get("profile") else {}
-    if "nodes" in cluster and "gpus_per_node" in cluster:
-        stated |= _of_nodes(int(cluster["nodes"]), int(cluster["gpus_per_node"]))
-    return stated
-
-
-def own_settings(stated: Mapping[str, Any]) -> Settings | None:
-    """Return the settings of a run that states its profile and its GPUs; None where one of them is not known or unusable."""
-    if not {"profile", "gpus"} <= set(stated):
-        return None
-    try:
-        return Settings(**stated)
-    except (InputError, ProfileError):
-        return None
 
 
 def _of_nodes(nodes: int, gpus_per_node: int) -> dict[str, Any]:

@@ -163,15 +163,17 @@ def drafted_clairvoyant_bound(
 
     Example:
         >>> import solver
+        >>> from solver.bounds.clairvoyant_drafted import drafted_clairvoyant_bound
+        >>> from solver.model.acceptance import Acceptance
         >>> latency = solver.LatencyModel("mine", 1, base_s=5e-3, per_response_s=1e-4, max_batch=64)
         >>> workload = solver.Workload([100] * 64, list(range(64)), list(range(100, 740, 10)))
         >>> problem = solver.PlanningProblem(workload, solver.Cluster(1, 8, 1), latency)
-        >>> bound = solver.drafted_clairvoyant_bound(problem, solver.Acceptance([0.7, 0.5, 0.3]))
+        >>> bound = drafted_clairvoyant_bound(problem, Acceptance([0.7, 0.5, 0.3]))
         >>> bound.gpu_seconds(5.0) < bound.without_drafts.gpu_seconds(5.0)
         True
     """
     if not isinstance(acceptance, Acceptance):
-        raise PlanningError(f"acceptance is {as_given(acceptance)}; a solver.Acceptance is needed")
+        raise PlanningError(f"acceptance is {as_given(acceptance)}; an Acceptance (solver.model.acceptance) is needed")
     without = clairvoyant_bound(problem, prefill_tokens=prefill_tokens, work=work)
     tokens_per_pass = np.append(1.0, 1 + np.cumsum(acceptance.survival))
     workload = problem.workload

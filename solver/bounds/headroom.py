@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from solver.bounds.clairvoyant import ClairvoyantBound
+from solver.model.objective import Objective
 from solver.model.workload import FloatArray
 
 MAX_TIME_FACTOR, GRID_POINTS = 20.0, 120  # of the grid of times: from the shortest to so many times it, 2.5 % apart
@@ -67,12 +68,12 @@ def summed_bounds(curves: Sequence[Curve], weight: float, phases_s: float = 0.0,
     Args:
         weight: w. phases_s, phases_gpu_s: of every step outside generation; 0 for generation alone.
     """
-    sums = np.zeros(5)
+    product, sums = Objective(weight).product, np.zeros(5)
     for curve in curves:
         times, costs, min_cost = curve.time_s + phases_s, curve.gpu_s + phases_gpu_s, curve.min_gpu_s + phases_gpu_s
         next_cost = np.append(costs[1:], min_cost)
-        best = int(np.argmin(times**weight * costs ** (1 - weight)))
-        value = float((times**weight * next_cost ** (1 - weight)).min())
+        best = int(np.argmin(product(times, costs)))
+        value = float(product(times, next_cost).min())
         sums += (curve.shortest_s + phases_s, min_cost, value, times[best], costs[best])
     return SummedBounds(*sums.tolist())
 

@@ -1,6 +1,6 @@
 """Plans generate calls with the generation solver: their seconds, when each of their GPUs is free, and lower bounds.
 
-A generate call on n GPUs with tensor-parallel size tp is a ``PlanningProblem`` with actors of tp GPUs. ``plan_generation``
+A generate call on n GPUs with tensor-parallel size tp is a ``PlanningProblem`` with actors of tp GPUs. ``solver.plan``
 gives its makespan and when each actor is done. Engines have no pipeline, so pp is 1. Actors stay up between steps and get
 weights by reallocations, so the seconds of start and sync of the latency models are not charged.
 
@@ -27,6 +27,7 @@ import numpy as np
 from solver.dataflow.graph import GENERATE, Call, Graph
 from solver.dataflow.layout import Layout
 from solver.dataflow.options import CallCosts, CallMemory, CallOptions, FloatArray, FreedEarly
+from solver.generation import planner
 from solver.model.acceptance import Acceptance
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError, as_given, is_whole
@@ -35,12 +36,10 @@ from solver.model.objective import NonGenerationPhases, Objective
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
 from solver.model.workload import Workload
-from solver.planning.plan_generation import plan_generation
 from solver.stage_fusion.cut_timeline import CutTimeline
 from solver.timing.drafted_latency import drafted
 
 LEAST_SAVING = 1e-3  # share of GPU-seconds that a slower plan has to save
-TIME_LIMIT_S = 0.1  # of counted work per plan: the search alone, without OR-Tools
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,7 +207,7 @@ class GenerationPlans:
         return planned._replace(plan=chosen, release_s=_released(chosen, layout.mesh.gpus))
 
     def _solved(self, problem: PlanningProblem) -> Plan:
-        return plan_generation(problem, time_limit_s=TIME_LIMIT_S, seed=self.seed, deterministic=True)
+        return planner.plan(problem, quick=True, seed=self.seed)
 
 
 def _released(plan: Plan, gpus: int) -> tuple[float, ...]:

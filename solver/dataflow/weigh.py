@@ -10,7 +10,7 @@ from solver.dataflow.assemble import step_plan
 from solver.dataflow.graph import Graph
 from solver.dataflow.options import CallCosts, CallOptions, IntArray
 from solver.dataflow.plan import StepPlan
-from solver.dataflow.plan_objective import StepPlanObjective, StepPlanValue
+from solver.dataflow.plan_objective import StepPlanObjective
 from solver.dataflow.planner import plan_step, problem_options
 from solver.dataflow.schedule import ORDERS
 from solver.dataflow.searched import BOUNDED_PER_EVALUATED, EQUAL, FIRST_GAP, GAPS, WORK
@@ -32,14 +32,15 @@ def plan_step_for(
     work: int = WORK,
     seed: int = 0,
 ) -> WeighedPlan:
-    """Return the step plan of least weighted period and cost, of least cost by a deadline, or of least period in a budget.
+    """Return the step plan of least ``T^w C^(1-w)``, of least cost by a deadline, or of least period in a budget.
 
-    First ``plan_step`` looks for the shortest period, and weights refer to that plan's period and cost. If all GPUs are held
-    throughout, cost grows with the period, so this plan is the best one. Otherwise a second search of the same kind minimises
-    the value. The cheapest plans use few GPUs, and plans between the two wait for GPUs less than they cost.
+    T is the period and C the cost of a step. First ``plan_step`` looks for the shortest period, and values are relative to that
+    plan's period and cost. If all GPUs are held throughout, cost grows with the period, so this plan is the best one. Otherwise
+    a second search of the same kind minimises the value. The cheapest plans use few GPUs, and plans between the two wait for
+    GPUs less than they cost.
 
     Args:
-        asked: weights or a limit, and which GPUs are held.
+        asked: a time weight or a limit, and which GPUs are held.
         graph, cluster, costs, memory_bytes, gap, work, seed: as of ``plan_step``; gap and work count for each of both searches.
 
     Raises:
@@ -67,15 +68,15 @@ def plan_step_for(
     if not price:
         raise PlanningError("cost is counted in USD, but the cluster's usd_per_gpu_hour is 0; give its price")
     held_gpu_s = shortest.gpu_seconds if asked.held == "calls" else shortest.gpus * shortest.period_s
-    value = StepPlanValue(objective, (shortest.period_s, price * held_gpu_s))
+    reference = shortest.period_s, price * held_gpu_s
     usd_per_gpu_hour = cluster.usd_per_gpu_hour
     if asked.held == "step" or not shortest.period_s:
-        least = _least_of_period(shortest, value, price)
+        least = _least_of_period(shortest, objective, reference)
         if least == (math.inf, math.inf):
             raise PlanningError(_out_of_reach(objective, shortest, price * held_gpu_s))
         return WeighedPlan(shortest, shortest, asked, usd_per_gpu_hour, *least, shortest.status, 0, 0)
     options = problem_options(graph, cluster, costs, memory_bytes)
-    search = WeighedSearch(options, memory_bytes, value, price, seed)
+    search = WeighedSearch(options, memory_bytes, objective, reference, price, seed)
     ended = _minimise(search, _options_of(options, shortest), gap, work)
     found = search.found
     if found.plan is None:
@@ -83,7 +84,7 @@ def plan_step_for(
             raise PlanningError(
                 f"{_limit(objective)}: no such plan was found within the work; allow more work or a larger limit"
             )
-        cheapest = WeighedSearch(options, memory_bytes, StepPlanValue(Objective(0.0), (1.0, 1.0)), price, seed)
+        cheapest = WeighedSearch(options, memory_bytes, Objective(0.0), (1.0, 1.0), price, seed)
         cheapest.improve([_options_of(options, shortest)], work // BOUNDED_PER_EVALUATED)
         raise PlanningError(_out_of_reach(objective, shortest, cheapest.found.value))
     status = "optimal" if found.value <= found.bound / (1 - gap) * (1 + EQUAL) else "gap" if ended else "stopped"
@@ -105,12 +106,12 @@ def _minimise(search: WeighedSearch, start: IntArray, gap: float, work: int) -> 
     return ended
 
 
-def _least_of_period(plan: StepPlan, value: StepPlanValue, price: float) -> tuple[float, float]:
+def _least_of_period(plan: StepPlan, objective: Objective, reference: tuple[float, float]) -> tuple[float, float]:
     """Return the value of the plan of the shortest period if all GPUs are held, and its lower bound."""
     if not plan.period_s:
         return 0.0, 0.0
-    times = np.array([plan.period_s, plan.lower_bound_s])
-    best, bound = value.of(times, price * plan.gpus * times).tolist()
+    times, (period_s, cost) = np.array([plan.period_s, plan.lower_bound_s]), reference
+    best, bound = objective.values(times, cost / period_s * times, reference).tolist()
     return (best, bound) if best < math.inf else (math.inf, math.inf)
 
 

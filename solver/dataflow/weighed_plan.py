@@ -16,7 +16,7 @@ class WeighedPlan:
     Attributes:
         plan: the step plan; its own bound is that on the period. shortest: the plan of the shortest period that was found.
         asked: what was minimised. usd_per_gpu_hour: of the cluster.
-        value: of the plan: the weighted sum (1 for ``shortest``), the cost under a deadline, the period under a budget.
+        value: of the plan: ``T^w C^(1-w)`` relative to ``shortest``, the cost under a deadline, the period under a budget.
         lower_bound: no plan has a lower value. status: as of ``StepPlan``, for this value.
         evaluated, bounded: plans whose times were computed, and partial plans that were bounded, besides those of ``shortest``.
     """
@@ -85,4 +85,5 @@ class WeighedPlan:
             return f"least {unit} within {shown(objective.deadline_s)} s"
         if objective.budget is not None:
             return f"least time within {shown(objective.budget)} {unit}"
-        return f"{objective.time_weight:g} x time + {1 - objective.time_weight:g} x {unit}"
+        w = objective.time_weight
+        return f"least T^{w:g} C^{1 - w:.3g} of period and {unit}"

@@ -19,11 +19,12 @@ from solver.dataflow.descent import descend, perturbed
 from solver.dataflow.least_cost import LeastCost
 from solver.dataflow.mesh_step import MeshStep
 from solver.dataflow.options import CallOptions, FloatArray, IntArray
-from solver.dataflow.plan_objective import TOLERANCE, StepPlanValue, plans_gpu_s
+from solver.dataflow.plan_objective import plans_gpu_s
 from solver.dataflow.plan_space import PlanSpace
 from solver.dataflow.schedule import ORDERS, Order, periods_s
 from solver.dataflow.search import BLOCK, CHANGED, STARTS
 from solver.dataflow.strategy_step import StrategyStep
+from solver.model.objective import TOLERANCE, Objective
 
 
 @dataclass
@@ -49,16 +50,21 @@ class WeighedSearch:
     """A search over the plans of ``options`` whose GPUs need at most ``limit_bytes``.
 
     Args:
-        value: to minimise. price: cost of a GPU-second.
+        objective: to minimise. reference: period and cost that values are relative to. price: cost of a GPU-second.
     """
 
-    def __init__(self, options: CallOptions, limit_bytes: float, value: StepPlanValue, price: float, seed: int = 0) -> None:
-        self.options, self.limit_bytes, self.value, self.price = options, limit_bytes, value, price
+    def __init__(
+        self, options: CallOptions, limit_bytes: float, objective: Objective, reference: tuple[float, float], price: float,
+        seed: int = 0,
+    ) -> None:  # fmt: skip
+        self.options, self.limit_bytes, self.price = options, limit_bytes, price
+        self.objective, self.reference = objective, reference
         self.space = PlanSpace(options, limit_bytes)
         self.rng = np.random.default_rng(seed)
         self.found = LeastValue()
         self.least = LeastCost(self.space)
         self.least_cost = price * self.least.gpu_s
+        self.least_s = float(self.space.least_s.max())  # of any period: one call after another is never faster than one call
 
     def improve(self, starts: list[IntArray], most: int) -> None:
         """Descend from these plans, from every call's cheapest option, and from random plans near the best.
@@ -96,7 +102,7 @@ class WeighedSearch:
         leaf = math.inf  # least bound of whole plans: another order may reach it
         steps: list[MeshStep | StrategyStep] = [MeshStep(space, depth) for depth in range(space.calls)]
         steps += [StrategyStep(space, depth) for depth in range(space.calls)]
-        start = np.full((1, space.calls), -1), np.zeros(1), self.value.of(np.zeros(1), np.full(1, self.least_cost))
+        start = np.full((1, space.calls), -1), np.zeros(1), self._values(np.full(1, self.least_s), np.full(1, self.least_cost))
         open_: list[tuple[IntArray, FloatArray, FloatArray, int]] = [(*start, 0)]
         while open_ and found.bounded < most:
             rows, bounds_s, values, depth = open_.pop()
@@ -113,7 +119,7 @@ class WeighedSearch:
             children, bounds_s = extended.rows(rows, steps[depth].call), extended.bound_s
             whole = depth + 1 == len(steps)
             cost = self._costs(children) if whole else self.price * self.least.of(children, depth + 1, target_s)
-            values = self.value.of(bounds_s, cost)
+            values = self._values(bounds_s, cost)
             kept = np.flatnonzero(values < found.value * (1 - gap))
             kept = kept[np.argsort(values[kept], kind="stable")]
             children, bounds_s, values = children[kept], bounds_s[kept], values[kept]
@@ -133,21 +139,26 @@ class WeighedSearch:
         That bound is at most the sum of the seconds of all tasks, and each of them has a GPU at least. So it is at most the
         GPU-seconds.
         """
-        longest_s = self.value.longest_s(value, self.least_cost)
-        return min(longest_s, self.value.dearest(value) / self.price * (1 + TOLERANCE))
+        longest_s = self.objective.most_time(value, self.least_cost, self.reference)
+        most_cost = self.objective.most_cost(value, self.least_s, self.reference)
+        return min(longest_s, most_cost / self.price) * (1 + TOLERANCE)
 
     def _taken(self, plans: IntArray, order: Order, below: float = math.inf) -> tuple[IntArray | None, float]:
         """Return the best of the plans that fit and may have a value below ``below``, with its value; keep it if it is best."""
         plans = plans[self.options.peak_bytes(plans).max(axis=1) <= self.limit_bytes]
-        plans = plans[self.value.of(period_bound_s(self.options, plans), self._costs(plans)) < below] if len(plans) else plans
+        plans = plans[self._values(period_bound_s(self.options, plans), self._costs(plans)) < below] if len(plans) else plans
         if not len(plans):
             return None, math.inf
-        values = self.value.of(periods_s(self.options, plans, order), self._costs(plans))
+        values = self._values(periods_s(self.options, plans, order), self._costs(plans))
         best, found = int(values.argmin()), self.found
         found.evaluated += len(plans)
         if values[best] < found.value * (1 - 1e-12):
             found.plan, found.value, found.order = plans[best].copy(), float(values[best]), order
         return plans[best].copy(), float(values[best])
+
+    def _values(self, period_s: FloatArray, cost: FloatArray) -> FloatArray:
+        """Return (P,) values of these periods and costs."""
+        return self.objective.values(period_s, cost, self.reference)
 
     def _costs(self, plans: IntArray) -> FloatArray:
         """Return (P,) costs of whole plans."""

@@ -25,8 +25,8 @@ class Acceptance:
         PlanningError: a share is outside [0, 1] or not a number, or survival rises.
 
     Example:
-        >>> import solver
-        >>> solver.Acceptance([0.5, 0.25]).tokens_per_pass(2)
+        >>> from solver.model.acceptance import Acceptance
+        >>> Acceptance([0.5, 0.25]).tokens_per_pass(2)
         1.75
     """
 

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from solver.model.errors import PlanningError, as_given, is_number, is_whole
 from solver.model.plurals import counted
 
+MOST_GPUS = 1_000_000
+"""Of a pool: more than any cluster has; beyond it a typing mistake would take all memory."""
+
 
 @dataclass(frozen=True)
 class GpuPool:
@@ -25,7 +28,7 @@ class GpuPool:
             the latency model.
 
     Raises:
-        PlanningError: a count is below 1, or a price or a bandwidth makes no sense.
+        PlanningError: a count is below 1, there are more than ``MOST_GPUS``, or a price or a bandwidth makes no sense.
     """
 
     kind: str
@@ -43,6 +46,11 @@ class GpuPool:
             if not is_whole(value, 1):
                 raise PlanningError(f"the cluster's {name} is {as_given(value)}; a whole number of at least 1 is needed")
             object.__setattr__(self, name, int(value))
+        if self.gpus > MOST_GPUS:
+            raise PlanningError(
+                f"the cluster has {self.nodes:,} nodes of {counted(self.gpus_per_node, 'GPU')}; at most {MOST_GPUS:,} GPUs are "
+                "possible"
+            )
         if not is_number(self.usd_per_gpu_hour, 0):
             raise PlanningError(f"usd_per_gpu_hour is {as_given(self.usd_per_gpu_hour)}; a finite price of 0 or more is needed")
         if not is_whole(self.prewarmed, 0):
@@ -102,7 +110,7 @@ class Cluster:
         if self.gpus_per_actor > pool.gpus_per_node:
             raise PlanningError(
                 f"an actor needs {counted(self.gpus_per_actor, 'GPU')} in one node, but a node has only {self.gpus_per_node}; "
-                f"gpus_per_actor may be at most {self.gpus_per_node}"
+                f"gpus_per_node of {self.gpus_per_actor} or more, or a smaller gpus_per_actor, is needed"
             )
 
     @property

@@ -35,8 +35,8 @@ class Drafting:
         PlanningError: a value is none of these.
 
     Example:
-        >>> import solver
-        >>> solver.Drafting(length=4).max_draft_tokens
+        >>> from solver.model.drafting import Drafting
+        >>> Drafting(length=4).max_draft_tokens
         8
     """
 

@@ -6,7 +6,7 @@ Time is makespan in seconds; cost is GPU-seconds or dollars.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,20 +15,23 @@ from solver.model.errors import PlanningError, as_given, is_number, is_whole
 from solver.model.workload import FloatArray
 
 COSTS = ("gpu_s", "usd")
+TOLERANCE = 1e-9  # relative, by which a limit may be missed: times are sums of rounded numbers
 
 
 @dataclass(frozen=True)
 class Objective:
-    """Minimises weighted time and cost, or one of them under a limit on the other. Over scenarios it is their mean, or the mean
-    of the worst ones.
+    """Minimises ``T^w C^(1-w)`` of time and cost, or one of them under a limit on the other. Over scenarios it is their mean,
+    or the mean of the worst ones.
+
+    A product needs no reference to say which of two plans is better: where time falls by one per cent, the value falls by w
+    per cent. Values are shown relative to a reference plan. Everything that weighs time against cost asks this class.
 
     Args:
-        time_weight: w in ``w * T / T_ref + (1 - w) * C / C_ref``, with the right-sized random split of the same workload
-            as reference.
+        time_weight: w in ``T^w C^(1-w)``, from 0 (cost only) to 1 (time only).
         deadline_s: least cost with ``T <= deadline_s`` instead.
         budget_gpu_s, budget_usd: least time with ``C <= budget`` instead.
         cost: what C counts, ``gpu_s`` or ``usd`` (which a ``budget_usd`` implies).
-        cvar_alpha: conditional value at risk: the mean of the weighted value over the worst share ``cvar_alpha`` of the
+        cvar_alpha: conditional value at risk: the mean of the value over the worst share ``cvar_alpha`` of the
             scenarios. Under a limit, of time and cost each. 1 is the mean over all of them.
 
     Raises:
@@ -70,12 +73,24 @@ class Objective:
         """Return the latest makespan of generation that meets the deadline, including the small tolerance that
         ``value`` also allows."""
         assert self.deadline_s is not None
-        return self.deadline_s * (1 + 9e-10) - phases.seconds
+        return self.deadline_s * (1 + 0.9 * TOLERANCE) - phases.seconds
 
     @property
     def budget(self) -> float | None:
         """Return the limit on cost, in the unit of ``cost``."""
         return self.budget_gpu_s if self.budget_usd is None else self.budget_usd
+
+    def with_slack(self, factor: float) -> Objective:
+        """Return the objective with its limit multiplied by a factor, itself if it has none."""
+        for name in ("deadline_s", "budget_gpu_s", "budget_usd"):
+            if (limit := getattr(self, name)) is not None:
+                return replace(self, **{name: factor * limit})
+        return self
+
+    @property
+    def limit(self) -> float | None:
+        """Return the deadline or the budget, None without one."""
+        return self.budget if self.deadline_s is None else self.deadline_s
 
     @property
     def limited(self) -> bool:
@@ -87,28 +102,97 @@ class Objective:
         """Return the unit of cost in words."""
         return "USD" if self.cost == "usd" else "GPU-seconds"
 
-    def value(self, time_s: float, cost: float, reference: tuple[float, float]) -> float:
-        """Return the number to minimise for a plan of ``time_s`` and ``cost``; infinite if it breaks the limit."""
-        if self.deadline_s is not None:
-            return cost if time_s <= self.deadline_s * (1 + 1e-9) else math.inf
-        if self.budget is not None:
-            return time_s if cost <= self.budget * (1 + 1e-9) else math.inf
-        time_ref, cost_ref = reference
-        return self.time_weight * time_s / time_ref + (1.0 - self.time_weight) * cost / cost_ref
+    def product(self, time_s: ArrayLike, cost: ArrayLike) -> FloatArray:
+        """Return ``T^w C^(1-w)`` of times and costs, whatever the limits; arrays broadcast."""
+        w = self.time_weight
+        return np.asarray(np.asarray(time_s, dtype=float) ** w * np.asarray(cost, dtype=float) ** (1.0 - w))
 
-    def value_over(self, time_s: ArrayLike, cost: ArrayLike, reference: tuple[float, float]) -> float:
-        """Return the number to minimise for (S,) times and costs of equally likely scenarios."""
+    def values(self, time_s: ArrayLike, cost: ArrayLike, reference: tuple[float, float] = (1.0, 1.0)) -> FloatArray:
+        """Return ``value`` of arrays of plans; times and costs broadcast. No value falls where time or cost grows, so lower
+        bounds on both give lower bounds on the value."""
         times, costs = np.asarray(time_s, dtype=float), np.asarray(cost, dtype=float)
-        if self.limited:
-            return self.value(self.risk(times), self.risk(costs), reference)
+        if self.deadline_s is not None:
+            return np.asarray(np.where(times <= self.deadline_s * (1 + TOLERANCE), costs, math.inf))
+        if self.budget is not None:
+            return np.asarray(np.where(costs <= self.budget * (1 + TOLERANCE), times, math.inf))
         time_ref, cost_ref = reference
-        return self.risk(self.time_weight * times / time_ref + (1.0 - self.time_weight) * costs / cost_ref)
+        return self.product(times / time_ref, costs / cost_ref)
+
+    def value(self, time_s: float, cost: float, reference: tuple[float, float] = (1.0, 1.0)) -> float:
+        """Return the number to minimise for a plan of ``time_s`` and ``cost``; infinite if it breaks the limit.
+
+        Without a limit it is ``T^w C^(1-w)`` divided by that of ``reference``, a time and a cost above 0. Under a deadline it
+        is the cost, under a budget the time.
+
+        Example:
+            >>> Objective(time_weight=0.5).value(4.0, 9.0, reference=(1.0, 4.0))
+            3.0
+        """
+        return float(self.values(time_s, cost, reference))
+
+    def most_cost(self, value: float, time_s: float, reference: tuple[float, float] = (1.0, 1.0)) -> float:
+        """Return the cost from which on no plan has a value below ``value`` that takes ``time_s`` or longer."""
+        if self.deadline_s is not None:
+            return value
+        if self.budget is not None:
+            return self.budget * (1 + 2 * TOLERANCE) if time_s < value else 0.0
+        time_ref, cost_ref = reference
+        return _other_factor(value, time_s / time_ref, self.time_weight) * cost_ref
+
+    def most_time(self, value: float, cost: float, reference: tuple[float, float] = (1.0, 1.0)) -> float:
+        """Return the seconds from which on no plan has a value below ``value`` that costs ``cost`` or more."""
+        if self.deadline_s is not None:
+            return self.deadline_s * (1 + 2 * TOLERANCE) if cost < value else 0.0
+        if self.budget is not None:
+            return value
+        time_ref, cost_ref = reference
+        return _other_factor(value, cost / cost_ref, 1.0 - self.time_weight) * time_ref
+
+    def cost_of_a_second(self, time_s: float, cost: float) -> float:
+        """Return the cost that a second is worth at this time and cost, ``w C / ((1-w) T)``: where a plan takes a second more
+        and costs so much less, ``T^w C^(1-w)`` stays. Infinite where only time counts."""
+        w = self.time_weight
+        return w * cost / ((1.0 - w) * time_s) if w < 1.0 and time_s > 0 else math.inf
+
+    def value_over(self, time_s: ArrayLike, cost: ArrayLike, reference: tuple[float, float] = (1.0, 1.0)) -> float:
+        """Return the number to minimise for (S,) times and costs of equally likely scenarios.
+
+        That is the risk of their values; under a limit, the value of the risks of time and of cost.
+        """
+        if self.limited:
+            return self.value(self.risk(np.asarray(time_s)), self.risk(np.asarray(cost)), reference)
+        return self.risk(self.values(time_s, cost, reference))
+
+    def key(self, time_s: ArrayLike, cost: ArrayLike) -> tuple[float, float]:
+        """Return what is least for the best of several plans, of a number or (S,) times and costs.
+
+        Where a plan breaks a limit, first comes by how much, so that the least key is the nearest miss. Then comes what is
+        minimised.
+        """
+        times, costs = np.atleast_1d(np.asarray(time_s, dtype=float)), np.atleast_1d(np.asarray(cost, dtype=float))
+        if self.deadline_s is not None:
+            return max(0.0, self.risk(times) - self.deadline_s * (1 + TOLERANCE)), self.risk(costs)
+        if self.budget is not None:
+            return max(0.0, self.risk(costs) - self.budget * (1 + TOLERANCE)), self.risk(times)
+        return 0.0, self.risk(self.product(times, costs))
 
     def risk(self, values: FloatArray) -> float:
         """Return the mean of the worst share ``cvar_alpha`` of equally likely values; the last of them counts in part."""
         worst = np.sort(values)[::-1]
         share = np.clip(self.cvar_alpha * len(worst) - np.arange(len(worst)), 0.0, 1.0)
         return float(np.dot(worst, share) / share.sum())
+
+
+def _other_factor(value: float, factor: float, exponent: float) -> float:
+    """Return x with ``factor^exponent x^(1-exponent) = value``; infinite where no x is too large."""
+    if exponent >= 1.0 or math.isinf(value):
+        return math.inf
+    if value <= 0.0:
+        return 0.0
+    if factor <= 0.0:
+        return value if exponent == 0.0 else math.inf
+    logarithm = (math.log(value) - exponent * math.log(factor)) / (1.0 - exponent)
+    return math.exp(logarithm) if logarithm < 700 else math.inf
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def offers_of(cluster: Cluster | MixedCluster, latency: Latencies) -> tuple[Offe
         if cluster.gpus_per_actor != model.gpus_per_actor:
             raise PlanningError(
                 f"the cluster gives {counted(cluster.gpus_per_actor, 'GPU')} to an actor, but latency profile {model.name!r} "
-                f"is for {model.gpus_per_actor}; use gpus_per_actor={model.gpus_per_actor} or a profile of that size"
+                f"is for {model.gpus_per_actor}; state {model.gpus_per_actor} per actor, or a profile of that size"
             )
         offered = [(cluster.kind, model)]
     elif isinstance(latency, LatencyModel):

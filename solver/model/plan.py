@@ -103,7 +103,10 @@ class Prefill:
 
 @dataclass(frozen=True)
 class Reference:
-    """Time and cost of the whole step for the right-sized random split, to which the weighted objective is normalised."""
+    """Time and cost of the whole step for the right-sized random split, relative to which ``T^w C^(1-w)`` is shown.
+
+    Over scenarios these are its means, so the split's own value is not 1 there.
+    """
 
     actors: int
     time_s: float
@@ -142,9 +145,10 @@ class Plan:
     """A generation plan of one step.
 
     Times and costs are those of the planning model (predicted lengths or the mean over their scenarios, affine latency);
-    ``solver.evaluate`` gives the same numbers. ``value`` and ``lower_bound`` are in units of the objective, for the same
-    lengths or scenarios; the gap is ``(value - lower_bound) / value`` and refers to the planning model, not to true lengths. A
-    plan of a policy without a bound has ``lower_bound`` None. ``prefill`` is None if every actor prefills its own prompts. An
+    ``solver.evaluate`` gives the same numbers. ``value`` is what the objective minimises, for the same lengths or scenarios:
+    ``T^w C^(1-w)`` relative to ``reference``, the cost under a deadline, the time under a budget. No plan is below
+    ``lower_bound``; the gap is ``(value - lower_bound) / value`` and refers to the planning model, not to true lengths. A plan
+    of a policy without a bound has ``lower_bound`` None. ``prefill`` is None if every actor prefills its own prompts. An
     actor without responses in a plan with ``prefill`` is the prefill actor. ``drafting`` is None if every iteration yields one
     token per response; ``acceptance`` is the survival of drafts that was expected.
     """

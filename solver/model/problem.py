@@ -50,7 +50,7 @@ class PlanningProblem:
 
     Example:
         >>> problem = PlanningProblem(workload, Cluster(2, 8, 2), latency, Objective(time_weight=0.5))
-        >>> plan = solver.plan_generation(problem)
+        >>> plan = solver.plan(problem)
     """
 
     workload: Workload
@@ -84,7 +84,7 @@ class PlanningProblem:
 
     @cached_property
     def offers(self) -> tuple[Offer, ...]:
-        """Return every actor that may be started (``solver.offers_of``)."""
+        """Return every actor that may be started (``offers_of``)."""
         return offers_of(self.cluster, self.latency)
 
     @property

@@ -23,7 +23,7 @@ from solver.model.latency import LatencyModel
 from solver.model.offers import latency_of
 from solver.model.plan import ActorPlan, Plan, check_plan
 from solver.model.problem import PlanningProblem, check_problem
-from solver.model.workload import FloatArray, IntArray, Workload
+from solver.model.workload import IntArray, Workload
 from solver.prefix_sharing.choose_prefixes import choose_prefixes
 from solver.prefix_sharing.costs_and_savings import PrefixChoice, PrefixCosts
 from solver.prefix_sharing.kv_transfer import bandwidth_bytes_per_s, pool_of_node, transfer_coefficients
@@ -31,44 +31,6 @@ from solver.prefix_sharing.placement import Placement, check_learner_node, place
 from solver.prefix_sharing.prefix_tree import PrefixTree
 from solver.timing.build_plan import timed
 from solver.timing.evaluate import cached_tokens, evaluate
-
-
-@dataclass(frozen=True, eq=False)
-class StepValue:
-    """Time, cost and objective value of the whole step under a plan, in the unit of the objective.
-
-    Attributes:
-        norms: the objective's reference time in seconds and reference cost (T_ref, C_ref).
-    """
-
-    problem: PlanningProblem
-    norms: tuple[float, float] = (1.0, 1.0)
-
-    def relative_to(self, plan: Plan) -> StepValue:
-        """Return the same with the mean time and cost of a plan as reference."""
-        time_s, cost = (float(x.mean()) for x in self.step(plan))
-        return replace(self, norms=(time_s or 1.0, cost or 1.0))
-
-    def step(self, plan: Plan) -> tuple[FloatArray, FloatArray]:
-        """Return the (S,) time and cost of the step in every scenario, or for the one set of lengths."""
-        problem, phases, unit = self.problem, self.problem.phases, self.problem.objective.cost
-        if problem.workload.scenarios is None:
-            makespan_s, gpu_s, usd = (np.array([x]) for x in (plan.makespan_s, plan.gpu_seconds, plan.cost_usd))
-        else:
-            times = evaluate(plan, problem)
-            makespan_s, gpu_s, usd = times.makespans_s, times.gpu_seconds_of, times.cost_usd_of
-        time_s = makespan_s + phases.seconds
-        learner_rate = phases.learner_rate(unit, problem.cluster.pools[0].usd_per_gpu_s)  # the learner is on the first pool
-        return time_s, (gpu_s if unit == "gpu_s" else usd) + learner_rate * time_s
-
-    def rank(self, plan: Plan) -> tuple[float, float]:
-        """Return the pair to minimise: by how much a deadline or a budget is missed, then the value (without a limit on it)."""
-        objective, (time_s, cost) = self.problem.objective, self.step(plan)
-        if objective.deadline_s is not None:
-            return max(0.0, objective.risk(time_s) - objective.deadline_s * (1 + 1e-9)), objective.risk(cost)
-        if objective.budget is not None:
-            return max(0.0, objective.risk(cost) - objective.budget * (1 + 1e-9)), objective.risk(time_s)
-        return 0.0, objective.value_over(time_s, cost, self.norms)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +59,19 @@ class Deduplication:
             f"Deduplication({self.how}: {self.tokens_before:,} prefill tokens before, {self.tokens_after:,} after ({fewer:.1%} "
             f"fewer); makespan {self.plan.makespan_s:.3f} s, {self.plan.gpu_seconds:.2f} GPU-seconds)"
         )
+
+
+def step_key(plan: Plan, problem: PlanningProblem) -> tuple[float, float]:
+    """Return ``Objective.key`` of the whole step under a plan, over all scenarios or for the one set of lengths."""
+    phases, unit = problem.phases, problem.objective.cost
+    if problem.workload.scenarios is None:
+        makespan_s, gpu_s, usd = (np.array([x]) for x in (plan.makespan_s, plan.gpu_seconds, plan.cost_usd))
+    else:
+        times = evaluate(plan, problem)
+        makespan_s, gpu_s, usd = times.makespans_s, times.gpu_seconds_of, times.cost_usd_of
+    time_s = makespan_s + phases.seconds
+    learner_rate = phases.learner_rate(unit, problem.cluster.pools[0].usd_per_gpu_s)  # the learner is on the first pool
+    return problem.objective.key(time_s, (gpu_s if unit == "gpu_s" else usd) + learner_rate * time_s)
 
 
 def computations(plan: Plan, workload: Workload) -> IntArray:
@@ -137,8 +112,8 @@ def deduplicate(
 
     Args:
         plan: made for ``problem``; its actors' nodes may change, their responses stay.
-        problem: its objective decides whether deduplication pays, the given plan's step being the reference. A plan that misses
-            its deadline or budget by less is better than one that misses it by more.
+        problem: its objective decides whether deduplication pays (``Objective.key``). A plan that misses its deadline or budget
+            by less is better than one that misses it by more.
         token_ids: the P prompts, so that prefixes shared by prompts count; None when only their lengths are known.
         share_in_actors: allow samples of a prompt on one actor to share its prefill. prefill_actor: allow a prefill actor.
         capacity_tokens: KV tokens that it holds; None takes what the latency model says. max_batch: most prefixes of it.
@@ -167,8 +142,7 @@ def deduplicate(
     sharing = replace(plan, actors=tuple(replace(a, shares_prompts=a.shares_prompts or share_in_actors) for a in plan.actors))
     sharing = retimed(sharing, problem)
     best, how, tokens_after = sharing, "shared in actors", _prefill_tokens(sharing, workload)
-    values = StepValue(problem).relative_to(unchanged)
-    if tokens_after == tokens_before or values.rank(sharing) > values.rank(unchanged):
+    if tokens_after == tokens_before or step_key(sharing, problem) > step_key(unchanged, problem):
         best, how, tokens_after = unchanged, "none", tokens_before
     options = {"tree": tree, "learner_node": learner_node, "prefill_latency": prefill_latency,
                "streamed": streamed, "late_start": late_start}  # fmt: skip
@@ -187,17 +161,17 @@ def deduplicate(
         return choose_prefixes(tree, counts, costs, capacity_tokens=capacity_tokens, max_batch=max_batch)
 
     choice = candidate = choose(capacity if prefill_actor else 0)
-    placement, last_rank = None, (np.inf, np.inf)
+    placement, last_key = None, (np.inf, np.inf)
     while candidate.net_s > 0:
         placed = place(_with_prefixes(sharing, candidate.prefix_tokens), problem, **options)  # type: ignore[arg-type]
-        rank = values.rank(placed.plan)
-        if rank < values.rank(best):
+        key = step_key(placed.plan, problem)
+        if key < step_key(best, problem):
             best, how, choice, placement = placed.plan, "prefill actor", candidate, placed
             tokens_after = candidate.computed_tokens + _prefill_tokens(placed.plan, workload)
-        if rank >= last_rank:
+        if key >= last_key:
             break
         # All actors wait for the one prefill actor, so half of the tokens may be better, and half of those.
-        last_rank = rank
+        last_key = key
         candidate = choose(candidate.computed_tokens // 2)
     notes = {**plan.notes, "prefill": {"how": how, "tokens_before": tokens_before, "tokens_after": tokens_after}}
     deduplicated = plan if how == "none" else replace(best, notes=notes)

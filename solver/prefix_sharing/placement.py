@@ -12,7 +12,7 @@ serve some actors sooner. Without a learner the prefill actor gets GPUs of its o
 and weight sync) and its prefixes are computed; its ``receive_s`` ends when they have arrived (``kv_transfer``). The paper's
 inequality ``L_model(i) + L_kv(i) + L_decode(i) <= L_prefill + L_decode(1)`` says that the longest group, actor 1, is the last
 to finish. The slack is that difference, with the waits that the paper leaves out: for the prefill and for a busy link. Where no
-slack is below 0 the other actors add nothing to the makespan; a late one lengthens it, and ``solver.deduplicate`` prices that.
+slack is below 0 the other actors add nothing to the makespan; a late one lengthens it, and ``deduplicate`` prices that.
 """
 
 from __future__ import annotations

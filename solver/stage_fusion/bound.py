@@ -55,9 +55,11 @@ def phase_bound_s(completion_s: ArrayLike, free_s: ArrayLike, work: PhaseWork) -
         PlanningError: see ``follow``.
 
     Example:
-        >>> import solver
-        >>> work = solver.PhaseWork([1, 1, 1], [2, 2, 2], group=[0, 0, 1], unlock="group", learner_gpus=1)
-        >>> solver.phase_bound_s([2, 3, 9], [3, 9], work), solver.follow([2, 3, 9], [3, 9], work).step_s
+        >>> from solver.stage_fusion.bound import phase_bound_s
+        >>> from solver.stage_fusion.follow import follow
+        >>> from solver.stage_fusion.work import PhaseWork
+        >>> work = PhaseWork([1, 1, 1], [2, 2, 2], group=[0, 0, 1], unlock="group", learner_gpus=1)
+        >>> phase_bound_s([2, 3, 9], [3, 9], work), follow([2, 3, 9], [3, 9], work).step_s
         (12.0, 12.0)
     """
     completion, free = checked_times(completion_s, free_s, work)
@@ -132,9 +134,11 @@ def step_bound(problem: PlanningProblem, work: PhaseWork, *, bound_work: int = D
 
     Example:
         >>> import solver
+        >>> from solver.stage_fusion.bound import step_bound
+        >>> from solver.stage_fusion.work import PhaseWork
         >>> latency = solver.LatencyModel("mine", 1, base_s=5e-3, per_response_s=1e-3, max_batch=64)
         >>> problem = solver.PlanningProblem(solver.Workload([10], [0, 0], [100, 300]), solver.Cluster(1, 2, 1), latency)
-        >>> bound = solver.step_bound(problem, solver.PhaseWork([1.0, 1.0], [2.0, 2.0], group=[0, 0], unlock="group"))
+        >>> bound = step_bound(problem, PhaseWork([1.0, 1.0], [2.0, 2.0], group=[0, 0], unlock="group"))
         >>> round(bound.time_s, 3)
         4.8
     """

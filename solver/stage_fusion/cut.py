@@ -104,11 +104,13 @@ def choose_cut(
 
     Example:
         >>> import solver
+        >>> from solver.stage_fusion.cut import choose_cut
+        >>> from solver.stage_fusion.token_work import TokenWork
         >>> latency = solver.LatencyModel("mine", 1, base_s=0.01, per_response_s=1e-3, max_batch=64)
         >>> workload = solver.Workload([10] * 8, range(8), [50, 60, 70, 80, 90, 100, 110, 900])
         >>> problem = solver.PlanningProblem(workload, solver.Cluster(1, 2, 1), latency, solver.Objective(1.0))
         >>> plan = solver.random_split(problem, actors=2)
-        >>> cut = solver.choose_cut(plan, problem, solver.TokenWork(1e-3, 1e-3))
+        >>> cut = choose_cut(plan, problem, TokenWork(3e-2, 1e-3))
         >>> cut.keep, cut.time_s < cut.uncut.time_s
         (1, True)
     """

@@ -66,9 +66,10 @@ def follow(completion_s: ArrayLike, free_s: ArrayLike, work: PhaseWork) -> Phase
         PlanningError: a time is not finite, an array has another length, or ``work`` is no PhaseWork.
 
     Example:
-        >>> import solver
-        >>> work = solver.PhaseWork([1, 1, 1], [2, 2, 2], group=[0, 0, 1], unlock="group", learner_gpus=1)
-        >>> schedule = solver.follow([2, 3, 9], free_s=[3, 9], work=work)
+        >>> from solver.stage_fusion.follow import follow
+        >>> from solver.stage_fusion.work import PhaseWork
+        >>> work = PhaseWork([1, 1, 1], [2, 2, 2], group=[0, 0, 1], unlock="group", learner_gpus=1)
+        >>> schedule = follow([2, 3, 9], free_s=[3, 9], work=work)
         >>> schedule.prepare_end_s, schedule.step_s, schedule.gpu_s
         (10.0, 12.0, 19.0)
     """

@@ -64,12 +64,14 @@ def latest_start(
 
     Example:
         >>> import solver
+        >>> from solver.stage_fusion.late_start import latest_start
+        >>> from solver.stage_fusion.token_work import TokenWork
         >>> latency = solver.LatencyModel("mine", 1, base_s=0.01, per_response_s=1e-3, max_batch=64)
         >>> workload = solver.Workload([10] * 4, range(4), [50, 60, 70, 900])
         >>> problem = solver.PlanningProblem(workload, solver.Cluster(1, 1, 1), latency)
         >>> plan = solver.random_split(problem, actors=1)
-        >>> work = solver.TokenWork(0.0, 0.01, unlock="group", learner_gpus=1, place="learner")
-        >>> start = solver.latest_start(plan, problem, work)
+        >>> work = TokenWork(0.0, 0.01, unlock="group", learner_gpus=1, place="learner")
+        >>> start = latest_start(plan, problem, work)
         >>> start.from_s > 5, start.time_s <= 1.005 * start.held_time_s, start.gpu_seconds < start.held_gpu_seconds
         (True, True, True)
     """

@@ -111,11 +111,13 @@ def choose_learner(
 
     Example:
         >>> import solver
+        >>> from solver.stage_fusion.learner import choose_learner
+        >>> from solver.stage_fusion.token_work import TokenWork
         >>> latency = solver.LatencyModel("mine", 1, base_s=0.01, per_response_s=1e-3, max_batch=64)
         >>> workload = solver.Workload([10] * 4, range(4), [50, 60, 70, 900])
         >>> problem = solver.PlanningProblem(workload, solver.Cluster(1, 1, 1), latency, solver.Objective(1.0))
         >>> plan = solver.random_split(problem, actors=1)
-        >>> learner = solver.choose_learner(plan, problem, solver.TokenWork(0.0, 0.01, unlock="group"))
+        >>> learner = choose_learner(plan, problem, TokenWork(0.0, 0.01, unlock="group"))
         >>> learner.chosen.learning, learner.chosen.time_s < learner.batch.time_s
         ('stream', True)
     """

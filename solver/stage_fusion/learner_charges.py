@@ -26,8 +26,8 @@ class LearnerCharges:
         PlanningError: a number is out of its range.
 
     Example:
-        >>> import solver
-        >>> charges = solver.LearnerCharges(full_speed_servers=2, loss_per_doubling=0.1, gradient_s=0.4)
+        >>> from solver.stage_fusion.learner_charges import LearnerCharges
+        >>> charges = LearnerCharges(full_speed_servers=2, loss_per_doubling=0.1, gradient_s=0.4)
         >>> round(charges.slower(4), 3), round(charges.finish_s(4), 3), charges.finish_s(1)
         (1.111, 0.6, 0.0)
     """

@@ -17,12 +17,15 @@ class LeastBound(BoundOverTime):
 
     Example:
         >>> import solver
+        >>> from solver.stage_fusion.learner_charges import LearnerCharges
+        >>> from solver.stage_fusion.whole_step_bound import whole_step_bound
+        >>> from solver.stage_fusion.work import PhaseWork
         >>> from solver.stage_fusion.least_bound import LeastBound
         >>> latency = solver.LatencyModel("mine", 1, base_s=5e-3, per_response_s=1e-3, max_batch=64)
         >>> problem = solver.PlanningProblem(solver.Workload([10], [0, 0], [100, 300]), solver.Cluster(1, 2, 1), latency)
-        >>> generation, charges = solver.clairvoyant_bound(problem), solver.LearnerCharges(loss_per_doubling=0.0)
-        >>> works = [solver.PhaseWork([1.0, 1.0], [learn_s] * 2, group=[0, 0], unlock="group") for learn_s in (1.5, 2.0)]
-        >>> slow, fast = (solver.whole_step_bound(generation, work, charges) for work in reversed(works))
+        >>> generation, charges = solver.clairvoyant_bound(problem), LearnerCharges(loss_per_doubling=0.0)
+        >>> works = [PhaseWork([1.0, 1.0], [learn_s] * 2, group=[0, 0], unlock="group") for learn_s in (1.5, 2.0)]
+        >>> slow, fast = (whole_step_bound(generation, work, charges) for work in reversed(works))
         >>> LeastBound([slow, fast]).gpu_seconds(10.0) == fast.gpu_seconds(10.0)
         True
     """

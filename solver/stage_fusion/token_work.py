@@ -22,8 +22,9 @@ class TokenWork:
 
     Example:
         >>> import solver
+        >>> from solver.stage_fusion.token_work import TokenWork
         >>> workload = solver.Workload([10], [0, 0], [90, 190])
-        >>> solver.TokenWork(0.001, 0.002, unlock="group").of(workload).learn_s.tolist()
+        >>> TokenWork(0.001, 0.002, unlock="group").of(workload).learn_s.tolist()
         [0.2, 0.4]
     """
 

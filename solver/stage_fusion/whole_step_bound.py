@@ -121,11 +121,14 @@ def whole_step_bound(
 
     Example:
         >>> import solver
+        >>> from solver.stage_fusion.learner_charges import LearnerCharges
+        >>> from solver.stage_fusion.whole_step_bound import whole_step_bound
+        >>> from solver.stage_fusion.work import PhaseWork
         >>> latency = solver.LatencyModel("mine", 1, base_s=5e-3, per_response_s=1e-3, max_batch=64)
         >>> problem = solver.PlanningProblem(solver.Workload([10], [0, 0], [100, 300]), solver.Cluster(1, 2, 1), latency)
-        >>> work = solver.PhaseWork([1.0, 1.0], [2.0, 2.0], group=[0, 0], unlock="group")
+        >>> work = PhaseWork([1.0, 1.0], [2.0, 2.0], group=[0, 0], unlock="group")
         >>> generation = solver.clairvoyant_bound(problem)
-        >>> bound = solver.whole_step_bound(generation, work, solver.LearnerCharges(loss_per_doubling=0.0))
+        >>> bound = whole_step_bound(generation, work, LearnerCharges(loss_per_doubling=0.0))
         >>> round(bound.shortest_s(), 3), round(bound.gpu_seconds(10.0), 3)
         (4.8, 7.9)
     """

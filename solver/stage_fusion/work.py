@@ -45,9 +45,10 @@ class PhaseWork:
             ``unlock`` or ``place`` is unknown.
 
     Example:
-        >>> import solver
-        >>> work = solver.PhaseWork([1.0, 1.0], [2.0, 2.0], group=[0, 0], unlock="group")
-        >>> solver.follow([3.0, 5.0], [3.0, 5.0], work).step_s
+        >>> from solver.stage_fusion.follow import follow
+        >>> from solver.stage_fusion.work import PhaseWork
+        >>> work = PhaseWork([1.0, 1.0], [2.0, 2.0], group=[0, 0], unlock="group")
+        >>> follow([3.0, 5.0], [3.0, 5.0], work).step_s
         8.0
     """
 

@@ -84,8 +84,10 @@ def length_table(
 
     Example:
         >>> import solver
+        >>> from solver.model.acceptance import Acceptance
+        >>> from solver.timing.draft_length import length_table
         >>> latency = solver.LatencyModel("x", 1, base_s=5e-3, per_response_s=1e-4, max_batch=64)
-        >>> [(r.first_batch, r.last_batch, r.draft_tokens) for r in solver.length_table(latency, solver.Acceptance([0.5]), 100)]
+        >>> [(r.first_batch, r.last_batch, r.draft_tokens) for r in length_table(latency, Acceptance([0.5]), 100)]
         [(1, 47, 1), (48, 64, 0)]
     """
     most = latency.max_batch

@@ -43,8 +43,10 @@ def drafted(latency: LatencyModel, acceptance: Acceptance, kv_reads: Literal["on
 
     Example:
         >>> import solver
+        >>> from solver.model.acceptance import Acceptance
+        >>> from solver.timing.drafted_latency import drafted
         >>> latency = solver.LatencyModel("mine", 1, base_s=5e-3, per_response_s=1e-4, max_batch=64)
-        >>> fast = solver.drafted(latency, solver.Acceptance([0.8, 0.6, 0.4]))
+        >>> fast = drafted(latency, Acceptance([0.8, 0.6, 0.4]))
         >>> float(fast.iteration_s(1, 500).round(6)), float(latency.iteration_s(1, 500))
         (0.001966, 0.0051)
     """

@@ -191,7 +191,12 @@ def check_complete(plan: Plan, responses: int) -> None:
     Raises:
         PlanningError: the message names the first response that is wrong.
     """
-    planned = np.array([i for a in plan.actors for i in a.responses], dtype=np.int64)
+    check_each_once([np.array(actor.responses, dtype=np.int64) for actor in plan.actors], responses)
+
+
+def check_each_once(groups: Sequence[IntArray], responses: int) -> None:
+    """Refuse groups that do not hold each of the ``responses`` exactly once (a PlanningError)."""
+    planned: IntArray = np.concatenate([*groups, np.zeros(0, dtype=np.int64)])
     if unknown := planned[(planned < 0) | (planned >= responses)].tolist():
         raise PlanningError(f"the plan has response {unknown[0]}, but the workload has only responses 0 to {responses - 1}")
     counts = np.bincount(planned, minlength=responses)

@@ -49,8 +49,9 @@ def even_lengths(
 
     Example:
         >>> import numpy as np, solver
+        >>> from solver.timing.even_lengths import even_lengths
         >>> latency = solver.LatencyModel("x", 1, base_s=5e-3, per_response_s=1e-3)
-        >>> solver.even_lengths(latency, np.array([[0.9, 0.8, 0.1], [0.4, 0.3, 0.2]]), 1000)
+        >>> even_lengths(latency, np.array([[0.9, 0.8, 0.1], [0.4, 0.3, 0.2]]), 1000)
         array([1, 2])
     """
     shares = np.asarray(survival, dtype=float)

@@ -19,7 +19,6 @@ Where no response can end after the group's longest would, if it had no prompt, 
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -60,18 +59,6 @@ class KnownTimes:
     @staticmethod
     def _key(responses: IntArray, case: int) -> tuple[int, bytes]:
         return case, blake2b(responses.tobytes(), digest_size=16).digest()
-
-
-@dataclass(frozen=True, eq=False)
-class Split:
-    """Responses in groups: ``order[edges[g]:edges[g + 1]]`` is group g, in admission order."""
-
-    order: IntArray
-    edges: IntArray
-
-    def groups(self) -> list[IntArray]:
-        """Return the groups one by one."""
-        return [self.order[a:b] for a, b in itertools.pairwise(self.edges.tolist())]
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,41 +121,40 @@ class GroupTimes:
             _running(missing), _running(held), _running(occupied), memory, known,
         )  # fmt: skip
 
-    def busy_s(self, edges: IntArray, how: str = "exact") -> FloatArray:
+    def busy_s(self, edges: IntArray) -> FloatArray:
         """Return the (S, G) seconds from when an actor can decode until it is done, for groups of consecutive
         responses of ``order``.
 
         Args:
-            edges: (G+1,) rising, from 0 to R; group g is ``order[edges[g]:edges[g + 1]]``, and none is empty.
-            how: for groups that refill, ``exact`` or ``least``, the lower bound of the module docstring.
+            edges: (G+1,) rising, within 0 to R; group g is ``order[edges[g]:edges[g + 1]]``, and none is empty.
         """
         seconds, refills = self.least_s(edges)
-        if how == "exact":
-            for case in np.flatnonzero(refills.any(axis=1)):
-                seconds[case] = self.exact_row(edges, int(case), seconds[case], refills[case])
+        for case in np.flatnonzero(refills.any(axis=1)):
+            seconds[case] = self.exact_row(edges, int(case), seconds[case], refills[case])
         return seconds
 
     def least_s(self, edges: IntArray) -> tuple[FloatArray, NDArray[np.bool_]]:
         """Return the (S, G) lower bound of each group's seconds, and whether the group may take more. It may where it refills,
         or its prompts take several iterations."""
-        first, last = edges[:-1], edges[1:]
-        iterations = np.maximum.reduceat(self.length, first, axis=1).astype(float)
+        first, last, end = edges[:-1], edges[1:], edges[-1]
+        length = self.length[:, :end]
+        iterations = np.maximum.reduceat(length, first, axis=1).astype(float)
         refills = (last - first)[None, :] > self.admission.max_batch
         refills = refills | (self.held[:, last] - self.held[:, first] > self.admission.kv_capacity_tokens)
         if refills.any():
             slots: IntArray | int = self.admission.max_batch
             if self.admission.rule == "reserve":
-                reserved = self.cases[0].reserved_tokens[self.order]
+                reserved = self.cases[0].reserved_tokens[self.order[:end]]
                 fit = self.admission.kv_capacity_tokens // np.maximum(np.minimum.reduceat(reserved, first), 1)
                 slots = np.clip(fit, 1, self.admission.max_batch)
-            by_slots = np.add.reduceat(self.length, first, axis=1) / slots
+            by_slots = np.add.reduceat(length, first, axis=1) / slots
             by_memory = (self.occupied[:, last] - self.occupied[:, first]) / self.memory[:, None]
             min_iterations = np.maximum(np.maximum(by_slots, by_memory * (1 - 1e-12)), iterations)  # running sums are rounded
             iterations = np.where(refills, min_iterations, iterations)
         tokens = self._prefill_tokens(edges)
         if self.latency.token_budget is not None:
             refills = refills | (self._latest_end(edges, self.latency.token_budget) > iterations)
-            fed = np.add.reduceat(self.length, first, axis=1) + tokens
+            fed = np.add.reduceat(length, first, axis=1) + tokens
             iterations = np.maximum(iterations, fed * (1 - 1e-12) / self.latency.token_budget)
         seconds: FloatArray = (
             self.latency.base_s * iterations
@@ -183,10 +169,12 @@ class GroupTimes:
 
         A prompt that is shared counts for each of its responses, which makes none earlier."""
         sizes = np.diff(edges)
-        before = np.arange(edges[-1]) - np.repeat(edges[:-1], sizes)  # responses of its group before each
-        fed = self.missing[:, 1:] - np.repeat(self.missing[:, edges[:-1]], sizes, axis=1)
+        begin, end = int(edges[0]), int(edges[-1])
+        before = np.arange(begin, end) - np.repeat(edges[:-1], sizes)  # responses of its group before each
+        fed = self.missing[:, begin + 1 : end + 1] - np.repeat(self.missing[:, edges[:-1]], sizes, axis=1)
         ready = np.ceil(fed / np.maximum(budget - before, 1)) - 1
-        return np.asarray(np.maximum.reduceat(np.where(self.length > 0, ready + self.length, 0.0), edges[:-1], axis=1))
+        length = self.length[:, begin:end]
+        return np.asarray(np.maximum.reduceat(np.where(length > 0, ready + length, 0.0), edges[:-1] - begin, axis=1))
 
     def exact_row(self, edges: IntArray, case: int, least_s: FloatArray, refills: NDArray[np.bool_]) -> FloatArray:
         """Return the (G,) exact seconds of the groups for one set of lengths, given lower bounds and which groups refill."""
@@ -217,12 +205,12 @@ class GroupTimes:
         first response."""
         if not self.shares_prompts:
             return np.asarray(self.tokens[:, edges[1:]] - self.tokens[:, edges[:-1]])
-        group = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
-        owner, generated = self.cases[0].prompt_of[self.order], self.cases[0].generated_tokens[self.order]
+        group, chosen = np.repeat(np.arange(len(edges) - 1), np.diff(edges)), self.order[edges[0] : edges[-1]]
+        owner, generated = self.cases[0].prompt_of[chosen], self.cases[0].generated_tokens[chosen]
         prompt = self.cases[0].prompt_tokens[owner]
         key = group * (int(owner.max()) + 1) + owner
         rows = []
-        for length in self.length:
+        for length in self.length[:, edges[0] : edges[-1]]:
             needs_iterations = np.flatnonzero(length > 0)
             first_of_prompt = needs_iterations[np.unique(key[needs_iterations], return_index=True)[1]]
             missing = np.where(length > 0, generated, 0)

@@ -1,20 +1,19 @@
 """Computes time, cost and objective value of the whole step from makespan and cost of generation, or from busy seconds.
 
-How plans are found plays no part. ``solver.evaluate`` times plans on several kinds of actors; for one kind ``Pricing`` gives
-the same numbers.
+How plans are found plays no part. ``Pricing`` gives the numbers of ``solver.evaluate`` from the seconds that actors are busy.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from solver.model.objective import NonGenerationPhases, Objective
 from solver.model.problem import PlanningProblem
-from solver.model.workload import FloatArray
+from solver.model.workload import FloatArray, IntArray
 
 
 @dataclass(frozen=True)
@@ -50,15 +49,7 @@ class StepObjective:
     def most_cost(self, value: float, makespan_s: float) -> float:
         """Return the cost of generation from which on a plan of this makespan has ``value`` or more."""
         time_s = self.phases.step_time_s(makespan_s)
-        learner = self.learner_rate * time_s
-        if self.objective.deadline_s is not None:
-            return value - learner
-        if self.objective.budget is not None:
-            return self.objective.budget * (1 + 1e-8) - learner if time_s < value else 0.0
-        w = self.objective.time_weight
-        if w == 1.0 or math.isinf(value):
-            return math.inf
-        return (value - w * time_s / self.norms[0]) / (1.0 - w) * self.norms[1] - learner
+        return self.objective.most_cost(value, time_s, self.norms) - self.learner_rate * time_s
 
     @property
     def held_after_s(self) -> float | None:
@@ -68,53 +59,64 @@ class StepObjective:
         return self.phases.seconds if self.release == "step" else 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pricing(StepObjective):
-    """Prices and start-up times of actors of one kind.
+    """Prices and start-up times of actors of R offers.
 
     Attributes:
-        actor_rate: cost of one actor for one second, in the unit of the objective.
-        sync_s, start_s: seconds before an actor decodes; ``start_s`` applies only from the ``prewarmed``-th actor on.
+        gpu_rate, usd_rate: (R,) GPU-seconds and dollars of one actor for one second.
+        sync_s, start_s: (R,) seconds before an actor decodes; ``start_s`` unless it is prewarmed.
+        pool: (R,) of the cluster. prewarmed: containers of each pool that are.
     """
 
     _: KW_ONLY
-    actor_rate: float
-    sync_s: float
-    start_s: float
-    prewarmed: int
+    gpu_rate: FloatArray
+    usd_rate: FloatArray
+    sync_s: FloatArray
+    start_s: FloatArray
+    pool: IntArray
+    prewarmed: tuple[int, ...]
 
     @classmethod
     def of(cls, problem: PlanningProblem) -> Pricing:
-        """Return the pricing of the actors of a problem with one kind of them."""
-        (cluster, latency), objective = problem.one_kind, problem.objective
-        per_gpu = 1.0 if objective.cost == "gpu_s" else cluster.usd_per_gpu_s
+        """Return the pricing of the actors of a problem."""
+        objective, offers = problem.objective, problem.offers
+        gpus = np.array([offer.gpus for offer in offers], dtype=float)
         return cls(
             objective, problem.phases, problem.learner_rate(objective.cost), release=problem.release,
-            actor_rate=cluster.gpus_per_actor * per_gpu, sync_s=latency.sync_s, start_s=latency.start_s,
-            prewarmed=cluster.prewarmed,
+            gpu_rate=gpus, usd_rate=gpus * np.array([offer.usd_per_gpu_s for offer in offers]),
+            sync_s=np.array([offer.latency.sync_s for offer in offers]),
+            start_s=np.array([offer.latency.start_s for offer in offers]),
+            pool=np.array([offer.pool for offer in offers]), prewarmed=tuple(pool.prewarmed for pool in problem.cluster.pools),
         )  # fmt: skip
 
-    def held_s(self, actor_s: FloatArray | float, actors: int, makespan_s: FloatArray | float) -> Any:
-        """Return the seconds for which actors hold their GPUs, all together.
+    @property
+    def rate(self) -> FloatArray:
+        """Return the (R,) cost of one actor for one second, in the unit of the objective."""
+        return self.usd_rate if self.objective.cost == "usd" else self.gpu_rate
+
+    def prewarmed_of(self, offers: IntArray) -> NDArray[np.bool_]:
+        """Return which of the actors of these (N,) offers use the prewarmed containers: in every pool those whose start would
+        cost most, of equal ones the first."""
+        warm = np.zeros(len(offers), dtype=bool)
+        by_start_cost = np.argsort(-(self.start_s * self.rate)[offers], kind="stable")
+        for i, count in enumerate(self.prewarmed):
+            warm[by_start_cost[self.pool[offers[by_start_cost]] == i][:count]] = True
+        return warm
+
+    def generation(self, busy_s: FloatArray, offers: IntArray | None = None) -> tuple[FloatArray, FloatArray]:
+        """Return the (S,) makespan, and the (S, N) seconds for which each actor holds its GPUs, for (S, N) busy seconds.
 
         Args:
-            actor_s: the sum of what they take until each is done, a number or (S,).
+            offers: (N,) of the actors; may be left out where there is one.
         """
-        after_s = self.held_after_s
-        return actor_s if after_s is None else np.maximum(actor_s, actors * makespan_s) + actors * after_s
+        of = np.zeros(busy_s.shape[1], dtype=np.int64) if offers is None else offers
+        done = busy_s + (self.sync_s[of] + np.where(self.prewarmed_of(of), 0.0, self.start_s[of]))
+        makespan, after_s = done.max(axis=1), self.held_after_s
+        return makespan, done if after_s is None else np.maximum(done, makespan[:, None]) + after_s
 
-    def generation(self, busy_s: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the (S,) makespan, and the seconds of all actors together, for (S, N) busy seconds."""
-        actors = busy_s.shape[1]
-        done = busy_s + (self.sync_s + np.where(np.arange(actors) >= self.prewarmed, self.start_s, 0.0))
-        makespan = done.max(axis=1)
-        return makespan, self.held_s(done.sum(axis=1), actors, makespan)
-
-    def step_of(self, busy_s: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def step_of(self, busy_s: FloatArray, offers: IntArray | None = None) -> tuple[FloatArray, FloatArray]:
         """Return the (S,) time and cost of the whole step if actors are busy for (S, N) seconds once they can decode."""
-        makespan_s, held_s = self.generation(busy_s)
-        return self.step(makespan_s, self.actor_rate * held_s)
-
-    def value_of(self, busy_s: FloatArray) -> float:
-        """Return the objective over the scenarios, for (S, N) busy seconds."""
-        return self.objective.value_over(*self.step_of(busy_s), self.norms)
+        makespan_s, held_s = self.generation(busy_s, offers)
+        rate = self.rate[np.zeros(busy_s.shape[1], dtype=np.int64) if offers is None else offers]
+        return self.step(makespan_s, (held_s * rate).sum(axis=1))

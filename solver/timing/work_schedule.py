@@ -158,9 +158,9 @@ def schedule_work(items: WorkItems, free_s: ArrayLike, place: ArrayLike = 0) -> 
         PlanningError: a free time is no number, an item's place has no server, or items wait for each other in a circle.
 
     Example:
-        >>> import solver
-        >>> prepare = solver.WorkItems([2.0, 2.0, 1.0], ready_s=[0.0, 1.0, 1.0])
-        >>> solver.schedule_work(prepare, free_s=[0.0, 0.0]).end_s.tolist()
+        >>> from solver.timing.work_schedule import WorkItems, schedule_work
+        >>> prepare = WorkItems([2.0, 2.0, 1.0], ready_s=[0.0, 1.0, 1.0])
+        >>> schedule_work(prepare, free_s=[0.0, 0.0]).end_s.tolist()
         [2.0, 3.0, 3.0]
     """
     free = _array("free_s", free_s, None, float)

@@ -81,7 +81,7 @@ def test_siblings_help_a_response_that_is_behind_them() -> None:
 
 
 def test_the_shipped_run_repeats_itself() -> None:
-    """Epoch 8 with drafts of four tokens; `rlhfless drafts data/traces/arithmetic-grpo` shows the last step."""
+    """Epoch 8 with drafts of four tokens; `rlhfless report data/traces/arithmetic-grpo --only drafts` shows the last step."""
     rollouts = read_trace(SHIPPED / "traces" / "arithmetic-grpo").rollouts
     epochs = rollouts[rollouts["epoch"].isin([7, 8])]
     steps = epochs.loc[epochs["epoch"] == 8, "step"].unique()

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from command_line import run_rlhfless
 from error_messages import refused, refused_command
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhfless.analysis.drawn_lengths import COVERAGE, DRAWN, DRAWS, StepSizes, drawn_logs
 from rlhfless.analysis.length_families import ALIKE, FAMILIES, Family, StepLengths, dealt, drawn_lengths
-from rlhfless.cli import main
 from rlhfless.errors import InputError
 from rlhfless.trace import LogWithoutResponses, TraceError, import_log, open_log
 
@@ -174,9 +173,9 @@ def test_the_report_of_scalars_covers_what_the_responses_say(tmp_path: Path) -> 
     """A run's idle share of its GPUs lies within the range that its scalars alone give."""
     from dataclasses import replace
 
+    from rlhfless.analysis import own_times
     from rlhfless.latency import load_profile
-    from rlhfless.report.drawn_study import study_drawn
-    from rlhfless.report.study import Assumptions, calibrate_log, study_log
+    from rlhfless.report.study import study
     from rlhfless.simulate import SimulationConfig
     from rlhfless.trace import OpenedLog, Trace
     from solver.model.cluster import Cluster
@@ -195,15 +194,16 @@ def test_the_report_of_scalars_covers_what_the_responses_say(tmp_path: Path) -> 
     )  # fmt: skip
     latency = load_profile("l40s-qwen2.5-3b-tp2")
     setting = SimulationConfig(Cluster(1, 8, 2, latency.kind, 1.0), latency)
-    drawn = study_drawn(drawn_logs(imported(path), StepSizes()), setting, Assumptions(), 2)
+    draws = drawn_logs(imported(path), StepSizes())
+    drawn = study(draws[0], setting, None, 2, draws=draws)
     log = OpenedLog(
         replace(Trace(rows.reset_index(drop=True)), meta={"dispatch_order": "unknown"}), imported(path).scalars, "verl-scalars"
     )
-    true = study_log(log, setting, Assumptions(), 2)
+    true = study(log, setting, None, 2)
     low, high = drawn.idle_shares
     assert low < high
     assert low - 0.02 <= true.account.idle_share <= high + 0.02
-    assert calibrate_log(log, setting, Assumptions()).phases.basis == drawn.phases.basis
+    assert own_times(log, setting).phases.basis == drawn.times.phases.basis
     columns = [name for name in drawn.given_back.columns if name.endswith((" low", " high"))]
     assert (drawn.given_back["time low"] <= drawn.given_back["time high"]).all()
     assert len(columns) == 6
@@ -228,22 +228,20 @@ def test_a_page_is_written_from_scalars_and_says_so(tmp_path: Path) -> None:
         "-o",
         str(out),
     ]
-    result = CliRunner().invoke(main, arguments)
+    result = run_rlhfless(*arguments)
     assert result.exit_code == 0, result.output
     page = out.read_text("utf-8")
     assert "The log has no responses. Their lengths are drawn" in page
     assert "32 per step" in page
     assert "response lengths, from the mean, the longest" in page
     assert "contradict" not in page
-    notebook = CliRunner().invoke(main, [*arguments[:-1], str(tmp_path / "report.ipynb")])
+    notebook = run_rlhfless(*arguments[:-1], str(tmp_path / "report.ipynb"))
     refused_command(notebook, "scalars alone", ".html")
 
 
 def test_sizes_are_for_scalars(tmp_path: Path) -> None:
     rows = [{"step": 0, "prompt_id": "a", "sample": s, "response_tokens": 5 + s} for s in range(2)]
     pd.DataFrame(rows).to_csv(tmp_path / "log.csv", index=False)
-    result = CliRunner().invoke(
-        main, ["report", str(tmp_path / "log.csv"), "--samples-per-prompt", "2", "-o", str(tmp_path / "a.html")]
-    )
-    refused_command(result, "--samples-per-prompt", "this log has responses")
+    result = run_rlhfless("report", str(tmp_path / "log.csv"), "--samples-per-prompt", "2", "-o", str(tmp_path / "a.html"))
+    refused_command(result, "--samples-per-prompt", "responses are read")
     assert import_log(tmp_path / "log.csv").rollouts is not None

@@ -9,16 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhfless.analysis import executed_steps, executed_times, savings_of_executed
+from rlhfless.analysis import OwnTimes, own_times, savings, step_parts
 from rlhfless.latency import load_profile, scaled
-from rlhfless.report.executed_study import study_executed
-from rlhfless.simulate import Simulation, SimulationConfig, simulate
-from rlhfless.trace import Trace
+from rlhfless.report.study import study
+from rlhfless.simulate import Comparison, SimulationConfig, simulate
+from rlhfless.trace import OpenedLog, Trace
 from solver.model.cluster import Cluster
 
-SETTING = SimulationConfig(
-    Cluster(1, 8, 2, kind="l40s", usd_per_gpu_hour=3.6), load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.05
-)
+SETTING = SimulationConfig(Cluster(1, 8, 2, kind="l40s", usd_per_gpu_hour=3.6), load_profile("l40s-qwen2.5-3b-tp2"))
 POLICIES = ("static", "random", "fold")
 
 
@@ -33,8 +31,16 @@ def rollouts(steps: int = 4, prompts: int = 12) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def simulation() -> Simulation:
+def simulation() -> Comparison:
     return simulate(rollouts(), SETTING, ["static", "random", "fold"])
+
+
+def opened(trace: Trace) -> OpenedLog:
+    return OpenedLog(trace, pd.DataFrame({"step": []}), "")
+
+
+def times_of(trace: Trace) -> OwnTimes:
+    return own_times(opened(trace), SETTING)
 
 
 def learning(trace: Trace, seconds: float, gpus: int = 1) -> Trace:
@@ -65,7 +71,7 @@ def test_a_step_is_generation_what_waits_for_it_and_other_phases() -> None:
         {"holder": "learner", "phase": "prepare", "start_s": 3.0, "end_s": 5.0, "run": "r", "step": 0},
         {"holder": "learner", "phase": "learn", "start_s": 5.0, "end_s": 10.0, "run": "r", "step": 0},
     ]
-    row = executed_steps(Trace(rollouts(1), held, spans)).iloc[0]
+    row = step_parts(Trace(rollouts(1), held, spans)).iloc[0]
     assert (row["time_s"], row["generation_s"], row["working_s"], row["fixed_s"]) == (10.0, 4.0, 3.0, 6.0)
     assert (row["gpu_s"], row["generation_gpu_s"]) == (8.0 + 20.0 + 10.0, 28.0)
     assert row["waiting_gpus"] == pytest.approx(3.0 / 4.0)  # until its preparation began
@@ -74,23 +80,20 @@ def test_a_step_is_generation_what_waits_for_it_and_other_phases() -> None:
 
 def test_a_trace_without_generation_has_no_steps() -> None:
     learns = {"holder": "learner", "role": "learner", "gpu_ids": [4], "start_s": 0.0, "end_s": 10.0, "run": "r", "step": 0}
-    assert executed_steps(Trace(rollouts(1), [{**learns, "kind": "l40s", "usd_per_gpu_s": 0.0}])).empty
+    assert step_parts(Trace(rollouts(1), [{**learns, "kind": "l40s", "usd_per_gpu_s": 0.0}])).empty
 
 
 @pytest.mark.parametrize("policy", ["static", "random", "fold"])
-def test_against_itself_a_run_saves_nothing(simulation: Simulation, policy: str) -> None:
-    took = executed_steps(learning(simulation.traces[policy], 3.0))
-    row = savings_of_executed(simulation, took, (policy,), [0, 1, 2, 3]).iloc[0]
+def test_against_itself_a_run_saves_nothing(simulation: Comparison, policy: str) -> None:
+    took = step_parts(learning(simulation.traces[policy], 3.0))
+    row = savings(simulation, (policy,), [took]).iloc[0]
     own = row.drop(["policy", "replicas low", "replicas high", "time most", "GPU-seconds most"]).astype(float)
     assert own.to_numpy() == pytest.approx(0.0, abs=1e-9)
 
 
-def test_work_that_no_schedule_changes_dilutes_savings(simulation: Simulation) -> None:
+def test_work_that_no_schedule_changes_dilutes_savings(simulation: Comparison) -> None:
     trace = simulation.traces["static"]
-    alone, whole = (
-        savings_of_executed(simulation, executed_steps(t), ("fold",), [0, 1, 2, 3]).iloc[0]
-        for t in (trace, learning(trace, 60.0))
-    )
+    alone, whole = (savings(simulation, ("fold",), [step_parts(t)]).iloc[0] for t in (trace, learning(trace, 60.0)))
     assert 0 < whole["GPU-seconds mean"] < alone["GPU-seconds mean"]
     assert whole["time most"] < 0.5 * alone["time most"]
     for row in (alone, whole):
@@ -101,24 +104,24 @@ def test_work_that_no_schedule_changes_dilutes_savings(simulation: Simulation) -
 def test_a_run_that_was_slower_than_its_profile_corrects_it() -> None:
     slow = replace(SETTING, latency=replace(scaled(SETTING.latency, 1.7), start_s=5.0))
     trace = simulate(rollouts(), slow, ["static"]).traces["static"]
-    times = executed_times(trace, SETTING)
+    times = times_of(trace)
     latency, found = times.setting.latency, times.calibrated
-    assert times.checks[0].ours == pytest.approx(executed_steps(trace)["working_s"].mean() / 1.7)
+    assert times.checks[0].ours == pytest.approx(step_parts(trace)["working_s"].mean() / 1.7)
     assert (found.factor, found.steps) == (pytest.approx(1.7, rel=1e-6), 4)
     assert (latency.start_s, latency.sync_s) == (pytest.approx(5.0), pytest.approx(slow.latency.sync_s))
     assert latency.base_s == pytest.approx(slow.latency.base_s)
 
 
-def test_steps_whose_responses_moved_correct_nothing(simulation: Simulation) -> None:
+def test_steps_whose_responses_moved_correct_nothing(simulation: Comparison) -> None:
     trace = simulation.traces["static"]
     moved = [{"run": "r", "step": s, "time_s": 0.1, "name": "move"} for s in (0, 1, 2, 3)]
     trace = Trace(trace.rollouts, trace.allocations, trace.spans, moved)
-    found = executed_times(trace, SETTING).calibrated
+    found = times_of(trace).calibrated
     assert (found.factor, found.steps) == (1.0, 0)
 
 
-def test_findings_of_an_executed_run_count_its_other_phases(simulation: Simulation) -> None:
-    found = study_executed(learning(simulation.traces["static"], 6.0), SETTING, 2)
-    assert found.calibrated.factor == pytest.approx(1.0)
+def test_findings_of_an_executed_run_count_its_other_phases(simulation: Comparison) -> None:
+    found = study(opened(learning(simulation.traces["static"], 6.0)), SETTING, None, 2)
+    assert found.times.calibrated.factor == pytest.approx(1.0)
     assert found.took["fixed_s"].to_numpy() == pytest.approx(6.0)
     assert found.given_back["GPU-seconds mean"].max() > 0.1  # static holds all GPUs until the last response

@@ -11,9 +11,10 @@ import pytest
 from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plot_samples import sample_trace, tables
 
-from rlhfless.analysis import PhaseSeconds, account, run_setup
-from rlhfless.analysis.gpu_seconds import ACTORS_WAIT, LEARNER_WAITS, PAUSING, UNUSED, WAITING
+from rlhfless.analysis import PhaseSeconds, account, completed, run_setup
+from rlhfless.analysis.gpu_seconds import ACTORS_WAIT, EMPTY, IN_USE, PAUSING, UNUSED, WAITING
 from rlhfless.errors import InputError
 from rlhfless.latency import load_profile
 from rlhfless.simulate import SimulationConfig, simulate
@@ -44,10 +45,10 @@ def trace(**more: Any) -> Trace:
 
 
 def test_every_held_second_has_one_use() -> None:
-    found = account(trace(), run_setup("verl"), CLUSTER)
+    found = account(completed(trace(), run_setup("verl"), CLUSTER))
     uses = found.lines.set_index("use")["gpu_s"].to_dict()
     assert uses == pytest.approx(
-        {"starting actors": 1.0, "prefill": 1.0, "decoding": 9.0, WAITING: 4.0, PAUSING: 1.0, UNUSED: 16.0}
+        {"starting actors": 1.0, "prefill": 1.0, IN_USE: 6.75, EMPTY: 2.25, WAITING: 4.0, PAUSING: 1.0, UNUSED: 16.0}
     )
     assert found.gpu_s == pytest.approx(8 * 4.0)
     assert found.idle_share == pytest.approx(21 / 32)
@@ -59,12 +60,12 @@ def test_what_rounding_leaves_is_no_use() -> None:
     one = trace()
     spans = one.spans.copy()
     spans.loc[spans["end_s"] == 2.0, "end_s"] = 2.5 - 1e-12  # nothing is between the decodes of actor-0 but rounding
-    uses = account(replace(one, spans=spans), run_setup("verl"), CLUSTER).lines["use"].tolist()
+    uses = account(completed(replace(one, spans=spans), run_setup("verl"), CLUSTER)).lines["use"].tolist()
     assert PAUSING not in uses
 
 
 def test_the_last_response_and_its_tail_are_named() -> None:
-    step = account(trace(), run_setup("verl"), CLUSTER).steps.iloc[0]
+    step = account(completed(trace(), run_setup("verl"), CLUSTER)).steps.iloc[0]
     assert (step["prompt_id"], step["response_tokens"], step["actor"], step["median_tokens"]) == ("p3", 30, "actor-1", 15.0)
     assert step["generation_s"] == 4.0
     assert step["tail_s"] == pytest.approx(4.0 - np.quantile([1.0, 1.5, 2.0, 4.0], 0.9))
@@ -72,17 +73,17 @@ def test_the_last_response_and_its_tail_are_named() -> None:
 
 def test_gpus_of_their_own_wait_for_each_other() -> None:
     phases = PhaseSeconds(prepare_s=1.0, learn_s=2.0, basis="stated")
-    shared = account(trace(), run_setup("verl"), CLUSTER, phases).lines.set_index("use")["gpu_s"]
+    shared = account(completed(trace(), run_setup("verl"), CLUSTER, phases)).lines.set_index("use")["gpu_s"]
     assert shared["learning"] == 16.0
     assert shared["preparation"] == 8.0
     assert ACTORS_WAIT not in shared
-    apart = account(trace(), run_setup("verl", learner_gpus=4), CLUSTER, phases).lines.set_index("use")["gpu_s"]
+    apart = account(completed(trace(), run_setup("verl", learner_gpus=4), CLUSTER, phases)).lines.set_index("use")["gpu_s"]
     assert (apart["learning"], apart["preparation"]) == (8.0, 4.0)
-    assert (apart[LEARNER_WAITS], apart[ACTORS_WAIT]) == (16.0, 24.0)
+    assert (apart["learner waiting for responses"], apart[ACTORS_WAIT]) == (16.0, 24.0)
 
 
 def test_actors_of_an_asynchronous_run_do_not_wait_for_the_learner() -> None:
-    found = account(trace(), run_setup("areal", learner_gpus=4), CLUSTER, PhaseSeconds(learn_s=2.0, basis="logged"))
+    found = account(completed(trace(), run_setup("areal", learner_gpus=4), CLUSTER, PhaseSeconds(learn_s=2.0, basis="logged")))
     assert ACTORS_WAIT not in set(found.lines["use"])
 
 
@@ -94,12 +95,76 @@ def test_uses_add_up_to_all_gpus_for_as_long_as_generation_takes(lengths: list[i
          "sample": [i % 2 for i in range(len(lengths))], "prompt_tokens": 20, "response_tokens": lengths,
          "finish_reason": "stop"}
     )  # fmt: skip
-    setting = SimulationConfig(CLUSTER, load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.05)
+    setting = SimulationConfig(CLUSTER, load_profile("l40s-qwen2.5-3b-tp2"))
     result = simulate(rollouts, setting, [policy])
-    found = account(result.traces[policy], run_setup("verl"), CLUSTER)
-    assert found.gpu_s == pytest.approx(8 * float(result.steps["time_s"].iloc[0]))
+    found = account(completed(result.traces[policy], run_setup("verl"), CLUSTER))
+    assert found.gpu_s == pytest.approx(8 * float(result.table["time_s"].iloc[0]))
     assert (found.lines["gpu_s"] >= 0).all()
     assert found.lines["share"].sum() == pytest.approx(1.0)
+
+
+def of_use(table: pd.DataFrame) -> dict[str, float]:
+    """GPU-seconds by use, those of idle GPUs together."""
+    return table["gpu_s"].groupby(table["use"].where(table["kind"] != "idle", "idle")).sum().to_dict()
+
+
+def test_uses_of_an_executed_run_add_up_to_what_is_billed() -> None:
+    """actor-0: 2 GPUs, 1 s of prefill, 2 s of decoding in a quarter of the slots, 1 s idle. actor-1: 2 GPUs decode for 2 s."""
+    spans = [{**row, "batch_mean": 2.0, "slots": 8} if row["phase"] == "decode" else row for row in tables()["spans"]]
+    table = account(sample_trace(1, spans=spans)).lines
+    assert of_use(table) == pytest.approx({"prefill": 2.0, IN_USE: 2.0, EMPTY: 6.0, "idle": 2.0})
+    assert table["kind"].drop_duplicates().tolist() == ["work", "empty slots", "idle"]
+    assert table["gpu_s"].sum() == pytest.approx(12.0)
+    assert table["usd"].sum() == pytest.approx(0.012)
+    assert table["share"].sum() == pytest.approx(1.0)
+    assert set(table["basis"]) == {"executed"}
+
+
+def test_gpus_without_a_price_leave_the_dollars_of_their_uses_unknown() -> None:
+    held = [{**row, "usd_per_gpu_s": 0.0} for row in tables()["allocations"]]
+    table = account(sample_trace(1, allocations=held)).lines
+    assert table["usd"].isna().all()
+    assert table["gpu_s"].sum() == pytest.approx(12.0)
+
+
+def test_slots_that_are_not_recorded_count_as_used() -> None:
+    assert of_use(account(sample_trace(1)).lines) == pytest.approx({IN_USE: 8.0, "prefill": 2.0, "idle": 2.0})
+
+
+def test_overlapping_spans_count_once() -> None:
+    double = [*tables()["spans"], {**tables()["spans"][1], "phase": "prefill"}]
+    assert account(sample_trace(1, spans=double)).lines["gpu_s"].sum() == pytest.approx(12.0)
+
+
+def test_a_trace_without_allocations_has_no_uses() -> None:
+    assert account(sample_trace(1, allocations=[])).lines.empty
+
+
+def test_idle_gpus_of_an_executed_run_have_a_cause() -> None:
+    same = {"run": "r", "step": 0, "kind": "l40s", "usd_per_gpu_s": 0.01}
+    held = [
+        {"holder": "actor-0", "role": "decode", "gpu_ids": [0, 1], "start_s": 1.0, "end_s": 4.0, **same},
+        {"holder": "actor-1", "role": "decode", "gpu_ids": [2, 3], "start_s": 0.0, "end_s": 10.0, **same},
+        {"holder": "actor-2", "role": "decode", "gpu_ids": [4], "start_s": 0.0, "end_s": 2.0, **same},
+        {"holder": "learner", "role": "learner", "gpu_ids": [5], "start_s": 0.0, "end_s": 12.0, **same},
+    ]
+    spans = [
+        {"holder": "actor-0", "phase": "decode", "start_s": 1.5, "end_s": 4.0, "run": "r", "step": 0},
+        {"holder": "actor-1", "phase": "decode", "start_s": 0.0, "end_s": 3.0, "run": "r", "step": 0},
+        {"holder": "learner", "phase": "prepare", "start_s": 3.0, "end_s": 5.0, "run": "r", "step": 0},
+        {"holder": "learner", "phase": "learn", "start_s": 6.0, "end_s": 10.0, "run": "r", "step": 0},
+        {"holder": "learner", "phase": "sync", "start_s": 10.0, "end_s": 11.0, "run": "r", "step": 0},
+    ]
+    rows = [{"run": "r", "step": 0, "prompt_id": "p", "sample": 0, "response_tokens": 5}]
+    lines = account(Trace(rows, held, spans)).lines
+    uses = lines.set_index("use")["gpu_s"].to_dict()
+    assert uses == pytest.approx(
+        {
+            IN_USE: 5.0 + 6.0, "preparation": 2.0, "learning": 4.0, "sending weights": 1.0, PAUSING: 1.0, WAITING: 2.0,
+            ACTORS_WAIT: 12.0, UNUSED: 2.0, "learner waiting for responses": 3.0, "learner waiting between phases": 2.0,
+        }
+    )  # fmt: skip
+    assert sum(uses.values()) == pytest.approx(6.0 + 20.0 + 2.0 + 12.0)
 
 
 def test_what_nobody_stated_is_named_as_an_assumption() -> None:

@@ -17,7 +17,7 @@ from rlhfless.simulate import SimulationConfig
 from solver.model.cluster import Cluster
 
 SETTING = SimulationConfig(
-    Cluster(1, 4, 2, kind="l40s"), replace(load_profile("l40s-qwen2.5-3b-tp2"), sync_s=0.0), time_limit_s=0.05, bound_work=0
+    Cluster(1, 4, 2, kind="l40s"), replace(load_profile("l40s-qwen2.5-3b-tp2"), sync_s=0.0), bound_work=0
 )
 COLOCATED = run_setup("trl", dispatch="static")
 

@@ -8,19 +8,19 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from command_line import run_rlhfless
 
 import rlhfless as rl
 from rlhfless.analysis.draft_acceptance import measure_drafts
 from rlhfless.analysis.log_drafts import LogDrafts
-from rlhfless.cli import main
 from rlhfless.engine.simulated.drafted import DraftedEngineFactory
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.executor import run_step
 from rlhfless.latency import load_profile
 from rlhfless.simulate import logged_steps
 from rlhfless.trace import Trace, read_trace
-from solver import Cluster, Drafting, PlanningProblem
+from solver import Cluster, PlanningProblem
+from solver.model.drafting import Drafting
 from solver.timing.build_plan import assemble
 
 DATA = Path(__file__).parents[2] / "data"
@@ -87,7 +87,7 @@ def test_a_simulated_engine_accepts_the_same_share_of_these_drafts(trace: Trace)
 
 
 def test_the_command_measures_it() -> None:
-    shown = CliRunner().invoke(main, ["drafts", str(RUN), "--tokenizer", str(MODEL), "--max-tokens", "1000"])
+    shown = run_rlhfless("report", RUN, "--only", "drafts", "--tokenizer", MODEL)
     assert shown.exit_code == 0, shown.output
     assert "last visit + siblings" in shown.output
 
@@ -99,6 +99,6 @@ def test_it_loads(trace: Trace) -> None:
 
 @pytest.mark.full
 def test_it_is_reported(tmp_path: Path) -> None:
-    shown = CliRunner().invoke(main, ["report", str(RUN), "--steps", "1", "-o", str(tmp_path / "page.html")])
+    shown = run_rlhfless("report", str(RUN), "--steps", "1", "-o", str(tmp_path / "page.html"))
     assert shown.exit_code == 0, shown.output
     assert (tmp_path / "page.html").stat().st_size > 10_000

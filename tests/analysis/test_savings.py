@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,20 +14,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhfless.analysis import (
-    GpuCount,
     PhaseSeconds,
     RunSetup,
     account,
     calibration,
+    completed,
     configuration_lines,
-    generation_s,
+    counts_frame,
     gpu_counts,
     logged_phases,
     run_setup,
     savings,
+    step_parts,
 )  # fmt: skip
+from rlhfless.analysis.gpu_counts import of_all_draws
 from rlhfless.latency import load_profile, scaled
-from rlhfless.simulate import Simulation, SimulationConfig, logged_steps, simulate
+from rlhfless.simulate import Comparison, SimulationConfig, logged_steps, simulate
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError
 
@@ -47,22 +50,22 @@ def rollouts(steps: int = 3, prompts: int = 24) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def setting() -> SimulationConfig:
-    return SimulationConfig(CLUSTER, load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.1)
+    return SimulationConfig(CLUSTER, load_profile("l40s-qwen2.5-3b-tp2"))
 
 
 @pytest.fixture(scope="module")
-def simulation(setting: SimulationConfig) -> Simulation:
+def simulation(setting: SimulationConfig) -> Comparison:
     return simulate(rollouts(), setting, POLICIES)
 
 
 def against(
-    simulation: Simulation, setup: RunSetup, policies: Sequence[str] = POLICIES, phases: PhaseSeconds | None = None
+    simulation: Comparison, setup: RunSetup, policies: Sequence[str] = POLICIES, phases: PhaseSeconds | None = None
 ) -> pd.DataFrame:
-    theirs = generation_s(simulation, setup.candidates)
-    return savings(simulation, theirs, setup, CLUSTER, policies, phases).set_index("policy")
+    own = {name: completed(simulation.traces[name], setup, CLUSTER, phases) for name in setup.candidates}
+    return savings(simulation, policies, [step_parts(trace) for trace in own.values()]).set_index("policy")
 
 
-def test_against_itself_a_run_saves_nothing(simulation: Simulation) -> None:
+def test_against_itself_a_run_saves_nothing(simulation: Comparison) -> None:
     table = against(simulation, run_setup("verl", dispatch="static"))
     own = table.loc["static"].drop(["replicas low", "replicas high", "time most", "GPU-seconds most"])
     assert own.to_numpy() == pytest.approx(0.0, abs=1e-9)
@@ -72,7 +75,7 @@ def test_against_itself_a_run_saves_nothing(simulation: Simulation) -> None:
     assert (table.filter(like="mean").to_numpy() <= table.filter(like="high").to_numpy() + 1e-12).all()
 
 
-def test_nothing_saves_more_than_the_bound(simulation: Simulation) -> None:
+def test_nothing_saves_more_than_the_bound(simulation: Comparison) -> None:
     for setup in (run_setup("verl"), run_setup("slime", learner_gpus=4)):
         table = against(simulation, setup)
         for kind in ("time", "GPU-seconds"):
@@ -80,7 +83,7 @@ def test_nothing_saves_more_than_the_bound(simulation: Simulation) -> None:
         assert table.loc["random", "GPU-seconds mean"] > 0.1  # there is something to save in this log
 
 
-def test_work_that_no_schedule_changes_dilutes_savings(simulation: Simulation) -> None:
+def test_work_that_no_schedule_changes_dilutes_savings(simulation: Comparison) -> None:
     setup = run_setup("verl", dispatch="static")
     alone = against(simulation, setup)
     whole = against(simulation, setup, phases=PhaseSeconds(learn_s=60.0, basis="stated"))
@@ -88,9 +91,9 @@ def test_work_that_no_schedule_changes_dilutes_savings(simulation: Simulation) -
     assert 0 < whole.loc["random", "GPU-seconds mean"] < alone.loc["random", "GPU-seconds mean"]
 
 
-def test_a_saving_is_the_share_of_the_sums(simulation: Simulation) -> None:
+def test_a_saving_is_the_share_of_the_sums(simulation: Comparison) -> None:
     table = against(simulation, run_setup("verl", dispatch="static", learner_gpus=4), ("fold",), PhaseSeconds(learn_s=1.0))
-    by = simulation.steps.groupby("policy")[["time_s", "gpu_seconds"]].sum()
+    by = simulation.table.groupby("policy")[["time_s", "gpu_seconds"]].sum()
     own_time, their_time = by.loc["fold", "time_s"] + 3.0, by.loc["static", "time_s"] + 3.0
     assert table["time mean"].iloc[0] == pytest.approx(1 - own_time / their_time)
     ours = by.loc["fold", "gpu_seconds"] + 4 * own_time
@@ -99,8 +102,8 @@ def test_a_saving_is_the_share_of_the_sums(simulation: Simulation) -> None:
 
 def test_a_log_that_is_slower_than_its_profile_scales_it(setting: SimulationConfig) -> None:
     slow = scaled(setting.latency, 1.5)
-    once = simulate(rollouts(), setting, ["static"]).steps.set_index("step")["time_s"]
-    longer = simulate(rollouts(), replace(setting, latency=slow), ["static"]).steps.set_index("step")["time_s"]
+    once = simulate(rollouts(), setting, ["static"]).table.set_index("step")["time_s"]
+    longer = simulate(rollouts(), replace(setting, latency=slow), ["static"]).table.set_index("step")["time_s"]
     assert (longer / once).to_numpy() == pytest.approx(1.5)
     found = calibration(pd.DataFrame({"step": longer.index, "generate_s": longer.to_numpy()}), once)
     assert (found.factor, found.low, found.high, found.steps) == (pytest.approx(1.5), pytest.approx(1.5), pytest.approx(1.5), 3)
@@ -150,43 +153,78 @@ def test_configured_nodes_hold_exactly_the_replicas(replicas: int, size: int) ->
     run_setup("verl", dispatch="static"), run_setup("slime", dispatch="static", learner_gpus=4),
     run_setup("areal", dispatch="static", learner_gpus=4), run_setup("prime-rl", dispatch="static"),
 ], ids=lambda setup: setup.framework)  # fmt: skip
-def test_what_savings_are_shares_of_is_what_the_account_holds(simulation: Simulation, setup: RunSetup) -> None:
+def test_what_savings_are_shares_of_is_what_the_account_holds(simulation: Comparison, setup: RunSetup) -> None:
     phases = PhaseSeconds(prepare_s=2.0, learn_s=20.0, basis="stated")
-    held = account(simulation.traces["static"], setup, CLUSTER, phases).gpu_s
+    held = account(completed(simulation.traces["static"], setup, CLUSTER, phases)).gpu_s
     table = against(simulation, setup, ("fold",), phases).loc["fold"]
-    time_s, gpu_s = simulation.steps.groupby("policy")[["time_s", "gpu_seconds"]].sum().loc["fold"]
+    time_s, gpu_s = simulation.table.groupby("policy")[["time_s", "gpu_seconds"]].sum().loc["fold"]
     outside = 3 * phases.seconds if setup.synchronous else 0.0
     learner = setup.learner_gpus * (time_s + outside) if setup.synchronous else 0.0
     ours = gpu_s + learner + (16 * outside if setup.colocated else 0.0)
     assert table["GPU-seconds mean"] == pytest.approx(1 - ours / held)
 
 
-def counts(setting: SimulationConfig, setup: RunSetup, phases: PhaseSeconds | None = None) -> tuple[GpuCount, ...]:
-    return gpu_counts(list(logged_steps(rollouts(), steps=[2])), setting, setup, phases or PhaseSeconds())
+def counts(setting: SimulationConfig, setup: RunSetup, phases: PhaseSeconds | None = None) -> pd.DataFrame:
+    found = gpu_counts(list(logged_steps(rollouts(), steps=[2])), setting, setup, phases or PhaseSeconds())
+    return counts_frame(found).set_index(["kind", "gpus_per_actor", "replicas"])
 
 
 def test_other_kinds_are_priced_as_the_runs_own(setting: SimulationConfig) -> None:
     cheap = replace(setting, cluster=replace(CLUSTER, usd_per_gpu_hour=3.7664 / 2))  # half of the list price
-    own, *others = counts(cheap, run_setup("verl", dispatch="static"))
-    h100 = next(one for one in others if one.kind == "h100")
-    assert h100.usd_per_gpu_hour == pytest.approx(6.88 / 2)
-    paid = (h100.gpu_s * h100.usd_per_gpu_hour) / (own.gpu_s * own.usd_per_gpu_hour)
-    assert h100.saved_cost(own)[1] == pytest.approx(1 - paid)
+    table = counts(cheap, run_setup("verl", dispatch="static"))
+    own, h100 = table.iloc[0], table.loc["h100"].iloc[0]
+    assert h100["usd_per_gpu_hour"] == pytest.approx(6.88 / 2)
+    paid = (h100["gpu_s"] * h100["usd_per_gpu_hour"]) / (own["gpu_s"] * own["usd_per_gpu_hour"])
+    assert h100["cost_saved_mean"] == pytest.approx(1 - paid)
     free = counts(replace(setting, cluster=replace(CLUSTER, usd_per_gpu_hour=0.0)), run_setup("verl", dispatch="static"))
-    assert all(np.isnan(one.saved_cost(free[0])[1]) == (one.kind != "l40s") for one in free), "unknown, not nothing"
+    unknown = free["cost_saved_mean"].isna()
+    assert unknown.tolist() == [kind != "l40s" for kind, *_ in free.index], "unknown, not nothing"
+    assert free["usd_per_gpu_hour"].isna().all()
 
 
 def test_numbers_sizes_and_kinds_are_compared_once_and_the_own_comes_first(setting: SimulationConfig) -> None:
-    setup = run_setup("verl", dispatch="static")
-    own, *others = counts(setting, setup)
-    assert own.key == ("l40s", 2, 8)
-    assert own.saved_time(own) == own.saved_cost(own) == (0.0, 0.0, 0.0)
-    keys = [one.key for one in (own, *others)]
-    assert len(set(keys)) == len(keys)
-    assert {("l40s", 2, 4), ("h100", 1, 16), ("h100", 2, 8)} <= set(keys)
-    half = next(one for one in others if one.key == ("l40s", 2, 4))
-    assert half.saved_time(own)[1] < 0
-    assert half.saved_cost(own)[1] == pytest.approx(1 - half.gpu_s / own.gpu_s)
+    table = counts(setting, run_setup("verl", dispatch="static"))
+    own = table.iloc[0]
+    assert own.name == ("l40s", 2, 8)
+    assert own.filter(like="_saved_").tolist() == [0.0] * 6
+    assert table.index.is_unique
+    assert {("l40s", 2, 4), ("h100", 1, 16), ("h100", 2, 8)} <= set(table.index)
+    half = table.loc[("l40s", 2, 4)]
+    assert half["time_saved_mean"] < 0
+    assert half["cost_saved_mean"] == pytest.approx(1 - half["gpu_s"] / own["gpu_s"])
+
+
+def test_numbers_of_replicas_are_a_comparison_of_whole_steps(setting: SimulationConfig) -> None:
+    """One variant for each number of replicas and each dispatch that may have been; ranges cover the dispatches."""
+    setup = replace(run_setup("verl", dispatch="static"), candidates=("static", "least-loaded"))
+    found = gpu_counts(list(logged_steps(rollouts(), steps=[1, 2])), setting, setup, PhaseSeconds(learn_s=30.0, basis="stated"))
+    table, frame = found.table, counts_frame(found)
+    assert len(table) == 2 * 2 * len(frame)
+    means = found.means()
+    assert means["policy"].tolist() == ["static", "least-loaded"] * len(frame)
+    assert means["time_s"].iloc[0] == pytest.approx(frame["time_s"].iloc[0] / 2)
+    assert (table["gpu_seconds"] == table["gpus"] * table["time_s"]).all(), "all GPUs are held until a step ends"
+    assert set(found.front().means()["variant"]) < set(means["variant"])
+    by_dispatch = means[means["gpus"] == frame["gpus"].iloc[0]].groupby("policy", sort=False)["time_s"].first() * 2
+    assert (frame["time_low_s"].iloc[0], frame["time_high_s"].iloc[0]) == pytest.approx((by_dispatch.min(), by_dispatch.max()))
+    assert json.loads(found.to_json())["means"][0]["bound_gpu_seconds"] is None
+
+
+def test_ranges_cover_all_draws_and_numbers_that_one_of_them_cannot_have_are_left_out(setting: SimulationConfig) -> None:
+    first, second = (
+        gpu_counts(list(logged_steps(rollouts(), steps=[step])), setting, run_setup("verl", dispatch="static"), PhaseSeconds())
+        for step in (1, 2)
+    )
+    lost = second.table["variant"].iloc[-1]
+    fewer = second.only([name for name in second.table["variant"] if name != lost])
+    table = counts_frame(of_all_draws(first, [fewer]))
+    alone = [counts_frame(one) for one in (first, second)]
+    assert len(table) == len(alone[0]) - 1
+    for row, one, other in zip(table.itertuples(), *(frame.itertuples() for frame in alone), strict=False):
+        assert row.time_s == one.time_s
+        assert (row.time_low_s, row.time_high_s) == (min(one.time_s, other.time_s), max(one.time_s, other.time_s))
+        assert row.time_saved_mean == one.time_saved_mean
+        assert row.time_saved_low == min(one.time_saved_low, other.time_saved_low)
 
 
 def test_sizes_without_room_for_the_responses_are_left_out_and_the_own_is_refused(setting: SimulationConfig) -> None:
@@ -197,10 +235,10 @@ def test_sizes_without_room_for_the_responses_are_left_out_and_the_own_is_refuse
 
 def test_learning_takes_the_same_gpu_seconds_on_fewer_gpus(setting: SimulationConfig) -> None:
     phases = PhaseSeconds(learn_s=30.0, basis="stated")
-    own, *others = counts(setting, run_setup("verl", dispatch="static", learner_gpus=0), phases)
-    alone = {one.key: one for one in counts(setting, run_setup("verl", dispatch="static"))}
-    for one in (own, *others):
-        assert one.seconds - alone[one.key].seconds == pytest.approx(30.0 * own.gpus / one.gpus)
+    table = counts(setting, run_setup("verl", dispatch="static", learner_gpus=0), phases)
+    alone = counts(setting, run_setup("verl", dispatch="static"))
+    added_s = table["time_s"] - alone["time_s"]
+    assert added_s.tolist() == pytest.approx((30.0 * table["gpus"].iloc[0] / table["gpus"]).tolist())
 
 
 def test_a_constant_that_is_closer_to_left_out_steps_than_the_profile_is_used() -> None:

@@ -10,14 +10,14 @@ from error_messages import refused
 from rlhfless.analysis.value_of_information import ValueOfInformation, forecasts_of, value_of_information
 from rlhfless.predict import PredictionError
 from rlhfless.predict.sharpness import noisy_lengths, prompt_lengths, prompt_means
-from rlhfless.scheduling.solver import FOLDING_IS_BEST, RANDOM_IS_BEST
+from rlhfless.scheduling.solver import FOLDING, RANDOM_SPLIT
 from rlhfless.simulate import LoggedStep, SimulationConfig, logged_steps
 from rlhfless.trace import validate
 from solver import Cluster, LatencyModel, Objective
 
 LATENCY = LatencyModel("x", 2, 5.6e-3, 2e-4, 1e-7, transfer_base_s=5e-3, transfer_per_kv_token_s=1e-6, start_s=0.1)
 SETTING = SimulationConfig(Cluster(3, 8, 2), LATENCY, Objective(0.7), max_response_tokens=4000)
-DRAWS = 2
+DRAWS = 4
 
 
 @pytest.fixture(scope="module")
@@ -60,15 +60,15 @@ def test_re_planning_is_never_worse_than_its_own_static_plan_beyond_noise(found)
     )
     more = logs["solver+replan"] - logs["solver"]
     assert more.mean() < 0.002, more
-    assert (more.groupby("forecast").mean() < 0.03).all(), more  # two draws of one step: noise
+    assert (more.groupby("forecast").mean() < 0.03).all(), more  # four draws of one step: noise
 
 
-def test_every_value_is_above_the_bound_and_the_notes_say_which_fallback_runs(found):
+def test_every_value_is_above_the_bound_and_the_notes_say_which_plan_runs(found):
     assert (found.runs["value"] >= found.bound).all()
     values = found.runs.pivot_table(index=["forecast", "draw"], columns="policy", values="value")
     notes = found.runs[found.runs["policy"] == "solver"].set_index(["forecast", "draw"])["note"]
-    assert (notes == FOLDING_IS_BEST).any()
-    random = values[notes.reindex(values.index) == RANDOM_IS_BEST]
+    assert (notes == FOLDING).any()
+    random = values[notes.reindex(values.index) == RANDOM_SPLIT]
     np.testing.assert_array_equal(random["solver"], random["random"])
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from command_line import run_rlhfless
 from error_messages import refused
 
 from rlhfless.analysis.verl_router import (
@@ -31,13 +31,12 @@ from rlhfless.analysis.verl_router import (
     router_effect,
     write_router,
 )
-from rlhfless.cli import main
 from rlhfless.latency import load_profile
 from rlhfless.simulate import SimulationConfig
 from rlhfless.trace import TraceError
 from solver.model.cluster import Cluster
 
-SETTING = SimulationConfig(Cluster(1, 8, 2, kind="l40s"), load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.05)
+SETTING = SimulationConfig(Cluster(1, 8, 2, kind="l40s"), load_profile("l40s-qwen2.5-3b-tp2"))
 PROFILE = "l40s-qwen2.5-3b-tp2"
 
 
@@ -231,22 +230,22 @@ def test_prompts_without_their_text_are_refused(tmp_path: Path) -> None:
 def test_a_verl_log_becomes_a_router_by_one_command(tmp_path: Path) -> None:
     tokenizer = Path(__file__).parents[1] / "trace" / "importers" / "golden" / "verl-v1"
     log = next(path for path in tokenizer.iterdir() if path.suffix == ".jsonl").parent
-    command = ["export", str(log), "--verl-router", str(tmp_path / "router"), "--gpus", "8", "--profile", PROFILE]
-    refused = CliRunner().invoke(main, command)
+    command = ["convert", str(log), "--to", "verl-router", "-o", str(tmp_path / "router"), "--gpus", "8", "--profile", PROFILE]
+    refused = run_rlhfless(*command)
     assert refused.exit_code == 2
-    assert "--verl-router needs the cluster" in refused.output
+    assert "a router needs the cluster" in refused.output
     assert "give --tokenizer" in refused.output
     shipped = str(Path(__file__).parents[1] / "trace" / "importers" / "golden" / "trl")
-    done = CliRunner().invoke(main, [*command, "--tokenizer", shipped])
+    done = run_rlhfless(*command, "--tokenizer", shipped)
     assert done.exit_code == 0, done.output
     assert "held-out epoch, generation takes" in done.output
     assert "recommended" in done.output
     written = json.loads((tmp_path / "router" / "expected_tokens.json").read_text("utf-8"))
     texts = {json.loads(line)["input"] for file in log.glob("*.jsonl") for line in file.read_text("utf-8").splitlines()}
     assert set(written) == {text_hash(text) for text in texts}
-    unused = CliRunner().invoke(main, ["export", str(log), "--perfetto", str(tmp_path / "t.json"), "--gpus", "8"])
+    unused = run_rlhfless("convert", log, "-o", tmp_path / "t.json", "--gpus", "8")
     assert unused.exit_code == 2
-    assert "are for --verl-router" in unused.output
-    again = CliRunner().invoke(main, [*command, "--tokenizer", shipped])
+    assert "a timeline draws what was logged; leave out --gpus" in unused.output
+    again = run_rlhfless(*command, "--tokenizer", shipped)
     assert again.exit_code == 2
     assert "exists and is not empty" in again.output

@@ -87,7 +87,7 @@ def step_of(seed: int, limit: int, policy: str, actors: int) -> tuple[Plan, list
     lengths = np.minimum(rng.geometric(3 / limit, (count, SAMPLES)) + limit // 8, limit)
     predicted = np.clip(lengths * rng.lognormal(0.0, 0.3, lengths.shape), 1, limit).round()
     workload = Workload.grid([len(p) for p in prompts], predicted, max_response_tokens=limit)
-    given = (PlanningProblem(workload, Cluster(1, actors, 1), LATENCY), PlanningOptions(time_limit_s=0.05, seed=seed))
+    given = (PlanningProblem(workload, Cluster(1, actors, 1), LATENCY), PlanningOptions(seed=seed))
     plan = make_policy(policy, tau=0.5, **({"static_actors": actors} if policy == "static" else {})).plan(*given)
     requests = [
         Request(i, len(prompts[i // SAMPLES]), limit, prompt_ids=prompts[i // SAMPLES].astype(np.int64), seed=i,

@@ -30,11 +30,12 @@ from lab import WIDE, Lab, missing, notebook, pane, run_all, shown_request, wait
 from log_samples import rollouts  # noqa: E402
 from real_browser import browser  # noqa: E402
 
+import rlhfless as rl  # noqa: E402
 from rlhfless.plots import plot_timeline  # noqa: E402
 from rlhfless.widgets import Settings, WhatIf  # noqa: E402
 from rlhfless.widgets.explorer_panels import plane  # noqa: E402
 
-EXPLORE = "from rlhfless.widgets import explore\nexplore('log.jsonl', gpus=16, time_weight=0.5)"
+EXPLORE = "import rlhfless as rl\nrl.load('log.jsonl', 16, time_weight=0.5, verbose=False).explore()"
 BURST, PARTS = 8, ("plan and timeline", "policies, front and bound")
 ZOOM = """
 import sys
@@ -63,7 +64,7 @@ def press(page: Any, key: str, times: int = 1) -> float:
 
 def processor(log: Path, count: int) -> list[dict[str, Any]]:
     """ms of the processor for the two parts of what follows from a move, without a page."""
-    what_if, took = WhatIf(log), ([], [])  # type: ignore[var-annotated]
+    what_if, took = WhatIf(rl.load(log, 16, verbose=False)), ([], [])  # type: ignore[var-annotated]
     for i in range(count + 1):
         began = time.process_time()
         planned = what_if.plan(replace(Settings(gpus=16), time_weight=0.5 + 0.05 * (i % 2)))
@@ -71,7 +72,7 @@ def processor(log: Path, count: int) -> list[dict[str, Any]]:
         drawn = time.process_time()
         others = what_if.alternatives(planned)
         assert others is not None
-        plane(others, planned.settings).to_json()
+        plane(planned, others, what_if.front(planned)).to_json()
         took[0].append(1e3 * (drawn - began))
         took[1].append(1e3 * (time.process_time() - drawn))
     return [summary(f"processor: {what}", ms[1:]) for what, ms in zip(PARTS, took, strict=True)]

@@ -40,18 +40,11 @@ from rlhfless.executor import run_step
 from rlhfless.latency import load_profile
 from rlhfless.simulate import STRONG, WEAK, DrawnDrafts, LoggedStep, logged_steps
 from rlhfless.trace import read_trace
-from solver import (
-    Cluster,
-    Drafting,
-    Plan,
-    PlanningProblem,
-    Workload,
-    clairvoyant_bound,
-    random_split,
-    replayed_clairvoyant_bound,
-)
+from solver import Cluster, Plan, PlanningProblem, Workload, clairvoyant_bound, random_split
+from solver.bounds.clairvoyant_drafted import replayed_clairvoyant_bound
 from solver.lengths.remaining import RemainingLengths
 from solver.lengths.survival import from_scenarios, known_lengths
+from solver.model.drafting import Drafting
 
 PROJECT = Path(__file__).parents[2]
 LATENCY = load_profile("l40s-qwen2.5-3b-tp2")

@@ -31,12 +31,14 @@ import pandas as pd
 from policies import DATA, gsm8k
 
 import rlhfless as rl
+from rlhfless.analysis.complete import completed
 from rlhfless.analysis.drawn_lengths import Draw, StepSizes, drawn_logs
 from rlhfless.analysis.framework_defaults import run_setup
-from rlhfless.analysis.gpu_seconds import PhaseSeconds, account
+from rlhfless.analysis.gpu_seconds import account
 from rlhfless.analysis.length_families import FAMILIES
 from rlhfless.analysis.own_times import evenly
-from rlhfless.analysis.savings import generation_s, savings
+from rlhfless.analysis.savings import savings
+from rlhfless.analysis.step_parts import step_parts
 from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.simulate import SimulationConfig, simulate
 from rlhfless.trace import ImportedLog, LogWithoutResponses, OpenedLog, Trace, open_log, read_trace
@@ -164,11 +166,10 @@ def findings(log: OpenedLog, setting: SimulationConfig) -> StepFindings:
     """Simulate the parts of a report that the ranges are of, as the report does."""
     setup = run_setup("", dispatch="static", order_known=log.dispatch_order_known)
     simulation = simulate(log.trace.rollouts, setting, ["static", *setup.shuffled, POLICY])
-    phases = PhaseSeconds()
-    names = [name for name in setup.candidates if name in simulation.traces]
-    idle = [account(simulation.traces[name], setup, setting.cluster, phases).idle_share for name in names]
-    setup = replace(setup, candidates=tuple(names))
-    return StepFindings(idle, savings(simulation, generation_s(simulation, names), setup, setting.cluster, [POLICY], phases))
+    setup = replace(setup, candidates=tuple(name for name in setup.candidates if name in simulation.traces))
+    traces = [completed(simulation.traces[name], setup, setting.cluster) for name in setup.candidates]
+    idle = [account(trace).idle_share for trace in traces]
+    return StepFindings(idle, savings(simulation, [POLICY], [step_parts(trace) for trace in traces]))
 
 
 def row_of(name: str, step: int, rows: pd.DataFrame, setting: SimulationConfig) -> Row:

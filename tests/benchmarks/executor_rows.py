@@ -61,8 +61,8 @@ def inputs(prompts: int) -> list[Input]:
     from rlhfless.latency import load_profile
     from rlhfless.scheduling import PlanningOptions, make_policy
     from solver import Cluster, Workload
+    from solver.generation.random_split import random_split
     from solver.model.problem import PlanningProblem
-    from solver.planning.random_split import random_split
 
     latency, made = load_profile(PROFILE), []
     for responses, counts in ACTORS.items():
@@ -76,7 +76,7 @@ def inputs(prompts: int) -> list[Input]:
                 if largest:
                     problem = PlanningProblem(work, Cluster(8, 8, GPUS), latency)
                     policy = make_policy("random" if rule == "none" else "rlhfless")
-                    plan = policy.plan(problem, PlanningOptions(time_limit_s=0.05))
+                    plan = policy.plan(problem, PlanningOptions())
                     levels = ("1 engine", "engines", "run_step", "run_step, read")
                     made.append(Input(rule, tokens, lengths, replace(plan, rule=None), 0.0, levels[rule == "tau" :]))
                 if rule == "none":
@@ -84,8 +84,7 @@ def inputs(prompts: int) -> list[Input]:
             for actors in (13,) if rule == "tau" else counts:
                 problem = PlanningProblem(work, Cluster(-(-actors * GPUS // 8), 8, GPUS), latency)
                 plan = random_split(problem, actors=min(actors, count))
-                w = problem.objective.time_weight
-                price = w * plan.gpu_seconds / ((1 - w) * GPUS * plan.makespan_s)  # as ``rlhfless.scheduling.fold`` does
+                price = problem.objective.cost_of_a_second(plan.makespan_s, plan.gpu_seconds) / GPUS  # as ``Fold`` does
                 made.append(Input(rule, tokens, lengths, plan, price))
     return made
 

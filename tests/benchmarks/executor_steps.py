@@ -73,7 +73,7 @@ def torch_steps(rounds: int, prompts: int = PROMPTS) -> list[dict[str, Any]]:
     latency, cluster = replace(load_profile("cpu-tiny-qwen2"), max_batch=SLOTS), Cluster(1, ACTORS, 1)
     rows = []
     for policy in ("random", "rlhfless"):
-        plan = make_policy(policy).plan(PlanningProblem(work, cluster, latency), PlanningOptions(time_limit_s=0.05))
+        plan = make_policy(policy).plan(PlanningProblem(work, cluster, latency), PlanningOptions())
         for forced in (True, False):
             requests = [
                 Request(i, len(ids[p]), LIMIT, target_tokens=n if forced else None, prompt_ids=ids[p], seed=i, prompt=p)

@@ -22,8 +22,9 @@ from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.row_models import row_model
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.latency.measure import CausalLM
-from solver import Drafting, LatencyModel
+from solver import LatencyModel
 from solver.model.admission import Admission
+from solver.model.drafting import Drafting
 
 PROMPTS, TOKENS = 8, 48
 LENGTHS = (0, 2, 4, 8)  # of drafts

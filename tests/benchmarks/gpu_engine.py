@@ -4,8 +4,8 @@
     PYTHONPATH=. python tests/benchmarks/gpu_engine.py --prepare [--profile NAME]   # beside the public logs, before; optional
     PYTHONPATH=. python tests/benchmarks/gpu_engine.py --device cpu --tiny   # every path but CUDA itself, no result
 
-Needs numpy, torch and transformers, and annotated-types for training steps. ``--prepare`` writes what a machine with so little
-lacks: out/gpu_lengths.npz, the lengths of a public log, and out/gpu_plans.json, plans made with the profile NAME (or a
+Needs numpy, torch and transformers, and pydantic and PyYAML for training steps. ``--prepare`` writes what a machine with so
+little lacks: out/gpu_lengths.npz, the lengths of a public log, and out/gpu_plans.json, plans made with the profile NAME (or a
 profile's file). Without them lengths are made up, which the result says, and plans are made by the profile measured here. The
 policy ``solver`` is then skipped where OR-Tools is not installed. Models of Qwen2.5's shapes with random weights, bfloat16 on a
 GPU. Parts, in order:

@@ -19,7 +19,8 @@ from gpu_workload import PROJECT, step_of
 from rlhfless.latency import load_profile, read_profile
 from rlhfless.scheduling import PlanningOptions, make_policy
 from rlhfless.scheduling.rlhfless import LocalCut
-from solver import ActorPlan, Cluster, LatencyModel, Objective, Plan, Workload, evaluate
+from solver import Cluster, LatencyModel, Objective, Plan, Workload, evaluate
+from solver.model.plan import ActorPlan
 from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import RuntimeRule
 
@@ -27,7 +28,6 @@ POLICIES = ("static", "random", "rlhfless", "solver")
 PREPARED = PROJECT / "out" / "gpu_plans.json"
 PROFILE = "h100-qwen2.5-3b-tp1"
 FEWER = (1, 2, 4, 8, 16)  # divisors of the step's prompts for which there are plans
-PLANNING_S = 2.0
 
 
 def cluster_of(kind: str) -> Cluster:
@@ -52,7 +52,7 @@ def prepare(lengths: np.ndarray, where: str, profile: str = PROFILE, out: Path =
 def planned(policy: str, workload: Workload, latency: LatencyModel) -> Plan:
     """The plan of a policy for a step."""
     problem = PlanningProblem(workload, cluster_of(latency.kind), latency, Objective(0.7))
-    return make_policy(policy).plan(problem, PlanningOptions(time_limit_s=PLANNING_S))
+    return make_policy(policy).plan(problem, PlanningOptions())
 
 
 def made_here(policies: Sequence[str], workload: Workload, latency: LatencyModel) -> tuple[dict[str, Plan], dict[str, str]]:

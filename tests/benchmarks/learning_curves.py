@@ -27,6 +27,7 @@ from task_dynamics import HELD_OUT, REQUIRED, answers
 from rlhfless.engine.torch.model import one_thread
 from rlhfless.engine.torch.pretrained import load_model
 from rlhfless.errors import InputError
+from rlhfless.gone_options import in_sections
 from rlhfless.training.config import TrainConfig
 from rlhfless.training.loop import Trainer
 from rlhfless.training.models.tiny_model import save_model
@@ -104,7 +105,7 @@ def learned(algorithm: str, seed: int, size: dict[str, Any], given: argparse.Nam
     """One run: accuracy before and after, and a row per step. Evaluations are not counted as training time."""
     model, tokenizer = load_model(SHIPPED) if given.tiny else warm_model(seed, given.warm)
     options = options_of(algorithm, size)
-    config = TrainConfig.from_options(algorithm=algorithm, seed=seed, **options)
+    config = TrainConfig(preset="demo", seed=seed, **in_sections({"algorithm": algorithm, **options}))
     limit = config.rollout.max_response_tokens
     start = measured_accuracy(model, tokenizer, given.problems, limit, seed)
     rows: list[dict[str, float]] = []

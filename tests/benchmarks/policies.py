@@ -150,7 +150,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--logs", nargs="+", choices=LOGS, help="all but 'arithmetic' unless given")
     parser.add_argument("--policies", nargs="+", default=list(POLICIES))
     parser.add_argument("--time-weight", type=float, default=0.7)
-    parser.add_argument("--time-limit", type=float, default=0.3, help="of the solver, in seconds (0.4 and more: CP-SAT too)")
     parser.add_argument(
         "--overlap-s", type=float, default=5.0,
         help="seconds that a step prepares and learns, which planning overlaps (5: assumed; 0: all of planning is charged)",
@@ -171,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             latency, began = load_profile(profile), time.perf_counter()
             setting = SimulationConfig(
                 Cluster(GPUS // 8, 8, latency.gpus_per_actor), latency, Objective(options.time_weight),
-                max_response_tokens=log.max_response_tokens, time_limit_s=options.time_limit,
+                max_response_tokens=log.max_response_tokens,
                 planned_latency=off(latency, share) if share else None,
             )  # fmt: skip
             result = compare(steps, setting, options.policies, draws, replicates, options.overlap_s)

@@ -19,8 +19,8 @@ from rlhfless.executor import run_step
 from rlhfless.scheduling import PolicyError, SchedulingPolicy, make_policy
 from rlhfless.scheduling.planning_time import PlanningTime
 from rlhfless.simulate import LoggedStep, SimulationConfig
-from rlhfless.trace.metrics.step_metrics import interval_union_s
-from solver import Workload
+from rlhfless.trace.metrics.intervals import interval_union_s
+from solver import Objective, Workload
 from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
 from solver.bounds.headroom import curve_of, summed_bounds
 from solver.model.runtime_rules import ActorView, Decision, RuntimeRule, StepState, Trigger
@@ -143,7 +143,7 @@ class Comparison:
 
     def values(self, sums: np.ndarray) -> np.ndarray:
         """T^w C^(1-w) of (..., policies, time and GPU-seconds first)."""
-        return np.asarray(sums[..., 0] ** self.weight * sums[..., 1] ** (1 - self.weight))
+        return Objective(self.weight).product(sums[..., 0], sums[..., 1])
 
     def ratio(self, policy: str, rival: str, of: str = "value") -> tuple[float, float, float]:
         """What ``policy`` takes over what ``rival`` takes, and its interval; NaN where not both ran on resampled prompts.

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from public_logs import rows
 
-from rlhfless.trace import read_trace
+from rlhfless.trace import read_trace, response_limit
 
 HERE = Path(__file__).parents[2]
 SHARED_LIMIT, CUT_ABOVE = 4096, 3700
@@ -38,7 +38,7 @@ def shipped() -> Log:
     """The recorded run, an epoch per step."""
     trace = read_trace(HERE / "data" / "traces" / "arithmetic-grpo")
     table = trace.rollouts.assign(step=trace.rollouts["epoch"])
-    return Log(table, sorted(table["step"].unique())[-4:], int(trace.meta["config"]["max_response_tokens"]))
+    return Log(table, sorted(table["step"].unique())[-4:], int(response_limit(trace.meta)))
 
 
 def gsm8k() -> Log | None:

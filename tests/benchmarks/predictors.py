@@ -89,7 +89,7 @@ def worth(log: Log, make: Callable[[], Predictor] | None) -> tuple[float, float]
     latency = load_profile(PROFILE)
     setting = SimulationConfig(Cluster(2, 8, latency.gpus_per_actor, latency.kind), latency, max_response_tokens=limit)
     policy = "oracle" if make is None else "solver"
-    done = simulate(table, setting, [policy], None if make is None else make(), steps=steps).steps
+    done = simulate(table, setting, [policy], None if make is None else make(), steps=steps).table
     return float(done["time_s"].sum()), float(done["gpu_seconds"].sum())
 
 

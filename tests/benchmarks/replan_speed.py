@@ -1,11 +1,11 @@
-"""What re-planning takes while a step runs: a re-planning round, a call between rounds, and ``solver.replan`` as such.
+"""What re-planning takes while a step runs: a re-planning round, a call between rounds, and ``replan`` as such.
 
     python tests/benchmarks/replan_speed.py [--json FILE] [--markdown] [--tiny]
 
 Steps of prompts x samples with lognormal lengths (as in planning_speed.py) in 8 scenarios, Qwen2.5-3B on two L40S per actor,
 charged by the virtual clock; the policy ``solver+replan`` re-plans each from beginning to end. Times are the thread's own on
 this machine: others may use it as well. A *round* is a call of the rule (``Replan.decide``) that computes its decisions anew;
-between rounds the rule only sends what the last round has listed. At every round ``solver.replan`` is called on the same state
+between rounds the rule only sends what the last round has listed. At every round ``replan`` is called on the same state
 as well, which knows nothing from before and leaves the step alone; a column says what share of the step a thousand such calls
 would take. The last column is all that the rule took, ``next_trigger`` included.
 
@@ -33,7 +33,8 @@ from rlhfless.executor import run_step
 from rlhfless.latency import load_profile
 from rlhfless.scheduling.policy import PlanningOptions
 from rlhfless.scheduling.replan import SolverReplan
-from solver.replanning.replan import ROUND_RESPONSE_S, ROUND_S
+from solver.model.runtime_rules import ActorView, Decision, StepState, Trigger
+from solver.replanning.replan import ROUND_RESPONSE_S, ROUND_S, Replan, replan
 
 LATENCY = load_profile("l40s-qwen2.5-3b-tp2")
 SIZES = ((256, 4), (512, 4), (4096, 4))
@@ -45,24 +46,24 @@ class Watched:
     """A re-planning rule, with what its calls take.
 
     Attributes:
-        rounds: (unfinished responses, seconds of the round, seconds of a call of ``solver.replan``) of every round.
+        rounds: (unfinished responses, seconds of the round, seconds of a call of ``replan``) of every round.
         calls: seconds of every ``decide`` between rounds; triggers: seconds of every ``next_trigger``.
     """
 
-    rule: solver.Replan
+    rule: Replan
     name: str = "watched"
     rounds: list[tuple[int, float, float]] = field(default_factory=list)
     calls: list[float] = field(default_factory=list)
     triggers: list[float] = field(default_factory=list)
 
-    def next_trigger(self, view: solver.ActorView) -> solver.Trigger | None:
+    def next_trigger(self, view: ActorView) -> Trigger | None:
         """See ``RuntimeRule``."""
         began = time.thread_time()
         trigger = self.rule.next_trigger(view)
         self.triggers.append(time.thread_time() - began)
         return trigger
 
-    def decide(self, now_s: float, state: solver.StepState) -> list[solver.Decision]:
+    def decide(self, now_s: float, state: StepState) -> list[Decision]:
         """See ``RuntimeRule``."""
         before = self.rule._round
         began = time.thread_time()
@@ -72,7 +73,7 @@ class Watched:
             self.calls.append(took_s)
             return decisions
         began = time.thread_time()
-        solver.replan(state, self.rule.remaining, self.rule.latency, self.rule.price)
+        replan(state, self.rule.remaining, self.rule.latency, self.rule.price)
         self.rounds.append((state.unfinished_count, took_s, time.thread_time() - began))
         return decisions
 
@@ -85,9 +86,9 @@ def measure(prompts: int, samples: int) -> dict[str, Any]:
     known = truth.with_response_tokens(np.clip(drawn, 1, 2048).astype(int))
     cluster = solver.Cluster(20, 8, 2)
     plan = SolverReplan(looks_ahead=False).plan(
-        solver.PlanningProblem(known, cluster, LATENCY, solver.Objective(0.7)), PlanningOptions(time_limit_s=0.1)
+        solver.PlanningProblem(known, cluster, LATENCY, solver.Objective(0.7)), PlanningOptions()
     )
-    assert isinstance(plan.rule, solver.Replan)
+    assert isinstance(plan.rule, Replan)
     prompt_tokens = truth.prompt_tokens[truth.prompt_of].tolist()
     requests = [
         Request(i, p, 2048, target_tokens=n)
@@ -122,8 +123,8 @@ def fit(rounds: list[tuple[int, float, float]]) -> tuple[float, float]:
     return float(once), float(each)
 
 
-HEAD = ("responses", "actors", "step", "rounds", "a round: median, most", "`solver.replan`: median, most",
-        "calls between rounds", "such a call", "1,000 calls of `solver.replan`", "all deciding")  # fmt: skip
+HEAD = ("responses", "actors", "step", "rounds", "a round: median, most", "`replan`: median, most",
+        "calls between rounds", "such a call", "1,000 calls of `replan`", "all deciding")  # fmt: skip
 
 
 def cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -2,10 +2,11 @@
 
     python tests/benchmarks/saving_range.py [--logs NAME ...] [--time-weight 0.7] [--profile NAME] [--json FILE]
 
-Of every log all steps with history run on 16 GPUs under `static`, which holds all GPUs until the last response, and under
-`random`, `fold` and `solver`. One row per log: the best of the three by T^w C^(1-w), what it saves of the GPU-seconds and of
-the time of `static`, and the most that any schedule saves which takes as long. The logs are those of policies.py, and MGSM:
-the prompts of one benchmark under five checkpoints of a reasoning model, each checkpoint as a step.
+Of every log all steps with history run on 16 GPUs, by default those of the demonstration. They run under `static`, which
+holds all GPUs until the last response, and under `random`, `fold` and `solver`. One row per log: the best of the three by
+T^w C^(1-w), what it saves of the GPU-seconds and of the time of `static`, and the most that any schedule saves which takes as
+long. The logs are those of policies.py, and MGSM: the prompts of one benchmark under five checkpoints of a reasoning model,
+each checkpoint as a step.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from policies import DATA, GPUS, LOGS, Log
 import rlhfless as rl
 from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.simulate import SimulationConfig, simulate
-from rlhfless.trace import read_trace, validate
+from rlhfless.trace import read_trace, response_limit, validate
 from solver import Cluster, Objective
 
 POLICIES = ("random", "fold", "solver")
@@ -30,7 +31,7 @@ POLICIES = ("random", "fold", "solver")
 def demonstration() -> Log:
     """The demonstration log."""
     trace = read_trace(rl.example())
-    return Log(trace.rollouts, trace.meta["config"]["max_response_tokens"], "generated, steps of 64 prompts x 8 samples")
+    return Log(trace.rollouts, response_limit(trace.meta), "generated, steps of 64 prompts x 8 samples")
 
 
 def mgsm() -> Log:
@@ -56,10 +57,10 @@ def saving(log: Log, profile: str, time_weight: float) -> dict[str, object]:
     latency = load_profile(profile)
     cluster = Cluster(2, GPUS // 2, latency.gpus_per_actor, latency.kind, usd_per_gpu_hour(latency.kind))
     setting = SimulationConfig(cluster, latency, Objective(time_weight), max_response_tokens=log.max_response_tokens)
-    steps = simulate(log.rollouts, setting, ["static", *POLICIES]).steps
+    steps = simulate(log.rollouts, setting, ["static", *POLICIES]).table
     sums = steps[steps["has_history"]].groupby("policy")[["time_s", "gpu_seconds", "bound_gpu_seconds"]].sum()
     ratios = sums[["time_s", "gpu_seconds"]] / sums.loc["static", ["time_s", "gpu_seconds"]]
-    value = ratios["time_s"] ** time_weight * ratios["gpu_seconds"] ** (1 - time_weight)
+    value = pd.Series(Objective(time_weight).product(ratios["time_s"], ratios["gpu_seconds"]), ratios.index)
     best = value[list(POLICIES)].idxmin()
     most = 1 - sums.loc[best, "bound_gpu_seconds"] / sums.loc["static", "gpu_seconds"]
     return {
@@ -75,7 +76,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--time-weight", type=float, default=0.7)
-    parser.add_argument("--profile", default="l40s-qwen2.5-3b-tp2")
+    parser.add_argument("--profile", default="h100-qwen2.5-3b-tp2", help="default: the GPUs of the demonstration")
     parser.add_argument("--logs", nargs="+", choices=tuple(READ), default=list(READ), help="only these")
     parser.add_argument("--json", type=Path, help="write the rows to this file, too")
     options = parser.parse_args()

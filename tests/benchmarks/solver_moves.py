@@ -1,164 +1,160 @@
-"""What each part of planning moves, by class of problems: one GPU kind, 20 to 2,000 responses.
+"""What each part of planning moves, by class of problems, and what a plan loses without it.
 
-    python tests/benchmarks/solver_moves.py [--json FILE] [--tiny] [--markdown]
+    python tests/benchmarks/solver_moves.py [--rows NAME ...] [--parts NAME ...] [--json FILE] [--tiny] [--markdown]
 
-Lengths are lognormal (median 270 tokens), actors two GPUs. Iterations cost what Qwen2.5-3B takes on two L40S, or mostly what
-their tokens take. With slots, an eighth of the responses fits into a batch. Four actors or twenty can be started. Deadlines are
-halfway between the bound on the makespan and the fastest plan, or 2 % above that plan; budgets 0.2 or 5 % above the cheapest
-plan. Scenarios have errors of sd 0.2. "Packing" is three actors whose tokens fill a deadline exactly.
+The classes are rows of ``planner_problems.py``, and packings: 12 responses on 3 actors with a deadline that only a perfect
+packing keeps. Two numbers per part:
 
-The OR-Tools model is asked everywhere here. ``class_model.is_asked`` chooses the problems in which planning asks it: "asked"
-counts them, and what the model moved elsewhere stands beside it. Planning stops by counted work. Moves are relative to the
-value of the plan.
+- moved: by which share of the plan's value the part lowered it, from ``plan.moved()``. The part that finds the first plan
+  within a limit is counted apart.
+- lost without: planning runs once more with the part left out. What the other parts make up for is not lost. Columns are left
+  out together with fill, which fills what they choose. Where a part moved nothing, nothing is lost without it.
+
+For the bound it is by how much CP-SAT's assignment of few items and the bound over whole actors raised it.
+
+Planning is counted work, so the numbers do not depend on the machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import math
 import platform
-import statistics
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import ortools
-from planning_speed import packing
+from planner_problems import ROWS, Case, Limits, of_size
+from planning_speed import SIZES, TINY, packing
 
 import solver
-from rlhfless.latency import load_profile
-from solver.planning.single_kind import class_model
+from solver.generation import planner
+from solver.generation.planner import BOUND, COLUMNS, EXCHANGE, FEW_ITEMS, FILL, LEVELLED, REPACK, ROUND_ROBIN, Planner
 
-SIZES = (20, 60, 200, 600, 2000)
-PARTS = ("exchanges", "CP-SAT", "exchanges after CP-SAT")
-MODEL_MOVES = ("CP-SAT", 0), ("exchanges after CP-SAT", 0), ("CP-SAT", 1)
 MOVED = 1e-5  # relative: less counts as nothing
+NOTABLE = 5e-3  # relative, from which on a loss is counted
+CLASSES = ("large", "six_log", "small", "limits_small", "fresh_six", "scenarios", "scenarios_deadline")
+PACKINGS = "packings"
 
 
-def latency(name: str, slots: int) -> solver.LatencyModel:
-    """Iterations whose time is mostly their base (the L40S profile), or mostly that of their tokens."""
-    if name == "tokens":
-        return solver.LatencyModel("tokens", 2, 1e-4, 1e-4, max_batch=slots)
-    profile = load_profile("l40s-qwen2.5-3b-tp2", prefill="separate").affine
-    return replace(profile, max_batch=slots, kv_capacity_tokens=1 << 50)
+def _nothing(*arguments: Any) -> None:
+    """Take the place of a part that returns nothing, or None where it found nothing."""
 
 
-def plan_of(problem: solver.PlanningProblem, time_limit_s: float = 1.0) -> solver.Plan | None:
-    """The plan by counted work; None if none was found within the limit."""
+WITHOUT: dict[str, Callable[[], Any]] = {
+    ROUND_ROBIN: lambda: patch.object(Planner, "deal", _nothing),
+    COLUMNS: lambda: patch.object(Planner, "choose", _nothing),
+    FILL: lambda: patch.object(planner, "openings_of", lambda *arguments: []),
+    REPACK: lambda: patch.object(planner, "repacked", lambda *arguments: []),
+    LEVELLED: lambda: patch.object(planner, "levelled", _nothing),
+    FEW_ITEMS: lambda: patch.object(planner.few_items, "actor_counts", _nothing),
+    EXCHANGE: lambda: patch.object(planner, "exchanged", lambda values, best, *arguments: best),
+}
+"""How planning runs without a part. The bound is no part of it: plans do not depend on it."""
+
+
+def plan_of(problem: solver.PlanningProblem) -> solver.Plan | None:
+    """The plan; None if none was found within the limit."""
     try:
-        return solver.plan_generation(problem, time_limit_s=time_limit_s, deterministic=True)
+        return solver.plan(problem)
     except solver.PlanningError:
         return None
 
 
-def goals(problem: solver.PlanningProblem) -> Iterator[tuple[str, solver.Objective]]:
-    """Objectives of a problem, with the name of their class."""
-    for weight in (0.3, 0.7, 1.0):
-        yield "weight", solver.Objective(weight)
-    fastest = plan_of(replace(problem, objective=solver.Objective(1.0)), 0.15)
-    cheapest = plan_of(replace(problem, objective=solver.Objective(0.0)), 0.15)
-    assert fastest is not None
-    assert fastest.reference is not None
-    assert fastest.lower_bound is not None
-    assert cheapest is not None
-    middle_s = (fastest.reference.time_s * fastest.lower_bound + fastest.makespan_s) / 2
-    for deadline_s in (middle_s, 1.02 * fastest.makespan_s):
-        yield "deadline", solver.Objective(deadline_s=deadline_s)
-    for factor in (1.002, 1.05):
-        yield "budget", solver.Objective(budget_gpu_s=factor * cheapest.gpu_seconds)
-
-
-def problems(sizes: tuple[int, ...], packings: int) -> Iterator[tuple[dict[str, str], solver.PlanningProblem]]:
+def classes(names: Sequence[str], tiny: bool) -> Iterator[tuple[str, Case]]:
     """The problems, each with its class."""
-    for size, name, slots, actors in itertools.product(sizes, ("base", "tokens"), (False, True), (4, 20)):
-        tokens = np.clip(np.random.default_rng(0).lognormal(5.6, 0.7, size), 1, 2048).astype(int)
-        work = solver.Workload([50] * size, range(size), tokens)
-        model = latency(name, max(4, size // 8) if slots else 1 << 30)
-        problem = solver.PlanningProblem(work, solver.Cluster(actors, 2, 2), model)
-        band = "20-200" if size <= 200 else f"{size:,}"
-        for goal, objective in goals(problem):
-            case = {"goal": goal, "responses": band, "slots": "yes" if slots else "no", "actors": f"up to {actors}"}
-            yield case, replace(problem, objective=objective)
-        scenarios = np.clip(tokens * np.random.default_rng(1).lognormal(0, 0.2, (8, size)), 1, 2048).astype(int)
-        uncertain = solver.Workload([50] * size, range(size), tokens, scenarios=scenarios)
-        for weight in (0.7, 1.0) if size <= 200 else ():
-            case = {**case, "goal": "weight, 8 scenarios"}
-            yield case, replace(problem, workload=uncertain, objective=solver.Objective(weight))
-    for seed in range(packings):
-        yield {"goal": "packing", "responses": "12", "slots": "no", "actors": "up to 3"}, packing(seed)
+    limits = Limits(solver.plan)
+    for name in names:
+        for case in [] if name == PACKINGS else [Case("tiny", of_size(TINY[0], True, False))] if tiny else ROWS[name](limits):
+            if (
+                name != "large" or tiny or len(case.problem.workload) < math.prod(SIZES[-1])
+            ):  # the largest would take most of it
+                yield name, case
+    if PACKINGS in names:
+        for seed in range(2 if tiny else 40):
+            yield PACKINGS, Case(str(seed), packing(seed))
 
 
-def measure(problem: solver.PlanningProblem) -> dict[str, Any]:
-    """What each part moved in one problem, relative to the value, and whether the rule asks the model."""
-    asked: list[bool] = []
-    rule = class_model.is_asked
-
-    def always(*arguments: Any) -> bool:
-        asked.append(rule(*arguments))
-        return True
-
-    class_model.is_asked = always
-    try:
-        plan = plan_of(problem)
-    finally:
-        class_model.is_asked = rule
-    row: dict[str, Any] = {"asked": any(asked), "refused": plan is None, "gap": None if plan is None else plan.gap}
-    for moved in plan.moved() if plan else ():
-        if moved.solver in PARTS:
-            row[moved.solver] = [moved.value_by / plan.value, moved.bound_by / plan.value]
+def measure(case: Case, parts: Sequence[str]) -> dict[str, Any]:
+    """What each part moved in one problem, relative to the value, and the value without it where it moved anything."""
+    plan = plan_of(case.problem)
+    if plan is None:
+        return {"name": case.name, "value": None}
+    row: dict[str, Any] = {"name": case.name, "value": plan.value, "gap": plan.gap, "moved": {}, "raised": {}, "without": {}}
+    for moved in plan.moved():
+        row["moved"][moved.solver] = None if math.isinf(moved.value_by) else moved.value_by / plan.value
+        row["raised"][moved.solver] = moved.bound_by / plan.value
+    for part in parts:
+        behind = (COLUMNS, FILL) if part == COLUMNS else (part,)
+        if any(row["moved"].get(one, 0.0) != 0.0 for one in behind):
+            with WITHOUT[part]():
+                other = plan_of(case.problem)
+            row["without"][part] = None if other is None else other.value
     return row
 
 
-def moves(rows: list[dict[str, Any]], part: str, which: int) -> str:
-    """In how many of ``rows`` a part moved the value (0) or the bound (1), with median and maximum of these."""
-    by = [row[part][which] for row in rows if row.get(part, (0.0, 0.0))[which] > MOVED]
-    found, finite = sum(map(math.isinf, by)), [x for x in by if math.isfinite(x)]
-    words = [f"{len(finite)} ({statistics.median(finite):.3%}, {max(finite):.3%})"] if finite else []
+def moved_in_words(rows: Sequence[dict[str, Any]], part: str) -> str:
+    """In how many plans a part lowered the value, by how much in the mean of all and at most, and how many plans it found."""
+    shares = [row["moved"].get(part, 0.0) for row in rows]
+    by = [share for share in shares if share is not None and share > MOVED]
+    found = sum(share is None for share in shares)
+    words = [f"{len(by)} ({sum(by) / len(rows):.2%}, {max(by):.1%})"] if by else []
     return ", ".join([*words, *([f"first plan in {found}"] if found else [])]) or "0"
 
 
-def table(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """A line per class of problems."""
-    lines: list[tuple[str, ...]] = [
-        ("goal", "responses", "slots", "actors", "problems", "refused", "value: exchanges", "asked", "value: CP-SAT",
-         "value: exchanges after it", "bound: CP-SAT", "not asked: value", "exchanges after it", "bound")
-    ]  # fmt: skip
-    keys = ("goal", "responses", "slots", "actors")
-    for key in dict.fromkeys(tuple(row[k] for k in keys) for row in rows):
-        group = [row for row in rows if tuple(row[k] for k in keys) == key]
-        asked, others = [row for row in group if row["asked"]], [row for row in group if not row["asked"]]
-        modelled = [moves(part, name, which) for part in (asked, others) for name, which in MODEL_MOVES]
-        refused = str(sum(row["refused"] for row in group))
-        lines.append((*key, str(len(group)), refused, moves(group, "exchanges", 0), str(len(asked)), *modelled))
+def lost_in_words(rows: Sequence[dict[str, Any]], part: str) -> str:
+    """What is lost without a part: in the mean of all, at most, in how many problems more than 0.5 %, and plans."""
+    others = [row["without"].get(part, row["value"]) for row in rows]
+    more = [other / row["value"] - 1 for row, other in zip(rows, others, strict=True) if other is not None]
+    lost = len(rows) - len(more)
+    words = [f"{np.mean(more):.2%}, {max(more):.1%} ({sum(x > NOTABLE for x in more)})"] if any(more) else []
+    return ", ".join([*words, *([f"{lost} plans"] if lost else [])]) or "0"
+
+
+def raised_in_words(rows: Sequence[dict[str, Any]], part: str) -> str:
+    """In how many problems a part raised the bound, and by which share of the value in the mean of all."""
+    by = [raised for row in rows if (raised := row["raised"].get(part, 0.0)) > MOVED]
+    return f"{len(by)} ({sum(by) / len(rows):.1%})" if by else "0"
+
+
+def table(rows: Sequence[dict[str, Any]], parts: Sequence[str]) -> list[list[str]]:
+    """A line per class and part."""
+    lines = [["class", "plans", "part", "moved: plans (mean, most)", "lost without: mean, most (above 0.5 %)", "bound raised"]]
+    for name in dict.fromkeys(row["class"] for row in rows):
+        every = [row for row in rows if row["class"] == name]
+        own = [row for row in every if row["value"] is not None]
+        head = [name, str(len(own)) if len(own) == len(every) else f"{len(own)} of {len(every)}"]
+        for part in parts:
+            if any(part in row["moved"] for row in own):
+                lost = lost_in_words(own, part) if part in WITHOUT else "-"
+                lines.append([*head, part, moved_in_words(own, part), lost, raised_in_words(own, part)])
+                head = ["", ""]
     return lines
 
 
 def main() -> None:
     """Print the table."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--rows", nargs="+", choices=[*ROWS, PACKINGS], default=[*CLASSES, PACKINGS])
+    options.add_argument("--parts", nargs="*", choices=list(WITHOUT), default=list(WITHOUT), help="which to leave out")
     options.add_argument("--json", type=Path)
     options.add_argument("--tiny", action="store_true", help="few small problems: tries the script, its numbers say little")
     options.add_argument("--markdown", action="store_true", help="print the table of details/planning.md")
     given = options.parse_args()
-    rows = [{**case, **measure(problem)} for case, problem in problems(*(((20,), 2) if given.tiny else (SIZES, 40)))]
-    lines = table(rows)
+    names = ["large", PACKINGS] if given.tiny else given.rows
+    rows = [{"class": name, **measure(case, given.parts)} for name, case in classes(names, given.tiny)]
+    lines = table(rows, [*WITHOUT, BOUND])
     if given.markdown:
-        lines.insert(1, ("---",) * len(lines[0]))
+        lines.insert(1, ["---"] * len(lines[0]))
     for line in lines:
         print("| " + " | ".join(line) + " |" if given.markdown else "; ".join(line))
     if given.json:
         versions = {"python": platform.python_version(), "ortools": ortools.__version__, "numpy": np.__version__}
-        given.json.write_text(json.dumps({**versions, "cpu": cpu(), "rows": rows}, indent=1) + "\n")
-
-
-def cpu() -> str:
-    """The processor's name."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    return next((line.split(": ")[1] for line in lines if line.startswith("model name")), platform.machine())
+        given.json.write_text(json.dumps({**versions, "rows": rows}) + "\n")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,10 @@ from rlhfless.engine import Request, SimulatedEngine
 from rlhfless.executor import phase_work_items, run_step
 from rlhfless.latency import load_profile
 from rlhfless.scheduling.rlhfuse import GlobalCut
-from solver import Cluster, Objective, Plan, PlanningProblem, TokenWork, Workload, choose_cut, from_scenarios, random_split
+from solver import Cluster, Objective, Plan, PlanningProblem, Workload, random_split
+from solver.lengths.survival import from_scenarios
+from solver.stage_fusion.cut import choose_cut
+from solver.stage_fusion.token_work import TokenWork
 
 SETTINGS = (
     ("GSM8K", "l40s-qwen2.5-7b-tp4", 4),

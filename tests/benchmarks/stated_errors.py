@@ -152,7 +152,7 @@ Predict = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 def of_steps(log: StepLog, most: int) -> Row:
     """Calibrate on some steps as a report does, and time the others."""
     chosen = evenly([int(step) for step in log.seconds.index], most)
-    simulated = simulate(log.rollouts[log.rollouts["step"].isin(chosen)], log.setting, ["static"], steps=chosen).steps
+    simulated = simulate(log.rollouts[log.rollouts["step"].isin(chosen)], log.setting, ["static"], steps=chosen).table
     simulated_s = simulated.set_index("step")["time_s"][chosen]
     scalars = pd.DataFrame({"step": chosen, "generate_s": log.seconds[chosen].to_numpy()})
 
@@ -225,7 +225,7 @@ def of_golden(name: str) -> GoldenRow:
     latency = load_profile("cpu-tiny-qwen2" if name == "TRL" else PROFILE)
     setting = SimulationConfig(Cluster(1, latency.gpus_per_actor, latency.gpus_per_actor, latency.kind), latency)
     dispatch = run_setup(log.framework).dispatch
-    simulated = simulate(log.trace.rollouts, setting, [dispatch], steps=[int(step) for step in taken.index]).steps
+    simulated = simulate(log.trace.rollouts, setting, [dispatch], steps=[int(step) for step in taken.index]).table
     simulated_s = simulated.set_index("step")["time_s"][taken.index]
     checked = calibration(pd.DataFrame({"step": taken.index, "generate_s": taken.to_numpy()}), simulated_s).checked
     stated = None if checked is None else error_of_most(checked.errors)

@@ -51,15 +51,16 @@ def answers(model: Any, tokenizer: Any, seed: int = 0, count: int = HELD_OUT, ma
     """One sampled response to each of ``count`` held-out problems, sampled as in a run's evaluation: ``right`` (0 or 1) and
     ``response_tokens``."""
     from rlhfless.engine.torch.sampling import Sampling
-    from rlhfless.training import TrainConfig
+    from rlhfless.training import RolloutConfig, TaskConfig, TrainConfig
     from rlhfless.training.evaluation import Evaluator
     from rlhfless.training.rewards.registry import make_rewards
     from rlhfless.training.tasks.arithmetic import ArithmeticTask
 
     task = ArithmeticTask(seed)
-    config = TrainConfig.from_options(
-        eval_every=1, eval_prompts=count, max_response_tokens=max_response_tokens, seed=seed
-    )  # fmt: skip
+    rollout = RolloutConfig(max_response_tokens=max_response_tokens)
+    config = TrainConfig(
+        preset="demo", seed=seed, eval_every=1, task=TaskConfig(prompts=128, eval_prompts=count), rollout=rollout
+    )
     rewards = make_rewards(("task",), task)
     evaluator = Evaluator.of(config, task, rewards, tokenizer, Sampling(), "float32", tokenizer.eos_token_id)
     responses = evaluator.responses(model)

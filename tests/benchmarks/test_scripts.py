@@ -13,6 +13,7 @@ import pytest
 HERE = Path(__file__).parent
 SMALLEST = {
     "planning_speed": "--tiny --repeats 1 --markdown --json OUT",
+    "planner_table": "--tiny --markdown --json OUT",
     "solver_moves": "--tiny --markdown --json OUT",
     "exact_bound": "--tiny --markdown --json OUT",
     "pipeline_schedules": "--tiny --markdown --json OUT",
@@ -90,7 +91,15 @@ def test_every_script_is_tried() -> None:
         "gpu_workload",
     }
     parts |= {"chaos", "chaos_counts", "chaos_learning", "counting_engine", "executor_rows", "executor_steps"}
-    parts |= {"policy_comparison", "policy_tables", "predictor_logs", "public_logs", "stage_fusion_logs", "task_dynamics"}
+    parts |= {
+        "planner_problems",
+        "policy_comparison",
+        "policy_tables",
+        "predictor_logs",
+        "public_logs",
+        "stage_fusion_logs",
+        "task_dynamics",
+    }
     parts |= {"process_cpu", "step_stopwatch", "trl_same_update", "trl_trainer", "turns"}
     parts |= {"validation_errors", "validation_executed", "validation_operators", "validation_points", "validation_runs"}
     parts |= {"validation_steps"}

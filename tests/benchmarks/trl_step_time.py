@@ -44,6 +44,7 @@ import torch
 from step_stopwatch import Stopwatch
 from turns import ratio, take_turns, told
 
+from rlhfless.gone_options import in_sections
 from rlhfless.trace import read_trace
 from rlhfless.training.loop import Trainer
 from rlhfless.training.rewards import FunctionReward, Rewards
@@ -131,7 +132,7 @@ def draw_rewards(trainer: Trainer, number: int, watch: Stopwatch) -> None:
 
 def ours(steps: int, lengths: Any, options: dict[str, Any], watch: Stopwatch, shares: bool = False) -> dict[str, Any]:
     """Train some steps with our trainer; returns the weights. Learning beside decoding is part of generation."""
-    made = TimedTrainer.continue_from(read_trace(TRACE), MODEL, progress=False, steps=1000, **options)
+    made = TimedTrainer.continue_from(read_trace(TRACE), MODEL, progress=False, steps=1000, **in_sections(options))
     made.stopwatch, made.lengths, made.shares = watch, lengths, shares
     with made as trainer:
         for number in range(steps):
@@ -152,7 +153,7 @@ def trl(steps: int, lengths: Any, changes: dict[str, Any], threads: int, watch: 
     """The same steps with TRL's trainer."""
     from trl_trainer import run, tokenizer_of
 
-    with Trainer.continue_from(read_trace(TRACE), MODEL, progress=False, **changes) as trainer:
+    with Trainer.continue_from(read_trace(TRACE), MODEL, progress=False, **in_sections(changes)) as trainer:
         first, config, model, tokenizer = trainer.next_step, trainer.config, trainer.model, trainer.tokenizer
         problems = [p for number in range(steps) for p in trainer.problems_of(first + number)]
     tokens = [[int(lengths[(p.prompt_id, sample)]) for sample in range(config.rollout.samples_per_prompt)] for p in problems]
@@ -199,7 +200,7 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
 
 def with_drawn_rewards(options: dict[str, Any]) -> Trainer:
     """A trainer before its next step, whose rewards are drawn."""
-    trainer = Trainer.continue_from(read_trace(TRACE), MODEL, progress=False, **options)
+    trainer = Trainer.continue_from(read_trace(TRACE), MODEL, progress=False, **in_sections(options))
     draw_rewards(trainer, 0, Stopwatch())
     return trainer
 

@@ -40,7 +40,8 @@ from rlhfless.latency import load_profile
 from rlhfless.plots import plot_value_of_information, save
 from rlhfless.simulate import LoggedStep, SimulationConfig, logged_steps
 from rlhfless.trace import validate
-from solver import Cluster, LengthForecast, Objective
+from solver import Cluster, Objective
+from solver.lengths.forecast import LengthForecast
 
 QUESTIONS = 125  # of MGSM, each in eight languages
 

@@ -5,6 +5,7 @@
 It computes what ``rlhfless figures figure_10_all`` shows (``rlhfless.paper.figure_10_all``) and prints the aims, one per row:
 what is aimed at, in how many settings it was reached, and in how many the bound on every policy allows it. Plans are made from
 forecasts and executed on true lengths. Lengths of GPQA and LiveCodeBench are assumed; strong drafts are of a character task.
+``--draft-seeds 0`` leaves out plans with drafts, which take most of the time.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--tiny", action="store_true", help="one small setting")
     given = parser.parse_args()
+    for name, value, least in (("seeds", given.seeds, 1), ("draft-seeds", given.draft_seeds, 0)):
+        if value < least:
+            parser.error(f"--{name} is {value}; a whole number of at least {least} is needed")
     setting = replace(Figure10AllSetting(), seeds=given.seeds, draft_seeds=given.draft_seeds)
     if given.tiny:
         setting = replace(FIGURE.fast, seeds=1, algorithms=("GRPO",), responses=24, draft_seeds=1)

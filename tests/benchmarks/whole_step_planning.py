@@ -21,6 +21,7 @@ from typing import Any
 from rlhfless.paper import Sources
 from rlhfless.paper.figure_10_all import FIGURE, Figure10AllSetting, steps
 from rlhfless.simulate import WEAK, Aim, DrawnDrafts
+from solver import Objective
 
 WEIGHTS = (0.2, 0.5, 0.7, 1.0)
 SLOWER = (1.02, 1.3)  # deadlines, as multiples of elastic plain's expected time
@@ -55,7 +56,7 @@ def compared(found: list[Row], before: list[Row]) -> list[str]:
         for row, other in pairs:
             (time_s, gpu_s), (time_before_s, gpu_before_s) = row["executed"][aim], other["executed"][aim]
             weight = float(aim[2:]) if aim.startswith("w=") else 1.0 if aim.endswith("cost") else 0.0
-            logs.append(weight * math.log(time_s / time_before_s) + (1 - weight) * math.log(gpu_s / gpu_before_s))
+            logs.append(math.log(Objective(weight).value(time_s, gpu_s, (time_before_s, gpu_before_s))))
         lines.append(f"{aim}: {math.exp(sum(logs) / len(logs)):.4f} (worst {math.exp(max(logs)):.4f})")
     seconds = [(row["cpu_s"], other["cpu_s"]) for row, other in pairs]
     return [*lines, f"CPU seconds: {sum(a for a, _ in seconds):.1f} against {sum(b for _, b in seconds):.1f} in all"]

@@ -237,3 +237,39 @@ def card(page: Any, name: str) -> str:
 def shown_request(page: Any, name: str) -> int:
     """The request that a pane's figure answers."""
     return int(page.locator(pane(name)).first.get_attribute("data-request") or 0)
+
+
+COUNT = """
+window.seen = {steps: {}, learning: {}, cards: [], states: []};
+window.counts = setInterval(() => {
+  const [timeline, cost, facts] = ["timeline", "cost", "facts"].map((name) => document.querySelector(`[data-pane='${name}']`));
+  if (!timeline || !cost || !facts) return;
+  const {steps, learning, cards, states} = window.seen;
+  const note = (list, what) => { if (list.at(-1) !== what) list.push(what); };
+  const step = /of step (\\d+)/.exec(timeline.querySelector(".gtitle")?.textContent || "")?.[1];
+  if (step && timeline.dataset.drawn !== window.drawn) {
+    window.drawn = timeline.dataset.drawn;
+    steps[step] = (steps[step] || 0) + 1;
+    if ((timeline._fullData || []).some((one) => one.name === "learn")) learning[step] = (learning[step] || 0) + 1;
+  }
+  const symbols = [cost._fullData?.[0]?.marker.symbol || []].flat();
+  const complete = /complete steps\\s+(\\d+)/.exec(facts.innerText), state = /state\\s+(\\w+)/.exec(facts.innerText);
+  note(cards, `${complete?.[1]} ${symbols.filter((one) => one === "circle").length}`);
+  note(states, state?.[1]);
+}, 50);
+"""
+
+
+def count_drawings(page: Any) -> None:
+    """Begin to count what a live view on the page draws."""
+    page.evaluate(COUNT)
+
+
+def counted_drawings(page: Any) -> dict[str, Any]:
+    """What was counted since then.
+
+    Returns:
+        ``steps``: of each step, how often its timeline was drawn; ``learning``: how often with the learner's row.
+        ``cards``: the numbers of complete steps in cards and in the cost, one after the other. ``states``: those of the run.
+    """
+    return dict(page.evaluate("window.seen"))

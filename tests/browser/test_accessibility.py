@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 from bare_page import show
-from click.testing import CliRunner
+from command_line import run_rlhfless
 from lab import ROOT, pane, wait_drawn, wait_text
 from log_samples import log
 from real_browser import UNFOLD, wait_all_drawn
 
-from rlhfless.cli import main
+import rlhfless as rl
 from rlhfless.simulate import simulate
-from rlhfless.widgets import Settings, compare, explore
+from rlhfless.widgets import Settings, compare
 
 sync_playwright = pytest.importorskip("axe_playwright_python.sync_playwright")
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
@@ -52,7 +52,7 @@ def stops_of_tab(page: Any) -> list[tuple[str, str]]:
 def test_a_report_has_no_serious_violation(page: Any, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     words = [str(TRL), "--tokenizer", str(TRL), "--max-response-tokens", "24", "--gpus", "8", "--steps", "1"]
-    done = CliRunner().invoke(main, ["report", *words, "-o", str(out)])
+    done = run_rlhfless("report", *words, "-o", str(out))
     assert done.exit_code == 0, done.output
     page.goto(out.as_uri())
     wait_all_drawn(page)
@@ -66,7 +66,7 @@ def test_a_report_has_no_serious_violation(page: Any, tmp_path: Path) -> None:
 
 
 def test_dashboards_have_no_serious_violation(page: Any) -> None:
-    explorer = explore(log(), profile="cpu-tiny-qwen2", gpus=8)
+    explorer = rl.load(log(), 8, "cpu-tiny-qwen2", verbose=False).explore()
     assert explorer.wait(60)
     explorer.time_weight.value = 0.1
     assert explorer.wait(60)

@@ -22,7 +22,8 @@ if find_spec("voila") is None:  # not imported, as it is a command here
     pytest.skip("voila is not installed (pip install 'rlhfless[dev]')", allow_module_level=True)
 pytestmark = pytest.mark.timeout(900)
 SLOWER = 6
-EXPLORE = "from rlhfless.widgets import explore\nshown = explore('data/traces/arithmetic-grpo')\nshown"
+EXPLORE = "import rlhfless as rl\nshown = rl.load('data/traces/arithmetic-grpo', verbose=False).explore()\nshown"
+OTHER = "other = rl.load('hostile.jsonl', 8, 'cpu-tiny-qwen2', verbose=False).explore()\nother"
 PANES = ("facts", "timeline", "plane", "actors", "responses", "response", "copy")
 DRAWN = ("timeline", "plane", "responses")
 SAY = "(which) => [...document.querySelectorAll(which)].every((one) => one.innerText.trim())"
@@ -68,7 +69,7 @@ def move(page: Any) -> None:
 @pytest.mark.nightly  # beside other tests anywidget gives up widgets of a reloaded page, as it waits 2 s only
 def test_two_dashboards_in_jupyterlab_and_notebook_7(lab: Lab, folder: Path, page: Any, picture: Callable) -> None:
     """Both are drawn, also after a reload. After a restart of the kernel they say so, and run again in another program."""
-    notebook(folder / "slow.ipynb", EXPLORE, "other = explore('hostile.jsonl', profile='cpu-tiny-qwen2', gpus=8)\nother")
+    notebook(folder / "slow.ipynb", EXPLORE, OTHER)
     slow(page)
     lab.open(page, "slow.ipynb")
     since = time.monotonic()

@@ -21,7 +21,7 @@ from open_pages import open_page
 
 import solver
 from rlhfless import plots
-from rlhfless.simulate import Simulation
+from rlhfless.simulate import Comparison
 from rlhfless.trace import Trace
 from rlhfless.widgets.panes import Panes
 
@@ -49,7 +49,6 @@ def trace(holder: str = EVIL) -> Trace:
 
 
 RESULTS = pd.DataFrame({"policy": [EVIL, "static"], "time_s": [1.0, 2.0], "gpu_seconds": [3.0, 2.0], "cost_usd": [1.0, 1.0]})
-USES = pd.DataFrame({"use": [EVIL], "idle": [True], "gpu_s": [2.0], "share": [1.0], "usd": [0.1]})
 TABLE = pd.DataFrame({EVIL: [1.0, 2.0]}, index=[EVIL, "other"])
 EVERY = every_plot(EVIL)
 FIGURES = {  # figure, what is drawn in it, whether the text is in the hover
@@ -62,7 +61,7 @@ FIGURES = {  # figure, what is drawn in it, whether the text is in the hover
     "steps": (lambda: plots.plot_steps(trace()), BARS, False),
     "plane": (lambda: plots.plot_plane(RESULTS), POINTS, True),
     "waterfall": (lambda: plots.plot_waterfall(RESULTS), BARS, True),
-    "account": (lambda: plots.plot_account(USES), BARS, True),
+    "overview": (EVERY["plot_overview"], BARS, True),
     "side_by_side": (lambda: plots.plot_side_by_side(TABLE, title=EVIL, axis=EVIL, groups=EVIL), BARS, True),
     "acceptance": (EVERY["plot_acceptance"], POINTS, True),
     "speedup_map": (EVERY["plot_speedup_map"], POINTS, False),
@@ -125,25 +124,28 @@ def test_markup_in_results_that_notebooks_show_is_text(page: Any) -> None:
     evil = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>"
     latency = replace(LATENCY, name=evil, kind=evil)
     pools = solver.MixedCluster([solver.GpuPool(evil, 1, 4, 1.0)])
-    plan = solver.plan_generation(
-        solver.PlanningProblem(WORKLOAD, pools, {(evil, 1): latency}, solver.Objective(0.5)), time_limit_s=0.1
-    )
+    plan = solver.plan(solver.PlanningProblem(WORKLOAD, pools, {(evil, 1): latency}, solver.Objective(0.5)))
     shown = trace(holder=evil)
     shown.meta["policy"] = evil
     steps = pd.DataFrame(
         [
             {
                 "policy": evil,
+                "variant": evil,
+                "time_weight": 0.7,
+                "gpu_kind": evil,
+                "gpus": 8,
                 "step": 0,
                 "time_s": 1.0,
                 "gpu_seconds": 1.0,
+                "idle_gpu_seconds": 0.0,
                 "bound_gpu_seconds": 1.0,
                 "bound_method": evil,
                 "cost_usd": 0.0,
             }
         ]
     )
-    results = (replace(plan, policy=evil), latency, shown, Simulation(steps, {evil: shown}))
+    results = (replace(plan, policy=evil), latency, shown, Comparison(steps, {evil: shown}))
     for result in results:
         page.set_content(f"<body><main>{result._repr_html_()}</main></body>")
         assert evil in page.locator("main").inner_text(), type(result).__name__

@@ -17,15 +17,15 @@ from real_browser import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(1800)
 EXPLORE = """
-from rlhfless.widgets import explore
-shown = explore('hostile.jsonl', profile='cpu-tiny-qwen2', gpus=8, time_weight=1.0)
+import rlhfless as rl
+shown = rl.load('hostile.jsonl', 8, 'cpu-tiny-qwen2', time_weight=1.0, verbose=False).explore()
 shown
 """
 CONTROLS = (  # of explore, the keys that change each, and what the copied settings say then
     ("time weight", ["Home"], "time_weight", 0.0),
     ("GPUs", ["ArrowRight"], "gpus", 16),
     ("GPU kind", ["ArrowDown", "ArrowDown"], "profile", "h100-qwen2.5-3b-tp2"),
-    ("GPUs per actor", ["Home"], "profile", "h100-qwen2.5-3b-tp1"),
+    ("GPUs per actor", ["Home", "ArrowRight"], "profile", "h100-qwen2.5-3b-tp1"),  # the first is: as the plan chooses
     ("tau (rlhfless)", ["Home"], "tau", 0.05),
     ("USD per GPU-h", ["ArrowUp"], "usd_per_gpu_hour", 6.9),
     ("predictor", ["i"], "predictor", "inflight"),
@@ -158,7 +158,7 @@ from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import Executor
 from rlhfless.widgets import live
 one = result.logged[-1]
-plan = solver.plan_generation(setting.problem(one.predicted.points))
+plan = solver.plan(setting.problem(one.predicted.points))
 view = live(Executor(SimulatedEngine, setting.cluster, latency=setting.latency), [(plan, one.requests())])
 view.run.run()
 view.run.wait()
@@ -185,7 +185,7 @@ NONE, WHITE = "rgba(0, 0, 0, 0)", "rgb(255, 255, 255)"
 
 @pytest.mark.full
 def test_figures_follow_the_theme_also_when_it_is_switched(lab: Lab, folder: Path, page: Any, picture: Callable) -> None:
-    notebook(folder / "themed.ipynb", SHOWN, "plot_plane(result.steps)", FOREIGN)
+    notebook(folder / "themed.ipynb", SHOWN, "plot_plane(result.table)", FOREIGN)
     lab.open(page, "themed.ipynb")
     run_all(page)
     page.wait_for_function("document.querySelectorAll('.jp-RenderedPlotly .gtitle').length >= 2")
@@ -268,7 +268,7 @@ def test_a_figure_widget_follows_the_theme_also_when_it_is_switched(
 
 @pytest.mark.nightly
 def test_dark_pages_have_light_text(lab: Lab, folder: Path, page: Any, picture: Callable) -> None:
-    tables = ("planned.plan", "alternatives.front", "alternatives.bound", "settings.setting.latency", "planned.trace")
+    tables = ("planned.plan", "front", "planned.bound", "settings.setting.latency", "planned.trace")
     figure = "from rlhfless.plots import plot_timeline\nplot_timeline(shown.planned.trace)"
     notebook(folder / "dark.ipynb", EXPLORE, "shown.wait(60)", *(f"shown.{table}" for table in tables), figure)
     lab.open(page, "dark.ipynb")
@@ -280,7 +280,7 @@ def test_dark_pages_have_light_text(lab: Lab, folder: Path, page: Any, picture: 
         picture(page.locator(".jp-OutputArea-output").first, "explore_dark")
         picture(page.locator(".jp-RenderedPlotly").last, "figure_dark")
         for n, table in enumerate(tables, start=2):
-            picture(page.locator(".jp-OutputArea-output").nth(n), f"repr_dark_{table.rsplit('.', 1)[1]}")
+            picture(page.locator(".jp-OutputArea-output").nth(n), f"repr_dark_{table.rsplit('.', 1)[-1]}")
     assert page.errors == []
 
 

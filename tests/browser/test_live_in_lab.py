@@ -13,7 +13,20 @@ from typing import Any
 
 import pytest
 from figures import illegible, markup_of_texts, plotly_data
-from lab import Lab, another_tab, card, dark, notebook, pane, run_all, run_cell, wait_drawn, wait_text
+from lab import (
+    Lab,
+    another_tab,
+    card,
+    count_drawings,
+    counted_drawings,
+    dark,
+    notebook,
+    pane,
+    run_all,
+    run_cell,
+    wait_drawn,
+    wait_text,
+)
 from real_browser import PATIENCE_S
 
 from rlhfless.trace import read_trace
@@ -24,10 +37,8 @@ from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import Executor
 from rlhfless.simulate import logged_steps
 from rlhfless.trace import read_rollouts
-from rlhfless.widgets import Settings, live, live_run
+from rlhfless.widgets import Settings, live
 import solver, time
-
-live_run.SHARE = 1.0  # looks may take their time here: what they cost is measured elsewhere
 
 class Slow(SimulatedEngine):
     def advance(self, to_s):
@@ -38,7 +49,7 @@ s = Settings("cpu-tiny-qwen2", gpus=8, time_weight=1.0).setting
 work = []
 for one in logged_steps(read_rollouts("hostile.jsonl")):
     problem = solver.PlanningProblem(one.predicted.points, s.cluster, s.latency, s.objective)
-    work.append((solver.plan_generation(problem), one.requests()))
+    work.append((solver.plan(problem), one.requests()))
 runner = Executor(Slow, s.cluster, latency=s.latency)
 work = 1000 * work  # 3,000 steps of 20 calls of `advance` and more: the test's time limit ends before this does
 """
@@ -49,8 +60,8 @@ from rlhfless.widgets import live
 
 recorded = read_trace("data/traces/arithmetic-grpo")
 trainer = Trainer.continue_from(
-    recorded, "data/models/arithmetic-grpo", steps=recorded.steps[-1] + 3, prompts_per_step=4, samples_per_prompt=2,
-    progress=False
+    recorded, "data/models/arithmetic-grpo", steps=recorded.steps[-1] + 3,
+    rollout={"prompts_per_step": 4, "samples_per_prompt": 2}, progress=False
 )
 view = live(trainer)
 view
@@ -211,4 +222,37 @@ def test_a_view_is_alive_while_the_learner_computes_and_its_buttons_work_under_r
     said = [page.locator(".jp-Notebook .jp-Cell").nth(i).locator(".jp-Cell-outputArea").inner_text() for i in (2, 3)]
     assert [text.strip() for text in said] == ["waited: stopped", "then: 1"], "the step that learned is kept"
     wait_text(page, "phase", "stopped")
+    assert page.errors == []
+
+
+def test_a_cell_that_trains_is_watched_while_its_learner_keeps_the_kernel_busy(
+    lab: Lab, folder: Path, page: Any, picture: Callable
+) -> None:
+    notebook(folder / "cell.ipynb", TRAINER.replace("live(trainer)", "trainer.live()"), HELD, "trainer.train()\nprint('ran')")
+    lab.open(page, "cell.ipynb")
+    page.evaluate("() => { window.ran = false; window.jupyterapp.commands.execute('notebook:run-all-cells')"
+                  ".finally(() => { window.ran = true; }); }")  # fmt: skip
+    wait_text(page, "phase", "learning")
+    seconds = "() => document.querySelector(\"[data-pane='phase']\").innerText"
+    for _ in range(3):
+        seen = page.evaluate(seconds)
+        page.wait_for_function(f"(seen) => ({seconds})() !== seen", arg=seen, timeout=1e3 * PATIENCE_S)
+    assert page.evaluate("window.ran") is False
+    wait_text(page, "facts", "A cell runs these steps")
+    assert button(page, "pause").is_disabled()
+    assert button(page, "stop").is_disabled()
+    wait_drawn(page, "cost")
+    assert page.evaluate(STATE) > 60e6, "the end of generation is drawn"
+    count_drawings(page)
+    picture(page.locator(".jp-OutputArea-output:has(.rlhfless-panes)").last, "live_cell_learning")
+    (folder / "learns").touch()
+    wait_text(page, "phase", "done")
+    page.wait_for_timeout(1000)
+    seen = counted_drawings(page)
+    assert seen["states"] == ["running", "done"], "between the steps, too, the cell goes on"
+    assert len(seen["steps"]) == 2, seen
+    assert {"1 1", "2 2"} <= set(seen["cards"]), "each complete step is in cards and cost while the cell runs"
+    page.wait_for_function("window.ran === true", timeout=1e3 * PATIENCE_S)
+    assert page.locator(".jp-Notebook .jp-Cell").nth(2).locator(".jp-Cell-outputArea").inner_text().strip().endswith("ran")
+    assert page.locator(".rlhfless-silent").count() == 0
     assert page.errors == []

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from command_line import run_rlhfless
 from figures import hover_text, illegible, markup_of_texts, move_slider, plotly_data, point_at, share_buttons
 from lab import LAPTOP, ROOT, WIDE
 from log_samples import HOSTILE, rollouts
 from open_pages import open_page
 from real_browser import UNFOLD, resize, wait_all_drawn
-
-from rlhfless.cli import main
 
 pytestmark = pytest.mark.timeout(1800)
 QUICK = "trl"  # opened with every change, and with the older plotly
@@ -37,7 +35,7 @@ OF_A_TRACE = [
 OF_A_LOG = [OF_A_TRACE[0], "Where the time went, by simulation of the run's own schedule", *OF_A_TRACE[2:]]
 SOURCES = {  # words of the command, sections of the page
     "arithmetic-grpo": ([str(ROOT / "data" / "traces" / "arithmetic-grpo")], OF_A_TRACE),
-    "grpo-gsm8k-lengths": ([str(GSM8K), *MAPS, "--max-response-tokens", "512"], OF_A_LOG),
+    "grpo-gsm8k-lengths": ([str(GSM8K), *MAPS, "--max-response-tokens", "512", "--gpus", "16"], OF_A_LOG),
     "trl": ([LONG_NAME, "--tokenizer", LONG_NAME, "--max-response-tokens", "24", "--gpus", "8"], OF_A_LOG),
     "hostile": (["hostile.jsonl", "--gpus", "8", "--profile", "cpu-tiny-qwen2"], OF_A_LOG),
     "slime": ([str(GOLDEN / "slime"), "--gpus", "8", "--usd-per-gpu-hour", "2.5"], OF_A_LOG),
@@ -68,7 +66,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         out = folder / f"{name}.html"
         if not out.exists():
             words = [str(folder / word) if (folder / word).exists() else word for word in SOURCES[name][0]]
-            done = CliRunner().invoke(main, ["report", *words, "--steps", "2", "-o", str(out)])
+            done = run_rlhfless("report", *words, "--steps", "2", "-o", str(out))
             assert done.exit_code == 0, done.output
         return out
 
@@ -132,7 +130,7 @@ def test_a_report_draws_everything_and_loads_nothing(name: str, opened: Any, pag
     assert bars["type"] == "bar"
     assert sum(length > 0 for length in bars["x"]) == int(told[-1].split(": ")[1].split(" actor")[0])
 
-    chosen = page.locator(".choice select").last
+    chosen = page.locator("label.choice", has_text="Policy").locator("select")
     figure = f"#{chosen.get_attribute('id').removesuffix('-choice')}"
     before = page.locator(f"{figure} .gtitle").text_content()
     chosen.focus()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -13,33 +12,20 @@ from typing import Any
 import pytest
 from lab import pane, wait_drawn
 from real_browser import PATIENCE_S
-from voila_server import served
+from voila_server import open_dashboard, served
 
 if find_spec("voila") is None:  # not imported, as it is a command here
     pytest.skip("voila is not installed (pip install 'rlhfless[dev]')", allow_module_level=True)
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 
 
-def open_dashboard(page: Any, address: str) -> None:
-    """Open the page, and again where a busy machine lost one of its requests, as the page itself then says."""
-    from playwright.sync_api import TimeoutError as NotInTime
-
-    for _ in range(3):
-        page.goto(address)
-        with contextlib.suppress(NotInTime):
-            for name in ("timeline", "plane", "responses"):
-                wait_drawn(page, name, 1, PATIENCE_S / 3)
-            return
-    pytest.fail(f"the dashboard is not drawn; the page says: {page.locator('body').inner_text()}; errors: {page.errors}")
-
-
 def test_a_slider_moves_on_a_page_without_code(page: Any, picture: Callable, voila: tuple[str, str]) -> None:
     address, token = voila
     page.route(lambda url: not url.startswith(address), lambda route: route.abort())  # Voila asks a network for icons
-    open_dashboard(page, f"{address}?token={token}")
+    open_dashboard(page, f"{address}?token={token}", "timeline", "plane", "responses")
     shown = page.evaluate("which => document.querySelector(which)._fullData.map((one) => one.name)", pane("plane"))
     assert {"solver (this plan)", "static"} <= set(shown)
-    assert page.locator("text=from rlhfless.widgets import explore").count() == 0
+    assert page.locator("text=os.environ").count() == 0  # of the first cell; code to copy stands on the page itself
     before = page.locator(pane("facts")).inner_text()
     slider = page.get_by_role("slider").first
     slider.focus()

@@ -7,10 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from command_line import run_rlhfless
 from error_messages import refused_command
-
-from rlhfless.cli import main
 
 
 def line(step: int, seconds: str = "100.0", generation: str = "60.0") -> str:
@@ -22,15 +20,14 @@ def line(step: int, seconds: str = "100.0", generation: str = "60.0") -> str:
 
 def said(path: Path, content: str | bytes, *options: str) -> str:
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    result = CliRunner().invoke(main, ["report", str(path), *options])
+    result = run_rlhfless("report", str(path), *options)
     assert result.exit_code == 0, result.output
-    assert result.exception is None
     return result.stdout
 
 
 def refused_log(path: Path, content: str | bytes, *named: str) -> None:
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    refused_command(CliRunner().invoke(main, ["report", str(path)]), path.name, *named)
+    refused_command(run_rlhfless("report", str(path)), path.name, *named)
 
 
 def test_a_text_of_two_bytes_per_letter_is_refused_with_the_command_that_converts_it(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner, Result
-from error_messages import refusal_line, refused_command
+from command_line import run_rlhfless
+from error_messages import refusal_line, refused, refused_command
 
-from rlhfless.cli import main
+from rlhfless.cli.plan import PlanOptions, plan
+from rlhfless.errors import InputError
 from rlhfless.latency import list_profiles
 from rlhfless.latency.profile import data_folders
 from rlhfless.trace import allocation_metrics, read_rollouts, read_trace
@@ -27,13 +28,9 @@ SIMULATE_FIELDS = [
     "cost_reduction_vs_static", "bound_cost_at_time", "bound_method", "planning_s", "planning_delay_s",
 ]  # fmt: skip
 PLAN_FIELDS = [
-    "step", "profile", "times", "policy", "status", "makespan_s", "gpu_seconds", "cost_usd", "value", "lower_bound", "gap",
-    "solve_s", "rule", "reference", "history", "prefill", "notes", "actors", "executed",
+    "step", "profile", "times", "assumed", "policy", "status", "makespan_s", "gpu_seconds", "cost_usd", "value", "lower_bound",
+    "gap", "solve_s", "rule", "reference", "history", "prefill", "notes", "actors", "executed",
 ]  # fmt: skip
-
-
-def rlhfless(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
 def rows(visits: int = 2, prompts: int = 6, samples: int = 2) -> pd.DataFrame:
@@ -68,7 +65,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def test_plan_prints_the_documented_fields(log):
-    result = rlhfless("plan", log, *ON, "--format", "json", "--time-limit", 0.1)
+    result = run_rlhfless("plan", log, *ON, "--format", "json")
     assert result.exit_code == 0, result.stderr
     shown = json.loads(result.stdout)
     assert list(shown) == PLAN_FIELDS
@@ -76,29 +73,16 @@ def test_plan_prints_the_documented_fields(log):
     responses = sorted(r for a in shown["actors"] for r in a["responses"])
     assert responses == list(range(12))
     assert all(row["bound_gpu_seconds"] <= row["gpu_seconds"] for row in shown["executed"])
-    table = rlhfless("plan", log, *ON, "--step", 0, "--time-limit", 0.1).stdout
+    table = run_rlhfless("plan", log, *ON, "--step", 0).stdout
     assert table.startswith(f"step 0 of {log}: Workload(12 responses to 6 prompts")
-
-
-def test_plan_takes_the_seed_of_its_reference(log):
-    def reference(*options: object) -> object:
-        result = rlhfless("plan", log, *ON, "--format", "json", "--time-limit", 0.1, "--min-actors", 2, *options)
-        assert result.exit_code == 0, result.stderr
-        return json.loads(result.stdout)["reference"]
-
-    assert reference() == reference("--seed", 0)
-    assert any(reference() != reference("--seed", seed) for seed in (1, 2, 3))
-    assert "--seed" in refusal_line(rlhfless("plan", log, *ON, "--seed", -1))
 
 
 def test_simulate_prints_the_documented_fields_and_writes_traces(log, tmp_path):
     out = tmp_path / "out"
-    result = rlhfless(
-        "simulate", log, *ON, "--policies", "static,rlhfless,oracle", "-o", out, "--format", "json", "--time-limit", 0.1
-    )
+    result = run_rlhfless("simulate", log, *ON, "--policies", "static,rlhfless,oracle", "-o", out, "--format", "json")
     assert result.exit_code == 0, result.stderr
     shown = json.loads(result.stdout)
-    assert list(shown) == ["policies", "without_history", "times", "log"]
+    assert list(shown) == ["policies", "without_history", "times", "log", "choices", "assumed"]
     assert shown["log"] == {"dispatch": "static", "checks": [], "not_used": []}
     for part in (shown["policies"], shown["without_history"]):
         assert [list(row) for row in part] == [SIMULATE_FIELDS] * 3
@@ -111,15 +95,8 @@ def test_simulate_prints_the_documented_fields_and_writes_traces(log, tmp_path):
         assert billed == pytest.approx(next(r["gpu_seconds"] for r in shown["policies"] if r["policy"] == name))
         assert trace.meta["profile"] == PROFILE
     assert len(list(out.iterdir())) == 3
-    again = rlhfless("simulate", out / "static", *ON, "--policies", "static", "--format", "json")
+    again = run_rlhfless("simulate", out / "static", *ON, "--policies", "static", "--format", "json")
     assert again.exit_code == 0, again.stderr  # a trace is a log
-
-
-@pytest.mark.parametrize("predictor", ["last", "inflight"])
-def test_simulate_takes_a_predictor_by_name(log, predictor):
-    result = rlhfless("simulate", log, *ON, "--policies", "random,solver+replan", "--predictor", predictor, "--time-limit", 0.1)
-    assert result.exit_code == 0, result.stderr
-    assert "solver+replan" in result.stdout
 
 
 def test_simulate_says_first_what_the_log_measured_itself(tmp_path):
@@ -127,16 +104,17 @@ def test_simulate_says_first_what_the_log_measured_itself(tmp_path):
     last = table.groupby("step").cumcount(ascending=False) == 0
     begin = 5000.0 * table["step"]
     table = table.assign(start_s=begin, end_s=begin + np.where(last, 1596.0, 100.0))
-    options = [*ON, "--policies", "static", "--learn-s", "7"]
-    shown = rlhfless("simulate", written(tmp_path, table), *options)
+    options = [*ON, "--policies", "static"]
+    shown = run_rlhfless("simulate", written(tmp_path, table), *options)
     assert shown.exit_code == 0, shown.stderr
-    first, second, *_ = shown.stdout.splitlines()
+    assumed, first, second, *_ = shown.stdout.splitlines()
+    assert assumed.startswith("Assumed: the list price")
     assert first == "what the log measured, next to values counted or simulated under its own dispatch (static):"
     assert second.startswith("  contradiction: generation of a step: 1,596 s in the log, ")
     assert f"simulated by profile {PROFILE} (-" in second
 
     table.loc[3, "end_s"] = np.nan
-    shown = json.loads(rlhfless("simulate", written(tmp_path, table), *options, "--format", "json").stdout)
+    shown = json.loads(run_rlhfless("simulate", written(tmp_path, table), *options, "--format", "json").stdout)
     checks = shown["log"]["checks"]
     assert [(check["logged"], check["lower_bound"], check["contradicts"]) for check in checks] == [
         (1596.0, "", True), (1596.0, "logged", True), (1596.0, "logged", False)
@@ -150,15 +128,17 @@ def test_simulate_says_first_what_the_log_measured_itself(tmp_path):
 def test_simulate_compares_the_scalars_of_a_log(tmp_path):
     pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")
     golden = Path(__file__).parents[1] / "trace" / "importers" / "golden"
-    shown = rlhfless("simulate", golden / "trl-averaged", *ON, "--policies", "static", "--tokenizer", golden / "trl")
+    done = run_rlhfless("convert", golden / "trl-averaged", "--tokenizer", golden / "trl", "-o", tmp_path / "log")
+    assert done.exit_code == 0, done.output
+    shown = run_rlhfless("simulate", tmp_path / "log", *ON, "--policies", "static")
     assert shown.exit_code == 0, shown.stderr
-    first, second, *_ = shown.stdout.splitlines()
+    _, first, second, *_ = shown.stdout.splitlines()
     assert first.endswith("under its own dispatch (static):")
     assert second.startswith("  agrees: a whole step: 0.7063 s in the log, at least 0.33")
 
 
 def test_simulate_prints_a_table_for_people(log):
-    shown = rlhfless("simulate", log, *ON, "--policies", "static,random").stdout
+    shown = run_rlhfless("simulate", log, *ON, "--policies", "static,random").stdout
     assert shown.count("static") >= 2
     assert "steps with history" in shown
     assert "steps without history" in shown
@@ -168,18 +148,17 @@ def test_import_and_simulate_the_public_log(tmp_path):
     if not GSM8K.exists():
         pytest.skip(f"public data absent: {GSM8K.name}")
     maps = ["prompt_id=prompt_index", "sample=rollout", "step=visit"]
-    result = rlhfless(
-        "import", GSM8K, "-o", tmp_path / "t", *(x for m in maps for x in ("--map", m)), "--max-response-tokens", 512
+    result = run_rlhfless(
+        "convert", GSM8K, "-o", tmp_path / "t", *(x for m in maps for x in ("--map", m)), "--max-response-tokens", 512
     )
     assert result.exit_code == 0, result.stderr
     rollouts = read_rollouts(tmp_path / "t")
     assert len(rollouts) == len(pd.read_csv(GSM8K))
     kept = rollouts[rollouts["step"] < 2]
     kept.to_csv(tmp_path / "two.csv", index=False)
-    result = rlhfless(
-        "simulate", tmp_path / "two.csv", "--gpus", 24, "--gpus-per-node", 8, "--profile", PROFILE, "--max-response-tokens",
-        512,
-        "--policies", "static,random,fold,oracle", "--time-limit", 0.1, "--format", "json",
+    result = run_rlhfless(
+        "simulate", tmp_path / "two.csv", "--gpus", "3x8", "--profile", PROFILE,
+        "--policies", "static,random,fold,oracle", "--format", "json",
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
     shown = {row["policy"]: row for row in json.loads(result.stdout)["policies"]}
@@ -188,8 +167,32 @@ def test_import_and_simulate_the_public_log(tmp_path):
     assert all(row["bound_cost_at_time"] < row["gpu_seconds"] for row in shown.values())
 
 
+def test_an_interrupt_and_too_little_memory_are_one_line(log, monkeypatch):
+    for error, code, named in ((KeyboardInterrupt, 130, "interrupted"), (MemoryError, 2, "memory")):
+
+        def fails(*_: object, error: type[BaseException] = error, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr("rlhfless.run.load", fails)
+        done = run_rlhfless("plan", log, *ON)
+        assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (code, "", 1)
+        assert named in done.stderr
+
+
+def test_a_command_is_a_function_of_its_options(log, capsys):
+    """What is typed and what is written in Python are the same model, with the same refusals."""
+    plan(PlanOptions(log=log, gpus=8, gpus_per_actor=2, profile=PROFILE, format="json"))
+    shown = json.loads(capsys.readouterr().out)
+    typed = json.loads(run_rlhfless("plan", log, *ON, "--format", "json").stdout)
+    assert shown["makespan_s"] == typed["makespan_s"]
+    with refused(InputError, "--gpus is 0", "at least 1"):
+        PlanOptions(log=log, gpus=0)
+    with refused(InputError, "gpu_count is unknown"):
+        PlanOptions(log=log, gpu_count=8)
+
+
 def test_without_a_command_it_says_what_it_can_do():
-    result = rlhfless()
+    result = run_rlhfless()
     assert result.exit_code == 0
     assert "simulate" in result.stdout
     assert result.stdout.count("\n") > 5
@@ -225,49 +228,53 @@ def test_bad_logs(command, name, tmp_path):
     table, named = BAD_LOGS[name]
     log = written(tmp_path, table)
     out = ["-o", tmp_path / "out"] if command == "simulate" else []
-    refused_command(rlhfless(command, log, *ON, *out), str(log), *named)
+    refused_command(run_rlhfless(command, log, *ON, *out), str(log), *named)
     assert not (tmp_path / "out").exists()
 
 
 BAD_OPTIONS = [
     (["--profile", "h900"], ["h900", PROFILE]),
-    (["--policies", "static,greedy"], ["'greedy'", "static, random, least-loaded"]),
-    (["--predictor", "median"], ["'median'", "last", "inflight"]),
+    (["--policies", "static,greedy"], ["'greedy'", "static, least-loaded"]),
     (["--policies", "static,static"], ["--policies"]),
     (["--policies", ""], ["--policies"]),
-    (["--gpus-per-node", "1"], ["gpus_per_actor", "2", "1"]),
-    (["--gpus-per-actor", "4"], ["4", "gpus_per_actor=2"]),
+    (["--gpus", "8x1"], ["gpus_per_actor", "2", "1"]),
+    (["--gpus", "0x8"], ["--gpus is 0x8", "2x4"]),
+    (["--gpus", "8x"], ["--gpus is 8x", "2x4"]),
+    (["--gpus-per-actor", "4"], ["4", "2 per actor"]),
     (["--gpus", "12"], ["12", "8"]),
-    (["--time-weight", "2"], ["time_weight", "2.0"]),
-    (["--tau", "1.5"], ["tau", "1.5"]),
-    (["--static-actors", "0"], ["static_actors", "0"]),
-    (["--static-actors", "5"], ["5", "2", "4"]),
-    (["--max-response-tokens", "10"], ["max_response_tokens=10"]),
-    (["--max-response-tokens", "0"], ["--max-response-tokens", "0"]),
-    (["--max-response-tokens", "5000000"], ["5000000"]),
-    (["--prepare-s", "-1"], ["prepare_s", "-1.0"]),
-    (["--usd-per-gpu-hour", "nan"], ["usd_per_gpu_hour", "nan"]),
+    (["--time-weight", "2"], ["--time-weight", "2", "at most 1"]),
+    (["--usd-per-gpu-hour", "nan"], ["--usd-per-gpu-hour", "nan"]),
 ]
 
 
 @pytest.mark.parametrize(("options", "named"), BAD_OPTIONS, ids=[" ".join(o) for o, _ in BAD_OPTIONS])
 def test_bad_options(options, named, log, tmp_path):
-    refused_command(rlhfless("simulate", log, *ON, *options, "-o", tmp_path / "out"), *named)
+    refused_command(run_rlhfless("simulate", log, *ON, *options, "-o", tmp_path / "out"), *named)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("limit", ["10", "0"])
+def test_a_limit_that_no_log_can_have(limit, log, tmp_path):
+    for words in (["report", log, *ON], ["convert", log, "-o", tmp_path / "out"]):
+        line = refusal_line(run_rlhfless(*words, "--max-response-tokens", limit))
+        assert "max_response_tokens=10" in line or "--max-response-tokens is 0" in line
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--gpus", "0"], ["--gpus", "0", "x>=1"]),
-        (["--gpus", "many"], ["--gpus", "many", "integer"]),
-        (["--seed", "-1"], ["--seed", "-1", "x>=0"]),
-        (["--migration", "teleport"], ["teleport", "cheaper", "recompute"]),
-        (["--speed", "9"], ["--speed"]),
+        (["--gpus", "0"], ["--gpus is 0", "a whole number of at least 1"]),
+        (["--gpus", "many"], ["--gpus is many", "a whole number"]),
+        (["--seed", "-1"], ["--seed is -1", "at least 0"]),
+        (["--format", "table"], ["--format is table", "text or json"]),
+        (["--sed", "9"], ["simulate has no option --sed", "--seed"]),
+        (["--out"], ["--out needs a value"]),
+        (["other.csv"], ["other.csv is one word too many"]),
     ],
 )
-def test_options_that_click_refuses(options, says, log, tmp_path):
-    line = refusal_line(rlhfless("simulate", log, *ON, *options, "-o", tmp_path / "out"))
+def test_values_that_an_option_does_not_take(options, says, log, tmp_path):
+    line = refusal_line(run_rlhfless("simulate", log, *ON, *options, "-o", tmp_path / "out"))
     assert all(part in line for part in says), line
     assert not (tmp_path / "out").exists()
 
@@ -282,29 +289,35 @@ def test_a_response_that_no_actor_can_hold(log, tmp_path):
     longest = rows()["response_tokens"].max()
     for command in ("plan", "simulate"):
         refused_command(
-            rlhfless(command, log, "--gpus", 8, "--profile", small),
+            run_rlhfless(command, log, "--gpus", 8, "--profile", small),
             "response 10",
             *map(str, (35 + longest, 35, longest, 200, 165)),
         )
 
 
 def test_unknown_steps_commands_and_missing_options(log):
-    refused_command(rlhfless("plan", log, *ON, "--step", 7), str(log), "7", "0 to 1")
-    assert "generate" in refusal_line(rlhfless("generate"))
-    refused_command(rlhfless("step", "--algorithm", "ppo"), "--kind", "a100, h100 or l40s")
-    refused_command(rlhfless("plan", log, *ON, "--deadline-s", 1, "--budget-gpu-s", 1), "deadline_s", "budget_gpu_s")
-    line = refusal_line(rlhfless("plan", log, *ON, "--deadline-s", 1e-6))  # the plan that it names depends on the machine
+    refused_command(run_rlhfless("plan", log, *ON, "--step", 7), str(log), "7", "0 to 1")
+    assert "generate" in refusal_line(run_rlhfless("generate"))
+    refused_command(run_rlhfless("simulat"), "simulat is no command", "did you mean simulate?")
+    refused_command(run_rlhfless("what-if", log), "what-if", "rlhfless report LOG --only what-ifs")
+    refused_command(run_rlhfless(log), str(log), "is a file and no command", f"rlhfless report {log}")
+    refused_command(run_rlhfless("plan"), "LOG is missing")
+    refused_command(
+        run_rlhfless("layouts", "--gpus", 8, "--model", "actor=llama2-7b"), "--gpu is missing", "a100, h100 or l40s"
+    )
+    refused_command(run_rlhfless("plan", log, *ON, "--limit", "1s", "--time-weight", 1), "--limit", "--time-weight")
+    line = refusal_line(run_rlhfless("plan", log, *ON, "--limit", "1e-6s"))  # the plan that it names depends on the machine
     assert re.search(r"deadline of 1e-06 s.* raise the deadline by [\d.]+ s", line)
 
 
 def test_files_that_are_no_logs(tmp_path):
-    refused_command(rlhfless("simulate", tmp_path / "none.csv", *ON), "none.csv")
+    refused_command(run_rlhfless("simulate", tmp_path / "none.csv", *ON), "none.csv")
     (tmp_path / "notes.txt").write_text("hello")
-    refused_command(rlhfless("simulate", tmp_path / "notes.txt", *ON), "notes.txt")
+    refused_command(run_rlhfless("simulate", tmp_path / "notes.txt", *ON), "notes.txt")
     (tmp_path / "empty").mkdir()
-    refused_command(rlhfless("simulate", tmp_path / "empty", *ON), str(tmp_path / "empty"))
+    refused_command(run_rlhfless("simulate", tmp_path / "empty", *ON), str(tmp_path / "empty"))
     rows().to_parquet(tmp_path / "empty" / "rollouts.parquet")
-    refused_command(rlhfless("simulate", tmp_path / "empty", *ON), str(tmp_path / "empty"), "meta.json")
+    refused_command(run_rlhfless("simulate", tmp_path / "empty", *ON), str(tmp_path / "empty"), "meta.json")
 
 
 @pytest.mark.parametrize(
@@ -317,30 +330,30 @@ def test_files_that_are_no_logs(tmp_path):
 )
 def test_files_that_a_library_cannot_read(name, text, says, tmp_path):
     (tmp_path / name).write_text(text)
-    line = refusal_line(rlhfless("simulate", tmp_path / name, *ON))
+    line = refusal_line(run_rlhfless("simulate", tmp_path / name, *ON))
     assert line.startswith(f"rlhfless: {tmp_path / name}: ")
     assert says in line.removeprefix(f"rlhfless: {tmp_path / name}: ")
 
 
 def test_traces_of_other_versions(log, tmp_path):
-    assert rlhfless("import", log, "-o", tmp_path / "t").exit_code == 0
+    assert run_rlhfless("convert", log, "-o", tmp_path / "t").exit_code == 0
     meta = json.loads((tmp_path / "t" / "meta.json").read_text())
     (tmp_path / "t" / "meta.json").write_text(json.dumps({**meta, "schema_version": 99}))
-    refused_command(rlhfless("simulate", tmp_path / "t", *ON), "meta.json", "schema_version", "99", "1")
+    refused_command(run_rlhfless("simulate", tmp_path / "t", *ON), "meta.json", "schema_version", "99", "1")
 
 
 def test_logs_of_several_runs(tmp_path):
     both = pd.concat([rows().assign(run="a"), rows().assign(run="b")])
-    refused_command(rlhfless("simulate", written(tmp_path, both), *ON), "a, b", "--run")
+    refused_command(run_rlhfless("simulate", written(tmp_path, both), *ON), "a, b", "--run")
 
 
 def test_bad_profiles(log, tmp_path):
-    refused_command(rlhfless("plan", log, "--gpus", 8, "--profile", tmp_path / "none.json"), "none.json")
+    refused_command(run_rlhfless("plan", log, "--gpus", 8, "--profile", tmp_path / "none.json"), "none.json")
     (tmp_path / "broken.json").write_text("{")
-    line = refusal_line(rlhfless("plan", log, "--gpus", 8, "--profile", tmp_path / "broken.json"))
+    line = refusal_line(run_rlhfless("plan", log, "--gpus", 8, "--profile", tmp_path / "broken.json"))
     assert f"{tmp_path / 'broken.json'}: line 1 " in line
     (tmp_path / "other.json").write_text("{}")
-    refused_command(rlhfless("plan", log, "--gpus", 8, "--profile", tmp_path / "other.json"), "other.json")
+    refused_command(run_rlhfless("plan", log, "--gpus", 8, "--profile", tmp_path / "other.json"), "other.json")
     assert PROFILE in list_profiles()
 
 
@@ -354,17 +367,17 @@ def test_bad_profiles(log, tmp_path):
     ],
 )
 def test_bad_maps(maps, named, log, tmp_path):
-    refused_command(rlhfless("import", log, "-o", tmp_path / "t", *(x for m in maps for x in ("--map", m))), *named)
+    refused_command(run_rlhfless("convert", log, "-o", tmp_path / "t", *(x for m in maps for x in ("--map", m))), *named)
     assert not (tmp_path / "t").exists()
 
 
 def test_output_that_is_there_already(log, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("")
-    refused_command(rlhfless("simulate", log, *ON, "-o", tmp_path / "out"), str(tmp_path / "out"))
-    refused_command(rlhfless("simulate", log, *ON, "--policies", "static", "-o", log / "out"), str(log))
-    assert rlhfless("import", log, "-o", tmp_path / "t").exit_code == 0
-    refused_command(rlhfless("import", log, "-o", tmp_path / "t"), str(tmp_path / "t"))
+    refused_command(run_rlhfless("simulate", log, *ON, "-o", tmp_path / "out"), str(tmp_path / "out"))
+    refused_command(run_rlhfless("simulate", log, *ON, "--policies", "static", "-o", log / "out"), str(log))
+    assert run_rlhfless("convert", log, "-o", tmp_path / "t").exit_code == 0
+    refused_command(run_rlhfless("convert", log, "-o", tmp_path / "t"), str(tmp_path / "t"))
 
 
 @pytest.mark.full
@@ -377,68 +390,29 @@ def test_a_real_process_ends_the_same_way(log, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_notebook_is_never_overwritten(tmp_path):
-    notebook = tmp_path / "a.ipynb"
-    notebook.write_text("{}")
-    for page in ("a.ipynb", "a.html"):
-        refused_command(rlhfless("run-notebook", notebook, "-o", tmp_path / page), str(notebook))
-    other = tmp_path / "log.csv"
-    other.write_text("step\n1\n")
-    refused_command(rlhfless("run-notebook", other, "-o", tmp_path / "page.html"), str(other))
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.ipynb", "log.csv"]
-    assert notebook.read_text() == "{}"
-
-
 def test_wrong_training_options_write_nothing(tmp_path):
     out = tmp_path / "run"
-    for options, named in {
-        ("--time-weight", 3): ("--time-weight", "3"),
-        ("--policy", "none"): ("'none'",),
-        ("--model", tmp_path / "nomodel"): ("nomodel",),
+    for key, named in {
+        "planner.time_weight=3": ("planner.time_weight", "3"),
+        "planner.policy=none": ("'none'",),
+        f"model={tmp_path / 'nomodel'}": ("nomodel",),
+        "seed=-1": ("seed", "-1"),
     }.items():
-        refused_command(rlhfless("train", *options, "-o", out), *named)
+        refused_command(run_rlhfless("train", "preset=demo", key, "-o", out), *named)
         assert not out.exists()
-    assert "-1" in refusal_line(rlhfless("train", "--seed", -1, "-o", out))
-    assert not out.exists()
     out.mkdir()
     (out / "meta.json").write_text("{}")
-    refused_command(rlhfless("train", "-o", out), str(out))
+    refused_command(run_rlhfless("train", "preset=demo", "-o", out), str(out))
 
 
-def test_plan_on_several_pools_and_with_the_options_of_the_planner(log: Path) -> None:
+def test_plan_on_several_pools(log: Path) -> None:
     pool = ["--pool", "4:h100-qwen2.5-3b-tp1,h100-qwen2.5-3b-tp2"]
-    mixed = rlhfless("plan", log, *ON, *pool, "--cost", "usd", "--time-limit", 0.3, "--format", "json")
+    mixed = run_rlhfless("plan", log, *ON, *pool, "--format", "json")
     assert mixed.exit_code == 0, mixed.output
     read = json.loads(mixed.stdout)
     assert {a["kind"] for a in read["actors"]} <= {"l40s", "h100"}
     assert read["cost_usd"] > 0
     assert 0 < read["lower_bound"] <= read["value"]
-    together = [
-        "--keep-together",
-        "--share-prefill",
-        "--min-actors",
-        2,
-        "--max-actors",
-        3,
-        "--prewarmed",
-        1,
-        "--cvar-alpha",
-        0.5,
-    ]
-    read = json.loads(rlhfless("plan", log, *ON, *together, "--time-limit", 0.3, "--format", "json").stdout)
-    assert 2 <= len(read["actors"]) <= 3
-    assert [a["prewarmed"] for a in read["actors"]][:2] == [True, False]
-    assert all(a["shares_prompts"] for a in read["actors"])
-    owners = [p for a in read["actors"] for p in a["prompts"]]
-    assert len(owners) == len(set(owners))
-    both = rlhfless("plan", log, *ON, *pool, "--keep-together", "--share-prefill", "--time-limit", 0.3, "--format", "json")
-    assert both.exit_code == 0, both.output
-    read = json.loads(both.stdout)
-    assert all(a["shares_prompts"] for a in read["actors"])
-    owners = [p for a in read["actors"] for p in a["prompts"]]
-    assert len(owners) == len(set(owners))
-    assert 0 < read["lower_bound"] <= read["value"]
-    refused_command(rlhfless("plan", log, *ON, "--pool", "h100"), "--pool h100")
-    line = refusal_line(rlhfless("plan", log, *ON, "--budget-usd", 1e-9))  # the plan that it names depends on the machine
+    refused_command(run_rlhfless("plan", log, *ON, "--pool", "h100"), "--pool h100")
+    line = refusal_line(run_rlhfless("plan", log, *ON, "--limit", "1e-9usd"))  # the plan that it names depends on the machine
     assert re.search(r"budget of 1e-09 USD.* raise the budget by [\d.]+ USD", line)
-    refused_command(rlhfless("plan", log, *ON, "--min-actors", 9), "9", "4")

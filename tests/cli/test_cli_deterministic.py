@@ -8,11 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from command_line import run_rlhfless
 
-from rlhfless.cli import main
-
-ON = ["--gpus", "8", "--gpus-per-actor", "2", "--profile", "l40s-qwen2.5-3b-tp2", "--time-limit", "0.15", "--format", "json"]
+ON = ["--gpus", "8", "--gpus-per-actor", "2", "--profile", "l40s-qwen2.5-3b-tp2", "--format", "json"]
 
 
 @pytest.fixture
@@ -27,7 +25,7 @@ def log(tmp_path: Path) -> Path:
 
 def said(command: str, log: Path, *options: str) -> dict:
     """What the command prints, without the seconds that planning took."""
-    result = CliRunner().invoke(main, [command, str(log), *ON, *options])
+    result = run_rlhfless(command, str(log), *ON, *options)
     assert result.exit_code == 0, result.stderr
     read = json.loads(result.stdout)
     read.pop("solve_s", None)
@@ -40,11 +38,8 @@ def said(command: str, log: Path, *options: str) -> dict:
 
 PLANS = {
     "policy": [],
-    "deadline": ["--deadline-s", "60"],
+    "deadline": ["--limit", "60s"],
     "several kinds": ["--pool", "4:h100-qwen2.5-3b-tp1:2.5"],
-    "prefixes": ["--deduplicate-prefill"],
-    "samples together": ["--keep-together"],
-    "fused": ["--prepare-per-token-s", "2e-5", "--fuse", "prepare"],
 }
 
 

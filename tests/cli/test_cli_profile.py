@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from command_line import Result, run_rlhfless
 from engine_samples import BASE_S, rollout_lines
 from error_messages import refusal_line, refused_command
 
-from rlhfless.cli import main
 from rlhfless.latency import load_profile, measure, read_profile
 from rlhfless.latency.fit import fit_table, residuals
 from solver.model.iteration_table import IterationTable
@@ -25,7 +24,7 @@ def _few_points(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def profile(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["profile", *[str(a) for a in arguments]])
+    return run_rlhfless("profile", *[str(a) for a in arguments])
 
 
 def folder_of(path: Path, **changes: object) -> Path:
@@ -53,11 +52,11 @@ def test_a_profile_is_measured_written_and_reported(tmp_path: Path) -> None:
 
 def test_no_larger_batches_are_measured_than_asked_for(tmp_path: Path) -> None:
     out = tmp_path / "here.json"
-    done = profile("--fast", "--rounds", 2, "--max-batch", 3, "-o", out)
+    done = profile("--fast", "--max-batch", 3, "-o", out)
     assert done.exit_code == 0, done.output
     written = read_profile(out)
     assert (written["table"]["batch"], written["max_batch"], written["fit"]["points"]) == ([1, 3], 3, 4)
-    assert "--fast --rounds 2 --max-batch 3 -o" in written["command"]
+    assert "--fast --max-batch 3 -o" in written["command"]
 
 
 def test_contexts_are_measured_as_asked_for(tmp_path: Path) -> None:
@@ -99,10 +98,10 @@ WRONG_OPTIONS = [
     (["--contexts", "16"], ["--contexts", "'16'"]),
     (["--contexts", "16,many"], ["--contexts", "'16,many'"]),
     (["--contexts", "0,16"], ["--contexts", "'0,16'"]),
-    (["--contexts", "16,5000"], ["tiny-qwen2", "1024", "5000"]),
+    (["--contexts", "2000,5000"], ["tiny-qwen2", "1024"]),
     (["--memory-gib", "inf"], ["--memory-gib", "inf"]),
     (["--memory-gib", "nan"], ["--memory-gib", "nan"]),
-    (["--memory-gib", "1e300"], ["--memory-gib", "1e+300"]),
+    (["--memory-gib", "1e300"], ["--memory-gib", "1e300"]),
     (["--memory-gib", "0.001"], ["0.001 GiB", "tiny-qwen2"]),
 ]
 
@@ -116,8 +115,7 @@ def test_wrong_options_end_with_one_line(arguments: list[str], named: list[str],
     ("arguments", "says"),
     [
         (["--device", "abacus"], "'abacus'"),  # the devices that it lists are this machine's
-        (["--rounds", "0"], "x>=1"),
-        (["--memory-gib", "0"], "x>0"),
+        (["--memory-gib", "0"], "above 0"),
     ],
 )
 def test_wrong_options_whose_line_is_not_ours_alone(arguments: list[str], says: str, tmp_path: Path) -> None:
@@ -145,7 +143,6 @@ def test_wrong_models_and_files_end_with_one_line(tmp_path: Path) -> None:
 def test_no_room_and_no_numbers_end_with_one_line_where_a_sentence_says_so(
     error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python's own have no message: they are ours to mend, and keep their traceback."""
     said = ["cpu has no room for\na replica: measure a smaller model"]
 
     def fails(*_: object, **__: object) -> None:
@@ -155,8 +152,11 @@ def test_no_room_and_no_numbers_end_with_one_line_where_a_sentence_says_so(
     line = refusal_line(profile("-o", tmp_path / "out.json"))
     assert line == "rlhfless: cpu has no room for a replica: measure a smaller model"
     said.clear()
-    done = profile("-o", tmp_path / "out.json")
-    assert isinstance(done.exception, error)
+    if error is MemoryError:
+        assert "memory of this machine" in refusal_line(profile("-o", tmp_path / "out.json"))
+    else:  # Python's own has no message: it is ours to mend, and keeps its traceback
+        with pytest.raises(error):
+            profile("-o", tmp_path / "out.json")
 
 
 def engine_log(folder: Path, lines: list[str]) -> Path:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from click.testing import CliRunner, Result
+from command_line import Result, run_rlhfless
 from error_messages import refused_command
 from syrupy.assertion import SnapshotAssertion
 
-from rlhfless.cli import main
 from rlhfless.simulate import STRONG
 
 PROFILE = "l40s-qwen2.5-3b-tp2"
@@ -25,8 +24,8 @@ def table() -> pd.DataFrame:
 
 def plan(table: pd.DataFrame, folder: Path, *options: str) -> Result:
     table.to_csv(folder / "log.csv", index=False)
-    given = ["plan", str(folder / "log.csv"), "--gpus", "8", "--profile", PROFILE, "--time-limit", "0.1"]
-    return CliRunner().invoke(main, [*given, *options])
+    given = ["plan", str(folder / "log.csv"), "--gpus", "8", "--profile", PROFILE]
+    return run_rlhfless(*given, *options)
 
 
 def test_a_step_is_planned_on_the_latency_with_drafts_and_the_text_says_so(

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from command_line import Result, run_rlhfless
 
 pytest.importorskip("torch")
 
 from error_messages import refused_command
 from safetensors.torch import load_file
 
-from rlhfless.cli import main
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.trace import read_trace
 from rlhfless.training.checkpoint import saved_steps
@@ -26,12 +25,14 @@ from rlhfless.training.loop import Trainer
 from rlhfless.training.models.tiny_model import save_model, tiny_qwen2
 
 STEPS = 3
-SMALL = ["--steps", STEPS, "--prompts", 4, "--prompts-per-step", 4, "--samples-per-prompt", 2, "--max-response-tokens", 8]
-SMALL = [str(option) for option in (*SMALL, "--gpus", 2, "--policy", "static")]
+SMALL = [
+    "preset=demo", f"steps={STEPS}", "task.prompts=4", "rollout.prompts_per_step=4", "rollout.samples_per_prompt=2",
+    "rollout.max_response_tokens=8", "cluster.gpus=2", "planner.policy=static",
+]  # fmt: skip
 
 
 def rlhfless(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(a) for a in arguments])
+    return run_rlhfless(*arguments)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,7 @@ def typed(result: Result) -> list[str]:
 
 @pytest.mark.parametrize(
     "first",
-    [[], ["--resume", "auto"], ["--resume"], ["--resume-from", "1"], ["--resume-from=1"]],
+    [[], ["--resume", "auto"], ["--resume", "last"], ["--resume", "1"], ["--resume=1"]],
     ids=lambda first: " ".join(first) or "a new run",
 )
 def test_an_interrupt_names_what_to_type_and_that_continues_the_run(
@@ -74,8 +75,8 @@ def test_an_interrupt_names_what_to_type_and_that_continues_the_run(
 ) -> None:
     out = tmp_path / "the run"
     if first not in ([], ["--resume", "auto"]):
-        assert interrupted(monkeypatch, 1, *SMALL, "--model", model, "-o", out).exit_code == 130
-    result = interrupted(monkeypatch, 2, *SMALL, "--model", model, *first, "-o", out)
+        assert interrupted(monkeypatch, 1, *SMALL, f"model={model}", "-o", out).exit_code == 130
+    result = interrupted(monkeypatch, 2, *SMALL, f"model={model}", *first, "-o", out)
     assert str(out) in result.stderr
     assert "2 of 3 steps" in result.stderr
     command = typed(result)
@@ -83,7 +84,7 @@ def test_an_interrupt_names_what_to_type_and_that_continues_the_run(
     assert read_trace(out).steps == [0, 1]
     assert rlhfless(*command).exit_code == 0
     assert read_trace(out).steps == [0, 1, 2]
-    assert rlhfless("train", *SMALL, "--model", model, "-o", tmp_path / "whole").exit_code == 0
+    assert rlhfless("train", *SMALL, f"model={model}", "-o", tmp_path / "whole").exit_code == 0
     ours, theirs = (load_file(folder / "model" / "model.safetensors") for folder in (out, tmp_path / "whole"))
     assert all((ours[name] == theirs[name]).all() for name in theirs)
 
@@ -97,30 +98,30 @@ def test_an_interrupt_before_the_run_began_says_to_type_the_same_again(
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr("rlhfless.training.run_start.load_model", pressed)
-        result = rlhfless("train", *SMALL, "--model", model, "-o", out)
+        result = rlhfless("train", *SMALL, f"model={model}", "-o", out)
     command = typed(result)
-    assert command == ["train", *SMALL, "--model", str(model), "-o", str(out)]
+    assert command == ["train", *SMALL, f"model={model}", "-o", str(out)]
     assert rlhfless(*command).exit_code == 0
 
 
 def test_resume_auto_begins_and_continues(tmp_path: Path, model: Path) -> None:
     out = tmp_path / "run"
     for steps in (1, 2):
-        result = rlhfless("train", *SMALL, "--steps", steps, "--model", model, "--resume", "auto", "-o", out)
+        result = rlhfless("train", *SMALL, f"steps={steps}", f"model={model}", "--resume", "auto", "-o", out)
         assert result.exit_code == 0, result.stderr
         assert read_trace(out).steps == list(range(steps))
 
 
 def test_resume_takes_no_other_word(tmp_path: Path, model: Path) -> None:
     refused_command(rlhfless("train", *SMALL, "--resume", "maybe", "-o", tmp_path), "--resume", "auto")
-    refused_command(rlhfless("train", *SMALL, "--resume", "-o", tmp_path / "nowhere"), "nowhere", "--resume auto")
+    refused_command(rlhfless("train", *SMALL, "--resume", "last", "-o", tmp_path / "nowhere"), "nowhere", "--resume auto")
 
 
 @pytest.mark.full
 def test_ctrl_c_of_a_terminal(tmp_path: Path, model: Path) -> None:
     """The signal itself, to a process that trains."""
     out = tmp_path / "run"
-    arguments = [*SMALL, "--steps", "100000", "--model", str(model), "-o", str(out)]
+    arguments = [*SMALL, "steps=100000", f"model={model}", "-o", str(out)]
     process = subprocess.Popen(
         [sys.executable, "-c", "from rlhfless.cli import main; main()", "train", *arguments],
         stderr=subprocess.PIPE, text=True,
@@ -132,7 +133,7 @@ def test_ctrl_c_of_a_terminal(tmp_path: Path, model: Path) -> None:
     assert process.returncode == 130, said
     assert "Traceback" not in said
     line = said.splitlines()[-1]
-    assert shlex.split(line[line.rindex("rlhfless train") :]) == ["rlhfless", "train", *arguments, "--resume"]
+    assert shlex.split(line[line.rindex("rlhfless train") :]) == ["rlhfless", "train", *arguments, "--resume", "last"]
     steps = read_trace(out).steps
     assert len(steps) >= 2
     assert f"{len(steps)} of 100,000 steps" in line

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from command_line import Result, run_rlhfless
 from engine_samples import read_lines, rollout_lines
 from error_messages import refused, refused_command
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rlhfless.cli import main
+from rlhfless.analysis.split import steady_step_s
 from rlhfless.diagnosis.before_run import Estimate, PlannedRun, before_run
 from rlhfless.errors import InputError
 from rlhfless.latency import ProfileError, load_profile, read_profile, save_profile, usd_per_gpu_hour
@@ -44,7 +44,7 @@ def simulated_s(lengths: np.ndarray, prompt: int, profile: str | Path, gpus: int
     )  # fmt: skip
     cluster = Cluster(1, gpus, model.gpus_per_actor, kind=model.kind)
     setting = SimulationConfig(cluster, model, max_response_tokens=int(lengths.max()), bound_work=0)
-    return float(simulate(validate("rollouts", rows), setting, ["static"]).steps["time_s"].iloc[0])
+    return float(simulate(validate("rollouts", rows), setting, ["static"]).table["time_s"].iloc[0])
 
 
 @settings(max_examples=30, deadline=None)
@@ -86,6 +86,36 @@ def test_the_low_end_by_hand() -> None:
     assert row["usd_low"] == pytest.approx(2 * row["gpu_hours_low"])
 
 
+@pytest.mark.parametrize("staleness", [0, 1, None])
+def test_a_simulated_division_is_within_its_range(staleness: int | None) -> None:
+    """Steps of the same lengths: generation on some of the GPUs, learning of 120 GPU-seconds on the others."""
+    lengths = lengths_of(512, 300, 1500, 0.8, 1)
+    run = PlannedRun(1, 512, float(lengths.mean()), longest_tokens=float(lengths.max()), learn_gpu_s=120, staleness=staleness)
+    frame = before_run(run, PROFILE, (4, 8)).frame.set_index(["gpus", "gpus_generate", "gpus_train"])
+    assert [key for key in frame.index if key[0] == 4] == [(4, 4, 4), (4, 1, 3), (4, 2, 2), (4, 3, 1)]
+    for gpus, generate, train in ((8, 6, 2), (8, 2, 6), (4, 1, 3)):
+        step_s = steady_step_s([simulated_s(lengths, 0, PROFILE, generate)], [120 / train], 0.0, staleness)
+        row = frame.loc[(gpus, generate, train)]
+        assert row["step_s_low"] <= step_s * (1 + 1e-9)
+        assert step_s <= row["step_s_high"] * (1 + 1e-9)
+        assert row["replicas"] == generate
+    shared = frame.loc[(8, 8, 8)]
+    assert shared["step_s_low"] <= simulated_s(lengths, 0, PROFILE, 8) + 15 <= shared["step_s_high"]
+
+
+def test_divisions_that_are_surely_slower_are_not_shown() -> None:
+    found = before_run(PlannedRun(100, 512, 800, longest_tokens=4096, learn_gpu_s=400), PROFILE, (8, 16))
+    shown = found.table()
+    assert set(shown["GPUs"]) == {8, 16}
+    assert len(shown) < len(found.frame)
+    least = found.frame.groupby("gpus")["step_s_high"].min()
+    for row in shown.itertuples():
+        ends = found.frame[(found.frame["gpus"] == row.GPUs) & (found.frame["gpus_train"] == row.train)].iloc[0]
+        assert ends["step_s_low"] <= least[row.GPUs]
+    assert "400 GPU-seconds" in str(found)
+    assert found.frame["usd_low"].notna().all()
+
+
 def test_ends_are_in_order_and_more_gpus_never_take_longer() -> None:
     frame = before_run(PlannedRun(100, 4096, 800, limit_tokens=8192), PROFILE, (2, 4, 8, 16, 64)).frame
     for name in ("step_s", "run_h", "gpu_hours", "usd"):
@@ -101,8 +131,8 @@ def test_what_is_unknown_is_a_wider_range_and_is_said() -> None:
     unknown = before_run(PlannedRun(10, 512, 800), PROFILE, (8,))
     assert limited.frame["step_s_low"].iloc[0] < known.frame["step_s_low"].iloc[0]
     assert limited.frame["step_s_high"].iloc[0] > known.frame["step_s_high"].iloc[0]
-    assert all(not any(option in note for note in known.notes) for option in ("--longest", "--prompt-tokens", "--other-s"))
-    for option in ("--longest", "--prompt-tokens", "--other-s"):
+    assert all(not any(option in note for note in known.notes) for option in ("longest-tokens", "prompt-tokens", "other-s"))
+    for option in ("longest-tokens", "prompt-tokens", "other-s"):
         assert any(option in note for note in unknown.notes)
     assert any("assumption" in note for note in unknown.notes)
     assert not any("assumption" in note for note in known.notes)
@@ -120,14 +150,14 @@ def test_the_longest_response_is_taken_as_spread_as_in_public_logs() -> None:
 
 def test_the_first_line_says_by_how_much_the_longest_response_narrows_the_range() -> None:
     unknown = before_run(PlannedRun(10, 512, 800), PROFILE, (8, 16))
-    assert "--longest" in unknown.headline
+    assert "longest-tokens" in unknown.headline
     wide = unknown.frame["step_s_high"].iloc[0] / unknown.frame["step_s_low"].iloc[0]
     assert unknown.with_longest is not None
     assert 1 < unknown.with_longest < wide / 2
     middle = before_run(PlannedRun(10, 512, 800, longest_tokens=math.sqrt(math.prod(unknown.run.longest))), PROFILE, (8,))
     assert middle.frame["step_s_high"].iloc[0] / middle.frame["step_s_low"].iloc[0] == pytest.approx(unknown.with_longest)
     assert middle.with_longest is None
-    assert "--longest" not in middle.headline
+    assert "longest-tokens" not in middle.headline
 
 
 def test_the_error_of_a_profile_that_was_measured_from_lines_is_in_the_range(tmp_path: Path) -> None:
@@ -166,9 +196,13 @@ def test_an_estimate_prints_itself() -> None:
         ({"longest_tokens": 100}, ("longest_tokens", "100", "800")),
         ({"limit_tokens": 100}, ("limit_tokens", "100", "800")),
         ({"prompt_tokens": -1}, ("prompt_tokens", "-1")),
+        ({"learn_gpu_s": -1}, ("learn_gpu_s", "-1")),
+        ({"learn_gpu_s": "400"}, ("learn_gpu_s", "400", "number")),
+        ({"staleness": 0.5}, ("staleness", "0.5", "whole")),
+        ({"staleness": True}, ("staleness", "True")),
     ],
 )
-def test_impossible_runs_are_refused(changes: dict[str, float], named: tuple[str, ...]) -> None:
+def test_impossible_runs_are_refused(changes: dict[str, object], named: tuple[str, ...]) -> None:
     with refused(InputError, *named):
         PlannedRun(**{"steps": 1, "responses": 8, "mean_tokens": 800, **changes})  # type: ignore[arg-type]
 
@@ -185,14 +219,18 @@ def test_clusters_and_profiles_that_do_not_fit_are_refused() -> None:
         before_run(PlannedRun(1, 8, 800, longest_tokens=40_000), "h100-llama2-70b-tp2", (8,))
 
 
-TYPED = ("--steps", 100, "--responses", 512, "--mean-tokens", 800, "--profile", PROFILE)
+def estimated(*options: object, **described: object) -> Result:
+    """``rlhfless report --estimate`` of a run of 100 steps of 512 responses."""
+    run = {"steps": 100, "responses": 512, "mean-tokens": 800, **{k.replace("_", "-"): v for k, v in described.items()}}
+    told = ",".join(f"{name}={value}" for name, value in run.items())
+    return run_rlhfless("report", "--estimate", told, "--profile", PROFILE, *options)
 
 
 def test_the_command_prints_a_table_and_json() -> None:
-    table = CliRunner().invoke(main, ["estimate", *map(str, TYPED), "--longest", "4096", "--usd-per-gpu-hour", "2"])
+    table = estimated("--usd-per-gpu-hour", "2", longest_tokens=4096)
     assert table.exit_code == 0, table.output
     assert "GPU-hours" in table.output
-    found = CliRunner().invoke(main, ["estimate", *map(str, TYPED), "--gpus", "4,2", "--format", "json"])
+    found = estimated("--format", "json", gpus="4+2")
     rows = json.loads(found.output)["clusters"]
     assert [row["gpus"] for row in rows] == [2, 4]
     assert rows[0]["step_s_low"] >= rows[1]["step_s_low"]
@@ -202,11 +240,26 @@ def test_the_command_prints_a_table_and_json() -> None:
 @pytest.mark.parametrize(
     ("typed", "named"),
     [
-        (("--gpus", "8,x"), ("--gpus", "8,x")),
-        (("--gpus", "0"), ("--gpus",)),
-        (("--longest", "9"), ("9", "800")),
-        (("--mean-tokens", "-3"), ("-3",)),
+        ({"gpus": "8+x"}, ("--estimate gpus is x", "a whole number")),
+        ({"gpus": "0"}, ("--estimate gpus is 0", "at least 1")),
+        ({"longest_tokens": 9}, ("9", "800")),
+        ({"mean_tokens": -3}, ("--estimate mean-tokens is -3", "above 0")),
+        ({"mean_tokens": ""}, ("mean-tokens", "NAME=VALUE")),
+        ({"longest": 9}, ("longest is unknown", "longest-tokens")),
     ],
 )
-def test_the_command_refuses_in_one_line(typed: tuple[str, ...], named: tuple[str, ...]) -> None:
-    refused_command(CliRunner().invoke(main, ["estimate", *map(str, TYPED), *typed]), *named)
+def test_the_command_refuses_in_one_line(typed: dict[str, object], named: tuple[str, ...]) -> None:
+    refused_command(estimated(**typed), *named)
+
+
+def test_an_estimate_needs_a_profile_and_no_log(tmp_path: Path) -> None:
+    refused_command(run_rlhfless("report", "--estimate", "steps=1,responses=2,mean-tokens=3"), "--profile is missing")
+    refused_command(estimated(tmp_path / "log.csv"), "log.csv", "--estimate")
+    refused_command(run_rlhfless("report"), "LOG is missing", "--estimate")
+
+
+def test_one_of_a_kind_has_a_singular() -> None:
+    asked = before_run(PlannedRun(1, 2, 1.0, longest_tokens=8), "l40s-qwen2.5-3b-tp2", [2]).headline
+    assert "1 step of 2 responses of about 1 token " in asked
+    several = before_run(PlannedRun(2, 1, 300.0, longest_tokens=300), "l40s-qwen2.5-3b-tp2", [2]).headline
+    assert "2 steps of 1 response of about 300 tokens " in several

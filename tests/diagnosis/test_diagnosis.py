@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -13,6 +15,7 @@ from rlhfless.diagnosis.diagnose import collect, ranked
 from rlhfless.diagnosis.levers import with_lines
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import SHARES_OF, Numbers, number
+from rlhfless.trace import read_trace
 
 
 def log(**columns: object) -> pd.DataFrame:
@@ -157,3 +160,11 @@ def test_a_number_is_there_once() -> None:
     numbers = Numbers([number("step_s", 1.0, "logged", "the log")])
     with pytest.raises(ValueError, match="step_s"):
         numbers.add([number("step_s", 2.0, "logged", "the log")])
+
+
+def test_a_step_of_less_than_a_second_is_no_tail_of_0_s() -> None:
+    trace = read_trace(Path(__file__).parents[2] / "data" / "traces" / "arithmetic-grpo")
+    generated = replace(trace, allocations=trace.allocations.iloc[:0], spans=trace.spans.iloc[:0])
+    sentence = next(one.sentence for one in diagnose(generated).findings if one.kind == "tail")
+    tail_s, generation_s = map(float, re.findall(r"(\d\.\d\d)", sentence)[:2])
+    assert 0 < tail_s < generation_s < 1

@@ -34,7 +34,7 @@ def golden(*parts: str) -> Maker:
 
 
 def imported(folder: Path) -> Path:
-    """Scalars, as ``rlhfless import`` writes them."""
+    """Scalars, as ``rlhfless convert`` writes them."""
     return import_log(GOLDEN / "verl-console" / "console.log").save(folder / "out")
 
 

@@ -20,8 +20,8 @@ FAMILIES = {"PHASE": "[a-z]+", "BESIDE": "[a-z]+", "UNIT": "[a-z]+", "RUN": ".+"
 
 def documented() -> dict[str, str]:
     """Return unit by key, as the table has them."""
-    rows = TABLE.read_text(encoding="utf-8").partition("## Numbers")[2].splitlines()
-    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows if row.startswith("| `")]
+    numbers = TABLE.read_text(encoding="utf-8").partition("## Numbers")[2].partition("\n## ")[0]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in numbers.splitlines() if row.startswith("| `")]
     return {key: unit for keys, unit, _ in cells for key in re.findall(r"`([^`]+)`", keys)}
 
 

@@ -13,7 +13,7 @@ from error_messages import refused
 
 from rlhfless.errors import InputError
 from rlhfless.executor import ActorHost, KillOneActor, Lifecycle, ProcessPool, repeat
-from solver import Trigger
+from solver.model.runtime_rules import Trigger
 
 
 class Calls:

@@ -1,6 +1,6 @@
 """Runs the project through its public names and returns what the golden record holds, as plain data by item.
 
-The three files ``produce*.py`` are all of the record that knows names of the project: modules, classes, arguments, fields. A
+The files ``produce*.py`` are all of the record that knows names of the project: modules, classes, arguments, fields. A
 renaming changes them; where a *field or column* is renamed, ``NAMES`` maps its new name to the recorded one, and no recorded
 file changes. Searches end by counted work, so neither a slow machine nor other work on it changes a plan. Texts for people
 (hover texts, sentences of the report) are not recorded.
@@ -17,27 +17,30 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from plain import Names, plain
+from produce_findings import ASKED, in_recorded_order, lines, recorded_counts
+from produce_findings import ITEMS as FINDINGS
 from report_setting import sixteen_l40s
 
 import solver
+from rlhfless.analysis import Assumptions
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.executor.step.shared_links import NodeLinks
 from rlhfless.latency import load_profile
 from rlhfless.latency.effects import Contention, Effects, Outages, StartDelays, Stragglers
 from rlhfless.predict import make_predictor
-from rlhfless.report.executed_study import study_executed
-from rlhfless.report.study import Assumptions, Savings, study_log
+from rlhfless.report.study import Findings, study
 from rlhfless.scheduling import POLICIES
-from rlhfless.simulate import LoggedStep, Simulation, SimulationConfig, logged_steps, simulate_steps
+from rlhfless.simulate import Comparison, LoggedStep, SimulationConfig, logged_steps, simulate_steps
 from rlhfless.trace import OpenedLog, Trace, read_trace
 from solver import Cluster, LatencyModel, NonGenerationPhases, Objective, Plan
+from solver.prefix_sharing.deduplicate import Deduplication, deduplicate
 
 NAMES = Names(
     recorded_as={"true_bound": "least"},
     left_out=frozenset(
-        {"solve_s", "at_s", "planning_s", "planning_delay_s", "hover", "assumed"}
-    ),  # times of the machine, texts for people
+        {"solve_s", "at_s", "planning_s", "planning_delay_s", "hover", "assumed", "exact"}
+    ),  # times of the machine, texts for people; why a factor is what it is
     only_whether=frozenset({"missing"}),  # why there is nothing to show, in a sentence
 )
 DATA = Path(__file__).parents[2] / "data"
@@ -95,7 +98,7 @@ def steps_of(name: str) -> tuple[LoggedStep, ...]:
 
 
 @cache
-def simulated(policy: str, name: str, count: int | None = None) -> Simulation:
+def simulated(policy: str, name: str, count: int | None = None) -> Comparison:
     """The first ``count`` steps of a setting (all for None) under a policy."""
     return simulate_steps(steps_of(name)[:count], settings()[name][0], [policy])
 
@@ -108,7 +111,7 @@ def of_policy(policy: str, count: int | None = None) -> Any:
         trace = result.traces[policy]
         found[name] = {
             str(plan["step"]): {
-                "sums": result.steps[result.steps["step"] == plan["step"]].to_dict("records")[0],
+                "sums": result.table[result.table["step"] == plan["step"]].drop(columns=ASKED).to_dict("records")[0],
                 "plan": plan,
                 **tables(trace, plan["step"]),
             }
@@ -149,9 +152,9 @@ def predictions() -> Any:
     return plain(found, NAMES)
 
 
-def saved(found: Savings) -> dict[str, Any]:
+def saved(found: Findings) -> dict[str, Any]:
     """What a report says that schedules would have saved."""
-    return {"reserved": found.reserved, "given_back": found.given_back}
+    return {"reserved": found.reserved, "given_back": in_recorded_order(found.given_back)}
 
 
 def first_steps(count: int) -> Trace:
@@ -165,22 +168,29 @@ def report_of_executed() -> Any:
     """Findings of ``rlhfless report`` on the first steps of the shipped run."""
     cpu = load_profile("cpu-tiny-qwen2")
     setting = SimulationConfig(Cluster(2, 8, 1, cpu.kind), cpu, max_response_tokens=320)
-    found = study_executed(first_steps(8), setting, 3)
+    found = study(OpenedLog(first_steps(8), pd.DataFrame({"step": []}), ""), setting, None, 3)
     return plain(
-        {**saved(found), "took": found.took, "calibrated": found.calibrated, "checks": found.checks,
-         "schedules": found.schedules.simulation.steps}, NAMES,
+        {**saved(found), "took": found.took, "calibrated": found.times.calibrated, "checks": found.times.checks,
+         "schedules": found.schedules.table.drop(columns=ASKED)}, NAMES,
     )  # fmt: skip
+
+
+def account_of(found: Findings) -> dict[str, Any]:
+    """GPU-seconds of a logged run."""
+    account, gpus = found.account, found.times.setting.cluster.gpus + found.times.setup.counted_learner_gpus
+    return {"lines": lines(account), "steps": account.steps, "slot_idle_gpu_s": account.slot_idle_gpu_s, "gpus": gpus}
 
 
 def report_of_logged() -> Any:
     """Findings of ``rlhfless report`` on the lengths alone of the same steps, as if verl had logged them with some times."""
     steps = pd.DataFrame({"step": range(8), "generate_s": np.linspace(9.0, 6.0, 8), "learn_s": 4.0, "prepare_s": 1.0})
     log = OpenedLog(Trace(first_steps(8).rollouts[list(GIVEN)]), steps, "verl")
-    found = study_log(log, sixteen_l40s(), Assumptions(prices={"spot": 0.9}), 3)
+    found = study(log, sixteen_l40s(), Assumptions(prices={"spot": 0.9}), 3)
+    times = found.times
     return plain(
-        {**saved(found), "setup": found.setup, "rest": found.phases, "account": found.account, "planned": found.planned,
-         "gpu_counts": [vars(one) for one in found.gpu_counts], "calibrated": found.calibrated, "checks": found.checks,
-         "router": found.router, "schedules": found.schedules.simulation.steps}, NAMES,
+        {**saved(found), "setup": times.setup, "rest": times.phases, "account": account_of(found), "planned": found.planned,
+         "gpu_counts": recorded_counts(found.gpu_counts), "calibrated": times.calibrated, "checks": times.checks,
+         "router": found.router, "schedules": found.schedules.table.drop(columns=ASKED)}, NAMES,
     )  # fmt: skip
 
 
@@ -212,15 +222,13 @@ def mixed_plans() -> Mapping[str, Plan]:
     cluster, models = mixed()
     work = steps_of("plain")[-1].predicted
     return {
-        name: solver.plan_generation(
-            solver.PlanningProblem(work, cluster, models, objective), time_limit_s=0.5, deterministic=True
-        )
+        name: solver.plan(solver.PlanningProblem(work, cluster, models, objective))
         for name, objective in (("usd", Objective(0.3, cost="usd")), ("deadline", Objective(deadline_s=2.0)))
     }
 
 
 @cache
-def deduplicated() -> Mapping[str, solver.Deduplication]:
+def deduplicated() -> Mapping[str, Deduplication]:
     """Plans of one step whose prompts are computed once, by the policy that made them."""
     setting, one = settings()["plain"][0], steps_of("plain")[-1]
     long_prompts = replace(one.predicted, prompt_tokens=one.predicted.prompt_tokens + 2000)
@@ -231,9 +239,7 @@ def deduplicated() -> Mapping[str, solver.Deduplication]:
         for i, name in enumerate(("random", "other"))
     }
     return {
-        name: solver.deduplicate(
-            plan, solver.PlanningProblem(long_prompts, where, setting.latency), share_in_actors=name == "other"
-        )
+        name: deduplicate(plan, solver.PlanningProblem(long_prompts, where, setting.latency), share_in_actors=name == "other")
         for name, plan in plans.items()
     }
 
@@ -276,5 +282,6 @@ ITEMS: dict[str, Callable[[], Any]] = {
     "further-plans": further_plans,
     "info-frames": info_frames,
     "retimed-step": retimed_step,
+    **FINDINGS,
 }
 """What is recorded, by the name of its file."""

@@ -9,14 +9,28 @@ from typing import Any
 
 import pandas as pd
 from plain import plain
-from produce import DATA, NAMES, STEPS, deduplicated, first_steps, mixed_plans, settings, shipped_run, simulated, steps_of
+from produce import (
+    ASKED,
+    DATA,
+    NAMES,
+    STEPS,
+    deduplicated,
+    first_steps,
+    mixed_plans,
+    settings,
+    shipped_run,
+    simulated,
+    steps_of,
+)
 
 import solver
 from rlhfless import plots
-from rlhfless.analysis import Account, account, billed_uses, plan_every_step, run_setup
+from rlhfless.analysis import account, plan_every_step
 from rlhfless.analysis.value_of_information import ValueOfInformation
 from rlhfless.trace import step_metrics
 from solver import Objective, Plan
+from solver.generation.pareto_front import Front
+from solver.timing.evaluate import Evaluation
 
 
 def info_frames() -> Any:
@@ -29,26 +43,20 @@ def weights() -> Mapping[float, Plan]:
     """Plans of one step by time weight."""
     setting, one = settings()["plain"][0], steps_of("plain")[-1]
     return {
-        weight: solver.plan_generation(
-            solver.PlanningProblem(one.predicted, setting.cluster, setting.latency, Objective(weight)),
-            time_limit_s=0.15,
-            deterministic=True,
-        )
+        weight: solver.plan(solver.PlanningProblem(one.predicted, setting.cluster, setting.latency, Objective(weight)))
         for weight in (0.0, 0.5, 1.0)
     }
 
 
 @cache
-def front() -> solver.Front:
+def front() -> Front:
     """The front of the same step."""
     setting, one = settings()["plain"][0], steps_of("plain")[-1]
-    return solver.pareto_front(
-        solver.PlanningProblem(one.predicted, setting.cluster, setting.latency), points=8, deterministic=True
-    )
+    return solver.pareto_front(solver.PlanningProblem(one.predicted, setting.cluster, setting.latency), points=8)
 
 
 @cache
-def taken(true: bool) -> Mapping[float, solver.Evaluation]:
+def taken(true: bool) -> Mapping[float, Evaluation]:
     """What these plans take with the true lengths, or over the scenarios."""
     setting, one = settings()["plain"][0], steps_of("plain")[-1]
     return {
@@ -68,7 +76,7 @@ def informed() -> ValueOfInformation:
 
 def results(policies: Sequence[str]) -> pd.DataFrame:
     """Sums of policies over the steps of a setting."""
-    return pd.concat([simulated(name, "plain").steps for name in policies], ignore_index=True)
+    return pd.concat([simulated(name, "plain").table.drop(columns=ASKED) for name in policies], ignore_index=True)
 
 
 def least(time_s: float) -> float:
@@ -76,15 +84,8 @@ def least(time_s: float) -> float:
     return 400.0 / time_s
 
 
-def where_time_went() -> Account:
-    """The account of the static schedule."""
-    setting = settings()["plain"][0]
-    return account(simulated("static", "plain").traces["static"], run_setup("verl"), setting.cluster)
-
-
 RUNS = ("static", "fold", "solver+replan")
 INFOS: dict[str, Callable[[], Any]] = {
-    "account_info": lambda: plots.account_info(where_time_went().lines),
     "before_after_info": lambda: plots.before_after_info(
         {name: simulated(name, "plain").traces[name] for name in ("static", "solver+replan")}, bound=least
     ),
@@ -94,7 +95,7 @@ INFOS: dict[str, Callable[[], Any]] = {
     "kinds_info": lambda: plots.kinds_info(mixed_plans(), steps_of("plain")[-1].predicted),
     "learning_info": lambda: plots.learning_info(json.loads((DATA / "learning" / "curves.json").read_text())["runs"]),
     "lengths_info": lambda: plots.lengths_info(shipped_run(), 59),
-    "overview_info": lambda: plots.overview_info(billed_uses(first_steps(8))),
+    "overview_info": lambda: plots.overview_info(account(first_steps(8)).lines.drop(columns="basis")),
     "plan_bars_info": lambda: plots.plan_bars_info(
         weights(), steps_of("plain")[-1].predicted, settings()["plain"][0].latency
     ),

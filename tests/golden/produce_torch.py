@@ -30,10 +30,23 @@ from rlhfless.executor import run_step
 from rlhfless.latency import load_profile
 from rlhfless.scheduling import make_policy
 from rlhfless.simulate import LoggedStep, SimulationConfig, logged_steps
-from rlhfless.training import ArithmeticTask, CharTokenizer, TrainConfig, load_model, tiny_qwen2
+from rlhfless.training import (
+    ArithmeticTask,
+    CharTokenizer,
+    ClusterConfig,
+    GrpoConfig,
+    PlannerConfig,
+    PpoConfig,
+    RolloutConfig,
+    TaskConfig,
+    TrainConfig,
+    load_model,
+    tiny_qwen2,
+)
 from rlhfless.training.loop import train
 from rlhfless.training.responses import make_requests
-from solver import Cluster, deduplicate
+from solver import Cluster
+from solver.prefix_sharing.deduplicate import deduplicate
 
 POLICIES = ("rlhfuse", "rlhfless", "fold", "oracle+replan")
 PROMPTS, SAMPLES, LIMIT = 4, 8, 320
@@ -136,13 +149,14 @@ def torch_steps() -> Any:
 
 def trained(algorithm: str) -> dict[str, Any]:
     """Two steps of training: the trace, and the hash of the weights after them. No search that a clock ends plans them."""
-    config = TrainConfig.from_options(
-        algorithm=algorithm, steps=2, prompts=8, prompts_per_step=PROMPTS, samples_per_prompt=SAMPLES, policy="fold", gpus=4,
-        gpus_per_node=2,
-        device="cpu",
+    config = TrainConfig(
+        preset="demo", steps=2, model=str(DATA / "models" / "arithmetic-grpo"), task=TaskConfig(prompts=8),
+        rollout=RolloutConfig(prompts_per_step=PROMPTS, samples_per_prompt=SAMPLES),
+        algorithm=GrpoConfig() if algorithm == "grpo" else PpoConfig(), planner=PlannerConfig(policy="fold"),
+        cluster=ClusterConfig(gpus=4, gpus_per_node=2, device="cpu"),
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        trace = train(config, Path(folder) / "run", model=DATA / "models" / "arithmetic-grpo")
+        trace = train(config, Path(folder) / "run")
         weights = (Path(folder) / "run" / "model" / "model.safetensors").read_bytes()
     tables = {name: getattr(trace, name) for name in ("rollouts", "allocations", "spans", "events")}
     return {**tables, "plans": trace.plans, "weights": hashlib.sha256(weights).hexdigest()}

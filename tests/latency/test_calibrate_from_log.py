@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner, Result
+from command_line import Result, run_rlhfless
 from error_messages import refused, refused_command
 
-from rlhfless.cli import main
 from rlhfless.latency import ProfileError, load_profile, read_profile, save_profile
 from rlhfless.latency.calibrate_from_log import LogCalibration, Times, calibrate, calibrated_profile, times_of
 from rlhfless.latency.held_out_errors import held_out
@@ -172,7 +171,7 @@ def test_few_responses_are_refused(log: pd.DataFrame) -> None:
 
 
 def profile(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["profile", *[str(a) for a in arguments]])
+    return run_rlhfless("profile", *arguments)
 
 
 def test_the_command_reads_verls_scalars_and_writes_a_profile_that_plans_take(log: pd.DataFrame, tmp_path: Path) -> None:
@@ -184,8 +183,8 @@ def test_the_command_reads_verls_scalars_and_writes_a_profile_that_plans_take(lo
     folder = tmp_path / "trace"
     plain = log.drop(columns=["start_s", "first_token_s", "end_s", "actor"])
     plain.to_csv(tmp_path / "lengths.csv", index=False)
-    assert CliRunner().invoke(main, ["import", str(tmp_path / "lengths.csv"), "-o", str(folder)]).exit_code == 0
-    assert CliRunner().invoke(main, ["import", str(tmp_path / "run.jsonl"), "-o", str(folder)]).exit_code == 0
+    assert run_rlhfless("convert", str(tmp_path / "lengths.csv"), "-o", str(folder)).exit_code == 0
+    assert run_rlhfless("convert", str(tmp_path / "run.jsonl"), "-o", str(folder)).exit_code == 0
     out = tmp_path / "ours.json"
     done = profile("--from-log", folder, "--base", BASE, "--actors", 4, "-o", out)
     assert done.exit_code == 0, done.output
@@ -195,9 +194,7 @@ def test_the_command_reads_verls_scalars_and_writes_a_profile_that_plans_take(lo
     written = read_profile(out)
     assert written["calibration"]["steps"] == 12
     assert load_profile(out).base_s > 1.2 * load_profile(BASE).base_s
-    planned = CliRunner().invoke(
-        main, ["plan", str(folder), "--gpus", "8", "--gpus-per-actor", "2", "--profile", str(out), "--time-limit", "0.1"]
-    )
+    planned = run_rlhfless("plan", str(folder), "--gpus", "8", "--gpus-per-actor", "2", "--profile", str(out))
     assert planned.exit_code == 0, planned.output
 
 
@@ -209,25 +206,23 @@ def test_a_frameworks_own_file_is_read_as_it_is(tmp_path: Path) -> None:
     ]
     (tmp_path / "console.log").write_text("\n".join(lines) + "\n")
     imported = tmp_path / "imported"
-    assert CliRunner().invoke(main, ["import", str(tmp_path / "console.log"), "-o", str(imported)]).exit_code == 0
+    assert run_rlhfless("convert", str(tmp_path / "console.log"), "-o", str(imported)).exit_code == 0
     for log in (tmp_path / "console.log", imported):
         refused_command(profile("--from-log", log, "--base", BASE, "-o", tmp_path / "x.json"), str(log), "0 steps")
 
 
-def test_one_run_of_several_is_taken_by_its_name(log: pd.DataFrame, tmp_path: Path) -> None:
+def test_one_run_of_several_is_converted_first(log: pd.DataFrame, tmp_path: Path) -> None:
     slower = log.assign(run="slow", start_s=2 * log["start_s"], first_token_s=2 * log["first_token_s"], end_s=2 * log["end_s"])
     path, alone, out = tmp_path / "both.csv", tmp_path / "alone.csv", tmp_path / "ours.json"
     pd.concat([log.assign(run="fast"), slower]).to_csv(path, index=False)
     slower.to_csv(alone, index=False)
     assert profile("--from-log", alone, "--base", BASE, "-o", tmp_path / "alone.json").exit_code == 0
-    done = profile("--from-log", path, "--base", BASE, "--run", "slow", "-o", out)
+    refused_command(profile("--from-log", path, "--base", BASE, "-o", out), str(path), "fast, slow", "convert", "--run NAME")
+    assert run_rlhfless("convert", path, "--run", "slow", "-o", tmp_path / "slow").exit_code == 0
+    done = profile("--from-log", tmp_path / "slow", "--base", BASE, "-o", out)
     assert done.exit_code == 0, done.output
-    written = read_profile(out)
-    assert written["calibration"] == read_profile(tmp_path / "alone.json")["calibration"]
-    assert f"--base {BASE} --run slow -o" in written["command"]
-    for run, name in (([], "--run"), (["--run", "other"], "other")):
-        done = profile("--from-log", path, "--base", BASE, *run, "-o", tmp_path / "x.json")
-        refused_command(done, str(path), "fast, slow", name)
+    assert read_profile(out)["calibration"] == read_profile(tmp_path / "alone.json")["calibration"]
+    refused_command(run_rlhfless("convert", path, "--run", "other", "-o", tmp_path / "x"), str(path), "fast, slow", "other")
 
 
 def test_spans_of_a_recording_are_times_of_its_steps(log: pd.DataFrame, tmp_path: Path) -> None:
@@ -243,7 +238,11 @@ def test_spans_of_a_recording_are_times_of_its_steps(log: pd.DataFrame, tmp_path
                     names = ("step", "prompt_id", "sample", "prompt_tokens", "response_tokens")
                     recorder.append(run=run, **{name: getattr(row, name) for name in names})
     out = tmp_path / "ours.json"
-    done = profile("--from-log", tmp_path / "recorded", "--base", BASE, "--actors", 4, "--run", "ours", "-o", out)
+    refused_command(
+        profile("--from-log", tmp_path / "recorded", "--base", BASE, "--actors", 4, "-o", out), "2 runs", "convert", "--run"
+    )
+    assert run_rlhfless("convert", tmp_path / "recorded", "--run", "ours", "-o", tmp_path / "ours").exit_code == 0
+    done = profile("--from-log", tmp_path / "ours", "--base", BASE, "--actors", 4, "-o", out)
     assert done.exit_code == 0, done.output
     assert "12 times of steps of 12 steps" in done.output
     assert read_profile(out)["calibration"]["decode"] == pytest.approx(1.5, rel=0.15)
@@ -251,7 +250,7 @@ def test_spans_of_a_recording_are_times_of_its_steps(log: pd.DataFrame, tmp_path
 
 @pytest.mark.parametrize(
     "option",
-    [["--device", "cuda"], ["--model", "x"], ["--rounds", 3], ["--max-batch", 4], ["--contexts", "1,2"], ["--memory-gib", 1],
+    [["--device", "cuda"], ["--model", "x"], ["--max-batch", 4], ["--contexts", "1,2"], ["--memory-gib", 1],
      ["--fast"]],
 )  # fmt: skip
 def test_what_says_how_to_measure_does_not_go_with_a_log(option: list[object], tmp_path: Path) -> None:

@@ -291,3 +291,9 @@ def test_every_shipped_file_says_where_it_comes_from() -> None:
 def test_what_makes_no_sense_is_refused(make: Any, error: type[Exception], parts: tuple[str, ...]) -> None:
     with refused(error, *parts):
         make()
+
+
+@pytest.mark.parametrize(("mini_batches", "fits"), [(5, 4), (7, 6), (10**12, 12)])
+def test_mini_batches_that_do_not_divide_are_refused_with_the_next_that_do(mini_batches: int, fits: int) -> None:
+    with refused(PlanningError, f"{mini_batches:,} mini-batches", "12 responses", f"is {fits}"):
+        StepBatch(12, 128, 128, mini_batches)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from error_messages import refused
+from tiny_architectures import tiny
 
 from rlhfless.engine.torch import benchmark as torch_benchmark
 from rlhfless.engine.torch import kv_cache
@@ -185,6 +187,19 @@ def test_batches_that_the_device_does_not_hold_are_left_out(monkeypatch: pytest.
         measure.measure_profile(engine_timers, grid=replace(grid, batches=(1, 64, 128)))
 
 
+@pytest.mark.parametrize("forward", ["own", "transformers"])
+def test_the_longest_context_of_a_model_takes_the_place_of_longer_ones(forward: str, tmp_path: Path) -> None:
+    """GPT-2 has learned positions: one token beyond the last of them would be an error of its own."""
+    config = tiny("gpt2" if forward == "transformers" else "llama").config
+    config.save_pretrained(tmp_path)
+    assert config.max_position_embeddings == 128
+    grid = MeasurementGrid((1, 4), (16, 512, 1024), ((1, 16), (4, 256)), 1)
+    profile = measure.measure_profile(partial(engine_timers, forward=forward), str(tmp_path), grid=grid)
+    assert profile["table"]["context_tokens"] == [16, 128]
+    assert "contexts of 512, 1024 are longer than the model's" in profile["origin"]
+    assert max(profile["prefill"]["samples"]["tokens_each"]) <= 128
+
+
 def test_no_more_responses_join_than_there_are_slots() -> None:
     profile = measure.measure_profile(engine_timers, grid=replace(SMALL, joins=((2, 8), (16, 8), (32, 8))), max_batch=3)
     assert sorted(set(profile["prefill"]["samples"]["prompts"])) == [0, 1, 2, 3]
@@ -205,7 +220,7 @@ def test_a_local_folder_is_a_model_and_the_command_is_recorded(tmp_path: Path) -
     [
         ({"model": "no/such/folder"}, ("'no/such/folder'", "config.json")),
         ({"device": "abacus"}, ("'abacus'",)),
-        ({"contexts": (16, 2048)}, ("1024", "2048")),
+        ({"contexts": (2048, 4096)}, ("1024", "2 or more")),
         ({"batches": (1,)}, ()),
         ({"rounds": 0}, ()),
         ({"memory_bytes": 1 << 21}, ("0.002", "16")),

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from command_line import run_rlhfless
 
 import solver
-from rlhfless.cli import main
 from rlhfless.paper import OTHER_FIGURES, Numbers, Sources, chosen, figure_10_all
 from rlhfless.paper.machine import QWEN_7B_L40S
 from rlhfless.paper.parts import FigurePart
@@ -52,13 +51,26 @@ def test_no_executed_plan_is_below_the_bound(found: Numbers) -> None:
 
 
 @pytest.mark.full
+def test_without_plans_with_drafts_their_aims_are_not_executed(found: Numbers) -> None:
+    plain = found.table[found.table["drafts"].isin(["without"]) | found.table["drafts"].isna()]
+    rows = {what: (value, possible) for what, value, possible in aims(plain)}
+    drafted = [name for name in rows if "weak drafts" in name or "strong drafts" in name]
+    assert drafted
+    assert {rows[name] for name in drafted} == {("not executed", "")}
+    assert {name: row for name, row in rows.items() if name not in drafted} == {
+        what: (value, possible) for what, value, possible in aims(found.table) if what not in drafted
+    }
+    assert "not executed" in str(figure_10_all.caption(SMALL, found._replace(table=plain)))
+
+
+@pytest.mark.full
 def test_the_command_prints_the_settings_and_writes_the_figure(
     found: Numbers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(
         OTHER_FIGURES, "10_all", replace(FIGURE, fast=SMALL, parts=lambda *_: [FigurePart("all", 0, lambda: found.table)])
     )
-    result = CliRunner().invoke(main, ["figures", "figure_10_all", "--fast", "--no-png", "-o", str(tmp_path / "out")])
+    result = run_rlhfless("figures", "figure_10_all", "--fast", "--pictures", "none", "-o", str(tmp_path / "out"))
     assert result.exit_code == 0, result.output
     assert "GRPO 7B GSM8K (lengths modelled)" in result.output
     assert result.output.count("    together, ") == 3
@@ -99,8 +111,8 @@ def test_between_executed_plans_the_hull_counts_and_one_seed_has_no_interval() -
 
 def test_a_figure_is_named_by_its_file_too_and_seeds_are_checked() -> None:
     assert [figure.name for figure in chosen(["figure_10_all", "figure_02b"])] == ["2b", "10_all"]
-    few = CliRunner().invoke(main, ["figures", "10_all", "--seeds", "0", "--no-png"])
-    assert (few.exit_code, few.stderr) == (2, "rlhfless: seeds is 0; a whole number of 1 or more is needed\n")
-    without = CliRunner().invoke(main, ["figures", "4b", "--seeds", "2", "--no-png"])
+    few = run_rlhfless("figures", "10_all", "--seeds", "0", "--pictures", "none")
+    assert (few.exit_code, few.stderr) == (2, "rlhfless: --seeds is 0; a whole number of at least 1 is needed\n")
+    without = run_rlhfless("figures", "4b", "--seeds", "2", "--pictures", "none")
     assert without.exit_code == 2
     assert "figure '4b' has no seeds" in without.stderr

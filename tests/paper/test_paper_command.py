@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from click.testing import CliRunner, Result
+from command_line import Result, run_rlhfless
 from markupsafe import escape
 from paper_samples import BESIDE, VERDICTS, Paper, small
 
-from rlhfless.cli import main
 from rlhfless.paper import FIGURES, OTHER_FIGURES, Sources, write_figures
 from rlhfless.paper.workloads import GSM8K_LOG, MATH_LOG, STEP_LOGS
 
@@ -19,7 +18,7 @@ QUICK = ("4a", "4b", "9")
 
 
 def rlhfless(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(a) for a in arguments])
+    return run_rlhfless(*arguments)
 
 
 def test_an_unknown_figure_is_one_sentence_and_nothing_is_written(tmp_path: Path) -> None:
@@ -45,7 +44,7 @@ def test_a_folder_without_any_of_the_logs_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_to_write_into_needs_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    result = rlhfless("figures", "4b", "--fast", "--no-png", "-o", "")
+    result = rlhfless("figures", "4b", "--fast", "--pictures", "none", "-o", "")
     assert result.exit_code == 2
     assert result.output == "rlhfless: -o is empty; name the folder to write figures into\n"
     assert list(tmp_path.iterdir()) == []
@@ -75,7 +74,7 @@ def test_a_log_that_is_none_is_one_sentence_with_its_name(tmp_path: Path, log: P
     file.parent.mkdir(parents=True)
     file.write_text(text, encoding="utf-8")
     figure = "4b" if log == STEP_LOGS["MATH"][0] else "4a"
-    result = rlhfless("figures", figure, "--fast", "--no-png", "--logs", tmp_path / "logs", "-o", tmp_path / "out")
+    result = rlhfless("figures", figure, "--fast", "--pictures", "none", "--logs", tmp_path / "logs", "-o", tmp_path / "out")
     assert result.exit_code == 2, result.output
     refused = result.output.splitlines()[-1]
     assert refused.startswith(f"rlhfless: {file}: ")
@@ -86,7 +85,7 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("x")
     result = rlhfless("figures", "4b", "--fast", "-o", tmp_path / "out")
     assert result.exit_code == 2
-    assert "is a file; name the folder" in result.output
+    assert "is a file; name a folder" in result.output
 
 
 @pytest.mark.full
@@ -133,11 +132,11 @@ def test_a_browser_that_does_not_start_costs_the_pictures_alone(tmp_path: Path, 
     assert ".png" not in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("asked", ["--png", "--pdf"])
+@pytest.mark.parametrize("asked", ["png", "pdf"])
 def test_pictures_that_were_asked_for_are_missed_when_all_else_is_there(
     tmp_path: Path, broken_browser: Path, asked: str
 ) -> None:
-    result = rlhfless("figures", "4b", "--fast", asked, "-o", tmp_path / "out")
+    result = rlhfless("figures", "4b", "--fast", "--pictures", asked, "-o", tmp_path / "out")
     assert result.exit_code == 2
     assert f"rlhfless: a picture of a figure cannot be drawn with {broken_browser} (" in result.output
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"index.html", "figure_04b.html", "figure_04b.csv"}

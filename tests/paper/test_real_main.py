@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from command_line import run_rlhfless
 
-from rlhfless.cli import main
 from rlhfless.paper import OTHER_FIGURES, Numbers, Sources, real_fit, real_main, real_settings
 from rlhfless.paper.real_fit import FITTED
 
@@ -130,7 +129,7 @@ def test_plot_and_caption_say_what_is_shown(found: Numbers) -> None:
 
 def test_the_command_writes_it_and_names_its_paper(tmp_path: Path, found: Numbers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OTHER_FIGURES, "real_main", replace(FIGURE, fast=SMALL, numbers=lambda *_: found))
-    result = CliRunner().invoke(main, ["figures", "real_main", "--fast", "--no-png", "-o", str(tmp_path / "out")])
+    result = run_rlhfless("figures", "real_main", "--fast", "--pictures", "none", "-o", str(tmp_path / "out"))
     assert result.exit_code == 0, result.output
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "index.html", "figure_real_main.html", "figure_real_main.csv", "claims_measured.csv",

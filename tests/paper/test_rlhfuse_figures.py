@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from command_line import run_rlhfless
 
-from rlhfless.cli import main
 from rlhfless.latency import load_profile
 from rlhfless.paper import OTHER_FIGURES, Numbers, Sources, rlhfuse_cut, rlhfuse_schedules
-from solver import Cluster, Objective, PlanningProblem, TokenWork, choose_cut, random_split
+from solver import Cluster, Objective, PlanningProblem, random_split
+from solver.stage_fusion.cut import choose_cut
+from solver.stage_fusion.token_work import TokenWork
 
 CUT, SCHEDULES = OTHER_FIGURES["rlhfuse_cut"], OTHER_FIGURES["rlhfuse_schedules"]
 SMALL = replace(rlhfuse_cut.FAST, actors=4, shares=(0.1, 0.2, 0.5))
@@ -78,7 +79,7 @@ def test_the_command_writes_it_and_names_its_paper(
     lines = figure.caption(fast, found).lines()
     assert all(text.endswith(".") and "nan" not in text.lower() for _, text in lines)
     monkeypatch.setitem(OTHER_FIGURES, name, replace(figure, fast=fast, numbers=lambda *_: found))
-    result = CliRunner().invoke(main, ["figures", name, "--fast", "--no-png", "-o", str(tmp_path / "out")])
+    result = run_rlhfless("figures", name, "--fast", "--pictures", "none", "-o", str(tmp_path / "out"))
     assert result.exit_code == 0, result.output
     text = (tmp_path / "out" / f"figure_{name}.html").read_text(encoding="utf-8")
     assert "arXiv:2409.13221" in text

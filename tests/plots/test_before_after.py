@@ -10,7 +10,7 @@ from plot_samples import EVIL, degenerate_traces, sample_trace, tables
 
 from rlhfless.plots import before_after_info, plot_before_after
 from rlhfless.plots.before_after import cost_bars
-from rlhfless.scheduling.solver import FOLDING_IS_BEST
+from rlhfless.scheduling.solver import FOLDING
 from rlhfless.trace import Trace
 
 TRACES = degenerate_traces()
@@ -37,7 +37,7 @@ def test_the_figure_says_before_after_saving_and_bound() -> None:
     fig = plot_before_after({"static": sample_trace(1), "solver": shorter()}, bound=lambda time_s: 3.0 * time_s)
     assert "After (solver) saves 33% of the cost and 50% of the time of before (static)" in fig.layout.title.text
     headings = [one.text for one in fig.layout.annotations]
-    assert headings[0].startswith("<b>Before: static</b>: 2 actors, 4.00 s, 12.0 GPU-seconds, 0.0120 USD")
+    assert headings[0].startswith("<b>Before: static</b>: 2 actors of 2 l40s each, 4.00 s, 12.0 GPU-seconds, 0.0120 USD")
     assert headings[1].startswith("<b>After: solver</b>")
     bars = fig.data[-1]
     assert list(bars.y) == ["Before: static", "After: solver", "Lower bound"]
@@ -47,6 +47,18 @@ def test_the_figure_says_before_after_saving_and_bound() -> None:
     ]  # fmt: skip
     assert fig.layout.xaxis.range == fig.layout.xaxis2.range
     assert fig.layout.xaxis2.matches == "x"
+
+
+def test_a_heading_says_how_many_actors_of_which_size_run() -> None:
+    held = tables()["allocations"]
+    kinds = [{**held[0], "kind": EVIL}, {**held[1], "gpu_ids": [2], "kind": "h100"}]
+    fig = plot_before_after({"static": sample_trace(1), "solver": sample_trace(1, allocations=kinds)})
+    first, last, *_ = (one.text for one in fig.layout.annotations)
+    assert "2 actors of 2 l40s each, " in first
+    assert "2 actors (1 of 1 h100, 1 of 2 " in last
+    assert "<script>" not in last
+    one = sample_trace(1, allocations=held[:1], spans=tables()["spans"][:2], plans=[])
+    assert "1 actor of 2 l40s, " in plot_before_after({"a": one, "b": one}).layout.annotations[0].text
 
 
 def test_actors_that_end_last_are_on_top_and_predictions_are_left_out() -> None:
@@ -61,16 +73,23 @@ def test_actors_that_end_last_are_on_top_and_predictions_are_left_out() -> None:
     assert set(first.spans["phase"]) == {"prefill", "decode"}
 
 
-def test_the_fallback_of_the_policy_solver_stands_under_its_heading() -> None:
-    plans = [{"step": 0, "actors": [], "notes": {"chosen": FOLDING_IS_BEST}}]
-    fallback = sample_trace(1, plans=plans)
-    fig = plot_before_after({"static": shorter(), "solver": fallback})
+def test_what_the_policy_solver_chose_stands_under_its_heading() -> None:
+    plans = [{"step": 0, "actors": [], "notes": {"chosen": FOLDING}}]
+    folding = sample_trace(1, plans=plans)
+    fig = plot_before_after({"static": shorter(), "solver": folding})
     headings = [one.text for one in fig.layout.annotations]
-    assert "round-robin with folding: no plan was surely better" in headings[1]
+    assert "round-robin with folding" in headings[1]
     assert "folding" not in headings[0]
-    plain = plot_before_after({"static": fallback, "solver": shorter()})
+    plain = plot_before_after({"static": folding, "solver": shorter()})
     assert "folding" not in "".join(one.text for one in plain.layout.annotations)
     assert fig.layout.height > plain.layout.height, "there is room for the line"
+
+
+def test_what_other_sizes_of_actors_would_have_given_stands_under_the_heading() -> None:
+    plans = [{"step": 0, "actors": [], "notes": {"chosen": FOLDING, "sizes": {"2": 1.0, "16": 2.0, "1": 1.176}}}]
+    fig = plot_before_after({"static": shorter(), "solver": sample_trace(1, plans=plans)})
+    assert "+18% with 1 GPU each, +100% with 16 GPUs each" in fig.layout.annotations[1].text
+    assert "2 GPUs each" not in fig.layout.annotations[1].text, "its own size is no other"
 
 
 def test_a_schedule_that_loses_says_so() -> None:

@@ -11,6 +11,8 @@ from every_plot import draft_fronts, drafted
 import solver
 from rlhfless import plots
 from rlhfless.plots.speedup_map import RATES, same_rate
+from solver.model.acceptance import Acceptance
+from solver.timing.draft_length import best_length
 
 LATENCY = solver.LatencyModel("x", 1, base_s=5e-3, per_response_s=1e-4, per_kv_token_s=1e-8, max_batch=256)
 BATCHES = [1, 8, 64, 256]
@@ -35,7 +37,7 @@ def test_each_cell_of_the_map_has_the_best_length_and_the_limit_is_where_a_draft
     info = plots.speedup_map_info(LATENCY, 200.0, batches=BATCHES, max_draft_tokens=4)
     assert len(info.table) == len(BATCHES) * len(RATES)
     for row in info.table.itertuples():
-        best = solver.best_length(LATENCY, row.batch, 200.0, solver.Acceptance.geometric(row.rate, 4))
+        best = best_length(LATENCY, row.batch, 200.0, Acceptance.geometric(row.rate, 4))
         assert (row.draft_tokens, row.speedup) == best
     limits = info.limits.set_index("batch")["pays_from"]
     assert limits.is_monotonic_increasing
@@ -46,9 +48,9 @@ def test_each_cell_of_the_map_has_the_best_length_and_the_limit_is_where_a_draft
 
 
 def test_the_rate_of_a_log_gives_its_tokens_per_pass() -> None:
-    measured = solver.Acceptance([0.6, 0.5, 0.1])
+    measured = Acceptance([0.6, 0.5, 0.1])
     rate = same_rate(measured)
-    assert solver.Acceptance.geometric(rate, 3).tokens_per_pass(3) == pytest.approx(measured.tokens_per_pass(3), abs=1e-4)
+    assert Acceptance.geometric(rate, 3).tokens_per_pass(3) == pytest.approx(measured.tokens_per_pass(3), abs=1e-4)
     fig = plots.plot_speedup_map(LATENCY, 200.0, measured, batches=BATCHES)
     line = fig.data[-1]
     assert (line.name, list(line.y)) == (f"this log accepts {rate:.0%}", [rate, rate])
@@ -64,4 +66,4 @@ def test_fronts_are_lines_of_what_no_result_of_their_policy_beats_above_two_boun
     assert (list(fig.data[3].x), list(fig.data[3].y)) == ([1.0], [3.0])
     assert list(fig.data[0].y)[1:] == [6.0, 4.0]
     assert list(fig.data[1].y)[1:] == [2.0, 1.5]
-    assert "no policy" in plots.plot_spec_front(replace(fronts, results=fronts.results.iloc[:0])).layout.annotations[0].text
+    assert "no policy" in plots.plot_spec_front(replace(fronts, table=fronts.table.iloc[:0])).layout.annotations[0].text

@@ -10,6 +10,8 @@ import pytest
 
 import solver
 from rlhfless import plots
+from solver.model.plan import HistoryEntry
+from solver.prefix_sharing.deduplicate import deduplicate
 
 CLUSTER = solver.Cluster(nodes=1, gpus_per_node=8, gpus_per_actor=2)
 LATENCY = solver.LatencyModel("made up", gpus_per_actor=2, base_s=0.01, per_response_s=0.0005, start_s=0.1, max_batch=64)
@@ -19,7 +21,7 @@ COUNTS = (1, 2, 4)
 
 
 def planned(workload=WORKLOAD, **options):
-    return solver.plan_generation(solver.PlanningProblem(workload, CLUSTER, LATENCY, **options), time_limit_s=0.1)
+    return solver.plan(solver.PlanningProblem(workload, CLUSTER, LATENCY, **options))
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +67,7 @@ def test_the_parts_of_an_actor_add_up_to_when_it_is_done(plans, splits):
 
 def test_actor_bars_with_slots_that_are_too_few_keep_the_refill_apart():
     narrow = replace(LATENCY, max_batch=4)
-    plan = solver.plan_generation(solver.PlanningProblem(WORKLOAD, CLUSTER, narrow), time_limit_s=0.1)
+    plan = solver.plan(solver.PlanningProblem(WORKLOAD, CLUSTER, narrow))
     info = plots.plan_bars_info({"4": plan}, WORKLOAD, narrow)
     assert info.bars["other_s"].max() > 0.2
 
@@ -87,7 +89,7 @@ def test_actor_bars_have_a_frame_per_label_and_a_time_axis_that_fits_it(plans, s
 def test_gaps_are_those_of_the_plans_and_bounds_stay_below_values(plans, front):
     info = plots.gap_info(plans, dict.fromkeys(COUNTS, front))
     assert info.plans["gap"].tolist() == [plans[n].gap for n in COUNTS]
-    assert (info.history["lower_bound"] <= info.history["value"] + 1e-9).all()
+    assert (info.parts["lower_bound"].dropna() <= info.parts["value"].loc[info.parts["lower_bound"].notna()] + 1e-9).all()
     assert len(info.front) == 3 * len(front.plans)
     assert np.isfinite(info.bound["cost"]).all()
     fig = plots.plot_gap_history(plans, dict.fromkeys(COUNTS, front), of="actors")
@@ -95,10 +97,31 @@ def test_gaps_are_those_of_the_plans_and_bounds_stay_below_values(plans, front):
     assert list(fig.layout.xaxis3.categoryarray) == ["1", "2", "4"]
 
 
+def test_parts_lead_from_the_random_split_to_the_plan_each_by_what_it_moved(plans):
+    parts = plots.gap_info(plans).parts
+    for n, plan in plans.items():
+        mine = parts[parts["label"] == str(n)]
+        assert mine["part"].tolist() == [row.solver for row in plan.moved()]
+        assert mine["value"].iloc[0] == pytest.approx(plan.history[0].value)
+        assert mine["value"].iloc[-1] == plan.value
+        assert mine["lower_bound"].iloc[-1] == pytest.approx(plan.lower_bound)
+        np.testing.assert_allclose(-mine["value"].diff().iloc[1:], mine["value_by"].iloc[1:], atol=1e-12)
+
+
+def test_under_a_limit_parts_begin_with_the_first_plan_that_meets_it(plans):
+    history = (HistoryEntry("random split", 0.0, np.inf, 0.0), HistoryEntry("columns", 0.1, 12.0, 0.0),
+               HistoryEntry("fill", 0.2, 11.0, 0.0), HistoryEntry("bound", 0.3, 11.0, 10.0))  # fmt: skip
+    found = replace(plans[1], history=history, value=11.0, lower_bound=10.0)
+    parts = plots.gap_info({1: found}).parts
+    assert parts["part"].tolist() == ["columns", "fill", "bound"]
+    assert parts["value"].tolist() == [12.0, 11.0, 11.0]
+    assert parts["lower_bound"].tolist()[-1] == 10.0
+
+
 def test_a_plan_without_bound_or_history_is_shown_without_them(splits):
     info = plots.gap_info(splits)
     assert info.plans["gap"].isna().all()
-    assert info.history.empty
+    assert info.parts.empty
     assert "no lower bound" in plots.plot_gap_history(splits).layout.annotations[0].text
 
 
@@ -136,7 +159,7 @@ def test_kinds_count_every_response_once_and_bounds_are_dollars_only_under_a_lim
     latencies = {("fast", 2): replace(LATENCY, kind="fast"), ("slow", 2): slow}
     cluster = solver.MixedCluster([solver.GpuPool("fast", 1, 2, 4.0), solver.GpuPool("slow", 1, 4, 1.0, "preemptible")])
     mixed = {
-        name: solver.plan_generation(solver.PlanningProblem(WORKLOAD, cluster, latencies, objective), time_limit_s=0.3)
+        name: solver.plan(solver.PlanningProblem(WORKLOAD, cluster, latencies, objective))
         for name, objective in (
             ("deadline", solver.Objective(deadline_s=9.0, cost="usd")),
             ("weighted", solver.Objective(0.5, cost="usd")),
@@ -158,7 +181,7 @@ def test_kinds_count_every_response_once_and_bounds_are_dollars_only_under_a_lim
 
 def test_prefill_shows_what_is_computed_before_and_after(plans):
     found = {
-        n: solver.deduplicate(plan, solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY), prefill_actor=False)
+        n: deduplicate(plan, solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY), prefill_actor=False)
         for n, plan in plans.items()
     }
     info = plots.prefill_info(found, 16 * 20)
@@ -194,7 +217,7 @@ def test_one_response_on_one_actor(tokens):
         plots.plot_gap_history(label, dict.fromkeys(label, front)),
         plots.plot_front(front, label, {}, lambda time_s: math.inf),
         plots.plot_kinds(label, workload),
-        plots.plot_prefill({"one": solver.deduplicate(plan, solver.PlanningProblem(workload, CLUSTER, LATENCY))}, 3),
+        plots.plot_prefill({"one": deduplicate(plan, solver.PlanningProblem(workload, CLUSTER, LATENCY))}, 3),
     )
     for fig in figures:
         assert fig.to_json()

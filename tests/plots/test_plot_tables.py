@@ -18,7 +18,6 @@ PLOTS = [name for name in plots.__all__ if name.startswith("plot_")]
 TRACES = degenerate_traces()
 DRAWN = {
     "plot_acceptance": ["position", "survival"],
-    "plot_account": ["gpu_s"],
     "plot_before_after": ["gpu_seconds"],
     "plot_cost_over_time": ["end_s", "usd", "idle_share"],
     "plot_curves": ["mean_reward", "mean_response_tokens", "actors", "idle_share", "against_static"],
@@ -44,12 +43,14 @@ DRAWN = {
     "plot_step_fusion": ["start_s", "end_s"],
     "plot_step_plan": ["start_s", "end_s"],
     "plot_step_search": ["evaluated", "period_s"],
+    "plot_split": ["gpus_generate", "step_s", "least_step_s"],
     "plot_steps": ["step", "time_s", "busy_gpu_seconds", "idle_gpu_seconds", "actors"],
     "plot_time_weight": ["makespan_s", "gpu_seconds", "time_s", "start_s", "end_s"],
     "plot_timeline": ["start_s", "end_s", "time_s"],
     "plot_timelines": ["start_s", "end_s"],
     "plot_two_step_gain": ["gbit_per_s"],
     "plot_value_of_information": ["value"],
+    "plot_variants": ["time_s", "gpu_seconds", "bound_gpu_seconds"],
     "plot_what_ifs": ["time_s", "cost_usd", "least_time_s"],
     "plot_waterfall": ["from_gpu_seconds", "to_gpu_seconds", "from_time_s", "to_time_s"],
 }

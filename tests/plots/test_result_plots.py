@@ -36,10 +36,7 @@ def front():
 
 @pytest.fixture(scope="module")
 def plans():
-    return {
-        w: solver.plan_generation(solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY, solver.Objective(w)), time_limit_s=0.1)
-        for w in (0.0, 0.5, 1.0)
-    }
+    return {w: solver.plan(solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY, solver.Objective(w))) for w in (0.0, 0.5, 1.0)}
 
 
 def results(**columns):

@@ -42,7 +42,8 @@ def test_schedules_share_the_time_axis_and_the_legend():
     headings = [one.text for one in fig.layout.annotations]
     assert (
         headings[0]
-        == "<b>moves</b>: 2 actors, 4.00 s, 12.0 GPU-seconds, 0.0120 USD; 2.00 GPU-seconds idle (16.7%), 1 migration"
+        == "<b>moves</b>: 2 actors of 2 l40s each, 4.00 s, 12.0 GPU-seconds, 0.0120 USD; 2.00 GPU-seconds idle (16.7%), "
+        "1 migration"
     )
     assert "move" not in headings[1]
 

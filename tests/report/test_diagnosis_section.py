@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from command_line import run_rlhfless
 from error_messages import refused_command
 from report_setting import sixteen_l40s
 
-from rlhfless.cli import main
+from rlhfless.analysis import Assumptions
 from rlhfless.diagnosis import Diagnosis, diagnose
 from rlhfless.latency.held_out_errors import HeldOut
-from rlhfless.report.expected import with_expected
-from rlhfless.report.study import Assumptions, LoggedRunFindings, study_log
+from rlhfless.report.expected import expected_in_words, with_expected
+from rlhfless.report.study import Findings, study
 from rlhfless.report.write import make_report
 from rlhfless.simulate import simulate
 from rlhfless.trace import OpenedLog, Trace
@@ -57,54 +57,64 @@ def test_scalars_are_not_simulated_unless_asked(tmp_path: Path) -> None:
         {"step": [0, 1], "seconds per step": [100.0, 110.0], "response_length/mean": 200.0, "response_length/max": 900.0}
     ).to_csv(table, index=False)
     out = tmp_path / "page.html"
-    done = CliRunner().invoke(main, ["report", str(table), "-o", str(out), "--gpus", "8"])
+    done = run_rlhfless("report", str(table), "-o", str(out), "--gpus", "8")
     assert done.exit_code == 0, done.output
     assert "What limits this run" in done.stdout
     assert titles(out.read_text())[:2] == ["What limits this run", "Other schedules and settings"]
-    refused_command(CliRunner().invoke(main, ["report", str(table), "-o", str(out), "--simulate"]), "--responses-per-step")
+    refused_command(run_rlhfless("report", str(table), "-o", str(out), "--simulate"), "--responses-per-step")
 
 
 @pytest.fixture(scope="module")
 def timed() -> OpenedLog:
     """A log whose steps took what a profile says of them, twice as long, so that the profile beats a constant."""
     trace = log()
-    setting = replace(sixteen_l40s(), time_limit_s=0.05, bound_work=0)
+    setting = replace(sixteen_l40s(), bound_work=0)
     rows = trace.rollouts.assign(response_tokens=lambda t: (t["response_tokens"] * (1 + t["step"])).astype(int))
-    took = simulate(rows, setting, ["static"]).steps
+    took = simulate(rows, setting, ["static"]).table
     scalars = pd.DataFrame({"step": took["step"], "generate_s": 2 * took["time_s"], "step_s": 4 * took["time_s"].to_numpy()})
     return OpenedLog(Trace(rows), scalars, "")
 
 
 @pytest.fixture(scope="module")
-def findings(timed: OpenedLog) -> LoggedRunFindings:
-    setting = replace(sixteen_l40s(), time_limit_s=0.05, bound_work=0)
-    return study_log(timed, setting, Assumptions(dispatch="static"), 3)
+def findings(timed: OpenedLog) -> Findings:
+    setting = replace(sixteen_l40s(), bound_work=0)
+    return study(timed, setting, Assumptions(dispatch="static"), 3)
 
 
-def checked(findings: LoggedRunFindings, errors: list[float], constant: list[float]) -> LoggedRunFindings:
+def checked(findings: Findings, errors: list[float], constant: list[float]) -> Findings:
     """The findings as if the profile had been checked with these errors on held-out steps."""
     seconds = np.full(len(errors), 100.0)
     held = HeldOut(
         np.arange(len(errors)), seconds, seconds * (1 + np.array(errors)), seconds * (1 + np.array(constant)), "each"
     )
-    return replace(findings, calibrated=replace(findings.calibrated, steps=len(errors), checked=held))
+    return replace(
+        findings, times=replace(findings.times, calibrated=replace(findings.times.calibrated, steps=len(errors), checked=held))
+    )
 
 
 def expected(said: Diagnosis) -> dict[str, tuple[float, float]]:
     return {one.kind: one.expected for one in said.levers if one.expected is not None}
 
 
-def test_savings_are_expected_only_of_a_profile_that_beats_a_constant(timed: OpenedLog, findings: LoggedRunFindings) -> None:
+def test_savings_are_expected_only_of_a_profile_that_beats_a_constant(timed: OpenedLog, findings: Findings) -> None:
     said = diagnose(timed)
     assert {"partial rollout", "assignment", "release"} <= set(expected(with_expected(said, findings)))
-    unchecked = replace(findings, calibrated=replace(findings.calibrated, steps=0, checked=None))
+    assert expected_in_words(with_expected(said, findings), findings).endswith("is simulated.")
+    unchecked = replace(
+        findings, times=replace(findings.times, calibrated=replace(findings.times.calibrated, steps=0, checked=None))
+    )
     assert expected(with_expected(said, unchecked)) == {}
+    for why, other in (
+        ("none of its steps", unchecked), ("a constant", checked(findings, [0.2, 0.2], [0.01, 0.01])),
+        ("1 step alone", checked(findings, [0.01], [0.2])), ("drawn", replace(findings, drawn="Lengths are drawn.")),
+    ):  # fmt: skip
+        assert why in expected_in_words(with_expected(said, other), other)
     assert expected(with_expected(said, checked(findings, [0.2, 0.2], [0.01, 0.01]))) == {}
     assert expected(with_expected(said, checked(findings, [0.01], [0.2]))) == {}, "one step was held out of nothing"
     assert expected(with_expected(said, replace(findings, drawn="Lengths are drawn."))) == {}
 
 
-def test_ranges_include_the_error_of_the_profile(timed: OpenedLog, findings: LoggedRunFindings) -> None:
+def test_ranges_include_the_error_of_the_profile(timed: OpenedLog, findings: Findings) -> None:
     said = diagnose(timed)
     narrow = expected(with_expected(said, checked(findings, [0.0, 0.0], [0.3, 0.3])))
     wide = expected(with_expected(said, checked(findings, [0.0, 0.1], [0.3, 0.3])))
@@ -114,19 +124,46 @@ def test_ranges_include_the_error_of_the_profile(timed: OpenedLog, findings: Log
     assert findings.ways is not None
     lever = next(one for one in said.levers if one.kind == "partial rollout")
     assert lever.value is not None
-    at_the_same_knob = findings.ways.saved_at("partial rollout", lever.knob, lever.value)
-    assert at_the_same_knob is not None
-    assert narrow["partial rollout"] == pytest.approx((min(at_the_same_knob[0], lever.at_most),) * 2)
+    (saved,) = findings.ways.knobs.set_index(["variant", "knob", "value"]).loc[
+        [("partial rollout", lever.knob, lever.value)], "time_saved"
+    ]
+    assert narrow["partial rollout"] == pytest.approx((min(saved, lever.at_most),) * 2)
 
 
-def test_no_saving_is_expected_above_what_arithmetic_allows(timed: OpenedLog, findings: LoggedRunFindings) -> None:
+def test_an_error_of_the_profile_is_one_of_generation_alone(timed: OpenedLog, findings: Findings) -> None:
+    """Half of a step is measured, so that a saving may be off by the profile's error in at most the other half."""
+    assert findings.took["generation_s"].sum() == pytest.approx(findings.took["time_s"].sum())
+    whole = timed.scalars.assign(learn_s=timed.scalars["generate_s"].mean())
+    log = replace(timed, scalars=whole)
+    found = study(log, replace(sixteen_l40s(), bound_work=0), Assumptions(dispatch="static"), 3)
+    sums = found.took.sum()
+    of_time, of_gpu_s = 1 - sums["fixed_s"] / sums["time_s"], 1 - sums["fixed_gpu_s"] / sums["gpu_s"]
+    assert 0.3 < of_time < 0.7
+    said = diagnose(log)
+    levers = {one.kind: one for one in said.levers}
+    wide = expected(with_expected(said, checked(found, [0.0, 0.1], [0.3, 0.3])))
+    late = levers["partial rollout"]
+    assert late.of == "time"
+    assert found.ways is not None
+    (saved,) = found.ways.knobs.set_index(["variant", "knob", "value"]).loc[
+        [("partial rollout", late.knob, late.value)], "time_saved"
+    ]
+    assert wide["partial rollout"][0] == pytest.approx(min(saved - 0.1 * (of_time - saved), late.at_most))
+    low = found.given_back.set_index("policy").loc["solver", "GPU-seconds low"]
+    assert wide["assignment"][0] == pytest.approx(min(low - 0.1 * (of_gpu_s - low), levers["assignment"].at_most))
+    noted, exact = (with_expected(said, one).notes for one in (checked(found, [0.0, 0.1], [0.3, 0.3]), found))
+    assert any("10.0% of the seconds of generation" in note for note in noted)
+    assert len(exact) == len(noted)
+
+
+def test_no_saving_is_expected_above_what_arithmetic_allows(timed: OpenedLog, findings: Findings) -> None:
     said = with_expected(diagnose(timed), checked(findings, [0.0, 0.25], [0.6, 0.6]))
     told = [one for one in said.levers if one.expected is not None]
     assert told
     assert all(one.expected[0] <= one.expected[1] <= one.at_most for one in told)  # type: ignore[index]
 
 
-def test_levers_are_sorted_and_drafts_need_texts(timed: OpenedLog, findings: LoggedRunFindings) -> None:
+def test_levers_are_sorted_and_drafts_need_texts(timed: OpenedLog, findings: Findings) -> None:
     said = with_expected(diagnose(timed), findings)
     at_most = [one.at_most for one in said.levers]
     assert at_most == sorted(at_most, reverse=True)
@@ -151,9 +188,9 @@ def test_what_a_page_simulates_of_levers_is_in_the_json_beside_it(timed: OpenedL
     rows.assign(start_s=start, end_s=start + rows["step"].map(spans) * rows["response_tokens"] / tokens).to_csv(
         tmp_path / "log.csv", index=False
     )
-    command = ["report", str(tmp_path / "log.csv"), "--gpus", "16", "--dispatch", "static", "--format", "json"]
-    plain = CliRunner().invoke(main, command)
-    simulated = CliRunner().invoke(main, [*command, "--steps", "1", "-o", str(tmp_path / "page.html")])
+    command = ["report", str(tmp_path / "log.csv"), "--gpus", "16", "--format", "json"]
+    plain = run_rlhfless(*command)
+    simulated = run_rlhfless(*command, "--dispatch", "static", "--steps", "1", "-o", str(tmp_path / "page.html"))
     assert (plain.exit_code, simulated.exit_code) == (0, 0), simulated.output
     levers = [json.loads(done.stdout)["levers"] for done in (plain, simulated)]
     assert not any("expected_low_share" in one for one in levers[0])

@@ -14,15 +14,13 @@ import pandas as pd
 import pytest
 
 import rlhfless as rl
-from rlhfless.analysis import billed_uses
+from rlhfless.analysis import Assumptions, account
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import number
-from rlhfless.report.executed_run import executed_section
-from rlhfless.report.executed_study import study_executed
-from rlhfless.report.logged_run import idle_in_words
 from rlhfless.report.savings import percent_range, savings_table
 from rlhfless.report.schedules import MAX_STEPS
-from rlhfless.report.study import Assumptions, LoggedRunFindings, study_log
+from rlhfless.report.study import Findings, study
+from rlhfless.report.where_time_went import time_section, waste_in_words
 from rlhfless.run import Run
 from rlhfless.trace import Trace, read_trace, step_metrics
 from rlhfless.trace.metrics.step_metrics import total_usd
@@ -77,15 +75,15 @@ EXECUTED = {
 
 
 @pytest.fixture(scope="module", params=LOGGED)
-def logged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, LoggedRunFindings]:
+def logged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Findings]:
     run = rl.load(LOGGED[request.param](tmp_path_factory.mktemp("log")), verbose=False, **PRICED)  # type: ignore[arg-type]
-    return run, study_log(run.opened, run.setting, run.assumptions, MAX_STEPS)
+    return run, study(run.opened, run.setting, run.assumptions, MAX_STEPS)
 
 
 @pytest.fixture(scope="module", params=EXECUTED)
 def executed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Any]:
     run = rl.load(EXECUTED[request.param](tmp_path_factory.mktemp("trace")), verbose=False)
-    return run, study_executed(run.trace, run.setting, MAX_STEPS)
+    return run, study(run.opened, run.setting, None, MAX_STEPS)
 
 
 def text_of(page: Page) -> str:
@@ -94,16 +92,17 @@ def text_of(page: Page) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
 
 
-def test_the_idle_share_of_a_logged_run_is_one_number(logged: tuple[Run, LoggedRunFindings]) -> None:
+def test_the_idle_share_of_a_logged_run_is_one_number(logged: tuple[Run, Findings]) -> None:
     found = logged[1]
     idle = percent_range(*found.idle_shares)
-    assert f"{idle} of the GPU-seconds of the simulated steps are idle" in next(iter(idle_in_words(found)))
+    of = "the simulated steps" if found.times.whole_steps else "generation alone"
+    assert f"{idle} of the GPU-seconds of {of} are idle" in next(iter(waste_in_words(found)))
     lines = found.account.lines
-    assert lines.loc[lines["idle"], "share"].sum() == pytest.approx(found.account.idle_share)
+    assert lines.loc[lines["kind"] == "idle", "share"].sum() == pytest.approx(found.account.idle_share)
     assert found.idle_shares[0] - 1e-9 <= found.account.idle_share <= found.idle_shares[1] + 1e-9
 
 
-def test_savings_of_a_logged_run_are_one_set(logged: tuple[Run, LoggedRunFindings]) -> None:
+def test_savings_of_a_logged_run_are_one_set(logged: tuple[Run, Findings]) -> None:
     found, page = logged[1], Page("", "")
     page.section("savings")
     savings_table(page, found)
@@ -115,15 +114,15 @@ def test_savings_of_a_logged_run_are_one_set(logged: tuple[Run, LoggedRunFinding
         assert percent_range(row["time low"], row["time high"]) in told
 
 
-def test_step_times_of_a_plan_are_those_of_the_reports_schedules(logged: tuple[Run, LoggedRunFindings]) -> None:
+def test_step_times_of_a_plan_are_those_of_the_reports_schedules(logged: tuple[Run, Findings]) -> None:
     run, data = logged
     last = data.schedules.logged[-1].step
     compared = run.plan(step=last).compare("static")
-    ours = compared.results.set_index("policy")
+    ours = compared.table.set_index("policy")
     for row in data.schedules.results(["static", "solver"], last).itertuples():
         for name in ("time_s", "gpu_seconds", "cost_usd", "bound_gpu_seconds"):
             assert ours.loc[row.policy, name] == pytest.approx(getattr(row, name)), name
-    assert repr(compared).startswith(f"Simulation of step {last}\n")
+    assert repr(compared).startswith(f"Comparison of step {last}\n")
     assert f"Step {last}: after (solver)" in compared.plot().layout.title.text
 
 
@@ -133,21 +132,21 @@ def test_a_log_with_times_is_planned_at_its_own_speed(tmp_path: Path) -> None:
     factor = run.calibrated.latency.base_s / run.setting.latency.base_s
     assert factor > 1.5
     uncalibrated = rl.load(long_and_timed(tmp_path), verbose=False, assumptions=Assumptions(calibrate=False), **PRICED)  # type: ignore[arg-type]
-    own, other = (one.plan().compare("static").results["time_s"].iloc[0] for one in (run, uncalibrated))
+    own, other = (one.plan().compare("static").table["time_s"].iloc[0] for one in (run, uncalibrated))
     assert own > 1.2 * other
-    assert run.simulate(["static"], steps=run.steps[-1:]).steps["time_s"].iloc[0] == pytest.approx(own)
+    assert run.simulate(["static"], steps=run.steps[-1:]).table["time_s"].iloc[0] == pytest.approx(own)
 
 
 @pytest.mark.full
 def test_cost_and_idle_share_of_an_executed_run_are_what_its_allocations_say(executed: tuple[Run, Any]) -> None:
     run, _ = executed
     page, of_steps, said = Page("", ""), step_metrics(run.trace), run.diagnosis()
-    executed_section(page, run.trace)
-    text, uses = text_of(page), billed_uses(run.trace)
+    time_section(page, run.trace, account(run.trace), None)
+    text, uses = text_of(page), account(run.trace).lines
     total, idle = float(of_steps["gpu_seconds"].sum()), float(of_steps["idle_gpu_seconds"].sum())
     assert said.numbers["gpu_hours"].value == pytest.approx(total / 3600)
     assert said.numbers["idle_gpu_share"].value == pytest.approx(idle / total)
-    assert f"({idle / total:.1%}) idle GPU-seconds" in text
+    assert (f"({idle / total:.1%}) idle GPU-seconds" in text) == (idle > 0)
     if (usd := total_usd(of_steps)) > 0:
         assert number(usd, "USD") in text
         assert said.numbers["usd"].value == pytest.approx(usd)
@@ -158,7 +157,7 @@ def test_cost_and_idle_share_of_an_executed_run_are_what_its_allocations_say(exe
 def test_step_times_of_an_executed_runs_plan_are_those_of_its_report(executed: tuple[Run, Any]) -> None:
     run, found = executed
     last = found.schedules.logged[-1].step
-    ours = run.plan(step=last).compare("static").results.set_index("policy")
+    ours = run.plan(step=last).compare("static").table.set_index("policy")
     for row in found.schedules.results(["static", "solver"], last).itertuples():
         assert ours.loc[row.policy, "time_s"] == pytest.approx(row.time_s)
         assert ours.loc[row.policy, "gpu_seconds"] == pytest.approx(row.gpu_seconds)
@@ -168,7 +167,7 @@ def test_step_times_of_an_executed_runs_plan_are_those_of_its_report(executed: t
 def test_a_run_that_learns_while_it_generates_is_of_generation_alone() -> None:
     read = rl.load(lengths(2, 4, 2, 0), verbose=False, **PRICED).opened  # type: ignore[arg-type]
     run = rl.load(replace(read, framework="areal"), verbose=False, **PRICED)  # type: ignore[arg-type]
-    said = " ".join(idle_in_words(study_log(run.opened, run.setting, run.assumptions, 2)))
+    said = " ".join(waste_in_words(study(run.opened, run.setting, run.assumptions, 2)))
     assert "of the GPU-seconds of generation alone" in said
     assert "trains asynchronously" in said
 

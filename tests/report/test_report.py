@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ from error_messages import refused
 from page_figures import figures_json
 from report_setting import sixteen_l40s
 
-from rlhfless.analysis import evenly
+from rlhfless.analysis import account, evenly
 from rlhfless.plots.export.html_page import Page
 from rlhfless.predict import EwmaPredictor
-from rlhfless.report.executed_run import executed_section, executed_timelines
 from rlhfless.report.schedules import SHOWN, simulate_schedules
+from rlhfless.report.simulated import own_timelines, what_to_do
+from rlhfless.report.where_time_went import time_section
 from rlhfless.report.write import make_report, write_report
+from rlhfless.scheduling import POLICY_TABLE
 from rlhfless.simulate import logged_steps
 from rlhfless.trace import Trace, TraceError
 
@@ -67,7 +70,7 @@ def page() -> str:
 @pytest.mark.full
 def test_numbers_are_those_of_the_trace(page):
     assert cards(page) == {
-        "time, all steps": "4.0000 s", "GPU-seconds billed": "16.000",
+        "time, all steps": "4.0000 s", "GPU-seconds, all steps": "16.000",
         "idle GPU-seconds": "4.0000 (25.0%)", "cost": "0.160 USD",
     }  # fmt: skip
 
@@ -75,15 +78,16 @@ def test_numbers_are_those_of_the_trace(page):
 def executed_part(second_ends_s: float = 4.0, **changed: Any) -> str:
     """The part of the page that says what was executed."""
     page = Page("", "")
-    executed_section(page, executed(second_ends_s, **changed))
-    executed_timelines(page, executed(second_ends_s, **changed))
+    trace = executed(second_ends_s, **changed)
+    time_section(page, trace, account(trace), None)
+    own_timelines(page, executed(second_ends_s, **changed))
     return page.render("")
 
 
 def test_a_trace_that_is_edited_by_one_second_changes_the_report(page):
     edited = executed_part(5.0)
     assert cards(edited) == {
-        "time, all steps": "5.0000 s", "GPU-seconds billed": "18.000",
+        "time, all steps": "5.0000 s", "GPU-seconds, all steps": "18.000",
         "idle GPU-seconds": "6.0000 (33.3%)", "cost": "0.180 USD",
     }  # fmt: skip
     assert "2 actors, 4.00 s, 16.0 GPU-seconds, 0.160 USD; 4.00 GPU-seconds idle (25.0%)" in figures_json(page)
@@ -100,7 +104,7 @@ def test_the_page_says_what_was_measured_and_what_is_modelled(page):
 
 @pytest.mark.full
 def test_what_an_executed_run_could_have_saved_is_said_with_what_no_schedule_changes(page):
-    assert "Stragglers" not in page  # that is of runs that were only logged
+    assert "Stragglers: the last response of each step" in page
     assert "Savings of whole steps" in page
     assert "any schedule that takes as long, at most" in page
     assert "take 1.00 s of a step (25% of its time) and 0% of the billed GPU-seconds." in page  # spans end at 3 of 4 s
@@ -110,6 +114,14 @@ def test_what_an_executed_run_could_have_saved_is_said_with_what_no_schedule_cha
     other = make_report(executed(allocations=held, meta={"cluster": {"nodes": 1, "gpus_per_node": 4}}), sixteen_l40s()).html
     assert "<b>Other GPUs:</b>" in other
     assert "the run had 4 GPUs of kind h100 and l40s;" in other
+
+
+def test_a_report_is_json_with_the_diagnosis_and_what_was_simulated(tmp_path: Path) -> None:
+    said = json.loads(write_report(executed(), tmp_path / "report.json", sixteen_l40s()).read_text("utf-8"))
+    assert said["schema"] == "rlhfless-diagnosis"
+    assert (said["simulated"]["schema"], said["simulated"]["times_of"]) == ("rlhfless-findings", "execution")
+    alone = json.loads(write_report(executed(), tmp_path / "alone.json").read_text("utf-8"))
+    assert "simulated" not in alone
 
 
 def test_the_page_loads_nothing(page):
@@ -133,7 +145,7 @@ def test_every_section_has_its_figures(page):
         "Cost, time and actors",
         "Time and cost",
         "What each idea contributes",
-        "time weight (1: only time counts",
+        "time weight w of T^w C^(1-w)",
     ):
         assert title in figures
     ids = re.findall(r'<div id="(figure-\d+)"></div>', page)
@@ -168,8 +180,8 @@ def test_a_log_of_lengths_alone_is_simulated(tmp_path: Path):
     text = out.read_text("utf-8")
     assert "by simulation of the run&#39;s own schedule" in text
     assert "RLHFless report: log.csv" in text
-    assert "Sums over steps with history (the same prompts were seen before): 2 steps" in text
-    assert "Sums over steps without history (all prompts are new, lengths are guesses): 1 step" in text
+    assert "sums over steps with history (the same prompts were seen before): 2 steps" in text
+    assert "sums over steps without history (prompts are new, lengths are guesses): 1 step" in text
     named = {name for cell in re.findall(r'<td class="text(?: long)?">(.*?)</td>', text) for name in cell.split(", ")}
     assert set(SHOWN) <= named
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.csv", "report.html"]
@@ -217,7 +229,7 @@ def test_chosen_steps_are_predicted_from_all_earlier_ones():
     whole = {one.step: one for one in logged_steps(trace.rollouts, EwmaPredictor(), limit)}
     for one in schedules.logged:
         assert one.predicted.response_tokens.tolist() == whole[one.step].predicted.response_tokens.tolist()
-    ran = schedules.simulation.traces["solver"].rollouts
+    ran = schedules.traces["solver"].rollouts
     assert ran[ran["step"] == 4]["predicted_tokens"].tolist() == whole[4].predicted.response_tokens.tolist()
     assert schedules.results(schedules.ladder)["step"].unique().tolist() == [4, 8]
 
@@ -251,3 +263,10 @@ def test_the_page_escapes_what_it_is_given():
     text = without_library(page.render("<f>"))
     assert all(f"&lt;{mark}&gt;" in text for mark in "biupchdkvmnf")
     assert not any(f"><{mark}></" in text for mark in "biupchdkvmnf")
+
+
+def test_what_a_policy_takes_is_that_of_the_table() -> None:
+    """Each policy that can be run, with what a user does for it; policies that know true lengths cannot be run."""
+    told = {name: to_do for names, to_do in what_to_do(SHOWN) for name in names.split(", ")}
+    assert told == {name: POLICY_TABLE[name].to_do for name in SHOWN if not name.startswith("oracle")}
+    assert len(what_to_do(SHOWN)) == len(set(told.values()))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from command_line import run_rlhfless
 from error_messages import refused_command
 
 from rlhfless.analysis import draft_savings as draft_savings_file
@@ -17,22 +17,22 @@ from rlhfless.analysis import log_texts
 from rlhfless.analysis.draft_groups import SOURCES, draft_groups
 from rlhfless.analysis.draft_savings import DraftSavings, assigned_plan, draft_savings
 from rlhfless.analysis.log_texts import texts_of
-from rlhfless.cli import main
 from rlhfless.diagnosis.numbers import Lever
 from rlhfless.engine.simulated.accepted_runs import MeasuredRuns
 from rlhfless.engine.simulated.drafted import DraftedEngineFactory
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.latency import load_profile
-from rlhfless.plots.waterfall import LABELS, waterfall_info
+from rlhfless.plots.waterfall import waterfall_info
 from rlhfless.report.drafts import draft_lever, draft_lines, saved_by_drafts
 from rlhfless.report.schedules import simulate_schedules
 from rlhfless.simulate import STRONG, DrawnDrafts, SimulationConfig, logged_steps, simulate_steps
 from rlhfless.trace import ImportOptions, Trace, open_log, validate
-from solver import Cluster, Drafting
+from solver import Cluster
+from solver.model.drafting import Drafting
 
 SETTING = SimulationConfig(
-    Cluster(1, 8, 2, kind="l40s", usd_per_gpu_hour=3.6), load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.05, bound_work=0
+    Cluster(1, 8, 2, kind="l40s", usd_per_gpu_hour=3.6), load_profile("l40s-qwen2.5-3b-tp2"), bound_work=0
 )
 STEPS, PROMPTS, SAMPLES = 3, 8, 4
 
@@ -170,9 +170,7 @@ def test_texts_of_large_logs_are_not_kept(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.full
 def test_the_command_keeps_texts_and_counts_them_with_the_tokenizer(tmp_path: Path) -> None:
     pd.DataFrame(texts(0.97)).to_parquet(tmp_path / "log.parquet")
-    done = CliRunner().invoke(
-        main, ["report", str(tmp_path / "log.parquet"), "--gpus", "8", "--steps", "1", "-o", str(tmp_path / "r.html")]
-    )
+    done = run_rlhfless("report", str(tmp_path / "log.parquet"), "--gpus", "8", "--steps", "1", "-o", str(tmp_path / "r.html"))
     assert done.exit_code == 0, done.output
     page = (tmp_path / "r.html").read_text("utf-8")
     assert "Speculative decoding with vLLM&#39;s method suffix would have saved" in page
@@ -187,20 +185,20 @@ def test_the_ladder_of_ideas_has_a_rung_for_speculation_where_drafts_are_given()
         for step in (0, 1) for prompt in range(6) for k in range(4)
     ]  # fmt: skip
     trace = Trace(validate("rollouts", pd.DataFrame(rows)))
-    setting = SimulationConfig(Cluster(1, 4, 2), load_profile("l40s-qwen2.5-3b-tp2"), max_response_tokens=60, time_limit_s=0.02)
+    setting = SimulationConfig(Cluster(1, 4, 2), load_profile("l40s-qwen2.5-3b-tp2"), max_response_tokens=60)
     plain, drafted = (
         simulate_schedules(trace, replace(setting, drafts=drafts), 1) for drafts in (None, DrawnDrafts(STRONG))
     )  # fmt: skip
     assert plain.ladder == (*drafted.ladder[:6], "oracle+replan")
-    assert set(drafted.policies) <= set(drafted.simulation.steps["policy"]), "tables compare schedules without drafts, too"
+    assert set(drafted.policies) <= set(drafted.table["policy"]), "tables compare schedules without drafts, too"
     results = drafted.results(drafted.ladder).set_index("policy")
     assert results.loc["solver+replan, drafts", "time_s"] < results.loc["solver+replan", "time_s"]
     assert (results["gpu_seconds"] >= results["bound_gpu_seconds"] * (1 - 1e-9)).all()
     labels = [bar.label for bar in waterfall_info(drafted.results(drafted.ladder)).time_s]
-    assert [label for label in labels if "speculation" in label] == [LABELS["solver+replan, drafts"]]
+    assert [label for label in labels if "speculation" in label] == ["speculation:<br>drafts verified"]
 
 
 def test_a_notebook_has_no_bar_for_speculation(tmp_path: Path) -> None:
     out = str(tmp_path / "page.ipynb")
-    done = CliRunner().invoke(main, ["report", "log.jsonl", "-o", out, "--drafts", "weak"])
+    done = run_rlhfless("report", "log.jsonl", "-o", out, "--drafts", "weak")
     refused_command(done, "--drafts", "notebook", ".html")

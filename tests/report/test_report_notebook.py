@@ -10,14 +10,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from command_line import run_rlhfless
 from error_messages import refused
 
 nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
 papermill = pytest.importorskip("papermill", reason="papermill is not installed (pip install 'rlhfless[notebook]')")
 from report_setting import PROFILE, sixteen_l40s  # noqa: E402
 
-from rlhfless.cli import main  # noqa: E402
 from rlhfless.errors import InputError, MissingExtra  # noqa: E402
 from rlhfless.report.not_stated import profile_assumed  # noqa: E402
 from rlhfless.report.notebook import LogSource, template_path, write_report_notebook  # noqa: E402
@@ -42,7 +41,7 @@ def table(folder: Path) -> Path:
 
 def written(source: Path, *options: str) -> Path:
     out = source.with_name("book.ipynb")
-    done = CliRunner().invoke(main, ["report", str(source), *options, "-o", str(out)])
+    done = run_rlhfless("report", str(source), *options, "-o", str(out))
     assert done.exit_code == 0, done.output
     return out
 
@@ -71,15 +70,15 @@ def test_the_notebook_keeps_every_option(tmp_path: Path) -> None:
         "--max-response-tokens",
         "900",
     ]
-    run = ["--dispatch", "least-loaded", "--learner-gpus", "2", "--prepare-s", "1.5", "--learn-s", "2.5", "--no-calibrate"]
-    gpus = ["--gpus", "4", "--gpus-per-node", "4", "--gpus-per-actor", "2", "--usd-per-gpu-hour", "3", "--price", "spot=1.5"]
+    run = ["--dispatch", "least-loaded", "--learner-gpus", "2", "--prepare-s", "1.5", "--learn-s", "2.5"]
+    gpus = ["--gpus", "1x4", "--gpus-per-actor", "2", "--usd-per-gpu-hour", "3", "--usd-per-gpu-hour", "spot=1.5"]
     values = filled_in(written(both, *reading, *run, *gpus, "--time-weight", "0.25", "--steps", "1"))
     assert values == {
         "LOG": str(both), "FORMAT": "table", "TOKENIZER": None, "RUN": "a \"second\"", "MAX_RESPONSE_TOKENS": 900,
         "COLUMNS": {"prompt_id": "prompt_index", "sample": "rollout", "step": "visit"}, "WHERE": "response_tokens > 0",
         "GPUS": 4, "GPUS_PER_NODE": 4, "GPUS_PER_ACTOR": 2, "PROFILE": PROFILE, "USD_PER_GPU_HOUR": 3.0,
         "PRICES": {"spot": 1.5}, "DISPATCH": "least-loaded", "LEARNER_GPUS": 2, "PREPARE_S": 1.5, "LEARN_S": 2.5,
-        "CALIBRATE": False, "TIME_WEIGHT": 0.25, "STEPS": 1, "PAGE": str(tmp_path / "book_page.html"),
+        "CALIBRATE": True, "TIME_WEIGHT": 0.25, "STEPS": 1, "PAGE": str(tmp_path / "book_page.html"),
         "NOT_STATED": {"profile": profile_assumed(PROFILE)},
     }  # fmt: skip
 
@@ -106,7 +105,7 @@ def test_an_installed_package_has_it() -> None:
 
 def test_what_cannot_be_filled_in_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, out = LogSource(tmp_path / "log.csv", ImportOptions()), tmp_path / "book.ipynb"
-    with refused(InputError, "PRICES", "nan"):
+    with refused(InputError, "prices", "nan"):
         write_report_notebook(log, out, PROFILE, sixteen_l40s(), Assumptions(prices={"spot": float("nan")}))
     (tmp_path / "file").write_text("")
     with refused(TraceError, "file"):
@@ -126,7 +125,7 @@ def test_the_notebook_runs_as_it_is_written(kind: str, tmp_path: Path) -> None:
 
     source, options = table(tmp_path), MAPS
     if kind == "trace":
-        done = CliRunner().invoke(main, ["import", str(source), *MAPS, "-o", str(tmp_path / "trace")])
+        done = run_rlhfless("convert", str(source), *MAPS, "-o", str(tmp_path / "trace"))
         assert done.exit_code == 0, done.output
         source, options = tmp_path / "trace", []
     elif kind == "trl":

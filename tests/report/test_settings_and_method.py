@@ -6,20 +6,20 @@ import html
 import json
 import re
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlhfless.analysis import Assumptions, counts_frame
 from rlhfless.analysis.own_times import FAR
 from rlhfless.latency import load_profile, read_profile
+from rlhfless.latency.profile import DEFAULT_PROFILE
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.export.packed import packed, unpacked
 from rlhfless.report.method import assumptions
 from rlhfless.report.not_stated import (
-    DEFAULT_PROFILE,
     PRICE,
     PROFILE,
     PROFILE_HOW,
@@ -30,7 +30,7 @@ from rlhfless.report.progress import progress_bar
 from rlhfless.report.savings import merged
 from rlhfless.report.settings import prices_table, settings_part
 from rlhfless.report.simulated import FAR_POINTS, NEAR_POINTS, is_of_other_hardware, schedules_section
-from rlhfless.report.study import Assumptions, LoggedRunFindings, study_log
+from rlhfless.report.study import Findings, study
 from rlhfless.simulate import SimulationConfig, simulate
 from rlhfless.trace import OpenedLog, open_log
 from solver.model.cluster import Cluster
@@ -38,7 +38,7 @@ from solver.model.cluster import Cluster
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 TABLE = Path(__file__).parents[1] / "trace" / "importers" / "golden" / "table" / "log.csv"
 SETTING = SimulationConfig(
-    Cluster(1, 8, 2, kind="l40s", usd_per_gpu_hour=3600.0), load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.05, bound_work=0
+    Cluster(1, 8, 2, kind="l40s", usd_per_gpu_hour=3600.0), load_profile("l40s-qwen2.5-3b-tp2"), bound_work=0
 )  # a dollar per GPU-second
 
 
@@ -50,8 +50,8 @@ def log() -> OpenedLog:
 
 
 @pytest.fixture(scope="module")
-def found(log: OpenedLog) -> LoggedRunFindings:
-    return study_log(log, SETTING, Assumptions(learner_gpus=0), 2)
+def found(log: OpenedLog) -> Findings:
+    return study(log, SETTING, Assumptions(learner_gpus=0), 2)
 
 
 def words_of(page: Page) -> str:
@@ -60,13 +60,13 @@ def words_of(page: Page) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
 
 
-def schedules_of(found: LoggedRunFindings) -> str:
+def schedules_of(found: Findings) -> str:
     page = Page("", "")
     schedules_section(page, found)
     return words_of(page)
 
 
-def settings_of(found: LoggedRunFindings) -> str:
+def settings_of(found: Findings) -> str:
     page = Page("", "")
     page.section("settings")
     settings_part(page, found)
@@ -75,11 +75,11 @@ def settings_of(found: LoggedRunFindings) -> str:
 
 @pytest.mark.full
 @pytest.mark.parametrize("factor", [1.0, 3.4, 3.6, 33.6, 0.1])
-def test_a_profile_of_other_hardware_is_warned_of(found: LoggedRunFindings, factor: float) -> None:
+def test_a_profile_of_other_hardware_is_warned_of(found: Findings, factor: float) -> None:
     """By a profile that is scaled more than profiles of one class of hardware differ; what that means, and what to do."""
-    changed = replace(found, calibrated=replace(found.calibrated, factor=factor))
+    changed = replace(found, times=replace(found.times, calibrated=replace(found.times.calibrated, factor=factor)))
     said = schedules_of(changed)
-    assert ("Warning: " in said) == is_of_other_hardware(changed.calibrated) == (factor in (3.6, 33.6, 0.1))
+    assert ("Warning: " in said) == is_of_other_hardware(changed.times.calibrated) == (factor in (3.6, 33.6, 0.1))
     if factor == 33.6:
         assert "is 33.6 times as slow as profile l40s-qwen2.5-3b-tp2 (Qwen2.5-3B on L40S" in said
         assert "rlhfless profile" in said
@@ -87,8 +87,8 @@ def test_a_profile_of_other_hardware_is_warned_of(found: LoggedRunFindings, fact
         assert "is 10.0 times as fast as" in said
 
 
-def test_a_profile_that_nothing_was_compared_with_is_called_so(found: LoggedRunFindings) -> None:
-    apart = replace(found, calibrated=replace(found.calibrated, steps=0, checked=None))
+def test_a_profile_that_nothing_was_compared_with_is_called_so(found: Findings) -> None:
+    apart = replace(found, times=replace(found.times, calibrated=replace(found.times.calibrated, steps=0, checked=None)))
     said = schedules_of(apart)
     assert "was not compared with the run" in said
     assert "Warning" not in said
@@ -102,12 +102,12 @@ def test_what_the_warning_says_was_measured() -> None:
     assert tuple(round(100 * error) for error in said["far"]["errors"]) == FAR_POINTS
 
 
-def test_what_is_assumed_has_the_option_that_states_it(found: LoggedRunFindings) -> None:
+def test_what_is_assumed_has_the_option_that_states_it(found: Findings) -> None:
     assert "--profile" not in {option for _, option in assumptions(found)}
     assumed = dict.fromkeys((PROFILE, PRICE), "assumed, because it was not given")
     options = {option: text for text, option in assumptions(replace(found, not_stated=assumed))}
     assert {"--profile", "--usd-per-gpu-hour"} <= set(options)
-    assert "its times are scaled to those in the log" in options["--profile"]
+    assert "its times are scaled to those of the run" in options["--profile"]
     assert PROFILE_HOW in options["--profile"]
 
 
@@ -119,24 +119,25 @@ def test_the_assumed_profile_is_named_with_its_model_and_gpus() -> None:
     assert profile_in_words("own.json") == "profile own.json"
 
 
-def test_more_replicas_of_the_same_size_take_less_time(found: LoggedRunFindings) -> None:
-    own = found.gpu_counts[0]
-    same = sorted((one for one in found.gpu_counts if one.key[:2] == own.key[:2]), key=lambda one: one.replicas)
+def test_more_replicas_of_the_same_size_take_less_time(found: Findings) -> None:
+    counts = counts_frame(found.gpu_counts)
+    own = counts.iloc[0]
+    same = counts[(counts["kind"] == own["kind"]) & (counts["gpus_per_actor"] == own["gpus_per_actor"])]
     assert len(same) > 2
-    assert all(more.seconds <= fewer.seconds for fewer, more in pairwise(same))
+    assert same.sort_values("replicas")["time_s"].is_monotonic_decreasing
 
 
-def test_lines_of_the_configuration_are_those_that_change(found: LoggedRunFindings) -> None:
+def test_lines_of_the_configuration_are_those_that_change(found: Findings) -> None:
     said = settings_of(found)
     assert "trainer.n_gpus_per_node=2 trainer.nnodes=1" in said
     assert "trainer.n_gpus_per_node=8 trainer.nnodes=1" not in said.replace("h100", ""), "the run has it already"
-    unknown = settings_of(replace(found, setup=replace(found.setup, framework="table")))
+    unknown = settings_of(replace(found, times=replace(found.times, setup=replace(found.times.setup, framework="table"))))
     assert "trainer." not in unknown
     assert "no lines of its configuration" in unknown
 
 
-def test_a_run_that_learns_while_it_generates_is_not_compared_with_fewer_replicas(found: LoggedRunFindings) -> None:
-    said = settings_of(replace(found, setup=replace(found.setup, synchronous=False)))
+def test_a_run_that_learns_while_it_generates_is_not_compared_with_fewer_replicas(found: Findings) -> None:
+    said = settings_of(replace(found, times=replace(found.times, setup=replace(found.times.setup, synchronous=False))))
     assert "learns while it generates" in said
     assert "time saved" not in said
 
@@ -144,23 +145,24 @@ def test_a_run_that_learns_while_it_generates_is_not_compared_with_fewer_replica
 def test_prices_are_those_of_the_table_and_the_readers_own() -> None:
     page = Page("", "")
     page.section("prices")
-    prices_table(page, "The run's 10.0 GPU-hours", 10.0, "l40s", {"ours": 1.5})
+    prices_table(page, "The run's 10.0 GPU-hours", 10.0, "l40s", {"ours": 1.5}, named=True)
     said = words_of(page)
     assert "on-demand 3.77 USD 37.7 USD" in said
     assert "ours 1.50 USD 15.0 USD stated by you" in said
     assert "no spot price" in said
 
 
-def test_other_numbers_of_replicas_take_what_a_cluster_of_that_size_takes(log: OpenedLog, found: LoggedRunFindings) -> None:
-    own = found.gpu_counts[0]
-    for count in (one for one in found.gpu_counts[1:] if one.key[:2] == own.key[:2]):
-        latency = replace(found.setting.latency, name="same")
+def test_other_numbers_of_replicas_take_what_a_cluster_of_that_size_takes(log: OpenedLog, found: Findings) -> None:
+    own, *others = counts_frame(found.gpu_counts).itertuples()
+    for count in (one for one in others if (one.kind, one.gpus_per_actor) == (own.kind, own.gpus_per_actor)):
+        latency = replace(found.times.setting.latency, name="same")
         cluster = Cluster(1, count.gpus, 2, kind="l40s")
-        steps = simulate(log.trace.rollouts, replace(found.setting, cluster=cluster, latency=latency), ["static"]).steps
-        assert count.time_s["static"] == pytest.approx(steps["time_s"].to_numpy())
-        low, mean, high = count.saved_cost(found.gpu_counts[0])
-        assert low <= mean <= high
-        assert mean == pytest.approx(1 - count.gpu_s / found.gpu_counts[0].gpu_s)
+        steps = simulate(log.trace.rollouts, replace(found.times.setting, cluster=cluster, latency=latency), ["static"]).table
+        rows = found.gpu_counts.table
+        rows = rows[(rows["gpus"] == count.gpus) & (rows["gpu_kind"] == "l40s") & (rows["policy"] == "static")]
+        assert rows["time_s"].tolist() == pytest.approx(steps["time_s"].tolist())
+        assert count.cost_saved_low <= count.cost_saved_mean <= count.cost_saved_high
+        assert count.cost_saved_mean == pytest.approx(1 - count.gpu_s / own.gpu_s)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("xy"), st.sampled_from("xy"))), st.integers(0, 2))
@@ -186,3 +188,26 @@ def test_no_bar_is_shown_where_stderr_is_no_terminal(capsys: pytest.CaptureFixtu
         for part in ("one", "two", "three"):
             begin(part)
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_learner_with_gpus_of_its_own_is_compared_with_other_divisions(log: OpenedLog, found: Findings) -> None:
+    assert found.splits.empty
+    assert "How many GPUs" not in settings_of(found)
+    apart = study(log, SETTING, Assumptions(learner_gpus=4, learn_s=2.0), 2)
+    text = settings_of(apart)
+    assert "How many GPUs generate and how many train" in text
+    assert "4 (the run)" in text
+    assert set(apart.splits["gpus"]) == {12}
+    assert set(apart.splits["staleness"]) == {0, 1}
+    turns, ahead = (apart.splits[apart.splits["staleness"] == bound].set_index(["way", "actors"]) for bound in (0, 1))
+    assert (ahead["step_s"] <= turns["step_s"] + 1e-9).all()
+    assert (apart.splits["least_step_s"] <= apart.splits["step_s"]).all()
+    assert "GPUs include the 4 of the learner" in text
+    assert "trainer." not in text, "those lines are of a learner on the actors' GPUs"
+    assert len(json.loads(apart.to_json())["splits"]) == len(apart.splits)
+
+
+def test_unknown_learning_says_which_option_tells_it(log: OpenedLog) -> None:
+    asynchronous = OpenedLog(log.trace, log.scalars[["step"]], "areal", log.summary)
+    assert "--learner-gpus" in settings_of(study(asynchronous, SETTING, None, 2))
+    assert "--learn-s" in settings_of(study(asynchronous, SETTING, Assumptions(learner_gpus=4), 2))

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from command_line import run_rlhfless
 from log_samples import rollouts
 
 import rlhfless as rl
-from rlhfless.cli import main
 from rlhfless.run import Run
 
 PROFILE = "l40s-qwen2.5-3b-tp2"
@@ -54,8 +53,8 @@ def test_the_command_says_so(step: int, tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     pd.DataFrame(rollouts(steps=2, prompts=4, samples=2)).drop(columns=["prompt", "response"]).to_csv(path, index=False)
     words = ["plan", str(path), "--gpus", "4", "--profile", PROFILE, "--step", str(step)]
-    shown = CliRunner().invoke(main, words)
+    shown = run_rlhfless(*words)
     assert shown.exit_code == 0, shown.output
     assert (GUESS in shown.stdout) == (step == 0)
-    as_json = json.loads(CliRunner().invoke(main, [*words, "--format", "json"]).stdout)
+    as_json = json.loads(run_rlhfless(*words, "--format", "json").stdout)
     assert ("guess" in as_json) == (step == 0)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from command_line import run_rlhfless
 from error_messages import refused
 from importer_samples import (
     TOKENIZER,
@@ -33,17 +33,16 @@ from log_samples import log, rollouts
 
 import rlhfless
 import rlhfless as rl
-from rlhfless.cli import main
+from rlhfless.analysis import Assumptions
 from rlhfless.engine import Request, SimulatedEngine
 from rlhfless.errors import InputError
 from rlhfless.latency import PriceError
-from rlhfless.report.study import Assumptions
-from rlhfless.run import CapacityLimits, Hardware, Run
+from rlhfless.run import Hardware, Run
 from rlhfless.scheduling import PolicyError
-from rlhfless.scheduling.solver import FOLDING_IS_BEST
+from rlhfless.scheduling.solver import FOLDING
 from rlhfless.trace import ImportOptions, TraceError, import_log, open_log
 from rlhfless.widgets import Settings
-from solver import Cluster, PlanningProblem, Workload, random_split
+from solver import Cluster, PlanningError, PlanningProblem, Workload, random_split
 
 ROOT = Path(__file__).parents[2]
 WRITERS: dict[str, Callable[[Path, pd.DataFrame], Path]] = {
@@ -107,15 +106,15 @@ def test_a_plan_is_compared_with_other_schedules_on_the_true_lengths() -> None:
     run = loaded()
     planned = run.plan(step=-1)
     compared = planned.compare("static", "random")
-    assert compared.results["policy"].tolist() == ["static", "random", "solver"]
-    alone = run.simulate(["solver"], steps=[run.steps[-1]]).steps
-    assert compared.results["gpu_seconds"].iloc[-1] == pytest.approx(alone["gpu_seconds"].iloc[0])
-    for result in compared.results.itertuples():
+    assert compared.table["policy"].tolist() == ["static", "random", "solver"]
+    alone = run.simulate(["solver"], steps=[run.steps[-1]]).table
+    assert compared.table["gpu_seconds"].iloc[-1] == pytest.approx(alone["gpu_seconds"].iloc[0])
+    for result in compared.table.itertuples():
         bound = f"(lower bound in {result.time_s:.4g} s: {result.bound_gpu_seconds:.4g}, by "
         assert any(f"  {result.policy}: " in line and bound in line for line in repr(compared).splitlines())
-    assert (compared.results["bound_gpu_seconds"] <= compared.results["gpu_seconds"] * (1 + 1e-9)).all()
+    assert (compared.table["bound_gpu_seconds"] <= compared.table["gpu_seconds"] * (1 + 1e-9)).all()
     assert len(compared.plot().data) > 0
-    assert len(planned.plan.actors) == compared.results["actors"].iloc[-1]
+    assert len(planned.plan.actors) == compared.table["actors"].iloc[-1]
     assert run.plan(step=1).logged.step == 1
 
 
@@ -129,29 +128,33 @@ def test_a_policy_of_the_users_own_plans_a_step() -> None:
             return random_split(problem, actors=1)
 
     compared = loaded().plan(policy=OneActor()).compare("static")  # type: ignore[arg-type]
-    assert compared.results["actors"].tolist()[-1] == 1
+    assert compared.table["actors"].tolist()[-1] == 1
 
 
-def test_a_comparison_says_which_fallback_ran() -> None:
+def test_a_plan_and_a_comparison_say_which_plan_runs_and_why() -> None:
     run = rl.load(rl.example(), verbose=False)
     planned = run.plan(step=-1)
-    assert planned.plan.notes["chosen"] == FOLDING_IS_BEST
+    assert planned.plan.notes["chosen"] == FOLDING
+    assert planned.plan.notes["why"].startswith("Round-robin with folding runs")
+    for shown in (repr(planned), planned._repr_html_()):
+        assert planned.plan.notes["why"] in shown
     compared = planned.compare("static")
-    said = "solver ran round-robin with folding: no plan was surely better"
-    assert repr(compared).endswith(said)
+    said = f"solver ran {FOLDING}"
+    assert said in repr(compared)
     assert said in compared._repr_html_()
+    assert repr(compared).endswith("with 1 GPU each"), "what the other size of actors would have given"
     assert "folding" not in repr(run.plan(step=-1, policy="random").compare("static"))
 
 
-def test_the_front_explores_and_compares_a_run() -> None:
+def test_a_run_is_explored_and_compared() -> None:
     run = rl.load(
         rl.example(), 8, "h100-qwen2.5-3b-tp1", hardware=Hardware(usd_per_gpu_hour=1.5), time_weight=0.2, verbose=False
     )
-    settings = rl.explore(run, tau=0.5).settings
+    settings = run.explore(tau=0.5).settings
     assert (settings.profile, settings.gpus, settings.usd_per_gpu_hour) == ("h100-qwen2.5-3b-tp1", 8, 1.5)
     assert (settings.time_weight, settings.tau) == (0.2, 0.5)
-    assert rl.explore(run, run.steps[2]).what_if.step == run.steps[2]
-    assert rl.explore(run, settings=Settings(gpus=4)).settings == Settings(gpus=4)
+    assert run.explore(run.steps[2]).what_if.step == run.steps[2]
+    assert run.explore(settings=Settings(gpus=4)).settings == Settings(gpus=4)
     assert rl.compare({"run": run}).shown.table.equals(rl.compare({"run": run.trace}).shown.table)
 
 
@@ -164,7 +167,7 @@ def test_the_report_is_that_of_the_command(tmp_path: Path, capsys: pytest.Captur
     run.report(tmp_path / "again.html", max_steps=1, verbose=False)
     assert capsys.readouterr().out == ""
     arguments = ["report", "--gpus", "16", "--profile", PROFILE, "--steps", "1", str(tmp_path / "log.csv")]
-    done = CliRunner().invoke(main, [*arguments, "-o", str(tmp_path / "command.html")])
+    done = run_rlhfless(*arguments, "-o", str(tmp_path / "command.html"))
     assert done.exit_code == 0, done.output
     tables = [re.findall(r"<td[^>]*>(.*?)</td>", path.read_text("utf-8")) for path in (page, tmp_path / "command.html")]
     assert len(tables[0]) > 50
@@ -175,9 +178,9 @@ def test_the_report_is_that_of_the_command(tmp_path: Path, capsys: pytest.Captur
 def test_capacities_are_ranked_by_what_is_wanted() -> None:
     run = loaded(rollouts(steps=2, prompts=8, samples=2))
     free = run.search(gpus=(8, 16))
-    table = free.table
+    table = free.means()
     assert set(table["gpu_kind"]) == {"l40s", "h100"}
-    assert (table["missing"] == "").all()
+    assert not free.left_out
     weight = run.setting.objective.time_weight
     values = table["time_s"] ** weight * table["cost_usd"] ** (1 - weight)
     assert values.is_monotonic_increasing
@@ -186,22 +189,21 @@ def test_capacities_are_ranked_by_what_is_wanted() -> None:
     def kind_of(best: str) -> str:
         return str(table.loc[table[best].idxmin(), "gpu_kind"])
 
-    within = run.search(gpu_kinds=[kind_of("time_s")], gpus=(8, 16), deadline_s=float(fastest) * 1.0001).table
+    within = run.search(gpu_kinds=[kind_of("time_s")], gpus=(8, 16), deadline_s=float(fastest) * 1.0001).means()
     assert within["within_limit"].iloc[0]
     assert not within["within_limit"].all()
     assert within["time_s"].iloc[0] == pytest.approx(fastest)
-    affordable = run.search(gpu_kinds=[kind_of("cost_usd")], gpus=(8, 16), budget_usd=float(cheapest) * 1.0001).table
+    affordable = run.search(gpu_kinds=[kind_of("cost_usd")], gpus=(8, 16), budget_usd=float(cheapest) * 1.0001).means()
     assert affordable["cost_usd"].iloc[0] == pytest.approx(cheapest)
-    best = free.plans[0]
-    assert best is not None
-    assert best.setting.cluster.kind == table["gpu_kind"].iloc[0]
-    assert best.compare("random").results["policy"].tolist() == ["random", "solver"]
+    assert len(free.plans[table["variant"].iloc[0]]) == table["steps"].iloc[0]
 
 
-def test_gpus_that_hold_no_actor_are_ranked_last_and_say_why() -> None:
-    table = loaded(rollouts(**SMALL)).search(gpu_kinds=["l40s"], gpus=(1, 16)).table
-    assert table["gpus"].tolist() == [16, 1]
-    assert table["missing"].iloc[-1] != ""
+def test_gpus_that_hold_no_actor_are_left_out_and_say_why() -> None:
+    found = loaded(rollouts(**SMALL)).search(gpu_kinds=["l40s"], gpus=(1, 16))
+    assert found.means()["gpus"].tolist() == [16]
+    ((name, why),) = found.left_out.items()
+    assert "1 x L40S" in name
+    assert f"left out: {name} ({why})" in repr(found)
 
 
 def test_an_own_gpu_kind_is_ranked_at_its_price(tmp_path: Path) -> None:
@@ -209,7 +211,7 @@ def test_an_own_gpu_kind_is_ranked_at_its_price(tmp_path: Path) -> None:
     with refused(PriceError, "'mine'", "usd_per_gpu_hour"):
         rl.load(rollouts(**SMALL), 8, file, verbose=False).plan()
     run = rl.load(rollouts(**SMALL), 8, file, hardware=Hardware(usd_per_gpu_hour=1.0), verbose=False)
-    table = run.search(gpus=(8,)).table.set_index("gpu_kind")
+    table = run.search(gpus=(8,)).means().set_index("gpu_kind")
     assert set(table.index) == {"mine", "h100", "l40s"}
     assert table.loc["mine", "cost_usd"] == pytest.approx(table.loc["mine", "gpu_seconds"] / 3600)
     assert (table.loc["mine", "time_s"] < table.loc[["h100"], "time_s"].min()).all()
@@ -249,10 +251,10 @@ def test_wrong_input_is_one_sentence(tmp_path: Path) -> None:
             run.plan(step=wrong)  # type: ignore[arg-type]
     with refused(PolicyError, "solver"):
         run.plan().compare("solver")
-    with refused(InputError, "deadline_s", "budget_usd"):
+    with refused(PlanningError, "deadline_s", "budget_usd"):
         run.search(deadline_s=1.0, budget_usd=1.0)
-    with refused(InputError, "budget_usd", math.nan):
-        CapacityLimits(budget_usd=math.nan)
+    with refused(PlanningError, "budget_usd", math.nan):
+        run.search(budget_usd=math.nan)
     with refused(InputError, "tpu", "h100"):
         run.search(gpu_kinds=["tpu"])
 

@@ -45,7 +45,7 @@ NEEDS_RESPONSES: dict[str, Callable[[Run], Any]] = {
     "trace": lambda run: run.trace, "rollouts": lambda run: run.rollouts, "times": lambda run: run.times,
     "calibrated": lambda run: run.calibrated, "plan": Run.plan, "plan_step": Run.plan_step, "simulate": Run.simulate,
     "search": Run.search, "explore": Run.explore, "what_ifs": Run.what_ifs,
-    "rl.explore": rl.explore,
+    "sweep": Run.sweep,
 }  # fmt: skip
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
-
 import pandas as pd
 import pytest
 from error_messages import refused
 
 import rlhfless as rl
+from rlhfless.analysis import account
 from rlhfless.errors import InputError
 from rlhfless.latency import ProfileError
 from rlhfless.plots.before_after import percent
 from rlhfless.plots.export.html_page import Page
-from rlhfless.report.executed_run import executed_section
+from rlhfless.report.where_time_went import time_section
 from rlhfless.run import PlannedWholeStep, Run
 from rlhfless.simulate import WEAK, Aim, DrawnDrafts
 from solver.model.errors import PlanningError
@@ -49,7 +48,7 @@ def test_what_a_lever_saved_is_the_executed_step_beside_the_best_without_it(plan
     step, savings = planned.of_calls.step, planned.savings.set_index("lever")
     own = planned.aim.value(*step.execute(planned.choice.plan))
     for lever, without in planned.choice.without.items():
-        assert savings.loc[lever, "saved"] == pytest.approx(1 - math.exp(own - planned.aim.value(*step.execute(without))))
+        assert savings.loc[lever, "saved"] == pytest.approx(1 - own / planned.aim.value(*step.execute(without)))
 
 
 def test_the_trace_has_the_step_and_what_each_lever_saved(planned: PlannedWholeStep) -> None:
@@ -64,7 +63,7 @@ def test_the_trace_has_the_step_and_what_each_lever_saved(planned: PlannedWholeS
     assert "decoding alone, as drawn" in figure.layout.title.text
     assert any(heading.text == "<b>Cost of decoding</b>" for heading in figure.layout.annotations)
     page = Page("Step", "")
-    executed_section(page, trace)
+    time_section(page, trace, account(trace), None)
     assert "Levers of the plan, each left out alone" in page.render("")
 
 

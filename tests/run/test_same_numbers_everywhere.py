@@ -14,14 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from command_line import run_rlhfless
 
 import rlhfless as rl
-from rlhfless.cli import main
+from rlhfless.analysis import Assumptions
 from rlhfless.latency import scaled
-from rlhfless.report.executed_study import study_executed
 from rlhfless.report.schedules import MAX_STEPS
-from rlhfless.report.study import Assumptions, study_log
+from rlhfless.report.study import study
 from rlhfless.run import PlannedStep, Run
 from rlhfless.simulate import simulate
 from rlhfless.widgets import Settings, WhatIf
@@ -77,12 +76,12 @@ def log(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     path = written(request.param, tmp_path_factory.mktemp("log"))
     run = loaded(path)
     planned = run.plan()
-    return Log(request.param, path, run, planned, planned.compare("static", "random").results.set_index("policy"))
+    return Log(request.param, path, run, planned, planned.compare("static", "random").table.set_index("policy"))
 
 
 def command(log: Log, name: str, *options: str) -> dict[str, Any]:
     given = ["--gpus", str(GPUS), "--profile", PROFILE, "--usd-per-gpu-hour", str(USD), "--format", "json", *options]
-    done = CliRunner().invoke(main, [name, str(log.path), *given])
+    done = run_rlhfless(name, str(log.path), *given)
     assert done.exit_code == 0, done.output
     shown: dict[str, Any] = json.loads(done.stdout)
     return shown
@@ -104,15 +103,15 @@ def test_a_log_with_times_has_its_own_speed(log: Log) -> None:
 
 
 def test_simulations_have_the_numbers_of_plans(log: Log) -> None:
-    agrees(log.run.simulate(POLICIES, steps=[1]).steps, log.expected)
+    agrees(log.run.simulate(POLICIES, steps=[1]).table, log.expected)
 
 
 def test_the_report_has_the_numbers_of_plans(log: Log) -> None:
     if log.name == "executed":
-        schedules = study_executed(log.run.trace, log.run.setting, MAX_STEPS).schedules
+        schedules = study(log.run.opened, log.run.setting, None, MAX_STEPS).schedules
     else:
         run = log.run
-        schedules = study_log(run.opened, run.setting, run.assumptions, MAX_STEPS).schedules
+        schedules = study(run.opened, run.setting, run.assumptions, MAX_STEPS).schedules
     agrees(schedules.results(POLICIES, 1), log.expected)
 
 
@@ -138,34 +137,26 @@ def test_sliders_begin_with_the_numbers_of_plans(log: Log) -> None:
     assert explorer.wait(300)
     assert explorer.planned is not None
     assert explorer.alternatives is not None
-    agrees(explorer.planned.simulation.steps, log.expected)
-    shown = explorer.alternatives.results
+    agrees(explorer.planned.table, log.expected)
+    shown = explorer.alternatives.table
     agrees(shown[shown["policy"].isin(POLICIES)], log.expected)
     assert log.run.times.scale.words() in explorer.panes.pane_facts
     copied: dict[str, Any] = {"trace": log.run.trace}
     exec(explorer.as_code()[0], copied)
-    agrees(copied["planned"].simulation.steps, log.expected)
+    agrees(copied["planned"].table, log.expected)
 
 
-def test_a_step_without_a_loaded_run_is_scaled_to_its_log(log: Log) -> None:
-    settings = Settings(PROFILE, gpus=GPUS, usd_per_gpu_hour=USD)
-    what_if = WhatIf(log.run.trace)
-    assert (what_if.own is not None) == (log.name == "executed")
-    agrees(what_if.plan(settings).simulation.steps, log.expected)
-    explorer = rl.explore(log.path, settings=settings)
-    assert explorer.wait(300)
-    assert explorer.planned is not None
-    agrees(explorer.planned.simulation.steps, log.expected)
+def test_a_step_without_widgets_is_scaled_to_its_log(log: Log) -> None:
+    agrees(WhatIf(log.run).plan(Settings(PROFILE, gpus=GPUS, usd_per_gpu_hour=USD)).table, log.expected)
 
 
 def test_the_search_has_the_run_itself_with_the_numbers_of_plans(log: Log) -> None:
     found = log.run.search(gpu_kinds=["l40s"], gpus=[GPUS], gpus_per_actor=[2])
-    (planned,) = found.plans
-    assert planned is not None
-    assert planned.plan.makespan_s == pytest.approx(log.planned.plan.makespan_s, rel=1e-9)
-    steps = log.run.simulate(["solver"]).steps
+    (plans,) = found.plans.values()
+    assert plans[-1].makespan_s == pytest.approx(log.planned.plan.makespan_s, rel=1e-9)
+    steps = log.run.simulate(["solver"]).table
     for name in ("time_s", "gpu_seconds", "cost_usd"):
-        assert found.table[name].iloc[0] == pytest.approx(steps[name].mean(), rel=1e-9)
+        assert found.means()[name].iloc[0] == pytest.approx(steps[name].mean(), rel=1e-9)
     assert log.run.times.scale.words() in repr(found)
 
 
@@ -175,21 +166,22 @@ def test_other_profiles_are_scaled_alike(log: Log) -> None:
     planned = log.run.explore(profile=other, gpus=GPUS)
     assert planned.wait(300)
     assert planned.planned is not None
-    (searched,) = found.plans
-    assert searched is not None
     base = rl.load(responses(), GPUS, other, verbose=False).setting.latency.base_s
-    for setting in (searched.setting, planned.planned.setting):
-        assert setting.latency.base_s == pytest.approx(base * log.run.times.scale.factor)
+    assert planned.planned.setting.latency.base_s == pytest.approx(base * log.run.times.scale.factor)
+    again = rl.load(log.run.trace, GPUS, other, verbose=False, assumptions=Assumptions(calibrate=False)).setting
+    scaled = replace(again, latency=log.run.times.scale.of(again.latency))
+    expected = simulate(log.run.rollouts, scaled, ["solver"]).table
+    for name in ("time_s", "gpu_seconds"):
+        assert found.table[name].tolist() == pytest.approx(expected[name].tolist(), rel=1e-9)
 
 
 @pytest.mark.full
-def test_without_calibration_every_command_has_the_profile_as_it_is(log: Log) -> None:
+def test_without_calibration_the_profile_stays_as_it_is(log: Log) -> None:
     plain = loaded(log.path, assumptions=Assumptions(calibrate=False))
-    expected = plain.plan().compare("static", "random").results.set_index("policy")
+    expected = plain.plan().compare("static", "random").table.set_index("policy")
     assert plain.calibrated.latency.base_s == plain.setting.latency.base_s
-    for shown in (command(log, "plan", "--no-calibrate"), command(log, "simulate", "--no-calibrate")):
-        assert (shown["times"]["factor"], shown["times"]["steps"]) == (1.0, 0)
-    agrees(pd.DataFrame(command(log, "plan", "--no-calibrate")["executed"]), expected)
+    assert (plain.times.scale.factor, plain.times.scale.steps) == (1.0, 0)
+    agrees(plain.simulate(POLICIES, steps=[1]).table, expected)
     assert (expected["time_s"] < log.expected["time_s"]).all() == (log.name != "no times")
 
 

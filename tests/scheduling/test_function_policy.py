@@ -17,14 +17,14 @@ def one_actor(problem: solver.PlanningProblem, options: PlanningOptions) -> solv
 
 def test_a_function_is_a_policy_with_its_name() -> None:
     run = rl.load(rollouts(), 16, "l40s-qwen2.5-3b-tp2", verbose=False)
-    steps = run.simulate(["random", one_actor], steps=run.steps[-1:]).steps
+    steps = run.simulate(["random", one_actor], steps=run.steps[-1:]).table
     assert steps["policy"].tolist() == ["random", "one_actor"]
     assert steps["actors"].tolist()[1] == 1
     planned = run.plan(policy=one_actor)
     assert len(planned.plan.actors) == 1
     assert planned.plan.policy == "one_actor"
     assert repr(planned).startswith("Plan by 'one_actor'")
-    assert planned.compare("static").results["policy"].tolist() == ["static", "one_actor"]
+    assert planned.compare("static").table["policy"].tolist() == ["static", "one_actor"]
 
 
 def test_every_form_of_a_policy_is_taken() -> None:

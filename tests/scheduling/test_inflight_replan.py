@@ -15,16 +15,17 @@ from rlhfless.predict import EwmaPredictor, InFlightPredictor
 from rlhfless.predict.group_posterior import InFlightLengths
 from rlhfless.scheduling.replan import OracleReplan, SolverReplan
 from rlhfless.simulate import LoggedStep, SimulationConfig, logged_steps, simulate
-from solver import Cluster, Decision, LatencyModel
+from solver import Cluster, LatencyModel
 from solver.lengths.remaining import KnownLengths
 from solver.lengths.survival import from_batch
+from solver.model.runtime_rules import Decision
 
 LATENCY = LatencyModel(
     "x", 2, 5.6e-3, 2.2e-5, 2.5e-8, prefill_base_s=5e-3, prefill_per_token_s=3e-5, transfer_base_s=5e-3,
     transfer_per_kv_token_s=1e-6, start_s=0.1, max_batch=128,
 )  # fmt: skip
 LIMIT = 600
-SETTING = SimulationConfig(Cluster(2, 8, 2), LATENCY, max_response_tokens=LIMIT, time_limit_s=0.05)
+SETTING = SimulationConfig(Cluster(2, 8, 2), LATENCY, max_response_tokens=LIMIT)
 
 
 @pytest.fixture(scope="module")
@@ -119,5 +120,5 @@ def test_a_simulation_takes_it_as_it_takes_any_predictor(log):
     result = simulate(log, SETTING, ["random", "solver+replan"], InFlightPredictor(), steps=[1, 2])
     again = simulate(log, SETTING, ["random", "solver+replan"], InFlightPredictor(), steps=[1, 2])
     columns = ["policy", "step", "time_s", "gpu_seconds", "moves"]
-    pd.testing.assert_frame_equal(result.steps[columns], again.steps[columns])
-    assert len(result.steps) == 4
+    pd.testing.assert_frame_equal(result.table[columns], again.table[columns])
+    assert len(result.table) == 4

@@ -20,9 +20,9 @@ from rlhfless.scheduling.fold import Fold, SquareRootFold
 from rlhfless.scheduling.rlhfless import LocalCut, RLHFless
 from rlhfless.scheduling.rlhfuse import GlobalCut, RLHFuse
 from solver import Cluster, LatencyModel, NonGenerationPhases, Objective, PlanningError, Workload
+from solver.generation.canonical_order import Canonical
 from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import ActorView, Cut, Move, StepState, Trigger
-from solver.planning.canonical_order import Canonical
 from solver.timing.build_plan import assemble
 from solver.timing.evaluate import evaluate
 
@@ -39,7 +39,7 @@ def workload(prompts: int = 32, samples: int = 4, seed: int = 0, limit: int = 20
 
 
 def given(work: Workload, **changes: object) -> tuple[PlanningProblem, PlanningOptions]:
-    return planning_inputs(work, **{"cluster": CLUSTER, "latency": LATENCY, "time_limit_s": 0.05, **changes})  # type: ignore[arg-type]
+    return planning_inputs(work, **{"cluster": CLUSTER, "latency": LATENCY, **changes})  # type: ignore[arg-type]
 
 
 def groups(plan) -> list[list[int]]:

@@ -20,7 +20,7 @@ from solver.bounds.headroom import curve_of, summed_bounds
 from solver.model.problem import PlanningProblem
 
 LATENCY = LatencyModel("small", 1, 5e-3, 4e-4, 1e-7, prefill_per_token_s=1e-5, start_s=0.1, transfer_base_s=1e-3, max_batch=16)
-SETTING = SimulationConfig(Cluster(1, 4, 1), LATENCY, Objective(0.7), max_response_tokens=400, time_limit_s=0.05)
+SETTING = SimulationConfig(Cluster(1, 4, 1), LATENCY, Objective(0.7), max_response_tokens=400)
 NAMES = ["random", "random+tau", "fold", "solver", "oracle", "not yet there"]
 
 
@@ -65,7 +65,7 @@ def test_sums_are_those_of_simulate(comparison, log, steps):
     known = NAMES[:-1]
     result = comparison.compare(steps, SETTING, NAMES)
     assert result.policies == known  # what is not registered is left out
-    table = simulate(log, SETTING, known, steps=[2, 3]).steps.groupby("policy").sum(numeric_only=True)
+    table = simulate(log, SETTING, known, steps=[2, 3]).table.groupby("policy").sum(numeric_only=True)
     for name, own in zip(known, result.runs.sum(axis=0), strict=True):
         row = dict(zip(comparison.NUMBERS, own, strict=True))
         assert row["planning_s"] > 0

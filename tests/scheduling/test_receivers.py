@@ -21,8 +21,9 @@ from rlhfless.scheduling.replan import SolverReplan
 from rlhfless.scheduling.rlhfless import LocalCut
 from rlhfless.scheduling.rlhfuse import GlobalCut
 from rlhfless.scheduling.round_robin import Spread
-from solver import ActorView, Cluster, Cut, LatencyModel, Move, Objective, Plan, StepState, Trigger, Workload
+from solver import Cluster, LatencyModel, Objective, Plan, Workload
 from solver.model.problem import PlanningProblem
+from solver.model.runtime_rules import ActorView, Cut, Move, StepState, Trigger
 
 LIMIT = 60
 LATENCY = LatencyModel("x", 1, 0.01, 4e-4, 1e-6, transfer_base_s=2e-3, max_batch=16, kv_capacity_tokens=400)
@@ -148,7 +149,7 @@ RULES = ["tau", "rlhfuse", "fold", "draining", "replan"]
 def test_no_actor_is_given_more_than_it_can_hold(seed, policy, capacity):
     """Under ``reserve``, after every decision: who got something has memory for all that is with it or on its way to it."""
     work, latency = random_work(seed), replace(LATENCY, kv_capacity_tokens=capacity)
-    given_ = (PlanningProblem(work, CLUSTER, latency, Objective(0.5)), PlanningOptions(time_limit_s=0.05, seed=seed))
+    given_ = (PlanningProblem(work, CLUSTER, latency, Objective(0.5)), PlanningOptions(seed=seed))
     plan = plan_of(policy, *given_)
     if plan.rule is None:
         return
@@ -175,7 +176,7 @@ def test_under_preempt_receivers_have_memory_for_the_contexts_of_the_moment(seed
     latency = replace(LATENCY, kv_capacity_tokens=capacity)
     given_ = (
         PlanningProblem(work, CLUSTER, latency, Objective(0.5), admission="preempt"),
-        PlanningOptions(time_limit_s=0.05, seed=seed),
+        PlanningOptions(seed=seed),
     )
     plan = plan_of(policy, *given_)
     if plan.rule is None:

@@ -21,10 +21,11 @@ from rlhfless.scheduling.fold_draining import DrainingFold
 from rlhfless.scheduling.policy import PlanningOptions
 from rlhfless.scheduling.replan import OracleReplan, SolverReplan
 from rlhfless.scheduling.round_robin import Spread
-from solver import ActorView, Cluster, LatencyModel, Move, NonGenerationPhases, Objective, PlanningError, StepState, Workload
+from solver import Cluster, LatencyModel, NonGenerationPhases, Objective, PlanningError, Workload
 from solver.lengths.survival import from_batch, from_scenarios, known_lengths
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
+from solver.model.runtime_rules import ActorView, Move, StepState
 from solver.replanning.lookahead import drawn_lengths, simulated_busy_s
 from solver.replanning.replan import Replan
 from solver.timing.evaluate import evaluate
@@ -49,7 +50,7 @@ def truth_and_forecast(prompts: int = 24, samples: int = 6, seed: int = 0) -> tu
 
 
 def given_(work: Workload, **changes: object) -> tuple[PlanningProblem, PlanningOptions]:
-    return planning_inputs(work, **{"cluster": CLUSTER, "latency": LATENCY, "time_limit_s": 0.05, **changes})  # type: ignore[arg-type]
+    return planning_inputs(work, **{"cluster": CLUSTER, "latency": LATENCY, **changes})  # type: ignore[arg-type]
 
 
 def executed(plan: Plan, truth: Workload, latency: LatencyModel = LATENCY):
@@ -282,7 +283,7 @@ def test_short_steps_are_not_worse_than_spread():
         forecast = Workload(truth.prompt_tokens, truth.prompt_of, flat, max_response_tokens=320)
         asked = (
             PlanningProblem(forecast, Cluster(2, 8, 1), latency, Objective(0.7)),
-            PlanningOptions(time_limit_s=0.05, seed=seed),
+            PlanningOptions(seed=seed),
         )
         for k, policy in enumerate((SolverReplan(), Spread())):
             record = executed(policy.plan(*asked), truth, latency)

@@ -24,9 +24,9 @@ from rlhfless.scheduling.rlhfless import LocalCut, WithLocalCut
 from rlhfless.simulate import SimulationConfig, logged_steps
 from rlhfless.trace import validate
 from solver import Cluster, LatencyModel, NonGenerationPhases, Objective, Plan, Workload
+from solver.generation.canonical_order import Canonical
+from solver.generation.prompt_dealing import equal_counts
 from solver.model.problem import PlanningProblem
-from solver.planning.canonical_order import Canonical
-from solver.planning.prompt_dealing import equal_counts
 from solver.timing.build_plan import assemble
 
 LATENCY = LatencyModel("l40s", 2, 5.6e-3, 2.2e-5, 2.5e-8, prefill_per_token_s=1e-5, start_s=2.0, max_batch=64)
@@ -48,7 +48,7 @@ def workload(prompts: int = 32, samples: int = 4, seed: int = 0, limit: int = 20
 
 
 def asked(work: Workload, **changes: object) -> tuple[PlanningProblem, PlanningOptions]:
-    return planning_inputs(work, **{"cluster": CLUSTER, "latency": LATENCY, "time_limit_s": 0.05, **changes})  # type: ignore[arg-type]
+    return planning_inputs(work, **{"cluster": CLUSTER, "latency": LATENCY, **changes})  # type: ignore[arg-type]
 
 
 def value(plan: Plan, weight: float) -> float:

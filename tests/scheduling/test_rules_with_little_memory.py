@@ -39,7 +39,7 @@ def long_and_short(seed: int) -> Workload:
 
 
 def planned(work: Workload, policy: str, admission: str) -> Plan:
-    asked = (PlanningProblem(work, CLUSTER, LITTLE, admission=admission), PlanningOptions(time_limit_s=0.1))
+    asked = (PlanningProblem(work, CLUSTER, LITTLE, admission=admission), PlanningOptions())
     return make_policy(policy).plan(*asked)
 
 

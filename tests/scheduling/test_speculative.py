@@ -9,23 +9,17 @@ import numpy as np
 import pytest
 from error_messages import refused
 
-from rlhfless.scheduling import DRAFTING_POLICIES, PlanningOptions, PolicyError, make_policy
+from rlhfless.scheduling import PlanningOptions, PolicyError, make_policy, policy_names
 from rlhfless.scheduling.fold import SquareRoot
 from rlhfless.scheduling.fold_draining import DrainingFold
 from rlhfless.scheduling.replan import SolverReplan
 from rlhfless.scheduling.speculative import Speculative
-from solver import (
-    Acceptance,
-    Cluster,
-    Drafting,
-    LatencyModel,
-    PlanningError,
-    PlanningProblem,
-    Workload,
-    best_length,
-    drafted,
-)  # fmt: skip
+from solver import Cluster, LatencyModel, PlanningError, PlanningProblem, Workload
+from solver.model.acceptance import Acceptance
+from solver.model.drafting import Drafting
 from solver.replanning.replan import Replan
+from solver.timing.draft_length import best_length
+from solver.timing.drafted_latency import drafted  # fmt: skip
 
 LATENCY = LatencyModel("small", 1, 5e-3, 1e-4, 1e-7, start_s=0.1, max_batch=64)
 ACCEPTANCE = Acceptance([0.8, 0.6, 0.4, 0.2])
@@ -111,7 +105,7 @@ def test_drafts_let_a_fold_wait_longer() -> None:
 def test_other_names_are_refused(name: str) -> None:
     with refused(PolicyError, repr(name)):
         make_policy(name)
-    assert name == "spec-fixed-N" or name not in DRAFTING_POLICIES
+    assert name == "spec-fixed-N" or name not in policy_names("drafts")
 
 
 def test_an_acceptance_that_is_none_is_refused() -> None:

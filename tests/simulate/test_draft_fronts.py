@@ -31,26 +31,26 @@ def logged() -> LoggedStep:
 def test_each_policy_runs_at_each_time_weight_above_its_bound(logged: LoggedStep, phases: NonGenerationPhases) -> None:
     setting, policies = replace(SETTING, phases=phases), ["random", "spec-fixed-2", "spec", "spec+critical"]
     fronts = draft_fronts(logged, setting, policies, [0.2, 0.9])
-    table = fronts.results
+    table = fronts.table
     assert table["policy"].drop_duplicates().tolist() == policies
     assert table.groupby("policy")["time_weight"].apply(set).tolist() == [{0.2, 0.9}] * 4
     weighed = replace(setting, objective=solver.Objective(0.9))
-    same = simulate_steps([logged], weighed, ["spec"]).steps[["time_s", "gpu_seconds"]].to_numpy().tolist()
+    same = simulate_steps([logged], weighed, ["spec"]).table[["time_s", "gpu_seconds"]].to_numpy().tolist()
     spec = table[(table["policy"] == "spec") & (table["time_weight"] == 0.9)]
     assert spec[["time_s", "gpu_seconds"]].to_numpy().tolist() == same
     for bound, drafts in (("one_token", False), ("with_drafts", True)):
-        curve = fronts.bounds
-        assert (np.diff(curve[bound].replace(np.inf, 1e9)) <= 1e-9).all() or phases.learner_gpus
+        curve = fronts.curves[bound]
+        assert (np.diff(curve["gpu_seconds"].replace(np.inf, 1e9)) <= 1e-9).all() or phases.learner_gpus
         for row in table[table["policy"].ne("random") == drafts].itertuples():
             later = curve[curve["time_s"] >= row.time_s]
-            assert later.empty or row.gpu_seconds >= later[bound].iloc[0] - phases.learner_gpus * (
+            assert later.empty or row.gpu_seconds >= later["gpu_seconds"].iloc[0] - phases.learner_gpus * (
                 later["time_s"].iloc[0] - row.time_s
             )
-    assert (curve["with_drafts"] <= curve["one_token"]).all()
+    assert (fronts.curves["with_drafts"]["gpu_seconds"] <= fronts.curves["one_token"]["gpu_seconds"]).all()
 
 
 def test_a_front_has_what_no_other_result_of_its_policy_beats(logged: LoggedStep) -> None:
-    table = draft_fronts(logged, SETTING, ["random", "spec"], [0.0, 0.3, 0.6, 0.9, 1.0]).results
+    table = draft_fronts(logged, SETTING, ["random", "spec"], [0.0, 0.3, 0.6, 0.9, 1.0]).table
     for _, rows in table.groupby("policy"):
         for row in rows.itertuples():
             others = rows.drop(index=row.Index)

@@ -13,7 +13,8 @@ import solver
 from rlhfless.errors import InputError
 from rlhfless.latency import load_profile
 from rlhfless.plots import fusion_front_info, plot_fusion_front
-from rlhfless.simulate import FusionFront, LoggedStep, SimulationConfig, fusion_front, logged_steps, simulate_steps
+from rlhfless.simulate import Comparison, LoggedStep, SimulationConfig, fusion_front, logged_steps, simulate_steps, streaming
+from solver.stage_fusion.token_work import TokenWork
 
 pytestmark = pytest.mark.full
 WEIGHTS = [0.3, 1.0]
@@ -28,41 +29,41 @@ def step() -> tuple[LoggedStep, SimulationConfig]:
         for i, tokens in enumerate(np.clip(rng.lognormal(5, 0.8, 48), 1, 900))
     ]  # fmt: skip
     logged = next(logged_steps(pd.DataFrame(rows), max_response_tokens=900))
-    work = solver.TokenWork(2e-4, 8e-4, unlock="group", learner_gpus=4)
+    work = TokenWork(2e-4, 8e-4, unlock="group", learner_gpus=4)
     profile = load_profile("l40s-qwen2.5-3b-tp2")
-    return logged, SimulationConfig(solver.Cluster(1, 16, 2, kind="l40s"), profile, work=work, time_limit_s=0.05, bound_work=0)
+    return logged, SimulationConfig(solver.Cluster(1, 16, 2, kind="l40s"), profile, work=work, bound_work=0)
 
 
 @pytest.fixture(scope="module")
-def front(step: tuple[LoggedStep, SimulationConfig]) -> FusionFront:
+def front(step: tuple[LoggedStep, SimulationConfig]) -> Comparison:
     return fusion_front(*step, ["random", "spread"], WEIGHTS)
 
 
-def test_every_row_is_the_step_simulated_alone(front: FusionFront, step: tuple[LoggedStep, SimulationConfig]) -> None:
+def test_every_row_is_the_step_simulated_alone(front: Comparison, step: tuple[LoggedStep, SimulationConfig]) -> None:
     logged, setting = step
     alone = replace(setting, objective=replace(setting.objective, time_weight=1.0), fuse="learn")
-    expected = simulate_steps([logged], alone, ["spread"]).steps.iloc[0]
-    row = front.results.query("policy == 'spread' and learning == 'stream' and time_weight == 1.0").iloc[0]
+    expected = simulate_steps([logged], alone, ["spread"]).table.iloc[0]
+    row = front.table.query("policy == 'spread' and learning == 'stream' and time_weight == 1.0").iloc[0]
     assert (row["time_s"], row["gpu_seconds"]) == (expected["time_s"], expected["gpu_seconds"])
-    assert len(front.results) == 2 * 2 * len(WEIGHTS)
+    assert len(front.table) == 2 * 2 * len(WEIGHTS)
 
 
-def test_no_step_is_below_the_bound_and_fronts_fall(front: FusionFront) -> None:
-    results = front.results
+def test_no_step_is_below_the_bound_and_fronts_fall(front: Comparison) -> None:
+    results = front.table
     assert (results["gpu_seconds"] >= results["bound_gpu_seconds"] * (1 - 1e-9)).all()
     for _, rows in results[results["on_front"]].groupby("learning"):
         assert rows["time_s"].is_monotonic_increasing
         assert rows["gpu_seconds"].is_monotonic_decreasing
 
 
-def test_batch_stands_beside_stream(front: FusionFront) -> None:
-    table = front.streaming(1.0)
+def test_batch_stands_beside_stream(front: Comparison) -> None:
+    table = streaming(front, 1.0)
     assert set(table.index) == {"random", "spread"}
     assert (table["speed_up"] >= 1 - 1e-9).all()  # a held learner only gains by beginning earlier
     assert table["speed_up"].tolist() == pytest.approx((table["batch_s"] / table["stream_s"]).tolist())
     assert (table["stream_gpu_s"] >= table["bound_gpu_s"] * (1 - 1e-9)).all()
     with refused(InputError, "0.5"):
-        front.streaming(0.5)
+        streaming(front, 0.5)
 
 
 def test_work_that_streams_and_time_weights_are_needed(step: tuple[LoggedStep, SimulationConfig]) -> None:
@@ -70,18 +71,18 @@ def test_work_that_streams_and_time_weights_are_needed(step: tuple[LoggedStep, S
     with refused(InputError):
         fusion_front(logged, replace(setting, work=None))
     with refused(InputError, "'batch'"):
-        fusion_front(logged, replace(setting, work=solver.TokenWork(1e-5, 1e-5, "batch")))
+        fusion_front(logged, replace(setting, work=TokenWork(1e-5, 1e-5, "batch")))
     with refused(InputError):
         fusion_front(logged, setting, time_weights=[])
     with refused(InputError, "'stream'"):
         fusion_front(logged, setting, ["random", "stream"])
 
 
-def test_the_figure_has_both_fronts_and_the_bound(front: FusionFront) -> None:
+def test_the_figure_has_both_fronts_and_the_bound(front: Comparison) -> None:
     fig = plot_fusion_front(front)
     assert [trace.name for trace in fig.data if trace.showlegend is not False] == [
         "lower bound, whatever overlaps", "learned from after generation", "learned from while others decode",
     ]  # fmt: skip
     info = fusion_front_info(front)
     assert sum(len(trace.x) for trace in fig.data if "markers" in trace.mode) == len(info.table)
-    assert fusion_front_info(replace(front, results=front.results.iloc[:0])).missing
+    assert fusion_front_info(replace(front, table=front.table.iloc[:0])).missing

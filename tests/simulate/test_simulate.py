@@ -12,6 +12,7 @@ import pytest
 from error_messages import refused
 
 from rlhfless.errors import InputError
+from rlhfless.plots.time_cost import results_by_policy
 from rlhfless.scheduling import PlanningOptions, PolicyError, make_policy
 from rlhfless.scheduling.planning_time import PlanningTime
 from rlhfless.scheduling.solver import Solver
@@ -22,7 +23,7 @@ from solver import Cluster, LatencyModel, NonGenerationPhases, Objective, Plan, 
 from solver.model.problem import PlanningProblem
 
 LATENCY = LatencyModel("small", 1, 5e-3, 2e-4, 1e-7, prefill_per_token_s=1e-5, start_s=0.3, transfer_base_s=1e-3, max_batch=32)
-SETTING = SimulationConfig(Cluster(1, 4, 1, usd_per_gpu_hour=36.0), LATENCY, max_response_tokens=600, time_limit_s=0.05)
+SETTING = SimulationConfig(Cluster(1, 4, 1, usd_per_gpu_hour=36.0), LATENCY, max_response_tokens=600)
 FIELDS = [
     "policy", "steps", "time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd", "speedup_vs_static",
     "cost_reduction_vs_static", "bound_cost_at_time", "bound_method", "planning_s", "planning_delay_s",
@@ -57,7 +58,7 @@ def result():
 def test_a_summary_is_sums_and_ratios_of_sums(result):
     table = result.summary().set_index("policy")
     assert list(result.summary().columns) == FIELDS
-    rows = result.steps[result.steps["has_history"]]
+    rows = result.table[result.table["has_history"]]
     for policy, own in rows.groupby("policy"):
         assert table.loc[policy, "steps"] == len(own) == 4
         for name in ("time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd"):
@@ -68,13 +69,13 @@ def test_a_summary_is_sums_and_ratios_of_sums(result):
         assert table.loc[policy, "bound_cost_at_time"] == pytest.approx(own["bound_gpu_seconds"].sum())
     assert table.loc["static", "speedup_vs_static"] == 1.0
     assert np.all(table["bound_cost_at_time"] <= table["gpu_seconds"])
-    assert np.all(result.steps["bound_gpu_seconds"] <= result.steps["gpu_seconds"])
+    assert np.all(result.table["bound_gpu_seconds"] <= result.table["gpu_seconds"])
     assert table.loc["oracle", "gpu_seconds"] < table.loc["static", "gpu_seconds"]
     np.testing.assert_allclose(table["cost_usd"], table["gpu_seconds"] * 0.01)
 
 
 def test_steps_without_history_stand_in_rows_of_their_own(result):
-    assert result.steps.groupby("step")["has_history"].first().tolist() == [False, False, True, True, True, True]
+    assert result.table.groupby("step")["has_history"].first().tolist() == [False, False, True, True, True, True]
     assert result.summary(False)["steps"].unique().tolist() == [2]
     both = result.to_dict()
     assert list(both) == ["policies", "without_history"]
@@ -93,16 +94,31 @@ def test_what_is_not_known_is_none_and_never_a_number():
 
 def test_gpus_without_a_price_have_unknown_costs():
     free = simulate(log(visits=1), replace(SETTING, cluster=Cluster(1, 4, 1)), ["static", "random"])
-    assert free.steps["cost_usd"].isna().all()
+    assert free.table["cost_usd"].isna().all()
     assert free.summary(False)["cost_usd"].isna().all()
     assert [row["cost_usd"] for row in free.to_dict()["without_history"]] == [None, None]
     assert "cost in USD: unknown" in repr(free)
 
 
+def test_sums_of_an_unknown_value_are_unknown(result):
+    table = result.table
+    of_random = table["policy"] == "random"
+    one = of_random & (table["step"] == table.loc[table["has_history"], "step"].iloc[0])
+    columns = ["bound_gpu_seconds", "idle_gpu_seconds", "planning_s"]
+    unknown = replace(result, table=table.assign(**{name: table[name].mask(one) for name in columns}))
+    row = unknown.summary().set_index("policy").loc["random"]
+    assert row[["bound_cost_at_time", "idle_gpu_seconds", "planning_s"]].isna().all()
+    assert row[["time_s", "gpu_seconds", "planning_delay_s"]].notna().all()
+    (shown,) = (row for row in unknown.to_dict()["policies"] if row["policy"] == "random")
+    assert shown["bound_cost_at_time"] is None
+    sums = results_by_policy(unknown.table).set_index("policy")
+    assert sums.index[sums["bound_gpu_seconds"].isna()].tolist() == ["random"]
+
+
 def test_metrics_of_all_policies_at_once_are_those_of_each_trace(result):
     columns = ["actors", "gpu_seconds", "idle_gpu_seconds", "slot_idle_gpu_seconds", "cost_usd"]
     for policy, trace in result.traces.items():
-        own = result.steps[result.steps["policy"] == policy].reset_index(drop=True)
+        own = result.table[result.table["policy"] == policy].reset_index(drop=True)
         pd.testing.assert_frame_equal(own[columns], step_metrics(trace)[columns], check_exact=True)
 
 
@@ -115,7 +131,7 @@ def test_a_trace_is_made_once_and_unknown_policies_have_none(result):
 def test_steps_without_metrics_and_bounds_are_the_same_steps(result):
     executed = execute_steps(list(logged_steps(log(), max_response_tokens=600)), SETTING, ["static", "fold"])
     for policy, steps in executed.items():
-        own = result.steps[result.steps["policy"] == policy]
+        own = result.table[result.table["policy"] == policy]
         assert [record.end_s - record.start_s for record, _ in steps] == own["time_s"].tolist()
 
 
@@ -123,7 +139,7 @@ def test_shared_executions_change_no_result_and_run_every_schedule_once(monkeypa
     """Policies that re-plan start from plans that are made already, and other settings share nothing."""
     steps = list(logged_steps(log(visits=2), max_response_tokens=600))[-2:]
     policies = ["static", "fold", "solver", "oracle", "solver+replan", "oracle+replan"]
-    apart = pd.concat([simulate_steps(steps, SETTING, [policy]).steps for policy in policies]).sort_values(
+    apart = pd.concat([simulate_steps(steps, SETTING, [policy]).table for policy in policies]).sort_values(
         "step", kind="stable"
     )
     planned, plan = [], Solver.plan
@@ -135,8 +151,8 @@ def test_shared_executions_change_no_result_and_run_every_schedule_once(monkeypa
     measured = ["planning_s", "planning_delay_s"]
     alone = apart.drop(columns=measured).reset_index(drop=True)
     for one in (at_once, together):
-        pd.testing.assert_frame_equal(alone, one.steps.drop(columns=measured), check_exact=True)
-    times = together.steps.set_index(["policy", "step"])["planning_s"]
+        pd.testing.assert_frame_equal(alone, one.table.drop(columns=measured), check_exact=True)
+    times = together.table.set_index(["policy", "step"])["planning_s"]
     assert all(times["solver+replan"] >= times["solver"]), "the plan that it starts from is counted"
     kept, records = shared.executions, dict(shared.executions.records)
     assert len(records) == len(kept.plans) == len(policies) * len(steps)
@@ -158,7 +174,7 @@ def one_actor(problem: PlanningProblem, options: PlanningOptions) -> Plan:
 
 def test_numbers_come_from_the_traces(result, tmp_path):
     for policy, trace in result.traces.items():
-        own = result.steps[result.steps["policy"] == policy]
+        own = result.table[result.table["policy"] == policy]
         assert allocation_metrics(trace)["gpu_seconds"].sum() == pytest.approx(own["gpu_seconds"].sum())
         again = read_trace(trace.save(tmp_path / policy))
         assert allocation_metrics(again)["cost_usd"].sum() == pytest.approx(own["cost_usd"].sum())
@@ -183,7 +199,7 @@ def test_other_phases_of_the_step_and_the_learner_are_billed():
     alone, beside = (
         simulate(log(), replace(SETTING, phases=r, hold="step"), ["static"]) for r in (NonGenerationPhases(), phases)
     )
-    a, b = alone.steps, beside.steps
+    a, b = alone.table, beside.table
     np.testing.assert_allclose(b["time_s"], a["time_s"] + 3.0)
     np.testing.assert_allclose(b["gpu_seconds"], a["gpu_seconds"] + 4 * 3.0 + 2 * b["time_s"])
     assert np.all(b["bound_gpu_seconds"] <= b["gpu_seconds"])
@@ -247,7 +263,7 @@ def test_empty_responses_are_simulated_too():
     rollouts.loc[rollouts["step"] == 3, "response_tokens"] = 0
     rollouts.loc[rollouts.index[:3], "response_tokens"] = 0
     result = simulate(rollouts, SETTING, ["static", "rlhfless", "fold", "oracle"])
-    assert np.all(result.steps["bound_gpu_seconds"] <= result.steps["gpu_seconds"])
+    assert np.all(result.table["bound_gpu_seconds"] <= result.table["gpu_seconds"])
     assert result.traces["fold"].rollouts["end_s"].notna().all()
 
 
@@ -289,22 +305,29 @@ def test_max_response_tokens_below_one_is_refused(limit):
 def test_notebooks_show_a_row_per_policy_and_names_are_text(result):
     page = result._repr_html_()
     assert page.count("<tr>") == 1 + len(result.traces)
-    own = result.steps[result.steps["policy"] == "solver"]
+    own = result.table[result.table["policy"] == "solver"]
     row = f"<td>solver</td><td>{own['time_s'].sum():.4g}</td><td>{own['gpu_seconds'].sum():.4g}</td>"
     assert row + f"<td>{own['bound_gpu_seconds'].sum():.4g}</td>" in page
     assert f"solver: {own['time_s'].sum():.4g} s" in repr(result)
-    hostile = replace(result, steps=result.steps.assign(policy="<script>"))._repr_html_()
+    hostile = replace(result, table=result.table.assign(variant="<script>"))._repr_html_()
     assert "<script>" not in hostile
     assert "&lt;script&gt;" in hostile
 
 
 def test_planning_delays_generation_only_beyond_what_the_step_before_prepares_and_learns(result):
     assert [PlanningTime.overlapping(3.0, before_s).planning_delay_s for before_s in (0.0, 2.0, 5.0)] == [3.0, 1.0, 0.0]
-    of_policy = result.steps.groupby("policy")
+    of_policy = result.table.groupby("policy")
     first = of_policy.head(1)
     assert first["planning_delay_s"].tolist() == first["planning_s"].tolist()
-    assert (result.steps["planning_delay_s"] <= result.steps["planning_s"]).all()
+    assert (result.table["planning_delay_s"] <= result.table["planning_s"]).all()
     summary = result.summary()
     assert summary.columns[-2:].tolist() == ["planning_s", "planning_delay_s"]
-    own = result.steps[result.steps["has_history"]].groupby("policy", sort=False)[["planning_s", "planning_delay_s"]].sum()
+    own = result.table[result.table["has_history"]].groupby("policy", sort=False)[["planning_s", "planning_delay_s"]].sum()
     assert summary.set_index("policy")[own.columns].loc[own.index].to_numpy() == pytest.approx(own.to_numpy())
+
+
+def test_a_wrong_type_is_named_without_an_article() -> None:
+    with refused(InputError, "of type int", "SimulationConfig"):
+        simulate(log(), 3, ["static"])  # type: ignore[arg-type]
+    with refused(TraceError, "of type int", "DataFrame"):
+        next(logged_steps(3))  # type: ignore[arg-type]

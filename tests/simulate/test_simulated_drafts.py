@@ -14,21 +14,22 @@ from rlhfless.errors import InputError
 from rlhfless.executor import run_step
 from rlhfless.latency.effects import Effects, Outages
 from rlhfless.scheduling import make_policy
-from rlhfless.simulate import STRONG, WEAK, DrawnDrafts, Simulation, logged_steps, simulate
+from rlhfless.simulate import STRONG, WEAK, Comparison, DrawnDrafts, logged_steps, simulate
 from rlhfless.trace import Trace, read_trace
-from solver import Acceptance, PlanningError
+from solver import PlanningError
+from solver.model.acceptance import Acceptance
 
 DRAFTED = replace(SETTING, drafts=DrawnDrafts(STRONG, seed=3))
 POLICIES = ["static", "random", "spec", "spec+fold", "spec+critical", "spec-fixed-2"]
 
 
 @pytest.fixture(scope="module")
-def result() -> Simulation:
+def result() -> Comparison:
     return simulate(log(2), DRAFTED, POLICIES)
 
 
 @pytest.mark.full
-def test_comparisons_say_how_many_tokens_each_policy_drafts(result: Simulation) -> None:
+def test_comparisons_say_how_many_tokens_each_policy_drafts(result: Comparison) -> None:
     table = result.summary().set_index("policy")
     assert table["drafts"].to_dict() == {
         "static": "-", "random": "-", "spec": "adaptive", "spec+fold": "adaptive", "spec+critical": "critical",
@@ -39,16 +40,16 @@ def test_comparisons_say_how_many_tokens_each_policy_drafts(result: Simulation) 
     assert "drafts" not in simulate(log(1), SETTING, ["static"]).summary(False).columns
 
 
-def test_no_policy_costs_less_than_its_bound(result: Simulation) -> None:
-    assert (result.steps["bound_gpu_seconds"] <= result.steps["gpu_seconds"] * (1 + 1e-9)).all()
-    with_drafts = result.steps[result.steps["policy"] == "spec"].set_index("step")
+def test_no_policy_costs_less_than_its_bound(result: Comparison) -> None:
+    assert (result.table["bound_gpu_seconds"] <= result.table["gpu_seconds"] * (1 + 1e-9)).all()
+    with_drafts = result.table[result.table["policy"] == "spec"].set_index("step")
     without = {step.step: bound for step, bound in zip(result.logged, result.bounds, strict=True)}
     for step, row in with_drafts.iterrows():
         assert row["bound_gpu_seconds"] <= without[step].gpu_seconds(row["time_s"]) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name.startswith("spec")])
-def test_traces_count_passes_and_drafts(result: Simulation, policy: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_traces_count_passes_and_drafts(result: Comparison, policy: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
     result.traces[policy].save(tmp_path / "trace")
     trace: Trace = read_trace(tmp_path / "trace")
     rows = trace.rollouts
@@ -66,7 +67,7 @@ def test_traces_count_passes_and_drafts(result: Simulation, policy: str, tmp_pat
 
 
 @pytest.mark.full
-def test_drafts_are_the_same_under_every_policy_and_again(result: Simulation) -> None:
+def test_drafts_are_the_same_under_every_policy_and_again(result: Comparison) -> None:
     again = simulate(log(2), DRAFTED, ["spec-fixed-2"])
     columns = ["step", "prompt_id", "sample", "passes", "drafted_tokens", "accepted_tokens"]
     assert again.traces["spec-fixed-2"].rollouts[columns].equals(result.traces["spec-fixed-2"].rollouts[columns])
@@ -75,10 +76,10 @@ def test_drafts_are_the_same_under_every_policy_and_again(result: Simulation) ->
 
 
 @pytest.mark.full
-def test_strong_drafts_save_time_and_drafts_without_a_chance_are_switched_off(result: Simulation) -> None:
-    steps = result.steps.groupby("policy")["time_s"].sum()
+def test_strong_drafts_save_time_and_drafts_without_a_chance_are_switched_off(result: Comparison) -> None:
+    steps = result.table.groupby("policy")["time_s"].sum()
     assert steps["spec"] < steps["random"]
-    never = simulate(log(2), replace(SETTING, drafts=DrawnDrafts(Acceptance([0.0] * 8))), ["random", "spec"]).steps
+    never = simulate(log(2), replace(SETTING, drafts=DrawnDrafts(Acceptance([0.0] * 8))), ["random", "spec"]).table
     time_s = never.groupby("policy")["time_s"].sum()
     assert time_s["spec"] < 1.5 * time_s["random"]
 

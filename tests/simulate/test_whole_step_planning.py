@@ -24,9 +24,11 @@ from rlhfless.simulate.whole_steps.generation_way import GenerationWay
 from rlhfless.simulate.whole_steps.learner_way import LearnerWay
 from rlhfless.simulate.whole_steps.merged_timing import MergedStep, merged_totals
 from rlhfless.simulate.whole_steps.resized import MOST_STEPS, STEP, best_actors
-from solver import LatencyModel, PhaseWork, PlanningProblem, Workload
+from solver import LatencyModel, PlanningProblem, Workload
 from solver.lengths.forecast import LengthForecast
-from solver.timing.work_schedule import NO_GATE
+from solver.stage_fusion.learner_charges import LearnerCharges
+from solver.stage_fusion.work import PhaseWork
+from solver.timing.work_schedule import NO_GATE, WorkItems, schedule_work
 
 SERVERS = 6
 seeds = st.integers(0, 2**32 - 1)
@@ -44,7 +46,7 @@ def logged_step(
         for visit in (0, 1) for i, mean in enumerate(tokens)
     ])  # fmt: skip
     (logged,) = logged_steps(rows, max_response_tokens=limit, steps=[1])
-    costs = StepCosts(2e-4, 8e-4, charges=solver.LearnerCharges(4, 0.1, 0.2, 0.1))
+    costs = StepCosts(2e-4, 8e-4, charges=LearnerCharges(4, 0.1, 0.2, 0.1))
     latency = load_profile(profile)
     latency = latency if kv_tokens is None else replace(latency, kv_capacity_tokens=kv_tokens)
     setting = SimulationConfig(solver.Cluster(nodes, 8, 2, kind="l40s"), latency, bound_work=0)
@@ -142,7 +144,7 @@ def test_a_part_of_a_step_has_whole_prompts_and_the_longest_one() -> None:
 @settings(max_examples=12, deadline=None)
 def test_ways_timed_together_are_those_of_the_list_scheduler(seed: int, together: int) -> None:
     rng = np.random.default_rng(seed)
-    costs = StepCosts(1.0, 1.0, charges=solver.LearnerCharges(2, 0.1, float(rng.choice([0, 0.3])), float(rng.choice([0, 0.2]))))
+    costs = StepCosts(1.0, 1.0, charges=LearnerCharges(2, 0.1, float(rng.choice([0, 0.3])), float(rng.choice([0, 0.2]))))
     count, cases = int(rng.integers(1, 40)), []
     for _ in range(3):
         actors = int(rng.integers(1, SERVERS))
@@ -163,21 +165,21 @@ def test_ways_timed_together_are_those_of_the_list_scheduler(seed: int, together
 
 
 def listed(step: MergedStep, way: LearnerWay, costs: StepCosts) -> tuple[float, float]:
-    """Return the totals by ``solver.schedule_work``: preparation of all items, if it overlaps, and then the rest."""
+    """Return the totals by ``schedule_work``: preparation of all items, if it overlaps, and then the rest."""
     load_s, servers = costs.charges.load_s, way.servers(step.actors)
     own = way.own // step.together
     freed = [at_s + load_s for at_s in step.free_s] if way.grows or not way.own else []
     free_s = np.array([way.from_s + load_s if way.from_s else 0.0] * own + freed)
     prepare_s, learn_s = step.unlocked[1] / step.together, step.unlocked[2] * costs.charges.slower(servers) / step.together
     first_s, prepared_s = np.full(len(free_s), np.inf), step.makespan_s
-    items = solver.WorkItems(prepare_s + learn_s, step.unlocked[0] if way.streams else prepared_s)
+    items = WorkItems(prepare_s + learn_s, step.unlocked[0] if way.streams else prepared_s)
     if way.overlaps and not way.streams:
         count = len(learn_s)
         seconds = np.concatenate([step.completed[1] / step.together, learn_s])
         ready = np.concatenate([step.completed[0], np.full(count, step.makespan_s)])
         waits, counts = np.repeat([NO_GATE, 0], count), np.repeat([0, NO_GATE], count)
-        items = solver.WorkItems(seconds, ready, waits_for=waits, counts_for=counts)
-    schedule = solver.schedule_work(items, free_s)
+        items = WorkItems(seconds, ready, waits_for=waits, counts_for=counts)
+    schedule = schedule_work(items, free_s)
     np.minimum.at(first_s, schedule.server, schedule.start_s)
     finish_s = costs.charges.finish_s(servers)
     end_s = max(schedule.finished_s, float(free_s.max())) + finish_s

@@ -15,12 +15,13 @@ from rlhfless.simulate.whole_steps.choice import choose
 from rlhfless.simulate.whole_steps.learner_way import LearnerWay
 from solver import PlanningError
 from solver.model.step_levers import DRAFTS, LEVERS, MEANINGS, SHARED_PREFILL, STREAMING
+from solver.stage_fusion.learner_charges import LearnerCharges
 
 
 @pytest.fixture(scope="module")
 def step() -> WholeStep:
     logged = visited_twice(48, 5, 0.8, 900)
-    costs = StepCosts(2e-4, 8e-4, charges=solver.LearnerCharges(2, 0.1, 0.2, 0.1))
+    costs = StepCosts(2e-4, 8e-4, charges=LearnerCharges(2, 0.1, 0.2, 0.1))
     profile = load_profile("l40s-qwen2.5-3b-tp2")
     return WholeStep(logged, SimulationConfig(solver.Cluster(1, 8, 2, kind="l40s"), profile, bound_work=0), costs)
 
@@ -81,8 +82,8 @@ def test_a_deadline_in_every_scenario_compares_two_plans_where_both_are_slow() -
     found = WholeStepCandidates((plain, streamed), np.array([other_s, 0.99 * other_s]), np.array([[1.0] * 8, [0.8] * 8]))
     aim = Aim(deadline_s=other_s)
     assert choose(found, aim).plan is streamed
-    assert aim.on(np.array([0, 4])).values(*(np.ones((1, 2)),) * 2).tolist() == [[0.0, 0.0]]
-    assert aim.on(np.array([0, 1])).values(np.full((1, 2), 2.0), np.ones((1, 2)))[0, 0] > 0
+    assert aim.on(np.array([0, 4])).values(*(np.ones((1, 2)),) * 2).tolist() == [[1.0, 1.0]]
+    assert aim.on(np.array([0, 1])).values(np.full((1, 2), 2.0), np.ones((1, 2)))[0, 0] > 1
     assert Aim(time_weight=0.5).on(np.array([0])) == Aim(time_weight=0.5)
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from rlhfless.engine.protocol import Progress, Request
 from rlhfless.executor import Faults
-from solver import Admission, LatencyModel
+from solver import LatencyModel
+from solver.model.admission import Admission
 
 PATIENCE_S = 600.0
 A_PASS = 8  # tokens, or more than a pass of any engine here writes

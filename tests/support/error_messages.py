@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from click.testing import Result
+from command_line import Result
 
 
 @contextmanager

@@ -20,13 +20,15 @@ from rlhfless.analysis.draft_acceptance import DraftedResponses
 from rlhfless.analysis.draft_groups import DraftSource
 from rlhfless.analysis.draft_study import DraftStudy
 from rlhfless.analysis.value_of_information import ValueOfInformation
-from rlhfless.analysis.what_ifs.compare import WaysCompared
-from rlhfless.analysis.what_ifs.outcome import DataChange, WayOutcome
-from rlhfless.simulate import DraftFronts, FusionFront, SimulationConfig
+from rlhfless.simulate import Comparison
 from rlhfless.trace import Trace
-from solver import CutCandidate, CutPlan
 from solver.dataflow import StepPlan
+from solver.generation.pareto_front import Front
+from solver.model.acceptance import Acceptance
 from solver.pipeline import Chain, PipelinePlan, PipelineProblem, schedule_pipeline
+from solver.prefix_sharing.deduplicate import Deduplication, deduplicate
+from solver.stage_fusion.cut import CutCandidate, CutPlan
+from solver.timing.evaluate import Evaluation
 
 CLUSTER = solver.Cluster(nodes=1, gpus_per_node=4, gpus_per_actor=1)
 LATENCY = solver.LatencyModel("made up", gpus_per_actor=1, base_s=0.01, per_response_s=0.0005, start_s=0.1, max_batch=64)
@@ -64,15 +66,12 @@ def trace_of(text: str, holder: str = "") -> Trace:
 
 
 @cache
-def made(text: str) -> tuple[Mapping[str, solver.Plan], solver.Front, Mapping[str, solver.Evaluation], solver.Deduplication]:
+def made(text: str) -> tuple[Mapping[str, solver.Plan], Front, Mapping[str, Evaluation], Deduplication]:
     """Plans by label on GPUs of a kind, the front, what the plans take, and what one computes at prefill."""
     latency = replace(LATENCY, name=text, kind=text)
     pools = solver.MixedCluster([solver.GpuPool(text, 1, 4, 1.0)])
     plans = {
-        label: solver.plan_generation(
-            solver.PlanningProblem(WORKLOAD, pools, {(text, 1): latency}, solver.Objective(weight, cost="usd")),
-            time_limit_s=0.2,
-        )
+        label: solver.plan(solver.PlanningProblem(WORKLOAD, pools, {(text, 1): latency}, solver.Objective(weight, cost="usd")))
         for label, weight in ((text, 1.0), ("other", 0.0))
     }
     front = solver.pareto_front(solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY), points=4)
@@ -80,7 +79,7 @@ def made(text: str) -> tuple[Mapping[str, solver.Plan], solver.Front, Mapping[st
         label: solver.evaluate(plan, solver.PlanningProblem(WORKLOAD, pools, {(text, 1): latency}))
         for label, plan in plans.items()
     }
-    return plans, front, outcomes, solver.deduplicate(plans[text], solver.PlanningProblem(WORKLOAD, CLUSTER, latency))
+    return plans, front, outcomes, deduplicate(plans[text], solver.PlanningProblem(WORKLOAD, CLUSTER, latency))
 
 
 def learned(text: str) -> list[dict[str, Any]]:
@@ -102,12 +101,12 @@ def results(text: str) -> pd.DataFrame:
     )  # fmt: skip
 
 
-def ways(text: str) -> WaysCompared:
-    """A run as logged, and one way on-policy and one off-policy."""
-    base = WayOutcome("as logged", "", 2, 10.0, 40.0, 4.0, DataChange(4, 100))
-    stale = replace(base, name="stale", time_s=8.0, gpu_s=32.0, data=DataChange(4, 100, 20, 1))
-    setting = SimulationConfig(replace(CLUSTER, usd_per_gpu_hour=3.0), LATENCY)
-    return WaysCompared(base, (replace(base, name=text, time_s=7.0, gpu_s=30.0), stale), setting)
+def ways(text: str) -> pd.DataFrame:
+    """Means of a run as logged, of one way on-policy and one off-policy."""
+    rows = pd.DataFrame({"variant": ["as logged", text, "stale"], "time_s": [5.0, 3.5, 4.0], "gpu_seconds": [20.0, 15.0, 16.0]})
+    return rows.assign(
+        way=rows["variant"], cost_usd=rows["gpu_seconds"] / 1200, least_time_s=2.0, on_policy=rows["variant"] != "stale"
+    )
 
 
 def uses(text: str) -> pd.DataFrame:
@@ -162,22 +161,30 @@ def step_plans_of(text: str) -> dict[str, StepPlan]:
     return {text: analytic_plan(graph), "other": slower}
 
 
-def draft_fronts(text: str) -> DraftFronts:
+def draft_fronts(text: str) -> Comparison:
     """Two policies at two time weights, the second below what one token per pass allows."""
     rows = [("random", 0.0, 1, 4.0, 6.0, True), ("random", 1.0, 2, 2.0, 9.0, True), (text, 0.0, 1, 1.0, 3.0, True),
             (text, 1.0, 2, 2.0, 5.0, False)]  # fmt: skip
     results = pd.DataFrame(rows, columns=["policy", "time_weight", "actors", "time_s", "gpu_seconds", "on_front"])
-    bounds = pd.DataFrame({"time_s": [0.5, 2.0, 4.0], "one_token": [np.inf, 6.0, 4.0], "with_drafts": [np.inf, 2.0, 1.5]})
-    return DraftFronts(results, bounds, 3, text)
+    least = {"one_token": [np.inf, 6.0, 4.0], "with_drafts": [np.inf, 2.0, 1.5]}
+    curves = {name: pd.DataFrame({"time_s": [0.5, 2.0, 4.0], "gpu_seconds": gpu_s}) for name, gpu_s in least.items()}
+    return Comparison(results.assign(step=3), {}, curves=curves, times=text)
 
 
-def fusion_front_of(text: str) -> FusionFront:
+def fusion_front_of(text: str) -> Comparison:
     """A policy at two time weights, learned from in both ways; streaming is faster."""
     rows = [(text, "batch", 0.0, 1.0, 6.0, 6.5, 4.0, True), (text, "batch", 1.0, 2.0, 4.0, 9.0, 5.0, True),
             (text, "stream", 0.0, 1.0, 5.0, 6.0, 4.5, True), (text, "stream", 1.0, 2.0, 5.5, 8.0, 4.25, False)]  # fmt: skip
     columns = ["policy", "learning", "time_weight", "actors", "time_s", "gpu_seconds", "bound_gpu_seconds", "on_front"]
     bound = pd.DataFrame({"time_s": [1.0, 3.0, 6.0], "gpu_seconds": [np.inf, 5.5, 4.0]})
-    return FusionFront(pd.DataFrame(rows, columns=columns), bound, 3)
+    return Comparison(pd.DataFrame(rows, columns=columns).assign(step=3), {}, curves={"whatever overlaps": bound})
+
+
+def divisions(text: str) -> pd.DataFrame:
+    """Three ways to divide GPUs; one is of this name."""
+    rows = [("shared", 4, 4, 6.0, 5.0), (text, 1, 3, 9.0, 7.0), (text, 2, 2, 5.0, 4.5)]
+    table = pd.DataFrame(rows, columns=["way", "gpus_generate", "gpus_train", "step_s", "least_step_s"])
+    return table.assign(gpus=4, gpus_per_actor=1)
 
 
 class Call(NamedTuple):
@@ -196,7 +203,6 @@ def calls(text: str) -> dict[str, Callable[[], Call]]:
 
     return {
         "plot_acceptance": lambda: Call((drafted(text),)),
-        "plot_account": lambda: Call((uses(text),)),
         "plot_before_after": lambda: Call(({text: trace_of(text), "other": trace_of(text, "actor-")},)),
         "plot_cut_surface": lambda: Call((cut_of(),)),
         "plot_cost_over_time": lambda: Call((COSTS,)),
@@ -226,7 +232,8 @@ def calls(text: str) -> dict[str, Callable[[], Call]]:
             {"title": text, "axis": f"{text} (s)", "groups": text},
         ),
         "plot_spec_front": lambda: Call((draft_fronts(text),)),
-        "plot_speedup_map": lambda: Call((replace(LATENCY, name=text), 100.0, solver.Acceptance([0.5, 0.25]))),
+        "plot_speedup_map": lambda: Call((replace(LATENCY, name=text), 100.0, Acceptance([0.5, 0.25]))),
+        "plot_split": lambda: Call((divisions(text),)),
         "plot_steps": lambda: Call((trace_of(text),)),
         "plot_time_weight": of_plans(
             lambda plans, front, *_: Call((dict(zip((1.0, 0.0), plans.values(), strict=True)), front))
@@ -235,6 +242,7 @@ def calls(text: str) -> dict[str, Callable[[], Call]]:
         "plot_timelines": lambda: Call(({text: trace_of(text), "other": trace_of(text, "actor-")},)),
         "plot_two_step_gain": lambda: Call((replace(LATENCY, name=text, kv_bytes_per_token=1e5), 2000)),
         "plot_value_of_information": lambda: Call((informed(text),)),
+        "plot_variants": lambda: Call((results(text).assign(variant=[text, "other"]),)),
         "plot_waterfall": lambda: Call((results(text),)),
         "plot_what_ifs": lambda: Call((ways(text),)),
     }

@@ -17,7 +17,8 @@ from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.scheduling import PlanningOptions, make_policy
 from rlhfless.trace import Trace
-from solver import ActorPlan, Cluster, LatencyModel, Plan, Workload
+from solver import Cluster, LatencyModel, Plan, Workload
+from solver.model.plan import ActorPlan
 from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import ActorView, Cut, Decision, Move, RuntimeRule, StepState, Trigger
 
@@ -72,7 +73,7 @@ def execute(step: Step, policy: str, *, seed: int = 0, rule: RuntimeRule | None 
     admission = str(options.get("admission", "reserve"))
     given = (
         PlanningProblem(step.predicted, step.cluster, step.latency, admission=admission),
-        PlanningOptions(time_limit_s=0.05, seed=seed),
+        PlanningOptions(seed=seed),
     )
     plan = make_policy(policy).plan(*given)
     rule = plan.rule if rule is None else rule

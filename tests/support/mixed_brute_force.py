@@ -16,6 +16,7 @@ from solver_reference import partitions, simulate
 from solver_strategies import latencies, workloads
 
 import solver
+from solver.model.admission import Admission
 from solver.model.cluster import GpuPool, MixedCluster
 from solver.model.offers import Offer, offers_of
 
@@ -27,6 +28,11 @@ class MixedInstance(NamedTuple):
     cluster: MixedCluster
     offers: tuple[Offer, ...]
     admission: str
+
+    @property
+    def latency(self) -> dict[tuple[str, int], solver.LatencyModel]:
+        """The latency models by kind and GPUs of an actor."""
+        return {(offer.kind, offer.gpus): offer.latency for offer in self.offers}
 
 
 @st.composite
@@ -79,7 +85,7 @@ class EveryMixedPlan:
     """Makespan, GPU-seconds and dollars of every plan whose actors start at once.
 
     Of all admission orders of a group only the fastest is kept. ``keep_together``, ``share_prefill``, ``min_actors``,
-    ``max_actors`` and ``release`` are those of ``plan_generation``; actors count towards the least when they generate
+    ``max_actors`` and ``release`` are those of the problem; actors count towards the least when they generate
     anything. rest_s: seconds of the step after generation.
     """
 
@@ -143,11 +149,11 @@ class EveryMixedPlan:
         """Seconds for which an actor of offer ``r`` decodes and prefills ``group``, in the fastest admission order."""
         if (r, group) not in self._busy:
             latency = self.offers[r].latency
-            rule = solver.Admission(latency.max_batch, latency.kv_capacity_tokens, self.admission)
+            rule = Admission(latency.max_batch, latency.kv_capacity_tokens, self.admission)
             self._busy[r, group] = min(self._run(order, latency, rule) for order in itertools.permutations(group))
         return self._busy[r, group]
 
-    def _run(self, order: tuple[int, ...], latency: solver.LatencyModel, rule: solver.Admission) -> float:
+    def _run(self, order: tuple[int, ...], latency: solver.LatencyModel, rule: Admission) -> float:
         work, chosen = self.workload, list(order)
         columns = (work.remaining_tokens[chosen], work.context_tokens[chosen], work.reserved_tokens[chosen])
         return max(simulate(*(c.tolist() for c in columns), self._there(order), latency, rule)[1])

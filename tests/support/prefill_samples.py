@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from rlhfless.engine.protocol import Request
-from solver import ActorPlan, Cluster, LatencyModel, Plan, Workload
+from solver import Cluster, LatencyModel, Plan, Workload
+from solver.model.plan import ActorPlan
 
 PROMPTS, SAMPLES, LIMIT = 5, 3, 20
 

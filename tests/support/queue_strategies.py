@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
-import solver
+from solver.model.admission import Admission
 
 
 class Queue(NamedTuple):
@@ -31,8 +31,8 @@ def queues(draw: st.DrawFn) -> Queue:
 
 
 @st.composite
-def admissions(draw: st.DrawFn, queue: Queue) -> solver.Admission:
+def admissions(draw: st.DrawFn, queue: Queue) -> Admission:
     """Slots and memory from 'one at a time' to 'everyone at once'; every response fits alone."""
     alone, together = int(queue.most.max()), int(queue.most.sum())
     memory = draw(st.integers(max(1, alone), max(1, together)))
-    return solver.Admission(draw(st.integers(1, 13)), memory, draw(st.sampled_from(["reserve", "preempt"])))
+    return Admission(draw(st.integers(1, 13)), memory, draw(st.sampled_from(["reserve", "preempt"])))

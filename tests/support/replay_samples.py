@@ -17,7 +17,8 @@ from rlhfless.executor.step.step_state import StepOptions
 from rlhfless.executor.virtual.executor import VirtualStep
 from rlhfless.scheduling import PlanningOptions, make_policy
 from rlhfless.training.models.tiny_model import tiny_qwen2
-from solver import Drafting, NonGenerationPhases
+from solver import NonGenerationPhases
+from solver.model.drafting import Drafting
 from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import RuntimeRule
 
@@ -68,7 +69,7 @@ def executed(
     admission = options.get("admission", "reserve")
     given_ = (
         PlanningProblem(step.predicted, step.cluster, step.latency, admission=admission),
-        PlanningOptions(time_limit_s=0.05),
+        PlanningOptions(),
     )
     plan = make_policy(policy).plan(*given_)
     plan = replace(plan, rule=plan.rule if rule is None else rule)

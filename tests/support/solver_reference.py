@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import solver
+from solver.model.admission import Admission
 
 
 def simulate(
@@ -21,7 +22,7 @@ def simulate(
     most: Sequence[int],
     cached_tokens: Sequence[int],
     latency: solver.LatencyModel,
-    admission: solver.Admission,
+    admission: Admission,
     running: int = 0,
     passes: tuple[Sequence[float], Sequence[float]] | None = None,
 ) -> tuple[list[tuple[int, int, int, int, int]], list[float]]:
@@ -98,7 +99,7 @@ def simulate_mixed(
     most: Sequence[int],
     cached_tokens: Sequence[int],
     latency: solver.LatencyModel,
-    admission: solver.Admission,
+    admission: Admission,
     running: int = 0,
 ) -> MixedRun:
     """``simulate`` with mixed prefill, from the rule in the docstring of ``solver.timing.mixed_prefill``."""
@@ -187,7 +188,7 @@ class EveryPlan:
     """
 
     def __init__(
-        self, workload: solver.Workload, cluster: solver.Cluster, latency: solver.LatencyModel, admission: solver.Admission
+        self, workload: solver.Workload, cluster: solver.Cluster, latency: solver.LatencyModel, admission: Admission
     ) -> None:
         self.workload, self.latency, self.admission = workload, latency, admission
         self._busy_s: dict[tuple[int, ...], float] = {}

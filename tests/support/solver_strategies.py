@@ -1,64 +1,17 @@
-"""Random small instances: latency models with every term, admission with few slots and little memory, workloads.
-
-Planning here ends by counted work, not by the clock, so that other work on the machine changes no test. Tests of the clock call
-the solver themselves.
-"""
+"""Random small instances: latency models with every term, admission with few slots and little memory, workloads."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st
 
 import solver
-from solver.model.offers import Offer
-from solver.planning.mixed_kinds import planner
-from solver.planning.mixed_kinds.planner import MixedOutcome
-from solver.planning.search_options import SearchOptions
 
-plan_generation = partial(solver.plan_generation, deterministic=True)
-pareto_front = partial(solver.pareto_front, deterministic=True)
 LIMIT = 24  # response limit of small instances
-
-
-def mixed_problem(
-    workload: solver.Workload,
-    offers: Sequence[Offer],
-    cluster: solver.Cluster | solver.MixedCluster,
-    *args: Any,
-    min_actors: int = 1,
-    **options: Any,
-) -> solver.PlanningProblem:
-    """The problem of planning on these offers, with no more actors required than there are items.
-
-    An instance on which as many actors cannot fit is no example of a test.
-    """
-    fit = sum(max(offer.max_actors for offer in offers if offer.pool == pool) for pool in {offer.pool for offer in offers})
-    assume(min_actors <= fit)
-    items = len(np.unique(workload.prompt_of)) if options.get("keep_together") else len(workload)
-    models = {(offer.kind, offer.gpus): offer.latency for offer in offers}
-    return solver.PlanningProblem(workload, cluster, models, *args, min_actors=min(min_actors, items), **options)
-
-
-def search_mixed(problem: solver.PlanningProblem, time_limit_s: float) -> MixedOutcome:
-    """Search with the planner for several kinds, whether or not there are several."""
-    return planner.search_mixed(problem, SearchOptions(time_limit_s, deterministic=True))
-
-
-def plan_mixed(problem: solver.PlanningProblem, time_limit_s: float) -> solver.Plan:
-    """Plan with the planner for several kinds, whether or not there are several."""
-    return search_mixed(problem, time_limit_s).plan
-
-
-def plan_mixed_over_scenarios(problem: solver.PlanningProblem, time_limit_s: float) -> solver.Plan:
-    """Plan over scenarios with the planner for several kinds, whether or not there are several."""
-    options = SearchOptions(time_limit_s, deterministic=True)
-    return planner.MixedKindsPlanner(problem, options, time.perf_counter()).plan()
 
 
 @st.composite
@@ -75,6 +28,32 @@ class Instance(NamedTuple):
     cluster: solver.Cluster
     latency: solver.LatencyModel
     admission: str
+
+
+class AnyInstance(Protocol):
+    """A small planning problem on one kind of actors (``Instance``) or several (``mixed_brute_force.MixedInstance``)."""
+
+    @property
+    def workload(self) -> solver.Workload: ...
+    @property
+    def cluster(self) -> solver.Cluster | solver.MixedCluster: ...
+    @property
+    def latency(self) -> Any: ...
+    @property
+    def admission(self) -> str: ...
+
+
+def problem_of(instance: AnyInstance, *args: Any, min_actors: int = 1, **options: Any) -> solver.PlanningProblem:
+    """The problem of planning an instance, with no more actors required than there are items.
+
+    An instance on which as many actors cannot fit is no example of a test.
+    """
+    work, models = instance.workload, instance.latency
+    items = len(np.unique(work.prompt_of)) if options.get("keep_together") else len(work)
+    problem = solver.PlanningProblem(work, instance.cluster, models, *args, admission=instance.admission, **options)
+    pools = {offer.pool for offer in problem.offers}
+    assume(min_actors <= sum(max(offer.max_actors for offer in problem.offers if offer.pool == pool) for pool in pools))
+    return replace(problem, min_actors=min(min_actors, items))
 
 
 @st.composite

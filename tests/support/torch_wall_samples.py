@@ -20,7 +20,8 @@ from rlhfless.executor import Faults, StepRecord
 from rlhfless.executor.distributed.failure_handling import GRACE_S
 from rlhfless.scheduling import PlanningOptions, make_policy
 from rlhfless.training.models.tiny_model import tiny_qwen2
-from solver import Admission, Cluster, LatencyModel, Objective, Plan, Workload
+from solver import Cluster, LatencyModel, Objective, Plan, Workload
+from solver.model.admission import Admission
 from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import RuntimeRule
 
@@ -59,9 +60,7 @@ def actor_plan(policy: str, rule: RuntimeRule | None = None, actors: int | None 
     lengths = np.repeat(np.linspace(5, 60, PROMPTS), SAMPLES).reshape(PROMPTS, SAMPLES)
     workload = Workload.grid([r.prompt_tokens for r in requests()[::SAMPLES]], lengths, max_response_tokens=LIMIT)
     cluster = CLUSTER if actors is None else Cluster(1, actors, 1)
-    plan = make_policy(policy, tau=0.5).plan(
-        PlanningProblem(workload, cluster, LATENCY, Objective(0.96)), PlanningOptions(time_limit_s=0.1)
-    )
+    plan = make_policy(policy, tau=0.5).plan(PlanningProblem(workload, cluster, LATENCY, Objective(0.96)), PlanningOptions())
     return plan if rule is None else replace(plan, rule=rule)
 
 

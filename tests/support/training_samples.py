@@ -12,19 +12,25 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from rlhfless.gone_options import in_sections
 from rlhfless.training.config import TrainConfig
 from rlhfless.training.loop import Trainer
 from rlhfless.training.tasks.arithmetic import ArithmeticProblem, ArithmeticTask
 
 SMALL = {
-    "steps": 3, "prompts": 8, "prompts_per_step": 4, "samples_per_prompt": 3, "max_response_tokens": 24, "time_limit_s": 0.05,
+    "steps": 3, "prompts": 8, "prompts_per_step": 4, "samples_per_prompt": 3, "max_response_tokens": 24,
     "learning_rate": 1e-2,
 }  # fmt: skip
 
 
+def run_config(**keys: object) -> TrainConfig:
+    """A configuration of keys without their sections; the others are those of the shipped run."""
+    return TrainConfig(preset="demo", **in_sections(keys))
+
+
 def config(**changes: object) -> TrainConfig:
-    values: dict[str, Any] = {**SMALL, **changes}
-    return TrainConfig.from_options(**values)
+    """The configuration of a tiny run with changes, keys without their sections."""
+    return run_config(**{**SMALL, **changes})
 
 
 def started(function: Callable[..., None], *given: object) -> BaseProcess:

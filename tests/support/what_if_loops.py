@@ -254,32 +254,3 @@ class Loop:
             self.learn(version, batch)
             now_s = learned_s + self.sync_s
         return now_s
-
-    def between_batches(self, staleness: int) -> float:
-        """Updates are sent between two batches; return when the last one has been sent."""
-        now_s, version, generated = 0.0, 0, 0
-        generates_s = learns_s = math.inf  # ends of what runs
-        trained = 0
-        while version < len(self.groups):
-            if generates_s == math.inf and trained > version:  # both are free: send
-                now_s = now_s + self.sync_s
-                version += 1
-            if learns_s == math.inf and trained == version and generated > version:
-                learns_s = now_s + self.learn(version, self.groups[version])
-            if (
-                generates_s == math.inf
-                and generated < len(self.groups)
-                and version >= generated - staleness
-                and learns_s > now_s
-            ):
-                batch = self.groups[generated]
-                self.started += batch
-                generates_s = now_s + generate(batch, self.actors, version, lambda _: False)
-            if generates_s == learns_s == math.inf:
-                continue
-            now_s = min(generates_s, learns_s)
-            if learns_s == now_s:
-                trained, learns_s = trained + 1, math.inf
-            if generates_s == now_s:
-                generated, generates_s = generated + 1, math.inf
-        return now_s

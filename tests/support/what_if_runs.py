@@ -37,7 +37,7 @@ def small_run(
     latency: LatencyModel = BRUTE,
 ) -> RunToChange:
     """A run on actors of one GPU; the learner shares them where it has no GPUs of its own."""
-    setting = SimulationConfig(Cluster(1, actors, 1), latency, time_limit_s=0.05)
+    setting = SimulationConfig(Cluster(1, actors, 1), latency)
     setup = run_setup("of a test", dispatch=dispatch, learner_gpus=learner_gpus)
     return RunToChange(list(logged_steps(rollouts_of(steps))), setting, setup, phases)
 

@@ -20,18 +20,10 @@ from rlhfless.scheduling.round_robin import Spread
 from rlhfless.simulate import LoggedStep, SimulationConfig, StepCosts, logged_steps
 from rlhfless.simulate.whole_steps.generated import executed, executed_record, requests_of
 from rlhfless.simulate.whole_steps.learner_way import LearnerWay
-from solver import (
-    Acceptance,
-    Cluster,
-    Drafting,
-    LatencyModel,
-    Objective,
-    Plan,
-    PlanningProblem,
-    Workload,
-    clairvoyant_bound,
-    replayed_clairvoyant_bound,
-)
+from solver import Cluster, LatencyModel, Objective, Plan, PlanningProblem, Workload, clairvoyant_bound
+from solver.bounds.clairvoyant_drafted import replayed_clairvoyant_bound
+from solver.model.acceptance import Acceptance
+from solver.model.drafting import Drafting
 from solver.stage_fusion.learner_charges import LearnerCharges
 from solver.stage_fusion.sized_charges import SizedCharges
 from solver.stage_fusion.whole_step_bound import WholeStepBound, whole_step_bound

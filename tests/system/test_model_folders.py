@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from command_line import run_rlhfless
 from error_messages import refused, refused_command
 
 torch = pytest.importorskip("torch")
 from learning_samples import small_model, word_tokenizer  # noqa: E402
 from transformers import AutoModelForSequenceClassification  # noqa: E402
 
-from rlhfless.cli import main  # noqa: E402
 from rlhfless.engine.tokenizers.pretrained_tokenizer import PretrainedTokenizer  # noqa: E402
 from rlhfless.engine.torch.pretrained import load_model, load_pretrained  # noqa: E402
 from rlhfless.errors import InputError  # noqa: E402
@@ -103,7 +102,7 @@ def test_a_kind_that_transformers_has_is_loaded_without_the_code_beside_it(folde
 
 
 def test_the_command_line_says_it_in_one_sentence(folder: Path, tmp_path: Path) -> None:
-    result = CliRunner().invoke(main, ["train", "--model", str(folder), "-o", str(tmp_path / "run")], input="y\n")
+    result = run_rlhfless("train", "preset=demo", f"model={folder}", "-o", str(tmp_path / "run"))
     refused_command(result, str(folder))
     assert not (tmp_path / "run").exists()
     assert not (tmp_path / "ran").exists()

@@ -8,14 +8,13 @@ from html import escape
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from error_messages import refused
 from notebook_rules import READ, cells_of
 from real_browser import drawn_page
 from small_notebooks import execute
 
-from rlhfless.cli import main
 from rlhfless.errors import InputError
+from rlhfless.report import page
 from rlhfless.system.browser import find_browser
 from rlhfless.system.run_notebook import run_notebook
 
@@ -24,11 +23,23 @@ MOST_BYTES = 3_000_000
 PLOTLY = "application/vnd.plotly.v1+json"
 
 
-def test_a_missing_notebook_is_refused(tmp_path: Path) -> None:
-    result = CliRunner().invoke(main, ["run-notebook", str(tmp_path / "none.ipynb"), "-o", str(tmp_path / "page.html")])
-    assert result.exit_code == 2
-    assert "none.ipynb: there is no such file; give a notebook" in result.output
+def test_a_missing_notebook_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert page.main([str(tmp_path / "none.ipynb"), str(tmp_path / "page.html")]) == 2
+    assert "none.ipynb: there is no such file; give a notebook" in capsys.readouterr().err
     assert not (tmp_path / "page.html").exists()
+    assert page.main([]) == 2
+    assert "NOTEBOOK is missing" in capsys.readouterr().err
+
+
+def test_a_notebook_is_never_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    notebook, other = tmp_path / "a.ipynb", tmp_path / "log.csv"
+    notebook.write_text("{}")
+    other.write_text("step\n1\n")
+    for source, out in ((notebook, "a.ipynb"), (notebook, "a.html"), (other, "page.html")):
+        assert page.main([str(source), str(tmp_path / out)]) == 2
+        assert str(source) in capsys.readouterr().err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.ipynb", "log.csv"]
+    assert notebook.read_text() == "{}"
 
 
 @pytest.mark.full

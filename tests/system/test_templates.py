@@ -33,7 +33,7 @@ def test_a_name_without_a_value_is_an_error() -> None:
 
 def test_style_and_script_are_in_the_page_as_they_are_in_their_files() -> None:
     page = render("plots/export/page.html.j2", title="", lead="", sections=[], parts=[], figures="", plotly_js="", footer="")
-    for name in ("page.css", "page.js"):
+    for name in ("page.css", "wrapped.js", "page.js"):
         assert (PACKAGE / "plots" / "export" / name).read_text("utf-8") in page
 
 

@@ -18,10 +18,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
+from command_line import run_rlhfless
 from error_messages import refused, refused_command
 
-from rlhfless.cli import main
 from rlhfless.errors import InputError
 from rlhfless.trace import ImportOptions, Limits, TraceError, import_log, open_log, read_rollouts, read_trace
 from rlhfless.trace.csv_blocks import csv_blocks, csv_frames
@@ -210,22 +209,33 @@ def test_refusing_takes_little_memory(tmp_path: Path) -> None:
     assert int(grown) < 150e6, f"{int(grown) / 1e6:.0f} MB more"
 
 
-@pytest.mark.parametrize("command", ["import", "report", "simulate", "plan", "export", "profile"])
+@pytest.mark.parametrize("command", ["convert", "report", "simulate", "plan", "router", "profile"])
 def test_every_command_that_reads_a_log_has_the_limits_of_the_environment(command: str, tmp_path: Path) -> None:
     options = {
-        "import": ["--preview"],
+        "convert": ["--preview"],
         "report": ["-o", tmp_path / "r.html"],
         "simulate": ["--gpus", 8, "--profile", "l40s-qwen2.5-3b-tp2"],
         "plan": ["--gpus", 8, "--profile", "l40s-qwen2.5-3b-tp2"],
-        "export": ["--verl-router", tmp_path / "router", "--gpus", 8, "--profile", "l40s-qwen2.5-3b-tp2", "--tokenizer", "x"],
+        "router": [
+            "--to",
+            "verl-router",
+            "-o",
+            tmp_path / "router",
+            "--gpus",
+            8,
+            "--profile",
+            "l40s-qwen2.5-3b-tp2",
+            "--tokenizer",
+            "x",
+        ],
         "profile": [],
     }[command]
     log = GOLDEN / "table" / "log.csv"
     where = ["--from-log", log, "--base", "l40s-qwen2.5-3b-tp2", "-o", tmp_path / "p.json"] if command == "profile" else [log]
-    asked = [command, *map(str, [*where, *options])]
-    told = CliRunner().invoke(main, asked, env={"RLHFLESS_LIMITS": "max_rows=3"})
+    asked = ["convert" if command == "router" else command, *map(str, [*where, *options])]
+    told = run_rlhfless(*asked, RLHFLESS_LIMITS="max_rows=3")
     refused_command(told, str(log), "3 rows", "RLHFLESS_LIMITS=max_rows", "Limits(rows=...)")
-    told = CliRunner().invoke(main, asked, env={"RLHFLESS_LIMITS": "rows=3"})
+    told = run_rlhfless(*asked, RLHFLESS_LIMITS="rows=3")
     refused_command(told, "RLHFLESS_LIMITS", "'rows=3'", "max_rows=")
 
 
@@ -235,7 +245,7 @@ def test_a_higher_limit_reads_what_a_lower_one_refuses(tmp_path: Path) -> None:
         read_rollouts(path, SMALL)
     assert len(read_rollouts(path, Limits(rows=1001))) == 1001
     given = {"RLHFLESS_LIMITS": "max_rows=1001,max_unpacked_gib=0.1"}
-    done = CliRunner().invoke(main, ["import", str(path), "--preview"], env=given)
+    done = run_rlhfless("convert", str(path), "--preview", **given)
     assert done.exit_code == 0, done.output
 
 

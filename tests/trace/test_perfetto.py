@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from command_line import run_rlhfless
 from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_samples import rollouts, step
 
-from rlhfless.cli import main
 from rlhfless.trace import PHASES, ROLES, Trace, TraceError, interval_union_s, read_trace
 from rlhfless.trace.perfetto import trace_events
 from rlhfless.trace.perfetto.slices import Slice, lanes
@@ -104,17 +103,18 @@ def track_names(events: list[dict[str, Any]]) -> dict[tuple[int, int], str]:
 @pytest.mark.parametrize(
     ("option", "sentence"),
     [
-        ("--usd-per-gpu-hour 2", "--perfetto draws what was logged"),
-        ("--gpus 8", "--perfetto draws what was logged"),
-        ("--max-response-tokens 9", "--perfetto draws what was logged"),
+        ("--usd-per-gpu-hour 2", "convert has no option --usd-per-gpu-hour"),
+        ("--gpus 8", "a timeline draws what was logged"),
+        ("--max-response-tokens 9", "a timeline draws what was logged"),
         ("--map step=s", "--map is for tables"),
         ("--where step==0", "--where is for tables"),
         ("--run nobody", "has no run nobody"),
-        ("--max-requests 0", "--max-requests"),
+        ("--max-requests 9", "write_perfetto"),
+        ("--samples-per-prompt 9", "a timeline draws what was logged"),
     ],
 )
 def test_options_that_mean_nothing_for_a_trace_are_refused(option, sentence, tmp_path):
-    done = CliRunner().invoke(main, ["export", str(TRACES[0]), "--perfetto", str(tmp_path / "t.json"), *option.split()])
+    done = run_rlhfless("convert", TRACES[0], "-o", str(tmp_path / "t.json"), *option.split())
     assert done.exit_code == 2
     assert sentence in done.output
     assert not (tmp_path / "t.json").exists()
@@ -123,7 +123,7 @@ def test_options_that_mean_nothing_for_a_trace_are_refused(option, sentence, tmp
 def test_a_name_that_ends_in_gz_is_of_a_packed_file(trace, tmp_path):
     trace.save(tmp_path / "trace")
     for name in ("t.json", "t.json.gz"):
-        done = CliRunner().invoke(main, ["export", str(tmp_path / "trace"), "--perfetto", str(tmp_path / name)])
+        done = run_rlhfless("convert", tmp_path / "trace", "-o", str(tmp_path / name))
         assert done.exit_code == 0, done.output
     plain = (tmp_path / "t.json").read_bytes()
     check(json.loads(plain))
@@ -133,7 +133,7 @@ def test_a_name_that_ends_in_gz_is_of_a_packed_file(trace, tmp_path):
 @pytest.mark.full
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name)
 def test_every_shipped_trace_is_exported(path, tmp_path):
-    done = CliRunner().invoke(main, ["export", str(path), "--perfetto", str(tmp_path / "t.json")])
+    done = run_rlhfless("convert", path, "-o", str(tmp_path / "t.json"))
     assert done.exit_code == 0, done.output
     content = json.loads((tmp_path / "t.json").read_bytes())
     check(content)

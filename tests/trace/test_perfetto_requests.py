@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from command_line import run_rlhfless
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhfless.cli import main
 from rlhfless.trace import Trace, read_trace
 from rlhfless.trace.perfetto import trace_events, write_perfetto
 from rlhfless.trace.perfetto.slices import disjoint_lanes
@@ -164,7 +163,7 @@ def test_a_refused_timeline_leaves_no_file(tmp_path):
 def test_a_golden_log_has_a_slice_per_response_and_its_batch(tmp_path):
     """The csv of the importers' tests, as it is: two steps of four responses."""
     log = Path(__file__).parent / "importers" / "golden" / "table" / "log.csv"
-    done = CliRunner().invoke(main, ["export", str(log), "--perfetto", str(tmp_path / "t.json")])
+    done = run_rlhfless("convert", log, "-o", str(tmp_path / "t.json"))
     assert done.exit_code == 0, done.output
     events, rows = json.loads((tmp_path / "t.json").read_bytes())["traceEvents"], pd.read_csv(log)
     drawn = sorted((e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6) for e in requests(events))
@@ -185,7 +184,7 @@ def test_counters_of_a_vllm_run_are_what_vllm_counted(folder, tmp_path):
     """
     maps = [part for pair in MAPS.split() for part in ("--map", pair)]
     log = SHARED / folder / "requests.jsonl"
-    done = CliRunner().invoke(main, ["export", str(log), "--perfetto", str(tmp_path / "t.json"), *maps])
+    done = run_rlhfless("convert", log, "-o", str(tmp_path / "t.json"), *maps)
     assert done.exit_code == 0, done.output
     events = json.loads((tmp_path / "t.json").read_bytes())["traceEvents"]
     assert len(requests(events)) == 300

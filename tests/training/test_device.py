@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from command_line import run_rlhfless
 from error_messages import check_message, refused, warned
 
 torch = pytest.importorskip("torch")
@@ -16,7 +16,6 @@ pytest.importorskip("transformers")
 
 from training_samples import config  # noqa: E402
 
-from rlhfless.cli import main  # noqa: E402
 from rlhfless.engine.torch.kernel_bits import kernel_bits  # noqa: E402
 from rlhfless.engine.torch.pretrained import SharedGpuWarning, load_model  # noqa: E402
 from rlhfless.errors import InputError  # noqa: E402
@@ -133,7 +132,7 @@ def test_gpus_that_are_billed_for_the_learner_are_there(
 def test_a_learner_on_the_cpu_of_a_pool_has_its_times_and_no_gpu(model: Path, tmp_path: Path, learning: str) -> None:
     options = config(steps=1, executor="local", gpus=2, gpus_per_node=2, device="cpu", learning=learning)
     with Trainer(options, tmp_path / "run", model=model, executor=ProcessPool(["cpu"] * 2), progress=False) as trainer:
-        trainer.run()
+        trainer.train()
         trainer.actor_pool.close()
     trace = read_trace(tmp_path / "run")
     held = trace.allocations
@@ -228,9 +227,9 @@ def test_the_line_names_real_gpus_and_a_cpu_in_place_of_them(monkeypatch: pytest
 
 
 def test_the_command_line_begins_with_it(untrained: Path, tmp_path: Path) -> None:
-    options = ["--model", untrained, "-o", tmp_path / "run", "--steps", 1, "--prompts", 4, "--prompts-per-step", 4]
-    options += ["--samples-per-prompt", 2, "--max-response-tokens", 8, "--device", "cpu", "--policy", "static"]
-    done = CliRunner().invoke(main, ["train", *map(str, options)])
+    keys = ["preset=demo", "steps=1", "task.prompts=4", "rollout.prompts_per_step=4", "rollout.samples_per_prompt=2"]
+    keys += ["rollout.max_response_tokens=8", "cluster.device=cpu", "planner.policy=static", f"model={untrained}"]
+    done = run_rlhfless("train", *keys, "-o", str(tmp_path / "run"))
     assert done.exit_code == 0, done.stderr
     check_message(line_of(done.stderr), "train: learner on the CPU with 1 thread", "16 emulated GPUs")
 

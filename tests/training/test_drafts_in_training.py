@@ -91,8 +91,8 @@ def test_history_is_of_the_last_visit_of_all_visits_or_of_none() -> None:
 
 WRONG: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "no number": ({"drafts": True, "draft_length": "long"}, ("draft_length", "'long'")),
-    "too long": ({"drafts": True, "draft_length": "33"}, ("draft_length", "'33'", "32")),
-    "nothing drafted": ({"draft_length": "4"}, ("draft_length", "drafts")),
+    "too long": ({"drafts": True, "draft_length": 33}, ("cluster.draft_length", "33", "32")),
+    "nothing drafted": ({"draft_length": 4}, ("cluster.draft_length", "cluster.drafts")),
 }
 
 

@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 import torch
 from error_messages import refused
-from training_samples import config
+from training_samples import config, run_config
 
 from rlhfless.errors import InputError
 from rlhfless.plots import curves_info
 from rlhfless.trace import learning_numbers, read_trace
-from rlhfless.training.config import TrainConfig, TrainError
+from rlhfless.training.config import TrainError
 from rlhfless.training.evaluation import held_out_problems
 from rlhfless.training.loop import Trainer
 from rlhfless.training.tasks import DatasetTask
@@ -97,7 +97,7 @@ def test_held_out_problems_are_never_trained_on() -> None:
 )
 def test_wrong_options_are_one_sentence(changes: dict[str, Any], said: tuple[str, ...]) -> None:
     with refused(InputError, *said):
-        TrainConfig.from_options(**changes)
+        run_config(**changes)
 
 
 def test_weights_that_answer_have_their_accuracy(model: Path) -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from command_line import run_rlhfless
 from error_messages import refused, refused_command
 from training_samples import config, same_weights
 
-from rlhfless.cli import main
 from rlhfless.executor import StepFailed, StepRecord
 from rlhfless.trace import read_trace
 from rlhfless.training.loop import Trainer, train
@@ -85,9 +84,9 @@ def test_without_a_trace_the_error_alone_has_what_was_complete(failing: list[int
 
 def test_the_command_says_where_it_is(failing: list[int], model: Path, tmp_path: Path) -> None:
     out, failing[:] = tmp_path / "run", [COMPLETE]
-    small = ["--steps", 2, "--prompts", 8, "--prompts-per-step", 4, "--samples-per-prompt", 3, "--max-response-tokens", 24]
-    given = [*small, "--policy", "static", "--model", model, "-o", out]
-    result = CliRunner().invoke(main, ["train", *map(str, given)])
+    small = ["preset=demo", "steps=2", "task.prompts=8", "rollout.prompts_per_step=4", "rollout.samples_per_prompt=3"]
+    given = [*small, "rollout.max_response_tokens=24", "planner.policy=static", f"model={model}", "-o", out]
+    result = run_rlhfless("train", *map(str, given))
     kept = out / "unfinished" / f"step-{STEP:06d}-1"
     refused_command(result, WHY, str(out), str(kept), "--resume", began=True)
     assert json.loads((kept / "meta.json").read_text())["unfinished"] == WHY

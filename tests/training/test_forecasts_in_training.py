@@ -33,7 +33,7 @@ def test_replanning_goes_by_the_predictors_own_forecast(tmp_path: Path, model: P
     monkeypatch.setattr(SolverReplan, "plan", noted)
     options = config(policy="solver+replan", steps=4)
     with Trainer(options, tmp_path / "inflight", model=model, predictor=InFlightPredictor(), progress=False) as trainer:
-        trainer.run()
+        trainer.train()
     assert own == [False, False, True, True]
     train(options, tmp_path / "default", model=model)
     assert own[4:] == [False] * 4
@@ -55,7 +55,7 @@ def test_a_pool_plans_anew_after_losses_by_the_same_forecast(
     monkeypatch.setattr(ProcessPool, "run_step", noted)
     options = config(executor="local", gpus=1, gpus_per_node=1, policy="static", steps=HISTORY + 1)
     with Trainer(options, model=model, predictor=predictor(), progress=False) as trainer:
-        trainer.run()
+        trainer.train()
     assert [isinstance(one, InFlightLengths) for one in forecasts] == [False] * HISTORY + [own]
     assert all(one.max_response_tokens == options.rollout.max_response_tokens for one in forecasts)
 

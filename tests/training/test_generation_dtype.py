@@ -9,11 +9,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from training_samples import run_config  # noqa: E402
+
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer  # noqa: E402
 from rlhfless.engine.torch.model import DecoderModel  # noqa: E402
 from rlhfless.engine.torch.pretrained import checkpoint_dtype  # noqa: E402
 from rlhfless.training import engines  # noqa: E402
-from rlhfless.training.config import TrainConfig, TrainError  # noqa: E402
+from rlhfless.training.config import TrainError  # noqa: E402
 from rlhfless.training.engines import precision_of  # noqa: E402
 from rlhfless.training.loop import Trainer  # noqa: E402
 from rlhfless.training.models.tiny_model import save_model, tiny_qwen2  # noqa: E402
@@ -24,15 +26,15 @@ SMALL = {
 }  # fmt: skip
 
 
-def test_auto_is_bfloat16_where_responses_are_generated_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "cuda_devices", lambda: [])
-    assert precision_of(TrainConfig(), "cpu") == "float32"
-    assert precision_of(TrainConfig(), "cuda") == "bfloat16"
-    pool = TrainConfig.from_options(executor="local", policy="static")
-    assert precision_of(pool, "cpu") == "float32"
-    monkeypatch.setattr(engines, "cuda_devices", lambda: ["cuda:0"])
-    assert precision_of(pool, "cpu") == "bfloat16"
-    assert precision_of(TrainConfig.from_options(generation_dtype="float32"), "cuda") == "float32"
+def test_auto_is_the_checkpoints_format_on_every_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    virtual, pool = run_config(), run_config(executor="local", policy="static")
+    for gpus, device in (([], "cpu"), (["cuda:0"], "cuda")):
+        monkeypatch.setattr(engines, "cuda_devices", lambda found=gpus: found)
+        for config in (virtual, pool):
+            assert precision_of(config, device, "float32") == "float32"
+            assert precision_of(config, device, "bfloat16") == "bfloat16"
+            assert precision_of(config, device, "float16") == ("bfloat16" if gpus else "float32")
+        assert precision_of(run_config(generation_dtype="float32"), device, "bfloat16") == "float32"
 
 
 def test_auto_is_the_checkpoints_format_on_the_cpu_also_in_a_resumed_run(
@@ -46,19 +48,19 @@ def test_auto_is_the_checkpoints_format_on_the_cpu_also_in_a_resumed_run(
     options = {**SMALL, "steps": 2, "gpus": 1}
     formats = []
     for steps in (1, 2):
-        given = TrainConfig.from_options(**{**options, "steps": steps})
+        given = run_config(**{**options, "steps": steps})
         start = {"model": tmp_path / "half"} if steps == 1 else {"resume": True}
         with Trainer(given, tmp_path / "run", **start, progress=False) as trainer:
             formats.append(trainer.evaluator.precision)
             assert next(trainer.model.parameters()).dtype == torch.float32, "weights that are trained"
             trainer.step()
     assert formats == ["bfloat16", "bfloat16"]
-    assert precision_of(TrainConfig.from_options(generation_dtype="float32"), "cpu", "bfloat16") == "float32"
+    assert precision_of(run_config(generation_dtype="float32"), "cpu", "bfloat16") == "float32"
 
 
 def test_an_unknown_format_is_one_sentence() -> None:
     with pytest.raises(TrainError, match=r"generation_dtype.*float16.*bfloat16"):
-        TrainConfig.from_options(generation_dtype="float16")
+        run_config(generation_dtype="float16")
 
 
 def test_weights_and_cache_take_half_the_bytes() -> None:
@@ -78,7 +80,7 @@ def test_each_step_records_how_far_engine_and_learner_are_apart(executor: str) -
     for precision in ("float32", "bfloat16"):
         options = {**SMALL, "executor": executor, "generation_dtype": precision}
         model = tiny_qwen2(CharTokenizer()), CharTokenizer()
-        with Trainer(TrainConfig.from_options(**options), model=model, progress=False) as trainer:
+        with Trainer(run_config(**options), model=model, progress=False) as trainer:
             step = trainer.step()
         apart[precision] = step.learning["mismatch_mean"]
         assert np.isfinite(step.learning["loss"])

@@ -20,7 +20,6 @@ from rlhfless.errors import InputError
 from rlhfless.training import ArithmeticTask, Trainer
 from rlhfless.training.config import TrainError
 from rlhfless.training.models.tiny_model import tiny_qwen2
-from rlhfless.training.tasks.given_rows import run_over
 
 ROOT = Path(__file__).parents[2]
 ROWS = [{"prompt": f"{a}+{b}=", "level": a} for a, b in ((1, 2), (3, 4), (5, 6), (7, 8))]
@@ -109,9 +108,34 @@ def test_a_function_of_one_response_is_a_reward(untrained: Path) -> None:
     assert rollouts["reward"].tolist() == [level[prompt] for prompt in rollouts["prompt"]]
 
 
-def test_a_run_is_over_all_whole_steps_of_the_rows() -> None:
-    for rows, sizes in ((ROWS, (4, 4)), (ROWS * 20, (64, 32))):
-        made, given = run_over(None, None, rows)
-        assert (made.task.prompts, made.rollout.prompts_per_step) == sizes
-        assert given is not None
-        assert given.rows == rows
+def test_a_run_is_over_all_rows(untrained: Path) -> None:
+    """A smaller data set is one step; of a larger one every epoch leaves out other rows, or has a smaller last step."""
+    rows = [{"prompt": f"{a}+{b}="} for a in range(7) for b in range(5)]
+    for given, options, sizes in (
+        (ROWS, {}, (4, 4, 1)),
+        (rows, {}, (35, 32, 1)),
+        (rows, {"prompts_per_step": 8}, (35, 8, 4)),
+        (rows, {"prompts_per_step": 8, "drop_last": False}, (35, 8, 5)),
+    ):
+        with Trainer(model=untrained, rewards=shorter, dataset=given, progress=False, **options) as trainer:
+            made = trainer.config
+            assert (made.task.prompts, made.rollout.prompts_per_step, made.steps_per_epoch) == sizes
+            epochs = [
+                [p.prompt for step in range(sizes[2]) for p in trainer.problems_of(sizes[2] * epoch + step)] for epoch in (0, 1)
+            ]
+            whole = len(given) if options.get("drop_last") is False else sizes[1] * sizes[2]
+            assert [len(set(epoch)) for epoch in epochs] == [whole, whole]
+            assert len({prompt for epoch in epochs for prompt in epoch}) >= min(len(given), whole + 1)
+
+
+def test_the_last_step_of_an_epoch_may_be_smaller(untrained: Path) -> None:
+    given = {"prompts_per_step": 3, "drop_last": False, "samples_per_prompt": 2, "max_response_tokens": 8, "steps": 2}
+    with Trainer(model=untrained, rewards=shorter, dataset=ROWS, progress=False, **given) as trainer:
+        assert [step.rollouts["prompt_id"].nunique() for step in trainer] == [3, 1]
+
+
+def test_a_step_needs_as_many_rows_as_it_has_prompts(untrained: Path) -> None:
+    with refused(TrainError, "prompts_per_step is 8", "4 prompts"):
+        Trainer(model=untrained, rewards=shorter, dataset=ROWS, prompts_per_step=8, progress=False)
+    with refused(InputError, "no rows"):
+        Trainer(model=untrained, rewards=shorter, dataset=[], progress=False)

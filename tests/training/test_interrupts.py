@@ -98,7 +98,7 @@ def go_on(trainer: Trainer, interrupts: Interrupts) -> None:
     while trainer.next_step < STEPS:
         try:
             with interrupts:
-                trainer.run()
+                trainer.train()
         except KeyboardInterrupt:
             pass
 

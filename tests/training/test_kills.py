@@ -63,7 +63,7 @@ def run(out: str, model: str, algorithm: str, steps: int, options: dict[str, Any
     given = config(algorithm=algorithm, steps=steps, **options)
     with Trainer(given, out, model=model, resume=resume, callbacks=[Says(connection, most)], progress=False) as trainer:
         connection.send("begins")
-        trainer.run()
+        trainer.train()
 
 
 class Life:
@@ -181,13 +181,13 @@ def test_killed_actors_change_no_weight(tmp_path: Path, model: Path) -> None:
     kills, weights = KillsActors(Gate(tmp_path / "gate"), seed=3), {}
     options = {"gpus": 2, "gpus_per_node": 2, "policy": "static", "steps": 2, "max_response_tokens": 64}
     with LongTailTrainer(config(**options), tmp_path / "whole", model=model, progress=False) as trainer:
-        trainer.run()
+        trainer.train()
         weights["whole"] = trainer.model.state_dict()
     given = config(**options, executor="local")
     with LongTailTrainer(given, tmp_path / "killed", model=model, callbacks=[kills], progress=False) as trainer:
         kills.pool, trainer.on_progress = trainer.actor_pool, kills.on_progress
         gate_last(trainer, kills.gate, last=2)
-        trainer.run()
+        trainer.train()
         weights["killed"] = trainer.model.state_dict()
 
     whole, killed = (read_trace(tmp_path / name) for name in ("whole", "killed"))

@@ -79,7 +79,7 @@ def test_on_the_wall_clock_gpus_are_the_learners_from_then_on(tmp_path: Path, mo
     gate = Gate(tmp_path / "the learner holds its GPUs")
     options = {**STREAM, "steps": 2, "stream_order": "canonical", "optimizer": "sgd", "learning_rate": 0.5, "gpus": 1}
     with RaggedTrainer(config(**options), model=model, progress=False) as virtual:
-        virtual.run()
+        virtual.train()
         expected = {name: value.clone() for name, value in virtual.model.state_dict().items()}
     steps = []
     for start in ("step", "needed"):

@@ -25,7 +25,7 @@ def hold(connection: Any) -> None:
     """Keeps weights for vLLM, and checkpoints of a run that has no folder."""
     model = tiny_qwen2(CharTokenizer())
     weights = VllmEngines(1, 16, Sampling(), "float32", FolderSync(keeps_last=True))
-    trainer = Trainer(TrainConfig(steps=1), model=(model, CharTokenizer()), progress=False)
+    trainer = Trainer(TrainConfig(preset="demo", steps=1), model=(model, CharTokenizer()), progress=False)
     connection.send((weights.of_step(model, 0).weights, str(trainer.state.checkpoints)))
     time.sleep(3600)
 

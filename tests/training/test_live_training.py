@@ -3,8 +3,10 @@ step, on the disk too."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +16,22 @@ from training_samples import config
 
 from rlhfless.executor.step.progress import StepProgress
 from rlhfless.trace import read_trace, step_metrics
+from rlhfless.trace.metrics.growing_step import StepSoFar
+from rlhfless.training.algorithms import grpo
+from rlhfless.training.algorithms.passes import Passes
+from rlhfless.training.callbacks import Callback
 from rlhfless.training.loop import Trainer
 from rlhfless.widgets import LiveRun, live, live_view, steps_of
+from rlhfless.widgets import live_run as live_run_module
 
-STEP = ["starting", "generating", "preparing", "learning", "saving"]
-STREAMED = ["starting", "generating", "learning", "saving"]
+STEP = ["starting", "weight sync", "generating", "rewards", "learning", "saving"]
+STREAMED = ["starting", "weight sync", "generating", "learning", "saving"]
 LOCAL = {"executor": "local", "policy": "static"}
 
 
 def test_a_stopped_run_stands_at_its_last_step_and_goes_on_to_the_same_end(model: Path, tmp_path: Path) -> None:
     with Trainer(config(), tmp_path / "whole", model=model, progress=False) as trainer:
-        whole = trainer.run()
+        whole = trainer.train()
     with Trainer(config(), tmp_path / "stopped", model=model, progress=False) as trainer:
         live_run = LiveRun(steps_of(trainer))
         inner, reached, opened = trainer.on_progress, threading.Event(), threading.Event()
@@ -106,7 +113,7 @@ def test_a_step_goes_through_its_phases_in_order(options: dict[str, Any], phases
     seen: list[tuple[int, str]] = []
     with Trainer(config(steps=2, **options), model=model, progress=False) as trainer:
         trainer.on_phase = lambda step, phase: seen.append((step, phase))
-        trainer.run()
+        trainer.train()
     assert seen == [(step, phase) for step in (0, 1) for phase in phases]
 
 
@@ -114,7 +121,7 @@ def test_an_evaluation_is_a_phase_where_one_is_due(model: Path) -> None:
     seen: list[tuple[int, str]] = []
     with Trainer(config(steps=2, eval_every=2, eval_prompts=2), model=model, progress=False) as trainer:
         trainer.on_phase = lambda step, phase: seen.append((step, phase))
-        trainer.run()
+        trainer.train()
     last = [*STEP[:-1], "evaluating", "saving"]
     assert seen == [(0, "evaluating"), *((0, phase) for phase in STEP), *((1, phase) for phase in last)]
 
@@ -180,3 +187,181 @@ def test_the_cost_of_training_is_the_traces_or_unknown(profile: str, model: Path
     else:
         assert live_run.table["cost_usd"].tolist() == pytest.approx(sums["cost_usd"].tolist())
         assert (live_run.table["cost_usd"] > 0).all()
+
+
+# --- while the learner works ----------------------------------------------------------------------------------------------
+
+
+def hold_update(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Let the optimizer's step wait for the second event, after all passes, and set the first one when it begins."""
+    update, begins, opened = grpo.clip_and_step, threading.Event(), threading.Event()
+
+    def held(*given: Any) -> float:
+        begins.set()
+        assert opened.wait(300)
+        return update(*given)
+
+    monkeypatch.setattr(grpo, "clip_and_step", held)
+    return begins, opened
+
+
+def card(view: Any, name: str) -> str:
+    """What a card beside the phase says."""
+    return str(view.panes.pane_phase.split(f"<span>{name}</span><b>")[1].split("</b>")[0])
+
+
+def wait_until(so: Callable[[], object]) -> None:
+    """Wait until that is so."""
+    until = time.monotonic() + 300
+    while not so():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+def learner_s(snapshot: StepSoFar | None) -> float:
+    """Seconds for which the learner has had its GPUs."""
+    return 0.0 if snapshot is None else sum(held.end_s - held.start_s for held in snapshot.held if held.role == "learner")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"kl_coef": 0.1}, {"preparation": "freed"}, {"num_mini_batches": 2}],
+    ids=["grpo", "reference", "freed", "parts"],
+)
+def test_timeline_and_cost_grow_with_the_passes_of_the_learner(
+    options: dict[str, Any], model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the virtual clock a pass is charged when it has ended, so what is shown after the last one is what the trace gets."""
+    monkeypatch.setattr(live_view, "BEAT_S", 0.01)
+    monkeypatch.setattr(live_run_module, "OFTEN_S", 0.0)
+    monkeypatch.setattr(live_run_module, "SHARE", 1e9)
+    with Trainer(config(steps=1, max_tokens_per_micro_batch=64, **options), model=model, progress=False) as trainer:
+        begins, opened = hold_update(monkeypatch)
+        count, shown = Passes._count, []
+
+        def counted(self: Passes, *given: Any, **named: Any) -> None:
+            count(self, *given, **named)
+            view.run.catch_up()
+            shown.append(view.run.status().costs[-1])
+
+        monkeypatch.setattr(Passes, "_count", counted)
+        view = trainer.live()
+        view.run.run()
+        assert begins.wait(300)
+        first = len(shown)
+        assert first > 2
+        for name in ("gpu_seconds", "end_s"):
+            values = [getattr(cost, name) for cost in shown]
+            assert values == sorted(set(values)), "every pass is more"
+        assert card(view, "phase") == "learning"
+        assert '"name":"learn"' in view.panes.pane_timeline
+        assert f"{shown[-1].gpu_seconds!r}" in view.panes.pane_cost
+        opened.set()
+        assert view.run.wait(300)
+    assert view.run.error is None
+    assert view.run.trace is not None
+    table = step_metrics(view.run.trace).iloc[0]
+    last, whole = shown[-1], view.run.costs[-1]
+    assert (whole.gpu_seconds, whole.idle_gpu_seconds) == (table["gpu_seconds"], table["idle_gpu_seconds"])
+    assert (last.gpu_seconds, last.idle_gpu_seconds) == pytest.approx((whole.gpu_seconds, whole.idle_gpu_seconds), rel=1e-9)
+
+
+def test_timeline_and_cost_grow_with_the_seconds_of_the_learner_on_the_wall_clock(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_view, "BEAT_S", 0.01)
+    monkeypatch.setattr(live_run_module, "OFTEN_S", 0.0)
+    monkeypatch.setattr(live_run_module, "SHARE", 1e9)
+    with Trainer(config(steps=1, **LOCAL, gpus=1, gpus_per_node=1), model=model, progress=False) as trainer:
+        begins, opened = hold_update(monkeypatch)
+        view = trainer.live()
+        view.run.run()
+        assert begins.wait(300)
+        wait_until(lambda: learner_s(view.run.snapshot) > 0)
+        before = view.run.status().costs[-1]
+        since = learner_s(view.run.snapshot)
+        wait_until(lambda: learner_s(view.run.snapshot) > since)
+        assert view.run.status().costs[-1].end_s > before.end_s, "a learner on the CPU has no GPU-seconds"
+        assert "wall clock" in view.panes.pane_timeline
+        seen = learner_s(view.run.snapshot)
+        opened.set()
+        assert view.run.wait(300)
+    assert view.run.trace is not None
+    learned = view.run.trace.allocations.query("role == 'learner'")
+    assert (learned["end_s"] - learned["start_s"]).sum() >= seen
+    table = step_metrics(view.run.trace).iloc[0]
+    assert view.run.costs[-1].idle_gpu_seconds == table["idle_gpu_seconds"]
+
+
+def test_a_cell_that_trains_is_watched_while_its_learner_blocks_the_main_thread(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The learner waits in this thread until three more messages were sent, which only another thread can do."""
+    monkeypatch.setattr(live_view, "BEAT_S", 0.01)
+    with Trainer(config(steps=2), model=model, progress=False) as trainer:
+        learn, shown = trainer.state.learner.learn, []
+
+        def blocks(*given: Any) -> Any:
+            assert threading.current_thread() is threading.main_thread()
+            beats = view.panes.beat
+            wait_until(lambda: view.panes.beat > beats + 3)
+            shown.append((card(view, "phase"), card(view, "step"), card(view, "complete responses"), view.run.elsewhere))
+            return learn(*given)
+
+        monkeypatch.setattr(trainer.state.learner, "learn", blocks)
+        view = trainer.live()
+        trainer.train()
+    assert shown == [("learning", str(step), "12 of 12", True) for step in (0, 1)]
+    assert (view.run.state, view.run.elsewhere, view.panes.beat) == ("done", False, 0)
+    assert view.run.table["step"].tolist() == [0, 1]
+    assert [cost.complete for cost in view.run.costs] == [True, True]
+
+
+@pytest.mark.parametrize("ends", [None, KeyboardInterrupt()], ids=["to the end", "interrupted between steps"])
+def test_a_cell_that_trains_is_running_between_its_steps_until_it_ends(
+    ends: BaseException | None, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Between(Callback):
+        def on_step(self, trainer: Any, step: Any) -> None:
+            states.append((view.run.state, view.run.elsewhere, view._buttons["run"].disabled))
+            shown.append(view.panes.pane_facts)
+            if ends is not None and len(states) == 2:
+                raise ends
+
+    states: list[tuple[str, bool, bool]] = []
+    shown: list[str] = []
+    with Trainer(config(steps=3), model=model, progress=False, callbacks=Between()) as trainer:
+        view = trainer.live()
+        view.panes.observe(lambda change: shown.append(change["new"]), "pane_facts")
+        with contextlib.suppress(KeyboardInterrupt):
+            trainer.train()
+        during = shown[: shown.index(view.panes.pane_facts)]
+        assert states == [("running", True, True)] * (3 if ends is None else 2)
+        assert during
+        assert not any("<b>ready</b>" in text for text in during), "the run is under way until the cell ends"
+        assert (view.run.state, view.run.elsewhere) == ("done" if ends is None else "ready", False)
+        assert view._buttons["run"].disabled == (ends is None)
+        if ends is not None:
+            view.run.run()
+            assert view.run.wait(300)
+            assert (view.run.state, len(view.run.traces)) == ("done", 3)
+
+
+def test_a_learner_that_fails_in_a_cell_is_shown_and_the_run_can_go_on(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Trainer(config(steps=1), model=model, progress=False) as trainer:
+        learn = trainer.state.learner.learn
+
+        def fails(*_: Any) -> Any:
+            monkeypatch.setattr(trainer.state.learner, "learn", learn)
+            raise ZeroDivisionError("no learner today")
+
+        monkeypatch.setattr(trainer.state.learner, "learn", fails)
+        view = trainer.live()
+        with pytest.raises(ZeroDivisionError):
+            trainer.step()
+        assert (view.run.state, card(view, "phase")) == ("failed", "failed")
+        assert "no learner today" in view.panes.pane_facts
+        assert view.run.costs == (), "the step has not happened"
+        view._buttons["run"].click()
+        assert view.run.wait(300)
+        assert (view.run.state, view.run.error, len(view.run.traces)) == ("done", None, 1)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from command_line import run_rlhfless
 from error_messages import refused, refused_command, warned
 
 pytest.importorskip("torch")
@@ -17,7 +17,6 @@ pytest.importorskip("torch")
 from byte_tokenizer import byte_tokenizer
 from training_samples import config, same_weights
 
-from rlhfless.cli import main
 from rlhfless.errors import InputError
 from rlhfless.training.config import TrainError
 from rlhfless.training.engines import model_context
@@ -128,14 +127,15 @@ def test_a_resumed_run_leaves_out_the_same(plain: Path, tmp_path: Path) -> None:
 def test_the_command_line_trains_on_what_fits(plain: Path, tmp_path: Path) -> None:
     data, out = tmp_path / "data.jsonl", tmp_path / "run"
     data.write_text("".join(json.dumps(row) + "\n" for row in ROWS[:8]))
-    small = (
-        "--steps 1 --prompts 8 --prompts-per-step 4 --samples-per-prompt 2 --max-response-tokens 8 --gpus 2 --reward length:8,8"
+    (tmp_path / "run.yaml").write_text(
+        "preset: demo\nsteps: 1\ntask: {prompts: 8, rewards: ['length:8,8']}\ncluster: {gpus: 2}\n"
+        "rollout: {prompts_per_step: 4, samples_per_prompt: 2, max_response_tokens: 8}\n"
     )
-    given = ["train", "--task", str(data), *small.split(), "--model", str(plain), "-o", str(out)]
+    given = ["train", str(tmp_path / "run.yaml"), f"task.name={data}", f"model={plain}", "-o", str(out)]
     with warned(LongPromptWarning, "'data'", "1 prompt ", "120 tokens", f"row {LONG}", "max_response_tokens"):
-        result = CliRunner().invoke(main, given)
+        result = run_rlhfless(*given)
     assert result.exit_code == 0, result.stderr
-    result = CliRunner().invoke(main, [*given[:-1], str(tmp_path / "none"), "--max-prompt-tokens", "4"])
+    result = run_rlhfless(*given[:-1], str(tmp_path / "none"), "task.max_prompt_tokens=4")
     refused_command(result, "data.jsonl", "row 0", "max_prompt_tokens is 4")
     assert not (tmp_path / "none").exists()
 

@@ -12,6 +12,7 @@ from error_messages import refused, warned
 pytest.importorskip("torch")
 
 from byte_tokenizer import byte_tokenizer
+from training_samples import run_config
 
 from rlhfless.training.config import TrainConfig, TrainError
 from rlhfless.training.loop import Trainer, train
@@ -24,7 +25,6 @@ SMALL = {
     "prompts_per_step": 4,
     "samples_per_prompt": 3,
     "max_response_tokens": 24,
-    "time_limit_s": 0.05,
 }
 
 
@@ -39,7 +39,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config(texts: Path, **changes: object) -> TrainConfig:
-    return TrainConfig.from_options(**{**SMALL, "task": f"gsm8k:{texts / 'sums.jsonl'}", **changes})
+    return run_config(**{**SMALL, "task": f"gsm8k:{texts / 'sums.jsonl'}", **changes})
 
 
 def test_ppo_on_texts_resumes_as_if_never_stopped(texts: Path, tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_rewards_that_draw_are_the_same_in_a_resumed_run(tmp_path: Path, untrain
             start = {"model": untrained} if number == 0 else {"resume": True}
             with Trainer(config(steps=steps), tmp_path / folder, rewards=given, progress=False, **start) as trainer:
                 torch.rand(number + 1)
-                trace = trainer.run()
+                trace = trainer.train()
         assert trace is not None
         found: list[float] = trace.rollouts["reward"].tolist()
         return found

@@ -43,7 +43,7 @@ def test_overlapping_changes_when_and_where_but_nothing_else(tmp_path: Path, mod
     traces, weights = {}, {}
     for when in ("after", "overlap"):
         with Trainer(config(preparation=when, **options), tmp_path / when, model=model, progress=False) as trainer:
-            trace = trainer.run()
+            trace = trainer.train()
         assert trace is not None
         traces[when], weights[when] = trace, trainer.state.learner.algorithm.trained.state_dict()
     after, overlap = traces["after"], traces["overlap"]

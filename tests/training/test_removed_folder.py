@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from command_line import run_rlhfless
 from error_messages import refused, refused_command
 
 torch = pytest.importorskip("torch")
 from training_samples import config, same_weights  # noqa: E402
 
-from rlhfless.cli import main  # noqa: E402
 from rlhfless.trace import read_trace  # noqa: E402
 from rlhfless.training.config import TrainError  # noqa: E402
 from rlhfless.training.learner import learner  # noqa: E402
@@ -73,8 +72,8 @@ def test_the_command_line_says_it_in_one_sentence(model: Path, tmp_path: Path, m
         return learn(*given)
 
     monkeypatch.setattr(learner.LocalLearner, "learn", removed_meanwhile)
-    small = ["--steps", 2, "--prompts", 8, "--prompts-per-step", 4, "--samples-per-prompt", 3, "--max-response-tokens", 24]
-    given = [*small, "--policy", "static", "--model", model, "-o", out]
-    result = CliRunner().invoke(main, ["train", *map(str, given)])
+    small = ["preset=demo", "steps=2", "task.prompts=8", "rollout.prompts_per_step=4", "rollout.samples_per_prompt=3"]
+    given = [*small, "rollout.max_response_tokens=24", "planner.policy=static", f"model={model}", "-o", out]
+    result = run_rlhfless("train", *map(str, given))
     refused_command(result, str(out), began=True)
     assert not out.exists()

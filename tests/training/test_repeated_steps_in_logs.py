@@ -14,7 +14,7 @@ import pytest
 from training_samples import config
 
 from rlhfless.training import run_state
-from rlhfless.training.loggers import make_loggers
+from rlhfless.training.loggers import as_callbacks
 from rlhfless.training.loop import Trainer
 
 Rewards: TypeAlias = list[tuple[int, float]]
@@ -50,7 +50,7 @@ def log(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tupl
 
 def trainer(folder: Path, log: str, **options: Any) -> Trainer:
     """A run of three steps whose only checkpoint on the way is the one before the first."""
-    given = {"callbacks": make_loggers([log], folder), "progress": False, **options}
+    given = {"callbacks": as_callbacks([log], folder), "progress": False, **options}
     return Trainer(config(steps=3, save_every=50, policy="static"), folder, **given)
 
 
@@ -69,7 +69,7 @@ def test_a_resumed_run_shows_the_steps_once_that_a_kill_undid(tmp_path: Path, mo
         assert resumed.next_step == 0, "nothing was saved since the run began"
         resumed.step()
         assert read(tmp_path) == [(0, pytest.approx(first[0]))], "what is not repeated yet is not shown"
-        resumed.run()
+        resumed.train()
         assert read(tmp_path) == mean_rewards(resumed)
     assert [step for step, _ in read(tmp_path)] == [0, 1, 2]
 
@@ -90,7 +90,7 @@ def test_a_run_that_goes_on_after_an_interrupt_shows_the_undone_steps_once(
             with pytest.raises(KeyboardInterrupt):
                 run.step()
         assert run.next_step == 0
-        run.run()
+        run.train()
         assert read(tmp_path) == mean_rewards(run)
     assert [step for step, _ in read(tmp_path)] == [0, 1, 2]
 
@@ -117,7 +117,7 @@ def test_a_line_that_a_kill_left_unfinished_goes(tmp_path: Path, model: Path) ->
 
 def test_json_lines_have_null_for_what_is_no_number(tmp_path: Path) -> None:
     """Infinities are no JSON, either."""
-    (logger,) = make_loggers(["jsonl"], tmp_path)
+    (logger,) = as_callbacks(["jsonl"], tmp_path)
     logger.on_step(None, SimpleNamespace(step=0, metrics={"a": 1.0, "b": math.nan, "c": math.inf, "d": -math.inf}))  # type: ignore[arg-type]
 
     def refuse(constant: str) -> None:

@@ -63,3 +63,8 @@ def test_resuming_where_there_is_no_run_names_what_begins_one(tmp_path: Path, mo
         (tmp_path / "notes.txt").write_text("mine")
         with refused(TrainError, str(folder), "auto"):
             Trainer(run(1), folder, model=model, resume=True, progress=False)
+
+
+def test_a_missing_run_is_named_before_what_else_is_missing(tmp_path: Path) -> None:
+    with refused(TrainError, "nowhere", "auto"):
+        Trainer(folder=tmp_path / "nowhere", resume=True, progress=False)

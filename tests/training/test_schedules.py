@@ -33,7 +33,7 @@ def test_schedules_give_the_same_tokens_rewards_and_weights(tmp_path: Path, mode
     for name, schedule in SCHEDULES.items():
         options = config(algorithm=algorithm, max_response_tokens=96, samples_per_prompt=6, **schedule)
         with Trainer(options, tmp_path / name, model=model, planner=PLANNERS.get(name), progress=False) as trainer:
-            trainer.run()
+            trainer.train()
         trace, weights = trainer.state.trace, trainer.state.learner.algorithm.trained.state_dict()
         assert trace is not None
         moved = trace.spans[trace.spans["phase"] == "migrate"]

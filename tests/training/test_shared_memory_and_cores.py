@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from error_messages import refused  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from training_samples import config, farthest  # noqa: E402
+from training_samples import config, farthest, run_config  # noqa: E402
 
 from rlhfless.engine.protocol import Request  # noqa: E402
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer  # noqa: E402
@@ -93,7 +93,7 @@ def test_learning_with_several_threads_changes_weights_by_rounding_only() -> Non
 @settings(max_examples=30)
 @given(st.integers(1, 64), st.integers(0, 16), st.integers(1, 4))
 def test_a_learner_has_the_cores_that_actors_do_not_use(cores: int, actors: int, processes: int) -> None:
-    auto = TrainConfig.from_options(learner_threads="auto", learner_processes=processes)
+    auto = run_config(learner_threads="auto", learner_processes=processes)
     threads = learner_threads(auto, beside_actors=actors, cores=cores)
     assert threads >= 1
     assert threads == 1 or processes * threads + actors <= cores
@@ -102,14 +102,14 @@ def test_a_learner_has_the_cores_that_actors_do_not_use(cores: int, actors: int,
 
 def test_weights_are_those_of_one_thread_where_bits_are_promised() -> None:
     assert learner_threads(TrainConfig(), cores=64) == 1
-    assert learner_threads(TrainConfig.from_options(engine="vllm", executor="local"), cores=64) == 64
-    assert learner_threads(TrainConfig.from_options(learner_threads=3), cores=64) == 3
+    assert learner_threads(run_config(engine="vllm", executor="local"), cores=64) == 64
+    assert learner_threads(run_config(learner_threads=3), cores=64) == 3
 
 
 def test_a_share_of_a_gpu_is_for_vllm() -> None:
     with refused(TrainError, "gpu_memory_utilization", "memory_gib"):
-        TrainConfig.from_options(gpu_memory_utilization=0.4)
-    assert TrainConfig.from_options(gpu_memory_utilization=0.4, engine="vllm", executor="local").cluster.engine == "vllm"
+        run_config(gpu_memory_utilization=0.4)
+    assert run_config(gpu_memory_utilization=0.4, engine="vllm", executor="local").cluster.engine == "vllm"
 
 
 def test_actors_decode_with_as_many_threads_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def test_actors_decode_with_as_many_threads_as_asked_for(monkeypatch: pytest.Mon
     logprobs, before = [], torch.get_num_threads()
     for threads in (1, 2):
         seen.clear()
-        given = TrainConfig.from_options(actor_threads=threads)
+        given = run_config(actor_threads=threads)
         model = tiny_qwen2(CharTokenizer(), hidden=32, layers=1, intermediate=64)
         factory = make_engines(given.cluster, model, 1, 64, Sampling(), "float32").of_step(model, 0)
         engine = factory(LatencyModel("tiny", 1, 1.0, 0.0), Admission(2, 256))
@@ -137,16 +137,16 @@ def test_actors_decode_with_as_many_threads_as_asked_for(monkeypatch: pytest.Mon
         assert same_bits(given, "cpu", "float32", custom_pool=False) == (threads == 1)
     assert torch.get_num_threads() == before
     np.testing.assert_allclose(logprobs[0], logprobs[1], atol=1e-4)
-    beside = TrainConfig.from_options(actor_threads=2, learner_threads="auto")
+    beside = run_config(actor_threads=2, learner_threads="auto")
     assert learner_threads(beside, beside_actors=3, cores=8) == 2
     with refused(TrainError, "actor_threads is 2", "'vllm'"):
-        TrainConfig.from_options(actor_threads=2, engine="vllm", executor="local")
+        run_config(actor_threads=2, engine="vllm", executor="local")
 
 
 def test_actors_of_vllm_alone_are_tensor_parallel_on_the_gpus_of_their_profile() -> None:
     for options in ({"executor": "local"}, {"engine": "transformers"}, {"engine": "vllm"}):
-        with refused(TrainError, "tensor_parallel is 2", "engine 'vllm' with executor 'local' or 'ray'"):
-            TrainConfig.from_options(tensor_parallel=2, **options)
+        with refused(TrainError, "tensor_parallel is 2", "cluster.engine 'vllm' with cluster.executor 'local' or 'ray'"):
+            run_config(tensor_parallel=2, **options)
     asked = ClusterConfig(engine="vllm", executor="local", tensor_parallel=2)
     check_parts_of_actors(asked, replace(load_profile("cpu-tiny-qwen2"), gpus_per_actor=2))
     with refused(TrainError, "tensor_parallel is 2", "'cpu-tiny-qwen2' have 1 GPU", "2 GPUs per actor"):
@@ -155,9 +155,9 @@ def test_actors_of_vllm_alone_are_tensor_parallel_on_the_gpus_of_their_profile()
 
 def test_reward_models_wait_on_the_cpu_only_where_there_are_some() -> None:
     with refused(TrainError, "offload_reward_models is True", "rewards are task, -0.5*format:^a", "model:FOLDER"):
-        TrainConfig.from_options(offload_reward_models=True, rewards=["task", "-0.5*format:^a"])
+        run_config(offload_reward_models=True, rewards=["task", "-0.5*format:^a"])
     for name in ("model:judge", "0.5*model:judge"):
-        assert TrainConfig.from_options(offload_reward_models=True, rewards=["task", name]).task.offload_reward_models
+        assert run_config(offload_reward_models=True, rewards=["task", name]).task.offload_reward_models
 
 
 def test_engines_take_contexts_as_long_as_asked_for_and_as_long_as_needed() -> None:

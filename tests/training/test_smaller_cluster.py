@@ -10,13 +10,12 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
-from click.testing import CliRunner, Result
+from command_line import Result, run_rlhfless
 from error_messages import refusal_line, refused, refused_command, warned
 
 torch = pytest.importorskip("torch")
 from training_samples import config, same_weights  # noqa: E402
 
-from rlhfless.cli import main  # noqa: E402
 from rlhfless.executor import RayPool, StepFailed, StepRecord, run_step  # noqa: E402
 from rlhfless.executor.distributed.ray.placement import RayNode, place_nodes  # noqa: E402
 from rlhfless.trace import read_trace  # noqa: E402
@@ -29,21 +28,11 @@ from rlhfless.training.loop import Trainer, train  # noqa: E402
 TEXTS = ["step", "prompt_id", "sample", "response", "reward"]
 LOST_IN = 1  # this step
 SMALL = [
-    "--prompts",
-    8,
-    "--prompts-per-step",
-    4,
-    "--samples-per-prompt",
-    3,
-    "--max-response-tokens",
-    24,
-    "--policy",
-    "static",
-    "--steps",
-    3,
-]
-SMALL += ["--learning-rate", 0.01]
-ON = ["--executor", "ray", "--ray-address", "10.0.0.1:6379"]
+    "preset=demo",
+    "task.prompts=8", "rollout.prompts_per_step=4", "rollout.samples_per_prompt=3", "rollout.max_response_tokens=24",
+    "planner.policy=static", "steps=3", "optimizer.learning_rate=0.01",
+]  # fmt: skip
+ON = ["cluster.executor=ray", "cluster.ray_address=10.0.0.1:6379"]
 
 
 class PretendedNodes(RayPool):
@@ -95,7 +84,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> type[PretendedNodes]:
 
 
 def command(*given: object) -> Result:
-    return CliRunner().invoke(main, ["train", *map(str, (*SMALL, *ON, *given))])
+    return run_rlhfless("train", *map(str, (*SMALL, *ON, *given)))
 
 
 def test_a_resumed_run_may_have_fewer_gpus(model: Path, tmp_path: Path) -> None:
@@ -112,7 +101,11 @@ def test_a_resumed_run_may_have_fewer_gpus(model: Path, tmp_path: Path) -> None:
     used = run.allocations.groupby("step")["gpu_ids"].agg(lambda ids: max(max(one) for one in ids) + 1)
     assert used.tolist() == [4, 2, 2]
     assert [(was["nodes"], was["gpus_per_node"], was["before_step"]) for was in run.meta["earlier_clusters"]] == [(2, 8, 1)]
-    assert (run.meta["cluster"]["nodes"], run.meta["cluster"]["gpus_per_node"], run.meta["config"]["gpus"]) == (1, 2, 2)
+    assert (run.meta["cluster"]["nodes"], run.meta["cluster"]["gpus_per_node"], run.meta["config"]["cluster"]["gpus"]) == (
+        1,
+        2,
+        2,
+    )
     assert run.meta["run_id"] == read_trace(tmp_path / "run").meta["run_id"]
     costs = step_costs(run).groupby("step")[["time_s", "serverful_gpu_s"]].sum()
     assert (costs["serverful_gpu_s"] / costs["time_s"]).tolist() == pytest.approx([16, 2, 2])
@@ -149,23 +142,23 @@ def test_what_weights_depend_on_may_not_change(model: Path, tmp_path: Path) -> N
 def test_a_lost_node_is_survived_with_the_options_that_the_sentence_names(
     nodes: type[PretendedNodes], model: Path, tmp_path: Path, loses: str
 ) -> None:
-    full = ["--gpus", 4, "--gpus-per-node", 2]
-    assert command(*full, "--model", model, "-o", tmp_path / "whole").exit_code == 0
+    full = ["cluster.gpus=4", "cluster.gpus_per_node=2"]
+    assert command(*full, f"model={model}", "-o", tmp_path / "whole").exit_code == 0
     nodes.loses, out = loses, tmp_path / "run"
-    said = refusal_line(command(*full, "--model", model, "-o", out), began=True)
-    options = re.search(r"--resume (--gpus \d+ --gpus-per-node \d+) ", said)
+    said = refusal_line(command(*full, f"model={model}", "-o", out), began=True)
+    options = re.search(r"--resume last (cluster.gpus=\d+ cluster.gpus_per_node=\d+) ", said)
     assert options, said
     assert read_trace(out).steps == [0]
     nodes.loses = ""
-    refused_command(command(*full, "--resume", "-o", out), f"--resume {options[1]}")
-    done = command(*options[1].split(), "--resume", "-o", out)
+    refused_command(command(*full, "--resume", "last", "-o", out), f"--resume last {options[1]}")
+    done = command(*options[1].split(), "--resume", "last", "-o", out)
     assert done.exit_code == 0, done.stderr
     assert read_trace(out).steps == [0, 1, 2]
     assert same_weights(out, tmp_path / "whole")
 
 
 def test_without_any_gpus_no_options_are_named(nodes: type[PretendedNodes], model: Path, tmp_path: Path) -> None:
-    out, full = tmp_path / "run", ["--gpus", 4, "--gpus-per-node", 2]
-    assert command(*full, "--steps", 1, "--model", model, "-o", out).exit_code == 0
+    out, full = tmp_path / "run", ["cluster.gpus=4", "cluster.gpus_per_node=2"]
+    assert command(*full, "steps=1", f"model={model}", "-o", out).exit_code == 0
     nodes.there = []
-    refused_command(command(*full, "--resume", "-o", out), "(none)", "`ray status`")
+    refused_command(command(*full, "--resume", "last", "-o", out), "(none)", "`ray status`")

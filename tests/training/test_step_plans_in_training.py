@@ -15,8 +15,9 @@ from rlhfless.trace import read_trace, step_metrics
 from rlhfless.training.config import TrainConfig, TrainError
 from rlhfless.training.loop import Trainer, train
 from rlhfless.training.models.tiny_model import save_model
-from solver import Acceptance, Cluster, LatencyModel, Workload
+from solver import Cluster, LatencyModel, Workload
 from solver.dataflow import Call, CallMemory, Layout, StepGeneration, StepPlan, WithLevers, dpo, grpo, plan_step, ppo
+from solver.model.acceptance import Acceptance
 from solver.model.errors import PlanningError
 
 GPUS = {"gpus": 4, "gpus_per_node": 4}
@@ -49,7 +50,7 @@ def planned(graph: Any = grpo, cluster: Cluster | None = None, costs: Costs | No
 
 def trained(given: TrainConfig, folder: Path, model: Path, **more: Any) -> None:
     with Trainer(given, folder, model=model, progress=False, **more) as trainer:
-        trainer.run()
+        trainer.train()
         save_model(trainer.model, trainer.tokenizer, folder / "model")
 
 
@@ -143,7 +144,7 @@ def test_plans_with_levers_that_a_run_does_not_have_are_refused(model: Path) -> 
 def test_a_run_may_be_resumed_with_a_step_plan(tmp_path: Path, model: Path) -> None:
     train(config(steps=2, **GPUS), tmp_path / "run", model=model)
     with Trainer(config(steps=3, **GPUS), tmp_path / "run", resume=True, step_plan=planned(), progress=False) as trainer:
-        trainer.run()
+        trainer.train()
         save_model(trainer.model, trainer.tokenizer, tmp_path / "run" / "model")
     train(config(steps=3, **GPUS), tmp_path / "whole", model=model)
     assert same_weights(tmp_path / "run", tmp_path / "whole")

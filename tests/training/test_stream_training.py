@@ -30,7 +30,7 @@ PPO_PARTS = {**PPO, "num_mini_batches": 3}
 def run(given: TrainConfig, folder: Path, model: Path) -> tuple[Trace, dict[str, torch.Tensor]]:
     """The trace of a run and its last weights, those of a critic included."""
     with Trainer(given, folder, model=model, progress=False) as trainer:
-        trace = trainer.run()
+        trace = trainer.train()
         assert trace is not None
         return trace, {name: value.clone() for name, value in trainer.state.learner.algorithm.trained.state_dict().items()}
 
@@ -81,7 +81,7 @@ def test_a_minibatch_is_learned_from_once_its_prompts_and_the_update_before_are_
 def test_the_learner_works_beside_decoding_and_the_step_ends_with_the_optimizer(tmp_path: Path, model: Path) -> None:
     given = config(learning="stream", learner_gpus=3, policy="static", gpus=1, reward_s_per_response=1e-3, **GRPO)
     with RaggedTrainer(given, tmp_path / "run", model=model, progress=False) as trainer:
-        trace = trainer.run()
+        trace = trainer.train()
     assert trace is not None
     read_trace(tmp_path / "run")  # which checks it
     learning = trace.spans[trace.spans["phase"] == "learn"]
@@ -144,7 +144,7 @@ def test_on_the_wall_clock_a_resumed_canonical_run_has_the_same_bits_and_others_
     with Trainer(
         config(**wall, steps=2, stream_order="canonical"), tmp_path / "halves", resume=True, progress=False
     ) as trainer:
-        trainer.run()
+        trainer.train()
         assert farthest(trainer.model.state_dict(), expected) == 0
     _, by_completion = run(config(**wall, steps=2), tmp_path / "completion", model)
     assert farthest(by_completion, expected) < 1e-5

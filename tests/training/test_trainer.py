@@ -22,7 +22,7 @@ from rlhfless.trace import read_trace
 from rlhfless.training.algorithms.registry import make_algorithm
 from rlhfless.training.callbacks import Callback
 from rlhfless.training.config import TrainError
-from rlhfless.training.loggers import make_loggers
+from rlhfless.training.loggers import as_callbacks
 from rlhfless.training.loop import Trainer, train
 from rlhfless.training.rewards import FunctionReward, Rewards
 from rlhfless.training.tasks.arithmetic import ArithmeticTask
@@ -76,7 +76,7 @@ def test_a_notebook_steps_through_a_run_of_its_own_parts(tmp_path: Path, untrain
         for step in trainer:
             steps.append(step)
             assert step.trace.steps == [step.step]
-            assert step.trace.meta["config"]["samples_per_prompt"] == 3
+            assert step.trace.meta["config"]["rollout"]["samples_per_prompt"] == 3
     trace = read_trace(tmp_path / "run")
     assert [step.step for step in steps] == trace.steps == [0, 1, 2]
     assert trace.runs == ["own"]
@@ -96,7 +96,7 @@ def test_a_run_of_given_parts_resumes_with_the_same_parts_only(tmp_path: Path, u
             with Trainer(
                 config(steps=steps), tmp_path / folder, resume=number > 0, progress=False, **given(untrained)
             ) as trainer:
-                trainer.run()
+                trainer.train()
         return read_trace(tmp_path / folder).rollouts["response"].tolist(), trainer.model.state_dict()
 
     texts, weights = final("parts", 1, 3)
@@ -129,7 +129,7 @@ def test_metrics_are_numbers_of_the_step(model: Path) -> None:
 def test_callbacks_are_called_for_committed_steps_and_once_at_the_end(tmp_path: Path, model: Path) -> None:
     told = Told()
     with Trainer(config(), tmp_path / "run", model=model, callbacks=[told], progress=False) as trainer:
-        trainer.run()
+        trainer.train()
     trainer.close()
     assert told.calls == ["step 0", "step 1", "step 2", "end"]
 
@@ -140,7 +140,7 @@ def test_an_error_of_a_callback_ends_the_run_and_its_step_counts(tmp_path: Path,
         refused(RuntimeError),
         Trainer(config(), tmp_path / "run", model=model, callbacks=[told, later], progress=False) as trainer,
     ):
-        trainer.run()
+        trainer.train()
     assert (told.calls, later.calls) == (["step 0", "step 1", "end"], ["step 0", "end"])
     assert read_trace(tmp_path / "run").steps == [0, 1]
     resumed = train(config(), tmp_path / "run", resume=True)
@@ -150,8 +150,8 @@ def test_an_error_of_a_callback_ends_the_run_and_its_step_counts(tmp_path: Path,
 
 
 def test_metrics_go_to_json_lines(tmp_path: Path, model: Path) -> None:
-    train(config(steps=2), tmp_path / "run", model=model, loggers=["jsonl"])
-    train(config(steps=3), tmp_path / "run", resume=True, loggers=["jsonl"])
+    train(config(steps=2), tmp_path / "run", model=model, callbacks=["jsonl"])
+    train(config(steps=3), tmp_path / "run", resume=True, callbacks=["jsonl"])
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [0, 1, 2]
     rewards = read_trace(tmp_path / "run").rollouts.groupby("step")["reward"].mean()
@@ -162,7 +162,7 @@ def test_metrics_go_to_tensorboard(tmp_path: Path, model: Path) -> None:
     pytest.importorskip("tensorboard", reason="tensorboard is not installed: pip install 'rlhfless[loggers]'")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    train(config(), tmp_path / "run", model=model, loggers=["tensorboard"])
+    train(config(), tmp_path / "run", model=model, callbacks=["tensorboard"])
     read = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     read.Reload()
     scalars = read.Scalars("reward_mean")
@@ -194,12 +194,12 @@ def test_a_library_gets_a_run_and_the_same_one_when_it_is_resumed(
 ) -> None:
     library, told = tracked
     out = tmp_path / "mine"
-    train(config(steps=2), out, model=model, loggers=[library])
-    train(config(steps=3), out, resume=True, loggers=[library])
+    train(config(steps=2), out, model=model, callbacks=[library])
+    train(config(steps=3), out, resume=True, callbacks=[library])
     assert [what for what, _ in told] == ["init", "log", "log", "finish", "init", "log", "finish"]
     begun, again = (given for what, given in told if what == "init")
     assert {**again, "config": None} == {**begun, "config": None}
-    assert (begun["project"], begun["resume"], begun["config"]["samples_per_prompt"]) == ("rlhfless", "allow", 3)
+    assert (begun["project"], begun["resume"], begun["config"]["rollout"]["samples_per_prompt"]) == ("rlhfless", "allow", 3)
     assert begun["name"].startswith("mine")
     assert known(begun).endswith(json.loads((out / "meta.json").read_text())["run_id"])
     logged = [given for what, given in told if what == "log"]
@@ -213,7 +213,7 @@ def test_no_two_runs_are_one_to_a_library(tmp_path: Path, model: Path, tracked: 
     library, told = tracked
     for out in (tmp_path / "a" / "run", tmp_path / "b" / "run", tmp_path / "a" / "run"):
         shutil.rmtree(out, ignore_errors=True)
-        train(config(steps=1), out, model=model, loggers=[library])
+        train(config(steps=1), out, model=model, callbacks=[library])
     assert len({known(given) for what, given in told if what == "init"}) == 3
 
 
@@ -230,7 +230,7 @@ def test_a_run_with_nothing_left_to_do_tells_a_library_nothing(
 ) -> None:
     library, told = tracked
     train(config(steps=1), tmp_path / "run", model=model)
-    train(config(steps=1), tmp_path / "run", resume=True, loggers=[library])
+    train(config(steps=1), tmp_path / "run", resume=True, callbacks=[library])
     assert told == []
 
 
@@ -238,8 +238,8 @@ def test_metrics_go_to_trackio(tmp_path: Path, model: Path, monkeypatch: pytest.
     """The library itself takes what it is told; a resumed run is the same run there."""
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     trackio = pytest.importorskip("trackio", reason="trackio is not installed: pip install trackio")
-    train(config(steps=2), tmp_path / "named", model=model, loggers=["trackio"])
-    train(config(steps=3), tmp_path / "named", resume=True, loggers=["trackio"])
+    train(config(steps=2), tmp_path / "named", model=model, callbacks=["trackio"])
+    train(config(steps=3), tmp_path / "named", resume=True, callbacks=["trackio"])
     run_id = json.loads((tmp_path / "named" / "meta.json").read_text())["run_id"]
     assert [run.name for run in trackio.Api().runs("rlhfless")] == [f"named-{run_id}"]
 
@@ -249,8 +249,8 @@ def test_metrics_go_to_weights_and_biases(tmp_path: Path, model: Path, monkeypat
     pytest.importorskip("wandb", reason="wandb is not installed: pip install wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
-    train(config(steps=2), tmp_path / "named", model=model, loggers=["wandb"])
-    train(config(steps=3), tmp_path / "named", resume=True, loggers=["wandb"])
+    train(config(steps=2), tmp_path / "named", model=model, callbacks=["wandb"])
+    train(config(steps=3), tmp_path / "named", resume=True, callbacks=["wandb"])
     run_id = json.loads((tmp_path / "named" / "meta.json").read_text())["run_id"]
     written = sorted(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
     assert {path.name for path in written} == {f"run-{run_id}.wandb"}
@@ -259,7 +259,7 @@ def test_metrics_go_to_weights_and_biases(tmp_path: Path, model: Path, monkeypat
 
 def test_unknown_loggers_are_refused(tmp_path: Path) -> None:
     with refused(ValueError, "'paper'"):
-        make_loggers(["paper"], tmp_path)
+        as_callbacks(["paper"], tmp_path)
 
 
 @pytest.mark.full

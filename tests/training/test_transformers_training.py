@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,13 @@ from error_messages import refused
 torch = pytest.importorskip("torch")
 
 from tiny_architectures import tiny  # noqa: E402
+from training_samples import run_config  # noqa: E402
 
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer  # noqa: E402
 from rlhfless.engine.torch.model import one_thread  # noqa: E402
 from rlhfless.engine.torch.pretrained import load_model, stop_ids_of  # noqa: E402
 from rlhfless.engine.torch.sampling import Sampling  # noqa: E402
-from rlhfless.training.config import TrainConfig, TrainError  # noqa: E402
+from rlhfless.training.config import TrainError  # noqa: E402
 from rlhfless.training.engines import make_engines  # noqa: E402
 from rlhfless.training.loop import Trainer  # noqa: E402
 from rlhfless.training.models.tiny_model import save_model  # noqa: E402
@@ -48,7 +48,7 @@ def test_every_step_samples_from_the_weights_that_are_learned(executor: str) -> 
     """Log-probabilities of engine and learner differ by rounding, also after an update."""
     model = model_of("gemma2")
     before = copy.deepcopy(model[0].state_dict())
-    config = TrainConfig.from_options(**SMALL, engine="transformers", executor=executor, generation_dtype="float32")
+    config = run_config(**SMALL, engine="transformers", executor=executor, generation_dtype="float32")
     with one_thread(torch.device("cpu")), Trainer(config, model=model, progress=False, rewards=distinct) as trainer:
         steps = [trainer.step() for _ in range(2)]
     assert all(step.learning["mismatch_mean"] < 1e-5 for step in steps)
@@ -56,8 +56,8 @@ def test_every_step_samples_from_the_weights_that_are_learned(executor: str) -> 
 
 
 def test_the_torch_engine_refuses_it_and_names_the_one_that_works() -> None:
-    with refused(ValueError, "'gemma2'", "--engine transformers"):
-        Trainer(TrainConfig.from_options(**SMALL), model=model_of("gemma2"), progress=False)
+    with refused(ValueError, "'gemma2'", "engine 'transformers'"):
+        Trainer(run_config(**SMALL), model=model_of("gemma2"), progress=False)
 
 
 FILTERS = {"temperature": 0.8, "top_p": 0.9, "top_k": 5, "min_p": 0.01, "repetition_penalty": 1.2}
@@ -70,12 +70,12 @@ def test_filters_reach_every_engine(engine: str, monkeypatch: pytest.MonkeyPatch
 
     def made(config: Any, model: Any, stops: Any, limit: int, sampling: Any, *more: Any) -> Any:
         given.append((config.engine, stops, sampling))
-        return make_engines(replace(config, engine="transformers"), model, stops, limit, sampling, *more)
+        return make_engines(config.model_copy(update={"engine": "transformers"}), model, stops, limit, sampling, *more)
 
     monkeypatch.setattr("rlhfless.training.factory.make_engines", made)
     monkeypatch.setattr("rlhfless.training.factory.check_engine", lambda engine: None)
     executor = "local" if engine == "vllm" else "virtual"
-    config = TrainConfig.from_options(**SMALL, **FILTERS, engine=engine, executor=executor)
+    config = run_config(**SMALL, **FILTERS, engine=engine, executor=executor)
     with Trainer(config, model=model_of("llama"), progress=False):
         pass
     assert given == [(engine, (CharTokenizer.eos_token_id,), Sampling(**FILTERS))]
@@ -83,12 +83,12 @@ def test_filters_reach_every_engine(engine: str, monkeypatch: pytest.MonkeyPatch
 
 def test_log_probabilities_are_of_the_distribution_that_was_sampled_from() -> None:
     """With one token left of each, certain; the learner's are those of all tokens."""
-    config = TrainConfig.from_options(**SMALL, top_k=1)
+    config = run_config(**SMALL, top_k=1)
     with Trainer(config, model=model_of("llama"), progress=False, rewards=distinct) as trainer:
         step = trainer.step()
     assert step.learning["mismatch_mean"] > 0.5
     with pytest.raises(TrainError, match="top_p"):
-        TrainConfig.from_options(top_p=0.0)
+        run_config(top_p=0.0)
 
 
 def test_a_models_own_stop_tokens_end_its_responses_too() -> None:

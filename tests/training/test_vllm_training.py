@@ -17,10 +17,10 @@ import pytest
 import torch
 from busy_machine import PATIENT
 from torch_wall_samples import until
+from training_samples import run_config
 
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.trace import Trace, held_gpu_seconds, read_trace
-from rlhfless.training.config import TrainConfig
 from rlhfless.training.loop import TrainedStep, Trainer
 from rlhfless.training.models.tiny_model import save_model, tiny_qwen2
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("vllm") is None, reason="vLLM is not installed; `make test-full` installs its CPU build"
 )
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: `make test-full` does it")
-COMMAND = "train --task arithmetic --engine vllm --executor ray --gpus 1 --gpus-per-actor 1"
+COMMAND = "train task.name=arithmetic cluster.engine=vllm cluster.executor=ray cluster.gpus=1"
 
 
 def trained(out: Path, *options: object) -> Trace:
@@ -59,7 +59,7 @@ def left_in_memory() -> set[Path]:
 
 def check_trace(trace: Trace, steps: int) -> None:
     """vLLM starts with the run's first step, in every actor; each step is decoded with its own weights."""
-    assert (trace.meta["engine"], trace.meta["clock"], trace.meta["config"]["executor"]) == ("vllm", "wall", "ray")
+    assert (trace.meta["engine"], trace.meta["clock"], trace.meta["config"]["cluster"]["executor"]) == ("vllm", "wall", "ray")
     assert trace.steps == list(range(steps))
     assert (trace.rollouts["weights_version"] == trace.rollouts["step"]).all()
     ready = trace.events[trace.events["name"] == "ready"]
@@ -75,11 +75,11 @@ def check_trace(trace: Trace, steps: int) -> None:
 @pytest.mark.timeout(1800)
 def test_the_command_and_its_resumption(tmp_path: Path) -> None:
     save_model(tiny_qwen2(CharTokenizer()), CharTokenizer(), tmp_path / "model")
-    options = ["--prompts-per-step", 4, "--samples-per-prompt", 2, "--policy", "static"]
-    trace = trained(tmp_path / "run", "--steps", 2, "--model", tmp_path / "model", *options)
+    options = ["rollout.prompts_per_step=4", "rollout.samples_per_prompt=2", "planner.policy=static"]
+    trace = trained(tmp_path / "run", "steps=2", f"model={tmp_path / 'model'}", *options)
     check_trace(trace, 2)
     assert trace.spans.loc[trace.spans["phase"] == "start", "holder"].tolist() == ["actor-0"], "once"
-    resumed = trained(tmp_path / "run", "--steps", 3, "--resume", *options)
+    resumed = trained(tmp_path / "run", "steps=3", "--resume", "last", *options)
     assert resumed.steps == [0, 1, 2]
     assert set(resumed.spans.loc[resumed.spans["phase"] == "start", "step"]) >= {0, 2}
 
@@ -89,9 +89,9 @@ def test_the_command_and_its_resumption(tmp_path: Path) -> None:
 def test_the_command_on_the_virtual_clock(tmp_path: Path) -> None:
     """Two emulated actors, charged as measured in one process, which sleeps while the learner learns."""
     save_model(tiny_qwen2(CharTokenizer()), CharTokenizer(), tmp_path / "model")
-    options = ["--charging", "measured", "--executor", "virtual", "--gpus", 2, "--gpus-per-node", 2, "--policy", "static"]
-    small = ["--prompts-per-step", 4, "--samples-per-prompt", 4, "--max-response-tokens", 24, "--steps", 2]
-    trace = trained(tmp_path / "run", *options, *small, "--model", tmp_path / "model")
+    options = ["cluster.charging=measured", "cluster.executor=virtual", "cluster.gpus=2", "cluster.gpus_per_node=2"]
+    small = ["rollout.prompts_per_step=4", "rollout.samples_per_prompt=4", "rollout.max_response_tokens=24", "steps=2"]
+    trace = trained(tmp_path / "run", *options, *small, "planner.policy=static", f"model={tmp_path / 'model'}")
     assert (trace.meta["engine"], trace.meta["clock"], trace.meta["charging"]) == ("vllm", "virtual", "measured")
     assert trace.steps == [0, 1]
     replays = trace.events[trace.events["name"] == "replay"]
@@ -104,7 +104,7 @@ def test_every_step_is_decoded_with_its_own_weights(tmp_path: Path) -> None:
     """Log-probabilities from vLLM are those of the model as it was then; noise earns no reward, so the test changes the weights
     after every step itself. At the end neither processes nor weights are left."""
     save_model(tiny_qwen2(CharTokenizer()), CharTokenizer(), tmp_path / "model")
-    options = TrainConfig.from_options(
+    options = run_config(
         steps=3, prompts=8, prompts_per_step=4, samples_per_prompt=3, max_response_tokens=32, gpus=2, gpus_per_node=2,
         executor="local",
         engine="vllm", policy="static",

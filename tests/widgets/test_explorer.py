@@ -12,9 +12,10 @@ import pytest
 from error_messages import refused
 from log_samples import HOSTILE, log
 
+import rlhfless as rl
 from rlhfless.errors import InputError, InputIndexError
 from rlhfless.latency import ProfileError, read_profile, save_profile
-from rlhfless.widgets import Settings, explore
+from rlhfless.widgets import Settings
 from rlhfless.widgets import explorer as explorer_module
 from rlhfless.widgets.explorer import Explorer
 from rlhfless.widgets.what_if import POLICIES
@@ -22,7 +23,7 @@ from rlhfless.widgets.what_if import POLICIES
 
 @pytest.fixture(scope="module")
 def explorer() -> Explorer:
-    made = explore(log(prompts=24, samples=8), profile="cpu-tiny-qwen2", gpus=8, time_weight=1.0)
+    made = rl.load(log(prompts=24, samples=8), 8, "cpu-tiny-qwen2", time_weight=1.0, verbose=False).explore()
     assert made.wait(300)
     return made
 
@@ -163,7 +164,7 @@ def test_another_gpu_kind_brings_its_sizes_and_list_price(explorer: Explorer) ->
 @pytest.mark.parametrize("kind", ["cpu", "mi300x"])
 def test_a_profile_file_is_chosen_like_a_shipped_one(kind: str, tmp_path: Path) -> None:
     path = save_profile(tmp_path / "mine.json", {**read_profile("cpu-tiny-qwen2"), "kind": kind})
-    explorer = explore(log(), profile=path, gpus=8, usd_per_gpu_hour=1.25)
+    explorer = rl.load(log(), 8, path, hardware=rl.Hardware(usd_per_gpu_hour=1.25), verbose=False).explore()
     assert explorer.wait(300)
     assert (explorer.error, explorer.settings.profile) == (None, str(path))
     own = explorer.kind.value
@@ -190,7 +191,7 @@ def test_a_profile_file_is_chosen_like_a_shipped_one(kind: str, tmp_path: Path) 
 )
 def test_what_is_no_setting_is_refused_in_a_sentence(wrong: dict[str, Any], said: tuple[str, ...]) -> None:
     with refused((InputError, ProfileError), *said):
-        explore(log(), **wrong)
+        rl.load(log(), 8, "cpu-tiny-qwen2", verbose=False).explore(**wrong)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +199,7 @@ def test_what_is_no_setting_is_refused_in_a_sentence(wrong: dict[str, Any], said
 )
 def test_settings_that_no_slider_would_reach_stay_as_they_were_given(given: dict[str, Any]) -> None:
     wanted = Settings("cpu-tiny-qwen2", gpus=8, **{"usd_per_gpu_hour": 2.5, **given})
-    explorer = explore(log(), settings=wanted)
+    explorer = rl.load(log(), 8, "cpu-tiny-qwen2", verbose=False).explore(settings=wanted)
     assert explorer.wait(300)
     assert (explorer.error, explorer.settings) == (None, wanted)
 
@@ -293,6 +294,7 @@ def test_the_state_can_be_copied(explorer: Explorer) -> None:
 
 
 def test_a_source_that_is_code_stays_a_string(explorer: Explorer) -> None:
-    explorer.what_if.source = "'); import os; ('"
-    compile(explorer.as_code()[0], "copied", "exec")
-    assert repr(explorer.what_if.source) in explorer.as_code()[0]
+    source = "'); import os; ('"
+    code = explorer.settings.to_python(source, 2, explorer.what_if.scale)
+    compile(code, "copied", "exec")
+    assert repr(source) in code

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import itertools
+import json
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,16 +16,20 @@ import pandas as pd
 import pytest
 from error_messages import refused
 from executor_samples import plan_of, run, uniform_step
+from many_spans import many_spans
 
+import solver
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.errors import InputTypeError
-from rlhfless.executor import Executor
+from rlhfless.executor import Executor, StepFailed, StepRecord, requests
+from rlhfless.executor.step.actor_state import Actor
 from rlhfless.executor.step.progress import StepProgress
+from rlhfless.latency import load_profile
 from rlhfless.trace import step_metrics
 from rlhfless.widgets import LiveRun, live, live_view, print_phases, steps_of
 from rlhfless.widgets import live_run as live_run_module
-from solver import GpuPool, LatencyModel, MixedCluster, plan_generation
+from solver import GpuPool, LatencyModel, MixedCluster
 from solver.model.errors import PlanningError
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
@@ -99,8 +105,8 @@ def test_a_run_that_is_watched_leaves_the_trace_of_one_that_is_not() -> None:
     looks: list[tuple[int, int]] = []
 
     def on_progress(progress: StepProgress) -> None:
-        progress.spans()
         progress.allocations()
+        assert progress.record.spans or not progress.completed
         looks.append((progress.completed, progress.of))
 
     with executor() as watched:
@@ -129,14 +135,17 @@ def test_what_is_seen_of_a_step_ends_now_and_grows() -> None:
     live_run.run()
     assert live_run.wait(300)
     looks = [one for one in seen if one is not None]
-    assert [one.completed for one in looks] == [1, 2, 3, 4, 5]
+    assert [one.completed for one in looks] == [0, 1, 2, 3, 4, 5]
     for one in looks:
         assert one.of == 5
-        assert one.trace.allocations["end_s"].max() == pytest.approx(one.now_s)
-        assert one.trace.spans["end_s"].max() <= one.now_s + 1e-9
-        assert len(one.trace.rollouts) == one.completed
-    held = [(t["end_s"] - t["start_s"]).sum() for t in (one.trace.allocations for one in looks)]
-    assert held == sorted(held)
+        assert max(held.end_s for held in one.held) == pytest.approx(one.now_s)
+        assert max([bar.start_s + bar.busy_s for bar in one.bars], default=0.0) <= one.now_s + 1e-9
+    for name in ("gpu_seconds", "idle_gpu_seconds", "end_s"):
+        values = [getattr(one.cost, name) for one in looks]
+        assert values == sorted(values)
+    (whole,) = live_run.costs
+    last = looks[-1].cost
+    assert (last.gpu_seconds, last.idle_gpu_seconds) == pytest.approx((whole.gpu_seconds, whole.idle_gpu_seconds), rel=1e-12)
     assert live_run.snapshot is None
 
 
@@ -197,9 +206,7 @@ def test_a_step_that_no_static_schedule_fits_is_no_failure(monkeypatch: pytest.M
 def test_a_run_on_a_mixed_cluster_has_no_static_schedule_to_compare_with() -> None:
     latency = LatencyModel("mixed", 1, 0.1, 0.0)
     cluster = MixedCluster([GpuPool("slow", 1, 2), GpuPool("fast", 1, 2)])
-    plan = plan_generation(
-        PlanningProblem(STEP.truth, cluster, {("slow", 1): latency, ("fast", 1): latency}), time_limit_s=0.05
-    )
+    plan = solver.plan(PlanningProblem(STEP.truth, cluster, {("slow", 1): latency, ("fast", 1): latency}))
     view = live(
         Executor(SimulatedEngine, cluster, latency={("slow", 1): latency, ("fast", 1): latency}), [(plan, STEP.requests())] * 2
     )
@@ -264,16 +271,25 @@ def test_a_run_that_is_taken_up_while_its_end_is_drawn_runs() -> None:
     assert live_run.state == "done", "nothing runs that could be held"
 
 
-def test_looks_are_so_seldom_that_they_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr("rlhfless.widgets.live_run.time.monotonic", lambda: now[0])
+class Clocks:
+    """Both clocks that looks are paced by: of the wall, and of what a thread has computed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = self.computed_s = 0.0
+        monkeypatch.setattr("rlhfless.widgets.live_run.time.monotonic", lambda: self.now_s)
+        monkeypatch.setattr("rlhfless.widgets.live_run.time.thread_time", lambda: self.computed_s)
+
+
+def drawn_at(clocks: Clocks, computed_s: float, waited_s: float = 0.0) -> list[float]:
+    """When a step of 60 s is drawn that reports every 0.1 s; a drawing computes and waits for so long."""
     live_run = LiveRun(steps_of(executor(), WORK[:1]))
     drawn: list[float] = []
 
     def draw() -> None:
         if live_run.snapshot is not None:
-            drawn.append(now[0])
-            now[0] += 0.06  # what drawing takes
+            drawn.append(clocks.now_s)
+            clocks.now_s += computed_s + waited_s
+            clocks.computed_s += computed_s
 
     live_run.on_change = draw
     inner = live_run.steps.on_progress
@@ -282,12 +298,59 @@ def test_looks_are_so_seldom_that_they_cost_little(monkeypatch: pytest.MonkeyPat
     def on_progress(progress: StepProgress) -> None:
         for _ in range(100):
             inner(progress)
-            now[0] += 0.1
+            clocks.now_s += 0.1
 
     live_run.steps.on_progress = on_progress
     live_run.run()
     assert live_run.wait(300)
-    assert 5 < len(drawn) <= 1 + 50 / 5, "50 s, and 5 s pass between two looks of 0.06 s"
+    return drawn
+
+
+def test_looks_are_so_seldom_that_they_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = drawn_at(Clocks(monkeypatch), computed_s=0.025)
+    assert 12 < len(drawn) <= 1 + (0.2 + 0.01 * 60) / 0.025, "60 s, of which looks of 0.025 s get a hundredth, and 0.2 s ahead"
+
+
+def test_what_others_compute_during_a_look_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A learner that keeps the processors busy makes looks wait."""
+    drawn = drawn_at(Clocks(monkeypatch), computed_s=0.001, waited_s=0.5)
+    assert max(after - before for before, after in itertools.pairwise(drawn)) < 1.2
+
+
+def test_a_look_that_costs_much_is_made_all_the_same_after_a_longest_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = drawn_at(Clocks(monkeypatch), computed_s=0.3)
+    gaps = [after - before for before, after in itertools.pairwise(drawn)]
+    assert max(gaps) < live_run_module.LONGEST_S + 0.5
+    assert sum(gap > live_run_module.LONGEST_S for gap in gaps) > 10
+
+
+def test_every_complete_step_is_drawn_with_its_cards_however_much_looks_have_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks = Clocks(monkeypatch)
+    view = live(executor(), WORK)
+    seen: list[tuple[str, int, int]] = []
+    refresh = view.refresh
+
+    def draw() -> None:
+        refresh()
+        clocks.computed_s += 10.0
+        timeline = json.loads(view.panes.pane_timeline)["layout"]["title"]["text"]
+        marks = json.loads(view.panes.pane_cost)["data"][0]["marker"]["symbol"] if "cost so far" in view.panes.pane_cost else []
+        step = int(timeline.split("of step ")[1].split("<")[0]) if "of step" in timeline else -1
+        seen.append((card(view.panes, "complete steps"), step, marks.count("circle")))
+
+    view.run.on_change = draw
+    inner = view.run.steps.on_progress
+    assert inner is not None
+
+    def on_progress(progress: StepProgress) -> None:
+        clocks.now_s += 0.2
+        inner(progress)
+
+    view.run.steps.on_progress = on_progress
+    view.run.run()
+    assert view.run.wait(300)
+    for step in range(3):
+        assert (f"{step + 1}, {2 - step} left", step, step + 1) in seen, seen
 
 
 def test_a_view_that_fails_does_not_break_the_run(caplog: pytest.LogCaptureFixture) -> None:
@@ -299,11 +362,60 @@ def test_a_view_that_fails_does_not_break_the_run(caplog: pytest.LogCaptureFixtu
     assert caplog.text.count("is no longer updated") == 1
 
 
+class Bytes:
+    """Every byte is a token."""
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+
+class Decodes(SimulatedEngine):
+    """Engines that encode texts themselves, and know how long each response will be."""
+
+    tokenizer = Bytes()
+
+    def add(self, requests: Sequence[Request]) -> None:
+        super().add([replace(request, target_tokens=3 + request.response) for request in requests])
+
+
+def test_texts_that_the_engine_encodes_are_watched_to_the_end() -> None:
+    """The recipe of the guide for a model of one's own: prompts are texts, and their token ids are known in the step alone."""
+    asked = requests([f"say {number}" for number in range(3)], samples_per_prompt=2, max_response_tokens=40)
+    runner = Executor(Decodes, STEP.cluster, latency=STEP.latency)
+    plan = plan_of([[0, 1], [2, 3], [4, 5]])
+    view = live(runner, [(plan, asked)] * 2)
+    assert view.run.steps.setting().max_response_tokens == 40
+    view.run.run()
+    assert view.run.wait(300)
+    assert (view.run.state, view.run.error, view.run.view_error) == ("done", None, None)
+    assert [trace.steps for trace in view.run.traces] == [[0], [1]]
+    assert card(view.panes, "complete steps") == "2, 0 left"
+    assert "GPU timeline of step 1" in view.panes.pane_timeline
+
+
+@pytest.mark.parametrize("by_button", [True, False], ids=["its own run", "a cell"])
+def test_a_step_whose_numbers_cannot_be_made_is_kept_and_the_page_says_why(
+    by_button: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: object) -> Any:
+        raise InputTypeError("the fourth column is odd")
+
+    monkeypatch.setattr(live_run_module, "static_costs", refuses)
+    runner = executor()
+    view = live(runner, WORK[:1] if by_button else ())
+    if by_button:
+        view.run.run()
+    else:
+        runner.run(PLAN, STEP.requests())
+    assert view.run.wait(300)
+    assert (view.run.state, view.run.error, len(view.run.traces)) == ("done", None, 1)
+    wait_until(lambda: "the fourth column is odd" in view.panes.pane_phase)
+    assert view.panes.beat == 0
+
+
 def test_what_cannot_be_run_is_refused() -> None:
     with refused(InputTypeError):
         steps_of("a trace")
-    with refused(InputTypeError):
-        steps_of(executor())
     with refused(InputTypeError):
         steps_of(executor(), PLAN)  # type: ignore[arg-type]
     for work in ([PLAN], list(WORK[0]), [(STEP.requests(), PLAN)]):
@@ -502,8 +614,6 @@ def test_a_view_that_is_no_longer_updated_says_so() -> None:
 
 def drawn_cost(view: Any) -> tuple[str, float]:
     """The unit and the last value of the cost that a view has drawn."""
-    import json
-
     spec = json.loads(view.panes.pane_cost)
     (line,) = [trace for trace in spec["data"] if trace.get("name") == "cost so far"]
     return spec["layout"]["yaxis"]["title"]["text"], line["y"][-1]
@@ -549,7 +659,7 @@ def test_the_cost_of_a_running_step_grows_with_its_snapshots_and_a_complete_step
     view._buttons["run"].click()
     assert gate.reached.wait(300)
     costs = view.run.status().costs
-    assert [(cost.step, cost.complete) for cost in costs] == [(0, True)] + [(1, False)] * 3
+    assert [(cost.step, cost.complete) for cost in costs] == [(0, True)] + [(1, False)] * 4
     assert [cost.gpu_seconds for cost in costs[1:]] == sorted(cost.gpu_seconds for cost in costs[1:])
     assert all(0 <= cost.idle_gpu_seconds <= cost.gpu_seconds for cost in costs)
     shown = costs[0].gpu_seconds + costs[-1].gpu_seconds
@@ -612,8 +722,7 @@ def test_a_run_that_fails_says_why_in_text() -> None:
 
 def test_what_came_too_soon_after_a_look_is_shown_once_that_is_long_enough_ago(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step is complete right after a look, and the next one computes for long before it reports anything."""
-    now = [0.0]
-    monkeypatch.setattr("rlhfless.widgets.live_run.time.monotonic", lambda: now[0])
+    clocks = Clocks(monkeypatch)
     live_run = LiveRun(steps_of(executor(), WORK[:2]))
     seen: list[int] = []
     live_run.on_change = lambda: seen.append(live_run.status().complete)
@@ -622,10 +731,125 @@ def test_what_came_too_soon_after_a_look_is_shown_once_that_is_long_enough_ago(m
     assert gate.reached.wait(300)
     live_run.catch_up()
     assert seen == [0], "too soon"
-    now[0] += 60.0
+    clocks.now_s += 60.0
     live_run.catch_up()
     live_run.catch_up()
     assert seen == [0, 1], "once"
     gate.opened.set()
     assert live_run.wait(300)
     assert seen[-1] == 2
+
+
+# --- steps that a cell runs -----------------------------------------------------------------------------------------------
+
+
+def test_steps_that_a_cell_runs_are_watched_and_no_button_holds_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cell's thread is the kernel's own: a button's message would wait for it, and it for the button."""
+    monkeypatch.setattr(live_run_module, "OFTEN_S", 0.0)
+    monkeypatch.setattr(live_run_module, "SHARE", math.inf)
+    with executor() as runner:
+        view = runner.live()
+        assert "No step has run yet" in view.panes.pane_timeline
+        states, drawn = set[tuple[str, bool]](), list[str]()
+        view.panes.observe(lambda change: states.add((card(view.panes, "state"), "A cell runs" in change["new"])), "pane_facts")
+        view.panes.observe(lambda change: drawn.append(change["new"]), "pane_timeline")
+        for step in (0, 1):
+            states.clear()
+            record = runner.run(PLAN, STEP.requests())
+            assert ("running", True) in states
+            assert (view.run.state, view.run.elsewhere, card(view.panes, "phase", "phase")) == ("done", False, "done")
+            assert len(view.run.traces) == step + 1
+            assert f"GPU timeline of step {step}" in drawn[-1]
+        assert len(drawn) >= 2 * 6, "the timeline grows while the step runs"
+    held = sum(row["end_s"] - row["start_s"] for row in record.allocations)
+    assert view.run.costs[-1].gpu_seconds == pytest.approx(held)
+    assert drawn_cost(view)[1] == pytest.approx(sum(cost.gpu_seconds for cost in view.run.costs))
+
+
+@pytest.mark.parametrize(
+    ("error", "state"), [(ZeroDivisionError("at step 0"), "failed"), (KeyboardInterrupt(), "stopped")], ids=["fails", "stops"]
+)
+def test_how_a_step_that_a_cell_runs_ends_is_shown_and_what_was_done_of_it(error: BaseException, state: str) -> None:
+    runner = executor()
+    view = live(runner)
+    inner = runner.on_progress
+    assert inner is not None
+
+    def on_progress(progress: StepProgress) -> None:
+        inner(progress)
+        if progress.completed == 3:
+            assert (view._buttons["pause"].disabled, view._buttons["stop"].disabled) == (True, True)
+            view.run.pause()
+            view.run.request_stop()
+            assert view.run.state == "running"
+            raise error
+
+    runner.on_progress = on_progress
+    with pytest.raises((StepFailed, KeyboardInterrupt)):
+        runner.run(PLAN, STEP.requests())
+    assert (view.run.state, view.run.phase, view.panes.beat) == (state, None, 0)
+    assert ("at step 0" in view.panes.pane_facts) == (state == "failed")
+    assert view.run.trace is not None
+    assert len(view.run.trace.rollouts) == 3
+    assert drawn_cost(view)[1] == pytest.approx(step_metrics(view.run.trace)["gpu_seconds"].sum())
+    runner.on_progress = inner
+    runner.run(PLAN, STEP.requests())
+    assert (view.run.state, view.run.error, len(view.run.traces)) == ("done", None, 1)
+
+
+def test_what_a_view_sends_at_30000_spans_is_no_more_than_at_a_few_thousand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the steps, an update takes in what is new, and sends a bounded drawing."""
+    monkeypatch.setattr(live_run_module, "OFTEN_S", 0.0)
+    monkeypatch.setattr(live_run_module, "SHARE", math.inf)
+    view = live(executor())
+    sent: list[int] = []
+    view.panes.observe(
+        lambda change: sent.append(len(change["new"])), ["pane_timeline", "pane_cost", "pane_facts", "pane_phase"]
+    )
+    trace = many_spans(30_000)
+    rows = sorted(trace.spans.assign(from_actor=None).to_dict("records"), key=lambda row: row["start_s"])
+    record, bytes_at = StepRecord("run", 0, PLAN, 0.0), dict[int, int]()
+    record.allocations = trace.allocations.to_dict("records")
+    monkeypatch.setattr(StepProgress, "allocations", lambda self: self.record.allocations)
+    for until in (300, 3_000, 15_000, 30_000):
+        record._spans.extend(rows[len(record.spans) : until])
+        sent.clear()
+        assert view.run.steps.on_progress is not None
+        view.run.steps.on_progress(StepProgress(until // 10_000, 5, rows[until - 1]["end_s"], record, [], []))
+        bytes_at[until] = sum(sent)
+    assert all(bytes_at.values()), bytes_at
+    assert max(bytes_at.values()) < 200_000, bytes_at
+    assert bytes_at[30_000] < 2 * bytes_at[3_000], bytes_at
+    snapshot = view.run.snapshot
+    assert snapshot is not None
+    table = step_metrics(trace).iloc[0]
+    assert snapshot.spans == 30_000
+    assert snapshot.cost.idle_gpu_seconds == pytest.approx(table["idle_gpu_seconds"], rel=1e-9)
+
+
+def test_the_points_of_a_long_step_are_thinned_evenly_and_the_last_one_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_run_module, "OFTEN_S", 0.0)
+    monkeypatch.setattr(live_run_module, "SHARE", math.inf)
+    view = live(executor())
+    record = StepRecord("run", 0, PLAN, 0.0)
+    actors = [Actor(0, PLAN.actors[0], STEP.latency, 0.0, 5)]
+    for n in range(1, 301):
+        record.span("actor-0", "decode", n - 1.0, n - 0.5)
+        assert view.run.steps.on_progress is not None
+        view.run.steps.on_progress(StepProgress(0, 5, float(n), record, actors, []))
+    costs = view.run.status().costs
+    assert len(costs) <= live_run_module.MOST_SNAPSHOTS
+    assert costs[-1].end_s == 300.0
+    assert costs[-1].idle_gpu_seconds == pytest.approx(150.0)
+    gaps = [right.end_s - left.end_s for left, right in itertools.pairwise(costs)]
+    assert max(gaps) < 300 / 10
+
+
+def test_the_clock_and_the_profile_are_said_on_the_drawings_of_a_view() -> None:
+    profile = load_profile("cpu-tiny-qwen2")
+    runner = Executor(SimulatedEngine, solver.Cluster(1, 3, 1, "cpu"), latency=profile)
+    view = live(runner)
+    runner.run(PLAN, STEP.requests())
+    for pane in ("timeline", "cost"):
+        title = json.loads(getattr(view.panes, f"pane_{pane}"))["layout"]["title"]["text"]
+        assert f"virtual clock, profile {profile.name}" in title

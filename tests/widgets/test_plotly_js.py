@@ -82,7 +82,7 @@ def test_a_copy_that_was_closed_is_made_anew() -> None:
 
 
 def test_where_widgets_do_not_load_a_sentence_stands_in_their_place() -> None:
-    for name in ("explorer.Explorer", "comparison.Comparison", "live_view.LiveView", "zooming.Zoom"):
+    for name in ("explorer.Explorer", "comparison.ComparisonDashboard", "live_view.LiveView", "zooming.Zoom"):
         module, _, kind = name.partition(".")
         assert issubclass(getattr(import_module(f"rlhfless.widgets.{module}"), kind), ReloadFallback)
     forms, _ = Panes(FIGURE)._repr_mimebundle_()

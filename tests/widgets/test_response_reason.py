@@ -17,7 +17,7 @@ from rlhfless.widgets.explorer_panels import response_html
 
 @pytest.fixture(scope="module")
 def what_if() -> WhatIf:
-    return WhatIf(log(prompts=24, samples=8))
+    return WhatIf(rl.load(log(prompts=24, samples=8), 8, "cpu-tiny-qwen2", verbose=False))
 
 
 def test_every_response_is_told_of_where_the_plan_has_it(what_if: WhatIf) -> None:
@@ -53,7 +53,7 @@ def test_a_move_changes_the_weighted_product_of_time_and_cost(what_if: WhatIf, w
 
 @pytest.mark.full
 def test_a_response_that_was_handed_over_says_who_completed_it() -> None:
-    what_if = WhatIf(rl.example())
+    what_if = WhatIf(rl.load(rl.example(), verbose=False))
     planned = what_if.plan(Settings())
     actors = planned.trace.rollouts["actor"].str.removeprefix("actor-").astype(int).tolist()
     assigned = {i: actor for actor, one in enumerate(planned.plan.actors) for i in one.responses}

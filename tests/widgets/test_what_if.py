@@ -8,14 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from error_messages import refused
 from log_samples import log
 
+import rlhfless as rl
 from rlhfless.errors import InputError
 from rlhfless.latency import ProfileError, read_profile, save_profile
-from rlhfless.trace import Limits, TraceError
-from rlhfless.widgets import Settings, WhatIf, explore
+from rlhfless.run import Run
+from rlhfless.trace import Trace
+from rlhfless.widgets import Settings, WhatIf
+from rlhfless.widgets.loaded_run import RunWithTimes
 from rlhfless.widgets.settings import PREDICTORS, models
 from rlhfless.widgets.what_if import PLANNER, POLICIES
 from solver.model.errors import PlanningError
@@ -25,9 +29,14 @@ from solver.timing.evaluate import evaluate
 CPU = Settings("cpu-tiny-qwen2", gpus=8)
 
 
+def on_cpus(source: Trace | pd.DataFrame | Path) -> Run:
+    """The log on the GPUs of ``CPU``."""
+    return rl.load(source, CPU.gpus, CPU.profile, verbose=False)
+
+
 @pytest.fixture(scope="module")
 def what_if() -> WhatIf:
-    return WhatIf(log())
+    return WhatIf(on_cpus(log()))
 
 
 def test_a_plan_is_executed_with_the_true_lengths(what_if: WhatIf) -> None:
@@ -38,10 +47,10 @@ def test_a_plan_is_executed_with_the_true_lengths(what_if: WhatIf) -> None:
     assert rows["prompt_id"].tolist() == truth["prompt_id"].tolist()
     held = planned.trace.allocations
     gpu_s = (held["end_s"] - held["start_s"]) * held["gpu_ids"].map(len)
-    assert planned.gpu_seconds == pytest.approx(gpu_s.sum())
+    assert planned.executed["gpu_seconds"] == pytest.approx(gpu_s.sum())
     table = planned.actors
     assert table["responses"].sum() == len(truth)
-    assert table["done_s"].max() == pytest.approx(planned.time_s)
+    assert table["done_s"].max() == pytest.approx(planned.executed["time_s"])
     assert table["predicted_s"].max() <= planned.plan.makespan_s * (1 + 1e-9), "the mean over scenarios of the last actor"
 
 
@@ -55,12 +64,14 @@ def test_every_policy_stands_beside_the_plan_and_above_the_bound(what_if: WhatIf
     planned = what_if.plan(CPU)
     others = what_if.alternatives(planned)
     assert others is not None
-    assert others.results["policy"].tolist() == list(POLICIES)
+    assert others.table["policy"].tolist() == list(POLICIES)
     assert POLICIES[-1] == PLANNER
-    assert (others.results["gpu_seconds"] >= others.results["bound_gpu_seconds"]).all()
-    assert others.results["gpu_seconds"].iloc[-1] == planned.gpu_seconds
-    assert others.bound.gpu_seconds(planned.time_s) <= planned.gpu_seconds
-    assert len(others.front.plans) >= 1
+    assert (others.table["gpu_seconds"] >= others.table["bound_gpu_seconds"]).all()
+    assert others.table["gpu_seconds"].iloc[-1] == planned.executed["gpu_seconds"]
+    assert list(others.traces) == list(others.plans) == list(POLICIES)
+    assert planned.bound is not None
+    assert planned.bound.gpu_seconds(planned.executed["time_s"]) <= planned.executed["gpu_seconds"]
+    assert len(what_if.front(planned).plans) >= 1
 
 
 def test_what_nobody_waits_for_any_more_is_left_out(what_if: WhatIf) -> None:
@@ -74,14 +85,14 @@ def test_tau_and_predictors_and_prices_change_what_they_should(what_if: WhatIf) 
     def gpu_s(policy: str, settings: Settings) -> float:
         others = what_if.alternatives(what_if.plan(settings))
         assert others is not None
-        return float(others.results.set_index("policy").loc[policy, "gpu_seconds"])
+        return float(others.table.set_index("policy").loc[policy, "gpu_seconds"])
 
     assert gpu_s("rlhfless", replace(CPU, tau=0.2)) != gpu_s("rlhfless", replace(CPU, tau=1.0))
     assert gpu_s("static", replace(CPU, tau=0.2)) == gpu_s("static", replace(CPU, tau=1.0))
     lengths = {name: tuple(what_if.logged(name).predicted.response_tokens) for name in PREDICTORS}
     assert len(set(lengths.values())) > 1
     planned = what_if.plan(replace(CPU, usd_per_gpu_hour=3.6))
-    assert planned.cost_usd == pytest.approx(planned.gpu_seconds * 0.001)
+    assert planned.executed["cost_usd"] == pytest.approx(planned.executed["gpu_seconds"] * 0.001)
 
 
 @pytest.mark.full
@@ -90,7 +101,7 @@ def test_settings_survive_json_and_their_python_code_computes_the_same(tmp_path:
     settings = replace(CPU, time_weight=0.35, predictor="inflight")
     assert Settings(**json.loads(settings.to_json())) == settings
     names: dict[str, object] = {}
-    what_if = WhatIf(folder, 2)
+    what_if = WhatIf(on_cpus(folder), 2)
     planned = what_if.plan(settings)
     exec(settings.to_python(str(folder), 2, what_if.scale), names)
     assert names["planned"].plan.makespan_s == planned.plan.makespan_s  # type: ignore[attr-defined]
@@ -138,37 +149,20 @@ def test_a_gpu_kind_without_a_list_price_asks_for_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", [9, -1, 1.5, "last", [1]])
 def test_a_step_that_is_not_there_is_refused(step: int) -> None:
-    with refused(TraceError, str(repr(step))):
-        WhatIf(log(), step)
+    with refused(InputError, str(repr(step))):
+        WhatIf(on_cpus(log()), step)
 
 
-@pytest.mark.parametrize("source", [None, 3, ["a/trace"], {"a": 1}])
-def test_what_is_no_log_is_refused(source: str) -> None:
-    with refused(TraceError, type(source).__name__):
-        WhatIf(source)
+@pytest.mark.parametrize("run", [None, "a/trace", ["a/trace"], log()])
+def test_what_is_no_loaded_run_is_refused(run: RunWithTimes) -> None:
+    with refused(InputError, type(run).__name__, "rlhfless.load"):
+        WhatIf(run)
 
 
-def test_a_path_has_limits_that_may_be_raised(tmp_path: Path) -> None:
-    folder, few = log().save(tmp_path / "log"), Limits(rows=3)
-    for show in (WhatIf, explore):
-        for path in (folder, folder / "rollouts.parquet"):
-            with refused(TraceError, "rollouts.parquet", "more than 3 rows", "Limits(rows=...)"):
-                show(path, limits=few)
-    assert WhatIf(folder, limits=Limits(rows=10_000)).steps == [0, 1, 2]
-
-
-@pytest.mark.parametrize("limit", [0, -5, "long", 2.5])
-def test_max_response_tokens_that_are_no_number_are_refused(limit: int) -> None:
-    with refused(InputError, "max_response_tokens", repr(limit)):
-        WhatIf(log(), max_response_tokens=limit)
-
-
-def test_an_empty_selection_and_one_step_alone() -> None:
+def test_one_step_alone_is_planned_without_history() -> None:
     rows = log().rollouts
-    with refused(TraceError):
-        WhatIf(rows[rows["step"] == 9])
-    alone = WhatIf(rows[rows["step"] == 0])
-    assert (alone.steps, len(alone.plan(CPU).trace.rollouts)) == ([0], 48), "nothing earlier: it is planned all the same"
+    alone = WhatIf(on_cpus(rows[rows["step"] == 0]))
+    assert len(alone.plan(CPU).trace.rollouts) == 48
 
 
 def test_methods_say_what_they_need(what_if: WhatIf) -> None:
@@ -178,35 +172,32 @@ def test_methods_say_what_they_need(what_if: WhatIf) -> None:
         what_if.logged("ewma")
     with refused(InputError, "WhatIf.plan"):
         what_if.alternatives(CPU)  # type: ignore[arg-type]
+    with refused(InputError, "WhatIf.plan"):
+        what_if.front(CPU)  # type: ignore[arg-type]
 
 
 def test_what_cannot_be_planned_says_why() -> None:
     big = log()
     big.rollouts["prompt_tokens"] = 10**9
     with pytest.raises(PlanningError):
-        WhatIf(big).plan(CPU)
+        WhatIf(on_cpus(big)).plan(CPU)
 
 
-def test_a_run_begins_with_its_own_profile_and_cluster() -> None:
+def test_sliders_begin_with_the_profile_and_the_gpus_of_the_run() -> None:
     trace = log()
     trace.meta.update({"profile": "cpu-tiny-qwen2", "cluster": {"nodes": 3, "gpus_per_node": 8}})
-    assert WhatIf(trace).own == Settings("cpu-tiny-qwen2", gpus=24)
+    assert rl.load(trace, verbose=False).explore().settings.gpus == 24
     trace.meta["profile"] = "somebody's own"
     with refused(ProfileError, "somebody's own"):
-        explore(trace)
+        rl.load(trace, verbose=False)
 
 
 def test_gpus_that_nobody_states_are_asked_for_and_never_assumed() -> None:
-    what_if = WhatIf(log())
+    unknown = rl.load(log(), profile="cpu-tiny-qwen2", verbose=False)
     with refused(InputError, "how many GPUs", "gpus=N"):
-        explore(log())
-    with refused(InputError, "plan(Settings(...))"):
-        _ = what_if.scale
-    what_if.plan(CPU)
-    assert what_if.own == CPU
-    trace = log()
-    trace.meta["cluster"] = {"nodes": 1, "gpus_per_node": 4}
-    assert explore(trace, profile="cpu-tiny-qwen2").settings == Settings("cpu-tiny-qwen2", gpus=4)
+        unknown.explore()
+    with refused(InputError, "how many GPUs", "gpus=N"):
+        WhatIf(unknown).plan(CPU)
 
 
 def test_every_shipped_profile_can_be_chosen_by_kind_and_size() -> None:
@@ -227,5 +218,5 @@ def test_a_given_profile_is_a_choice_beside_the_shipped_ones_of_its_kind(tmp_pat
 
 def test_the_plan_shown_is_timed_by_the_planning_model(what_if: WhatIf) -> None:
     planned = what_if.plan(CPU)
-    taken = evaluate(planned.plan, PlanningProblem(planned.logged.predicted, CPU.setting.cluster, CPU.setting.latency))
+    taken = evaluate(planned.plan, PlanningProblem(planned.logged[0].predicted, CPU.setting.cluster, CPU.setting.latency))
     assert planned.plan.makespan_s == pytest.approx(taken.makespan_s)

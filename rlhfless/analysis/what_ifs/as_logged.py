@@ -1,4 +1,4 @@
-"""The run's own way, to which all others are compared: generate a step, learn from all of it, and only then generate the next.
+"""A logged run's own way, to which all others are compared: generate a step, learn from all of it, then generate the next.
 
 Responses are assigned by the run's own dispatch (``RunSetup.dispatch``), and all GPUs are held throughout.
 """

@@ -74,7 +74,7 @@ def generate(
     begun = bool(workload.generated_tokens.any())
     policy = as_policy("least-loaded" if begun else dispatch, static_actors=_at_most(setting))
     lengths_unknown = replace(problem, workload=workload.with_response_tokens(np.full(len(workload), _mean_tokens(workload))))
-    plan = policy.plan(lengths_unknown, PlanningOptions(setting.time_limit_s, setting.seed))
+    plan = policy.plan(lengths_unknown, PlanningOptions(seed=setting.seed))
     requests = _requests(workload)
     record = _executed(setting, plan, requests)
     done = record.completions

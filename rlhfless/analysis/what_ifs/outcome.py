@@ -11,14 +11,28 @@ from rlhfless.simulate import LoggedStep, SimulationConfig
 from rlhfless.trace.schema.prices import dollars
 
 
+@dataclass(frozen=True)
+class Took:
+    """What the steps of an executed run took, by its trace.
+
+    Attributes:
+        generation_s: (steps,) seconds of generation. gpu_s: GPU-seconds of all whole steps, as they were allocated.
+    """
+
+    generation_s: tuple[float, ...]
+    gpu_s: float
+
+
 @dataclass(frozen=True, eq=False)
 class RunToChange:
-    """Steps of a logged run, as all ways are simulated on them.
+    """Steps of a logged or executed run, as all ways are simulated on them.
 
     Attributes:
         logged: the steps, in order, with their true lengths. setting: cluster and calibrated profile, of generation alone.
         setup: how the run assigned its responses and allocated its GPUs. phases: seconds of a step outside generation.
         all_steps: of the whole run, for which savings are; None: those in ``logged``.
+        took: what the steps took, where the run was executed; ``phases`` is then of these steps, all of it learning.
+        not_compared: why what an executed run took is not compared with other ways, one sentence; empty where it is.
     """
 
     logged: Sequence[LoggedStep]
@@ -26,6 +40,13 @@ class RunToChange:
     setup: RunSetup
     phases: PhaseSeconds
     all_steps: int | None = None
+    took: Took | None = None
+    not_compared: str = ""
+
+    @property
+    def executed(self) -> bool:
+        """Whether the run was executed, and so has its own plans and costs, which no dispatch stands for."""
+        return self.took is not None or bool(self.not_compared)
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ CHANGES = {
 
 
 def way(base: WayOutcome, saved: PhaseSavings) -> WayOutcome:
-    """Return the run with this overlap; its GPUs, its data and its bound are those of the run as logged.
+    """Return the run with this overlap; its GPUs, its data and its bound are those of the run under its own dispatch.
 
     Args:
-        base: the run as logged. saved: of whole steps, as ``phase_savings`` found on the same steps.
+        base: the run under its own dispatch. saved: of whole steps, as ``phase_savings`` found on the same steps.
 
     Raises:
         InputError: the saving is not below 1.

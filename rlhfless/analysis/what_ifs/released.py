@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rlhfless.analysis.what_ifs.changed_generation import whole_steps
 from rlhfless.analysis.what_ifs.outcome import RunToChange, WayOutcome
-from rlhfless.analysis.what_ifs.whole_steps import checked, gpus_of
+from rlhfless.analysis.what_ifs.whole_steps import checked, gpus_of, learner_gpus_of
 from rlhfless.errors import InputError
 from rlhfless.simulate import execute_steps, policy_metrics
 from solver.model.errors import as_given
@@ -34,6 +34,6 @@ def way(run: RunToChange, policy: str = "fold") -> WayOutcome:
     held = whole_steps(run, (NAMES[policy], CHANGES[policy]), steps_s)
     cluster = run.setting.cluster
     generation_gpu_s = float(policy_metrics(executed)["gpu_seconds"].sum())
-    after_gpu_s = cluster.gpus * (held.time_s - sum(steps_s)) if run.setup.colocated else 0.0
+    after_gpu_s = learner_gpus_of(run) * (held.time_s - sum(steps_s)) if run.setup.colocated else 0.0
     own_gpu_s = (gpus_of(run) - cluster.gpus) * held.time_s
     return replace(held, gpu_s=generation_gpu_s + after_gpu_s + own_gpu_s)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from rlhfless.analysis.what_ifs.changed_generation import whole_steps
 from rlhfless.analysis.what_ifs.outcome import KnobOutcome, RunToChange, WayOutcome
-from rlhfless.analysis.what_ifs.whole_steps import checked, gpus_of
+from rlhfless.analysis.what_ifs.whole_steps import checked, gpus_of, learner_gpus_of
 from rlhfless.diagnosis.knobs import ENOUGH, MOST_UNFINISHED, SHARES, UNFINISHED, smallest_enough, unfinished_at
 from rlhfless.errors import InputError
 from rlhfless.executor import StepRecord
@@ -95,7 +95,7 @@ def _outcomes(run: RunToChange, shares: Sequence[float]) -> list[WayOutcome]:
         change = f"When {left}, the fewest replicas that have room take over, and the others release their GPUs."
         held = whole_steps(run, (NAME, change), steps_s, parameters={UNFINISHED: policy.share})
         generation = sum(_held_gpu_s(record, setting.cluster, policy.share) for record in records)
-        after = setting.cluster.gpus * (held.time_s - sum(steps_s)) if run.setup.colocated else 0.0
+        after = learner_gpus_of(run) * (held.time_s - sum(steps_s)) if run.setup.colocated else 0.0
         own = (gpus_of(run) - setting.cluster.gpus) * held.time_s
         outcomes.append(replace(held, gpu_s=generation + after + own))
     return outcomes

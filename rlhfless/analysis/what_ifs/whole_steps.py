@@ -30,7 +30,7 @@ def checked(run: RunToChange) -> RunToChange:
         InputError: it is no ``RunToChange``, has no steps, or its setting has more than generation without faults.
     """
     if not isinstance(run, RunToChange):
-        raise InputError(f"run is a {type(run).__name__}; a RunToChange is needed")
+        raise InputError(f"run is of type {type(run).__name__}; a RunToChange is needed")
     if not len(run.logged):
         raise InputError("the run has no steps; at least one is needed")
     setting = run.setting
@@ -48,7 +48,7 @@ def gpus_of(run: RunToChange) -> int:
 
 def learner_gpus_of(run: RunToChange) -> int:
     """Return the GPUs on which the run prepares and learns; 0 where their number is unknown."""
-    return run.setting.cluster.gpus if run.setup.colocated else run.setup.learner_gpus
+    return run.setup.learns_on(run.setting.cluster.gpus)
 
 
 def with_actors(run: RunToChange, actors: int) -> Cluster:

@@ -65,8 +65,9 @@ class DraftControl:
 
     Example:
         >>> import solver
+        >>> from solver.model.drafting import Drafting
         >>> latency = solver.LatencyModel("x", 1, base_s=5e-3, per_response_s=1e-4)
-        >>> control = DraftControl(solver.Drafting(max_draft_tokens=4), latency)
+        >>> control = DraftControl(Drafting(max_draft_tokens=4), latency)
         >>> control.start(7, prompt=0)
         >>> control.lengths([7], room=[100], kv_tokens=[50])
         [4]

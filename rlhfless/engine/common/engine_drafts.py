@@ -35,7 +35,7 @@ class PassDrafts(Protocol):
 
     @property
     def kv_reads(self) -> str:
-        """How often a pass reads a response's KV cache, as in ``solver.Drafting``."""
+        """How often a pass reads a response's KV cache, as in ``Drafting``."""
         ...
 
     @property

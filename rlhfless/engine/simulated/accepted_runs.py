@@ -55,8 +55,8 @@ class DrawnRuns:
         PlanningError: the spread is not a number of 0 or more, or the seed is not a whole one.
 
     Example:
-        >>> import solver
-        >>> drawn = DrawnRuns(solver.Acceptance([1.0, 0.0]))
+        >>> from solver.model.acceptance import Acceptance
+        >>> drawn = DrawnRuns(Acceptance([1.0, 0.0]))
         >>> drawn.of(response=0, tokens=3).accepted
         array([1, 1, 1])
     """

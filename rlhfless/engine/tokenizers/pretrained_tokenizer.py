@@ -79,8 +79,10 @@ class PretrainedTokenizer:
         return str(self.wrapped.apply_chat_template([dict(m) for m in messages], tokenize=False, add_generation_prompt=True))
 
     def plain(self, text: str) -> str:
-        """Return a plain prompt with the special tokens that the tokenizer puts before a text."""
+        """Return a plain prompt that begins with the special token that the tokenizer puts before a text, if it puts one."""
         first = self.wrapped.bos_token
+        if first is not None and text.startswith(first):  # written out already, as chat templates do
+            return text
         begins = first is not None and self.wrapped(text).input_ids[:1] == [self.wrapped.bos_token_id]
         return f"{first}{text}" if begins else text
 

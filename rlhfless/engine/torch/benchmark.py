@@ -26,6 +26,7 @@ from solver.model.workload import FloatArray
 
 Timed = Callable[[int, int], None]
 LEFT_TOKENS = 64  # iterations an engine can go on before it is set up again
+VISIT_TOKENS = 16  # at least so many iterations: what is timed together is of one engine
 
 
 class EngineTimer:
@@ -41,15 +42,19 @@ class EngineTimer:
         self._left = 0
 
     def decode_iteration(self, batch: int, context: int) -> None:
-        """Run one iteration of ``batch`` responses that have about ``context`` KV tokens each (up to 64 more).
+        """Run one iteration of ``batch`` responses that have about ``context`` KV tokens each.
+
+        There are up to 64 more, but none beyond the model's longest context: near it they begin with up to 16 fewer.
 
         Raises:
             MemoryError: the device has no room for them.
         """
         if self._engine is None or self._size != (batch, context) or self._left == 0:
             self._close()
-            self._engine = self._ready_engine(batch, context)
-            self._size, self._left = (batch, context), LEFT_TOKENS - 1
+            most = self._rows.supported_tokens
+            begin = max(1, min(context, most - VISIT_TOKENS))
+            self._engine = self._ready_engine(batch, begin)
+            self._size, self._left = (batch, context), min(LEFT_TOKENS, most - begin) - 1
         self._left -= 1
         self._engine.commit_next()
 

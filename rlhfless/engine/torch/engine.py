@@ -117,6 +117,7 @@ class TorchEngine:
         sampling: Sampling | None = None,
         max_tokens: int = 4096,
         device: str = "auto",
+        dtype: str = "auto",
         drafting: Drafting | None = None,
         forward: str = "own",
     ) -> TorchEngineFactory:
@@ -127,21 +128,25 @@ class TorchEngine:
             sampling: of tokens; temperature 1 without filters when None.
             max_tokens: longest prompt with its response; a model that supports fewer keeps its own limit.
             device: ``cpu``, ``cuda``, or ``auto``, which takes CUDA where there is a device.
+            dtype: number format of weights and KV cache, ``float32`` or ``bfloat16``. ``auto`` is bfloat16 on a GPU. On the CPU
+                it is float32, in which tokens do not depend on the batch.
             drafting: as for the engine.
             forward: ``own`` for a ``DecoderModel``, ``transformers`` for a ``TransformersModel``, which takes more models.
 
         Raises:
             InputError: the folder lacks a model of a known architecture, or its tokenizer; the device is unknown or absent; or
-                ``forward`` is unknown.
+                ``dtype`` or ``forward`` is unknown.
             MissingExtra: transformers is not installed.
         """
         from rlhfless.engine.torch.factory import TorchEngineFactory
-        from rlhfless.engine.torch.pretrained import choose_device, load_model, stop_ids_of
+        from rlhfless.engine.torch.pretrained import choose_device, choose_dtype, load_model, stop_ids_of
         from rlhfless.engine.torch.row_models import row_model
 
-        model, tokenizer = load_model(folder, choose_device(device))
+        place = choose_device(device)
+        number_format = choose_dtype(dtype, place)
+        model, tokenizer = load_model(folder, place)
         limit = min(max_tokens, getattr(model.config.get_text_config(), "max_position_embeddings", max_tokens))
-        rows = row_model(forward, model, limit)
+        rows = row_model(forward, model, limit, number_format)
         return TorchEngineFactory(
             rows, stop_ids_of(model, tokenizer), sampling or Sampling(), tokenizer=tokenizer, drafting=drafting
         )

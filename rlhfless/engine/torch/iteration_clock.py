@@ -52,7 +52,7 @@ class IterationClock:
         """Return the latency model's seconds of one iteration that also feeds ``drafted`` drafted tokens, drafting included.
 
         Args:
-            kv_reads: as in ``solver.Drafting``.
+            kv_reads: as in ``Drafting``.
         """
         assert self.model is not None
         if not drafted:

@@ -17,6 +17,7 @@ from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.engine.tokenizers.pretrained_tokenizer import PretrainedTokenizer
 from rlhfless.errors import InputError, missing_extra
 from rlhfless.system.model_folders import from_folder, local_folder
+from solver.model.errors import as_given
 
 try:
     import torch
@@ -27,6 +28,7 @@ except ImportError as error:
 
 TOKENIZER_FILE = "char_tokenizer.json"
 DEVICES = ("auto", "cpu", "cuda")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 STORED = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}  # number formats by their names in safetensors
 FORMATS = tuple(STORED.values())
 
@@ -150,3 +152,16 @@ def choose_device(name: str, *, held: Collection[int] = ()) -> torch.device:
             stacklevel=2,
         )
     return torch.device("cuda", free[-1] if free else 0)
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """Return the number format called ``float32``, ``bfloat16`` or ``auto``: bfloat16 on a GPU, float32 on the CPU.
+
+    Raises:
+        InputError: the name is none of these.
+    """
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    if name not in DTYPES:
+        raise InputError(f"dtype is {as_given(name)}; choose one of auto, {', '.join(DTYPES)}")
+    return DTYPES[name]

@@ -93,8 +93,8 @@ def check_architecture(model: Any) -> None:
     if kinds != {"full_attention"} or rope not in ROPES or config.hidden_act != "silu":
         raise InputError(
             f"the torch engine decodes {', '.join(ARCHITECTURES[:-1])} and {ARCHITECTURES[-1]} models with full attention and "
-            f"fixed rotary embeddings, not {config.model_type!r} as configured here; --engine transformers takes it "
-            "(forward='transformers' in Python)"
+            f"fixed rotary embeddings, not {config.model_type!r} as configured here; engine 'transformers' takes it "
+            "(cluster.engine=transformers in training, forward='transformers' in Python)"
         )
 
 

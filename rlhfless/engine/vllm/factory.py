@@ -54,8 +54,8 @@ class VllmEngineFactory:
         InputError: vLLM cannot draft with the other settings.
 
     Example:
-        >>> import solver
-        >>> engines = VllmEngineFactory("weights-3", 3, eos_id=2, max_tokens=4096, drafting=solver.Drafting(max_draft_tokens=4))
+        >>> from solver.model.drafting import Drafting
+        >>> engines = VllmEngineFactory("weights-3", 3, eos_id=2, max_tokens=4096, drafting=Drafting(max_draft_tokens=4))
     """
 
     weights: str

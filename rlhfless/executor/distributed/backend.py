@@ -20,6 +20,7 @@ from rlhfless.executor.distributed.messages import ActorLost, ActorReport
 from rlhfless.executor.distributed.orders import ActorOrders
 from rlhfless.executor.distributed.work import PoolWork
 from rlhfless.executor.step.dispatcher import Leaving, Reassignment, Taken
+from rlhfless.executor.step.progress import OFTEN_S
 from rlhfless.executor.step.record import Recompute
 from rlhfless.executor.step.rule_driver import RuleDriver
 from rlhfless.executor.step.step_state import RunningStep
@@ -39,6 +40,7 @@ class PoolBackend:
         self.step, self.orders, self.work = step, orders, work
         self.losses: list[Loss] = []
         self.cold_start_s = orders.wall.cold_start_s
+        self._reported_s = -math.inf
 
     def now_s(self) -> float:
         """See ``Backend``."""
@@ -74,6 +76,10 @@ class PoolBackend:
                 self._enter(actor, message)
                 if message.completions:
                     completing.append(actor)
+        if completing or self.now_s() >= self._reported_s + OFTEN_S:
+            self._reported_s = self.now_s()
+            if not completing and self.step.live:
+                self.step.report(self._reported_s)
         return completing
 
     def release_done(self) -> None:

@@ -2,7 +2,7 @@
 
 Inputs: what a rule may see, a forecast of lengths, latency models and free GPUs. Output: a ``RecoveryPlan``. There are two ways
 to continue. Either the surviving actors take the responses over, as after a cut (``rlhfless.scheduling.receivers``), or
-``solver.plan_generation`` plans them for a number of new actors. Each candidate is timed by the planning model together with
+``solver.plan`` plans them for a number of new actors. Each candidate is timed by the planning model together with
 all running work. The best one for the objective is chosen, including the time and cost spent so far.
 """
 
@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+import solver
 from rlhfless.scheduling.receivers import ReceiverRoom, hand_over
 from solver.lengths.remaining import RemainingLengths
 from solver.model.admission import Admission
@@ -27,12 +28,8 @@ from solver.model.plan import ActorPlan
 from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import ActorView, StepState
 from solver.model.workload import IntArray, Workload
-from solver.planning.actor_count import sizing_key
-from solver.planning.plan_generation import plan_generation
 from solver.timing.batching import busy_s
 from solver.timing.evaluate import admission_of, ready_s
-
-SOLVE_S = 0.1  # for every number of new actors: without a model, whose loading alone takes longer
 
 
 @dataclass(frozen=True)
@@ -143,7 +140,7 @@ def _recoveries(homeless: Sequence[int], work: RemainingWork) -> Iterator[Recove
                     part, Cluster(count, gpus, gpus, kind), model, Objective(work.objective.time_weight),
                     admission=work.admission, min_actors=count, max_actors=count,
                 )  # fmt: skip
-                plan = plan_generation(problem, time_limit_s=SOLVE_S)
+                plan = solver.plan(problem, quick=True)
             except PlanningError:  # a response that these actors cannot hold
                 break
             starts = [
@@ -191,4 +188,4 @@ def _key(
         model = work.model_of(plan)
         admission = admission_of(model, plan.max_batch, work.admission)
         enter(plan, ready_s(model, plan.prewarmed) + busy(plan.responses, 0, model, admission))
-    return sizing_key(np.array([work.passed_s + makespan_s]), np.array([cost]), work.objective)
+    return work.objective.key(work.passed_s + makespan_s, cost)

@@ -1,6 +1,6 @@
 """``PoolWork``: runs a step's work items on the wall clock, in processes of the pool that have no engine.
 
-The rule is that of ``solver.schedule_work``, decided as time passes: no server idles while an item that it may run is ready,
+The rule is that of ``schedule_work``, decided as time passes: no server idles while an item that it may run is ready,
 and servers that have worked before come first. A server is taken from the pool like an actor when it is first needed, so a
 process that has just finished decoding on its GPUs is reused. It ends when no item is left for it. An item whose process dies
 is run once more. One that fails, or whose process dies twice, ends the step. A process is lost when it is silent for a multiple

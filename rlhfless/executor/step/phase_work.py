@@ -1,6 +1,6 @@
-"""Makes the work items of a ``solver.PhaseWork``: preparation and learning of every response, on its GPUs.
+"""Makes the work items of a ``PhaseWork``: preparation and learning of every response, on its GPUs.
 
-On the virtual clock a step with these items ends when ``solver.follow`` says, given its completions and releases.
+On the virtual clock a step with these items ends when ``follow`` says, given its completions and releases.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ def phase_work_items(work: PhaseWork, cluster: Cluster, actors: int, *, overlaps
 
     Example:
         >>> import solver
+        >>> from solver.stage_fusion.work import PhaseWork
         >>> from rlhfless.executor import phase_work_items
-        >>> work = solver.PhaseWork([1.0, 1.0], [2.0, 2.0], group=[0, 0], unlock="group")
+        >>> work = PhaseWork([1.0, 1.0], [2.0, 2.0], group=[0, 0], unlock="group")
         >>> [(item.kind, item.items) for item in phase_work_items(work, solver.Cluster(1, 2, 1), actors=2)]
         [('prepare', ()), ('prepare', ()), ('learn', (0, 1)), ('learn', (0, 1))]
     """

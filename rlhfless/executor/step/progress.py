@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from typing import Any
 
 from rlhfless.executor.step.actor_state import Actor, Allocation
 from rlhfless.executor.step.record import Row, StepRecord, holder_of
@@ -14,11 +15,11 @@ from rlhfless.executor.step.record import Row, StepRecord, holder_of
 
 @dataclass(frozen=True)
 class StepProgress:
-    """State of a step when its first actor is ready, and whenever more of its responses are complete.
+    """State of a step when its first actor is ready, when more of its responses are complete, and now and then in between.
 
     Attributes:
         completed, of: number of complete and of all responses; none is complete when the first actor is ready.
-        now_s: that moment, or the time of the latest completion, in seconds since the run's start.
+        now_s: that moment, or the time of the latest of these completions, in seconds since the run's start.
         record: of the step up to now; its tables keep growing.
     """
 
@@ -39,18 +40,21 @@ class StepProgress:
             record.allocate(holder_of(number), role, actor, start_s, end_s)
         return record.allocations
 
-    def spans(self) -> list[Row]:
-        """Return the spans reported by now; an engine may have reported iterations beyond ``now_s``."""
-        return [{**row, "kv_tokens": None if (kv := row["kv_tokens"]) is None else round(kv)} for row in self.record.spans]
 
+OFTEN_S = 0.5
+"""Seconds of the wall clock, about, from one progress callback to the next while no response is complete."""
 
 OnProgress = Callable[[StepProgress], None]
-"""Told of the step when its first actor is ready, and whenever more responses are complete. What it raises ends the step as an
-interrupt does."""
+"""Told of the step when its first actor is ready, whenever more responses are complete, and about every ``OFTEN_S`` in between.
+What it raises ends the step as an interrupt does."""
 
-PHASES = ("starting", "generating", "preparing", "learning", "evaluating", "saving")
-"""Phases of a training step, in order: planning and starting actors; decoding; rewards; the learner's passes and updates; an
-evaluation on held-out prompts, where one is due; writing checkpoint and trace. A step of an ``Executor`` has the first two."""
+PHASES = ("starting", "weight sync", "generating", "rewards", "learning", "evaluating", "saving")
+"""Phases of a training step, in order: planning; handing the step's weights to its actors, until the first of them is ready;
+decoding; rewards; the learner's passes and updates; an evaluation on held-out prompts, where one is due; writing checkpoint and
+trace. A step of an ``Executor`` is ``starting`` until its first actor is ready, and then ``generating``."""
+
+OnStepEnd = Callable[[Any], object]
+"""Called with the result of a step that is complete, whose ``trace`` it has, or with the exception that ended it."""
 
 OnPhase = Callable[[int, str], object]
 """Told of a step's number and of the phase, one of ``PHASES``, that it enters. What it raises ends the step as an interrupt

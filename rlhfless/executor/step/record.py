@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlhfless.engine.protocol import Completion, EngineSpan, Request
@@ -15,6 +15,7 @@ from rlhfless.engine.simulated.completions import Completions
 from rlhfless.engine.simulated.lazy_spans import LazySpans
 from rlhfless.executor.step.step_trace import step_trace
 from solver.model.plan import ActorPlan, Plan
+from solver.model.plurals import counted
 from solver.model.runtime_rules import RuntimeRule
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Recompute(NamedTuple):
     receiver: str
 
 
-@dataclass
+@dataclass(repr=False)
 class StepRecord:
     """Rows of one step, and the completions (token ids, log-probabilities) that training needs.
 
@@ -87,24 +88,34 @@ class StepRecord:
     allocations: list[Row] = field(default_factory=list)
     events: list[Row] = field(default_factory=list)
     moves: int = 0
-    recomputes: list[Recompute] = field(default_factory=list, repr=False)
-    rule: RuntimeRule | None = field(default=None, repr=False)
-    requests: Sequence[Request] = field(default=(), repr=False)
-    work: list[ItemRun] = field(default_factory=list, repr=False)
-    meta: dict[str, Any] = field(default_factory=dict, repr=False)
-    _spans: list[Row] = field(default_factory=list, repr=False)
-    _new_spans: list[_ReportedSpan | tuple[str, Iterable[EngineSpan]]] = field(
-        default_factory=list, repr=False
-    )  # not in ``_spans`` yet
-    _going_on: dict[str, LazySpans] = field(default_factory=dict, repr=False)  # of ``_new_spans``, by holder
-    _latest: dict[str, Row] = field(default_factory=dict, repr=False)  # the last engine span of each holder
-    _came: dict[tuple[int, str], list[int]] = field(default_factory=dict, repr=False)  # (response, receiver): in ``recomputes``
-    _indexed: int = field(default=0, repr=False)  # how many of ``recomputes`` are in it
-    _recomputed: set[int] = field(default_factory=set, repr=False)  # of ``recomputes``, those that a span tells of
-    _whole: bool = field(default=False, repr=False)  # mean KV tokens are to be whole numbers
-    _completions: dict[int, Completion] = field(default_factory=dict, repr=False)
-    _actor_of: dict[int, str] = field(default_factory=dict, repr=False)
-    _entered: list[Sequence[tuple[str, Completions]]] = field(default_factory=list, repr=False)  # not in ``_completions`` yet
+    recomputes: list[Recompute] = field(default_factory=list)
+    rule: RuntimeRule | None = None
+    requests: Sequence[Request] = ()
+    work: list[ItemRun] = field(default_factory=list)
+    meta: dict[str, Any] = field(default_factory=dict)
+    _spans: list[Row] = field(default_factory=list)
+    _new_spans: list[_ReportedSpan | tuple[str, Iterable[EngineSpan]]] = field(default_factory=list)  # not in ``_spans`` yet
+    _going_on: dict[str, LazySpans] = field(default_factory=dict)  # of ``_new_spans``, by holder
+    _latest: dict[str, Row] = field(default_factory=dict)  # the last engine span of each holder
+    _came: dict[tuple[int, str], list[int]] = field(default_factory=dict)  # (response, receiver): in ``recomputes``
+    _indexed: int = 0  # how many of ``recomputes`` are in it
+    _recomputed: set[int] = field(default_factory=set)  # of ``recomputes``, those that a span tells of
+    _whole: bool = False  # mean KV tokens are to be whole numbers
+    _completions: dict[int, Completion] = field(default_factory=dict)
+    _actor_of: dict[int, str] = field(default_factory=dict)
+    _entered: list[Sequence[tuple[str, Completions]]] = field(default_factory=list)  # not in ``_completions`` yet
+
+    def __repr__(self) -> str:
+        held = sum((row["end_s"] - row["start_s"]) * len(row["gpu_ids"]) for row in self.allocations)
+        times = [f"{self.meta['clock']} clock"] if "clock" in self.meta else []
+        if "profile" in self.meta and self.meta.get("charging") == "profile":
+            times.append(f"profile {self.meta['profile']}")
+        words = f"; {', '.join(times)}" if times else ""
+        return (
+            f"StepRecord(step {self.step} of {self.run!r}, plan by {self.plan.policy!r}: "
+            f"{counted(len(self.completions), 'response')} by {counted(len(set(self.actor_of.values())), 'actor')} in "
+            f"{self.makespan_s:.3g} s, {held:.3g} GPU-seconds{words})"
+        )
 
     @property
     def makespan_s(self) -> float:
@@ -154,6 +165,11 @@ class StepRecord:
             TraceError: no response is complete.
         """
         return step_trace(self)
+
+    def without_spans(self) -> StepRecord:
+        """Return a copy without spans and work, to which rows can be added; this record stays as it is."""
+        rows = {"allocations": [*self.allocations], "events": [*self.events]}
+        return replace(self, **rows, work=[], _spans=[], _new_spans=[], _going_on={})  # type: ignore[arg-type]
 
     def enter(self, together: Sequence[tuple[str, Completions]]) -> None:
         """Enter completions, with their holders, that are published together."""

@@ -97,16 +97,17 @@ class RunningStep(Generic[A]):
             actor.expecting -= len(completions)
             actor.done_s = max(actor.done_s, float(completions.time_s[-1]))
         self.record.enter([(actor.holder, completions) for actor, completions in together])
-        self._report(max(float(c.time_s[-1]) for _, c in together))
+        self.report(max(float(c.time_s[-1]) for _, c in together))
 
     def begin(self, now_s: float) -> None:
         """Report that decoding can begin; an actor that is ready later changes nothing."""
         if not self._begun:
             self._begun = True
-            self._report(now_s)
+            self.report(now_s)
 
-    def _report(self, now_s: float) -> None:
-        if self.options.on_progress is not None:
+    def report(self, now_s: float) -> None:
+        """Call the progress callback with the step as it is now, once decoding can begin."""
+        if self._begun and self.options.on_progress is not None:
             self.options.on_progress(
                 StepProgress(self.completed, len(self.complete), now_s, self.record, self.live.values(), self.held)
             )

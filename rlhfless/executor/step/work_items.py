@@ -1,6 +1,6 @@
 """``WorkItem``: work beside decoding inside a step, such as a pass of a reference model or the gradient of a finished group.
 
-Items and the GPUs that they may run on, and what makes them impossible. When they run is ``solver.schedule_work``;
+Items and the GPUs that they may run on, and what makes them impossible. When they run is ``schedule_work``;
 ``work_rows.py`` writes them into a record.
 """
 

@@ -67,7 +67,7 @@ def place_work(
     complete_s: Callable[[int], float] = lambda response: -math.inf,
     free_s: Callable[[tuple[int, ...]], float] = lambda gpu_ids: -math.inf,
 ) -> ExecutedWork:
-    """Return when and where each item runs: one call of ``solver.schedule_work``.
+    """Return when and where each item runs: one call of ``schedule_work``.
 
     Args:
         start_s: of the step. seconds: of the items; None: their own. results: of their functions.

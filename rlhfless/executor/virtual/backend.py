@@ -84,6 +84,8 @@ class VirtualBackend:
         if self._pace is not None:
             self._pace.came(self._now_s)
         completing = self._publish()
+        if not completing and self._now_s < math.inf:
+            self.step.report(self._now_s)
         if self.transfers.copies.next_s <= self._now_s < math.inf:
             self._complete_copies()
         return completing

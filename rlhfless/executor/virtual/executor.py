@@ -136,7 +136,7 @@ def run_step(
         start_s: start of the step in seconds since the run's start.
         phases: the phases after generation, on learner GPUs in addition to the cluster's (their ids come after the cluster's).
         work: items of work beside decoding, on GPUs that actors gave back or beside the actors. Their functions run in this
-            process after the last response. When they run in virtual time is ``solver.schedule_work`` of completions and
+            process after the last response. When they run in virtual time is ``schedule_work`` of completions and
             releases, also where iterations are measured. ``StepRecord.work`` has their times and results.
         migration: ``move`` KV caches, ``recompute`` them, or whichever is ``cheaper`` by the latency model. Between actors of
             different kinds or sizes they are always recomputed. A prefix that was received or shared for a response that has

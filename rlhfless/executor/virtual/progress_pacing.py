@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 
+from rlhfless.executor.step.progress import OFTEN_S
+
 FIRST = 0.05
 """Of the time that a step was planned to take, what is let go before it is known how fast it goes."""
-OFTEN_S = 0.5
-"""Wall-clock seconds, about, from one progress callback to the next."""
 FASTER = 10.0
 """What is let go next is at most so many times what was allowed before: the first seconds of a step say little of the rest."""
 

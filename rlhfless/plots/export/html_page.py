@@ -1,8 +1,8 @@
 """Builds a page of text, tables and figures as one HTML file that needs no network; plotly.js is included once.
 
-``page.html.j2`` is the page; it escapes all texts. ``page.css`` is its style and ``page.js`` its script. plotly.js and the data
-of figures are packed (``packed.py``). Of alternative figures (per step, per policy) only the chosen one is drawn, and a figure
-of a folded section when it is opened. Light and dark style follow the reader's system.
+``page.html.j2`` is the page; it escapes all texts. ``page.css`` is its style, ``wrapped.js`` and ``page.js`` are its script.
+plotly.js and the data of figures are packed (``packed.py``). Of alternative figures (per step, per policy) only the chosen one
+is drawn, and a figure of a folded section when it is opened. Light and dark style follow the reader's system.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from rlhfless.plots.export.packed import packed, packed_once
 from rlhfless.plots.export.plotly_bundle import plotly_js
 from rlhfless.plots.style import plain
+from rlhfless.system.out_files import why_not_written
 from rlhfless.system.templates import Markup, render
 from rlhfless.trace.storage import write_text
 
@@ -133,10 +134,12 @@ def _drawn(figures: Mapping[str, Sequence[str]], types: set[str]) -> dict[str, s
 
 
 def page_path(out: str | Path, refusal: type[Exception]) -> Path:
-    """Return the path of a page; raise ``refusal`` where it is a folder."""
+    """Return the path of a page; raise ``refusal`` where it is a folder, or cannot be written."""
     path = Path(out)
     if path.is_dir() or not path.name:
         raise refusal(f"{path}: is a folder; name the HTML file to write")
+    if why := why_not_written(path):
+        raise refusal(f"{path}: {why}; a writable folder is needed")
     return path
 
 

@@ -7,24 +7,8 @@ const narrow = window.matchMedia("(max-width: 640px)");
 let FIGURES = {};  // JSON of plotly by the id of the element: one or several to choose from
 const drawn = new Map();  // ids, as the page is now, with the width of the frame that they are drawn for
 const wanted = new Map(), busy = new Set();  // ids with the name of what is to be drawn next; ids that are being drawn
-const LINE = 18, TITLE_LETTER = 8.8, SUBTITLE_LETTER = 6.5, NAME = 108, BESIDE = 600, AXIS = 60, LEAST = 280,
-  SYMBOL = 76, MODE_BAR = 32, GAP = 8, BAR_TEXT = 90;  // px
+const NAME = 108, BESIDE = 600, AXIS = 60, LEAST = 280, SYMBOL = 76, MODE_BAR = 32, GAP = 8, BAR_TEXT = 90;  // px
 const NAMES = 0.36;  // share of a narrow figure for names at its left axis
-// A text in lines that are not wider than `width`, and how many lines were added. Tags stay as they are.
-function wrapped(text, width, letter = TITLE_LETTER) {
-  let used = 0, space = "", lines = 0, made = "";
-  for (const part of text.split(/(<[^>]*>| )/)) {
-    if (part.startsWith("<br")) { used = 0; letter = SUBTITLE_LETTER; space = ""; made += part; }
-    else if (part.startsWith("<")) made += part;
-    else if (part === " ") space = " ";
-    else if (part) {
-      if (space && used + (part.length + 1) * letter > width) { made += "<br>"; used = 0; lines += 1; }
-      else { made += space; used += space.length * letter; }
-      made += part; used += part.length * letter; space = "";
-    }
-  }
-  return [made, lines];
-}
 // How wide a figure must be (px) that has plots beside each other, or names below an axis or beside points that would overlap;
 // else 0.
 function widthNeeded(layout) {

@@ -1,4 +1,4 @@
-"""What a whole step is planned for: weighted time and cost, least cost by a deadline, or least time within a budget.
+"""What a whole step is planned for: least ``T^w C^(1-w)``, least cost by a deadline, or least time within a budget.
 
 A speed relative to another plan is a deadline in every scenario. Long responses delay both plans, so that their ratio is surer
 than either time.
@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solver.model.errors import PlanningError, as_given, is_number
+from solver.model.objective import Objective
 from solver.model.workload import FloatArray, IntArray
 
 EXCESS = 5.0
-"""Times the logarithm by which a mean exceeds its limit, added to the value: plans that keep the limit come first."""
+"""Power of the factor by which a mean exceeds its limit. It multiplies the value: plans that keep the limit come first."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Aim:
     """What is minimised; exactly one of the three is given.
 
     Args:
-        time_weight: w of ``T^w C^(1-w)``. deadline_s: least cost with a mean time of at most that.
+        time_weight: w of ``T^w C^(1-w)``, as of ``solver.Objective``. deadline_s: least cost with a mean time of at most that.
         budget_gpu_s: least time with a mean cost of at most that. Deadline and budget may be one number per scenario; then the
             mean is compared with their mean.
 
@@ -57,20 +58,19 @@ class Aim:
         return replace(self, deadline_s=deadline_s, budget_gpu_s=budget_gpu_s)
 
     def values(self, times_s: FloatArray, gpu_s: FloatArray) -> FloatArray:
-        """Return (N, S) logarithms of what is minimised, from (N, S) seconds and GPU-seconds of N plans in S scenarios."""
-        log_time, log_cost = np.log(np.maximum(times_s, 1e-12)), np.log(np.maximum(gpu_s, 1e-12))
+        """Return (N, S) numbers to minimise in the mean, from (N, S) seconds and GPU-seconds of N plans in S scenarios."""
         if self.time_weight is not None:
-            return np.asarray(self.time_weight * log_time + (1 - self.time_weight) * log_cost)
+            return Objective(self.time_weight).product(times_s, gpu_s)
         if self.deadline_s is not None:
-            return np.asarray(log_cost + _excess(times_s, self.deadline_s))
+            return np.asarray(gpu_s * _excess(times_s, self.deadline_s))
         assert self.budget_gpu_s is not None
-        return np.asarray(log_time + _excess(gpu_s, self.budget_gpu_s))
+        return np.asarray(times_s * _excess(gpu_s, self.budget_gpu_s))
 
     def value(self, time_s: float, gpu_s: float) -> float:
-        """Return the logarithm of what is minimised, of one plan that took these seconds and GPU-seconds."""
+        """Return the number to minimise of one plan that took these seconds and GPU-seconds."""
         return float(self.values(np.array([[time_s]]), np.array([[gpu_s]]))[0, 0])
 
 
 def _excess(numbers: FloatArray, limit: float | Sequence[float] | FloatArray) -> FloatArray:
-    """Return (N, 1) what is added to the values of plans whose means exceed a limit."""
-    return np.asarray(EXCESS * np.maximum(np.log(numbers.mean(axis=1, keepdims=True) / np.mean(limit)), 0.0))
+    """Return (N, 1) factors of the values of plans whose means exceed a limit; 1 for the others."""
+    return np.asarray(np.maximum(numbers.mean(axis=1, keepdims=True) / np.mean(limit), 1.0) ** EXCESS)

@@ -1,9 +1,11 @@
 """Chooses the plan of a whole step from its candidates; each lever has to earn its place on held-out scenarios.
 
-The scenarios are divided into two halves. Plans are chosen on one half and compared on the other; then the halves change
-places. The best plan must be surely better than the best plan without any one of its levers: by more than one standard error of
-the paired differences. The lever that is least so is taken away, and the choice is made again, until each lever that is used
-has earned its place. What is left at least is the right-sized random split, learned from on all GPUs after generation.
+The plan with the least mean value over the scenarios is the best. The scenarios are divided into two halves. Plans are chosen
+on one half and compared on the other; then the halves change places. The best plan must be surely better than the best plan
+without any one of its levers: by more than one standard error of the paired differences. These are differences of logarithms:
+a lever saves about the same share of a long step and of a short one, so no long scenario decides alone. The lever that is least
+so is taken away, and the choice is made again, until each lever that is used has earned its place. What is left at least is the
+right-sized random split, learned from on all GPUs after generation.
 """
 
 from __future__ import annotations
@@ -95,7 +97,8 @@ def _tested(candidates: WholeStepCandidates, aim: Aim, lever: str) -> tuple[floa
 
 
 def _best_on(candidates: WholeStepCandidates, aim: Aim, chosen: IntArray, held_out: IntArray) -> FloatArray:
-    """Return the values on held-out scenarios of the plan that is best on the others."""
+    """Return the logarithms of the values on held-out scenarios of the plan that is best on the others."""
     values = aim.on(chosen).values(candidates.times_s[:, chosen], candidates.gpu_s[:, chosen])
     one = candidates.chosen([int(np.argmin(values.mean(axis=1)))])
-    return np.asarray(aim.on(held_out).values(one.times_s[:, held_out], one.gpu_s[:, held_out])[0])
+    values = aim.on(held_out).values(one.times_s[:, held_out], one.gpu_s[:, held_out])[0]
+    return np.asarray(np.log(np.maximum(values, 1e-12)))

@@ -19,12 +19,12 @@ from rlhfless.scheduling.policy import PlanningOptions
 from rlhfless.scheduling.rlhfuse import GlobalCut
 from rlhfless.scheduling.round_robin import Spread
 from rlhfless.simulate.whole_steps.learner_way import server_counts
+from solver.generation.canonical_order import Canonical
+from solver.generation.random_split import assign_prompts
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
 from solver.model.step_levers import ASSIGNMENT, CUT, FOLDING, SHARED_PREFILL
 from solver.model.workload import IntArray
-from solver.planning.canonical_order import Canonical
-from solver.planning.random_split import assign_prompts
 from solver.timing.build_plan import assemble
 
 CUT_SHARES = (0.15, 0.4)

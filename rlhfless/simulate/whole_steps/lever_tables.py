@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import pandas as pd
@@ -10,7 +9,6 @@ import pandas as pd
 from rlhfless.simulate.drafts import SimulatedDrafts
 from rlhfless.simulate.whole_steps.aim import Aim
 from rlhfless.simulate.whole_steps.choice import WholeStepChoice
-from rlhfless.simulate.whole_steps.published import Totals
 from rlhfless.simulate.whole_steps.whole_step import WholeStep
 from solver.model.step_levers import (
     ACTOR_SIZE,
@@ -41,11 +39,6 @@ STAGES: Mapping[str, frozenset[str]] = {
 """Levers that each stage adds to those before it, if the step offers them. Drafts come last."""
 
 
-def log_value(totals: Totals, time_weight: float) -> float:
-    """Return the logarithm of ``T^w C^(1-w)``."""
-    return time_weight * math.log(totals[0]) + (1 - time_weight) * math.log(totals[1])
-
-
 def lever_savings(step: WholeStep, time_weight: float = 0.7, drafts: SimulatedDrafts | None = None) -> pd.DataFrame:
     """Return what every lever saves of ``T^w C^(1-w)`` beside the best plan without it; see ``savings_of``.
 
@@ -72,7 +65,7 @@ def savings_of(step: WholeStep, choice: WholeStepChoice, aim: Aim, drafts: Simul
         without = choice.without.get(lever)
         saved = 0.0
         if without is not None:
-            saved = 1 - math.exp(value - aim.value(*step.execute(step.fitted(without, aim, drafts), drafts)))
+            saved = 1 - value / aim.value(*step.execute(step.fitted(without, aim, drafts), drafts))
         rows.append(
             {"lever": lever, "meaning": MEANINGS[lever], "used": without is not None,
              "expected": choice.saves.get(lever, 0.0), "saved": saved}

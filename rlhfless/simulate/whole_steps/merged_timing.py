@@ -1,7 +1,7 @@
 """Times ways to learn quickly: preparation and learning of a response are one item, and items start in the order of readiness.
 
 Planning tries thousands of ways on many scenarios. ``merged_totals`` times all of them at once: arrays have one column per way.
-The rules are those of ``solver.schedule_work``: no server idles while an item is ready, and a server that has worked goes
+The rules are those of ``schedule_work``: no server idles while an item is ready, and a server that has worked goes
 first. Only here a response is prepared right before it is learned from. Executed steps are always timed exactly
 (``LearnerWay.totals``).
 """

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from rlhfless.engine.protocol import Request
 from rlhfless.scheduling import make_policy
 from rlhfless.scheduling.baselines import Static
@@ -18,13 +16,14 @@ from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed
 from rlhfless.simulate.whole_steps.learner_way import LearnerWay
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
+from solver.model.objective import Objective
 from solver.stage_fusion.follow import follow, step_totals
 from solver.stage_fusion.token_work import TokenWork
 from solver.stage_fusion.work import PhaseWork
 
 Totals = tuple[float, float]
 """Seconds and GPU-seconds of a whole step."""
-LAYOUT_WEIGHT = 0.7  # w of T^w C^(1-w), by which layouts are chosen
+LAYOUTS = Objective(0.7)  # by which layouts are chosen
 
 
 def own_learner(generated: GeneratedStep, costs: StepCosts, servers: int) -> LearnerWay:
@@ -94,7 +93,7 @@ def layouts(
         generated = executed(plan, expected[0], setting)
         for servers in sorted({1 << k for k in range(most.bit_length()) if 1 << k <= most} | {most}):
             time_s, gpu_s = step(generated, servers, expected[1])
-            found.append((LAYOUT_WEIGHT * np.log(time_s) + (1 - LAYOUT_WEIGHT) * np.log(gpu_s), actors, servers, plan))
+            found.append((LAYOUTS.value(time_s, gpu_s), actors, servers, plan))
     _, _, servers, plan = min(found, key=lambda one: one[:3])
     return step(executed(plan, requests, setting), servers, work)
 

@@ -12,7 +12,7 @@ import io
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import pandas as pd
 
-from rlhfless.errors import reason
+from rlhfless.errors import InputError, reason
 from rlhfless.trace.csv_blocks import csv_frames
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.record import Record
@@ -28,6 +28,7 @@ from rlhfless.trace.importers.tokens import TokenCounter
 from rlhfless.trace.limits import PIECE_BYTES, Guard, Limits
 from rlhfless.trace.parquet_batches import BATCH_BYTES, BATCH_ROWS, parquet_frames
 from rlhfless.trace.storage import refuse_json_array, seekable
+from solver.model.errors import as_given, is_whole
 
 TEXTS = frozenset({"prompt", "response"})
 """Columns of a log's texts, which an import leaves out unless it is asked to keep them."""
@@ -49,6 +50,9 @@ class ImportOptions:
         progress: show a progress bar on standard error, where that is a terminal.
         limits: maximal amounts to read; by default those of ``RLHFLESS_LIMITS``.
         where: condition on the columns of a table, see ``row_filter.py``; other rows are left out.
+
+    Raises:
+        InputError: an option is of another type, or the maximal length is no whole number above 0.
     """
 
     tokenizer: str | Path | None = None
@@ -59,6 +63,23 @@ class ImportOptions:
     progress: bool = False
     limits: Limits = field(default_factory=Limits.of_environment)
     where: str | None = None
+
+    def __post_init__(self) -> None:
+        needed = {
+            "tokenizer": (str | Path | None, "a folder or a name"),
+            "mapping": (Mapping, "columns of the log by ours, such as {'step': 'iteration'},"),
+            "unsafe_pickle": (bool, "True or False"), "progress": (bool, "True or False"), "limits": (Limits, "Limits(...)"),
+            "where": (str | None, "a condition, such as 'step < 5',"),
+        }  # fmt: skip
+        for name, (kind, words) in needed.items():
+            if not isinstance(getattr(self, name), kind):
+                raise InputError(f"{name} is {as_given(getattr(self, name))}; {words} is needed")
+        if self.max_response_tokens is not None and not is_whole(self.max_response_tokens, 1):
+            raise InputError(f"max_response_tokens is {as_given(self.max_response_tokens)}; a whole number above 0 is needed")
+        columns = self.keep
+        if not isinstance(columns, Collection) or isinstance(columns, str) or not all(isinstance(one, str) for one in columns):
+            raise InputError(f"keep is {as_given(columns)}; a list of columns is needed, such as ['response']")
+        object.__setattr__(self, "keep", frozenset(columns))
 
 
 class ImportSession:

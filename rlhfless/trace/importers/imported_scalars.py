@@ -1,4 +1,4 @@
-"""Reads a folder without responses, as ``rlhfless import`` writes it: scalars of steps, engine lines, numbers of the run."""
+"""Reads a folder without responses, as ``rlhfless convert`` writes it: scalars of steps, engine lines, numbers of the run."""
 
 from __future__ import annotations
 
@@ -32,4 +32,4 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     yield from ()
 
 
-FORMAT = Format("scalars", "scalars of steps, as `rlhfless import` writes them", detect, read)
+FORMAT = Format("scalars", "scalars of steps, as `rlhfless convert` writes them", detect, read)

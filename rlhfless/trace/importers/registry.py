@@ -76,6 +76,7 @@ class ImportedLog:
         engine: lines of the engine's statistics (columns: see ``engine_lines.py``), without rows if the log has none.
         facts: numbers of the whole run (see ``run_facts.py``).
         framework: that wrote the log; empty where it is unknown.
+        max_response_tokens: the longest response that the run allowed, where its user states it.
     """
 
     rollouts: pd.DataFrame | None
@@ -88,6 +89,7 @@ class ImportedLog:
     engine: pd.DataFrame = field(default_factory=lambda: engine_frame(()))
     facts: Mapping[str, float] = field(default_factory=dict)
     framework: str = ""
+    max_response_tokens: int | None = None
 
     def trace(self) -> Trace:
         """Return the responses as a trace in memory.
@@ -106,6 +108,8 @@ class ImportedLog:
             meta[ORDER] = "unknown"
         if not self.prompts_known:
             meta[PROMPTS] = "unknown"
+        if self.max_response_tokens is not None:
+            meta["config"] = {"rollout": {"max_response_tokens": self.max_response_tokens}}
         return Trace(self.rollouts, meta=meta, source=str(self.source))
 
     def opened(self) -> OpenedLog:
@@ -117,12 +121,17 @@ class ImportedLog:
         return OpenedLog(self.trace(), self.scalars, self.format.name, self.summary, self.engine, self.facts)
 
     def of_run(self, run: str | None) -> ImportedLog:
-        """Return a log of scalars alone for one of its runs; None returns all of it.
+        """Return the log of one run only; None returns all of it.
 
         Raises:
             TraceError: the log names no such run.
         """
-        return self if run is None else replace(self, scalars=rows_of_run(self.scalars, run, self.source))
+        if run is None:
+            return self
+        if self.rollouts is None:
+            return replace(self, scalars=rows_of_run(self.scalars, run, self.source))
+        of_one = self.opened().of_run(run)
+        return replace(self, rollouts=of_one.trace.rollouts, scalars=of_one.scalars)
 
     def save(self, folder: str | Path) -> Path:
         """Write ``rollouts`` as a trace folder, with scalars, the engine's lines and numbers of the run beside them.
@@ -152,13 +161,7 @@ class ImportedLog:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise TraceError(f"{folder}: cannot be made ({error.strerror}); a writable folder is needed") from error
-        if len(scalars):
-            write_scalars(folder, scalars)
-        if len(self.engine):
-            write_engine(folder, self.engine)
-        if self.facts:
-            write_facts(folder, self.facts, self.framework)
-        return folder
+        return _save_beside(folder, replace(self, scalars=scalars))
 
 
 class LogWithoutResponses(TraceError):
@@ -295,7 +298,7 @@ def _imported(path: Path, options: ImportOptions, log_format: Format) -> Importe
     )
     return ImportedLog(
         rollouts, scalars, summary, log_format, path, reading.dispatch_order_known, reading.prompts_known,
-        engine_frame(reading.engine), reading.facts, reading.framework or _framework(log_format),
+        engine_frame(reading.engine), reading.facts, reading.framework or _framework(log_format), options.max_response_tokens,
     )  # fmt: skip
 
 
@@ -359,6 +362,34 @@ class OpenedLog:
         trace = Trace(**run_tables, plans=self.trace.plans, meta=self.trace.meta, source=self.trace.source)
         return replace(self, trace=trace, scalars=scalars)
 
+    def save(self, folder: str | Path) -> Path:
+        """Write the trace into a new folder, with scalars, the engine's lines and numbers of the run beside it.
+
+        Raises:
+            TraceError: the folder has a trace already, or cannot be written.
+        """
+        return _save_beside(self.trace.save(folder), self)
+
+
+def _save_beside(folder: Path, log: ImportedLog | OpenedLog) -> Path:
+    if len(log.scalars):
+        write_scalars(folder, log.scalars)
+    if len(log.engine):
+        write_engine(folder, log.engine)
+    if log.facts:
+        write_facts(folder, log.facts, log.framework)
+    return folder
+
+
+def is_trace(path: Path) -> bool:
+    """Return whether a folder holds a trace of ours.
+
+    Raises:
+        TraceError: it cannot be looked into.
+    """
+    with one_sentence(path, "a log"):
+        return any((path / name).is_file() for name in ("meta.json", "rollouts.parquet"))
+
 
 def open_log(path: str | Path, options: ImportOptions | None = None, framework: str = "auto") -> OpenedLog:
     """Open a trace folder, or any log of a known format; the framework need not be named.
@@ -369,9 +400,7 @@ def open_log(path: str | Path, options: ImportOptions | None = None, framework: 
         MissingExtra: an optional package is needed.
     """
     path = Path(path)
-    with one_sentence(path, "a log"):
-        is_trace = framework == "auto" and any((path / name).is_file() for name in ("meta.json", "rollouts.parquet"))
-    if is_trace:
+    if framework == "auto" and is_trace(path):
         options = options or ImportOptions()
         for name, given in (("--map", options.mapping), ("--where", options.where)):
             if given:

@@ -73,7 +73,7 @@ def load(reading: ImportSession, path: Path) -> list[dict[str, Any]]:
             hint = "an intact dump is needed"
             if not unsafe and "weights" in str(error).lower():
                 reason_text = "it contains more than plain data, and loading it can run arbitrary code"
-                command = f"rlhfless import {shlex.quote(str(reading.path))} --unsafe-pickle -o FOLDER"
+                command = f"rlhfless convert {shlex.quote(str(reading.path))} --unsafe-pickle -o FOLDER"
                 hint = f"for your own files only, `{command}` loads it nevertheless"
             raise TraceError(f"{path}: cannot be loaded ({reason_text}); {hint}") from error
     if unsafe:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.trace.io import Trace
-from rlhfless.trace.metrics.step_metrics import interval_union_s
+from rlhfless.trace.metrics.intervals import partition_s
 
 PARTS = ("start", "sync", "work", "hold")
 
@@ -29,13 +29,10 @@ def held_gpu_seconds(trace: Trace) -> pd.DataFrame:
     rows = []
     for allocation in trace.allocations.itertuples():
         span_indices = at.get((allocation.run, allocation.step, allocation.holder), np.zeros(0, dtype=np.int64))
-        covered, parts = 0.0, {}
-        for count, part in enumerate(PARTS[:3], start=1):
-            these = span_indices[np.isin(purpose[span_indices], PARTS[:count])]
-            now = interval_union_s(np.maximum(start[these], allocation.start_s), np.minimum(end[these], allocation.end_s))
-            parts[part], covered = now - covered, now
+        held = (allocation.start_s, allocation.end_s)
+        parts = partition_s(purpose[span_indices], start[span_indices], end[span_indices], PARTS[:3], held)
         duration = allocation.end_s - allocation.start_s
-        parts |= {"hold": duration - covered, "total": duration}
+        parts |= {"hold": max(0.0, duration - sum(parts.values())), "total": duration}
         gpus = len(allocation.gpu_ids)
         rows.append(
             {"run": allocation.run, "step": allocation.step, "role": allocation.role}

@@ -9,7 +9,6 @@ generation.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,15 @@ import pandas as pd
 
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.io import Trace
-from rlhfless.trace.metrics.step_metrics import interval_union_s
+from rlhfless.trace.metrics.intervals import partition_s
 
 STEP_PHASES = ("generation", "preparation", "learning", "sync")
 
 SPAN_PHASES = {"learning": ("learn",), "generation": ("prefill", "transfer", "decode", "migrate"), "preparation": ("prepare",),
                "sync": ("sync",)}  # fmt: skip
 """Phases of spans by phase of a step; a second that several cover is the first's."""
+
+STEP_PHASE = {span: name for name, spans in SPAN_PHASES.items() for span in spans}
 
 _OF_ROLE = {"learner": "learning", "prepare": "preparation", "reference": "preparation", "reward": "preparation",
             "critic": "preparation"}  # fmt: skip
@@ -90,14 +91,9 @@ def _partition(
 ) -> dict[str, float]:
     """Return the seconds of ``from_s`` to ``to_s`` by phase: each is of the first of ``SPAN_PHASES`` that covers it, or
     ``otherwise``."""
-    parts, covered_s = dict.fromkeys(STEP_PHASES, 0.0), 0.0
-    covered: Sequence[str] = ()
-    for name, spans in SPAN_PHASES.items():
-        covered = (*covered, *spans)
-        these = np.isin(phase, covered)
-        now_s = interval_union_s(np.maximum(start_s[these], from_s), np.minimum(end_s[these], to_s))
-        parts[name], covered_s = now_s - covered_s, now_s
-    parts[otherwise] += to_s - from_s - covered_s
+    of_step = np.array([STEP_PHASE.get(name, "") for name in phase])
+    parts = partition_s(of_step, start_s, end_s, SPAN_PHASES, (from_s, to_s))
+    parts[otherwise] += max(0.0, to_s - from_s - sum(parts.values()))
     return parts
 
 

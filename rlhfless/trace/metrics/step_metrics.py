@@ -8,27 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 
 from rlhfless.trace.io import Trace
+from rlhfless.trace.metrics.intervals import interval_union_s
 from rlhfless.trace.schema.prices import dollars
+from rlhfless.trace.schema.tables import NO_ACTOR
 
 SUMS = ["gpu_seconds", "idle_gpu_seconds", "slot_idle_gpu_seconds", "cost_usd"]
-
-
-def interval_union_s(starts: ArrayLike, ends: ArrayLike) -> float:
-    """Return the seconds covered by at least one of the intervals.
-
-    Args:
-        starts, ends: (N,) seconds, in any order; an interval that ends before it starts covers nothing.
-    """
-    start, end = np.asarray(starts, dtype=float), np.asarray(ends, dtype=float)
-    if not len(start):
-        return 0.0
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], end[order]
-    covered_until = np.concatenate([[-np.inf], np.maximum.accumulate(end)[:-1]])
-    return float(np.maximum(end - np.maximum(start, covered_until), 0.0).sum())
 
 
 def allocation_metrics(trace: Trace) -> pd.DataFrame:
@@ -77,9 +63,9 @@ def step_metrics(trace: Trace) -> pd.DataFrame:
     Returns:
         A frame with ``run, step``; ``time_s`` (last end minus first start of the allocations), ``gpu_seconds``,
         ``idle_gpu_seconds``, ``slot_idle_gpu_seconds``, ``cost_usd`` (sums over the allocations), ``actors`` (holders
-        with the role decode); ``responses, response_tokens, mean_response_tokens, mean_reward`` (of the responses with a
-        reward), ``truncated_share`` (ended by ``length``, of those whose finish reason is known), and ``planning_s``, of
-        which ``planning_delay_s`` delayed generation. What the trace does not record is NaN or NA.
+        with the role decode; ``NO_ACTOR`` is none); ``responses, response_tokens, mean_response_tokens, mean_reward`` (of
+        the responses with a reward), ``truncated_share`` (ended by ``length``, of those whose finish reason is known), and
+        ``planning_s``, of which ``planning_delay_s`` delayed generation. What the trace does not record is NaN or NA.
     """
     keys = ["run", "step"]
     return (
@@ -110,7 +96,7 @@ def billed_steps(allocations: pd.DataFrame, spans: pd.DataFrame) -> pd.DataFrame
             *of_step,
             columns["end_s"][at].max() - columns["start_s"][at].min(),
             *(columns[name][at].sum() for name in SUMS),
-            len(set(columns["holder"][at][columns["role"][at] == "decode"])),
+            len(set(columns["holder"][at][columns["role"][at] == "decode"]) - {NO_ACTOR}),
         )
         for of_step, at in groups.items()
     ]

@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.trace.io import Trace
-from rlhfless.trace.metrics.phase_costs import SPAN_PHASES
-from rlhfless.trace.metrics.step_metrics import interval_union_s
+from rlhfless.trace.metrics.intervals import partition_s
+from rlhfless.trace.metrics.phase_costs import STEP_PHASE
 
 COLUMNS = {"generate_s": "generation", "learn_s": "learning", "prepare_s": "preparation", "sync_s": "sync"}
 """Columns of the scalars, and which of ``STEP_PHASES`` each is."""
@@ -83,18 +83,13 @@ def _of_spans(spans: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     extents: dict[int, dict[str, float]] = {}
     for step, step_spans in foreground.groupby("step", sort=True):
         start_s, end_s = step_spans["start_s"].to_numpy(dtype=float), step_spans["end_s"].to_numpy(dtype=float)
-        its = seconds.setdefault(int(step), {})
-        covered, chosen = 0.0, np.zeros(len(step_spans), dtype=bool)
-        for column, phase in COLUMNS.items():
-            spent = step_spans["phase"].isin(SPAN_PHASES[phase]).to_numpy()
-            if not spent.any():
-                continue
-            if column == "generate_s":
-                extents[int(step)] = {"start_s": start_s[spent].min(), "end_s": end_s[spent].max()}
-            chosen |= spent
-            now = interval_union_s(start_s[chosen], end_s[chosen])
-            its[column] = now - covered
-            covered = now
+        label = step_spans["phase"].map(STEP_PHASE).to_numpy()
+        recorded = {column: phase for column, phase in COLUMNS.items() if (label == phase).any()}
+        spent = partition_s(label, start_s, end_s, recorded.values())
+        seconds[int(step)] = {column: spent[phase] for column, phase in recorded.items()}
+        if "generate_s" in recorded:
+            generating = label == COLUMNS["generate_s"]
+            extents[int(step)] = {"start_s": start_s[generating].min(), "end_s": end_s[generating].max()}
     return _frame(seconds, list(COLUMNS)), _frame(extents, ["start_s", "end_s"])
 
 

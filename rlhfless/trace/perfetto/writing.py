@@ -37,7 +37,7 @@ class WrittenTimeline:
         drawn = counted(self.requests, "request") if self.requests else "no single requests"
         line = f"wrote {self.path}: {self.size_bytes / 1e6:,.1f} MB, {counted(self.events, 'event')}, {drawn}"
         if self.left_out:
-            line += f"; {self.left_out:,} that start later are left out, --max-requests sets how many are drawn"
+            line += f"; {self.left_out:,} that start later are left out, max_requests of write_perfetto sets how many are drawn"
         if self.requests and self.untimed:
             line += f"; {self.untimed:,} without both times are not drawn"
         return line

@@ -16,6 +16,9 @@ FINISH_REASONS = ("stop", "length", "aborted")
 PHASES = ("start", "sync", "prefill", "transfer", "decode", "migrate", "prepare", "learn")
 ROLES = ("prefill", "decode", "prepare", "learner", "reference", "reward", "critic", "warm")
 
+NO_ACTOR = "without an actor"
+"""Holder of reserved GPUs on which no actor was started."""
+
 META_KEYS = ("seeds", "cluster", "profile", "policy", "clock", "charging", "device")
 """What meta.json says about a run besides ``schema_version``, ``project_version`` and the completed ``steps``."""
 

@@ -25,7 +25,7 @@ from rlhfless.training.algorithms.base import autocast
 from rlhfless.training.algorithms.batch import Batch, Part
 from rlhfless.training.algorithms.critic import PolicyAndCritic
 from rlhfless.training.algorithms.ranks import Ranks
-from rlhfless.training.algorithms.token_counts import counted_seconds
+from rlhfless.training.algorithms.token_counts import counted_seconds, pass_tokens, whole_tokens
 from rlhfless.training.logprobs import token_logprobs
 from rlhfless.training.offload import copied_to
 
@@ -82,10 +82,28 @@ class Models(Protocol):
 
 
 class Passes:
-    """Runs an algorithm's models in this process, whole or this process's shards of them."""
+    """Runs an algorithm's models in this process, whole or this process's shards of them.
+
+    Attributes:
+        tokens: of the passes that have ended since ``count_anew``, named as in ``pass_tokens``.
+    """
 
     def __init__(self, algorithm: Models) -> None:
         self._algorithm = algorithm
+        self.count_anew()
+
+    def count_anew(self) -> None:
+        """Begin to count the tokens of passes."""
+        self.tokens = dict.fromkeys(pass_tokens(0.0, 0, 0), 0.0)
+
+    def _count(self, part: Part, prepare: int = 0, learn: int = 0) -> None:
+        add_to(self.tokens, pass_tokens(whole_tokens([part]), prepare, learn))
+
+    @property
+    def _models(self) -> int:
+        """Number of models that are trained."""
+        trained = self._algorithm.trained
+        return 1 + (isinstance(trained, PolicyAndCritic) and trained.critic.backbone is not None)
 
     def parts(self, batch: Batch, rows: np.ndarray) -> list[Part]:
         """Return rows of a batch as the micro-batches of this process."""
@@ -101,6 +119,7 @@ class Passes:
         for part, reference in zip(parts, references, strict=True):
             with autocast(self._algorithm.options, part.mask.device), counted_seconds(sums, part):
                 outputs = self.outputs(part)
+            self._count(part, prepare=self._models)
             found.append(Looked(outputs[0], outputs[1] if len(outputs) > 1 else None, reference))
         return found
 
@@ -113,6 +132,7 @@ class Passes:
         for part in parts:
             with autocast(algorithm.options, part.mask.device), counted_seconds(sums, part):
                 found.append(token_logprobs(reference, part.input_ids, temperature=algorithm.options.temperature))
+            self._count(part, prepare=1)
         return found
 
     def accumulate(self, micro_batches: Sequence[LossPart], losses: Sequence[Loss], sums: dict[str, float]) -> list[Tensor]:
@@ -133,6 +153,7 @@ class Passes:
             for _, numbers in found:
                 add_to(sums, numbers)
             logprobs.append(outputs[0].detach())
+            self._count(each.part, learn=self._models)
         return logprobs
 
     def outputs(self, part: Part) -> tuple[Tensor, ...]:

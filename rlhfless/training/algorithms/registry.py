@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 from rlhfless.errors import InputError
@@ -106,7 +105,7 @@ def algorithm_options(name: str, **options: Any) -> GrpoOptions | PpoOptions:
     if name not in ALGORITHMS:
         raise InputError(f"algorithm is {name!r}; choose from {', '.join(ALGORITHMS)}")
     kind: Any = GrpoOptions if name == "grpo" else PpoOptions
-    names = {field.name for field in fields(kind)}
+    names = kind.model_fields.keys() - {"name"}
     if unknown := sorted(set(options) - names):
         raise InputError(f"{name} has no option {', '.join(unknown)}; it has {', '.join(sorted(names))}")
     validated: GrpoOptions | PpoOptions = kind(**options)

@@ -1,9 +1,10 @@
 """Options of a training run, in sections: task, rollout, algorithm, optimizer, planner and cluster. Needs no torch.
 
-The command line is made from these classes: the first sentence under a field is its help text.
+The same classes are the arguments in Python, the YAML file of ``rlhfless train`` and the record in a run's folder.
 """
 
 from rlhfless.training.config.errors import LearnerError, ReproducibilityWarning, TrainError, UnsavedWarning
+from rlhfless.training.config.files import read_config, to_yaml
 from rlhfless.training.config.generation import RolloutConfig, TaskConfig
 from rlhfless.training.config.learning import GrpoConfig, OptimizerConfig, PpoConfig
 from rlhfless.training.config.scheduling import ClusterConfig, PlannerConfig
@@ -11,5 +12,5 @@ from rlhfless.training.config.train import TrainConfig, differences
 
 __all__ = [
     "ClusterConfig", "GrpoConfig", "LearnerError", "OptimizerConfig", "PlannerConfig", "PpoConfig", "ReproducibilityWarning",
-    "RolloutConfig", "TaskConfig", "TrainConfig", "TrainError", "UnsavedWarning", "differences",
+    "RolloutConfig", "TaskConfig", "TrainConfig", "TrainError", "UnsavedWarning", "differences", "read_config", "to_yaml",
 ]  # fmt: skip

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from annotated_types import Ge, Gt, Le, Lt
+from pydantic import Field, StrictBool, model_validator
 
 from rlhfless.system.piped_processes import HEARTBEAT_TIMEOUT_S
 from rlhfless.training.config.errors import TrainError
-from rlhfless.training.config.options import Count, NotNegative, Options, Positive, Share
-from solver.model.drafting import Drafting
-from solver.model.errors import PlanningError
+from rlhfless.training.config.section import (
+    Count,
+    NotNegative,
+    NotNegativeOrInfinite,
+    Positive,
+    Section,
+    Share,
+    ShareAboveZero,
+)
+from solver.model.drafting import MAX_DRAFT_TOKENS, Drafting
 from solver.model.plurals import counted
 
+DraftTokens = Annotated[int, Field(strict=True, ge=1, le=MAX_DRAFT_TOKENS)]
 
-@dataclass(frozen=True, kw_only=True)
-class PlannerConfig(Options):
+
+class PlannerConfig(Section):
     """The scheduling policy, and the forecasts that it plans with."""
+
+    section: ClassVar[str | None] = "planner"
 
     policy: str = "solver"
     """Plan generation by this policy, such as random or solver+replan."""
     time_weight: Share = 0.7
-    """Weigh time against cost: 1 is time only, 0 cost only."""
-    time_limit_s: NotNegative = 0.3
-    """Plan for this many counted seconds per step. Counted work, so that a resumed run makes the same plans."""
-    tau: Annotated[float, Gt(0), Le(1)] = 0.7
+    """Minimise T^w C^(1-w) of time and cost with this w: 1 is time only, 0 cost only."""
+    tau: ShareAboveZero = 0.7
     """Move responses when this share of them is done, with a policy that has a tau."""
     window: Count = 1
     """Predict lengths from this many past epochs."""
@@ -34,8 +41,7 @@ class PlannerConfig(Options):
     """Plan with this many samples of every response's length."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClusterConfig(Options):
+class ClusterConfig(Section):
     """GPUs, and what runs on them: actors with their engines, preparation, and the learner.
 
     A run may be resumed with other ``gpus`` and ``gpus_per_node``: completed steps are kept, and later ones are planned for the
@@ -43,23 +49,27 @@ class ClusterConfig(Options):
     and with vLLM only the distribution of responses is the same.
     """
 
-    executor: Literal["virtual", "local", "ray"] = "virtual"
+    section: ClassVar[str | None] = "cluster"
+
+    executor: Literal["auto", "virtual", "local", "ray"] = "auto"
     """Run actors emulated (virtual), as local processes, or on Ray. ``virtual`` is on the virtual clock. ``local`` takes this
-    machine's GPUs, or its CPU, on the wall clock. ``ray`` is the same on one machine or many."""
+    machine's GPUs, or its CPU, on the wall clock. ``ray`` is the same on one machine or many. ``auto`` is local where this
+    machine has the GPUs, and virtual elsewhere or where another option asks for the virtual clock."""
     engine: Literal["torch", "transformers", "vllm"] = "torch"
     """Generate with this inference engine. ``torch`` is fast for llama, qwen2 and qwen3, and promises
     bits on the CPU. ``transformers`` takes nearly every decoder, by transformers' own forward pass."""
-    drafts: bool = False
+    drafts: StrictBool = False
     """Decode with speculative decoding, drafting from the prompt's earlier responses. Tokens of the torch engine stay the same,
     and so do the weights. With vLLM the distribution of responses stays the same."""
-    draft_length: str = "adaptive"
-    """Draft as many tokens as each response accepts (adaptive), or this many. See ``solver.Drafting``."""
-    gpus: Count = 16
-    """Generate on this many GPUs."""
+    draft_length: Literal["adaptive", "critical"] | DraftTokens = "adaptive"
+    """Draft as many tokens as each response accepts (adaptive), or this many. See ``Drafting``."""
+    gpus: Count | None = None
+    """Generate on this many GPUs. Default: those of this machine, and 8 emulated ones where it has none."""
     gpus_per_node: Count = 8
     """Place this many GPUs on each node."""
-    profile: str = "cpu-tiny-qwen2"
-    """Use this latency profile: a shipped name or a JSON file. It also sets the number of GPUs per actor."""
+    profile: str | None = None
+    """Use this latency profile: a shipped name or a JSON file. It also sets the GPUs per actor, for all actors. Default: the
+    shipped one whose model is nearest in size; ``rlhfless profile`` measures one."""
     tensor_parallel: Count | None = None
     """Decode each actor of engine vllm in this many tensor-parallel parts: the GPUs per actor of the profile, one part on each.
     Default: the profile's."""
@@ -69,7 +79,7 @@ class ClusterConfig(Options):
     """Charge virtual time by the profile, or as measured here. ``measured``: each actor's iterations are replayed alone."""
     ray_address: str | None = None
     """Join the Ray cluster at HOST:PORT or auto. Default: start one here."""
-    idle_timeout_s: Annotated[float, Ge(0)] | None = None
+    idle_timeout_s: NotNegativeOrInfinite | None = None
     """Stop an actor after this many idle seconds; 0 stops it at once. Default: as soon as waiting costs more than starting."""
     prewarm: Literal["none", "shortest", "forecast"] = "none"
     """Start actors early, by the plan's forecast or the shortest step. See ``Lifecycle``."""
@@ -93,11 +103,11 @@ class ClusterConfig(Options):
     learner_start: Literal["first", "step", "needed"] = "first"
     """Allocate the learner's GPUs with its first complete prompt (first), or for the whole step (step). Or so late that the
     step is expected to end at most 0.5 % later (needed), by the forecast of lengths and the profile."""
-    learner_grows: bool = False
+    learner_grows: StrictBool = False
     """Learn also on GPUs that actors have given back, on the virtual clock."""
     learner_load_s: NotNegative = 0.0
     """Charge this many virtual seconds to load models on GPUs that join a learner."""
-    learner_loss_per_doubling: Annotated[float, Ge(0), Lt(1)] = 0.1
+    learner_loss_per_doubling: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.1
     """Charge a learner this loss of speed for every doubling of its GPUs beyond an actor's, on the virtual clock. It is stated,
     not measured here. Seconds measured on this machine stay as they are."""
     stream_order: Literal["completion", "canonical"] = "completion"
@@ -116,9 +126,9 @@ class ClusterConfig(Options):
     actor_threads: Count = 1
     """Decode with this many threads per actor of engine torch or transformers on the CPU. With more than 1, tokens are those of
     1 within rounding: they may depend on the batch and the machine."""
-    gpu_memory_utilization: Annotated[float, Gt(0), Le(1)] | None = None
+    gpu_memory_utilization: ShareAboveZero | None = None
     """Let vLLM take this share of each GPU's memory, less where the learner is on the same GPUs. Default: vLLM's own."""
-    heartbeat_timeout_s: Annotated[float, Ge(5), Lt(math.inf)] = HEARTBEAT_TIMEOUT_S
+    heartbeat_timeout_s: Annotated[float, Field(strict=True, ge=5, allow_inf_nan=False)] = HEARTBEAT_TIMEOUT_S
     """Count a process as lost after this many seconds without a sign of life. Actors have to report, and other processes send
     heartbeats while they compute. So none is lost because it computes for long, but a larger number helps on a machine that is
     so busy that processes stand still."""
@@ -127,77 +137,83 @@ class ClusterConfig(Options):
     actors hold all of them the learner shares the first one, with a warning. A model that is passed as an object stays on its
     device. A run may be resumed on another device, but not bit for bit."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.engine == "vllm" and self.executor == "virtual" and self.drafts:
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.engine == "vllm" and self.emulates and self.drafts:
             raise TrainError(
-                "drafts is True, but on the virtual clock one replica of engine 'vllm' serves all actors and does not draft; "
-                "leave drafts out, or choose executor 'local' or 'ray', or engine 'torch'"
+                "cluster.drafts is True, but on the virtual clock one replica of engine 'vllm' serves all actors and does "
+                "not draft; leave cluster.drafts out, or choose cluster.executor 'local' or 'ray', or cluster.engine 'torch'"
             )
         if self.draft_length != "adaptive" and not self.drafts:
-            raise TrainError(f"draft_length is {self.draft_length!r}, but nothing is drafted; drafts is needed as well")
-        try:
-            Drafting.of_length(self.draft_length, "draft_length")
-        except PlanningError as error:
-            raise TrainError(str(error)) from None
+            raise TrainError(
+                f"cluster.draft_length is {self.draft_length!r}, but nothing is drafted; give cluster.drafts as well"
+            )
         if self.ray_address is not None and self.executor != "ray":
             raise TrainError(
-                f"ray_address is {self.ray_address!r}, but executor {self.executor!r} uses no Ray cluster; choose 'ray'"
+                f"cluster.ray_address is {self.ray_address!r}, but executor {self.executor!r} uses no Ray cluster; choose "
+                "cluster.executor 'ray'"
             )
-        if self.prewarm != "none" and (self.executor == "virtual" or self.idle_timeout_s == math.inf):
+        if self.prewarm != "none" and (self.emulates or self.idle_timeout_s == math.inf):
             never = (
                 "emulated actors start at once"
-                if self.executor == "virtual"
-                else "with an infinite idle_timeout_s actors never stop"
+                if self.emulates
+                else "with an infinite cluster.idle_timeout_s actors never stop"
             )
             raise TrainError(
-                f"prewarm is {self.prewarm!r}, but {never}, so there is nothing to prewarm; choose prewarm 'none', or executor "
-                "'local' or 'ray' with a finite idle_timeout_s"
+                f"cluster.prewarm is {self.prewarm!r}, but {never}, so there is nothing to prewarm; choose cluster.prewarm "
+                "'none', or cluster.executor 'local' or 'ray' with a finite cluster.idle_timeout_s"
             )
         if self.memory_gib is not None and self.engine == "vllm":
             raise TrainError(
-                f"memory_gib is {self.memory_gib}, but the slots of engine 'vllm' come from the profile; leave it out, or "
-                "choose engine 'torch' or 'transformers'"
+                f"cluster.memory_gib is {self.memory_gib}, but the slots of engine 'vllm' come from the profile; leave it "
+                "out, or choose cluster.engine 'torch' or 'transformers'"
             )
-        if self.tensor_parallel is not None and (self.executor == "virtual" or self.engine != "vllm"):
+        if self.tensor_parallel is not None and (self.emulates or self.engine != "vllm"):
             emulated = self.engine == "vllm"
-            why = "executor 'virtual' emulates actors" if emulated else f"engine {self.engine!r} decodes an actor on one GPU"
+            why = (
+                f"executor {self.executor!r} may emulate actors"
+                if emulated
+                else f"engine {self.engine!r} decodes an actor on one GPU"
+            )
             raise TrainError(
-                f"tensor_parallel is {self.tensor_parallel}, but {why}; leave it out, or choose engine 'vllm' with executor "
-                "'local' or 'ray'"
+                f"cluster.tensor_parallel is {self.tensor_parallel}, but {why}; leave it out, or choose cluster.engine "
+                "'vllm' with cluster.executor 'local' or 'ray'"
             )
         if self.actor_threads > 1 and self.engine == "vllm":
             raise TrainError(
-                f"actor_threads is {self.actor_threads}, but engine 'vllm' has no such option; leave it out, or choose engine "
-                "'torch' or 'transformers'"
+                f"cluster.actor_threads is {self.actor_threads}, but engine 'vllm' has no such option; leave it out, or "
+                "choose cluster.engine 'torch' or 'transformers'"
             )
         if self.gpu_memory_utilization is not None and self.engine != "vllm":
             raise TrainError(
-                f"gpu_memory_utilization is {self.gpu_memory_utilization:g}, but engine {self.engine!r} reserves no share "
-                "of a GPU; limit it by memory_gib, or choose engine 'vllm'"
+                f"cluster.gpu_memory_utilization is {self.gpu_memory_utilization:g}, but engine {self.engine!r} reserves no "
+                "share of a GPU; limit it by cluster.memory_gib, or choose cluster.engine 'vllm'"
             )
-        if self.gpus % self.gpus_of_node:
-            raise TrainError(f"gpus is {self.gpus}, but a node has {counted(self.gpus_of_node, 'GPU')}; give whole nodes")
+        if self.gpus is not None and self.gpus % self.gpus_of_node:
+            raise TrainError(
+                f"cluster.gpus is {self.gpus}, but a node has {counted(self.gpus_of_node, 'GPU')}; give whole nodes"
+            )
         if self.learner_placement == "ray" and (self.executor != "ray" or self.learner_processes == 1):
             raise TrainError(
-                f"learner_placement is 'ray' with executor {self.executor!r} and learner_processes {self.learner_processes}; "
-                "executor 'ray' and several learner_processes are needed"
+                f"cluster.learner_placement is 'ray' with executor {self.executor!r} and learner_processes "
+                f"{self.learner_processes}; cluster.executor 'ray' and several cluster.learner_processes are needed"
             )
         self._check_preparation()
         self._check_learning()
+        return self
 
     def _check_preparation(self) -> None:
         if self.preparation == "freed" and self.preparation_actors != 1:
             raise TrainError(
-                f"preparation_actors is {self.preparation_actors}, but preparation 'freed' takes the GPUs of every actor that "
-                "has given them back; leave it out"
+                f"cluster.preparation_actors is {self.preparation_actors}, but preparation 'freed' takes the GPUs of every "
+                "actor that has given them back; leave it out"
             )
         if self.preparation == "freed" and self.engine == "vllm":
             raise TrainError(
-                "preparation is 'freed', but actors of engine 'vllm' keep their GPU memory when they are done; choose "
-                "preparation 'after', or engine 'torch'"
+                "cluster.preparation is 'freed', but actors of engine 'vllm' keep their GPU memory when they are done; "
+                "choose cluster.preparation 'after', or cluster.engine 'torch'"
             )
-        if self.executor != "virtual":
+        if not self.emulates:
             self.check_wall_clock(f"executor {self.executor!r}")
 
     def check_wall_clock(self, where: str) -> None:
@@ -211,14 +227,15 @@ class ClusterConfig(Options):
         """
         if self.preparation != "after" or self.preparation_actors != 1:
             raise TrainError(
-                f"preparation is {self.preparation!r} with {counted(self.preparation_actors, 'actor')}, but with {where} the "
-                "learner prepares responses after generation; choose preparation 'after' with 1 actor, or executor 'virtual'"
+                f"cluster.preparation is {self.preparation!r} with {counted(self.preparation_actors, 'actor')}, but with "
+                f"{where} the learner prepares responses after generation; choose cluster.preparation 'after' with 1 actor, "
+                "or cluster.executor 'virtual'"
             )
         several = {"learner_gpus": self.learner_gpus == "auto", "learner_grows": self.learner_grows}
         if (name := next((name for name, given in several.items() if given), None)) is not None:
             raise TrainError(
-                f"{name} is {getattr(self, name)!r}, but with {where} the trainer's learner is the only one; leave it out, or "
-                "choose executor 'virtual'"
+                f"cluster.{name} is {getattr(self, name)!r}, but with {where} the trainer's learner is the only one; leave "
+                "it out, or choose cluster.executor 'virtual'"
             )
 
     def _check_learning(self) -> None:
@@ -228,31 +245,47 @@ class ClusterConfig(Options):
         }  # fmt: skip
         given = next((name for name, default in usual.items() if getattr(self, name) != default), None)
         if self.learning == "batch" and given is not None:
-            raise TrainError(f"{given} is {getattr(self, given)!r}, but learning 'batch' has no such option; choose 'stream'")
+            raise TrainError(
+                f"cluster.{given} is {getattr(self, given)!r}, but learning 'batch' has no such option; choose "
+                "cluster.learning 'stream'"
+            )
         if self.learner_grows and self.engine == "vllm":
             raise TrainError(
-                "learner_grows is True, but actors of engine 'vllm' keep their GPU memory when they are done; leave it out, or "
-                "choose engine 'torch'"
+                "cluster.learner_grows is True, but actors of engine 'vllm' keep their GPU memory when they are done; leave "
+                "it out, or choose cluster.engine 'torch'"
             )
         if self.learner_gpus == "auto" and self.learner_grows:
-            raise TrainError("learner_grows is given, but learner_gpus 'auto' chooses it for each step; leave it out")
+            raise TrainError("cluster.learner_grows is given, but learner_gpus 'auto' chooses it for each step; leave it out")
         if self.learner_gpus == "auto" and self.learner_start != "first":
             raise TrainError(
-                f"learner_start is {self.learner_start!r}, but learner_gpus 'auto' chooses it for each step; leave it out"
+                f"cluster.learner_start is {self.learner_start!r}, but learner_gpus 'auto' chooses it for each step; leave "
+                "it out"
             )
         if self.learning == "stream" and (self.preparation != "after" or self.preparation_actors != 1):
             raise TrainError(
-                f"preparation is {self.preparation!r} with {counted(self.preparation_actors, 'actor')}, but learning 'stream' "
-                "prepares a prompt's responses where their gradient is computed; leave it out, or choose learning 'batch'"
+                f"cluster.preparation is {self.preparation!r} with {counted(self.preparation_actors, 'actor')}, but learning "
+                "'stream' prepares a prompt's responses where their gradient is computed; leave it out, or choose "
+                "cluster.learning 'batch'"
             )
 
     @property
     def drafting(self) -> Drafting | None:
         """Return the settings of speculative decoding; None without drafts."""
-        return Drafting.of_length(self.draft_length) if self.drafts else None
+        return Drafting.of_length(str(self.draft_length)) if self.drafts else None
+
+    @property
+    def emulates(self) -> bool:
+        """Return whether actors are emulated on the virtual clock; before a run has chosen, whether they may be."""
+        return self.executor in ("auto", "virtual")
+
+    @property
+    def gpu_count(self) -> int:
+        """Return the GPUs of a run that has chosen how many, where they are not given."""
+        assert self.gpus is not None, "the trainer chooses the GPUs"
+        return self.gpus
 
     @property
     def gpus_of_node(self) -> int:
         """Return the GPUs of one node. A Ray cluster that the run starts itself is one node."""
         alone = self.executor == "ray" and self.ray_address is None
-        return self.gpus if alone else min(self.gpus, self.gpus_per_node)
+        return self.gpu_count if alone else min(self.gpu_count, self.gpus_per_node)

@@ -1,57 +1,75 @@
-"""All options of a training run: nested for Python, flat for the command line and stored files."""
+"""All options of a training run in one configuration, and what of it may change when a run is resumed."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Self
 
-from annotated_types import Ge
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from rlhfless.gone_options import without_gone
 from rlhfless.training.config.errors import TrainError
 from rlhfless.training.config.generation import RolloutConfig, TaskConfig
 from rlhfless.training.config.learning import GrpoConfig, OptimizerConfig, PpoConfig
-from rlhfless.training.config.options import Count, Options
+from rlhfless.training.config.names import in_sections
+from rlhfless.training.config.presets import preset
 from rlhfless.training.config.scheduling import ClusterConfig, PlannerConfig
+from rlhfless.training.config.section import Count, Section, Whole
 from solver.model.plurals import counted
 
-ALGORITHMS: dict[str, type[GrpoConfig | PpoConfig]] = {kind.name: kind for kind in (GrpoConfig, PpoConfig)}
-SECTIONS: dict[str, type[Options]] = {
-    "task": TaskConfig, "rollout": RolloutConfig, "optimizer": OptimizerConfig, "planner": PlannerConfig,
-    "cluster": ClusterConfig,
+ALGORITHMS: dict[str, type[GrpoConfig | PpoConfig]] = {"grpo": GrpoConfig, "ppo": PpoConfig}
+SECTIONS: dict[str, type[Section]] = {
+    "task": TaskConfig, "rollout": RolloutConfig, "algorithm": GrpoConfig, "optimizer": OptimizerConfig,
+    "planner": PlannerConfig, "cluster": ClusterConfig,
 }  # fmt: skip
-"""Sections of every run; the algorithm's is of ``ALGORITHMS``."""
-MAY_CHANGE = (  # options that may differ when a run is resumed
-    "steps", "save_every", "save_total_limit", "learner_processes", "learner_placement", "device", "ray_address",
-    "idle_timeout_s", "heartbeat_timeout_s", "prewarm", "gpus", "gpus_per_node", "memory_gib", "learner_threads",
-    "gpu_memory_utilization", "actor_threads", "drafts", "draft_length", "preparation_actors",
-    "learner_gpus", "learner_grows", "learner_start", "learner_load_s", "learner_loss_per_doubling",
-    "eval_every", "eval_prompts", "gradient_checkpointing", "offload_reference", "offload_reward_models",
+"""Sections of every run; ``algorithm`` is one of ``ALGORITHMS``."""
+MAY_CHANGE = (  # keys that may differ when a run is resumed
+    "model", "steps", "save_every", "save_total_limit", "eval_every", "task.eval_prompts", "task.offload_reward_models",
+    "optimizer.gradient_checkpointing", "optimizer.offload_reference", "cluster.learner_processes",
+    "cluster.learner_placement", "cluster.device", "cluster.ray_address", "cluster.idle_timeout_s",
+    "cluster.heartbeat_timeout_s", "cluster.prewarm", "cluster.gpus", "cluster.gpus_per_node", "cluster.memory_gib",
+    "cluster.learner_threads", "cluster.gpu_memory_utilization", "cluster.actor_threads", "cluster.drafts",
+    "cluster.draft_length", "cluster.preparation_actors", "cluster.learner_gpus", "cluster.learner_grows",
+    "cluster.learner_start", "cluster.learner_load_s", "cluster.learner_loss_per_doubling",
 )  # fmt: skip
 
+LEFT_OPEN: dict[str, Any] = {
+    "task.prompts": None, "algorithm.old_logprobs_from": "auto", "algorithm.importance_ratio_cap": None,
+    "optimizer.learner_dtype": "auto", "cluster.executor": "auto", "cluster.gpus": None, "cluster.profile": None,
+    "cluster.memory_gib": None,
+}  # fmt: skip
+"""Key that a run chooses at its start -> the value with which a configuration leaves it open."""
 
-@dataclass(frozen=True, kw_only=True)
-class TrainConfig(Options):
-    """Options of one training run. The defaults reproduce the shipped trace.
+
+def _algorithm_of(given: Any) -> Any:
+    """Return the name of an algorithm's section; the keys of one without a name are GRPO's."""
+    return given.get("name", "grpo") if isinstance(given, Mapping) else getattr(given, "name", None)
+
+
+class TrainConfig(Section):
+    """Options of one training run, by their plain names or in sections. ``preset="demo"`` has the values of the shipped run.
 
     Example:
-        >>> config = TrainConfig(steps=10, rollout=RolloutConfig(samples_per_prompt=4), algorithm=GrpoConfig(kl_coef=0.1))
-        >>> config.rollout.samples_per_prompt, config.cluster.gpus
-        (4, 16)
-        >>> TrainConfig.from_options(steps=10, samples_per_prompt=4, kl_coef=0.1) == config
+        >>> config = TrainConfig(steps=10, samples_per_prompt=4, kl_coef=0.1)
+        >>> config == TrainConfig(steps=10, rollout=RolloutConfig(samples_per_prompt=4), algorithm=GrpoConfig(kl_coef=0.1))
         True
+        >>> config.replace(samples_per_prompt=8).rollout.samples_per_prompt, config.optimizer.learning_rate
+        (8, 1e-06)
 
     Raises:
-        TrainError: an option has the wrong type, is outside its range, or does not fit the others.
+        TrainError: a key is unknown, or a value has the wrong type, is outside its range, or does not fit the others.
     """
+
+    section: ClassVar[str | None] = ""
 
     steps: Count = 60
     """Train for this many steps, resumed ones included."""
-    seed: Annotated[int, Ge(0)] = 0
+    model: str | None = None
+    """Train the model in this folder, or OWNER/NAME of the hub. A resumed run has its own weights. Default: with the task
+    ``arithmetic`` a tiny model, warmed up first; else it has to be given."""
+    seed: Whole = 0
     """Seed every random choice with this number."""
-    save_every: Count = 1
+    save_every: Count = 50
     """Write a checkpoint after every so many steps, and after the last. A run that is killed, or interrupted while it learns,
     repeats the steps since the last checkpoint, and warns of it."""
     save_total_limit: Count = 1
@@ -59,47 +77,76 @@ class TrainConfig(Options):
     eval_every: Count | None = None
     """Evaluate the weights on held-out prompts before the first step, after every so many, and after the last. Each prompt gets
     one sampled response, with the same random numbers every time. It computes in this process. Default: off."""
-    task: TaskConfig = field(default_factory=TaskConfig)
-    rollout: RolloutConfig = field(default_factory=RolloutConfig)
-    algorithm: GrpoConfig | PpoConfig = field(default_factory=GrpoConfig)
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    planner: PlannerConfig = field(default_factory=PlannerConfig)
-    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    task: TaskConfig = Field(default_factory=TaskConfig)
+    """Prompts with their answers, and rewards."""
+    rollout: RolloutConfig = Field(default_factory=RolloutConfig)
+    """Responses that a step generates."""
+    algorithm: Annotated[
+        Annotated[GrpoConfig, Tag("grpo")] | Annotated[PpoConfig, Tag("ppo")], Discriminator(_algorithm_of)
+    ] = Field(default_factory=GrpoConfig)
+    """GRPO or PPO."""
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    """The optimizer, and how a gradient is computed."""
+    planner: PlannerConfig = Field(default_factory=PlannerConfig)
+    """The scheduling policy, and the forecasts that it plans with."""
+    cluster: ClusterConfig = Field(default_factory=ClusterConfig)
+    """GPUs, and what runs on them."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    @model_validator(mode="before")
+    @classmethod
+    def _sectioned(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        options = in_sections(without_gone(given, "the configuration", TrainError))
+        if "preset" not in options:
+            return options
+        values = preset(options.pop("preset"))
+        return merged(values, {name: each.given() if isinstance(each, Section) else each for name, each in options.items()})
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
         prompts, rollout = self.task.prompts, self.rollout
         if self.algorithm.name == "grpo" and rollout.samples_per_prompt == 1:
             raise TrainError(
-                "samples_per_prompt is 1, but GRPO compares responses to one prompt; give 2 or more, or algorithm 'ppo'"
+                "rollout.samples_per_prompt is 1, but GRPO compares responses to one prompt; give 2 or more, or "
+                "algorithm.name 'ppo'"
             )
-        if prompts % rollout.prompts_per_step:
+        if prompts is not None and prompts < rollout.prompts_per_step and "prompts_per_step" not in rollout.model_fields_set:
+            smaller = rollout.model_copy()  # as a smaller data set is one step, too; it stays a default
+            smaller.__dict__["prompts_per_step"] = prompts
+            self.__dict__["rollout"] = rollout = smaller
+        if prompts is not None and prompts < rollout.prompts_per_step:
             raise TrainError(
-                f"prompts_per_step is {rollout.prompts_per_step}, which does not divide prompts={prompts}"
-                "; an epoch must be a whole number of steps"
+                f"rollout.prompts_per_step is {rollout.prompts_per_step}, but task.prompts is {prompts}; a step needs as many "
+                f"prompts, so give at most {prompts}"
             )
         mini_batches = self.optimizer.num_mini_batches
         if mini_batches > rollout.prompts_per_step:
             raise TrainError(
-                f"num_mini_batches is {mini_batches}, but a step has only {counted(rollout.prompts_per_step, 'prompt')}; every "
-                "mini-batch needs at least one"
+                f"optimizer.num_mini_batches is {mini_batches}, but a step has only "
+                f"{counted(rollout.prompts_per_step, 'prompt')}; every mini-batch needs at least one"
             )
-        if mini_batches > 1 and self.algorithm.old_logprobs_from == "recomputed":
+        if mini_batches > 1 and self.algorithm.recomputes:
             raise TrainError(
-                f"old_logprobs_from is 'recomputed' with num_mini_batches {mini_batches}, but the first update replaces the "
-                "weights that generated; choose old_logprobs_from 'engine', or num_mini_batches 1"
+                f"algorithm.old_logprobs_from is 'recomputed' with optimizer.num_mini_batches {mini_batches}, but the first "
+                "update replaces the weights that generated; choose algorithm.old_logprobs_from 'engine', or "
+                "optimizer.num_mini_batches 1"
             )
-        for name, updates in (("num_updates", self.algorithm.num_updates), ("num_mini_batches", mini_batches)):
+        for key, updates in (
+            ("algorithm.num_updates", self.algorithm.num_updates), ("optimizer.num_mini_batches", mini_batches),
+        ):  # fmt: skip
             if self.cluster.learner_gpus == "auto" and updates > 1:
                 raise TrainError(
-                    f"learner_gpus is 'auto', which plans one update per step, but {name} is {updates}; give a number of "
-                    f"learner_gpus, or {name} 1"
+                    f"cluster.learner_gpus is 'auto', which plans one update per step, but {key} is {updates}; give a number "
+                    f"of cluster.learner_gpus, or {key} 1"
                 )
         if self.optimizer.offload_reference and not self.algorithm.kl_coef:
             raise TrainError(
-                "offload_reference is True, but with kl_coef 0 there is no reference; give kl_coef, or leave it out"
+                "optimizer.offload_reference is True, but with algorithm.kl_coef 0 there is no reference; give "
+                "algorithm.kl_coef, or leave it out"
             )
         self._check_lora()
+        return self
 
     def _check_lora(self) -> None:
         rank, cluster = self.optimizer.lora_rank, self.cluster
@@ -107,101 +154,124 @@ class TrainConfig(Options):
             return
         if cluster.learner_processes > 1:
             raise TrainError(
-                f"lora_rank is {rank} with {cluster.learner_processes} learner_processes, but adapters are trained in one "
-                "process; choose one of them"
+                f"optimizer.lora_rank is {rank} with cluster.learner_processes {cluster.learner_processes}, but adapters are "
+                "trained in one process; choose one of them"
             )
         if self.optimizer.offload_reference:
             raise TrainError(
-                f"offload_reference is True with lora_rank {rank}, but the reference is the base model that adapters are "
-                "trained on; leave it out"
+                f"optimizer.offload_reference is True with optimizer.lora_rank {rank}, but the reference is the base model "
+                "that adapters are trained on; leave it out"
             )
 
-    @classmethod
-    def from_options(cls, **options: Any) -> TrainConfig:
-        """Return the configuration with flat options: those of the command line, and of ``meta.json`` in a run's folder.
+    def replace(self, **changes: Any) -> TrainConfig:
+        """Return a configuration in which some keys differ. Those of a section are given by their plain names, as a mapping, or
+        as a whole section.
 
         Raises:
-            TrainError: an option is unknown, is another algorithm's or no longer exists, or has a wrong value.
+            TrainError: see the class.
         """
-        given, algorithm = without_gone(options, "the configuration", TrainError), options.get("algorithm", "grpo")
-        if algorithm not in tuple(ALGORITHMS):
-            raise TrainError(f"algorithm is {algorithm!r}; {' or '.join(map(repr, ALGORITHMS))} is needed")
-        sections = {**SECTIONS, "algorithm": ALGORITHMS[given.pop("algorithm", "grpo")]}
-        made = {section: kind(**_taken(given, option_names(section, kind))) for section, kind in sections.items()}
-        own = _taken(given, {name: name for name in OWN})
-        if given:
-            raise TrainError(_unknown(next(iter(given)), algorithm))
-        return cls(**own, **made)  # type: ignore[arg-type]
+        return TrainConfig(**merged(self.given(), changes))
 
-    def to_options(self) -> dict[str, Any]:
-        """Return all options as flat ones, ready for JSON; ``from_options`` reads them."""
-        flat: dict[str, Any] = {name: getattr(self, name) for name in OWN}
-        for section in (*SECTIONS, "algorithm"):
-            options = getattr(self, section)
-            flat |= {option: getattr(options, name) for name, option in option_names(section, type(options)).items()}
-        lists = {name: list(value) for name, value in flat.items() if isinstance(value, tuple)}
-        return {**flat, "algorithm": self.algorithm.name, **lists}
+    def resuming(self, stored: Mapping[str, Any]) -> TrainConfig:
+        """Return the configuration with which a run goes on: keys that are not given here are those that it was started with.
+
+        So are those that are given as left open (``LEFT_OPEN``), as in a file with all keys: the run has chosen them.
+
+        Args:
+            stored: the configuration that the run was started with, as in ``meta.json``.
+
+        Raises:
+            TrainError: an option is gone that was on, or see the class.
+        """
+        given = self.given()
+        for key, left_open in LEFT_OPEN.items():
+            section, _, name = key.partition(".")
+            if name in given.get(section, {}) and given[section][name] == left_open:
+                del given[section][name]
+        return TrainConfig(**merged(TrainConfig.of_stored(stored).given(), given))
+
+    @classmethod
+    def of_stored(cls, stored: Mapping[str, Any]) -> TrainConfig:
+        """Return the configuration that a run stored. What it lacks is as in the preset ``demo``: the defaults of those runs.
+
+        Raises:
+            TrainError: an option is gone that was on, or see the class.
+        """
+        return cls(**merged({"preset": "demo"}, without_gone(stored, "the run's meta.json", TrainError)))
 
     @property
     def steps_per_epoch(self) -> int:
-        """Return the number of steps that visit every prompt once."""
-        return self.task.prompts // self.rollout.prompts_per_step
+        """Return the number of steps of an epoch, which visits a prompt at most once; of a run whose data set is read."""
+        prompts, size = self.task.prompts, self.rollout.prompts_per_step
+        assert prompts is not None, "the trainer counts the prompts of its data set"
+        return prompts // size if self.task.drop_last else -(-prompts // size)
 
     def learner_options(self) -> dict[str, Any]:
         """Return the options for ``make_learner``."""
-        options, optimizer, rollout = self.to_options(), self.optimizer, self.rollout
-        names = [*option_names("algorithm", type(self.algorithm)), *option_names("optimizer", OptimizerConfig).values()]
+        optimizer, rollout = self.optimizer, self.rollout
         ends = None if optimizer.lr_scheduler_type == "constant" else optimizer.lr_scheduler_steps or self.steps
-        lengths = {"max_response_tokens": rollout.max_response_tokens, "temperature": rollout.temperature}
-        return {**{name: options[name] for name in names}, **lengths, "lr_scheduler_steps": ends, "seed": self.seed}
+        return {
+            **self.algorithm.model_dump(mode="json", exclude={"name"}),
+            **optimizer.model_dump(mode="json", exclude={"name"}),
+            "optimizer": optimizer.name, "lr_scheduler_steps": ends, "seed": self.seed,
+            "max_response_tokens": rollout.max_response_tokens, "temperature": rollout.temperature,
+        }  # fmt: skip
 
     def check_resume(self, earlier: Mapping[str, Any]) -> None:
-        """Check that a run may be resumed with these options.
+        """Check that a run may be resumed with this configuration.
 
-        Only options in ``MAY_CHANGE`` may differ, and ``steps`` only if no learning-rate schedule ends with it. An option that
-        did not exist when the run was started counts as its default.
+        Only keys in ``MAY_CHANGE`` may differ, and ``steps`` only if no learning-rate schedule ends with it. A key that did not
+        exist when the run was started counts as in ``of_stored``.
 
         Args:
-            earlier: the flat options that the run was started with, as in ``meta.json``.
+            earlier: the configuration that the run was started with, as in ``meta.json``.
 
         Raises:
-            TrainError: other options differ; the message names them with both values. Or an option is gone that was on.
+            TrainError: other keys differ; the message names them with both values. Or an option is gone that was on.
         """
         ends = self.optimizer.lr_scheduler_type != "constant" and self.optimizer.lr_scheduler_steps is None
-        may_change = [name for name in MAY_CHANGE if not (ends and name == "steps")]
-        ours = {name: value for name, value in self.to_options().items() if name not in may_change}
-        usual = TrainConfig(algorithm=type(self.algorithm)()).to_options() | {"algorithm": "grpo"}
-        recorded = {**usual, **without_gone(earlier, "the run's meta.json", TrainError)}
-        if different := differences(ours, {name: recorded[name] for name in ours}):
+        may_change = [key for key in MAY_CHANGE if not (ends and key == "steps")]
+        ours = {key: value for key, value in by_key(self.to_dict()).items() if key not in may_change}
+        usual = by_key(TrainConfig.of_stored({"algorithm": {"name": self.algorithm.name}}).to_dict()) | {
+            "algorithm.name": "grpo"
+        }
+        recorded = {**usual, **by_key(without_gone(earlier, "the run's meta.json", TrainError))}
+        if different := differences(ours, {key: recorded[key] for key in ours}):
             raise TrainError(f"the run was started with {different}; resume it with the options that it was started with")
 
 
-OWN = tuple(option.name for option in fields(TrainConfig) if option.name not in (*SECTIONS, "algorithm"))
-"""Options of a run that stand in no section."""
+def by_key(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a nested configuration by dotted key."""
+    flat: dict[str, Any] = {}
+    for name, value in config.items():
+        flat |= {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, Mapping) else {name: value}
+    return flat
 
 
-def option_names(section: str, kind: type[Options]) -> dict[str, str]:
-    """Return the flat option of every field of a section. The field ``name`` has the option of its section: ``task``."""
-    return {each.name: section if each.name == "name" else each.name for each in fields(kind)}
+def merged(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a nested configuration with changes, unchecked. Sections are mappings; other values replace what was there.
+
+    Where the algorithm changes, keys that only the earlier one has are left out.
+
+    Args:
+        changes: in sections, or by plain names.
+    """
+    result = {**config}
+    for name, value in in_sections(changes).items():
+        section = result.get(name)
+        result[name] = {**section, **value} if isinstance(section, Mapping) and isinstance(value, Mapping) else value
+    before, now = config.get("algorithm"), result.get("algorithm")
+    if isinstance(before, Mapping) and isinstance(now, Mapping) and (kind := ALGORITHMS.get(str(_algorithm_of(now)))):
+        given = changes.get("algorithm")
+        asked = given if isinstance(given, Mapping) else {}
+        others = {key for each in ALGORITHMS.values() if each is not kind for key in each.model_fields}
+        gone = others - kind.model_fields.keys() - asked.keys() if _algorithm_of(before) != _algorithm_of(now) else ()
+        result["algorithm"] = {key: value for key, value in now.items() if key not in gone}
+    return result
 
 
-def differences(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
+def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
     """Return the differing options as ``name theirs, not ours, and ...``: the first four, and the number of further ones."""
     names = [name for name in {**theirs, **ours} if ours.get(name) != theirs.get(name)]
     words = [f"{name} {theirs.get(name)!r}, not {ours.get(name)!r}" for name in names[:4]]
     return ", and ".join(words + ([f"{len(names) - 4} more"] if len(names) > 4 else []))
-
-
-def _taken(options: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Take the named options out; return them by field."""
-    return {name: options.pop(option) for name, option in names.items() if option in options}
-
-
-def _unknown(name: str, algorithm: str) -> str:
-    """Return what is wrong with an option that a run with this algorithm does not have."""
-    for other, kind in ALGORITHMS.items():
-        if name in option_names("algorithm", kind):
-            return f"{name} is an option of algorithm {other!r}, not of {algorithm!r}; choose {other!r}, or leave it out"
-    known = TrainConfig(algorithm=ALGORITHMS[algorithm]()).to_options()
-    close = difflib.get_close_matches(name, known, 1, 0.0)
-    return f"{name} is no option of a training run; {close[0]} is the closest"

@@ -47,6 +47,9 @@ class Learner(Protocol):
     def learn(self, batch: Batch) -> dict[str, float]:
         """Learn from a batch; return the algorithm's numbers and the ``learning_rate`` of the step."""
 
+    def so_far(self) -> Mapping[str, float]:
+        """Return the numbers of ``pass_tokens`` up to now, while ``learn`` runs in another thread; empty if unknown."""
+
     def begin(self) -> None:
         """Begin a step that is learned from in pieces, while others of its responses are generated."""
 
@@ -140,11 +143,18 @@ class LocalLearner:
     def learn(self, batch: Batch) -> dict[str, float]:
         """See ``Learner``. The model is in training mode only while it learns."""
         rate = float(self.schedule.get_last_lr()[0])
+        if (passes := getattr(self.algorithm, "passes", None)) is not None:
+            passes.count_anew()
         with self._training():
             numbers = of_step([self.algorithm.learn(part) for part in split(batch, self.num_mini_batches)])
         self._merge()
         self._next_rate()
         return {**numbers, "learning_rate": rate}
+
+    def so_far(self) -> Mapping[str, float]:
+        """See ``Learner``; an algorithm of one's own need not count."""
+        passes = getattr(self.algorithm, "passes", None)
+        return {} if passes is None else dict(passes.tokens)
 
     def begin(self) -> None:
         """See ``Learner``."""

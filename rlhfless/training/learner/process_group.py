@@ -147,6 +147,10 @@ class LearnerProcesses:
         self._take_weights()
         return {**numbers, "seconds": time.perf_counter() - began}
 
+    def so_far(self) -> dict[str, float]:
+        """See ``Learner``: the processes say what they did when they have done it."""
+        return {}
+
     def begin(self) -> None:
         """See ``Learner``."""
         self._order("begin")

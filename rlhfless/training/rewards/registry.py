@@ -40,16 +40,36 @@ def make_rewards(
         InputError: a name is unknown or given twice, or what it names does not fit.
         InputError: a reward model cannot be read.
     """
+    refuse_unknown(names)
     parts: list[tuple[Reward, float]] = []
     for text in names:
         match = _WEIGHTED.fullmatch(text)
-        if match is None:
-            raise InputError(f"reward {text!r} is unknown; choose from {KNOWN}")
+        assert match is not None
         reward = _reward(match[2], task, timeout_s, device, offloads)
         if any(reward.name == earlier.name for earlier, _ in parts):
             reward.name = match[2]
         parts.append((reward, float(match[1] or 1)))
     return Rewards(parts)
+
+
+def refuse_unknown(names: Sequence[str]) -> None:
+    """Refuse names that ``make_rewards`` does not know, without making anything.
+
+    Raises:
+        InputError: naming the first.
+    """
+    for text in names:
+        match = _WEIGHTED.fullmatch(text)
+        name = "" if match is None else match[2]
+        kind, _, argument = name.partition(":")
+        if kind in ("format", "model"):
+            known = argument != ""
+        elif kind == "length":
+            known = re.fullmatch(r"\d+,\d+", argument) is not None
+        else:
+            known = name in NEED_ANSWERS or name.rpartition(":")[0].endswith(".py")
+        if not known:
+            raise InputError(f"reward {(name or text)!r} is unknown; choose from {KNOWN}")
 
 
 def need_answers(names: Sequence[str]) -> bool:
@@ -64,16 +84,14 @@ def _reward(name: str, task: Task, timeout_s: float, device: Any, offloads: bool
         return FunctionReward(name, lambda response: task.reward(response.problem, response.text))
     if name in ("exact", "contains"):
         return FunctionReward(name, exact_answer if name == "exact" else contains_answer)
-    if kind == "format" and argument:
+    if kind == "format":
         return FunctionReward(kind, FunctionProcess("format", argument), timeout_s)
-    if kind == "length" and re.fullmatch(r"\d+,\d+", argument):
+    if kind == "length":
         limit, soft = map(int, argument.split(","))
         return FunctionReward(kind, length_limit(limit, soft))
-    if kind == "model" and argument:
+    if kind == "model":
         from rlhfless.training.rewards.model import ModelReward
 
         return ModelReward.load(argument, device=device, offloads=offloads)
     path, _, function = name.rpartition(":")
-    if path.endswith(".py"):
-        return function_reward(FunctionProcess("file", str(Path(path).absolute()), function), function, timeout_s)
-    raise InputError(f"reward {name!r} is unknown; choose from {KNOWN}")
+    return function_reward(FunctionProcess("file", str(Path(path).absolute()), function), function, timeout_s)

@@ -15,7 +15,8 @@ from rlhfless.errors import InputError
 from rlhfless.training.rewards.combine import FunctionReward, Rewards
 from rlhfless.training.rewards.process import FunctionProcess, ProcessLost, Refused
 from rlhfless.training.rewards.response import Failure, Response, Reward, RewardError, finite
-from solver.model.errors import as_given
+from solver.model.errors import as_given, is_number
+from solver.model.plurals import counted
 
 RewardFunction = Callable[..., Any]
 """``reward(completions, prompts, **columns) -> list[float]``, or ``reward(response) -> float``."""
@@ -152,17 +153,41 @@ def function_reward(function: RewardFunction | FunctionProcess, name: str, timeo
     return BatchFunctionReward(function, name, timeout_s) if batch else FunctionReward(name, function, timeout_s)
 
 
-def as_rewards(given: Rewards | RewardFunction | Sequence[RewardFunction]) -> Rewards:
-    """Return the rewards that a user gives: ``Rewards``, a function, or functions whose rewards are added.
+def check_weights(weights: Any, rewards: int) -> None:
+    """Check that there is a finite number per reward.
 
     Raises:
-        InputError: it is none of these, or a function takes neither a batch nor a response, or two have the same name.
+        InputError: there is not.
+    """
+    numbers = isinstance(weights, Sequence | np.ndarray) and all(is_number(weight) for weight in weights)
+    if isinstance(weights, str) or not numbers or len(weights) != rewards:
+        raise InputError(
+            f"reward_weights is {as_given(weights)}; a list of {counted(rewards, 'number')} is needed, one per reward"
+        )
+
+
+def as_rewards(given: Rewards | RewardFunction | Sequence[RewardFunction], weights: Sequence[float] | None = None) -> Rewards:
+    """Return the rewards that a user gives: ``Rewards``, a function, or functions whose rewards are added.
+
+    Args:
+        weights: a factor per function; 1 where they are None.
+
+    Raises:
+        InputError: it is none of these, or a function takes neither a batch nor a response, or two have the same name, or
+            there is not a weight per function.
     """
     if isinstance(given, Rewards):
+        if weights is not None:
+            raise InputError("reward_weights is given with Rewards, which has weights of its own; leave it out")
         return given
     functions = (
         [given] if callable(given) else list(given) if isinstance(given, Sequence) and not isinstance(given, str) else []
     )
     if not functions or not all(callable(function) for function in functions):
         raise InputError(f"rewards is {as_given(given)}; a function, a list of functions or Rewards is needed")
-    return Rewards([(function_reward(function, name_of(function)), 1.0) for function in functions])
+    if weights is not None:
+        check_weights(weights, len(functions))
+    factors = [1.0] * len(functions) if weights is None else [float(weight) for weight in weights]
+    return Rewards(
+        [(function_reward(function, name_of(function)), factor) for function, factor in zip(functions, factors, strict=True)]
+    )

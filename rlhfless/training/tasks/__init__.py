@@ -14,20 +14,21 @@ from rlhfless.training.tasks.gsm8k import HUB, Gsm8kTask
 __all__ = ["DatasetTask", "Gsm8kTask", "PretrainedTokenizer", "Problem", "Task", "TextProblem", "digest", "make_task"]
 
 
-def make_task(name: str | Path, tokenizer: Any, *, seed: int = 0, prompts: int = 128, **columns: Any) -> Task:
+def make_task(name: str | Path, tokenizer: Any, *, seed: int = 0, prompts: int | None = None, **columns: Any) -> Task:
     """Return the task of a run.
 
     Args:
         name: ``arithmetic``; ``gsm8k`` (from the hub) or ``gsm8k:FILE``; or a data set of prompts and answers, see
             ``read_rows``.
         tokenizer: the model's.
+        prompts: that are trained on; None: all of a data set, 128 of arithmetic.
         columns: ``prompt_column``, ``answer_column`` and further arguments of ``DatasetTask``.
 
     Raises:
         InputError: the arguments do not fit the task; see the tasks.
     """
     if name == "arithmetic":
-        return ArithmeticTask(seed, prompts)
+        return ArithmeticTask(seed) if prompts is None else ArithmeticTask(seed, prompts)
     kind, _, source = str(name).partition(":")
     if kind == "gsm8k":
         return Gsm8kTask(source or HUB, tokenizer, seed=seed, prompts=prompts, **columns)

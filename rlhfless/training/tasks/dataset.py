@@ -17,6 +17,10 @@ from rlhfless.training.tasks.prompt_limit import PromptLimit
 from rlhfless.training.tasks.rows import read_rows, require_columns
 from solver.model.plurals import counted
 
+PROMPT_COLUMNS = ("prompt", "messages", "conversations")
+ROLES = {"human": "user", "gpt": "assistant"}
+"""Of ShareGPT's {"from", "value"} -> of chat templates."""
+
 
 class DatasetTask:
     """Task with prompts and answers from a file, the hub or memory.
@@ -24,9 +28,10 @@ class DatasetTask:
     Args:
         source, split, limits: see ``read_rows``.
         tokenizer: encodes prompts; a ``PretrainedTokenizer`` with a chat template applies it to prompts.
-        seed, prompts: ``prompts`` rows are taken, in an order determined by ``seed``; a larger number begins with a
-            smaller one. None takes all rows.
-        prompt_column: a text, or a conversation as a list of {"role", "content"}.
+        seed, prompts, held_out: ``prompts`` rows are taken, in an order determined by ``seed``; a larger number begins with a
+            smaller one. None takes all rows but ``held_out`` ones.
+        prompt_column: a text, or a conversation as a list of {"role", "content"}, or of {"from", "value"}. Assistant messages
+            at its end are left out. None: the first of ``PROMPT_COLUMNS`` that the rows have.
         answer_column: what rewards compare with; None where there is none.
         needs_answer: whether the rewards need it. Else the column may be missing, and answers may be empty.
         reference_column: a text as long as a good response; by default the answer's.
@@ -52,8 +57,9 @@ class DatasetTask:
         *,
         seed: int = 0,
         prompts: int | None = None,
+        held_out: int = 0,
         split: str = "train",
-        prompt_column: str = "prompt",
+        prompt_column: str | None = None,
         answer_column: str | None = "answer",
         reference_column: str | None = None,
         chat: bool | None = None,
@@ -67,6 +73,8 @@ class DatasetTask:
         source_name, rows = read_rows(source, split, limits)
         self.name, self.rule = name or source_name, reward
         location = str(source) if isinstance(source, str) or hasattr(source, "__fspath__") else "the data set"
+        if prompt_column is None:
+            prompt_column = next((name for name in PROMPT_COLUMNS if name in rows[0]), PROMPT_COLUMNS[0])
         needed = {"prompt": prompt_column, "answer": answer_column if needs_answer else None, "reference": reference_column}
         require_columns(rows, {purpose: column for purpose, column in needed.items() if column is not None}, location)
         if prompts is not None and not 1 <= prompts <= len(rows):
@@ -83,7 +91,10 @@ class DatasetTask:
         order = iter(np.random.default_rng(seed).permutation(len(rows)).tolist())
         self.problems: tuple[TextProblem, ...] = self._taken(order, prompts)
         self._others: list[int] = list(order)
-        if not self.problems and prompt_limit is not None:
+        self._held_out: tuple[TextProblem, ...] = ()
+        if prompts is None and held_out:
+            self.problems, self._held_out = self.problems[:-held_out], self.problems[-held_out:]
+        if not self.problems and self.left_out and prompt_limit is not None:
             shortest = min(self.left_out, key=self.left_out.__getitem__)
             raise InputError(
                 f"{location}: no prompt has at most {counted(prompt_limit.tokens, 'token')} (the shortest, row {shortest}, has "
@@ -92,7 +103,7 @@ class DatasetTask:
 
     def held_out(self, count: int) -> tuple[TextProblem, ...]:
         """Return the next ``count`` rows after those of ``problems``, in the same order; fewer if there are fewer."""
-        return self._taken(iter(self._others), count)
+        return self._held_out[:count] or self._taken(iter(self._others), count)
 
     def _taken(self, rows: Iterator[int], count: int | None) -> tuple[TextProblem, ...]:
         """Return the problems of the first ``count`` rows whose prompts are short enough."""
@@ -130,6 +141,8 @@ class DatasetTask:
         given = row[self._columns[0]]
         if isinstance(given, np.ndarray):  # a list in a frame that was read from a parquet file
             given = given.tolist()
+        if isinstance(given, list):
+            given = _asked(given)
         prompt, messages = self._prompt(given, location)
         answer = self.answer_of(row, location)
         reference = None if self._columns[2] is None else row.get(self._columns[2])
@@ -153,3 +166,18 @@ class DatasetTask:
             )
         assert isinstance(self._tokenizer, PretrainedTokenizer)
         return self._tokenizer.filled_in(messages), messages
+
+
+def _asked(messages: list[Any]) -> list[Any]:
+    """Return the messages of a conversation that ask for a response: all but the assistant's at its end."""
+    if not all(isinstance(message, Mapping) for message in messages):
+        return messages
+    asked = [
+        {"role": ROLES.get(message["from"], message["from"]), "content": message["value"]}
+        if {"from", "value"} <= message.keys()
+        else message
+        for message in messages
+    ]
+    while asked and asked[-1].get("role") == "assistant":
+        asked.pop()
+    return asked

@@ -28,7 +28,7 @@ class PromptLimit:
     """
 
     tokens: int
-    reason: str = "max_prompt_tokens limits prompts"
+    reason: str = "task.max_prompt_tokens limits prompts"
 
     @classmethod
     def of(cls, config: TrainConfig, model_tokens: int | None) -> PromptLimit | None:
@@ -41,10 +41,11 @@ class PromptLimit:
             TrainError: the context has no room for a prompt beside the longest response.
         """
         task, rollout = config.task, config.rollout
-        limits, response = [], f"max_response_tokens is {rollout.max_response_tokens}"
+        limits, response = [], f"rollout.max_response_tokens is {rollout.max_response_tokens}"
         if rollout.max_model_len is not None:
             room = rollout.max_model_len - rollout.max_response_tokens
-            limits.append(cls(room, f"max_model_len is {rollout.max_model_len} and {response}; change either to keep more"))
+            reason = f"rollout.max_model_len is {rollout.max_model_len} and {response}; change either to keep more"
+            limits.append(cls(room, reason))
         if model_tokens is not None:
             room = model_tokens - rollout.max_response_tokens
             limits.append(cls(room, f"the model's context has {model_tokens} tokens and {response}; lower it to keep more"))
@@ -52,7 +53,8 @@ class PromptLimit:
             worst = min(limits, key=lambda limit: limit.tokens)
             raise TrainError(f"no prompt has room beside the longest response: {worst.reason.split(';')[0]}")
         if task.max_prompt_tokens is not None:
-            limits.append(cls(task.max_prompt_tokens, f"max_prompt_tokens is {task.max_prompt_tokens}; raise it to keep more"))
+            reason = f"task.max_prompt_tokens is {task.max_prompt_tokens}; raise it to keep more"
+            limits.append(cls(task.max_prompt_tokens, reason))
         return min(limits, key=lambda limit: limit.tokens, default=None)
 
 

@@ -60,8 +60,10 @@ def require_columns(rows: Rows, columns: Mapping[str, str], location: str) -> No
     for purpose, column in columns.items():
         for number, row in enumerate(rows):
             if column not in row:
+                without = "; give rewards= (task.rewards) that need no answer, or the column" if purpose == "answer" else ""
                 raise InputError(
                     f"{location}: row {number} has no column {column!r} for the {purpose}; it has {', '.join(map(str, row))}"
+                    + without
                 )
 
 
@@ -187,6 +189,7 @@ def _in_memory(source: Any) -> Rows:
     rows = list(source) if isinstance(source, Iterable) else None
     if rows is None or not all(isinstance(row, Mapping) for row in rows):
         raise InputError(
-            f"the data set is of type {type(source).__name__}; a file, a name on the hub, or a list of mappings is needed"
+            f"the data set is of type {type(source).__name__}; a file, a name on the hub, or a list of mappings, "
+            "such as {'prompt': '1+2='}, is needed"
         )
     return rows

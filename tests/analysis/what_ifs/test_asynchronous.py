@@ -14,28 +14,26 @@ from what_if_runs import small_run, small_steps
 
 from rlhfless.analysis import PhaseSeconds
 from rlhfless.analysis.what_ifs import as_logged, asynchronous
-from rlhfless.analysis.what_ifs.compare import WaysCompared
-from rlhfless.analysis.what_ifs.split_gpus import between_batches, with_interrupts
+from rlhfless.analysis.what_ifs.asynchronous import update_seconds, with_interrupts
+from rlhfless.analysis.what_ifs.compare import compare_ways
 from rlhfless.errors import InputError
 
 STALENESS = st.integers(0, 3)
 LEARN_S = st.sampled_from([0.25, 8.0, 40.0])
-LOOPS = {"interrupt": Loop.with_interrupts, "wait": Loop.between_batches}
-
 
 UPDATED_BEFORE_THE_START: Steps = [[(1, [1])], [(1, [1])], [(1, [2])]]
 
 
 @pytest.mark.full
-@example(UPDATED_BEFORE_THE_START, 1, 2, 0.25, "interrupt")
+@example(UPDATED_BEFORE_THE_START, 1, 2, 0.25)
 @settings(max_examples=40)
-@given(small_steps(5), st.integers(1, 3), STALENESS, LEARN_S, st.sampled_from(list(LOOPS)))
-def test_a_division_is_the_loop(steps: Steps, actors: int, staleness: int, learn_s: float, updates: str) -> None:
+@given(small_steps(5), st.integers(1, 3), STALENESS, LEARN_S)
+def test_a_division_is_the_loop(steps: Steps, actors: int, staleness: int, learn_s: float) -> None:
     """Four GPUs learn in ``learn_s`` where they all do; beside actors, fewer of them take longer."""
     run = small_run(steps, 4, PhaseSeconds(0.0, learn_s, 0.5, "stated"))
     loop = Loop(steps, actors, learn_s * 4 / (4 - actors), 0.5)
-    time_s = LOOPS[updates](loop, staleness)
-    outcome = asynchronous.way(run, staleness, updates, actors)
+    time_s = loop.with_interrupts(staleness)
+    outcome = asynchronous.way(run, staleness, actors)
     assert outcome.time_s == pytest.approx(time_s, rel=1e-9)
     assert outcome.gpu_s == pytest.approx(4 * time_s, rel=1e-9)
     change = loop.change()
@@ -47,21 +45,21 @@ def test_a_division_is_the_loop(steps: Steps, actors: int, staleness: int, learn
 
 
 @settings(max_examples=8)
-@given(small_steps(), STALENESS, LEARN_S, st.sampled_from(list(LOOPS)), st.sampled_from([0, 2]))
-def test_the_best_division_is_reported(steps: Steps, staleness: int, learn_s: float, updates: str, learner_gpus: int) -> None:
+@given(small_steps(), STALENESS, LEARN_S, st.sampled_from([0, 2]))
+def test_the_best_division_is_reported(steps: Steps, staleness: int, learn_s: float, learner_gpus: int) -> None:
     """A division that a bound excludes is never faster; the learner's own GPUs are divided, too."""
     run = small_run(steps, 3, PhaseSeconds(0.0, learn_s, 0.5, "stated"), learner_gpus=learner_gpus)
-    simulate = {"interrupt": with_interrupts, "wait": between_batches}[updates]
-    every = [simulate(run, actors, staleness).time_s for actors in range(1, 3 + learner_gpus)]
-    assert asynchronous.way(run, staleness, updates).time_s == min(every)
+    every = [
+        with_interrupts(run, actors, staleness, update_seconds(run, actors)).time_s for actors in range(1, 3 + learner_gpus)
+    ]
+    assert asynchronous.way(run, staleness).time_s == min(every)
 
 
 @pytest.mark.parametrize("dispatch", ["static", "least-loaded"])
-@pytest.mark.parametrize("updates", ["interrupt", "wait"])
-def test_no_staleness_takes_turns(updates: str, dispatch: str) -> None:
+def test_no_staleness_takes_turns(dispatch: str) -> None:
     """With a learner of its own, the run's own division without staleness is the run itself."""
     run = small_run(actors=2, learner_gpus=3, dispatch=dispatch)
-    own, outcome = as_logged.way(run), asynchronous.way(run, 0, updates, 2)
+    own, outcome = as_logged.way(run), asynchronous.way(run, 0, 2)
     assert outcome.time_s == pytest.approx(own.time_s, rel=1e-12)
     assert outcome.least_time_s == pytest.approx(own.least_time_s, rel=1e-5)
     assert outcome.data.on_policy
@@ -69,36 +67,33 @@ def test_no_staleness_takes_turns(updates: str, dispatch: str) -> None:
     assert outcome.parameters["trainer_gpus"] == 3
 
 
-def test_a_full_pipeline_takes_the_slower_side_per_step() -> None:
-    """Equal steps: one generates for 8 s on its actor, and learns for 20 s. The pipeline fills in one generation."""
-    steps = [[(1, [9])] for _ in range(6)]
-    run = small_run(steps, 2, PhaseSeconds(0.0, 10.0, 0.0, "stated"))
-    outcome = asynchronous.way(run, 1, "wait")
-    generated_s = as_logged.way(small_run(steps, 2, PhaseSeconds())).time_s / 6
-    assert outcome.time_s == pytest.approx(generated_s + 6 * 20)
-    assert outcome.fill_s == pytest.approx(generated_s)
-
-
-@pytest.mark.parametrize(
-    ("updates", "staleness", "lengths"), [("wait", 1, [9]), ("interrupt", 2, [9]), ("interrupt", 1, [40, 40])]
-)
-def test_a_longer_run_fills_its_pipeline_once(updates: str, staleness: int, lengths: list[int]) -> None:
+@pytest.mark.parametrize(("staleness", "lengths"), [(2, [9]), (1, [40, 40])])
+def test_a_longer_run_fills_its_pipeline_once(staleness: int, lengths: list[int]) -> None:
     """Four equal steps, taken as a part of 12, cost what 12 simulated ones cost; per step they would cost more.
 
     Interrupted steps repeat a pattern of several steps, so they are off by up to 1 %.
     """
     part, whole = (
-        asynchronous.way(small_run([[(1, lengths)]] * steps, 2, PhaseSeconds(0.0, 10.0, 0.0, "stated")), staleness, updates)
+        asynchronous.way(small_run([[(1, lengths)]] * steps, 2, PhaseSeconds(0.0, 10.0, 0.0, "stated")), staleness)
         for steps in (4, 12)
     )
-    assert part.over(12) == pytest.approx((whole.time_s, whole.gpu_s), rel=0.01 if updates == "interrupt" else 1e-9)
+    assert part.over(12) == pytest.approx((whole.time_s, whole.gpu_s), rel=0.01)
     assert part.over(4) == pytest.approx((part.time_s, part.gpu_s))
     assert part.time_s / 4 * 12 > whole.time_s
-    base = as_logged.way(small_run([[(1, lengths)]] * 4, 2, PhaseSeconds(0.0, 10.0, 0.0, "stated")))
-    compared = WaysCompared(base, (part,), small_run().setting, all_steps=12)
-    assert compared.saved(part)[0] == pytest.approx(1 - part.over(12)[0] / (3 * base.time_s))
-    assert "all 12 steps" in str(compared)
-    assert not list(replace(compared, all_steps=None).paid_once())
+
+
+def test_a_comparison_has_the_means_over_the_whole_run() -> None:
+    phases = PhaseSeconds(0.0, 10.0, 0.0, "stated")
+    run = small_run([[(1, [40, 40])]] * 4, 2, phases)
+    way, base = asynchronous.way(run), as_logged.way(run)
+    assert way.fill_s > 0
+    for all_steps, steps in ((12, 12), (None, 4)):
+        compared = compare_ways(replace(run, all_steps=all_steps))
+        mean = compared.means().set_index("variant").loc[way.name]
+        assert mean["time_s"] == pytest.approx(way.over(steps)[0] / steps)
+        assert mean["time_saved"] == pytest.approx(1 - way.over(steps)[0] / base.over(steps)[0])
+        assert ("all 12 steps" in repr(compared)) == (all_steps == 12)
+        assert f"{way.name} in {way.fill_s:.3g} s" in repr(compared)
 
 
 def test_learning_of_unknown_seconds() -> None:
@@ -125,8 +120,6 @@ def test_wrong_arguments() -> None:
     for staleness in (-1, 0.5, "1"):
         with refused(InputError, "staleness", str(staleness)):
             asynchronous.way(run, staleness)  # type: ignore[arg-type]
-    with refused(InputError, "updates", "never"):
-        asynchronous.way(run, 1, "never")
     for actors in (0, 2, "1"):
         with refused(InputError, "generator_actors", str(actors)):
             asynchronous.way(run, 1, generator_actors=actors)  # type: ignore[arg-type]

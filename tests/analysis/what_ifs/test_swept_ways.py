@@ -15,7 +15,8 @@ from what_if_runs import small_run, small_steps
 
 from rlhfless.analysis import PhaseSeconds
 from rlhfless.analysis.what_ifs import as_logged, over_sampling, partial_rollout, tail_release
-from rlhfless.analysis.what_ifs.compare import WaysCompared, compare_ways, own_schedule
+from rlhfless.analysis.what_ifs.compare import compare_ways
+from rlhfless.analysis.what_ifs.named import own_schedule
 from rlhfless.analysis.what_ifs.outcome import RunToChange
 from rlhfless.diagnosis.completion import completions, in_one_unit
 from rlhfless.diagnosis.knobs import (
@@ -32,6 +33,7 @@ from rlhfless.diagnosis.knobs import (
 )
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.errors import InputError
+from rlhfless.simulate import Comparison
 from solver.model.latency import LatencyModel
 
 ONE_SPEED = LatencyModel("one speed", 1, base_s=1 / 2, per_response_s=0.0, max_batch=1000)
@@ -133,49 +135,45 @@ def test_on_a_smooth_curve_savings_grow_with_the_knob() -> None:
 
 
 @pytest.fixture(scope="module")
-def compared() -> WaysCompared:
+def compared() -> Comparison:
     return compare_ways(exact_run(smooth()))
 
 
-def test_the_row_of_a_way_is_the_setting_that_the_rule_says(compared: WaysCompared) -> None:
-    table = compared.knobs()
-    assert set(table["way"]) == {"partial rollout", "over-sampling", "over-sampling, rest kept", "released in the tail"}
-    saved = {way: dict(zip(rows["value"], rows["time_saved"], strict=True)) for way, rows in table.groupby("way")}
+def test_the_row_of_a_way_is_the_setting_that_the_rule_says(compared: Comparison) -> None:
+    table = compared.knobs
+    assert set(table["variant"]) == {"partial rollout", "over-sampling", "over-sampling, rest kept", "released in the tail"}
+    saved = {way: dict(zip(rows["value"], rows["time_saved"], strict=True)) for way, rows in table.groupby("variant")}
     few = {share: value for share, value in saved["partial rollout"].items() if share <= MOST_UNFINISHED}
     wanted = {"partial rollout": smallest_enough(few)}
     wanted |= {way: smallest_enough(saved[way], max(few.values())) for way in ("over-sampling", "over-sampling, rest kept")}
-    cost = table[(table["way"] == "released in the tail") & (table["value"] <= MOST_UNFINISHED)]
+    cost = table[(table["variant"] == "released in the tail") & (table["value"] <= MOST_UNFINISHED)]
     wanted["released in the tail"] = smallest_enough(dict(zip(cost["value"], cost["cost_saved"], strict=True)))
-    rows = compared.to_frame().set_index("way")
-    for way in compared.ways:
-        if way.swept:
-            (shown,) = table[(table["way"] == way.name) & table["shown"]].itertuples()
-            assert way.parameters == {way.knob: shown.value}
-            assert shown.value == wanted[way.name]
-            assert (shown.time_s, shown.gpu_s) == tuple(rows.loc[way.name, ["time_s", "gpu_s"]])
-            assert shown.data == rows.loc[way.name, "data"]
-            assert "Smaller" in way.change
-    assert set(table.loc[table["way"] == "partial rollout", "value"]) == set(SHARES)
-    assert set(table.loc[table["way"] == "over-sampling", "value"]) == set(FACTORS)
+    rows = compared.means().set_index("variant")
+    for way in wanted:
+        (shown,) = table[(table["variant"] == way) & table["shown"]].itertuples()
+        assert compared.parameters[way] == {shown.knob: shown.value}
+        assert shown.value == wanted[way]
+        numbers = ["time_s", "gpu_seconds", "time_saved", "cost_saved"]
+        assert [getattr(shown, name) for name in numbers] == pytest.approx(rows.loc[way, numbers].tolist())
+        assert shown.data == rows.loc[way, "data"]
+        assert "Smaller" in rows.loc[way, "change"]
+    assert set(table.loc[table["variant"] == "partial rollout", "value"]) == set(SHARES)
+    assert set(table.loc[table["variant"] == "over-sampling", "value"]) == set(FACTORS)
 
 
-def test_every_setting_that_a_diagnosis_names_was_simulated(compared: WaysCompared) -> None:
-    run, base = exact_run(smooth()), compared.base
+def test_every_setting_that_a_diagnosis_names_was_simulated(compared: Comparison) -> None:
+    run = exact_run(smooth())
+    base = as_logged.way(run)
+    saved = compared.knobs.set_index(["variant", "knob", "value"])
     for share in SHARES:
-        saved = 1 - partial_rollout.way(run, unfinished=share).time_s / base.time_s
-        assert compared.saved_at("partial rollout", UNFINISHED, share) == pytest.approx((saved, saved))
-        released_s = tail_release.way(run, share).gpu_s
-        saved_at = compared.saved_at("released in the tail", UNFINISHED, share)
-        assert saved_at is not None
-        assert saved_at[1] == pytest.approx(1 - released_s / base.gpu_s, abs=1e-9)
+        taken_s = partial_rollout.way(run, unfinished=share).time_s
+        assert saved.loc[("partial rollout", UNFINISHED, share), "time_saved"] == pytest.approx(1 - taken_s / base.time_s)
+        gpu_s = tail_release.way(run, share).gpu_s
+        found = saved.loc[("released in the tail", UNFINISHED, share), "cost_saved"]
+        assert found == pytest.approx(1 - gpu_s / base.gpu_s, abs=1e-9)
     for factor in FACTORS:
-        saved = 1 - over_sampling.way(run, factor).time_s / base.time_s
-        assert compared.saved_at("over-sampling", STARTED, factor) == pytest.approx((saved, saved))
-    for way in compared.ways:
-        if way.swept:
-            assert compared.saved_at(way.name, way.knob, way.parameters[way.knob]) == pytest.approx(compared.saved(way))
-    for unknown in (("partial rollout", UNFINISHED, 0.123), ("partial rollout", STARTED, 1.1), ("nothing", UNFINISHED, 0.01)):
-        assert compared.saved_at(*unknown) is None
+        taken_s = over_sampling.way(run, factor).time_s
+        assert saved.loc[("over-sampling", STARTED, factor), "time_saved"] == pytest.approx(1 - taken_s / base.time_s)
 
 
 def test_settings_that_mean_the_same_are_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:

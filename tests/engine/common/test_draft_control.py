@@ -10,14 +10,16 @@ from hypothesis import strategies as st
 
 import solver
 from rlhfless.engine.common.draft_control import DECISION_PASSES, PROBES, TRIALS, DraftControl, shortened
+from solver.model.drafting import Drafting
 from solver.model.errors import PlanningError
+from solver.model.iteration_table import IterationTable
 
 LATENCY = solver.LatencyModel("x", 1, base_s=5e-3, per_response_s=1e-4)
 MOST = 4
 
 
 def control(length: str | int = "adaptive", latency: solver.LatencyModel = LATENCY) -> DraftControl:
-    return DraftControl(solver.Drafting(max_draft_tokens=MOST, length=length), latency)
+    return DraftControl(Drafting(max_draft_tokens=MOST, length=length), latency)
 
 
 def drafts(seed: int, rates: list[float], passes: int) -> list[int]:
@@ -214,7 +216,7 @@ def test_responses_that_draft_need_no_trial() -> None:
 
 
 def test_drafts_are_cut_to_the_tokens_that_a_pass_may_feed() -> None:
-    table = solver.IterationTable([1, 8, 12], [1, 1000], [[1e-3, 1e-3]] * 3)
+    table = IterationTable([1, 8, 12], [1, 1000], [[1e-3, 1e-3]] * 3)
     latency = solver.LatencyModel("x", 1, base_s=1e-3, per_response_s=0.0, table=table, max_batch=8)
     fixed = control(4, latency)
     assert fixed.lengths([0, 1, 2], [9, 9, 9], [50, 50, 50]) == [3, 3, 3]

@@ -6,7 +6,7 @@ import pytest
 from rlhfless.engine.common.checked_drafter import CheckedDrafter, DraftsOffWarning
 from rlhfless.engine.common.drafter import SuffixDrafter, drafter_of
 from rlhfless.engine.common.suffix_drafter import ROOT, AddedText, SuffixTrie
-from solver import Drafting
+from solver.model.drafting import Drafting
 
 OLD = np.array([5, 6, 7, 8, 9])
 

@@ -19,9 +19,10 @@ from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.latency.effects import Effects, Outages, StartDelays, Stragglers
 from rlhfless.scheduling import PlanningOptions, make_policy
-from rlhfless.simulate import Simulation, SimulationConfig, simulate
+from rlhfless.simulate import Comparison, SimulationConfig, simulate
 from rlhfless.trace import validate
-from solver import Admission, Cluster, LatencyModel, NonGenerationPhases, Objective, PlanningError, Workload
+from solver import Cluster, LatencyModel, NonGenerationPhases, Objective, PlanningError, Workload
+from solver.model.admission import Admission
 from solver.model.problem import PlanningProblem
 
 SECOND = LatencyModel("second", 1, 1.0, 0.0, prefill_per_token_s=0.25)
@@ -52,11 +53,11 @@ def log(steps: int = 3):
 
 
 SMALL = LatencyModel("small", 1, 5e-3, 4e-4, 1e-7, prefill_per_token_s=1e-5, start_s=0.1, transfer_base_s=1e-3, max_batch=16)
-SETTING = SimulationConfig(Cluster(1, 4, 1), SMALL, Objective(0.7), max_response_tokens=300, time_limit_s=0.05)
+SETTING = SimulationConfig(Cluster(1, 4, 1), SMALL, Objective(0.7), max_response_tokens=300)
 
 
 @pytest.fixture(scope="module")
-def plain() -> Simulation:
+def plain() -> Comparison:
     """Nothing goes wrong."""
     return simulate(log(), SETTING, ["random", "rlhfless", "fold"])
 
@@ -188,8 +189,8 @@ def test_the_same_seed_is_the_same_step_and_every_step_has_outages_of_its_own(pl
     assert one.traces["random"].rollouts.equals(two.traces["random"].rollouts)
     other = simulate(log(), replace(bad, effects=replace(bad.effects, seed=5)), ["random"])
     assert not one.traces["random"].rollouts["end_s"].equals(other.traces["random"].rollouts["end_s"])
-    undisturbed = plain.steps.query("policy == 'random'")
-    assert (one.steps["time_s"].to_numpy() > undisturbed["time_s"].to_numpy()).all()
+    undisturbed = plain.table.query("policy == 'random'")
+    assert (one.table["time_s"].to_numpy() > undisturbed["time_s"].to_numpy()).all()
 
 
 @pytest.mark.parametrize("policy", ["static", "random", "rlhfuse", "rlhfless", "fold", "solver+replan", "oracle+replan"])
@@ -207,7 +208,7 @@ def test_plans_that_send_prefixes_are_refused_where_outages_would_lose_them():
     work = Workload.grid([8, 8], [[5, 6], [7, 8]], max_response_tokens=10)
     given_ = (
         PlanningProblem(work, Cluster(1, 2, 1), SMALL, Objective(), NonGenerationPhases(), admission="reserve"),
-        PlanningOptions(time_limit_s=0.05, seed=0),
+        PlanningOptions(seed=0),
     )
     plan = make_policy("random").plan(*given_)
     plan = replace(plan, actors=tuple(replace(actor, shares_prompts=True) for actor in plan.actors))

@@ -28,8 +28,11 @@ from rlhfless.engine.simulated.drafted import DraftedEngine, DraftedEngineFactor
 from rlhfless.engine.simulated.drafted_pass import Pass
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.errors import InputError
-from solver import Acceptance, Admission, Drafting, LatencyModel
+from solver import LatencyModel
 from solver.lengths.remaining import KnownLengths
+from solver.model.acceptance import Acceptance
+from solver.model.admission import Admission
+from solver.model.drafting import Drafting
 from solver.model.errors import PlanningError
 from solver.timing.draft_length import DRAFT_CALL_S, DRAFT_TOKEN_S
 

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from rlhfless.engine.protocol import Completion, EngineSpan, Progress, Request
 from rlhfless.engine.simulated.engine import MOVED_KV, SimulatedEngine
 from rlhfless.errors import InputError
-from solver import Admission, LatencyModel, Workload
+from solver import LatencyModel, Workload
+from solver.model.admission import Admission
 from solver.timing.batching import timeline
 from solver.timing.evaluate import cached_tokens
 

@@ -110,7 +110,7 @@ def test_plans_come_back_from_json_with_their_rules_and_the_numbers_of_another_p
         for policy in gpu_plans.POLICIES:
             given = (
                 PlanningProblem(workload, gpu_plans.cluster_of(latency.kind), latency, Objective(0.7)),
-                PlanningOptions(time_limit_s=0.1),
+                PlanningOptions(),
             )
             made = make_policy(policy).plan(*given)
             plan = gpu_plans.read(plans[policy], workload, latency)

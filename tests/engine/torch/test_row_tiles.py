@@ -27,7 +27,8 @@ from rlhfless.engine.torch.row_attention import (  # noqa: E402
     row_attention,
 )
 from rlhfless.engine.torch.row_tiles import TILE, RowTiles  # noqa: E402
-from solver import Admission, LatencyModel  # noqa: E402
+from solver import LatencyModel  # noqa: E402
+from solver.model.admission import Admission  # noqa: E402
 
 SHAPES = [(64, 64), (100, 36), (512, 128), (256, 1024), (1152, 896)]
 COUNTS = [*range(1, 36), 43, 63, 64, 65, 100, 128, 200, 256, 300]

@@ -20,8 +20,9 @@ from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.replay import replay
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import run_step
-from solver import ActorPlan, Cluster, LatencyModel, Plan
+from solver import Cluster, LatencyModel, Plan
 from solver.model.admission import Admission
+from solver.model.plan import ActorPlan
 
 LATENCY = LatencyModel("x", 1, 0.01, 0.001, 0.0, max_batch=4, kv_capacity_tokens=1 << 20)
 PREPARES_S = 0.02

@@ -22,7 +22,10 @@ from rlhfless.engine.torch.factory import TorchEngineFactory  # noqa: E402
 from rlhfless.engine.torch.model import DecoderModel, counting  # noqa: E402
 from rlhfless.engine.torch.sampling import Sampling  # noqa: E402
 from rlhfless.errors import InputError  # noqa: E402
-from solver import Admission, Drafting, KnownLengths, LatencyModel, PlanningError  # noqa: E402
+from solver import LatencyModel, PlanningError  # noqa: E402
+from solver.lengths.remaining import KnownLengths  # noqa: E402
+from solver.model.admission import Admission  # noqa: E402
+from solver.model.drafting import Drafting  # noqa: E402
 from solver.timing.draft_length import DRAFT_CALL_S, DRAFT_TOKEN_S  # noqa: E402
 
 LATENCY = LatencyModel(

@@ -16,7 +16,8 @@ from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.iteration_clock import IterationClock
 from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.latency import load_profile
-from solver import Admission, LatencyModel
+from solver import LatencyModel
+from solver.model.admission import Admission
 
 LATENCY = LatencyModel("test", 1, base_s=1.0, per_response_s=0.1)
 

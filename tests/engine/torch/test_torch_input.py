@@ -17,7 +17,9 @@ from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.model import DecoderModel, counting
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import ProcessPool, run_step
-from solver import ActorPlan, Admission, Cluster, LatencyModel, Plan, Prefill
+from solver import Cluster, LatencyModel, Plan
+from solver.model.admission import Admission
+from solver.model.plan import ActorPlan, Prefill
 
 LATENCY = LatencyModel("tiny", 1, 1.0, 0.0)
 

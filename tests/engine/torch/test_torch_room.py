@@ -19,7 +19,8 @@ from rlhfless.engine.torch import prefixes as torch_prefixes
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.system import memory
-from solver import Admission, LatencyModel
+from solver import LatencyModel
+from solver.model.admission import Admission
 
 LATENCY = LatencyModel("test", 1, base_s=1.0, per_response_s=0.1)
 ERRORS = [

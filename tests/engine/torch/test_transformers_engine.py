@@ -215,7 +215,7 @@ def test_a_model_that_cannot_be_decoded_is_one_sentence_that_names_an_engine(kin
 
 
 def test_the_torch_engine_names_the_transformers_engine():
-    with refused(ValueError, "'gemma2'", "--engine transformers"):
+    with refused(ValueError, "'gemma2'", "engine 'transformers'"):
         DecoderModel(tiny("gemma2"))
     with refused(ValueError, "forward", "'fast'"):
         row_model("fast", tiny("llama"))

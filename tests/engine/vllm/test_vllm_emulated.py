@@ -51,8 +51,9 @@ from rlhfless.engine.vllm.weight_folders import write_weights
 from rlhfless.errors import InputError
 from rlhfless.executor import StepFailed, StepRecord, run_step
 from rlhfless.trace.schema.validation import validate
-from solver import Cluster, Drafting
+from solver import Cluster
 from solver.model.admission import Admission
+from solver.model.drafting import Drafting
 from solver.model.runtime_rules import Decision, StepState
 
 TWO, PASSES = Cluster(1, 2, 1), ("prefill", "decode")

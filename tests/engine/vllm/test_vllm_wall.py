@@ -37,7 +37,8 @@ from rlhfless.executor import Faults, Lifecycle, ProcessPool, StepFailed, StepRe
 from rlhfless.executor.distributed.worker.process_messages import failed
 from rlhfless.executor.distributed.worker.worker import Worker
 from rlhfless.trace.schema.validation import validate
-from solver import Cluster, Drafting, Plan, PlanningError
+from solver import Cluster, Plan, PlanningError
+from solver.model.drafting import Drafting
 from solver.model.plan import ActorPlan
 from solver.model.runtime_rules import ActorView, Decision, RuntimeRule, StepState, Trigger
 

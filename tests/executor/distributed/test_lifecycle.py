@@ -22,7 +22,7 @@ from rlhfless.executor.distributed.pool.warm_allocations import WarmRow, write_w
 from rlhfless.executor.distributed.pool.warm_pool import WarmPool
 from rlhfless.executor.step.record import HeldGpus
 from rlhfless.trace import Trace, held_gpu_seconds
-from rlhfless.trace.metrics.step_metrics import interval_union_s
+from rlhfless.trace.metrics.intervals import interval_union_s
 from solver.model.objective import NonGenerationPhases
 from solver.model.plan import ActorPlan, Plan
 

@@ -24,15 +24,9 @@ from rlhfless.executor.distributed.recovery import RemainingWork, Survivor, reso
 from rlhfless.executor.step.step_state import StepOptions
 from rlhfless.scheduling import PlanningOptions, make_policy
 from rlhfless.trace import Trace
-from solver import (
-    Admission,
-    LatencyModel,
-    Objective,
-    Plan,
-    PlanningError,
-    Workload,
-    known_lengths,
-)
+from solver import LatencyModel, Objective, Plan, PlanningError, Workload
+from solver.lengths.survival import known_lengths
+from solver.model.admission import Admission
 from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import ActorView
 

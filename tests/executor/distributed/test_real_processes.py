@@ -56,8 +56,10 @@ from rlhfless.executor import (
 from rlhfless.executor.distributed.local import actors as local_actors
 from rlhfless.executor.distributed.messages import ActorLost, ActorReport
 from rlhfless.trace.schema.validation import validate
-from solver import Cluster, Drafting, PlanningError, deduplicate
+from solver import Cluster, GpuPool, MixedCluster, PlanningError
+from solver.model.drafting import Drafting
 from solver.model.problem import PlanningProblem
+from solver.prefix_sharing.deduplicate import deduplicate
 
 GROUPS = [range(12), range(12, 24)]
 Strike = Callable[[Any, int, "ActorReport | ActorLost"], None]
@@ -160,6 +162,18 @@ def assert_valid(record: StepRecord) -> None:
     """Its rows keep the schema's rules."""
     for table in ("allocations", "spans", "events"):
         validate(table, getattr(record, table))
+
+
+def test_processes_run_actors_of_several_sizes(
+    pool: ProcessPool, factory: TorchEngineFactory, undisturbed: dict[int, bytes]
+) -> None:
+    cluster, two = MixedCluster([GpuPool("gpu", 1, 4)]), replace(LATENCY, gpus_per_actor=2)
+    small, large = plan_of(GROUPS).actors
+    plan = replace(plan_of(GROUPS), actors=(small, replace(large, gpu_ids=(2, 3), node=0)))
+    record = pool.run_step(plan, forced(), factory, {("gpu", 1): LATENCY, ("gpu", 2): two}, cluster)
+    assert token_bytes(record) == undisturbed
+    sizes = {held["holder"]: len(held["gpu_ids"]) for held in record.allocations}
+    assert (sizes["actor-0"], sizes["actor-1"]) == (1, 2)
 
 
 @pytest.mark.full

@@ -31,9 +31,10 @@ from scripted_world import Actor, Punctual
 
 from rlhfless.executor.distributed.messages import ActorReport
 from rlhfless.executor.distributed.worker import worker
-from solver import Cluster, NonGenerationPhases, Plan, deduplicate
+from solver import Cluster, NonGenerationPhases, Plan
 from solver.model.problem import PlanningProblem
 from solver.model.workload import Workload
+from solver.prefix_sharing.deduplicate import deduplicate
 
 
 @EVERY_POOL_KIND

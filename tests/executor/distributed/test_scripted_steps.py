@@ -91,7 +91,7 @@ def test_rules_of_every_policy_survive_losses(policy: str, pool_kind: str) -> No
     """With moves of KV states and without; actors that were not in the plan are theirs too."""
     workload = Workload(np.full(len(LENGTHS), 3), range(len(LENGTHS)), LENGTHS, max_response_tokens=60)
     for seed in range(3):
-        given = (PlanningProblem(workload, Cluster(1, 4, 1), LATENCY, Objective(0.96)), PlanningOptions(time_limit_s=0.05))
+        given = (PlanningProblem(workload, Cluster(1, 4, 1), LATENCY, Objective(0.96)), PlanningOptions())
         plan = make_policy(policy, tau=0.5).plan(*given)
         wrong = [Trouble("kill", 25 + seed), Trouble("stop", 60)] if seed else []
         with stage(pool_kind, seed, wrong) as on:

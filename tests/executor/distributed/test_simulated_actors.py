@@ -31,7 +31,10 @@ from rlhfless.engine.simulated.drafted import DraftedEngineFactory
 from rlhfless.engine.simulated.real_time import RealTimeEngine
 from rlhfless.errors import InputError
 from rlhfless.executor import Faults, Lifecycle, ProcessPool, StepFailed, StepRecord, run_step
-from solver import Acceptance, Admission, Cluster, Drafting, LatencyModel, Plan
+from solver import Cluster, LatencyModel, Plan
+from solver.model.acceptance import Acceptance
+from solver.model.admission import Admission
+from solver.model.drafting import Drafting
 
 SUPPORT = Path(__file__).parents[2] / "support"
 LATENCY = LatencyModel(

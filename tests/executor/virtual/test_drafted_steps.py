@@ -14,7 +14,7 @@ from rlhfless.engine.common.checked_drafter import DraftsOffWarning
 from rlhfless.engine.torch.replay import Replay
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor.virtual.executor import VirtualStep
-from solver import Drafting
+from solver.model.drafting import Drafting
 
 
 def ids(ran: VirtualStep) -> dict[int, list[int]]:

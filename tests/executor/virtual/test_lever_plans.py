@@ -12,8 +12,9 @@ from error_messages import refused
 
 from rlhfless.executor import run_step_plan
 from rlhfless.trace import step_metrics
-from solver import Acceptance, Cluster, LatencyModel, Workload
+from solver import Cluster, LatencyModel, Workload
 from solver.dataflow import Call, CallMemory, Layout, StepGeneration, StepPlan, WithLevers, grpo, plan_step, ppo
+from solver.model.acceptance import Acceptance
 from solver.model.errors import PlanningError
 
 CLUSTER = Cluster(1, 4, 1)

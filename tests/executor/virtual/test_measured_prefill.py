@@ -18,9 +18,9 @@ from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.executor.step.startup import ActorStartup
 from rlhfless.executor.virtual.measured_pass import REPLAYS
-from solver import ActorPlan, Cluster, LatencyModel, NonGenerationPhases, Plan, PlanningError
+from solver import Cluster, LatencyModel, NonGenerationPhases, Plan, PlanningError
 from solver.model.admission import Admission
-from solver.model.plan import Prefill
+from solver.model.plan import ActorPlan, Prefill
 
 TOKENS = 10
 LATENCY = LatencyModel(

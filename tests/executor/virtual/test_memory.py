@@ -24,7 +24,8 @@ from rlhfless.errors import InputError
 from rlhfless.executor import Executor, run_step
 from rlhfless.executor.step.progress import StepProgress
 from rlhfless.training.models.tiny_model import tiny_qwen2
-from solver import Admission, Cluster, LatencyModel
+from solver import Cluster, LatencyModel
+from solver.model.admission import Admission
 
 LATENCY = LatencyModel(
     "tiny", 1, 2e-3, 40e-6, 100e-9, prefill_base_s=1e-3, transfer_base_s=1e-4, max_batch=16, kv_capacity_tokens=4096

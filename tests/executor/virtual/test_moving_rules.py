@@ -59,9 +59,7 @@ def plan_of(policy: str) -> Plan:
     """From four forecasts of the lengths, which are not the true ones."""
     chosen, slots = RULES[policy]
     workload = Workload([r.prompt_tokens for r in requests()[::SAMPLES]], OWNER, lengths(2, 4), max_response_tokens=LONGEST)
-    return chosen.plan(
-        PlanningProblem(workload, CLUSTER, replace(LATENCY, max_batch=slots), Objective(0.9)), PlanningOptions(time_limit_s=0.1)
-    )
+    return chosen.plan(PlanningProblem(workload, CLUSTER, replace(LATENCY, max_batch=slots), Objective(0.9)), PlanningOptions())
 
 
 @pytest.fixture(scope="module")

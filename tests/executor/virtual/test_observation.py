@@ -66,7 +66,7 @@ def test_what_a_rule_keeps_is_what_it_would_have_read_at_once(seed, policy, admi
     step = random_step(seed, prompts=10)
     given_ = (
         PlanningProblem(step.predicted, step.cluster, step.latency, admission=admission),
-        PlanningOptions(time_limit_s=0.05, seed=seed),
+        PlanningOptions(seed=seed),
     )
     plan = make_policy("static" if policy == "restless" else policy).plan(*given_)
     rule = Restless(seed) if policy == "restless" else plan.rule

@@ -1,4 +1,4 @@
-"""Preparation and learning inside a step on the virtual clock: planned (``solver.follow``) is executed."""
+"""Preparation and learning inside a step on the virtual clock: planned (``follow``) is executed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from hypothesis import strategies as st
 
 from rlhfless.executor import StepRecord, WorkGpus, WorkItem, phase_work_items
 from rlhfless.scheduling.rlhfuse import GlobalCut
-from solver import Cluster, PhaseWork, PlanningError, follow, known_lengths, phase_bound_s
+from solver import Cluster, PlanningError
+from solver.lengths.survival import known_lengths
+from solver.stage_fusion.bound import phase_bound_s
+from solver.stage_fusion.follow import follow
+from solver.stage_fusion.work import PhaseWork
 
 seeds = st.integers(0, 10_000)
 

@@ -20,9 +20,9 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.trace import Trace, step_metrics
-from solver import ActorPlan, Cluster, LatencyModel, NonGenerationPhases, Plan, PlanningError, Workload
+from solver import Cluster, LatencyModel, NonGenerationPhases, Plan, PlanningError, Workload
 from solver.model.cluster import GpuPool, MixedCluster
-from solver.model.plan import Prefill
+from solver.model.plan import ActorPlan, Prefill
 from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import Cut, Decision, Move, StepState, Trigger
 from solver.prefix_sharing.deduplicate import deduplicate

@@ -17,9 +17,9 @@ from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.model import DecoderModel, counting
 from rlhfless.executor import ProcessPool, StepRecord, run_step
 from rlhfless.training.models.tiny_model import tiny_qwen2
-from solver import ActorPlan, NonGenerationPhases, Plan
+from solver import NonGenerationPhases, Plan
 from solver.model.admission import Admission
-from solver.model.plan import Prefill
+from solver.model.plan import ActorPlan, Prefill
 
 SIZES = (5, 12, 9, 31)
 WHOLE = sum(n - 1 for n in SIZES)  # the last token of a prompt is decoded

@@ -176,7 +176,7 @@ def test_a_simulation_switches_it_on_and_off():
     for carries in (None, 1e9, 0.02):
         effects = None if carries is None else Effects(contention=Contention(carries))
         result = simulate(validate("rollouts", rows), replace(setting, effects=effects, migration="move"), ["random+tau"])
-        times[carries] = result.steps["time_s"].sum()
+        times[carries] = result.table["time_s"].sum()
     assert times[1e9] == times[None] < times[0.02]
 
 

@@ -47,7 +47,7 @@ def run(policy: str, factory: TorchEngineFactory, migration: str = "move", truth
     asked = requests()
     lengths = np.repeat(np.linspace(5, 40, PROMPTS), SAMPLES).reshape(PROMPTS, SAMPLES) if truth is None else truth
     workload = Workload.grid([r.prompt_tokens for r in asked[::SAMPLES]], lengths, max_response_tokens=LIMIT)
-    given = (PlanningProblem(workload, Cluster(1, 4, 1), LATENCY, Objective(0.96)), PlanningOptions(time_limit_s=0.1))
+    given = (PlanningProblem(workload, Cluster(1, 4, 1), LATENCY, Objective(0.96)), PlanningOptions())
     chosen = RLHFuse(threshold_share=0.6) if policy == "rlhfuse" else make_policy(policy, tau=0.5)
     return run_step(chosen.plan(*given), asked, factory, LATENCY, Cluster(1, 4, 1), migration=migration)
 
@@ -111,4 +111,4 @@ def test_the_clock_is_that_of_the_simulated_engine(factory: TorchEngineFactory) 
 def _given(asked: list[Request]) -> tuple[PlanningProblem, PlanningOptions]:
     lengths = np.repeat(np.linspace(5, 40, PROMPTS), SAMPLES).reshape(PROMPTS, SAMPLES)
     workload = Workload.grid([r.prompt_tokens for r in asked[::SAMPLES]], lengths, max_response_tokens=LIMIT)
-    return (PlanningProblem(workload, Cluster(1, 4, 1), LATENCY, Objective(0.96)), PlanningOptions(time_limit_s=0.1))
+    return (PlanningProblem(workload, Cluster(1, 4, 1), LATENCY, Objective(0.96)), PlanningOptions())

@@ -27,7 +27,7 @@ from replay_samples import executed, factory, torch_requests, torch_step
 from scripted_drafters import ScriptedDrafter
 
 from rlhfless.executor import StepFailed, StepRecord, run_step
-from solver import Drafting
+from solver.model.drafting import Drafting
 from solver.model.runtime_rules import Cut, Decision, Move
 
 ITERATION_S = 0.1

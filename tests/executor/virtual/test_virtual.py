@@ -333,7 +333,7 @@ def ruled_plan(policy: str, step: Step, seed: int) -> Plan:
     """A plan whose rule has something to do."""
     problem, options = (
         PlanningProblem(step.predicted, step.cluster, step.latency),
-        PlanningOptions(time_limit_s=0.05, seed=seed),
+        PlanningOptions(seed=seed),
     )
     if policy == "restless":
         return replace(make_policy("static").plan(problem, options), rule=Restless(seed))

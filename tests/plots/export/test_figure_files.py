@@ -11,10 +11,9 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
-from click.testing import CliRunner
+from command_line import run_rlhfless
 from error_messages import refused
 
-from rlhfless.cli import main
 from rlhfless.errors import InputError, MissingExtra
 from rlhfless.plots import paper_style, plane_info
 from rlhfless.plots.export import render
@@ -186,18 +185,18 @@ def test_the_command_refuses_pictures_that_cannot_be_drawn_before_it_computes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(render, "why_no_pictures", lambda: "no browser")
-    for option in ("--png", "--pdf"):
-        done = CliRunner().invoke(main, ["figures", "4b", "--fast", option, "-o", str(tmp_path / "out")])
+    for kind in ("png", "pdf", "png,pdf"):
+        done = run_rlhfless("figures", "4b", "--fast", "--pictures", kind, "-o", str(tmp_path / "out"))
         assert (done.exit_code, done.output) == (2, "rlhfless: no browser\n")
     assert not (tmp_path / "out").exists()
-    done = CliRunner().invoke(main, ["figures", "4b", "--fast", "-o", str(tmp_path / "out")])
+    done = run_rlhfless("figures", "4b", "--fast", "-o", str(tmp_path / "out"))
     assert "no pictures: no browser" in done.output
     assert sorted(path.suffix for path in (tmp_path / "out").iterdir()) == [".csv", ".html", ".html"]
 
 
 @needs_pictures
 def test_the_command_writes_pictures_for_screens_and_for_papers(tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["figures", "4b", "--fast", "--pdf", "-o", str(tmp_path)])
+    done = run_rlhfless("figures", "4b", "--fast", "--pictures", "png,pdf", "-o", str(tmp_path))
     assert done.exit_code == 0, done.output
     assert png_px((tmp_path / "figure_04b.png").read_bytes())[0] == 2200
     image = pytest.importorskip("PIL.Image").open(tmp_path / "figure_04b.png").convert("RGBA")

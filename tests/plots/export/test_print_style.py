@@ -14,7 +14,6 @@ from plot_samples import busy_trace, degenerate_traces, sample_trace
 from rlhfless.errors import InputError
 from rlhfless.plots import (
     paper_style,
-    plot_account,
     plot_before_after,
     plot_lengths,
     plot_overview,
@@ -25,7 +24,7 @@ from rlhfless.plots import (
 )
 from rlhfless.plots.palette import PHASE_STYLES
 from rlhfless.plots.slider import caption, slider
-from rlhfless.plots.style import plain
+from rlhfless.plots.style import lines_of, plain, styled
 from rlhfless.trace import Trace
 
 TRACES = degenerate_traces()
@@ -142,7 +141,7 @@ def test_figures_of_strange_traces_can_be_printed(name: str) -> None:
 @pytest.mark.parametrize("width_mm", [60, 85, 170])
 def test_the_data_stay_as_they_are_and_categories_the_same_in_all_panels(width_mm: float) -> None:
     uses = pd.DataFrame(
-        {"use": ["decode", "idle: waiting for the longest response"], "idle": [False, True], "gpu_s": [5.0, 3.0],
+        {"use": ["decode", "waiting for the longest response"], "kind": ["work", "idle"], "gpu_s": [5.0, 3.0],
          "usd": [0.1, 0.2], "share": [0.6, 0.4]}
     )  # fmt: skip
     ladder = pd.DataFrame(
@@ -152,7 +151,7 @@ def test_the_data_stay_as_they_are_and_categories_the_same_in_all_panels(width_m
             "gpu_seconds": range(9, 4, -1),
         }
     )
-    for figure in (plot_waterfall(ladder.assign(bound_gpu_seconds=2.0)), plot_steps(sample_trace()), plot_account(uses)):
+    for figure in (plot_waterfall(ladder.assign(bound_gpu_seconds=2.0)), plot_steps(sample_trace()), plot_overview(uses)):
         for printed, shown in zip(paper_style(figure, width_mm).data, figure.data, strict=True):
             assert [list(map(plain, printed[axis])) for axis in "xy"] == [list(map(plain, shown[axis])) for axis in "xy"]
 
@@ -173,8 +172,8 @@ def test_texts_on_the_bars_of_a_lower_panel_have_room_below_the_one_above() -> N
 
 
 def test_names_at_bars_have_a_row_of_their_height_each() -> None:
-    uses = pd.DataFrame({"use": [f"{i}: nobody works, waiting for the longest response" for i in range(9)], "idle": True})
-    printed = paper_style(plot_account(uses.assign(gpu_s=1.0, usd=0.1, share=0.1)), 85)
+    names = [lines_of(f"{i}: nobody works, waiting for the longest response", 22) for i in range(9)]
+    printed = paper_style(styled(go.Figure(go.Bar(x=[1.0] * 9, y=names, orientation="h")), "bars"), 85)
     lines = max(name.count("<br>") + 1 for name in printed.data[0].y)
     assert lines > 1
     assert printed.layout.height > 9 * lines * printed.layout.font.size

@@ -22,8 +22,8 @@ from rlhfless.scheduling import POLICIES, PlanningOptions, make_policy
 from solver.bounds import clairvoyant, response_groups
 from solver.bounds.affine_lower_bounds import affine_minorants
 from solver.bounds.clairvoyant import clairvoyant_bound
+from solver.generation.random_split import random_split
 from solver.model.iteration_table import IterationTable
-from solver.planning.random_split import random_split
 
 EXACT = 1 - 2e-9  # the bound's own margin, and sums of times of a simulation against closed forms
 
@@ -69,7 +69,7 @@ def test_no_policy_beats_it(instance, name, weight, admission):
     work, cluster, latency = instance
     given_ = (
         solver.PlanningProblem(work, cluster, latency, solver.Objective(weight), admission=admission),
-        PlanningOptions(time_limit_s=0.05),
+        PlanningOptions(),
     )
     time_s, gpu_s = executed(work, make_policy(name).plan(*given_), cluster, latency, admission)
     whatever = clairvoyant_bound(solver.PlanningProblem(work, cluster, latency, admission="preempt")).gpu_seconds(time_s)
@@ -94,7 +94,7 @@ def test_little_kv_memory_raises_it_and_the_rule_that_reserves_more():
         for name in ("random", "oracle", "oracle+replan", "least-loaded"):
             given_ = (
                 solver.PlanningProblem(work, cluster, latency, solver.Objective(0.7), admission=rule),
-                PlanningOptions(time_limit_s=0.05),
+                PlanningOptions(),
             )
             time_s, gpu_s = executed(work, make_policy(name).plan(*given_), cluster, latency, rule)
             assert bound.gpu_seconds(time_s) * EXACT <= gpu_s
@@ -111,7 +111,7 @@ def test_no_policy_beats_it_on_shipped_profiles(profile):
     bound = clairvoyant_bound(solver.PlanningProblem(work, cluster, latency, admission="preempt"))
     ratios = []
     for name in POLICIES:
-        plan = make_policy(name).plan(solver.PlanningProblem(work, cluster, latency), PlanningOptions(time_limit_s=0.05))
+        plan = make_policy(name).plan(solver.PlanningProblem(work, cluster, latency), PlanningOptions())
         time_s, gpu_s = executed(work, plan, cluster, latency)
         ratios.append(gpu_s / bound.gpu_seconds(time_s))
     assert min(ratios) >= EXACT
@@ -127,7 +127,7 @@ def test_slots_that_bind_for_short_responses_raise_it_and_no_policy_beats_it(mon
         for weight in (0.3, 0.7, 0.95):
             given_ = (
                 solver.PlanningProblem(work, cluster, latency, solver.Objective(weight)),
-                PlanningOptions(time_limit_s=0.05),
+                PlanningOptions(),
             )
             time_s, gpu_s = executed(work, make_policy(name).plan(*given_), cluster, latency)
             assert bound.gpu_seconds(time_s) * EXACT <= gpu_s
@@ -239,7 +239,7 @@ def test_minorants_lie_below_the_table(table, most_context, slots):
 
 @pytest.mark.filterwarnings("error")
 def test_a_table_that_begins_at_an_empty_batch_has_minorants_without_a_warning():
-    table = solver.IterationTable([0, 1, 8], [0, 100], np.array([[1.0, 1.0], [1.0, 1.5], [2.0, 4.0]]) / 100)
+    table = IterationTable([0, 1, 8], [0, 100], np.array([[1.0, 1.0], [1.0, 1.5], [2.0, 4.0]]) / 100)
     latency = solver.LatencyModel("t", 1, 1e-3, 0.0, table=table, max_batch=8)
     minorants = affine_minorants(latency, 100)
     assert all(a + b + c * 100 <= 0.015 for a, b, c in minorants)

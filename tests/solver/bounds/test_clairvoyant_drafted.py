@@ -17,10 +17,13 @@ from solver_strategies import lognormal_workload
 
 import solver
 from rlhfless.latency import load_profile
+from solver.bounds.clairvoyant_drafted import drafted_clairvoyant_bound, replayed_clairvoyant_bound
 from solver.bounds.pass_charges import Sharing, expected_charges, realised_charges, sharings
+from solver.model.acceptance import Acceptance
+from solver.model.iteration_table import IterationTable
 
-STRONG = solver.Acceptance([0.78, 0.67, 0.50, 0.44, 0.36, 0.31, 0.27, 0.22])
-WEAK = solver.Acceptance([0.45, 0.22, 0.11, 0.09, 0.04, 0.035, 0.03, 0.025])
+STRONG = Acceptance([0.78, 0.67, 0.50, 0.44, 0.36, 0.31, 0.27, 0.22])
+WEAK = Acceptance([0.45, 0.22, 0.11, 0.09, 0.04, 0.035, 0.03, 0.025])
 ROUNDING = 1 - 1e-9
 
 
@@ -40,7 +43,7 @@ def _problem(rng: np.random.Generator, responses: int, most_tokens: int) -> solv
     if rng.random() < 0.1:
         batch, context = np.array([1.0, 4.0, 16.0, 40.0, 400.0]), np.array([0.0, 20.0, 60.0])
         cells = latency.base_s + rng.uniform(0.5, 1.5, (5, 3)) * (1e-4 * batch[:, None] + 1e-6 * batch[:, None] * context)
-        latency = replace(latency, table=solver.IterationTable(batch, context, cells))
+        latency = replace(latency, table=IterationTable(batch, context, cells))
     lengths = rng.integers(0, most_tokens + 1, responses)
     work = solver.Workload(rng.integers(0, 20, 2), rng.integers(0, 2, responses), lengths, max_response_tokens=40)
     gpus = latency.gpus_per_actor
@@ -60,7 +63,7 @@ def _check_realised(seed: int) -> None:
     drafts = int(rng.integers(0, 4))
     problem = _problem(rng, 3, 9)
     runs = _runs(rng, problem, drafts + 1)
-    bound = solver.replayed_clairvoyant_bound(problem, runs, drafts, work=0 if seed % 10 else 10**6)
+    bound = replayed_clairvoyant_bound(problem, runs, drafts, work=0 if seed % 10 else 10**6)
     for groups in partitions(3, 3):
         for lengths in itertools.product(range(drafts + 1), repeat=3):
             time_s, gpu_s = step_of_passes(problem, groups, runs, lambda i, _, n=lengths: n[i])
@@ -68,7 +71,7 @@ def _check_realised(seed: int) -> None:
         assert bound.shortest_s() <= time_s * (1 + 1e-9) + 1e-9  # of the longest drafts
     problem = _problem(rng, 7, 20)
     runs = _runs(rng, problem, drafts + 1)
-    bound = solver.replayed_clairvoyant_bound(problem, runs, drafts, work=0)
+    bound = replayed_clairvoyant_bound(problem, runs, drafts, work=0)
     for _ in range(10):
         actor_of = rng.integers(0, int(rng.integers(1, 8)), 7)
         groups = [group for k in range(7) if len(group := np.flatnonzero(actor_of == k).tolist())]
@@ -84,7 +87,7 @@ def _check_expected(seed: int) -> None:
     problem = _problem(rng, 4, 15)
     runs = [np.minimum(accepted, np.arange(n)[::-1]) for n in problem.workload.remaining_tokens.tolist()]
     survival = (np.arange(drafts) < accepted).astype(float)
-    bound = solver.drafted_clairvoyant_bound(problem, solver.Acceptance(survival), work=0 if seed % 3 else 10**6)
+    bound = drafted_clairvoyant_bound(problem, Acceptance(survival), work=0 if seed % 3 else 10**6)
     lengths = [lambda i, _: int(rng.integers(0, drafts + 1)), *(lambda i, _, n=n: n for n in (0, accepted, drafts))]
     for groups in ([[0, 1, 2, 3]], [[0, 1], [2, 3]], [[0], [1], [2], [3]]):
         for choose in lengths:
@@ -111,8 +114,8 @@ def test_the_mean_of_random_acceptance_is_not_below() -> None:
     for _ in range(20):
         problem = _problem(rng, 4, 20)
         problem = replace(problem, latency=replace(_latency(rng), start_s=0.0, gpus_per_actor=problem.latency.gpus_per_actor))
-        acceptance = solver.Acceptance(-np.sort(-rng.uniform(0, 1, 3)))
-        bound = solver.drafted_clairvoyant_bound(problem, acceptance)
+        acceptance = Acceptance(-np.sort(-rng.uniform(0, 1, 3)))
+        bound = drafted_clairvoyant_bound(problem, acceptance)
         length = int(rng.integers(0, 4))
         results = []
         for _ in range(60):
@@ -173,7 +176,7 @@ def test_without_acceptance_it_is_the_bound_by_load() -> None:
     problem = _step()
     for latency in (problem.latency, replace(problem.latency.affine, max_batch=1 << 20, token_budget=1 << 20)):
         case = replace(problem, latency=latency)
-        bound, other = solver.drafted_clairvoyant_bound(case, solver.Acceptance([0.0])), solver.clairvoyant_bound(case, work=0)
+        bound, other = drafted_clairvoyant_bound(case, Acceptance([0.0])), solver.clairvoyant_bound(case, work=0)
         shortest_s = other.shortest_s()
         for factor in (1.02, 1.1, 1.3, 2.0, 5.0):
             two_terms = max(_two_terms(other, terms, factor * shortest_s) for terms in other.minorants)
@@ -196,18 +199,18 @@ def _two_terms(bound, terms, time_s):
 
 def test_without_acceptance_it_knows_whole_actors_as_the_bound_of_one_token_per_pass_does() -> None:
     problem = _step()
-    bound = solver.drafted_clairvoyant_bound(problem, solver.Acceptance([0.0]))
+    bound = drafted_clairvoyant_bound(problem, Acceptance([0.0]))
     for time_s in bound.without_drafts.shortest_s() * np.array([1.1, 1.5, 3.0, 8.0]):
         assert bound.without_drafts.method(time_s) == "configuration LP"
         assert 0.97 * bound.without_drafts.gpu_seconds(time_s) <= bound.gpu_seconds(time_s)
-        assert bound.gpu_seconds(time_s) > 1.1 * solver.drafted_clairvoyant_bound(
-            problem, solver.Acceptance([0.0]), work=0
-        ).gpu_seconds(time_s)
+        assert bound.gpu_seconds(time_s) > 1.1 * drafted_clairvoyant_bound(problem, Acceptance([0.0]), work=0).gpu_seconds(
+            time_s
+        )
 
 
 def test_it_falls_with_acceptance_and_is_never_above_the_bound_without_drafts() -> None:
     problem = _step()
-    weak, strong = (solver.drafted_clairvoyant_bound(problem, acceptance, work=0) for acceptance in (WEAK, STRONG))
+    weak, strong = (drafted_clairvoyant_bound(problem, acceptance, work=0) for acceptance in (WEAK, STRONG))
     other = solver.clairvoyant_bound(problem, work=0)
     assert strong.shortest_s() < 0.5 * weak.shortest_s() < 0.5 * other.shortest_s()
     for time_s in other.shortest_s() * np.array([0.3, 0.5, 0.8, 1.0, 1.2, 2.0, 8.0]):
@@ -221,34 +224,32 @@ def test_known_runs_bound_more_than_their_mean() -> None:
         np.minimum((STRONG.survival > rng.random((n, 1))).sum(axis=1), np.arange(n)[::-1])
         for n in problem.workload.remaining_tokens.tolist()
     ]
-    bound = solver.replayed_clairvoyant_bound(problem, runs, 8)
+    bound = replayed_clairvoyant_bound(problem, runs, 8)
     time_s = 1.5 * bound.shortest_s()
     plan_s, plan_gpu_s = step_of_passes(problem, [list(range(k, 64, 4)) for k in range(4)], runs, lambda i, _: 4)
     assert bound.gpu_seconds(plan_s) <= plan_gpu_s
-    assert bound.gpu_seconds(time_s) <= solver.replayed_clairvoyant_bound(problem, [0 * own for own in runs], 8).gpu_seconds(
-        time_s
-    )
+    assert bound.gpu_seconds(time_s) <= replayed_clairvoyant_bound(problem, [0 * own for own in runs], 8).gpu_seconds(time_s)
     assert "GPU-seconds" in repr(bound)
 
 
 def test_nothing_to_generate_costs_nothing() -> None:
     work = solver.Workload([5], [0, 0], [0, 0])
     problem = solver.PlanningProblem(work, solver.Cluster(1, 1, 1), solver.LatencyModel("x", 1, 1e-3, 1e-4))
-    assert solver.drafted_clairvoyant_bound(problem, STRONG).gpu_seconds(1.0) == 0.0
-    assert solver.replayed_clairvoyant_bound(problem, [[], []], 4).gpu_seconds(1.0) == 0.0
+    assert drafted_clairvoyant_bound(problem, STRONG).gpu_seconds(1.0) == 0.0
+    assert replayed_clairvoyant_bound(problem, [[], []], 4).gpu_seconds(1.0) == 0.0
 
 
 SMALL = solver.PlanningProblem(
     solver.Workload([5], [0, 0], [3, 1]), solver.Cluster(1, 1, 1), solver.LatencyModel("x", 1, 1e-3, 1e-4)
 )
 WRONG: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "acceptance": (lambda: solver.drafted_clairvoyant_bound(SMALL, 0.5), ("acceptance", "0.5")),
-    "drafts": (lambda: solver.replayed_clairvoyant_bound(SMALL, [[0, 0, 0], [0]], 33), ("max_draft_tokens", "33")),
-    "responses": (lambda: solver.replayed_clairvoyant_bound(SMALL, [[0, 0, 0]], 2), ("accepted_runs", "2 responses")),
-    "tokens": (lambda: solver.replayed_clairvoyant_bound(SMALL, [[0, 0], [0]], 2), ("accepted_runs[0]", "3")),
-    "fraction": (lambda: solver.replayed_clairvoyant_bound(SMALL, [[0, 0.5, 0], [0]], 2), ("accepted_runs[0][1]", "0.5")),
-    "problem": (lambda: solver.drafted_clairvoyant_bound(SMALL.workload, STRONG), ("Workload",)),
-    "time": (lambda: solver.drafted_clairvoyant_bound(SMALL, STRONG).gpu_seconds(math.nan), ("time_s", "nan")),
+    "acceptance": (lambda: drafted_clairvoyant_bound(SMALL, 0.5), ("acceptance", "0.5")),
+    "drafts": (lambda: replayed_clairvoyant_bound(SMALL, [[0, 0, 0], [0]], 33), ("max_draft_tokens", "33")),
+    "responses": (lambda: replayed_clairvoyant_bound(SMALL, [[0, 0, 0]], 2), ("accepted_runs", "2 responses")),
+    "tokens": (lambda: replayed_clairvoyant_bound(SMALL, [[0, 0], [0]], 2), ("accepted_runs[0]", "3")),
+    "fraction": (lambda: replayed_clairvoyant_bound(SMALL, [[0, 0.5, 0], [0]], 2), ("accepted_runs[0][1]", "0.5")),
+    "problem": (lambda: drafted_clairvoyant_bound(SMALL.workload, STRONG), ("Workload",)),
+    "time": (lambda: drafted_clairvoyant_bound(SMALL, STRONG).gpu_seconds(math.nan), ("time_s", "nan")),
 }
 
 

@@ -13,11 +13,14 @@ from rlhfless.engine.simulated.drafted import DraftedEngineFactory
 from rlhfless.executor import run_step
 from rlhfless.latency import load_profile
 from rlhfless.scheduling import PlanningOptions, make_policy
+from solver.bounds.clairvoyant_drafted import drafted_clairvoyant_bound, replayed_clairvoyant_bound
+from solver.model.acceptance import Acceptance
+from solver.model.drafting import Drafting
 
 ACCEPTANCES = {
-    "none": solver.Acceptance([0.0, 0.0]),
-    "weak": solver.Acceptance([0.45, 0.22, 0.11, 0.09, 0.04, 0.035, 0.03, 0.025]),
-    "strong": solver.Acceptance([0.78, 0.67, 0.50, 0.44, 0.36, 0.31, 0.27, 0.22]),
+    "none": Acceptance([0.0, 0.0]),
+    "weak": Acceptance([0.45, 0.22, 0.11, 0.09, 0.04, 0.035, 0.03, 0.025]),
+    "strong": Acceptance([0.78, 0.67, 0.50, 0.44, 0.36, 0.31, 0.27, 0.22]),
 }
 
 
@@ -25,13 +28,13 @@ def _executed(problem: solver.PlanningProblem, name: str, length: int | str, dra
     """Makespan and GPU-seconds of a policy on engines that draft."""
     cluster, latency = problem.one_kind
     work = problem.workload
-    plan = make_policy(name).plan(problem, PlanningOptions(time_limit_s=0.05))
+    plan = make_policy(name).plan(problem, PlanningOptions())
     prompts = work.prompt_tokens[work.prompt_of].tolist()
     requests = [
         Request(i, p, work.max_response_tokens, target_tokens=n)
         for i, (p, n) in enumerate(zip(prompts, work.response_tokens.tolist(), strict=True))
     ]
-    drafting = solver.Drafting(max_draft_tokens=drawn.acceptance.max_draft_tokens, length=length)  # type: ignore[arg-type]
+    drafting = Drafting(max_draft_tokens=drawn.acceptance.max_draft_tokens, length=length)  # type: ignore[arg-type]
     record = run_step(plan, requests, DraftedEngineFactory(drafting, drawn), latency, cluster, admission=problem.admission)
     return record.makespan_s, sum(len(a["gpu_ids"]) * (a["end_s"] - a["start_s"]) for a in record.allocations)
 
@@ -45,8 +48,8 @@ def test_no_executed_step_is_below(profile: str, acceptance: str) -> None:
     drawn = DrawnRuns(ACCEPTANCES[acceptance], seed=1)
     most = drawn.acceptance.max_draft_tokens
     runs = [drawn.of(i, n).accepted for i, n in enumerate(work.response_tokens.tolist())]
-    expected = solver.drafted_clairvoyant_bound(problem, drawn.acceptance)
-    replayed = solver.replayed_clairvoyant_bound(problem, runs, most)
+    expected = drafted_clairvoyant_bound(problem, drawn.acceptance)
+    replayed = replayed_clairvoyant_bound(problem, runs, most)
     below_one_token = 0
     for policy in ("random", "oracle"):
         for length in ("adaptive", 1, most):
@@ -63,7 +66,7 @@ def test_responses_that_accept_different_shares_are_bounded_by_their_own_runs() 
     problem = solver.PlanningProblem(work, solver.Cluster(2, 8, 2), latency, admission="preempt")
     drawn = DrawnRuns(ACCEPTANCES["weak"], seed=2, spread=0.5)
     runs = [drawn.of(i, n).accepted for i, n in enumerate(work.response_tokens.tolist())]
-    bound = solver.replayed_clairvoyant_bound(problem, runs, 8)
+    bound = replayed_clairvoyant_bound(problem, runs, 8)
     costs = np.array([_executed(problem, "oracle", length, drawn) for length in ("adaptive", 4)])
     for time_s, gpu_s in costs:
         assert 0.3 * gpu_s < bound.gpu_seconds(time_s) <= gpu_s

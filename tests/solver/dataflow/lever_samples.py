@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from dataflow_samples import RandomCosts
 
-from solver import Acceptance, Cluster, LatencyModel, Workload
+from solver import Cluster, LatencyModel, Workload
 from solver.dataflow import Call, Graph, Layout, StepGeneration
 from solver.dataflow.generation import GenerationPlans, by_call, generated_options
 from solver.dataflow.lever_space import LeverSpace, with_slack
 from solver.dataflow.parts import PromptShares
+from solver.model.acceptance import Acceptance
 
 DRAFTS = Acceptance([0.5, 0.3, 0.1])
 

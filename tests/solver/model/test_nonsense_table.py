@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import solver
+from solver.prefix_sharing.deduplicate import deduplicate
 
 WORK = solver.Workload([1], [0, 0], [5, 9])
 HERE, SPEED = solver.Cluster(1, 4, 1), solver.LatencyModel("x", 1, 1e-3, 1e-4)
@@ -35,9 +36,9 @@ ARGUMENTS: dict[str, tuple[Callable[..., object], dict[str, tuple[Any, ...]]]] =
             "max_actors": NO_COUNTS,
         },
     ),
-    "plan_generation": (
-        lambda **changes: solver.plan_generation(changes.pop("problem", PROBLEM), **changes),
-        {"problem": (*NO_RECORDS, WORK), "time_limit_s": NO_SECONDS, "seed": NO_SEEDS, "deterministic": NO_FLAGS},
+    "plan": (
+        lambda **changes: solver.plan(changes.pop("problem", PROBLEM), **changes),
+        {"problem": (*NO_RECORDS, WORK), "seed": NO_SEEDS, "quick": NO_FLAGS},
     ),
     "random_split": (
         lambda **changes: solver.random_split(changes.pop("problem", PROBLEM), **changes),
@@ -45,14 +46,14 @@ ARGUMENTS: dict[str, tuple[Callable[..., object], dict[str, tuple[Any, ...]]]] =
     ),
     "pareto_front": (
         lambda **changes: solver.pareto_front(changes.pop("problem", PROBLEM), **changes),
-        {"problem": NO_RECORDS, "points": (*NO_COUNTS, None), "time_limit_s": NO_SECONDS, "deterministic": NO_FLAGS},
+        {"problem": NO_RECORDS, "points": (*NO_COUNTS, None)},
     ),
     "evaluate": (
         lambda **changes: solver.evaluate(**{"plan": PLAN, "problem": PROBLEM, **changes}),
         {"plan": (*NO_RECORDS, PROBLEM), "problem": (*NO_RECORDS, WORK), "table": NO_FLAGS},
     ),
     "deduplicate": (
-        lambda **changes: solver.deduplicate(**{"plan": PLAN, "problem": PROBLEM, **changes}),
+        lambda **changes: deduplicate(**{"plan": PLAN, "problem": PROBLEM, **changes}),
         {"plan": (*NO_RECORDS, PROBLEM), "problem": (*NO_RECORDS, WORK), "share_in_actors": NO_FLAGS},
     ),
     "clairvoyant_bound": (

@@ -6,9 +6,10 @@ import json
 from dataclasses import replace
 
 import pytest
-from solver_strategies import l40s, lognormal_workload, plan_generation
+from solver_strategies import l40s, lognormal_workload
 
 import solver
+from solver.model.plan import Reference
 from solver.model.plurals import counted
 
 WORKLOAD = lognormal_workload(32, 4)
@@ -25,7 +26,7 @@ def test_the_repr_has_at_most_ten_lines_and_leaves_no_actor_out(actors, full):
     plan = plan_with(actors)
     if full:
         rule = type("Rule", (), {"name": "fold"})()
-        plan = replace(plan, reference=solver.Reference(3, 1.0, 2.0), value=1.0, lower_bound=0.9, rule=rule)
+        plan = replace(plan, reference=Reference(3, 1.0, 2.0), value=1.0, lower_bound=0.9, rule=rule)
     lines = repr(plan).splitlines()
     assert len(lines) <= 10
     shown = sum(line.startswith("  actor ") for line in lines)
@@ -60,7 +61,7 @@ def test_json_is_strict_and_holds_the_fields_of_a_plan(objective):
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
 
-    plan = plan_generation(solver.PlanningProblem(WORKLOAD, solver.Cluster(1, 8, 2), l40s(), objective), time_limit_s=0.1)
+    plan = solver.plan(solver.PlanningProblem(WORKLOAD, solver.Cluster(1, 8, 2), l40s(), objective))
     read = json.loads(plan.to_json(), parse_constant=refuse)
     assert {
         "actors", "prefill", "rule", "reference", "makespan_s", "gpu_seconds", "cost_usd", "lower_bound", "gap", "status",
@@ -78,7 +79,7 @@ def test_json_is_strict_and_holds_the_fields_of_a_plan(objective):
 def test_a_missed_deadline_of_the_warm_start_is_null_in_json():
     split = solver.random_split(solver.PlanningProblem(WORKLOAD, solver.Cluster(1, 8, 2), l40s(), solver.Objective(1.0)))
     objective = solver.Objective(deadline_s=0.97 * split.makespan_s)
-    plan = plan_generation(solver.PlanningProblem(WORKLOAD, solver.Cluster(1, 8, 2), l40s(), objective), time_limit_s=0.1)
+    plan = solver.plan(solver.PlanningProblem(WORKLOAD, solver.Cluster(1, 8, 2), l40s(), objective))
     assert json.loads(plan.to_json())["history"][0]["value"] is None
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from solver_strategies import pareto_front
 
 import solver
 
@@ -17,7 +16,7 @@ WORKLOAD = solver.Workload.grid(np.full(16, 20), np.random.default_rng(0).intege
 
 
 def test_a_front_has_a_row_per_plan() -> None:
-    front = pareto_front(solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY), points=12)
+    front = solver.pareto_front(solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY), points=12)
     page = front._repr_html_()
     assert page.count("<tr>") == 1 + len(front.plans)
     assert f"{front.plans[0].makespan_s:.4g}" in page

@@ -9,9 +9,12 @@ import pytest
 from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from solver_strategies import pareto_front, plan_generation
 
 import solver
+from solver.model.admission import Admission
+from solver.model.drafting import Drafting
+from solver.model.iteration_table import IterationTable
+from solver.model.workload import CutLengthsWarning
 
 
 def latency(**changes: object) -> solver.LatencyModel:
@@ -30,13 +33,13 @@ REFUSED = {
     "limit": (lambda: solver.Workload([1], [0], [1], max_response_tokens=0), ("max_response_tokens", "0")),
     "generated": (lambda: solver.Workload([1], [0], [1], -1), ("generated_tokens[0]", "-1")),
     "flat grid": (lambda: solver.Workload.grid([1], [1, 2]), ("response_tokens_of_samples", "(2,)", "(prompts, samples)")),
-    "most drafts": (lambda: solver.Drafting(max_draft_tokens=33), ("max_draft_tokens", "33", "32")),
-    "draft length": (lambda: solver.Drafting(length="long"), ("length", "'long'", "adaptive")),  # type: ignore[arg-type]
-    "length above most": (lambda: solver.Drafting(length=9), ("9", "max_draft_tokens", "8")),
-    "min_match": (lambda: solver.Drafting(min_match=0), ("min_match", "0")),
-    "history": (lambda: solver.Drafting(history="first"), ("history", "'first'", "last")),  # type: ignore[arg-type]
-    "KV reads": (lambda: solver.Drafting(kv_reads=1), ("kv_reads", "1", "once")),  # type: ignore[arg-type]
-    "drafter": (lambda: solver.Drafting("ngram"), ("drafter", "'ngram'", "suffix")),
+    "most drafts": (lambda: Drafting(max_draft_tokens=33), ("max_draft_tokens", "33", "32")),
+    "draft length": (lambda: Drafting(length="long"), ("length", "'long'", "adaptive")),  # type: ignore[arg-type]
+    "length above most": (lambda: Drafting(length=9), ("9", "max_draft_tokens", "8")),
+    "min_match": (lambda: Drafting(min_match=0), ("min_match", "0")),
+    "history": (lambda: Drafting(history="first"), ("history", "'first'", "last")),  # type: ignore[arg-type]
+    "KV reads": (lambda: Drafting(kv_reads=1), ("kv_reads", "1", "once")),  # type: ignore[arg-type]
+    "drafter": (lambda: Drafting("ngram"), ("drafter", "'ngram'", "suffix")),
     "nodes": (lambda: solver.Cluster(0, 8, 1), ("nodes", "0")),
     "gpus": (lambda: solver.Cluster(1, 8, 0), ("gpus_per_actor", "0")),
     "actor size": (lambda: solver.Cluster(1, 4, 8), ("gpus_per_actor", "8", "4")),
@@ -48,15 +51,15 @@ REFUSED = {
     "deadline": (lambda: solver.Objective(deadline_s=0), ("deadline_s", "0")),
     "budget": (lambda: solver.Objective(budget_gpu_s=math.inf), ("budget_gpu_s", "inf")),
     "phases": (lambda: solver.NonGenerationPhases(learn_s=-1), ("NonGenerationPhases.learn_s", "-1")),
-    "admission": (lambda: solver.Admission(1, 1, "hope"), ("'hope'", "reserve", "preempt")),
+    "admission": (lambda: Admission(1, 1, "hope"), ("'hope'", "reserve", "preempt")),
     "no time": (lambda: latency(base_s=0.0), ("'x'", "base_s")),
     "negative time": (lambda: latency(sync_s=-1.0), ("'x'", "sync_s", "-1.0")),
     "nan time": (lambda: latency(base_s=math.nan), ("'x'", "base_s", "nan")),
     "no slots": (lambda: latency(max_batch=0), ("'x'", "max_batch", "0")),
-    "small table": (lambda: solver.IterationTable([1], [0, 1], [[1, 1]]), ("2 x 2",)),
-    "table shape": (lambda: solver.IterationTable([1, 2], [0, 1], [[1, 1]]), ("2 x 2", "seconds")),
-    "table order": (lambda: solver.IterationTable([2, 1], [0, 1], np.ones((2, 2))), ("batch", "context_tokens")),
-    "table zero": (lambda: solver.IterationTable([1, 2], [0, 1], np.zeros((2, 2))), ("0",)),
+    "small table": (lambda: IterationTable([1], [0, 1], [[1, 1]]), ("2 x 2",)),
+    "table shape": (lambda: IterationTable([1, 2], [0, 1], [[1, 1]]), ("2 x 2", "seconds")),
+    "table order": (lambda: IterationTable([2, 1], [0, 1], np.ones((2, 2))), ("batch", "context_tokens")),
+    "table zero": (lambda: IterationTable([1, 2], [0, 1], np.zeros((2, 2))), ("0",)),
 }  # fmt: skip
 
 
@@ -92,13 +95,13 @@ def test_gpu_ids_count_through_the_nodes():
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> solver.IterationTable:
+def tables(draw: st.DrawFn) -> IterationTable:
     """Tables whose times rise with batch and context, as measured ones do."""
     batch = np.cumsum(draw(st.lists(st.integers(1, 20), min_size=2, max_size=5)))
     context = np.cumsum(draw(st.lists(st.integers(1, 200), min_size=2, max_size=5)))
     shape = (len(batch), len(context))
     rises = draw(st.lists(st.floats(1e-4, 1e-2), min_size=shape[0] * shape[1], max_size=shape[0] * shape[1]))
-    return solver.IterationTable(batch, context, np.array(rises).reshape(shape).cumsum(0).cumsum(1))
+    return IterationTable(batch, context, np.array(rises).reshape(shape).cumsum(0).cumsum(1))
 
 
 @given(tables())
@@ -127,13 +130,13 @@ def test_a_table_never_falls_under_its_smallest_time(table, u, v):
 
 
 def test_an_empty_batch_takes_no_time():
-    table = solver.IterationTable([1, 256], [0, 10], np.ones((2, 2)))
+    table = IterationTable([1, 256], [0, 10], np.ones((2, 2)))
     for model in (latency(), latency(table=table)):
         assert model.iteration_s([0, 1], [0, 5]).tolist()[0] == 0.0
     assert latency(table=table).affine.table is None
 
 
-TABLE = solver.IterationTable([1, 4], [0, 20], np.ones((2, 2)))
+TABLE = IterationTable([1, 4], [0, 20], np.ones((2, 2)))
 
 
 def test_a_table_holds_every_slot():
@@ -161,17 +164,19 @@ WORK, HERE, MODEL = solver.Workload([1], [0, 0], [5, 9]), solver.Cluster(1, 4, 1
 @pytest.mark.parametrize(
     ("ask", "sentence"),
     [
-        (lambda: plan_generation(solver.PlanningProblem(WORK, HERE, MODEL), time_limit_s=float("nan")), ("time_limit_s",)),
-        (lambda: plan_generation(solver.PlanningProblem(WORK, HERE, MODEL), time_limit_s=-1.0), ("time_limit_s", "-1.0")),
-        (lambda: plan_generation(solver.PlanningProblem(WORK, HERE, MODEL), seed=-1), ()),
-        (lambda: plan_generation(solver.PlanningProblem(WORK, HERE, MODEL, min_actors=1.5)), ("min_actors", "1.5")),
-        (lambda: plan_generation(solver.PlanningProblem(WORK, HERE, MODEL, max_actors=2.5)), ("max_actors", "2.5")),
+        (lambda: solver.plan(solver.PlanningProblem(WORK, HERE, MODEL), quick=1), ("quick", "1")),
+        (lambda: solver.plan(solver.PlanningProblem(WORK, HERE, MODEL), seed=-1), ()),
+        (lambda: solver.plan(solver.PlanningProblem(WORK, HERE, MODEL, min_actors=1.5)), ("min_actors", "1.5")),
+        (lambda: solver.plan(solver.PlanningProblem(WORK, HERE, MODEL, max_actors=2.5)), ("max_actors", "2.5")),
         (lambda: solver.Cluster(2.5, 1, 1), ("2.5",)),
         (lambda: solver.Cluster(1, 1, 1, usd_per_gpu_hour=float("inf")), ("usd_per_gpu_hour",)),
         (lambda: solver.GpuPool("a", 1, 1, prewarmed=0.5), ("0.5",)),
         (lambda: solver.Workload([1], [0], [1e300]), ("response_tokens[0]", "1e+300")),
-        (lambda: pareto_front(solver.PlanningProblem(WORK, HERE, MODEL, release="x")), ("'x'",)),
-        (lambda: pareto_front(solver.PlanningProblem(WORK, HERE, MODEL, solver.Objective(cost="usd"))), ("usd_per_gpu_hour",)),
+        (lambda: solver.pareto_front(solver.PlanningProblem(WORK, HERE, MODEL, release="x")), ("'x'",)),
+        (
+            lambda: solver.pareto_front(solver.PlanningProblem(WORK, HERE, MODEL, solver.Objective(cost="usd"))),
+            ("usd_per_gpu_hour",),
+        ),
         (
             lambda: solver.clairvoyant_bound(
                 solver.PlanningProblem(WORK, solver.MixedCluster([solver.GpuPool("gpu", 1, 1)]), MODEL)
@@ -186,7 +191,7 @@ def test_nonsense_asked_of_the_planner_is_refused_in_one_sentence(ask, sentence)
 
 
 def test_lengths_above_the_limit_are_cut_and_counted():
-    with pytest.warns(solver.CutLengthsWarning, match=r"2 of 3 .*=100 .* 3,000 tokens"):
+    with pytest.warns(CutLengthsWarning, match=r"2 of 3 .*=100 .* 3,000 tokens"):
         cut = solver.Workload([1], [0, 0, 0], [200, 3000, 100], max_response_tokens=100)
     assert cut.response_tokens.tolist() == [100, 100, 100]
 

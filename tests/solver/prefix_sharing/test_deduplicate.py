@@ -10,7 +10,7 @@ import pytest
 from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from solver_strategies import l40s, lognormal_workload, plan_generation
+from solver_strategies import l40s, lognormal_workload
 
 import solver
 from rlhfless.latency import load_profile
@@ -235,7 +235,7 @@ def test_a_real_size_is_quick_and_counts_agree():
     rng = np.random.default_rng(1)
     ids = [np.concatenate([np.zeros(40, int), rng.integers(1, 999, n - 40)]) for n in workload.prompt_tokens]
     cluster = solver.Cluster(2, 8, 2, node_bytes_per_s=32e9, network_bytes_per_s=12.5e9)
-    plan = plan_generation(solver.PlanningProblem(workload, cluster, L40S), time_limit_s=0.1)
+    plan = solver.plan(solver.PlanningProblem(workload, cluster, L40S))
     counts = computations(plan, workload)
     assert counts.sum() == len(workload)
     found = deduplicate(plan, solver.PlanningProblem(workload, cluster, L40S), ids, learner_node=0)

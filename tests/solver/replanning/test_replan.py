@@ -12,8 +12,9 @@ from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solver import ActorView, LatencyModel, Move, PlanningError, StepState, Workload
+from solver import LatencyModel, PlanningError, Workload
 from solver.lengths.survival import from_batch, from_samples, known_lengths
+from solver.model.runtime_rules import ActorView, Move, StepState
 from solver.replanning.lookahead import simulated_busy_s
 from solver.replanning.marginal_value import delay_s, group_by_token_value, price_of, stall_s, time_left_s, token_value
 from solver.replanning.migrations import LinkSchedule

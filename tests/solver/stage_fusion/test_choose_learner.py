@@ -9,9 +9,12 @@ import pytest
 from error_messages import refused
 
 import solver
-from solver import Cluster, LatencyModel, PlanningError, PlanningProblem, TokenWork, Workload, choose_learner, follow
+from solver import Cluster, LatencyModel, PlanningError, PlanningProblem, Workload
 from solver.model.objective import Objective
-from solver.stage_fusion.learner import speed_up
+from solver.stage_fusion.follow import follow
+from solver.stage_fusion.learner import choose_learner, speed_up
+from solver.stage_fusion.token_work import TokenWork
+from solver.stage_fusion.work import PhaseWork
 
 LATENCY = LatencyModel("tests", 1, base_s=0.01, per_response_s=1e-3, max_batch=64)
 PROMPTS, SAMPLES = 8, 4
@@ -47,7 +50,7 @@ def test_a_candidate_is_the_step_that_follow_makes_of_its_groups() -> None:
         completion = completions(plan, problem)
         schedule = follow(
             completion, done,
-            solver.PhaseWork([0.0] * PROMPTS, seconds, range(PROMPTS), learner_gpus=4, learner_from_s=one.from_s,
+            PhaseWork([0.0] * PROMPTS, seconds, range(PROMPTS), learner_gpus=4, learner_from_s=one.from_s,
                              learner_grows=True, place="learner", gpus_per_actor=2, load_s=0.3),
         )  # fmt: skip
         assert one.time_s == pytest.approx(schedule.step_s)

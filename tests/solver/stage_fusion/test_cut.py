@@ -15,22 +15,12 @@ from hypothesis import strategies as st
 
 from rlhfless.executor import phase_work_items
 from rlhfless.scheduling.rlhfuse import GlobalCut
-from solver import (
-    Cluster,
-    LatencyModel,
-    Objective,
-    PhaseWork,
-    Plan,
-    PlanningError,
-    PlanningProblem,
-    TokenWork,
-    Workload,
-    choose_cut,
-    from_scenarios,
-    random_split,
-)
-from solver.stage_fusion.cut import sparse_counts
+from solver import Cluster, LatencyModel, Objective, Plan, PlanningError, PlanningProblem, Workload, random_split
+from solver.lengths.survival import from_scenarios
+from solver.stage_fusion.cut import choose_cut, sparse_counts
 from solver.stage_fusion.cut_timeline import CutTimeline, _fewest_first
+from solver.stage_fusion.token_work import TokenWork
+from solver.stage_fusion.work import PhaseWork
 
 seeds = st.integers(0, 10_000)
 LIMIT = 400

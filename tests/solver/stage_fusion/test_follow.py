@@ -11,21 +11,12 @@ from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solver import (
-    Cluster,
-    LatencyModel,
-    PhaseWork,
-    PlanningError,
-    PlanningProblem,
-    WorkItems,
-    Workload,
-    follow,
-    phase_bound_s,
-    random_split,
-    schedule_work,
-    step_bound,
-)
+from solver import Cluster, LatencyModel, PlanningError, PlanningProblem, Workload, random_split
+from solver.stage_fusion.bound import phase_bound_s, step_bound
+from solver.stage_fusion.follow import follow
+from solver.stage_fusion.work import PhaseWork
 from solver.timing.evaluate import actor_busy_s, admission_of, ready_s
+from solver.timing.work_schedule import WorkItems, schedule_work
 
 Spans = dict[tuple[str, int], tuple[float, float]]  # start and end by kind and response
 seeds = st.integers(0, 2**32 - 1)

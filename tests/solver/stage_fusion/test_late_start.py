@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import solver
-from solver import Cluster, LatencyModel, PlanningError, PlanningProblem, TokenWork, Workload, follow, latest_start
-from solver.stage_fusion.late_start import HALVINGS
+from solver import Cluster, LatencyModel, PlanningError, PlanningProblem, Workload
+from solver.stage_fusion.follow import follow
+from solver.stage_fusion.late_start import HALVINGS, latest_start
+from solver.stage_fusion.token_work import TokenWork
 
 
 def problem_of(seed: int, scenarios: int = 0) -> PlanningProblem:

@@ -13,9 +13,15 @@ from hypothesis import strategies as st
 from whole_step_runs import whole_step_run
 
 import solver
-from solver import LearnerCharges, PhaseWork, PlanningError, follow, phase_bound_s
+from solver import PlanningError
+from solver.bounds.clairvoyant import ClairvoyantBound
+from solver.stage_fusion.bound import phase_bound_s
+from solver.stage_fusion.follow import follow
+from solver.stage_fusion.learner_charges import LearnerCharges
 from solver.stage_fusion.least_bound import LeastBound
 from solver.stage_fusion.sized_charges import SizedCharges
+from solver.stage_fusion.whole_step_bound import whole_step_bound
+from solver.stage_fusion.work import PhaseWork
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -51,14 +57,14 @@ def test_the_bound_is_the_sum_of_its_terms_for_two_equal_responses(
     charges: LearnerCharges | SizedCharges, actors: int, time_s: float, after_s: float, beside_s: float, servers: int, gpus: int
 ) -> None:
     work, generation = _two_responses(actors, gpus)
-    bound = solver.whole_step_bound(generation, work, charges)
+    bound = whole_step_bound(generation, work, charges)
     value = generation.gpu_seconds(time_s - after_s) + gpus * beside_s
     assert bound.gpu_seconds(time_s) == pytest.approx(value, rel=1e-9)
     assert bound.with_servers(time_s)[1] == servers
     assert bound.sized(servers).after_s == pytest.approx(after_s)
 
 
-def _two_responses(actors: int, gpus: int = 1) -> tuple[PhaseWork, solver.ClairvoyantBound]:
+def _two_responses(actors: int, gpus: int = 1) -> tuple[PhaseWork, ClairvoyantBound]:
     """Return two responses that decode 1 s together, are prepared 2 s and learned from 3 s each, and the bound on decoding."""
     latency = solver.LatencyModel("mine", gpus, base_s=8e-3, per_response_s=1e-3, max_batch=2)
     problem = solver.PlanningProblem(solver.Workload([1], [0, 0], [100, 100]), solver.Cluster(1, actors * gpus, gpus), latency)
@@ -69,23 +75,23 @@ def _two_responses(actors: int, gpus: int = 1) -> tuple[PhaseWork, solver.Clairv
 def test_the_least_time_is_that_of_the_best_size_and_of_all_gpus_together() -> None:
     charges = LearnerCharges(1, 0.1, load_s=0.25, gradient_s=0.5)
     work, generation = _two_responses(3)
-    assert solver.whole_step_bound(generation, work, charges).shortest_s() == pytest.approx(0.9 + 2 + 3 / 0.9 + 0.5, rel=1e-5)
+    assert whole_step_bound(generation, work, charges).shortest_s() == pytest.approx(0.9 + 2 + 3 / 0.9 + 0.5, rel=1e-5)
     work, generation = _two_responses(1)
-    alone = solver.whole_step_bound(generation, work, charges)
+    alone = whole_step_bound(generation, work, charges)
     assert alone.shortest_s() == pytest.approx(1 + 4 + 6 + 0.25, rel=1e-5), "one server decodes, prepares, loads and learns"
 
 
 def test_generation_ends_before_the_response_that_is_prepared_and_learned_from_fastest() -> None:
     work, generation = _two_responses(2)
     unequal = replace(work, prepare_s=[1.0, 2.0], learn_s=[5.0, 3.0])
-    bound = solver.whole_step_bound(generation, unequal, LearnerCharges(1, 0.5, gradient_s=0.4))
+    bound = whole_step_bound(generation, unequal, LearnerCharges(1, 0.5, gradient_s=0.4))
     assert [bound.sized(servers).after_s for servers in (1, 2)] == pytest.approx([2 + 3, 0.4 + 2 + 3 / 0.5])
 
 
 def test_a_step_whose_work_takes_no_time_pays_for_generation_only() -> None:
     work, generation = _two_responses(1)
     free = replace(work, prepare_s=[0.0, 0.0], learn_s=[0.0, 0.0])
-    bound = solver.whole_step_bound(generation, free, LearnerCharges(load_s=5.0))
+    bound = whole_step_bound(generation, free, LearnerCharges(load_s=5.0))
     assert bound.gpu_seconds(9.0) == pytest.approx(generation.gpu_seconds(9.0))
 
 
@@ -154,7 +160,7 @@ def test_charges_by_size_are_those_stated_and_bad_ones_are_refused() -> None:
         SizedCharges((math.inf,), (0.0,), (0.0,))
     bound, work = whole_step_run(7).bound, PhaseWork([1.0], [1.0], [0], "group")
     with refused(PlanningError, "1 responses"):
-        solver.whole_step_bound(bound.generation, work, charges)
+        whole_step_bound(bound.generation, work, charges)
 
 
 def test_the_least_of_several_bounds_is_at_every_time_the_least() -> None:
@@ -168,8 +174,8 @@ def test_the_least_of_several_bounds_is_at_every_time_the_least() -> None:
 def test_a_bound_of_another_step_is_refused() -> None:
     bound, work = whole_step_run(7).bound, PhaseWork([1.0], [1.0], [0], "group")
     with refused(PlanningError, "generation is"):
-        solver.whole_step_bound(work, work, LearnerCharges())  # type: ignore[arg-type]
+        whole_step_bound(work, work, LearnerCharges())  # type: ignore[arg-type]
     with refused(PlanningError, "1 responses"):
-        solver.whole_step_bound(bound.generation, work, LearnerCharges())
+        whole_step_bound(bound.generation, work, LearnerCharges())
     with refused(PlanningError, "charges is"):
-        solver.whole_step_bound(bound.generation, work, 0.1)  # type: ignore[arg-type]
+        whole_step_bound(bound.generation, work, 0.1)  # type: ignore[arg-type]

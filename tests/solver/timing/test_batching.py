@@ -11,6 +11,7 @@ from solver_reference import simulate
 from solver_strategies import latencies
 
 import solver
+from solver.model.admission import Admission
 from solver.timing.batching import _joins, _joins_by_run, busy_s, schedule, timeline
 from solver.timing.refill import schedule_with_refill
 
@@ -96,7 +97,7 @@ def test_an_eviction_by_hand():
     """Two responses of context 4 and 5 tokens to go in 12 tokens of memory: both join, after two iterations they hold 12,
     after the third they would hold 14; the younger leaves with 7 tokens, waits two iterations and recomputes them."""
     five = np.array([5, 5])
-    stays = schedule(five, np.array([4, 4]), np.array([9, 9]), np.zeros(2, int), solver.Admission(8, 12, "preempt"))
+    stays = schedule(five, np.array([4, 4]), np.array([9, 9]), np.zeros(2, int), Admission(8, 12, "preempt"))
     rows = zip(stays.response, stays.first, stays.last, stays.context, stays.prefill, strict=True)
     assert sorted(tuple(map(int, row)) for row in rows) == [(0, 0, 5, 4, 4), (1, 0, 3, 4, 4), (1, 5, 7, 7, 7)]
 
@@ -105,24 +106,24 @@ def test_a_part_that_is_there_shortens_the_prefill_and_a_whole_context_makes_non
     """Contexts of 10 with 10, 7 and 0 tokens there: one call for 3 + 10 tokens; then a slot is free and nothing is computed."""
     three, there = np.array([1, 2, 2, 1]), np.array([10, 7, 0, 10])
     latency = solver.LatencyModel("x", 1, 1.0, 0.0, prefill_base_s=0.5, prefill_per_token_s=0.1)
-    run = timeline(three, np.full(4, 10), np.full(4, 12), there, latency, solver.Admission(3, 99))
+    run = timeline(three, np.full(4, 10), np.full(4, 12), there, latency, Admission(3, 99))
     assert run.prefill_tokens.tolist() == [13, 0]
     assert run.prefill_s.tolist() == pytest.approx([0.5 + 1.3, 0.0])
     assert run.end_s.tolist() == pytest.approx([2.8, 3.8, 3.8, 3.8])
-    assert busy_s(three, np.full(4, 10), np.full(4, 12), there, latency, solver.Admission(3, 99)) == pytest.approx(3.8)
+    assert busy_s(three, np.full(4, 10), np.full(4, 12), there, latency, Admission(3, 99)) == pytest.approx(3.8)
 
 
 def test_who_is_evicted_computes_all_of_its_context_again():
     """As above by hand, but that both contexts were there at first."""
     five, there = np.array([5, 5]), np.array([4, 4])
-    stays = schedule(five, np.array([4, 4]), np.array([9, 9]), there, solver.Admission(8, 12, "preempt"))
+    stays = schedule(five, np.array([4, 4]), np.array([9, 9]), there, Admission(8, 12, "preempt"))
     rows = zip(stays.response, stays.first, stays.prefill, strict=True)
     assert sorted(tuple(map(int, row)) for row in rows) == [(0, 0, 0), (1, 0, 0), (1, 5, 7)]
 
 
 def test_zero_lengths_are_complete_at_once_and_take_no_slot():
     none = np.zeros(3, dtype=np.int64)
-    run = timeline(np.array([0, 4, 0]), none, none + 4, none, solver.LatencyModel("x", 1, 0.5, 0.0), solver.Admission(1, 4))
+    run = timeline(np.array([0, 4, 0]), none, none + 4, none, solver.LatencyModel("x", 1, 0.5, 0.0), Admission(1, 4))
     assert run.end_s.tolist() == [0.0, 2.0, 0.0]
     assert run.batch.tolist() == [1, 1, 1, 1]
 
@@ -135,7 +136,7 @@ def test_busy_seconds_without_iterations_are_those_of_the_timeline(data, rule):
     remaining, context = (np.array(data.draw(numbers), dtype=np.int64) for _ in range(2))
     there = np.minimum(context, np.array(data.draw(numbers), dtype=np.int64))
     most = context + 40
-    admission = solver.Admission(data.draw(st.integers(1, 6)), data.draw(st.integers(70, 300)), rule)
+    admission = Admission(data.draw(st.integers(1, 6)), data.draw(st.integers(70, 300)), rule)
     latency = solver.LatencyModel("x", 1, 2.0, 0.3, 0.01, prefill_base_s=0.7, prefill_per_token_s=0.05)
     one_by_one = timeline(remaining, context, most, there, latency, admission).busy_s
     assert busy_s(remaining, context, most, there, latency, admission) == pytest.approx(one_by_one, rel=1e-9, abs=1e-12)

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from error_messages import refused
 
-from solver import Acceptance, IterationTable, LatencyModel, PlanningError, best_length, length_table
-from solver.timing.draft_length import DRAFT_CALL_S, DRAFT_TOKEN_S
+from solver import LatencyModel, PlanningError
+from solver.model.acceptance import Acceptance
+from solver.model.iteration_table import IterationTable
+from solver.timing.draft_length import DRAFT_CALL_S, DRAFT_TOKEN_S, best_length, length_table
 
 WEAK = Acceptance([0.45, 0.22, 0.11, 0.09, 0.04, 0.035, 0.03, 0.025])
 STRONG = Acceptance([0.78, 0.67, 0.50, 0.44, 0.36, 0.31, 0.27, 0.22])

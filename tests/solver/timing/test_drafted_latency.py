@@ -8,8 +8,11 @@ from error_messages import refused
 
 import solver
 from rlhfless.latency import load_profile
-from solver import Acceptance, IterationTable, LatencyModel, PlanningError, best_length, drafted
-from solver.timing.draft_length import seconds_per_token
+from solver import LatencyModel, PlanningError
+from solver.model.acceptance import Acceptance
+from solver.model.iteration_table import IterationTable
+from solver.timing.draft_length import best_length, seconds_per_token
+from solver.timing.drafted_latency import drafted
 
 STRONG = Acceptance([0.78, 0.67, 0.50, 0.44, 0.36, 0.31, 0.27, 0.22])
 WEAK = Acceptance([0.45, 0.22, 0.11, 0.09, 0.04, 0.035, 0.03, 0.025])
@@ -118,7 +121,7 @@ def test_plans_are_made_for_it_like_for_any_other() -> None:
     plans = []
     for model in (latency, drafted(latency, STRONG)):
         problem = solver.PlanningProblem(workload, solver.Cluster(2, 8, 2), model)
-        plan = solver.plan_generation(problem)
+        plan = solver.plan(problem)
         assert plan.gap is not None
         assert 0 <= plan.gap < 0.02
         plans.append(solver.evaluate(plan, problem, table=True))

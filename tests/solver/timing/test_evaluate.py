@@ -9,12 +9,13 @@ import pytest
 from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from solver_strategies import instances, l40s, lognormal_workload, plan_generation
+from solver_strategies import instances, l40s, lognormal_workload
 
 import solver
+from solver.model.iteration_table import IterationTable
 from solver.timing.build_plan import assemble
 from solver.timing.evaluate import admission_of, cached_tokens
-from solver.timing.group_times import GroupTimes, Split
+from solver.timing.group_times import GroupTimes
 
 # One iteration takes 1 s + 0.1 s per response + 0.01 s per KV token, an actor is ready after 2 s + 1 s.
 LATENCY = solver.LatencyModel("hand", 2, 1.0, 0.1, 0.01, start_s=2.0, sync_s=1.0)
@@ -28,7 +29,7 @@ DONE_S = [3 + 1.4 + 1.21, 3 + 3.3 + 0.63]
 @settings(max_examples=60, deadline=None)
 def test_a_plan_says_what_evaluate_says(instance):
     workload, cluster, latency, admission = instance
-    plan = plan_generation(solver.PlanningProblem(workload, cluster, latency, admission=admission), time_limit_s=0.1)
+    plan = solver.plan(solver.PlanningProblem(workload, cluster, latency, admission=admission))
     taken = solver.evaluate(plan, solver.PlanningProblem(workload, cluster, latency, admission=admission))
     assert (plan.makespan_s, plan.gpu_seconds) == (taken.makespan_s, taken.gpu_seconds)
     assert [a.predicted_s for a in plan.actors] == taken.done_s.tolist()
@@ -85,9 +86,9 @@ def test_groups_that_share_prompts_take_what_evaluate_says(seed, refill):
         rng.integers(0, 20, 3), rng.integers(0, 3, 12), rng.integers(0, 30, 12), rng.integers(0, 9, 12), max_response_tokens=30
     )
     slow = replace(LATENCY, prefill_base_s=0.5, prefill_per_token_s=0.2, join_s=0.7, max_batch=2 if refill else 64)
-    split = Split(rng.permutation(12), np.array([0, 5, 12]))
-    times = GroupTimes.of(workload, slow, admission_of(slow), split.order, shares_prompts=True).busy_s(split.edges)
-    plan = assemble("hand", split.groups(), solver.PlanningProblem(workload, CLUSTER, slow, share_prefill=True))
+    order = rng.permutation(12)
+    times = GroupTimes.of(workload, slow, admission_of(slow), order, shares_prompts=True).busy_s(np.array([0, 5, 12]))
+    plan = assemble("hand", np.split(order, [5]), solver.PlanningProblem(workload, CLUSTER, slow, share_prefill=True))
     assert [a.predicted_s for a in plan.actors] == pytest.approx(3.0 + times[0])
 
 
@@ -134,14 +135,14 @@ def test_fewer_slots_than_responses_are_refilled():
 
 
 def test_the_table_is_used_when_asked_for_and_only_then():
-    table = solver.IterationTable([1, 256], [0, 4096], np.full((2, 2), 7.0))
+    table = IterationTable([1, 256], [0, 4096], np.full((2, 2), 7.0))
     measured = replace(LATENCY, table=table)
     plan = assemble("hand", [[0, 1], [2]], solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY))
     assert solver.evaluate(plan, solver.PlanningProblem(WORKLOAD, CLUSTER, measured)).done_s == pytest.approx(DONE_S)
     assert solver.evaluate(plan, solver.PlanningProblem(WORKLOAD, CLUSTER, measured), table=True).done_s == pytest.approx(
         [3 + 2 * 7, 3 + 3 * 7]
     )
-    planned = plan_generation(solver.PlanningProblem(WORKLOAD, CLUSTER, measured), time_limit_s=0.1)
+    planned = solver.plan(solver.PlanningProblem(WORKLOAD, CLUSTER, measured))
     assert planned.makespan_s == solver.evaluate(planned, solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY)).makespan_s
 
 
@@ -189,7 +190,7 @@ def test_a_plan_under_scenarios_is_the_best_mean_of_its_candidates():
     latency = solver.LatencyModel("x", 1, 2e-3, 3e-5, 1e-7, start_s=0.05)
     certain = solver.Workload(prompts, owner, predicted, max_response_tokens=400)
     uncertain = solver.Workload(prompts, owner, predicted, max_response_tokens=400, scenarios=sampled)
-    plan = plan_generation(solver.PlanningProblem(uncertain, cluster, latency), time_limit_s=60)
+    plan = solver.plan(solver.PlanningProblem(uncertain, cluster, latency))
     cases = [
         solver.evaluate(plan, solver.PlanningProblem(certain.with_response_tokens(lengths), cluster, latency))
         for lengths in sampled
@@ -199,7 +200,7 @@ def test_a_plan_under_scenarios_is_the_best_mean_of_its_candidates():
     again = solver.evaluate(plan, solver.PlanningProblem(uncertain, cluster, latency))
     assert (again.makespan_s, again.gpu_seconds) == (plan.makespan_s, plan.gpu_seconds)
     split = solver.random_split(solver.PlanningProblem(certain, cluster, latency))
-    for other in (split, plan_generation(solver.PlanningProblem(certain, cluster, latency), time_limit_s=60)):
+    for other in (split, solver.plan(solver.PlanningProblem(certain, cluster, latency))):
         taken = solver.evaluate(other, solver.PlanningProblem(uncertain, cluster, latency))
         norms = (plan.reference.time_s, plan.reference.gpu_s)
         mean = solver.Objective().value(taken.makespan_s, taken.gpu_seconds, norms)
@@ -214,11 +215,12 @@ def test_lengths_that_say_nothing_are_not_grouped_by():
     sampled = rng.choice([20, 400], size=(6, 64))
     uncertain = solver.Workload(np.zeros(64, int), np.arange(64), predicted, max_response_tokens=400, scenarios=sampled)
     latency, cluster = solver.LatencyModel("x", 1, 2e-3, 3e-5), solver.Cluster(1, 8, 1)
-    plan = plan_generation(solver.PlanningProblem(uncertain, cluster, latency), time_limit_s=60)
-    blind = plan_generation(solver.PlanningProblem(uncertain.points, cluster, latency), time_limit_s=60)
+    fast = solver.Objective(1.0)
+    plan = solver.plan(solver.PlanningProblem(uncertain, cluster, latency, fast))
+    blind = solver.plan(solver.PlanningProblem(uncertain.points, cluster, latency, fast))
     taken = solver.evaluate(blind, solver.PlanningProblem(uncertain, cluster, latency))
     norms = (plan.reference.time_s, plan.reference.gpu_s)
-    value = solver.Objective().value
+    value = fast.value
     assert value(plan.makespan_s, plan.gpu_seconds, norms) <= 1 + 1e-9
     assert value(plan.makespan_s, plan.gpu_seconds, norms) < value(taken.makespan_s, taken.gpu_seconds, norms)
 
@@ -241,33 +243,28 @@ def test_a_limit_that_only_the_predicted_lengths_keep_is_refused():
     sampled = np.clip(predicted * rng.lognormal(0, 0.6, size=(5, 12)), 1, 400).astype(int)
     workload = solver.Workload(np.zeros(12, int), np.arange(12), predicted, max_response_tokens=400, scenarios=sampled)
     latency, cluster = solver.LatencyModel("x", 1, 2e-3, 3e-5), solver.Cluster(1, 4, 1)
-    point = plan_generation(solver.PlanningProblem(workload.points, cluster, latency, solver.Objective(1.0)), time_limit_s=10.0)
+    point = solver.plan(solver.PlanningProblem(workload.points, cluster, latency, solver.Objective(1.0)))
     tight = solver.Objective(deadline_s=1.05 * point.makespan_s)
-    assert (
-        plan_generation(solver.PlanningProblem(workload.points, cluster, latency, tight), time_limit_s=10.0).makespan_s
-        <= tight.deadline_s
-    )
+    assert solver.plan(solver.PlanningProblem(workload.points, cluster, latency, tight)).makespan_s <= tight.deadline_s
     with refused(solver.PlanningError) as refusal:
-        plan_generation(solver.PlanningProblem(workload, cluster, latency, tight), time_limit_s=10.0)
+        solver.plan(solver.PlanningProblem(workload, cluster, latency, tight))
     enough = tight.deadline_s + float(str(refusal.value).split("raise the deadline by ")[1].split(" s")[0])
-    kept = plan_generation(
-        solver.PlanningProblem(workload, cluster, latency, solver.Objective(deadline_s=enough)), time_limit_s=10.0
-    )
+    kept = solver.plan(solver.PlanningProblem(workload, cluster, latency, solver.Objective(deadline_s=enough)))
     assert kept.makespan_s <= enough
 
 
 def test_the_model_is_asked_where_actors_are_few():
     """With scenarios or without, CP-SAT is part of the history of few actors, not of many."""
     rng = np.random.default_rng(0)
-    predicted = rng.integers(20, 400, size=128)
-    sampled = np.clip(predicted * rng.lognormal(0, 0.3, size=(8, 128)), 1, 400).astype(int)
+    predicted = rng.integers(20, 400, size=48)
+    sampled = np.clip(predicted * rng.lognormal(0, 0.3, size=(8, 48)), 1, 400).astype(int)
     workload = solver.Workload(
-        np.full(16, 10), np.repeat(np.arange(16), 8), predicted, max_response_tokens=400, scenarios=sampled
+        np.full(6, 10), np.repeat(np.arange(6), 8), predicted, max_response_tokens=400, scenarios=sampled
     )
     latency = solver.LatencyModel("x", 1, 6e-4, 2.75e-5, 1e-7, start_s=0.01)
     for asked in (workload, workload.points):
         for actors in (4, 16):
             problem = solver.PlanningProblem(asked, solver.Cluster(1, actors, 1), latency, solver.Objective(1.0))
-            plan = plan_generation(problem, time_limit_s=1.0)
-            assert ("CP-SAT" in [line.solver for line in plan.history]) == (actors == 4)
+            plan = solver.plan(problem)
+            assert ("few items" in [line.solver for line in plan.history]) == (actors == 4)
             assert plan.status == "feasible" or asked.scenarios is None

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from error_messages import refused
 
-from solver import IterationTable, LatencyModel, PlanningError
+from solver import LatencyModel, PlanningError
+from solver.model.iteration_table import IterationTable
 from solver.timing.draft_length import DRAFT_CALL_S, DRAFT_TOKEN_S
 from solver.timing.even_lengths import EVENNESS, LEAST_SAVING, even_lengths
 

@@ -15,11 +15,12 @@ from solver_strategies import instances, latencies, mixed_latencies
 
 import solver
 from solver.bounds.clairvoyant import clairvoyant_bound
+from solver.model.admission import Admission
 from solver.model.iteration_table import IterationTable
 from solver.timing.batching import Timeline, busy_s, schedule, timeline
 from solver.timing.build_plan import assemble
 from solver.timing.evaluate import admission_of
-from solver.timing.group_times import GroupTimes, Split
+from solver.timing.group_times import GroupTimes
 from solver.timing.mixed_prefill import schedule_general, schedule_reserved
 
 
@@ -65,7 +66,7 @@ def test_a_batch_that_runs_already_goes_on_as_in_the_plain_simulation(data, queu
 @settings(max_examples=200, deadline=None)
 def test_the_loop_for_reserved_memory_is_the_general_one(data, queue):
     admission = data.draw(admissions(queue))
-    admission = solver.Admission(admission.max_batch, max(admission.kv_capacity_tokens, int(queue.most.max())))
+    admission = Admission(admission.max_batch, max(admission.kv_capacity_tokens, int(queue.most.max())))
     budget = admission.max_batch + data.draw(st.integers(0, 20))
     arguments = (queue.remaining, queue.context, queue.most, queue.context - queue.there, admission, budget)
     one, other = schedule_reserved(*arguments), schedule_general(*arguments, 0)
@@ -93,7 +94,7 @@ def test_a_prompt_longer_than_the_budget_by_hand():
         "x", 1, 1.0, 0.1, prefill_per_token_s=0.01, max_batch=3, prefill="mixed", token_budget=4, join_s=0.001
     )
     queue = np.array([3, 2, 1]), np.array([2, 5, 7]), np.array([9, 9, 9]), np.array([0, 0, 7])
-    run = timeline(*queue, latency, solver.Admission(3, 100))
+    run = timeline(*queue, latency, Admission(3, 100))
     assert run.residency.first.tolist() == [0, 0, 2]
     assert run.residency.ready.tolist() == [0, 1, 2]
     assert run.batch.tolist() == [1, 2, 3]
@@ -107,7 +108,7 @@ def test_who_is_evicted_half_computed_computes_everything_again():
     """Two responses in memory of 11, budget 3: the second one's context of 8 gets 1 and 2 tokens beside the first one, which
     grows from 2 to 4; then they hold 12."""
     queue = np.array([6, 1]), np.array([2, 8]), np.array([9, 9]), np.array([0, 0])
-    stays = schedule(*queue, solver.Admission(2, 11, "preempt"), token_budget=3)
+    stays = schedule(*queue, Admission(2, 11, "preempt"), token_budget=3)
     rows = zip(stays.response, stays.first, stays.ready, stays.last, stays.prefill, stays.computed(), strict=True)
     assert sorted(tuple(map(int, row)) for row in rows) == [(0, 0, 0, 6, 2, 1), (1, 0, 2, 2, 8, 3), (1, 6, 8, 9, 8, 7)]
 
@@ -118,16 +119,16 @@ def test_group_times_are_those_of_evaluate_and_never_below_their_bound(data, ins
     work, cluster, latency, rule = instance
     order = np.array(data.draw(st.permutations(range(len(work)))))
     inner = data.draw(st.sets(st.integers(1, len(work) - 1), max_size=2)) if len(work) > 1 else set()
-    split = Split(order, np.array([0, *sorted(inner), len(work)]))
+    edges = np.array([0, *sorted(inner), len(work)])
     cluster = replace(cluster, nodes=3)
     problem = solver.PlanningProblem(work, cluster, latency, admission=rule, share_prefill=shares)
-    plan = assemble("hand", split.groups(), problem)
+    plan = assemble("hand", np.split(order, edges[1:-1]), problem)
     times = GroupTimes.of(work, latency, admission_of(latency, rule=rule), order, shares)
     ready_s = latency.start_s + latency.sync_s
-    assert [a.predicted_s - ready_s for a in plan.actors] == pytest.approx(times.busy_s(split.edges)[0], rel=1e-9, abs=1e-12)
-    least_s, may_take_more = times.least_s(split.edges)
-    assert np.all(least_s <= times.busy_s(split.edges) * (1 + 1e-9) + 1e-12)
-    assert np.all(may_take_more | np.isclose(least_s, times.busy_s(split.edges)))
+    assert [a.predicted_s - ready_s for a in plan.actors] == pytest.approx(times.busy_s(edges)[0], rel=1e-9, abs=1e-12)
+    least_s, may_take_more = times.least_s(edges)
+    assert np.all(least_s <= times.busy_s(edges) * (1 + 1e-9) + 1e-12)
+    assert np.all(may_take_more | np.isclose(least_s, times.busy_s(edges)))
 
 
 def table(draw: st.DrawFn, budget: int) -> IterationTable:

@@ -10,8 +10,8 @@ from queue_strategies import admissions, queues
 from solver_reference import simulate
 from solver_strategies import latencies, mixed_latencies
 
-import solver
 from rlhfless.latency import load_profile
+from solver.model.admission import Admission
 from solver.timing.batching import busy_s, timeline
 from solver.timing.pass_tokens import PassTokens
 
@@ -76,7 +76,7 @@ def test_drafts_are_fewer_where_the_table_ends() -> None:
     count = 256
     passes = PassTokens(np.full(count, 4.0), np.full(count, 9.0))
     queue = (np.full(count, 20), np.full(count, 100), np.full(count, 300), np.full(count, 100))
-    run = timeline(*queue, latency, solver.Admission(256, 10**6), passes=passes)
+    run = timeline(*queue, latency, Admission(256, 10**6), passes=passes)
     fed = passes.fed_per_iteration(run.residency, latency)
     assert fed.tolist() == [latency.table.batch[-1]] * 20
     np.testing.assert_allclose(np.diff(run.boundary_s), latency.iteration_s(fed, run.kv_tokens) + _joins_s(run, latency))

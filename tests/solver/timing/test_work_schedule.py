@@ -12,8 +12,8 @@ from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solver import PlanningError, WorkItems, WorkSchedule, schedule_work
-from solver.timing.work_schedule import NO_GATE
+from solver import PlanningError
+from solver.timing.work_schedule import NO_GATE, WorkItems, WorkSchedule, schedule_work
 
 
 def random_case(seed: int) -> tuple[WorkItems, np.ndarray, np.ndarray]:

@@ -470,7 +470,7 @@ def test_a_pickle_with_code_is_refused_unrun(tmp_path: Path) -> None:
     file = folder / "rollout_data" / "2.pt"
     content = torch.load(file, weights_only=True)
     torch.save({**content, "extra": Bomb(tmp_path / "boom")}, file)
-    with refused(TraceError, f"`rlhfless import {folder} --unsafe-pickle -o FOLDER`"):
+    with refused(TraceError, f"`rlhfless convert {folder} --unsafe-pickle -o FOLDER`"):
         import_log(folder)
     assert not (tmp_path / "boom").exists()
     log = import_log(folder, ImportOptions(unsafe_pickle=True))

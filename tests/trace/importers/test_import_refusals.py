@@ -9,11 +9,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from command_line import run_rlhfless
 from error_messages import refused, refused_command
 from importer_samples import GOLDEN, TOKENIZER, sample_rollouts, write_verl_scalars, write_verl_v1
 
-from rlhfless.cli import main
 from rlhfless.trace import ImportOptions, TraceError, import_log, open_log, read_rollouts, read_trace
 from rlhfless.trace.perfetto import write_perfetto
 from rlhfless.trace.schema.casts import cast_cell
@@ -173,7 +172,7 @@ def test_a_folder_whose_first_file_is_wrong_gets_a_short_sentence_about_that_fil
 
 def test_a_time_line_needs_a_name_that_says_json(tmp_path: Path) -> None:
     trace = import_log(GOLDEN / "table" / "log.csv").save(tmp_path / "trace")
-    done = CliRunner().invoke(main, ["export", str(trace), "--perfetto", str(tmp_path / "t.txt")])
+    done = run_rlhfless("convert", trace, "--to", "perfetto", "-o", tmp_path / "t.txt")
     refused_command(done, ".json", ".json.gz")
     assert not (tmp_path / "t.txt").exists()
     for name in ("t.json", "t.json.gz"):

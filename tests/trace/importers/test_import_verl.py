@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 from importer_samples import GOLDEN, TOKENIZER, many_rollouts, write_verl_v0
 
-from rlhfless.analysis import account, run_setup
+from rlhfless.analysis import Assumptions, account, completed, run_setup
 from rlhfless.analysis.framework_defaults import ORDERS
 from rlhfless.latency import load_profile
-from rlhfless.report.logged_run import idle_in_words
-from rlhfless.report.study import Assumptions, study_log
+from rlhfless.report.study import study
+from rlhfless.report.where_time_went import waste_in_words
 from rlhfless.simulate import SimulationConfig, simulate
 from rlhfless.trace import ImportOptions, OpenedLog, import_log, open_log
 from solver.model.cluster import Cluster
 
 pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")
 OPTIONS = ImportOptions(tokenizer=TOKENIZER, max_response_tokens=100)
-SETTING = SimulationConfig(Cluster(1, 8, 2, kind="l40s"), load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.05)
+SETTING = SimulationConfig(Cluster(1, 8, 2, kind="l40s"), load_profile("l40s-qwen2.5-3b-tp2"))
 STATIC = Assumptions(dispatch="static", calibrate=False)
 
 
@@ -63,10 +63,10 @@ def test_random_ids_of_prompts_sort_the_log_and_the_report_ranges_over_orders() 
     assert [note for note in dumped.summary.notes if note.startswith("order:")] == [
         "order: verl sorts prompts by random ids before it writes, so the log's order is not the order of dispatch"
     ]
-    findings = study_log(dumped, SETTING, STATIC, 1)
-    assert len(findings.shuffled) == ORDERS
-    assert "sorts prompts by random ids" in findings.setup.assumed[-1]
-    assert any("does not record the order in which prompts were assigned" in sentence for sentence in idle_in_words(findings))
+    findings = study(dumped, SETTING, STATIC, 1)
+    assert len(findings.accounts) == 1 + ORDERS
+    assert "sorts prompts by random ids" in findings.times.setup.assumed[-1]
+    assert any("does not record the order in which prompts were assigned" in sentence for sentence in waste_in_words(findings))
 
 
 def test_the_order_of_a_single_prompt_with_a_random_id_is_known(tmp_path: Path) -> None:
@@ -79,20 +79,20 @@ def idle(log: OpenedLog) -> float:
     """Of equal chunks of the log's order, in its last step."""
     setup = run_setup("verl", dispatch="static")
     trace = simulate(log.trace.rollouts, SETTING, ["static"], steps=[2]).traces["static"]
-    return account(trace, setup, SETTING.cluster).idle_share
+    return account(completed(trace, setup, SETTING.cluster)).idle_share
 
 
 def test_idle_of_a_balanced_dump_is_a_range_that_holds_the_truth(tmp_path: Path) -> None:
     truth = idle(open_log(write_verl_v0(tmp_path / "log", many_rollouts(48, 1)), OPTIONS))
     dumped = open_log(GOLDEN / "verl-v0-balanced", OPTIONS)
     assert idle(dumped) < truth
-    found = study_log(dumped, SETTING, STATIC, 1)
+    found = study(dumped, SETTING, STATIC, 1)
     low, high = found.idle_shares
     assert low < truth <= high
-    said = " ".join(idle_in_words(found))
-    assert f"{low:.0%} to {high:.0%} of the GPU-seconds of the simulated steps" in said
+    said = " ".join(waste_in_words(found))
+    assert f"{low:.0%} to {high:.0%} of the GPU-seconds of generation alone" in said
     assert f"{found.account.idle_share:.1%}" in said
-    assert "order and random orders" in found.setup.assumed[-1]
+    assert "order and random orders" in found.times.setup.assumed[-1]
 
 
 def test_only_a_log_without_the_order_of_dispatch_is_simulated_in_random_orders() -> None:

@@ -7,14 +7,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from command_line import run_rlhfless
 from error_messages import refused, refused_command
 from hypothesis import given
 from hypothesis import strategies as st
 from trace_samples import PUBLIC_DATA
 
 import rlhfless as rl
-from rlhfless.cli import main
+from rlhfless.errors import InputError
 from rlhfless.trace import ImportOptions, TraceError, import_log, open_log
 from rlhfless.trace.importers.mapped_columns import joined
 
@@ -97,13 +97,18 @@ def test_joined_values_are_equal_only_where_all_parts_are(pairs: list[tuple[str,
         ("kind == 'train'", ("'kind'", "task, problem, output_toks, split")),
         ("output_toks > 'x'", ("output_toks > 'x'", "cannot be applied")),
         ("output_toks > 900", ("none of its 5 rows",)),
-        (7, ("7", "example")),
     ],
 )
 def test_a_wrong_condition_is_refused(where: Any, sentence: tuple[str, ...], tmp_path: Path) -> None:
     TASKS.to_csv(tmp_path / "log.csv", index=False)
     with refused(TraceError, *sentence):
         import_log(tmp_path / "log.csv", ImportOptions(mapping=MAPPING, where=where))
+
+
+def test_a_condition_is_a_text(tmp_path: Path) -> None:
+    TASKS.to_csv(tmp_path / "log.csv", index=False)
+    with refused(InputError, "where is 7", "such as"):
+        import_log(tmp_path / "log.csv", ImportOptions(mapping=MAPPING, where=7))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("theirs", ["task+kind", "kind", "train", None])
@@ -122,11 +127,10 @@ def test_a_condition_is_for_tables(tmp_path: Path) -> None:
 def test_a_refusal_offers_mappings_which_read_the_table(tmp_path: Path) -> None:
     """What the message says is what helps."""
     TASKS.rename(columns={"problem": "prompt_index"}).drop(columns="task").to_csv(tmp_path / "log.csv", index=False)
-    runner = CliRunner()
-    result = runner.invoke(main, ["import", str(tmp_path / "log.csv"), "--preview"])
+    result = run_rlhfless("convert", str(tmp_path / "log.csv"), "--preview")
     options = ["--map", "step=0", "--map", "prompt_id=prompt_index", "--map", "response_tokens=output_toks"]
     refused_command(result, " ".join(options))
-    result = runner.invoke(main, ["import", str(tmp_path / "log.csv"), "--preview", *options, "--where", "split == 'train'"])
+    result = run_rlhfless("convert", str(tmp_path / "log.csv"), "--preview", *options, "--where", "split == 'train'")
     assert result.exit_code == 0, result.output
     assert "3 responses to 2 prompts in 1 step" in result.output
 
@@ -142,7 +146,7 @@ def test_whatever_may_identify_a_prompt_is_offered_before_the_row(name: str, tmp
     """The offer keeps the groups: two responses to each of two prompts."""
     rows = [{"step": 0, name: f"what is {i // 2}?", "response_tokens": 10 + i} for i in range(4)]
     pd.DataFrame(rows).to_csv(tmp_path / "log.csv", index=False)
-    result = CliRunner().invoke(main, ["import", str(tmp_path / "log.csv"), "--preview"])
+    result = run_rlhfless("convert", str(tmp_path / "log.csv"), "--preview")
     refused_command(result, f"--map prompt_id={name}")
     found = import_log(tmp_path / "log.csv", ImportOptions(mapping={"prompt_id": name}))
     assert (found.summary.prompts, found.prompts_known) == (2, True)
@@ -192,15 +196,22 @@ def test_prompts_that_are_messages_of_a_chat_are_told_apart(end: str, tmp_path: 
     assert found.summary.prompts == 2
 
 
-@pytest.mark.parametrize("command", ["import", "plan", "simulate", "what-if"])
+@pytest.mark.parametrize("command", ["convert", "plan", "simulate", "report"])
 def test_a_row_as_its_prompt_is_warned_of(command: str, tmp_path: Path) -> None:
     rows = [{"step": step, "response_tokens": 10 + i} for step in range(2) for i in range(4)]
     pd.DataFrame(rows).to_csv(tmp_path / "log.csv", index=False)
     options = {
-        "import": ["-o", str(tmp_path / "trace")], "simulate": ["--policies", "random"], "plan": [], "what-if": []
-    }[command]  # fmt: skip
-    gpus = [] if command == "import" else ["--gpus", "4", "--profile", "l40s-qwen2.5-3b-tp2"]
-    result = CliRunner().invoke(main, [command, str(tmp_path / "log.csv"), "--map", "prompt_id=row", *options, *gpus])
+        "convert": ["-o", str(tmp_path / "trace")],
+        "simulate": ["--policies", "random"],
+        "plan": [],
+        "report": ["--only", "what-ifs"],
+    }[command]
+    gpus = [] if command == "convert" else ["--gpus", "4", "--profile", "l40s-qwen2.5-3b-tp2"]
+    log, reading = tmp_path / "log.csv", ["--map", "prompt_id=row"]
+    if command in ("plan", "simulate"):  # they read what convert wrote
+        assert run_rlhfless("convert", log, *reading, "-o", tmp_path / "converted").exit_code == 0
+        log, reading = tmp_path / "converted", []
+    result = run_rlhfless(command, log, *reading, *options, *gpus)
     assert result.exit_code == 0, result.output
     assert "every row is a prompt of its own" in result.output
 

@@ -217,7 +217,7 @@ def try_table(seed: int) -> str:
         try:
             log = import_log(written(folder, chance), options_of(chance), "table")
             trace = log.trace()
-        except TraceError as error:
+        except (TraceError, InputError) as error:
             one_sentence(error)
             return "refused"
         assert len(trace.rollouts)

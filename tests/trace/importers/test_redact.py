@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from command_line import run_rlhfless
 from error_messages import refused
 
-from rlhfless.cli import main
 from rlhfless.diagnosis import diagnose
 from rlhfless.trace import TraceError, open_log, read_log
 from rlhfless.trace.importers.redact import write_redacted
@@ -44,7 +43,7 @@ def test_no_text_of_responses_is_left(tmp_path: Path) -> None:
          "response_tokens": range(10, 18), "prompt": SECRET, "note": SECRET, "actor": SECRET, "reward": 1.0}
     ).to_csv(table, index=False)  # fmt: skip
     folder = tmp_path / "copy"
-    done = CliRunner().invoke(main, ["report", str(table), "--redact", str(folder)])
+    done = run_rlhfless("report", str(table), "--redact", str(folder))
     assert done.exit_code == 0, done.output
     for file in folder.rglob("*"):
         assert not file.is_file() or b"Miller" not in file.read_bytes(), file

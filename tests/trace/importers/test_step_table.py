@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from command_line import run_rlhfless
 from error_messages import refused, refused_command
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhfless.cli import main
 from rlhfless.trace import (
     ImportedLog,
     ImportOptions,
@@ -212,10 +211,10 @@ def test_commands_of_one_run_ask_for_it(tmp_path: Path) -> None:
         f"{run},{step},100,400,30,64\n" for run in ("a", "b") for step in (1, 2)
     ))  # fmt: skip
     options = ["profile", "--from-log", str(path), "--base", "qwen3-8b-h100", "-o", str(tmp_path / "p.json")]
-    refused_command(CliRunner().invoke(main, options), "2 runs", "a, b", "--run")
+    refused_command(run_rlhfless(*options), "2 runs", "a, b", "--run")
     simulated = ["report", str(path), "--simulate", "--gpus", "8", "-o", str(tmp_path / "r.html")]
-    refused_command(CliRunner().invoke(main, simulated), "2 runs", "a, b", "--run")
-    said = CliRunner().invoke(main, ["report", str(path)])
+    refused_command(run_rlhfless(*simulated), "2 runs", "a, b", "--run")
+    said = run_rlhfless("report", str(path))
     assert said.exit_code == 0, said.output
     assert "Run a" in said.stdout
     assert "Run b" in said.stdout

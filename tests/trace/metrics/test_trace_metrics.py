@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_samples import rollouts, step
 
-from rlhfless.trace import Trace, allocation_metrics, decode_capacity, interval_union_s, step_metrics
+from rlhfless.trace import Trace, allocation_metrics, decode_capacity, step_metrics
 
 times = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10)), max_size=12)
 
@@ -96,18 +96,6 @@ def test_a_holder_that_comes_back_is_one_actor_with_two_bills() -> None:
 def test_slots_that_are_paid_for_and_empty_are_counted_as_by_hand(trace: Trace) -> None:
     """Decode actors hold 12 GPU-seconds of each step: 2 are idle, and in 2 the slots of their batches are empty."""
     assert decode_capacity(allocation_metrics(trace)).empty_share == pytest.approx(4 / 12)
-
-
-@given(times)
-def test_the_union_counts_every_moment_once(spans: list[tuple[int, int]]) -> None:
-    starts, ends = [s for s, _ in spans], [s + d for s, d in spans]
-    moments = {m for start, end in zip(starts, ends, strict=True) for m in range(start, end)}
-    assert interval_union_s(starts, ends) == len(moments)
-
-
-def test_intervals_that_end_before_they_start_cover_nothing() -> None:
-    assert interval_union_s([3, 0], [1, 1]) == 1.0
-    assert interval_union_s([], []) == 0.0
 
 
 @settings(max_examples=40, deadline=None)

@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch")
 if find_spec("trl") is None:  # imported by the tests that use it, as that takes long
     pytest.skip("TRL, which losses are compared with, is not installed: pip install 'trl>=1.16'", allow_module_level=True)
 from learning_samples import gradient_of, noise_batch, small_model, still, word_tokenizer  # noqa: E402
+from trl_page import page_rows  # noqa: E402
 
 from rlhfless.training.algorithms.advantages import group_advantages  # noqa: E402
 from rlhfless.training.algorithms.base import frozen_copy  # noqa: E402
@@ -61,6 +62,14 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"loss_type": "dapo", "vllm_importance_sampling_mode": "token_truncate", "vllm_importance_sampling_clip_max": 1.1},
     ),
 }
+VARIANTS = [row for row in page_rows("loss") if not row.missing]
+CASES |= {
+    f"{row.cells['loss']}, as the page says": (
+        {**row.ours, **({"max_response_tokens": LIMIT} if row.ours.get("loss_aggregation") == "constant" else {})},
+        {"loss_type": "dapo", **row.theirs},
+    )
+    for row in VARIANTS
+}
 
 
 def trl_trainer(folder: Path, model: Any, batches: list[Batch], samples: int, **options: Any) -> GRPOTrainer:
@@ -71,8 +80,8 @@ def trl_trainer(folder: Path, model: Any, batches: list[Batch], samples: int, **
     rows = len(batches[0].response_ids)
     arguments = GRPOConfig(
         folder, per_device_train_batch_size=rows, num_generations=samples, max_completion_length=LIMIT, use_cpu=True,
-        bf16=False, gradient_checkpointing=False, report_to=[], use_bias_correction_kl=False, disable_dropout=True,
-        **{"beta": 0.0, "temperature": 1.0, **options},
+        bf16=False, gradient_checkpointing=False, report_to=[], disable_dropout=True,
+        **{"beta": 0.0, "temperature": 1.0, "use_bias_correction_kl": False, **options},
     )  # fmt: skip
     small_model(REFERENCE).save_pretrained(folder / "reference")
     model.config._name_or_path = str(folder / "reference")  # where TRL looks for its reference
@@ -101,6 +110,10 @@ def trl_scored(trainer: GRPOTrainer, engine_is_old: bool) -> dict[str, Any]:
     if engine_is_old:
         scored["old_per_token_logps"] = scored["sampling_per_token_logps"]
     return scored
+
+
+def test_the_page_has_the_variants_that_both_have() -> None:
+    assert {row.theirs.get("loss_type") for row in VARIANTS} >= {"grpo", "bnpo", "dapo", "dr_grpo"}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -39,9 +39,8 @@ def stored(folder: Path, options: dict[str, Any]) -> Path:
 def test_a_run_is_read_and_resumed_without_options_that_were_off(tmp_path: Path) -> None:
     assert read_trace(stored(tmp_path / "run", OFF)).meta["config"] == read_trace(SHIPPED).meta["config"]
     config = TrainConfig()
-    config.check_resume({**config.to_options(), **OFF})
-    assert TrainConfig.from_options(**config.to_options(), **OFF) == config
-    assert not config.to_options().keys() & OFF.keys()
+    config.check_resume({**config.to_dict(), **OFF})
+    assert TrainConfig(**config.to_dict(), **OFF) == config
 
 
 @pytest.mark.parametrize(("name", "value", "demonstration"), ON)
@@ -53,7 +52,7 @@ def test_a_run_with_one_that_was_on_is_refused_with_the_demonstration(
         read_trace(stored(tmp_path / "run", {**OFF, name: value}))
     config = TrainConfig()
     with refused(TrainError, "the run's meta.json", *named):
-        config.check_resume({**config.to_options(), name: value})
+        config.check_resume({**config.to_dict(), name: value})
     with refused(TrainError, *named):
-        TrainConfig.from_options(**{name: value})
+        TrainConfig(**{name: value})
     assert demonstration in dir(rlhfless.training)

@@ -12,11 +12,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from learning_samples import gradient_of, noise_batch, small_model  # noqa: E402
-from training_samples import config, same_weights  # noqa: E402
+from training_samples import config, run_config, same_weights  # noqa: E402
 
 from rlhfless.errors import InputError  # noqa: E402
 from rlhfless.training.algorithms.registry import recompute_layers  # noqa: E402
-from rlhfless.training.config import TrainConfig, TrainError  # noqa: E402
+from rlhfless.training.config import TrainError  # noqa: E402
 from rlhfless.training.learner.learner import LocalLearner  # noqa: E402
 from rlhfless.training.loop import train  # noqa: E402
 from rlhfless.training.offload import copied_to, to_cpu  # noqa: E402
@@ -97,4 +97,4 @@ def test_a_model_that_cannot_recompute_is_refused() -> None:
 )
 def test_wrong_values_are_one_sentence(changes: dict[str, Any], said: tuple[str, ...]) -> None:
     with refused(TrainError, *said):
-        TrainConfig.from_options(**changes)
+        run_config(**changes)

@@ -246,7 +246,7 @@ def test_the_loop_with_two_processes_goes_on_with_one(model: Path, tmp_path: Pat
     """The same responses as with one process; a run may be resumed with another number, and closing ends the processes."""
     train(config(steps=3), tmp_path / "one", model=model)
     with Trainer(config(steps=2, learner_processes=2), tmp_path / "two", model=model, progress=False) as trainer:
-        trainer.run()
+        trainer.train()
         learner = trainer.state.learner
         assert isinstance(learner, LearnerProcesses)
         pids = learner.pids

@@ -13,14 +13,14 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from learning_samples import noise_batch, small_model  # noqa: E402
-from training_samples import config, same_weights  # noqa: E402
+from training_samples import config, run_config, same_weights  # noqa: E402
 
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer  # noqa: E402
 from rlhfless.engine.torch.pretrained import load_model  # noqa: E402
 from rlhfless.errors import InputError, MissingExtra  # noqa: E402
 from rlhfless.training.algorithms.lora import check_lora, is_adapter  # noqa: E402
 from rlhfless.training.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
-from rlhfless.training.config import TrainConfig, TrainError  # noqa: E402
+from rlhfless.training.config import TrainError  # noqa: E402
 from rlhfless.training.learner.learner import LocalLearner  # noqa: E402
 from rlhfless.training.learner.process_group import make_learner  # noqa: E402
 from rlhfless.training.logprobs import token_logprobs  # noqa: E402
@@ -105,22 +105,22 @@ def test_without_peft_one_sentence_says_what_to_install() -> None:
         ({"lora_rank": 0}, ("lora_rank is 0", "at least 1")),
         ({"lora_rank": 2.5}, ("lora_rank", "2.5", "whole number")),
         ({"lora_rank": 4, "lora_alpha": 0}, ("lora_alpha", "above 0")),
-        ({"lora_rank": 4, "lora_targets": "q_proj"}, ("lora_targets", "list of texts")),
+        ({"lora_rank": 4, "lora_targets": 5}, ("lora_targets", "list of texts")),
         ({"lora_alpha": 8.0}, ("lora_alpha is 8.0", "lora_rank")),
         ({"lora_targets": ["q_proj"]}, ("lora_targets", "lora_rank")),
-        ({"lora_rank": 4, "learner_processes": 2}, ("lora_rank is 4", "2 learner_processes")),
+        ({"lora_rank": 4, "learner_processes": 2}, ("lora_rank is 4", "learner_processes 2")),
         ({"lora_rank": 4, "kl_coef": 0.1, "offload_reference": True}, ("offload_reference", "lora_rank 4")),
     ],
 )
 def test_wrong_options_of_adapters_are_one_sentence(changes: dict[str, Any], said: tuple[str, ...]) -> None:
     with refused(TrainError, *said):
-        TrainConfig.from_options(**changes)
+        run_config(**changes)
 
 
 def first_weights(seed: int, state: int = 0) -> dict[str, Any]:
     """The first weights of the adapters of a run with a seed, made while torch's global stream is in a state."""
     torch.manual_seed(state)
-    options = TrainConfig.from_options(lora_rank=4, seed=seed).learner_options()
+    options = run_config(lora_rank=4, seed=seed).learner_options()
     trained = make_learner("grpo", small_model(), **options).algorithm.trained  # type: ignore[attr-defined]
     return {key: value.detach().clone() for key, value in trained.named_parameters() if is_adapter(key)}
 

@@ -12,9 +12,9 @@ from error_messages import refused
 
 torch = pytest.importorskip("torch")
 
-from training_samples import config, farthest  # noqa: E402
+from training_samples import config, farthest, run_config  # noqa: E402
 
-from rlhfless.training.config import LearnerError, TrainConfig, TrainError  # noqa: E402
+from rlhfless.training.config import LearnerError, TrainError  # noqa: E402
 from rlhfless.training.loop import Trainer  # noqa: E402
 
 
@@ -31,7 +31,7 @@ def test_a_learner_over_two_nodes_ends_with_the_weights_of_one_process(tmp_path:
         "kl_coef": 0.1,
     }
     with Trainer(config(**options), model=model, progress=False) as trainer:
-        trainer.run()
+        trainer.train()
         alone = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     with two_nodes() as nodes:
         spread = {"executor": "ray", "ray_address": nodes.address, "learner_processes": 2, "learner_placement": "ray"}
@@ -48,7 +48,7 @@ def test_a_learner_over_two_nodes_ends_with_the_weights_of_one_process(tmp_path:
             with refused(LearnerError, "process 1", "sign of life", "30 s", "heartbeat_timeout_s"):
                 trainer.step()
             assert trainer.next_step == 2
-            trainer.run()
+            trainer.train()
             learned = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     assert farthest(alone, learned) < 1e-4
 
@@ -100,4 +100,4 @@ def test_an_address_has_its_interface() -> None:
 )
 def test_wrong_placements_are_one_sentence(changes: dict[str, Any], said: tuple[str, ...]) -> None:
     with refused(TrainError, *said):
-        TrainConfig.from_options(**changes)
+        run_config(**changes)

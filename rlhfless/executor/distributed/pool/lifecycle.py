@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from rlhfless.errors import InputError
 from solver.model.errors import as_given, is_number
-from solver.model.objective import NonGenerationPhases
+from solver.model.objective import NonGenerationPhases, Objective
 from solver.model.plan import Plan
 
 
@@ -157,18 +157,18 @@ class Lifecycle:
     """Policy of a pool for its actors between steps.
 
     By default costs decide whether an actor without work waits for the next step. Waiting costs its GPUs until then. Ending it
-    costs its GPUs while it starts again, and the delay of the step. A second of delay is worth ``w / (1 - w)`` seconds of all
-    GPUs, as in ``solver.Objective`` with the time weight w. So an actor waits if the next step is expected within
-    ``start_s / (1 - w)``, or within ``start_s`` where it would be prewarmed. Both numbers are measured: the pool's longest cold
-    start, and the median time between generation and the next step so far. Before the second step it waits for as long as
-    starting would cost.
+    costs its GPUs while it starts again, and the delay of the step. Where a step costs all GPUs for as long as it takes, a
+    second of delay is worth ``w / (1 - w)`` seconds of all GPUs (``Objective.cost_of_a_second``, w being the time weight). So
+    an actor waits if the next step is expected within ``start_s / (1 - w)``, or within ``start_s`` where it would be prewarmed.
+    Both numbers are measured: the pool's longest cold start, and the median time between generation and the next step so far.
+    Before the second step it waits for as long as starting would cost.
 
     Attributes:
         idle_timeout_s: an actor without work ends after this time: 0 ends it at once, infinity never. None: costs decide.
         prewarm: forecasts the next step. The actors of the last plan are started early enough to be up by then; None starts
             actors when they are needed.
         patience_s: a prewarmed actor ends when its step has not begun this long after the forecast.
-        time_weight: w, from 0 (cost only) to 1 (time only: actors always wait).
+        time_weight: w in ``T^w C^(1-w)``, from 0 (cost only) to 1 (time only: actors always wait).
 
     Raises:
         InputError: a time that is not a number of 0 or more, or a weight that is not one from 0 to 1.
@@ -214,8 +214,8 @@ class Lifecycle:
 
     def _by_cost(self, history: StepHistory, now_s: float, gpus: int) -> KeepDecision:
         """Compare waiting with starting. An actor whose step does not come waits as long again as starting would have cost."""
-        worth = 1.0 if self.prewarm is not None else math.inf if self.time_weight == 1 else 1 / (1 - self.time_weight)
-        starting_s = history.start_s * worth if history.start_s else 0.0
+        delay = 0.0 if self.prewarm is not None else Objective(self.time_weight).cost_of_a_second(1.0, 1.0)
+        starting_s = history.start_s * (1.0 + delay) if history.start_s else 0.0
         next_s = None if self.prewarm is None else self.prewarm.next_start_s(history)
         next_s = history.expected_start_s(now_s) if next_s is None else max(next_s, now_s)
         waiting_s = 0.0 if next_s is None else next_s - now_s

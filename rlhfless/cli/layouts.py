@@ -1,0 +1,122 @@
+"""``rlhfless layouts``: plans on which GPUs every model call of a training step runs, beside published ways to plan it."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from pydantic import AliasChoices, Field
+
+from rlhfless.cli.model_calls import StepGpus, StepModels
+from rlhfless.cli.options import WEIGHT, Count, Limits, Names, OutFile, Printed, Share, shown
+from rlhfless.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from solver.dataflow import StepPlan
+
+OURS = "this plan"
+
+
+class LayoutsOptions(Printed, Limits, StepGpus, StepModels):
+    """Plan on which GPUs every model call of a step runs, how its model is cut over them, and in which order.
+
+    Steps follow each other, and the seconds per step are the shortest that was found. With --time-weight or --limit, cost
+    counts, too. The lower bound holds for every plan with these costs. Seconds come from tables of measured
+    operators; backward passes, the optimizer and links between nodes are modelled. All responses have the same length:
+    `rlhfless step` plans a step from the lengths of a log.
+    """
+
+    out: OutFile | None = Field(
+        None, validation_alias=AliasChoices("out", "o"),
+        description="Draw the plans as a page without network (.html), or as a picture.",
+    )  # fmt: skip
+    time_weight: Share | None = Field(None, json_schema_extra=shown("W"), description=f"{WEIGHT}  [default: 1]")
+    responses: Count = Field(256, description="Generate this many responses per step.")
+    prompt_tokens: Count = Field(128, description="Plan for prompts of this many tokens.")
+    response_tokens: Count = Field(384, description="Plan for responses of this many tokens each.")
+    compare: Names = Field(
+        (), description="Compare with these published ways to plan a step: megatron, real, verl.  [default: none]"
+    )
+
+
+def layouts(options: LayoutsOptions) -> None:
+    """Print the plan beside the ways to plan that are compared, and draw them.
+
+    Raises:
+        InputError: options contradict each other, or one makes no sense.
+        PlanningError: there is no plan within the limits or the memory.
+    """
+    from rlhfless.analysis import compare_step_plans
+    from rlhfless.latency import StepBatch
+    from rlhfless.scheduling.dataflow import PUBLISHED_PLANS, published_plans
+    from solver.dataflow import StepPlanObjective, plan_step, plan_step_for
+
+    if unknown := [name for name in options.compare if name not in PUBLISHED_PLANS]:
+        raise InputError(f"--compare names {unknown[0]!r}; choose from {', '.join(PUBLISHED_PLANS)}")
+    cluster, graph = options.cluster(options), options.graph
+    costs = options.costs(
+        options, StepBatch(options.responses, options.prompt_tokens, options.response_tokens, options.mini_batches)
+    )
+    memory_bytes = options.memory_bytes(costs)
+    weighed = None
+    if options.limit is not None or options.time_weight is not None:
+        objective = StepPlanObjective(options.objective(1.0))
+        weighed = plan_step_for(objective, graph, cluster, costs, memory_bytes=memory_bytes)
+    plan = plan_step(graph, cluster, costs, memory_bytes=memory_bytes) if weighed is None else weighed.plan
+    names = list(dict.fromkeys(options.compare))
+    others = published_plans(names, graph, cluster, costs, memory_bytes=memory_bytes, lower_bound_s=plan.lower_bound_s)
+    plans = {**others, OURS: plan}
+    table = compare_step_plans(plans, options.price_usd)
+    assumptions = dict(costs.tables.source["assumptions"])
+    if options.out is not None:
+        _draw(plans, memory_bytes, assumptions, str(options.out))
+        print(f"wrote {options.out}", file=sys.stderr)
+    if options.format == "json":
+        limit = memory_bytes if math.isfinite(memory_bytes) else None  # JSON has no infinity
+        about = {"kind": options.gpu, "models": dict(costs.models), "batch": asdict(costs.batch), "memory_bytes": limit}
+        counted = {} if weighed is None else {"objective": weighed.to_dict()}
+        print(json.dumps(about | counted | _as_json(plans, table) | {"assumptions": assumptions}, allow_nan=False))
+    else:
+        print(f"{weighed or plan!r}\n\n{_text(table, options)}")
+
+
+def _as_json(plans: Mapping[str, StepPlan], table: pd.DataFrame) -> dict[str, Any]:
+    return {
+        "plan": json.loads(plans[OURS].to_json()),
+        "others": {name: json.loads(plan.to_json()) for name, plan in plans.items() if name != OURS},
+        "comparison": json.loads(table.to_json(orient="records")),
+    }
+
+
+def _text(table: pd.DataFrame, gpus: StepGpus) -> str:
+    """Return the comparison in words: seconds per step, multiple of the bound, what GPUs do, memory and cost."""
+    held_gpu_s = table[["calls_gpu_s", "reallocation_gpu_s", "idle_gpu_s"]].sum(axis=1)
+    shown = table[["plan"]].assign(**{"s per step": table["period_s"].map("{:.2f}".format)})
+    shown["of the bound"] = (table["period_s"] / table["bound_s"]).map("{:.2f}x".format)
+    for part in ("calls", "reallocation", "idle"):
+        shown[part] = (table[f"{part}_gpu_s"] / held_gpu_s).map("{:.1%}".format)
+    shown["peak GB"] = (table["peak_bytes"] / 1e9).map("{:.1f}".format)
+    price = ""
+    if not math.isnan(gpus.price_usd):
+        shown["USD per step"] = table["cost_usd"].map("{:.4f}".format)
+        price = f" Cost: {gpus.total_gpus} GPUs at {gpus.price_usd:g} USD per hour, all held."
+    shown["status"] = table["status"]
+    return f"{shown.to_string(index=False)}\nShares are of the GPU-seconds of a step.{price}"
+
+
+def _draw(plans: dict[str, StepPlan], memory_bytes: float, assumptions: dict[str, str], out: str) -> None:
+    """Write a page with all figures, or a picture of the plans alone."""
+    from rlhfless.plots import plot_step_plan, save
+
+    if out.lower().endswith((".html", ".htm")):
+        from rlhfless.report.step_page import write_step_page
+
+        write_step_page(plans, out, memory_bytes=memory_bytes, assumptions=assumptions)
+    else:
+        save(plot_step_plan(plans, memory_bytes=memory_bytes), out)

@@ -1,0 +1,22 @@
+"""Which plan of a step ran, and why, as the trace has it."""
+
+from __future__ import annotations
+
+from rlhfless.trace.io import Trace
+from solver.model.plurals import counted
+
+
+def chosen_of(trace: Trace, step: int) -> str:
+    """Return in short what the plan of a step is, and why; the empty text where the plan does not say so.
+
+    Where actors of several sizes were planned, it says how much higher time and cost, weighed, were with each of the others.
+    """
+    plan = next((plan for plan in trace.plans if plan.get("step") == step), {})
+    notes = plan.get("notes") or {}
+    others = [
+        f"{value - 1:+.0%} with {counted(int(gpus), 'GPU')} each"
+        for gpus, value in sorted((notes.get("sizes") or {}).items(), key=lambda size: int(size[0]))
+        if value != 1.0
+    ]
+    sizes = f"T^w C^(1-w) {', '.join(others)}" if others else ""
+    return "; ".join(filter(None, [str(notes.get("chosen", "")), sizes]))

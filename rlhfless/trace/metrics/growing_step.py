@@ -1,0 +1,341 @@
+"""Sums and bars of a step while its record grows: what a live view shows.
+
+Every update takes in only the spans that came since the one before. GPU-seconds, idle GPU-seconds and dollars are those that
+``step_metrics`` makes of the same rows. The number of bars is bounded. With more spans than ``MOST_BARS``, those of one phase
+of a holder that begin within the same ``bar_s`` seconds are one bar, as long as all of them together.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from rlhfless.trace.io import Trace
+from rlhfless.trace.metrics.step_metrics import billed_steps
+
+MOST_BARS, MOST_EVENTS = 2000, 100
+Row = Mapping[str, Any]
+
+
+class StepCost(NamedTuple):
+    """What a step was billed, or a running step until now: a row of ``plot_cost_over_time``.
+
+    Attributes:
+        start_s, end_s: of its allocations, in seconds since the run's start.
+        idle_gpu_seconds: of the allocated ``gpu_seconds``. cost_usd: NaN where a GPU has no price.
+        complete: whether the step is.
+    """
+
+    step: int
+    start_s: float
+    end_s: float
+    gpu_seconds: float
+    idle_gpu_seconds: float
+    cost_usd: float
+    actors: int
+    complete: bool
+
+    @classmethod
+    def of(cls, trace: Trace, *, complete: bool) -> StepCost:
+        """Return what the only step of a trace was billed."""
+        held = trace.allocations
+        (billed,) = billed_steps(held, trace.spans).itertuples()
+        times = float(held["start_s"].min()), float(held["end_s"].max())
+        sums = float(billed.gpu_seconds), float(billed.idle_gpu_seconds), float(billed.cost_usd)
+        return cls(int(billed.step), *times, *sums, int(billed.actors), complete)
+
+
+class Bar(NamedTuple):
+    """A span as it is drawn, or several of one phase that begin close together.
+
+    Attributes:
+        busy_s: their seconds together. in_use: mean share of the actor's slots in these seconds; NaN where unknown.
+    """
+
+    holder: str
+    phase: str
+    background: bool
+    start_s: float
+    busy_s: float
+    in_use: float
+
+
+class Held(NamedTuple):
+    """GPUs that a holder has been allocated until now, and what they cost."""
+
+    holder: str
+    role: str
+    node: int
+    kind: str
+    market: str
+    gpu_ids: tuple[int, ...]
+    start_s: float
+    end_s: float
+    gpu_seconds: float
+    idle_gpu_seconds: float
+    cost_usd: float
+
+
+@dataclass(frozen=True)
+class StepSoFar:
+    """A step up to one moment of its own clock.
+
+    Attributes:
+        completed, of: number of complete and of all responses. now_s: that moment, in seconds since the run's start.
+        bars: at most ``MOST_BARS``, or a few for each holder. spans: number of spans that they stand for.
+        bar_s: spans that begin within so many seconds are one bar; 0 where every span is a bar.
+        events: at most ``MOST_EVENTS`` of the step's, evenly.
+        planned: of every planned actor its holder, start and predicted end in seconds of the step, and number of responses.
+        meta: as of a trace: clock, charging and profile.
+    """
+
+    step: int
+    completed: int
+    of: int
+    now_s: float
+    cost: StepCost
+    held: Sequence[Held]
+    bars: Sequence[Bar]
+    spans: int
+    bar_s: float
+    events: Sequence[Row]
+    planned: Sequence[tuple[str, float, float, int]]
+    meta: Mapping[str, Any]
+
+
+class BusyTime:
+    """The union of a holder's foreground spans. A span that comes in order takes the same time however many came before."""
+
+    def __init__(self) -> None:
+        self._starts: list[float] = []  # of disjoint intervals, in order
+        self._ends: list[float] = []
+        self._before_s: list[float] = []  # seconds of all earlier intervals
+
+    def add(self, start_s: float, end_s: float) -> None:
+        """Add an interval, which may overlap others and may begin before them."""
+        first, last = bisect_left(self._ends, start_s), bisect_right(self._starts, end_s)
+        if first < last:  # those that it overlaps or touches
+            start_s, end_s = min(start_s, self._starts[first]), max(end_s, self._ends[last - 1])
+        self._starts[first:last], self._ends[first:last] = [start_s], [end_s]
+        del self._before_s[first:]
+        for i in range(first, len(self._starts)):
+            self._before_s.append(self._before_s[i - 1] + self._ends[i - 1] - self._starts[i - 1] if i else 0.0)
+
+    def within(self, start_s: float, end_s: float) -> float:
+        """Return the seconds that are covered between two times."""
+        return max(0.0, self._until(end_s) - self._until(start_s))
+
+    def _until(self, time_s: float) -> float:
+        i = bisect_right(self._starts, time_s) - 1
+        return 0.0 if i < 0 else self._before_s[i] + min(time_s, self._ends[i]) - self._starts[i]
+
+
+@dataclass
+class _Drawn:
+    """A bar that may still grow; ``in_use_s``: its seconds, each times the share of slots in use."""
+
+    start_s: float
+    busy_s: float
+    in_use_s: float
+
+
+@dataclass
+class _Last:
+    """The last decode span of a holder, which grows while its engine decodes on, and what was counted of it."""
+
+    row: Row
+    end_s: float
+    in_use_s: float
+    drawn: _Drawn
+
+
+@dataclass
+class GrowingStep:
+    """The spans of one step so far.
+
+    Attributes:
+        start_s: when the step began. plan: as in ``Trace.plans``.
+        spans: how many were taken in. bar_s: see ``StepSoFar``.
+    """
+
+    start_s: float
+    plan: Row = field(default_factory=dict)
+    spans: int = 0
+    bar_s: float = 0.0
+    _busy: dict[str, BusyTime] = field(default_factory=dict)
+    _lanes: dict[tuple[str, str, bool], list[_Drawn]] = field(default_factory=dict)
+    _last: dict[str, _Last] = field(default_factory=dict)
+    _end_s: float = -math.inf
+    _bars: int = 0
+
+    def __post_init__(self) -> None:
+        actors = enumerate(self.plan.get("actors") or ())
+        self.planned = tuple(
+            (f"actor-{i}", float(a.get("start_s") or 0.0), float(a["predicted_s"]), len(a.get("responses") or ()))
+            for i, a in actors
+            if isinstance(a, Mapping) and a.get("predicted_s") is not None
+        )
+
+    def take(self, rows: Sequence[Row]) -> None:
+        """Take in the spans that were recorded since the last call, and what a holder's last decode span has grown by.
+
+        Args:
+            rows: all spans of the step, in the order in which they were recorded.
+        """
+        for last in self._last.values():
+            if last.row["end_s"] != last.end_s:
+                self._grow(last)
+        for row in rows[self.spans :]:
+            self._add(row)
+        self.spans = len(rows)
+
+    def so_far(
+        self,
+        step: int,
+        allocations: Iterable[Row],
+        *,
+        responses: tuple[int, int] = (0, 0),
+        now_s: float = math.inf,
+        events: Sequence[Row] = (),
+        meta: Row | None = None,
+        further: GrowingStep | None = None,
+    ) -> StepSoFar:
+        """Return the step as it is now.
+
+        Args:
+            allocations: of the step, which end now at the latest. now_s: spans end then at the latest.
+            responses: number of complete and of all ones. events, meta: see ``StepSoFar``.
+            further: spans of the step that are counted here only, of holders of their own.
+        """
+        parts = [self] if further is None else [self, further]
+        busy = {holder: time for part in parts for holder, time in part._busy.items()}
+        held = tuple(_held(row, busy) for row in allocations)
+        actors = len({each.holder for each in held if each.role == "decode"})
+        sums = {name: math.fsum(getattr(h, name) for h in held) for name in ("gpu_seconds", "idle_gpu_seconds", "cost_usd")}
+        start_s = min((h.start_s for h in held), default=self.start_s)
+        end_s = max((h.end_s for h in held), default=self.start_s)
+        cost = StepCost(step, start_s, end_s, **sums, actors=actors, complete=False)
+        bars = tuple(bar for part in parts for bar in part._drawn_until(now_s))
+        thin = max(1, -(-len(events) // MOST_EVENTS))
+        return StepSoFar(
+            step, *responses, now_s, cost, held, bars, sum(part.spans for part in parts), self.bar_s,
+            events[:: -thin][::-1], self.planned, meta or {},
+        )  # fmt: skip
+
+    # --- spans --------------------------------------------------------------------------------------------------------
+
+    def _add(self, row: Row) -> None:
+        holder, phase, background = row["holder"], row["phase"], bool(row["background"])
+        start_s, end_s = row["start_s"], row["end_s"]
+        if not background:
+            self._busy.setdefault(holder, BusyTime()).add(start_s, end_s)
+        self._end_s = max(self._end_s, end_s)
+        lane, drawn = self._lanes.setdefault((holder, phase, background), []), _Drawn(start_s, end_s - start_s, _in_use_s(row))
+        if lane and self._one(lane[-1], drawn):
+            drawn = _joined(lane[-1], drawn)
+        else:
+            lane.append(drawn)
+            self._bars += 1
+        if phase == "decode" and not background:
+            self._last[holder] = _Last(row, end_s, _in_use_s(row), drawn)
+        if self._bars > max(MOST_BARS, 4 * len(self._lanes)):
+            self._coarsen()
+
+    def _grow(self, last: _Last) -> None:
+        row, in_use_s = last.row, _in_use_s(last.row)
+        self._busy[row["holder"]].add(row["start_s"], row["end_s"])
+        self._end_s = max(self._end_s, row["end_s"])
+        last.drawn.busy_s += row["end_s"] - last.end_s
+        last.drawn.in_use_s += in_use_s - last.in_use_s
+        last.end_s, last.in_use_s = row["end_s"], in_use_s
+
+    def _one(self, bar: _Drawn, following: _Drawn) -> bool:
+        """Return whether two neighbours are drawn as one."""
+        if self.bar_s == 0.0:
+            return False
+        return (bar.start_s - self.start_s) // self.bar_s == (following.start_s - self.start_s) // self.bar_s
+
+    def _coarsen(self) -> None:
+        """Draw more spans as one, until there are half as many bars as are allowed."""
+        most = max(MOST_BARS, 4 * len(self._lanes)) // 2
+        length_s = max(self._end_s - self.start_s, 1e-9)
+        self.bar_s = max(2 * self.bar_s, length_s * len(self._lanes) / most / 4)
+        now_in: dict[int, _Drawn] = {}
+        while True:
+            self._bars = 0
+            for key, lane in self._lanes.items():
+                kept: list[_Drawn] = []
+                for bar in sorted(lane, key=lambda bar: bar.start_s):
+                    if kept and self._one(kept[-1], bar):
+                        now_in[id(bar)] = _joined(kept[-1], bar)
+                    else:
+                        kept.append(bar)
+                self._lanes[key] = kept
+                self._bars += len(kept)
+            for last in self._last.values():
+                last.drawn = now_in.get(id(last.drawn), last.drawn)
+            if self._bars <= most or self.bar_s > 2 * length_s:
+                return
+            self.bar_s *= 2
+
+    def _drawn_until(self, now_s: float) -> Iterator[Bar]:
+        """Return the bars up to now. Foreground bars of a holder that stand for several spans are put side by side."""
+        at: dict[str, float] = {}
+        lanes = ((key, bar) for key, lane in self._lanes.items() for bar in lane)
+        for (holder, phase, background), bar in sorted(lanes, key=lambda one: one[1].start_s) if self.bar_s else lanes:
+            start_s, busy_s = bar.start_s, min(bar.busy_s, now_s - bar.start_s)
+            if busy_s <= 0:
+                continue
+            if self.bar_s and not background:
+                start_s = min(max(start_s, at.get(holder, start_s)), start_s + self.bar_s)
+                at[holder] = start_s + busy_s
+            yield Bar(holder, phase, background, start_s, busy_s, bar.in_use_s / bar.busy_s)
+
+
+def _held(row: Row, busy: Mapping[str, BusyTime]) -> Held:
+    lasts_s, gpus, price = row["end_s"] - row["start_s"], len(row["gpu_ids"]), row["usd_per_gpu_s"]
+    busy_s = busy[row["holder"]].within(row["start_s"], row["end_s"]) if row["holder"] in busy else 0.0
+    gpu_s = gpus * lasts_s
+    return Held(
+        row["holder"], row["role"], row["node"], row["kind"], row["market"], tuple(row["gpu_ids"]), row["start_s"],
+        row["end_s"], gpu_s, gpus * max(lasts_s - busy_s, 0.0), gpu_s * price if price > 0 or gpu_s == 0 else math.nan,
+    )  # fmt: skip
+
+
+def _in_use_s(row: Row) -> float:
+    batch, slots = row["batch_mean"], row["slots"]
+    return (
+        math.nan if row["phase"] != "decode" or batch is None or not slots else (row["end_s"] - row["start_s"]) * batch / slots
+    )
+
+
+def _joined(bar: _Drawn, following: _Drawn) -> _Drawn:
+    """Add a bar to its neighbour before it."""
+    bar.busy_s += following.busy_s
+    bar.in_use_s += following.in_use_s
+    return bar
+
+
+def complete_step(trace: Trace, *, complete: bool = True) -> StepSoFar:
+    """Return the only step of a trace; its cost is that of ``step_metrics``.
+
+    Args:
+        complete: whether the step is, or what is kept of one that was ended.
+    """
+    plan = trace.plans[0] if trace.plans else {}
+    held = trace.allocations
+    growing = GrowingStep(float(held["start_s"].min()), plan)
+    columns = ["holder", "phase", "background", "start_s", "end_s"]
+    values = [trace.spans[name].tolist() for name in columns]
+    numbers = [trace.spans[name].to_numpy(dtype=float, na_value=math.nan).tolist() for name in ("batch_mean", "slots")]
+    names = (*columns, "batch_mean", "slots")
+    growing.take([dict(zip(names, row, strict=True)) for row in zip(*values, *numbers, strict=True)])
+    responses, cost = len(trace.rollouts), StepCost.of(trace, complete=complete)
+    found = growing.so_far(
+        cost.step, held.to_dict("records"), responses=(responses, responses), now_s=cost.end_s,
+        events=trace.events.to_dict("records"), meta=trace.meta,
+    )  # fmt: skip
+    return replace(found, cost=cost)

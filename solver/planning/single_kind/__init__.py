@@ -1,1 +1,0 @@
-"""Planning for actors of one kind and size: relaxation, rounding, search and the OR-Tools model."""
