@@ -94,6 +94,13 @@ STATE = (
 """How far the run is that the timeline shows: steps, then virtual seconds of the step under way; -1 before there is any."""
 
 
+@pytest.fixture(autouse=True)
+def closed_gates(folder: Path) -> None:
+    """The tests of one process share the folder: what a test before let go on is held again."""
+    for gate in ("learns", "frees"):
+        (folder / gate).unlink(missing_ok=True)
+
+
 def button(page: Any, name: str) -> Any:
     """A button of a view; JupyterLab's own toolbar has some of the same names."""
     return page.locator("button.jupyter-button", has_text=name)
