@@ -158,14 +158,16 @@ def _corrected(config: TrainConfig, model: Any, device: torch.device, words: lis
         config.optimizer.learner_dtype, precision_of(config, device.type, _checkpoint(model)),
     )  # fmt: skip
     several = config.optimizer.num_mini_batches
-    if asked is None and (own_algorithm or not differ or several > 1):
-        if differ and several > 1 and not own_algorithm:
-            words.append(f"old_logprobs_from engine, so no importance sampling, as num_mini_batches is {several}")
-            warning = (
-                f"engine and learner differ (vLLM, or bfloat16), but optimizer.num_mini_batches {several} has no importance "
+    gone = several > 1 and config.cluster.learning == "stream"  # the weights that generated, before all responses are complete
+    if asked is None and (own_algorithm or not differ or gone):
+        if differ and gone and not own_algorithm:
+            words.append(f"old_logprobs_from engine, so no importance sampling, as num_mini_batches is {several} with stream")
+            warnings.warn(
+                f"engine and learner differ (vLLM, or bfloat16), but cluster.learning 'stream' with optimizer.num_mini_batches "
+                f"{several} has no importance sampling; give learning='batch' or num_mini_batches=1, or "
+                "old_logprobs_from='engine' if this is meant",
+                stacklevel=2,
             )
-            warning += "sampling; give num_mini_batches=1, or old_logprobs_from='engine' if this is meant"
-            warnings.warn(warning, stacklevel=2)
         else:
             words.append("old_logprobs_from engine")
         return config.replace(algorithm={"old_logprobs_from": "engine"})

@@ -87,7 +87,8 @@ def test_the_virtual_clock_is_taken_where_options_ask_for_it(options: dict[str, 
     ("options", "corrects"),
     [
         ({}, False), ({"engine": "vllm"}, True), ({"generation_dtype": "bfloat16"}, True),
-        ({"learner_dtype": "bfloat16"}, True), ({"engine": "vllm", "num_mini_batches": 2}, False),
+        ({"learner_dtype": "bfloat16"}, True), ({"engine": "vllm", "num_mini_batches": 2}, True),
+        ({"engine": "vllm", "num_mini_batches": 2, "learning": "stream"}, False),
         ({"engine": "vllm", "old_logprobs_from": "engine"}, False), ({"importance_ratio_cap": 3.0}, True),
     ],
 )  # fmt: skip
@@ -102,12 +103,13 @@ def test_importance_sampling_is_on_where_engine_and_learner_differ(
 @pytest.mark.usefixtures("no_gpus")
 def test_several_mini_batches_without_importance_sampling_are_warned_of(untrained: Path) -> None:
     with pytest.warns(UserWarning, match=r"num_mini_batches 2.*importance sampling"):
-        words = choose(TrainConfig(engine="vllm", num_mini_batches=2), untrained, None).words
+        words = choose(TrainConfig(engine="vllm", num_mini_batches=2, learning="stream"), untrained, None).words
     assert "num_mini_batches is 2" in ", ".join(words)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        choose(TrainConfig(num_mini_batches=2), untrained, None)
-        choose(TrainConfig(engine="vllm", num_mini_batches=2, old_logprobs_from="engine"), untrained, None)
+        choose(TrainConfig(num_mini_batches=2, learning="stream"), untrained, None)
+        choose(TrainConfig(engine="vllm", num_mini_batches=2), untrained, None)
+        choose(TrainConfig(engine="vllm", num_mini_batches=2, learning="stream", old_logprobs_from="engine"), untrained, None)
 
 
 @pytest.mark.usefixtures("no_gpus")

@@ -315,7 +315,10 @@ def test_on_the_wall_clock_only_the_trainer_prepares_and_learns(options: dict[st
         ({"num_mini_batches": 5}, ("num_mini_batches is 5", "4 prompts")),
         ({"num_mini_batches": 0}, ("num_mini_batches is 0", "at least 1")),
         ({"num_mini_batches": "two"}, ("num_mini_batches", "'two'", "whole number")),
-        ({"num_mini_batches": 2, "old_logprobs_from": "recomputed"}, ("'recomputed'", "'engine'")),
+        (
+            {"num_mini_batches": 2, "old_logprobs_from": "recomputed", "learning": "stream"},
+            ("'recomputed'", "'stream'", "'engine'", "'batch'"),
+        ),
     ],
 )
 def test_options_that_do_not_fit_are_refused(changes: dict[str, Any], said: tuple[str, ...]) -> None:

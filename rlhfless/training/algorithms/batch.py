@@ -32,6 +32,8 @@ class Batch:
         engine_logprobs: of the response tokens as the engine sampled them, at the temperature of learning; None if it
             gave none, NaN for single tokens without one.
         truncated: True where the response limit ended a response; None means that none was.
+        recomputed_logprobs: of the response tokens under the weights that generated, recomputed by the learner; None where the
+            weights that learn are still those, so that the first update computes them.
 
     Raises:
         InputError: a sequence has another number of entries, or a response is empty, or a number is NaN or infinite.
@@ -43,10 +45,11 @@ class Batch:
     group_of: ArrayLike
     engine_logprobs: Sequence[Sequence[float] | np.ndarray] | None = None
     truncated: ArrayLike | None = None
+    recomputed_logprobs: Sequence[np.ndarray] | None = None
 
     def __post_init__(self) -> None:
         responses = len(self.response_ids)
-        for name in ("prompt_ids", "rewards", "group_of", "engine_logprobs", "truncated"):
+        for name in ("prompt_ids", "rewards", "group_of", "engine_logprobs", "truncated", "recomputed_logprobs"):
             column: Any = getattr(self, name)
             if column is not None and len(column) != responses:
                 raise InputError(f"{name} has {len(column)} entries for {responses} responses; it needs one entry per response")
@@ -80,13 +83,14 @@ class Batch:
         """Return the given rows as a batch."""
         index = np.asarray(rows, dtype=np.int64)
         columns = {name: np.asarray(getattr(self, name))[index] for name in ("rewards", "group_of")}
-        engine, kept = self.engine_logprobs, index.tolist()
+        engine, recomputed, kept = self.engine_logprobs, self.recomputed_logprobs, index.tolist()
         return Batch(
             [self.prompt_ids[i] for i in kept],
             [self.response_ids[i] for i in kept],
             **columns,
             engine_logprobs=None if engine is None else [engine[i] for i in kept],
             truncated=None if self.truncated is None else np.asarray(self.truncated)[index],
+            recomputed_logprobs=None if recomputed is None else [recomputed[i] for i in kept],
         )
 
     def counted(self, mask_truncated: bool) -> np.ndarray:
@@ -120,6 +124,8 @@ class Batch:
         part = Part(kept, ids.to(device), mask.to(device))
         if self.engine_logprobs is not None:
             part.tokens["engine"] = part.aligned([self.engine_logprobs[i] for i in kept])
+        if self.recomputed_logprobs is not None:
+            part.tokens["recomputed"] = part.aligned([self.recomputed_logprobs[i] for i in kept])
         return part
 
 

@@ -214,9 +214,9 @@ def _with_divisor(groups: Groups, divisor: float) -> list[LossPart]:
 
 
 def _settle_first(part: Part, new: torch.Tensor, options: GrpoOptions) -> None:
-    """Take the old log-probabilities from the first update: these weights generated."""
+    """Take the old log-probabilities from the batch or, without any there, from the first update: these weights generated."""
     if "old" not in part.tokens:
-        settle_old(part, new, options)
+        settle_old(part, part.tokens.get("recomputed", new), options)
 
 
 def grpo_loss(options: GrpoOptions, each: LossPart, new: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:

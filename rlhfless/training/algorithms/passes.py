@@ -135,6 +135,26 @@ class Passes:
             self._count(part, prepare=1)
         return found
 
+    @torch.no_grad()
+    def logprobs(self, batch: Batch, sums: dict[str, float]) -> list[np.ndarray]:
+        """Return the log-probabilities of the tokens of every response of a batch, in every process, under the weights as they
+        are; seconds as for ``look``, and prompt and response tokens of the passes in ``prepare_pass_tokens`` of ``sums``.
+        """
+        rows, found = [], []
+        for part in self.parts(batch, np.arange(len(batch.response_ids))):
+            with autocast(self._algorithm.options, part.mask.device), counted_seconds(sums, part):
+                outputs = self.outputs(part)[0]
+            self._count(part, prepare=self._models)
+            add_to(sums, {"prepare_pass_tokens": self._models * whole_tokens([part])})
+            rows += part.rows if part.mask.any() else []  # a part without a counted token only keeps processes in lockstep
+            found.append(outputs[part.mask].float())
+        every: dict[int, np.ndarray] = {}
+        of_all = self._algorithm.ranks.of_all
+        for chosen, flat in zip(of_all(torch.tensor(rows, dtype=torch.long)), of_all(torch.cat(found)), strict=True):
+            tokens = [len(batch.response_ids[row]) for row in chosen.tolist()]
+            every |= dict(zip(chosen.tolist(), (x.cpu().numpy() for x in torch.split(flat, tokens)), strict=True))
+        return [every[row] for row in range(len(batch.response_ids))]
+
     def accumulate(self, micro_batches: Sequence[LossPart], losses: Sequence[Loss], sums: dict[str, float]) -> list[Tensor]:
         """Add the gradient of the losses of all micro-batches, and their numbers to ``sums``.
 

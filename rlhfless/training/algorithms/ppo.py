@@ -196,7 +196,7 @@ class Ppo:
         """Set a part's old log-probabilities, old values, advantages and returns; return its differences to the reference."""
         o, values = self.options, looked.values
         assert values is not None
-        settle_old(part, looked.logprobs, o)
+        settle_old(part, part.tokens.get("recomputed", looked.logprobs), o)
         kl = None if looked.reference is None else part.tokens["old"] - looked.reference
         score = torch.as_tensor(scores[part.rows], dtype=values.dtype, device=values.device)
         rewards = token_rewards(score, part.mask, kl, o.kl_coef)

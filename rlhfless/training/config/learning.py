@@ -49,7 +49,8 @@ class UpdateConfig(Section):
     old_logprobs_from: Literal["auto", "engine", "recomputed"] = "auto"
     """Take old log-probabilities from the engine, or recompute them. They are those of the weights that generated. ``auto``
     recomputes them where engine and learner differ: with engine vllm, and where either computes in bfloat16; not with several
-    ``optimizer.num_mini_batches``. There ``importance_ratio_cap`` is 2 if it is not given, as in TRL."""
+    ``optimizer.num_mini_batches`` and ``cluster.learning`` stream. ``importance_ratio_cap`` is then 2 if it is not given, as in
+    TRL."""
     importance_ratio_cap: PositiveOrInfinite | None = None
     """Cap importance sampling factors, at 2.0 for example. They correct the engine's distribution to the recomputed one.
     Default: see ``old_logprobs_from``."""
@@ -137,8 +138,8 @@ class OptimizerConfig(Section):
     num_mini_batches: Count = 1
     """Split each step's prompts into this many mini-batches, and learn from one after the other. A step takes
     num_mini_batches x num_updates optimizer steps. Mini-batches are fixed before generation, by the order of prompts, and each
-    is learned from as a batch of its own. So the values of the second are those of the weights after the first update. Old
-    log-probabilities are the engine's."""
+    is learned from as a batch of its own. So a critic's values of the second are those of the weights after the first update.
+    Old log-probabilities are those of the weights that generated, for every mini-batch."""
     max_tokens_per_micro_batch: Count = 4096
     """Compute at most this many padded tokens at once. It changes no gradient."""
     gradient_checkpointing: StrictBool = False

@@ -126,11 +126,12 @@ class TrainConfig(Section):
                 f"optimizer.num_mini_batches is {mini_batches}, but a step has only "
                 f"{counted(rollout.prompts_per_step, 'prompt')}; every mini-batch needs at least one"
             )
-        if mini_batches > 1 and self.algorithm.recomputes:
+        if mini_batches > 1 and self.cluster.learning == "stream" and self.algorithm.recomputes:
             raise TrainError(
-                f"algorithm.old_logprobs_from is 'recomputed' with optimizer.num_mini_batches {mini_batches}, but the first "
-                "update replaces the weights that generated; choose algorithm.old_logprobs_from 'engine', or "
-                "optimizer.num_mini_batches 1"
+                f"algorithm.old_logprobs_from is 'recomputed' with optimizer.num_mini_batches {mini_batches} and "
+                "cluster.learning 'stream', but there the first update replaces the weights that generated before all "
+                "responses are complete; choose algorithm.old_logprobs_from 'engine', optimizer.num_mini_batches 1, or "
+                "cluster.learning 'batch'"
             )
         for key, updates in (
             ("algorithm.num_updates", self.algorithm.num_updates), ("optimizer.num_mini_batches", mini_batches),

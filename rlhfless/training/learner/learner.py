@@ -7,6 +7,7 @@ read by any number of processes.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 import time
@@ -146,10 +147,26 @@ class LocalLearner:
         if (passes := getattr(self.algorithm, "passes", None)) is not None:
             passes.count_anew()
         with self._training():
-            numbers = of_step([self.algorithm.learn(part) for part in split(batch, self.num_mini_batches)])
+            parts, recomputing = self._with_old(split(batch, self.num_mini_batches))
+            numbers = of_step([self.algorithm.learn(part) for part in parts])
         self._merge()
         self._next_rate()
-        return {**numbers, "learning_rate": rate}
+        return {**numbers, **{name: numbers[name] + more for name, more in recomputing.items()}, "learning_rate": rate}
+
+    def _with_old(self, parts: list[Batch]) -> tuple[list[Batch], dict[str, float]]:
+        """Recompute the log-probabilities of all mini-batches but the first, if that is asked for, while the weights that
+        generated are there; return the mini-batches, and what this adds to numbers of the step.
+        """
+        if len(parts) == 1 or self.algorithm.options.old_logprobs_from != "recomputed":  # type: ignore[attr-defined]
+            return parts, {}
+        began, sums = time.perf_counter(), {"prepare_seconds": 0.0, "prepare_pass_tokens": 0.0}
+        later = [
+            dataclasses.replace(part, recomputed_logprobs=self.algorithm.passes.logprobs(part, sums))  # type: ignore[attr-defined]
+            for part in parts[1:]
+        ]
+        sums = self.ranks.sums(sums)
+        seconds = {"prepare_seconds": sums["prepare_seconds"] / self.ranks.count, "seconds": time.perf_counter() - began}
+        return [parts[0], *later], {**sums, **seconds}
 
     def so_far(self) -> Mapping[str, float]:
         """See ``Learner``; an algorithm of one's own need not count."""

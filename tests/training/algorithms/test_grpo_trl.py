@@ -184,9 +184,47 @@ def test_weights_after_several_updates_are_those_of_trl(
             assert trainer.lr_scheduler.get_last_lr()[0] == batch_rate
             trainer.optimizer.step()
             trainer.lr_scheduler.step()
+    assert_moved_alike(model, other)
+
+
+def assert_moved_alike(model: Any, other: Any) -> None:
+    """Both models are as far from their first weights, and where."""
     moved = max(
         float((p - q).detach().abs().max()) for p, q in zip(small_model().parameters(), model.parameters(), strict=True)
     )
     assert moved > 5e-4
     for p, q in zip(model.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(p, q, atol=1e-5, rtol=0)
+
+
+def test_importance_sampling_of_several_mini_batches_is_that_of_trl(tmp_path: Path) -> None:
+    """TRL computes old log-probabilities of the whole batch before its first update, and so do we."""
+    model, other, samples, minibatches = small_model(), small_model(), 4, 3
+    batch = noise_batch(model, samples=samples, off=0.3)
+    given = {
+        "advantage_std": "sample", "eps": 1e-4, "max_tokens_per_micro_batch": 64, "learning_rate": 1e-3,
+        "loss_aggregation": "sequence", "old_logprobs_from": "recomputed", "importance_ratio_cap": 1.1, "num_updates": 2,
+    }  # fmt: skip
+    learner = LocalLearner.make("grpo", model, num_mini_batches=minibatches, **given)
+    numbers = learner.learn(batch)
+    assert numbers["prepare_pass_tokens"] == sum(batch.tokens[samples:]), "all but the first mini-batch are computed before"
+    assert numbers["kl_old"] > 0
+    assert numbers["importance_mean"] != 1
+
+    correction = {"vllm_importance_sampling_mode": "token_truncate", "vllm_importance_sampling_clip_max": 1.1}
+    options = {"loss_type": "grpo", "learning_rate": 1e-3, "lr_scheduler_type": "constant", **correction}
+    trainer = trl_trainer(tmp_path, other, [batch], samples, **options)
+    trainer.create_optimizer_and_scheduler(num_training_steps=2 * minibatches)
+    scored = trl_scored(trainer, engine_is_old=False)
+    for minibatch in range(minibatches):
+        rows = slice(minibatch * samples, (minibatch + 1) * samples)
+        part = {
+            name: value[rows] if torch.is_tensor(value) and value.dim() and len(value) == len(batch.response_ids) else value
+            for name, value in scored.items()
+        }
+        for _ in range(2):
+            trainer.optimizer.zero_grad()
+            trainer.compute_loss(trainer.model, part).backward()
+            torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), trainer.args.max_grad_norm)
+            trainer.optimizer.step()
+    assert_moved_alike(model, other)

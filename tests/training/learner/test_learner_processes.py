@@ -41,7 +41,14 @@ from rlhfless.training.random_state import streams_of  # noqa: E402
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "grpo": {"kl_coef": 0.1, "loss_aggregation": "sequence", "lr_scheduler_type": "linear", "lr_scheduler_steps": 5},
-    "ppo": {"kl_coef": 0.1, "critic": "model", "critic_learning_rate": 2e-3, "mask_truncated": True, "lam": 0.95},
+    "ppo": {
+        "kl_coef": 0.1,
+        "critic": "model",
+        "critic_learning_rate": 2e-3,
+        "mask_truncated": True,
+        "lam": 0.95,
+        "num_mini_batches": 2,
+    },
 }
 SHARED = {
     "learning_rate": 1e-3,
