@@ -18,10 +18,10 @@ from plotly.subplots import make_subplots
 from rlhfless.plots.clock import with_clock
 from rlhfless.plots.palette import BLUE, VERMILLION
 from rlhfless.plots.style import counted, hover, is_dark, message_figure, number, styled, titles, usd
-from rlhfless.plots.training_curves import ROUNDING
+from rlhfless.plots.training_curves import MOST_POINTS, ROUNDING
 
 TITLE = "Cost so far and idle share"
-MOST_MARKERS, MOST_POINTS = 100, 200
+MOST_MARKERS = 100
 NO_META: Mapping[str, Any] = MappingProxyType({})
 
 

@@ -5,14 +5,16 @@ Input is a table with one row per step.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from rlhfless.plots.palette import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION
-from rlhfless.plots.style import counted, message_figure, number, styled, whole_steps
+from rlhfless.plots.style import counted, is_dark, message_figure, number, styled, titles, whole_steps
 
 TITLE = "Progress of the run"
 CURVES = (
@@ -26,6 +28,7 @@ CURVES = (
     ("against_static", "GPU-seconds relative to static", SKY, "star", "solid"),
 )
 
+MOST_POINTS = 200  # on a curve
 ROUNDING = 1e-9  # shares below it are sums that were rounded, and an axis of 1e-17 says nothing
 
 
@@ -70,28 +73,50 @@ def plot_curves(steps: pd.DataFrame) -> go.Figure:
     """Plot one curve per number, stacked, over the steps; unknown numbers have no curve.
 
     Returns:
-        A figure; without steps one that says so.
+        A figure, with at most ``MOST_POINTS`` points on a curve; without steps one that says so.
     """
-    info = curves_info(steps)
-    if info.missing:
-        return message_figure(TITLE, info.missing)
-    table = info.table
+    return message_figure(TITLE, curves_info(steps).missing) if steps.empty else go.Figure(growing_curves(steps))
+
+
+def growing_curves(steps: pd.DataFrame) -> dict[str, Any]:
+    """Return ``plot_curves`` of at least one step as plotly's JSON. Plotly makes the layout once for every set of curves."""
+    table = curves_info(steps).table
     shown = [curve for curve in CURVES if curve[0] in table]
-    fig = make_subplots(rows=len(shown), cols=1, shared_xaxes=True, vertical_spacing=0.05)
+    drawn = np.unique(np.linspace(0, len(table) - 1, min(MOST_POINTS, len(table))).round().astype(int))
+    points = table.iloc[drawn]
+    layout = {**_layout(tuple(name for name, *_ in shown), is_dark())}
+    layout["title"] = {**layout["title"], "text": titles(f"{TITLE}: {counted(len(table), 'step')}")[0]}
+    data, annotations = [], []
     for row, (name, title, colour, symbol, dash) in enumerate(shown, start=1):
-        fig.add_scatter(
-            x=table["step"], y=table[name], mode="lines+markers", name=title, line={"color": colour, "dash": dash},
-            marker={"symbol": symbol, "size": 7}, showlegend=False, row=row, col=1,
-            hovertemplate=f"<b>step %{{x}}</b><br>{title}: %{{y:.4g}}<extra></extra>",
+        x, y = (f"{letter}{row if row > 1 else ''}" for letter in "xy")
+        data.append(
+            {
+                "type": "scatter", "x": points["step"].tolist(), "y": points[name].tolist(), "mode": "lines+markers",
+                "name": title, "line": {"color": colour, "dash": dash}, "marker": {"symbol": symbol, "size": 7},
+                "showlegend": False, "xaxis": x, "yaxis": y,
+                "hovertemplate": f"<b>step %{{x}}</b><br>{title}: %{{y:.4g}}<extra></extra>",
+            }
         )  # fmt: skip
-        last = table[name].dropna().iloc[-1]
-        fig.add_annotation(
-            text=f"{title}: {number(last)}", x=0, xref="x domain" if row == 1 else f"x{row} domain", xanchor="left", y=1,
-            yref="y domain" if row == 1 else f"y{row} domain", yanchor="bottom", showarrow=False, font={"size": 11},
+        annotations.append(
+            {
+                "text": f"{title}: {number(table[name].dropna().iloc[-1])}", "x": 0, "xref": f"{x} domain", "xanchor": "left",
+                "y": 1, "yref": f"{y} domain", "yanchor": "bottom", "showarrow": False, "font": {"size": 11},
+            }
         )  # fmt: skip
+        for axis, changes in (
+            (x.replace("x", "xaxis"), whole_steps(table["step"].tolist())),
+            (y.replace("y", "yaxis"), {} if table[name].any() else {"range": [0, 1]}),
+        ):
+            layout[axis] = {**layout[axis], **changes}
+    return {"data": data, "layout": {**layout, "annotations": annotations}}
+
+
+@lru_cache(maxsize=16)
+def _layout(names: tuple[str, ...], dark: bool) -> dict[str, Any]:
+    """Return the layout of these curves; title, annotations, and what depends on the values are replaced."""
+    fig = make_subplots(rows=max(1, len(names)), cols=1, shared_xaxes=True, vertical_spacing=0.05)
+    for row, name in enumerate(names, start=1):
         fig.update_yaxes(rangemode="tozero" if name != "mean_reward" else "normal", nticks=4, row=row, col=1)
-        if not table[name].any():
-            fig.update_yaxes(range=[0, 1], row=row, col=1)
-    fig.update_xaxes(**whole_steps(table["step"].tolist()))
-    fig.update_xaxes(title="step", row=len(shown), col=1)
-    return styled(fig, f"{TITLE}: {counted(len(table), 'step')}", height=112 + 92 * len(shown), above=16)
+    fig.update_xaxes(title="step", row=len(names) or 1, col=1)
+    styled(fig, TITLE, height=112 + 92 * len(names), above=16)
+    return fig.layout.to_plotly_json()  # type: ignore[no-any-return]

@@ -287,7 +287,8 @@ class LiveRun:
 
     def _complete(self, done: Trace) -> None:
         try:
-            row, ended = row_of(done, self.steps.setting()), complete_step(done)
+            sums = step_metrics(done)
+            row, ended = row_of(done, sums, self.steps.setting()), complete_step(done, sums)
         except Exception:
             with self._changing:
                 self.traces.append(done)  # the step is kept, whatever its view meets
@@ -454,9 +455,12 @@ class LiveRun:
         return tuple(cost for cost in self.costs if cost.complete)
 
 
-def row_of(done: Trace, setting: SimulationConfig) -> pd.DataFrame:
-    """Return a complete step as one row of ``LiveRun.table``; the static schedule is simulated with the true lengths."""
-    sums = step_metrics(done)
+def row_of(done: Trace, sums: pd.DataFrame, setting: SimulationConfig) -> pd.DataFrame:
+    """Return a complete step as one row of ``LiveRun.table``; the static schedule is simulated with the true lengths.
+
+    Args:
+        sums: the step's row of ``step_metrics``.
+    """
     generating = done.allocations[done.allocations["role"].isin(GENERATES)]
     gpu_s = (generating["end_s"] - generating["start_s"]) * generating["gpu_ids"].map(len)
     static_gpu_s, static_usd = static_costs(done, setting)

@@ -26,6 +26,7 @@ from rlhfless.plots import plot_cost_over_time, plot_curves
 from rlhfless.plots.cost_over_time import growing_cost
 from rlhfless.plots.growing_timeline import growing_timeline
 from rlhfless.plots.style import message_figure, number, signed_share, usd
+from rlhfless.plots.training_curves import growing_curves
 from rlhfless.system.templates import Markup
 from rlhfless.trace.metrics.growing_step import Bar, Held, StepCost, StepSoFar
 from rlhfless.widgets import html as html_parts
@@ -92,7 +93,7 @@ class LiveView(ReloadFallback, widgets.VBox):  # type: ignore[misc]
                 self.panes.draw("cost", growing_cost(costs, run.shown.meta))
                 self._drawn = run.shown
             if run.complete != self._drawn_steps:
-                self.panes.draw("curves", plot_curves(run.table))
+                self.panes.draw("curves", growing_curves(run.table) if len(run.table) else plot_curves(run.table))
                 self._drawn_steps = run.complete
 
     def show_phase(self) -> None:
@@ -135,7 +136,7 @@ def draw_first() -> None:
     bars = [Bar("actor-0", phase, False, 0.0, 1.0, 1.0) for phase in ("prefill", "decode")]
     growing_timeline(StepSoFar(0, 1, 1, 1.0, cost, [held], bars, len(bars), 0.0, [], [("actor-0", 0.0, 1.0, 1)], {}))
     growing_cost(pd.DataFrame([cost]))
-    plot_curves(pd.DataFrame([{"step": 0, "mean_reward": 1.0, "mean_response_tokens": 1.0, "actors": 1}]))
+    growing_curves(pd.DataFrame([{"step": 0, "mean_reward": 1.0, "mean_response_tokens": 1.0, "actors": 1}]))
 
 
 def phase(run: RunStatus) -> Markup:

@@ -1,6 +1,6 @@
 """Sums and bars of a step while its record grows: what a live view shows.
 
-Every update takes in only the spans that came since the one before. GPU-seconds, idle GPU-seconds and dollars are those that
+Every update takes in only the spans that came since the one before, and a complete step is taken in at once. GPU-seconds, idle GPU-seconds and dollars are those that
 ``step_metrics`` makes of the same rows. The number of bars is bounded. With more spans than ``MOST_BARS``, those of one phase
 of a holder that begin within the same ``bar_s`` seconds are one bar, as long as all of them together.
 """
@@ -12,6 +12,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
 
 from rlhfless.trace.io import Trace
 from rlhfless.trace.metrics.step_metrics import billed_steps
@@ -39,10 +42,10 @@ class StepCost(NamedTuple):
     complete: bool
 
     @classmethod
-    def of(cls, trace: Trace, *, complete: bool) -> StepCost:
-        """Return what the only step of a trace was billed."""
+    def of(cls, trace: Trace, sums: pd.DataFrame | None = None, *, complete: bool) -> StepCost:
+        """Return what the only step of a trace was billed; ``sums`` is its row of ``step_metrics``, where that is known."""
         held = trace.allocations
-        (billed,) = billed_steps(held, trace.spans).itertuples()
+        (billed,) = (billed_steps(held, trace.spans) if sums is None else sums).itertuples()
         times = float(held["start_s"].min()), float(held["end_s"].max())
         sums = float(billed.gpu_seconds), float(billed.idle_gpu_seconds), float(billed.cost_usd)
         return cls(int(billed.step), *times, *sums, int(billed.actors), complete)
@@ -114,6 +117,19 @@ class BusyTime:
         self._ends: list[float] = []
         self._before_s: list[float] = []  # seconds of all earlier intervals
 
+    @classmethod
+    def of(cls, starts_s: np.ndarray, ends_s: np.ndarray) -> BusyTime:
+        """Return the union of (N,) intervals, in any order."""
+        order = np.argsort(starts_s, kind="stable")
+        start, until = starts_s[order], np.maximum.accumulate(ends_s[order])
+        first = np.flatnonzero(np.concatenate([[True], start[1:] > until[:-1]]))
+        last = np.append(first[1:], len(start)) - 1
+        start, end = start[first], until[last]
+        busy = cls()
+        busy._starts, busy._ends = start.tolist(), end.tolist()
+        busy._before_s = np.concatenate([[0.0], np.cumsum(end - start)[:-1]]).tolist()
+        return busy
+
     def add(self, start_s: float, end_s: float) -> None:
         """Add an interval, which may overlap others and may begin before them."""
         first, last = bisect_left(self._ends, start_s), bisect_right(self._starts, end_s)
@@ -178,6 +194,50 @@ class GrowingStep:
             for i, a in actors
             if isinstance(a, Mapping) and a.get("predicted_s") is not None
         )
+
+    @classmethod
+    def of_table(cls, spans: pd.DataFrame, start_s: float, plan: Row) -> GrowingStep:
+        """Return a step whose spans are all known, in a few array operations: it does not grow.
+
+        Args:
+            spans: of one step, as ``Trace.spans``. start_s, plan: see the class.
+        """
+        grown = cls(start_s, plan)
+        if spans.empty:
+            return grown
+        start, end = spans["start_s"].to_numpy(dtype=float), spans["end_s"].to_numpy(dtype=float)
+        (holder, holders), (phase, phases) = (pd.factorize(spans[name].to_numpy()) for name in ("holder", "phase"))
+        background = spans["background"].to_numpy(dtype=bool)
+        batch, slots = (spans[name].to_numpy(dtype=float, na_value=math.nan) for name in ("batch_mean", "slots"))
+        decoding = (spans["phase"].to_numpy() == "decode") & (slots > 0)
+        in_use_s = np.where(decoding, (end - start) * batch / np.where(decoding, slots, 1.0), math.nan)
+        for i, name in enumerate(holders):
+            if len(at := np.flatnonzero((holder == i) & ~background)):
+                grown._busy[name] = BusyTime.of(start[at], end[at])
+        grown.spans, grown._end_s = len(spans), float(end.max())
+
+        lane = (holder * len(phases) + phase) * 2 + background
+        order = np.lexsort((start, lane))
+        lane, start, busy_s, in_use_s = lane[order], start[order], (end - start)[order], in_use_s[order]
+        lanes = 1 + np.count_nonzero(np.diff(lane))
+        most = max(MOST_BARS, 4 * lanes)
+        first = np.arange(len(start))
+        if len(start) > most:
+            length_s = max(grown._end_s - start_s, 1e-9)
+            grown.bar_s = length_s * lanes / (most // 2) / 4
+            while True:
+                place = (start - start_s) // grown.bar_s
+                first = np.flatnonzero(np.concatenate([[True], (np.diff(lane) != 0) | (np.diff(place) != 0)]))
+                if len(first) <= most // 2 or grown.bar_s > 2 * length_s:
+                    break
+                grown.bar_s *= 2
+        bars = zip(start[first].tolist(), *(np.add.reduceat(one, first).tolist() for one in (busy_s, in_use_s)), strict=True)
+        for number, bar in zip(lane[first].tolist(), bars, strict=True):
+            which, behind = divmod(number, 2)
+            key = holders[which // len(phases)], phases[which % len(phases)], bool(behind)
+            grown._lanes.setdefault(key, []).append(_Drawn(*bar))
+        grown._bars = len(first)
+        return grown
 
     def take(self, rows: Sequence[Row]) -> None:
         """Take in the spans that were recorded since the last call, and what a holder's last decode span has grown by.
@@ -319,23 +379,20 @@ def _joined(bar: _Drawn, following: _Drawn) -> _Drawn:
     return bar
 
 
-def complete_step(trace: Trace, *, complete: bool = True) -> StepSoFar:
+def complete_step(trace: Trace, sums: pd.DataFrame | None = None, *, complete: bool = True) -> StepSoFar:
     """Return the only step of a trace; its cost is that of ``step_metrics``.
 
     Args:
+        sums: its row of ``step_metrics``, where it is computed already.
         complete: whether the step is, or what is kept of one that was ended.
     """
     plan = trace.plans[0] if trace.plans else {}
     held = trace.allocations
-    growing = GrowingStep(float(held["start_s"].min()), plan)
-    columns = ["holder", "phase", "background", "start_s", "end_s"]
-    values = [trace.spans[name].tolist() for name in columns]
-    numbers = [trace.spans[name].to_numpy(dtype=float, na_value=math.nan).tolist() for name in ("batch_mean", "slots")]
-    names = (*columns, "batch_mean", "slots")
-    growing.take([dict(zip(names, row, strict=True)) for row in zip(*values, *numbers, strict=True)])
-    responses, cost = len(trace.rollouts), StepCost.of(trace, complete=complete)
+    growing = GrowingStep.of_table(trace.spans, float(held["start_s"].min()), plan)
+    responses, cost = len(trace.rollouts), StepCost.of(trace, sums, complete=complete)
+    thin = max(1, -(-len(trace.events) // MOST_EVENTS))
     found = growing.so_far(
         cost.step, held.to_dict("records"), responses=(responses, responses), now_s=cost.end_s,
-        events=trace.events.to_dict("records"), meta=trace.meta,
+        events=trace.events.iloc[:: -thin][::-1].to_dict("records"), meta=trace.meta,
     )  # fmt: skip
     return replace(found, cost=cost)
