@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 
 from rlhfless.plots.clock import clock_words
@@ -47,8 +48,11 @@ def growing_timeline(now: StepSoFar) -> dict[str, Any]:
     Where many spans are one bar, the subtitle says within how many seconds.
     """
     rows = {held.holder: row for row, held in enumerate(_first_of_each(now.held))}
+    bars_of: dict[tuple[str, bool], list[Bar]] = {}
     for bar in now.bars:
-        rows.setdefault(bar.holder, len(rows))
+        bars_of.setdefault((bar.phase, bar.background), []).append(bar)
+        if bar.holder not in rows:
+            rows[bar.holder] = len(rows)
     start_s = now.cost.start_s
     places = max(0, DIGITS - 1 - math.floor(math.log10(max(now.cost.end_s - start_s, 1e-9))))
     data, notes = [_allocations(now.held, rows, start_s, places)] if now.held else [], []
@@ -56,10 +60,9 @@ def growing_timeline(now: StepSoFar) -> dict[str, Any]:
         notes.append(f"{now.spans:,} spans; those of a phase that begin within {number(now.bar_s, 's')} are one bar")
     for phase in DRAWN_PHASES:
         for background in (False, True):
-            bars = [bar for bar in now.bars if bar.phase == phase and bar.background == background]
-            if bars:
+            if bars := bars_of.get((phase, background)):
                 data += _phase(phase, background, bars, rows, start_s, places)
-    if any(bar.phase == "decode" and not math.isnan(bar.in_use) for bar in now.bars):
+    if any(not math.isnan(bar.in_use) for behind in (False, True) for bar in bars_of.get(("decode", behind), ())):
         notes.append(SHADES_NOTE)
     planned = [actor for actor in now.planned if actor[0] in rows]
     if planned:
@@ -70,7 +73,7 @@ def growing_timeline(now: StepSoFar) -> dict[str, Any]:
         responses = [f"planned, {counted(n, 'response')}" for *_, n in planned]
         data.append(_bars(times, PLANNED, "planned", PLANNED_MARKER, 100, "%{customdata}<br>" + HOVER, customdata=responses))
         notes.append(PLANNED_NOTE)
-    if any(bar.background for bar in now.bars):
+    if any(background for _, background in bars_of):
         notes.append(BACKGROUND_NOTE)
     data += _events(now, rows, start_s, places)
     text, _ = titles(title := f"GPU timeline of step {now.step}", below := "<br>".join([_sums(now), "; ".join(notes)]))
@@ -132,20 +135,19 @@ def _allocations(held: Sequence[Held], rows: dict[str, int], start_s: float, pla
 def _phase(
     phase: str, background: bool, bars: Sequence[Bar], rows: dict[str, int], start_s: float, places: int
 ) -> list[dict[str, Any]]:
+    base, busy_s, shares = np.array([(bar.start_s - start_s, bar.busy_s, bar.in_use) for bar in bars]).T
     times = {
-        "base": [round(bar.start_s - start_s, places) for bar in bars], "x": [round(bar.busy_s, places) for bar in bars],
-        "y": [rows[bar.holder] for bar in bars],
+        "base": base.round(places).tolist(), "x": busy_s.round(places).tolist(), "y": [rows[bar.holder] for bar in bars],
     }  # fmt: skip
     name, text = f"{phase} (background)" if background else phase, f"<b>{phase}</b><br>{HOVER}"
     if phase != "decode":
         place = BEHIND if background else BAR
         return [_bars(times, place, name, phase_marker(phase), 1 + PHASES.index(phase), text, legendgroup=name)]
-    in_use = [round(bar.in_use, 3) for bar in bars]
-    if any(map(math.isnan, in_use)):
+    if np.isnan(shares).any():
         return [_bars(times, BAR, name, {"color": BLUE, "line": {"width": 0}}, DECODE_RANK, text)]
     text += "<br>slots in use: %{marker.color:.0%}"
     return [
-        _bars(times, BAR, name, shades(in_use), DECODE_RANK, text, showlegend=False, legendgroup=name), *shade_samples()
+        _bars(times, BAR, name, shades(shares.round(3).tolist()), DECODE_RANK, text, showlegend=False, legendgroup=name), *shade_samples()
     ]  # fmt: skip
 
 

@@ -19,7 +19,7 @@ import pandas as pd
 from rlhfless.trace.io import Trace
 from rlhfless.trace.metrics.step_metrics import billed_steps
 
-MOST_BARS, MOST_EVENTS = 2000, 100
+MOST_BARS, MOST_EVENTS = 1000, 100
 Row = Mapping[str, Any]
 
 
@@ -149,7 +149,7 @@ class BusyTime:
         return 0.0 if i < 0 else self._before_s[i] + min(time_s, self._ends[i]) - self._starts[i]
 
 
-@dataclass
+@dataclass(slots=True)
 class _Drawn:
     """A bar that may still grow; ``in_use_s``: its seconds, each times the share of slots in use."""
 
