@@ -146,9 +146,8 @@ def _phase(
     if np.isnan(shares).any():
         return [_bars(times, BAR, name, {"color": BLUE, "line": {"width": 0}}, DECODE_RANK, text)]
     text += "<br>slots in use: %{marker.color:.0%}"
-    return [
-        _bars(times, BAR, name, shades(shares.round(3).tolist()), DECODE_RANK, text, showlegend=False, legendgroup=name), *shade_samples()
-    ]  # fmt: skip
+    marker, legend = shades(shares.round(3).tolist()), {"showlegend": False, "legendgroup": name}
+    return [_bars(times, BAR, name, marker, DECODE_RANK, text, **legend), *shade_samples()]
 
 
 def _events(now: StepSoFar, rows: dict[str, int], start_s: float, places: int) -> Iterator[dict[str, Any]]:

@@ -58,12 +58,14 @@ def choose(
     pool: ProcessPool | RayPool | None,
     *,
     own_algorithm: bool = False,
+    saves: bool = False,
 ) -> Chosen:
     """Return a run's options with what they leave open.
 
     Args:
         model, pool: that the caller has passed or named; None: a tiny model is made, and the options say where actors run.
         own_algorithm: the caller has passed an algorithm, which has its own number format and old log-probabilities.
+        saves: the run writes checkpoints, as it has a folder.
 
     Raises:
         TrainError: the GPUs of a Ray cluster elsewhere are not given.
@@ -81,6 +83,8 @@ def choose(
         config = _corrected(config, model, device, words, own_algorithm=own_algorithm)
     if words and config.rollout.generation_dtype == "auto":
         words.append(f"generation_dtype {precision_of(config, device.type, _checkpoint(model))}")
+    if saves and "save_every" not in config.model_fields_set:
+        words.append(f"save_every {config.save_every}, the steps from one checkpoint to the next")
     return Chosen(config, device, tuple(words))
 
 

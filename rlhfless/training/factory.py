@@ -180,7 +180,9 @@ def resolve(
         config = config.resuming(stored)
     check_engine(config.cluster.engine)
     own_algorithm = overrides.algorithm is not None
-    config, device, chosen = choose(config, overrides.model, overrides.executor, own_algorithm=own_algorithm)
+    config, device, chosen = choose(
+        config, overrides.model, overrides.executor, own_algorithm=own_algorithm, saves=folder is not None
+    )
     hardware = config.cluster
     assert hardware.profile is not None
     if overrides.executor is not None:
@@ -255,6 +257,7 @@ def resolve(
     meta["run"] = config.task.name if given is None else given.name
     if overrides.step_plan is not None:
         meta["step_plan"] = json.loads(overrides.step_plan.to_json())
+    meta["choices"] = list(chosen)
     meta["run_id"] = secrets.token_hex(4)  # of a new run; a resumed one has its own
     line = first_line(config, device, pool, chosen, given=own_algorithm) if progress else None
     try:

@@ -28,7 +28,7 @@ import rlhfless
 from rlhfless.engine.protocol import Request
 from rlhfless.executor import ProcessPool, RayPool, StepFailed, StepRecord, WorkItem, run_step
 from rlhfless.executor.distributed.ray.placement import FewerGpus
-from rlhfless.executor.step.progress import OnPhase, OnProgress, OnStepEnd, StepProgress
+from rlhfless.executor.step.progress import BETWEEN_STEPS, OnPhase, OnProgress, OnStepEnd, StepProgress
 from rlhfless.gone_options import in_sections
 from rlhfless.scheduling import PlanningOptions, PolicyFunction, SchedulingPolicy
 from rlhfless.system.cleanup import clean_up
@@ -71,7 +71,7 @@ class Trainer:
 
     Args:
         config: options of the run; the defaults when None.
-        folder: where trace and checkpoints go; None keeps no trace (notebooks).
+        folder: where trace, checkpoints and the final model go; None keeps none of them (notebooks).
         options: further options by their names, such as ``learning_rate=1e-6``, ``samples_per_prompt=8``, ``steps=100`` or
             ``preset="demo"``; they change those of ``config``. ``TrainConfig`` lists them. TRL's names are told ours.
         task: replaces ``config.task``; its first ``config.task.prompts`` problems are trained on, all where that is not given.
@@ -101,18 +101,22 @@ class Trainer:
         resume: True continues the run in ``folder`` after its last checkpoint (``--resume last``). ``"auto"`` does so where the
             folder holds a run, and begins one where it holds none (``--resume auto``). A number of steps continues after the
             checkpoint of so many (``--resume 30``); later steps are removed from the trace.
-        progress: show progress on standard error. Its first line names the learner's device and its threads, the GPUs, engine,
-            profile and learning rate; bars of warm-up and ``run`` follow.
+        progress: show progress on standard error. Its first lines name the learner's device and its threads, the GPUs, engine,
+            profile and learning rate, and what the run chose (``choices``); bars of warm-up and ``run`` follow.
 
     Attributes:
         on_progress: called with the progress of every generation; None for no callback. Its exceptions end the step as an
             interrupt does.
         on_phase: called with the number of the step and the phase that it enters, one of
             ``rlhfless.executor.step.progress.PHASES``; None for no callback. A step that learns while it generates is in
-            ``generating`` until its last response is complete.
+            ``generating`` until its last response is complete. While a loop over the trainer has a complete step, the phase is
+            ``BETWEEN_STEPS``.
         on_step_end: called with every step that is committed (``TrainedStep``), or with what ended it; None for no callback.
-        trains: whether ``train`` runs now, which goes on after each step.
-        on_train_end: called when ``train`` has ended, also by an error or an interrupt; None for no callback.
+        choices: what the run chose where no option says otherwise, each as a text such as ``save_every 50``; also in the run's
+            ``meta.json``. Empty where every option is given. A resumed run has those of its start.
+        trains: whether ``train`` or a loop over the trainer is under way, which goes on after each step.
+        on_train_end: called when ``train`` or a loop has ended, also by an error, an interrupt or ``break``; None for no
+            callback.
 
     Raises:
         TrainError: the options do not fit, or the folder holds nothing to resume, or a run of other options, parts or problems.
@@ -155,6 +159,7 @@ class Trainer:
         self.actor_pool, self._owns_pool, self._meta = parts.actor_pool, overrides.executor is None, parts.meta
         self.step_plan, self.evaluator, self._closed, self._told_flat = step_plan, parts.evaluator, False, False
         self.planner, self.drafting = parts.planner, parts.drafting
+        self.choices: tuple[str, ...] = tuple(parts.meta.get("choices", ()))
         self.on_progress: OnProgress | None = None
         self.on_phase: OnPhase | None = None
         self.on_step_end: OnStepEnd | None = None
@@ -233,6 +238,21 @@ class Trainer:
         warm = None if self.state.writer is None else str((self.state.writer.folder / "warm").resolve())
         save_adapter(adapted, Path(folder), self._meta.get("base_model") or warm)
 
+    def save_final_model(self) -> None:
+        """Write the model into ``model/`` of the run's folder, and with ``lora_rank`` the adapter alone into ``adapter/``. The
+        last step does so. Without a folder nothing is written: see ``save_model``.
+
+        Raises:
+            TrainError: it could not be written, as on a full disk, or files of the run were removed.
+        """
+        if self.state.writer is None:
+            return
+        self.state.check_folder()
+        folder = self.state.writer.folder
+        self.save_model(folder / "model")
+        if self.config.optimizer.lora_rank is not None:
+            self.save_adapter(folder / "adapter")
+
     @property
     def model(self) -> Any:
         """The model that is trained."""
@@ -250,21 +270,33 @@ class Trainer:
 
     def __iter__(self) -> Iterator[TrainedStep]:
         """Yield the remaining steps; each runs when it is requested. A new iteration continues where the last one stopped."""
-        while self.next_step < self.config.steps:
-            yield self.step()
+        with contextlib.closing(self._remaining()) as steps:
+            for done in steps:
+                self._enter(done.step, BETWEEN_STEPS)
+                yield done
 
-    def train(self) -> Trace | None:
-        """Run all remaining steps with a progress bar; return the trace if one is kept. An interrupt keeps completed steps."""
-        self.trains, bar = True, {"initial": self.next_step, "desc": "train", "unit": "step", "disable": not self.progress}
+    def _remaining(self) -> Iterator[TrainedStep]:
+        self.trains = True
         try:
-            with tqdm(total=self.config.steps, **bar) as steps:
-                for done in self:
-                    steps.set_postfix(done.in_short)
-                    steps.update()
+            while self.next_step < self.config.steps:
+                yield self.step()
         finally:
             self.trains = False
             if self.on_train_end is not None:
                 self.on_train_end()
+
+    def train(self) -> Trace | None:
+        """Run all remaining steps with a progress bar; return the trace if one is kept. An interrupt keeps completed steps.
+
+        Where the trainer has a folder, its ``model/`` has the final model, see ``save_final_model``.
+        """
+        if self.next_step >= self.config.steps:
+            self.save_final_model()  # of a resumed run, where somebody may have moved it
+        bar: dict[str, Any] = {"initial": self.next_step, "desc": "train", "unit": "step", "disable": not self.progress}
+        with tqdm(total=self.config.steps, **bar) as steps, contextlib.closing(self._remaining()) as remaining:
+            for done in remaining:
+                steps.set_postfix(done.in_short)
+                steps.update()
         return self.state.trace
 
     def evaluate(self) -> dict[str, float]:
@@ -282,7 +314,8 @@ class Trainer:
         return self.evaluator.numbers(self.model)
 
     def step(self) -> TrainedStep:
-        """Run one whole step: predict, plan, generate, compute rewards, learn, write the trace.
+        """Run one whole step: predict, plan, generate, compute rewards, learn, write the trace. The last one writes the final
+        model, see ``save_final_model``.
 
         An interrupted step is either committed or undone. ``next_step`` says which; weights and trace agree with it.
 
@@ -310,6 +343,8 @@ class Trainer:
             self.on_step_end(done)
         for callback in self.callbacks:
             callback.on_step(self, done)
+        if self.next_step >= self.config.steps:
+            self.save_final_model()
         return done
 
     def _step(self, step: int, in_doubt: contextlib.ExitStack) -> TrainedStep:
@@ -522,18 +557,12 @@ def train(
     model: str | Path | None = None,
     callbacks: Callback | str | Sequence[Callback | str] = (),
 ) -> Trace:
-    """Run (or resume) a training run; ``folder`` keeps its trace, its last checkpoints, and the final weights in ``model/``.
-
-    With ``lora_rank`` it also has the adapter alone, in ``adapter/``.
+    """Run (or resume) a training run; ``folder`` keeps its trace, its last checkpoints, and the final model.
 
     Args:
         resume, model, callbacks: see ``Trainer``.
     """
     with Trainer(config, folder, resume=resume, model=model, callbacks=callbacks) as trainer:
         trace = trainer.train()
-        trainer.state.check_folder()
     assert trace is not None
-    trainer.save_model(Path(folder) / "model")
-    if config.optimizer.lora_rank is not None:
-        trainer.save_adapter(Path(folder) / "adapter")
     return trace

@@ -49,8 +49,9 @@ class RunStart:
     """Model, tokenizer and metadata of a run that starts, before it writes any file, or of one that is resumed.
 
     Attributes:
-        meta: what ``meta.json`` records of the run, with a unique ``run_id``, and of the first weights ``base_model`` (folder,
-            name on the hub, or None) and ``checkpoint_dtype``. writer: of the trace, if the run is resumed.
+        meta: what ``meta.json`` records of the run, with a unique ``run_id``, what the run chose at its start
+            (``choices``), and of the first weights ``base_model`` (folder, name on the hub, or None) and ``checkpoint_dtype``.
+            writer: of the trace, if the run is resumed.
         is_cold: the model is a new one, which ``warm_up`` has to train.
     """
 
@@ -149,6 +150,7 @@ class RunStart:
         first = {
             "base_model": writer.meta.get("base_model"),
             "checkpoint_dtype": writer.meta.get("checkpoint_dtype", "float32"),
+            "choices": writer.meta.get("choices", []),
         }
         return cls(weights, tokenizer, {**meta, "run_id": run_id, **first}, writer)
 

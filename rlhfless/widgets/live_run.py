@@ -1,17 +1,20 @@
 """Runs steps in a thread with run, pause and stop, and keeps the progress. ``live`` without its widgets.
 
-Steps that a cell runs, as with ``Trainer.train``, are watched, too: its thread is not held, and no button ends it.
+Steps that a cell runs, as with ``Trainer.train`` or a loop over a trainer, are watched, too: its thread is not held, and no
+button ends it.
 
 A stop takes effect when the step next hears from its actors, like an interrupt: earlier steps are kept, and of the current
 training step nothing has happened. A training step whose responses are all complete learns from them first, and is kept. A
 pause holds a step on the virtual clock where it is. Actors of a pool continue to decode, so there a pause takes effect between
 steps.
 
-``on_change`` comes from one thread at a time. During a step its rate is limited, so that snapshots and drawing take about
-``SHARE`` of a processor, but none is more than ``LONGEST_S`` away. A snapshot takes in the spans since the one before, hence it
-takes as long late in a step as early. While the learner works, ``catch_up`` makes them, in the thread of a view. Every complete
-step is shown, unless steps are shorter than ``OFTEN_S``. The change of a state is always shown, as it comes once per button. So
-is a phase: to note one takes no time, and ``on_phase`` must not take any.
+``on_change`` comes from one thread at a time. Watching has a budget: snapshots, the numbers of complete steps, drawing and the
+phase together take at most ``SHARE`` of a processor, and ``AHEAD_S`` once. A view that has used its budget waits with the next
+drawing until the budget covers what was used, also when a step is complete; what it has left out is in the next drawing. The
+end of a run and the change of a state are always drawn: no step waits for the former, which counts, too, and a button is
+pressed for the latter. A snapshot takes in the spans since the one before, hence it takes as long late in a step as early.
+While the learner works, ``catch_up`` makes them, in the thread of a view. To note a phase takes no time, and ``on_phase`` must
+not take any.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,10 +44,11 @@ from solver.model.cluster import MixedCluster
 from solver.model.errors import PlanningError
 
 MOST_SNAPSHOTS = 100
-SHARE, OFTEN_S, AHEAD_S, LONGEST_S = 0.01, 0.5, 0.2, 3.0
-"""Looks take about this share of a processor, but for ``AHEAD_S`` seconds: the first one makes layouts, and takes much longer.
-Counted is what their threads compute, as most of the seconds around them are a busy learner's. Two looks are at least
-``OFTEN_S`` and at most ``LONGEST_S`` apart."""
+SHARE, AHEAD_S, OFTEN_S = 0.015, 0.1, 0.5
+"""The budget of a view as a share of a processor, and seconds that it may use in advance, as the first drawing makes layouts.
+What its threads compute counts; most of the seconds around them are a busy learner's. A step shall take at most 2 % longer than
+one that nobody watches; the rest is for what is not counted, such as reporting progress. Two drawings are at least ``OFTEN_S``
+apart."""
 AWAIT_S = 0.05  # between two looks of a cell that waits whether a button was pressed
 GENERATES = ("decode", "prefill")
 UNDER_WAY = ("running", "paused", "stopping")
@@ -60,7 +65,7 @@ class CurrentPhase:
     """What a running step does.
 
     Attributes:
-        step: its number. name: one of ``PHASES``. began_s: since when, by ``time.monotonic``.
+        step: its number. name: one of ``PHASES``, or ``BETWEEN_STEPS``. began_s: since when, by ``time.monotonic``.
         completed, of: number of complete and of all responses; 0 of 0 before its first actor is ready.
     """
 
@@ -135,10 +140,12 @@ class LiveRun:
         self._goes = threading.Event()
         self._stops = False
         self._thread: threading.Thread | None = None
-        self._changing = threading.Lock()  # buttons and the run's thread change what ``status`` reads one after the other
+        # All locks can be taken again: a loop's generator may be collected, and so end the run, while its thread holds one.
+        self._changing = threading.RLock()  # buttons and the run's thread change what ``status`` reads one after the other
         self._telling = threading.RLock()  # and tell of it so, hence the last one that is told shows the newest
-        self._next_snapshot_s = self._next_complete_s = 0.0  # from when on a look may be made, and one at a complete step
-        self._looked_s, self._owed_s = time.monotonic(), 0.0  # when the last look ended; what looks took beyond their share
+        self._charging = threading.RLock()
+        self._next_snapshot_s = 0.0  # from when on a look may be made
+        self._charged_s, self._owed_s = time.monotonic(), 0.0  # when the view was last charged; what it took beyond its share
         self._growing: GrowingStep | None = None  # of the running step
         self._record: StepRecord | None = None  # of which it is
         self._generated: StepRecord | None = None  # of which it has all of generation
@@ -158,7 +165,7 @@ class LiveRun:
             elif self.state not in UNDER_WAY and self.steps.left():
                 self._stops, self.error, self.interrupted = False, None, None  # a step that was ended is run again, whole
                 self.elsewhere = False
-                self._next_snapshot_s = self._next_complete_s = time.monotonic() + OFTEN_S
+                self._next_snapshot_s = max(self._next_snapshot_s, time.monotonic() + OFTEN_S)
                 self.state = "running"
                 self._thread = threading.Thread(target=self._run, args=(self._thread,), name="rlhfless-live", daemon=True)
                 self._thread.start()
@@ -229,6 +236,23 @@ class LiveRun:
             if self._behind or learns:
                 self._look(began=began)
 
+    def charge(self, seconds: float) -> None:
+        """Count seconds that watching has computed: the next drawing waits until the view's share of the time covers them."""
+        with self._charging:
+            now_s = time.monotonic()
+            self._owed_s = max(0.0, self._owed_s - SHARE * (now_s - self._charged_s)) + seconds
+            self._charged_s = now_s
+            self._next_snapshot_s = max(self._next_snapshot_s, now_s + (self._owed_s - AHEAD_S) / SHARE)
+
+    @contextmanager
+    def _charged(self) -> Iterator[None]:
+        """Charge what this thread computes in the context."""
+        began = time.thread_time()
+        try:
+            yield
+        finally:
+            self.charge(time.thread_time() - began)
+
     @property
     def trace(self) -> Trace | None:
         """All complete steps and the kept part of a stopped step as one trace; None before anything is complete."""
@@ -263,7 +287,9 @@ class LiveRun:
         """Note that a step is complete. How a run of this thread ends is noted where it ends, that of another thread here."""
         try:
             if not isinstance(result, BaseException):
-                self._complete(result.trace)
+                with self._charged():
+                    self._complete(result.trace)
+                self._look_if_due()
         except Exception as error:
             self._failed("on_change", error)
         try:
@@ -299,9 +325,6 @@ class LiveRun:
             self.costs, self.snapshot, self._ended = (*self._complete_costs(), ended.cost), None, ended
             self._growing = None
         self._unshown, self._behind = None, True
-        if self.on_change is not None and time.monotonic() >= min(self._next_snapshot_s, self._next_complete_s):
-            self._next_complete_s = time.monotonic() + OFTEN_S
-            self._look()
 
     def _in_own_thread(self) -> bool:
         return self._thread is threading.current_thread()
@@ -317,9 +340,10 @@ class LiveRun:
         if self.phase is not None and (self.phase.step, self.phase.name) == (step, name):
             return
         if self.on_change is not None:
-            if self._unshown is not None:  # generation is over, and its end is not drawn yet
-                self._take(self._unshown)
-            self._take_generated()
+            with self._charged():
+                if self._unshown is not None:  # generation is over, and its end is not drawn yet
+                    self._take(self._unshown)
+                self._take_generated()
         same = self.phase is not None and self.phase.step == step
         responses = (self.phase.completed, self.phase.of) if self.phase is not None and same else (0, 0)
         began = self.phase is None and not self._in_own_thread()
@@ -343,8 +367,11 @@ class LiveRun:
             self._hold()
 
     def _show(self, progress: StepProgress) -> None:
-        """Take a snapshot and call ``on_change``, unless the last call is too recent to keep to ``SHARE``."""
+        """Take a snapshot and call ``on_change``, unless the last call is too recent or the budget is used."""
         self._unshown, self._behind = progress, True
+        self._look_if_due(progress)
+
+    def _look_if_due(self, progress: StepProgress | None = None) -> None:
         if self.on_change is not None and time.monotonic() >= self._next_snapshot_s:  # waits for no drawing of others otherwise
             self._look(progress)
 
@@ -352,20 +379,20 @@ class LiveRun:
         with self._telling:
             began = time.thread_time() if began is None else began
             self._notify(progress)
-            now_s, took_s = time.monotonic(), time.thread_time() - began
-            self._owed_s = max(0.0, self._owed_s - SHARE * (now_s - self._looked_s)) + took_s
-            wait_s = min(LONGEST_S, max(OFTEN_S, (self._owed_s - AHEAD_S) / SHARE))
-            self._looked_s, self._next_snapshot_s = now_s, now_s + wait_s
+            self.charge(time.thread_time() - began)
+            with self._charging:
+                self._next_snapshot_s = max(self._next_snapshot_s, time.monotonic() + OFTEN_S)
 
     def _end(self, state: str, interrupted: Trace | None = None, error: BaseException | None = None) -> None:
-        kept = None if interrupted is None else complete_step(interrupted, complete=False)
-        self._unshown = None
-        with self._changing:
-            self.state, self.phase, self.interrupted, self.error, self.snapshot = state, None, interrupted, error, None
-            self._growing = None
-            self.costs = (*self._complete_costs(), *([] if kept is None else [kept.cost]))
-            self._ended = kept or self._ended
-        self._notify()
+        with self._charged():
+            kept = None if interrupted is None else complete_step(interrupted, complete=False)
+            self._unshown = None
+            with self._changing:
+                self.state, self.phase, self.interrupted, self.error, self.snapshot = state, None, interrupted, error, None
+                self._growing = None
+                self.costs = (*self._complete_costs(), *([] if kept is None else [kept.cost]))
+                self._ended = kept or self._ended
+            self._notify()
 
     def _notify(self, progress: StepProgress | None = None) -> None:
         """Call ``on_change``. A callback that fails is not called again, so it cannot break the run."""

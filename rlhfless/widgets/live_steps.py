@@ -23,7 +23,7 @@ class Steps(Protocol):
     """A sequence of steps to run one after the other. Whoever runs them, the callbacks are called.
 
     Attributes:
-        on_end: called when a call that runs several steps has ended, however it did.
+        on_end: called when a call or a loop that runs several steps has ended, however it did.
         decodes_on: whether actors decode on while a callback holds the step.
     """
 
@@ -34,7 +34,7 @@ class Steps(Protocol):
     decodes_on: bool
 
     def goes_on(self) -> bool:
-        """Whether a call that runs several steps is under way, which runs the next one by itself."""
+        """Whether a call or a loop that runs several steps is under way, which runs the next one by itself."""
         ...
 
     def left(self) -> int:
@@ -103,7 +103,7 @@ class TrainerSteps:
 
     @property
     def on_end(self) -> Callable[[], object] | None:
-        """The callback for the end of ``Trainer.train``; None without one. Can be set."""
+        """The callback for the end of ``Trainer.train`` and of loops; None without one. Can be set."""
         return self.trainer.on_train_end  # type: ignore[no-any-return]
 
     @on_end.setter

@@ -6,7 +6,8 @@ same run, and the old view says that it is no longer updated.
 Two threads update a view. The run's draws figures and meters when it hears from its actors and when steps are complete. While
 the learner computes it does neither. A second one shows the phase with its seconds, about once a second and when the phase
 changes, and draws the learner's GPUs meanwhile. These seconds are the kernel's; where they do not come, the page says so. Every
-drawing is sent whole, so that a page can join at any time, and none has more than a bounded number of bars and points.
+drawing is sent whole, so that a page can join at any time, and none has more than a bounded number of bars and points. The
+budget of the run limits what both threads compute, see ``live_run``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import ipywidgets as widgets
 import pandas as pd
 
 from rlhfless.engine.protocol import Request
+from rlhfless.executor.step.progress import BETWEEN_STEPS
 from rlhfless.plots import plot_cost_over_time, plot_curves
 from rlhfless.plots.cost_over_time import growing_cost
 from rlhfless.plots.growing_timeline import growing_timeline
@@ -67,8 +69,8 @@ class LiveView(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         self._buttons["stop"].on_click(lambda _: run.request_stop())
         super().__init__([widgets.HBox(list(self._buttons.values())), self.panes])
         draw_first()
-        self._drawing = threading.Lock()  # whoever draws last shows the newest
-        self._beating = threading.Lock()  # the same for the phase
+        self._drawing = threading.RLock()  # whoever draws last shows the newest
+        self._beating = threading.RLock()  # the same for the phase
         self._woken, self._beats = threading.Event(), False
         self.panes.draw("timeline", message_figure("GPU timeline", NOT_STARTED if run.steps.left() else NOTHING_RUNS))
         self.panes.draw("cost", plot_cost_over_time(pd.DataFrame(columns=list(StepCost._fields))))
@@ -107,10 +109,12 @@ class LiveView(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         while True:
             self._woken.wait(BEAT_S)
             self._woken.clear()
+            began = time.thread_time()
             with self._beating:
                 self._beats = self._show_phase()
                 if not self._beats:
                     return
+            self.run.charge(time.thread_time() - began)
             self.run.catch_up()
             time.sleep(LEAST_BEAT_S)
 
@@ -144,6 +148,10 @@ def phase(run: RunStatus) -> Markup:
     if run.state not in UNDER_WAY or run.phase is None:
         return html_parts.cards([html_parts.Card("phase", run.state if run.state != "running" else "starting")])
     now = run.phase
+    if now.name == BETWEEN_STEPS:
+        total = now.step + 1 + run.left
+        done = html_parts.Card("phase", f"step {now.step + 1} of {total} done; waits for your loop")
+        return html_parts.cards([done, html_parts.Card("phase lasts", elapsed(now.elapsed_s))])
     shown = [("phase", now.name if run.state == "running" else f"{now.name}, {run.state}"), ("step", f"{now.step}")]
     shown += [("phase lasts", elapsed(now.elapsed_s))]
     if now.of:

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer  # noqa: E402
 from rlhfless.latency.profile import ProfileError, nearest_profile  # noqa: E402
+from rlhfless.trace import read_trace  # noqa: E402
 from rlhfless.training import TrainConfig, Trainer, chosen  # noqa: E402
 from rlhfless.training.chosen import choose  # noqa: E402
 from rlhfless.training.config import TrainError, read_config  # noqa: E402
@@ -163,9 +164,34 @@ def test_a_resumed_run_goes_on_with_what_was_chosen(tmp_path: Path, untrained: P
     with Trainer(folder=tmp_path / "run", model=untrained, **given, **QUICK) as trainer:
         trainer.train()
         first = trainer.config
+        choices = trainer.choices
+    assert choices
     monkeypatch.setattr(chosen, "EMULATED_GPUS", 4)
     with Trainer(folder=tmp_path / "run", resume=True, steps=2, **given) as trainer:
         assert trainer.config == first.replace(steps=2)
+        assert trainer.choices == choices
+        trainer.train()
+    assert tuple(read_trace(tmp_path / "run").meta["choices"]) == choices
+
+
+def test_what_was_chosen_can_be_read_where_it_is_not_printed(
+    tmp_path: Path, untrained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {"model": untrained, "rewards": length, "dataset": ROWS, "device": "cpu", "executor": "virtual", **QUICK}
+    with Trainer(folder=tmp_path / "run", progress=False, **given) as trainer:
+        assert "train: " not in capsys.readouterr().err
+        assert any(choice.startswith("save_every 50") for choice in trainer.choices)
+        assert any(choice.startswith("gpus 8") for choice in trainer.choices)
+        trace = trainer.train()
+        assert trace is not None
+        assert trace.meta["choices"] == list(trainer.choices)
+    with Trainer(folder=tmp_path / "printed", **given) as trainer:
+        told = capsys.readouterr().err
+        assert all(choice in told for choice in trainer.choices)
+    with Trainer(folder=tmp_path / "given", progress=False, save_every=7, **given) as trainer:
+        assert not any("save_every" in choice for choice in trainer.choices)
+    with Trainer(progress=False, **given) as trainer:
+        assert not any("save_every" in choice for choice in trainer.choices), "a run without a folder has no checkpoints"
 
 
 def test_a_run_that_stored_fewer_options_goes_on_with_the_defaults_of_its_time(tmp_path: Path) -> None:

@@ -365,3 +365,33 @@ def test_a_learner_that_fails_in_a_cell_is_shown_and_the_run_can_go_on(model: Pa
         view._buttons["run"].click()
         assert view.run.wait(300)
         assert (view.run.state, view.run.error, len(view.run.traces)) == ("done", None, 1)
+
+
+@pytest.mark.parametrize("ends", ["to the end", "break", "error"])
+def test_a_loop_over_the_trainer_is_shown_to_have_the_run_between_its_steps(ends: str, model: Path) -> None:
+    shown: list[tuple[str, str, bool]] = []
+    with Trainer(config(steps=3), model=model, progress=False) as trainer:
+        view = trainer.live()
+        with contextlib.suppress(ZeroDivisionError):
+            for done in trainer:
+                wait_until(lambda step=done.step: f"step {step + 1} of 3 done" in view.panes.pane_phase)
+                shown.append((card(view, "phase"), view.run.state, view._buttons["run"].disabled))
+                if done.step == 1 and ends == "break":
+                    break
+                if done.step == 1 and ends == "error":
+                    raise ZeroDivisionError("in the loop's own code")
+        steps = 3 if ends == "to the end" else 2
+        assert shown == [(f"step {step} of 3 done; waits for your loop", "running", True) for step in range(1, steps + 1)]
+        assert (view.run.state, view.run.elsewhere) == ("done" if steps == 3 else "ready", False)
+        assert card(view, "phase") == view.run.state
+        if steps == 2:
+            view._buttons["run"].click()
+            assert view.run.wait(300)
+            assert (view.run.state, len(view.run.traces)) == ("done", 3)
+
+
+def test_a_step_that_is_run_alone_leaves_the_run_ready(model: Path) -> None:
+    with Trainer(config(steps=2), model=model, progress=False) as trainer:
+        view = trainer.live()
+        trainer.step()
+        assert (view.run.state, card(view, "phase")) == ("ready", "ready")

@@ -308,7 +308,8 @@ def drawn_at(clocks: Clocks, computed_s: float, waited_s: float = 0.0) -> list[f
 
 def test_looks_are_so_seldom_that_they_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = drawn_at(Clocks(monkeypatch), computed_s=0.025)
-    assert 12 < len(drawn) <= 1 + (0.2 + 0.01 * 60) / 0.025, "60 s, of which looks of 0.025 s get a hundredth, and 0.2 s ahead"
+    budget_s = live_run_module.AHEAD_S + live_run_module.SHARE * (60 + len(drawn) * 0.025)
+    assert 12 < len(drawn) <= 1 + budget_s / 0.025, "60 s, of which looks of 0.025 s get a share, and some seconds ahead"
 
 
 def test_what_others_compute_during_a_look_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,40 +318,74 @@ def test_what_others_compute_during_a_look_is_not_counted(monkeypatch: pytest.Mo
     assert max(after - before for before, after in itertools.pairwise(drawn)) < 1.2
 
 
-def test_a_look_that_costs_much_is_made_all_the_same_after_a_longest_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drawing_that_costs_much_is_paid_for_before_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = drawn_at(Clocks(monkeypatch), computed_s=0.3)
     gaps = [after - before for before, after in itertools.pairwise(drawn)]
-    assert max(gaps) < live_run_module.LONGEST_S + 0.5
-    assert sum(gap > live_run_module.LONGEST_S for gap in gaps) > 10
+    assert 1 < len(drawn) <= 1 + (live_run_module.AHEAD_S + live_run_module.SHARE * 63) / 0.3
+    assert min(gaps) >= (0.3 - live_run_module.AHEAD_S) / live_run_module.SHARE - 1e-9
 
 
-def test_every_complete_step_is_drawn_with_its_cards_however_much_looks_have_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+class Watched:
+    """A run of many steps whose every drawing computes for so long, on clocks that only this test moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, steps: int, step_s: float, computed_s: float) -> None:
+        self.clocks, self.drawn = Clocks(monkeypatch), list[tuple[str, int]]()
+        self.view = live(executor(), WORK[:1] * steps)
+        refresh, inner = self.view.refresh, self.view.run.steps.on_progress
+        assert inner is not None
+
+        def draw() -> None:
+            refresh()
+            self.clocks.computed_s += computed_s
+            timeline = json.loads(self.view.panes.pane_timeline)["layout"]["title"]["text"]
+            step = int(timeline.split("of step ")[1].split("<")[0]) if "of step" in timeline else -1
+            self.drawn.append((card(self.view.panes, "complete steps"), step))
+
+        def on_progress(progress: StepProgress) -> None:
+            self.clocks.now_s += step_s / (len(STEP.requests()) + 1)
+            inner(progress)
+
+        self.view.run.on_change, self.view.run.steps.on_progress = draw, on_progress
+        self.view.run.run()
+        assert self.view.run.wait(300)
+
+
+def test_a_view_that_has_used_its_budget_waits_also_when_steps_are_complete_but_shows_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched = Watched(monkeypatch, steps=40, step_s=5.0, computed_s=0.3)
+    run_s = 40 * 5.0
+    between = [one for one in watched.drawn if not one[0].endswith(", 0 left")]
+    assert 3 < len(between) < 40, "some steps are complete without a drawing"
+    assert 0.3 * (len(between) - 2) <= live_run_module.AHEAD_S + live_run_module.SHARE * run_s
+    assert watched.drawn[-1] == ("40, 0 left", 39)
+    assert len(json.loads(watched.view.panes.pane_curves)["data"][0]["x"]) == 40, "steps that were not drawn are in the next"
+
+
+def test_a_view_within_its_budget_draws_every_complete_step_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(monkeypatch, steps=10, step_s=5.0, computed_s=0.005)
+    shown = [int(cards.split(",")[0]) for cards, _ in watched.drawn]
+    assert set(shown) == set(range(11))
+
+
+def test_what_a_view_computes_besides_drawing_is_charged_to_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks = Clocks(monkeypatch)
-    view = live(executor(), WORK)
-    seen: list[tuple[str, int, int]] = []
-    refresh = view.refresh
-
-    def draw() -> None:
-        refresh()
-        clocks.computed_s += 10.0
-        timeline = json.loads(view.panes.pane_timeline)["layout"]["title"]["text"]
-        marks = json.loads(view.panes.pane_cost)["data"][0]["marker"]["symbol"] if "cost so far" in view.panes.pane_cost else []
-        step = int(timeline.split("of step ")[1].split("<")[0]) if "of step" in timeline else -1
-        seen.append((card(view.panes, "complete steps"), step, marks.count("circle")))
-
-    view.run.on_change = draw
-    inner = view.run.steps.on_progress
-    assert inner is not None
-
-    def on_progress(progress: StepProgress) -> None:
-        clocks.now_s += 0.2
-        inner(progress)
-
-    view.run.steps.on_progress = on_progress
-    view.run.run()
-    assert view.run.wait(300)
-    for step in range(3):
-        assert (f"{step + 1}, {2 - step} left", step, step + 1) in seen, seen
+    live_run = LiveRun(steps_of(executor(), WORK[:2]))
+    seen: list[int] = []
+    live_run.on_change = lambda: seen.append(live_run.status().complete)
+    gate = Gate(live_run, at=6)
+    live_run.run()
+    assert gate.reached.wait(300)
+    waits_s = 3.0
+    live_run.charge(live_run_module.AHEAD_S + live_run_module.SHARE * waits_s)
+    clocks.now_s += waits_s - 0.1
+    live_run.catch_up()
+    assert seen == [0], "not yet covered"
+    clocks.now_s += 0.2
+    live_run.catch_up()
+    assert seen == [0, 1]
+    gate.opened.set()
+    assert live_run.wait(300)
 
 
 def test_a_view_that_fails_does_not_break_the_run(caplog: pytest.LogCaptureFixture) -> None:

@@ -53,9 +53,12 @@ PHASES = ("starting", "weight sync", "generating", "rewards", "learning", "evalu
 decoding; rewards; the learner's passes and updates; an evaluation on held-out prompts, where one is due; writing checkpoint and
 trace. A step of an ``Executor`` is ``starting`` until its first actor is ready, and then ``generating``."""
 
+BETWEEN_STEPS = "between steps"
+"""Where a loop over a trainer has a complete step, and has not asked for the next one."""
+
 OnStepEnd = Callable[[Any], object]
 """Called with the result of a step that is complete, whose ``trace`` it has, or with the exception that ended it."""
 
 OnPhase = Callable[[int, str], object]
-"""Told of a step's number and of the phase, one of ``PHASES``, that it enters. What it raises ends the step as an interrupt
-does."""
+"""Told of a step's number and of the phase that it enters, one of ``PHASES`` or ``BETWEEN_STEPS``. What it raises ends the step
+as an interrupt does."""

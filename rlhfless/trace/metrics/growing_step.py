@@ -1,8 +1,9 @@
 """Sums and bars of a step while its record grows: what a live view shows.
 
-Every update takes in only the spans that came since the one before, and a complete step is taken in at once. GPU-seconds, idle GPU-seconds and dollars are those that
-``step_metrics`` makes of the same rows. The number of bars is bounded. With more spans than ``MOST_BARS``, those of one phase
-of a holder that begin within the same ``bar_s`` seconds are one bar, as long as all of them together.
+Every update takes in only the spans that came since the one before; a complete step is taken in with array operations.
+GPU-seconds, idle GPU-seconds and dollars are those that ``step_metrics`` makes of the same rows. The number of bars is bounded.
+With more spans than ``MOST_BARS``, those of one phase of a holder that begin within the same ``bar_s`` seconds are one bar, as
+long as all of them together.
 """
 
 from __future__ import annotations

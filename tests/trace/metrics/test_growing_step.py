@@ -152,3 +152,36 @@ def test_a_complete_step_has_the_numbers_of_step_metrics() -> None:
     assert (done.cost.gpu_seconds, done.cost.idle_gpu_seconds) == (table["gpu_seconds"], table["idle_gpu_seconds"])
     assert done.cost.complete
     assert (done.completed, done.of) == (8, 8)
+
+
+@pytest.mark.parametrize("count", [640, 30_000])
+def test_a_complete_step_is_drawn_as_one_that_grew(count: int) -> None:
+    """All seconds of every phase and holder are drawn, in a bounded number of bars with the shares of the growing step."""
+    trace = many_spans(count)
+    grown = GrowingStep(0.0)
+    grown.take(sorted(trace.spans.to_dict("records"), key=lambda row: row["start_s"]))
+    step, done = grown.so_far(0, trace.allocations.to_dict("records")), complete_step(trace)
+    assert len(done.bars) <= MOST_BARS
+    assert (done.spans, done.bar_s > 0) == (step.spans, step.bar_s > 0)
+    assert done.cost.idle_gpu_seconds == pytest.approx(step.cost.idle_gpu_seconds, rel=1e-9)
+    for one, other in zip(done.held, step.held, strict=True):
+        assert one.idle_gpu_seconds == pytest.approx(other.idle_gpu_seconds, rel=1e-9)
+    for key in {(bar.holder, bar.phase, bar.background) for bar in step.bars}:
+        mine, theirs = ([bar for bar in each.bars if bar[:3] == key] for each in (done, step))
+        assert sum(bar.busy_s for bar in mine) == pytest.approx(sum(bar.busy_s for bar in theirs), rel=1e-9)
+        if key[1] == "decode":
+            assert {round(bar.in_use, 9) for bar in mine} == {round(bar.in_use, 9) for bar in theirs} == {0.1875}
+    if count < MOST_BARS:
+        assert {bar[:5] for bar in done.bars} == {bar[:5] for bar in step.bars}, "every span is a bar"
+
+
+def test_the_busy_time_of_all_spans_at_once_is_that_of_one_after_the_other() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        start = rng.uniform(0, 10, 40).round(1)
+        end = start + rng.uniform(0, 2, 40).round(1)
+        at_once, one_by_one = BusyTime.of(start, end), BusyTime()
+        for n in range(40):
+            one_by_one.add(start[n], end[n])
+        for begin, until in rng.uniform(0, 12, (20, 2)):
+            assert at_once.within(begin, until) == pytest.approx(one_by_one.within(begin, until), abs=1e-9)
