@@ -90,6 +90,11 @@ UNKNOWN = [
     ({"algorithm": {"name": "ppo", "advantage_std": "none"}}, ["algorithm.advantage_std", "'grpo'"]),
     ({"algorithm": {"name": "dpo"}}, ["algorithm.name", "'dpo'", "'grpo'", "'ppo'"]),
     ({"algorithm": "dpo"}, ["algorithm.name", "'dpo'", "'grpo'", "'ppo'"]),
+    ({"algorithm": "gae"}, ["algorithm.name", "'gae'", "PPOTrainer", "'ppo'"]),
+    ({"algorithm": {"name": "rloo"}}, ["algorithm.name", "'rloo'", "RLOOTrainer", "none here", "'grpo'", "'ppo'"]),
+    ({"algorithm": "dapo"}, ["algorithm.name", "'dapo'", "'grpo'", "loss_aggregation"]),
+    ({"planner": {"name": "x"}}, ["planner.name", "no key", "those of planner"]),
+    ({"local_rank": 0}, ["local_rank", "launcher", "learner_processes"]),
     ({"cluster": 8}, ["cluster", "8", "section"]),
 ]
 
@@ -98,6 +103,15 @@ UNKNOWN = [
 def test_what_is_no_key_is_refused_with_the_nearest_one(given: dict[str, Any], named: list[str]) -> None:
     with refused(TrainError, *named):
         TrainConfig(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "unrelated"), [({"planner": {"name": "x"}}, "task.name"), ({"local_rank": 0}, "lora_rank")], ids=["name", "rank"]
+)
+def test_what_is_no_key_is_not_told_an_unrelated_one(given: dict[str, Any], unrelated: str) -> None:
+    with pytest.raises(TrainError) as told:
+        TrainConfig(**given)
+    assert unrelated not in str(told.value)
 
 
 def test_a_configuration_is_replaced_key_by_key() -> None:

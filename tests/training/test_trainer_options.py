@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ torch = pytest.importorskip("torch")
 
 from safetensors.torch import load_file  # noqa: E402
 
+from rlhfless.engine.torch.pretrained import load_model  # noqa: E402
 from rlhfless.errors import InputError  # noqa: E402
 from rlhfless.training import Callback, GrpoConfig, RolloutConfig, TrainConfig, Trainer  # noqa: E402
 from rlhfless.training.config import TrainError, read_config, to_yaml  # noqa: E402
@@ -74,6 +77,9 @@ WRONG: list[tuple[dict[str, Any], type[Exception], list[Any]]] = [
     ({"config": "a model"}, TrainError, ["'a model'", "TrainConfig", "model="]),
     ({"model": 5}, TrainError, ["model", "int"]),
     ({"algorithm": "dpo"}, TrainError, ["'dpo'", "'grpo'", "'ppo'"]),
+    ({"algorithm": "rloo"}, TrainError, ["'rloo'", "RLOOTrainer", "'grpo'", "'ppo'"]),
+    ({"local_rank": 0}, TrainError, ["local_rank", "launcher"]),
+    ({"planner": {"name": "x"}}, TrainError, ["planner.name", "planner"]),
     ({"reward_weights": [1.0, 2.0]}, InputError, ["reward_weights", "1 number"]),
     ({"rewards": [length, digits], "reward_weights": [1.0, "2"]}, InputError, ["reward_weights", "2 numbers"]),
     ({"rewards": None, "reward_weights": [1.0]}, TrainError, ["reward_weights", "rewards"]),
@@ -190,6 +196,44 @@ def test_a_model_is_saved_in_a_number_format(tmp_path: Path, untrained: Path) ->
             assert {weight.dtype for weight in weights.values()} == {found}
         with refused(TrainError, "'int8'", "bfloat16"):
             trainer.save_model(tmp_path / "model", dtype="int8")  # type: ignore[arg-type]
+
+
+def run_all(trainer: Trainer) -> None:
+    trainer.train()
+
+
+def loop(trainer: Trainer) -> None:
+    assert len(list(trainer)) == 2
+
+
+def press_run(trainer: Trainer) -> None:
+    pytest.importorskip("ipywidgets")
+    view = trainer.live()
+    view.run.run()
+    view.run.wait()
+
+
+@pytest.mark.parametrize("go", [run_all, loop, press_run])
+def test_the_last_step_writes_the_final_model_where_the_run_has_a_folder(
+    go: Callable[[Trainer], None], tmp_path: Path, untrained: Path
+) -> None:
+    with made(untrained, folder=tmp_path / "run", steps=2, **LEARNED) as trainer:
+        go(trainer)
+        final = {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
+    saved = load_model(tmp_path / "run" / "model")[0].state_dict()
+    assert all(torch.equal(weight, final[name]) for name, weight in saved.items())
+    assert not (tmp_path / "run" / "adapter").exists(), "the run trains all weights"
+
+
+def test_a_resumed_run_without_a_step_left_writes_its_final_model_again(tmp_path: Path, untrained: Path) -> None:
+    with made(untrained, folder=tmp_path / "run", steps=2) as trainer:
+        trainer.step()
+        assert not (tmp_path / "run" / "model").exists(), "another step is left"
+        trainer.step()
+    shutil.rmtree(tmp_path / "run" / "model")
+    with made(untrained, folder=tmp_path / "run", resume=True) as trainer:
+        trainer.train()
+    assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
 
 
 def test_a_resumed_run_keeps_what_it_was_started_with(tmp_path: Path, untrained: Path) -> None:

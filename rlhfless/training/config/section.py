@@ -110,7 +110,9 @@ def _refusal(error: ValidationError, section: str | None) -> TrainError:
     if first["type"].startswith("union_tag"):
         names = first.get("ctx", {}).get("expected_tags", "")
         if isinstance(value, Mapping):
-            return TrainError(f"{key}.name is {as_given(value['name'])}; {names.replace(', ', ' or ')} is needed")
+            theirs = value_of_others(f"{key}.name", value["name"]) or ""
+            needed = "" if "here it is" in theirs else f"; {names.replace(', ', ' or ')} is needed"
+            return TrainError(f"{key}.name is {as_given(value['name'])}{', ' * bool(theirs)}{theirs}{needed}")
     if first["type"] in ("union_tag_not_found", "model_type"):
         return TrainError(f"{key} is {as_given(value)}, but it is a section; give its keys, such as {key}.{_a_key(key)}")
     if (theirs := value_of_others(key, value)) is not None:
@@ -164,7 +166,10 @@ def unknown_key(key: str) -> str:
     theirs = of_others(key, python=False) or (None if elsewhere else of_others(name, python=False))
     if theirs is not None:
         return theirs
-    hint = f"{elsewhere[0]} is the closest" if elsewhere else likely(key, known, python=False)
+    if len(elsewhere) > 1:  # of several sections, as name is: that of another one would mislead
+        hint = f"rlhfless train --dry-run prints {f'those of {section}' if section in _KINDS else 'all of them'}"
+    else:
+        hint = f"{elsewhere[0]} is the closest" if elsewhere else likely(key, known, python=False)
     return f"{key} is no key of the configuration; {hint}"
 
 

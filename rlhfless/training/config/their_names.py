@@ -67,6 +67,7 @@ _GPUS = "give gpus, the number of all; learner_processes are those that the lear
 _RECORDED = "texts, lengths, rewards and times are always in the run's folder"
 _LOGGED = "every step is logged by the loggers of callbacks, on the command line --log"
 _SLEEP = "vLLM's actors always sleep between steps, where vLLM can"
+_LAUNCHED = "a launcher sets it, and it is no option here; learner_processes=N starts the processes of the learner"
 _SHARDED = "give learner_processes, over which the weights are sharded"
 
 EXPLAINED: dict[str, str] = {
@@ -99,6 +100,8 @@ EXPLAINED: dict[str, str] = {
     "fsdp": _SHARDED,
     "deepspeed": _SHARDED,
     "num_processes": _GPUS,
+    "local_rank": _LAUNCHED,
+    "world_size": _LAUNCHED,
     "optimizers": "give optimizer and lr_scheduler_type, their names",
     "warmup_ratio": "give warmup_steps, their number",
     "reward_processing_classes": "a reward model model:FOLDER has its own tokenizer",
@@ -141,6 +144,13 @@ VERL_SECTIONS = ("actor_rollout_ref", "critic", "custom_reward_function", "data"
 """Sections of verl's configuration that this one does not have."""
 
 VALUES: dict[str, dict[str, str | None]] = {
+    "algorithm.name": {
+        "gae": "'ppo'", "PPO": "'ppo'", "PPOTrainer": "'ppo'", "GRPO": "'grpo'", "GRPOTrainer": "'grpo'",
+        "dapo": "'grpo' with loss_aggregation 'token'", "dr_grpo": "'grpo' with loss_aggregation 'constant'",
+        **dict.fromkeys(
+            ("rloo", "RLOO", "RLOOTrainer", "reinforce_plus_plus", "remax", "opo", "gpg", "grpo_passk", "dpo", "DPOTrainer")
+        ),
+    },
     "algorithm.loss_aggregation": {
         "grpo": "'sequence'", "bnpo": "'token'", "dapo": "'token'", "dr_grpo": "'constant'",
         "seq-mean-token-mean": "'sequence'", "token-mean": "'token'", "seq-mean-token-sum-norm": "'constant'",
@@ -154,6 +164,12 @@ VALUES: dict[str, dict[str, str | None]] = {
     "rollout.top_k": {"-1": "0"},
 }  # fmt: skip
 """Key of ours -> another framework's value of it, as text -> ours; None is one that this project has nothing for."""
+
+TRL_TRAINERS = {
+    "gae": "PPOTrainer", "PPO": "PPOTrainer", "GRPO": "GRPOTrainer", "rloo": "RLOOTrainer", "RLOO": "RLOOTrainer",
+    "dapo": "GRPOTrainer with loss_type='dapo'", "dr_grpo": "GRPOTrainer with loss_type='dr_grpo'", "dpo": "DPOTrainer",
+}  # fmt: skip
+"""Algorithm as it is named elsewhere -> what it is in TRL."""
 
 ON_COMMAND_LINE: dict[str, str] = {
     "folder": "-o FOLDER", "dataset": "task.name", "eval_dataset": "task.eval_prompts", "callbacks": "--log NAME",
@@ -211,5 +227,6 @@ def value_of_others(key: str, value: Any) -> str | None:
     if str(value) not in known:
         return None
     ours = known[str(value)]
+    in_trl = f" ({TRL_TRAINERS[str(value)]} in TRL)" if key == "algorithm.name" and str(value) in TRL_TRAINERS else ""
     here = f", and there is none here ({_PAGE})" if ours is None else f"; here it is {ours}"
-    return f"another framework's value{here}"
+    return f"another framework's value{in_trl}{here}"
