@@ -492,15 +492,13 @@ def row_of(done: Trace, sums: pd.DataFrame, setting: SimulationConfig) -> pd.Dat
     gpu_s = (generating["end_s"] - generating["start_s"]) * generating["gpu_ids"].map(len)
     static_gpu_s, static_usd = static_costs(done, setting)
     kept = ["step", "time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd", "actors", "mean_reward", "mean_response_tokens"]
-    return (
-        sums[kept]
-        .assign(
-            generation_gpu_seconds=float(gpu_s.sum()),
-            static_gpu_seconds=static_gpu_s,
-            static_cost_usd=static_usd,
-        )
-        .merge(learning_numbers(done), how="left", on="step")
-    )
+    learned = learning_numbers(done).iloc[0].drop("step").to_dict()
+    generation = {
+        "generation_gpu_seconds": float(gpu_s.sum()),
+        "static_gpu_seconds": static_gpu_s,
+        "static_cost_usd": static_usd,
+    }
+    return sums[kept].assign(**generation, **learned)
 
 
 def static_costs(done: Trace, setting: SimulationConfig) -> tuple[float, float]:

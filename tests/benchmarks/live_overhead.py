@@ -3,15 +3,16 @@
     python tests/benchmarks/live_overhead.py [--steps 6] [--rounds 8] [--tiny] [--json FILE]
 
 The shipped run goes on from its last step on a real model, on the virtual clock: alone (``Trainer.train``), and driven by
-``live`` with its view, which draws timeline, cost, meters and curves while the step runs, and shows the phase once a second.
+``live`` with its view, which draws timeline, cost, meters and curves while the step runs, and shows the phase once a second. A
+step takes about 5 s of one processor.
 Every round begins from the same weights and generates the same tokens, once alone and once watched, in turns of which comes
 first, so both see the same machine. Nobody looks at the drawings here: counted are the seconds of the processor of the run's
 process, from end to end.
 
 First comes what a watched run takes beyond the run alone of its round: the median over rounds with its quartiles. They hold
-what telling keeps engines from. Then what is spent inside the view, as a share of the watched run's other seconds. At last, of
-a step of 30,000 spans on 16 actors, what an update of the view takes in its last 300 spans, as a multiple of the same in its
-first.
+what telling keeps engines from. Then what is spent inside the view, as a share of the watched run's other seconds, and seconds
+of a step. Then, of a step of 30,000 spans on 16 actors, what an update of the view takes in its first and in its last 300
+spans; and what a complete step of 300 and of 30,000 spans takes. These four are measured without the budget of a view.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def run_once(steps: int, watched: bool, changes: dict[str, Any]) -> tuple[float,
             tokens = sum(int(step.rollouts["response_tokens"].sum()) for step in trainer)
             return time.process_time() - began, tokens, 0, 0.0
         view, inside = live(trainer), Inside()
-        for name in ("_notify", "_complete", "_take_generated", "_take_learning"):
+        for name in ("_notify", "_complete", "_take", "_take_generated", "_take_learning"):
             setattr(view.run, name, inside.counted(getattr(view.run, name)))
         view._show_phase = inside.counted(view._show_phase)  # type: ignore[method-assign]
 
@@ -127,6 +128,23 @@ def update_times(spans: int = 30_000, each: int = 30, counted: int = 300) -> tup
     return statistics.median(early), statistics.median(late)
 
 
+def complete_times(spans: tuple[int, int] = (300, 30_000), repeats: int = 20) -> tuple[float, ...]:
+    """Seconds of the processor that a complete step of so many spans takes: its numbers, its drawings and its row."""
+    cluster, latency = Cluster(2, 8, 1, "l40s"), LatencyModel("l40s", 1, 0.01, 0.0005)
+    medians = []
+    for count in spans:
+        trace, took = many_spans(count), []
+        with mock.patch.multiple(live_run, OFTEN_S=0.0, SHARE=1e9):
+            view = live(Executor(SimulatedEngine, cluster, latency=latency))
+            for _ in range(repeats):
+                began = time.process_time()
+                view.run._complete(trace)
+                view.run._look_if_due()
+                took.append(time.process_time() - began)
+        medians.append(statistics.median(took))
+    return tuple(medians)
+
+
 def measured(steps: int, rounds: int, changes: dict[str, Any]) -> dict[str, Any]:
     """Medians and quartiles over rounds."""
     alone, watched, drawn, shares = [], [], [], []
@@ -140,6 +158,7 @@ def measured(steps: int, rounds: int, changes: dict[str, Any]) -> dict[str, Any]
         drawn.append(times)
         shares.append(inside_s / (second - inside_s))
     early_s, late_s = update_times()
+    few_s, many_s = complete_times()
     costs = [b / a - 1 for a, b in zip(alone, watched, strict=True)]
     lower, median, upper = np.quantile(costs, [0.25, 0.5, 0.75]).tolist()
     return {
@@ -147,6 +166,7 @@ def measured(steps: int, rounds: int, changes: dict[str, Any]) -> dict[str, Any]
         "least": min(costs), "most": max(costs), "alone_s": statistics.median(alone), "watched_s": statistics.median(watched),
         "drawn": statistics.median(drawn), "inside": statistics.median(shares), "inside_least": min(shares),
         "inside_most": max(shares), "update_first_s": early_s, "update_last_s": late_s,
+        "step_s": statistics.median(alone) / steps, "complete_300_s": few_s, "complete_30000_s": many_s,
     }  # fmt: skip
 
 
@@ -164,9 +184,12 @@ def main() -> int:
         f"watched, {steps} steps took {found['cost']:+.2%} (quartiles {found['cost_lower_quartile']:+.2%} and "
         f"{found['cost_upper_quartile']:+.2%}, from {found['least']:+.2%} to {found['most']:+.2%}, rounds: {rounds}): "
         f"{found['watched_s']:.2f} s, alone {found['alone_s']:.2f} s, drawn {found['drawn']:.0f} times\n"
-        f"inside the view {found['inside']:.2%} ({found['inside_least']:.2%} to {found['inside_most']:.2%})\n"
+        f"inside the view {found['inside']:.2%} ({found['inside_least']:.2%} to {found['inside_most']:.2%}), steps of "
+        f"{found['step_s']:.2f} s\n"
         f"an update in the last of 30,000 spans took {found['update_last_s'] / found['update_first_s']:.1f} times that in the "
-        f"first: {1e3 * found['update_last_s']:.1f} ms after {1e3 * found['update_first_s']:.1f} ms"
+        f"first: {1e3 * found['update_last_s']:.1f} ms after {1e3 * found['update_first_s']:.1f} ms\n"
+        f"a complete step of 300 spans took {1e3 * found['complete_300_s']:.1f} ms, of 30,000 spans "
+        f"{1e3 * found['complete_30000_s']:.1f} ms"
     )
     if given.json:
         given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
