@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from os import PathLike
@@ -275,7 +275,7 @@ class Trainer:
                 self._enter(done.step, BETWEEN_STEPS)
                 yield done
 
-    def _remaining(self) -> Iterator[TrainedStep]:
+    def _remaining(self) -> Generator[TrainedStep]:
         self.trains = True
         try:
             while self.next_step < self.config.steps:

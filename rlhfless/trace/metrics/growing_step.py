@@ -220,7 +220,7 @@ class GrowingStep:
         lane = (holder * len(phases) + phase) * 2 + background
         order = np.lexsort((start, lane))
         lane, start, busy_s, in_use_s = lane[order], start[order], (end - start)[order], in_use_s[order]
-        lanes = 1 + np.count_nonzero(np.diff(lane))
+        lanes = 1 + int(np.count_nonzero(np.diff(lane)))
         most = max(MOST_BARS, 4 * lanes)
         first = np.arange(len(start))
         if len(start) > most:

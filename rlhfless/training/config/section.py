@@ -110,9 +110,9 @@ def _refusal(error: ValidationError, section: str | None) -> TrainError:
     if first["type"].startswith("union_tag"):
         names = first.get("ctx", {}).get("expected_tags", "")
         if isinstance(value, Mapping):
-            theirs = value_of_others(f"{key}.name", value["name"]) or ""
-            needed = "" if "here it is" in theirs else f"; {names.replace(', ', ' or ')} is needed"
-            return TrainError(f"{key}.name is {as_given(value['name'])}{', ' * bool(theirs)}{theirs}{needed}")
+            answer = value_of_others(f"{key}.name", value["name"]) or ""
+            choice = "" if "here it is" in answer else f"; {names.replace(', ', ' or ')} is needed"
+            return TrainError(f"{key}.name is {as_given(value['name'])}{', ' * bool(answer)}{answer}{choice}")
     if first["type"] in ("union_tag_not_found", "model_type"):
         return TrainError(f"{key} is {as_given(value)}, but it is a section; give its keys, such as {key}.{_a_key(key)}")
     if (theirs := value_of_others(key, value)) is not None:
