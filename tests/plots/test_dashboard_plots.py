@@ -8,6 +8,7 @@ from every_plot import COSTS
 from plot_samples import EVIL, degenerate_traces, rollouts, sample_trace, tables
 
 from rlhfless.plots import cost_over_time_info, curves_info, plot_cost_over_time, plot_curves, plot_responses, responses_info
+from rlhfless.plots.training_curves import MOST_POINTS
 from rlhfless.trace import Trace
 
 
@@ -100,6 +101,15 @@ def test_a_share_of_nothing_but_rounding_is_nought():
     assert curves_info(steps).table["idle_share"].tolist() == [0.0, 0.0]
     fig = plot_curves(steps)
     assert list(fig.layout.yaxis2.range) == [0, 1]
+
+
+def test_the_curves_of_a_long_run_have_a_bounded_number_of_points_and_the_last_one_stays() -> None:
+    steps = range(5000)
+    fig = plot_curves(pd.DataFrame({"step": steps, "mean_reward": [float(step) for step in steps], "actors": 2}))
+    for curve in fig.data:
+        assert len(curve.x) == len(curve.y) == MOST_POINTS
+        assert (curve.x[0], curve.x[-1]) == (0, 4999)
+    assert "5,000 steps" in fig.layout.title.text
 
 
 def test_costs_add_up_over_complete_steps_and_the_running_one_is_on_top() -> None:
