@@ -66,7 +66,7 @@ dashboard: $(INSTALLED)  ## sliders over a step as a page without code; of a log
 	@echo "the token of the address below: $$JUPYTER_TOKEN"
 	JUPYTER_PATH="$(JUPYTER)" $(if $(LOG),RLHFLESS_LOG="$(abspath $(LOG))") $(VENV)/bin/voila --Voila.ip=127.0.0.1 --Voila.auto_token=True $(PATIENT) notebooks/dashboard.ipynb
 
-cluster: $(CLUSTER)  ## set up with Ray and vLLM's CPU build: what docs/cluster.md needs on a machine without GPUs
+cluster: $(CLUSTER)  ## set up with Ray and vLLM's CPU build: what docs/gpus_and_clusters.md needs on a machine without GPUs
 
 lint: style contracts types fronts  ## ruff, mypy, import contracts, imports of notebooks and docs
 

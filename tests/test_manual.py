@@ -161,7 +161,7 @@ def test_an_option_without_its_value_is_found() -> None:
 
 def test_help_points_to_the_notebooks() -> None:
     told = " ".join(run_rlhfless("--help").output.split())
-    for file in ("notebooks/01_quick_start.ipynb", "notebooks/README.md", "docs/guide.md"):
+    for file in ("notebooks/01_quick_start.ipynb", "notebooks/README.md", "docs/command_line.md"):
         assert file in told
         assert (ROOT / file).is_file()
     assert "make lab" in told

@@ -167,7 +167,7 @@ def _help() -> str:
             "",
             "`rlhfless COMMAND --help` shows the options of a command. Its model in rlhfless.cli takes the same in Python.",
             "The notebooks of the repository are the manual. Begin with notebooks/01_quick_start.ipynb (`make lab`);",
-            "notebooks/README.md lists all. docs/guide.md has recipes for this command.",
+            "notebooks/README.md lists all. docs/command_line.md has an example of each command.",
         ]
     )
 

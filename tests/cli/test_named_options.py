@@ -169,7 +169,7 @@ def test_a_switch_that_is_gone_is_found_as_it_was_typed() -> None:
 
 
 def test_a_flag_of_train_is_refused_with_its_key() -> None:
-    text = (ROOT / "docs" / "command_line_train.md").read_text("utf-8")
+    text = (ROOT / "docs" / "command_line.md").read_text("utf-8")
     flags = re.findall(r"^\| `(--[a-z-]+)`(?:, `(--[a-z-]+)`)? \| (?:`([a-z_.]+)`.*|(.*)) \|$", text, flags=re.M)
     assert len(flags) > 90
     for first, second, key, other in flags:

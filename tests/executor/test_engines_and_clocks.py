@@ -1,4 +1,4 @@
-"""The guide's table of engines and clocks: every combination works, or is refused in a sentence that names one that works."""
+"""The documented table of engines and clocks: every combination works, or is refused in a sentence that names one that works."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from rlhfless.executor import Executor, ProcessPool, RayPool
 from rlhfless.latency.effects import Effects
 from solver import Cluster, PlanningError
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guide.md"
+PAGE = Path(__file__).parents[2] / "docs" / "executing_and_training.md"
 TOKENS = [3, 5, 2, 4]
 NAMES = {  # words of a sentence that name a column
     "virtual clock": ("virtual clock", "charging='profile'"),
@@ -57,8 +57,8 @@ ENGINES: dict[str, Callable[[Path], Any]] = {
 
 
 def table() -> dict[str, dict[str, str]]:
-    """What the guide says, by engine and column."""
-    section = GUIDE.read_text("utf-8").split("### Which engine runs on which clock\n")[1].split("\n## ")[0]
+    """What the page says, by engine and column."""
+    section = PAGE.read_text("utf-8").split("## Which engine runs on which clock\n")[1].split("\n## ")[0]
     head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\|.*$", section, re.M))
     columns = [name.strip("`") for name in head[1:]]
     return {name: dict(zip(columns, row[1:], strict=True)) for row in rows for name in re.findall(r"`(\w+)`", row[0])}

@@ -61,7 +61,7 @@ def read(file: dict[str, Any], model: str, tp: int, table: str, row: float, colu
 
 
 def by_hand(kind: str, gpu: str, model: str, cut: Strategy, batch: StepBatch, options: CostOptions) -> float:
-    """The formulas of section "cost model" of the guide, of a call whose passes are not split."""
+    """The formulas of "What a call costs" in docs/whole_steps.md, of a call whose passes are not split."""
     file = json.loads((CALLS / f"{gpu}.json").read_text("utf-8"))
     n, layers, hidden = (file["models"][model][name] for name in ("parameters", "layers", "hidden"))
     dp, tp, pp = cut.dp, cut.tp, cut.pp

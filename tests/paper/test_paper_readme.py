@@ -1,4 +1,4 @@
-"""The tables of `docs/paper.md`: every figure has its rows, and their numbers are the same when they are measured again."""
+"""The tables of `docs/papers.md`: every figure has its rows, and their numbers are the same when they are measured again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paper_samples import BESIDE, VERDICTS, Paper
 from rlhfless.paper import FIGURES, Numbers, Row, claims, figure_10, figure_14, figure_15
 from rlhfless.paper.index import CLAIMS_HEAD, HEAD, PRINTED, markdown
 
-README = Path(__file__).parents[2] / "docs" / "paper.md"
+README = Path(__file__).parents[2] / "docs" / "papers.md"
 AGAIN = ("3c", "7b", "9", "11", "12")  # figures whose full settings take seconds
 
 

@@ -1,4 +1,4 @@
-"""The recipe of docs/guide.md that goes from a log to changed planning problems."""
+"""The recipe of docs/planning.md that goes from a log to changed planning problems."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guide.md"
+PAGE = Path(__file__).parents[2] / "docs" / "planning.md"
 
 
 def test_the_recipe_changes_what_is_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    section = GUIDE.read_text("utf-8").split("### Change what is planned", 1)[1].split("\n## ", 1)[0]
+    section = PAGE.read_text("utf-8").split("## Change what is planned", 1)[1].split("\n## ", 1)[0]
     rng = np.random.default_rng(0)
     rows = [
         {"step": step, "prompt_id": f"p{prompt}", "sample": sample, "response_tokens": int(rng.lognormal(5, 0.8)) + 1}

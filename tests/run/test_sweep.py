@@ -307,9 +307,9 @@ def test_a_variant_checks_itself() -> None:
         Variant("a", 16)  # type: ignore[arg-type]
 
 
-def test_the_recipe_of_the_guide_runs(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text("utf-8")
-    section = guide.split("### Other GPUs, time weights and policies", 1)[1].split("\n### ", 1)[0]
+def test_the_recipe_of_the_page_runs(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "what_ifs.md").read_text("utf-8")
+    section = page.split("## Other GPUs, time weights and policies", 1)[1].split("\n## ", 1)[0]
     run.rollouts.to_json(tmp_path / "log.jsonl", orient="records", lines=True)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The table of policies says of each what its maker makes, what plots draw and what the guide lists."""
+"""The table of policies says of each what its maker makes, what plots draw and what the page on planning lists."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rlhfless.system import colours
 from rlhfless.widgets.what_if import POLICIES as WIDGET
 from solver import Cluster, LatencyModel, Objective, Workload
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guide.md"
+PAGE = Path(__file__).parents[2] / "docs" / "planning.md"
 LATENCY = LatencyModel("l40s", 2, 5.6e-3, 2.2e-5, 2.5e-8, prefill_per_token_s=1e-5, start_s=2.0, max_batch=64)
 
 
@@ -84,6 +84,6 @@ def test_markers_are_of_the_colours_for_any_vision_and_differ() -> None:
     }
 
 
-def test_the_guide_has_the_table() -> None:
+def test_the_page_has_the_table() -> None:
     rows = [f"| `{row.Index}` | {row.sentence} | {row.to_do} |" for row in policies().itertuples()]
-    assert "\n".join(rows) in GUIDE.read_text()
+    assert "\n".join(rows) in PAGE.read_text()

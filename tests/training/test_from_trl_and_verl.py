@@ -203,7 +203,7 @@ def test_a_foreign_name_with_a_typing_error_is_told_ours(typed: str, meant: str)
 def test_the_first_examples_of_both_pages_train_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """That of the guide goes on when its cell runs again."""
+    """That of the page on training goes on when its cell runs again."""
     (tmp_path / "data").symlink_to(ROOT / "data")
     monkeypatch.chdir(tmp_path)
     (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), flags=re.S)
@@ -211,8 +211,8 @@ def test_the_first_examples_of_both_pages_train_one_after_the_other(
     exec(block, names)
     assert len(names["trainer"].state.trace.steps) == 2
     assert (tmp_path / "out" / "mine-model" / "model.safetensors").is_file()
-    guide = (ROOT / "docs" / "guide.md").read_text("utf-8").split("\n## Train\n")[1]
-    example = re.findall(r"```python\n(.*?)```", guide, flags=re.S)[0]
+    text = (ROOT / "docs" / "executing_and_training.md").read_text("utf-8").split("\n## Train\n")[1]
+    example = re.findall(r"```python\n(.*?)```", text, flags=re.S)[0]
     capsys.readouterr()
     for steps in (2, 3):
         exec(example.replace('"steps": 2', f'"steps": {steps}'), names)

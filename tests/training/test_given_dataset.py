@@ -54,16 +54,16 @@ def test_without_rewards_answers_are_needed(untrained: Path) -> None:
         Trainer(model=untrained, dataset=ROWS, task=ArithmeticTask(0, 4), progress=False)
 
 
-def example_of_the_guide() -> str:
-    """The guide's example of an own reward."""
-    text = (ROOT / "docs" / "guide.md").read_text("utf-8").split("### Your own reward, prompts and engine")[1]
+def example_of_the_page() -> str:
+    """The example of an own reward."""
+    text = (ROOT / "docs" / "executing_and_training.md").read_text("utf-8").split("## Your own rewards and prompts")[1]
     return re.findall(r"^```python\n(.*?)^```", text, flags=re.S | re.M)[0]
 
 
-def test_the_guides_reward_teaches_something(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documented_reward_teaches_something(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     namespace: dict[str, Any] = {}
-    exec(example_of_the_guide(), namespace)
+    exec(example_of_the_page(), namespace)
     metrics = namespace["step"].metrics
     assert metrics["reward_std"] > 0
     assert metrics["learn_flat_groups"] < 1
@@ -71,9 +71,9 @@ def test_the_guides_reward_teaches_something(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("conversations", [False, True])
-def test_the_guides_reward_gets_texts_where_a_text_is_filled_into_a_chat_template(conversations: bool) -> None:
+def test_the_documented_reward_gets_texts_where_a_text_is_filled_into_a_chat_template(conversations: bool) -> None:
     """As in TRL, completions are messages where the data set's prompts are."""
-    defined = example_of_the_guide().split("rows = ")[0]
+    defined = example_of_the_page().split("rows = ")[0]
     namespace: dict[str, Any] = {}
     exec(defined, namespace)
     seen: list[Any] = []

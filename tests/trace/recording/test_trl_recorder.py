@@ -27,7 +27,7 @@ from rlhfless.training.tasks.arithmetic import ArithmeticTask  # noqa: E402
 if TYPE_CHECKING:
     from trl import GRPOTrainer
 
-GUIDE = Path(__file__).parents[3] / "docs" / "guide.md"
+PAGE = Path(__file__).parents[3] / "docs" / "executing_and_training.md"
 MODEL = Path(__file__).parents[3] / "data" / "models" / "arithmetic-grpo"
 PROMPTS = [p.prompt for p in ArithmeticTask(seed=1, prompts=4).problems]
 LIMIT = 60
@@ -82,13 +82,13 @@ def weights(trainer: GRPOTrainer) -> list[Any]:
     return [parameter.detach().clone() for parameter in trainer.model.parameters()]
 
 
-def test_the_guides_lines_record_a_run_as_they_are_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documented_lines_record_a_run_as_they_are_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a model's folder, as TRL's users have it; nothing of TRL is replaced, whatever else is installed."""
     from datasets import Dataset
     from trl import GRPOConfig
     from trl_trainer import tokenizer_of
 
-    blocks = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text("utf-8"), flags=re.S | re.M)
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), flags=re.S | re.M)
     (printed,) = [block for block in blocks if "GRPOTrainer" in block]
     assert "from trl import GRPOTrainer" in printed
     model, ours = load_model(MODEL)
@@ -101,7 +101,7 @@ def test_the_guides_lines_record_a_run_as_they_are_printed(tmp_path: Path, monke
     prompts = Dataset.from_list([{"prompt": p} for p in PROMPTS])
     monkeypatch.chdir(tmp_path)
     yours = {"model": str(tmp_path / "model"), "rewards": by_length, "arguments": arguments, "prompts": prompts}
-    exec(compile(printed, str(GUIDE), "exec"), yours)
+    exec(compile(printed, str(PAGE), "exec"), yours)
     rows = read_trace(tmp_path / "out" / "run").rollouts
     assert rows["sample"].tolist() == [0, 1]
     assert rows["response_tokens"].between(1, 8).all()
