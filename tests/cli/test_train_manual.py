@@ -42,7 +42,7 @@ def test_every_command_has_keys_and_values_of_a_configuration() -> None:
 
 def test_keys_that_the_text_names_are_keys() -> None:
     sections = "|".join(sorted({key.partition(".")[0] for key in all_keys() if "." in key}))
-    pages = ("executing_and_training.md", "gpus_and_clusters.md", "whole_steps.md")
+    pages = ("executing_and_training.md", "gpus_and_clusters.md")
     for name in pages:
         text = (ROOT / "docs" / name).read_text("utf-8")
         named = set(re.findall(rf"`((?:{sections})\.[a-z_]+)(?:=[^`]*)?`", text))
