@@ -1,4 +1,4 @@
-"""Makes docs/one_step.png and docs/explore.png, the pictures of README and guide: `make picture` (needs kaleido and Chromium).
+"""Makes docs/one_step.png and docs/explore.png, the pictures of README and docs: `make picture` (needs kaleido and Chromium).
 
 one_step.png: what README's own code plots. The last step of the demonstration trace before (static) and after (planned by the
 solver), on one time axis, with the cost of both and the bound. Its texts and the picture's SHA-256 are in one_step.json: a test
