@@ -1,4 +1,4 @@
-"""The documented table of engines and clocks: every combination works, or is refused in a sentence that names one that works."""
+"""The documented table of engines and clocks: every pair works, or is refused in a sentence that names one that works."""
 
 from __future__ import annotations
 

@@ -144,9 +144,8 @@ def test_weights_have_the_number_format_that_was_asked_for(folder: Path) -> None
 
 
 def test_the_documented_lines_run_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    section = (
-        (ROOT / "docs" / "executing_and_training.md").read_text("utf-8").split("## Run a step of your own model", 1)[1].split("\n## ", 1)[0]
-    )
+    page = (ROOT / "docs" / "executing_and_training.md").read_text("utf-8")
+    section = page.split("## Run a step of your own model", 1)[1].split("\n## ", 1)[0]
     (tmp_path / "data").symlink_to(ROOT / "data")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}

@@ -414,7 +414,7 @@ class Decodes(SimulatedEngine):
 
 
 def test_texts_that_the_engine_encodes_are_watched_to_the_end() -> None:
-    """The recipe of docs/executing_and_training.md for a model of one's own: prompts are texts, and their token ids are known in the step alone."""
+    """The documented recipe for a model of one's own: prompts are texts, and their token ids are known in the step alone."""
     asked = requests([f"say {number}" for number in range(3)], samples_per_prompt=2, max_response_tokens=40)
     runner = Executor(Decodes, STEP.cluster, latency=STEP.latency)
     plan = plan_of([[0, 1], [2, 3], [4, 5]])
