@@ -210,7 +210,7 @@ def test_the_first_examples_of_both_pages_train_one_after_the_other(
     names: dict[str, Any] = {}
     exec(block, names)
     assert len(names["trainer"].state.trace.steps) == 2
-    assert (tmp_path / "out" / "mine-model" / "model.safetensors").is_file()
+    assert (tmp_path / "out" / "mine" / "model" / "model.safetensors").is_file()
     text = (ROOT / "docs" / "executing_and_training.md").read_text("utf-8").split("\n## Train\n")[1]
     example = re.findall(r"```python\n(.*?)```", text, flags=re.S)[0]
     capsys.readouterr()
