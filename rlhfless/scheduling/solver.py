@@ -35,7 +35,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 import solver
-from rlhfless.scheduling.calibration import calibrated, doubted, with_scenarios
+from rlhfless.scheduling.calibration import calibrated, stressed, with_scenarios
 from rlhfless.scheduling.fold import Fold, SquareRootFold
 from rlhfless.scheduling.fold_ahead import folded_busy_s
 from rlhfless.scheduling.fold_draining import DrainingFold
@@ -243,7 +243,7 @@ def _surely_better(
     values = np.concatenate([one.values(half) for one, half in pairs])
     if not significantly_less(values, np.concatenate([fallback.values(half) for _, half in pairs])):
         return None
-    further = doubted(known, options)
+    further = stressed(known, options)
     better = min(made, key=lambda one: float(one.values(further).mean()))
     for scenarios in (known, further):
         if not float(better.values(scenarios).mean()) < float(fallback.values(scenarios).mean()):

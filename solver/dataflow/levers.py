@@ -1,12 +1,12 @@
-"""Says what a lever brings to a plan of model calls, so that less time is lost waiting.
+"""What each optimisation ("lever") saves in a plan of model calls: less time is lost waiting.
 
-Their names are those of all levers (``solver/model/step_levers.py``). Of model calls they mean:
+The names are those of ``solver/model/step_levers.py``. In a plan of model calls they mean:
 
-- ``overlap``: passes over responses (reward, reference, values) run in parts, on GPUs that generation has given back.
-- ``streaming``: trainings accumulate the gradients of each prompt as its responses are judged, and step once all are there.
-- ``drafts``: generation verifies drafted tokens, with the latency that they are expected to give.
+- ``overlap``: passes over responses (reward, reference, values) run in parts, on GPUs that generation has released. -
+``streaming``: trainings accumulate the gradient of each prompt once its responses are scored; the optimizer steps when all are
+in. - ``drafts``: speculative decoding, with the latency that its drafts are expected to give.
 
-Each has to earn its place: the plan without it is always a candidate (``lever_search.py``).
+The plan without a lever is always a candidate, so each is used only where it helps (``lever_search.py``).
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ class CallOptions:
 
     @cached_property
     def task_graph(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """For every task the tasks that it waits for: of its own step, of the step before, and of the one before that.
+        """Dependencies of every task: in its own step, in the step before, and two steps back.
 
         A task that waits for nothing (the reference pass of DPO) could run ahead without end. It waits for the trainings of the
         step before the last, so two steps are under way at most.

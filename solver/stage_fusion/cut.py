@@ -3,7 +3,7 @@
 The paper (arXiv 2409.13221, section 4) simulates cuts off-line. Here every pair of a share and a number of actors is timed on
 every scenario of the lengths (``cut_timeline.py``). A lower bound on the whole step (``phase_bound_s``) screens the pairs.
 The best of them are then followed exactly (``follow``), until no bound is below the best value found. The step without a cut is
-a candidate, so a cut has to earn its place. Nothing is drawn at random.
+also a candidate, so a cut is used only where it helps. Nothing is drawn at random.
 """
 
 from __future__ import annotations

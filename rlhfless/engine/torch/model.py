@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlhfless.engine.torch.attention import PLAIN
-from rlhfless.engine.torch.kv_cache import KVCache, give_back
+from rlhfless.engine.torch.kv_cache import KVCache, free_storage
 from rlhfless.engine.torch.row_model import Attend, RowModel
 from rlhfless.engine.torch.row_tiles import RowTiles
 from rlhfless.engine.torch.weights import (
@@ -101,7 +101,7 @@ class DecoderModel(RowModel):
     def free(self) -> None:
         """Free the weights' memory, until ``load``, even if other objects refer to them."""
         weights, self.weights = self.weights, no_weights()
-        give_back(*tensors_of(weights))
+        free_storage(*tensors_of(weights))
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlhfless.engine.torch.attention import AttentionForm
-from rlhfless.engine.torch.kv_cache import KVCache, blocks, give_back
+from rlhfless.engine.torch.kv_cache import KVCache, blocks, free_storage
 from rlhfless.engine.torch.prefill import Segment, prefill
 from rlhfless.engine.torch.row_model import Attend, RowModel
 from rlhfless.engine.torch.transformers_limits import check_layers, supported_tokens, unsupported
@@ -173,7 +173,7 @@ class TransformersModel(RowModel):
     def free(self) -> None:
         """See ``RowModel``."""
         self._loaded = False
-        give_back(*self._tensors())
+        free_storage(*self._tensors())
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 

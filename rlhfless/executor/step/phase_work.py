@@ -50,7 +50,7 @@ def phase_work_items(work: PhaseWork, cluster: Cluster, actors: int, *, overlaps
     ]
     if not work.finish_s or not len(work):
         return [*prepared, *learned]
-    servers = len(learn.servers or ()) + (actors if learn.takes_freed or learn.servers is None else 0)
+    servers = len(learn.servers or ()) + (actors if learn.uses_released or learn.servers is None else 0)
     all_learned = tuple(range(len(work), 2 * len(work)))
     end = WorkItem("learn", work.finish_s, gpus=learn, items=all_learned, priority=2.0, call="reduce gradients")
     return [*prepared, *learned, *[end] * servers]
@@ -74,7 +74,7 @@ def _gpus(work: PhaseWork, cluster: Cluster, actors: int) -> tuple[WorkGpus, Wor
         both = freed if work.place == "freed" else beside
         return both, both
     learner = WorkGpus.beside(
-        cluster, "learner", size, servers=work.learner_servers, hold="step", takes_freed=work.learner_grows,
+        cluster, "learner", size, servers=work.learner_servers, hold="step", uses_released=work.learner_grows,
         from_s=work.learner_from_s or 0.0, load_s=work.load_s,
     )  # fmt: skip
     if work.place == "learner" or (work.place == "freed" and work.learner_grows):

@@ -40,15 +40,16 @@ class WorkGpus:
 
     Attributes:
         name: of these servers together.
-        servers: None: freed GPUs, those of every actor of the plan, one server each, once it has completed its last response or
-            was cut. Their holders are ``name-0``, ``name-1``, ... by the actor's index. Else the servers; one on GPUs of actors
-            is free when these have completed their last responses.
-        takes_freed: freed GPUs join ``servers``, so a learner grows. Their holders are ``name-freed-0``, ``name-freed-1``, ...
+        servers: None: released GPUs, those of every actor of the plan, one server each, once it has completed its last response
+            or was cut. Their holders are ``name-0``, ``name-1``, ... by the actor's index. Else the servers; one on GPUs of
+            actors is free when these have completed their last responses.
+        uses_released: released GPUs join ``servers``, so a learner grows. Their holders are ``name-freed-0``, ``name-freed-1``,
+            ...
         role: of the holders in the trace; None: that of the items' kind.
-        hold: from a server's first item to its last (``work``), or for the whole ``step``. Freed GPUs are always held for
+        hold: from a server's first item to its last (``work``), or for the whole ``step``. Released GPUs are always held for
             ``work``.
         from_s: when ``servers`` are allocated at the earliest, in seconds from the start of the step.
-        load_s: seconds to load models on freed GPUs before their first item, where the actor's own weights and KV cache were
+        load_s: seconds to load models on released GPUs before their first item, where the actor's own weights and KV cache were
             dropped, and on ``servers`` with a ``from_s``. Charged on the virtual clock, as a span ``start``.
         usd_per_gpu_hour: price; None: that of the cluster, of its first pool for GPUs beside it.
         in_this_process: ``servers`` run functions in this program on the wall clock, in a thread each, because a learner lives
@@ -65,7 +66,7 @@ class WorkGpus:
     hold: str = "work"
     usd_per_gpu_hour: float | None = None
     in_this_process: bool = False
-    takes_freed: bool = False
+    uses_released: bool = False
     from_s: float = 0.0
     load_s: float = 0.0
 
@@ -138,7 +139,7 @@ class WorkGpus:
     def of(self, plan: Plan) -> tuple[WorkServer, ...]:
         """Return the servers of a step of this plan, freed ones first."""
         own = self.servers or ()
-        if self.servers is not None and not self.takes_freed:
+        if self.servers is not None and not self.uses_released:
             return own
         prefix = self.name if self.servers is None else f"{self.name}-freed"
         actors = enumerate(plan.actors)

@@ -111,7 +111,7 @@ class WholeStep:
             settings.append(variant.setting)
 
     def levers(self, drafts: SimulatedDrafts | None = None) -> tuple[str, ...]:
-        """Return the levers that plans may use; with drafts, those are one."""
+        """Return the names of the optimisations ("levers") that a plan may use; ``drafts`` only if drafts are given."""
         missing = {ACTOR_SIZE, LAYOUTS}.difference(*(variant.levers for variant in self.variants))
         return tuple(lever for lever in LEVERS if lever not in missing and (lever != DRAFTS or drafts is not None))
 
@@ -207,13 +207,13 @@ class WholeStep:
         return replace(self.setting, drafts=drafts)
 
     def _generates_as(self, other: WholeStep) -> None:
-        """Take plans of generation and what is known of them from a step that differs in its costs only."""
+        """Reuse another step's generation plans, timings and bounds; the steps differ only in their costs of learning."""
         self._generations, self._generated, self._bounds = other._generations, other._generated, other._bounds
         if self._of_part is not None and other._of_part is not None:
             self._of_part._generates_as(other._of_part)
 
     def _source(self, drafts: SimulatedDrafts | None, levers: frozenset[str], variant: int) -> PairSource:
-        """Return what pairs with these drafts are made and timed of: a part of the step, if it is large."""
+        """Return everything needed to build and time pairs with these drafts; a large step is represented by a part of it."""
         of = self if self._of_part is None else self._of_part
         ratio = 1.0 if self.part is None else self.part.ratio
         return PairSource(of._plans(drafts), of.works, of.costs, of.most, ratio, levers, variant)
@@ -271,7 +271,7 @@ class WholeStep:
         return whole_step_bound(self._bounds[key], self.work, self.costs.charges)
 
     def _key(self, drafts: SimulatedDrafts | None) -> int:
-        """Return the number of these drafts, which are kept so that no later ones get it."""
+        """Return the cache key of these drafts. The object is kept alive, so that Python does not reuse its ``id``."""
         self._drafts[id(drafts)] = drafts
         return id(drafts)
 

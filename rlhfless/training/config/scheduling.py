@@ -97,9 +97,10 @@ class ClusterConfig(Section):
     are those of ``batch`` within rounding (about 1e-5)."""
     learner_gpus: Count | Literal["auto"] | None = None
     """Learn on this many GPUs beside the cluster, or on those that each step's plan chooses (auto). Needs learning stream.
-    ``auto`` chooses by the forecast of lengths how many, from when, whether freed GPUs join them, and whether to stream at all,
-    on the virtual clock. On the wall clock the learner is where the option ``device`` puts it, and on the CPU it is billed no
-    GPU. Default: as many as an actor has."""
+    ``auto`` chooses by the forecast of lengths how many, from when, whether released GPUs join them, and whether to stream at
+    all, on the virtual clock. On the wall clock the learner is where the option ``device`` puts it, and on the CPU it is billed
+    no GPU. Default: as many as an actor has.
+    """
     learner_start: Literal["first", "step", "needed"] = "first"
     """Allocate the learner's GPUs with its first complete prompt (first), or for the whole step (step). Or so late that the
     step is expected to end at most 0.5 % later (needed), by the forecast of lengths and the profile."""
