@@ -102,7 +102,7 @@ class Run:
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """Assumptions behind plans and simulations, because neither the log nor the user states the facts; one sentence each."""
+        """What plans and simulations assume because neither the log nor the user states it; one sentence each."""
         return tuple(self.assumptions.not_stated.values())
 
     @property
@@ -168,7 +168,7 @@ class Run:
 
         Raises:
             LogWithoutResponses: the log has none.
-            InputError: an assumption makes no sense, or nobody stated the number of GPUs.
+            InputError: an assumption makes no sense, or the number of GPUs is not stated.
             PlanningError: the responses fit on no actor.
         """
         return own_times(self.opened, self.setting, self.assumptions)
