@@ -1,4 +1,5 @@
-"""The policies ``solver`` and ``oracle``: the plan of ``solver.plan``, if it is surely better than one without predictions.
+"""The policies ``solver`` and ``oracle``: the plan of ``solver.plan``, if it is significantly better than one without
+predictions.
 
 Predictions can be wrong, so a plan that is made for them must prove itself on held-out scenarios. Under a weight and with
 scenarios a **fallback** that needs no prediction runs unless the plan is **surely better**. The fallback is the right-sized
