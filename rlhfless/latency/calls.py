@@ -48,9 +48,12 @@ PASSES = {True: 4, False: 3}  # of a training step, with and without recomputati
 class CallTable:
     """Seconds and bytes of model calls, computed from measured operators; input of ``solver.dataflow.plan_step``.
 
-    Attributes: kind: kind of GPU, one of ``list_call_kinds()``. models: role -> model, such as ``{"actor": "llama2-7b"}``.
-    batch: responses, their lengths and mini-batches. options: see ``CostOptions``. gpus_per_node: GPUs per node; calls on more
-    GPUs use the network between nodes.
+    Attributes:
+        kind: kind of GPU, one of ``list_call_kinds()``.
+        models: role -> model, such as ``{"actor": "llama2-7b"}``.
+        batch: responses, their lengths and mini-batches.
+        options: see ``CostOptions``.
+        gpus_per_node: GPUs per node; calls on more GPUs use the network between nodes.
 
     Raises:
         ProfileError: the GPU kind or a model has no table; the message lists those that have. PlanningError: another argument

@@ -52,7 +52,9 @@ class Stragglers:
 class StartDelays:
     """Start-up delays in addition to the profile's start-up time, lognormally distributed, as those of containers are.
 
-    Args: median_s: median of the delay in seconds. spread: standard deviation of its logarithm.
+    Args:
+        median_s: median of the delay in seconds.
+        spread: standard deviation of its logarithm.
     """
 
     median_s: float = 0.0
@@ -74,8 +76,9 @@ class Outages:
     It decodes again after ``down_s`` seconds, on the same GPUs or on others with the same price. Committed tokens are kept,
     because they had been streamed; their KV caches are recomputed. The time between outages is exponentially distributed.
 
-    Args: per_gpu_hour: outages per GPU and hour. An actor goes down with any of its GPUs. down_s: seconds until it is up again,
-    start-up and weight sync included.
+    Args:
+        per_gpu_hour: outages per GPU and hour. An actor goes down with any of its GPUs.
+        down_s: seconds until it is up again, start-up and weight sync included.
     """
 
     per_gpu_hour: float = 0.0
@@ -115,7 +118,8 @@ class Contention:
 class Effects:
     """Disturbances of a step's actors: stragglers, start delays and outages; None means that one does not occur.
 
-    Args: seed, step: whole numbers of 0 or more that determine all random draws.
+    Args:
+        seed, step: whole numbers of 0 or more that determine all random draws.
 
     Raises:
         PlanningError: an effect has the wrong type, or ``seed`` or ``step`` is not a whole number of 0 or more.

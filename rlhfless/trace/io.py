@@ -58,7 +58,8 @@ class Trace:
     def with_rows(self, **tables: pd.DataFrame) -> Trace:
         """Return the trace with only some rows of its tables, which are not checked again.
 
-        Args: tables: rows to keep, by the table's name. Other tables keep all rows.
+        Args:
+            tables: rows to keep, by the table's name. Other tables keep all rows.
         """
         part = object.__new__(Trace)
         rows = {table: frame.reset_index(drop=True) for table, frame in tables.items()}
@@ -122,9 +123,9 @@ def read_trace(folder: str | Path, limits: Limits | None = None) -> Trace:
     Args:
         limits: limits on what is read of each file; None: the defaults.
 
-        Raises: TraceError: it is not a trace folder, has another schema version or no completed step, or a table is wrong or
-        larger than
-            the limits.
+    Raises:
+        TraceError: it is not a trace folder, has another schema version or no completed step, or a table is wrong or larger
+            than the limits.
     """
     folder = Path(folder)
     meta, frames, plans = load(folder, limits)

@@ -58,7 +58,8 @@ def savings_of(step: WholeStep, choice: WholeStepChoice, aim: Aim, drafts: Simul
         choice: the chosen plan of the step, for this aim. drafts: which drafted tokens are accepted; None: no speculative
             decoding.
 
-        Returns: One row per optimisation: ``lever, meaning, used, expected`` (mean over the forecast's scenarios) and ``saved``
+    Returns:
+        One row per optimisation: ``lever, meaning, used, expected`` (mean over the forecast's scenarios) and ``saved``
         (executed with the true lengths). Both are 0 if the plan does not use it. A negative saving is a loss.
     """
     value = aim.value(*step.execute(choice.plan, drafts))

@@ -165,7 +165,8 @@ class ImportedLog:
 class LogWithoutResponses(TraceError):
     """The log has no responses; it has only averages per step, engine statistics or numbers of the whole run.
 
-    Attributes: log: the imported log.
+    Attributes:
+        log: the imported log.
     """
 
     def __init__(self, log: ImportedLog) -> None:

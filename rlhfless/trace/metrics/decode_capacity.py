@@ -15,8 +15,10 @@ import pandas as pd
 class DecodeCapacity(NamedTuple):
     """GPU-seconds of decode actors. ``empty_slots_gpu_s`` is NaN if a decode span lacks its batch or slots.
 
-    Attributes: paid_gpu_s: billed GPU-seconds. idle_gpu_s: GPU-seconds without a foreground span. empty_slots_gpu_s:
-    GPU-seconds of batch slots without a response, while the actor decodes.
+    Attributes:
+        paid_gpu_s: billed GPU-seconds.
+        idle_gpu_s: GPU-seconds without a foreground span.
+        empty_slots_gpu_s: GPU-seconds of batch slots without a response, while the actor decodes.
     """
 
     paid_gpu_s: float

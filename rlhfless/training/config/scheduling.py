@@ -227,7 +227,8 @@ class ClusterConfig(Section):
         Args:
             where: what runs the actors, for the error message.
 
-            Raises: TrainError: the options need the virtual clock.
+        Raises:
+            TrainError: the options need the virtual clock.
         """
         if self.preparation != "after" or self.preparation_actors != 1:
             raise TrainError(
