@@ -58,7 +58,7 @@ def texts_of(path: str | Path) -> frozenset[str]:
 
 
 def text_encoder(tokenizer: str | Path | None) -> tuple[Encode, str]:
-    """Return what turns a text into tokens, and their unit: UTF-8 bytes without a tokenizer.
+    """Return a function that encodes a text, and its unit: tokens, or UTF-8 bytes without a tokenizer.
 
     Args:
         tokenizer: folder or hub name.

@@ -96,18 +96,18 @@ class Ppo:
         return {**self._updates(responses, sums), "seconds": time.perf_counter() - began}
 
     def begin(self) -> None:
-        """Begin a step whose responses are learned from as they are generated; see ``add`` and ``finish``."""
+        """Begin a step that learns from responses while others are generated; see ``add`` and ``finish``."""
         self._added: list[Responses] = []
         self._waiting: list[tuple[Part, torch.Tensor, torch.Tensor]] = []  # with (B,) weights, and which responses wait
         self._sums = dict.fromkeys(SUMS, 0.0)
         self._gradients = GradientSums(self.trained.parameters())
 
     def add(self, batch: Batch) -> None:
-        """Add the gradient of responses to the step's; no weight changes.
+        """Accumulate the partial gradient of responses; no weight changes.
 
-        What depends on the whole batch is left to ``finish``: the divisors and, with ``whiten``, mean and deviation of the
-        advantages. For a token whose ratio w is not clipped the loss is linear in its advantage, -w (A - mean) / deviation.
-        So the gradients of w A and of w are summed apart. Responses with a token beyond the clip range wait for ``finish``.
+        ``finish`` applies what depends on the whole batch: the divisors and, with ``whiten``, mean and deviation of the
+        advantages. For a token whose ratio w is not clipped, the loss is linear in its advantage, -w (A - mean) / deviation, so
+        the gradients of w A and of w are summed separately. Responses with a token beyond the clip range wait for ``finish``.
         """
         o, sums, gradients = self.options, dict.fromkeys(SUMS, 0.0), GradientSums(self.trained.parameters())
         responses, waiting = self._prepared(batch, sums), []
@@ -137,10 +137,10 @@ class Ppo:
         self._gradients.take(gradients)
 
     def finish(self) -> dict[str, float]:
-        """Take the step's updates on all responses that were added; returns the numbers of ``learn``, but for ``seconds``.
+        """Take the optimizer steps on all responses that were added; return the numbers of ``learn``, except ``seconds``.
 
-        Up to the order of summation, weights become what ``learn`` makes of all responses in one batch. Only the first of
-        several updates was accumulated before: later ones need the weights that it makes. ``waited`` is the share of responses
+        Up to the order of summation, the weights are those of ``learn`` on all responses in one batch. Only the gradient of the
+        first update is accumulated in advance, because later updates need the new weights. ``waited`` is the share of responses
         that waited for mean and deviation of the advantages.
         """
         added, self._added = self._added, []

@@ -68,7 +68,7 @@ def reallocate(path: Sequence[Strategy], model: Any = None) -> list[Reallocation
         model: a causal language model of transformers, on the CPU. None: a tiny Qwen2 in float32.
 
     Returns:
-        One move for each layout of the path; the last one is the way back.
+        One move for each layout of the path; the last one goes back to the first layout.
 
     Raises:
         InputError: there are fewer than two layouts, they need different numbers of ranks or pipeline stages, or the model
