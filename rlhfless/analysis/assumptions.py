@@ -20,9 +20,10 @@ class Assumptions:
     Attributes:
         dispatch, learner_gpus: see ``analysis.run_setup``.
         prepare_s, learn_s: seconds per step of preparation and learning; None: as logged, or unknown.
-        calibrate: scale the latency profile so that generation takes as long as logged or executed, if that is known. prices:
-            further prices by name, in USD per GPU-hour. tokenizer: folder or hub name of the tokenizer that counts texts where
-            drafts are measured; None: texts are counted in bytes.
+        calibrate: scale the latency profile so that generation takes as long as logged or executed, if that is known.
+        prices: further prices by name, in USD per GPU-hour.
+        tokenizer: folder or hub name of the tokenizer that counts texts where drafts are measured; None: texts are counted in
+            bytes.
         not_stated: fact that was not stated -> what is assumed (``report.not_stated``).
 
     Raises:

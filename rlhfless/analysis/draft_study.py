@@ -33,8 +33,8 @@ class DraftStudy:
         unit: unit of all counts: ``tokens`` or ``bytes``. measured: numbers of measured responses and tokens, in words.
         by_source: one row per source and draft length: ``source, draft_tokens, tokens_per_pass, passes_saved, drafted_accepted,
             spread, longest_speedup``.
-        best: the source with the highest acceptance, with the longest draft. by_step: tokens per pass of that source at some
-            steps: ``step, tokens_per_pass``.
+        best: the source with the highest acceptance, with the longest draft.
+        by_step: tokens per pass of that source at some steps: ``step, tokens_per_pass``.
         by_length: the same for quarters of the responses by length: ``responses, mean_tokens, tokens_per_pass``.
         by_position: share of passes that accept each position of the longest draft: ``source, position, survival``.
         prompt_tokens: mean length of the prompts.
@@ -108,9 +108,11 @@ def study_drafts(
     """Measure the acceptance of speculative decoding on a log's texts, with every source of drafts.
 
     Args:
-        rollouts: rows with texts, see ``measure_drafts``. unit: unit that ``encode`` counts in, for the tables. history:
-            earlier responses of the prompt that drafts may come from: of the ``last`` epoch, of ``all`` epochs, or ``none``.
-            max_tokens: measure about this many tokens at most, of the last steps.
+        rollouts: rows with texts, see ``measure_drafts``.
+        unit: unit that ``encode`` counts in, for the tables.
+        history: earlier responses of the prompt that drafts may come from: of the ``last`` epoch, of ``all`` epochs, or
+            ``none``.
+        max_tokens: measure about this many tokens at most, of the last steps.
 
     Raises:
         InputError: the log has no texts, or an argument is out of range.

@@ -157,8 +157,9 @@ def run_setup(
 
     Args:
         framework: name of the import format, or any other text where it is unknown.
-        dispatch: one of ``DISPATCHES``. learner_gpus: separate GPUs of the learner; 0: it shares the actors' GPUs. order_known:
-            see ``RunSetup``.
+        dispatch: one of ``DISPATCHES``.
+        learner_gpus: separate GPUs of the learner; 0: it shares the actors' GPUs.
+        order_known: see ``RunSetup``.
 
     Raises:
         InputError: the dispatch is unknown, or the number of GPUs is negative.

@@ -54,8 +54,9 @@ class ProfileScale:
     """How latency profiles are scaled to the speed of a run.
 
     Attributes:
-        profile: name of the run's own profile. factor: multiplies its times; other profiles are assumed to be off by the same
-            factor. steps: of the run, by whose times it was found; 0: by none, and the factor is 1 or from lower bounds.
+        profile: name of the run's own profile.
+        factor: multiplies its times; other profiles are assumed to be off by the same factor.
+        steps: of the run, by whose times it was found; 0: by none, and the factor is 1 or from lower bounds.
         ran_on: GPU kind that the run's times are of, where the profile is of another kind and is therefore not scaled.
         start_s, sync_s: of an actor, where the run measured them; they replace those of the run's own profile only.
     """
@@ -113,15 +114,16 @@ class OwnTimes:
     """The times that a run measured, compared with computed times of the same steps, and the latency profile scaled to them.
 
     Attributes:
-        setting: the given setting, for generation alone, with the scaled profile. scale: how the profile was scaled.
-            calibrated: the times it was scaled to, with the error.
-        checks: one comparison per measured quantity and source of our value. not_used: logged values that no computation uses,
-            and times that are only lower bounds, one sentence each.
-        setup: how the run assigned responses and allocated its GPUs, and what of that is assumed. phases: seconds of a step
-            outside generation, and their source; all of them are learning where the run was executed.
-        executed: whether the run is an executed trace with allocations, which records its assignment of responses. own_plans:
-            whether an executed run assigned responses differently from ``setup.dispatch`` on all GPUs, for example because a
-            policy planned every step. Simulations under that dispatch are then not compared with the run itself.
+        setting: the given setting, for generation alone, with the scaled profile.
+        scale: how the profile was scaled.
+        calibrated: the times it was scaled to, with the error.
+        checks: one comparison per measured quantity and source of our value.
+        not_used: logged values that no computation uses, and times that are only lower bounds, one sentence each.
+        setup: how the run assigned responses and allocated its GPUs, and what of that is assumed.
+        phases: seconds of a step outside generation, and their source; all of them are learning where the run was executed.
+        executed: whether the run is an executed trace with allocations, which records its assignment of responses.
+        own_plans: whether an executed run assigned responses differently from ``setup.dispatch`` on all GPUs, for example
+            because a policy planned every step. Simulations under that dispatch are then not compared with the run itself.
     """
 
     setting: SimulationConfig
@@ -159,8 +161,9 @@ def own_times(log: OpenedLog, setting: SimulationConfig, stated: Assumptions | N
     compared and the profile is not scaled.
 
     Args:
-        log: of one run. setting: cluster and profile; its ``phases`` is not used. stated: what the user knows of a logged run;
-            of an executed one only whether the profile is scaled.
+        log: of one run.
+        setting: cluster and profile; its ``phases`` is not used.
+        stated: what the user knows of a logged run; of an executed one only whether the profile is scaled.
 
     Raises:
         PlanningError: the responses fit on no actor.

@@ -30,8 +30,8 @@ def savings(
     Args:
         simulation: generation alone (no ``NonGenerationPhases``) under ``policies``, with the bound of every step.
         own: the run's own steps (``step_parts`` of its traces), for each dispatch that it may have used; the likeliest comes
-            first. Phases outside generation are added to the policies' steps, too. steps: steps to compare; all simulated ones
-            when None.
+            first. Phases outside generation are added to the policies' steps, too.
+        steps: steps to compare; all simulated ones when None.
 
     Returns:
         One row per policy: ``policy``, ``replicas low`` and ``replicas high`` (the fewest and the most that it starts in a

@@ -121,8 +121,8 @@ def value_of_information(
     bound.
 
     Args:
-        forecasts: by name, the worst first; those of ``forecasts_of`` when None. draws: number of random draws of forecast
-            errors and of the random split; all policies see the same draws.
+        forecasts: by name, the worst first; those of ``forecasts_of`` when None.
+        draws: number of random draws of forecast errors and of the random split; all policies see the same draws.
         slacks: settings of the fluid policy over which the limit is searched.
     """
     chosen = dict(forecasts_of(logged) if forecasts is None else forecasts)

@@ -52,14 +52,16 @@ class PlannedRun:
     """Description of a run before it begins.
 
     Attributes:
-        steps, responses: number of steps, and of responses per step. mean_tokens: mean length of a response. longest_tokens:
-            length of a step's longest response, mean over steps. limit_tokens: limit on response length. Either may be unknown.
-            prompt_tokens: mean length of a prompt; None: prompts are not counted.
+        steps, responses: number of steps, and of responses per step.
+        mean_tokens: mean length of a response.
+        longest_tokens: length of a step's longest response, mean over steps.
+        limit_tokens: limit on response length. Either may be unknown.
+        prompt_tokens: mean length of a prompt; None: prompts are not counted.
         other_s: seconds of a step outside generation (learning, rewards, weight sync); None: unknown, and not counted.
-            learn_gpu_s: GPU-seconds of preparation and learning per step, assumed to be the same on any number of GPUs. If
-            given, the GPUs are divided into generation and training, and ``other_s`` excludes learning. staleness: number of
-            weight updates by which a batch may be old when it is learned, on divided GPUs. 0: generation and training take
-            turns; None: no limit.
+        learn_gpu_s: GPU-seconds of preparation and learning per step, assumed to be the same on any number of GPUs. If given,
+            the GPUs are divided into generation and training, and ``other_s`` excludes learning.
+        staleness: number of weight updates by which a batch may be old when it is learned, on divided GPUs. 0: generation and
+            training take turns; None: no limit.
 
     Raises:
         InputError: a number is not above 0, or the longest response is shorter than the mean.
@@ -188,8 +190,8 @@ def before_run(
 
     Args:
         profile: name of a shipped latency profile, or a JSON file, for the GPUs and the model of the run.
-        gpus: numbers of GPUs to compare. usd_per_hour: price of a GPU for an hour; by default the list price of the profile's
-            GPU kind.
+        gpus: numbers of GPUs to compare.
+        usd_per_hour: price of a GPU for an hour; by default the list price of the profile's GPU kind.
 
     Raises:
         ProfileError: there is no such profile.

@@ -32,15 +32,17 @@ class Diagnosis:
     """What limits one run, by arithmetic on its log.
 
     Attributes:
-        source: the log's name. framework: the framework that wrote it; empty if unknown. run: name of the run; empty if there
-            is only one.
-        findings: what limits the run, the most important first; empty if the log does not tell. numbers: the computed numbers,
-            by key.
+        source: the log's name.
+        framework: the framework that wrote it; empty if unknown.
+        run: name of the run; empty if there is only one.
+        findings: what limits the run, the most important first; empty if the log does not tell.
+        numbers: the computed numbers, by key.
         step: a mean step as logged: rows ``phase, kind, seconds, share``, including time that no phase explains; no rows if the
             log has no step times.
         levers: possible changes, by the most that each can save.
-        cannot_say: what the log does not tell, and what would have to be logged. notes: what was left out, and why. read: how
-            the log was read, in sentences.
+        cannot_say: what the log does not tell, and what would have to be logged.
+        notes: what was left out, and why.
+        read: how the log was read, in sentences.
         runs: diagnoses of the single runs, if the log has several; the other fields then compare them.
 
     Example:

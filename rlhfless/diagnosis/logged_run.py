@@ -25,13 +25,17 @@ class Stated:
     """Facts about the run that the user knows and the log may lack; None means not stated.
 
     Attributes:
-        gpus: number of GPUs of the whole run; gpus_generate, gpus_train: GPUs of generation and of training, if they are
-            separate.
-        gpu: kind of GPU, such as ``h100``. gpu_memory_gib: memory of one GPU. tensor_parallel: GPUs per replica. memory_share:
-            share of a GPU's memory that the engine may use (vLLM's gpu_memory_utilization). usd_per_gpu_hour: price of a GPU
-            for an hour. model: folder or ``config.json`` of the model, or the name of a profile's model. max_response_tokens:
-            limit on response length. responses_per_step, samples_per_prompt: numbers of responses, if not logged. prepare_s,
-            learn_s: seconds per step of preparation and learning, if learning follows generation.
+        gpus: number of GPUs of the whole run;
+        gpus_generate, gpus_train: GPUs of generation and of training, if they are separate.
+        gpu: kind of GPU, such as ``h100``.
+        gpu_memory_gib: memory of one GPU.
+        tensor_parallel: GPUs per replica.
+        memory_share: share of a GPU's memory that the engine may use (vLLM's gpu_memory_utilization).
+        usd_per_gpu_hour: price of a GPU for an hour.
+        model: folder or ``config.json`` of the model, or the name of a profile's model.
+        max_response_tokens: limit on response length.
+        responses_per_step, samples_per_prompt: numbers of responses, if not logged.
+        prepare_s, learn_s: seconds per step of preparation and learning, if learning follows generation.
 
     Raises:
         InputError: a value is of another type or out of its range, or generation and training have more GPUs than the run.

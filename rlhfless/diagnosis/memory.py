@@ -92,7 +92,7 @@ def model_memory(model: str | Path | Mapping[str, Any], *, kv_cache_dtype: str =
 
     Args:
         model: its folder, its ``config.json``, the configuration itself, or the name of a shipped profile's model.
-            kv_cache_dtype: number format of the engine's KV cache; ``auto`` is the model's own.
+        kv_cache_dtype: number format of the engine's KV cache; ``auto`` is the model's own.
 
     Raises:
         InputError: there is no such model, or its configuration lacks a field that KV bytes depend on; the message names it.
@@ -130,8 +130,8 @@ def memory_fit(
     """Return how many KV tokens and sequences fit into the memory of one replica of ``tensor_parallel`` GPUs.
 
     Args:
-        memory_share: share of a GPU's memory that the engine may use (vLLM's ``gpu_memory_utilization``). reserved_gib: memory
-            per GPU for activations, CUDA graphs and buffers, if known.
+        memory_share: share of a GPU's memory that the engine may use (vLLM's ``gpu_memory_utilization``).
+        reserved_gib: memory per GPU for activations, CUDA graphs and buffers, if known.
 
     Raises:
         InputError: a size is not above 0, the model's weights are unknown, or they do not fit.

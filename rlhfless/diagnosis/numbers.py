@@ -39,7 +39,7 @@ class Number:
 
     Attributes:
         key: stable name that ends with its unit (``unit_of``), such as ``generate_s`` or ``cut_share``; the key in the JSON.
-            low, high: ends of the range; equal if the number is known.
+        low, high: ends of the range; equal if the number is known.
         evidence: one of ``EVIDENCE``. how: how it was computed, as the end of a sentence: "timing_s/gen over timing_s/step".
 
     Raises:
@@ -195,7 +195,7 @@ class Finding:
     Attributes:
         kind: one of ``KINDS``.
         at_stake: share of time or cost that would be saved without this limit, 0 to 1; findings are ranked by it; 0 if unknown.
-            sentence: a whole sentence with the finding and the two numbers that prove it.
+        sentence: a whole sentence with the finding and the two numbers that prove it.
         proof: keys of those numbers. of: what ``at_stake`` is a share of, one of ``SHARES_OF``.
     """
 
@@ -250,13 +250,15 @@ class Lever:
 
     Attributes:
         kind: one of ``LEVERS``. name: in words, such as "carry over the last 12 responses".
-        at_most: most that it can save, by arithmetic, 0 to 1. price: what it costs in data, time and GPUs; a clause. of: what
-            ``at_most`` is a share of, one of ``SHARES_OF``. line: the configuration line of the user's framework that makes the
-            change; empty if unknown.
+        at_most: most that it can save, by arithmetic, 0 to 1.
+        price: what it costs in data, time and GPUs; a clause.
+        of: what ``at_most`` is a share of, one of ``SHARES_OF``.
+        line: the configuration line of the user's framework that makes the change; empty if unknown.
         expected: lower and upper end of the simulated saving, if the latency profile predicts held-out steps better than a
             constant does; else None.
-        knob: name of the adjustable setting, with its unit (``diagnosis.knobs``); empty if there is none. value: the setting to
-            which the other attributes belong. swept: other settings with the most that each saves, ascending.
+        knob: name of the adjustable setting, with its unit (``diagnosis.knobs``); empty if there is none.
+        value: the setting to which the other attributes belong.
+        swept: other settings with the most that each saves, ascending.
     """
 
     kind: str

@@ -22,8 +22,9 @@ def generation_latency(costs: CallTable, role: str = "actor", memory_share: floa
     and 8 prompts of the batch's length.
 
     Args:
-        costs: costs of the step's calls. role: the role that generates. memory_share: share of a GPU's memory that weights and
-            KV cache may use.
+        costs: costs of the step's calls.
+        role: the role that generates.
+        memory_share: share of a GPU's memory that weights and KV cache may use.
 
     Raises:
         PlanningError: the role has no model, the share is out of range, or no size has enough memory.

@@ -35,8 +35,9 @@ class Gpu:
     """One kind of GPU.
 
     Attributes:
-        kind: name in the table. memory_gib: nominal memory; a driver reports up to 6 % less. bytes_per_s: nominal memory
-            bandwidth.
+        kind: name in the table.
+        memory_gib: nominal memory; a driver reports up to 6 % less.
+        bytes_per_s: nominal memory bandwidth.
         source: source of both numbers.
     """
 
@@ -78,8 +79,8 @@ def weights_floor_ms(model_bytes_per_gpu: float, kind: str) -> float:
     iteration.
 
     Args:
-        model_bytes_per_gpu: bytes of weights that one GPU reads, such as ``ModelMemory.read_bytes / tensor_parallel``. kind:
-            kind of GPU, as in ``gpu``.
+        model_bytes_per_gpu: bytes of weights that one GPU reads, such as ``ModelMemory.read_bytes / tensor_parallel``.
+        kind: kind of GPU, as in ``gpu``.
 
     Raises:
         GpuError: the table lacks the kind, or the bytes are not a number of 0 or more.

@@ -41,8 +41,8 @@ def profile_like(
         decode: speed of decode iterations relative to the known profile: 1.3 divides their seconds by 1.3.
         prefill: relative speed of prefill, separate or mixed with decoding.
         start: relative speed of start-up, weight sync and KV cache transfers.
-        memory_gib: memory of a GPU, which sets the size of the KV cache; as in the known profile when None. path: JSON file to
-            write; ``NAME.json`` in the working directory when None. An existing file is replaced.
+        memory_gib: memory of a GPU, which sets the size of the KV cache; as in the known profile when None.
+        path: JSON file to write; ``NAME.json`` in the working directory when None. An existing file is replaced.
 
     Raises:
         ProfileError: the known profile does not exist, a factor is not a number above 0, or the memory has no room for a KV

@@ -18,8 +18,9 @@ class StepBatch:
     """The responses of a step, all of the same length.
 
     Attributes:
-        responses: number of responses per step. prompt_tokens, response_tokens: tokens of each prompt and response.
-            mini_batches: number of updates of a training call (PPO).
+        responses: number of responses per step.
+        prompt_tokens, response_tokens: tokens of each prompt and response.
+        mini_batches: number of updates of a training call (PPO).
 
     Raises:
         PlanningError: a number is below 1 or not whole, or mini-batches do not divide the responses.
@@ -70,9 +71,9 @@ class CostOptions:
             launches kernels one by one; 0 with CUDA graphs.
         all_reduce_share: share of the measured all-reduce time that is not overlapped with computation, such as 0.4.
         micro_batch_tokens: largest number of tokens of a pass; larger passes are split, which bounds the memory of activations.
-            offload_bytes_per_s: bandwidth from host memory to a GPU; None: loading offloaded weights takes no time.
-            offloaded_roles: roles whose weights are in host memory between calls. scalar_roles: roles whose models output one
-            number per token instead of logits.
+        offload_bytes_per_s: bandwidth from host memory to a GPU; None: loading offloaded weights takes no time.
+        offloaded_roles: roles whose weights are in host memory between calls.
+        scalar_roles: roles whose models output one number per token instead of logits.
         node_bytes_per_s, network_bytes_per_s: bandwidth between GPUs of a node and between nodes; None: those of the tables.
 
     Raises:

@@ -101,8 +101,8 @@ class Predictor(ABC):
         """Return the predicted tokens of each response.
 
         Args:
-            prompt_ids: (P,) the prompts of the step, or (R,) the prompt of each response. samples_per_prompt: responses per
-                prompt, one number or (P,); 1 if ``prompt_ids`` has one entry per response.
+            prompt_ids: (P,) the prompts of the step, or (R,) the prompt of each response.
+            samples_per_prompt: responses per prompt, one number or (P,); 1 if ``prompt_ids`` has one entry per response.
             reference_answer_tokens: prompt id → length of its reference answer, for prompts without history.
             max_response_tokens: maximal length of a response.
 

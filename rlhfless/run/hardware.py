@@ -27,10 +27,12 @@ class Hardware:
     """GPUs, latency profile and price as a user states them; None means not stated.
 
     Attributes:
-        gpus: number of GPUs of the cluster. gpus_per_node: when None 8, or ``gpus`` if fewer. gpus_per_actor: GPUs of one
-            replica (tensor parallelism); the profile's when None. profile: name of a shipped latency profile, or the path of a
-            JSON file. usd_per_gpu_hour: price of a GPU for an hour, in USD; the list price of the profile's GPU kind when None.
-            0 means no price: costs are then in GPU-seconds.
+        gpus: number of GPUs of the cluster.
+        gpus_per_node: when None 8, or ``gpus`` if fewer.
+        gpus_per_actor: GPUs of one replica (tensor parallelism); the profile's when None.
+        profile: name of a shipped latency profile, or the path of a JSON file.
+        usd_per_gpu_hour: price of a GPU for an hour, in USD; the list price of the profile's GPU kind when None. 0 means no
+            price: costs are then in GPU-seconds.
 
     Raises:
         InputError: a number of GPUs is not a whole number above 0, or more than any cluster has; or the profile or the price is
@@ -82,8 +84,9 @@ class Hardware:
         GPUs of unknown kind have no price, because the assumed profile is of other GPUs.
 
         Args:
-            meta: ``meta.json`` of the trace; empty for other logs. source: path of the log, for messages. kind: kind of GPU, if
-                the user states it.
+            meta: ``meta.json`` of the trace; empty for other logs.
+            source: path of the log, for messages.
+            kind: kind of GPU, if the user states it.
 
         Returns:
             The hardware, with ``gpus`` None if neither the user nor the trace states it; and the assumptions, one sentence

@@ -51,13 +51,14 @@ def load(
             profile is unknown, a default is assumed and reported. The number of GPUs is never assumed: without it nothing can
             be planned or simulated.
         hardware: further facts about the GPUs, such as price and GPUs per node; ``gpus`` and ``profile`` override it.
-            assumptions: facts about a logged run, such as how it dispatched prompts and which GPUs learned. An executed trace
+        assumptions: facts about a logged run, such as how it dispatched prompts and which GPUs learned. An executed trace
             records these, so only prices, tokenizer and ``calibrate`` are used.
         options: how to read a log: column names of a table, tokenizer, limit on response length.
         known: further facts for the diagnosis, such as the model, a GPU's memory, or the responses per step.
         time_weight: w in ``T^w C^(1-w)``, which plans minimise: 1 is time only, 0 is cost only.
-        verbose: print the diagnosis. reading: single fields of ``ImportOptions``, such as ``max_response_tokens``, the run's
-            limit on response length. Default: the limit recorded in the trace, else the longest response of the log.
+        verbose: print the diagnosis.
+        reading: single fields of ``ImportOptions``, such as ``max_response_tokens``, the run's limit on response length.
+            Default: the limit recorded in the trace, else the longest response of the log.
 
     Raises:
         TraceError: the source is not a trace or log, or is damaged.

@@ -17,8 +17,10 @@ class PlannedStep:
     """One step of a log as a policy plans it; ``Run.plan`` makes it.
 
     Attributes:
-        logged: the step, with predicted and true lengths. setting: GPUs, profile and objective. policy: the policy that plans
-            it. assumed: assumptions about facts that are not stated, one sentence each.
+        logged: the step, with predicted and true lengths.
+        setting: GPUs, profile and objective.
+        policy: the policy that plans it.
+        assumed: assumptions about facts that are not stated, one sentence each.
     """
 
     logged: LoggedStep

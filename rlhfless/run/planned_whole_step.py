@@ -48,8 +48,10 @@ class PlannedWholeStep:
     """The plan of one whole step of a log; ``Run.plan_step`` makes it.
 
     Attributes:
-        of_calls: the step, with the actor sizes and layouts to choose from. aim: what is minimised. drafts: which drafted
-            tokens are accepted; None: no speculative decoding. levers: names of the optimisations that the plan may use.
+        of_calls: the step, with the actor sizes and layouts to choose from.
+        aim: what is minimised.
+        drafts: which drafted tokens are accepted; None: no speculative decoding.
+        levers: names of the optimisations that the plan may use.
 
     Raises:
         PlanningError: a lever is unknown.

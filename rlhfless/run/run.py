@@ -57,10 +57,12 @@ class Run:
     Attributes:
         log: the responses and everything else that was logged; an ``ImportedLog`` if the log has no responses.
         hardware: GPUs, latency profile and price, as stated by the user, else as recorded in the trace; ``gpus`` is None if
-            unknown. objective: what plans minimise. assumptions: what the user states about a logged run.
-        max_response_tokens: the run's limit on response length, in tokens; None: the longest response of the log. admission:
-            how simulated engines admit requests, ``reserve`` or ``preempt``. read_from: the log's file and how it was read;
-            None if the log was passed as an object.
+            unknown.
+        objective: what plans minimise.
+        assumptions: what the user states about a logged run.
+        max_response_tokens: the run's limit on response length, in tokens; None: the longest response of the log.
+        admission: how simulated engines admit requests, ``reserve`` or ``preempt``.
+        read_from: the log's file and how it was read; None if the log was passed as an object.
     """
 
     log: OpenedLog | ImportedLog
@@ -306,13 +308,13 @@ class Run:
         Args:
             staleness: number of weight updates by which a batch may be old when it is learned. 0: generation and learning take
                 turns; 1: one step off-policy; None: no limit. Sharing all GPUs in turns is always compared.
-            gpus: total numbers of GPUs to try; the run's when None. actor_sizes: GPUs per actor to try; all that have a latency
-                profile when None.
+            gpus: total numbers of GPUs to try; the run's when None.
+            actor_sizes: GPUs per actor to try; all that have a latency profile when None.
             batches: ``apart``: a batch starts when the one before it is complete; ``together``: all batches within the
                 staleness limit generate at once, and weight updates interrupt them. None: as the run's framework does.
             lend_idle: generating GPUs that wait for new weights help to learn.
             learn_s: seconds per step of preparation and learning on the run's own learner GPUs; as logged when None.
-                efficiency: parallel efficiency of the learner per doubling of its GPUs, 0.5 (no speed-up) to 1 (twice as fast).
+            efficiency: parallel efficiency of the learner per doubling of its GPUs, 0.5 (no speed-up) to 1 (twice as fast).
 
         Raises:
             InputError: an argument makes no sense, the seconds or GPUs of learning are unknown, or a log without responses has
@@ -354,7 +356,8 @@ class Run:
 
         Args:
             policies: names (``rlhfless.scheduling.policies()`` lists them), objects with a method ``plan``, or functions
-                ``(problem, options) -> Plan``. steps: step numbers; all when None.
+                ``(problem, options) -> Plan``.
+            steps: step numbers; all when None.
             predictor: predicts response lengths; None: the prompt's mean length in the last epoch.
 
         Raises:
@@ -386,8 +389,8 @@ class Run:
 
         Args:
             step: its number in the log; a negative one counts from the end.
-            policy: name, object or function, as in ``simulate``. predictor: predicts response lengths; None: the prompt's mean
-                length in the last epoch.
+            policy: name, object or function, as in ``simulate``.
+            predictor: predicts response lengths; None: the prompt's mean length in the last epoch.
 
         Raises:
             InputError: the log has no such step.
@@ -425,12 +428,12 @@ class Run:
 
         Args:
             step: its number in the log; a negative one counts from the end. algorithm: ``grpo`` or ``ppo``.
-            models: one model name for every role, or a mapping of role to name; that of the run's profile when None. aim: what
-                is minimised; ``T^w C^(1-w)`` with the run's time weight when None. drafts: which drafted tokens are accepted in
-                speculative decoding: ``weak``, ``strong`` (a character task) or an object of your own; None: no speculative
-                decoding.
-            levers: optimisations that the plan may use: ``all``, ``none``, or names (``solver.model.step_levers``). predictor:
-                predicts response lengths; None: the prompt's mean length in the last epoch.
+            models: one model name for every role, or a mapping of role to name; that of the run's profile when None.
+            aim: what is minimised; ``T^w C^(1-w)`` with the run's time weight when None.
+            drafts: which drafted tokens are accepted in speculative decoding: ``weak``, ``strong`` (a character task) or an
+                object of your own; None: no speculative decoding.
+            levers: optimisations that the plan may use: ``all``, ``none``, or names (``solver.model.step_levers``).
+            predictor: predicts response lengths; None: the prompt's mean length in the last epoch.
 
         Raises:
             InputError: the log has no such step, or an argument names nothing.
@@ -468,8 +471,9 @@ class Run:
         far below those of ``simulate``.
 
         Args:
-            gpus: numbers of GPUs, in nodes of the run's size. gpus_per_actor: GPUs per actor; each needs a latency profile of
-                the run's model and GPU kind. time_weight: values of w in ``T^w C^(1-w)``, from 0 (cost only) to 1 (time only).
+            gpus: numbers of GPUs, in nodes of the run's size.
+            gpus_per_actor: GPUs per actor; each needs a latency profile of the run's model and GPU kind.
+            time_weight: values of w in ``T^w C^(1-w)``, from 0 (cost only) to 1 (time only).
             policies: names, objects or functions, as of ``simulate``.
             steps: of the log; the last ones, with about 2,000 responses, when None.
 

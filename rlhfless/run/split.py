@@ -49,10 +49,11 @@ class Split:
 
     Attributes:
         table: one row per division (columns as of ``analysis.split.splits``), ordered by ``T^w C^(1-w)`` of a step; empty for a
-            log without responses. own: the run's own division: a row of the table for a logged run, the measured times for an
-            executed one; None if unknown, or if ``learn_s`` differs from the times of an executed run.
-        waits: for each run of the log, which of the two should get the next GPU according to the logged waits. assumed:
-            assumptions, one sentence each.
+            log without responses.
+        own: the run's own division: a row of the table for a logged run, the measured times for an executed one; None if
+            unknown, or if ``learn_s`` differs from the times of an executed run.
+        waits: for each run of the log, which of the two should get the next GPU according to the logged waits.
+        assumed: assumptions, one sentence each.
     """
 
     table: pd.DataFrame

@@ -66,10 +66,12 @@ class Variant:
     run's own GPUs. The run itself is ``Variant("own", way="as logged")``; if it was executed here, ``way="as executed"``.
 
     Attributes:
-        name: name in tables and figures. hardware: GPUs, profile and price; the run's when None. policy: plans the steps;
-            ``solver`` when None. time_weight: w in ``T^w C^(1-w)``; the run's when None. way: how the framework generates and
-            learns, instead of a policy: a name of ``analysis.what_ifs.named.NAMES``, or a function from ``RunToChange`` to
-            ``WayOutcome``.
+        name: name in tables and figures.
+        hardware: GPUs, profile and price; the run's when None.
+        policy: plans the steps; ``solver`` when None.
+        time_weight: w in ``T^w C^(1-w)``; the run's when None.
+        way: how the framework generates and learns, instead of a policy: a name of ``analysis.what_ifs.named.NAMES``, or a
+            function from ``RunToChange`` to ``WayOutcome``.
     """
 
     name: str
@@ -111,8 +113,8 @@ def variants(run: RunToVary, chosen: Sequence[Variant], *, steps: Collection[int
     are compared: generation, and the run's seconds outside generation.
 
     Args:
-        run: what ``rlhfless.load`` returns. chosen: the variants; those that cannot run the steps are listed in ``left_out`` of
-            the result.
+        run: what ``rlhfless.load`` returns.
+        chosen: the variants; those that cannot run the steps are listed in ``left_out`` of the result.
         steps: step numbers; None: the last steps, with about 2,000 responses in total (``last_of``).
 
     Raises:

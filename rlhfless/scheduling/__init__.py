@@ -34,9 +34,9 @@ def make_policy(name: str, *, tau: float = 0.7, static_actors: int | None = None
     """Return the policy called ``name``. Parameters that a policy does not have are ignored.
 
     Args:
-        tau: for ``rlhfless`` and ``random+tau``: share of an actor's responses after which the rest migrate. static_actors:
-            number of actors of ``static`` and ``rlhfuse``; as many as fit when None. hold: for ``static``: GPUs are held until
-            the end of ``generation`` or of the ``step``.
+        tau: for ``rlhfless`` and ``random+tau``: share of an actor's responses after which the rest migrate.
+        static_actors: number of actors of ``static`` and ``rlhfuse``; as many as fit when None.
+        hold: for ``static``: GPUs are held until the end of ``generation`` or of the ``step``.
 
     Raises:
         PolicyError: the name is unknown, or a parameter is out of its range; the message says what would be right.
@@ -79,8 +79,8 @@ def as_policy(given: str | SchedulingPolicy | PolicyFunction, **parameters: Any)
     """Return a scheduling policy, given by name, as an object, or as a function ``(problem, options) -> Plan``.
 
     Args:
-        given: the policy. A function is called with predicted lengths, and its name becomes the policy's. parameters: passed to
-            ``make_policy``.
+        given: the policy. A function is called with predicted lengths, and its name becomes the policy's.
+        parameters: passed to ``make_policy``.
 
     Raises:
         PolicyError: the name is unknown, or ``given`` is not a policy.
@@ -113,7 +113,7 @@ def ladder(dispatch: str = "static", drafting: bool = False) -> tuple[Scheduling
 
     Args:
         dispatch: the first policy, ``static`` or ``least-loaded``, on all actors, with GPUs held until the last response.
-            drafting: the last two policies use speculative decoding; this needs a setting that states the acceptance.
+        drafting: the last two policies use speculative decoding; this needs a setting that states the acceptance.
 
     Raises:
         PolicyError: the dispatch is unknown.

@@ -20,8 +20,9 @@ class FunctionPolicy:
     """A policy made from a function ``(problem, options) -> Plan``.
 
     Args:
-        function: returns a ``Plan``, as ``solver.random_split`` and ``solver.plan`` do. name: name in plans, results and
-            traces. clairvoyant: the function gets the true lengths.
+        function: returns a ``Plan``, as ``solver.random_split`` and ``solver.plan`` do.
+        name: name in plans, results and traces.
+        clairvoyant: the function gets the true lengths.
 
     Raises:
         PolicyError: the function cannot be called with these two arguments.

@@ -30,8 +30,8 @@ class PlanningOptions:
     Attributes:
         quick, seed: see ``solver.plan``.
         forecast: the predictor's length forecast, for policies that re-plan while the step runs; None: they use the scenarios
-            of the workload. acceptance: expected acceptance of drafted tokens, for policies with speculative decoding; None if
-            unknown.
+            of the workload.
+        acceptance: expected acceptance of drafted tokens, for policies with speculative decoding; None if unknown.
         work: preparation and learning per token, for policies that overlap them with generation; None if they are not part of
             the step.
         sizes: latency models of actors of other sizes (same language model and GPUs), which policy ``solver`` may also start.

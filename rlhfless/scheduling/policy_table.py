@@ -41,8 +41,8 @@ class PolicyInfo(NamedTuple):
         name: name for ``make_policy``. group: one of ``GROUPS``.
         sentence: what it does. to_do: what a user has to change to run it.
         label: axis label, with line breaks; empty: the name.
-        needs_truth: it plans with true lengths, which are unknown beforehand. typical: it represents its group in comparisons
-            of few policies.
+        needs_truth: it plans with true lengths, which are unknown beforehand.
+        typical: it represents its group in comparisons of few policies.
         own_trade_off: it hands responses over to release GPUs early whatever the time weight, so it cannot minimise time alone.
         colour, symbol: of its marker; empty: plots choose both.
     """

@@ -82,20 +82,21 @@ class Comparison:
             most_stale_steps, learned_responses, dropped_responses, waiting_responses`` and ``data``, the same in words. Ways
             move responses between steps, so a row of a way has means over all steps; columns of plans are missing.
             From ``Run.what_ifs``: ``time_saved, cost_saved``, shares of the run itself; negative if a way takes more.
-        traces: the trace of every variant except ways; made when it is first read. logged: the steps, with predicted and true
-            lengths.
+        traces: the trace of every variant except ways; made when it is first read.
+        logged: the steps, with predicted and true lengths.
         bounds: a lower bound on the GPU-seconds of generating each step, as a function of time; empty if variants run on
-            different GPUs, or if plans may choose the size of actors. curves: for a front of one step, lower bounds by name,
-            each with ``time_s, gpu_seconds`` (infinite if no schedule is that fast). plans: the plans of every variant, one per
-            step.
-        left_out: name of a variant that could not be simulated -> reason. times: which profile the times come from, and how it
-            was scaled; empty if the caller gave the profile. assumed: assumptions about facts that are not stated, one sentence
-            each.
+            different GPUs, or if plans may choose the size of actors.
+        curves: for a front of one step, lower bounds by name, each with ``time_s, gpu_seconds`` (infinite if no schedule is
+            that fast).
+        plans: the plans of every variant, one per step.
+        left_out: name of a variant that could not be simulated -> reason.
+        times: which profile the times come from, and how it was scaled; empty if the caller gave the profile.
+        assumed: assumptions about facts that are not stated, one sentence each.
         knobs: ways with an adjustable setting, one row per value: ``variant, knob, value, time_s, gpu_seconds`` (of a step),
             ``time_saved, cost_saved`` (shares of the run itself), ``shown`` (it is the setting in the table), the columns about
             the data as in the table, and ``learned_length_ratio`` (mean length of learned responses over that of all started
-            ones). The settings are those of ``Diagnosis.knobs``. parameters: settings of ways, by variant, such as
-            ``{"unfinished_responses_share": 0.05}``.
+            ones). The settings are those of ``Diagnosis.knobs``.
+        parameters: settings of ways, by variant, such as ``{"unfinished_responses_share": 0.05}``.
     """
 
     table: pd.DataFrame

@@ -36,8 +36,9 @@ def draft_fronts(
     """Simulate a step under every policy at every time weight, with lower bounds with and without speculative decoding.
 
     Args:
-        logged: the step, such as ``run.plan().logged``. setting: its ``drafts`` state which drafted tokens are accepted.
-            policies: names or objects; ``random`` is ``spec`` without drafts.
+        logged: the step, such as ``run.plan().logged``.
+        setting: its ``drafts`` state which drafted tokens are accepted.
+        policies: names or objects; ``random`` is ``spec`` without drafts.
 
     Returns:
         One variant per policy and time weight. The column ``on_front`` marks rows that no other row of the policy beats in both

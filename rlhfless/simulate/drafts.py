@@ -40,8 +40,10 @@ class DrawnDrafts:
     """Drafted tokens are accepted at random, with the same probabilities in every step.
 
     Args:
-        acceptance: acceptance probabilities of the typical response. spread: how much responses differ: the standard deviation
-            of log k, where a response's probabilities are those of the typical one to the power k. seed: of all random draws.
+        acceptance: acceptance probabilities of the typical response.
+        spread: how much responses differ: the standard deviation of log k, where a response's probabilities are those of the
+            typical one to the power k.
+        seed: of all random draws.
     """
 
     acceptance: Acceptance

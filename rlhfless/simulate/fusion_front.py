@@ -36,9 +36,10 @@ def fusion_front(
     """Simulate a step under every policy at every time weight, with learning after generation and with streamed learning.
 
     Args:
-        logged: the step, such as ``run.plan().logged``. setting: its ``work`` states the seconds of preparation and learning
-            and, with ``learner_gpus``, which GPUs are held for them. policies: names or objects, except policies that decide
-            themselves what overlaps (``rlhfuse``, ``stream``).
+        logged: the step, such as ``run.plan().logged``.
+        setting: its ``work`` states the seconds of preparation and learning and, with ``learner_gpus``, which GPUs are held for
+            them.
+        policies: names or objects, except policies that decide themselves what overlaps (``rlhfuse``, ``stream``).
 
     Returns:
         One variant per policy, learning mode and time weight. The table has two more columns: ``learning`` (``batch`` or

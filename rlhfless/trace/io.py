@@ -33,10 +33,13 @@ class Trace:
     """The record of a run in four tables; tables are checked when it is made.
 
     Attributes:
-        rollouts: one row per response; a trace with rollouts only is a *logged* trace. allocations: billed GPU time of each
-            holder. spans: what each holder did, and when. events: single points in time, such as a migration.
-        plans: one dict per step, with the key ``step``. meta: seeds, cluster, profile, policy, clock, charging and device of
-            the run. source: the path that it was read from, for messages.
+        rollouts: one row per response; a trace with rollouts only is a *logged* trace.
+        allocations: billed GPU time of each holder.
+        spans: what each holder did, and when.
+        events: single points in time, such as a migration.
+        plans: one dict per step, with the key ``step``.
+        meta: seeds, cluster, profile, policy, clock, charging and device of the run.
+        source: the path that it was read from, for messages.
 
     Raises:
         TraceError: a table violates the schema.

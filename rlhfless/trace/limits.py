@@ -30,8 +30,8 @@ class Limits:
     """Limits on how much of one log is read, against damaged and hostile files.
 
     Attributes:
-        line_bytes: bytes of a line, of a row of a csv file, or of a JSON document. rows: number of responses, records, or table
-            rows.
+        line_bytes: bytes of a line, of a row of a csv file, or of a JSON document.
+        rows: number of responses, records, or table rows.
         unpacked_bytes: bytes of all compressed files together, after unpacking.
 
     Raises:

@@ -176,8 +176,8 @@ class Trainer:
         changed.
 
         Args:
-            trace: trace of an earlier training run; its lengths are the history for predictions. model: folder with the weights
-                after its last step, written by ``save_model``; exact in float32.
+            trace: trace of an earlier training run; its lengths are the history for predictions.
+            model: folder with the weights after its last step, written by ``save_model``; exact in float32.
             changes: keys of the configuration to change, see ``TrainConfig.replace``.
 
         Raises:
@@ -516,7 +516,7 @@ class Trainer:
 
         Args:
             remaining: forecast of remaining lengths, for re-planning if an actor is lost; None: estimated from the step itself.
-                work: work items that run during generation.
+            work: work items that run during generation.
 
         Raises:
             StepFailed: the step could not be finished; a resumed run repeats it.

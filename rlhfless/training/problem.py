@@ -64,9 +64,9 @@ class TextProblem:
 
     Attributes:
         prompt: the text to encode: the filled chat template, or the plain prompt.
-        messages: the conversation in the template; empty for a plain prompt. row: all columns of the data set, for reward
-            functions that need more than the answer. given: the prompt as in the data set, a text or a conversation, which
-            reward functions get; None: ``prompt``.
+        messages: the conversation in the template; empty for a plain prompt.
+        row: all columns of the data set, for reward functions that need more than the answer.
+        given: the prompt as in the data set, a text or a conversation, which reward functions get; None: ``prompt``.
     """
 
     prompt_id: str

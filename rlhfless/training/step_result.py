@@ -22,9 +22,11 @@ class TrainedStep:
     """Result of one training step.
 
     Attributes:
-        rollouts: its rows of the trace, with texts and rewards. planning: seconds of planning, and how many of them delayed
-            generation. learning: numbers of the algorithm, such as the loss. judging: numbers of the rewards. evaluation:
-            numbers on held-out prompts with the new weights (``Evaluator.numbers``); empty if no evaluation was due.
+        rollouts: its rows of the trace, with texts and rewards.
+        planning: seconds of planning, and how many of them delayed generation.
+        learning: numbers of the algorithm, such as the loss.
+        judging: numbers of the rewards.
+        evaluation: numbers on held-out prompts with the new weights (``Evaluator.numbers``); empty if no evaluation was due.
         meta: of the run, as in ``meta.json``.
     """
 

@@ -102,10 +102,11 @@ class _Given(nn.Module):
 
 
 class TransformersModel(RowModel):
-    """A ``RowModel`` whose forward pass is transformers'. It makes no promise of bits: they depend on the batch.
+    """A decoder with transformers' own forward pass, for nearly every architecture. Results depend on the batch within
+    rounding.
 
-    Sliding windows, soft caps, sinks, experts, latent attention (MLA) and learned positions work; recurrent layers do not. The
-    model is compared with its own attention on a few tokens when this is made.
+    Sliding windows, soft caps, sinks, experts, latent attention (MLA) and learned positions work; recurrent layers do not. When
+    it is made, its logits are compared with those of the model's own attention on a few tokens.
 
     Args:
         model: a causal language model of transformers with its head.

@@ -14,12 +14,14 @@ from solver.stage_fusion.work import PhaseWork
 
 
 def phase_work_items(work: PhaseWork, cluster: Cluster, actors: int, *, overlaps: bool = True) -> list[WorkItem]:
-    """Return two items per response, the R preparations before the R learnings, then the end of each server's learning.
+    """Return the work items of preparation and learning: R preparations, R learning items, then the end of each server's
+    learning.
 
     Args:
-        cluster: of the actors; GPUs of the learner come after its own, and after them those ``beside`` it.
-        actors: of the plan; with ``place`` ``beside``, preparation has as many servers.
-        overlaps: False: preparation waits until all responses are complete, as without stage fusion.
+        cluster: cluster of the actors. GPU ids of the learner follow its own, then those of ``beside``.
+        actors: number of actors of the plan; with ``place`` ``beside``, preparation has as many servers.
+        overlaps: preparation overlaps with generation; False: it waits until all responses are complete, as without stage
+            fusion.
 
     Raises:
         PlanningError: a server has another number of GPUs than an actor.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def trace_by_gpu(records: Sequence[StepRecord]) -> Trace:
-    """Return the steps as one step whose holders are GPUs; actors of one GPU each are needed.
+    """Return the records as a trace of one step whose holders are GPUs, to plot them by GPU; every actor must have one GPU.
 
     Args:
         records: of one run, in order; at least one.

@@ -54,9 +54,13 @@ class PairSource:
     """Everything needed to build and time the (generation, learner) pairs of one actor size.
 
     Attributes:
-        generations: plans of generation. works: preparation and learning at full speed, one per scenario. costs: of the step.
-            servers: of the cluster. ratio: size of the step over that of the part that is timed. levers: optimisations that all
-            pairs use. variant: its number.
+        generations: plans of generation.
+        works: preparation and learning at full speed, one per scenario.
+        costs: of the step.
+        servers: of the cluster.
+        ratio: size of the step over that of the part that is timed.
+        levers: optimisations that all pairs use.
+        variant: its number.
     """
 
     generations: StepGenerations

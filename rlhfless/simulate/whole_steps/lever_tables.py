@@ -55,8 +55,8 @@ def savings_of(step: WholeStep, choice: WholeStepChoice, aim: Aim, drafts: Simul
     """Return the share of the minimised value that every optimisation saves, compared with the best plan without it.
 
     Args:
-        choice: the chosen plan of the step, for this aim. drafts: which drafted tokens are accepted; None: no speculative
-            decoding.
+        choice: the chosen plan of the step, for this aim.
+        drafts: which drafted tokens are accepted; None: no speculative decoding.
 
     Returns:
         One row per optimisation: ``lever, meaning, used, expected`` (mean over the forecast's scenarios) and ``saved``

@@ -19,8 +19,8 @@ class StepCosts:
     Args:
         prepare_per_token_s, learn_per_token_s: seconds per token, prompts included, on the GPUs of one actor at full speed.
         unlock: when a response can be learned from: when its ``group`` is complete (GRPO), or the ``response`` alone (PPO).
-            charges: loss of speed, loading of models and reduction of gradients, by the number of servers of the learner.
-            naive_servers: number of servers of the learner in the naive system.
+        charges: loss of speed, loading of models and reduction of gradients, by the number of servers of the learner.
+        naive_servers: number of servers of the learner in the naive system.
 
     Raises:
         PlanningError: a number is out of its range, or ``unlock`` is unknown.

@@ -53,8 +53,9 @@ def step_of_calls(
     """Return a whole step, with a variant for every actor size that can decode and learn, each with its best layouts.
 
     Args:
-        logged: the step. setting: gives the cluster and the start-up seconds of an actor. Its actor size is the step's own, or
-            else the smallest size that can learn in the actors' layout. Latencies of all sizes come from the table.
+        logged: the step.
+        setting: gives the cluster and the start-up seconds of an actor. Its actor size is the step's own, or else the smallest
+            size that can learn in the actors' layout. Latencies of all sizes come from the table.
         graph, table, memory_bytes, load_bytes_per_s: see ``call_layouts``.
 
     Raises:

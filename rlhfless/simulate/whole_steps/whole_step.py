@@ -65,9 +65,10 @@ class WholeStep:
     """One step of a log as a whole: generation, preparation, learning and weight sync.
 
     Args:
-        logged: the step, with its forecast and its true lengths. setting: cluster, latency and admission; its ``drafts`` are
-            not used. costs: preparation, learning, and overheads of the learner. variants: other actor sizes and layouts that
-            plans may choose.
+        logged: the step, with its forecast and its true lengths.
+        setting: cluster, latency and admission; its ``drafts`` are not used.
+        costs: preparation, learning, and overheads of the learner.
+        variants: other actor sizes and layouts that plans may choose.
 
     Example:
         >>> import rlhfless as rl, solver

@@ -41,14 +41,15 @@ class ImportOptions:
     """Options of an import.
 
     Attributes:
-        tokenizer: local folder, ``tokenizer.json`` or hub name; needed if only texts are logged. mapping: for tables: our
-            column → the log's column, several joined columns, a constant or the row's number (``mapped_columns.py``).
-            max_response_tokens: the run's limit on response length, in tokens.
+        tokenizer: local folder, ``tokenizer.json`` or hub name; needed if only texts are logged.
+        mapping: for tables: our column → the log's column, several joined columns, a constant or the row's number
+            (``mapped_columns.py``).
+        max_response_tokens: the run's limit on response length, in tokens.
         keep: further columns to keep, such as the texts ``prompt`` and ``response``; long texts are otherwise left out.
-            unsafe_pickle: load pickled slime files, which can run code; only from trusted sources.
+        unsafe_pickle: load pickled slime files, which can run code; only from trusted sources.
         progress: show a progress bar on standard error, where that is a terminal.
-        limits: limits on what is read; by default those of ``RLHFLESS_LIMITS``. where: condition on the columns of a table
-            (``row_filter.py``); only rows that meet it are read.
+        limits: limits on what is read; by default those of ``RLHFLESS_LIMITS``.
+        where: condition on the columns of a table (``row_filter.py``); only rows that meet it are read.
 
     Raises:
         InputError: an option is of another type, or the maximal length is no whole number above 0.

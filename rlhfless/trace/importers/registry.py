@@ -71,10 +71,13 @@ class ImportedLog:
         rollouts: one validated row per response; None if the log has only averages per step.
         scalars: one row per logged step (columns: see ``scalars.py``); no rows if the log has none.
         summary: what was found and what is missing.
-        format: name of the log's format. source: path of the log. dispatch_order_known, prompts_known: see ``ImportSession``.
-            engine: the engine's statistics lines (columns: see ``engine_lines.py``); no rows if the log has none. facts:
-            numbers of the whole run (see ``run_facts.py``). framework: the framework that wrote the log; empty if unknown.
-            max_response_tokens: the run's limit on response length, if the user states it.
+        format: name of the log's format.
+        source: path of the log.
+        dispatch_order_known, prompts_known: see ``ImportSession``.
+        engine: the engine's statistics lines (columns: see ``engine_lines.py``); no rows if the log has none.
+        facts: numbers of the whole run (see ``run_facts.py``).
+        framework: the framework that wrote the log; empty if unknown.
+        max_response_tokens: the run's limit on response length, if the user states it.
     """
 
     rollouts: pd.DataFrame | None
@@ -317,9 +320,11 @@ class OpenedLog:
     """A trace folder or another framework's log, opened for reading.
 
     Attributes:
-        trace: the responses, and everything else that the trace contains. scalars: one row per logged step; no rows if there
-            are none. framework: name of the log's format; for a trace folder, the format that it was imported from, or empty.
-            summary: what the import found; None for a trace folder. engine, facts: as in ``ImportedLog``.
+        trace: the responses, and everything else that the trace contains.
+        scalars: one row per logged step; no rows if there are none.
+        framework: name of the log's format; for a trace folder, the format that it was imported from, or empty.
+        summary: what the import found; None for a trace folder.
+        engine, facts: as in ``ImportedLog``.
     """
 
     trace: Trace

@@ -33,13 +33,15 @@ class ImportSummary:
     """What an import found, and what the log lacks.
 
     Attributes:
-        rows, prompts, steps, epochs: numbers of each; 0 for a log without responses. duplicates_dropped: number of repeated
-            rows that were dropped.
+        rows, prompts, steps, epochs: numbers of each; 0 for a log without responses.
+        duplicates_dropped: number of repeated rows that were dropped.
         truncation_rate: share of responses that ended by ``length``, among those with a known finish reason; None if none is
-            known. end_unknown: number of responses whose finish reason is unknown. missing: column that the log lacks, in all
-            or some rows → what that disables. notes: decisions of the import, in sentences. unknown_fields, absent_fields:
-            fields that the importer does not know, and expected fields that the log lacks; a sign that a framework changed its
-            format.
+            known.
+        end_unknown: number of responses whose finish reason is unknown.
+        missing: column that the log lacks, in all or some rows → what that disables.
+        notes: decisions of the import, in sentences.
+        unknown_fields, absent_fields: fields that the importer does not know, and expected fields that the log lacks; a sign
+            that a framework changed its format.
         scalar_steps: number of steps with logged averages (scalars).
         preview: the first rows as a small table.
     """

@@ -65,8 +65,9 @@ class Recorder:
     spans alone are added. Several runs may share a folder.
 
     Args:
-        folder: trace folder to write. run: name of the run, for rows without one. meta: further entries of ``meta.json``
-            (seeds, device, ...), except ``clock``, which only runs with allocations have.
+        folder: trace folder to write.
+        run: name of the run, for rows without one.
+        meta: further entries of ``meta.json`` (seeds, device, ...), except ``clock``, which only runs with allocations have.
 
     Attributes:
         recorded: number of rows taken so far; lost: number of rows that could not be recorded.

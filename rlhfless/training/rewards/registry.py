@@ -34,8 +34,8 @@ def make_rewards(
             have that name, the second is called by its whole text.
         timeout_s: time limit in seconds per response, for formats and for functions of a file; each runs in its own process,
             see ``FunctionProcess``.
-        device: device of reward models. offloads: keep reward models in CPU memory, and copy them to the device only while they
-            score.
+        device: device of reward models.
+        offloads: keep reward models in CPU memory, and copy them to the device only while they score.
 
     Raises:
         InputError: a name is unknown or given twice, or its arguments are wrong.

@@ -34,8 +34,8 @@ class DatasetTask:
             at its end are left out. None: the first of ``PROMPT_COLUMNS`` that the rows have.
         answer_column: column of the answers that rewards compare with; None: there is none.
         needs_answer: whether the rewards need answers; if not, the column may be missing and answers may be empty.
-            reference_column: column with a text about as long as a good response, for the first length predictions; by default
-            the answer.
+        reference_column: column with a text about as long as a good response, for the first length predictions; by default the
+            answer.
         chat: apply the chat template to prompts; None does so if the tokenizer has one.
         reward: function of one response; by default 1 if the response contains the answer, else 0.
         instruction: text added to every plain-text prompt.
