@@ -18,13 +18,12 @@ from solver.model.errors import shown
 
 @dataclass(frozen=True)
 class Lever:
-    """A lever that a step plan was allowed.
+    """An optimisation ("lever") that a step plan may use.
 
     Attributes:
         name: one of ``CALL_LEVERS``. used: whether the plan uses it. choice: what it does, in words.
-        saves_s: seconds per step that are expected to be lost without it: the best plan that was found without this lever,
-            less the plan's period.
-        share: the same as a share of the best period without it.
+        saves_s: expected saving in seconds per step: the time per step of the best plan without this lever, minus the plan's.
+        share: the same as a share of the time per step without it.
     """
 
     name: str
