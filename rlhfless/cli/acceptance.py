@@ -106,5 +106,5 @@ def stated_acceptance(given: str) -> Acceptance:
         InputError: the text names none.
     """
     if (acceptance := named_acceptance(given)) is None:
-        raise InputError(f"--drafts {given}: is no acceptance; weak, strong, or a rate such as A0.7 is needed")
+        raise InputError(f"--drafts {given}: is not an acceptance rate; weak, strong, or a rate such as A0.7 is needed")
     return acceptance

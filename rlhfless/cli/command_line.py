@@ -144,13 +144,13 @@ def _run(words: list[str]) -> None:
 def _no_command(name: str) -> str:
     """Return the error for a word that is no command; a file in its place is probably a log."""
     if Path(name).exists():
-        return f"{name}: is a file and no command; rlhfless report {name} says what limits the run"
+        return f"{name}: is a file, not a command; rlhfless report {name} says what limits the run"
     if name in GONE:
-        return f"{name} is no command any more; use {GONE[name]}"
+        return f"{name} is no longer a command; use {GONE[name]}"
     from rlhfless.cli.options import nearest
 
-    kind = "option" if name.startswith("-") else "command"
-    return f"{name} is no {kind}{nearest(name, COMMANDS) or '; rlhfless --help lists the commands'}"
+    kind = "an option" if name.startswith("-") else "a command"
+    return f"{name} is not {kind}{nearest(name, COMMANDS) or '; rlhfless --help lists the commands'}"
 
 
 def _help() -> str:

@@ -329,7 +329,7 @@ class ReportOptions(Printed, ReportedRun):
             return self
         kind = kind_of(self.out)
         if self.only and self.out.suffix.lower() not in FIGURES:
-            raise InputError(f"-o {self.out}: is no page; a name that ends in {' or '.join(FIGURES)} is needed")
+            raise InputError(f"-o {self.out}: is not a page; a name that ends in {' or '.join(FIGURES)} is needed")
         if kind == WRITTEN[".ipynb"] and self.drafts is not None:
             raise InputError("--drafts is for pages, and -o names a notebook; let -o end with .html, or leave out --drafts")
         return self
@@ -354,7 +354,7 @@ class ReportOptions(Printed, ReportedRun):
         useless = [flag(name, fields[name]) for name in given if name not in mode.takes]
         useless += [f"--usd-per-gpu-hour {name}=..." for name in self.further_prices]
         if useless:
-            raise InputError(f"{', '.join(useless)}: {mode.asked} {mode.why}, and has no use for it; {mode.remedy}")
+            raise InputError(f"{', '.join(useless)}: {mode.asked} {mode.why}, so this has no effect; {mode.remedy}")
 
 
 def report(options: ReportOptions) -> None:

@@ -90,7 +90,7 @@ def train(options: TrainOptions) -> None:
 
     files = [word for word in options.config if not is_override(word)]
     if len(files) > 1:
-        raise TrainError(f"{files[1]} is one file too many beside {files[0]}; give changes as section.key=value")
+        raise TrainError(f"{files[1]} is a second configuration file after {files[0]}; give changes as section.key=value")
     chosen = read_config(files[0] if files else None, [word for word in options.config if is_override(word)])
     if options.dry_run:
         _refuse_unknown(chosen)

@@ -208,7 +208,7 @@ class Finding:
     def __post_init__(self) -> None:
         _check_share(self.of)
         if self.kind not in KINDS:
-            raise ValueError(f"{self.kind!r} is no kind of finding; one of {', '.join(KINDS)} is needed")
+            raise ValueError(f"{self.kind!r} is not a kind of finding; one of {', '.join(KINDS)} is needed")
 
 
 KINDS = (
@@ -283,7 +283,7 @@ class Lever:
     def __post_init__(self) -> None:
         _check_share(self.of)
         if self.kind not in LEVERS:
-            raise ValueError(f"{self.kind!r} is no kind of lever; one of {', '.join(LEVERS)} is needed")
+            raise ValueError(f"{self.kind!r} is not a kind of lever; one of {', '.join(LEVERS)} is needed")
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,7 @@ def fit_engine(lines: pd.DataFrame, source: str) -> EngineFit:
     if moment.max() < LEAST_SPREAD * moment.min():
         raise ProfileError(
             f"{source}: its engine ran {moment.min():,.0f} to {moment.max():,.0f} requests at all {len(used)} lines, so time "
-            "per token cannot be told from time per request; a rollout until its last responses is needed"
+            "per token cannot be separated from time per request; a rollout until its last responses is needed"
         )
     rate, prompts = (used[name].fillna(0).to_numpy(dtype=float) for name in ("generated_tokens_per_s", "prompt_tokens_per_s"))
     prompts = prompts / engines

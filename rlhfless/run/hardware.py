@@ -70,7 +70,7 @@ class Hardware:
         latency = load_profile(self.profile)
         per_node = min(NODE_GPUS, self.gpus) if self.gpus_per_node is None else self.gpus_per_node
         if self.gpus % per_node:
-            raise InputError(f"gpus is {self.gpus}, which is no multiple of the {per_node} GPUs per node; give whole nodes")
+            raise InputError(f"gpus is {self.gpus}, which is not a multiple of the {per_node} GPUs per node; give whole nodes")
         try:
             price = usd_per_gpu_hour(latency.kind) if self.usd_per_gpu_hour is None else self.usd_per_gpu_hour
         except PriceError as error:

@@ -84,10 +84,12 @@ def load(
             if unknown[0] in {field.name for field in fields(kind)}:
                 prefix = "rl." if kind is Hardware else ""
                 raise InputError(
-                    f"{unknown[0]} is no argument of load; give "
+                    f"{unknown[0]} is not an argument of load; give "
                     f"{argument}={prefix}{kind.__name__}({unknown[0]}={as_given(reading[unknown[0]])})"
                 )
-        raise InputError(f"{unknown[0]} is no argument of load and no option of reading; those are {', '.join(names)}")
+        raise InputError(
+            f"{unknown[0]} is neither an argument of load nor an option of reading; the known ones are {', '.join(names)}"
+        )
     options = replace(options, **reading)
     log = opened_log(source, options)
     trace = None if isinstance(log, ImportedLog) else log.trace

@@ -296,7 +296,7 @@ def _checked(chosen: Sequence[Variant]) -> list[Variant]:
             raise InputError(f"the variants have {as_given(one)}; each has to be a Variant(...)")
     names = [one.name for one in chosen]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise InputError(f"variant {twice[0]!r} is there twice; give one of them another name")
+        raise InputError(f"variant {twice[0]!r} is given twice; give one of them another name")
     return list(chosen)
 
 

@@ -42,7 +42,7 @@ def make_policy(name: str, *, tau: float = 0.7, static_actors: int | None = None
         PolicyError: the name is unknown, or a parameter is out of its range; the message says what would be right.
     """
     if not 0 < tau <= 1:
-        raise PolicyError(f"tau is {tau}; a share above 0 and up to 1 is needed (1 never cuts)")
+        raise PolicyError(f"tau is {tau}; a share above 0 and up to 1 is needed (at 1 no response migrates)")
     if static_actors is not None and static_actors < 1:
         raise PolicyError(f"static_actors is {static_actors}; at least 1 is needed")
     makers: dict[str, Callable[[], SchedulingPolicy]] = {
@@ -123,7 +123,7 @@ def ladder(dispatch: str = "static", drafting: bool = False) -> tuple[Scheduling
         "least-loaded": LeastLoaded(release="generation", name="least-loaded, held"),
     }
     if dispatch not in firsts:
-        raise PolicyError(f"dispatch {dispatch!r} has no ladder of policies; one of {', '.join(firsts)} is needed")
+        raise PolicyError(f"dispatch {dispatch!r} cannot start an ablation; one of {', '.join(firsts)} is needed")
     predicted, true = make_policy("solver+replan"), make_policy("oracle+replan")
     return (
         firsts[dispatch],

@@ -117,8 +117,8 @@ class SimulationConfig:
             raise InputError("work and phases are given together; give seconds per token or constants of a step, not both")
         if self.fuse != "none" and self.hold == "step":
             raise InputError(
-                f"fuse is {self.fuse!r}, but policy static holds its GPUs until the end of the step, so none are freed; choose "
-                "hold 'generation'"
+                f"fuse is {self.fuse!r}, but policy static holds its GPUs until the end of the step, so none are released "
+                "early; choose hold 'generation'"
             )
 
     @property

@@ -73,7 +73,7 @@ class Limits:
                 cls(**given)
             except (KeyError, ValueError, OverflowError, InputError):
                 raise InputError(
-                    f"{VARIABLE}: {part!r:.80} is no limit; numbers above 0 are needed as in {ROWS}=20000000,{LINE}=256,"
+                    f"{VARIABLE}: {part!r:.80} is not a limit; numbers above 0 are needed as in {ROWS}=20000000,{LINE}=256,"
                     f"{UNPACKED}=64, of which each may be left out"
                 ) from None
         return cls(**given)

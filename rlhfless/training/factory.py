@@ -210,7 +210,7 @@ def resolve(
     pieces, made = ("begin", "add", "finish"), overrides.algorithm
     if hardware.learning == "stream" and made is not None and not all(hasattr(made, name) for name in pieces):
         raise TrainError(
-            f"algorithm {type(made).__name__} has not all of the methods {', '.join(pieces)}, which learning 'stream' needs; "
+            f"algorithm {type(made).__name__} lacks some of the methods {', '.join(pieces)}, which learning 'stream' needs; "
             "add them, or choose learning 'batch'"
         )
     if stored is None:

@@ -262,7 +262,7 @@ def checked(state: Mapping[str, Tensor], mine: Mapping[str, Tensor]) -> Mapping[
         InputError: it does not.
     """
     if (more := next((name for name in state if name not in mine), None)) is not None:
-        raise InputError(f"the weights have {more}, which the model has not; {SAME}")
+        raise InputError(f"the weights have {more}, which the model does not have; {SAME}")
     first: dict[Any, str] = {}
     for name, tensor in mine.items():
         twin = first.setdefault(tensor.data_ptr() or name, name)

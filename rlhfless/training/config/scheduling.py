@@ -210,8 +210,8 @@ class ClusterConfig(Section):
     def _check_preparation(self) -> None:
         if self.preparation == "freed" and self.preparation_actors != 1:
             raise TrainError(
-                f"cluster.preparation_actors is {self.preparation_actors}, but preparation 'freed' takes the GPUs of every "
-                "actor that has given them back; leave it out"
+                f"cluster.preparation_actors is {self.preparation_actors}, but preparation 'freed' uses the GPUs of every "
+                "actor that has released them; leave it out"
             )
         if self.preparation == "freed" and self.engine == "vllm":
             raise TrainError(
