@@ -54,7 +54,7 @@ def texts_of(path: str | Path) -> frozenset[str]:
         files = path.rglob("*") if path.is_dir() else [path]
         return TEXTS if sum(file.stat().st_size for file in files if file.is_file()) <= MAX_BYTES else frozenset()
     except OSError:
-        return TEXTS  # whoever opens the log says what is wrong with it
+        return TEXTS  # opening the log reports what is wrong with it
 
 
 def text_encoder(tokenizer: str | Path | None) -> tuple[Encode, str]:

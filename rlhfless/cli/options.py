@@ -141,9 +141,9 @@ def is_positional(field: FieldInfo) -> bool:
 
 def sentence(kind: type[Options], error: ErrorDetails) -> str:
     """Return the sentence of a value that pydantic refused: the option, the value, and what is needed."""
-    told = error.get("ctx", {}).get("error")
-    if isinstance(told, InputError):
-        return str(told)
+    cause = error.get("ctx", {}).get("error")
+    if isinstance(cause, InputError):
+        return str(cause)
     by_key = {key: (name, field) for name, field in kind.model_fields.items() for key in _keys(name, field)}
     key = str(error["loc"][0]) if error["loc"] else ""
     if key not in by_key:

@@ -490,8 +490,8 @@ def _what_ifs(options: ReportOptions) -> None:
     means = compared.means()
     if options.format == "json":
         ways, knobs = (json.loads(table.to_json(orient="records")) for table in (means, compared.knobs))
-        told = {"times": run.times.scale.to_dict(), "ways": ways, "knobs": knobs, "left_out": dict(compared.left_out)}
-        print(json.dumps(told))
+        result = {"times": run.times.scale.to_dict(), "ways": ways, "knobs": knobs, "left_out": dict(compared.left_out)}
+        print(json.dumps(result))
         return
     for sentence in read.drawn_sentences:
         print(sentence)

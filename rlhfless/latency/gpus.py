@@ -15,7 +15,7 @@ from solver.model.errors import as_given, is_number
 
 TABLE = Path(__file__).with_name("gpus.csv")
 NODE_GPUS = 8
-"""GPUs of a node where nobody states them."""
+"""GPUs of a node if they are not stated."""
 OTHER_NAMES = {
     "a100": "a100-80g",
     "v100": "v100-32g",

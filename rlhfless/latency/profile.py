@@ -33,7 +33,7 @@ from solver.model.latency import PREFILLS, LatencyModel
 
 SCHEMA = "rlhfless-latency-profile"
 DEFAULT_PROFILE = "l40s-qwen2.5-3b-tp2"
-"""Stands in for a run's model and GPUs where nobody states a profile."""
+"""Stands in for a run's model and GPUs if no profile is stated."""
 ONE_GPU_PROFILE = "h100-qwen2.5-3b-tp1"
 """The same where the GPUs are no multiple of the default profile's 2 per replica."""
 SCHEMA_VERSION = 1

@@ -205,8 +205,8 @@ def _execute(
 def _kept_by(policy: SchedulingPolicy, logged: LoggedStep, setting: SimulationConfig) -> Key | None:
     """Return by what a plan is found again in ``SimulationConfig.executions``; None where it is not kept.
 
-    Policies are told apart by their parameters, so only those that are frozen dataclasses are kept. Nothing is kept of a user's
-    functions, and in settings with faults, drafts or work beside decoding.
+    Policies are distinguished by their parameters, so only those that are frozen dataclasses are kept. Nothing is kept of a
+    user's functions, and in settings with faults, drafts or work beside decoding.
     """
     comparable = is_dataclass(policy) and policy.__dataclass_params__.frozen and policy.__dataclass_params__.eq
     disturbed = any(of is not None for of in (setting.effects, setting.drafts, setting.work))

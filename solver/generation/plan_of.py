@@ -1,4 +1,4 @@
-"""Defines ``solver.plan_of``: the plan of an assignment that somebody else has made."""
+"""Defines ``solver.plan_of``: the plan of a given assignment."""
 
 from __future__ import annotations
 

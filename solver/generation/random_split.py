@@ -165,8 +165,8 @@ class _Shuffled:
     def equal(self, actors: int, offer: int = 0) -> _Division:
         """Return the division into equal numbers of units: consecutive prompts, or responses round-robin."""
         if self.spread:
-            dealt = [self.order[k::actors] for k in range(actors)]
-            return _Division(offer, np.concatenate(dealt), np.cumsum([0, *map(len, dealt)]))
+            groups = [self.order[k::actors] for k in range(actors)]
+            return _Division(offer, np.concatenate(groups), np.cumsum([0, *map(len, groups)]))
         cuts = np.array([0, *(last for _, last in equal_counts(self.units, actors))])
         return _Division(offer, self.order, self.first[cuts])
 

@@ -23,7 +23,7 @@ from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray, IntArray
 
-AHEAD = 8  # iterations for which contexts are told, at least
+AHEAD = 8  # iterations for which contexts are computed ahead, at least
 
 Row = tuple[Any, ...]
 """The fields of ``MEMBER``."""

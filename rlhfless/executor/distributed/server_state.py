@@ -22,8 +22,9 @@ class ServerState:
     Attributes:
         place: its GPUs as the pool knows them.
         remote: its process; None: it has none. index: of its process, negative and never used twice.
-        up, closing: its process accepts orders; was told to end.
-        runs: the item that it runs. since_s: when it was told to start, to run its item or to end, or when its last item ended.
+        up, closing: its process accepts orders; was ordered to end.
+        runs: the item that it runs. since_s: when it was ordered to start, to run its item or to end, or when its last item
+            ended.
         worked: it has been given an item. deaths: of its processes.
         due_s: when a process that has not reported becomes suspect; suspect: it is, and its use of the processor is watched.
         heard_s: when it last reported or sent a heartbeat. cpu_s: processor seconds that it had used when it became suspect.
@@ -120,7 +121,7 @@ class ServerState:
         return max(faults.silence_floor_s, planned_s), "silence_floor_s"
 
     def beats(self, item: WorkItem | None) -> bool:
-        """Return whether its heartbeats count: it runs an ``item`` of which nobody knows how long it takes."""
+        """Return whether its heartbeats count: it runs an ``item`` of unknown duration."""
         return self.up and not self.closing and item is not None and item.seconds is None
 
     def hangs(self, now_s: float, item: WorkItem | None, faults: Faults) -> bool:

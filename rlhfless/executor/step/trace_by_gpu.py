@@ -1,4 +1,4 @@
-"""Shows several steps as one with a row for each GPU, whoever holds it: how long GPUs were held between the steps."""
+"""Shows several steps as one with a row for each GPU, whichever actor holds it: how long GPUs were held between the steps."""
 
 from __future__ import annotations
 

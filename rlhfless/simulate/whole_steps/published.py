@@ -78,7 +78,7 @@ def layouts(
 ) -> Totals:  # fmt: skip
     """Return ReaL: each call has the layout that is best on expected lengths, and its GPUs are held for its time only.
 
-    Prompts are dealt in the given order. When generation is over, weights are sent to the learner's GPUs (``load_s``).
+    Prompts are assigned in the given order. When generation is over, weights are sent to the learner's GPUs (``load_s``).
 
     Args:
         expected: requests and work of the expected lengths.

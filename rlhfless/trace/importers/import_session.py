@@ -270,7 +270,7 @@ def first_record(path: Path) -> dict[str, Any]:
                 values = json.loads(line)
                 return values if isinstance(values, dict) else {}
     except (OSError, EOFError, zlib.error, ValueError, RecursionError):
-        return {}  # not this format; whoever reads the file says what is wrong with it
+        return {}  # not this format; the reader reports what is wrong with it
     return {}
 
 

@@ -137,8 +137,9 @@ class Passes:
 
     @torch.no_grad()
     def logprobs(self, batch: Batch, sums: dict[str, float]) -> list[np.ndarray]:
-        """Return the log-probabilities of the tokens of every response of a batch, in every process, under the weights as they
-        are; seconds as for ``forward_only``, and prompt and response tokens of the passes in ``prepare_pass_tokens`` of ``sums``.
+        """Return the log-probabilities of the tokens of every response of a batch under the current weights, on every rank.
+
+        Seconds count as for ``forward_only``; prompt and response tokens of the passes in ``prepare_pass_tokens`` of ``sums``.
         """
         rows, found = [], []
         for part in self.parts(batch, np.arange(len(batch.response_ids))):
