@@ -1,7 +1,7 @@
 """Chooses how a re-planned step starts: the price of time, the groups, and whether a re-planning rule pays for itself at all.
 
 Every candidate is a start and a price at which the step is re-planned. A start is the groups of the plan of ``Solver``, or
-groups of responses of equal marginal value. All are simulated on the same lengths: the doubted scenarios
+groups of responses of equal marginal value. All are simulated on the same lengths: the ``stressed`` scenarios
 (rlhfless.scheduling.calibration). So a sharp forecast of each response counts for the static plan as much as for re-planning.
 The candidate whose own time and cost have the least ``T^w C^(1-w)`` is chosen. So the price is the one at which the policy's
 own outcome is best. There its realised front has the slope ``-w C / ((1 - w) g T)`` at its own T and C, start-up and transfers

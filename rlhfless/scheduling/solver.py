@@ -9,8 +9,8 @@ folded may start with more actors than a static split, so a few numbers of actor
 1. ``solver.plan`` plans on one half of the scenarios, and its plan is compared with the fallback on the other half; then the
    halves change places. (The best of many looks better than it is on the scenarios that it was chosen on.)
 2. The plans of both halves must together be better by more than ``SURE`` standard errors of these paired differences. Only then
-   one of them may run: the one that is better where errors are larger than they were (doubted scenarios). It runs if it is also
-   better than the fallback there and on all scenarios. Else the fallback runs.
+   one of them may run: the one that is better where errors are larger than they were (``stressed`` scenarios). It runs if it is
+   also better than the fallback there and on all scenarios. Else the fallback runs.
 
 Plans are made and compared on scenarios that are as far from their mean as the errors of earlier forecasts were
 (rlhfless.scheduling.calibration). What folding does is estimated (rlhfless.scheduling.fold_ahead). Folding evens out loads, so
