@@ -1,7 +1,7 @@
 """RLHFless: plan generation with a lower bound, execute the plan, see time, cost and idle GPUs.
 
 >>> import rlhfless as rl
->>> run = rl.load(rl.example(), verbose=False)  # any log or trace; prints what limits the run unless told otherwise
+>>> run = rl.load(rl.example(), verbose=False)  # any log or trace; verbose=True prints what limits the run
 >>> run.plan(step=-1).compare("static").table["policy"].tolist()
 ['static', 'solver']
 

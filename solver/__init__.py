@@ -1,12 +1,12 @@
-"""Turns predicted response lengths into a generation plan with a lower bound.
+"""Plans the generation of an RLHF step: which replica (actor) generates which responses, with a lower bound.
 
-OR-Tools decides at every size: GLOP and SCIP choose which actors take which part of the sorted responses, CP-SAT assigns single
-responses where there are few. numpy prices what they choose among, and bounds what any plan can reach. ``docs/planning.md`` has
-the formulas.
+OR-Tools chooses the plan: GLOP and SCIP choose which actors take which range of the sorted responses, and CP-SAT assigns single
+responses if there are few. numpy computes the candidates' times and costs, and the lower bound. ``docs/planning.md`` has the
+formulas.
 
-These names describe a problem, plan it and judge a plan. Everything else is imported from its module, such as
-``solver.stage_fusion.cut``. Knows nothing of rlhfless. Importing it loads numpy only; OR-Tools and pandas are loaded by the
-functions that use them.
+The names of this package describe a problem, plan it and evaluate a plan. Everything else is imported from its module, such as
+``solver.stage_fusion.cut``. The package does not depend on rlhfless. Importing it loads only numpy; OR-Tools and pandas are
+loaded by the functions that use them.
 """
 
 from solver.bounds.clairvoyant import clairvoyant_bound

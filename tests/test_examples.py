@@ -40,6 +40,8 @@ MAIN = {
     "rlhfless.trace.importers.engine_lines": ("EngineLines",),
     "solver.generation.planner": ("plan",),
     "solver.generation.plan_of": ("plan_of",),
+    "solver.generation.random_split": ("random_split",),
+    "solver.model.cluster": ("Cluster",),
     "solver.generation.pareto_front": ("pareto_front",),
     "solver.bounds.clairvoyant": ("clairvoyant_bound",),
     "solver.model.step_levers": ("lever_names",),

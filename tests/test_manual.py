@@ -142,7 +142,7 @@ def test_commands_are_found() -> None:
         ("`rlhfless profile --fast`", [["out"]]),
         (
             "`rlhfless profile --max-batch`",
-            [["--max-batch needs a value (measure batches of up to this many responses (the slots))"]],
+            [["--max-batch needs a value (largest batch to measure, in responses (the engine's slots))"]],
         ),
         ("`rlhfless report LOG -o page.html`", [[]]),
         ("```\nrlhfless train\n```", [[]]),

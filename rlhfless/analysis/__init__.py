@@ -1,6 +1,6 @@
-"""Analyses of one run: GPU-seconds and cost by use, and what other schedules and other GPUs would have cost.
+"""Analyses of one run: GPU-seconds and cost by use, and time and cost under other schedules and on other GPUs.
 
-Knows traces, logs and simulated results; nothing of plots or pages. All comparisons use the run's own responses.
+All comparisons use the run's own responses. The package knows traces, logs and simulated results, but not plots or pages.
 """
 
 from rlhfless.analysis.assumptions import Assumptions

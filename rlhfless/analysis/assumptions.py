@@ -15,15 +15,16 @@ PROFILE, PRICE, RESPONSES, PROMPTS = "profile", "usd_per_gpu_hour", "responses_p
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What a user states about a logged run; omitted values are assumed, and the page names the assumptions.
+    """Facts that a user states about a logged run. Omitted values are assumed, and the report lists the assumptions.
 
     Attributes:
         dispatch, learner_gpus: see ``analysis.run_setup``.
-        prepare_s, learn_s: of a step outside generation; None: as the log says, or unknown.
-        calibrate: scale the profile so that generation takes as long as was logged or executed, where that is known.
+        prepare_s, learn_s: seconds per step of preparation and learning; None: as logged, or unknown.
+        calibrate: scale the latency profile so that generation takes as long as logged or executed, if that is known.
         prices: further prices by name, in USD per GPU-hour.
-        tokenizer: folder or hub name, by which texts are counted where drafts are measured; None: in bytes.
-        not_stated: what was assumed about the GPUs, by what was not stated (``report.not_stated``); the page names it.
+        tokenizer: folder or hub name of the tokenizer that counts texts where drafts are measured; None: texts are counted in
+            bytes.
+        not_stated: fact that was not stated -> what is assumed (``report.not_stated``).
 
     Raises:
         InputError: a value is of another type, or seconds or a price are negative.

@@ -19,16 +19,16 @@ from rlhfless.trace.metrics.step_times import NO_BOUNDS
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Ratio of logged to simulated seconds of generation.
+    """Ratio of logged to simulated seconds of generation, by which simulated times are scaled.
 
     Attributes:
-        factor: multiplies simulated times. It is the median over steps. Where a constant predicts held-out steps better than
-            the profile does, it is instead the factor with which the mean step takes as long as was logged. Where the log has
-            only lower bounds, it is the least factor, of 1 and more, by which the mean step agrees with them.
-        low, high: percentiles 10 and 90 over steps. steps: number of steps with both times; with 0 steps the factor is
-            1 or from lower bounds, and its error is unknown.
-        checked: each step predicted from the other steps, by the profile and by a constant; None without any step.
-        exact: the run was on the virtual clock of this very profile, and all compared times are the profile's own.
+        factor: multiplies simulated times; the median ratio over steps. If a constant predicts held-out steps better than the
+            profile does, it is the factor with which the mean step takes as long as logged. If the log has only lower bounds,
+            it is the smallest factor of at least 1 with which the mean step satisfies them.
+        low, high: percentiles 10 and 90 over steps.
+        steps: number of steps with both times; with 0 steps the factor is 1 or from lower bounds, and its error is unknown.
+        checked: errors of predicting each step from the other steps, by the profile and by a constant; None without any step.
+        exact: the run used the virtual clock with this profile, so all compared times are the profile's own.
     """
 
     factor: float = 1.0
@@ -40,7 +40,7 @@ class Calibration:
 
     @property
     def allows_savings(self) -> bool:
-        """Whether savings may be expected of simulated times: they are the run's own, or better than a constant."""
+        """Whether simulated times are good enough to state savings: they are the run's own, or better than a constant."""
         return self.exact or self.beats_a_constant
 
     @property
@@ -55,7 +55,7 @@ class Calibration:
 
 
 def logged_phases(scalars: pd.DataFrame) -> PhaseSeconds | None:
-    """Return the mean logged seconds of preparation, learning and syncing; None where the log has none of them."""
+    """Return the mean logged seconds of preparation, learning and weight sync; None if the log has none of them."""
     seconds = {name: float(scalars[name].mean()) for name in REST if name in scalars.columns and scalars[name].notna().any()}
     return PhaseSeconds(**seconds, basis="logged") if seconds else None
 

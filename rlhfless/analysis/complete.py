@@ -59,15 +59,14 @@ def complete(
     steps: Collection[int] | None = None,
     simulated: Mapping[str, Trace] | None = None,
 ) -> tuple[Trace, ...]:
-    """Return the traces of a run: its own where it was executed, else one for each dispatch that it may have used.
+    """Return the full traces of a run: its own if it was executed, else one for each dispatch that it may have used.
 
     Args:
         log: of one run: what ``rlhfless.load`` takes.
-        hardware: its GPUs and latency profile, which is scaled to the times that were logged; a whole setting; or the times
-            that ``own_times`` returned, whose profile is scaled already.
-        stated: what the user knows of a logged run. steps: only these; all when None.
-        simulated: generation by policy in the setting of the times, where each dispatch that a logged run may have used was
-            simulated already; then its steps are completed.
+        hardware: its GPUs and latency profile, which is scaled to the logged times; or a whole setting; or the result of
+            ``own_times``, whose profile is scaled already.
+        stated: facts that the user states about a logged run. steps: step numbers; all when None.
+        simulated: simulated generation by policy, if every dispatch that a logged run may have used has been simulated already.
 
     Returns:
         In the order of ``setup.candidates`` of the times, the likeliest first. ``meta["completed"]`` names the dispatch and the
@@ -77,7 +76,7 @@ def complete(
         TraceError: the log holds several runs, a response above the limit, or lacks one of the steps.
         LogWithoutResponses: it has none.
         PlanningError: the responses fit on no actor.
-        InputError: the log, the hardware, ``steps`` or an assumption makes no sense, or nobody states the number of GPUs.
+        InputError: the log, the hardware, ``steps`` or an assumption makes no sense, or the number of GPUs is not stated.
 
     Example:
         >>> import pandas as pd, rlhfless as rl
@@ -123,11 +122,13 @@ def _of_steps(trace: Trace, steps: Collection[int]) -> Trace:
 
 
 def completed(generation: Trace, setup: RunSetup, cluster: Cluster, phases: PhaseSeconds | None = None) -> Trace:
-    """Return a simulated trace of generation with all that a logged run held: every GPU, and what it did after generation.
+    """Extend a simulated trace of generation to whole steps, with all GPUs that a logged run held and its phases outside
+    generation.
 
     Args:
-        generation: simulated under the run's own dispatch, with allocations of actors alone.
-        setup: who shares GPUs, and whether learning waits for a step's last response; else it is no part of a step.
+        generation: simulated under the run's own dispatch, with allocations of actors only.
+        setup: which GPUs are shared, and whether learning waits for a step's last response; otherwise learning is not part of a
+            step.
         cluster: the reserved GPUs. phases: seconds of a step outside generation.
     """
     phases = PhaseSeconds() if phases is None or not setup.synchronous else phases

@@ -8,7 +8,7 @@ from solver.model.plurals import counted
 
 
 def configuration_lines(framework: str, replicas: int, gpus_per_actor: int, gpus_per_node: int) -> tuple[str, ...]:
-    """Return the framework's options for that many replicas of that size; none where they are not known for certain.
+    """Return the framework's configuration lines for this number and size of replicas; empty if they are not certain.
 
     Option names are those of verl 0.9, TRL 1.16, NeMo-RL 0.4 and slime 0.2. OpenRLHF's have dots since 2026. AReaL's are from
     its reference "Allocation Mode" (per-engine backends), prime-rl's from its ``docs/scaling.md``, which shows replicas of a

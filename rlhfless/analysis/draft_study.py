@@ -27,14 +27,13 @@ QUARTILES = ("shortest quarter", "second quarter", "third quarter", "longest qua
 
 @dataclass(frozen=True, eq=False)
 class DraftStudy:
-    """What drafts would have been accepted on a log.
+    """How many drafted tokens would have been accepted on the texts of a log, by source of the drafts.
 
     Attributes:
-        unit: what texts were counted in: ``tokens`` or ``bytes``.
-        measured: responses and tokens that were measured, in words.
+        unit: unit of all counts: ``tokens`` or ``bytes``. measured: numbers of measured responses and tokens, in words.
         by_source: one row per source and draft length: ``source, draft_tokens, tokens_per_pass, passes_saved, drafted_accepted,
             spread, longest_speedup``.
-        best: the source that accepts most, with the longest draft.
+        best: the source with the highest acceptance, with the longest draft.
         by_step: tokens per pass of that source at some steps: ``step, tokens_per_pass``.
         by_length: the same for quarters of the responses by length: ``responses, mean_tokens, tokens_per_pass``.
         by_position: share of passes that accept each position of the longest draft: ``source, position, survival``.
@@ -51,12 +50,12 @@ class DraftStudy:
     prompt_tokens: float
 
     def lengths(self, latency: LatencyModel) -> list[DraftLength]:
-        """Return the best draft length by batch size for the log's acceptance and mean context."""
+        """Return the best draft length for each batch size, given the log's acceptance and mean context."""
         return length_table(latency, self.best.acceptance, self.context_tokens)
 
     @property
     def context_tokens(self) -> float:
-        """Mean context of a decoded token: the prompt, and half of the response on average."""
+        """Mean KV tokens of a decoded token: the prompt, and on average half of the response."""
         tokens = self.best.responses["tokens"].to_numpy(float)
         return self.prompt_tokens + (float((tokens**2).sum() / (2 * tokens.sum())) if tokens.sum() else 0.0)
 
@@ -106,12 +105,14 @@ def study_drafts(
     max_draft_tokens: int = 8,
     max_tokens: int = 100_000,
 ) -> DraftStudy:
-    """Measure a log with every source of drafts.
+    """Measure the acceptance of speculative decoding on a log's texts, with every source of drafts.
 
     Args:
-        rollouts: with texts, see ``measure_drafts``. unit: what ``encode`` counts, for the tables.
-        history: earlier responses that drafts may come from: of the ``last`` visit, of ``all``, or ``none``.
-        max_tokens: measure at most about as many tokens, of the last steps.
+        rollouts: rows with texts, see ``measure_drafts``.
+        unit: unit that ``encode`` counts in, for the tables.
+        history: earlier responses of the prompt that drafts may come from: of the ``last`` epoch, of ``all`` epochs, or
+            ``none``.
+        max_tokens: measure about this many tokens at most, of the last steps.
 
     Raises:
         InputError: the log has no texts, or an argument is out of range.

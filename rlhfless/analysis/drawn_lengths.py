@@ -24,7 +24,7 @@ from rlhfless.trace.importers.scalars import runs_of
 from rlhfless.trace.schema.validation import refuse_several_runs
 from solver.model.errors import as_given, is_whole
 
-SAMPLES = 8  # of a prompt whose responses are alike, where nobody says how many it has
+SAMPLES = 8  # of a prompt whose responses are alike, if their number is unknown
 MAX_STEPS = 40
 MAX_RESPONSES = 100_000  # of a step
 MAX_TOKENS = 1_000_000_000  # of a response; no model generates as many

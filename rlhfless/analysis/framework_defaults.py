@@ -16,8 +16,7 @@ from rlhfless.scheduling.baselines import LeastLoaded, Static
 DISPATCHES = ("static", "least-loaded")
 """Scheduling policies that need no predictions: equal chunks of the given order, and fewest responses in flight.
 
-Both keep the samples of a prompt together, although routers of frameworks send every request alone.
-"""
+Both keep the samples of a prompt together, although routers of frameworks send every request alone."""
 
 ORDERS = 6  # random orders of prompts that stand in for one that is not known
 SHUFFLED: dict[str, tuple[SchedulingPolicy, ...]] = {
@@ -102,17 +101,18 @@ UNKNOWN = FrameworkDefaults(
 
 @dataclass(frozen=True)
 class RunSetup:
-    """How a run assigned its responses to actors and allocated its GPUs.
+    """How a run assigned responses to actors and allocated its GPUs.
 
     Attributes:
-        framework: that wrote the log. dispatch: the scheduling policy that assigns responses as the run did. candidates: the
-            same and others that it may have been. Savings are stated over all of them.
+        framework: the framework that wrote the log.
+        dispatch: the scheduling policy that assigns responses as the run did.
+        candidates: all policies that it may have used, ``dispatch`` included; savings are stated as ranges over them.
         colocated: actors and learner take turns on the same GPUs.
-        learner_gpus: GPUs of the learner alone, as far as known; where it shares them, those that it uses, 0 being all.
-        synchronous: whether learning waited for a step's last response.
+        learner_gpus: separate GPUs of the learner, if known; if it shares the actors' GPUs, how many it uses (0: all).
+        synchronous: learning waited for a step's last response.
         assumed: the assumptions, one sentence each.
-        order_known: whether the log's rows are in the order of dispatch. Where they are not, ``candidates`` has every dispatch
-            in random orders too, under their names in ``SHUFFLED``.
+        order_known: the log's rows are in the order of dispatch. If not, ``candidates`` also has every dispatch in random
+            orders, under the names in ``SHUFFLED``.
     """
 
     framework: str
@@ -126,7 +126,7 @@ class RunSetup:
 
     @property
     def assumed_of_one(self) -> tuple[str, ...]:
-        """The assumptions, for what is simulated under ``dispatch`` in the log's order alone, and has no ranges over others."""
+        """The assumptions behind a simulation under ``dispatch`` alone, in the order of the log."""
         changes = {BOTH_RULES: f"; simulated as {RULES[self.dispatch]}", BOTH_ORDERS: "; simulated in the log's order"}
         sentences = list(self.assumed)
         for ranges, one in changes.items():
@@ -135,29 +135,30 @@ class RunSetup:
 
     @property
     def shuffled(self) -> tuple[SchedulingPolicy, ...]:
-        """The candidates with a random order of dispatch; none where the order is known."""
+        """The candidates with a random order of dispatch; empty if the order is known."""
         return tuple(policy for policies in SHUFFLED.values() for policy in policies if policy.name in self.candidates)
 
     def learns_on(self, gpus: int) -> int:
-        """Return how many GPUs learn where so many generate; 0 where that is unknown."""
+        """Return the number of learner GPUs for a number of generating GPUs; 0 if unknown."""
         if not self.colocated:
             return self.learner_gpus
         return min(self.learner_gpus or gpus, gpus)
 
     @property
     def counted_learner_gpus(self) -> int:
-        """The learner's own GPUs that are counted in a step: 0 where it learns while others generate."""
+        """The learner's separate GPUs that count in a step; 0 if it learns while others generate."""
         return self.learner_gpus if self.synchronous and not self.colocated else 0
 
 
 def run_setup(
     framework: str, *, dispatch: str | None = None, learner_gpus: int | None = None, order_known: bool = True
 ) -> RunSetup:
-    """Return the set-up of a run: what the user states, and the framework's defaults for the rest.
+    """Return the set-up of a run: the facts that the user states, and the framework's defaults for the rest.
 
     Args:
         framework: name of the import format, or any other text where it is unknown.
-        dispatch: one of ``DISPATCHES``. learner_gpus: of the learner alone; 0: it shares the actors'.
+        dispatch: one of ``DISPATCHES``.
+        learner_gpus: separate GPUs of the learner; 0: it shares the actors' GPUs.
         order_known: see ``RunSetup``.
 
     Raises:

@@ -40,12 +40,15 @@ def gpu_counts(
     factor: float = 1.0,
     measured_s: Mapping[int, float] | None = None,
 ) -> Comparison:
-    """Return the run's own numbers first, then other numbers of replicas, and other sizes and kinds that have a profile.
+    """Simulate the run with other numbers of replicas, and with other sizes and GPU kinds that have a profile; its own come
+    first.
 
     Args:
-        logged: the steps. setting: cluster and calibrated profile. factor: ratio of the run's times to its profile; other
-            profiles are assumed to be off by the same factor. measured_s: seconds outside generation by step, where the run
-            measured those of each step; of other steps, and where None, they are those of ``phases``.
+        logged: the steps.
+        setting: cluster and calibrated profile.
+        factor: ratio of the run's times to its profile; other profiles are assumed to be off by the same factor.
+        measured_s: seconds outside generation by step, where the run measured those of each step; of other steps, and where
+            None, they are those of ``phases``.
 
     Returns:
         Whole steps of one variant for each choice and each dispatch that the run may have used, the likeliest first. ``gpus``
@@ -104,11 +107,12 @@ def of_all_draws(first: Comparison, others: Sequence[Comparison]) -> Comparison:
 
 
 def counts_frame(found: Comparison, took: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Return one row per number, size and kind of replicas, in the order of the table, the run's own first.
+    """Return a table with one row per number, size and kind of replicas; the run's own comes first.
 
     Args:
-        found: as of ``gpu_counts`` or ``of_all_draws``. took: what the run itself measured of the steps (``step_parts``), on
-            GPUs of the first row's kind and price; None: shares are of the first row.
+        found: result of ``gpu_counts`` or ``of_all_draws``.
+        took: the run's own measured steps (``step_parts``), on GPUs of the first row's kind and price; None: savings are
+            relative to the first row.
 
     Returns:
         ``kind, gpus_per_actor, replicas, gpus`` (all that are paid for), ``usd_per_gpu_hour`` (NaN where it is not known),

@@ -54,7 +54,7 @@ class PhaseSeconds:
     """Seconds of a step outside generation, averaged over steps.
 
     Attributes:
-        basis: ``logged``, ``stated``, ``stated and logged``, ``measured`` or ``unknown``: the source of the seconds.
+        basis: source of the seconds: ``logged``, ``stated``, ``stated and logged``, ``measured`` or ``unknown``.
     """
 
     prepare_s: float = 0.0
@@ -70,13 +70,13 @@ class PhaseSeconds:
 
 @dataclass(frozen=True, eq=False)
 class Account:
-    """The GPU-seconds of a trace's steps by use.
+    """GPU-seconds of a trace's steps, by what the GPUs were used for.
 
     Attributes:
         lines: one row per use: ``use, kind`` (``work``, ``empty slots`` of decoding batches, or ``idle``), ``gpu_s, usd,
             share`` (of all GPU-seconds), ``basis`` (source of its times: ``executed``, ``simulated``, ``logged`` or
-            ``stated``); work first, each kind in descending order. Slots count as in use where the trace does not record them.
-            Dollars are NaN where a price is not known.
+            ``stated``); work first, each kind in descending order. Slots count as used if the trace does not record them.
+            Dollars are NaN without a price.
         steps: per step with responses ``step, generation_s, tail_s`` (after the first 90 % of its responses had ended),
             ``prompt_id, sample, response_tokens, actor`` of the response that ended last, ``median_tokens``.
     """
@@ -91,12 +91,12 @@ class Account:
 
     @property
     def idle_share(self) -> float:
-        """Share of the GPU-seconds in which the GPU was allocated and idle."""
+        """Share of the allocated GPU-seconds in which the GPU was idle."""
         return self._of("idle") / self.gpu_s if self.gpu_s else 0.0
 
     @property
     def slot_idle_gpu_s(self) -> float:
-        """GPU-seconds of decoding that batches below full size lost. They are no idle time: the GPU decodes."""
+        """GPU-seconds of empty batch slots while an actor decodes. They do not count as idle: the GPU is decoding."""
         return self._of("empty slots")
 
     def _of(self, kind: str) -> float:
@@ -104,7 +104,7 @@ class Account:
 
 
 def account(trace: Trace) -> Account:
-    """Return the GPU-seconds of a trace's steps by use.
+    """Return the GPU-seconds of a trace's steps, by what the GPUs were used for.
 
     Args:
         trace: with allocations and spans, as executed or as ``analysis.complete`` returns it. An actor's GPUs wait for the

@@ -57,7 +57,7 @@ def log_checks(
 def generation_checks(
     measured: pd.DataFrame, simulated_s: pd.Series, calibrated: Calibration, profile: str
 ) -> Iterator[CrossCheck]:
-    """Compare measured seconds of generation with the profile's own, and with calibrated predictions of held-out steps.
+    """Compare measured seconds of generation with simulated ones, and with calibrated predictions of held-out steps.
 
     Args:
         measured: ``step`` and ``generate_s``. simulated_s: by step.

@@ -54,11 +54,11 @@ def texts_of(path: str | Path) -> frozenset[str]:
         files = path.rglob("*") if path.is_dir() else [path]
         return TEXTS if sum(file.stat().st_size for file in files if file.is_file()) <= MAX_BYTES else frozenset()
     except OSError:
-        return TEXTS  # whoever opens the log says what is wrong with it
+        return TEXTS  # opening the log reports what is wrong with it
 
 
 def text_encoder(tokenizer: str | Path | None) -> tuple[Encode, str]:
-    """Return what turns a text into tokens, and their unit: UTF-8 bytes without a tokenizer.
+    """Return a function that encodes a text, and its unit: tokens, or UTF-8 bytes without a tokenizer.
 
     Args:
         tokenizer: folder or hub name.

@@ -51,11 +51,12 @@ def is_far(factor: float) -> bool:
 
 @dataclass(frozen=True)
 class ProfileScale:
-    """How latency profiles are scaled to the times of a run.
+    """How latency profiles are scaled to the speed of a run.
 
     Attributes:
-        profile: name of the run's own profile. factor: multiplies its times; other profiles are assumed to be off by the same
-            factor. steps: of the run, by whose times it was found; 0: by none, and the factor is 1 or from lower bounds.
+        profile: name of the run's own profile.
+        factor: multiplies its times; other profiles are assumed to be off by the same factor.
+        steps: of the run, by whose times it was found; 0: by none, and the factor is 1 or from lower bounds.
         ran_on: GPU kind that the run's times are of, where the profile is of another kind and is therefore not scaled.
         start_s, sync_s: of an actor, where the run measured them; they replace those of the run's own profile only.
     """
@@ -68,16 +69,16 @@ class ProfileScale:
     sync_s: float | None = None
 
     def of(self, latency: LatencyModel) -> LatencyModel:
-        """Return a profile with the speed of the run."""
+        """Return a latency model scaled to the speed of the run."""
         measured = {"start_s": self.start_s, "sync_s": self.sync_s} if latency.name == self.profile else {}
         changes: dict[str, Any] = {name: seconds for name, seconds in measured.items() if seconds is not None}
         found = scaled(latency, self.factor)
         return replace(found, **changes) if changes else found
 
     def sizes_of(self, profile: str) -> tuple[LatencyModel, ...]:
-        """Return the latency models of actors of other sizes than a profile's, with the speed of the run.
+        """Return the latency models of other actor sizes than a profile's, scaled to the speed of the run.
 
-        Those of the run's own profile also have the start that it measured.
+        For the run's own profile they also have the start-up time that it measured.
         """
         own = load_profile(profile).name == self.profile
         measured = {"start_s": self.start_s, "sync_s": self.sync_s} if own else {}
@@ -85,10 +86,10 @@ class ProfileScale:
         return tuple(replace(self.of(model), **changes) for model in other_sizes(profile))
 
     def words(self, profile: str = "") -> str:
-        """Return which profile the times are of, and how it was scaled.
+        """Return a sentence that says which profile the times come from, and how it was scaled.
 
         Args:
-            profile: name of another one than the run's own.
+            profile: name of a profile other than the run's own.
         """
         name = f"profile {profile or self.profile}"
         if self.steps:
@@ -110,18 +111,19 @@ class ProfileScale:
 
 @dataclass(frozen=True, eq=False)
 class OwnTimes:
-    """What a run measured, next to what is computed for the same steps, and the profile that is scaled to it.
+    """The times that a run measured, compared with computed times of the same steps, and the latency profile scaled to them.
 
     Attributes:
-        setting: as given, of generation alone, with the scaled profile. scale: how it was scaled. calibrated: by what times,
-            with the error.
-        checks: one per measured quantity and source of our value.
-        not_used: logged values that no computation uses, and times that are lower bounds only, one sentence each.
-        setup: how the run assigned responses and allocated its GPUs, and what of that is assumed. phases: seconds of a step
-            outside generation, and their source; all of them are learning where the run was executed.
-        executed: whether they are of a trace with allocations, which has its own assignment of responses.
-        own_plans: whether an executed run assigned its responses otherwise than ``setup.dispatch`` does on all GPUs, as a
-            policy that plans every step does. What is simulated under that dispatch is then not compared with the run itself.
+        setting: the given setting, for generation alone, with the scaled profile.
+        scale: how the profile was scaled.
+        calibrated: the times it was scaled to, with the error.
+        checks: one comparison per measured quantity and source of our value.
+        not_used: logged values that no computation uses, and times that are only lower bounds, one sentence each.
+        setup: how the run assigned responses and allocated its GPUs, and what of that is assumed.
+        phases: seconds of a step outside generation, and their source; all of them are learning where the run was executed.
+        executed: whether the run is an executed trace with allocations, which records its assignment of responses.
+        own_plans: whether an executed run assigned responses differently from ``setup.dispatch`` on all GPUs, for example
+            because a policy planned every step. Simulations under that dispatch are then not compared with the run itself.
     """
 
     setting: SimulationConfig
@@ -136,7 +138,7 @@ class OwnTimes:
 
     @property
     def whole_steps(self) -> bool:
-        """Whether what is computed of the run has its steps whole; else it is of generation alone."""
+        """Whether computed times are of whole steps; otherwise they are of generation alone."""
         return self.setup.synchronous and self.phases.basis != "unknown"
 
     @property
@@ -152,15 +154,16 @@ class OwnTimes:
 
 
 def own_times(log: OpenedLog, setting: SimulationConfig, stated: Assumptions | None = None) -> OwnTimes:
-    """Return a run's own times, and the profile that is scaled to them.
+    """Return the times that a run measured, and the latency profile scaled to them.
 
-    A logged run is compared with counted values and with times that are simulated under its own dispatch; an executed run with
-    times of its own assignment of responses. Where the trace records another kind of GPUs than the profile's, its times are not
-    compared, and the profile is not scaled.
+    A logged run is compared with counted values, and with times simulated under its own dispatch. An executed run is compared
+    with times of its own assignment of responses. If the trace records another GPU kind than the profile's, its times are not
+    compared and the profile is not scaled.
 
     Args:
-        log: of one run. setting: cluster and profile; its ``phases`` is not used. stated: what the user knows of a logged run;
-            of an executed one only whether the profile is scaled.
+        log: of one run.
+        setting: cluster and profile; its ``phases`` is not used.
+        stated: what the user knows of a logged run; of an executed one only whether the profile is scaled.
 
     Raises:
         PlanningError: the responses fit on no actor.
@@ -251,14 +254,14 @@ OF_A_STEP = ("step_s", "generate_s", "response_tokens_mean")  # scalars that onl
 
 
 def steps_of_run(log: OpenedLog) -> list[int]:
-    """Return the steps of training, in order: those with responses, and those with scalars that only such a step has."""
+    """Return the training steps in order: those with responses, and those with averages that only a training step has."""
     scalars = with_step_times(log.scalars, log.trace).scalars
     of_training = scalars[scalars.reindex(columns=list(OF_A_STEP)).notna().any(axis=1)]["step"]
     return sorted({int(step) for step in (*log.trace.steps, *of_training)})
 
 
 def evenly(values: Sequence[int], count: int) -> list[int]:
-    """Return at most ``count`` of the values, evenly spaced, including the last and the first."""
+    """Return at most ``count`` of the values, evenly spaced, including the first and the last."""
     if len(values) <= count:
         return list(values)
     return [values[i] for i in np.unique(np.linspace(len(values) - 1, 0, max(1, count)).round().astype(int))]

@@ -19,7 +19,7 @@ from solver.model.workload import Workload
 
 
 def last_visits(rollouts: pd.DataFrame) -> pd.Series:
-    """Return the mean length of each response's prompt at its previous visit (NaN on the first); index of the rows."""
+    """Return the mean length of each response's prompt in the epoch before (NaN in the first); index of the rows."""
     visits = rollouts.groupby(["prompt_id", "step"], sort=True)["response_tokens"].mean()
     before = visits.groupby(level="prompt_id", sort=False).shift(1).rename("before")
     keys = pd.MultiIndex.from_frame(rollouts[["prompt_id", "step"]])
@@ -30,7 +30,7 @@ def plan_every_step(rollouts: pd.DataFrame, setting: SimulationConfig, steps: Se
     """Plan each step from the steps before it, by policy ``solver``.
 
     Args:
-        rollouts: of one run. steps: only these; all when None.
+        rollouts: rows of one run. steps: step numbers; all when None.
 
     Returns:
         One row per step: ``step, responses, mean_tokens`` (true), ``known`` (share of responses to prompts seen before),

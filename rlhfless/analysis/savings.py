@@ -25,13 +25,13 @@ PERCENTILES = (5.0, 95.0)
 def savings(
     simulation: Comparison, policies: Sequence[str], own: Sequence[pd.DataFrame], steps: Sequence[int] | None = None
 ) -> pd.DataFrame:
-    """Return what each policy would have saved against what the run's own steps took.
+    """Return the share of time and GPU-seconds that each policy would have saved, compared with the run itself.
 
     Args:
         simulation: generation alone (no ``NonGenerationPhases``) under ``policies``, with the bound of every step.
-        own: what the run's own steps took (``step_parts`` of its traces), for each dispatch that it may have used; the
-            likeliest comes first. What a step holds outside generation is part of the policies' steps, too.
-        steps: that are compared; all that were simulated when None.
+        own: the run's own steps (``step_parts`` of its traces), for each dispatch that it may have used; the likeliest comes
+            first. Phases outside generation are added to the policies' steps, too.
+        steps: steps to compare; all simulated ones when None.
 
     Returns:
         One row per policy: ``policy``, ``replicas low`` and ``replicas high`` (the fewest and the most that it starts in a

@@ -323,7 +323,7 @@ def learning_of(run: RunToChange, learn_s: float | None = None, efficiency: floa
         efficiency: see ``Learning``.
 
     Raises:
-        InputError: nobody knows the seconds or the GPUs of learning, or an argument makes no sense.
+        InputError: the seconds or GPUs of learning are unknown, or an argument makes no sense.
     """
     seconds = run.phases.prepare_s + run.phases.learn_s if learn_s is None else learn_s
     if not is_number(seconds, 0) or not 0 < seconds < math.inf:

@@ -22,7 +22,7 @@ COLUMNS = ["step", "time_s", "gpu_s", "generation_s", "generation_gpu_s", "worki
 
 
 def step_parts(trace: Trace) -> pd.DataFrame:
-    """Return what every step with generation took.
+    """Return time and GPU-seconds of every step with generation, split into generation and the rest.
 
     Returns:
         One row per step: ``step, time_s, gpu_s`` (billed), ``generation_s, generation_gpu_s`` (billed to actors), ``working_s``
@@ -64,7 +64,7 @@ def step_parts(trace: Trace) -> pd.DataFrame:
 
 
 def generating_parts(trace: Trace) -> pd.DataFrame:
-    """Return ``step_parts`` of the steps whose generation took time on GPUs: nothing can be saved of others."""
+    """Return ``step_parts`` of the steps whose generation took time on GPUs; in other steps nothing can be saved."""
     parts = step_parts(trace)
     return parts[(parts["generation_s"] > 0) & (parts["gpu_s"] > 0)]
 

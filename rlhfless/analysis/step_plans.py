@@ -17,10 +17,11 @@ COLUMNS = [
 
 
 def compare_step_plans(plans: Mapping[str, StepPlan], usd_per_gpu_hour: float = math.nan) -> pd.DataFrame:
-    """Return one row per plan.
+    """Compare step plans in a table, one row per plan.
 
     Args:
-        plans: of the same costs and cluster, by label. usd_per_gpu_hour: NaN leaves the cost unknown.
+        plans: label -> plan, all with the same costs and cluster.
+        usd_per_gpu_hour: price of a GPU; NaN leaves the cost unknown.
 
     Returns:
         Columns ``plan, period_s, bound_s, calls_gpu_s, reallocation_gpu_s, idle_gpu_s, peak_bytes, cost_usd, status``. The

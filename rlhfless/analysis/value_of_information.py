@@ -91,9 +91,9 @@ class ValueOfInformation:
 
 
 def forecasts_of(logged: LoggedStep, sds: Sequence[float] = SDS) -> dict[str, Forecast]:
-    """Return forecasts of rising sharpness: last visit, the prompt's lengths, per-response errors, truth.
+    """Return length forecasts of increasing quality: the last epoch's mean, the prompt's lengths, per-response errors, truth.
 
-    The first is what planning is given by the predictor of the log.
+    The first is the forecast of the log's own predictor.
     """
     truth = logged.truth
     return {
@@ -117,12 +117,13 @@ def value_of_information(
     draws: int = 4,
     slacks: FloatArray = SLACKS,
 ) -> ValueOfInformation:
-    """Run the policies with every forecast and return the values, the information limits and the proven bound.
+    """Simulate the policies with every forecast; return their values, the limits of what each forecast allows, and a lower
+    bound.
 
     Args:
-        forecasts: by name, the least sharp first; those of ``forecasts_of`` when None.
-        draws: of the forecasts' errors and of the random split; a policy sees the same draw as its rivals.
-        slacks: settings of the fluid policy that the information limit is searched over.
+        forecasts: by name, the worst first; those of ``forecasts_of`` when None.
+        draws: number of random draws of forecast errors and of the random split; all policies see the same draws.
+        slacks: settings of the fluid policy over which the limit is searched.
     """
     chosen = dict(forecasts_of(logged) if forecasts is None else forecasts)
     made = [make_policy(name, tau=setting.tau, static_actors=setting.static_actors) for name in policies]

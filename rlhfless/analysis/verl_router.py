@@ -76,12 +76,12 @@ class PlannedRouter(GlobalRequestLoadBalancer):
         name = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
         tokens = self._expected.get(name)
         if tokens is not None and request_id not in self._request_id_to_server:
-            dealt = asyncio.get_running_loop().create_future()
-            self._waiting.append((request_id, len(prompt_ids), tokens, dealt))
+            assigned = asyncio.get_running_loop().create_future()
+            self._waiting.append((request_id, len(prompt_ids), tokens, assigned))
             self._last = asyncio.get_running_loop().time()
             if self._dealing is None:
                 self._dealing = asyncio.ensure_future(self._deal_when_quiet())
-            await dealt
+            await assigned
         server, handle = super().acquire_server(request_id)
         self._at_work[request_id] = server, len(prompt_ids), self._usual if tokens is None else tokens
         return server, handle
@@ -101,9 +101,9 @@ class PlannedRouter(GlobalRequestLoadBalancer):
         except Exception:
             logging.getLogger(__name__).exception("a batch could not be planned; verl's own router assigns its requests")
         finally:
-            for *_, dealt in batch:
-                if not dealt.done():
-                    dealt.set_result(None)
+            for *_, assigned in batch:
+                if not assigned.done():
+                    assigned.set_result(None)
 
     def _deal(self, batch):
         servers = list(self._servers)

@@ -19,7 +19,8 @@ NAMES = ("weak", "strong")
 MOST_POSITIONS = 8  # of drafts that are measured or drawn
 MEASURED_TOKENS = 100_000  # of another log, about
 ACCEPTED = (
-    "this share of drafted tokens (A0.7), or as measured on MATH-500 (weak) or on the shipped run (strong, a character task)"
+    "70 % of the drafted tokens (A0.7), as many as measured on MATH-500 (weak), or as on the shipped run (strong, a character "
+    "task)"
 )
 """What may be given, for help texts."""
 
@@ -105,5 +106,5 @@ def stated_acceptance(given: str) -> Acceptance:
         InputError: the text names none.
     """
     if (acceptance := named_acceptance(given)) is None:
-        raise InputError(f"--drafts {given}: is no acceptance; weak, strong, or a rate such as A0.7 is needed")
+        raise InputError(f"--drafts {given}: is not an acceptance rate; weak, strong, or a rate such as A0.7 is needed")
     return acceptance

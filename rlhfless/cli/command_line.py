@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "report": "Say what limits a run, from its log or trace, and write a page, a notebook or JSON about it.",
-    "plan": "Plan one step of a log and show the plan beside the static schedule and the lower bound.",
+    "plan": "Plan one step of a log, and compare the plan with the static schedule and the lower bound.",
     "simulate": "Run every step of a log under several scheduling policies, and compare time and cost.",
     "step": "Plan a whole training step from a log: replicas, responses, learner and layouts in one plan.",
     "layouts": "Place every model call of a training step on GPUs, as ReaL does, from mean lengths alone.",
@@ -142,15 +142,15 @@ def _run(words: list[str]) -> None:
 
 
 def _no_command(name: str) -> str:
-    """Return what is said of a word that is no command; a file in its place is probably a log."""
+    """Return the error for a word that is no command; a file in its place is probably a log."""
     if Path(name).exists():
-        return f"{name}: is a file and no command; rlhfless report {name} says what limits the run"
+        return f"{name}: is a file, not a command; rlhfless report {name} says what limits the run"
     if name in GONE:
-        return f"{name} is no command any more; use {GONE[name]}"
+        return f"{name} is no longer a command; use {GONE[name]}"
     from rlhfless.cli.options import nearest
 
-    kind = "option" if name.startswith("-") else "command"
-    return f"{name} is no {kind}{nearest(name, COMMANDS) or '; rlhfless --help lists the commands'}"
+    kind = "an option" if name.startswith("-") else "a command"
+    return f"{name} is not {kind}{nearest(name, COMMANDS) or '; rlhfless --help lists the commands'}"
 
 
 def _help() -> str:
@@ -165,7 +165,7 @@ def _help() -> str:
             "Commands:",
             *lines,
             "",
-            "`rlhfless COMMAND --help` shows the options of a command. Its model in rlhfless.cli takes the same in Python.",
+            "`rlhfless COMMAND --help` shows the options of a command. In Python, the classes of rlhfless.cli take the same.",
             "The notebooks of the repository are the manual. Begin with notebooks/01_quick_start.ipynb (`make lab`);",
             "notebooks/README.md lists all. docs/command_line.md has an example of each command.",
         ]

@@ -23,20 +23,19 @@ FILE = re.compile(r"\.[A-Za-z]+")
 
 
 class ConvertOptions(ReadOptions):
-    """Write LOG in another format: as a trace, as a timeline, or as a router for verl. The name of -o says which.
+    """Write LOG in another format: as a trace, as a timeline, or as a router for verl. The name of -o decides.
 
-    A trace is a LOG, too, of which a timeline or a router is written.
+    -o FOLDER writes a trace. Every command reads it, faster than a large log. Averages per step, such as those of tensorboard
+    and wandb, may be written into the folder of the same run's responses.
 
-    FOLDER: a trace, which every command reads and which is faster to read than a large log. Scalars of steps, such as those of
-    tensorboard and wandb, go into the folder of the same run's responses.
+    -o FILE.json or FILE.json.gz writes a timeline for ui.perfetto.dev or chrome://tracing. It has a slice for every response
+    with start_s and end_s; arrows are responses that moved to another actor.
 
-    FILE.json or FILE.json.gz: a timeline for ui.perfetto.dev or chrome://tracing, with a slice per response with start_s and
-    end_s; its arrows are moves between actors.
+    -o FOLDER --to verl-router writes a router for verl, which plans with the lengths of LOG. It needs --tokenizer, --gpus and
+    --profile.
 
-    FOLDER with --to verl-router: a router for verl that plans with the lengths of LOG (with --tokenizer, --gpus, --profile).
-
-    The other commands recognise LOG by themselves. What they cannot know of it is said here or to `rlhfless report`: which
-    column of a table is the prompt's, which tokenizer counts its texts, which of its runs is meant. The trace keeps it.
+    A trace may also be the LOG. All commands recognise logs. State what cannot be recognised here or to `rlhfless report`:
+    which column of a table holds the prompt, which tokenizer counts the texts, which run is meant. The trace remembers it.
 
     The format of LOG is recognised, or --from is one of console, engine, verl, verl-scalars, trl, trl-scalars, nemo-rl, areal,
     slime, prime-rl, tensorboard, wandb, tracker, scalars, steps and table. A table is any csv, jsonl or parquet file with one
@@ -46,22 +45,22 @@ class ConvertOptions(ReadOptions):
 
     log: CliPositionalArg[Path] = Field(description="A trace, or a log of verl, TRL or another framework.")
     out: Path | None = Field(
-        None, validation_alias=AliasChoices("out", "o"), description="Write to this folder or file; none with --preview."
+        None, validation_alias=AliasChoices("out", "o"), description="Folder or file to write; not with --preview."
     )
     to: Literal["trace", "perfetto", "verl-router"] | None = Field(
-        None, description="Write this format.  [default: perfetto for .json and .json.gz, else trace]"
+        None, description="Format to write.  [default: perfetto for .json and .json.gz, else trace]"
     )
     preview: bool = Field(False, description="Print how the log was understood and write nothing.")
     unsafe_pickle: bool = Field(
-        False, description="Load dumps of slime from trusted sources only: loading can run code in them."
+        False, description="Load slime's pickled dumps, which can run code; only from sources that you trust."
     )
     gpus: Gpus | None = Field(
         None, json_schema_extra=shown("N|NODESxN"),
-        description="The router plans for this many GPUs, in nodes of 8 (in one if fewer); 2x4 is 2 nodes of 4.",
+        description="Number of GPUs that the router plans for, in nodes of 8 (one node if fewer); 2x4 is 2 nodes of 4.",
     )  # fmt: skip
     profile: str | None = Field(
         None, json_schema_extra=shown("NAME"),
-        description="The router plans with this latency profile: a shipped name or a JSON file.",
+        description="Latency profile that the router plans with: a shipped name or a JSON file.",
     )  # fmt: skip
 
     @property

@@ -37,7 +37,7 @@ LOW_MEMORY_GIB = 4.0
 
 
 class DoctorOptions(Options):
-    """Check the installation: packages, device, memory, browser, and what does not work without a missing package."""
+    """Check the installation: packages, device, memory and browser. For every missing package it says what does not work."""
 
 
 def doctor(options: DoctorOptions) -> None:

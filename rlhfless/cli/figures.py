@@ -30,17 +30,17 @@ def _kinds(kinds: tuple[str, ...] | None) -> tuple[str, ...] | None:
 
 
 class FiguresOptions(Options):
-    """Reproduce the figures of RLHFless (arXiv 2602.22718): all of them, or those with the NAMEs of the paper (2b, 3c, ...).
+    """Reproduce the figures of RLHFless (arXiv 2602.22718): all of them, or those that are named (2b, 3c, ...).
 
-    The NAME 10_all makes Figure 10's 12 settings as whole steps with all levers, and prints them with bounds. It takes some
-    minutes, and less with --seeds 1.
+    10_all repeats the 12 settings of Figure 10 as whole steps with all optimisations, and prints them with bounds. It takes
+    some minutes, and less with --seeds 1.
 
-    The NAME real_main makes the main figure of ReaL (arXiv 2406.14088): planned steps against Megatron's rule, in some minutes.
-    rlhfuse_cut and rlhfuse_schedules make figures of RLHFuse (arXiv 2409.13221): latency over the share of the batch at which
+    real_main repeats the main figure of ReaL (arXiv 2406.14088): planned steps against Megatron's rule, in some minutes.
+    rlhfuse_cut and rlhfuse_schedules repeat figures of RLHFuse (arXiv 2409.13221): latency by the share of the batch at which
     responses migrate, in seconds, and the 12 published pipelines, in minutes.
 
-    Writes a page and a table of each figure, pictures where they can be drawn, and index.html with all captions. The first line
-    of the output says which public logs the lengths come from.
+    It writes a page and a table of each figure, pictures where they can be drawn, and index.html with all captions. The first
+    line of the output says which public logs the lengths come from.
     """
 
     names: CliPositionalArg[tuple[str, ...]] = Field(
@@ -50,17 +50,17 @@ class FiguresOptions(Options):
         Path("out/figures"), validation_alias=AliasChoices("out", "o"), json_schema_extra=shown("FOLDER"),
         description="Write the figures into this folder.",
     )  # fmt: skip
-    fast: bool = Field(False, description="Use smaller settings than the paper, for all figures in under a minute.")
-    seeds: Count | None = Field(None, description="Use this many seeds, in figures that have several (10_all).")
+    fast: bool = Field(False, description="Use smaller settings than the paper; all figures then take less than a minute.")
+    seeds: Count | None = Field(None, description="Number of seeds, for figures that average over several (10_all).")
     logs: str | None = Field(
         None, json_schema_extra=shown("FOLDER"),
-        description="Read public logs (such as grpo-gsm8k-lengths) from here.  [default: ../shared/data of the checkout, if it "
+        description="Folder of the public logs, such as grpo-gsm8k-lengths.  [default: ../shared/data of the checkout, if it "
         "exists]",
     )  # fmt: skip
     pictures: Annotated[Names | None, AfterValidator(_kinds)] = Field(
         None, json_schema_extra=shown("png,pdf|none"),
-        description="Also write each figure as PNG, as PDF for print (170 mm wide, without title and background), as both, or "
-        "as neither.  [default: png if kaleido (extra 'export') and a browser are installed]",
+        description="Also write pictures: PNG, PDF for print (170 mm wide, without title and background), both, or none.  "
+        "[default: png if kaleido (extra 'export') and a browser are installed]",
     )  # fmt: skip
 
 

@@ -24,25 +24,23 @@ OURS = "this plan"
 
 
 class LayoutsOptions(Printed, Limits, StepGpus, StepModels):
-    """Plan on which GPUs every model call of a step runs, how its model is cut over them, and in which order.
+    """Plan on which GPUs every model call of a step runs, how its model is sharded over them, and in which order.
 
-    Steps follow each other, and the seconds per step are the shortest that was found. With --time-weight or --limit, cost
-    counts, too. The lower bound holds for every plan with these costs. Seconds come from tables of measured
-    operators; backward passes, the optimizer and links between nodes are modelled. All responses have the same length:
-    `rlhfless step` plans a step from the lengths of a log.
+    The plan has the shortest time per step that was found, for steps that follow each other; with --time-weight or --limit,
+    cost counts too. No plan with these costs is below the printed lower bound. Seconds come from tables of measured operators;
+    backward passes, the optimizer and links between nodes are modelled. All responses have the same length: use `rlhfless step`
+    to plan from the lengths of a log.
     """
 
     out: OutFile | None = Field(
         None, validation_alias=AliasChoices("out", "o"),
-        description="Draw the plans as a page without network (.html), or as a picture.",
+        description="Write a picture of the plans, or a page (.html) that needs no network.",
     )  # fmt: skip
     time_weight: Share | None = Field(None, json_schema_extra=shown("W"), description=f"{WEIGHT}  [default: 1]")
-    responses: Count = Field(256, description="Generate this many responses per step.")
-    prompt_tokens: Count = Field(128, description="Plan for prompts of this many tokens.")
-    response_tokens: Count = Field(384, description="Plan for responses of this many tokens each.")
-    compare: Names = Field(
-        (), description="Compare with these published ways to plan a step: megatron, real, verl.  [default: none]"
-    )
+    responses: Count = Field(256, description="Number of responses per step.")
+    prompt_tokens: Count = Field(128, description="Tokens of every prompt.")
+    response_tokens: Count = Field(384, description="Tokens of every response.")
+    compare: Names = Field((), description="Also plan as these published systems do: megatron, real, verl.  [default: none]")
 
 
 def layouts(options: LayoutsOptions) -> None:

@@ -25,15 +25,15 @@ class ReadOptions(Options):
     heading: ClassVar[str] = "How to read the log"
     framework: str = Field(
         "auto", validation_alias="from", json_schema_extra=shown("FORMAT"),
-        description="Read the log as this format, such as verl; auto recognises it.",
+        description="Format of the log, such as verl; auto recognises it.",
     )  # fmt: skip
     tokenizer: str | None = Field(
-        None, description="Count tokens with this tokenizer (folder or hub name) where only texts are logged."
+        None, description="Tokenizer (folder or hub name) that counts tokens where the log has only texts."
     )
     maps: tuple[str, ...] = Field(
         (), validation_alias="map", json_schema_extra=shown("OURS=THEIRS"),
-        description="Read column THEIRS of a table as OURS: prompt_id=uid, prompt_id=split+uid (joined), step=0 (constant), or "
-        "step=row/128 (batches of rows); repeatable.",
+        description="Read the table's column THEIRS as our column OURS: prompt_id=uid, prompt_id=split+uid (columns joined), "
+        "step=0 (a constant), or step=row/128 (128 rows per step); repeatable.",
     )  # fmt: skip
     where: str | None = Field(
         None, json_schema_extra=shown("CONDITION"),
@@ -41,18 +41,17 @@ class ReadOptions(Options):
     )  # fmt: skip
     max_response_tokens: Count | None = Field(
         None,
-        description="The run truncated responses at this many tokens; needed for scalars without the longest response "
-        "(OpenRLHF).  [default: the longest response of the log]",
+        description="Length at which the run truncated responses, in tokens; needed if averages are logged without the "
+        "longest response (OpenRLHF).  [default: the longest response of the log]",
     )
     run: str | None = Field(
-        None, json_schema_extra=shown("NAME"), description="Read the run with this name, where the log holds several."
+        None, json_schema_extra=shown("NAME"), description="Name of the run to read, if the log holds several."
     )
     responses_per_step: Count | None = Field(
-        None, description="A step had this many responses, where a log of scalars does not say it.  [default: from its tokens]"
+        None,
+        description="Responses per step; needed if the log has only averages and does not say it.  [default: from its tokens]",
     )
-    samples_per_prompt: Count | None = Field(
-        None, description="A prompt had this many responses, where a log of scalars does not say it."
-    )
+    samples_per_prompt: Count | None = Field(None, description="Responses per prompt; needed if the log has only averages.")
 
     @property
     def named_columns(self) -> dict[str, str]:

@@ -26,10 +26,10 @@ class StepModels(Options):
     algorithm: Literal["ppo", "grpo", "remax", "dpo"] = Field("ppo", description="Plan the step of this algorithm.")
     models: tuple[str, ...] = Field(
         validation_alias="model", json_schema_extra=shown("ROLE=MODEL"),
-        description="Call this model in a role, such as actor=llama2-13b. The reward has the critic's, and other roles "
-        "have the actor's; repeatable.",
+        description="Model of a role, such as actor=llama2-13b. Default for the reward model: the critic's; for other roles: "
+        "the actor's. Repeatable.",
     )  # fmt: skip
-    mini_batches: Count = Field(4, description="Update each trained model this many times per step.")
+    mini_batches: Count = Field(4, description="Number of updates of each trained model per step.")
 
     @property
     def graph(self) -> Graph:
@@ -68,14 +68,14 @@ class StepGpus(Options):
     """The GPUs of a step."""
 
     heading: ClassVar[str] = "The GPUs"
-    gpu: str = Field(json_schema_extra=shown("KIND"), description="Plan for GPUs of this kind: a100, h100 or l40s.")
+    gpu: str = Field(json_schema_extra=shown("KIND"), description="Kind of GPU: a100, h100 or l40s.")
     gpus: Gpus = Field(
         json_schema_extra=shown("N|NODESxN"),
-        description="Plan for this many GPUs: 1, 2, 4, or whole nodes of 8; 2x4 is 2 nodes of 4.",
+        description="Number of GPUs: 1, 2, 4, or whole nodes of 8; 2x4 is 2 nodes of 4.",
     )
-    memory_gib: Gib | None = Field(None, description="Use this much memory of a GPU.  [default: all of it]")
+    memory_gib: Gib | None = Field(None, description="GiB of each GPU's memory that may be used.  [default: all of it]")
     usd_per_gpu_hour: NotNegative | None = Field(
-        None, json_schema_extra=shown("USD"), description="A GPU costs this much an hour.  [default: list price of its kind]"
+        None, json_schema_extra=shown("USD"), description="Price of one GPU for an hour.  [default: list price of its kind]"
     )
 
     @property

@@ -141,9 +141,9 @@ def is_positional(field: FieldInfo) -> bool:
 
 def sentence(kind: type[Options], error: ErrorDetails) -> str:
     """Return the sentence of a value that pydantic refused: the option, the value, and what is needed."""
-    told = error.get("ctx", {}).get("error")
-    if isinstance(told, InputError):
-        return str(told)
+    cause = error.get("ctx", {}).get("error")
+    if isinstance(cause, InputError):
+        return str(cause)
     by_key = {key: (name, field) for name, field in kind.model_fields.items() for key in _keys(name, field)}
     key = str(error["loc"][0]) if error["loc"] else ""
     if key not in by_key:
@@ -218,7 +218,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Gib = Annotated[float, Field(gt=0, le=1e6)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
-WEIGHT = "Minimise T^w C^(1-w) of time and cost with this w: 1 is time only, 0 cost only."
+WEIGHT = "Weight w of time T against cost C: T^w C^(1-w) is minimised, so 1 is time only and 0 is cost only."
 
 
 class Printed(Options):
@@ -260,18 +260,18 @@ class LoggedGpus(Options):
     heading: ClassVar[str] = "The GPUs"
     gpus: Gpus | None = Field(
         None, json_schema_extra=shown("N|NODESxN"),
-        description="The run generates on this many GPUs, in nodes of 8 (in one if fewer); 2x4 is 2 nodes of 4.  "
-        "[default: the trace's]",
+        description="Number of GPUs that generate, in nodes of 8 (one node if fewer); 2x4 is 2 nodes of 4.  [default: the "
+        "trace's]",
     )  # fmt: skip
     gpus_per_actor: Count | None = Field(
         None,
-        description="Each actor, a replica of the engine, has this many GPUs (vLLM's tensor_parallel_size).  "
-        "[default: the profile's]",
+        description="GPUs per actor; an actor is a replica of the engine, so this is vLLM's tensor_parallel_size.  [default: "
+        "the profile's]",
     )
     profile: str | None = Field(
         None, json_schema_extra=shown("NAME"),
-        description="The engine is as fast as this latency profile: a shipped name or a JSON file.  "
-        "[default: the trace's, or l40s-qwen2.5-3b-tp2]",
+        description="Latency profile, which says how fast the engine is: a shipped name or a JSON file.  [default: the "
+        "trace's, or l40s-qwen2.5-3b-tp2]",
     )  # fmt: skip
 
     def hardware_at(self, usd_per_gpu_hour: float | None) -> Hardware:
@@ -288,7 +288,7 @@ class PricedGpus(LoggedGpus):
     heading: ClassVar[str] = "The GPUs"
     usd_per_gpu_hour: NotNegative | None = Field(
         None, json_schema_extra=shown("USD"),
-        description="A GPU costs this much an hour.  [default: list price of its kind, if that is known]",
+        description="Price of one GPU for an hour.  [default: list price of its kind, if that is known]",
     )  # fmt: skip
 
     @property
@@ -323,8 +323,8 @@ class Limits(Options):
     time_weight: Share | None = Field(None, json_schema_extra=shown("W"), description=f"{WEIGHT}  [default: 0.7]")
     limit: Annotated[str | None, BeforeValidator(_limit)] = Field(
         None, json_schema_extra=shown("90s|5000gpu-s|0.5usd"),
-        description="Minimise cost within so many seconds per step, or time within so many GPU-seconds or USD, in place of "
-        "--time-weight.",
+        description="Minimise cost with at most this time per step (90s), or time with at most this cost per step (5000gpu-s, "
+        "0.5usd), in place of --time-weight.",
     )  # fmt: skip
 
     @model_validator(mode="after")

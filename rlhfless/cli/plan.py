@@ -26,18 +26,18 @@ EXECUTED = ["policy", "actors", "time_s", "gpu_seconds", "idle_gpu_seconds", "co
 class PlanOptions(Printed, Limits, PricedGpus):
     """Plan one step of LOG with lengths predicted from the earlier steps, and run the plan with the true lengths.
 
-    It is a plan of generation: how many actors start, and which responses each generates. Policy solver makes it, as
-    `run.plan()` does in Python, and it stands beside the static schedule and the lower bound. The latency profile is scaled to
-    the times in LOG. With --pool or --drafts the plan is a static one, which is not executed.
+    The plan says how many actors start and which responses each generates. Policy solver makes it, as `run.plan()` does in
+    Python. It is compared with the static schedule and the lower bound. The latency profile is scaled to the times in LOG. With
+    --pool or --drafts the plan is printed but not executed.
     """
 
     log: CliPositionalArg[Path] = Field(
-        description="A trace, or a log that is recognised; `rlhfless convert` makes a trace of any other."
+        description="A trace, or a log whose format is recognised; write any other as a trace with `rlhfless convert`."
     )
-    step: int | None = Field(None, description="Plan the step with this number.  [default: the last]")
+    step: int | None = Field(None, description="Number of the step to plan.  [default: the last]")
     pools: tuple[str, ...] = Field(
         (), validation_alias="pool", json_schema_extra=shown("GPUS:PROFILE[,PROFILE...][:USD[:MARKET]]"),
-        description="Add GPUs of another kind, such as 8:h100-qwen2.5-3b-tp1:2.5; repeatable.",
+        description="Add GPUs of another kind or price to the cluster, such as 8:h100-qwen2.5-3b-tp1:2.5; repeatable.",
     )  # fmt: skip
     drafts: str | None = Field(
         None, json_schema_extra=shown("A0.7|weak|strong"),

@@ -26,48 +26,49 @@ if TYPE_CHECKING:
 
 
 class ProfileOptions(Options):
-    """Measure the latency of an engine for a model on this machine, and write it as a profile.
+    """Measure the latency of an engine for a model on this machine, and write it as a latency profile.
 
-    It measures decode iterations over batch size and KV tokens, prefill in calls of its own, responses that end, start-up and
-    transfer. Run it on an idle machine.
+    It measures decode iterations by batch size and KV tokens, separate prefill calls, removing finished responses from the
+    batch, start-up, and transfers. Run it on an idle machine.
 
-    The planner's affine fit covers all measured points, so measure no larger batches than actors will have. A problem with
-    longer contexts than the largest of --contexts is refused, so measure contexts as long as prompt and response limit
-    together. Batches that do not fit into the device's memory and contexts longer than the model's are left out, and the
-    profile lists them.
+    Measure batches up to the size that actors will have, and no larger: one linear fit covers all measured points. Measure
+    contexts up to the prompt plus the response limit: longer contexts than the largest of --contexts cannot be planned. Batches
+    that do not fit into memory, and contexts longer than the model's, are left out and listed in the profile.
 
-    With --from-log nothing is measured here. Where the log has the lines that vLLM or SGLang print about every ten seconds, the
-    profile is measured from them. Else the profile --base is scaled to the times that the run logged.
+    With --from-log nothing is measured on this machine. If the log has the lines that vLLM or SGLang print about every ten
+    seconds, the profile is fitted to them. Otherwise the profile --base is scaled to the times that the run logged.
     """
 
     out: OutFile = Field(validation_alias=AliasChoices("out", "o"), description="Write the profile to this JSON file.")
-    model: str = Field("tiny-qwen2", description="Measure this model: a folder of a transformers model, or tiny-qwen2.")
-    engine: Literal["torch", "transformers"] = Field("torch", description="Measure this engine.")
-    device: str = Field("cpu", description="Measure on this device, such as cpu or cuda.")
+    model: str = Field("tiny-qwen2", description="Model to measure: a folder of a transformers model, or tiny-qwen2.")
+    engine: Literal["torch", "transformers"] = Field("torch", description="Engine to measure.")
+    device: str = Field("cpu", description="Device to measure on, such as cpu or cuda.")
     max_batch: Annotated[int, Field(ge=2)] | None = Field(
         None,
-        description="Measure batches of up to this many responses (the slots).  [default: 256, with --fast 64]",
+        description="Largest batch to measure, in responses (the engine's slots).  [default: 256, with --fast 64]",
     )
     contexts: Names | None = Field(
         None, json_schema_extra=shown("TOKENS,..."),
-        description="Measure at these KV tokens per response, such as 16,128,512.  [default: 16 to 1,024]",
+        description="KV tokens per response to measure at, such as 16,128,512.  [default: 16 to 1,024]",
     )  # fmt: skip
     memory_gib: Gib | None = Field(
         None,
-        description="Give an actor this many GiB, weights included.  [default: the whole GPU; on a CPU the weights and 1 GiB]",
+        description="GiB of memory that an actor may use, weights included.  [default: the whole GPU; on a CPU the weights "
+        "and 1 GiB]",
     )
-    fast: bool = Field(False, description="Measure 12 points 5 times, in place of 54 points 15 times.")
+    fast: bool = Field(False, description="Measure 12 points 5 times, instead of 54 points 15 times.")
     from_log: Path | None = Field(
         None, json_schema_extra=shown("LOG"),
-        description="Measure from the engine's lines in this log, or else scale the profile --base to its times.",
+        description="Take the profile from this log: from the lines that the engine printed, or else by scaling --base to the "
+        "logged times.",
     )  # fmt: skip
     base: str | None = Field(
         None, json_schema_extra=shown("NAME"),
-        description="With --from-log: scale this shipped profile or JSON file, or take from it what the engine's lines do not "
-        "tell.",
+        description="With --from-log: the profile (shipped name or JSON file) to scale, which also supplies what the engine's "
+        "lines lack.",
     )  # fmt: skip
     actors: Count | None = Field(
-        None, description="With --from-log: the log is of this many actors, where it does not say.  [default: 1]"
+        None, description="With --from-log: the number of actors, if the log does not state it.  [default: 1]"
     )
 
     @model_validator(mode="after")

@@ -60,13 +60,13 @@ class StudiedGpus(LoggedGpus):
     heading: ClassVar[str] = "The GPUs"
     usd_per_gpu_hour: Annotated[tuple[str, ...], BeforeValidator(_prices)] = Field(
         (), json_schema_extra=shown("USD|NAME=USD"),
-        description="A GPU costs this much an hour; spot=1.90 shows the cost at a further price; repeatable.  "
+        description="Price of one GPU for an hour; a named one, such as spot=1.90, is shown in addition; repeatable.  "
         "[default: list price of its kind, if that is known]",
     )  # fmt: skip
     learner_gpus: Annotated[int, Field(ge=0)] | None = Field(
         None,
-        description="So many GPUs learn, and do not generate, beside those of --gpus; 0: the same GPUs take turns.  "
-        "[default: as its framework does]",
+        description="GPUs that only learn, in addition to --gpus; 0 means that generation and learning take turns on the same "
+        "GPUs.  [default: as its framework does]",
     )
 
     @property
@@ -116,22 +116,27 @@ class KnownRun(StudiedGpus):
     heading: ClassVar[str] = "The run that was logged"
     gpu: str | None = Field(
         None, json_schema_extra=shown("KIND"),
-        description="The kind of GPU, such as h100, for the arithmetic of memory and of the engine's speed.",
+        description="Kind of GPU, such as h100; needed to check memory and engine speed.",
     )  # fmt: skip
     model: str | None = Field(
-        None, json_schema_extra=shown("PATH"), description="The model's folder or config.json, for the same."
+        None,
+        json_schema_extra=shown("PATH"),
+        description="Folder or config.json of the model; needed to check memory and engine speed.",
     )
     memory_share: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None, validation_alias="gpu-memory-utilization", json_schema_extra=shown("SHARE"),
-        description="The engine was allowed this share of a GPU's memory, which vLLM calls so.  [default: vLLM's 0.9]",
+        description="Share of a GPU's memory that the engine was allowed, as vLLM's option of this name.  [default: vLLM's "
+        "0.9]",
     )  # fmt: skip
     dispatch: Literal["static", "least-loaded"] | None = Field(
-        None, description="The run dispatched prompts in equal chunks (static) or least-loaded.  [default: its framework's]"
+        None,
+        description="How the run assigned prompts to replicas: equal chunks (static), or the replica with the fewest "
+        "requests (least-loaded).  [default: its framework's]",
     )
     prepare_s: NotNegative | None = Field(
-        None, description="A step takes so many seconds for rewards, reference and values.  [default: the log's]"
+        None, description="Seconds per step for rewards, reference and values.  [default: the log's]"
     )
-    learn_s: NotNegative | None = Field(None, description="A step learns for so many seconds.  [default: the log's]")
+    learn_s: NotNegative | None = Field(None, description="Seconds per step for learning.  [default: the log's]")
 
 
 class ReportedRun(ReadOptions, KnownRun):
@@ -139,14 +144,16 @@ class ReportedRun(ReadOptions, KnownRun):
 
     heading: ClassVar[str] = "What is simulated"
     time_weight: Share = Field(0.7, json_schema_extra=shown("W"), description=WEIGHT)
-    max_steps: Count = Field(8, validation_alias="steps", description="Simulate at most this many steps.")
+    max_steps: Count = Field(8, validation_alias="steps", description="Number of steps to simulate, at most.")
     drafts: str | None = Field(
         None, json_schema_extra=shown("LOG|A0.7|weak|strong"),
-        description="Show what speculative decoding adds to the best schedule: accept what drafts from the texts of LOG "
-        f"accept, or {ACCEPTED}.  [default: no drafts]",
+        description="Add speculative decoding to the best schedule. It accepts what drafts from the texts of LOG would, or "
+        f"{ACCEPTED}.  [default: no drafts]",
     )  # fmt: skip
     simulate: bool = Field(
-        False, description="Simulate schedules of a log of scalars, too: lengths are drawn, and ranges are rough."
+        False,
+        description="Also simulate schedules where the log has only averages per step; response lengths are then drawn "
+        "at random, and ranges are rough.",
     )
 
     @property
@@ -200,21 +207,23 @@ class PlannedRunOptions(Options):
 
     prefix: ClassVar[str] = "--estimate "
 
-    steps: Count = Field(description="Steps of the run.")
-    responses: Count = Field(description="Responses of a step.")
+    steps: Count = Field(description="Number of steps of the run.")
+    responses: Count = Field(description="Number of responses per step.")
     mean_tokens: Positive = Field(description="Mean length of a response in tokens.")
-    longest_tokens: Positive | None = Field(None, description="Longest response of a step, about.")
-    limit_tokens: Count | None = Field(None, description="No response is longer than this.")
+    longest_tokens: Positive | None = Field(None, description="Typical length of a step's longest response in tokens.")
+    limit_tokens: Count | None = Field(None, description="Length at which responses are truncated, in tokens.")
     prompt_tokens: NotNegative | None = Field(None, description="Mean length of a prompt in tokens.")
     other_s: NotNegative | None = Field(None, description="Seconds of a step outside generation.")
     learn_gpu_s: NotNegative | None = Field(
-        None, description="GPU-seconds of learning a step; then the GPUs are divided into generation and training."
+        None, description="GPU-seconds of learning per step; if given, the GPUs are divided into generation and training."
     )
     staleness: Annotated[int, Field(ge=0)] = Field(
-        1, description="Updates that the weights of a batch may lack on divided GPUs; 0 takes turns."
+        1,
+        description="Number of weight updates by which a batch may be old when it is learned, if GPUs are divided; 0: "
+        "generation and training take turns.",
     )
     gpus: Annotated[tuple[Count, ...], BeforeValidator(_sizes)] = Field(
-        (8, 16, 32), min_length=1, description="Clusters of so many GPUs, such as 8+16+32."
+        (8, 16, 32), min_length=1, description="Sizes of clusters in GPUs, such as 8+16+32."
     )
 
     @property
@@ -272,36 +281,37 @@ MODES = {
 
 
 class ReportOptions(Printed, ReportedRun):
-    """Say what limits the run of LOG as text or JSON, and write one interactive page about it, or all its numbers, with -o.
+    """Say what limits a run. Print it as text or JSON; with -o write an interactive page, all numbers, or a notebook.
 
-    LOG is a trace or a log of another framework, whose format is recognised. The diagnosis is arithmetic on what was logged.
-    The page also simulates other schedules where the log has responses and --gpus is known; of a log of scalars alone, with
-    --simulate, lengths are drawn from each step's mean, longest and clipped share.
+    LOG is a trace or the log of another framework; its format is recognised. The diagnosis is arithmetic on what was logged and
+    needs no GPU. With -o, other schedules are simulated too, if the log has response lengths and the number of GPUs is known.
+    If the log has only averages per step, --simulate draws lengths from each step's mean, longest response and share of
+    truncated responses.
 
-    Before a run there is no log: --estimate describes the run in its place.
+    Before a run there is no log: describe the run with --estimate instead.
     """
 
     log: CliPositionalArg[Path | None] = Field(None, description="A trace, or a log of verl, TRL or another framework.")
     out: OutFile | None = Field(
         None, validation_alias=AliasChoices("out", "o"),
-        description="Write a page (.html), its numbers (.json) or a notebook (.ipynb), with other schedules simulated; with "
-        "--only what-ifs their figure (.html).",
+        description="Simulate other schedules, and write a page (.html), all numbers (.json) or a notebook (.ipynb); with "
+        "--only what-ifs the figure (.html).",
     )  # fmt: skip
     only: Literal["drafts", "what-ifs"] | None = Field(
         None,
-        description="Print one section instead of the diagnosis: what drafts of the log's texts would have accepted, or other "
-        "ways to generate and to learn, such as partial rollout and asynchronous learning.",
+        description="Print one section instead of the diagnosis: how many drafted tokens the log's texts would have accepted "
+        "(drafts), or what partial rollout, asynchronous learning and other ways to generate and learn would save "
+        "(what-ifs).",
     )
     estimate: Annotated[Mapping[str, Any] | None, BeforeValidator(_pairs)] = Field(
         None, json_schema_extra=shown("NAME=VALUE,..."),
-        description="Estimate time, GPU-hours and dollars of a run before it begins, in place of LOG, such as "
-        "steps=100,responses=512,mean-tokens=800; also longest-tokens, limit-tokens, prompt-tokens, other-s, learn-gpu-s, "
-        "staleness and gpus. "
-        "With --profile; gpus=8+16 compares clusters of 8 and 16 GPUs.",
+        description="Estimate time, GPU-hours and dollars of a run before it begins, in place of LOG: "
+        "steps=100,responses=512,mean-tokens=800, and optionally longest-tokens, limit-tokens, prompt-tokens, other-s, "
+        "learn-gpu-s, staleness and gpus. Needs --profile; gpus=8+16 compares clusters of 8 and 16 GPUs.",
     )  # fmt: skip
     redact: OutFolder | None = Field(
         None, json_schema_extra=shown("FOLDER"),
-        description="Write a copy of the log without texts (lengths, hashes, times) to this new folder.",
+        description="Write a copy of the log without texts, but with lengths, hashes and times, to this new folder.",
     )  # fmt: skip
 
     @model_validator(mode="after")
@@ -319,7 +329,7 @@ class ReportOptions(Printed, ReportedRun):
             return self
         kind = kind_of(self.out)
         if self.only and self.out.suffix.lower() not in FIGURES:
-            raise InputError(f"-o {self.out}: is no page; a name that ends in {' or '.join(FIGURES)} is needed")
+            raise InputError(f"-o {self.out}: is not a page; a name that ends in {' or '.join(FIGURES)} is needed")
         if kind == WRITTEN[".ipynb"] and self.drafts is not None:
             raise InputError("--drafts is for pages, and -o names a notebook; let -o end with .html, or leave out --drafts")
         return self
@@ -344,7 +354,7 @@ class ReportOptions(Printed, ReportedRun):
         useless = [flag(name, fields[name]) for name in given if name not in mode.takes]
         useless += [f"--usd-per-gpu-hour {name}=..." for name in self.further_prices]
         if useless:
-            raise InputError(f"{', '.join(useless)}: {mode.asked} {mode.why}, and has no use for it; {mode.remedy}")
+            raise InputError(f"{', '.join(useless)}: {mode.asked} {mode.why}, so this has no effect; {mode.remedy}")
 
 
 def report(options: ReportOptions) -> None:
@@ -480,8 +490,8 @@ def _what_ifs(options: ReportOptions) -> None:
     means = compared.means()
     if options.format == "json":
         ways, knobs = (json.loads(table.to_json(orient="records")) for table in (means, compared.knobs))
-        told = {"times": run.times.scale.to_dict(), "ways": ways, "knobs": knobs, "left_out": dict(compared.left_out)}
-        print(json.dumps(told))
+        result = {"times": run.times.scale.to_dict(), "ways": ways, "knobs": knobs, "left_out": dict(compared.left_out)}
+        print(json.dumps(result))
         return
     for sentence in read.drawn_sentences:
         print(sentence)

@@ -22,29 +22,30 @@ DRAFTING = ("spec", "spec+fold")  # compared with them where drafts are given
 
 
 class SimulateOptions(Printed, PricedGpus):
-    """Run generation of every step of LOG under several scheduling policies on simulated engines; compare time and cost.
+    """Simulate the generation of every step of LOG under several scheduling policies; compare time and cost.
 
-    What LOG measured itself is compared first, and the latency profile is scaled to it, as in the report.
+    Engines are simulated, so no GPU is needed. If LOG has times, simulated and logged times are compared first, and the latency
+    profile is scaled to the logged ones, as in the report.
     """
 
     log: CliPositionalArg[Path] = Field(
-        description="A trace, or a log that is recognised; `rlhfless convert` makes a trace of any other."
+        description="A trace, or a log whose format is recognised; write any other as a trace with `rlhfless convert`."
     )
     out: OutFolder | None = Field(
         None, validation_alias=AliasChoices("out", "o"), json_schema_extra=shown("FOLDER"),
-        description="Write the trace of each policy to FOLDER/POLICY, in this new folder.",
+        description="Write the trace of each policy to FOLDER/POLICY; FOLDER must be new.",
     )  # fmt: skip
     policies: Names | None = Field(
         None,
-        description="Compare these scheduling policies; spec, spec+fold, spec+critical and spec-fixed-N draft.  "
-        f"[default: {','.join(DEFAULT)}, with --drafts also {','.join(DRAFTING)}]",
+        description="Scheduling policies to compare, such as random,solver; spec, spec+fold, spec+critical and spec-fixed-N "
+        f"use speculative decoding.  [default: {','.join(DEFAULT)}, with --drafts also {','.join(DRAFTING)}]",
     )
     time_weight: Share = Field(0.7, json_schema_extra=shown("W"), description=WEIGHT)
     drafts: str | None = Field(
         None, json_schema_extra=shown("A0.7|weak|strong"),
         description=f"Simulate speculative decoding that accepts {ACCEPTED}.  [default: no drafts]",
     )  # fmt: skip
-    seed: int = Field(0, ge=0, description="Seed every random choice with this number.")
+    seed: int = Field(0, ge=0, description="Seed of every random choice.")
 
     def compared(self) -> list[str]:
         """Return the policies to compare: with --drafts also two that draft.

@@ -26,24 +26,28 @@ TIME_WEIGHT = 0.7
 
 
 class StepOptions(Printed, Limits, StepGpus, StepModels):
-    """Plan the last step of LOG as a whole: replicas, their responses, the learner's GPUs, layouts, and what overlaps.
+    """Plan the last step of LOG as a whole: replicas and their responses, the learner's GPUs, layouts, and overlap.
 
-    Lengths are predicted from the earlier steps of LOG. One plan chooses over all --levers, and says what each is expected to
-    save, and what it saves when the step is executed on its true lengths. Seconds come from tables of measured operators, not
-    from LOG.
+    Lengths are predicted from the earlier steps of LOG. The plan uses the optimisations of --levers that help on held-out
+    length scenarios. For each it prints the expected saving, and the saving in a simulated execution with the true lengths.
+    Seconds come from tables of measured operators, not from LOG.
     """
 
     log: CliPositionalArg[Path] = Field(
-        description="A trace, or a log that is recognised; `rlhfless convert` makes a trace of any other."
+        description="A trace, or a log whose format is recognised; write any other as a trace with `rlhfless convert`."
     )
     out: OutFile | None = Field(
-        None, validation_alias=AliasChoices("out", "o"), description="Draw the plan as a page (.html) or a picture."
+        None, validation_alias=AliasChoices("out", "o"), description="Write a picture of the plan, or a page (.html)."
     )
     algorithm: Literal["ppo", "grpo"] = Field("ppo", description="Plan the step of this algorithm.")
-    levers: Names = Field(("all",), description=f"Let the plan use these where they pay: {', '.join(LEVERS)}.")
+    levers: Names = Field(
+        ("all",),
+        description="Optimisations that the plan may use; each is used only if it helps on "
+        f"held-out length scenarios: {', '.join(LEVERS)}.",
+    )
     drafts: str | None = Field(
         None, json_schema_extra=shown("A0.7|weak|strong"),
-        description=f"Let the plan use speculative decoding that accepts {ACCEPTED}.  [default: no drafts]",
+        description=f"Allow speculative decoding that accepts {ACCEPTED}.  [default: no drafts]",
     )  # fmt: skip
 
     @property

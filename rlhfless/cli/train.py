@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 class TrainOptions(Options):
     """Train a model. Every step predicts lengths, plans and runs generation, scores responses and learns from them.
 
-    CONFIG.yaml has the sections task, rollout, algorithm, optimizer, planner and cluster of rlhfless.TrainConfig; any key may
-    be left out. What follows changes single keys: rollout.samples_per_prompt=4, or task.rewards=[exact, 0.5*task] in quotes.
+    CONFIG.yaml has the sections task, rollout, algorithm, optimizer, planner and cluster; any key may be left out. Words of the
+    form section.key=value replace single keys: rollout.samples_per_prompt=4, or "task.rewards=[exact, 0.5*task]" in quotes.
 
-    rlhfless train --dry-run prints all keys with their defaults, to edit. rlhfless train run.yaml steps=10 -o out/run trains.
-    rlhfless train out/run/config.yaml -o out/run --resume last goes on.
+    Print all keys with their defaults, to edit: rlhfless train --dry-run. Train: rlhfless train run.yaml steps=10 -o out/run.
+    Resume: rlhfless train out/run/config.yaml -o out/run --resume last.
     """
 
     config: CliPositionalArg[tuple[str, ...]] = Field(
         (), json_schema_extra=shown("[CONFIG.yaml] [SECTION.KEY=VALUE]..."),
-        description="A file with a configuration, and single keys that differ from it.",
+        description="A YAML file with a configuration, and single keys that replace its values.",
     )  # fmt: skip
     out: OutFolder | None = Field(
         None, validation_alias=AliasChoices("out", "o"), json_schema_extra=shown("FOLDER"),
@@ -37,14 +37,16 @@ class TrainOptions(Options):
     )  # fmt: skip
     resume: str | None = Field(
         None, json_schema_extra=shown("last|auto|STEPS"),
-        description="Continue the run in --out after its last checkpoint (last), or after so many steps; with auto, begin one "
-        "where there is none.",
+        description="Continue the run in --out: after its last checkpoint (last), after the checkpoint of this step (STEPS), "
+        "or after the last checkpoint if there is one, else from the beginning (auto).",
     )  # fmt: skip
     loggers: tuple[Literal["tensorboard", "wandb", "trackio", "jsonl"], ...] = Field(
         (), validation_alias="log", json_schema_extra=shown("tensorboard|wandb|trackio|jsonl"),
         description="Log metrics with this logger; repeatable.",
     )  # fmt: skip
-    dry_run: bool = Field(False, description="Print the configuration with all keys, explained, as YAML; train nothing.")
+    dry_run: bool = Field(
+        False, description="Print the configuration as YAML, with all keys and what they mean; train nothing."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -88,7 +90,7 @@ def train(options: TrainOptions) -> None:
 
     files = [word for word in options.config if not is_override(word)]
     if len(files) > 1:
-        raise TrainError(f"{files[1]} is one file too many beside {files[0]}; give changes as section.key=value")
+        raise TrainError(f"{files[1]} is a second configuration file after {files[0]}; give changes as section.key=value")
     chosen = read_config(files[0] if files else None, [word for word in options.config if is_override(word)])
     if options.dry_run:
         _refuse_unknown(chosen)

@@ -1,4 +1,4 @@
-"""What limits a run, by arithmetic on what was logged; needs no GPU, no latency profile and no simulation."""
+"""What limits a run, by arithmetic on its log; no GPU, latency profile or simulation is needed."""
 
 from rlhfless.diagnosis.before_run import PlannedRun, before_run
 from rlhfless.diagnosis.diagnose import diagnose

@@ -49,16 +49,19 @@ RANGES = {"step_s": "generation of a step (s)", "run_h": "run (h)", "gpu_hours":
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """What is known of a run before it begins.
+    """Description of a run before it begins.
 
     Attributes:
-        steps, responses: how many steps, of how many responses each. mean_tokens: of a response.
-        longest_tokens: mean over steps of the longest response of a step; limit_tokens: of a response. Either may be unknown.
-        prompt_tokens: mean; None: prompts are not counted.
+        steps, responses: number of steps, and of responses per step.
+        mean_tokens: mean length of a response.
+        longest_tokens: length of a step's longest response, mean over steps.
+        limit_tokens: limit on response length. Either may be unknown.
+        prompt_tokens: mean length of a prompt; None: prompts are not counted.
         other_s: seconds of a step outside generation (learning, rewards, weight sync); None: unknown, and not counted.
-        learn_gpu_s: seconds of preparing and learning a step times the GPUs that do it, which are taken to be the same on any
-            number of GPUs; then GPUs are divided, and ``other_s`` has no learning. staleness: updates that the weights of a
-            batch may lack when it is learned, on divided GPUs: 0 takes turns; None: any number.
+        learn_gpu_s: GPU-seconds of preparation and learning per step, assumed to be the same on any number of GPUs. If given,
+            the GPUs are divided into generation and training, and ``other_s`` excludes learning.
+        staleness: number of weight updates by which a batch may be old when it is learned, on divided GPUs. 0: generation and
+            training take turns; None: no limit.
 
     Raises:
         InputError: a number is not above 0, or the longest response is shorter than the mean.
@@ -183,11 +186,12 @@ def before_run(
     *,
     usd_per_hour: float | None = None,
 ) -> Estimate:
-    """Return time, GPU-hours and dollars of a run on clusters of several sizes, as ranges.
+    """Estimate time, GPU-hours and dollars of a run on clusters of several sizes, as ranges.
 
     Args:
-        profile: name of a shipped latency profile, or a JSON file; its GPUs and model are those of the run.
-        gpus: sizes of clusters. usd_per_hour: price of a GPU for an hour; by default the list price of the profile's kind.
+        profile: name of a shipped latency profile, or a JSON file, for the GPUs and the model of the run.
+        gpus: numbers of GPUs to compare.
+        usd_per_hour: price of a GPU for an hour; by default the list price of the profile's GPU kind.
 
     Raises:
         ProfileError: there is no such profile.

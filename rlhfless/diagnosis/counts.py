@@ -110,7 +110,7 @@ def _speeds(
     tokens_per_gpu: float | None,
     gpus_known: bool,
 ) -> list[Number]:
-    """Return response tokens per second, also of a GPU, and the GPUs that these tell where nobody states them."""
+    """Return response tokens per second, also of a GPU, and the GPUs that these tell if they are not stated."""
     stated = run.mean("tokens_per_gpu_s")
     numbers = []
     of_gpu = None

@@ -43,14 +43,14 @@ SECTIONS: tuple[Section, ...] = (
 
 
 def diagnose(log: ImportedLog | OpenedLog | Trace | pd.DataFrame | str | Path, stated: Stated | None = None) -> Diagnosis:
-    """Return what limits a run, by arithmetic on what was logged: no GPU, no latency profile and no simulation.
+    """Return what limits a run, by arithmetic on its log; no GPU, latency profile or simulation is needed.
 
     Args:
-        log: an opened or imported log, a trace, a frame of rollouts, or a path.
-        stated: what a person knows beside the log, such as the number of GPUs.
+        log: an opened or imported log, a trace, a frame with one row per response, or a path.
+        stated: facts that the log may lack, such as the number of GPUs.
 
     Raises:
-        TraceError: the path is no log.
+        TraceError: the path is not a log.
 
     Example:
         >>> import pandas as pd

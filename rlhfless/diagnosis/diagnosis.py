@@ -32,14 +32,18 @@ class Diagnosis:
     """What limits one run, by arithmetic on its log.
 
     Attributes:
-        source: the log's name. framework: that wrote it; empty where it is unknown. run: its name; empty for the only one.
-        findings: what limits the run, the most at stake first; empty where the log cannot say. numbers: by key.
-        step: one step as logged: rows ``phase, kind, seconds, share``, the part that nobody named included; without rows where
-            the log has no time of a step.
-        levers: what could be changed, by what it saves at most.
-        cannot_say: what the log does not tell, with what would tell it. notes: what was left out, and why.
-        read: how the log was read, sentences of the import.
-        runs: diagnoses of the single runs, where the log has several; then all else compares them.
+        source: the log's name.
+        framework: the framework that wrote it; empty if unknown.
+        run: name of the run; empty if there is only one.
+        findings: what limits the run, the most important first; empty if the log does not tell.
+        numbers: the computed numbers, by key.
+        step: a mean step as logged: rows ``phase, kind, seconds, share``, including time that no phase explains; no rows if the
+            log has no step times.
+        levers: possible changes, by the most that each can save.
+        cannot_say: what the log does not tell, and what would have to be logged.
+        notes: what was left out, and why.
+        read: how the log was read, in sentences.
+        runs: diagnoses of the single runs, if the log has several; the other fields then compare them.
 
     Example:
         >>> import pandas as pd
@@ -64,7 +68,9 @@ class Diagnosis:
 
     @property
     def verdict(self) -> tuple[Finding, ...]:
-        """The first finding, the second one where it is near, and a length limit always; empty where the log cannot say."""
+        """The main findings: the first, the second if it is nearly as important, and always a length limit; empty if the log
+        does not tell.
+        """
         first = self.findings[:1]
         return first + tuple(
             one for one in self.findings[1:]
@@ -73,24 +79,24 @@ class Diagnosis:
 
     @property
     def shown(self) -> tuple[Finding, ...]:
-        """The findings that a reader sees: the verdict, and others with something at stake."""
+        """The findings to show: the verdict, and all others with a known share at stake."""
         others = (one for one in self.findings if one not in self.verdict and one.at_stake >= LITTLE)
         return (*self.verdict, *others)[:SHOWN_FINDINGS]
 
     @property
     def heading(self) -> str:
-        """What the first finding is an answer to: of a file without a run, such as a model's configuration, no limit of one."""
+        """Heading of the first finding; a file without a run, such as a model's configuration, has another one."""
         what_it_is = bool(self.verdict) and self.verdict[0].kind in ("memory", "pace") and not self.verdict[0].at_stake
         return "What this file says" if what_it_is else "What limits this run"
 
     def with_expected(self, expected: Mapping[str, tuple[float, float]], further: Iterable[Lever] = ()) -> Diagnosis:
-        """Return the same with what a simulation says of levers, by a profile that was checked.
+        """Return the diagnosis with simulated savings added to its levers.
 
-        No end of a range is above what arithmetic allows: a simulation whose times are off, or which assigns responses
-        differently from the run, may say more.
+        The simulation uses a latency profile that was checked against the run. Savings are capped at what arithmetic allows,
+        because a simulation with wrong times, or another assignment of responses, may promise more.
 
         Args:
-            expected: low and high end of the saving, by kind of lever. further: levers that only a simulation finds.
+            expected: lower and upper end of the saving, by kind of lever. further: levers that only a simulation finds.
         """
         levers = [
             replace(one, expected=(min(ends[0], one.at_most), min(ends[1], one.at_most)))
@@ -101,7 +107,7 @@ class Diagnosis:
         return replace(self, levers=tuple(sorted(levers, key=lambda lever: -lever.at_most)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as plain values with stable keys; what is unknown is absent."""
+        """Return the diagnosis as plain values with stable keys; unknown values are absent."""
         runs = {"runs": [one.to_dict() for one in self.runs]} if self.runs else {}
         return {
             **self._head(),
@@ -151,16 +157,18 @@ class Diagnosis:
         return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the numbers: rows ``key, low, high, unit, evidence, how``."""
+        """Return the numbers as a table: ``key, low, high, unit, evidence, how``."""
         rows = [(one.key, one.low, one.high, unit_of(one.key), one.evidence, one.how) for one in self.numbers.values()]
         return pd.DataFrame(rows, columns=["key", "low", "high", "unit", "evidence", "how"])
 
     def knobs(self) -> pd.DataFrame:
-        """Return what levers with a knob save at most at several settings, by the ends of responses (``diagnosis.knobs``).
+        """Return the most that levers with an adjustable setting (knob) can save, at several settings.
+
+        Computed from the lengths or end times of the responses (``diagnosis.knobs``).
 
         Returns:
-            Rows ``kind, knob, value, at_most, named`` (whether it is the setting of the lever's own row), and what each setting
-            changes in the data, such as ``late_responses_share``; without rows where the log has no responses.
+            Rows ``kind, knob, value, at_most, named`` (it is the setting of the lever's own row), and how each setting changes
+            the data, such as ``late_responses_share``; no rows if the log has no responses.
 
         Example:
             >>> import pandas as pd
@@ -178,7 +186,7 @@ class Diagnosis:
         return pd.DataFrame(rows, columns=None if rows else ["kind", "knob", "value", "at_most", "named"])
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """Yield the first screen as pairs of a heading and a text; the heading is empty where the one before goes on."""
+        """Yield the first screen as pairs of heading and text; an empty heading continues the one before."""
         if self.runs:
             if self.findings:
                 yield "The runs compared", " ".join(one.sentence for one in self.findings)

@@ -35,8 +35,8 @@ from rlhfless.latency import list_profiles, load_profile, read_profile, weights_
 SLOW = 3.5  # times the least iteration of a known model
 SLOW_FOR_ANY = 1.5  # times the slowest shipped profile, where the model is unknown
 PROMPTS_HIGH = 0.8  # of all tokens: above it, prefill is what generation takes
-SEQUENCES = 256  # that vLLM decodes at once unless told otherwise; more requests per GPU wait
-LARGEST_REPLICA = 8  # GPUs that one replica has at most, where nobody says how many
+SEQUENCES = 256  # that vLLM decodes at once by default; more requests per GPU wait
+LARGEST_REPLICA = 8  # GPUs that one replica has at most, if their number is unknown
 SLOW_ENGINE = "shipped_profiles_ms_per_token"  # a number that proves it
 ROUNDS = "train/num_gen_batches"  # verl's DAPO; their seconds of generation are one sum
 SLOWEST = "timing_s/agent_loop/slowest"  # verl: what its slowest request took
@@ -120,7 +120,7 @@ def least_ms(run: LoggedRun) -> float:
 
 
 def responses_per_gpu(run: LoggedRun, found: Collected) -> float | None:
-    """Return the responses of a step that share a GPU; None where nobody says how many GPUs generate."""
+    """Return the responses of a step that share a GPU; None if their number is unknown GPUs generate."""
     if (logged := found.numbers.value("responses_per_gpu")) is not None:
         return logged
     gpus, responses = gpus_of(run), found.numbers.value("responses_per_step")

@@ -18,7 +18,7 @@ ROUNDED = 0.02  # relative difference to a whole number of GPUs that rounded log
 
 
 class Gpus(NamedTuple):
-    """GPUs of a run; None where nobody says it.
+    """GPUs of a run; None if unknown.
 
     Attributes:
         total: of the run. generate, train: of each side, where they are different GPUs.

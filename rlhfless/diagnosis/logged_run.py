@@ -22,18 +22,23 @@ def _is_number(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Stated:
-    """What a person knows about the run and its log may not say; None where it was not stated.
+    """Facts about the run that the user knows and the log may lack; None means not stated.
 
     Attributes:
-        gpus: of the whole run; gpus_generate, gpus_train: of each side, where they are different GPUs.
-        gpu: kind of GPU, such as ``h100``. gpu_memory_gib: of one GPU. tensor_parallel: GPUs per replica.
-        memory_share: of a GPU's memory that the engine may use (vLLM's gpu_memory_utilization).
-        usd_per_gpu_hour: price. model: folder or ``config.json`` of the model, or the name of a profile's model.
-        max_response_tokens: limit of the run's responses. responses_per_step, samples_per_prompt: where not logged.
-        prepare_s, learn_s: of a step outside generation, of a run whose learning follows generation.
+        gpus: number of GPUs of the whole run;
+        gpus_generate, gpus_train: GPUs of generation and of training, if they are separate.
+        gpu: kind of GPU, such as ``h100``.
+        gpu_memory_gib: memory of one GPU.
+        tensor_parallel: GPUs per replica.
+        memory_share: share of a GPU's memory that the engine may use (vLLM's gpu_memory_utilization).
+        usd_per_gpu_hour: price of a GPU for an hour.
+        model: folder or ``config.json`` of the model, or the name of a profile's model.
+        max_response_tokens: limit on response length.
+        responses_per_step, samples_per_prompt: numbers of responses, if not logged.
+        prepare_s, learn_s: seconds per step of preparation and learning, if learning follows generation.
 
     Raises:
-        InputError: a value is of another type or out of its range, or the GPUs of the sides are more than those of the run.
+        InputError: a value is of another type or out of its range, or generation and training have more GPUs than the run.
     """
 
     gpus: int | None = None

@@ -88,14 +88,14 @@ class MemoryFit:
 
 
 def model_memory(model: str | Path | Mapping[str, Any], *, kv_cache_dtype: str = "auto") -> ModelMemory:
-    """Return the bytes of a model.
+    """Return the memory of a model: bytes of its weights, and KV cache bytes per token.
 
     Args:
         model: its folder, its ``config.json``, the configuration itself, or the name of a shipped profile's model.
-        kv_cache_dtype: of the engine; ``auto`` is the model's own.
+        kv_cache_dtype: number format of the engine's KV cache; ``auto`` is the model's own.
 
     Raises:
-        InputError: there is no such model, or its configuration lacks what KV bytes need; the field is named.
+        InputError: there is no such model, or its configuration lacks a field that KV bytes depend on; the message names it.
 
     Example:
         >>> from rlhfless.diagnosis.memory import model_memory
@@ -127,11 +127,11 @@ def memory_fit(
     memory_share: float = VLLM_MEMORY_SHARE,
     reserved_gib: float = 0.0,
 ) -> MemoryFit:
-    """Return what fits into the memory of one replica of ``tensor_parallel`` GPUs.
+    """Return how many KV tokens and sequences fit into the memory of one replica of ``tensor_parallel`` GPUs.
 
     Args:
-        memory_share: of a GPU's memory that the engine may use (vLLM's ``gpu_memory_utilization``).
-        reserved_gib: of a GPU, for activations, CUDA graphs and buffers, where they are known.
+        memory_share: share of a GPU's memory that the engine may use (vLLM's ``gpu_memory_utilization``).
+        reserved_gib: memory per GPU for activations, CUDA graphs and buffers, if known.
 
     Raises:
         InputError: a size is not above 0, the model's weights are unknown, or they do not fit.
@@ -169,7 +169,7 @@ def memory_fit(
 
 
 def kv_ratio(model: ModelMemory, other: ModelMemory, tensor_parallel: int = 1) -> float:
-    """Return how many times the KV memory per token of ``other`` a model takes, on each GPU of a replica.
+    """Return the ratio of KV cache bytes per token of ``model`` to those of ``other``, on each GPU of a replica.
 
     Example:
         >>> from rlhfless.diagnosis.memory import ModelMemory, kv_ratio

@@ -35,15 +35,15 @@ SHARES_OF = (TIME, GENERATION_TIME, GPU_HOURS, GENERATION_GPU_HOURS, RESPONSES, 
 
 @dataclass(frozen=True)
 class Number:
-    """One number, or a range of which nobody knows more.
+    """One number, or a range if it is not known exactly.
 
     Attributes:
-        key: stable name that tells its unit (``unit_of``), such as ``generate_s`` or ``cut_share``; key of the JSON.
-        low, high: of the range; equal where the number is known.
-        evidence: one of ``EVIDENCE``. how: where it comes from, as the end of a sentence: "timing_s/gen over timing_s/step".
+        key: stable name that ends with its unit (``unit_of``), such as ``generate_s`` or ``cut_share``; the key in the JSON.
+        low, high: ends of the range; equal if the number is known.
+        evidence: one of ``EVIDENCE``. how: how it was computed, as the end of a sentence: "timing_s/gen over timing_s/step".
 
     Raises:
-        ValueError: an end is not finite, the ends are in the wrong order, or the evidence is none.
+        ValueError: an end is not finite, the ends are in the wrong order, or the evidence is unknown.
     """
 
     key: str
@@ -190,13 +190,13 @@ def _check_share(of: str) -> None:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that limits the run: a candidate for the verdict.
+    """One thing that limits the run.
 
     Attributes:
         kind: one of ``KINDS``.
-        at_stake: share that would be gone if this limited nothing, 0 to 1; findings are ranked by it; 0 where it is unknown.
-        sentence: what it is, with the two numbers that prove it; a whole sentence.
-        proof: keys of those numbers. of: what the share at stake is of, one of ``SHARES_OF``.
+        at_stake: share of time or cost that would be saved without this limit, 0 to 1; findings are ranked by it; 0 if unknown.
+        sentence: a whole sentence with the finding and the two numbers that prove it.
+        proof: keys of those numbers. of: what ``at_stake`` is a share of, one of ``SHARES_OF``.
     """
 
     kind: str
@@ -208,7 +208,7 @@ class Finding:
     def __post_init__(self) -> None:
         _check_share(self.of)
         if self.kind not in KINDS:
-            raise ValueError(f"{self.kind!r} is no kind of finding; one of {', '.join(KINDS)} is needed")
+            raise ValueError(f"{self.kind!r} is not a kind of finding; one of {', '.join(KINDS)} is needed")
 
 
 KINDS = (
@@ -235,8 +235,8 @@ class Knob:
     """One setting of a lever, such as "1 % of the responses are carried over".
 
     Attributes:
-        value: of the knob, which ``Lever.knob`` names. at_most: as of the lever.
-        data: what it changes in the data and the GPUs, by name with its unit, such as ``late_responses_share``.
+        value: value of the setting, which ``Lever.knob`` names. at_most: the most that it can save, as in ``Lever``.
+        data: how it changes the data and the GPUs, by name with its unit, such as ``late_responses_share``.
     """
 
     value: float
@@ -251,11 +251,14 @@ class Lever:
     Attributes:
         kind: one of ``LEVERS``. name: in words, such as "carry over the last 12 responses".
         at_most: most that it can save, by arithmetic, 0 to 1.
-        price: what it costs in data, time and GPUs; a clause. of: what it is a share of, one of ``SHARES_OF``.
-        line: of the user's framework that pulls it; empty where none is known.
-        expected: low and high end of the simulated saving, where a profile beats a constant on held-out steps; else None.
-        knob: what can be set, by name with its unit (``diagnosis.knobs``); empty where nothing can. value: to which the other
-            attributes belong. swept: other settings with what each saves at most, ascending.
+        price: what it costs in data, time and GPUs; a clause.
+        of: what ``at_most`` is a share of, one of ``SHARES_OF``.
+        line: the configuration line of the user's framework that makes the change; empty if unknown.
+        expected: lower and upper end of the simulated saving, if the latency profile predicts held-out steps better than a
+            constant does; else None.
+        knob: name of the adjustable setting, with its unit (``diagnosis.knobs``); empty if there is none.
+        value: the setting to which the other attributes belong.
+        swept: other settings with the most that each saves, ascending.
     """
 
     kind: str
@@ -271,7 +274,7 @@ class Lever:
 
     @property
     def expected_in_words(self) -> str:
-        """The simulated saving in percent, one number where both ends read the same; empty where there is none."""
+        """The simulated saving in percent; one number if both ends round to the same; empty if there is none."""
         if self.expected is None:
             return ""
         low, high = (f"{end:.0%}".replace("-", MINUS) for end in self.expected)
@@ -280,7 +283,7 @@ class Lever:
     def __post_init__(self) -> None:
         _check_share(self.of)
         if self.kind not in LEVERS:
-            raise ValueError(f"{self.kind!r} is no kind of lever; one of {', '.join(LEVERS)} is needed")
+            raise ValueError(f"{self.kind!r} is not a kind of lever; one of {', '.join(LEVERS)} is needed")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""Where the seconds of a step go, phase by phase, what nobody named, and how much faster the step is at most without a phase.
+"""Where the seconds of a step go, phase by phase, time that no phase explains, and how much faster the step is at most without
+a phase.
 
 Amdahl's law is the bound: a phase with the share s of a step, infinitely fast, makes the step at most 1/(1-s) as fast.
 """
@@ -340,7 +341,7 @@ def start_up_steps(run: LoggedRun, step_s: np.ndarray) -> np.ndarray:
 
 
 def step_bar(run: LoggedRun) -> pd.DataFrame:
-    """Return one usual step as logged: rows ``phase, kind, seconds, share``, the part that nobody named included.
+    """Return one usual step as logged: rows ``phase, kind, seconds, share``, including time that no phase explains.
 
     Phases have the framework's own names where the log has them; their kind is one of ``PHASES``, or empty. Without rows where
     the log has no time of a step, where phases overlap, so that they are no parts of it, and of several runs at once.

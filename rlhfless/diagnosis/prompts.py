@@ -147,7 +147,7 @@ def _lever(run: LoggedRun, at_most: float, of: str) -> Lever:
 
 
 def _samples(run: LoggedRun) -> float | None:
-    """Responses to one prompt of a step; None where nobody says it."""
+    """Responses to one prompt of a step; None if unknown."""
     if run.stated.samples_per_prompt:
         return float(run.stated.samples_per_prompt)
     if run.responses is None or run.responses.empty:

@@ -1,6 +1,6 @@
-"""Engines that decode an actor's responses behind one protocol: simulated, with torch or with vLLM.
+"""Inference engines with one protocol: simulated, torch and vLLM.
 
-Importing this package loads nothing heavy; torch is loaded with the first name that needs it.
+Importing this package is fast; torch is loaded with the first name that needs it.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """A response to generate, from its beginning or from where another actor left it.
+    """A response to generate, from its beginning or from where another actor stopped.
 
     Attributes:
         response: its index in the step's workload.
@@ -44,7 +44,7 @@ class Request:
         history: token ids of earlier responses of its prompt, from which drafts may come (``Drafting``); a hint that an
             engine may ignore.
         start_s, first_token_s, prefill_tokens_computed, passes, drafted_tokens, accepted_tokens: recorded by earlier engines
-            (None and 0 if there were none).
+            (None or 0 if there were none).
     """
 
     response: int
@@ -79,11 +79,11 @@ class Request:
 
 @dataclass(frozen=True, eq=False)
 class Completion:
-    """A finished response: when, how long, why; ids and log-probabilities from real engines.
+    """A finished response: its times, length and finish reason; token ids and log-probabilities from real engines.
 
     ``start_s`` is when it first joined a batch, ``first_token_s`` when its first token was generated (``time_s`` if it has
-    none). ``prefill_tokens_computed`` are the prefill tokens that all engines together computed for it. With drafts, ``passes``
-    are the iterations that it took, so that passes and accepted tokens sum to its tokens; None without drafts.
+    none). ``prefill_tokens_computed`` is the number of prefill tokens that all engines computed for it. With speculative
+    decoding, ``passes`` is its number of iterations, so that passes plus accepted tokens are its tokens; None otherwise.
     """
 
     response: int
@@ -142,14 +142,14 @@ class Progress:
 class Engine(Protocol):
     """One model replica with continuous batching on its own clock.
 
-    ``advance`` commits iterations that END at or before ``to_s``. So at time t the committed state is what is known at t. An
-    iteration that is running at t is neither lost nor visible. An idle engine's clock jumps to the next ``available_s``.
+    ``advance`` commits iterations that END at or before ``to_s``, so at time t the committed state is what is known at t. An
+    iteration that is running at t is not visible yet. An idle engine's clock jumps to the next ``available_s``.
 
     Attributes:
         slots: maximum number of responses in the batch.
-        reuses_prefixes: whether it can continue from a part of a response's context (``Request.cached_tokens``,
-            ``Request.shares_prompt``). An engine that cannot refuses such requests (vLLM's accepts ``shares_prompt``, because
-            it shares equal prompts by itself).
+        reuses_prefixes: whether it can reuse the KV cache of a part of a response's context (``Request.cached_tokens``,
+            ``Request.shares_prompt``). Other engines raise an error for such requests (vLLM's accepts ``shares_prompt``,
+            because it shares equal prompts by itself).
     """
 
     slots: int
@@ -176,7 +176,8 @@ class Engine(Protocol):
         ...
 
     def cut(self, at_s: float, responses: Sequence[int] | None = None) -> tuple[list[Request], Progress]:
-        """Take responses (all when None) off at the first iteration boundary at or after ``at_s``.
+        """Remove responses (all when None) from the actor at the first iteration boundary at or after ``at_s``, to migrate
+        them.
 
         Commits the iteration that is running at ``at_s``. Returns the unfinished responses, running first in admission order,
         then waiting, with ids, log-probabilities and KV state, and the committed progress. ``clock_s`` is the boundary. Cached

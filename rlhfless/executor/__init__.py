@@ -1,8 +1,7 @@
-"""Runs plans: ``Executor`` runs one step after another.
+"""Executes plans. ``Executor`` runs one step after another.
 
-``run_step`` runs each step on the virtual clock. ``ProcessPool.run_step`` runs it on the devices of this machine, and
-``RayPool.run_step`` on those of a Ray cluster. Records contain the trace's rows. ``run_step_plan`` runs plans of whole steps
-on the virtual clock.
+``run_step`` runs a step on the virtual clock, ``ProcessPool.run_step`` on the devices of this machine, and ``RayPool.run_step``
+on a Ray cluster. Their records contain the rows of the trace. ``run_step_plan`` runs plans of whole steps on the virtual clock.
 """
 
 from rlhfless.executor.dataflow.run import ExecutedSteps, run_step_plan

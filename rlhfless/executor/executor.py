@@ -40,27 +40,27 @@ GUESS = "All lengths are a guess: half of max_response_tokens. Give lengths of a
 class Executor:
     """Run plans, one step after another, on the same engine factory and cluster.
 
-    An interrupt ends only the step that is running. Its engines are closed, earlier steps stay valid, and the next step can run
-    in the same kernel. ``StepFailed.of(error).record`` is what was done of the step, whose rows are a valid trace.
+    An interrupt ends only the running step. Its engines are closed, earlier steps stay valid, and the next step can run in the
+    same kernel. ``StepFailed.of(error).record`` has the completed part of the step, whose rows are a valid trace.
 
     Args:
-        engine: the engine factory, as for ``run_step``; ``rlhfless.TorchEngine.from_pretrained`` makes one of a model's folder.
+        engine: the engine factory, as for ``run_step``; ``rlhfless.TorchEngine.from_pretrained`` makes one from a model's
+            folder.
         cluster, latency: as for ``run_step``.
-        actor_pool: run on the wall clock, in the pool's processes or Ray actors; None emulates the plan's GPUs on this device,
+        actor_pool: run in the pool's processes or Ray actors and measure times; None: emulate the plan's GPUs on this device,
             on the virtual clock.
-        charging: of the virtual clock, ``profile`` or ``measured``. admission, migration: as for ``run_step``.
-        progress: show a bar of completed responses, and one of replays where they are measured (needs tqdm).
+        charging: source of times on the virtual clock, ``profile`` or ``measured``.
+        admission, migration: as for ``run_step``.
+        progress: show a progress bar of completed responses, and of replays if times are measured (needs tqdm).
 
     Attributes:
-        clock_s: where the next step starts; next_step: its number. run_name: of the run, in traces.
-        on_progress: progress callback of every step; None calls nothing. An exception that it raises ends the step as an
-            interrupt does.
-        on_step_end: called with the record of every complete step, or with what ended it; None calls nothing.
+        clock_s: start of the next step in seconds; next_step: its number. run_name: name of the run in traces. on_progress:
+            progress callback of every step, or None. An exception in it ends the step like an interrupt.
+        on_step_end: called with the record of every complete step, or with the error that ended it; or None.
 
     Raises:
-        InputError: the engine makes no engines.
-        PlanningError: charging, admission or migration is none of the known names.
-        MissingExtra: a bar is wanted and tqdm is not installed.
+        InputError: ``engine`` is not an engine factory. PlanningError: charging, admission or migration is unknown.
+            MissingExtra: a progress bar needs tqdm, which is not installed.
     """
 
     def __init__(
@@ -102,13 +102,14 @@ class Executor:
     def problem(
         self, requests: Sequence[Request], *, lengths: ArrayLike | None = None, time_weight: float = 0.7
     ) -> PlanningProblem:
-        """Return the planning problem of a step on this cluster, for ``solver.plan_of`` and other functions of ``solver``.
+        """Return the planning problem of a step on this cluster, as input for ``solver.plan_of`` and other functions of
+        ``solver``.
 
         Args:
-            requests: of the step, as ``rlhfless.requests`` makes them.
-            lengths: (R,) tokens that each response is expected to have, such as those of an earlier step, or (S, R) scenarios
-                of them. None: half of the limit for each, which is a guess.
-            time_weight: w of T^w C^(1-w), which plans minimise: 1 is time only, 0 cost only.
+            requests: requests of the step, as ``rlhfless.requests`` makes them.
+            lengths: (R,) expected tokens of each response, such as those of an earlier step, or (S, R) scenarios. None: half of
+                the response limit for each, as a guess.
+            time_weight: w in ``T^w C^(1-w)``, which plans minimise: 1 is time only, 0 is cost only.
 
         Raises:
             InputError: a prompt cannot be encoded, or the lengths are not one for each response.
@@ -136,13 +137,13 @@ class Executor:
         time_weight: float = 0.7,
         seed: int = 0,
     ) -> Plan:
-        """Return a policy's plan of a step, which ``run`` runs with the same requests.
+        """Return a policy's plan of a step; ``run`` executes it with the same requests.
 
         Args:
             policy: a name, an object, or a function ``(problem, options) -> Plan``.
-            requests, lengths, time_weight: as for ``problem``. Without lengths the plan's own times are a guess, and
-                ``notes["lengths"]`` says so; the record has the times of the lengths that came.
-            seed: of policies that draw at random.
+            requests, lengths, time_weight: as for ``problem``. Without lengths the plan's times are guesses, which
+                ``notes["lengths"]`` states; the record has the real times.
+            seed: seed of policies that use random numbers.
 
         Raises:
             InputError, PlanningError: as ``problem``.
@@ -177,7 +178,8 @@ class Executor:
 
         Args:
             requests: as ``rlhfless.requests`` makes them; texts are encoded with the engine's tokenizer.
-            work: items of work beside decoding, see ``rlhfless.WorkItem``; times and results are in ``StepRecord.work``.
+            work: work items that run in addition to decoding, see ``rlhfless.WorkItem``; their times and results are in
+                ``StepRecord.work``.
 
         Raises:
             InputError: a prompt is a text, and the engine has no tokenizer.
@@ -213,7 +215,7 @@ class Executor:
         """Return a view for a notebook: timeline, cost and idle share of the steps while they run; see ``rlhfless.live``.
 
         Args:
-            work: plans with their requests, which its buttons run; without any it shows the steps that cells run.
+            work: plans with their requests, which the buttons run; without any, the view shows the steps that cells run.
         """
         return rlhfless.live(self, work)
 
@@ -229,7 +231,7 @@ class Executor:
             )  # fmt: skip
 
     def close(self) -> None:
-        """End processes and free the memory of the weights. Idempotent; nothing can be run afterwards."""
+        """Stop processes and free the memory of the weights. Idempotent; nothing can be run afterwards."""
         self._closed = True
         ends = [] if self.actor_pool is None else [self.actor_pool.close]
         if isinstance(self.engines, Closing) and not isinstance(self.engines, type):  # an engine class closes its own

@@ -13,14 +13,14 @@ from solver.model.plan import Plan
 
 
 def repeat(executor: Executor, plan: Plan, requests: Sequence[Request], *, steps: int, rest_s: float = 0.0) -> list[StepRecord]:
-    """Return the records of ``steps`` runs; GPU time of actors that wait in a rest is in the record before it.
+    """Run the same step ``steps`` times and return the records. GPU time of actors that wait between runs is in the record
+    before.
 
     Args:
-        executor: of an actor pool, on the wall clock. plan, requests: as for ``Executor.run``.
-        rest_s: seconds between two runs.
+        executor: an executor with an actor pool. plan, requests: as for ``Executor.run``. rest_s: seconds between two runs.
 
     Raises:
-        InputError: the executor has no actor pool, so nothing waits in a rest.
+        InputError: the executor has no actor pool, so no actor can wait between runs.
     """
     if executor.actor_pool is None:
         raise InputError("the executor runs on the virtual clock, where nothing rests; give it an actor_pool")

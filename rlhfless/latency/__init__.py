@@ -1,4 +1,4 @@
-"""Latency profiles: shipped, fitted, generated from measured operators; costs of a step's model calls; GPUs, prices."""
+"""Latency profiles (shipped, measured, or generated from measured operators), costs of model calls, GPU kinds and prices."""
 
 from rlhfless.latency.call_generation import generation_latency
 from rlhfless.latency.call_tables import list_call_kinds, load_call_tables

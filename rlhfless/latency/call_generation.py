@@ -16,16 +16,18 @@ PREFILLED = (1, 8)  # sequences between which prefill is read
 
 
 def generation_latency(costs: CallTable, role: str = "actor", memory_share: float = 0.9) -> dict[int, LatencyModel]:
-    """Return the latency model of an actor for each tensor-parallel size that has a table and room for a KV cache.
+    """Return the latency model of an actor for each tensor-parallel size that has a table and memory for a KV cache.
 
     The iteration table and its affine fit are those of the measured decode operators. Prefill is linear between passes over 1
     and 8 prompts of the batch's length.
 
     Args:
-        costs: of the step. role: that generates. memory_share: of a GPU's memory that weights and KV cache may fill.
+        costs: costs of the step's calls.
+        role: the role that generates.
+        memory_share: share of a GPU's memory that weights and KV cache may use.
 
     Raises:
-        PlanningError: the role has no model, the share is none, or no size has room.
+        PlanningError: the role has no model, the share is out of range, or no size has enough memory.
 
     Example:
         >>> from rlhfless.latency import CallTable, StepBatch, generation_latency

@@ -186,7 +186,7 @@ def read_call_tables(path: str | Path) -> KindTables:
     try:
         read = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ProfileError(f"{path}: is no JSON object that can be read ({reason(error)}); generate_calls writes one") from None
+        raise ProfileError(f"{path}: is not a readable JSON object ({reason(error)}); generate_calls writes one") from None
     if not isinstance(read, dict):
         raise ProfileError(f"{path}: holds a {type(read).__name__}; tables of model calls are one JSON object")
     try:

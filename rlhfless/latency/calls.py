@@ -46,16 +46,18 @@ PASSES = {True: 4, False: 3}  # of a training step, with and without recomputati
 
 @dataclass(frozen=True)
 class CallTable:
-    """Seconds and bytes of calls, from measured operators: the costs that ``solver.dataflow.plan_step`` takes.
+    """Seconds and bytes of model calls, computed from measured operators; input of ``solver.dataflow.plan_step``.
 
     Attributes:
-        kind: of GPU, one of ``list_call_kinds()``. models: role to model, such as ``{"actor": "llama2-7b"}``.
-        batch: responses, their lengths and mini-batches. options: see ``CostOptions``.
-        gpus_per_node: of the cluster; calls on more GPUs use the network between nodes.
+        kind: kind of GPU, one of ``list_call_kinds()``.
+        models: role -> model, such as ``{"actor": "llama2-7b"}``.
+        batch: responses, their lengths and mini-batches.
+        options: see ``CostOptions``.
+        gpus_per_node: GPUs per node; calls on more GPUs use the network between nodes.
 
     Raises:
-        ProfileError: a kind or a model has no table; the message names those that have one.
-        PlanningError: another argument makes no sense.
+        ProfileError: the GPU kind or a model has no table; the message lists those that have. PlanningError: another argument
+            makes no sense.
 
     Example:
         >>> from solver import Cluster
@@ -107,7 +109,7 @@ class CallTable:
         return self.tables.model(self.models[role])
 
     def check_cluster(self, cluster: Cluster) -> None:
-        """Refuse a cluster whose nodes or GPUs these costs are not of; a kind of ``gpu`` (the default) is any.
+        """Check that these costs are for the nodes and GPUs of a cluster; the kind ``gpu`` (the default) fits any GPU.
 
         Raises:
             PlanningError: the message names both.
@@ -125,7 +127,8 @@ class CallTable:
     def seconds(self, call: Call, layout: Layout) -> float:
         """Return the seconds of a call.
 
-        It is infinite where the tensor-parallel size has no table, or copies and stages are more than the batch has responses.
+        It is infinite if the tensor-parallel size has no table, or if the batch has fewer responses than data-parallel copies
+        times stages.
 
         Raises:
             PlanningError: the role has no model.
@@ -149,9 +152,10 @@ class CallTable:
     def memory(self, call: Call, layout: Layout) -> CallMemory:
         """Return the bytes of a call on each of its GPUs.
 
-        Trainings keep weights, gradients and optimizer state, which copies share. They work with the inputs of a stage's layers
-        of every micro-batch in flight and one recomputed layer, or all activations. Other calls hold their weights while they
-        run. Generation holds the KV cache of all responses. A language model has logits in fp32 and bf16.
+        Training keeps weights, gradients and optimizer state, sharded over data-parallel copies. While it runs it needs the
+        layer inputs of every micro-batch in flight and one recomputed layer, or all activations without recomputation. Other
+        calls need their weights while they run; generation also needs the KV cache of all responses. Logits of a language model
+        count in fp32 and bf16.
 
         Example:
             >>> from solver.dataflow import Call, Layout, Mesh, Strategy
@@ -179,9 +183,10 @@ class CallTable:
         )
 
     def updates(self, call: Call, layout: Layout) -> tuple[int, float]:
-        """Return the updates of a training per step, and the seconds of each: gradients over the link, and the optimizer.
+        """Return the number of optimizer updates of a training call per step, and the seconds of each (gradient reduction and
+        optimizer).
 
-        These are in ``seconds``, too. What is left of it is in proportion to the responses' tokens.
+        ``seconds`` includes them; the rest of it is proportional to the tokens of the responses.
 
         Example:
             >>> from solver.dataflow import Call, Layout, Mesh, Strategy

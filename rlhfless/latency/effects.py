@@ -28,10 +28,10 @@ def _check(value: object, name: str, minimum: float, what: str) -> None:
 
 @dataclass(frozen=True)
 class Stragglers:
-    """Slow actors: each of their iterations and prefills takes longer than the profile says.
+    """Stragglers: all iterations and prefills of these actors take longer than the profile says.
 
     Args:
-        share: probability that an actor is a straggler. slowdown: share by which it takes longer.
+        share: probability that an actor is a straggler. slowdown: relative slow-down, such as 0.5 for 50 % more time.
     """
 
     share: float = 0.0
@@ -50,10 +50,11 @@ class Stragglers:
 
 @dataclass(frozen=True)
 class StartDelays:
-    """Additional start-up times beyond the profile's: lognormal, as container and image start-ups are.
+    """Start-up delays in addition to the profile's start-up time, lognormally distributed, as those of containers are.
 
     Args:
-        median_s: of the delay. spread: standard deviation of its logarithm.
+        median_s: median of the delay in seconds.
+        spread: standard deviation of its logarithm.
     """
 
     median_s: float = 0.0
@@ -72,13 +73,12 @@ class StartDelays:
 class Outages:
     """Failures, or interruptions of preemptible GPUs: the actor loses its KV caches and its current iteration.
 
-    It decodes again ``down_s`` later, on the same GPUs or on others with the same price. Committed tokens are kept, because
-    they had been streamed; their contexts are computed again. Outages follow each other at random (exponentially) in the time
-    that the actor is up.
+    It decodes again after ``down_s`` seconds, on the same GPUs or on others with the same price. Committed tokens are kept,
+    because they had been streamed; their KV caches are recomputed. The time between outages is exponentially distributed.
 
     Args:
-        per_gpu_hour: rate. An actor goes down with any of its GPUs.
-        down_s: until it is up again, start-up and sync included.
+        per_gpu_hour: outages per GPU and hour. An actor goes down with any of its GPUs.
+        down_s: seconds until it is up again, start-up and weight sync included.
     """
 
     per_gpu_hour: float = 0.0
@@ -116,13 +116,13 @@ class Contention:
 
 @dataclass(frozen=True)
 class Effects:
-    """The disturbances of a step's actors; None leaves one out.
+    """Disturbances of a step's actors: stragglers, start delays and outages; None means that one does not occur.
 
     Args:
-        seed, step: whole numbers of 0 or more that determine all draws.
+        seed, step: whole numbers of 0 or more that determine all random draws.
 
     Raises:
-        PlanningError: an effect has the wrong type for its name, or the seed or the step is no such number.
+        PlanningError: an effect has the wrong type, or ``seed`` or ``step`` is not a whole number of 0 or more.
 
     Example:
         >>> from dataclasses import replace
@@ -157,10 +157,9 @@ class Effects:
                 raise PlanningError(f"{name} is {value!r}; a whole number of 0 or more is needed")
 
     def draws(self, actor: int) -> tuple[np.random.Generator, np.random.Generator, np.random.Generator]:
-        """Return the random streams of an actor for stragglers, starts and outages; each is independent of which effects are
-        on.
+        """Return the random streams of an actor for stragglers, start delays and outages.
 
-        An actor that is a straggler is one in every step.
+        Each stream is independent of which effects are on. An actor that is a straggler is one in every step.
         """
         straggling, starting, failing = ([0, actor], [1, actor, self.step], [2, actor, self.step])
         streams = [np.random.default_rng([self.seed, *stream_key]) for stream_key in (straggling, starting, failing)]

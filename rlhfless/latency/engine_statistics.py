@@ -30,7 +30,7 @@ from solver.model.workload import FloatArray
 DAY_S = 86_400.0
 PAUSE_S, PAUSE_LINES = 15.0, 2.5  # a gap above both, the second in usual intervals, ends a rollout
 FEWEST_LINES = 5
-LEAST_SPREAD = 2.0  # largest batch over smallest, below which a base and a slope cannot be told apart
+LEAST_SPREAD = 2.0  # largest batch over smallest, below which a base and a slope cannot be distinguished
 FEWEST_PROMPT_LINES = 3
 LONGEST_CONTEXT = 1 << 20
 UNLIMITED_KV_TOKENS = 1 << 40
@@ -131,7 +131,7 @@ def fit_engine(lines: pd.DataFrame, source: str) -> EngineFit:
     if moment.max() < LEAST_SPREAD * moment.min():
         raise ProfileError(
             f"{source}: its engine ran {moment.min():,.0f} to {moment.max():,.0f} requests at all {len(used)} lines, so time "
-            "per token cannot be told from time per request; a rollout until its last responses is needed"
+            "per token cannot be separated from time per request; a rollout until its last responses is needed"
         )
     rate, prompts = (used[name].fillna(0).to_numpy(dtype=float) for name in ("generated_tokens_per_s", "prompt_tokens_per_s"))
     prompts = prompts / engines
@@ -145,8 +145,8 @@ def fit_engine(lines: pd.DataFrame, source: str) -> EngineFit:
     with_prompts, read_as, running, checked = candidates[closest([candidate[-1] for candidate in candidates])]
     batch, token_s = running / engines, running / rate
     (base, slope, *prefill), errors = fit_nonnegative(_columns(batch, token_s, prompts, with_prompts), token_s)
-    told = float(prefill[0]) if with_prompts and prefill[0] > 0 else None
-    return EngineFit(float(base), float(slope), told, batch, token_s, errors, checked, read_as, most, drafted)
+    prefill_token = float(prefill[0]) if with_prompts and prefill[0] > 0 else None
+    return EngineFit(float(base), float(slope), prefill_token, batch, token_s, errors, checked, read_as, most, drafted)
 
 
 def _columns(batch: FloatArray, token_s: FloatArray, prompts: FloatArray, with_prompts: bool) -> FloatArray:
@@ -183,11 +183,11 @@ def profile_of_engine(
     slots = int(np.ceil(fit.batch.max()))
     batch = np.unique(np.concatenate([[1.0], np.ceil(fit.batch)]))
     seconds = np.maximum(np.round(fit.base_s + fit.per_running_s * batch, 9), 1e-9)
-    prefill_s, told = _prefill(fit)
+    prefill_s, prefill = _prefill(fit)
     assumptions = {
         "table": f"time per token of a request, fitted to {counted(len(fit.batch), 'line')} of the engine with {fit.read_as}; "
         "what contexts take is part of what requests take, as long as theirs are",
-        "prefill": told,
+        "prefill": prefill,
         "max_batch": "the most requests that were seen to run; the engine's own limit may be higher",
     }
     if fit.drafted:

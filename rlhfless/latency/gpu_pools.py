@@ -16,7 +16,7 @@ FORM = "GPUS:PROFILE[,PROFILE...][:USD[:MARKET]], such as 8:h100-qwen2.5-3b-tp1,
 def mixed_pools(
     first: Cluster, latency: LatencyModel, pools: Sequence[str]
 ) -> tuple[MixedCluster, dict[tuple[str, int], LatencyModel]]:
-    """Return the first cluster and the ``pools`` as one mixed cluster, with the latency models by kind and GPUs per actor.
+    """Return a mixed cluster of ``first`` and ``pools``, and its latency models by (kind, GPUs per actor).
 
     Args:
         pools: each of the form ``GPUS:PROFILE[,PROFILE...][:USD[:MARKET]]``. Nodes have eight GPUs, or all if there are fewer;

@@ -15,7 +15,7 @@ from solver.model.errors import as_given, is_number
 
 TABLE = Path(__file__).with_name("gpus.csv")
 NODE_GPUS = 8
-"""GPUs of a node where nobody states them."""
+"""GPUs of a node if they are not stated."""
 OTHER_NAMES = {
     "a100": "a100-80g",
     "v100": "v100-32g",
@@ -27,7 +27,7 @@ OTHER_NAMES = {
 
 
 class GpuError(UserError, ValueError):
-    """The table lacks the GPU kind, or a number of bytes is none; the message lists what the table has."""
+    """The table lacks the GPU kind, or a number of bytes is invalid; the message lists the known kinds."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,10 @@ class Gpu:
     """One kind of GPU.
 
     Attributes:
-        kind: as in the table. memory_gib: as it is sold; a driver reports up to 6% less. bytes_per_s: of its memory, nominal.
-        source: of both.
+        kind: name in the table.
+        memory_gib: nominal memory; a driver reports up to 6 % less.
+        bytes_per_s: nominal memory bandwidth.
+        source: source of both numbers.
     """
 
     kind: str
@@ -52,7 +54,7 @@ def list_gpus() -> list[dict[str, str]]:
 
 
 def gpu(kind: str) -> Gpu:
-    """Return what the table says of a kind; upper case, spaces and the maker's name do not matter, and ``a100`` has 80 GB.
+    """Return the data of a GPU kind. Upper case, spaces and the maker's name are ignored; ``a100`` means the one with 80 GB.
 
     Raises:
         GpuError: the table lacks the kind.
@@ -73,11 +75,12 @@ def gpu(kind: str) -> Gpu:
 
 
 def weights_floor_ms(model_bytes_per_gpu: float, kind: str) -> float:
-    """Return the milliseconds that reading the weights of one GPU from its memory takes: a floor of every decode iteration.
+    """Return the milliseconds that it takes to read the weights of one GPU from its memory: a lower bound on every decode
+    iteration.
 
     Args:
-        model_bytes_per_gpu: weights that one GPU reads, such as ``ModelMemory.read_bytes / tensor_parallel``.
-        kind: of GPU, as of ``gpu``.
+        model_bytes_per_gpu: bytes of weights that one GPU reads, such as ``ModelMemory.read_bytes / tensor_parallel``.
+        kind: kind of GPU, as in ``gpu``.
 
     Raises:
         GpuError: the table lacks the kind, or the bytes are not a number of 0 or more.

@@ -31,22 +31,22 @@ def profile_like(
     memory_gib: float | None = None,
     path: str | os.PathLike[str] | None = None,
 ) -> Path:
-    """Write the profile of an own GPU kind, which is a known one times factors of speed, and return its file.
+    """Write the latency profile of a GPU kind of your own: a known profile, with factors for its speed. Return the file.
 
-    Give the file wherever a profile is needed, and a price for the kind, which has no list price:
-    ``rl.load(log, gpus=16, profile=file, hardware=rl.Hardware(usd_per_gpu_hour=3.0))``.
-    ``rlhfless profile`` measures a kind instead of assuming it.
+    Pass the file as ``profile``. A kind of your own has no list price, so pass one too: ``rl.load(log, gpus=16, profile=file,
+    hardware=rl.Hardware(usd_per_gpu_hour=3.0))``. To measure a GPU instead, use ``rlhfless profile``.
 
     Args:
         base: name or file of the known profile. kind: name of the own GPU kind.
-        decode: how many times as fast an iteration is that feeds one token per response: 1.3 divides its seconds by 1.3.
-        prefill: the same of prompt tokens, fed in calls of their own or beside decoding.
-        start: the same of starting an actor, sending it weights and moving KV caches.
-        memory_gib: memory of a GPU, from which the KV cache's size follows; as in the known profile when None.
-        path: of the JSON file; ``NAME.json`` in the working directory when None. An existing file is replaced.
+        decode: speed of decode iterations relative to the known profile: 1.3 divides their seconds by 1.3.
+        prefill: relative speed of prefill, separate or mixed with decoding.
+        start: relative speed of start-up, weight sync and KV cache transfers.
+        memory_gib: memory of a GPU, which sets the size of the KV cache; as in the known profile when None.
+        path: JSON file to write; ``NAME.json`` in the working directory when None. An existing file is replaced.
 
     Raises:
-        ProfileError: the known profile does not exist, or a factor is no number above 0, or no KV cache fits the memory.
+        ProfileError: the known profile does not exist, a factor is not a number above 0, or the memory has no room for a KV
+            cache.
 
     Example:
         >>> import pathlib, rlhfless as rl, tempfile

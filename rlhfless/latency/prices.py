@@ -12,7 +12,7 @@ WITH_MEMORY = {"a100": "a100-80g"}  # kinds that have tables of model calls, as 
 
 
 class PriceError(UserError, ValueError):
-    """The price table lacks the GPU kind or market; the message lists what it has."""
+    """The price table lacks the GPU kind or market; the message lists what it contains."""
 
 
 def list_prices() -> list[dict[str, str]]:
@@ -25,9 +25,7 @@ def list_prices() -> list[dict[str, str]]:
 
 
 def usd_per_gpu_hour(kind: str, market: str = "on-demand") -> float:
-    """Return the list price of one GPU of a kind for an hour, in USD.
-
-    The A100 of the tables of model calls has 80 GB, so ``a100`` is ``a100-80g``.
+    """Return the list price of one GPU for an hour, in USD; ``a100`` is ``a100-80g``.
 
     Raises:
         PriceError: the table lacks the kind, or lacks it in this market.

@@ -33,7 +33,7 @@ from solver.model.latency import PREFILLS, LatencyModel
 
 SCHEMA = "rlhfless-latency-profile"
 DEFAULT_PROFILE = "l40s-qwen2.5-3b-tp2"
-"""Stands in for a run's model and GPUs where nobody states a profile."""
+"""Stands in for a run's model and GPUs if no profile is stated."""
 ONE_GPU_PROFILE = "h100-qwen2.5-3b-tp1"
 """The same where the GPUs are no multiple of the default profile's 2 per replica."""
 SCHEMA_VERSION = 1
@@ -44,7 +44,7 @@ KV_CAPACITY_FORMULA = (
 
 
 class ProfileError(UserError, ValueError):
-    """A profile does not exist or cannot be used; the message names file and field and says what is right."""
+    """A latency profile does not exist or cannot be used; the message names the file and the field, and says what is needed."""
 
 
 def data_folders() -> tuple[Path, ...]:
@@ -66,7 +66,7 @@ def list_profiles() -> list[str]:
 
 
 def profiles_of_the_same_model(name_or_path: str | os.PathLike[str]) -> list[str]:
-    """Return the other shipped profiles of the language model of a profile, sorted.
+    """Return the names of the other shipped profiles of the same language model, sorted.
 
     Raises:
         ProfileError: no such profile, or an invalid file.
@@ -111,9 +111,9 @@ def nearest_profile(weights: float, sizes: Collection[int], kind: str | None = N
 
 
 def other_sizes(name_or_path: str | os.PathLike[str]) -> list[LatencyModel]:
-    """Return the latency models of actors of other sizes, by shipped profiles of the same language model and GPU kind.
+    """Return latency models of other actor sizes, from shipped profiles of the same language model and GPU kind.
 
-    A profile of one's own has none, as it was measured or calculated in another way than those that are shipped.
+    A profile of your own has none: it was measured in another way than the shipped ones.
 
     Raises:
         ProfileError: no such profile, or an invalid file.
@@ -144,9 +144,7 @@ def load_profile(name_or_path: str | os.PathLike[str], *, prefill: str | None = 
 
 
 def read_profile(name_or_path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the whole profile as a checked dict: origin, command, licence, assumptions, prefill samples and all other
-    fields.
-    """
+    """Return a profile as a checked dict with all fields: origin, command, licence, assumptions, prefill samples and times."""
     path = _locate(name_or_path)
     profile = _read(path)
     _model_of(profile, path)

@@ -10,7 +10,7 @@ from solver.model.latency import TIMES, LatencyModel
 
 
 def scaled(latency: LatencyModel, factor: float) -> LatencyModel:
-    """Return the model with all its seconds times ``factor``; its name stays, and plans differ only in their times.
+    """Return the latency model with all seconds multiplied by ``factor``; the name stays the same.
 
     Raises:
         PlanningError: the factor is not a number above 0.

@@ -15,10 +15,12 @@ MOST_TRIED = 1_000_000
 
 @dataclass(frozen=True)
 class StepBatch:
-    """The responses of a step, all of one length.
+    """The responses of a step, all of the same length.
 
     Attributes:
-        responses: per step. prompt_tokens, response_tokens: of each. mini_batches: updates of a training call (PPO).
+        responses: number of responses per step.
+        prompt_tokens, response_tokens: tokens of each prompt and response.
+        mini_batches: number of updates of a training call (PPO).
 
     Raises:
         PlanningError: a number is below 1 or not whole, or mini-batches do not divide the responses.
@@ -61,19 +63,18 @@ class StepBatch:
 
 @dataclass(frozen=True)
 class CostOptions:
-    """What the costs of calls assume.
+    """Assumptions behind the costs of model calls.
 
     Attributes:
-        recompute: activations of training are computed again in the backward pass.
-        host_s_per_layer: least seconds of a decode iteration per layer, of a host that launches kernels one by one; 0 for an
-            engine with CUDA graphs.
-        all_reduce_share: of the measured all-reduce time that training and inference wait for; 0.4, for example, where
-            frameworks overlap the rest with computation.
-        micro_batch_tokens: of a pass at most; larger ones are split, which bounds the memory of activations.
-        offload_bytes_per_s: from host memory to a GPU. None: fetching offloaded weights takes no time.
-        offloaded_roles: whose weights wait in host memory between calls.
-        scalar_roles: whose models have one number per token in place of logits.
-        node_bytes_per_s, network_bytes_per_s: of links between GPUs of a node and between nodes. None: those of the tables.
+        recompute: recompute activations in the backward pass (gradient checkpointing).
+        host_s_per_layer: minimum seconds per layer of a decode iteration, for an engine without CUDA graphs, whose host
+            launches kernels one by one; 0 with CUDA graphs.
+        all_reduce_share: share of the measured all-reduce time that is not overlapped with computation, such as 0.4.
+        micro_batch_tokens: largest number of tokens of a pass; larger passes are split, which bounds the memory of activations.
+        offload_bytes_per_s: bandwidth from host memory to a GPU; None: loading offloaded weights takes no time.
+        offloaded_roles: roles whose weights are in host memory between calls.
+        scalar_roles: roles whose models output one number per token instead of logits.
+        node_bytes_per_s, network_bytes_per_s: bandwidth between GPUs of a node and between nodes; None: those of the tables.
 
     Raises:
         PlanningError: a number is out of range.

@@ -81,7 +81,7 @@ def read_instances(path: str | Path) -> list[FusedInstance]:
         raise InputError(f"{path}: has no rows; one per instance is needed")
     for name in (*SIZES, *ACTIVATIONS, *RESULTS):
         if name in table and table[name].dtype.kind not in "if":
-            raise InputError(f"{path}: column {name!r} has a cell that is no number; only numbers are read there")
+            raise InputError(f"{path}: column {name!r} has a cell that is not a number; numbers are needed")
     return [_instance(row, number) for number, row in enumerate(table.to_dict("records"))]
 
 

@@ -149,9 +149,9 @@ def caption(setting: RlhfuseCutSetting, numbers: Numbers) -> Caption:
         "Latency of generation and preparation by the share of the batch that is unfinished when responses migrate, with the "
         "best number of actors that continue. Stars mark the best share.",
         f"Lengths of {', '.join(logs)}: a public log." if logs else "Nothing: no log is at hand.",
-        f"Latency is the affine fit of {setting.profile}. {setting.actors} actors start together, prompts are dealt at random "
-        f"({counted(setting.deals, 'deal')}). Preparation takes 1 prefill pass over all tokens (GRPO) or 3 (PPO). Loading "
-        "models and moving KV caches take no time. Prompts without a logged length count as 0 tokens.",
+        f"Latency is the affine fit of {setting.profile}. {setting.actors} actors start together, prompts are assigned at "
+        f"random ({counted(setting.deals, 'draw')}). Preparation takes 1 prefill pass over all tokens (GRPO) or 3 (PPO). "
+        "Loading models and moving KV caches take no time. Prompts without a logged length count as 0 tokens.",
         "About 20 % of the batch is the best share; generation and inference are 1.2 to 1.6 times as fast.",
         f"Best here: {each}. Share 0 already prepares on GPUs of actors that are done. The paper's models, lengths and "
         "profiles are not public. The gain depends on the time of preparation beside generation, and on how few responses "

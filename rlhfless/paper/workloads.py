@@ -142,7 +142,7 @@ class Sources:
         if folder is None:
             return cls.default()
         if not str(folder) or not Path(folder).is_dir():
-            raise InputError(f"{str(folder)!r} is no folder; give the folder that holds {GSM8K_LOG.parts[0]}")
+            raise InputError(f"{str(folder)!r} is not a folder; give the folder that holds {GSM8K_LOG.parts[0]}")
         sources = cls(Path(folder))
         if not sources.available:
             files = ", ".join(map(str, LOGS.values()))

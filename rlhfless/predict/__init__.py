@@ -1,7 +1,7 @@
 """Response-length predictors: ``fit`` or ``update`` them with rollouts, then ``predict``, ``quantiles`` or ``sample``.
 
-The default is ``EwmaPredictor(window=1)``, which predicts the last value. ``InFlightPredictor`` also updates its forecast while
-responses are decoded.
+The default is ``EwmaPredictor(window=1)``, which predicts a prompt's mean length in the last epoch. ``InFlightPredictor`` also
+updates its forecast while responses are decoded.
 """
 
 from rlhfless.predict.censoring import expected_tokens

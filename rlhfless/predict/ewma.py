@@ -12,14 +12,14 @@ from rlhfless.predict.predictor import Predictor, PromptHistory
 
 
 class EwmaPredictor(Predictor):
-    """Per prompt, the moving average of its mean expected length over the epochs that contain it.
+    """Predicts the exponential moving average of a prompt's mean length over the epochs that contain it.
 
     The expected length of a complete response is its length (``Predictor`` says what it is otherwise). With m_1, m_2, ... the
     prompt's mean expected lengths in its epochs, in order: e_1 = m_1 and
     e_k = alpha m_k + (1 - alpha) e_(k-1), alpha = 2 / (window + 1). Every response of a prompt gets the same prediction.
 
     Args:
-        window: epochs of the average; 1 is the last epoch alone.
+        window: number of epochs of the average; 1: only the last epoch.
 
     Raises:
         PredictionError: the window is below 1.

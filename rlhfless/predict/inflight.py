@@ -24,7 +24,7 @@ MAX_DRIFT = np.log(4.0)
 
 
 class InFlightPredictor(Predictor):
-    """Forecasts follow the drift of lengths; their ``remaining`` lengths are updated during a step.
+    """Predicts lengths that drift over training, and updates the remaining lengths while a step runs.
 
     The prediction is a prompt's mean length at its last visit, times ``exp(rate x steps since then)``. A visit's time is its
     column ``step``, else ``epoch``. The rate, one for all prompts, is the least-squares slope of log lengths over steps. Within
@@ -33,10 +33,9 @@ class InFlightPredictor(Predictor):
     is shrunk by ``max(0, 1 - 1 / t^2)``, t its ratio to its standard error, so a drift that may be noise changes nothing. No
     prediction moves by more than a factor of 4.
 
-    During a step it computes the distribution of every running response's length. Given are its tokens so far, the lengths of
-    finished responses to its prompt, and that others still run. Also given is how this step's lengths differ from the
-    history's (``group_posterior.py``). Times are not used: in the history, responses are assumed to have decoded at the
-    same pace.
+    During a step it computes the distribution of every running response's length, conditional on its tokens so far, on finished
+    and running responses to the same prompt, and on how this step's lengths differ from the history (``group_posterior.py``).
+    Times are not used: responses of the history are assumed to have decoded at the same speed.
     """
 
     def _forget(self) -> None:

@@ -14,7 +14,7 @@ CLOSE_TOKENS = 100
 
 
 class HistoryQuality(NamedTuple):
-    """Quality of predictions: mean absolute error, rank correlation (NaN if either side is constant), share within 100
+    """Quality of length predictions: mean absolute error, rank correlation (NaN if either input is constant), share within 100
     tokens.
     """
 

@@ -102,7 +102,7 @@ class Predictor(ABC):
 
         Args:
             prompt_ids: (P,) the prompts of the step, or (R,) the prompt of each response.
-            samples_per_prompt: responses per prompt, one number or (P,); 1 when ``prompt_ids`` names one per response.
+            samples_per_prompt: responses per prompt, one number or (P,); 1 if ``prompt_ids`` has one entry per response.
             reference_answer_tokens: prompt id → length of its reference answer, for prompts without history.
             max_response_tokens: maximal length of a response.
 

@@ -24,5 +24,5 @@ def make_predictor(name: str) -> Predictor:
 
 
 def unknown_predictor(name: str, names: Collection[str]) -> str:
-    """Return the sentence that refuses a name, with the known ``names``."""
+    """Return the error message for an unknown name, with the known ``names``."""
     return f"predictor {name!r} is unknown; choose from {', '.join(names)}"

@@ -21,10 +21,11 @@ PAPERS_ACCURACY = 0.44
 
 
 class SyntheticPredictor(Predictor):
-    """Predicts a share of a step's prompts exactly, by the true mean of their responses; the others get each other's means.
+    """A predictor of known accuracy: it predicts a share of the prompts by their true means, and permutes the means of the
+    others.
 
-    It predicts the first step of the truth after the steps that it was fitted to. Which prompts are right is drawn again for
-    every step. Every scenario is the prediction.
+    It predicts the first step of ``truth`` after the steps that it was fitted to. The correct prompts are drawn at random for
+    every step. All scenarios equal the prediction.
 
     Args:
         truth: all rollouts, including those to predict. accuracy: share of the prompts, 0 to 1. seed: of the draw.

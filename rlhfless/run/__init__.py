@@ -1,4 +1,4 @@
-"""What a user holds: a log or a trace with the GPUs that it is studied on, its diagnosis, plans, simulations and report."""
+"""The main objects: a log or trace with the GPUs that it is studied on, its diagnosis, plans, simulations and report."""
 
 from rlhfless.run.hardware import Hardware
 from rlhfless.run.loading import load

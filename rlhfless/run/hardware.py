@@ -24,15 +24,19 @@ from solver.model.latency import LatencyModel
 
 @dataclass(frozen=True)
 class Hardware:
-    """GPUs, latency profile and price as a user states them; None where something was not stated.
+    """GPUs, latency profile and price as a user states them; None means not stated.
 
     Attributes:
-        gpus: of the cluster. gpus_per_node: 8, or all if they are fewer, when None. gpus_per_actor: the profile's when None.
+        gpus: number of GPUs of the cluster.
+        gpus_per_node: when None 8, or ``gpus`` if fewer.
+        gpus_per_actor: GPUs of one replica (tensor parallelism); the profile's when None.
         profile: name of a shipped latency profile, or the path of a JSON file.
-        usd_per_gpu_hour: the list price of the profile's GPU kind when None; 0 is no price, and costs are GPU-seconds.
+        usd_per_gpu_hour: price of a GPU for an hour, in USD; the list price of the profile's GPU kind when None. 0 means no
+            price: costs are then in GPU-seconds.
 
     Raises:
-        InputError: a number of GPUs is no whole number above 0, or more than any cluster has; or profile or price are none.
+        InputError: a number of GPUs is not a whole number above 0, or more than any cluster has; or the profile or the price is
+            of the wrong type.
     """
 
     gpus: int | None = None
@@ -66,7 +70,7 @@ class Hardware:
         latency = load_profile(self.profile)
         per_node = min(NODE_GPUS, self.gpus) if self.gpus_per_node is None else self.gpus_per_node
         if self.gpus % per_node:
-            raise InputError(f"gpus is {self.gpus}, which is no multiple of the {per_node} GPUs per node; give whole nodes")
+            raise InputError(f"gpus is {self.gpus}, which is not a multiple of the {per_node} GPUs per node; give whole nodes")
         try:
             price = usd_per_gpu_hour(latency.kind) if self.usd_per_gpu_hour is None else self.usd_per_gpu_hour
         except PriceError as error:
@@ -75,20 +79,21 @@ class Hardware:
         return Cluster(self.gpus // per_node, per_node, per_actor, latency.kind, price), latency
 
     def completed(self, meta: Mapping[str, Any], source: str, kind: str | None = None) -> tuple[Hardware, dict[str, str]]:
-        """Return the same with what a trace recorded, and a profile in any case, in place of None.
+        """Return the hardware with every None replaced by what a trace recorded; a profile is assumed if none is known.
 
-        GPUs whose kind nobody named have no price, because that of the profile that stands in is of other GPUs.
+        GPUs of unknown kind have no price, because the assumed profile is of other GPUs.
 
         Args:
-            meta: of the trace; empty for a log that is none. source: its path, for messages. kind: of GPU, where the
-                user states it.
+            meta: ``meta.json`` of the trace; empty for other logs.
+            source: path of the log, for messages.
+            kind: kind of GPU, if the user states it.
 
         Returns:
-            The hardware, whose number of GPUs is None where neither says it; and what was assumed, one sentence each, by what
-            was not stated.
+            The hardware, with ``gpus`` None if neither the user nor the trace states it; and the assumptions, one sentence
+            each, by the fact that was not stated.
 
         Raises:
-            InputError: the trace's ``meta.json`` has a cluster or profile of another form than runs write.
+            InputError: the trace's ``meta.json`` has a cluster or profile in an unknown form.
         """
         refuse_wrong_meta(Path(source), meta)
         recorded, assumed, stated = meta.get("cluster") or {}, {}, self

@@ -40,26 +40,28 @@ def load(
     verbose: bool = True,
     **reading: Any,
 ) -> Run:
-    """Return a log or a trace with the GPUs that it is studied on, and print what limits the run (``Run.diagnosis``).
+    """Load a log or a trace as a ``Run``, and print what limits it (``Run.diagnosis``).
 
     Args:
-        source: the path of a trace folder, or of a log of any supported framework or table, whose format is recognised. Or what
-            ``rlhfless.trace.open_log`` or ``import_log`` returns (``open_log(path).of_run(name)`` where it holds several runs),
-            a trace, or a frame of rollouts. A log without responses, such as scalars of steps, has a diagnosis alone.
-        gpus, profile: number of GPUs, and the latency profile: a shipped name or a JSON file. The trace's when None. A profile
-            that is in neither is assumed and named; a number of GPUs is not: without it nothing is planned or simulated.
-        hardware: further facts of the GPUs, such as their price and the GPUs per node; ``gpus`` and ``profile`` come first.
-        assumptions: about the run that was logged, such as its dispatch and its learner's GPUs; of an executed trace, which
-            recorded these, only prices, a tokenizer and whether the profile is scaled.
-        options: how to read a log: columns of a table, the tokenizer of texts, the longest response that the run allowed.
-        known: what the diagnosis may use beside that, such as the model, a GPU's memory, or the responses of a step.
+        source: path of a trace folder, or of a log or table of any supported framework; the format is recognised. Or the result
+            of ``rlhfless.trace.open_log`` or ``import_log`` (``open_log(path).of_run(name)`` if the log holds several runs), a
+            trace, or a pandas frame with one row per response. A log without responses, such as averages per step, can only be
+            diagnosed.
+        gpus, profile: number of GPUs, and the latency profile (a shipped name or a JSON file); the trace's when None. If the
+            profile is unknown, a default is assumed and reported. The number of GPUs is never assumed: without it nothing can
+            be planned or simulated.
+        hardware: further facts about the GPUs, such as price and GPUs per node; ``gpus`` and ``profile`` override it.
+        assumptions: facts about a logged run, such as how it dispatched prompts and which GPUs learned. An executed trace
+            records these, so only prices, tokenizer and ``calibrate`` are used.
+        options: how to read a log: column names of a table, tokenizer, limit on response length.
+        known: further facts for the diagnosis, such as the model, a GPU's memory, or the responses per step.
         time_weight: w in ``T^w C^(1-w)``, which plans minimise: 1 is time only, 0 is cost only.
         verbose: print the diagnosis.
-        reading: single options of reading, such as ``max_response_tokens``, the longest response that the run allowed: the
-            trace's own, or the longest of the log, when it is not given.
+        reading: single fields of ``ImportOptions``, such as ``max_response_tokens``, the run's limit on response length.
+            Default: the limit recorded in the trace, else the longest response of the log.
 
     Raises:
-        TraceError: the source is no trace or log, or is wrong.
+        TraceError: the source is not a trace or log, or is damaged.
         InputError: GPUs, profile and assumptions do not fit together, or one makes no sense.
         ProfileError: there is no such profile, or its file is broken.
 
@@ -82,10 +84,12 @@ def load(
             if unknown[0] in {field.name for field in fields(kind)}:
                 prefix = "rl." if kind is Hardware else ""
                 raise InputError(
-                    f"{unknown[0]} is no argument of load; give "
+                    f"{unknown[0]} is not an argument of load; give "
                     f"{argument}={prefix}{kind.__name__}({unknown[0]}={as_given(reading[unknown[0]])})"
                 )
-        raise InputError(f"{unknown[0]} is no argument of load and no option of reading; those are {', '.join(names)}")
+        raise InputError(
+            f"{unknown[0]} is neither an argument of load nor an option of reading; the known ones are {', '.join(names)}"
+        )
     options = replace(options, **reading)
     log = opened_log(source, options)
     trace = None if isinstance(log, ImportedLog) else log.trace

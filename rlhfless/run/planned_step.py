@@ -17,8 +17,10 @@ class PlannedStep:
     """One step of a log as a policy plans it; ``Run.plan`` makes it.
 
     Attributes:
-        logged: the step, with the lengths predicted before it and its true ones. setting: GPUs, profile and objective.
-        policy: the policy that plans it. assumed: what nobody stated and is assumed, one sentence each.
+        logged: the step, with predicted and true lengths.
+        setting: GPUs, profile and objective.
+        policy: the policy that plans it.
+        assumed: assumptions about facts that are not stated, one sentence each.
     """
 
     logged: LoggedStep
@@ -37,10 +39,10 @@ class PlannedStep:
         return as_policy(self.policy, tau=self.setting.tau)
 
     def compare(self, *others: str | SchedulingPolicy | PolicyFunction) -> Comparison:
-        """Run the step with its true lengths under other policies and under this one, the last, on simulated engines.
+        """Simulate the step with its true lengths under other policies, and under this one, which comes last.
 
         Args:
-            others: names, objects or functions; ``static`` if none is given.
+            others: policies to compare with: names, objects or functions; ``static`` if none is given.
 
         Raises:
             PolicyError: a policy is unknown, or is the planned one.

@@ -45,11 +45,13 @@ SECONDS_OF = "Seconds are those of tables of measured operators, not scaled to t
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PlannedWholeStep:
-    """One whole step of a log, planned with all levers; ``Run.plan_step`` makes it.
+    """The plan of one whole step of a log; ``Run.plan_step`` makes it.
 
     Attributes:
-        of_calls: the step, with the sizes of actors and the layouts that plans choose from. aim: what is minimised.
-        drafts: what drafted tokens are accepted; None: nothing is drafted. levers: that the plan may use.
+        of_calls: the step, with the actor sizes and layouts to choose from.
+        aim: what is minimised.
+        drafts: which drafted tokens are accepted; None: no speculative decoding.
+        levers: names of the optimisations that the plan may use.
 
     Raises:
         PlanningError: a lever is unknown.
@@ -67,21 +69,23 @@ class PlannedWholeStep:
 
     @cached_property
     def choice(self) -> WholeStepChoice:
-        """The plan that is chosen from forecasts, with what each of its levers is expected to save."""
+        """The plan chosen from the length forecast, with the expected saving of each optimisation."""
         return self.of_calls.step.plan(self.aim, self.drafts, lever_names(self.levers))
 
     @cached_property
     def plain(self) -> WholeStepChoice:
-        """Elastic plain with prefix caching, the fair comparator: right-sized, released when done, learned from on all GPUs."""
+        """The baseline ("elastic plain"): right number of replicas, random assignment, prefix caching, each replica released
+        when it is done, learning on all GPUs.
+        """
         weight = PLAIN_WEIGHT if self.aim.time_weight is None else self.aim.time_weight
         return self.of_calls.step.plain(weight)
 
     @cached_property
     def results(self) -> pd.DataFrame:
-        """One row for elastic plain, with prefix caching as engines have it, and one for the plan.
+        """Two rows: the baseline ``plain``, and the plan.
 
-        Columns: ``plan, expected_s, expected_gpu_s, time_s, gpu_s`` (executed on the true lengths) and ``bound_gpu_s``, below
-        which no policy is in the row's time.
+        Columns: ``plan``; ``expected_s, expected_gpu_s`` (mean over the forecast); ``time_s, gpu_s`` (simulated with the true
+        lengths); ``bound_gpu_s``, the fewest GPU-seconds of any policy that takes the row's time.
         """
         step, rows = self.of_calls.step, []
         bound = step.bound(self.drafts)
@@ -92,31 +96,31 @@ class PlannedWholeStep:
 
     @cached_property
     def savings(self) -> pd.DataFrame:
-        """One row per lever that the plan might use: ``lever, meaning, used, expected, saved``.
+        """One row per optimisation that the plan may use: ``lever, meaning, used, expected, saved``.
 
-        Shares are of what is minimised, beside the best plan without the lever: expected on held-out scenarios, and executed on
-        the true lengths. A saving below 0 is a loss.
+        ``expected`` and ``saved`` are shares of what is minimised, relative to the best plan without the optimisation: on
+        held-out scenarios, and in a simulation with the true lengths. A negative saving is a loss.
         """
         table = savings_of(self.of_calls.step, self.choice, self.aim, self.drafts)
         return table[table["lever"].isin(lever_names(self.levers))].reset_index(drop=True)
 
     @property
     def trace(self) -> Trace:
-        """The trace of the executed step; ``levers`` of its meta says what each lever was expected to save, and saved."""
+        """The trace of the executed step; ``meta["levers"]`` has the expected and the achieved saving of each optimisation."""
         trace = self.of_calls.step.trace(self.choice.plan, self.drafts)
         return replace(trace, meta={**trace.meta, "levers": self.savings.drop(columns="meaning").to_dict("records")})
 
     def lines(self) -> list[str]:
-        """Return one line per lever, before anything is executed: what it is expected to save, or why it is not used."""
+        """Return one line per optimisation, without executing anything: its expected saving, or why it is not used."""
         known = {**dict.fromkeys(self._allowed, "not used, as no plan with it was found to be better")}
         known |= {lever: f"not used, as it is not surely better ({share:.1%})" for lever, share in self.choice.refused.items()}
         known |= {lever: f"expected to save {share:.1%}" for lever, share in self.choice.saves.items()}
         return [f"{lever}: {known[lever]}" for lever in LEVERS if lever in known]
 
     def plot(self) -> go.Figure:
-        """Return the executed timelines of decoding under elastic plain and under the plan, with the cost of decoding.
+        """Return a figure of the executed decoding timelines of the baseline and of the plan, with the cost of decoding.
 
-        The title says what the whole step takes and costs.
+        The title has the time and cost of the whole step.
         """
         fig = plot_before_after({PLAIN: self.of_calls.step.trace(self.plain.plan), PLANNED: self.trace})
         first, last = self.results.itertuples()
@@ -152,7 +156,7 @@ class PlannedWholeStep:
 
     @property
     def words(self) -> str:
-        """How many actors and learner's servers the plan has, and in which layouts calls run."""
+        """The plan in words: number of actors, size of the learner, and the layouts of the model calls."""
         return self.of_calls.words(self.choice.plan)
 
     @property

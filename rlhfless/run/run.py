@@ -1,4 +1,4 @@
-"""A log or a trace, what limits the run by arithmetic on it, and all that can be planned and simulated where GPUs are known."""
+"""``Run``: a log or a trace, the diagnosis of what limits it, and all that can be planned and simulated with it."""
 
 from __future__ import annotations
 
@@ -50,15 +50,19 @@ def _check_max_steps(max_steps: object) -> None:
 class Run:
     """A log or a trace with the GPUs that it is studied on; ``rlhfless.load`` makes it.
 
-    ``diagnosis`` is arithmetic on what was logged, and needs no more. What is planned and simulated needs responses and a
-    number of GPUs: it is refused of an ``ImportedLog``, which has no responses, and where neither user nor trace states GPUs.
+    ``diagnosis`` needs nothing but the log. Everything that plans or simulates needs response lengths and a number of GPUs. It
+    raises an error if the log is an ``ImportedLog``, which has no responses, or if neither the user nor the trace states the
+    GPUs.
 
     Attributes:
-        log: the responses, and what else was logged; an ``ImportedLog`` where the log has no responses.
-        hardware: GPUs, latency profile and price, as stated or else as the trace recorded them; ``gpus`` is None where their
-            number is not known. objective: what plans minimise. assumptions: about a logged run.
-        max_response_tokens: the longest response that the run allowed; None: the longest of the log. admission: of requests on
-            simulated engines. read_from: the file of the log and how it was read; None where it was given as an object.
+        log: the responses and everything else that was logged; an ``ImportedLog`` if the log has no responses.
+        hardware: GPUs, latency profile and price, as stated by the user, else as recorded in the trace; ``gpus`` is None if
+            unknown.
+        objective: what plans minimise.
+        assumptions: what the user states about a logged run.
+        max_response_tokens: the run's limit on response length, in tokens; None: the longest response of the log.
+        admission: how simulated engines admit requests, ``reserve`` or ``preempt``.
+        read_from: the log's file and how it was read; None if the log was passed as an object.
     """
 
     log: OpenedLog | ImportedLog
@@ -71,7 +75,7 @@ class Run:
     read_from: LogSource | None = None
 
     def diagnosis(self) -> Diagnosis:
-        """Return what limits the run, by arithmetic on what was logged; computed once, in less than a second.
+        """Return what limits the run, by arithmetic on the log; it is computed once and takes less than a second.
 
         Example:
             >>> import pandas as pd, rlhfless as rl
@@ -88,7 +92,7 @@ class Run:
 
     @property
     def stated(self) -> Stated:
-        """What is known of the run's GPUs and limit beside the log: as stated or as the trace recorded it, nothing assumed."""
+        """What the user states, or the trace records, about the run's GPUs and response limit; nothing is assumed."""
         given = self.hardware
         derived = stated_of(
             gpus=given.gpus, learner_gpus=self.assumptions.learner_gpus, gpus_per_actor=given.gpus_per_actor,
@@ -100,12 +104,12 @@ class Run:
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """What neither the log nor the user states, and is assumed in what is planned and simulated, one sentence each."""
+        """What plans and simulations assume because neither the log nor the user states it; one sentence each."""
         return tuple(self.assumptions.not_stated.values())
 
     @property
     def opened(self) -> OpenedLog:
-        """``log``, as one that has responses.
+        """The log, checked to have responses.
 
         Raises:
             LogWithoutResponses: it has none.
@@ -116,7 +120,7 @@ class Run:
 
     @property
     def trace(self) -> Trace:
-        """The trace; without allocations and spans where a framework logged responses only.
+        """The trace; it has no allocations and spans if a framework logged only responses.
 
         Raises:
             LogWithoutResponses: the log has none.
@@ -145,7 +149,7 @@ class Run:
 
     @cached_property
     def setting(self) -> SimulationConfig:
-        """GPUs, latency profile and objective of what is planned and simulated.
+        """GPUs, latency profile and objective for plans and simulations.
 
         Raises:
             InputError: neither the user nor the trace states the number of GPUs, or it is no multiple of the GPUs per node.
@@ -162,19 +166,19 @@ class Run:
 
     @cached_property
     def times(self) -> OwnTimes:
-        """The run's own times, where it has some, and the profile that is scaled to them; computed once.
+        """The times that the run measured, if any, and the latency profile scaled to them; computed once.
 
         Raises:
             LogWithoutResponses: the log has none.
-            InputError: an assumption makes no sense, or nobody stated the number of GPUs.
+            InputError: an assumption makes no sense, or the number of GPUs is not stated.
             PlanningError: the responses fit on no actor.
         """
         return own_times(self.opened, self.setting, self.assumptions)
 
     @property
     def sizes(self) -> tuple[LatencyModel, ...]:
-        """Latency models of actors of other sizes that the plan of a step may start, with the speed of the run; none where the
-        user states the GPUs per actor.
+        """Latency models of the other actor sizes that a plan may choose, scaled to the speed of the run; empty if the user
+        states the GPUs per actor.
 
         Raises:
             LogWithoutResponses, InputError, PlanningError: as ``times``.
@@ -183,7 +187,7 @@ class Run:
 
     @property
     def calibrated(self) -> SimulationConfig:
-        """``setting`` with the profile scaled to the run's own ``times``: what everything that is computed of the run uses.
+        """``setting`` with the profile scaled to the run's own ``times``; plans and simulations use it.
 
         Raises:
             LogWithoutResponses, InputError, PlanningError: as ``times``.
@@ -191,9 +195,10 @@ class Run:
         return self.times.setting
 
     def complete(self, *, steps: Collection[int] | None = None) -> tuple[Trace, ...]:
-        """Return the run as traces with all GPUs that it held: as executed, or simulated by its own dispatch from its log.
+        """Return the run as full traces, with all GPUs that it held.
 
-        A log has one for each dispatch that the run may have used, the likeliest first; every plot takes them.
+        An executed run has one trace, its own. A logged run is simulated under each dispatch (assignment of prompts to
+        replicas) that it may have used; the likeliest comes first. Every plot takes these traces.
 
         Args:
             steps: only these; all when None.
@@ -212,16 +217,16 @@ class Run:
         return complete(self.opened, self.setting, self.assumptions, steps=steps)
 
     def findings(self, *, max_steps: int = 8) -> Findings:
-        """Return what the report says beside the diagnosis, as tables with ``.to_frame()``, ``.to_json()`` and ``.plot()``.
+        """Return the simulated findings of the report, with ``.to_frame()``, ``.to_json()`` and ``.plot()``.
 
-        They are computed even where a report leaves them out, because the engine is slow.
+        They are computed even if the report leaves them out because the run's engine is slower than its profile.
 
         Args:
-            max_steps: at most so many steps are simulated, evenly chosen.
+            max_steps: number of steps to simulate at most, evenly spaced.
 
         Raises:
             LogWithoutResponses: the log has none.
-            InputError: ``max_steps`` or an assumption makes no sense, or nobody stated the number of GPUs.
+            InputError: ``max_steps`` or an assumption makes no sense, or the number of GPUs is not stated.
             PlanningError: the responses cannot be planned on these GPUs.
             TraceError: the log holds several runs, or a response above the limit.
 
@@ -235,7 +240,7 @@ class Run:
         return study(self.opened, self.setting, self.assumptions, int(max_steps))
 
     def report(self, out: str | Path, *, max_steps: int = 8, verbose: bool = True) -> Path:
-        """Write the report of this run, and return its path; it simulates where GPUs and responses are known.
+        """Write the report of this run and return its path. It includes simulations if GPUs and responses are known.
 
         Args:
             out: a page (``.html``, ``.htm``), diagnosis and ``findings`` as JSON (``.json``), or a notebook that reads the log
@@ -261,11 +266,12 @@ class Run:
         )  # fmt: skip
 
     def what_ifs(self) -> Comparison:
-        """Return other ways to generate and to learn on the run's last steps: time, cost, and changes of the data.
+        """Simulate the run's last steps with other frameworks' methods, such as partial rollout and asynchronous learning.
 
-        The run itself is the first variant: ``as logged``, simulated on GPUs that are all held throughout, or ``as executed``,
-        what an executed run took by its trace. ``means()`` has one row per way, with the shares of the run's time and cost that
-        it saves (negative: it takes more), and ``knobs`` the ways with a knob at every setting.
+        The first variant is the run itself: ``as logged`` (simulated, all GPUs held throughout) or ``as executed`` (the times
+        of its trace). ``means()`` has one row per method: time, cost, the shares of the run's time and cost that it saves
+        (negative: it takes more), and how it changes the training data. ``knobs`` has the methods with an adjustable setting at
+        several values.
 
         Raises:
             InputError: an assumption makes no sense, no step of an executed run generated anything, or it ran on GPUs of
@@ -293,25 +299,25 @@ class Run:
         learn_s: float | None = None,
         efficiency: float = 1.0,
     ) -> Split:
-        """Return how many GPUs should generate and how many train: every division, in steady state, beside a lower bound.
+        """Return how many GPUs should generate and how many should train: every division in steady state, with a lower bound.
 
-        Generation is simulated on the run's last steps for every number and size of actors; learning takes the run's own
-        seconds, in proportion to its GPUs. All GPUs of the run are divided anew, those of its learner included. Of a log
-        without responses, the waits alone say which side the next GPU belongs to.
+        Generation is simulated on the run's last steps for every number and size of actors. Learning takes the run's own
+        seconds, scaled by its number of GPUs. All GPUs of the run are divided again, including those of its learner. If the log
+        has no responses, the logged waits alone tell which of the two should get the next GPU.
 
         Args:
-            staleness: most updates that the weights of a batch lack when it is learned: 0 takes turns, 1 is one step off, None
-                is any. All GPUs shared in turns are compared at every bound.
-            gpus: numbers of GPUs to divide; all of the run when None. actor_sizes: GPUs per actor; all that have a latency
-                profile when None.
-            batches: ``apart``: a batch begins when the one before it is complete; ``together``: all that may start run at the
-                same time, and updates interrupt them; as the run's framework does when None.
-            lend_idle: also let generating GPUs that wait for new weights help to learn.
-            learn_s: seconds of preparation and learning of a step on the run's own learner GPUs; as logged when None.
-            efficiency: how much of a doubled speed doubling the learner's GPUs gives, 0.5 to 1.
+            staleness: number of weight updates by which a batch may be old when it is learned. 0: generation and learning take
+                turns; 1: one step off-policy; None: no limit. Sharing all GPUs in turns is always compared.
+            gpus: total numbers of GPUs to try; the run's when None.
+            actor_sizes: GPUs per actor to try; all that have a latency profile when None.
+            batches: ``apart``: a batch starts when the one before it is complete; ``together``: all batches within the
+                staleness limit generate at once, and weight updates interrupt them. None: as the run's framework does.
+            lend_idle: generating GPUs that wait for new weights help to learn.
+            learn_s: seconds per step of preparation and learning on the run's own learner GPUs; as logged when None.
+            efficiency: parallel efficiency of the learner per doubling of its GPUs, 0.5 (no speed-up) to 1 (twice as fast).
 
         Raises:
-            InputError: an argument makes no sense, nobody knows the seconds or GPUs of learning, or a log without responses has
+            InputError: an argument makes no sense, the seconds or GPUs of learning are unknown, or a log without responses has
                 no waits either.
             PlanningError: a response fits on no actor.
 
@@ -344,12 +350,15 @@ class Run:
         steps: Collection[int] | None = None,
         predictor: Predictor | None = None,
     ) -> Comparison:
-        """Plan and run the steps under every policy in the ``calibrated`` setting, on simulated engines, beside a lower bound.
+        """Plan the steps under every policy, execute the plans on simulated engines, and compare them with a lower bound.
+
+        The latency profile is scaled to the run (``calibrated``).
 
         Args:
-            policies: names (``rlhfless.scheduling.POLICIES``), objects with a method ``plan``, or functions ``(problem,
-                options) -> Plan``. steps: all when None.
-            predictor: of response lengths; the prompt's last visit when None.
+            policies: names (``rlhfless.scheduling.policies()`` lists them), objects with a method ``plan``, or functions
+                ``(problem, options) -> Plan``.
+            steps: step numbers; all when None.
+            predictor: predicts response lengths; None: the prompt's mean length in the last epoch.
 
         Raises:
             PolicyError: a policy is unknown, or there is none.
@@ -372,14 +381,16 @@ class Run:
         *,
         predictor: Predictor | None = None,
     ) -> PlannedStep:
-        """Plan one step with lengths predicted from all earlier steps, in the ``calibrated`` setting.
+        """Plan the generation of one step, with lengths predicted from all earlier steps.
 
-        Policy ``solver`` also chooses the GPUs per actor where there are latency profiles of several ``sizes``, unless
-        ``Hardware.gpus_per_actor`` states them. Other policies start actors of the run's own size.
+        The latency profile is scaled to the run (``calibrated``). Policy ``solver`` also chooses the GPUs per actor, if there
+        are latency profiles of several ``sizes`` and ``Hardware.gpus_per_actor`` is not stated. Other policies start actors of
+        the run's own size.
 
         Args:
             step: its number in the log; a negative one counts from the end.
-            policy: name, object or function. predictor: of response lengths; the prompt's last visit when None.
+            policy: name, object or function, as in ``simulate``.
+            predictor: predicts response lengths; None: the prompt's mean length in the last epoch.
 
         Raises:
             InputError: the log has no such step.
@@ -407,22 +418,22 @@ class Run:
         levers: str | Collection[str] = "all",
         predictor: Predictor | None = None,
     ) -> PlannedWholeStep:
-        """Plan one whole step with all levers, with lengths predicted from all earlier steps.
+        """Plan one whole step: generation, preparation, learning and layouts, with lengths predicted from all earlier steps.
 
-        Use ``solver.dataflow.plan_step`` instead to place every model call of steps that follow each other, with a proven
-        bound; there only overlap, streaming and drafts are levers.
+        Seconds come from the shipped tables of measured operators. They are not scaled to the run's own times, so they differ
+        from those of ``plan``, which plans only generation.
 
-        Seconds of decoding, preparation and learning come from the shipped tables of measured operators. They are not scaled to
-        the run's own times, so they differ from those of ``plan``, which has generation alone.
+        To place every model call of steps that follow each other, with a proven bound, use ``solver.dataflow.plan_step``; of
+        the optimisations it knows only overlap, streaming and drafts.
 
         Args:
             step: its number in the log; a negative one counts from the end. algorithm: ``grpo`` or ``ppo``.
-            models: one name for every role, or role to name; that of the run's profile when None.
+            models: one model name for every role, or a mapping of role to name; that of the run's profile when None.
             aim: what is minimised; ``T^w C^(1-w)`` with the run's time weight when None.
-            drafts: what drafted tokens are accepted: ``weak``, ``strong`` (a character task) or your own; nothing is drafted
-                when None.
-            levers: ``all``, ``none``, or names (``solver.model.step_levers``). predictor: of response lengths; the prompt's
-                last visit when None.
+            drafts: which drafted tokens are accepted in speculative decoding: ``weak``, ``strong`` (a character task) or an
+                object of your own; None: no speculative decoding.
+            levers: optimisations that the plan may use: ``all``, ``none``, or names (``solver.model.step_levers``).
+            predictor: predicts response lengths; None: the prompt's mean length in the last epoch.
 
         Raises:
             InputError: the log has no such step, or an argument names nothing.
@@ -452,15 +463,17 @@ class Run:
         policies: Sequence[str | SchedulingPolicy | PolicyFunction] | None = None,
         steps: Collection[int] | None = None,
     ) -> Comparison:
-        """Plan and run steps on every number of GPUs, with every size of actor, at every time weight, under every policy.
+        """Plan and simulate steps for every combination of number of GPUs, actor size, time weight and policy.
 
-        What is None stays as in the run; the policy is ``solver`` then. ``.front()`` of the result has the combinations that no
-        other one beats, and ``.plot()`` draws time against cost. Every profile is scaled as the run's own is to its times.
-        Bounds are the closed form, which takes no time and may lie far below the bound of ``simulate``.
+        An argument that is None stays as in the run; the default policy is ``solver``. ``.front()`` of the result has the
+        combinations that no other one beats in both time and cost, and ``.plot()`` draws time against cost. All profiles are
+        scaled by the factor that fits the run's own profile to its times. Lower bounds are in closed form: fast, but possibly
+        far below those of ``simulate``.
 
         Args:
-            gpus: numbers of GPUs, in nodes of the run's size. gpus_per_actor: sizes that have a latency profile of the run's
-                model and kind of GPU. time_weight: values of w in ``T^w C^(1-w)``, from 0 (cost only) to 1 (time only).
+            gpus: numbers of GPUs, in nodes of the run's size.
+            gpus_per_actor: GPUs per actor; each needs a latency profile of the run's model and GPU kind.
+            time_weight: values of w in ``T^w C^(1-w)``, from 0 (cost only) to 1 (time only).
             policies: names, objects or functions, as of ``simulate``.
             steps: of the log; the last ones, with about 2,000 responses, when None.
 
@@ -490,17 +503,17 @@ class Run:
         deadline_s: float | None = None,
         budget_usd: float | None = None,
     ) -> Comparison:
-        """Rank GPU kinds, numbers of GPUs and actor sizes for the lengths of the last steps, the best first, with their plans.
+        """Rank GPU kinds, numbers of GPUs and actor sizes for the lengths of the last steps, best first, with their plans.
 
-        Every profile is scaled as the run's own is to the run's times (``times``); where the number of GPUs that the run had is
-        not known, profiles stay as they are.
+        All profiles are scaled by the factor that fits the run's own profile to its ``times``; they are not scaled if the run's
+        number of GPUs is unknown.
 
         Args:
-            gpu_kinds, gpus_per_actor: only these; all that have a latency profile of the run's model when None.
+            gpu_kinds, gpus_per_actor: candidates; all that have a latency profile of the run's model when None.
             gpus: numbers of GPUs to try.
-            deadline_s: seconds of a step's generation; candidates that keep it are ranked by cost.
-            budget_usd: cost of a step's generation; candidates that keep it are ranked by time. Only one limit is possible;
-                without one, ``T^w C^(1-w)`` ranks, w being the run's time weight.
+            deadline_s: limit on the seconds of a step's generation; candidates within it are ranked by cost.
+            budget_usd: limit on the cost of a step's generation; candidates within it are ranked by time. Give at most one of
+                the two; without a limit, candidates are ranked by ``T^w C^(1-w)`` with the run's time weight w.
 
         Raises:
             InputError: no profile has such a kind and size.
@@ -518,18 +531,18 @@ class Run:
         return search_capacity(self, objective, gpu_kinds=gpu_kinds, gpus=gpus, gpus_per_actor=gpus_per_actor)
 
     def explore(self, step: int = -1, settings: Settings | None = None, **changes: Any) -> Explorer:
-        """Show sliders over the GPUs, the price and the objective of one step; every move plans the step again.
+        """Show sliders for the GPUs, the price and the objective of one step; every move plans the step again.
 
-        It begins with the plan of ``plan(step)``. Each plan and its numbers are those of ``plan(step)`` and its ``compare`` in
-        the same settings.
+        The first plan is that of ``plan(step)``. Every plan and its numbers equal those of ``plan(step)`` and its ``compare``
+        in the same settings.
 
         Args:
             step: its number in the log; a negative one counts from the end.
-            settings: initial ones; those of this run when None. changes: single initial settings.
+            settings: initial settings; those of this run when None. changes: single initial settings that differ.
 
         Raises:
             InputError: the log has no such step, there is no such setting, one is of another type or out of its range, or
-                nobody states the number of GPUs.
+                the number of GPUs is not stated.
         """
         from rlhfless.widgets import Settings, WhatIf
         from rlhfless.widgets.explorer import Explorer

@@ -45,14 +45,15 @@ NO_RESPONSES = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Split:
-    """Ways to divide the GPUs of a run into generation and training, the best first.
+    """Divisions of a run's GPUs into generation and training, the best first.
 
     Attributes:
-        table: one row per way (``analysis.split.splits``), by ``T^w C^(1-w)`` of a step; empty for a log without responses.
-        own: a row of the run's own division: of a log one of the table, of an executed run what it took, which no row has to
-            be; None where neither is known, or ``learn_s`` states other seconds than those of an executed run.
-        waits: what the waits of the log say by themselves, for each of its runs.
-        assumed: one sentence each.
+        table: one row per division (columns as of ``analysis.split.splits``), ordered by ``T^w C^(1-w)`` of a step; empty for a
+            log without responses.
+        own: the run's own division: a row of the table for a logged run, the measured times for an executed one; None if
+            unknown, or if ``learn_s`` differs from the times of an executed run.
+        waits: for each run of the log, which of the two should get the next GPU according to the logged waits.
+        assumed: assumptions, one sentence each.
     """
 
     table: pd.DataFrame
@@ -62,12 +63,12 @@ class Split:
 
     @property
     def best(self) -> Mapping[str, Any] | None:
-        """The first row; None for a log without responses."""
+        """The best division, the first row; None for a log without responses."""
         return None if self.table.empty else self.table.iloc[0].to_dict()
 
     @property
     def bound(self) -> float | None:
-        """A lower bound on the seconds of a step of every way in the table; None for a log without responses."""
+        """A lower bound on the seconds of a step, valid for every division in the table; None for a log without responses."""
         return None if self.table.empty else float(self.table["least_step_s"].min())
 
     def to_frame(self) -> pd.DataFrame:
@@ -81,7 +82,7 @@ class Split:
         return json.dumps({"divisions": rows, "own": own, "waits": [vars(one) for one in self.waits], "assumed": self.assumed})
 
     def plot(self) -> go.Figure:
-        """Return seconds of a step by the GPUs that generate, with the lower bound of every division."""
+        """Return a figure: seconds of a step by the number of generating GPUs, with the lower bound of every division."""
         from rlhfless.plots import plot_split
 
         return plot_split(self.table)

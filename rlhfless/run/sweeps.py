@@ -60,16 +60,18 @@ class RunToVary(Protocol):
 
 @dataclass(frozen=True)
 class Variant:
-    """The run with something changed.
+    """A variant of the run: other GPUs, another policy, another objective, or another framework's method.
 
-    The steps are planned by the solver unless a policy or a way is given, so ``Variant("planned")`` is the solver on the run's
-    own GPUs. What the run itself took is ``Variant("own", way="as logged")``, of an executed run ``way="as executed"``.
+    Steps are planned by policy ``solver`` unless a policy or a ``way`` is given, so ``Variant("planned")`` is the solver on the
+    run's own GPUs. The run itself is ``Variant("own", way="as logged")``; if it was executed here, ``way="as executed"``.
 
     Attributes:
-        name: of the variant in tables and figures. hardware: GPUs, profile and price; the run's when None. policy: that plans
-            the steps; the solver when None. time_weight: w in ``T^w C^(1-w)``; the run's when None.
-        way: to generate and to learn, in place of the others: a name of ``analysis.what_ifs.named.NAMES``, or a function from
-            ``RunToChange`` to ``WayOutcome``.
+        name: name in tables and figures.
+        hardware: GPUs, profile and price; the run's when None.
+        policy: plans the steps; ``solver`` when None.
+        time_weight: w in ``T^w C^(1-w)``; the run's when None.
+        way: how the framework generates and learns, instead of a policy: a name of ``analysis.what_ifs.named.NAMES``, or a
+            function from ``RunToChange`` to ``WayOutcome``.
     """
 
     name: str
@@ -105,18 +107,19 @@ class Variant:
 
 
 def variants(run: RunToVary, chosen: Sequence[Variant], *, steps: Collection[int] | None = None) -> Comparison:
-    """Plan and run the steps of a run under every variant, on simulated engines, beside the lower bound of each.
+    """Simulate the steps of a run under every variant, and compare each with a lower bound.
 
-    Every profile is scaled as the run's own is to the run's times. Where a variant has a way, all are compared by whole steps:
-    generation, and the run's seconds outside it.
+    All profiles are scaled by the factor that fits the run's own profile to its times. If a variant has a ``way``, whole steps
+    are compared: generation, and the run's seconds outside generation.
 
     Args:
-        run: as of ``rlhfless.load``. chosen: the variants; those that cannot run the steps are ``left_out`` of the comparison.
-        steps: those of the log; the last ones, with about 2,000 responses (``last_of``), when None.
+        run: what ``rlhfless.load`` returns.
+        chosen: the variants; those that cannot run the steps are listed in ``left_out`` of the result.
+        steps: step numbers; None: the last steps, with about 2,000 responses in total (``last_of``).
 
     Raises:
-        InputError: ``run`` is none, what is given are no variants, two have one name, ``steps`` is no list, or the number of
-            GPUs is known of neither the run nor a variant.
+        InputError: ``run`` is not a ``Run``, an item is not a ``Variant``, two have the same name, ``steps`` is not a list, or
+            neither the run nor a variant states the number of GPUs.
         PolicyError: a policy is unknown.
         TraceError: the log lacks one of the steps.
         PlanningError: a time weight is none, or no variant can run the steps.
@@ -293,7 +296,7 @@ def _checked(chosen: Sequence[Variant]) -> list[Variant]:
             raise InputError(f"the variants have {as_given(one)}; each has to be a Variant(...)")
     names = [one.name for one in chosen]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise InputError(f"variant {twice[0]!r} is there twice; give one of them another name")
+        raise InputError(f"variant {twice[0]!r} is given twice; give one of them another name")
     return list(chosen)
 
 

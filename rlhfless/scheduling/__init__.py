@@ -1,6 +1,7 @@
 """Scheduling policies by name: published systems, simple baselines and our own.
 
-``policies()`` is the table of all, and ``make_policy(name)`` makes one. ``as_policy`` takes objects and functions, too.
+``policies()`` is the table of all policies, ``make_policy(name)`` makes one, and ``as_policy`` also takes objects and
+functions.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ SPECIAL = ("stage fusion", "drafts")  # groups whose policies need work to fuse,
 
 
 def make_policy(name: str, *, tau: float = 0.7, static_actors: int | None = None, hold: str = "generation") -> SchedulingPolicy:
-    """Return the policy called ``name``. A policy ignores the parameters that it does not have.
+    """Return the policy called ``name``. Parameters that a policy does not have are ignored.
 
     Args:
-        tau: of ``rlhfless`` and ``random+tau``: share of an actor's responses after which it is cut.
-        static_actors: actors of ``static`` and ``rlhfuse``; as many as fit when None.
-        hold: of ``static``: GPUs are held until the end of ``generation`` or of the ``step``.
+        tau: for ``rlhfless`` and ``random+tau``: share of an actor's responses after which the rest migrate.
+        static_actors: number of actors of ``static`` and ``rlhfuse``; as many as fit when None.
+        hold: for ``static``: GPUs are held until the end of ``generation`` or of the ``step``.
 
     Raises:
         PolicyError: the name is unknown, or a parameter is out of its range; the message says what would be right.
     """
     if not 0 < tau <= 1:
-        raise PolicyError(f"tau is {tau}; a share above 0 and up to 1 is needed (1 never cuts)")
+        raise PolicyError(f"tau is {tau}; a share above 0 and up to 1 is needed (at 1 no response migrates)")
     if static_actors is not None and static_actors < 1:
         raise PolicyError(f"static_actors is {static_actors}; at least 1 is needed")
     makers: dict[str, Callable[[], SchedulingPolicy]] = {
@@ -75,13 +76,14 @@ def make_policy(name: str, *, tau: float = 0.7, static_actors: int | None = None
 
 
 def as_policy(given: str | SchedulingPolicy | PolicyFunction, **parameters: Any) -> SchedulingPolicy:
-    """Return the policy that a user gives: by name, as an object, or as a function ``(problem, options) -> Plan``.
+    """Return a scheduling policy, given by name, as an object, or as a function ``(problem, options) -> Plan``.
 
     Args:
-        given: a function is called with predicted lengths, and its name is the policy's. parameters: of ``make_policy``.
+        given: the policy. A function is called with predicted lengths, and its name becomes the policy's.
+        parameters: passed to ``make_policy``.
 
     Raises:
-        PolicyError: the name is unknown, or it is none of these.
+        PolicyError: the name is unknown, or ``given`` is not a policy.
 
     Example:
         >>> import rlhfless as rl, solver
@@ -101,26 +103,27 @@ def as_policy(given: str | SchedulingPolicy | PolicyFunction, **parameters: Any)
 
 
 def ladder(dispatch: str = "static", drafting: bool = False) -> tuple[SchedulingPolicy, ...]:
-    """Return policies that add one idea at a time, from a run's own dispatch to the oracle: right-sizing, release, spreading
-    a prompt's samples, folding thin actors, re-planning with predictions, speculation if wanted, true lengths.
+    """Return policies for an ablation, each of which adds one idea to the one before it.
 
-    Each policy adds one idea to the policy before it. The differences between their results therefore say what each idea
-    contributes on a log. A contribution can be negative. Policies have the names of ``POLICIES``; ``right-sizing``,
-    ``least-loaded, held`` and the two that end in ``, drafts`` are in the ladder only.
+    From the run's own dispatch to the oracle, the ideas are: the right number of replicas, early release, spreading a prompt's
+    samples, consolidating nearly empty replicas, re-planning with predictions, speculative decoding (optional), true lengths.
+    The difference between two results is the contribution of an idea on a log; it can be negative. The policies
+    ``right-sizing``, ``least-loaded, held`` and the two that end in ``, drafts`` exist only here; the others are in
+    ``POLICIES``.
 
     Args:
-        dispatch: ``static`` or ``least-loaded``, the first rung, on all actors, with GPUs held until the last response.
-        drafting: whether the last two rungs decode with drafts; it needs a setting that says what is accepted.
+        dispatch: the first policy, ``static`` or ``least-loaded``, on all actors, with GPUs held until the last response.
+        drafting: the last two policies use speculative decoding; this needs a setting that states the acceptance.
 
     Raises:
-        PolicyError: the dispatch is neither.
+        PolicyError: the dispatch is unknown.
     """
     firsts: dict[str, SchedulingPolicy] = {
         "static": Static(),
         "least-loaded": LeastLoaded(release="generation", name="least-loaded, held"),
     }
     if dispatch not in firsts:
-        raise PolicyError(f"dispatch {dispatch!r} has no ladder of policies; one of {', '.join(firsts)} is needed")
+        raise PolicyError(f"dispatch {dispatch!r} cannot start an ablation; one of {', '.join(firsts)} is needed")
     predicted, true = make_policy("solver+replan"), make_policy("oracle+replan")
     return (
         firsts[dispatch],

@@ -1,12 +1,12 @@
 """Calibrates the scenarios of a forecast: how far they lie from their mean follows how wrong earlier forecasts were.
 
-Predictors are too sure of themselves, or not sure enough. Where earlier forecasts of the same predictor have proved how wrong
-they are (``LengthForecast.error_sd``), scenarios get exactly this spread. Where nothing has been proved, they count with
-``DOUBT`` times their own spread. Scenarios without spread do not say which responses are uncertain: they get errors of at least
+Predictors state too little or too much uncertainty. Where earlier forecasts of the same predictor have proved how wrong they
+are (``LengthForecast.error_sd``), scenarios get exactly this spread. Where nothing has been proved, they count with ``STRESS``
+times their own spread. Scenarios without spread do not say which responses are uncertain: they get errors of at least
 ``UNSTATED_SD``.
 
 Errors differ between responses, and one spread for all does not show which have larger ones. So a plan that trusts predictions
-must also do well in ``doubted`` scenarios.
+must also do well in ``stressed`` scenarios, whose errors are larger.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rlhfless.scheduling.policy import PlanningOptions
 from solver.model.problem import PlanningProblem
 from solver.model.workload import FloatArray, IntArray, Workload
 
-DOUBT = 1.5  # times the distance of scenarios from their mean, on a logarithmic scale, which a plan must stand
+STRESS = 1.5  # times the distance of scenarios from their mean, on a logarithmic scale, which a plan must stand
 UNSTATED_SD = 0.5  # of the logarithm of errors, at least, where the forecast has no spread
 LEAST_SPREAD = 1e-6  # of the logarithm of lengths, below which scenarios count as having none
 
@@ -33,21 +33,21 @@ def calibrated(problem: PlanningProblem, options: PlanningOptions) -> PlanningPr
     logs = np.log(np.maximum(workload.scenarios, 1))
     spread = float(np.sqrt(logs.var(axis=0, ddof=1).mean())) if len(logs) > 1 else 0.0
     if spread > LEAST_SPREAD:
-        return with_scenarios(problem, widened(workload, DOUBT if error_sd is None else error_sd / spread))
+        return with_scenarios(problem, widened(workload, STRESS if error_sd is None else error_sd / spread))
     errors = np.random.default_rng(options.seed).standard_normal(logs.shape)
     lengths = _tokens(logs.mean(axis=0) + max(UNSTATED_SD, error_sd or 0.0) * errors, workload)
     return with_scenarios(problem, lengths)
 
 
-def doubted(known: PlanningProblem, options: PlanningOptions) -> PlanningProblem:
-    """Return a calibrated problem with ``DOUBT`` times the distance of scenarios from their mean.
+def stressed(known: PlanningProblem, options: PlanningOptions) -> PlanningProblem:
+    """Return a calibrated problem with ``STRESS`` times the distance of scenarios from their mean.
 
-    Where errors of earlier forecasts are unknown, calibration has doubted the scenarios already; they stay as they are.
+    Where errors of earlier forecasts are unknown, ``calibrated`` has widened the scenarios already; they stay as they are.
     """
     workload = known.workload
     if workload.scenarios is None or options.forecast is None or options.forecast.error_sd is None:
         return known
-    return with_scenarios(known, widened(workload, DOUBT))
+    return with_scenarios(known, widened(workload, STRESS))
 
 
 def widened(workload: Workload, factor: float) -> IntArray:

@@ -1,6 +1,6 @@
 """TRL's dispatch: prompts in the given order, cut into N equal chunks (counts differ by one at most), N right-sized.
 
-TRL's vLLM server deals prompts to its data-parallel workers in this way (``chunk_list`` in ``trl/scripts/vllm_serve.py``).
+TRL's vLLM server assigns prompts to its data-parallel workers in this way (``chunk_list`` in ``trl/scripts/vllm_serve.py``).
 Accelerate splits a batch between processes alike. The first ``count mod N`` chunks have one more.
 """
 

@@ -1,4 +1,4 @@
-"""Square-root folding: start as the right-sized random split and fold thin actors together while the step runs.
+"""Square-root folding: start as the right-sized random split and consolidate nearly empty actors while the step runs.
 
 With k actors and n unfinished responses an iteration takes ``a + b n / k`` and costs ``g (k a + b n)`` GPU-seconds. Where
 ``T^w C^(1-w)`` is minimised, a second of a step that takes T and costs C is worth ``w C / ((1 - w) T)`` GPU-seconds

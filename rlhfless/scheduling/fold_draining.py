@@ -1,4 +1,4 @@
-"""Square-root folding that never stops an actor: thin actors are drained one response at a time, and loads are evened out.
+"""Square-root folding that never stops an actor: nearly empty actors hand over one response at a time, and loads are balanced.
 
 The rule uses what ``SquareRootFold`` uses: counts of unfinished responses, no prediction. A cut makes all responses of an
 actor wait for one another's transfers. Here one response at a time leaves over an actor's link while the others keep decoding.

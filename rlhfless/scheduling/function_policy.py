@@ -17,11 +17,12 @@ PolicyFunction = Callable[[PlanningProblem, PlanningOptions], Plan]
 
 @dataclass(frozen=True)
 class FunctionPolicy:
-    """The policy of a function ``(problem, options) -> Plan``.
+    """A policy made from a function ``(problem, options) -> Plan``.
 
     Args:
         function: returns a ``Plan``, as ``solver.random_split`` and ``solver.plan`` do.
-        name: in plans, results and traces. clairvoyant: the problem has the true lengths.
+        name: name in plans, results and traces.
+        clairvoyant: the function gets the true lengths.
 
     Raises:
         PolicyError: the function cannot be called with these two arguments.

@@ -26,7 +26,7 @@ from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
 from solver.model.workload import IntArray, Workload
 
-Part = tuple[int, int, tuple[int, ...]]  # sum, count (parts of equal sums are told apart by it), positions
+Part = tuple[int, int, tuple[int, ...]]  # sum, count (parts of equal sums are distinguished by it), positions
 
 
 def largest_differencing(sums: Sequence[int], parts: int, equal_counts: bool = False) -> list[list[int]]:

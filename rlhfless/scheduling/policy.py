@@ -20,22 +20,23 @@ from solver.stage_fusion.token_work import TokenWork
 
 
 class PolicyError(UserError, ValueError):
-    """Raised where a policy is unknown or its parameters are wrong; the message says what would be right."""
+    """A policy is unknown, or its parameters are wrong; the message says what would be right."""
 
 
 @dataclass(frozen=True, eq=False)
 class PlanningOptions:
-    """How a policy plans a problem.
+    """Options of planning, which a policy gets together with the problem.
 
     Attributes:
         quick, seed: see ``solver.plan``.
-        forecast: the predictor's own forecast of the problem's lengths, for policies that re-plan while the step runs; None
-            where they use the scenarios of the workload.
-        acceptance: the survival of drafts to expect, for policies that decode with drafts; None where it is unknown.
-        work: preparation and learning per token, for policies that place them into the step; None where they are no part of it.
-        sizes: latency models of the same language model and GPUs for actors of other sizes, which policy ``solver`` may start
-            in place of the problem's own or beside them.
-        static: the plan of policy ``solver`` for the same problem, where it is made already, for policies that start from it.
+        forecast: the predictor's length forecast, for policies that re-plan while the step runs; None: they use the scenarios
+            of the workload.
+        acceptance: expected acceptance of drafted tokens, for policies with speculative decoding; None if unknown.
+        work: preparation and learning per token, for policies that overlap them with generation; None if they are not part of
+            the step.
+        sizes: latency models of actors of other sizes (same language model and GPUs), which policy ``solver`` may also start.
+        static: the plan of policy ``solver`` for the same problem, if it has been made already, for policies that start from
+            it.
 
     Raises:
         PlanningError: an option is of the wrong type or out of its range; the message names it.
@@ -83,11 +84,12 @@ class SchedulingPolicy(Protocol):
         """Return the plan of one step.
 
         Args:
-            problem: with predicted lengths, or true ones for clairvoyant policies; one kind of actors. Policies that take other
-                numbers of actors or another release than the problem says describe it.
+            problem: the step, with predicted lengths (true lengths for clairvoyant policies) and one kind of actors. A policy
+                that uses another number of actors or another release rule than the problem states says so in its own
+                documentation.
 
         Raises:
-            PlanningError: an argument is of the wrong type, or the forecast is of another number of responses.
+            PlanningError: an argument is of the wrong type, or the forecast has another number of responses.
         """
         ...
 

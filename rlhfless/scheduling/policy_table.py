@@ -35,17 +35,16 @@ UNKNOWN = "cannot be run: nobody knows true lengths before the step"
 
 
 class PolicyInfo(NamedTuple):
-    """What people and plots need to know of a policy.
+    """Description of a policy, for tables and plots.
 
     Attributes:
-        name: as ``make_policy`` takes it. group: of ``GROUPS``.
-        sentence: what it does. to_do: what a user does to run it.
-        label: of an axis, with line breaks where it may be broken; the name if empty.
-        needs_truth: whether it plans with true lengths, which are unknown beforehand.
-        typical: whether it stands for its group where few policies are compared.
-        own_trade_off: whether its rule hands responses over to release GPUs early whatever the time weight, so that it cannot
-            be asked for the least time.
-        colour, symbol: of its marker; empty where plots choose both by position.
+        name: name for ``make_policy``. group: one of ``GROUPS``.
+        sentence: what it does. to_do: what a user has to change to run it.
+        label: axis label, with line breaks; empty: the name.
+        needs_truth: it plans with true lengths, which are unknown beforehand.
+        typical: it represents its group in comparisons of few policies.
+        own_trade_off: it hands responses over to release GPUs early whatever the time weight, so it cannot minimise time alone.
+        colour, symbol: of its marker; empty: plots choose both.
     """
 
     name: str
@@ -146,7 +145,9 @@ POLICY_TABLE = {row.name: row._replace(label=row.label or row.name) for row in _
 
 
 def policy_names(*groups: str, typical: bool = False) -> tuple[str, ...]:
-    """Return the names of the policies of some ``GROUPS``, group by group; only of those that stand for theirs, if wanted.
+    """Return the names of the policies in these ``GROUPS``, group by group.
+
+    With ``typical``, return only the policies that represent their group.
 
     Example:
         >>> from rlhfless.scheduling import policy_names

@@ -1,7 +1,7 @@
 """Chooses how a re-planned step starts: the price of time, the groups, and whether a re-planning rule pays for itself at all.
 
 Every candidate is a start and a price at which the step is re-planned. A start is the groups of the plan of ``Solver``, or
-groups of responses of equal marginal value. All are simulated on the same lengths: the doubted scenarios
+groups of responses of equal marginal value. All are simulated on the same lengths: the ``stressed`` scenarios
 (rlhfless.scheduling.calibration). So a sharp forecast of each response counts for the static plan as much as for re-planning.
 The candidate whose own time and cost have the least ``T^w C^(1-w)`` is chosen. So the price is the one at which the policy's
 own outcome is best. There its realised front has the slope ``-w C / ((1 - w) g T)`` at its own T and C, start-up and transfers
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlhfless.scheduling.calibration import doubted, with_scenarios
+from rlhfless.scheduling.calibration import stressed, with_scenarios
 from rlhfless.scheduling.policy import PlanningOptions
 from rlhfless.scheduling.solver import groups_of, plan_values, significantly_less, values_of
 from solver.generation.random_split import random_split
@@ -56,7 +56,7 @@ class Start:
         self, problem: PlanningProblem, options: PlanningOptions, remaining: RemainingLengths, static: Plan | None = None
     ) -> None:
         self.problem, self.seed, self.remaining = problem, options.seed, remaining
-        self.doubted = doubted(problem, options).workload.scenarios
+        self.stressed = stressed(problem, options).workload.scenarios
         self.cluster, self.latency = problem.one_kind
         latency, workload = self.latency.affine, problem.workload
         self.base_s = latency.base_s
@@ -162,9 +162,9 @@ class Start:
         if np.array_equal(left, again):
             return left[None]
         draws = max(2, min(MOST_DRAWS, FOLLOWED // len(workload)))
-        if self.doubted is None:
+        if self.stressed is None:
             return np.stack([drawn_lengths(self.remaining, workload, seed + draw) for draw in range(draws)])
-        scenarios = self.doubted[:draws]
+        scenarios = self.stressed[:draws]
         return np.asarray(np.maximum(scenarios - workload.generated_tokens, 0), dtype=float)
 
     def _plan_values(self, draws: FloatArray) -> FloatArray:

@@ -30,20 +30,22 @@ def right_sized(name: str, split: Split, problem: PlanningProblem) -> Plan:
     """Return the plan of ``split`` with the best number of actors."""
     prompts = np.unique(problem.workload.prompt_of)
 
-    def deal(actors: int) -> list[IntArray]:
+    def assign(actors: int) -> list[IntArray]:
         return responses_of(problem.workload, split(problem.workload, prompts, actors))
 
-    return right_sized_deal(name, deal, len(prompts), problem)
+    return right_sized_assignment(name, assign, len(prompts), problem)
 
 
-def right_sized_deal(name: str, deal: Callable[[int], list[IntArray]], max_actors: int, problem: PlanningProblem) -> Plan:
-    """``right_sized`` for single responses: ``deal(N)`` gives the N groups, none of them empty, for N up to ``max_actors``."""
+def right_sized_assignment(
+    name: str, assign: Callable[[int], list[IntArray]], max_actors: int, problem: PlanningProblem
+) -> Plan:
+    """``right_sized`` for single responses: ``assign(N)`` returns N groups, none of them empty, for N up to ``max_actors``."""
     cluster, latency = problem.one_kind
     admission = admission_of(latency, None, problem.admission)
     counts = candidate_counts(min(cluster.max_actors, max_actors))
 
     def split(i: int) -> list[Groups]:
-        groups = deal(counts[i])
+        groups = assign(counts[i])
         times = GroupTimes.of(problem.workload, latency, admission, np.concatenate(groups), problem.share_prefill)
         return [Groups(times, np.cumsum([0, *map(len, groups)]))]
 

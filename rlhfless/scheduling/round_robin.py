@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlhfless.scheduling.policy import PlanningOptions, check_inputs
-from rlhfless.scheduling.right_sizing import right_sized_deal
+from rlhfless.scheduling.right_sizing import right_sized_assignment
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
 from solver.model.workload import IntArray, Workload
@@ -48,4 +48,6 @@ class Spread:
         workload = problem.workload
         if self.actors is not None:
             return assemble(self.name, assign_round_robin(workload, self.actors, options.seed), problem)
-        return right_sized_deal(self.name, lambda n: assign_round_robin(workload, n, options.seed), len(workload), problem)
+        return right_sized_assignment(
+            self.name, lambda n: assign_round_robin(workload, n, options.seed), len(workload), problem
+        )

@@ -1,4 +1,5 @@
-"""The policies ``solver`` and ``oracle``: the plan of ``solver.plan``, if it is surely better than one without predictions.
+"""The policies ``solver`` and ``oracle``: the plan of ``solver.plan``, if it is significantly better than one without
+predictions.
 
 Predictions can be wrong, so a plan that is made for them must prove itself on held-out scenarios. Under a weight and with
 scenarios a **fallback** that needs no prediction runs unless the plan is **surely better**. The fallback is the right-sized
@@ -8,8 +9,8 @@ folded may start with more actors than a static split, so a few numbers of actor
 1. ``solver.plan`` plans on one half of the scenarios, and its plan is compared with the fallback on the other half; then the
    halves change places. (The best of many looks better than it is on the scenarios that it was chosen on.)
 2. The plans of both halves must together be better by more than ``SURE`` standard errors of these paired differences. Only then
-   one of them may run: the one that is better where errors are larger than they were (doubted scenarios). It runs if it is also
-   better than the fallback there and on all scenarios. Else the fallback runs.
+   one of them may run: the one that is better where errors are larger than they were (``stressed`` scenarios). It runs if it is
+   also better than the fallback there and on all scenarios. Else the fallback runs.
 
 Plans are made and compared on scenarios that are as far from their mean as the errors of earlier forecasts were
 (rlhfless.scheduling.calibration). What folding does is estimated (rlhfless.scheduling.fold_ahead). Folding evens out loads, so
@@ -35,7 +36,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 import solver
-from rlhfless.scheduling.calibration import calibrated, doubted, with_scenarios
+from rlhfless.scheduling.calibration import calibrated, stressed, with_scenarios
 from rlhfless.scheduling.fold import Fold, SquareRootFold
 from rlhfless.scheduling.fold_ahead import folded_busy_s
 from rlhfless.scheduling.fold_draining import DrainingFold
@@ -243,7 +244,7 @@ def _surely_better(
     values = np.concatenate([one.values(half) for one, half in pairs])
     if not significantly_less(values, np.concatenate([fallback.values(half) for _, half in pairs])):
         return None
-    further = doubted(known, options)
+    further = stressed(known, options)
     better = min(made, key=lambda one: float(one.values(further).mean()))
     for scenarios in (known, further):
         if not float(better.values(scenarios).mean()) < float(fallback.values(scenarios).mean()):

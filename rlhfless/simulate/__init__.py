@@ -1,8 +1,7 @@
-"""Simulate what scheduling policies would have made of a logged run: predict, plan, execute on simulated engines, compare.
+"""Simulate a logged run under other scheduling policies: predict, plan, execute on simulated engines, compare.
 
-Knows logs, predictors, policies and the executor; nothing of plots or of the command line. Every policy gets the same
-predictions (clairvoyant ones the true lengths) and runs on the same cluster and latency profile. Results include the lower
-bound.
+Every policy gets the same predictions (clairvoyant policies the true lengths) and runs on the same cluster and latency profile.
+Results include a lower bound. The package knows logs, predictors, policies and the executor, but not plots or the command line.
 """
 
 from rlhfless.simulate.comparison import Comparison

@@ -33,19 +33,20 @@ def draft_fronts(
     policies: Sequence[str | SchedulingPolicy] = POLICIES,
     time_weights: Sequence[float] = TIME_WEIGHTS,
 ) -> Comparison:
-    """Plan and run a step under every policy at every time weight, and bound it with and without drafts.
+    """Simulate a step under every policy at every time weight, with lower bounds with and without speculative decoding.
 
     Args:
-        logged: the step, as of ``run.plan().logged``. setting: its ``drafts`` say what is accepted.
-        policies: names or objects; ``random`` decodes without drafts under the plan that ``spec`` drafts with.
+        logged: the step, such as ``run.plan().logged``.
+        setting: its ``drafts`` state which drafted tokens are accepted.
+        policies: names or objects; ``random`` is ``spec`` without drafts.
 
     Returns:
-        One variant per policy and time weight. The table has a column ``on_front``: whether none of the policy's rows is as
-        fast and cheaper, or as cheap and faster. The curves are ``one_token`` and ``with_drafts``: the least GPU-seconds of any
-        policy that decodes one token per pass, and of any with these drafts.
+        One variant per policy and time weight. The column ``on_front`` marks rows that no other row of the policy beats in both
+        time and cost. The curves ``one_token`` and ``with_drafts`` are lower bounds on the GPU-seconds of any policy that
+        decodes one token per pass, and of any policy with these drafts.
 
     Raises:
-        InputError: the setting says nothing of drafts, or there is no time weight.
+        InputError: the setting has no drafts, or there is no time weight.
         PolicyError: a policy is unknown, or there is none.
         PlanningError: the step cannot be planned, or a time weight is none.
 

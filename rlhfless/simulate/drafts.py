@@ -20,28 +20,30 @@ STRONG = Acceptance([0.78, 0.67, 0.50, 0.44, 0.36, 0.31, 0.27, 0.22])
 
 @runtime_checkable
 class SimulatedDrafts(Protocol):
-    """What drafts accept in every step of a log."""
+    """Which drafted tokens are accepted in every step of a log."""
 
     def runs(self, step: int, rows: pd.DataFrame) -> AcceptedRuns:
-        """Return what the responses of a step accept.
+        """Return the acceptance of every response of a step.
 
         Args:
-            rows: of the step, one per response, in the order of its workload.
+            rows: rollouts of the step, one per response, in the order of its workload.
         """
         ...
 
     def expected(self, step: int) -> Acceptance | None:
-        """Return the survival to expect of a step, from earlier ones; None where nothing is known."""
+        """Return the acceptance to expect in a step, from earlier steps; None if unknown."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class DrawnDrafts:
-    """Drafts that are accepted at random with a given survival, the same in every step.
+    """Drafted tokens are accepted at random, with the same probabilities in every step.
 
     Args:
-        acceptance: of the typical response. spread: standard deviation of log k; the survival of each response is the power k
-            of it. seed: of all draws.
+        acceptance: acceptance probabilities of the typical response.
+        spread: how much responses differ: the standard deviation of log k, where a response's probabilities are those of the
+            typical one to the power k.
+        seed: of all random draws.
     """
 
     acceptance: Acceptance

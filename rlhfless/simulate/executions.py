@@ -23,6 +23,6 @@ class Executions:
         self.records: dict[Key, StepRecord] = {}
 
     def clear(self) -> None:
-        """Forget everything, so that results that keep the setting do not keep it."""
+        """Drop all cached plans and executions, so that results that refer to the setting do not hold them in memory."""
         self.plans.clear()
         self.records.clear()

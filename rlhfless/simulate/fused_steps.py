@@ -18,7 +18,7 @@ def fused_items(setting: SimulationConfig, logged: LoggedStep, policy: Schedulin
     """Return the work items of a step under a policy; none where the setting has no work.
 
     A policy that says itself what it fuses (``fuse``) is executed so, another one as the setting says: preparation and learning
-    after generation (``none``), preparation on freed GPUs while others decode (``prepare``), or learning, too (``learn``).
+    after generation (``none``), preparation on released GPUs while others decode (``prepare``), or learning, too (``learn``).
     Without overlap, preparation runs on the learner's GPUs if there are any.
     """
     if setting.work is None:

@@ -33,20 +33,21 @@ def fusion_front(
     policies: Sequence[str | SchedulingPolicy] = POLICIES,
     time_weights: Sequence[float] = TIME_WEIGHTS,
 ) -> Comparison:
-    """Plan and run a step under every policy at every time weight, learned from after generation and streamed.
+    """Simulate a step under every policy at every time weight, with learning after generation and with streamed learning.
 
     Args:
-        logged: the step, as of ``run.plan().logged``. setting: its ``work`` says what preparation and learning take, and with
-            ``learner_gpus`` which GPUs are held for them.
-        policies: names or objects. Those that decide themselves what overlaps (``rlhfuse``, ``stream``) have no two ways.
+        logged: the step, such as ``run.plan().logged``.
+        setting: its ``work`` states the seconds of preparation and learning and, with ``learner_gpus``, which GPUs are held for
+            them.
+        policies: names or objects, except policies that decide themselves what overlaps (``rlhfuse``, ``stream``).
 
     Returns:
-        One variant per policy, way to learn and time weight. The table has two more columns: ``learning`` (``batch``,
-        ``stream``) and ``on_front``: whether no row of its way to learn is as fast and cheaper, or as cheap and faster. The
-        curve is the least GPU-seconds of the step, ``whatever overlaps``.
+        One variant per policy, learning mode and time weight. The table has two more columns: ``learning`` (``batch`` or
+        ``stream``), and ``on_front``, which marks rows that no other row of the same mode beats in both time and cost. The
+        curve is a lower bound on the GPU-seconds of the step, ``whatever overlaps``.
 
     Raises:
-        InputError: the setting says nothing of work, its work never streams, or there is no time weight.
+        InputError: the setting has no ``work``, its work cannot stream, or there is no time weight.
         PolicyError: a policy is unknown, or there is none.
         PlanningError: the step cannot be planned, or a time weight is none.
 
@@ -86,10 +87,10 @@ def fusion_front(
 
 
 def streaming(front: Comparison, time_weight: float = 1.0) -> pd.DataFrame:
-    """Return batch against stream at one time weight, a row per policy.
+    """Compare streamed with batch learning at one time weight; one row per policy.
 
     Args:
-        front: of ``fusion_front``.
+        front: result of ``fusion_front``.
 
     Returns:
         Indexed by policy: ``batch_s, stream_s, speed_up`` (of the whole step), ``batch_gpu_s, stream_gpu_s, saved`` (share of

@@ -46,13 +46,13 @@ def simulate(
     steps: Collection[int] | None = None,
     on_step: Callable[[int], object] | None = None,
 ) -> Comparison:
-    """Plan and run every step of the log (or only ``steps``) under every policy.
+    """Plan every step of the log (or only ``steps``) under every policy, and execute the plans on simulated engines.
 
     Args:
-        rollouts: the rows of one run (``rlhfless.trace.read_rollouts``).
+        rollouts: one row per response of one run (``rlhfless.trace.read_rollouts``).
         policies: names, policy objects, or functions ``(problem, options) -> Plan``; only a clairvoyant policy sees the true
             lengths.
-        on_step: called with every step that is done under all policies (for progress bars).
+        on_step: called with the number of every step that is finished under all policies, for progress bars.
 
     Raises:
         TraceError: the log holds no rows, several runs, none of ``steps``, or a response above the limit.
@@ -74,7 +74,9 @@ def simulate_steps(
     policies: Sequence[str | SchedulingPolicy | PolicyFunction],
     on_step: Callable[[int], object] | None = None,
 ) -> Comparison:
-    """``simulate`` for steps that are predicted already, in another setting for example; the same policies and exceptions."""
+    """Run ``simulate`` on steps whose lengths are predicted already, to reuse them in another setting; same policies and
+    errors.
+    """
     chosen, keeping = _chosen(setting, policies), _keeping(setting)
     executed: dict[str, list[tuple[StepRecord, LoggedStep]]] = {p.name: [] for p in chosen}
     clock_s = dict.fromkeys(executed, 0.0)
@@ -137,7 +139,9 @@ def execute_steps(
     setting: SimulationConfig,
     policies: Sequence[str | SchedulingPolicy | PolicyFunction],
 ) -> dict[str, Executed]:
-    """Plan and run steps under every policy, without metrics and bounds (``policy_metrics`` takes many settings at once).
+    """Plan and execute steps under every policy, without computing metrics and bounds.
+
+    ``policy_metrics`` computes metrics for many settings at once.
 
     The arguments and exceptions are those of ``simulate_steps``.
     """
@@ -201,8 +205,8 @@ def _execute(
 def _kept_by(policy: SchedulingPolicy, logged: LoggedStep, setting: SimulationConfig) -> Key | None:
     """Return by what a plan is found again in ``SimulationConfig.executions``; None where it is not kept.
 
-    Policies are told apart by their parameters, so only those that are frozen dataclasses are kept. Nothing is kept of a user's
-    functions, and in settings with faults, drafts or work beside decoding.
+    Policies are distinguished by their parameters, so only those that are frozen dataclasses are kept. Nothing is kept of a
+    user's functions, and in settings with faults, drafts or work beside decoding.
     """
     comparable = is_dataclass(policy) and policy.__dataclass_params__.frozen and policy.__dataclass_params__.eq
     disturbed = any(of is not None for of in (setting.effects, setting.drafts, setting.work))

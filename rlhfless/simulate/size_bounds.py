@@ -11,7 +11,7 @@ from solver.model.plan import Plan
 
 @dataclass(frozen=True, eq=False)
 class BoundOfSizes:
-    """The least of the bounds for actors of each size. Schedules that mix sizes may be below it."""
+    """The smallest of the lower bounds for actors of each size. Schedules that mix sizes may be below it."""
 
     bounds: tuple[ClairvoyantBound, ...]
 

@@ -47,7 +47,7 @@ class SimulationConfig:
     """Cluster, latency, objective and policy parameters of a simulated log.
 
     Attributes:
-        max_response_tokens: the longest response that the run allowed; the longest of the log when None.
+        max_response_tokens: the run's limit on response length, in tokens; None: the longest response of the log.
         reference_answer_tokens: lengths of reference answers by prompt id, for prompts without history.
         planned_latency: what policies plan with, if it differs from ``latency`` (an inaccurate profile, for example). Execution
             and bounds always use ``latency``.
@@ -56,17 +56,18 @@ class SimulationConfig:
         tau, static_actors, hold: parameters of the policies that have them.
         migration: ``move``, ``recompute`` or ``cheaper``.
         effects: faults and delays of actors. Each step draws its own outages and delays. Plans do not account for them.
-        drafts: what drafted tokens are accepted, for policies that decode with drafts; None: such policies are refused.
+        drafts: which drafted tokens are accepted, for policies with speculative decoding; None: such policies are refused.
         work: preparation and learning per token, which run inside the step, in place of the constants of ``phases``.
-        fuse: what of it overlaps with decoding under policies that do not say so themselves: ``none``, ``prepare`` or ``learn``
-            (``rlhfless.simulate.fused_steps``).
-        learner_start: when the learner's GPUs of ``work`` are allocated, which are held to the end: for the whole ``step``, or
-            when they are ``needed``, by the predicted lengths (``latest_start``).
-        bound_work: counted work granted to the bound of each step (``solver.bounds.exact_clairvoyant``); 0: its closed form.
-        executions: plans and executions that comparisons on the same steps share; None: each makes its own.
+        fuse: what of ``work`` overlaps with decoding, under policies that do not decide it themselves: ``none``, ``prepare`` or
+            ``learn`` (``rlhfless.simulate.fused_steps``).
+        learner_start: when the learner's GPUs of ``work`` are allocated; they are held to the end. For the whole ``step``, or
+            when they are ``needed`` by the predicted lengths (``latest_start``).
+        bound_work: limit on the counted work for the lower bound of each step (``solver.bounds.exact_clairvoyant``); 0: only
+            the closed form.
+        executions: cache of plans and executions that several comparisons on the same steps share; None: no cache.
 
     Raises:
-        InputError: ``effects`` or ``drafts`` is something else.
+        InputError: ``effects`` or ``drafts`` is of another type.
     """
 
     cluster: Cluster
@@ -116,8 +117,8 @@ class SimulationConfig:
             raise InputError("work and phases are given together; give seconds per token or constants of a step, not both")
         if self.fuse != "none" and self.hold == "step":
             raise InputError(
-                f"fuse is {self.fuse!r}, but policy static holds its GPUs until the end of the step, so none are freed; choose "
-                "hold 'generation'"
+                f"fuse is {self.fuse!r}, but policy static holds its GPUs until the end of the step, so none are released "
+                "early; choose hold 'generation'"
             )
 
     @property
@@ -149,9 +150,10 @@ class SimulationConfig:
 
 @dataclass(frozen=True, eq=False)
 class LoggedStep:
-    """One step of a log as planning sees it: predictions from earlier steps, and true lengths for clairvoyant policies.
+    """One step of a log: lengths predicted from earlier steps, and the true lengths, which only clairvoyant policies see.
 
-    ``forecast`` is what the predictor said about the step's lengths, ``new_prompts`` the share of prompts in no earlier step.
+    ``forecast`` is the predictor's forecast of the step's lengths, ``new_prompts`` the share of prompts that no earlier step
+    has.
     """
 
     step: int
@@ -165,7 +167,7 @@ class LoggedStep:
 
     @property
     def guess(self) -> str:
-        """What of the predicted lengths is a guess, in a sentence; empty where most prompts were seen before."""
+        """A sentence that says which predicted lengths are guesses; empty if most prompts were seen before."""
         if self.has_history:
             return ""
         if self.new_prompts >= 1:
@@ -214,7 +216,7 @@ class LoggedStep:
 
 
 def checked_steps(steps: Any, known: Iterable[Any]) -> set[int] | None:
-    """Return the steps that a user chose; None where all are meant.
+    """Return the steps that a user chose as a set; None means all.
 
     Args:
         steps: a collection of numbers, or None. known: steps of the log.
@@ -242,10 +244,10 @@ def logged_steps(
     reference_answer_tokens: Mapping[str, int] | None = None,
     steps: Collection[int] | None = None,
 ) -> Iterator[LoggedStep]:
-    """Return the steps of one run in order, each predicted from all steps before it.
+    """Return the steps of one run in order, each with lengths predicted from all steps before it.
 
     Args:
-        steps: only these; all when None. Omitted steps still count as history.
+        steps: step numbers; all when None. Omitted steps still count as history.
 
     Raises:
         TraceError: the log holds no rows, several runs, or a response above the limit, or lacks one of ``steps``.

@@ -51,7 +51,7 @@ class SimulatedTraces(Mapping[str, Trace]):
 
 
 def policy_metrics(executed: Mapping[Key, Executed]) -> pd.DataFrame:
-    """Return what every policy's steps were billed: one row per policy and step.
+    """Return the billed time and cost of every policy's steps: one row per policy and step.
 
     Args:
         executed: by the policy, or by a pair of a setting's number and the policy.

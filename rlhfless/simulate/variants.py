@@ -18,13 +18,13 @@ Policy = str | SchedulingPolicy | PolicyFunction
 
 
 def simulate_variants(logged: Sequence[LoggedStep], variants: Mapping[str, tuple[SimulationConfig, Policy]]) -> Comparison:
-    """Plan and run steps under every variant.
+    """Plan the steps under every variant, and execute the plans on simulated engines.
 
     Args:
-        logged: the steps. variants: by name, a setting and the policy that plans in it.
+        logged: the steps. variants: name -> a setting, and the policy that plans in it.
 
     Returns:
-        The variants in their order. Those whose setting cannot run the steps are ``left_out``.
+        The comparison, in the order of the variants. Variants whose setting cannot run the steps are in ``left_out``.
 
     Raises:
         PolicyError: a policy is unknown.

@@ -30,14 +30,16 @@ from solver.model.plurals import counted
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace:
-    """The record of a run, or what a log contains of it. Valid by construction.
+    """The record of a run in four tables; tables are checked when it is made.
 
     Attributes:
         rollouts: one row per response; a trace with rollouts only is a *logged* trace.
-        allocations: billed GPU time. spans: activities of the allocations. events: instants.
+        allocations: billed GPU time of each holder.
+        spans: what each holder did, and when.
+        events: single points in time, such as a migration.
         plans: one dict per step, with the key ``step``.
         meta: seeds, cluster, profile, policy, clock, charging and device of the run.
-        source: path it was read from, for messages.
+        source: the path that it was read from, for messages.
 
     Raises:
         TraceError: a table violates the schema.
@@ -57,10 +59,10 @@ class Trace:
             object.__setattr__(self, table, validate(table, getattr(self, table), name))
 
     def with_rows(self, **tables: pd.DataFrame) -> Trace:
-        """Return the trace with only some rows of its tables; they are not validated again.
+        """Return the trace with only some rows of its tables, which are not checked again.
 
         Args:
-            tables: rows of this trace's table, by its name. Other tables stay whole.
+            tables: rows to keep, by the table's name. Other tables keep all rows.
         """
         part = object.__new__(Trace)
         rows = {table: frame.reset_index(drop=True) for table, frame in tables.items()}
@@ -122,11 +124,11 @@ def read_trace(folder: str | Path, limits: Limits | None = None) -> Trace:
     """Read the completed steps of a trace folder.
 
     Args:
-        limits: maximal amounts to read of each file; None takes the default.
+        limits: limits on what is read of each file; None: the defaults.
 
     Raises:
-        TraceError: it is no trace folder, has another schema version or no completed step, or a table is wrong or larger than
-            the limits.
+        TraceError: it is not a trace folder, has another schema version or no completed step, or a table is wrong or larger
+            than the limits.
     """
     folder = Path(folder)
     meta, frames, plans = load(folder, limits)
@@ -193,7 +195,7 @@ def _meta(folder: Path, limits: Limits | None) -> dict[str, Any]:
 
 
 def response_limit(meta: Mapping[str, Any]) -> Any:
-    """Return ``rollout.max_response_tokens`` of the configuration that a trace records, unchecked; None without one."""
+    """Return the limit on response length that a trace's ``meta.json`` records, unchecked; None without one."""
     config = meta.get("config")
     rollout = in_sections(config).get("rollout") if isinstance(config, Mapping) else None
     return rollout.get("max_response_tokens") if isinstance(rollout, Mapping) else None

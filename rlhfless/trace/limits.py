@@ -27,12 +27,12 @@ LINE, ROWS, UNPACKED = "max_line_mib", "max_rows", "max_unpacked_gib"
 
 @dataclass(frozen=True)
 class Limits:
-    """Maximal amounts that are read of one log.
+    """Limits on how much of one log is read, against damaged and hostile files.
 
     Attributes:
-        line_bytes: of a line, of a row of a csv file, or of a JSON document.
-        rows: responses, records, or rows of a table.
-        unpacked_bytes: of all compressed files together, after unpacking.
+        line_bytes: bytes of a line, of a row of a csv file, or of a JSON document.
+        rows: number of responses, records, or table rows.
+        unpacked_bytes: bytes of all compressed files together, after unpacking.
 
     Raises:
         InputError: a limit is not a number above 0.
@@ -49,10 +49,11 @@ class Limits:
 
     @classmethod
     def of_environment(cls) -> Limits:
-        """Return the limits of ``RLHFLESS_LIMITS``, such as ``max_rows=20000000,max_line_mib=256``; others are as usual.
+        """Return the limits set in the environment variable ``RLHFLESS_LIMITS``, such as
+        ``max_rows=20000000,max_line_mib=256``; others have their defaults.
 
         Raises:
-            InputError: the variable has another form, an unknown name, or a number that is no limit.
+            InputError: the variable has another form, an unknown name, or a value that is not a number above 0.
 
         Example:
             >>> os.environ["RLHFLESS_LIMITS"] = "max_rows=500, max_line_mib=0.5"
@@ -72,7 +73,7 @@ class Limits:
                 cls(**given)
             except (KeyError, ValueError, OverflowError, InputError):
                 raise InputError(
-                    f"{VARIABLE}: {part!r:.80} is no limit; numbers above 0 are needed as in {ROWS}=20000000,{LINE}=256,"
+                    f"{VARIABLE}: {part!r:.80} is not a limit; numbers above 0 are needed as in {ROWS}=20000000,{LINE}=256,"
                     f"{UNPACKED}=64, of which each may be left out"
                 ) from None
         return cls(**given)

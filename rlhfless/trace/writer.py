@@ -30,10 +30,10 @@ VISIT = ["run", "prompt_id"]
 
 
 class TraceWriter:
-    """Appends whole steps to a trace folder. ``close`` merges them into its tables; readers also see steps that are not merged.
+    """Appends whole steps to a trace folder. Readers see every appended step; ``close`` merges the steps into the tables.
 
     Args:
-        folder: of the trace; it must not contain a trace yet (``resume`` continues one).
+        folder: trace folder; it must not contain a trace yet (``resume`` continues one).
         meta: seeds, cluster, profile, policy, clock, charging, device and further entries of ``meta.json``.
         overwrite: replace an existing trace in the folder.
 

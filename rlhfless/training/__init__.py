@@ -1,6 +1,6 @@
-"""Training on real responses: the trainer, tasks and rewards, the tiny model and its warm-up, GRPO and PPO.
+"""Training: the trainer, tasks and rewards, GRPO and PPO, and a tiny model with its warm-up.
 
-Importing this package loads nothing heavy; torch and transformers are loaded with the first name that needs them.
+Importing this package is fast; torch and transformers are loaded with the first name that needs them.
 """
 
 from __future__ import annotations

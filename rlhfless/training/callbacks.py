@@ -11,10 +11,16 @@ from rlhfless.training.step_result import TrainedStep
 
 
 class Callback:
-    """Base class of callbacks; override the methods that you need. Both do nothing by default.
+    """Base class of callbacks; override the methods that you need.
 
-    An exception raised by a callback ends the run as any other error does. The step that was reported stays committed, and the
-    run can be resumed after it.
+    An exception in a callback ends the run like any other error. The reported step stays committed, and the run can be resumed
+    after it.
+
+    Example:
+        >>> from rlhfless.training import Callback
+        >>> class Print(Callback):
+        ...     def on_step(self, trainer, step):
+        ...         print(step.in_short)
     """
 
     def on_step(self, trainer: Any, step: TrainedStep) -> None:

@@ -121,7 +121,7 @@ class TrainerOverrides:
     def given_in_python(self) -> dict[str, Any]:
         """Return what a run stores of the objects it was started with: see ``names``, rewards with their weights, and rows.
 
-        A resumed run must be given the same rewards. Two functions of one name are told apart by nobody.
+        A resumed run must be given the same rewards. Two functions of one name are distinguished by nobody.
         """
         stored: dict[str, Any] = {"given": self.names()}
         if self.rewards is not None:
@@ -210,7 +210,7 @@ def resolve(
     pieces, made = ("begin", "add", "finish"), overrides.algorithm
     if hardware.learning == "stream" and made is not None and not all(hasattr(made, name) for name in pieces):
         raise TrainError(
-            f"algorithm {type(made).__name__} has not all of the methods {', '.join(pieces)}, which learning 'stream' needs; "
+            f"algorithm {type(made).__name__} lacks some of the methods {', '.join(pieces)}, which learning 'stream' needs; "
             "add them, or choose learning 'batch'"
         )
     if stored is None:
@@ -271,7 +271,7 @@ def resolve(
 
 
 def _check_complete(config: TrainConfig, overrides: TrainerOverrides) -> None:
-    """Check that a run that starts is told what to train on.
+    """Check that a new run states what to train on.
 
     Raises:
         TrainError: it is not; the message names what is missing, and the demonstration, which needs nothing.

@@ -73,29 +73,31 @@ class Trainer:
         config: options of the run; the defaults when None.
         folder: where trace, checkpoints and the final model go; None keeps none of them (notebooks).
         options: further options by their names, such as ``learning_rate=1e-6``, ``samples_per_prompt=8``, ``steps=100`` or
-            ``preset="demo"``; they change those of ``config``. ``TrainConfig`` lists them. TRL's names are told ours.
-        task: replaces ``config.task``; its first ``config.task.prompts`` problems are trained on, all where that is not given.
-            Or a name, as ``config.task.name`` takes it.
+            ``preset="demo"``; they change those of ``config``. ``TrainConfig`` lists them. A name of TRL or verl raises an
+            error that names ours.
+        task: a task object, which replaces ``config.task`` (its first ``config.task.prompts`` problems are used, by default
+            all), or a name as in ``config.task.name``.
         model: a transformers folder, or a model with its tokenizer, which is trained in place; replaces ``config.model``. A
             resumed run has its own weights: a folder is not read, and a passed model takes over the run's weights.
-        algorithm: made for the passed model; replaces ``config.algorithm``. Or a name, ``"grpo"`` or ``"ppo"``.
+        algorithm: an algorithm object made for the passed model, which replaces ``config.algorithm``, or a name, ``"grpo"`` or
+            ``"ppo"``.
         planner: plans steps: a policy's name, an object, or a function ``(problem, options) -> Plan``; replaces
             ``config.planner.policy``.
-        executor: a pool for actors on the wall clock; replaces ``config.cluster.executor``. Or a name, as that takes it.
-        predictor: of lengths; replaces the moving average over ``config.planner.window`` epochs. An ``InFlightPredictor``
-            also updates its forecast from tokens and finished siblings while responses are decoded, and rules that re-plan
-            follow it.
+        executor: a pool of real actors, which replaces ``config.cluster.executor``, or a name as in that option.
+        predictor: predicts response lengths; replaces the moving average over ``config.planner.window`` epochs. An
+            ``InFlightPredictor`` also updates its forecast from tokens and finished siblings while responses are decoded, and
+            rules that re-plan follow it.
         rewards: a function as in TRL, ``reward(completions, prompts, **columns) -> list[float]``, or of one response,
-            ``reward(response) -> float``; several of them; or ``Rewards``. Replaces ``config.task.rewards``. Or names, as that
-            takes them.
-        reward_weights: a number per reward, where several are given.
+            ``reward(response) -> float``; several of them; or ``Rewards``. Replaces ``config.task.rewards``. Or names as in
+            that option.
+        reward_weights: one weight per reward, if there are several.
         dataset: a list of dicts with the key ``prompt``, a ``datasets.Dataset``, a frame, or what ``task.name`` takes: a
             .jsonl, .json, .csv or .parquet file or a name on the hub. Replaces ``config.task``. Without the key ``answer``,
             rewards that need none have to be given. Conversations may be in ``messages`` or ``conversations``.
         eval_dataset: the prompts to evaluate on, in the same forms; by default rows that are not trained on.
         drafting: settings of speculative decoding; replaces ``config.cluster.drafts``.
-        step_plan: of whole steps on the run's cluster (``solver.dataflow.plan_step``): it says where generation runs, and the
-            virtual clock charges all other calls by it. Weights and responses are the same without it.
+        step_plan: a plan of whole steps on the run's cluster (``solver.dataflow.plan_step``). It sets the GPUs of generation,
+            and the virtual clock takes the times of all other calls from it. Weights and responses do not depend on it.
         callbacks: called in order after every step and at the end: ``Callback`` objects, or names of loggers, which write into
             the folder: ``callbacks=["jsonl", "wandb", Mine()]``.
         resume: True continues the run in ``folder`` after its last checkpoint (``--resume last``). ``"auto"`` does so where the
@@ -112,9 +114,9 @@ class Trainer:
             ``generating`` until its last response is complete. While a loop over the trainer has a complete step, the phase is
             ``BETWEEN_STEPS``.
         on_step_end: called with every step that is committed (``TrainedStep``), or with what ended it; None for no callback.
-        choices: what the run chose where no option says otherwise, each as a text such as ``save_every 50``; also in the run's
-            ``meta.json``. Empty where every option is given. A resumed run has those of its start.
-        trains: whether ``train`` or a loop over the trainer is under way, which goes on after each step.
+        choices: what the run chose because no option states it, each as a text such as ``save_every 50``; also in the run's
+            ``meta.json``. Empty if every option is given. A resumed run keeps those of its start.
+        trains: whether ``train`` or a loop over the trainer is running.
         on_train_end: called when ``train`` or a loop has ended, also by an error, an interrupt or ``break``; None for no
             callback.
 
@@ -170,12 +172,13 @@ class Trainer:
 
     @classmethod
     def continue_from(cls, trace: Trace, model: str | Path, *, progress: bool = True, **changes: Any) -> Trainer:
-        """Return a trainer that continues after the last step of a trace, in memory; trace and model folder stay unchanged.
+        """Return a trainer that continues after the last step of a trace, in memory; the trace and the model folder are not
+        changed.
 
         Args:
-            trace: of a run of this loop; its lengths are the history for predictions.
-            model: the weights after its last step, a folder written by ``save_model``; in float32 they are exact.
-            changes: keys of the configuration that differ from the run's own, see ``TrainConfig.replace``.
+            trace: trace of an earlier training run; its lengths are the history for predictions.
+            model: folder with the weights after its last step, written by ``save_model``; exact in float32.
+            changes: keys of the configuration to change, see ``TrainConfig.replace``.
 
         Raises:
             TrainError: the trace does not record its configuration.
@@ -207,12 +210,12 @@ class Trainer:
         clean_up(*ends, self.rewards.close, self.engines.close)
 
     def save_model(self, folder: str | Path, dtype: Literal["float32", "bfloat16", "float16"] | None = None) -> None:
-        """Write the model and its tokenizer into a folder that transformers loads.
+        """Write the model and its tokenizer into a folder in transformers' format.
 
-        Weights that training goes on with are in the checkpoints, in float32.
+        Training resumes from the checkpoints, whose weights are in float32.
 
         Args:
-            dtype: number format of the weights; None: that of the run's first model, as it was loaded or passed.
+            dtype: number format of the weights; None: that of the model with which the run started.
 
         Raises:
             TrainError: there is no such format, or it could not be written, as on a full disk; earlier content is unchanged.
@@ -300,9 +303,9 @@ class Trainer:
         return self.state.trace
 
     def evaluate(self) -> dict[str, float]:
-        """Return the numbers of the current weights on held-out prompts: ``eval_dataset``, or prompts that are not trained on.
+        """Evaluate the current weights on held-out prompts: ``eval_dataset``, or prompts that are not trained on.
 
-        See ``Evaluator.numbers``. The trace does not get them; those of ``eval_every`` are in it.
+        Returns the numbers of ``Evaluator.numbers``. They are not written to the trace; those of ``eval_every`` are.
 
         Raises:
             TrainError: there are too few held-out prompts.
@@ -424,12 +427,13 @@ class Trainer:
 
     @property
     def generated(self) -> StepRecord | None:
-        """The record of the running step between its generation and the end of learning; None otherwise."""
+        """The record of the running step, from the end of its generation to the end of learning; None at other times."""
         return None if self._learning is None else self._learning[0]
 
     def learning_so_far(self) -> StepRecord | None:
-        """Return a copy of the running step's record as if rewards and learning ended now; None where neither is under way or
-        its seconds are not known before it ends. Any thread may ask.
+        """Return a copy of the running step's record as if rewards and learning ended now; thread-safe.
+
+        None if neither is running, or if its seconds are not known before it ends.
         """
         if (running := self._learning) is None:
             return None
@@ -443,9 +447,9 @@ class Trainer:
         return rlhfless.live(self)
 
     def problems_of(self, step: int) -> list[Problem]:
-        """Return the prompts of a step: every epoch shuffles all problems again and splits them into steps.
+        """Return the prompts of a step. Every epoch shuffles all problems and splits them into steps.
 
-        Those that fill no whole step are left out of the epoch, or are its last step (``task.drop_last``).
+        Problems that do not fill a whole step are dropped, or form the last step of the epoch (``task.drop_last``).
         """
         epoch, part = divmod(step, self.config.steps_per_epoch)
         order = np.random.default_rng([self.config.seed, epoch]).permutation(len(self._trained_on))
@@ -457,10 +461,7 @@ class Trainer:
         return self.task.problems[: self.config.task.prompts]
 
     def forecast(self, problems: Sequence[Problem]) -> LengthForecast:
-        """Return the predictor's forecast of a step's responses.
-
-        It comes from earlier epochs, in the first epoch from the reference answers.
-        """
+        """Return the length forecast of a step, from earlier epochs; in the first epoch from the reference answers."""
         c, rollout, names = self.config, self.config.rollout, [p.prompt_id for p in problems]
         references = {p.prompt_id: p.reference_answer_tokens for p in problems if p.reference_answer_tokens}
         forecast = self.predictor.fit(self.state.position.history).forecast(
@@ -472,7 +473,7 @@ class Trainer:
         return forecast
 
     def workload(self, problems: Sequence[Problem], forecast: LengthForecast) -> Workload:
-        """Return the workload of a step with the lengths of its forecast, and scenarios around them."""
+        """Return the workload of a step: its responses with their forecast lengths and length scenarios."""
         rollout = self.config.rollout
         owner = np.repeat(np.arange(len(problems)), rollout.samples_per_prompt)
         return forecast.workload(self._prompt_tokens(problems), owner, rollout.max_response_tokens)
@@ -481,11 +482,14 @@ class Trainer:
         return [len(self.tokenizer.encode(p.prompt)) for p in problems]
 
     def plan(self, workload: Workload, forecast: LengthForecast | None = None) -> Plan:
-        """Return the planner's plan for a workload, made by counted work: a resumed run makes the same plan. It optimises
-        generation only: preparation and learning add the same to every plan, as they come afterwards or have their own GPUs.
+        """Return the planner's plan for a workload; a resumed run makes the same plan.
+
+        It optimises generation only: preparation and learning come afterwards or have GPUs of their own, so they add the same
+        to every plan.
 
         Args:
-            forecast: its remaining lengths are for rules that re-plan while the step runs; None takes the workload's scenarios.
+            forecast: its remaining lengths are used by rules that re-plan while the step runs; None: the workload's scenarios
+                are used.
         """
         c = self.config
         objective, seed = Objective(c.planner.time_weight), c.seed + self.next_step
@@ -511,8 +515,8 @@ class Trainer:
         """Run the plan on real engines with the current weights.
 
         Args:
-            remaining: lengths of running responses, to re-plan if an actor is lost; None learns them from the step itself.
-            work: items of work beside generation.
+            remaining: forecast of remaining lengths, for re-planning if an actor is lost; None: estimated from the step itself.
+            work: work items that run during generation.
 
         Raises:
             StepFailed: the step could not be finished; a resumed run repeats it.

@@ -63,10 +63,10 @@ class TextProblem:
     """A prompt of a data set.
 
     Attributes:
-        prompt: the text that is encoded: the chat template filled in, or the plain prompt.
-        messages: the conversation that the template was filled with; empty for a plain prompt.
+        prompt: the text to encode: the filled chat template, or the plain prompt.
+        messages: the conversation in the template; empty for a plain prompt.
         row: all columns of the data set, for reward functions that need more than the answer.
-        given: the prompt as the data set has it, which reward functions get: a text or a conversation. None: ``prompt``.
+        given: the prompt as in the data set, a text or a conversation, which reward functions get; None: ``prompt``.
     """
 
     prompt_id: str

@@ -83,7 +83,7 @@ def _servers(parts: LearningParts, own: int, from_s: float, grows: bool, hold: s
     gpus = WorkGpus("learner", load_s=load_s)
     if own:
         gpus = WorkGpus.beside(
-            parts.cluster, "learner", size, servers=own // size, takes_freed=grows, hold=hold, from_s=from_s, load_s=load_s
+            parts.cluster, "learner", size, servers=own // size, uses_released=grows, hold=hold, from_s=from_s, load_s=load_s
         )
     return StepLearner(gpus, speed_up(servers, options.learner_loss_per_doubling) / servers, servers)
 

@@ -23,9 +23,10 @@ class TrainedStep:
 
     Attributes:
         rollouts: its rows of the trace, with texts and rewards.
-        planning: seconds of planning, and of these the ones that delayed generation.
-        learning: the algorithm's numbers; judging: numbers of the rewards.
-        evaluation: of the weights after the step on held-out prompts, see ``Evaluator.numbers``; empty where none was due.
+        planning: seconds of planning, and how many of them delayed generation.
+        learning: numbers of the algorithm, such as the loss.
+        judging: numbers of the rewards.
+        evaluation: numbers on held-out prompts with the new weights (``Evaluator.numbers``); empty if no evaluation was due.
         meta: of the run, as in ``meta.json``.
     """
 
@@ -53,8 +54,8 @@ class TrainedStep:
 
     @property
     def in_short(self) -> dict[str, str]:
-        """What a progress line says of the step: reward, tokens per response, actors, and where they are known the mismatch of
-        engine and learner (mean difference of log-probabilities) and the held-out accuracy or reward.
+        """The step in one line: reward, tokens per response, actors and, if known, the mismatch of engine and learner (mean
+        difference of log-probabilities) and the held-out accuracy or reward.
         """
         line = {
             "reward": f"{self.mean_reward:.2f}",

@@ -175,7 +175,7 @@ class StreamedLearning:
         if (late := self._on.late) is not None:
             said = {
                 "learning": "stream", "gpus": sum(len(server.gpu_ids) for server in self._on.gpus.servers or ()),
-                "from_s": late.from_s, "grows": self._on.gpus.takes_freed, "planned_step_s": late.time_s,
+                "from_s": late.from_s, "grows": self._on.gpus.uses_released, "planned_step_s": late.time_s,
                 "planned_gpu_s": late.gpu_seconds, "held_step_s": late.held_time_s, "held_gpu_s": late.held_gpu_seconds,
             }  # fmt: skip
             record.event(record.start_s, "learner", None, **said)

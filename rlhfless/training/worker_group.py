@@ -2,8 +2,8 @@
 
 Each has a pipe to the trainer. Processes wait for each other inside an order, so what ends one of them ends all: the trainer
 waits for answers and for ends at once, and kills the others when one ends. From a death to its error pass at most
-``SOON_S + 2 * END_S``, 11 s, and milliseconds where the machine buries its dead. One that hangs, which sends no heartbeats any
-more, ends all after ``heartbeat_timeout_s``. What an order does is the business of the process's main function.
+``SOON_S + 2 * END_S``, 11 s; usually it takes milliseconds. One that hangs, which sends no heartbeats any more, ends all after
+``heartbeat_timeout_s``. What an order does is the business of the process's main function.
 """
 
 from __future__ import annotations

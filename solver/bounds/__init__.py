@@ -1,1 +1,1 @@
-"""Lower bounds that no schedule can beat, and the headroom that they leave."""
+"""Lower bounds on time and cost that no schedule can beat."""

@@ -194,14 +194,16 @@ class ClairvoyantBound(BoundOverTime):
 def clairvoyant_bound(
     problem: PlanningProblem, *, prefill_tokens: float | None = None, work: int = DEFAULT_WORK
 ) -> ClairvoyantBound:
-    """Return the bound for a workload with its true lengths, charged by the latency model's table if it has one.
+    """Return a lower bound on time and GPU-seconds of any schedule, given the true lengths.
+
+    Seconds come from the latency model's table if it has one.
 
     Args:
-        problem: only its workload, cluster, latency and admission rule are used. ``reserve`` bounds policies on engines that
-            reserve memory for the limit; the bound of ``preempt`` holds whatever they do.
-        prefill_tokens: tokens that actors have to prefill at least; every prompt once when None. Give fewer where prompts
-            share prefixes, and 0 where they are computed on GPUs that are paid for in any case.
-        work: the counted work granted to the configuration bound, which knows whole actors; 0 for the closed form alone.
+        problem: its workload, cluster, latency and admission rule are used. With ``reserve`` the bound holds for engines that
+            reserve memory for the response limit; with ``preempt`` it holds for all engines.
+        prefill_tokens: least number of tokens that actors prefill; every prompt once when None. Give fewer if prompts share
+            prefixes, and 0 if they are prefilled on GPUs that are paid for anyway.
+        work: limit on the counted work of the configuration LP, which makes the bound tighter; 0: only the closed form.
 
     Raises:
         PlanningError: the cluster is a mixed one, or an argument is of the wrong type or below 0.

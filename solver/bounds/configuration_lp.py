@@ -44,7 +44,7 @@ class Prices(NamedTuple):
 
 
 class ConfigurationLP:
-    """The programme of one axis, solved for one time after the other by GLOP of OR-Tools."""
+    """The configuration LP on one load axis, solved by GLOP of OR-Tools. Solving it for increasing times reuses the basis."""
 
     def __init__(self, axis: LoadAxis) -> None:
         from ortools.linear_solver import pywraplp

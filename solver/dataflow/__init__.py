@@ -1,7 +1,8 @@
-"""Plans whole training steps as graphs of model calls, as ReaL (arXiv:2406.14088) does, with a proven bound.
+"""Plans whole training steps as graphs of model calls, as ReaL (arXiv:2406.14088) does, with a lower bound.
 
-``plan_step`` chooses where every call runs (a mesh of GPUs), how its model is cut over them (a parallel strategy), and the
-order of calls. What a call takes is given by ``CallCosts``. ``plan_step_for`` weighs the period against GPU-seconds or dollars.
+``plan_step`` chooses the GPUs of every call (a mesh), how its model is sharded over them (a parallel strategy), and the order
+of calls. ``CallCosts`` gives the seconds and bytes of a call. ``plan_step_for`` weighs the time per step against GPU-seconds or
+dollars.
 """
 
 from solver.dataflow.generation import StepGeneration

@@ -44,7 +44,8 @@ LEAST_SAVING = 1e-3  # share of GPU-seconds that a slower plan has to save
 
 @dataclass(frozen=True, eq=False)
 class StepGeneration:
-    """What a generate call produces in each step, and the latency of an actor for each tensor-parallel size.
+    """The responses that a generate call produces in each step, and the latency model of an actor for each tensor-parallel
+    size.
 
     Attributes:
         workload: the responses, with their predicted lengths.
@@ -94,7 +95,7 @@ class StepGeneration:
 
     @property
     def drafted(self) -> StepGeneration:
-        """Return the same generation, decoded with its drafts.
+        """The same generation, with speculative decoding.
 
         Raises:
             PlanningError: it has none, or the workload has passes of its own.

@@ -66,7 +66,7 @@ class Graph:
             unknown = [name for name in call.after if name not in names]
             if unknown:
                 raise PlanningError(
-                    f"call {call.name!r} waits for {unknown[0]!r}, which is no call; calls are {', '.join(names)}"
+                    f"call {call.name!r} waits for {unknown[0]!r}, which is not a call; calls are {', '.join(names)}"
                 )
         trained = [call.role for call in self.calls if call.kind == TRAIN]
         for at, role in enumerate(trained):

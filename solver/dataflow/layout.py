@@ -40,7 +40,9 @@ class Mesh:
 
 @dataclass(frozen=True, order=True)
 class Strategy:
-    """How a model is cut: ``dp`` copies, each of ``pp`` stages of layers, each of ``tp`` parts of every weight."""
+    """A parallel strategy: ``dp`` copies (data parallel), each of ``pp`` pipeline stages, each sharded over ``tp`` GPUs (tensor
+    parallel).
+    """
 
     dp: int
     tp: int
@@ -58,7 +60,7 @@ class Strategy:
 
 @dataclass(frozen=True, order=True)
 class Layout:
-    """A mesh and the strategy on it.
+    """Where and how a call runs: a mesh of GPUs, and the parallel strategy on it.
 
     Raises:
         PlanningError: the strategy needs another number of GPUs than the mesh has.
@@ -101,10 +103,10 @@ def meshes(gpus: int, gpus_per_node: int) -> tuple[Mesh, ...]:
 
 
 def strategies(gpus: int, nodes: int = 1) -> tuple[Strategy, ...]:
-    """Return all strategies on so many GPUs: tp up to 8, and stages of 1, 2, 4, 8 or whole nodes' GPUs.
+    """Return all parallel strategies for this number of GPUs: tp up to 8, and stages of 1, 2, 4, 8 GPUs or whole nodes.
 
     Args:
-        gpus: of the mesh. nodes: of the cluster; at most that many stages, or 8.
+        gpus: GPUs of the mesh. nodes: nodes of the cluster; there are at most as many pipeline stages, or 8.
 
     Example:
         >>> from solver.dataflow import strategies
@@ -123,10 +125,10 @@ def strategies(gpus: int, nodes: int = 1) -> tuple[Strategy, ...]:
 
 
 def missing_share(source: Layout, destination: Layout, gpus_per_node: int) -> tuple[FloatArray, FloatArray]:
-    """Return what each GPU of ``destination`` lacks of its shard where ``source`` holds the weights, as shares of all weights.
+    """Return the share of all weights that each GPU of ``destination`` has to receive if ``source`` holds the weights.
 
     Returns:
-        (gpus,) shares that another GPU of its node holds, and (gpus,) shares that come from other nodes.
+        (gpus,) shares that another GPU of its node holds, and (gpus,) shares that have to come from other nodes.
     """
     if source == destination:
         nothing = np.zeros(destination.mesh.gpus)

@@ -89,8 +89,8 @@ def plan_with_levers(
     bound_s = min(min(bounds), chosen.period_s)
     proven = chosen.period_s * (1 - asked.gap) <= bound_s * (1 + EQUAL)
     status = "optimal" if proven else chosen.status if not dividing else "stopped"
-    told = tuple(_lever(lever, best, found, levers) for lever in levers)
-    return replace(chosen, lower_bound_s=bound_s, status=status, levers=told)
+    levers_used = tuple(_lever(lever, best, found, levers) for lever in levers)
+    return replace(chosen, lower_bound_s=bound_s, status=status, levers=levers_used)
 
 
 def _sets(levers: tuple[str, ...]) -> list[tuple[str, ...]]:

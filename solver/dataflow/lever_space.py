@@ -31,10 +31,12 @@ from solver.model.step_levers import OVERLAP, STREAMING
 
 
 class DividedCosts(CallCosts, Protocol):
-    """Costs of trainings that may run in parts."""
+    """Costs of training calls that may run in parts (streaming)."""
 
     def updates(self, call: Call, layout: Layout) -> tuple[int, float]:
-        """Return the optimizer steps of a training per step, and the seconds of each: what no response has a share in."""
+        """Return the number of optimizer updates of a training call per step, and the seconds of each, which do not depend on
+        the responses.
+        """
         ...
 
 

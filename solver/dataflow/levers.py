@@ -1,12 +1,12 @@
-"""Says what a lever brings to a plan of model calls, so that less time is lost waiting.
+"""What each optimisation ("lever") saves in a plan of model calls: less time is lost waiting.
 
-Their names are those of all levers (``solver/model/step_levers.py``). Of model calls they mean:
+The names are those of ``solver/model/step_levers.py``. In a plan of model calls they mean:
 
-- ``overlap``: passes over responses (reward, reference, values) run in parts, on GPUs that generation has given back.
-- ``streaming``: trainings accumulate the gradients of each prompt as its responses are judged, and step once all are there.
-- ``drafts``: generation verifies drafted tokens, with the latency that they are expected to give.
+- ``overlap``: passes over responses (reward, reference, values) run in parts, on GPUs that generation has released. -
+``streaming``: trainings accumulate the gradient of each prompt once its responses are scored; the optimizer steps when all are
+in. - ``drafts``: speculative decoding, with the latency that its drafts are expected to give.
 
-Each has to earn its place: the plan without it is always a candidate (``lever_search.py``).
+The plan without a lever is always a candidate, so each is used only where it helps (``lever_search.py``).
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from solver.model.errors import shown
 
 @dataclass(frozen=True)
 class Lever:
-    """A lever that a step plan was allowed.
+    """An optimisation ("lever") that a step plan may use.
 
     Attributes:
         name: one of ``CALL_LEVERS``. used: whether the plan uses it. choice: what it does, in words.
-        saves_s: seconds per step that are expected to be lost without it: the best plan that was found without this lever,
-            less the plan's period.
-        share: the same as a share of the best period without it.
+        saves_s: expected saving in seconds per step: the time per step of the best plan without this lever, minus the plan's.
+        share: the same as a share of the time per step without it.
     """
 
     name: str

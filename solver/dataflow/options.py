@@ -29,8 +29,10 @@ class CallMemory(NamedTuple):
     """Bytes of a call per GPU.
 
     Attributes:
-        kept: between calls (of a training: weights, gradients and optimizer state). working: further ones, while it runs.
-        copy: of its own weights while it runs, which a call of a trained role needs unless it has the training's layout.
+        kept: bytes that stay between calls (for training: weights, gradients and optimizer state).
+        working: additional bytes while it runs.
+        copy: bytes of its own copy of the weights while it runs, which a call of a trained role needs unless it has the layout
+            of the training.
     """
 
     kept: float
@@ -52,10 +54,10 @@ class FreedEarly(NamedTuple):
 
 
 class CallCosts(Protocol):
-    """What a call takes in a layout, and what it takes to send weights between two layouts."""
+    """Interface of the costs: seconds and bytes of a call in a layout, and of sending weights between two layouts."""
 
     def seconds(self, call: Call, layout: Layout) -> float:
-        """Return the seconds of the call; infinity where it cannot run in this layout."""
+        """Return the seconds of the call; infinity if it cannot run in this layout."""
         ...
 
     def memory(self, call: Call, layout: Layout) -> CallMemory:
@@ -128,7 +130,7 @@ class CallOptions:
 
     @cached_property
     def task_graph(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """For every task the tasks that it waits for: of its own step, of the step before, and of the one before that.
+        """Dependencies of every task: in its own step, in the step before, and two steps back.
 
         A task that waits for nothing (the reference pass of DPO) could run ahead without end. It waits for the trainings of the
         step before the last, so two steps are under way at most.

@@ -278,7 +278,7 @@ def _rounded(seconds: ArrayLike) -> FloatArray:
 
 
 def _backwards(followers: list[list[Edge]]) -> list[int]:
-    """Return nodes so that each comes after those of its step that follow it."""
+    """Return the nodes in reverse topological order of the edges within a step."""
     waits = [0] * len(followers)
     for edges in followers:
         for later, node, _ in edges:

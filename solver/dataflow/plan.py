@@ -30,13 +30,15 @@ class PlannedCall:
 
     Attributes:
         name, role, kind: see ``Call``. layout: where it runs.
-        start_s: in the steady state, from the first start of the step's calls. seconds: that it takes.
-        kept_bytes, working_bytes: per GPU, between calls and while it runs (its own copy of the weights included).
+        start_s: start in the steady state, in seconds from the first call of the step.
+        seconds: its duration.
+        kept_bytes, working_bytes: bytes per GPU between calls, and while it runs (its own copy of the weights included).
         reallocate_start_s, reallocate_s, reallocate_bytes: when weights start to be sent to it from the layout in which its
             role is trained, the seconds of that, and the bytes; 0 where nothing is sent. The start may be before the step's.
-        generation: what a generate call was planned as, with GPU ids from the first GPU of the mesh; None: a call like others.
-        release_s: seconds from its start until each GPU of the mesh is free; empty: all are held to its end.
-        parts: how it is divided; its ``seconds`` are then those from its first start to its last end. None: it runs as a whole.
+        generation: the generation plan of a generate call, with GPU ids counted from the first GPU of the mesh; None for other
+            calls.
+        release_s: seconds from its start until each GPU of the mesh is released; empty: all are held to its end.
+        parts: its parts, if it runs in parts; ``seconds`` is then the time from the first start to the last end.
     """
 
     name: str
@@ -56,7 +58,7 @@ class PlannedCall:
 
     @property
     def gpu_seconds(self) -> float:
-        """GPU-seconds for which it holds its GPUs."""
+        """GPU-seconds that it holds its GPUs for."""
         if self.parts is not None:
             return self.parts.gpu_seconds(self.layout.mesh.gpus)
         return sum(self.release_s) if self.release_s else self.seconds * self.layout.mesh.gpus
@@ -113,7 +115,7 @@ class StepPlan:
 
     @property
     def gap(self) -> float:
-        """Share of the period that a better plan could save at most."""
+        """Largest share of the time per step that a better plan could save."""
         return 1 - self.lower_bound_s / self.period_s if self.period_s else 0.0
 
     @property

@@ -19,11 +19,12 @@ HELD = ("calls", "step")
 
 @dataclass(frozen=True)
 class StepPlanObjective:
-    """Weighs the period of steps against their cost, or limits one of them.
+    """The objective of a step plan: weigh the time per step against cost, or limit one of them.
 
     Args:
         objective: a time weight, a deadline or a budget. Values are relative to the plan of the shortest period that was found.
-        held: ``calls``: GPUs of a call or a reallocation are held for its seconds. ``step``: all GPUs are held all the time.
+        held: ``calls``: GPUs are paid for only while a call or a reallocation uses them; ``step``: all GPUs are paid for all
+            the time.
 
     Raises:
         PlanningError: the objective is none, or ``held`` is unknown.

@@ -28,25 +28,26 @@ def plan_step(
     seed: int = 0,
     generation: StepGeneration | Mapping[str, StepGeneration] | WithLevers | None = None,
 ) -> StepPlan:
-    """Return the layouts of a step's calls, and their order, with the shortest period that was found.
+    """Return the plan with the shortest time per step that was found: the layout of every model call, and their order.
 
-    ReaL (arXiv:2406.14088) gives every call a mesh of GPUs and a parallel strategy, and searches by Markov chains. Here the
-    search is exact: descents find a plan, and branch and bound proves how much shorter a period could be.
+    ReaL (arXiv:2406.14088) gives every call a mesh of GPUs and a parallel strategy, and searches with Markov chains. Here local
+    search finds a plan, and branch and bound proves how much shorter the time per step could be.
 
-    Use it to place the model calls of steps that follow each other, with a proof. Use ``rlhfless.run.Run.plan_step`` where a
-    log is at hand and the step has actors that deal, cut or fold: it chooses among all levers, by forecast lengths.
+    This function places the model calls of steps that follow each other. To also choose the number of replicas and move
+    responses between them, use ``rlhfless.run.Run.plan_step``, which needs a log to predict lengths from.
 
     Args:
         graph: for example ``ppo()``. cluster: of one kind of GPUs; nodes of 1, 2, 4 or 8; at most 256 GPUs.
         costs: seconds and bytes of calls in layouts, and of sending weights between layouts. Costs that hold for some clusters
             only have a method ``check_cluster(cluster)``, which refuses others.
-        memory_bytes: of a GPU. gap: share of the period that is to be proven; a little more work then looks for a tenth of it.
-        work: partial plans that are bounded at most.
-        seed: of the descents; the same seed and work give the same plan.
-        generation: what generate calls produce, or one for each of them by its name: their seconds are then those of generation
-            plans, and GPUs of an actor that is done are free for calls that do not wait for all responses. None: the costs'.
-            ``WithLevers`` lets the plan use levers besides, where that makes steps shorter; ``StepPlan.explain`` says what each
-            saves.
+        memory_bytes: memory of a GPU.
+        gap: the search stops when this relative gap is proven, after a little more work for a tenth of it.
+        work: limit on the number of partial plans that are bounded.
+        seed: seed of the local search; the same seed and work give the same plan.
+        generation: responses of the generate call, or a mapping of its name to them. The seconds of generation are then those
+            of generation plans, and GPUs of an actor that is done can run calls that do not wait for all responses. None: the
+            seconds come from ``costs``. ``WithLevers`` also allows optimisations where they shorten the step;
+            ``StepPlan.explain`` states what each saves.
 
     Raises:
         PlanningError: an argument makes no sense, or no plan fits into memory.

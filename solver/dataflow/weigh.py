@@ -32,16 +32,16 @@ def plan_step_for(
     work: int = WORK,
     seed: int = 0,
 ) -> WeighedPlan:
-    """Return the step plan of least ``T^w C^(1-w)``, of least cost by a deadline, or of least period in a budget.
+    """Return the step plan with the least ``T^w C^(1-w)``, the least cost within a deadline, or the least time within a budget.
 
-    T is the period and C the cost of a step. First ``plan_step`` looks for the shortest period, and values are relative to that
-    plan's period and cost. If all GPUs are held throughout, cost grows with the period, so this plan is the best one. Otherwise
-    a second search of the same kind minimises the value. The cheapest plans use few GPUs, and plans between the two wait for
-    GPUs less than they cost.
+    T is the time per step (period) and C the cost of a step. First ``plan_step`` finds the shortest period; values are relative
+    to that plan. If all GPUs are paid for throughout, cost grows with the period, so that plan is the best one. Otherwise a
+    second search of the same kind minimises the value.
 
     Args:
-        asked: a time weight or a limit, and which GPUs are held.
-        graph, cluster, costs, memory_bytes, gap, work, seed: as of ``plan_step``; gap and work count for each of both searches.
+        asked: a time weight or a limit, and which GPUs are paid for.
+        graph, cluster, costs, memory_bytes, gap, work, seed: as in ``plan_step``; gap and work apply to each of the two
+            searches.
 
     Raises:
         PlanningError: an argument makes no sense, no plan fits into memory, or none is within the deadline or the budget.

@@ -11,7 +11,7 @@ from solver.model.errors import shown
 
 @dataclass(frozen=True)
 class WeighedPlan:
-    """The plan of least value for a ``StepPlanObjective``.
+    """The best plan for a ``StepPlanObjective``.
 
     Attributes:
         plan: the step plan; its own bound is that on the period. shortest: the plan of the shortest period that was found.

@@ -11,7 +11,7 @@ from solver.model.step_levers import CALL_LEVERS, lever_names
 
 @dataclass(frozen=True, eq=False)
 class WithLevers:
-    """What generate calls produce, and the levers that the plan may use.
+    """The generation of a step, and the optimisations ("levers") that the plan may use.
 
     Attributes:
         generation: of each step, or one for each generate call by its name.

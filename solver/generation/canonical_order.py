@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from solver.model.plan import Plan
 from solver.model.workload import IntArray, Workload
 
-FED_STEP = 1 << 20  # fed tokens are told apart by this part of one
+FED_STEP = 1 << 20  # fed tokens are distinguished by this part of one
 HashArray = NDArray[np.uint64]
 
 

@@ -20,7 +20,7 @@ from solver.model.workload import FloatArray, IntArray
 from solver.timing.items import Items
 
 HALVINGS = 18
-SHORTEST_S = 1e-12  # makespans below this are not told apart: where nothing takes time, lowering them would not end
+SHORTEST_S = 1e-12  # makespans below this are not distinguished: where nothing takes time, lowering them would not end
 WIDTH = 2e-4  # relative, of makespans between which no more halving is done
 STEPS = 6, 1.08  # how often, and by what factor, makespans are raised until everything fits, or lowered until it does not
 LOOKED_AT = 64  # items from the first on whose mean says how many responses fit into memory

@@ -17,7 +17,7 @@ ROUNDS = 3  # of looking between the best makespan and its neighbours
 SLACK = 1.12  # by which estimates may miss a deadline; filling item by item makes a plan faster
 BUDGET_SLACK = 1.02
 WORSE = 1.1  # a linear programme whose value is so much above the best is not made whole
-CLOSE = 1e-3  # relative, of makespans that are not told apart
+CLOSE = 1e-3  # relative, of makespans that are not distinguished
 AROUND = (0.96, 0.98, 0.99, 1.0, 1.005, 1.01, 1.02, 1.03, 1.05, 1.08)  # of the makespan at a limit
 
 

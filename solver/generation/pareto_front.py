@@ -109,14 +109,15 @@ class Front:
 
 
 def pareto_front(problem: PlanningProblem, *, points: int = 40) -> Front:
-    """Return the front on ``points`` makespans between the fastest plan and one actor for everything.
+    """Return plans from the fastest to the cheapest: the time-cost front at ``points`` makespans, up to one actor for
+    everything.
 
-    Columns are priced once. At every makespan the cheapest ones are bought, and their actors are filled item by item.
+    Candidate actors are priced once. At every makespan the cheapest set of actors is chosen, and responses are assigned to it.
 
     Args:
-        problem: of its objective only the unit of cost counts. Front and curve describe generation alone: phases only matter
-            for plans that hold their GPUs through the step.
-        points: makespans of the grid.
+        problem: the step; of its objective only the unit of cost is used. The front describes generation alone: phases only
+            matter for plans that hold their GPUs through the step.
+        points: number of makespans.
 
     Raises:
         PlanningError: an argument is wrong, or nothing can be planned.

@@ -1,4 +1,4 @@
-"""Defines ``solver.plan_of``: the plan of an assignment that somebody else has made."""
+"""Defines ``solver.plan_of``: the plan of a given assignment."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Group = Sequence[int] | IntArray | tuple[int, Sequence[int] | IntArray]
 
 
 def plan_of(groups: Sequence[Group], problem: PlanningProblem, *, policy: str = "given") -> Plan:
-    """Return the plan of your own assignment: one actor per group, timed and priced like every other plan.
+    """Return the plan of an assignment of your own, one actor per group, with the same time and cost model as every other plan.
 
-    The plan has no ``value`` and no bound. ``solver.evaluate`` times it on other lengths; executors and simulations run it. Of
-    equal actors the first use the prewarmed containers.
+    The plan has no ``value`` and no bound. ``solver.evaluate`` times it with other lengths; executors and simulations run it.
+    The first of equal actors use the prewarmed containers.
 
     Args:
         groups: for each actor the indices of its responses in the workload, in the order of admission. Where the problem has

@@ -78,22 +78,22 @@ QUICK = Effort(cells=24, cells_per_actor=2, most_cells=80, zooms=2, grid=5, clos
 
 
 def plan(problem: PlanningProblem, *, quick: bool = False, seed: int = 0) -> Plan:
-    """Return a generation plan with a lower bound: how many actors of which offer start, and the responses of each.
+    """Return a generation plan with a lower bound: how many actors of which kind and size start, and the responses of each.
 
-    OR-Tools decides: GLOP and SCIP choose among columns that are priced by the timing model, CP-SAT assigns single responses
-    where there are few (``docs/planning.md`` has the mathematics). The same inputs give the same plan, on every machine and in
-    whatever order the workload lists prompts and responses.
+    OR-Tools chooses the plan: GLOP and SCIP choose among candidate actors (columns) with times from the timing model, and
+    CP-SAT assigns single responses if there are few (mathematics: ``docs/planning.md``). The same inputs give the same plan on
+    every machine, and in whatever order the workload lists prompts and responses.
 
     Args:
-        problem: what to plan: one kind of actors or several, for single lengths or over scenarios. Over scenarios the plan with
-            the best value over all of them is searched; value, bound, times, costs and reference are over them, too.
-        quick: less work, for dashboards: a coarser choice and a looser bound.
-        seed: of the random split that serves as reference.
+        problem: the step to plan, with one or several kinds of actors, and predicted lengths or scenarios. With scenarios,
+            value, bound, times, costs and reference are means over them.
+        quick: less work, for dashboards: a coarser search and a looser bound.
+        seed: seed of the random split that is the reference.
 
     Returns:
-        The best plan found, never worse than the right-sized random split on the problem's lengths or scenarios. It has
-        ``value`` relative to that split, ``lower_bound``, ``gap``, ``status`` (``optimal`` where the bound proves it, else
-        ``feasible``) and ``history``; ``moved()`` is what each part changed.
+        The best plan found. It is never worse than the right-sized random split on the problem's lengths or scenarios. It has
+        ``value`` relative to that split, ``lower_bound``, ``gap``, ``status`` (``optimal`` if the bound proves it, else
+        ``feasible``) and ``history``; ``moved()`` is the improvement by each part of planning.
 
     Raises:
         PlanningError: the arguments are wrong, or no plan was found that meets the limits. The message names the value or the

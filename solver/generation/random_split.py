@@ -55,18 +55,29 @@ def assign_prompts(workload: Workload, prompts: IntArray, actors: int) -> list[I
 
 
 def random_split(problem: PlanningProblem, *, seed: int = 0, actors: int | None = None, spread: bool = False) -> Plan:
-    """Return the random split with the best number of actors for the objective, or with ``actors`` if given.
+    """Return a random assignment of prompts to equal groups: the baseline that needs no predictions.
 
-    If no split meets a deadline or budget, the one that misses it least is returned. There are never more actors than prompts,
-    and at least ``min_actors`` where there are that many prompts.
+    It has the best number of actors for the objective, or ``actors``. If no split meets a deadline or budget, the nearest miss
+    is returned. There are never more actors than prompts, and at least ``min_actors`` if there are that many prompts.
 
     Args:
-        spread: assign single responses instead of whole prompts, so that no actor gets all samples of a long prompt. Then there
-            may be as many actors as responses.
+        problem: the step to plan.
+        seed: seed of the assignment.
+        actors: number of actors; the best number for the objective when None.
+        spread: assign single responses instead of whole prompts, so that no actor gets all samples of a long prompt. There may
+            then be as many actors as responses.
 
     Raises:
         PlanningError: an option makes no sense, ``actors`` is above the number of prompts (responses, with ``spread``), or no
             split over so many actors fits into the pools.
+
+    Example:
+        >>> import solver
+        >>> latency = solver.LatencyModel("mine", 1, base_s=5e-3, per_response_s=1e-3, max_batch=64)
+        >>> workload = solver.Workload([100] * 8, list(range(8)), list(range(100, 900, 100)))
+        >>> problem = solver.PlanningProblem(workload, solver.Cluster(1, 8, 1), latency)
+        >>> len(solver.random_split(problem, actors=4).actors)
+        4
     """
     check_problem(problem)
     check_seed(seed)
@@ -154,8 +165,8 @@ class _Shuffled:
     def equal(self, actors: int, offer: int = 0) -> _Division:
         """Return the division into equal numbers of units: consecutive prompts, or responses round-robin."""
         if self.spread:
-            dealt = [self.order[k::actors] for k in range(actors)]
-            return _Division(offer, np.concatenate(dealt), np.cumsum([0, *map(len, dealt)]))
+            groups = [self.order[k::actors] for k in range(actors)]
+            return _Division(offer, np.concatenate(groups), np.cumsum([0, *map(len, groups)]))
         cuts = np.array([0, *(last for _, last in equal_counts(self.units, actors))])
         return _Division(offer, self.order, self.first[cuts])
 

@@ -19,13 +19,14 @@ MOST_GPUS = 1_000_000
 
 @dataclass(frozen=True)
 class GpuPool:
-    """``nodes`` nodes of ``gpus_per_node`` GPUs of one kind, bought in one market.
+    """A pool of ``nodes`` nodes with ``gpus_per_node`` GPUs of one kind, from one market.
 
     Attributes:
-        usd_per_gpu_hour: price; market: a label (``on-demand``, ``preemptible``) copied to every allocation.
-        prewarmed: number of actors that skip the cold start, because their container is already running.
-        node_bytes_per_s, network_bytes_per_s: links between GPUs of one node and between nodes; None takes transfer times from
-            the latency model.
+        usd_per_gpu_hour: price of a GPU for an hour.
+        market: a label (``on-demand``, ``preemptible``) that every allocation gets.
+        prewarmed: number of actors that need no cold start, because their containers are running.
+        node_bytes_per_s, network_bytes_per_s: bandwidth between GPUs of a node and between nodes; None: transfer times come
+            from the latency model.
 
     Raises:
         PlanningError: a count is below 1, there are more than ``MOST_GPUS``, or a price or a bandwidth makes no sense.
@@ -72,18 +73,23 @@ class GpuPool:
         return self.usd_per_gpu_hour / 3600.0
 
     def max_actors(self, gpus_per_actor: int) -> int:
-        """Return how many actors of that size fit, each within one node."""
+        """Return how many actors with this many GPUs fit, each within one node."""
         return self.nodes * (self.gpus_per_node // gpus_per_actor)
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """``nodes`` nodes of ``gpus_per_node`` GPUs each, of which every actor takes ``gpus_per_actor`` in one node.
+    """A cluster of equal GPUs: ``nodes`` nodes of ``gpus_per_node`` GPUs; an actor takes ``gpus_per_actor`` GPUs of one node.
 
-    Attributes are those of ``GpuPool``.
+    The other attributes are those of ``GpuPool``.
 
     Raises:
         PlanningError: a count is below 1, an actor does not fit into a node, or the price is negative.
+
+    Example:
+        >>> import solver
+        >>> solver.Cluster(nodes=2, gpus_per_node=8, gpus_per_actor=2).max_actors
+        8
     """
 
     nodes: int
@@ -144,7 +150,7 @@ class Cluster:
         return self.usd_per_gpu_hour / 3600.0
 
     def place(self, actor: int) -> tuple[int, tuple[int, ...]]:
-        """Return node and GPU ids of the actor-th actor, nodes filled one after the other."""
+        """Return the node and the GPU ids of an actor, by its index; nodes are filled one after the other."""
         node, slot = divmod(actor, self.actors_per_node)
         first = node * self.gpus_per_node + slot * self.gpus_per_actor
         return node, tuple(range(first, first + self.gpus_per_actor))
@@ -152,7 +158,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class MixedCluster:
-    """Several pools: GPU kinds, markets, or both. The latency models given with it say which actor sizes exist.
+    """A cluster of several pools: GPU kinds, markets, or both. The latency models of the problem state which actor sizes exist.
 
     Raises:
         PlanningError: there is no pool.

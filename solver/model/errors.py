@@ -15,7 +15,7 @@ import numpy as np
 
 
 class PlanningError(ValueError):
-    """The problem as stated cannot be planned; the message names the wrong value and what would be right."""
+    """The problem cannot be planned; the message names the wrong value and says what is needed."""
 
     def _render_traceback_(self) -> list[str]:
         """Return the lines that a notebook shows (IPython asks for them): the message, as our frames tell a user nothing."""

@@ -36,22 +36,25 @@ ERRORS = ("fit_mean_error", "fit_max_error")
 
 @dataclass(frozen=True, eq=False)
 class LatencyModel:
-    """Times of one actor (``gpus_per_actor`` GPUs of one kind) with one language model.
+    """Latency model: the seconds that one actor (``gpus_per_actor`` GPUs of one kind) takes with one language model.
 
     Attributes:
-        base_s, per_response_s, per_kv_token_s: the affine fit of a decode iteration (a, b and c of the theory).
-        table: the measured table, or None when only the fit is known.
-        prefill: ``separate`` or ``mixed``. token_budget: the most tokens that a mixed iteration feeds, at least ``max_batch``;
-            None where prefill is separate.
+        base_s, per_response_s, per_kv_token_s: linear fit of the seconds of a decode iteration: base_s + per_response_s * batch
+            + per_kv_token_s * KV tokens (a, b and c in ``docs/planning.md``).
+        table: the measured table, or None if only the fit is known.
+        prefill: ``separate`` (calls of their own) or ``mixed`` (chunked prefill within decode iterations).
+        token_budget: largest number of tokens in a mixed iteration, at least ``max_batch``; None with separate prefill.
         prefill_base_s, prefill_per_token_s: a prefill call of n tokens takes base + n * per_token. In a mixed iteration each
             further token of a prompt adds per_token; there is no call, so base is 0.
-        join_s: host work per response that joins a batch, first time or again, in addition to prefill: admitting it, and
-            removing it when it leaves. Charged when it joins. 0 where the host's work per response was not measured.
-        start_s: cold start of an actor; sync_s: loading new weights.
-        transfer_base_s, transfer_per_kv_token_s: moving the KV cache of one response to another actor.
-        max_batch: most responses in a batch; kv_capacity_tokens: most KV tokens in memory.
-        fit_mean_error, fit_max_error: relative errors of the affine fit against the table (0 without a table).
-        kv_bytes_per_token, weight_bytes: of the language model, for transfers over a cluster's links; 0 when unknown.
+        join_s: host seconds per response that joins a batch, in addition to prefill, for admitting and later removing it;
+            charged when it joins; 0 if not measured.
+        start_s: seconds of an actor's cold start.
+        sync_s: seconds of loading new weights.
+        transfer_base_s, transfer_per_kv_token_s: seconds of moving the KV cache of one response to another actor, per move and
+            per token.
+        max_batch: largest number of responses in a batch. kv_capacity_tokens: largest number of KV tokens in memory.
+        fit_mean_error, fit_max_error: relative errors of the linear fit against the table (0 without a table).
+        kv_bytes_per_token, weight_bytes: sizes of the language model, for transfers over a cluster's links; 0 if unknown.
     """
 
     name: str
@@ -128,37 +131,39 @@ class LatencyModel:
 
     @property
     def mixes(self) -> bool:
-        """Whether prompts are fed in iterations that decode (``prefill="mixed"``)."""
+        """Whether prompts are prefilled within decode iterations (``prefill="mixed"``)."""
         return self.prefill == "mixed"
 
     def with_mixed_prefill(self, token_budget: int) -> LatencyModel:
-        """Return the same actor with mixed prefill: prompt tokens take their time, calls take none."""
+        """Return the same model with mixed prefill: prompt tokens take time, but there are no separate calls."""
         return replace(self, prefill="mixed", token_budget=token_budget, prefill_base_s=0.0)
 
     def charged_tokens(self, prefill_tokens: ArrayLike) -> NDArray[Any]:
-        """Return the tokens that ``prefill_per_token_s`` is charged for where ``prefill_tokens`` of a context are not cached.
+        """Return how many of ``prefill_tokens`` uncached context tokens are charged with ``prefill_per_token_s``.
 
-        Separate prefill is charged for all of them. A mixed iteration feeds the last one as a token that is decoded.
+        With separate prefill all are. With mixed prefill the last one is charged as a decoded token.
         """
         missing = np.asarray(prefill_tokens)
         return np.maximum(missing - 1, 0) if self.mixes else missing
 
     def feeding_iterations(self, tokens: float) -> float:
-        """Return an upper bound on the iterations of an actor, beyond those of its tokens, that feed ``tokens`` of prompts
-        beside a full batch: 0 with separate prefill."""
+        """Return an upper bound on the extra iterations of an actor for ``tokens`` prompt tokens with a full batch; 0 with
+        separate prefill.
+        """
         return 0.0 if self.token_budget is None else tokens / (self.token_budget - self.max_batch + 1) + 1
 
     @property
     def affine(self) -> LatencyModel:
-        """Return the same actor with the affine fit only: the planning model."""
+        """The same model with only the linear fit; plans are made with it."""
         return replace(self, table=None)
 
     def iteration_s(self, batch: ArrayLike, kv_tokens: ArrayLike, prompt_tokens: ArrayLike = 0) -> FloatArray:
-        """Return the seconds of one iteration; 0 for one that feeds nothing. Arrays broadcast.
+        """Return the seconds of one iteration; 0 for an empty one. Arrays broadcast.
 
         Args:
-            batch: responses that get a token; kv_tokens: KV tokens that they hold.
-            prompt_tokens: further tokens of prompts that a mixed iteration feeds.
+            batch: number of responses that get a token.
+            kv_tokens: their KV tokens.
+            prompt_tokens: prompt tokens that a mixed iteration also processes.
 
         Raises:
             PlanningError: an iteration lies beyond the table.
@@ -183,9 +188,8 @@ class LatencyModel:
         return self.base_s + self.per_response_s * batch + kv_s + self.prefill_per_token_s * prompt_tokens
 
     def prefill_s(self, tokens: ArrayLike, calls: ArrayLike = 1) -> FloatArray:
-        """Return the seconds to prefill ``tokens`` context tokens in ``calls`` calls; each call has a cost even without tokens.
-
-        Arrays broadcast.
+        """Return the seconds to prefill ``tokens`` context tokens in ``calls`` calls; arrays broadcast. A call without tokens
+        also takes time.
         """
         return np.asarray(self.prefill_base_s * np.asarray(calls) + self.prefill_per_token_s * np.asarray(tokens))
 

@@ -20,17 +20,16 @@ TOLERANCE = 1e-9  # relative, by which a limit may be missed: times are sums of 
 
 @dataclass(frozen=True)
 class Objective:
-    """Minimises ``T^w C^(1-w)`` of time and cost, or one of them under a limit on the other. Over scenarios it is their mean,
-    or the mean of the worst ones.
+    """What a plan minimises: ``T^w C^(1-w)`` of time T and cost C, or one of them with a limit on the other.
 
-    A product needs no reference to say which of two plans is better: where time falls by one per cent, the value falls by w
-    per cent. Values are shown relative to a reference plan. Everything that weighs time against cost asks this class.
+    Over scenarios it is the mean, or the mean over the worst scenarios. If time falls by one per cent, the product falls by w
+    per cent. Values are relative to a reference plan. All code that weighs time against cost uses this class.
 
     Args:
         time_weight: w in ``T^w C^(1-w)``, from 0 (cost only) to 1 (time only).
-        deadline_s: least cost with ``T <= deadline_s`` instead.
-        budget_gpu_s, budget_usd: least time with ``C <= budget`` instead.
-        cost: what C counts, ``gpu_s`` or ``usd`` (which a ``budget_usd`` implies).
+        deadline_s: minimise cost with ``T <= deadline_s`` instead.
+        budget_gpu_s, budget_usd: minimise time with ``C <= budget`` instead.
+        cost: unit of C, ``gpu_s`` or ``usd`` (implied by ``budget_usd``).
         cvar_alpha: conditional value at risk: the mean of the value over the worst share ``cvar_alpha`` of the
             scenarios. Under a limit, of time and cost each. 1 is the mean over all of them.
 
@@ -108,8 +107,9 @@ class Objective:
         return np.asarray(np.asarray(time_s, dtype=float) ** w * np.asarray(cost, dtype=float) ** (1.0 - w))
 
     def values(self, time_s: ArrayLike, cost: ArrayLike, reference: tuple[float, float] = (1.0, 1.0)) -> FloatArray:
-        """Return ``value`` of arrays of plans; times and costs broadcast. No value falls where time or cost grows, so lower
-        bounds on both give lower bounds on the value."""
+        """Return ``value`` for arrays of plans; times and costs broadcast. Values never fall if time or cost grows, so lower
+        bounds on both give a lower bound on the value.
+        """
         times, costs = np.asarray(time_s, dtype=float), np.asarray(cost, dtype=float)
         if self.deadline_s is not None:
             return np.asarray(np.where(times <= self.deadline_s * (1 + TOLERANCE), costs, math.inf))
@@ -131,7 +131,7 @@ class Objective:
         return float(self.values(time_s, cost, reference))
 
     def most_cost(self, value: float, time_s: float, reference: tuple[float, float] = (1.0, 1.0)) -> float:
-        """Return the cost from which on no plan has a value below ``value`` that takes ``time_s`` or longer."""
+        """Return the largest cost with which a plan that takes ``time_s`` can still have a value below ``value``."""
         if self.deadline_s is not None:
             return value
         if self.budget is not None:
@@ -140,7 +140,7 @@ class Objective:
         return _other_factor(value, time_s / time_ref, self.time_weight) * cost_ref
 
     def most_time(self, value: float, cost: float, reference: tuple[float, float] = (1.0, 1.0)) -> float:
-        """Return the seconds from which on no plan has a value below ``value`` that costs ``cost`` or more."""
+        """Return the largest time with which a plan that costs ``cost`` can still have a value below ``value``."""
         if self.deadline_s is not None:
             return self.deadline_s * (1 + 2 * TOLERANCE) if cost < value else 0.0
         if self.budget is not None:
@@ -149,8 +149,9 @@ class Objective:
         return _other_factor(value, cost / cost_ref, 1.0 - self.time_weight) * time_ref
 
     def cost_of_a_second(self, time_s: float, cost: float) -> float:
-        """Return the cost that a second is worth at this time and cost, ``w C / ((1-w) T)``: where a plan takes a second more
-        and costs so much less, ``T^w C^(1-w)`` stays. Infinite where only time counts."""
+        """Return the cost that one second is worth at this time and cost, ``w C / ((1-w) T)``: taking a second longer for that
+        much less cost leaves ``T^w C^(1-w)`` unchanged. Infinite if only time counts.
+        """
         w = self.time_weight
         return w * cost / ((1.0 - w) * time_s) if w < 1.0 and time_s > 0 else math.inf
 
@@ -164,10 +165,10 @@ class Objective:
         return self.risk(self.values(time_s, cost, reference))
 
     def key(self, time_s: ArrayLike, cost: ArrayLike) -> tuple[float, float]:
-        """Return what is least for the best of several plans, of a number or (S,) times and costs.
+        """Return a sort key, which is least for the best plan, from a number or (S,) times and costs.
 
-        Where a plan breaks a limit, first comes by how much, so that the least key is the nearest miss. Then comes what is
-        minimised.
+        The key is first the amount by which a limit is broken, then the minimised value; so if no plan meets the limit, the
+        nearest miss is best.
         """
         times, costs = np.atleast_1d(np.asarray(time_s, dtype=float)), np.atleast_1d(np.asarray(cost, dtype=float))
         if self.deadline_s is not None:
@@ -197,11 +198,11 @@ def _other_factor(value: float, factor: float, exponent: float) -> float:
 
 @dataclass(frozen=True)
 class NonGenerationPhases:
-    """The phases of the step outside generation: they add to time and cost of every plan.
+    """Preparation and learning of a step, which add to the time and cost of every plan.
 
-    ``learner_gpus`` GPUs in addition to the actors' are allocated for the whole step, so a longer generation also costs
-    idle learner GPUs: with T the generation makespan, step time is ``T + prepare_s + learn_s`` and step cost is
-    ``C + learner_gpus * (T + prepare_s + learn_s)``, times their price when cost is in dollars.
+    ``learner_gpus`` GPUs are allocated for the whole step in addition to the actors', so a longer generation also costs idle
+    learner GPUs. With the generation makespan T, the step takes ``T + prepare_s + learn_s`` and costs ``C + learner_gpus * (T +
+    prepare_s + learn_s)``, times their price if cost is in dollars.
 
     Args:
         usd_per_gpu_hour: price of the learner's GPUs; that of the cluster's first pool when None.

@@ -142,15 +142,14 @@ class Moved:
 
 @dataclass(frozen=True)
 class Plan:
-    """A generation plan of one step.
+    """A generation plan of one step: the actors, and the responses of each.
 
-    Times and costs are those of the planning model (predicted lengths or the mean over their scenarios, affine latency);
-    ``solver.evaluate`` gives the same numbers. ``value`` is what the objective minimises, for the same lengths or scenarios:
-    ``T^w C^(1-w)`` relative to ``reference``, the cost under a deadline, the time under a budget. No plan is below
-    ``lower_bound``; the gap is ``(value - lower_bound) / value`` and refers to the planning model, not to true lengths. A plan
-    of a policy without a bound has ``lower_bound`` None. ``prefill`` is None if every actor prefills its own prompts. An
-    actor without responses in a plan with ``prefill`` is the prefill actor. ``drafting`` is None if every iteration yields one
-    token per response; ``acceptance`` is the survival of drafts that was expected.
+    Times and costs are those of the planning model: predicted lengths (or the mean over their scenarios) and linear latency.
+    ``solver.evaluate`` returns the same numbers. ``value`` is what the objective minimises: ``T^w C^(1-w)`` relative to
+    ``reference``, the cost under a deadline, or the time under a budget. No plan has a value below ``lower_bound``; it refers
+    to the planning model, not to the true lengths, and is None for policies without a bound. ``prefill`` is None if every actor
+    prefills its own prompts; otherwise an actor without responses is the prefill actor. ``drafting`` is None without
+    speculative decoding; ``acceptance`` is the expected acceptance of drafted tokens.
     """
 
     actors: tuple[ActorPlan, ...]
@@ -179,16 +178,15 @@ class Plan:
 
     @property
     def prefill_actor(self) -> int | None:
-        """Return the index of the actor that computes ``prefill`` on GPUs of its own; None if no actor does."""
+        """Return the index of the actor that only computes ``prefill``; None if there is none."""
         if self.prefill is None:
             return None
         return next((i for i, actor in enumerate(self.actors) if not actor.responses), None)
 
     def moved(self) -> tuple[Moved, ...]:
-        """Return what each part of planning changed, from ``history``, in order of their first lines.
+        """Return the improvement by each part of planning, from ``history``, in order.
 
-        The first line is where planning begins, so it changes nothing. Parts that have run without moving anything are there,
-        too.
+        The first line is the initial plan. Parts that ran without an improvement are included.
         """
         rows = {line.solver: Moved(line.solver, 0.0, 0.0) for line in self.history}
         for before, line in itertools.pairwise(self.history):

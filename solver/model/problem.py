@@ -27,21 +27,23 @@ from solver.model.workload import Workload
 
 @dataclass(frozen=True, eq=False)
 class PlanningProblem:
-    """A generation step to plan, and under which conditions.
+    """The input of planning: the responses of a step, the cluster, latency models, and the objective.
 
     Change a problem with ``dataclasses.replace(problem, objective=...)``; the result is checked again.
 
     Attributes:
-        workload: the responses and their predicted lengths, or true lengths for bounds and clairvoyant policies. With
-            scenarios, times, costs and values of plans are over them.
-        cluster: the GPUs. latency: the latency model of an actor; one per (kind, GPUs per actor) where there are several.
+        workload: the responses and their predicted lengths (true lengths for bounds and clairvoyant policies). With scenarios,
+            times, costs and values are means over them.
+        cluster: the GPUs.
+        latency: the latency model of an actor; if there are several kinds or sizes, a mapping of (kind, GPUs per actor) to
+            models.
         objective: what is minimised, and under which limit.
         phases: the phases outside generation, which time, cost, deadline and budget include.
         admission: ``reserve`` or ``preempt``, the rule that the engines will use.
-        keep_together: all responses of a prompt on one actor.
-        share_prefill: an actor computes a prompt once for all its responses there.
-        min_actors, max_actors: bounds on the number of actors; as many as fit when ``max_actors`` is None.
-        release: actors release their GPUs when ``done``, at the end of ``generation`` or of the ``step``.
+        keep_together: all responses of a prompt are on one actor.
+        share_prefill: an actor prefills a prompt once for all its responses (prefix caching).
+        min_actors, max_actors: limits on the number of actors; as many as fit when ``max_actors`` is None.
+        release: when actors release their GPUs: when they are ``done``, at the end of ``generation``, or of the ``step``.
 
     Raises:
         PlanningError: an argument is of the wrong type or out of its range, or latency models do not fit the cluster. Or no

@@ -20,7 +20,7 @@ LEVERS = (
 MEANINGS = {
     ACTOR_SIZE: "actors have another number of GPUs, over which the model is cut",
     LAYOUTS: "preparation and learning have layouts of their own, and weights are sent between them and the actors' (ReaL)",
-    ASSIGNMENT: "responses are dealt by predicted length, instead of whole prompts at random",
+    ASSIGNMENT: "responses are assigned by predicted length, instead of whole prompts at random",
     SHARED_PREFILL: "an actor computes a prompt once for all its samples, as prefix caching does",
     CUT: "most actors are cut when few responses are left (RLHFuse)",
     FOLDING: "thin actors are folded into the others while the step runs",

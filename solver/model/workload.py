@@ -54,14 +54,12 @@ class Workload:
         prompt_of: (R,) index into ``prompt_tokens`` for each response; groups may be ragged.
         response_tokens: (R,) predicted tokens of each response, fractions rounded up; or (S, R) scenarios, whose mean is used.
         generated_tokens: (R,) tokens already generated (re-planning), or 0.
-        max_response_tokens: no response gets longer than this; predictions above it are cut to it, with a
-            ``CutLengthsWarning``.
-        scenarios: (S, R) jointly sampled lengths around the predicted ones. Plans are searched and bounded for
-            ``response_tokens``; time and cost of a plan (``solver.evaluate``) are means over the scenarios.
-        passes: (R,) predicted passes that the remaining tokens of each response take where drafts are verified, fractions
-            rounded up. Without them a pass, then called an iteration, yields one token. Not with scenarios.
-        fed_per_pass: (R,) mean tokens that a pass feeds of each response, the drafted ones and one more. Without them, as many
-            as it commits: every draft is accepted.
+        max_response_tokens: limit on response length; longer predictions are cut to it, with a ``CutLengthsWarning``.
+        scenarios: (S, R) length scenarios, sampled jointly. Time and cost of a plan (``solver.evaluate``) are means over them.
+        passes: with speculative decoding: (R,) predicted iterations (passes) for the remaining tokens of each response, rounded
+            up. None: one token per iteration. Not with scenarios.
+        fed_per_pass: (R,) mean tokens per pass that each response feeds to the model, drafted ones and one more. None: as many
+            as it commits, so every drafted token is accepted.
 
     Raises:
         PlanningError: shapes differ, a value is negative, not finite or (except for predictions) a fraction, a prompt index
@@ -162,12 +160,14 @@ class Workload:
 
     @cached_property
     def tokens_per_pass(self) -> FloatArray:
-        """Return the (R,) mean tokens that an iteration commits of each response: 1 without passes."""
+        """Return the (R,) mean tokens that an iteration commits for each response; 1 without passes."""
         return np.asarray(self.remaining_tokens / np.maximum(self.iterations, 1) + (self.iterations == 0))
 
     @cached_property
     def fed_steps(self) -> FloatArray:
-        """Return the (R,) tokens that all iterations of a response feed: one per iteration without passes."""
+        """Return the (R,) tokens that each response feeds to the model over all its iterations; one per iteration without
+        passes.
+        """
         iterations: FloatArray = self.iterations.astype(float)
         return iterations if self.fed_per_pass is None else iterations * self.fed_per_pass
 
@@ -189,9 +189,9 @@ class Workload:
         return self.prompt_tokens[self.prompt_of] + self.max_response_tokens
 
     def with_response_tokens(self, response_tokens: ArrayLike) -> Workload:
-        """Return the same prompts and responses with other lengths and without scenarios, for example with true lengths.
+        """Return the same workload with other lengths, for example the true ones, and without scenarios.
 
-        Passes are those of as many tokens per pass as before.
+        The tokens per pass stay the same.
         """
         same = (self.prompt_tokens, self.prompt_of, response_tokens, self.generated_tokens, self.max_response_tokens)
         if self.fed_per_pass is None:
@@ -225,7 +225,7 @@ class Workload:
 
     @property
     def points(self) -> Workload:
-        """Return the same workload without scenarios: the lengths for which plans are searched and bounded."""
+        """The same workload without scenarios."""
         return self if self.scenarios is None else self.with_response_tokens(self.response_tokens)
 
     def cases(self) -> tuple[Workload, ...]:

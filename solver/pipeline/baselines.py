@@ -11,7 +11,7 @@ from solver.pipeline.problem import PipelineProblem
 
 
 def serial(problem: PipelineProblem) -> PipelinePlan:
-    """Return the schedule that runs chain after chain with 1F1B, as trainers without fusion do.
+    """Return the schedule that runs one chain after the other with 1F1B, as trainers without fusion do.
 
     A stage runs a backward pass as soon as it can. Stage s of S has at most S - s micro-batches in flight, the least that keeps
     equal stages busy. A device begins the next chain as soon as it has finished the one before. Chains on other devices run at

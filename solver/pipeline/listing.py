@@ -1,6 +1,7 @@
 """List schedules of a pipeline: commit, over and over, the operation that can start first, by a rule for delays and ties.
 
-Reversed in time a problem is a problem, so a rule may also build the schedule from its end (``operations.reversed``).
+A problem that runs backwards in time is again a pipeline problem, so a rule may also build the schedule from its end
+(``operations.reversed``).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ TOLERANCE = 1e-9  # relative, of sums of activations
 
 @dataclass(frozen=True)
 class SearchReport:
-    """What a search has spent; seconds are counted work on the reference machine, not of the clock.
+    """Effort of a search; seconds are counted work, converted by the speed of the reference machine, not measured time.
 
     Attributes:
         objective: one of ``OBJECTIVES``, or empty for a plan that was not searched for.
@@ -123,7 +123,8 @@ class PipelinePlan:
         return pd.DataFrame(rows, columns=columns).sort_values(["start", "device"], kind="stable", ignore_index=True)
 
     def actions(self, chain: str | None = None) -> list[list[str]] | list[list[tuple[str, str]]]:
-        """Return each device's order in the words of ``torch.distributed.pipelining``: stage, kind, micro-batch, as in ``0F3``.
+        """Return each device's order in the notation of ``torch.distributed.pipelining``: stage, kind, micro-batch, as in
+        ``0F3``.
 
         Args:
             chain: leave out all others. Torch's own runtime executes the order of one chain.

@@ -190,7 +190,7 @@ class PipelineProblem:
         )  # fmt: skip
 
     def with_micro_batches(self, share: Fraction) -> PipelineProblem:
-        """Return the same problem with a share of each chain's micro-batches, which must be whole numbers."""
+        """Return the same problem with this share of each chain's micro-batches; the results must be whole numbers."""
         chains = [
             Chain(chain.name, chain.route, int(chain.micro_batches * share), chain.forward, chain.backward, chain.activation)
             for chain in self.chains

@@ -30,12 +30,12 @@ def schedule_pipeline(
     seed: int = 0,
     workers: int = 1,
 ) -> PipelinePlan:
-    """Return a schedule of a pipeline problem, with lower bounds on its latency and memory.
+    """Return a schedule of a pipeline problem with the shortest latency found, and lower bounds on latency and memory.
 
     Args:
         memory: capacity of each device, or one number for all; the problem's when None. No plan exceeds it.
-        objective: ``latency``; ``latency_then_memory``, which then lowers the peak memory at that latency; ``memory_within``,
-            which lowers the peak memory at a latency of at most ``deadline``.
+        objective: ``latency``; ``latency_then_memory``: also minimise peak memory, without making the schedule slower;
+            ``memory_within``: minimise peak memory with a latency of at most ``deadline``.
         deadline: latest latency, in the problem's time.
         time_limit_s: of the search, in counted seconds of the reference machine, so that the plan is always the same.
         seed: of random changes. workers: threads of CP-SAT, which take turns; one was fastest.

@@ -1,8 +1,9 @@
-"""Searches for the fastest schedule: list schedules by rules that change a little, backwards and forwards in time.
+"""Searches for the fastest schedule: list schedules by rules that are changed step by step, from the start or from the end.
 
-Reversed in time a problem is a problem, and "longest tail first" is good there: it builds the end of the schedule first, where
-devices would idle. From that rule and two others, one or two types and up to three neighbouring stages of the same kind get
-another delay or priority. The change stays if the latency is not longer. The search stops at the bound.
+A problem that runs backwards in time is again a pipeline problem. "Longest tail first" is a good rule there: it builds the end
+of the schedule first, where devices would idle. Starting from that rule and two others, one or two types and up to three
+neighbouring stages of the same kind get another delay or priority. The change stays if the latency is not longer. The search
+stops at the bound.
 
 Where the bound grows evenly with the micro-batches, rules are tried on a problem with fewer of them, which takes less time.
 """

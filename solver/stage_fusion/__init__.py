@@ -1,1 +1,1 @@
-"""Times a step as a whole: preparation on freed GPUs, learning while others still generate; with lower bounds."""
+"""Timing of a whole step: preparation on released GPUs, learning while others are still generated; with lower bounds."""

@@ -25,7 +25,7 @@ these GPUs,
     C(T) + g W <= g N T + g K (T - start) ,    and the least T that satisfies this is a lower bound.
 
 **GPU-seconds** within T: C(T), and g times the work on servers other than a held learner's, and the learner's from its start to
-the least step time. Where learner and freed GPUs are one pool, they take at least the larger of the two.
+the least step time. Where learner and released GPUs are one pool, they take at least the larger of the two.
 """
 
 from __future__ import annotations

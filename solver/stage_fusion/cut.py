@@ -3,7 +3,7 @@
 The paper (arXiv 2409.13221, section 4) simulates cuts off-line. Here every pair of a share and a number of actors is timed on
 every scenario of the lengths (``cut_timeline.py``). A lower bound on the whole step (``phase_bound_s``) screens the pairs.
 The best of them are then followed exactly (``follow``), until no bound is below the best value found. The step without a cut is
-a candidate, so a cut has to earn its place. Nothing is drawn at random.
+also a candidate, so a cut is used only where it helps. Nothing is drawn at random.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ class _CutSearch:
         holds = next((actor.release for actor in plan.actors if actor.release != "done"), None)
         if holds is not None and (work.learner_grows or "freed" in places):
             raise PlanningError(
-                f"the plan's actors hold their GPUs until the end of the {holds}, so none are freed; release them when they "
-                "are done, or let preparation run beside the cluster"
+                f"the plan's actors hold their GPUs until the end of the {holds}, so none are released early; release them "
+                "when they are done, or let preparation run on additional GPUs"
             )
         if problem.workload.passes is not None:
             raise PlanningError(
@@ -165,11 +165,14 @@ class _CutSearch:
         """Return the best cut; see ``choose_cut``."""
         for share in shares:
             if not is_number(share, 0) or share > 1:
-                raise PlanningError(f"share {as_given(share)} is no R_t; a share of the batch from 0 to 1 is needed")
+                raise PlanningError(
+                    f"share {as_given(share)} is not a cut share R_t; a share of the batch from 0 to 1 is needed"
+                )
         for m in keep:
             if not is_whole(m, 1) or m > self.actors:
                 raise PlanningError(
-                    f"keep {as_given(m)} is no m; a whole number from 1 to the plan's {self.actors} actors is needed"
+                    f"keep {as_given(m)} is not a number of actors m; a whole number from 1 to the plan's "
+                    f"{self.actors} actors is needed"
                 )
         if followed is not None and not is_whole(followed, 0):
             raise PlanningError(f"followed is {as_given(followed)}; a whole number of 0 or more, or None, is needed")

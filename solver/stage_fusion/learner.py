@@ -1,9 +1,9 @@
 """Chooses how a step is learned from: from the whole batch or while others decode, on which GPUs, and from when.
 
-A learner has GPUs beside the actors, and it may grow onto GPUs that actors have given back; it never takes those of an actor
-that decodes. Every candidate is followed (``step_totals``) on the expected lengths. The best of them, as many that stream as
-others, are then followed on each scenario, and the best by the objective is chosen. Learning from the whole batch on all freed
-GPUs is a candidate, so streaming has to earn its place.
+A learner has GPUs in addition to the actors', and it may grow onto GPUs that actors have released; it never uses those of an
+actor that decodes. Every candidate is timed (``step_totals``) on the expected lengths. The best of them, half of them
+streaming, are then timed on each scenario, and the best by the objective is chosen. Learning from the whole batch on all
+released GPUs is a candidate, so streaming is used only where it helps.
 
 A group (or a response, see ``TokenWork.unlock``) is prepared and learned from as one item on one server, the GPUs of one actor.
 Servers learn from different items and add their gradients at the end. S servers together are ``S (1 - loss)^log2(S)`` times as
@@ -55,7 +55,7 @@ class LearnerCandidate(NamedTuple):
 
     def __str__(self) -> str:
         own = f"{self.gpus} GPUs from {self.from_s:.2f} s" if self.gpus else ""
-        where = " and ".join(filter(None, [own, "freed GPUs" if self.grows else ""]))
+        where = " and ".join(filter(None, [own, "released GPUs" if self.grows else ""]))
         return f"{self.learning} on {where}: {self.time_s:.2f} s, {self.gpu_seconds:,.0f} GPU-seconds"
 
 
@@ -141,7 +141,7 @@ def choose_learner(
             "they are done"
         )
     if not freed and len(gpus) and not any(gpus):
-        raise PlanningError("gpus of a learner are none, and it may not use freed ones; give numbers of 1 or more")
+        raise PlanningError("the learner has no gpus, and may not use released ones; give numbers of 1 or more")
     return _LearnerSearch(plan, problem, work, loss_per_doubling).best(tuple(gpus), freed)
 
 

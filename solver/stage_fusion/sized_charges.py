@@ -1,4 +1,4 @@
-"""What learners of each number of servers pay where every size has a layout of its own.
+"""Learner costs by number of servers, where each number has a layout of its own.
 
 ``LearnerCharges`` states a formula. Here each size has its numbers, such as those of the best layout by measured operators. A
 size at which the models fit into no layout cannot be chosen.

@@ -32,7 +32,7 @@ class PhaseWork:
             of the whole ``batch``.
         learner_gpus: GPUs of the learner beside the actors. With 0, learning runs where preparation runs.
         learner_from_s: when the learner's GPUs are allocated; None for the start of the step. They are held until its end.
-        learner_grows: GPUs that actors have given back join the learner's. Learner and freed GPUs are then one pool.
+        learner_grows: GPUs that actors have given back join the learner's. Learner and released GPUs are then one pool.
         place: where preparation runs: on GPUs ``freed`` by actors, on GPUs ``beside`` the cluster, as many as the actors have,
             or on the ``learner``.
         gpus_per_actor: GPUs of one server.

@@ -130,11 +130,11 @@ def evaluate(plan: Plan, problem: PlanningProblem, *, table: bool = False) -> Ev
     """Return the time and cost of ``plan`` on the workload of ``problem``.
 
     Args:
-        plan: contains every response of the workload exactly once.
-        problem: its workload has the lengths to evaluate with (predicted ones reproduce the plan's own numbers); with
-            scenarios, every number is the mean over them. Latency, phases and admission count as in planning. When actors
-            release their GPUs and whether they share prefill is in the plan.
-        table: charge the measured table instead of the affine fit that planning uses.
+        plan: a plan with every response of the workload exactly once.
+        problem: its workload has the lengths to evaluate with; predicted lengths reproduce the plan's own numbers. With
+            scenarios, every number is the mean over them. Latency, phases and admission are used as in planning; release of
+            GPUs and shared prefill are those of the plan.
+        table: use the measured table instead of the linear fit that planning uses.
 
     Raises:
         PlanningError: an argument is of the wrong type, a response is missing, planned twice or not in the workload, or a kind

@@ -25,7 +25,7 @@ class PassTokens:
 
     @classmethod
     def of(cls, workload: Workload, responses: IntArray) -> PassTokens | None:
-        """Return those of some responses of a workload; None where it has no passes."""
+        """Return the tokens per pass of the given responses; None where the workload has no drafts."""
         if workload.fed_per_pass is None:
             return None
         return cls(workload.tokens_per_pass[responses], workload.fed_per_pass[responses])

@@ -298,9 +298,9 @@ def test_a_response_that_no_actor_can_hold(log, tmp_path):
 def test_unknown_steps_commands_and_missing_options(log):
     refused_command(run_rlhfless("plan", log, *ON, "--step", 7), str(log), "7", "0 to 1")
     assert "generate" in refusal_line(run_rlhfless("generate"))
-    refused_command(run_rlhfless("simulat"), "simulat is no command", "did you mean simulate?")
+    refused_command(run_rlhfless("simulat"), "simulat is not a command", "did you mean simulate?")
     refused_command(run_rlhfless("what-if", log), "what-if", "rlhfless report LOG --only what-ifs")
-    refused_command(run_rlhfless(log), str(log), "is a file and no command", f"rlhfless report {log}")
+    refused_command(run_rlhfless(log), str(log), "is a file, not a command", f"rlhfless report {log}")
     refused_command(run_rlhfless("plan"), "LOG is missing")
     refused_command(
         run_rlhfless("layouts", "--gpus", 8, "--model", "actor=llama2-7b"), "--gpu is missing", "a100, h100 or l40s"

@@ -31,8 +31,8 @@ def test_an_unknown_figure_is_one_sentence_and_nothing_is_written(tmp_path: Path
 def test_a_folder_of_logs_that_is_not_there_is_refused(tmp_path: Path) -> None:
     result = rlhfless("figures", "4a", "--logs", tmp_path / "none", "-o", tmp_path / "out")
     assert result.exit_code == 2
-    assert "is no folder; give the folder that holds grpo-gsm8k-lengths" in result.output
-    assert "'' is no folder" in rlhfless("figures", "4a", "--logs", "", "-o", tmp_path / "out").output
+    assert "is not a folder; give the folder that holds grpo-gsm8k-lengths" in result.output
+    assert "'' is not a folder" in rlhfless("figures", "4a", "--logs", "", "-o", tmp_path / "out").output
 
 
 def test_a_folder_without_any_of_the_logs_is_refused(tmp_path: Path) -> None:

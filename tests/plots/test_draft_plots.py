@@ -43,8 +43,8 @@ def test_each_cell_of_the_map_has_the_best_length_and_the_limit_is_where_a_draft
     assert limits.is_monotonic_increasing
     for row in info.table.itertuples():
         assert (row.draft_tokens > 0) == (row.rate > limits[row.batch])
-    hopeless = replace(LATENCY, base_s=1e-9, per_kv_token_s=0.0)
-    assert np.isnan(plots.speedup_map_info(hopeless, 200.0, batches=[8]).limits["pays_from"]).all()
+    never_pays = replace(LATENCY, base_s=1e-9, per_kv_token_s=0.0)
+    assert np.isnan(plots.speedup_map_info(never_pays, 200.0, batches=[8]).limits["pays_from"]).all()
 
 
 def test_the_rate_of_a_log_gives_its_tokens_per_pass() -> None:

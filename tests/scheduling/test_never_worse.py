@@ -18,7 +18,7 @@ from rlhfless.executor import run_step
 from rlhfless.scheduling import PlanningOptions, make_policy
 from rlhfless.scheduling import solver as solver_policy
 from rlhfless.scheduling.baselines import Random
-from rlhfless.scheduling.calibration import DOUBT, UNSTATED_SD, calibrated, doubted, with_scenarios
+from rlhfless.scheduling.calibration import STRESS, UNSTATED_SD, calibrated, stressed, with_scenarios
 from rlhfless.scheduling.round_robin import assign_round_robin
 from rlhfless.scheduling.solver import LEAST_SCENARIOS, Solver, plan_values, significantly_less
 from solver import Cluster, LatencyModel, Objective, Plan, PlanningError, Workload
@@ -205,21 +205,21 @@ def test_a_forecast_without_spread_is_not_taken_for_the_truth():
 
 
 @pytest.mark.parametrize("error_sd", [None, 0.1, 0.6])
-def test_scenarios_are_as_far_from_their_middle_as_earlier_errors_and_doubted_further(error_sd):
+def test_scenarios_are_as_far_from_their_middle_as_earlier_errors_and_further_under_stress(error_sd):
     _, forecast = steps(0.3)
     problem, options = given(forecast)
     lengths = LengthForecast(forecast.response_tokens, forecast.scenarios, error_sd=error_sd)
     options = replace(options, forecast=lengths)
     known = calibrated(problem, options)
-    further = doubted(known, options)
+    further = stressed(known, options)
     inside = further.workload.scenarios.max(axis=0) < forecast.max_response_tokens
     before, after, last = (
         np.log(s)[:, inside] for s in (forecast.scenarios, *(p.workload.scenarios for p in (known, further)))
     )
     np.testing.assert_allclose(before.mean(axis=0), after.mean(axis=0), atol=0.05)
     sd = [np.sqrt(logs.var(axis=0, ddof=1).mean()) for logs in (before, after, last)]
-    assert sd[1] == pytest.approx(DOUBT * sd[0] if error_sd is None else error_sd, rel=0.1)
-    assert sd[2] == pytest.approx(sd[1] if error_sd is None else DOUBT * sd[1], rel=0.1)
+    assert sd[1] == pytest.approx(STRESS * sd[0] if error_sd is None else error_sd, rel=0.1)
+    assert sd[2] == pytest.approx(sd[1] if error_sd is None else STRESS * sd[1], rel=0.1)
 
 
 def test_limits_tails_few_scenarios_and_known_lengths_are_planned_as_asked():

@@ -65,7 +65,7 @@ def acting(kind: str, name: str, seconds: float = 0.01, *, limit_s: float | None
 def group_work(
     groups: Sequence[Sequence[int]], learner: WorkGpus, freed: WorkGpus, limit_s: float | None = 0.01
 ) -> list[WorkItem]:
-    """Every response is prepared on freed GPUs, groups are learned from on the learner's, and the optimizer steps last."""
+    """Every response is prepared on released GPUs, groups are learned from on the learner's, and the optimizer steps last."""
     responses = [r for group in groups for r in group]
     work = [acting("prepare", f"prepare {r}", gpus=freed, responses=(r,), limit_s=limit_s) for r in responses]
     for number, group in enumerate(groups):

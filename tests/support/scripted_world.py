@@ -28,9 +28,9 @@ BEAT_S = 0.1  # between two heartbeats
 COPY_S = 1e-4  # that laying a state out or reading it takes
 FAILURES: dict[str, Exception] = {
     "fail": RuntimeError("a kernel failed"),
-    "hopeless": ValueError("no such prompt"),
-    "hopeless type": TypeError("no such thing"),
-    "hopeless number": FloatingPointError("logits of response 3 are not numbers"),
+    "unrecoverable": ValueError("no such prompt"),
+    "unrecoverable type": TypeError("no such thing"),
+    "unrecoverable number": FloatingPointError("logits of response 3 are not numbers"),
 }
 LOOK_S = 1e-6  # that whoever waited in vain takes to go on, so that time never stands still
 DELAYS_S = (0.0, 0.0, 1e-4, 1e-3, 4e-3, 2e-2)
@@ -65,8 +65,8 @@ class Trouble:
 
     Attributes:
         kind: ``kill``, ``stop`` (it is noticed by silence, and ends when it is killed), ``zombie`` (it goes on when it is
-            killed, as if nobody could end it), ``memory``, ``fail``, ``hopeless``, ``slow``, ``no room`` and ``unreachable``
-            (what it lays out or reads from now on), ``interrupt`` (Ctrl-C).
+            killed, as if nobody could end it), ``memory``, ``fail``, ``unrecoverable``, ``slow``, ``no room`` and
+            ``unreachable`` (what it lays out or reads from now on), ``interrupt`` (Ctrl-C).
         turn: of the world. actor: only that one (its number, in the order in which they were started); None: whoever's turn
             it is.
     """

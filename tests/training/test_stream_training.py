@@ -184,7 +184,7 @@ def test_a_learner_grows_onto_gpus_that_actors_gave_back_and_loads_there(tmp_pat
     trace = read_trace(tmp_path / "run")  # which checks that no GPU is held twice
     actors = trace.allocations[trace.allocations["role"] == "decode"].set_index("holder")
     learner = trace.allocations[trace.allocations["role"] == "learner"].set_index("holder")
-    assert set(learner.index) > {"learner-0"}, "freed GPUs have joined it"
+    assert set(learner.index) > {"learner-0"}, "released GPUs have joined it"
     loads = trace.spans[trace.spans["call"] == "load"].set_index("holder")
     for holder in set(learner.index) - {"learner-0"}:
         actor = actors.loc[f"actor-{holder.rsplit('-', 1)[1]}"]

@@ -37,7 +37,7 @@ def with_took(run: RunToChange, trace: Trace, times: OwnTimes) -> RunToChange:
     steps = [step.step for step in run.logged]
     if without := [step for step in steps if step not in parts.index]:
         why = f"step {without[0]} of the run has no GPUs that generated"
-        return replace(run, not_compared=f"{why}, so nobody knows what it took; leave the step out to compare other ways")
+        return replace(run, not_compared=f"{why}, so its own time is unknown; leave the step out to compare other ways")
     took = parts.loc[steps]
     setup = replace(run.setup, assumed=(*run.setup.assumed, HELD, *(WITHOUT_DRAFTS,) * already_drafts(trace.rollouts)))
     return replace(

@@ -84,7 +84,7 @@ class NamedWays:
         """
         if self.run.executed:
             raise InputError(
-                f"the way {as_logged.NAME!r} is of a log, and this run was executed; way={as_executed.NAME!r} is what it took"
+                f"the way {as_logged.NAME!r} is only for logged runs, and this run was executed; use way={as_executed.NAME!r}"
             )
         return self.of_dispatch
 
@@ -140,7 +140,7 @@ def checked_name(name: str) -> str:
         InputError: there is no such way.
     """
     if name not in NAMES:
-        raise InputError(f"way {as_given(name)} is unknown; those are {', '.join(NAMES)}")
+        raise InputError(f"way {as_given(name)} is unknown; the known ones are {', '.join(NAMES)}")
     return name
 
 

@@ -102,5 +102,5 @@ def least_work_s(run: RunToChange, workload: Workload | None, learn_s: float, wi
 
 @lru_cache(maxsize=8)  # minorants are kept by latency model
 def _running_already(latency: LatencyModel) -> LatencyModel:
-    """Return the latency model of actors that need no start, and of responses that are with them already."""
+    """Return the latency model of actors that are running already: start-up, weight sync and joining the batch take no time."""
     return replace(latency, start_s=0.0, sync_s=0.0, join_s=0.0)

@@ -233,7 +233,7 @@ class DraftControl:
         """Return the places in a batch of those whose drafts are to be tried now: now and then a few, where few are drafted
         for.
 
-        The drafter is asked what it would have drafted, and ``observe`` is told how much of it came.
+        The drafter is asked what it would have drafted, and ``observe`` gets how much of it was right.
 
         Args:
             batch: number of responses.

@@ -21,10 +21,10 @@ TokenIds = Sequence[int] | NDArray[Any]
 
 
 class Drafter(Protocol):
-    """Drafts tokens for the responses of one actor.
+    """Interface of a drafter, which proposes tokens for the responses of one actor in speculative decoding.
 
-    An engine calls ``start`` before it drafts for a response, ``extend`` after each pass, and ``remove`` once it is gone.
-    Responses are numbers of the step's workload.
+    An engine calls ``start`` before it drafts for a response, ``extend`` after each pass, and ``remove`` when the response is
+    complete or has left. Responses are indices into the step's workload.
 
     Example:
         >>> class Repeats:
@@ -54,11 +54,11 @@ class Drafter(Protocol):
         ...
 
     def extend(self, response: int, tokens: Sequence[int]) -> None:
-        """Note the tokens, at least one, that a pass committed."""
+        """Add the tokens (at least one) that a pass committed."""
         ...
 
     def draft(self, response: int, most: int) -> Sequence[int]:
-        """Return at most ``most`` token ids that may come next; fewer, or none, where there is nothing to go by."""
+        """Return up to ``most`` token ids that may come next; fewer or none if there is no good guess."""
         ...
 
     def remove(self, response: int) -> None:

@@ -123,7 +123,7 @@ class EngineDrafts:
         self._control = DraftControl(drafting, latency)
         self._control.affords = self._affords
         self._admission, self._stop_ids, self.kv_reads = admission, frozenset(stop_ids(eos_id)), drafting.kv_reads
-        self._known: dict[SequenceState, int] = {}  # tokens of each response that the drafter was told of
+        self._known: dict[SequenceState, int] = {}  # tokens of each response that the drafter has seen
         self._drafted: set[SequenceState] = set()  # for whom the drafter was asked: the first time it takes longer
         self._first_draft = False  # whether one of them was asked for since seconds were last noted
         self._siblings = drafting.siblings

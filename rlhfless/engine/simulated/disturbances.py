@@ -32,12 +32,12 @@ SimulatedEngines = Callable[[LatencyModel, Admission, float], SimulatedEngine | 
 class FaultInjectingFactory:
     """An engine factory for ``run_step`` that injects faults.
 
-    Actors are numbered in the order in which they are made. So a plan has the same outages every time it is run with a new
+    Actors are numbered in the order in which they are made, so a plan has the same outages every time it is run with a new
     factory.
 
     Args:
-        effects: the faults of its actors.
-        engines: makes the engines that faults are injected into; ``SimulatedEngine`` when None.
+        effects: faults of the actors.
+        engines: factory of the engines that faults are injected into; ``SimulatedEngine`` when None.
     """
 
     def __init__(self, effects: Effects, engines: SimulatedEngines | None = None) -> None:

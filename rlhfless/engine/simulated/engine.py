@@ -36,12 +36,12 @@ from solver.model.workload import FloatArray, IntArray
 
 
 class SimulatedEngine:
-    """An engine of ``rlhfless.engine.protocol`` that decodes nothing and takes the seconds of the profile.
+    """An engine that computes no tokens: responses have given lengths, and times come from the latency profile.
 
     Args:
-        latency: charged with its measured table where it has one.
-        admission: slots, KV memory and rule.
-        clock_s: when it is ready.
+        latency: gives the seconds of iterations, from its measured table if it has one.
+        admission: slots, KV memory and admission rule.
+        clock_s: time at which the engine is ready.
     """
 
     reuses_prefixes = True

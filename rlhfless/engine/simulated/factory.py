@@ -20,7 +20,7 @@ from solver.model.latency import LatencyModel
 
 @dataclass(frozen=True)
 class SimulatedEngineFactory(RemoteFactory):
-    """Makes simulated engines: one call per actor. ``SimulatedEngine`` itself stands for a factory with a ``time_scale`` of 1.
+    """Makes simulated engines, one per actor. ``SimulatedEngine`` itself is a factory with a ``time_scale`` of 1.
 
     Attributes:
         time_scale: an iteration takes the latency model's seconds times this: 0.1 runs a step on the wall clock ten times as

@@ -12,7 +12,7 @@ from rlhfless.engine.common.spans import IterationRun, PrefillPart, spans_of
 from rlhfless.engine.protocol import EngineSpan
 from rlhfless.engine.simulated.iteration_times import Iterations
 from rlhfless.engine.simulated.running_batch import RunningBatch
-from rlhfless.engine.simulated.schedule import NOBODY, SimulatedSchedule
+from rlhfless.engine.simulated.schedule import NO_PREFILL, SimulatedSchedule
 
 
 class LazySpans(Sequence[EngineSpan]):
@@ -66,7 +66,7 @@ class _Part:
     def __init__(self, schedule: SimulatedSchedule | RunningBatch, first: int, until: int) -> None:
         self.schedule: SimulatedSchedule | RunningBatch | None = schedule
         self.iterations: Iterations | None = None  # once there is no schedule
-        self.prefilled, self.first, self.until = NOBODY, first, until
+        self.prefilled, self.first, self.until = NO_PREFILL, first, until
 
     def shrink(self) -> None:
         """Free the memory of the schedule's later iterations, which will not be committed."""

@@ -18,12 +18,12 @@ from rlhfless.engine.protocol import Completion
 from rlhfless.engine.simulated.batch_times import BatchTimes, TimedSegment
 from rlhfless.engine.simulated.iteration_times import Iterations
 from rlhfless.engine.simulated.requests import MEMBER, Members
-from rlhfless.engine.simulated.schedule import NOBODY, Prefilled
+from rlhfless.engine.simulated.schedule import NO_PREFILL, Prefilled
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray, IntArray
 
-AHEAD = 8  # iterations for which contexts are told, at least
+AHEAD = 8  # iterations for which contexts are computed ahead, at least
 
 Row = tuple[Any, ...]
 """The fields of ``MEMBER``."""
@@ -232,7 +232,7 @@ class RunningBatch:
 
     def half_computed(self, at: int) -> IntArray:
         """See ``SimulatedSchedule``."""
-        return NOBODY.iteration
+        return NO_PREFILL.iteration
 
     def _state(self, one: Resident, at: int) -> Row:
         """Return the state of a response at a boundary."""
@@ -310,7 +310,7 @@ class RunningBatch:
     def prefilled(self, first: int, until: int) -> Prefilled:
         """See ``SimulatedSchedule``."""
         chunks = [chunk for chunk in self._prefilled if first <= chunk[0] < until]
-        return Prefilled(*np.array(chunks, dtype=np.int64).T) if chunks else NOBODY
+        return Prefilled(*np.array(chunks, dtype=np.int64).T) if chunks else NO_PREFILL
 
     def completions(self, places: range, finish_of: Callable[[int], str]) -> list[Completion]:
         """See ``SimulatedSchedule``."""

@@ -30,7 +30,7 @@ class Prefilled(NamedTuple):
     tokens: IntArray
 
 
-NOBODY = Prefilled(*[np.zeros(0, np.int64)] * 3)
+NO_PREFILL = Prefilled(*[np.zeros(0, np.int64)] * 3)
 
 
 class SimulatedSchedule:
@@ -297,7 +297,7 @@ class SimulatedSchedule:
     def prefilled(self, first: int, until: int) -> Prefilled:
         """Return the chunks of contexts that are computed between two boundaries, by iteration, in order of admission."""
         if not len(self.iterations.prefill_at):
-            return NOBODY
+            return NO_PREFILL
         if self._chunks is None:
             at, of, tokens = self.residency.chunks
             tokens = tokens - (at == self.residency.ready[of])  # the last one of a context is decoded

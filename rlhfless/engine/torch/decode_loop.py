@@ -100,7 +100,7 @@ class DecodeLoop:
         pending = self.next()
         if pending is None:
             return math.inf
-        ends_with_last = pending.decode_run is not None and not pending.decode_run.ends_by_itself
+        ends_with_last = pending.decode_run is not None and not pending.decode_run.may_stop_early
         return pending.ends_s[-1] if ends_with_last else pending.ends_s[0]
 
     def nothing_by(self, to_s: float) -> bool:
@@ -151,7 +151,7 @@ class DecodeLoop:
     def _unchanged_s(self, pending: PendingIterations) -> list[float]:
         """Return the latency model's seconds of the iterations until the batch may change at the earliest."""
         assert pending.decode_run is not None
-        count = min(pending.decode_run.certain, pending.undrafted, self.queue.holds(pending.kv_tokens))
+        count = min(pending.decode_run.steps_until_change, pending.undrafted, self.queue.holds(pending.kv_tokens))
         seconds = self._steps_s(pending, int(count))
         until_s = self.queue.changes_s(pending.start_s)
         if until_s < math.inf:

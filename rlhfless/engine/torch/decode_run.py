@@ -40,7 +40,7 @@ class DecodeRun:
         steps: committed iterations.
         kv_tokens: of the batch at its next iteration.
         longest: KV tokens of its longest context at its first iteration.
-        ends_by_itself: whether any response may end sooner than by its length.
+        may_stop_early: whether any response may stop before its length limit, at an end token.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class DecodeRun:
         self._tokens, self._positions, self._moves, forced = torch.from_numpy(fed).to(device).unbind()
         self._forced = forced.bool() if any(s.forced for s in rows) else None
         self._free = [row for row, s in enumerate(rows) if not s.forced]
-        self.ends_by_itself = bool(self._free)
+        self.may_stop_early = bool(self._free)
         self._noise = noise
         self._pending: list[SampledTokens] = []
 
@@ -69,7 +69,7 @@ class DecodeRun:
         return len(self._pending)
 
     @property
-    def certain(self) -> int:
+    def steps_until_change(self) -> int:
         """Return the iterations until, at the earliest, a length ends a response or tokens are copied to the host."""
         return min(self._next_end - self.steps, COPIED_EVERY - len(self._pending))
 
@@ -85,8 +85,8 @@ class DecodeRun:
     def run(self, step: DecodeStep, kv: KVCache, count: int, stop_ids: AbstractSet[int]) -> list[SampledTokens]:
         """Compute at most ``count`` iterations, at least one, until a response ends.
 
-        ``count`` must not exceed ``certain``; nothing here checks it. Only cells of the cache that belong to no token yet
-        change, so the iterations may still be dropped.
+        ``count`` must not exceed ``steps_until_change``; nothing here checks it. Only cells of the cache that belong to no
+        token yet change, so the iterations may still be dropped.
         """
         rows, width, padding = len(self.rows) + self.padding, self.width, self.padding
         noises: Sequence[Tensor | None] = [None] * count

@@ -45,11 +45,11 @@ class DraftedRun:
         committed: what the last committed pass drafted for each response, and the tokens that it committed.
         kv_tokens: of the batch at its next pass. longest: KV tokens of its longest context at its first pass.
         padding: rows that are fed beside the batch where nothing is drafted.
-        certain: passes that are known not to change the batch before their end. tokens_on_device: always 0.
-        ends_by_itself: whether any response may end sooner than by its length.
+        steps_until_change: passes that are known not to change the batch before their end. tokens_on_device: always 0.
+        may_stop_early: whether any response may stop before its length limit, at an end token.
     """
 
-    certain, tokens_on_device, ends_by_itself = 1, 0, True
+    steps_until_change, tokens_on_device, may_stop_early = 1, 0, True
 
     def __init__(
         self, rows: list[SequenceState], model: RowModel, slots: int, noise: RowNoise | None, source: PassDrafts

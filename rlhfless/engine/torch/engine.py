@@ -65,13 +65,13 @@ class TorchEngine:
     """One actor that decodes with a ``DecoderModel``, or with a ``TransformersModel``.
 
     Args:
-        model: the weights; may be shared with other engines on its device.
-        admission: slots and KV memory, and the rule by which responses join and leave the batch.
-        charge: a latency model, which gives the seconds of an iteration, or ``"measured"``: the seconds that it took here.
-        eos_id: the token that ends a response, or several; never sampled where a length is forced.
-        start_s: where the clock starts.
-        drafting: settings of speculative decoding; None: each iteration yields one token per response. Drafts change no token
-            and, where bits are promised, no log-probability; elsewhere log-probabilities differ by rounding (up to 1e-4).
+        model: the model; may be shared with other engines on its device.
+        admission: slots, KV memory, and the rule by which responses join and leave the batch.
+        charge: source of the seconds of an iteration: a latency model, or ``"measured"`` for the real seconds.
+        eos_id: the token, or several, that ends a response; never sampled if a length is forced.
+        start_s: start of the clock in seconds.
+        drafting: settings of speculative decoding; None: one token per response and iteration. Drafts never change tokens.
+            Log-probabilities may differ by rounding (up to 1e-4), except where the engine is reproducible bit for bit.
 
     Raises:
         InputError: ``charge`` is neither, or drafts have no latency model to choose their length by.
@@ -125,13 +125,14 @@ class TorchEngine:
 
         Args:
             folder: written by a transformers model's ``save_pretrained``, with its tokenizer, or by ``rlhfless train``.
-            sampling: of tokens; temperature 1 without filters when None.
-            max_tokens: longest prompt with its response; a model that supports fewer keeps its own limit.
-            device: ``cpu``, ``cuda``, or ``auto``, which takes CUDA where there is a device.
-            dtype: number format of weights and KV cache, ``float32`` or ``bfloat16``. ``auto`` is bfloat16 on a GPU. On the CPU
-                it is float32, in which tokens do not depend on the batch.
+            sampling: how tokens are sampled; temperature 1 without filters when None.
+            max_tokens: longest context, prompt and response, in tokens; limited by the model's own.
+            device: ``cpu``, ``cuda``, or ``auto``: CUDA if there is a device.
+            dtype: number format of weights and KV cache, ``float32`` or ``bfloat16``. ``auto`` is bfloat16 on a GPU, and
+                float32 on the CPU, where tokens then do not depend on the batch.
             drafting: as for the engine.
-            forward: ``own`` for a ``DecoderModel``, ``transformers`` for a ``TransformersModel``, which takes more models.
+            forward: ``own`` for a ``DecoderModel``, ``transformers`` for a ``TransformersModel``, which supports more
+                architectures.
 
         Raises:
             InputError: the folder lacks a model of a known architecture, or its tokenizer; the device is unknown or absent; or

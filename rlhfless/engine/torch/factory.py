@@ -31,14 +31,14 @@ from solver.model.latency import LatencyModel
 
 @dataclass(frozen=True)
 class TorchEngineFactory:
-    """Makes the engines of one device, all with the weights of one model: one call per actor.
+    """Makes engines on one device that share the weights of one model; one engine per actor.
 
     Attributes:
         model: a ``DecoderModel`` or a ``TransformersModel``. eos_id: the token that ends a response, or several.
         drafting: see ``TorchEngine``.
-        remaining: predicted remaining lengths, by response of the step, which drafts of the length ``critical`` need.
+        remaining: predicted remaining lengths by response, which the draft length ``critical`` needs.
         real_time: charge the measured time of iterations, for actors in separate processes.
-        tokenizer: of the model, which encodes the texts of ``rlhfless.requests``; None where the caller encodes them.
+        tokenizer: the model's tokenizer, which encodes the texts of ``rlhfless.requests``; None if the caller encodes them.
 
     Raises:
         InputError: ``eos_id`` is no token of the model, or contexts can be longer than the model supports.

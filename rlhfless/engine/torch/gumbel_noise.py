@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlhfless.engine.torch.kv_cache import give_back
+from rlhfless.engine.torch.kv_cache import free_storage
 from rlhfless.engine.torch.sampling import race_numbers
 
 MAX_BLOCK_ITERATIONS = 32  # iterations whose noise is made at once; those beyond a change of the batch are made in vain
@@ -128,7 +128,7 @@ class GumbelNoise:
 
     def free(self) -> None:
         """Free the memory; nothing can be sampled afterwards. Idempotent."""
-        give_back(self._block)
+        free_storage(self._block)
         self._block = self._places = torch.empty(0)
 
     def _make(self, begin: int, end: int) -> None:
@@ -211,7 +211,7 @@ class RowNoise:
 
     def free(self) -> None:
         """Free the memory; nothing can be sampled afterwards. Idempotent."""
-        give_back(self._block)
+        free_storage(self._block)
         self._block = self._places = torch.empty(0)
 
 

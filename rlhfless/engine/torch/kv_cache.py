@@ -83,7 +83,7 @@ class KVCache:
             raise self._full(wanted, a_row, free) from error
         before, self.data = self.data, grown
         grown[:, :, :have] = before
-        give_back(before)
+        free_storage(before)
         if self._keeps_ids:
             ids, self.ids = self.ids, self.ids.new_zeros(wanted, self.cells)
             self.ids[: len(ids)] = ids
@@ -99,7 +99,7 @@ class KVCache:
         """Free all rows, even if other objects refer to them: views of them cannot be read any more. Idempotent."""
         data, self.data = self.data, self.data.new_zeros(*self.data.shape[:2], 0, *self.data.shape[3:])
         ids, self.ids = self.ids, self.ids.new_zeros(0, self.cells)
-        give_back(data, ids)
+        free_storage(data, ids)
 
     def read(self, layer: int, rows: slice, width: int) -> tuple[Tensor, Tensor]:
         """Return keys and values of the first ``width`` cells, (rows, kv_heads, width, head_dim) each; views."""
@@ -153,7 +153,7 @@ class KVCache:
         self.data[:, :, row, :, start : start + count] = kv[:, :, :, :count]
 
 
-def give_back(*tensors: Tensor) -> None:
+def free_storage(*tensors: Tensor) -> None:
     """Free the memory of tensors now.
 
     An error that is kept, as a notebook keeps its last one, refers to them through the frames of its traceback. Reading such a

@@ -18,7 +18,7 @@ from rlhfless.engine.common.sequence import SequenceState
 from rlhfless.engine.torch.decode_run import DecodeRun
 from rlhfless.engine.torch.drafted_run import DraftedRun
 from rlhfless.engine.torch.gumbel_noise import EvenNoise, GumbelNoise, RowNoise
-from rlhfless.engine.torch.kv_cache import give_back
+from rlhfless.engine.torch.kv_cache import free_storage
 from rlhfless.engine.torch.lookahead import BatchChange
 from rlhfless.engine.torch.prefill import Segment, prefill
 from rlhfless.engine.torch.row_model import RowModel
@@ -172,7 +172,7 @@ class KVRows:
     def close(self) -> None:
         """Free all memory, even if other objects refer to it. Idempotent."""
         self.cache.free()
-        give_back(*self._shared.values(), *self._computing.values())
+        free_storage(*self._shared.values(), *self._computing.values())
         self._shared.clear()
         self._computing.clear()
         self.of = []

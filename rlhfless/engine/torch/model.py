@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlhfless.engine.torch.attention import PLAIN
-from rlhfless.engine.torch.kv_cache import KVCache, give_back
+from rlhfless.engine.torch.kv_cache import KVCache, free_storage
 from rlhfless.engine.torch.row_model import Attend, RowModel
 from rlhfless.engine.torch.row_tiles import RowTiles
 from rlhfless.engine.torch.weights import (
@@ -38,10 +38,10 @@ from rlhfless.system.device_memory import room
 
 
 class DecoderModel(RowModel):
-    """A ``RowModel`` with a forward pass of our own.
+    """A decoder of one of ``ARCHITECTURES`` (llama, qwen2, qwen3) with this package's own forward pass.
 
     Args:
-        model: a transformers causal language model of one of ``ARCHITECTURES``.
+        model: a transformers causal language model.
         max_tokens: longest context (prompt and response); the model's own by default.
         dtype: of weights, KV cache and products; the model's own by default. Weights are converted as they are copied.
 
@@ -76,15 +76,15 @@ class DecoderModel(RowModel):
 
     @property
     def bit_stable(self) -> bool:
-        """Return whether tokens can be the same bit for bit in every batch: in float32 on the CPU, with one thread."""
+        """Whether tokens are the same bit for bit in every batch: in float32 on the CPU, with one thread."""
         exact = self.device.type == "cpu" and self.dtype == torch.float32
         return bool(exact and self.threads == 1)
 
     def load(self, weights: Any) -> None:
         """Copy the weights of a model of the same architecture, or of its state dict, over those in use.
 
-        The storage stays, so what was prepared for its addresses (CUDA graphs) stays valid. Whatever ends the copying half-way
-        leaves no weights: ``load`` has to be called again.
+        The storage is reused, so CUDA graphs stay valid. If copying is interrupted, the model has no weights until ``load`` is
+        called again.
 
         Raises:
             InputError: a parameter is missing or of another shape, or there are more layers; the weights in use stay.
@@ -101,7 +101,7 @@ class DecoderModel(RowModel):
     def free(self) -> None:
         """Free the weights' memory, until ``load``, even if other objects refer to them."""
         weights, self.weights = self.weights, no_weights()
-        give_back(*tensors_of(weights))
+        free_storage(*tensors_of(weights))
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -152,7 +152,7 @@ class FedTokens:
 
 @contextmanager
 def counting(model: RowModel) -> Iterator[FedTokens]:
-    """Count the tokens that are fed to the model within this context."""
+    """Context manager that counts the tokens fed to the model."""
     fed = FedTokens()
 
     def hook(phase: str, tokens: Tensor) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlhfless.engine.torch.kv_cache import KVCache, give_back
+from rlhfless.engine.torch.kv_cache import KVCache, free_storage
 from rlhfless.engine.torch.prefill import Segment, prefill
 from rlhfless.engine.torch.row_model import RowModel
 from rlhfless.system.cleanup import clean_up
@@ -73,7 +73,7 @@ def compute_prefixes(model: RowModel, prefixes: Mapping[int, np.ndarray]) -> dic
         with room(device, f"{len(tree) - 1} prefixes that are computed once"):
             _compute_levels(model, cache, tree, kv_of, depth, [tokens[i] for i in through])
     except BaseException as error:
-        clean_up(lambda: give_back(*(piece for kv in kv_of for piece in kv.pieces)), cache.free, after=error)
+        clean_up(lambda: free_storage(*(piece for kv in kv_of for piece in kv.pieces)), cache.free, after=error)
         raise
     cache.free()
     return {prompt: kv_of[v] for prompt, v in zip(prefixes, tree.node_of.tolist(), strict=True)}

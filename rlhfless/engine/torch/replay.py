@@ -21,7 +21,7 @@ from rlhfless.engine.common.sequence import SequenceState
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.iteration_clock import MEASURED, drafting_s
-from rlhfless.engine.torch.kv_cache import give_back
+from rlhfless.engine.torch.kv_cache import free_storage
 from rlhfless.engine.torch.prefixes import PrefixKV, compute_prefixes
 from rlhfless.engine.torch.row_model import RowModel
 from rlhfless.engine.torch.sampling import Sampling
@@ -210,7 +210,7 @@ def _prefix_seconds(model: RowModel, prefixes: Mapping[int, np.ndarray]) -> floa
     if cuda:
         torch.cuda.synchronize(model.device)
     seconds = now_s() - begin
-    give_back(*{id(piece): piece for kv in computed.values() for piece in kv.pieces}.values())
+    free_storage(*{id(piece): piece for kv in computed.values() for piece in kv.pieces}.values())
     return seconds
 
 

@@ -25,7 +25,7 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Tensor):
             flat = obj.detach().cpu().contiguous().flatten().view(torch.uint8)
-            data: Any = np.from_dlpack(flat)  # ``flat.numpy()`` would keep ``give_back`` from freeing the memory
+            data: Any = np.from_dlpack(flat)  # ``flat.numpy()`` would keep ``free_storage`` from freeing the memory
             buffer = pickle.PickleBuffer(data)
             return _tensor, (buffer, obj.dtype, tuple(obj.shape), obj.device)
         if isinstance(obj, np.ndarray):

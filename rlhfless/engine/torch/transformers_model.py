@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlhfless.engine.torch.attention import AttentionForm
-from rlhfless.engine.torch.kv_cache import KVCache, blocks, give_back
+from rlhfless.engine.torch.kv_cache import KVCache, blocks, free_storage
 from rlhfless.engine.torch.prefill import Segment, prefill
 from rlhfless.engine.torch.row_model import Attend, RowModel
 from rlhfless.engine.torch.transformers_limits import check_layers, supported_tokens, unsupported
@@ -102,10 +102,11 @@ class _Given(nn.Module):
 
 
 class TransformersModel(RowModel):
-    """A ``RowModel`` whose forward pass is transformers'. It makes no promise of bits: they depend on the batch.
+    """A decoder with transformers' own forward pass, for nearly every architecture. Results depend on the batch within
+    rounding.
 
-    Sliding windows, soft caps, sinks, experts, latent attention (MLA) and learned positions work; recurrent layers do not. The
-    model is compared with its own attention on a few tokens when this is made.
+    Sliding windows, soft caps, sinks, experts, latent attention (MLA) and learned positions work; recurrent layers do not. When
+    it is made, its logits are compared with those of the model's own attention on a few tokens.
 
     Args:
         model: a causal language model of transformers with its head.
@@ -173,7 +174,7 @@ class TransformersModel(RowModel):
     def free(self) -> None:
         """See ``RowModel``."""
         self._loaded = False
-        give_back(*self._tensors())
+        free_storage(*self._tensors())
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -261,7 +262,7 @@ def checked(state: Mapping[str, Tensor], mine: Mapping[str, Tensor]) -> Mapping[
         InputError: it does not.
     """
     if (more := next((name for name in state if name not in mine), None)) is not None:
-        raise InputError(f"the weights have {more}, which the model has not; {SAME}")
+        raise InputError(f"the weights have {more}, which the model does not have; {SAME}")
     first: dict[Any, str] = {}
     for name, tensor in mine.items():
         twin = first.setdefault(tensor.data_ptr() or name, name)

@@ -22,7 +22,7 @@ from rlhfless.engine.vllm.actor_batches import ActorBatches
 from rlhfless.engine.vllm.cpu_random_streams import wind_back_on_cpu
 from rlhfless.engine.vllm.cpu_verification import repair_on_cpu
 from rlhfless.engine.vllm.iteration import NewResponse, StepOutput
-from rlhfless.engine.vllm.kv_blocks import BlocksKV, desk
+from rlhfless.engine.vllm.kv_blocks import BlocksKV, kv_mailbox
 from rlhfless.engine.vllm.proposer import connect, draft_with, drafts_off, hint_of
 from rlhfless.engine.vllm.start_up import CONNECTOR, VllmSettings, engine_arguments, memory_errors, prepare_environment
 from rlhfless.engine.vllm.temp_files import PREFIX, noted
@@ -139,7 +139,7 @@ class Replica:
     def add(self, new: NewResponse, sampling: Sampling, stop_ids: Sequence[int]) -> None:
         """Add a response to the batch; only ``stop_ids`` end it."""
         if isinstance(new.kv, BlocksKV):
-            desk.coming[new.name] = new.kv
+            kv_mailbox.coming[new.name] = new.kv
         extra = {"kv_transfer_params": {"name": new.name}} if self.hands_over else {}
         if self.settings.max_draft_tokens:
             extra |= hint_of(new.prompt_tokens, new.history)
@@ -188,11 +188,11 @@ class Replica:
 
     def hand_over(self, names: Sequence[str]) -> dict[str, BlocksKV]:
         """Remove responses; returns the KV state of their full blocks, if there are any and ``hands_over``."""
-        desk.wanted = set(names)
+        kv_mailbox.wanted = set(names)
         self.abort(names)
-        states, desk.out, desk.wanted = desk.out, {}, set()
+        states, kv_mailbox.out, kv_mailbox.wanted = kv_mailbox.out, {}, set()
         for name in names:
-            desk.coming.pop(name, None)
+            kv_mailbox.coming.pop(name, None)
         return states
 
     def load(self, folder: Path, version: int) -> None:

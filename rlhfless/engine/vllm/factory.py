@@ -37,18 +37,18 @@ except ImportError as error:
 
 @dataclass(frozen=True)
 class VllmEngineFactory:
-    """Makes the vLLM engines of a step's actors, all with the same weights: one call per actor, in its process or emulated.
+    """Makes the vLLM engines of a step's actors, all with the same weights; each in its own process, or emulated.
 
     Attributes:
         weights: folder with the step's weights (see ``weight_folders``); every process can read it.
-        weights_version: that the folder must contain; an actor decodes with these weights or not at all.
+        weights_version: version that the folder must contain; an actor never decodes with other weights.
         eos_id: the token that ends a response, or several.
         max_tokens: maximum number of tokens of a response with its prompt.
         dtype, eager, options: see ``VllmSettings``.
         heartbeat_timeout_s: on the virtual clock, where the process in which vLLM decodes counts as lost after so many seconds
             without a heartbeat.
-        drafting: how responses are decoded with drafts; None: one token per response and iteration. Greedy tokens are the same
-            either way. At temperatures above 0 only their distribution is (see ``engine.py``).
+        drafting: settings of speculative decoding; None: one token per response and iteration. Drafts do not change greedy
+            tokens; at temperatures above 0 they do not change the distribution of tokens (see ``engine.py``).
 
     Raises:
         InputError: vLLM cannot draft with the other settings.

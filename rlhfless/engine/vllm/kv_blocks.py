@@ -56,7 +56,7 @@ class KVMailbox:
     coming: dict[str, BlocksKV] = field(default_factory=dict)
 
 
-desk = KVMailbox()
+kv_mailbox = KVMailbox()
 
 
 def kv_wrong(request: Request, takes_kv: bool) -> str | None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata
 
-from rlhfless.engine.vllm.kv_blocks import BlocksKV, desk
+from rlhfless.engine.vllm.kv_blocks import BlocksKV, kv_mailbox
 
 NAME = "name"  # of a response, among what vLLM is given with it
 
@@ -49,7 +49,7 @@ class HandOver(KVConnectorBase_V1):  # type: ignore[misc]
         """Return the tokens that came with the response, beyond those in the prefix cache; the last token is always
         computed.
         """
-        kv = desk.coming.get(_name(request))
+        kv = kv_mailbox.coming.get(_name(request))
         if kv is None:
             return 0, False
         self._begins[request.request_id] = num_computed_tokens
@@ -63,7 +63,7 @@ class HandOver(KVConnectorBase_V1):  # type: ignore[misc]
             count = num_external_tokens // self._block_tokens
             self._coming[request.request_id] = _name(request), begin // self._block_tokens, count
         else:
-            desk.coming.pop(_name(request), None)
+            kv_mailbox.coming.pop(_name(request), None)
 
     def build_connector_meta(self, scheduler_output: Any) -> Loads:
         """Return the imports for the next iteration."""
@@ -77,9 +77,9 @@ class HandOver(KVConnectorBase_V1):  # type: ignore[misc]
     def request_finished(self, request: Any, block_ids: Iterable[int]) -> tuple[bool, None]:
         """Copy the full blocks of a leaving response if its state is wanted."""
         name, full = _name(request), request.num_computed_tokens // self._block_tokens
-        if name in desk.wanted and full:
+        if name in kv_mailbox.wanted and full:
             ids = list(block_ids)[:full]
-            desk.out[name] = BlocksKV({layer: cache[ids] for layer, cache in caches.items()}, self._block_tokens)
+            kv_mailbox.out[name] = BlocksKV({layer: cache[ids] for layer, cache in caches.items()}, self._block_tokens)
         return False, None
 
     # --- the worker's side ------------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ class HandOver(KVConnectorBase_V1):  # type: ignore[misc]
     def start_load_kv(self, forward_context: Any, **_: Any) -> None:
         """Import the KV states that the iteration needs."""
         for name, first, ids in self._get_connector_metadata().loads:
-            kv = desk.coming.pop(name)
+            kv = kv_mailbox.coming.pop(name)
             for layer, cache in caches.items():
                 cache[ids] = kv.layers[layer][first : first + len(ids)].to(cache.device)
 

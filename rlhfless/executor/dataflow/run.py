@@ -45,7 +45,9 @@ class ExecutedSteps:
     """Several steps of a step plan on the virtual clock.
 
     Attributes:
-        plan: that was run. period_s: seconds per step in the steady state. periodic: whether steps repeat; else it is a mean.
+        plan: the plan that was run.
+        period_s: seconds per step in the steady state.
+        periodic: whether steps repeat exactly; if not, ``period_s`` is a mean.
         rollouts, allocations, spans: rows of the trace's tables.
     """
 
@@ -87,10 +89,11 @@ def run_step_plan(
     """Run a step plan on the virtual clock.
 
     Args:
-        cluster: the one that it was planned for; its prices are billed.
-        generation: that the plan was made with; its workload may have the true lengths. None where lengths are fixed.
-        responses: of a step, for the trace, where the plan has no generation of its own.
-        steps: that are written. More are timed where the period needs it.
+        cluster: the cluster that the plan was made for; its prices are billed.
+        generation: the generation that the plan was made with; its workload may have the true lengths. None if lengths are
+            fixed.
+        responses: the responses of a step, for the trace, if the plan has no generation of its own.
+        steps: number of steps in the trace. More are simulated if the period needs it.
 
     Raises:
         PlanningError: the cluster is another one, or an argument is missing or makes no sense.

@@ -12,11 +12,12 @@ from rlhfless.system.cleanup import clean_up
 
 
 class ActorHost:
-    """A joined Ray cluster, or this machine; pools of actors are made on it one after another.
+    """A place that runs actors, a Ray cluster or this machine; pools of actors are made on it one after another.
 
     Args:
-        address: of a running Ray cluster; None starts one here. gpus: logical GPUs of a cluster that is started here.
-        ray: None: where Ray is installed; False: processes of this machine.
+        address: address of a running Ray cluster; None starts one here.
+        gpus: logical GPUs of a cluster that is started here.
+        ray: None: use Ray if it is installed; False: use processes of this machine.
 
     Attributes:
         about: where actors run, in words. is_local: whether actors are processes of this machine.
@@ -33,7 +34,7 @@ class ActorHost:
         self.is_local = address is None
 
     def pool(self, lifecycle: Lifecycle) -> ProcessPool | RayPool:
-        """Return an actor pool of this life-cycle."""
+        """Return an actor pool with this life cycle."""
         return ProcessPool(lifecycle=lifecycle) if self._cluster is None else RayPool(lifecycle=lifecycle)
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ class RemoteActorState(Actor):
         awaits: it waits for prefixes from a prefill actor; prefixes: those that have arrived for it, sent with ``kept``.
         answers: number of answers that it still owes.
         short_of_memory: it is started on GPUs where memory ran out; see ``StartActor``.
-        until_s: end of the last reported work. due_s: when it counts as silent; doubted: it already did so once.
+        until_s: end of the last reported work. due_s: when it counts as silent; suspect: it has counted as silent once.
     """
 
     admission: Admission = field(kw_only=True)
@@ -39,7 +39,7 @@ class RemoteActorState(Actor):
     short_of_memory: bool = False
     until_s: float = 0.0
     due_s: float = math.inf
-    doubted: bool = False
+    suspect: bool = False
     next_slow_check_s: float = -math.inf  # when it may next be checked for slowness
 
     def gain(self, response: int) -> None:

@@ -157,7 +157,7 @@ class PoolBackend:
         if report.closed:
             del orders.ending[actor.index]
             orders.allocate(actor, report.time_s)
-        actor.doubted, actor.due_s = False, self.now_s() + orders.silence_s(actor)
+        actor.suspect, actor.due_s = False, self.now_s() + orders.silence_s(actor)
 
     def _enter_spans(self, actor: RemoteActorState, report: ActorReport) -> None:
         record, prefill_actor = self.step.record, self.step.plan.prefill_actor

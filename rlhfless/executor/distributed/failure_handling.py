@@ -69,14 +69,14 @@ class FailureHandler:
         for actor in [*self.step.live.values(), *self.orders.ending.values()]:
             if actor.due_s > now_s:
                 continue
-            if actor.doubted:
+            if actor.suspect:
                 if actor.ready:
                     lost = silent(actor.until_s, self.orders.silence_s(actor), "silence_floor_s")
                 else:
                     lost = silent(None, self.faults.start_s(actor.latency), "min_start_timeout_s")
                 losses.append((actor, lost))
             else:
-                actor.doubted, actor.due_s = True, now_s + GRACE_S
+                actor.suspect, actor.due_s = True, now_s + GRACE_S
         return losses
 
     # --- losing -------------------------------------------------------------------------------------------------------
@@ -90,13 +90,13 @@ class FailureHandler:
         now_s = self.orders.step_actors.now_s()
         for actor, lost in losses:
             self._end_lost(now_s, actor, lost)
-        hopeless = next((lost for _, lost in losses if lost.hopeless), None)
+        unrecoverable = next((lost for _, lost in losses if lost.unrecoverable), None)
         gone = {actor.index for actor, _ in losses}
         homeless = [r for actor, _ in losses for r in actor.responses]
         moved = [r for r, actor in self.orders.leaving.items() if actor.index in gone and self.step.owner[r].index not in gone]
-        if hopeless is not None:
+        if unrecoverable is not None:
             error = ActorError(f"{self.last_loss}; every other actor would fail in the same way, so the step was aborted")
-            error.add_note(hopeless.trace)
+            error.add_note(unrecoverable.trace)
             raise error
         again = [r for r in homeless if r not in self.orders.leaving or self.orders.leaving[r].index in gone]
         retried = again + moved

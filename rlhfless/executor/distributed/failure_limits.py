@@ -23,22 +23,22 @@ WINDOW = 8  # reports over which an actor's speed is measured
 
 @dataclass(frozen=True)
 class Faults:
-    """How actors that die, hang or are slow are handled.
+    """Limits that decide when an actor counts as lost or slow, and how often responses and actors are retried.
 
     Attributes:
-        retries: how often a response is given to another actor because its actor was lost.
-        restarts: how often a new actor is started on the same GPUs within a step after one was lost there.
-        silence_factor: a working actor is lost when it reports nothing for this multiple of a planned iteration.
-        silence_floor_s: minimum of that time. It is also how long a process with a work item without ``seconds`` may send no
-            heartbeat.
+        retries: how often a response may move to another actor because its actor was lost.
+        restarts: how often a new actor may start on the same GPUs within a step after one was lost there.
+        silence_factor: a working actor is lost if it reports nothing for this multiple of a planned iteration.
+        silence_floor_s: minimum of that time in seconds; also the time without a heartbeat after which a process with a work
+            item without ``seconds`` is lost.
         min_start_timeout_s: minimum of that time for an actor that has not reported yet, and for a process that loads models
             for work items.
-        slow_factor: an actor whose iterations, relative to plan, take this multiple of the others' is slow. It loses its
-            responses where that is planned to pay for itself. Infinite: never.
-        objective: the objective by which recovery plans are compared.
+        slow_factor: an actor is slow if its iterations, relative to plan, take this multiple of the others'. Its responses
+            migrate if recovery planning expects a gain. Infinite: never.
+        objective: objective by which recovery plans are compared.
 
     Raises:
-        PlanningError: a value that makes no sense.
+        PlanningError: a value is out of range.
     """
 
     retries: int = 3
@@ -66,7 +66,7 @@ class Faults:
     def silence_s(self, latency: LatencyModel, slots: int, responses: int, joining: int, longest_tokens: int) -> float:
         """Return the seconds for which a working actor may report nothing.
 
-        They are an iteration of all its responses, and before it the prefill of those that may join (all with contexts of
+        They cover an iteration of all its responses, after the prefill of those that may join (all with contexts of
         ``longest_tokens``).
         """
         batch, admitted = min(slots, responses), min(slots, joining)

@@ -21,13 +21,17 @@ class Working(Protocol):
 
 
 class KillOneActor:
-    """Kill one actor when a share of the responses is complete and every actor still has work; decide nothing.
+    """A runtime rule that kills one actor, to show recovery: when a share of the responses is complete and every actor still
+    works.
 
     Args:
-        pool: whose processes run on this machine. actors: of the plan. share: of the responses.
+        pool: the pool, whose processes run on this machine.
+        actors: number of actors of the plan.
+        share: share of complete responses at which the actor is killed.
 
     Attributes:
-        killed: the process id, None before the kill. complete: responses that were complete then.
+        killed: process id of the killed actor; None before the kill.
+        complete: number of responses that were complete then.
     """
 
     name = "kill one actor"

@@ -118,14 +118,14 @@ class ActorLost:
     Attributes:
         reason: the end of a sentence that begins with "actor-3 ...".
         out_of_memory: another one would need a smaller batch.
-        hopeless: no actor can do what was asked, so trying again makes no sense.
+        unrecoverable: another actor would fail in the same way, so the order is not repeated.
         gpus_gone: nothing can be started on its GPUs any more (their node has failed, for example).
         trace: of the exception, where there was one.
     """
 
     reason: str
     out_of_memory: bool = False
-    hopeless: bool = False
+    unrecoverable: bool = False
     gpus_gone: bool = False
     trace: str = ""
 

@@ -22,10 +22,11 @@ class ServerState:
     Attributes:
         place: its GPUs as the pool knows them.
         remote: its process; None: it has none. index: of its process, negative and never used twice.
-        up, closing: its process accepts orders; was told to end.
-        runs: the item that it runs. since_s: when it was told to start, to run its item or to end, or when its last item ended.
+        up, closing: its process accepts orders; was ordered to end.
+        runs: the item that it runs. since_s: when it was ordered to start, to run its item or to end, or when its last item
+            ended.
         worked: it has been given an item. deaths: of its processes.
-        due_s: when a process that has not reported is suspect; doubted: it already was, and is watched from then on.
+        due_s: when a process that has not reported becomes suspect; suspect: it is, and its use of the processor is watched.
         heard_s: when it last reported or sent a heartbeat. cpu_s: processor seconds that it had used when it became suspect.
         role: of its hold, which began at ``held_s``. holds: those before.
     """
@@ -42,7 +43,7 @@ class ServerState:
     worked: bool = False
     deaths: int = 0
     due_s: float = math.inf
-    doubted: bool = False
+    suspect: bool = False
     heard_s: float = -math.inf
     cpu_s: float | None = None
     role: str = ""
@@ -85,7 +86,7 @@ class ServerState:
 
     def gone(self, now_s: float) -> None:
         """Note that its process has ended."""
-        self.remote, self.index, self.runs, self.closing, self.doubted, self.due_s = None, 0, None, False, False, math.inf
+        self.remote, self.index, self.runs, self.closing, self.suspect, self.due_s = None, 0, None, False, False, math.inf
         self.release(now_s)
 
     def hold(self, role: str, now_s: float) -> None:
@@ -104,7 +105,7 @@ class ServerState:
         """Set when its process is suspect if it does not report: that it is up, what became of ``item``, that it ended."""
         if self.here:
             return
-        self.doubted, self.heard_s = False, now_s
+        self.suspect, self.heard_s = False, now_s
         if not self.up:
             self.due_s = self.held_s + self.limit(item, faults)[0]
         elif self.closing or item is not None:
@@ -120,7 +121,7 @@ class ServerState:
         return max(faults.silence_floor_s, planned_s), "silence_floor_s"
 
     def beats(self, item: WorkItem | None) -> bool:
-        """Return whether its heartbeats count: it runs an ``item`` of which nobody knows how long it takes."""
+        """Return whether its heartbeats count: it runs an ``item`` of unknown duration."""
         return self.up and not self.closing and item is not None and item.seconds is None
 
     def hangs(self, now_s: float, item: WorkItem | None, faults: Faults) -> bool:
@@ -130,8 +131,8 @@ class ServerState:
         cpu_s = None
         if self.remote is not None and not isinstance(self.remote, ThreadServer) and self.beats(item):
             cpu_s = self.remote.cpu_s
-        if not self.doubted:
-            self.doubted, self.cpu_s, self.due_s = True, cpu_s, now_s + GRACE_S
+        if not self.suspect:
+            self.suspect, self.cpu_s, self.due_s = True, cpu_s, now_s + GRACE_S
             return False
         if cpu_s is not None and self.cpu_s is not None and cpu_s - self.cpu_s >= LEAST_CPU_S:
             self.expect(now_s, item, faults)

@@ -75,7 +75,7 @@ class PoolWork:
         return any(self.ready.any(s.gpus) and s.remote is None and s.ids == ids and not s.here for s in self.servers)
 
     def next_time_s(self) -> float:
-        """Return when something is due although nobody reports: an item's time, or that a process counts as lost."""
+        """Return when something is due without a report: an item's time, or that a process counts as lost."""
         now_s = self.orders.step_actors.now_s()
         later = [at_s for server in self.servers if server.remote is None and (at_s := self._from_s(server)) > now_s]
         due_s = min([self.ready.next_time_s(), *later, *(server.due_s for server in self.servers)])
@@ -148,7 +148,7 @@ class PoolWork:
         return self.step.record.start_s + (server.gpus.from_s if server.server.actor is None else 0.0)
 
     def _is_free(self, server: ServerState) -> bool:
-        """Return whether its time has come and nobody has any of its GPUs."""
+        """Return whether its time has come and all its GPUs are free."""
         if self._from_s(server) > self.orders.step_actors.now_s():
             return False
         taken = {gpu for a in (*self.step.live.values(), *self.orders.ending.values()) for gpu in a.plan.gpu_ids}

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class ActorError(UserError, RuntimeError):
-    """Actors died or failed and the step could not be finished; the message says why. It is the cause of a ``StepFailed``."""
+    """Actors died or failed, so the step could not be finished; the message says why. It is the cause of a ``StepFailed``."""
 
 
 class StepFailed(UserError, RuntimeError):
-    """A step that has begun was not finished. Its cause (``__cause__``) is the error that ended it.
+    """A step began and was not finished. Its cause (``__cause__``) is the error that ended it.
 
-    An interrupt stays the interrupt that it is, so that it ends a notebook's cell or a program as usual. Then the
-    ``StepFailed`` is the interrupt's cause.
+    A ``KeyboardInterrupt`` is raised as usual, so that it ends a notebook's cell or a program; its cause is then the
+    ``StepFailed``.
 
         try:
             record = executor.run(plan, requests)
@@ -30,11 +30,11 @@ class StepFailed(UserError, RuntimeError):
             record = StepFailed.of(error).record  # rows of a valid trace, and the completions so far
 
     Attributes:
-        record: the step up to then: completions, spans, events and allocations, in the latency model's seconds on the virtual
-            clock.
-        reason: one sentence about the cause, which is the message.
-        kept_in: the folder in which a run that keeps a trace has stored that record as a separate trace.
-        resume_with: options with which the run has to be resumed, because its cluster has become smaller.
+        record: the completed part of the step: completions, spans, events and allocations; on the virtual clock in the latency
+            model's seconds.
+        reason: one sentence about the cause, which is the message. kept_in: the folder of a separate trace with this record, if
+            the run keeps a trace.
+        resume_with: options that are needed to resume the run, because its cluster has become smaller.
     """
 
     def __init__(self, record: StepRecord, reason: str) -> None:
@@ -48,7 +48,7 @@ class StepFailed(UserError, RuntimeError):
 
     @staticmethod
     def of(error: BaseException) -> StepFailed:
-        """Return the ``StepFailed`` that ``error`` is, or that is its cause because ``error`` interrupted the step.
+        """Return ``error`` if it is a ``StepFailed``, or the ``StepFailed`` that is the cause of an interrupt.
 
         Raises:
             InputTypeError: ``error`` did not end a step that had begun.

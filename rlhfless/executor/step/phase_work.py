@@ -14,12 +14,14 @@ from solver.stage_fusion.work import PhaseWork
 
 
 def phase_work_items(work: PhaseWork, cluster: Cluster, actors: int, *, overlaps: bool = True) -> list[WorkItem]:
-    """Return two items per response, the R preparations before the R learnings, then the end of each server's learning.
+    """Return the work items of preparation and learning: R preparations, R learning items, then the end of each server's
+    learning.
 
     Args:
-        cluster: of the actors; GPUs of the learner come after its own, and after them those ``beside`` it.
-        actors: of the plan; with ``place`` ``beside``, preparation has as many servers.
-        overlaps: False: preparation waits until all responses are complete, as without stage fusion.
+        cluster: cluster of the actors. GPU ids of the learner follow its own, then those of ``beside``.
+        actors: number of actors of the plan; with ``place`` ``beside``, preparation has as many servers.
+        overlaps: preparation overlaps with generation; False: it waits until all responses are complete, as without stage
+            fusion.
 
     Raises:
         PlanningError: a server has another number of GPUs than an actor.
@@ -50,7 +52,7 @@ def phase_work_items(work: PhaseWork, cluster: Cluster, actors: int, *, overlaps
     ]
     if not work.finish_s or not len(work):
         return [*prepared, *learned]
-    servers = len(learn.servers or ()) + (actors if learn.takes_freed or learn.servers is None else 0)
+    servers = len(learn.servers or ()) + (actors if learn.uses_released or learn.servers is None else 0)
     all_learned = tuple(range(len(work), 2 * len(work)))
     end = WorkItem("learn", work.finish_s, gpus=learn, items=all_learned, priority=2.0, call="reduce gradients")
     return [*prepared, *learned, *[end] * servers]
@@ -74,7 +76,7 @@ def _gpus(work: PhaseWork, cluster: Cluster, actors: int) -> tuple[WorkGpus, Wor
         both = freed if work.place == "freed" else beside
         return both, both
     learner = WorkGpus.beside(
-        cluster, "learner", size, servers=work.learner_servers, hold="step", takes_freed=work.learner_grows,
+        cluster, "learner", size, servers=work.learner_servers, hold="step", uses_released=work.learner_grows,
         from_s=work.learner_from_s or 0.0, load_s=work.load_s,
     )  # fmt: skip
     if work.place == "learner" or (work.place == "freed" and work.learner_grows):

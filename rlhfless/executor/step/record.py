@@ -65,19 +65,18 @@ class Recompute(NamedTuple):
 
 @dataclass(repr=False)
 class StepRecord:
-    """Rows of one step, and the completions (token ids, log-probabilities) that training needs.
+    """The record of one step: rows of the trace, and the completions (token ids, log-probabilities) that training needs.
 
     Committed iterations are stored unprocessed and become rows and completions when these are first read.
 
     Attributes:
         start_s, end_s: from the first allocated GPU to the last completion (later, when GPUs stay allocated longer).
-        moves: responses handed from one actor to another.
-        recomputes: those of them whose KV caches are recomputed, in the order of the hand-overs.
-        requests: of all responses; they name prompts and their lengths in ``trace``.
-        rule: the copy of the plan's rule that served this step, with its state; None where the plan has none.
-        work: of every work item, in their order: where and when it ran, and what its function returned.
-        meta: what ``trace`` has as its ``meta.json``: cluster, profile, policy, clock, charging, device, as far as they are
-            known.
+        moves: number of responses that moved from one actor to another.
+        recomputes: moved responses whose KV caches are recomputed, in order of the moves.
+        requests: the requests of all responses.
+        rule: the copy of the plan's runtime rule that was used in this step, with its state; None without a rule.
+        work: for every work item, in order: where and when it ran, and the result of its function.
+        meta: the ``meta.json`` of ``trace``: cluster, profile, policy, clock, charging and device, as far as known.
     """
 
     run: str
@@ -172,7 +171,7 @@ class StepRecord:
         return replace(self, **rows, work=[], _spans=[], _new_spans=[], _going_on={})  # type: ignore[arg-type]
 
     def enter(self, together: Sequence[tuple[str, Completions]]) -> None:
-        """Enter completions, with their holders, that are published together."""
+        """Add completions, with their holders, that are published together."""
         self._entered.append(together)
 
     def _read_completions(self) -> None:
@@ -269,7 +268,7 @@ class StepRecord:
         self.end_s, self._whole = end_s, True
 
     def event(self, time_s: float, name: str, holder: str | None = None, **detail: Any) -> None:
-        """Add an event at one instant: a decision, a cut, a notable completion."""
+        """Add an event at one point in time: a decision, a migration, a notable completion."""
         self.events.append(
             {
                 "run": self.run, "step": self.step, "time_s": time_s, "name": name, "holder": holder,

@@ -87,17 +87,18 @@ def requests(
     """Return one request per response: ``samples_per_prompt`` of every prompt, those of a prompt next to each other.
 
     Args:
-        prompts: texts, conversations, or token ids. A conversation is a list of messages ``{"role": ..., "content": ...}``, and
-            is filled into the model's chat template. A text is not: a base model continues it. The token that begins a text is
-            put before it, where the tokenizer has one and the text does not begin with it.
-        samples_per_prompt: responses to each prompt, numbered prompt by prompt.
-        max_response_tokens: a response ends here at the latest.
-        tokenizer: of the texts, such as ``engine.tokenizer``; the engine's own encodes them in ``Executor.run`` when None.
-        seed: of the random streams; each depends on (seed, prompt, sample) only. Give another one for every step.
+        prompts: texts, conversations, or token ids. A conversation is a list of messages ``{"role": ..., "content": ...}``,
+            which the model's chat template formats. A text is used without the template; the tokenizer's beginning-of-text
+            token is added if it has one and the text does not start with it.
+        samples_per_prompt: number of responses per prompt, numbered prompt by prompt.
+        max_response_tokens: responses are truncated at this many tokens.
+        tokenizer: encodes the texts, such as ``engine.tokenizer``; None: the engine's own encodes them in ``Executor.run``.
+        seed: seed of sampling; the random stream of a response depends only on (seed, prompt, sample). Use another seed for
+            every step.
 
     Raises:
-        InputError: there is no prompt, a prompt is none of these, or a number is wrong; the message names it. A conversation is
-            refused once a tokenizer without a chat template is known.
+        InputError: there is no prompt, a prompt is of another type, or a number is wrong; the message names it. A conversation
+            is refused once a tokenizer without a chat template is known.
 
     Example:
         >>> import rlhfless as rl

@@ -1,4 +1,4 @@
-"""Shows several steps as one with a row for each GPU, whoever holds it: how long GPUs were held between the steps."""
+"""Shows several steps as one with a row for each GPU, whichever actor holds it: how long GPUs were held between the steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def trace_by_gpu(records: Sequence[StepRecord]) -> Trace:
-    """Return the steps as one step whose holders are GPUs; actors of one GPU each are needed.
+    """Return the records as a trace of one step whose holders are GPUs, to plot them by GPU; every actor must have one GPU.
 
     Args:
         records: of one run, in order; at least one.

@@ -23,9 +23,9 @@ WorkFunction = Callable[..., Any]
 
 
 class WorkServer(NamedTuple):
-    """GPUs that run one item at a time: their holder in the trace, their ids, and their node (None: by the ids).
+    """GPUs that run one work item at a time: their holder in the trace, their ids, and their node (None: by the ids).
 
-    ``actor`` is the actor of the plan that gives these GPUs back; None for GPUs of the item's own.
+    ``actor`` is the actor of the plan that releases these GPUs; None for additional GPUs.
     """
 
     holder: str
@@ -36,24 +36,25 @@ class WorkServer(NamedTuple):
 
 @dataclass(frozen=True)
 class WorkGpus:
-    """The GPUs that a work item may run on. An item takes whichever server is free.
+    """The GPUs that a work item may run on, as servers that run one item at a time. An item takes the first free server.
 
     Attributes:
-        name: of these servers together.
-        servers: None: freed GPUs, those of every actor of the plan, one server each, once it has completed its last response or
-            was cut. Their holders are ``name-0``, ``name-1``, ... by the actor's index. Else the servers; one on GPUs of actors
-            is free when these have completed their last responses.
-        takes_freed: freed GPUs join ``servers``, so a learner grows. Their holders are ``name-freed-0``, ``name-freed-1``, ...
-        role: of the holders in the trace; None: that of the items' kind.
-        hold: from a server's first item to its last (``work``), or for the whole ``step``. Freed GPUs are always held for
-            ``work``.
-        from_s: when ``servers`` are allocated at the earliest, in seconds from the start of the step.
-        load_s: seconds to load models on freed GPUs before their first item, where the actor's own weights and KV cache were
-            dropped, and on ``servers`` with a ``from_s``. Charged on the virtual clock, as a span ``start``.
-        usd_per_gpu_hour: price; None: that of the cluster, of its first pool for GPUs beside it.
-        in_this_process: ``servers`` run functions in this program on the wall clock, in a thread each, because a learner lives
-            here for example. They may have no GPUs: with a node they have none in the trace then, and without one they are in
-            no table of it. (On the virtual clock all functions run here, after generation.)
+        name: name of the servers in the trace.
+        servers: the servers. One on GPUs of actors is free when these have completed their last responses. None: the GPUs that
+            actors have released, one server per actor of the plan, free once the actor has completed or handed over its last
+            response; the holders are ``name-0``, ``name-1``, ... by the actor's index.
+        uses_released: released GPUs are added to ``servers``, so that a learner grows; the holders are ``name-freed-0``,
+            ``name-freed-1``, ...
+        role: role of the holders in the trace; None: that of the items' kind.
+        hold: GPUs are held from a server's first item to its last (``work``), or for the whole ``step``. Released GPUs are
+            always held for ``work``.
+        from_s: earliest allocation of ``servers``, in seconds from the start of the step.
+        load_s: seconds to load models on released GPUs before their first item, and on ``servers`` with a ``from_s``. Charged
+            on the virtual clock, as a span ``start``.
+        usd_per_gpu_hour: price; None: that of the cluster (of its first pool for additional GPUs).
+        in_this_process: with real actors, functions of ``servers`` run in this process, in a thread each, for example because
+            the learner is here. Such servers may have no GPUs: they are then in the trace only if they have a node. (On the
+            virtual clock all functions run here, after generation.)
 
     Raises:
         PlanningError: there is no server, two share a GPU or a name, a name is an actor's, or ``hold`` or ``role`` is unknown.
@@ -65,7 +66,7 @@ class WorkGpus:
     hold: str = "work"
     usd_per_gpu_hour: float | None = None
     in_this_process: bool = False
-    takes_freed: bool = False
+    uses_released: bool = False
     from_s: float = 0.0
     load_s: float = 0.0
 
@@ -117,10 +118,10 @@ class WorkGpus:
         first: int = 0,
         **more: Any,
     ) -> WorkGpus:
-        """Return GPUs in addition to the cluster's: one server called ``name``, or ``servers`` called ``name-0``, ...
+        """Return servers on GPUs in addition to the cluster's: one called ``name``, or ``servers`` many called ``name-0``, ...
 
         Args:
-            gpus: of each server. first: number of GPUs beside the cluster that others use already. more: see ``WorkGpus``.
+            gpus: GPUs of each server. first: number of additional GPUs that others use already. more: see ``WorkGpus``.
 
         Raises:
             PlanningError: a number is negative or no whole number.
@@ -136,9 +137,9 @@ class WorkGpus:
         return cls(name, tuple(WorkServer(name if servers is None else f"{name}-{k}", ids[k]) for k in every), **more)
 
     def of(self, plan: Plan) -> tuple[WorkServer, ...]:
-        """Return the servers of a step of this plan, freed ones first."""
+        """Return the servers for a step of this plan, released GPUs first."""
         own = self.servers or ()
-        if self.servers is not None and not self.takes_freed:
+        if self.servers is not None and not self.uses_released:
             return own
         prefix = self.name if self.servers is None else f"{self.name}-freed"
         actors = enumerate(plan.actors)
@@ -155,19 +156,22 @@ class WorkGpus:
 
 @dataclass(frozen=True)
 class WorkItem:
-    """Work beside decoding inside a step. It never runs on GPUs of an actor that still decodes.
+    """Work inside a step other than decoding, such as scoring or learning. It never runs on GPUs of an actor that still
+    decodes.
 
     Attributes:
         kind: ``prepare``, ``learn`` or ``transfer``, the phase of its span in the trace.
-        seconds: that it takes, on the virtual clock; None: as long as ``run`` takes here, with nothing beside it. On the wall
-            clock, its process counts as lost after ``Faults.silence_factor`` times as long; None: when it sends no heartbeats.
-        run: a function that is really run, with the completions of ``responses`` and the results of ``items``, two tuples in
-            their order. On the wall clock it runs in another process, which must be able to import it.
+        seconds: its duration on the virtual clock; None: measured by running ``run`` alone. With real actors, its process
+            counts as lost after ``Faults.silence_factor`` times this duration; None: if it sends no heartbeats.
+        run: a function to run, with two tuples: the completions of ``responses`` and the results of ``items``, in their order.
+            With real actors it runs in another process, which must be able to import it.
         gpus: the GPUs that it may run on.
-        responses: that must be complete before it starts. items: that must have ended before it starts, by their index.
-        after_s: when it may start at the earliest, in seconds from the start of the step.
-        priority: order among items that could start; the smaller one starts first.
-        call: which call of its kind it is; None: the only one. detail: further values for its span.
+        responses: indices of responses that must be complete before it starts.
+        items: indices of work items that must have ended before it starts.
+        after_s: earliest start, in seconds from the start of the step.
+        priority: order among items that are ready; the smaller one starts first.
+        call: which model call of its kind it is; None: the only one.
+        detail: further values for its span.
 
     Raises:
         PlanningError: the kind is unknown, it has neither seconds nor a function, or a number makes no sense.
@@ -225,12 +229,12 @@ class WorkItem:
 
     @property
     def role(self) -> str:
-        """Return the role of its holder in the trace."""
+        """Role of its holder in the trace."""
         return self.gpus.role or _ROLE_OF_KIND[self.kind]
 
 
 class ItemRun(NamedTuple):
-    """A work item that has run: its holder, when, and what its function returned (None without one)."""
+    """A work item that has run: its holder, its start and end, and the result of its function (None without one)."""
 
     item: WorkItem
     holder: str

@@ -116,18 +116,18 @@ def run_step(
     on_replay_progress: OnReplayProgress | None = None,
     links: NodeLinks | None = None,
 ) -> StepRecord:
-    """Run ``plan`` on the virtual clock and record everything.
+    """Execute a plan on the virtual clock and return the record of the step.
 
-    Tokens do not depend on timing, so ``measured`` charging takes two passes. The step is decided with the latency model's
-    seconds, then every actor's batches are replayed back to back on the device. The record is retimed with the measured seconds
-    (see ``rlhfless.executor.virtual.retiming``). Prefill and decode iterations of every actor are measured, and so is the
-    shared computation of the plan's prefixes, for which their receivers wait. Decisions of rules stay as they were; start-up,
-    sync and transfers stay charged by the latency model.
+    With ``charging="measured"`` the step runs twice, because tokens do not depend on timing: first with the latency model's
+    seconds, then every actor's batches are replayed back to back on the device. The record gets the measured seconds (see
+    ``rlhfless.executor.virtual.retiming``). Prefill and decode iterations of every actor are measured, and so is the shared
+    computation of the plan's prefixes, for which their receivers wait. Decisions of rules stay as they were; start-up, sync and
+    transfers stay charged by the latency model.
 
     Args:
-        plan: every request must be in it once. A copy of its rule, if any, is asked while the step runs, so the plan can be run
-            again. Execution and billing follow its description of actors (kind, price, prewarmed, start, prefixes, sharing of
-            prompts, prefill actor).
+        plan: must contain every request once. If it has a runtime rule, a copy of the rule decides while the step runs, so the
+            plan can be run again. Execution and billing follow the plan's description of actors (kind, price, prewarmed, start,
+            prefixes, sharing of prompts, prefill actor).
         requests: one per response of the workload, ``response`` counting from 0, in any order.
         engine_factory: called once per actor that decodes, with its latency model, its admission and the time at which it is
             ready; ``SimulatedEngine`` itself is one.
@@ -135,9 +135,9 @@ def run_step(
             plan mixes them.
         start_s: start of the step in seconds since the run's start.
         phases: the phases after generation, on learner GPUs in addition to the cluster's (their ids come after the cluster's).
-        work: items of work beside decoding, on GPUs that actors gave back or beside the actors. Their functions run in this
-            process after the last response. When they run in virtual time is ``schedule_work`` of completions and
-            releases, also where iterations are measured. ``StepRecord.work`` has their times and results.
+        work: work items on GPUs that actors have released, or on additional GPUs. Their functions run in this process after the
+            last response. When they run in virtual time is ``schedule_work`` of completions and releases, also where iterations
+            are measured. ``StepRecord.work`` has their times and results.
         migration: ``move`` KV caches, ``recompute`` them, or whichever is ``cheaper`` by the latency model. Between actors of
             different kinds or sizes they are always recomputed. A prefix that was received or shared for a response that has
             not begun stays behind when the response moves: it recomputes its whole context.

@@ -1,4 +1,4 @@
-"""Judges layouts that a published way of planning chose: by the times and bytes by which ``plan_step`` judges its own."""
+"""Times and sizes the layouts of published planners by the cost model of ``plan_step``."""
 
 from __future__ import annotations
 

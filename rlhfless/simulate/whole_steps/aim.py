@@ -21,15 +21,15 @@ EXCESS = 5.0
 
 @dataclass(frozen=True)
 class Aim:
-    """What is minimised; exactly one of the three is given.
+    """What is minimised; give exactly one of the three.
 
     Args:
-        time_weight: w of ``T^w C^(1-w)``, as of ``solver.Objective``. deadline_s: least cost with a mean time of at most that.
-        budget_gpu_s: least time with a mean cost of at most that. Deadline and budget may be one number per scenario; then the
-            mean is compared with their mean.
+        time_weight: w of ``T^w C^(1-w)``, as in ``solver.Objective``. deadline_s: minimise cost with at most this mean time.
+        budget_gpu_s: minimise time with at most this mean cost. A deadline or budget may be one number per scenario; their mean
+            is then the limit.
 
     Raises:
-        PlanningError: none or several are given, or one is out of its range.
+        PlanningError: not exactly one is given, or its value is out of range.
     """
 
     time_weight: float | None = None

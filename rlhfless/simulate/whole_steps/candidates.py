@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rlhfless.simulate.whole_steps.generation_plans import GenerationPlan, StepGenerations
-from rlhfless.simulate.whole_steps.learner_way import LearnerWay, server_counts, servers_together
+from rlhfless.simulate.whole_steps.learner_way import LearnerWay, server_counts, servers_per_block
 from rlhfless.simulate.whole_steps.levers import levers_of
 from rlhfless.simulate.whole_steps.merged_timing import MergedStep, merged_totals
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
@@ -51,12 +51,16 @@ class WholeStepPlan(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PairSource:
-    """What pairs of one size of actors, with its layouts, are made from and timed by.
+    """Everything needed to build and time the (generation, learner) pairs of one actor size.
 
     Attributes:
-        generations: ways to generate. works: preparation and learning at full speed, one per scenario. costs: of the step.
-        servers: of the cluster. ratio: how many times as large the step is as what is timed.
-        levers: that all of its pairs use. variant: its number.
+        generations: plans of generation.
+        works: preparation and learning at full speed, one per scenario.
+        costs: of the step.
+        servers: of the cluster.
+        ratio: size of the step over that of the part that is timed.
+        levers: optimisations that all pairs use.
+        variant: its number.
     """
 
     generations: StepGenerations
@@ -143,7 +147,7 @@ def on_scenario(pair: WholeStepPlan, work: PhaseWork, costs: StepCosts, all_serv
     complete and gradients are reduced.
     """
     generated = (pair.generation.like or pair.generation).on(scenario)
-    merged = MergedStep(generated, work, FINE_BLOCKS, servers_together(all_servers))
+    merged = MergedStep(generated, work, FINE_BLOCKS, servers_per_block(all_servers))
     ((time_s, gpu_s),) = merged_totals([(merged, pair.way)], costs).tolist()
     ends_s = generated.makespan_s + costs.charges.finish_s(pair.way.servers(merged.actors))
     later_s = max(0.0, ends_s - time_s)
@@ -154,7 +158,7 @@ def _coarse(source: PairSource, generations: Sequence[GenerationPlan]) -> tuple[
     """Return the pairs of these ways to generate, and (N, 2) seconds and GPU-seconds by merged responses."""
     pairs, cases = [], []
     for one in generations:
-        merged = MergedStep(one.on(0), source.works[0], BLOCKS, servers_together(source.servers))
+        merged = MergedStep(one.on(0), source.works[0], BLOCKS, servers_per_block(source.servers))
         actors, makespan_s = len(one.plan.actors), one.makespan_s
         for way in _ways(actors, source.servers, makespan_s, source.costs):
             used = one.levers | levers_of(way, actors, source.servers, makespan_s)

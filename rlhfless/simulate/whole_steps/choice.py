@@ -1,10 +1,10 @@
-"""Chooses the plan of a whole step from its candidates; each lever has to earn its place on held-out scenarios.
+"""Chooses the plan of a whole step from its candidates. An optimisation (lever) is used only if it helps on held-out scenarios.
 
 The plan with the least mean value over the scenarios is the best. The scenarios are divided into two halves. Plans are chosen
-on one half and compared on the other; then the halves change places. The best plan must be surely better than the best plan
-without any one of its levers: by more than one standard error of the paired differences. These are differences of logarithms:
-a lever saves about the same share of a long step and of a short one, so no long scenario decides alone. The lever that is least
-so is taken away, and the choice is made again, until each lever that is used has earned its place. What is left at least is the
+on one half and compared on the other; then the halves change places. The best plan must be better than the best plan without
+any one of its levers by more than one standard error of the paired differences. These are differences of logarithms: a lever
+saves about the same share of a long step and of a short one, so no long scenario decides alone. The lever with the weakest
+evidence is removed, and the choice is made again, until every lever in use passes this test. If none passes, the plan is the
 right-sized random split, learned from on all GPUs after generation.
 """
 

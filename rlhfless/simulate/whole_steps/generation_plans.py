@@ -116,8 +116,9 @@ class StepGenerations:
         """Return the candidates that do not fold, executed on the typical scenario of the calibrated ones.
 
         They are the random split of whole prompts on every number of actors, with shared prefill and without, and single
-        responses dealt by predicted length. Whole prompts are dealt so, too, and share their prefill. Dealt responses may have
-        RLHFuse's cut. A candidate is left out if another one with as many actors and no more levers is as fast and as cheap.
+        responses assigned by predicted length. Whole prompts are dealt so, too, and share their prefill. Dealt responses may
+        have RLHFuse's cut. A candidate is left out if another one with as many actors and no more levers is as fast and as
+        cheap.
         """
         found = [self.of(way) for way in self.planner.ways()]
         by_actors: dict[int, list[GenerationPlan]] = {}

@@ -1,4 +1,5 @@
-"""Ways to generate the responses of a step: how they are dealt, to how many actors, and what cuts or folds these.
+"""Ways to generate the responses of a step: how they are assigned, to how many actors, and whether actors are cut or
+consolidated.
 
 A way says nothing of single responses, so the best one for a part of a step can be used for the whole of it.
 """
@@ -137,7 +138,7 @@ class GenerationPlanner:
 
 
 def _dealt(problem: PlanningProblem, item_of: IntArray, actors: int) -> Plan:
-    """Return a plan that deals items (responses, or prompts with all their responses) by predicted tokens, back and forth."""
+    """Return a plan that assigns items (responses, or prompts with all their responses) by predicted tokens, back and forth."""
     tokens = np.bincount(item_of, weights=problem.workload.response_tokens)
     items = np.argsort(-tokens, kind="stable")
     rounds, place = np.divmod(np.arange(len(items)), actors)

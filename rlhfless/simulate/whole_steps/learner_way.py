@@ -17,14 +17,14 @@ from solver.stage_fusion.work import PhaseWork
 STEPS = 16  # of counts of servers that are tried
 
 
-def servers_together(servers: int) -> int:
-    """Return how many servers of a cluster are counted as one, so that there are at most ``STEPS`` of them."""
+def servers_per_block(servers: int) -> int:
+    """Return how many servers of a cluster form one block, so that there are at most ``STEPS`` blocks."""
     return max(1, math.ceil(servers / STEPS))
 
 
 def server_counts(most: int, *also: int) -> list[int]:
     """Return counts of servers that are tried, up to ``most``: all of them, or equal steps and the counts that are named."""
-    return sorted({*range(servers_together(most), most + 1, servers_together(most)), most, *also} & set(range(1, most + 1)))
+    return sorted({*range(servers_per_block(most), most + 1, servers_per_block(most)), most, *also} & set(range(1, most + 1)))
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,9 @@ STAGES: Mapping[str, frozenset[str]] = {
 
 
 def lever_savings(step: WholeStep, time_weight: float = 0.7, drafts: SimulatedDrafts | None = None) -> pd.DataFrame:
-    """Return what every lever saves of ``T^w C^(1-w)`` beside the best plan without it; see ``savings_of``.
+    """Return the share of ``T^w C^(1-w)`` that every optimisation saves, compared with the best plan without it.
+
+    See ``savings_of``.
 
     Args:
         drafts: what drafted tokens are accepted; None: nothing is drafted.
@@ -50,14 +52,15 @@ def lever_savings(step: WholeStep, time_weight: float = 0.7, drafts: SimulatedDr
 
 
 def savings_of(step: WholeStep, choice: WholeStepChoice, aim: Aim, drafts: SimulatedDrafts | None = None) -> pd.DataFrame:
-    """Return what every lever saves of what is minimised, beside the best plan without it.
+    """Return the share of the minimised value that every optimisation saves, compared with the best plan without it.
 
     Args:
-        choice: of the step, for this aim. drafts: what drafted tokens are accepted; None: nothing is drafted.
+        choice: the chosen plan of the step, for this aim.
+        drafts: which drafted tokens are accepted; None: no speculative decoding.
 
     Returns:
-        One row per lever that the step offers: ``lever, meaning, used, expected`` (of the forecast's scenarios) and ``saved``
-        (executed on the true lengths). Both are 0 for a lever that the plan does not use. A saving below 0 is a loss.
+        One row per optimisation: ``lever, meaning, used, expected`` (mean over the forecast's scenarios) and ``saved``
+        (executed with the true lengths). Both are 0 if the plan does not use it. A negative saving is a loss.
     """
     value = aim.value(*step.execute(choice.plan, drafts))
     rows = []
@@ -74,11 +77,14 @@ def savings_of(step: WholeStep, choice: WholeStepChoice, aim: Aim, drafts: Simul
 
 
 def lever_stages(step: WholeStep, time_weight: float = 0.7, drafts: SimulatedDrafts | None = None) -> pd.DataFrame:
-    """Return the step as levers are added: planned from forecasts for ``T^w C^(1-w)``, executed on the true lengths.
+    """Return time and cost of the step as optimisations are added one by one.
+
+    Each plan minimises ``T^w C^(1-w)`` on the length forecast, and is executed with the true lengths.
 
     Returns:
-        One row per stage: ``stage, time_s, gpu_s, bound_gpu_s``. The first is elastic plain without prefix caching. The bound
-        is of the GPU-seconds in the row's time, with drafts in the last row where they are given.
+        One row per stage: ``stage, time_s, gpu_s, bound_gpu_s``. The first is the baseline ("elastic plain") without prefix
+        caching. The bound is a lower bound on the GPU-seconds of any policy that takes the row's time; in the last row with
+        drafts, if they are given.
     """
     aim, levers, rows = Aim(time_weight=time_weight), frozenset[str](), []
     bound = step.bound()

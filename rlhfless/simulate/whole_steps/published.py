@@ -55,7 +55,7 @@ def rlhfless(
 def rlhfuse(
     logged: LoggedStep, setting: SimulationConfig, costs: StepCosts, requests: Sequence[Request], work: PhaseWork, actors: int
 ) -> Totals:
-    """Return RLHFuse's inter-stage fusion: a cut that is chosen for the step, preparation on freed GPUs, the naive learner."""
+    """Return RLHFuse's inter-stage fusion: the best cut for the step, preparation on released GPUs, the naive learner."""
     servers = costs.naive_servers
     problem, options = logged.inputs(setting)
     tokens = TokenWork(costs.prepare_per_token_s, costs.learn_per_token_s, "batch", servers * work.gpus_per_actor)
@@ -78,7 +78,7 @@ def layouts(
 ) -> Totals:  # fmt: skip
     """Return ReaL: each call has the layout that is best on expected lengths, and its GPUs are held for its time only.
 
-    Prompts are dealt in the given order. When generation is over, weights are sent to the learner's GPUs (``load_s``).
+    Prompts are assigned in the given order. When generation is over, weights are sent to the learner's GPUs (``load_s``).
 
     Args:
         expected: requests and work of the expected lengths.

@@ -14,13 +14,13 @@ from solver.stage_fusion.work import PhaseWork
 
 @dataclass(frozen=True)
 class StepCosts:
-    """Preparation and learning per token, and the charges of a learner.
+    """Seconds of preparation and learning per token, and the overheads of the learner.
 
     Args:
         prepare_per_token_s, learn_per_token_s: seconds per token, prompts included, on the GPUs of one actor at full speed.
-        unlock: what learning of a response waits for: its ``group`` (GRPO) or the ``response`` alone (PPO).
-        charges: lost speed, loading and reduction of gradients, by the learner's servers.
-        naive_servers: servers of the naive system's learner.
+        unlock: when a response can be learned from: when its ``group`` is complete (GRPO), or the ``response`` alone (PPO).
+        charges: loss of speed, loading of models and reduction of gradients, by the number of servers of the learner.
+        naive_servers: number of servers of the learner in the naive system.
 
     Raises:
         PlanningError: a number is out of its range, or ``unlock`` is unknown.

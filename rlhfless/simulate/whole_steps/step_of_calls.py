@@ -20,17 +20,17 @@ from solver.model.step_levers import ACTOR_SIZE, LAYOUTS
 
 @dataclass(frozen=True, eq=False)
 class StepOfCalls:
-    """A whole step of model calls.
+    """A whole step, with the layouts of its model calls.
 
     Attributes:
-        step: to be planned and executed. layouts: of its own setting, and of each variant.
+        step: the step to plan and execute. layouts: layouts of its own setting, and of each variant.
     """
 
     step: WholeStep
     layouts: tuple[CallLayouts, ...]
 
     def words(self, plan: WholeStepPlan) -> str:
-        """Return how many actors and learner's servers a plan has, and in which layouts calls run."""
+        """Return the plan in words: number of actors, size of the learner, and the layouts of the model calls."""
         layouts, actors = self.layouts[plan.variant], len(plan.generation.plan.actors)
         servers = plan.way.servers(actors)
         learn = layouts.learn[servers - 1]
@@ -50,11 +50,12 @@ def step_of_calls(
     memory_bytes: float | None = None,
     load_bytes_per_s: float = LOAD_BYTES_PER_S,
 ) -> StepOfCalls:
-    """Return a step with a variant for every size of actors that can decode and learn, and for layouts of their own.
+    """Return a whole step, with a variant for every actor size that can decode and learn, each with its best layouts.
 
     Args:
-        logged: the step. setting: its cluster and the seconds in which an actor starts count. Its actors' size is the step's
-            own, or else the smallest that can learn in the actors' layout. Latency is that of the table for every size.
+        logged: the step.
+        setting: gives the cluster and the start-up seconds of an actor. Its actor size is the step's own, or else the smallest
+            size that can learn in the actors' layout. Latencies of all sizes come from the table.
         graph, table, memory_bytes, load_bytes_per_s: see ``call_layouts``.
 
     Raises:

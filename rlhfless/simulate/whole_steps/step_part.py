@@ -1,9 +1,9 @@
 """A part of a large step, for planning: some of its prompts on as large a share of its servers.
 
-A plan for thousands of servers says how many of them do what, and how responses are dealt. The best shares hardly depend on the
-size. So a large step is planned on a part, and what was chosen is scaled up. Only a random split gets worse with more actors,
-as some of them get the longest prompts by chance. Its actors are scaled as those of the right-sized random split of both. How
-many actors the chosen plan has is then corrected on the whole step (``resized.py``).
+A plan for thousands of servers says how many of them do what, and how responses are assigned. The best shares hardly depend on
+the size. So a large step is planned on a part, and what was chosen is scaled up. Only a random split gets worse with more
+actors, as some of them get the longest prompts by chance. Its actors are scaled as those of the right-sized random split of
+both. How many actors the chosen plan has is then corrected on the whole step (``resized.py``).
 
 Prompts are sorted by predicted tokens. The part has the longest, and of the others every k-th. Times of the part stand for
 those of the step, and its GPU-seconds count as often as it is contained in the step. A learner of the part loses as much speed

@@ -65,8 +65,10 @@ class WholeStep:
     """One step of a log as a whole: generation, preparation, learning and weight sync.
 
     Args:
-        logged: the step, with its forecast and its true lengths. setting: cluster, latency and admission; its drafts do not
-            count. costs: preparation, learning and charges of a learner. variants: that plans may choose, too.
+        logged: the step, with its forecast and its true lengths.
+        setting: cluster, latency and admission; its ``drafts`` are not used.
+        costs: preparation, learning, and overheads of the learner.
+        variants: other actor sizes and layouts that plans may choose.
 
     Example:
         >>> import rlhfless as rl, solver
@@ -111,12 +113,12 @@ class WholeStep:
             settings.append(variant.setting)
 
     def levers(self, drafts: SimulatedDrafts | None = None) -> tuple[str, ...]:
-        """Return the levers that plans may use; with drafts, those are one."""
+        """Return the names of the optimisations ("levers") that a plan may use; ``drafts`` only if drafts are given."""
         missing = {ACTOR_SIZE, LAYOUTS}.difference(*(variant.levers for variant in self.variants))
         return tuple(lever for lever in LEVERS if lever not in missing and (lever != DRAFTS or drafts is not None))
 
     def candidates(self, drafts: SimulatedDrafts | None = None) -> WholeStepCandidates:
-        """Return the plans to choose from; with drafts, those without them are among them."""
+        """Return all candidate plans; with drafts, plans without speculative decoding are included."""
         key = self._key(drafts)
         if key not in self._candidates:
             levers = [frozenset[str](), *(variant.levers for variant in self.variants)]
@@ -128,14 +130,15 @@ class WholeStep:
         return self._candidates[key]
 
     def plan(self, aim: Aim, drafts: SimulatedDrafts | None = None, levers: Collection[str] = LEVERS) -> WholeStepChoice:
-        """Return the plan that is chosen from forecasts, with at most these levers."""
+        """Return the best plan by the length forecast, which uses only optimisations of ``levers``."""
         found = self.candidates(drafts).within(levers)
         return self._fitted(choose_confirmed(found, lambda among: choose(among, aim), self._timed, self._known), aim, drafts)
 
     def plain(self, time_weight: float, prefix_caching: bool = True) -> WholeStepChoice:
-        """Return elastic plain, with prefix caching the fair comparator of every plan.
+        """Return the baseline ("elastic plain") that every plan is compared with.
 
-        It is the right-sized random split, released when done, and learned from on all GPUs after generation.
+        It has the right number of replicas, assigns responses at random, releases each replica when it is done, and learns on
+        all GPUs after generation.
 
         Args:
             prefix_caching: an actor computes a prompt once for all its samples, as engines do by default today. Where every
@@ -149,7 +152,9 @@ class WholeStep:
         return self._fitted(best_of(own, aim), aim)
 
     def fitted(self, plan: WholeStepPlan, aim: Aim, drafts: SimulatedDrafts | None = None) -> WholeStepPlan:
-        """Return a plan with the number of actors that suits the whole step; itself where it was not made on a part."""
+        """Return the plan with its number of actors scaled to the whole step; unchanged if it was not made on a part of the
+        step.
+        """
         step = self.of_plan(plan)
         part, generations = step.part, step._plans(drafts if DRAFTS in plan.levers else None)
         if part is None or plan.of_part is None:
@@ -162,26 +167,26 @@ class WholeStep:
         return best_actors(plan, lambda actors: part.with_actors(plan, actors, generations), value)
 
     def of_plan(self, plan: WholeStepPlan) -> WholeStep:
-        """Return the step with the actors' size and the costs of a plan."""
+        """Return the step with the actor size and the costs of this plan."""
         return self._steps[plan.variant]
 
     def generated(self, plan: Plan, drafts: SimulatedDrafts | None = None) -> GeneratedStep:
-        """Return the generation of a plan on the true lengths, with the step's own size of actors; it is executed once."""
+        """Return the generation of a plan with the true lengths, on actors of the step's own size; it is executed only once."""
         key = id(plan), self._key(drafts) if plan.drafting is not None else 0
         if key not in self._generated:
             self._generated[key] = plan, executed(plan, self.requests, self.setting, engines=self._engines(plan, drafts))
         return self._generated[key][1]
 
     def execute(self, plan: WholeStepPlan, drafts: SimulatedDrafts | None = None) -> Totals:
-        """Return seconds and GPU-seconds of a plan on the true lengths.
+        """Return seconds and GPU-seconds of a plan with the true lengths.
 
-        They are those of ``record``, whose work items run by the same list scheduler.
+        They equal those of ``record``, whose work items run by the same list scheduler.
         """
         step = self.of_plan(plan)
         return plan.way.totals(step.generated(plan.generation.plan, drafts), step.work, step.costs)
 
     def record(self, plan: WholeStepPlan, drafts: SimulatedDrafts | None = None) -> StepRecord:
-        """Return the executor's record of a plan on the true lengths, with preparation and learning as work items."""
+        """Return the executor's record of a plan with the true lengths, with preparation and learning as work items."""
         step, own = self.of_plan(plan), plan.generation.plan
         items = plan.way.items(step.work, step.costs, len(own.actors), step.setting.cluster)
         engines = step._engines(own, drafts)
@@ -189,7 +194,7 @@ class WholeStep:
         return executed_record(own, self.requests, step.setting, step.setting.latency, engines, items, run=run, step=number)
 
     def trace(self, plan: WholeStepPlan, drafts: SimulatedDrafts | None = None) -> Trace:
-        """Return the trace of a plan that is run on the true lengths."""
+        """Return the trace of a plan that is run with the true lengths."""
         setting = self.of_plan(plan).setting
         return trace_of([(self.record(plan, drafts), self.logged)], setting, plan.generation.plan.policy)
 
@@ -198,7 +203,7 @@ class WholeStep:
         return executed(plan, requests_of(self.cases[0]), self.setting)
 
     def bound(self, drafts: SimulatedDrafts | None = None) -> WholeStepBound | LeastBound:
-        """Return the bound on every policy of any variant, with these drafts or without any."""
+        """Return a lower bound that holds for every policy and every variant, with these drafts or without drafts."""
         bounds = [step._own_bound(drafts) for step in self._steps]
         return bounds[0] if len(bounds) == 1 else LeastBound(bounds)
 
@@ -207,13 +212,13 @@ class WholeStep:
         return replace(self.setting, drafts=drafts)
 
     def _generates_as(self, other: WholeStep) -> None:
-        """Take plans of generation and what is known of them from a step that differs in its costs only."""
+        """Reuse another step's generation plans, timings and bounds; the steps differ only in their costs of learning."""
         self._generations, self._generated, self._bounds = other._generations, other._generated, other._bounds
         if self._of_part is not None and other._of_part is not None:
             self._of_part._generates_as(other._of_part)
 
     def _source(self, drafts: SimulatedDrafts | None, levers: frozenset[str], variant: int) -> PairSource:
-        """Return what pairs with these drafts are made and timed of: a part of the step, if it is large."""
+        """Return everything needed to build and time pairs with these drafts; a large step is represented by a part of it."""
         of = self if self._of_part is None else self._of_part
         ratio = 1.0 if self.part is None else self.part.ratio
         return PairSource(of._plans(drafts), of.works, of.costs, of.most, ratio, levers, variant)
@@ -271,7 +276,7 @@ class WholeStep:
         return whole_step_bound(self._bounds[key], self.work, self.costs.charges)
 
     def _key(self, drafts: SimulatedDrafts | None) -> int:
-        """Return the number of these drafts, which are kept so that no later ones get it."""
+        """Return the cache key of these drafts. The object is kept alive, so that Python does not reuse its ``id``."""
         self._drafts[id(drafts)] = drafts
         return id(drafts)
 

@@ -344,7 +344,7 @@ def detect(path: Path) -> bool:
         with ImportSession(path, ImportOptions()).open(path) as stream:
             return FOUND.search(stream.read(PEEK_BYTES)) is not None
     except TraceError:
-        return False  # whoever reads it says what is wrong with it
+        return False  # the reader reports what is wrong with it
 
 
 def read(reading: ImportSession) -> Iterator[pd.DataFrame]:

@@ -42,14 +42,14 @@ class ImportOptions:
 
     Attributes:
         tokenizer: local folder, ``tokenizer.json`` or hub name; needed if only texts are logged.
-        mapping: our column → the log's column, for tables; also columns joined, a constant or the row's number, see
-            ``mapped_columns.py``.
-        max_response_tokens: maximal response length of the run, in tokens.
+        mapping: for tables: our column → the log's column, several joined columns, a constant or the row's number
+            (``mapped_columns.py``).
+        max_response_tokens: the run's limit on response length, in tokens.
         keep: further columns to keep, such as the texts ``prompt`` and ``response``; long texts are otherwise left out.
-        unsafe_pickle: load slime files that can run code while they are loaded.
+        unsafe_pickle: load pickled slime files, which can run code; only from trusted sources.
         progress: show a progress bar on standard error, where that is a terminal.
-        limits: maximal amounts to read; by default those of ``RLHFLESS_LIMITS``.
-        where: condition on the columns of a table, see ``row_filter.py``; other rows are left out.
+        limits: limits on what is read; by default those of ``RLHFLESS_LIMITS``.
+        where: condition on the columns of a table (``row_filter.py``); only rows that meet it are read.
 
     Raises:
         InputError: an option is of another type, or the maximal length is no whole number above 0.
@@ -270,7 +270,7 @@ def first_record(path: Path) -> dict[str, Any]:
                 values = json.loads(line)
                 return values if isinstance(values, dict) else {}
     except (OSError, EOFError, zlib.error, ValueError, RecursionError):
-        return {}  # not this format; whoever reads the file says what is wrong with it
+        return {}  # not this format; the reader reports what is wrong with it
     return {}
 
 

@@ -46,7 +46,7 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     """
     config = _config(reading.path)
     if not config:
-        raise TraceError(f"{reading.path}: is no model's configuration; a JSON object with {' and '.join(NEEDED)} is needed")
+        raise TraceError(f"{reading.path}: is not a model's configuration; a JSON object with {' and '.join(NEEDED)} is needed")
     for fact, name in (("model_layers", "num_hidden_layers"), ("max_context_tokens", "max_position_embeddings")):
         value = config.get(name)
         if is_number(value) and (number := finite(value)) is not None and number > 0:

@@ -128,7 +128,7 @@ def is_step_time(name: str) -> bool:
 
 
 def by_phase(table: TextTable, note: Note) -> TextTable | None:
-    """Return a table of phases with a row per step and a column per phase; None where no whole step can be told.
+    """Return a table of phases with a row per step and a column per phase; None if no whole step can be identified.
 
     Columns of percentages and of extremes are left out. A phase that is the sum of others is left out, with a note. The step is
     the sum of phases whose percentages make 100.
@@ -351,5 +351,5 @@ def _is_list(block: Sequence[tuple[int, Mapping[str, Any]]]) -> bool:
 
 
 def _of_step(name: str) -> str:
-    """Return a phase's name, told apart from the number of a step."""
+    """Return a phase's name without the number of the step."""
     return "step total" if is_total(name) else name

@@ -65,18 +65,19 @@ MAPPED = (table.FORMAT.name, trl.FORMAT.name)
 
 @dataclass(frozen=True, eq=False)
 class ImportedLog:
-    """Result of an import.
+    """The result of importing a log.
 
     Attributes:
-        rollouts: the validated rollouts; None if the log has only scalars of steps.
-        scalars: one row per logged step (columns: see ``scalars.py``), without rows if the log has none.
+        rollouts: one validated row per response; None if the log has only averages per step.
+        scalars: one row per logged step (columns: see ``scalars.py``); no rows if the log has none.
         summary: what was found and what is missing.
-        format: the framework's format. source: path of the log.
+        format: name of the log's format.
+        source: path of the log.
         dispatch_order_known, prompts_known: see ``ImportSession``.
-        engine: lines of the engine's statistics (columns: see ``engine_lines.py``), without rows if the log has none.
+        engine: the engine's statistics lines (columns: see ``engine_lines.py``); no rows if the log has none.
         facts: numbers of the whole run (see ``run_facts.py``).
-        framework: that wrote the log; empty where it is unknown.
-        max_response_tokens: the longest response that the run allowed, where its user states it.
+        framework: the framework that wrote the log; empty if unknown.
+        max_response_tokens: the run's limit on response length, if the user states it.
     """
 
     rollouts: pd.DataFrame | None
@@ -113,7 +114,7 @@ class ImportedLog:
         return Trace(self.rollouts, meta=meta, source=str(self.source))
 
     def opened(self) -> OpenedLog:
-        """Return the same as ``open_log`` does.
+        """Return the log as ``open_log`` does.
 
         Raises:
             LogWithoutResponses: the log has no responses.
@@ -134,10 +135,10 @@ class ImportedLog:
         return replace(self, rollouts=of_one.trace.rollouts, scalars=of_one.scalars)
 
     def save(self, folder: str | Path) -> Path:
-        """Write ``rollouts`` as a trace folder, with scalars, the engine's lines and numbers of the run beside them.
+        """Write the log as a trace folder: responses, averages per step, engine statistics and numbers of the run.
 
-        Scalars without responses may be added to an existing trace folder, so that a run's logs are in one folder. Scalars
-        that are there already keep the values which this log lacks.
+        A log without responses may be added to an existing trace folder, so that all logs of a run are in one folder. Existing
+        values that this log lacks are kept.
 
         Raises:
             TraceError: the log has neither responses nor scalars; the folder has such a file already and this log has
@@ -165,10 +166,10 @@ class ImportedLog:
 
 
 class LogWithoutResponses(TraceError):
-    """The log has no responses, but scalars of steps, lines of an engine or numbers of the whole run.
+    """The log has no responses; it has only averages per step, engine statistics or numbers of the whole run.
 
     Attributes:
-        log: the import, with these.
+        log: the imported log.
     """
 
     def __init__(self, log: ImportedLog) -> None:
@@ -319,11 +320,11 @@ class OpenedLog:
     """A trace folder or another framework's log, opened for reading.
 
     Attributes:
-        trace: the responses, and whatever else the trace contains.
-        scalars: one row per logged step, without rows if there are none.
-        framework: name of the format it was read as; for a trace folder, the format of its import, or the empty text.
+        trace: the responses, and everything else that the trace contains.
+        scalars: one row per logged step; no rows if there are none.
+        framework: name of the log's format; for a trace folder, the format that it was imported from, or empty.
         summary: what the import found; None for a trace folder.
-        engine, facts: as of ``ImportedLog``.
+        engine, facts: as in ``ImportedLog``.
     """
 
     trace: Trace
@@ -363,7 +364,7 @@ class OpenedLog:
         return replace(self, trace=trace, scalars=scalars)
 
     def save(self, folder: str | Path) -> Path:
-        """Write the trace into a new folder, with scalars, the engine's lines and numbers of the run beside it.
+        """Write the trace into a new folder, with averages per step, engine statistics and numbers of the run.
 
         Raises:
             TraceError: the folder has a trace already, or cannot be written.
@@ -392,11 +393,11 @@ def is_trace(path: Path) -> bool:
 
 
 def open_log(path: str | Path, options: ImportOptions | None = None, framework: str = "auto") -> OpenedLog:
-    """Open a trace folder, or any log of a known format; the framework need not be named.
+    """Open a trace folder, or a log of any known format, which is recognised.
 
     Raises:
         LogWithoutResponses: it has no responses.
-        TraceError: it is neither, or is wrong.
+        TraceError: it is neither, or is damaged.
         MissingExtra: an optional package is needed.
     """
     path = Path(path)
@@ -415,7 +416,7 @@ def open_log(path: str | Path, options: ImportOptions | None = None, framework: 
 
 
 def read_log(path: str | Path, options: ImportOptions | None = None, framework: str = "auto") -> OpenedLog | ImportedLog:
-    """Open a trace folder or a log as ``open_log`` does; one without responses is returned as it was imported.
+    """Open a trace folder or a log as ``open_log`` does; a log without responses is returned as an ``ImportedLog``.
 
     Raises:
         TraceError, MissingExtra: as ``open_log``.

@@ -46,7 +46,7 @@ class RowFilter:
             tree = ast.parse(QUOTED.sub("quoted_column", condition).strip(), mode="eval")
         except (SyntaxError, ValueError) as error:
             why = error.msg if isinstance(error, SyntaxError) else reason(error)
-            raise TraceError(f"--where {self.shown}: is no condition ({why}); {EXAMPLE}") from error
+            raise TraceError(f"--where {self.shown}: is not a condition ({why}); {EXAMPLE}") from error
         wrong = next((node for node in ast.walk(tree) if not isinstance(node, ALLOWED)), None)
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - {"quoted_column"}
         if wrong is not None or not (names or quoted):

@@ -157,7 +157,7 @@ def write_scalars(folder: Path, frame: pd.DataFrame) -> Path:
 
 
 def read_scalars(folder: str | Path, limits: Limits | None = None) -> pd.DataFrame:
-    """Return the scalars of a folder that an import wrote; without rows if the log had none.
+    """Return the averages per step that an import wrote into a folder; no rows if the log had none.
 
     Raises:
         TraceError: the file is damaged, or larger than the limits.

@@ -30,19 +30,19 @@ PREVIEW_CELL = 24
 
 @dataclass(frozen=True)
 class ImportSummary:
-    """Summary of an import.
+    """What an import found, and what the log lacks.
 
     Attributes:
-        rows, prompts, steps, epochs: how many of each; 0 for a log without responses.
-        duplicates_dropped: rows dropped as repetitions.
-        truncation_rate: share of responses that ended by ``length``, of those with a known finish reason; None if none is
+        rows, prompts, steps, epochs: numbers of each; 0 for a log without responses.
+        duplicates_dropped: number of repeated rows that were dropped.
+        truncation_rate: share of responses that ended by ``length``, among those with a known finish reason; None if none is
             known.
-        end_unknown: responses whose finish reason is unknown.
+        end_unknown: number of responses whose finish reason is unknown.
         missing: column that the log lacks, in all or some rows → what that disables.
-        notes: decisions of the import.
-        unknown_fields, absent_fields: fields of the log that the importer does not know, and expected fields that the log
-            lacks: signs that a framework changed its format.
-        scalar_steps: steps with scalars.
+        notes: decisions of the import, in sentences.
+        unknown_fields, absent_fields: fields that the importer does not know, and expected fields that the log lacks; a sign
+            that a framework changed its format.
+        scalar_steps: number of steps with logged averages (scalars).
         preview: the first rows as a small table.
     """
 

@@ -93,7 +93,7 @@ def text_of(path: Path) -> list[str]:
         with ImportSession(path, ImportOptions()).open(path) as stream:
             content = stream.read(LARGEST + 1)
     except TraceError:
-        return []  # whoever reads it says what is wrong with it
+        return []  # the reader reports what is wrong with it
     if len(content) > LARGEST or b"\0" in content:
         return []
     return content.decode("utf-8-sig", "replace").splitlines()

@@ -89,7 +89,7 @@ def _names(path: Path) -> list[str]:
         with gzip.open(path, "rb") if path.name.lower().endswith(".gz") else open(path, "rb") as stream:
             text = stream.read(PEEK_BYTES).decode("utf-8", "replace")
     except (OSError, EOFError, zlib.error):
-        return []  # whoever reads it says what is wrong with it
+        return []  # the reader reports what is wrong with it
     if not text.lstrip("\ufeff \t\r\n").startswith(("{", "[")):
         return []
     return list(dict.fromkeys(KEY.findall("\n".join(text.splitlines()[:PEEK_ROWS]) if suffix == ".jsonl" else text)))

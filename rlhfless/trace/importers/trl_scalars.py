@@ -58,7 +58,7 @@ def _has_history(path: Path) -> bool:
         with gzip.open(path, "rb") if name.endswith(".gz") else open(path, "rb") as stream:
             start = stream.read(PEEK_BYTES)
     except (OSError, EOFError, zlib.error):
-        return False  # not this format; whoever reads the file says what is wrong with it
+        return False  # not this format; the reader reports what is wrong with it
     return start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{") and HISTORY.search(start) is not None
 
 

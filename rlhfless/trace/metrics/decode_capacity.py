@@ -13,11 +13,12 @@ import pandas as pd
 
 
 class DecodeCapacity(NamedTuple):
-    """GPU-seconds of decode actors; ``empty_slots`` is NaN where a decode span lacks its batch or slots.
+    """GPU-seconds of decode actors. ``empty_slots_gpu_s`` is NaN if a decode span lacks its batch or slots.
 
     Attributes:
-        paid_gpu_s: billed. idle_gpu_s: without a foreground span.
-        empty_slots_gpu_s: of slots without a response, while the actor decodes.
+        paid_gpu_s: billed GPU-seconds.
+        idle_gpu_s: GPU-seconds without a foreground span.
+        empty_slots_gpu_s: GPU-seconds of batch slots without a response, while the actor decodes.
     """
 
     paid_gpu_s: float
@@ -26,12 +27,12 @@ class DecodeCapacity(NamedTuple):
 
     @property
     def empty_share(self) -> float:
-        """Share of the paid capacity that stood empty; NaN where it is unknown."""
+        """Share of the paid capacity that was idle or had empty slots; NaN if unknown."""
         return (self.idle_gpu_s + self.empty_slots_gpu_s) / self.paid_gpu_s if self.paid_gpu_s > 0 else math.nan
 
 
 def decode_capacity(held: pd.DataFrame) -> DecodeCapacity:
-    """Return the paid and the empty decode capacity.
+    """Return the paid, the idle and the empty decode capacity.
 
     Args:
         held: rows of ``allocation_metrics``; only those with the role ``decode`` count.

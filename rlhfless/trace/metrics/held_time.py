@@ -15,7 +15,7 @@ PARTS = ("start", "sync", "work", "hold")
 
 
 def held_gpu_seconds(trace: Trace) -> pd.DataFrame:
-    """Return allocated GPU-seconds by purpose.
+    """Return the allocated GPU-seconds by use: start-up, weight sync, work and idle time.
 
     Returns:
         A frame with ``run, step, role`` and, of its allocations, the GPU-seconds ``start`` (process start-up, prewarming

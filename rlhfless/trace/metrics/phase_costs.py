@@ -34,8 +34,8 @@ def step_costs(trace: Trace, gpus: int | None = None) -> pd.DataFrame:
     """Return GPU-seconds and dollars of every step by phase.
 
     Args:
-        gpus: GPUs of the serverful system; None takes those of the step's cluster in ``meta.json`` and any further GPUs that
-            were allocated outside it.
+        gpus: number of GPUs of the serverful baseline, which holds all GPUs throughout; None: those of the step's cluster in
+            ``meta.json``, plus GPUs that were allocated outside it.
 
     Returns:
         A frame with ``run, step, phase`` (one of ``STEP_PHASES``); ``time_s`` of the step's time line, ``elastic_gpu_s``,

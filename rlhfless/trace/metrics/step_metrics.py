@@ -18,7 +18,7 @@ SUMS = ["gpu_seconds", "idle_gpu_seconds", "slot_idle_gpu_seconds", "cost_usd"]
 
 
 def allocation_metrics(trace: Trace) -> pd.DataFrame:
-    """Return the allocations with ``gpus``, ``duration_s``, GPU-seconds, idle time and dollars, one row per allocation.
+    """Return one row per allocation, with ``gpus``, ``duration_s``, GPU-seconds, idle time and dollars.
 
     A span belongs to the allocations of its run, step and holder, clipped to their time.
     ``idle_gpu_seconds``: gpus x (duration - union of the foreground spans).

@@ -28,13 +28,13 @@ NO_BOUNDS = pd.Series(dtype=float)
 
 
 class StepTimes(NamedTuple):
-    """Scalars of a run, completed by derived times.
+    """Averages per step of a run, completed with times derived from its spans.
 
     Attributes:
-        scalars: the given ones, and those of ``COLUMNS`` that had no value at all, where something was found; sorted by step,
-            with further rows where needed.
+        scalars: the given rows; columns of ``COLUMNS`` that had no value at all are filled where times were found; sorted by
+            step, with new rows where needed.
         overlapping: steps without a generation time, because other steps generated at the same time.
-        at_least_s: lower bounds on the seconds of generation by step, of steps in which some responses lack a time.
+        at_least_s: lower bounds on the seconds of generation, by step, for steps in which some responses lack a time.
     """
 
     scalars: pd.DataFrame
@@ -43,11 +43,11 @@ class StepTimes(NamedTuple):
 
 
 def with_step_times(scalars: pd.DataFrame, trace: Trace) -> StepTimes:
-    """Return the scalars of a logged run, completed by the times in its trace; given values are not changed.
+    """Return the averages per step of a logged run, completed with the times in its trace; given values are not changed.
 
     Args:
-        scalars: one row per ``step``, or none. trace: of the same run. A trace with allocations (an executed run) and a trace
-            of several runs add nothing.
+        scalars: one row per ``step``; may be empty.
+        trace: the trace of the same run. A trace with allocations (an executed run), or of several runs, adds nothing.
     """
     lacking = [name for name in COLUMNS if name not in scalars.columns or not scalars[name].notna().any()]
     if len(trace.allocations) or len(trace.runs) > 1 or not lacking:

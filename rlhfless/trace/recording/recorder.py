@@ -57,8 +57,7 @@ def _harmless(what: str) -> Callable[[Method], Method]:
 
 
 class Recorder:
-    """Appends rows of ``rollouts`` and ``spans`` to a trace folder while a loop runs. Neither the constructor nor methods
-    raise.
+    """Records responses and spans into a trace folder while a training loop runs. It never raises an exception.
 
     The folder is a trace as soon as it has a response: ``read_trace`` reads it during recording, after a crash and after
     ``close``. A recorder continues a folder that an earlier recorder wrote, also if it has only spans so far. So a restarted
@@ -66,9 +65,9 @@ class Recorder:
     spans alone are added. Several runs may share a folder.
 
     Args:
-        folder: of the trace. run: name of the run, for rows without one.
-        meta: further entries of ``meta.json`` (seeds, device, ...). ``clock`` stays unknown: it names clocks of
-            runs with allocations.
+        folder: trace folder to write.
+        run: name of the run, for rows without one.
+        meta: further entries of ``meta.json`` (seeds, device, ...), except ``clock``, which only runs with allocations have.
 
     Attributes:
         recorded: number of rows taken so far; lost: number of rows that could not be recorded.
@@ -106,7 +105,7 @@ class Recorder:
 
     @property
     def now_s(self) -> float:
-        """Return the seconds since the run's start; they continue from the end of an earlier recording in this folder."""
+        """Seconds since the start of the run; they continue from the end of an earlier recording in this folder."""
         return time.monotonic() - self._began
 
     @_harmless("a response was not recorded")
@@ -144,14 +143,15 @@ class Recorder:
 
     @_harmless("rows could not be written")
     def flush(self) -> None:
-        """Write all rows to the operating system; after that, killing the process does not lose them."""
+        """Write all rows to the file; killing the process afterwards does not lose them."""
         self._write()
 
     @_harmless("the recording could not be closed, but what was written can be read")
     def close(self) -> None:
         """Write all rows and convert them to the trace's tables. Nothing can be recorded afterwards.
 
-        Without any response no tables can be written; this is logged, and the rows stay in the journal for a later recorder.
+        Without any response no tables can be written; a warning is logged, and the rows stay in the journal for a later
+        recorder.
         """
         if self._journal is None:
             return

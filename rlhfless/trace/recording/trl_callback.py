@@ -32,7 +32,7 @@ HOLDER = "trainer"
 
 
 class TrlRecorder(TrainerCallback):  # type: ignore[misc]
-    """A TRL callback that records into a trace folder; ``attach`` registers it with a trainer.
+    """A TRL callback that records a run into a trace folder; ``attach`` registers it with a trainer.
 
     Rows: ``step`` is the optimizer step that first learns from the completion, counted from 1 as in TRL's own files.
     ``response_tokens`` counts generated tokens with the end token and without tool results. ``finish_reason`` is ``stop`` if
@@ -43,8 +43,7 @@ class TrlRecorder(TrainerCallback):  # type: ignore[misc]
 
     Args:
         folder, run: see ``Recorder``.
-        prompt_id: column of the data set that names prompts; by default a prompt's name is a hash of its text, as in
-            imports.
+        prompt_id: column of the data set with a name for each prompt; by default a hash of its text, as in imports.
         texts: also record the prompts' and completions' texts.
     """
 

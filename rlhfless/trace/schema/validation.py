@@ -25,7 +25,7 @@ DRAFT_COLUMNS = ("passes", "drafted_tokens", "accepted_tokens")
 
 
 def validate(table: str, rows: pd.DataFrame | Sequence[Mapping[str, Any]] | None, source: object = None) -> pd.DataFrame:
-    """Return the frame with the table's columns, in the schema's types and order.
+    """Check a table, and return it with the schema's columns, types and order.
 
     Rows keep their order. Unknown columns of ``rollouts`` are kept behind the others; in other tables they are refused. A
     missing ``epoch`` is derived (``derive_epoch``). Other columns that may be missing are filled with their default or with

@@ -21,7 +21,7 @@ except ImportError as error:
 
 from rlhfless.training.algorithms.batch import Batch, Part
 from rlhfless.training.algorithms.losses import k3, truncated_importance
-from rlhfless.training.algorithms.ranks import ONE, Ranks, whole
+from rlhfless.training.algorithms.ranks import ONE, Ranks, full_tensor
 from rlhfless.training.config.learning import UpdateOptions
 
 
@@ -31,8 +31,9 @@ class Algorithm(Protocol):
     ``trained`` are all weights that ``learn`` changes, the model's and a critic's; a checkpoint holds them and the optimizer's
     state. ``learn`` returns numbers of the step, ``seconds`` among them.
 
-    A step can also be learned from in pieces, while others of its responses are generated: ``begin``, ``add`` for each piece
-    (GRPO: whole groups), ``finish``. Up to the order of summation its weights are those of ``learn`` on all pieces.
+    Learning can also overlap with generation: ``begin``, then ``add`` with the responses that are complete (GRPO: whole
+    groups), which accumulates a partial gradient, then ``finish``. Up to the order of summation its weights are those of
+    ``learn`` on the whole batch.
     """
 
     trained: Any
@@ -42,13 +43,13 @@ class Algorithm(Protocol):
         """Take the optimizer steps on a batch."""
 
     def begin(self) -> None:
-        """Begin a step that is learned from in pieces."""
+        """Begin a step whose gradient is accumulated from partial gradients."""
 
     def add(self, batch: Batch) -> None:
-        """Add the gradient of a piece; no weight changes."""
+        """Accumulate the partial gradient of these responses; no weight changes."""
 
     def finish(self) -> dict[str, float]:
-        """Take the optimizer steps on all pieces; return the numbers of ``learn``, but for ``seconds``."""
+        """Take the optimizer steps on the accumulated gradient; return the numbers of ``learn``, except ``seconds``."""
 
 
 def frozen_copy(model: Any) -> Any:
@@ -102,17 +103,17 @@ def mismatch(parts: list[Part], ranks: Ranks = ONE) -> dict[str, float]:
         reported = part.mask & ~engine.isnan()
         difference.append((learner - engine)[reported].abs())
         kl.append(k3(engine, learner, reported)[reported])
-    every = torch.cat(ranks.of_all(torch.cat(difference)))
+    every = torch.cat(ranks.all_gather(torch.cat(difference)))
     if not len(every):
         return {}
     numbers = {
         "mismatch_mean": float(every.mean()),
         "mismatch_max": float(every.max()),
-        "mismatch_kl": float(torch.cat(ranks.of_all(torch.cat(kl))).mean()),
+        "mismatch_kl": float(torch.cat(ranks.all_gather(torch.cat(kl))).mean()),
     }
     if "importance" in parts[0].tokens:
         ratios = torch.cat([part.tokens["importance"][part.mask] for part in parts])
-        numbers["importance_mean"] = float(torch.cat(ranks.of_all(ratios)).mean())
+        numbers["importance_mean"] = float(torch.cat(ranks.all_gather(ratios)).mean())
     return numbers
 
 
@@ -122,7 +123,7 @@ def clip_and_step(trained: Any, optimizer: Any, max_grad_norm: float) -> float:
     Raises:
         InputError: the gradient is not finite; the weights are left as they were.
     """
-    norm = float(whole(torch.nn.utils.clip_grad_norm_(trained.parameters(), max_grad_norm)))
+    norm = float(full_tensor(torch.nn.utils.clip_grad_norm_(trained.parameters(), max_grad_norm)))
     if not math.isfinite(norm):
         raise InputError(f"the gradient's norm is {norm}, so nothing was learned; lower learning_rate, or check the rewards")
     optimizer.step()

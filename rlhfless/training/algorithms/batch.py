@@ -27,13 +27,13 @@ class Batch:
     """The responses of one step; every sequence has one entry per response.
 
     Attributes:
-        rewards: NaN where a response could not be judged; it is left out of learning.
+        rewards: reward per response; NaN if it could not be scored, which leaves it out of learning.
         group_of: the prompt's group, any integers or strings.
-        engine_logprobs: of the response tokens as the engine sampled them, at the temperature of learning; None if it
-            gave none, NaN for single tokens without one.
-        truncated: True where the response limit ended a response; None means that none was.
-        recomputed_logprobs: of the response tokens under the weights that generated, recomputed by the learner; None where the
-            weights that learn are still those, so that the first update computes them.
+        engine_logprobs: the engine's log-probabilities of the response tokens, at the temperature of learning; None if it gave
+            none, NaN for single tokens without one.
+        truncated: True if the response limit ended the response; None: no response was truncated.
+        recomputed_logprobs: log-probabilities of the response tokens under the weights that generated, recomputed by the
+            learner; None: the current weights are still those, and the first update computes them.
 
     Raises:
         InputError: a sequence has another number of entries, or a response is empty, or a number is NaN or infinite.
@@ -75,7 +75,7 @@ class Batch:
 
     @property
     def judged(self) -> np.ndarray:
-        """(R,) True where the reward is a number."""
+        """(R,) True if the reward is a number."""
         unknown: np.ndarray = np.isnan(np.asarray(self.rewards, dtype=float))
         return ~unknown
 
@@ -102,8 +102,8 @@ class Batch:
         return counted
 
     def parts(self, rows: np.ndarray, max_tokens_per_micro_batch: int, device: Any, ranks: Ranks = ONE) -> list[Part]:
-        """Return this process's share of the given rows as padded parts of similar length; every process gets equally many
-        parts.
+        """Return this rank's share of the given rows as padded micro-batches of similar length; every rank gets the same
+        number.
         """
         index = rows.tolist()
         shares = dealt(self._lengths(index), max_tokens_per_micro_batch, ranks.count)[ranks.rank]

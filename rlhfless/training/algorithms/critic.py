@@ -64,12 +64,12 @@ class PolicyAndCritic(nn.Module):
 
 
 def make_critic(policy: Any, kind: str = "head") -> Critic:
-    """Return a critic for ``policy`` whose values are all 0 at first.
+    """Return a critic for ``policy``; its first values are all 0.
 
     Args:
-        kind: ``head`` on the policy's hidden states; or ``model``, a separate copy of the policy's layers. Or a folder of a
-            transformers sequence-classification model with one label and the policy's vocabulary, such as the reward model; it
-            keeps its head. The folder may be a model of the hub, ``owner/name``.
+        kind: ``head``: a value head on the policy's hidden states; ``model``: a separate copy of the policy's layers; or a
+            folder or hub name (``owner/name``) of a sequence-classification model with one label and the policy's vocabulary,
+            such as the reward model, which keeps its head.
 
     Raises:
         InputError: ``kind`` is neither, or the folder's model does not fit.

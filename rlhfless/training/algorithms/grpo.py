@@ -99,15 +99,15 @@ class Grpo:
         return {**self._updates(groups, sums), "seconds": time.perf_counter() - began}
 
     def begin(self) -> None:
-        """Begin a step whose groups are learned from as they are generated; see ``add`` and ``finish``."""
+        """Begin a step that learns from groups while others are generated; see ``add`` and ``finish``."""
         self._added: list[Groups] = []
         self._sums = dict.fromkeys(SUMS, 0.0)
         self._gradients = GradientSums(self.trained.parameters())
 
     def add(self, batch: Batch) -> None:
-        """Add the gradient of whole groups to the step's; no weight changes.
+        """Accumulate the partial gradient of whole groups; no weight changes.
 
-        The loss's divisor is the batch's, so ``finish`` divides by it.
+        ``finish`` divides by the loss's divisor, which depends on the whole batch.
 
         Raises:
             InputError: a group was added before, so this is not all of it.
@@ -126,10 +126,10 @@ class Grpo:
         self._gradients.take(gradients)
 
     def finish(self) -> dict[str, float]:
-        """Take the step's updates on all groups that were added; returns the numbers of ``learn``, but for ``seconds``.
+        """Take the optimizer steps on all groups that were added; return the numbers of ``learn``, except ``seconds``.
 
-        Up to the order of summation, weights become what ``learn`` makes of all groups in one batch. Only the first of several
-        updates was accumulated before: later ones need the weights that it makes.
+        Up to the order of summation, the weights are those of ``learn`` on all groups in one batch. Only the gradient of the
+        first update is accumulated in advance, because later updates need the new weights.
         """
         added, self._added = self._added, []
         self._check_groups([groups.batch for groups in added])

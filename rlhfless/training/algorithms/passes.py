@@ -60,7 +60,7 @@ Loss = Callable[[LossPart, Tensor], tuple[Tensor, dict[str, float]]]
 """A loss of a micro-batch, from the log-probabilities or values of its tokens, and numbers to be summed; can be pickled."""
 
 
-class Looked(NamedTuple):
+class ForwardResult(NamedTuple):
     """(B, T - 1) log-probabilities of a part's tokens, values where there is a critic, and the reference's log-probabilities
     where there is one.
     """
@@ -112,7 +112,7 @@ class Passes:
         return batch.parts(rows, self._algorithm.options.max_tokens_per_micro_batch, policy.device, ranks)
 
     @torch.no_grad()
-    def look(self, parts: Sequence[Part], sums: dict[str, float]) -> list[Looked]:
+    def forward_only(self, parts: Sequence[Part], sums: dict[str, float]) -> list[ForwardResult]:
         """Run forward passes of all models; add their seconds to ``prepare_seconds`` of ``sums``."""
         references = [None] * len(parts) if self._algorithm.reference is None else self.reference(parts, sums)
         found = []
@@ -120,12 +120,12 @@ class Passes:
             with autocast(self._algorithm.options, part.mask.device), counted_seconds(sums, part):
                 outputs = self.outputs(part)
             self._count(part, prepare=self._models)
-            found.append(Looked(outputs[0], outputs[1] if len(outputs) > 1 else None, reference))
+            found.append(ForwardResult(outputs[0], outputs[1] if len(outputs) > 1 else None, reference))
         return found
 
     @torch.no_grad()
     def reference(self, parts: Sequence[Part], sums: dict[str, float]) -> list[Tensor]:
-        """Return the reference's log-probabilities; seconds as for ``look``."""
+        """Return the reference's log-probabilities; seconds as for ``forward_only``."""
         algorithm, found = self._algorithm, []
         alone = algorithm.options.offload_reference and algorithm.ranks.mesh is None  # else FSDP2 copies what it gathers
         reference = copied_to(algorithm.reference, parts[0].mask.device) if alone and parts else algorithm.reference
@@ -137,8 +137,9 @@ class Passes:
 
     @torch.no_grad()
     def logprobs(self, batch: Batch, sums: dict[str, float]) -> list[np.ndarray]:
-        """Return the log-probabilities of the tokens of every response of a batch, in every process, under the weights as they
-        are; seconds as for ``look``, and prompt and response tokens of the passes in ``prepare_pass_tokens`` of ``sums``.
+        """Return the log-probabilities of the tokens of every response of a batch under the current weights, on every rank.
+
+        Seconds count as for ``forward_only``; prompt and response tokens of the passes in ``prepare_pass_tokens`` of ``sums``.
         """
         rows, found = [], []
         for part in self.parts(batch, np.arange(len(batch.response_ids))):
@@ -149,8 +150,8 @@ class Passes:
             rows += part.rows if part.mask.any() else []  # a part without a counted token only keeps processes in lockstep
             found.append(outputs[part.mask].float())
         every: dict[int, np.ndarray] = {}
-        of_all = self._algorithm.ranks.of_all
-        for chosen, flat in zip(of_all(torch.tensor(rows, dtype=torch.long)), of_all(torch.cat(found)), strict=True):
+        gather = self._algorithm.ranks.all_gather
+        for chosen, flat in zip(gather(torch.tensor(rows, dtype=torch.long)), gather(torch.cat(found)), strict=True):
             tokens = [len(batch.response_ids[row]) for row in chosen.tolist()]
             every |= dict(zip(chosen.tolist(), (x.cpu().numpy() for x in torch.split(flat, tokens)), strict=True))
         return [every[row] for row in range(len(batch.response_ids))]

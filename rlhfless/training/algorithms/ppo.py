@@ -31,7 +31,7 @@ from rlhfless.training.algorithms.batch import Batch, Part
 from rlhfless.training.algorithms.critic import PolicyAndCritic
 from rlhfless.training.algorithms.gradient_sums import GradientSums
 from rlhfless.training.algorithms.losses import clipped_loss, loss_divisor, loss_weights, value_loss
-from rlhfless.training.algorithms.passes import Looked, LossPart, Passes, add_to
+from rlhfless.training.algorithms.passes import ForwardResult, LossPart, Passes, add_to
 from rlhfless.training.algorithms.ranks import ONE, Ranks
 from rlhfless.training.algorithms.token_counts import pass_tokens, whole_tokens
 from rlhfless.training.config.learning import PpoOptions
@@ -96,18 +96,18 @@ class Ppo:
         return {**self._updates(responses, sums), "seconds": time.perf_counter() - began}
 
     def begin(self) -> None:
-        """Begin a step whose responses are learned from as they are generated; see ``add`` and ``finish``."""
+        """Begin a step that learns from responses while others are generated; see ``add`` and ``finish``."""
         self._added: list[Responses] = []
         self._waiting: list[tuple[Part, torch.Tensor, torch.Tensor]] = []  # with (B,) weights, and which responses wait
         self._sums = dict.fromkeys(SUMS, 0.0)
         self._gradients = GradientSums(self.trained.parameters())
 
     def add(self, batch: Batch) -> None:
-        """Add the gradient of responses to the step's; no weight changes.
+        """Accumulate the partial gradient of responses; no weight changes.
 
-        What depends on the whole batch is left to ``finish``: the divisors and, with ``whiten``, mean and deviation of the
-        advantages. For a token whose ratio w is not clipped the loss is linear in its advantage, -w (A - mean) / deviation.
-        So the gradients of w A and of w are summed apart. Responses with a token beyond the clip range wait for ``finish``.
+        ``finish`` applies what depends on the whole batch: the divisors and, with ``whiten``, mean and deviation of the
+        advantages. For a token whose ratio w is not clipped, the loss is linear in its advantage, -w (A - mean) / deviation, so
+        the gradients of w A and of w are summed separately. Responses with a token beyond the clip range wait for ``finish``.
         """
         o, sums, gradients = self.options, dict.fromkeys(SUMS, 0.0), GradientSums(self.trained.parameters())
         responses, waiting = self._prepared(batch, sums), []
@@ -137,10 +137,10 @@ class Ppo:
         self._gradients.take(gradients)
 
     def finish(self) -> dict[str, float]:
-        """Take the step's updates on all responses that were added; returns the numbers of ``learn``, but for ``seconds``.
+        """Take the optimizer steps on all responses that were added; return the numbers of ``learn``, except ``seconds``.
 
-        Up to the order of summation, weights become what ``learn`` makes of all responses in one batch. Only the first of
-        several updates was accumulated before: later ones need the weights that it makes. ``waited`` is the share of responses
+        Up to the order of summation, the weights are those of ``learn`` on all responses in one batch. Only the gradient of the
+        first update is accumulated in advance, because later updates need the new weights. ``waited`` is the share of responses
         that waited for mean and deviation of the advantages.
         """
         added, self._added = self._added, []
@@ -187,17 +187,17 @@ class Ppo:
         tokens = float(np.asarray(batch.response_tokens)[counted].sum())
         parts = self.passes.parts(batch, np.flatnonzero(counted))
         scores = np.asarray(batch.rewards, dtype=float)
-        looked = zip(parts, self.passes.look(parts, sums), strict=True)
-        penalties = [penalty for part, found in looked if (penalty := self._look_back(part, found, scores)) is not None]
+        forward = zip(parts, self.passes.forward_only(parts, sums), strict=True)
+        penalties = [penalty for part, found in forward if (penalty := self._penalty(part, found, scores)) is not None]
         return Responses(batch, weights, tokens, parts, penalties)
 
     @torch.no_grad()
-    def _look_back(self, part: Part, looked: Looked, scores: np.ndarray) -> torch.Tensor | None:
+    def _penalty(self, part: Part, forward: ForwardResult, scores: np.ndarray) -> torch.Tensor | None:
         """Set a part's old log-probabilities, old values, advantages and returns; return its differences to the reference."""
-        o, values = self.options, looked.values
+        o, values = self.options, forward.values
         assert values is not None
-        settle_old(part, part.tokens.get("recomputed", looked.logprobs), o)
-        kl = None if looked.reference is None else part.tokens["old"] - looked.reference
+        settle_old(part, part.tokens.get("recomputed", forward.logprobs), o)
+        kl = None if forward.reference is None else part.tokens["old"] - forward.reference
         score = torch.as_tensor(scores[part.rows], dtype=values.dtype, device=values.device)
         rewards = token_rewards(score, part.mask, kl, o.kl_coef)
         advantages, returns = gae(rewards, values, part.mask, o.gamma, o.lam)
@@ -210,14 +210,14 @@ class Ppo:
         parts = [part for each in responses for part in each.parts]
         if not self.options.whiten or not parts:
             return 0.0, 1.0
-        mean, factor = whitening(torch.cat(self._of_all(parts, "advantages")))
+        mean, factor = whitening(torch.cat(self._all_gathered(parts, "advantages")))
         for part in parts:
             part.tokens["advantages"] = torch.where(part.mask, (part.tokens["advantages"] - mean) * factor, 0.0)
         return float(mean), float(factor)
 
-    def _of_all(self, parts: Sequence[Part], name: str) -> list[torch.Tensor]:
+    def _all_gathered(self, parts: Sequence[Part], name: str) -> list[torch.Tensor]:
         """Return the named numbers of every process, token by token."""
-        return self.ranks.of_all(torch.cat([part.tokens[name][part.mask] for part in parts]))
+        return self.ranks.all_gather(torch.cat([part.tokens[name][part.mask] for part in parts]))
 
     def _divisor(self, responses: Sequence[Responses]) -> float:
         o = self.options
@@ -254,7 +254,7 @@ class Ppo:
     def _of_values(self, responses: Sequence[Responses]) -> dict[str, float]:
         """Return the numbers of old values and returns, and the mean difference to the reference."""
         parts = [part for each in responses for part in each.parts]
-        values, returns = (torch.cat(self._of_all(parts, name)) for name in ("values", "returns"))
+        values, returns = (torch.cat(self._all_gathered(parts, name)) for name in ("values", "returns"))
         spread = float(returns.var(correction=0))
         metrics = {
             "value_mean": float(values.mean()),
@@ -263,7 +263,7 @@ class Ppo:
         }
         if self.reference is not None:
             penalties = torch.cat([penalty for each in responses for penalty in each.penalties])
-            metrics["kl_reference"] = float(torch.cat(self.ranks.of_all(penalties)).mean())
+            metrics["kl_reference"] = float(torch.cat(self.ranks.all_gather(penalties)).mean())
         return metrics
 
     def _accumulate(self, responses: Sequence[Responses], sums: dict[str, float]) -> None:

@@ -77,8 +77,8 @@ class Ranks:
         dist.all_reduce(total)
         return dict(zip(numbers, total.tolist(), strict=True))
 
-    def of_first(self, value: V) -> V:
-        """Return the value of the first process; those of the others are ignored."""
+    def broadcast(self, value: V) -> V:
+        """Return the value of rank 0 on every rank (broadcast); the values of the others are ignored."""
         if self.mesh is None:
             return value
         sent: list[Any] = [value]
@@ -86,8 +86,8 @@ class Ranks:
         first: V = sent[0]
         return first
 
-    def of_all(self, values: Tensor) -> list[Tensor]:
-        """Return the (N,) values of every process, in the order of ranks; lengths may differ."""
+    def all_gather(self, values: Tensor) -> list[Tensor]:
+        """Return the (N,) values of every rank, in the order of ranks (all-gather); lengths may differ."""
         if self.mesh is None:
             return [values]
         gathered: list[Any] = [None] * self.count
@@ -100,19 +100,19 @@ ONE = Ranks()
 
 
 @torch.no_grad()
-def whole(value: Tensor) -> Tensor:
+def full_tensor(value: Tensor) -> Tensor:
     """Return the full tensor, gathered from the shards of all processes; every process must call it."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 @torch.no_grad()
-def spread_from_first(value: Tensor | None, into: Tensor, ranks: Ranks) -> None:
-    """Copy the first process's whole tensor into ``into``, a shard of it in each process; all processes must call it.
+def scatter(value: Tensor | None, into: Tensor, ranks: Ranks) -> None:
+    """Scatter the full tensor of rank 0 into ``into``, which is a shard of it on each rank; all ranks must call it.
 
-    A process receives its shard only. Shards are cut along the first dimension, as ``torch.chunk`` cuts, which FSDP2 does.
+    A rank receives its shard only. Shards are cut along the first dimension, as ``torch.chunk`` cuts, which FSDP2 does.
 
     Args:
-        value: the whole tensor; None but in the first process.
+        value: the full tensor on rank 0; None on the others.
     """
     shard = into.to_local() if isinstance(into, DTensor) else into
     if ranks.mesh is None:

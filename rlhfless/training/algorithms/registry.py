@@ -32,9 +32,9 @@ def make_algorithm(
 ) -> Algorithm:
     """Return an algorithm that trains ``model``.
 
-    With ``lora_rank`` the trained policy is another object, which begins as ``model``; ``lora.merge_into`` brings it back.
-    Call it before the first step, or before a checkpoint is loaded into its ``trained`` and ``optimizer``. The reference of a
-    KL penalty and a critic's first weights are copies of the current ``model``.
+    With ``lora_rank`` the trained policy is another object, which starts as a copy of ``model``; ``lora.merge_into`` merges the
+    adapters back into it. Call it before the first step, or before a checkpoint is loaded into its ``trained`` and
+    ``optimizer``. The reference of a KL penalty and a critic's first weights are copies of the current ``model``.
 
     Args:
         name: ``grpo`` or ``ppo``.

@@ -84,7 +84,7 @@ def _of_file(path: Path) -> Mapping[str, Any]:
     try:
         given = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise TrainError(f"{path}: is no YAML ({_problem(error)}); give lines such as 'steps: 10'") from None
+        raise TrainError(f"{path}: is not valid YAML ({_problem(error)}); give lines such as 'steps: 10'") from None
     if given is None:
         return {}
     if not isinstance(given, dict) or not all(isinstance(key, str) for key in given):
@@ -95,11 +95,11 @@ def _of_file(path: Path) -> Mapping[str, Any]:
 def _change(override: str) -> dict[str, Any]:
     key, equals, text = override.partition("=")
     if not equals:
-        raise TrainError(f"{override} is no change of the configuration; write section.key=value, such as cluster.gpus=8")
+        raise TrainError(f"{override} does not set a key of the configuration; write section.key=value, such as cluster.gpus=8")
     try:
         value = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
-        raise TrainError(f"{key} is {text}, which is no YAML ({_problem(error)}); put a text in quotes") from None
+        raise TrainError(f"{key} is {text}, which is not valid YAML ({_problem(error)}); put a text in quotes") from None
     section, _, name = key.rpartition(".")
     if not section:
         return {name: value}

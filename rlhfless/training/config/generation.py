@@ -18,31 +18,31 @@ class TaskConfig(Section):
     section: ClassVar[str | None] = "task"
 
     name: str | None = None
-    """Train on gsm8k[:FILE], a data file or a hub name, or on arithmetic, as the preset ``demo`` does. A file's name ends in
-    .jsonl, .json, .csv or .parquet, each also with .gz. All but ``arithmetic`` need a model. Default: none, so it has to be
-    given."""
+    """Data set to train on: gsm8k[:FILE], a data file, a hub name, or arithmetic, which the preset ``demo`` uses. A file's name
+    ends in .jsonl, .json, .csv or .parquet, each also with .gz. All except ``arithmetic`` need ``model``. Default: none; it is
+    required."""
     prompt_column: str | None = None
-    """Read prompts from this column of the data set. Default: the task's."""
+    """Column of the data set that holds the prompts. Default: the task's."""
     answer_column: str | None = None
-    """Read answers from this column of the data set. Default: the task's."""
+    """Column of the data set that holds the answers. Default: the task's."""
     rewards: Texts = ("task",)
-    """Add up rewards, each WEIGHT*NAME, such as 0.5*exact, or FILE.py:FUNCTION. ``rewards.registry.make_rewards`` lists
-    the names, and says what a function gets."""
+    """Rewards that are added up, each WEIGHT*NAME, such as 0.5*exact, or FILE.py:FUNCTION. ``rewards.registry.make_rewards``
+    lists the names and the arguments of a function."""
     offload_reward_models: StrictBool = False
-    """Keep reward models in CPU memory, and copy them to the GPU only while they score. It takes less GPU memory, and a copy
-    for each batch (with learning stream, for each prompt). It changes no reward."""
+    """Keep reward models in CPU memory, and copy them to the GPU only while they score. This saves GPU memory and costs a copy
+    per batch (per prompt with ``cluster.learning`` stream). Rewards stay the same."""
     prompts: Count | None = None
-    """Train on this many prompts; an epoch visits each once at most. Default: all of the data set but the held-out ones of
-    ``eval_every``, and 128 of arithmetic."""
+    """Number of prompts to train on; an epoch visits each at most once. Default: all of the data set except the held-out ones
+    of ``eval_every``; for arithmetic 128."""
     drop_last: StrictBool = True
-    """Leave out the prompts of an epoch that fill no whole step; every epoch leaves out others. Without it the last step of an
-    epoch has fewer prompts."""
+    """Drop the last prompts of an epoch if they do not fill a step; prompts are shuffled, so every epoch drops others. If
+    false, the last step of an epoch has fewer prompts."""
     max_prompt_tokens: Count | None = None
-    """Leave out prompts of a data set with more tokens than this. A warning says how many. It is verl's
-    ``data.max_prompt_length`` with ``data.filter_overlong_prompts``. Prompts for which the context has no room beside
-    ``rollout.max_response_tokens`` are left out in any case. Default: what the context has room for."""
+    """Leave out prompts with more tokens than this, as verl's ``data.max_prompt_length`` with ``data.filter_overlong_prompts``
+    does. A warning states how many. Prompts that do not fit into the context together with ``rollout.max_response_tokens`` are
+    always left out. Default: what fits into the context."""
     eval_prompts: Count = 64
-    """Evaluate on this many held-out prompts. See ``eval_every``. They are never trained on."""
+    """Number of held-out prompts for evaluation (``eval_every``). They are never trained on."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -65,26 +65,27 @@ class RolloutConfig(Section):
     section: ClassVar[str | None] = "rollout"
 
     prompts_per_step: Count = 32
-    """Generate for this many prompts in every step. A smaller data set is one step, where this is not given."""
+    """Prompts per step. If this is not given, a data set with fewer prompts is one step."""
     samples_per_prompt: Count = 8
-    """Generate this many responses to each prompt."""
+    """Responses per prompt (the group size of GRPO)."""
     max_response_tokens: Count = 320
     """Truncate responses after this many tokens."""
     max_model_len: Annotated[int, Field(strict=True, ge=2)] | None = None
-    """Let engines take contexts of at most this many tokens, prompt and response. Default: what the longest prompt needs."""
+    """Longest context of the engines in tokens, prompt and response together. Default: what the longest prompt needs."""
     temperature: Positive = 1.0
-    """Sample tokens at this temperature; lower is less random."""
+    """Sampling temperature; lower is less random."""
     top_k: Whole = 0
-    """Sample among the k likeliest tokens only; 0 takes all. With filters or a penalty the engine's log-probabilities are those
-    of the distribution that was sampled from. The learner's are of all tokens at this temperature. So their ratio, and
-    importance sampling, corrects for what was left out."""
+    """Sample only among the k likeliest tokens; 0 takes all. With filters or a penalty, the engine's log-probabilities are
+    those of the filtered distribution, and the learner's are those of all tokens at this temperature. Their ratio (importance
+    sampling) corrects for the difference."""
     top_p: ShareAboveZero = 1.0
-    """Sample among the likeliest tokens that together reach this share."""
+    """Sample only among the likeliest tokens whose probabilities together reach this share."""
     min_p: Share = 0.0
-    """Sample among tokens at least this many times as likely as the likeliest."""
+    """Sample only among tokens whose probability is at least this share of the likeliest token's."""
     repetition_penalty: Positive = 1.0
-    """Divide the positive logits of tokens that prompt or response have already, and multiply their negative ones."""
+    """Divide positive logits, and multiply negative logits, of tokens that already occur in the prompt or response; 1 is off.
+    """
     generation_dtype: GenerationDtype = "auto"
-    """Generate in this number format. By default that of the checkpoint that training began with; of one in float16 it is
-    bfloat16 on a GPU and float32 on the CPU. In bfloat16 tokens depend on the batch, and engine and learner disagree more: each
-    step records by how much (``mismatch_mean``)."""
+    """Number format of generation. ``auto`` is that of the first checkpoint; for float16 it is bfloat16 on a GPU and float32 on
+    the CPU. In bfloat16, tokens depend on the batch, and the log-probabilities of engine and learner differ more: each step
+    records by how much (``mismatch_mean``)."""

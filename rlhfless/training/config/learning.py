@@ -1,6 +1,7 @@
-"""What is learned from responses: options of GRPO, PPO and the optimizer.
+"""Options of the learner: GRPO, PPO and the optimizer.
 
-``GrpoOptions`` and ``PpoOptions`` are those of one update: the algorithm's, and what it needs of rollout and optimizer.
+``GrpoOptions`` and ``PpoOptions`` hold everything that one update needs: the algorithm's options, and some of rollout and
+optimizer.
 """
 
 from __future__ import annotations
@@ -35,24 +36,25 @@ class UpdateConfig(Section):
     name: Literal["grpo", "ppo"]
     """Learn with this algorithm: grpo, or ppo with a critic."""
     num_updates: Count = 1
-    """Take this many optimizer steps on every mini-batch. See ``optimizer.num_mini_batches``."""
+    """Optimizer steps on every mini-batch. See ``optimizer.num_mini_batches``."""
     loss_aggregation: Aggregation = "token"
-    """Average losses over all tokens, per response (sequence), or by a constant divisor. See ``losses.aggregation``."""
+    """Average losses over all tokens (token), per response (sequence), or by a constant divisor (constant). See
+    ``losses.aggregation``."""
     clip_ratio_low: Share = 0.2
     """Clip policy ratios below 1 minus this."""
     clip_ratio_high: NotNegativeOrInfinite = 0.2
     """Clip policy ratios above 1 plus this."""
     kl_coef: NotNegative = 0.0
-    """Scale the KL penalty to the initial model by this. 0 needs no reference model."""
+    """Coefficient of the KL penalty to the initial model. At 0 no reference model is needed."""
     mask_truncated: StrictBool = False
-    """Leave truncated responses out of the loss. Their reward still counts in a group's mean."""
+    """Leave truncated responses out of the loss. Their rewards still count in the mean of their group."""
     old_logprobs_from: Literal["auto", "engine", "recomputed"] = "auto"
-    """Take old log-probabilities from the engine, or recompute them. They are those of the weights that generated. ``auto``
-    recomputes them where engine and learner differ: with engine vllm, and where either computes in bfloat16; not with several
-    ``optimizer.num_mini_batches`` and ``cluster.learning`` stream. ``importance_ratio_cap`` is then 2 if it is not given, as in
-    TRL."""
+    """Source of the old log-probabilities, those of the weights that generated: the engine, or recomputed by the learner.
+    ``auto`` recomputes them if engine and learner differ: with engine vllm, or if either computes in bfloat16; not with several
+    ``optimizer.num_mini_batches`` and ``cluster.learning`` stream. If ``auto`` recomputes, the default of
+    ``importance_ratio_cap`` is 2, as in TRL."""
     importance_ratio_cap: PositiveOrInfinite | None = None
-    """Cap importance sampling factors, at 2.0 for example. They correct the engine's distribution to the recomputed one.
+    """Cap on the importance sampling factors, such as 2.0, which correct the engine's distribution to the recomputed one.
     Default: see ``old_logprobs_from``."""
 
     @model_validator(mode="after")
@@ -85,7 +87,8 @@ class GrpoConfig(UpdateConfig):
     """Learn with this algorithm: grpo, or ppo with a critic."""
 
     advantage_std: AdvantageStd = "population"
-    """Divide advantages by this standard deviation. See ``algorithms.advantages.group_advantages``."""
+    """Standard deviation that advantages are divided by: population, sample (n - 1), or none as in Dr. GRPO. See
+    ``algorithms.advantages.group_advantages``."""
 
 
 class PpoConfig(UpdateConfig):
@@ -97,16 +100,17 @@ class PpoConfig(UpdateConfig):
     """Learn with this algorithm: grpo, or ppo with a critic."""
 
     critic: str = "head"
-    """Use a head, a second model or a folder as critic. See ``algorithms.critic.make_critic``."""
+    """Critic: a value head on the policy (head), a second copy of the model (model), or a folder. See
+    ``algorithms.critic.make_critic``."""
     critic_learning_rate: NotNegative | None = None
-    """Train the critic at this rate. 0 leaves it unchanged. Default: ``optimizer.learning_rate``."""
+    """Learning rate of the critic. 0 leaves it unchanged. Default: ``optimizer.learning_rate``."""
     gamma: Share = 1.0
     """Discount rewards by this factor per token."""
     lam: Share = 1.0
-    """Compute advantages (GAE) with this lambda. Below 1 it hides the reward, which comes with the last token, from the first
-    tokens of a long response until the critic expects it."""
+    """Lambda of the advantages (GAE). The reward comes with the last token: below 1, the first tokens of a long response hardly
+    receive it until the critic has learned to predict it."""
     value_clip: PositiveOrInfinite | None = 0.2
-    """Clip a value's distance from the old one in its loss. None clips nothing."""
+    """Clip the distance of a value from the old value in the critic's loss. None: no clipping."""
     vf_coef: NotNegative = 0.1
     """Weight the critic's loss by this factor."""
     whiten: StrictBool = True
@@ -119,42 +123,41 @@ class OptimizerConfig(Section):
     section: ClassVar[str | None] = "optimizer"
 
     name: OptimizerName = "adamw"
-    """Update weights with this optimizer. See ``algorithms.optimizer.make_optimizer``."""
+    """Optimizer. See ``algorithms.optimizer.make_optimizer``."""
     learning_rate: Positive = 1e-6
-    """Train the policy at this learning rate."""
+    """Learning rate of the policy."""
     lr_scheduler_type: Schedule = "constant"
-    """Keep or lower the learning rate after warm-up."""
+    """Learning rate after warm-up: constant, or lowered to 0 (linear, cosine)."""
     warmup_steps: Whole = 0
-    """Raise the learning rate from 0 in this many steps."""
+    """Steps in which the learning rate rises from 0."""
     lr_scheduler_steps: Count | None = None
-    """Lower the learning rate to 0 by this step. Default: ``steps``."""
+    """Step at which a linear or cosine learning rate reaches 0. Default: ``steps``."""
     weight_decay: NotNegative = 0.0
-    """Apply this weight decay, such as 0.01."""
+    """Weight decay, such as 0.01."""
     max_grad_norm: PositiveOrInfinite = 1.0
     """Scale gradients down to at most this norm."""
     learner_dtype: Precision | Literal["auto"] = "auto"
-    """Learn in this number format; auto is bfloat16 on a GPU and float32 on the CPU. Weights, losses and the optimizer's state
-    are float32 either way: bfloat16 is that of matrix products, and of what learner processes send to each other of weights."""
+    """Number format of the learner's matrix products; ``auto`` is bfloat16 on a GPU and float32 on the CPU. Weights, losses and
+    the optimizer's state are always float32. Learner processes also gather weights in this format."""
     num_mini_batches: Count = 1
-    """Split each step's prompts into this many mini-batches, and learn from one after the other. A step takes
-    num_mini_batches x num_updates optimizer steps. Mini-batches are fixed before generation, by the order of prompts, and each
-    is learned from as a batch of its own. So a critic's values of the second are those of the weights after the first update.
-    Old log-probabilities are those of the weights that generated, for every mini-batch."""
+    """Mini-batches per step; a step takes num_mini_batches x num_updates optimizer steps. Prompts are divided in their order,
+    before generation, and every mini-batch is a batch of its own: the critic's values for the second are computed with the
+    weights after the first update. Old log-probabilities of every mini-batch are those of the weights that generated."""
     max_tokens_per_micro_batch: Count = 4096
-    """Compute at most this many padded tokens at once. It changes no gradient."""
+    """Padded tokens per micro-batch at most. Gradients stay the same."""
     gradient_checkpointing: StrictBool = False
-    """Recompute each layer in the backward pass, so that its activations need not be kept. It takes less memory and about a
-    third more time, and changes no gradient."""
+    """Recompute each layer in the backward pass instead of keeping its activations. This saves memory and takes about a third
+    more time. Gradients stay the same."""
     offload_reference: StrictBool = False
-    """Keep the reference model of a KL penalty in CPU memory, and copy it to the GPU for its passes only. It takes less GPU
-    memory, and a copy for each batch (with learning stream, for each prompt). It changes no gradient."""
+    """Keep the reference model in CPU memory, and copy it to the GPU only for its passes. This saves GPU memory and costs a
+    copy per batch (per prompt with ``cluster.learning`` stream). Gradients stay the same."""
     lora_rank: Count | None = None
-    """Train low-rank adapters of this rank in place of all weights (LoRA). Needs peft. Actors get weights with the adapters
-    merged into them. The base model stays beside them, and is the reference of a KL penalty. Default: off."""
+    """Train low-rank adapters (LoRA) of this rank instead of all weights. Needs peft. Actors receive weights with the adapters
+    merged. The base model is kept, and is the reference of a KL penalty. Default: off."""
     lora_alpha: Positive | None = None
-    """Scale adapters by this divided by their rank. Default: twice the rank."""
+    """Alpha of LoRA: adapters are scaled by alpha / rank. Default: twice the rank."""
     lora_targets: Texts | None = None
-    """Adapt linear layers of this name, such as q_proj. Default: all but the output layer."""
+    """Names of the linear layers that get adapters, such as q_proj. Default: all except the output layer."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -168,7 +171,7 @@ class OptimizerConfig(Section):
 
 
 class UpdateOptions(UpdateConfig):
-    """Options of an update on a batch: the algorithms' own, and what they need of rollout and optimizer.
+    """Options of an update on a batch: the algorithm's, and those it needs of rollout and optimizer.
 
     Attributes:
         max_response_tokens: divisor of ``loss_aggregation`` ``constant``. temperature: of sampling.
@@ -192,7 +195,7 @@ class UpdateOptions(UpdateConfig):
 
 
 class GrpoOptions(GrpoConfig, UpdateOptions):
-    """GRPO's options of an update; ``eps`` keeps the division of ``group_advantages`` finite."""
+    """Options of one GRPO update; ``eps`` keeps the division in ``group_advantages`` finite."""
 
     section: ClassVar[str | None] = None
 
@@ -201,7 +204,7 @@ class GrpoOptions(GrpoConfig, UpdateOptions):
 
 
 class PpoOptions(PpoConfig, UpdateOptions):
-    """PPO's options of an update; those of the critic's model and learning rate are used by ``make_algorithm``."""
+    """Options of one PPO update; ``critic`` and ``critic_learning_rate`` are used by ``make_algorithm``."""
 
     section: ClassVar[str | None] = None
 

@@ -25,117 +25,122 @@ DraftTokens = Annotated[int, Field(strict=True, ge=1, le=MAX_DRAFT_TOKENS)]
 
 
 class PlannerConfig(Section):
-    """The scheduling policy, and the forecasts that it plans with."""
+    """The scheduling policy and its length forecasts."""
 
     section: ClassVar[str | None] = "planner"
 
     policy: str = "solver"
-    """Plan generation by this policy, such as random or solver+replan."""
+    """Scheduling policy of generation, such as random or solver+replan; ``rlhfless.scheduling.policies()`` lists all."""
     time_weight: Share = 0.7
-    """Minimise T^w C^(1-w) of time and cost with this w: 1 is time only, 0 cost only."""
+    """Weight w of time T against cost C: T^w C^(1-w) is minimised, so 1 is time only and 0 is cost only."""
     tau: ShareAboveZero = 0.7
-    """Move responses when this share of them is done, with a policy that has a tau."""
+    """Share of an actor's responses after which the rest migrate, for the policies rlhfless and random+tau."""
     window: Count = 1
-    """Predict lengths from this many past epochs."""
+    """Number of past epochs that length predictions average over."""
     scenarios: Count = 8
-    """Plan with this many samples of every response's length."""
+    """Number of length scenarios (samples of all response lengths) to plan with."""
 
 
 class ClusterConfig(Section):
-    """GPUs, and what runs on them: actors with their engines, preparation, and the learner.
+    """GPUs and what runs on them: actors (replicas of the engine), preparation, and the learner.
 
     A run may be resumed with other ``gpus`` and ``gpus_per_node``: completed steps are kept, and later ones are planned for the
-    new cluster. With the torch engine on CPUs, weights and responses are bit for bit those of a run without the change. On GPUs
-    and with vLLM only the distribution of responses is the same.
+    new cluster. With the torch engine on CPUs, weights and responses are then bit for bit the same as without the change. On
+    GPUs and with vLLM only the distribution of responses is the same.
     """
 
     section: ClassVar[str | None] = "cluster"
 
     executor: Literal["auto", "virtual", "local", "ray"] = "auto"
-    """Run actors emulated (virtual), as local processes, or on Ray. ``virtual`` is on the virtual clock. ``local`` takes this
-    machine's GPUs, or its CPU, on the wall clock. ``ray`` is the same on one machine or many. ``auto`` is local where this
-    machine has the GPUs, and virtual elsewhere or where another option asks for the virtual clock."""
+    """Where actors run: emulated one after another (virtual), as processes of this machine (local), or on a Ray cluster (ray).
+    ``virtual`` computes times on a virtual clock, from the latency profile. ``local`` and ``ray`` run on real GPUs, or the CPU,
+    and measure times. ``auto`` is local if this machine has the GPUs, else virtual; it is also virtual if another option needs
+    the virtual clock."""
     engine: Literal["torch", "transformers", "vllm"] = "torch"
-    """Generate with this inference engine. ``torch`` is fast for llama, qwen2 and qwen3, and promises
-    bits on the CPU. ``transformers`` takes nearly every decoder, by transformers' own forward pass."""
+    """Inference engine. ``torch`` runs llama, qwen2 and qwen3 fast; on the CPU it is reproducible bit for bit. ``transformers``
+    runs nearly every decoder, with transformers' own forward pass."""
     drafts: StrictBool = False
-    """Decode with speculative decoding, drafting from the prompt's earlier responses. Tokens of the torch engine stay the same,
-    and so do the weights. With vLLM the distribution of responses stays the same."""
+    """Use speculative decoding, with drafts from earlier responses to the prompt. With the torch engine, tokens and weights
+    stay the same. With vLLM the distribution of responses stays the same."""
     draft_length: Literal["adaptive", "critical"] | DraftTokens = "adaptive"
-    """Draft as many tokens as each response accepts (adaptive), or this many. See ``Drafting``."""
+    """Tokens to draft: as each response's acceptance suggests (adaptive), more for the responses that are predicted to finish
+    last (critical), or a fixed number. See ``Drafting``."""
     gpus: Count | None = None
-    """Generate on this many GPUs. Default: those of this machine, and 8 emulated ones where it has none."""
+    """GPUs that generate. Default: those of this machine; 8 emulated ones if it has none."""
     gpus_per_node: Count = 8
-    """Place this many GPUs on each node."""
+    """GPUs per node."""
     profile: str | None = None
-    """Use this latency profile: a shipped name or a JSON file. It also sets the GPUs per actor, for all actors. Default: the
-    shipped one whose model is nearest in size; ``rlhfless profile`` measures one."""
+    """Latency profile: a shipped name or a JSON file. It also sets the GPUs per actor. Default: the shipped profile whose model
+    is nearest in size; ``rlhfless profile`` measures one."""
     tensor_parallel: Count | None = None
-    """Decode each actor of engine vllm in this many tensor-parallel parts: the GPUs per actor of the profile, one part on each.
-    Default: the profile's."""
+    """Tensor-parallel size of each actor of engine vllm; it must equal the GPUs per actor of the profile. Default: the
+    profile's."""
     memory_gib: Positive | None = None
-    """Limit a GPU's memory to this many GiB. It sets slots and KV tokens of plans and torch engines. Default: the profile's."""
+    """GiB of memory per GPU. It limits batch size and KV cache in plans and torch engines. Default: the profile's."""
     charging: Literal["profile", "measured"] = "profile"
-    """Charge virtual time by the profile, or as measured here. ``measured``: each actor's iterations are replayed alone."""
+    """Source of times on the virtual clock: the latency profile, or measured on this machine by replaying each actor's
+    iterations alone (measured)."""
     ray_address: str | None = None
-    """Join the Ray cluster at HOST:PORT or auto. Default: start one here."""
+    """Address of the Ray cluster to join, HOST:PORT or auto. Default: start one here."""
     idle_timeout_s: NotNegativeOrInfinite | None = None
-    """Stop an actor after this many idle seconds; 0 stops it at once. Default: as soon as waiting costs more than starting."""
+    """Idle seconds after which an actor is stopped; 0 stops it at once. Default: when waiting costs more than starting it
+    again."""
     prewarm: Literal["none", "shortest", "forecast"] = "none"
-    """Start actors early, by the plan's forecast or the shortest step. See ``Lifecycle``."""
+    """Start actors before the next step: never (none), when the plan expects the step (forecast), or after the shortest step so
+    far (shortest). See ``Lifecycle``."""
     preparation: Literal["after", "overlap", "freed"] = "after"
-    """Prepare responses after generation, or during it (overlap, freed), on the virtual clock. ``overlap`` uses further GPUs,
-    ``freed`` those of actors that have completed their responses or were cut. Results are the same."""
+    """When rewards and reference passes run: after generation, or during it on further GPUs (overlap), or on the GPUs of actors
+    that have completed their responses or handed them over (freed). The last two need the virtual clock. Results are the same.
+    """
     preparation_actors: Count = 1
-    """Score responses on up to this many actors at once. Each is on the GPUs of one actor, on the virtual clock."""
+    """Servers that prepare responses in parallel, each on as many GPUs as an actor; on the virtual clock."""
     reward_s_per_response: NotNegative = 2e-5
-    """Charge this many virtual seconds per reward. The default is the time of the arithmetic task's rule on the machine of the
-    default profile. Passes of models are charged in addition."""
+    """Seconds per reward on the virtual clock. The default was measured for the rule of the arithmetic task on the machine of
+    the default profile. Model passes are charged in addition."""
     learning: Literal["batch", "stream"] = "batch"
-    """Learn after generation (batch), or from a prompt's responses once all are complete (stream). ``stream`` adds up gradients
-    while others decode, and scores a prompt's responses before their gradient. The optimizer steps once, at the end. Weights
-    are those of ``batch`` within rounding (about 1e-5)."""
+    """Learn from the whole batch after generation (batch), or from each prompt once its responses are complete (stream).
+    ``stream`` accumulates partial gradients while other prompts still decode; the optimizer steps once, at the end. Weights are
+    those of ``batch`` within rounding (about 1e-5)."""
     learner_gpus: Count | Literal["auto"] | None = None
-    """Learn on this many GPUs beside the cluster, or on those that each step's plan chooses (auto). Needs learning stream.
-    ``auto`` chooses by the forecast of lengths how many, from when, whether freed GPUs join them, and whether to stream at all,
-    on the virtual clock. On the wall clock the learner is where the option ``device`` puts it, and on the CPU it is billed no
-    GPU. Default: as many as an actor has."""
+    """GPUs of the learner, in addition to ``gpus``, or auto. Needs learning stream. ``auto`` (virtual clock only) chooses for
+    each step, by the length forecast, how many there are, when they start, whether released GPUs join them, and whether to
+    stream at all. With real actors the learner is on ``device``; on the CPU it is billed no GPU. Default: as many as an actor
+    has."""
     learner_start: Literal["first", "step", "needed"] = "first"
-    """Allocate the learner's GPUs with its first complete prompt (first), or for the whole step (step). Or so late that the
-    step is expected to end at most 0.5 % later (needed), by the forecast of lengths and the profile."""
+    """When the learner's GPUs are allocated: with its first complete prompt (first), for the whole step (step), or as late as
+    possible without lengthening the step by more than 0.5 % (needed), by the length forecast and the profile."""
     learner_grows: StrictBool = False
-    """Learn also on GPUs that actors have given back, on the virtual clock."""
+    """The learner also uses GPUs that actors have released; on the virtual clock."""
     learner_load_s: NotNegative = 0.0
-    """Charge this many virtual seconds to load models on GPUs that join a learner."""
+    """Seconds on the virtual clock to load models on GPUs that join the learner."""
     learner_loss_per_doubling: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.1
-    """Charge a learner this loss of speed for every doubling of its GPUs beyond an actor's, on the virtual clock. It is stated,
-    not measured here. Seconds measured on this machine stay as they are."""
+    """Share of the learner's speed that is lost with every doubling of its GPUs beyond an actor's, on the virtual clock. This
+    is an assumption, not a measurement. Seconds measured on this machine are not changed."""
     stream_order: Literal["completion", "canonical"] = "completion"
-    """Learn from prompts as they complete, or in their order (canonical). ``canonical`` holds prompts back until those before
-    are learned from, so that weights are the same bit for bit whichever completes first. So are those of ``completion`` on the
-    virtual clock charged by the profile; elsewhere a repeated or resumed step differs within rounding (about 1e-5)."""
+    """Order in which prompts are learned from: as they complete (completion), or in the order of the batch (canonical). With
+    ``canonical``, weights are the same bit for bit whichever prompt completes first. ``completion`` is equally reproducible on
+    the virtual clock with times of the profile; otherwise a repeated or resumed step differs within rounding (about 1e-5)."""
     learner_processes: Count = 1
-    """Shard the weights over this many processes. They share gradients and optimizer state, too (FSDP2), with one GPU per
-    process if the model is on a GPU."""
+    """Learner processes over which weights, gradients and optimizer state are sharded (FSDP2), with one GPU each if the model
+    is on a GPU."""
     learner_placement: Literal["local", "ray"] = "local"
-    """Start learner processes on this machine (local), or where Ray has room for them (ray). ``ray`` shards over the machines
-    of a Ray cluster, with executor ray. The first process stays on this machine."""
+    """Where learner processes start: on this machine (local), or on the machines of a Ray cluster (ray; needs executor ray).
+    The first process stays on this machine."""
     learner_threads: Count | Literal["auto"] | None = None
-    """Learn with this many threads on the CPU, or on the cores that actors do not use (auto). Weights are the same within
-    rounding (about 1e-5). Default: 1 with engine torch, which keeps weights bit for bit on every machine; else auto."""
+    """CPU threads of the learner; auto is the number of cores that actors do not use. Weights are the same within rounding
+    (about 1e-5). Default: 1 with engine torch, so that weights are the same bit for bit on every machine; otherwise auto."""
     actor_threads: Count = 1
-    """Decode with this many threads per actor of engine torch or transformers on the CPU. With more than 1, tokens are those of
-    1 within rounding: they may depend on the batch and the machine."""
+    """CPU threads per actor of engine torch or transformers. With more than 1, results are reproducible only within rounding:
+    tokens may depend on the batch and the machine."""
     gpu_memory_utilization: ShareAboveZero | None = None
-    """Let vLLM take this share of each GPU's memory, less where the learner is on the same GPUs. Default: vLLM's own."""
+    """Share of each GPU's memory that vLLM may use; reduced if the learner is on the same GPUs. Default: vLLM's own."""
     heartbeat_timeout_s: Annotated[float, Field(strict=True, ge=5, allow_inf_nan=False)] = HEARTBEAT_TIMEOUT_S
-    """Count a process as lost after this many seconds without a sign of life. Actors have to report, and other processes send
-    heartbeats while they compute. So none is lost because it computes for long, but a larger number helps on a machine that is
-    so busy that processes stand still."""
+    """Seconds without a report or heartbeat after which a process counts as lost. Processes send heartbeats while they compute,
+    so a long computation is no problem. Use a larger number on a machine that is so busy that processes stall."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Put models on this device; auto takes a GPU where there is one. On the wall clock it is one that no actor holds. Where
-    actors hold all of them the learner shares the first one, with a warning. A model that is passed as an object stays on its
-    device. A run may be resumed on another device, but not bit for bit."""
+    """Device of the learner's models; auto is a GPU if there is one. With real actors it is a GPU that no actor uses; if actors
+    use all, the learner shares the first one, with a warning. A model that is passed as an object stays on its device. A run
+    may be resumed on another device, but not bit for bit."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -205,8 +210,8 @@ class ClusterConfig(Section):
     def _check_preparation(self) -> None:
         if self.preparation == "freed" and self.preparation_actors != 1:
             raise TrainError(
-                f"cluster.preparation_actors is {self.preparation_actors}, but preparation 'freed' takes the GPUs of every "
-                "actor that has given them back; leave it out"
+                f"cluster.preparation_actors is {self.preparation_actors}, but preparation 'freed' uses the GPUs of every "
+                "actor that has released them; leave it out"
             )
         if self.preparation == "freed" and self.engine == "vllm":
             raise TrainError(
@@ -217,13 +222,13 @@ class ClusterConfig(Section):
             self.check_wall_clock(f"executor {self.executor!r}")
 
     def check_wall_clock(self, where: str) -> None:
-        """Refuse what only the virtual clock has: servers beside the trainer's own process that prepare or learn.
+        """Check that the options do not need the virtual clock, which alone has separate servers that prepare or learn.
 
         Args:
-            where: what runs actors on the wall clock, for the message.
+            where: what runs the actors, for the error message.
 
         Raises:
-            TrainError: the options ask for some.
+            TrainError: the options need the virtual clock.
         """
         if self.preparation != "after" or self.preparation_actors != 1:
             raise TrainError(
@@ -275,12 +280,12 @@ class ClusterConfig(Section):
 
     @property
     def emulates(self) -> bool:
-        """Return whether actors are emulated on the virtual clock; before a run has chosen, whether they may be."""
+        """Whether actors are emulated on the virtual clock; true for ``auto`` until the run has chosen."""
         return self.executor in ("auto", "virtual")
 
     @property
     def gpu_count(self) -> int:
-        """Return the GPUs of a run that has chosen how many, where they are not given."""
+        """Number of GPUs; needs a run that has chosen it, if it was not given."""
         assert self.gpus is not None, "the trainer chooses the GPUs"
         return self.gpus
 

@@ -1,4 +1,4 @@
-"""Names and values that other frameworks have for our options: somebody who types one is told ours.
+"""Names and values that other frameworks have for our options; the error for such a name states ours.
 
 The tables are those of docs/from_trl_and_verl.md, which a test compares with them.
 """

@@ -1,4 +1,4 @@
-"""All options of a training run in one configuration, and what of it may change when a run is resumed."""
+"""All options of a training run in one configuration, and which of them may change when a run is resumed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def _algorithm_of(given: Any) -> Any:
 
 
 class TrainConfig(Section):
-    """Options of one training run, by their plain names or in sections. ``preset="demo"`` has the values of the shipped run.
+    """Options of one training run, given by their plain names or in sections. ``preset="demo"`` has the values of the shipped
+    run.
 
     Example:
         >>> config = TrainConfig(steps=10, samples_per_prompt=4, kl_coef=0.1)
@@ -63,20 +64,20 @@ class TrainConfig(Section):
     section: ClassVar[str | None] = ""
 
     steps: Count = 60
-    """Train for this many steps, resumed ones included."""
+    """Number of steps in total, including those before a resume."""
     model: str | None = None
-    """Train the model in this folder, or OWNER/NAME of the hub. A resumed run has its own weights. Default: with the task
-    ``arithmetic`` a tiny model, warmed up first; else it has to be given."""
+    """Model to train: a folder, or OWNER/NAME on the hub. A resumed run uses its own weights. Default with the task
+    ``arithmetic``: a tiny model, warmed up first; required otherwise."""
     seed: Whole = 0
-    """Seed every random choice with this number."""
+    """Seed of every random choice."""
     save_every: Count = 50
-    """Write a checkpoint after every so many steps, and after the last. A run that is killed, or interrupted while it learns,
-    repeats the steps since the last checkpoint, and warns of it."""
+    """Steps between checkpoints; one is always written after the last step. A run that was killed, or interrupted while it
+    learned, repeats the steps since the last checkpoint when it is resumed, with a warning."""
     save_total_limit: Count = 1
-    """Keep this many of the latest checkpoints."""
+    """Number of latest checkpoints to keep."""
     eval_every: Count | None = None
-    """Evaluate the weights on held-out prompts before the first step, after every so many, and after the last. Each prompt gets
-    one sampled response, with the same random numbers every time. It computes in this process. Default: off."""
+    """Steps between evaluations on held-out prompts; also before the first step and after the last. Each prompt gets one
+    sampled response, with the same random numbers every time, in this process. Default: off."""
     task: TaskConfig = Field(default_factory=TaskConfig)
     """Prompts with their answers, and rewards."""
     rollout: RolloutConfig = Field(default_factory=RolloutConfig)
@@ -165,8 +166,8 @@ class TrainConfig(Section):
             )
 
     def replace(self, **changes: Any) -> TrainConfig:
-        """Return a configuration in which some keys differ. Those of a section are given by their plain names, as a mapping, or
-        as a whole section.
+        """Return a copy with some keys changed. Keys of a section are given by their plain names, as a mapping, or as a whole
+        section.
 
         Raises:
             TrainError: see the class.
@@ -174,15 +175,16 @@ class TrainConfig(Section):
         return TrainConfig(**merged(self.given(), changes))
 
     def resuming(self, stored: Mapping[str, Any]) -> TrainConfig:
-        """Return the configuration with which a run goes on: keys that are not given here are those that it was started with.
+        """Return the configuration for resuming a run: keys that are not given here keep the values that the run was started
+        with.
 
-        So are those that are given as left open (``LEFT_OPEN``), as in a file with all keys: the run has chosen them.
+        So do keys with the value that leaves the choice to the run (``LEFT_OPEN``), because the run has chosen them.
 
         Args:
             stored: the configuration that the run was started with, as in ``meta.json``.
 
         Raises:
-            TrainError: an option is gone that was on, or see the class.
+            TrainError: the run used an option that no longer exists, or see the class.
         """
         given = self.given()
         for key, left_open in LEFT_OPEN.items():
@@ -196,7 +198,7 @@ class TrainConfig(Section):
         """Return the configuration that a run stored. What it lacks is as in the preset ``demo``: the defaults of those runs.
 
         Raises:
-            TrainError: an option is gone that was on, or see the class.
+            TrainError: the run used an option that no longer exists, or see the class.
         """
         return cls(**merged({"preset": "demo"}, without_gone(stored, "the run's meta.json", TrainError)))
 
@@ -228,7 +230,8 @@ class TrainConfig(Section):
             earlier: the configuration that the run was started with, as in ``meta.json``.
 
         Raises:
-            TrainError: other keys differ; the message names them with both values. Or an option is gone that was on.
+            TrainError: other keys differ; the message names them with both values. Or the run used an option that no longer
+                exists.
         """
         ends = self.optimizer.lr_scheduler_type != "constant" and self.optimizer.lr_scheduler_steps is None
         may_change = [key for key in MAY_CHANGE if not (ends and key == "steps")]

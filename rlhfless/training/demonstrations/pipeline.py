@@ -90,10 +90,10 @@ class PipelineRun:
 def run_pipelines(
     plans: Mapping[str, PipelinePlan], actor: Any = None, *, unit_s: float = 0.02, repeats: int = 1
 ) -> dict[str, list[PipelineRun]]:
-    """Execute plans in turn in the same processes, and return what was measured, by name and repeat.
+    """Execute pipeline plans one after another in the same processes; return the measurements by name and repeat.
 
-    The first chain of a plan is the actor's, others are copies of the critic, which share the actor's micro-batches. A first
-    run, which opens connections, is not counted.
+    The first chain of a plan is the actor's; the others are copies of the critic, which share the actor's micro-batches. A
+    first run, which opens connections, is not counted.
 
     Args:
         actor: a causal language model of transformers without dropout, of a type in ``MODELS``, on the CPU. The critic is a

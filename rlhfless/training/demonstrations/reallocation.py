@@ -68,7 +68,7 @@ def reallocate(path: Sequence[Strategy], model: Any = None) -> list[Reallocation
         model: a causal language model of transformers, on the CPU. None: a tiny Qwen2 in float32.
 
     Returns:
-        One move for each layout of the path; the last one is the way back.
+        One move for each layout of the path; the last one goes back to the first layout.
 
     Raises:
         InputError: there are fewer than two layouts, they need different numbers of ranks or pipeline stages, or the model
@@ -399,7 +399,7 @@ class _ParallelCopy:
         self.shards = Shards(weights, dims, strategy.dp, strategy.tp)
         for name, _, own, value in self._places:
             if _dimension(name, value) != dims.get(name):
-                raise InputError(f"weight {name!r} is shared, but {own!r} is cut in another way; give layouts with tp 1")
+                raise InputError(f"weight {name!r} is shared, but {own!r} is sharded differently; give layouts with tp 1")
 
     def logits(self, local: Mapping[str, Tensor], ids: Tensor) -> Tensor:
         """Return the (B, T, V) logits of tokens, computed on this rank's shards together with the other parts of its copy."""

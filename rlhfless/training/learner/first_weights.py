@@ -26,7 +26,7 @@ except ImportError as error:
     raise missing_torch(error) from None
 
 from rlhfless.system.model_folders import NO_CODE
-from rlhfless.training.algorithms.ranks import Ranks, spread_from_first
+from rlhfless.training.algorithms.ranks import Ranks, scatter
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class FirstWeights:
         module._apply(lambda t: torch.zeros_like(t, device=device) if t.device.type == "meta" else t.to(device))
         for name, parameter in module.named_parameters():
             if name in empty and (own := self._of_policy(name)) is not None:
-                spread_from_first(self._weights.get(own), parameter.detach(), self._ranks)
+                scatter(self._weights.get(own), parameter.detach(), self._ranks)
 
     def _of_policy(self, name: str) -> str | None:
         """Return the name of the policy's weight that a weight begins as."""

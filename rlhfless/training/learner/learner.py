@@ -32,7 +32,7 @@ from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.algorithms.critic import PolicyAndCritic
 from rlhfless.training.algorithms.lora import merge_into
 from rlhfless.training.algorithms.optimizer import make_schedule
-from rlhfless.training.algorithms.ranks import ONE, Ranks, spread_from_first, whole
+from rlhfless.training.algorithms.ranks import ONE, Ranks, full_tensor, scatter
 from rlhfless.training.algorithms.registry import make_algorithm
 from rlhfless.training.config import TrainError, differences
 from rlhfless.training.learner.checkpoint_files import TensorFile, as_written, read_json
@@ -256,7 +256,7 @@ class LocalLearner:
     def read(self, folder: Path) -> None:
         """See ``Learner``. All ranks must call it; the first one reads, tensor by tensor, and sends the others their shards."""
         ranks, first = self.ranks, self.ranks.rank == 0
-        state: Any = ranks.of_first(read_json(folder / "state.json") if first else None)
+        state: Any = ranks.broadcast(read_json(folder / "state.json") if first else None)
         with as_written(folder / "state.json"):
             stored = without_gone(state["configuration"], folder / "state.json", TrainError)
             different = differences(self._configuration, stored)
@@ -265,22 +265,22 @@ class LocalLearner:
         parameters, optimizer = self._parameters(), self.algorithm.optimizer
         weights, moments = (TensorFile(folder / f"{name}.safetensors") if first else None for name in ("model", "optimizer"))
         shapes = {name: tuple(value.shape) for name, value in parameters.items()}
-        if different := differences(shapes, ranks.of_first(weights.shapes if weights else {})):
+        if different := differences(shapes, ranks.broadcast(weights.shapes if weights else {})):
             raise TrainError(
                 f"{folder}: holds the weights of another model ({different}); continue with the model that it was written for"
             )
         for name, parameter in parameters.items():
-            spread_from_first(weights.get(name) if weights else None, parameter.detach(), ranks)
+            scatter(weights.get(name) if weights else None, parameter.detach(), ranks)
         optimizer.state.clear()
         with as_written(folder / "optimizer.safetensors"):
-            for key, shape in ranks.of_first(moments.shapes if moments else {}).items():
+            for key, shape in ranks.broadcast(moments.shapes if moments else {}).items():
                 name, what = key.rsplit("/", 1)
                 like, value = parameters[name].detach(), moments.get(key) if moments else None
                 if shape == shapes[name]:
                     optimizer.state[parameters[name]][what] = moment = torch.empty_like(like)
-                    spread_from_first(value, moment, ranks)
+                    scatter(value, moment, ranks)
                 else:  # of the whole weight, such as the count of its steps, which torch has on the CPU
-                    found: Any = ranks.of_first(value)
+                    found: Any = ranks.broadcast(value)
                     optimizer.state[parameters[name]][what] = found.to(like.device) if shape else found
         with as_written(folder / "state.json"):
             for group, values in zip(optimizer.param_groups, state["groups"], strict=True):
@@ -293,7 +293,7 @@ class LocalLearner:
 
     def _gathered(self, value: Any) -> Any:
         """Return a whole tensor on the CPU for the first rank; the others keep no more than one at a time."""
-        gathered = whole(value)
+        gathered = full_tensor(value)
         return gathered.cpu().contiguous() if self.ranks.rank == 0 else None
 
     def _parameters(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from rlhfless.system.parent_death import die_with_parent
 from rlhfless.system.piped_processes import HeartbeatConnection
-from rlhfless.training.algorithms.ranks import Ranks, whole
+from rlhfless.training.algorithms.ranks import Ranks, full_tensor
 from rlhfless.training.learner.first_weights import FirstWeights, SharedWeights, empty_model, laid_out
 from rlhfless.training.learner.learner import LocalLearner
 from rlhfless.training.random_state import streams_of
@@ -113,6 +113,6 @@ def publish(model: Any, board: Tensor | None) -> None:
     parameters = list(model.parameters())
     places = [None] * len(parameters) if board is None else laid_out(parameters, board)
     for parameter, place in zip(parameters, places, strict=True):
-        new = whole(parameter.detach())
+        new = full_tensor(parameter.detach())
         if place is not None:
             place.copy_(new)

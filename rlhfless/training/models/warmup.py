@@ -28,7 +28,7 @@ from rlhfless.training.micro_batches import micro_batches, right_padded
 
 @dataclass(frozen=True)
 class WarmUp:
-    """Length and learning rates of the warm-up; the defaults take about a minute on one CPU core."""
+    """Options of the warm-up (supervised training of the tiny model); the defaults take about a minute on one CPU core."""
 
     steps: int = 700
     batch_tokens: int = 1024

@@ -28,11 +28,11 @@ class FunctionReward:
     Args:
         function: takes a ``Response`` and returns a number. Any exception (SystemExit too) or other result is the
             failure of that response. A ``FunctionProcess`` runs in its own process, a Python function in this one.
-        timeout_s: time limit in seconds for one response; None sets no limit. A process is killed at its limit. With a limit, a
-            function in this process runs in a thread, which is asked to end as soon as it runs Python code. A function that
-            waits outside of Python for ever keeps its thread. One that keeps Python's lock, as a regular expression does while
-            it backtracks, delays the trainer until it returns, and has then timed out. Neither can be ended here; if that may
-            happen, name the function ``FILE.py:FUNCTION`` (``make_rewards``), which gives it a process.
+        timeout_s: time limit in seconds for one response; None: no limit. A ``FunctionProcess`` is killed at its limit. A
+            function in this process runs in a thread, which is stopped the next time it runs Python code. Code that never
+            returns to Python cannot be stopped: a call that waits for ever keeps its thread, and a regular expression that
+            backtracks blocks the trainer. If that may happen, name the function ``FILE.py:FUNCTION`` (``make_rewards``), which
+            gives it a process.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Rewards:
         return scores
 
     def judge(self, responses: Sequence[Response]) -> Scores:
-        """Compute the rewards of some responses of a batch, as ``score`` does, without a warning."""
+        """Compute the rewards of some responses of a batch as ``score`` does, but without warnings."""
         values, parts, failures = np.zeros(len(responses)), {}, []
         for reward, weight in self.parts:
             parts[reward.name], failed = reward.score(responses)

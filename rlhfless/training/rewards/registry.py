@@ -28,16 +28,17 @@ def make_rewards(
     """Return the weighted sum of the named rewards: ``("exact", "0.1*format:^<think>", "-0.5*rewards.py:repeats")``.
 
     Args:
-        names: each with its weight before a ``*``, 1 by default: ``task`` (the task's own rule), ``exact``, ``contains``,
+        names: each optionally preceded by a weight and ``*``: ``task`` (the task's own rule), ``exact``, ``contains``,
             ``format:REGEX``, ``length:LIMIT,SOFT`` (tokens), ``model:FOLDER``, or a function of a file, ``FILE.py:FUNCTION``,
-            which takes a batch or one response, see ``takes_batch``.
-            In metrics each is called by its kind or function; if two have that name, the second is called by its whole text.
+            which takes a batch or one response, see ``takes_batch``. In metrics each is called by its kind or function; if two
+            have that name, the second is called by its whole text.
         timeout_s: time limit in seconds per response, for formats and for functions of a file; each runs in its own process,
             see ``FunctionProcess``.
-        device: of reward models. offloads: keep them in CPU memory, and copy them to the device while they score.
+        device: device of reward models.
+        offloads: keep reward models in CPU memory, and copy them to the device only while they score.
 
     Raises:
-        InputError: a name is unknown or given twice, or what it names does not fit.
+        InputError: a name is unknown or given twice, or its arguments are wrong.
         InputError: a reward model cannot be read.
     """
     refuse_unknown(names)

@@ -19,7 +19,7 @@ class Response:
 
     Attributes:
         problem: the problem that was asked, see ``training.problem``; a data set's problem has all columns in ``problem.row``.
-        tokens: its length, the end token included. truncated: the response limit ended it.
+        tokens: its length in tokens, the end token included. truncated: it was ended by the response limit.
     """
 
     problem: Any
@@ -79,11 +79,13 @@ class Reward(Protocol):
 
 
 class RewardError(InputError):
-    """No response could be judged, so there is nothing to learn from; the message gives the reason of the first one."""
+    """No response could be scored, so there is nothing to learn from; the message gives the reason for the first one."""
 
 
 class RewardWarning(UserWarning):
-    """Some responses could not be judged, or the rewards of a step teach nothing; the message says which, and why."""
+    """Some responses could not be scored, or all rewards of a step are equal, so nothing is learned; the message says which,
+    and why.
+    """
 
 
 @dataclass(frozen=True, eq=False)

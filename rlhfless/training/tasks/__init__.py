@@ -21,7 +21,7 @@ def make_task(name: str | Path, tokenizer: Any, *, seed: int = 0, prompts: int |
         name: ``arithmetic``; ``gsm8k`` (from the hub) or ``gsm8k:FILE``; or a data set of prompts and answers, see
             ``read_rows``.
         tokenizer: the model's.
-        prompts: that are trained on; None: all of a data set, 128 of arithmetic.
+        prompts: number of training prompts; None: all of a data set, 128 for arithmetic.
         columns: ``prompt_column``, ``answer_column`` and further arguments of ``DatasetTask``.
 
     Raises:

@@ -24,8 +24,7 @@ The first line of the four solutions of ``47+8-3+9?``:
 - plain: no note, ``55-3+9;``
 - noted: the operation, ``(47+8=55)55-3+9;``
 - columns: the operation digit by digit, ones first, ``(47+8:7+8=15,4+1=5)55-3+9;``
-- checked: as columns, then undone in the same way, ``(47+8:7+8=15,4+1=5)(55-8:15-8=7,5-1=4)55-3+9;``
-"""
+- checked: as columns, then undone in the same way, ``(47+8:7+8=15,4+1=5)(55-8:15-8=7,5-1=4)55-3+9;``"""
 
 STYLE_WEIGHTS = (0.25, 0.3, 0.25, 0.2)
 OPERANDS = (2, 3, 4, 5, 6, 7, 8)
@@ -59,12 +58,12 @@ def is_held_out(prompt: str) -> bool:
 
 
 class ArithmeticTask:
-    """``prompts`` distinct training problems, any number of held-out ones, a reward, and worked solutions.
+    """Arithmetic problems: ``prompts`` distinct training problems, held-out problems, a reward, and worked solutions.
 
     Everything is determined by ``seed``. No held-out prompt is ever a training problem or a worked solution.
 
     Raises:
-        InputError: ``prompts`` is no whole number of 1 or more.
+        InputError: ``prompts`` is not a whole number of 1 or more.
     """
 
     name = "arithmetic"
@@ -82,8 +81,8 @@ class ArithmeticTask:
     def reward(self, problem: ArithmeticProblem, response_text: str) -> float:
         """Return 1 if the response ends with ``#answer.`` and the answer is right, else 0.
 
-        The full stop is part of the answer, so a response that was truncated inside its answer gets 0. There is no credit for
-        form or for right steps: the mean reward is the accuracy.
+        The full stop is part of the answer, so a response that was truncated inside its answer gets 0. Format and intermediate
+        steps give no reward, so the mean reward is the accuracy.
         """
         match = _ANSWER.search(response_text)
         return float(match is not None and int(match[1]) == problem.answer)

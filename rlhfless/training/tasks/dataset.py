@@ -23,23 +23,23 @@ ROLES = {"human": "user", "gpt": "assistant"}
 
 
 class DatasetTask:
-    """Task with prompts and answers from a file, the hub or memory.
+    """A task with prompts and answers from a file, the hub or memory.
 
     Args:
         source, split, limits: see ``read_rows``.
         tokenizer: encodes prompts; a ``PretrainedTokenizer`` with a chat template applies it to prompts.
-        seed, prompts, held_out: ``prompts`` rows are taken, in an order determined by ``seed``; a larger number begins with a
-            smaller one. None takes all rows but ``held_out`` ones.
+        seed, prompts, held_out: number of rows to use (``prompts``), in an order determined by ``seed``; a larger number
+            contains the rows of a smaller one. None: all rows except ``held_out`` ones.
         prompt_column: a text, or a conversation as a list of {"role", "content"}, or of {"from", "value"}. Assistant messages
             at its end are left out. None: the first of ``PROMPT_COLUMNS`` that the rows have.
-        answer_column: what rewards compare with; None where there is none.
-        needs_answer: whether the rewards need it. Else the column may be missing, and answers may be empty.
-        reference_column: a text as long as a good response; by default the answer's.
+        answer_column: column of the answers that rewards compare with; None: there is none.
+        needs_answer: whether the rewards need answers; if not, the column may be missing and answers may be empty.
+        reference_column: column with a text about as long as a good response, for the first length predictions; by default the
+            answer.
         chat: apply the chat template to prompts; None does so if the tokenizer has one.
-        reward: a rule of one response; by default 1 if the response contains the answer.
+        reward: function of one response; by default 1 if the response contains the answer, else 0.
         instruction: text added to every plain-text prompt.
-        prompt_limit: rows with a longer prompt are left out, and others taken in their place as far as there are any; None
-            leaves out none.
+        prompt_limit: rows with a longer prompt are left out and replaced by other rows, if there are any; None: no limit.
 
     Attributes:
         left_out: tokens of the prompts that were left out so far, by the row's number.
@@ -123,7 +123,7 @@ class DatasetTask:
         return self.rule(Response(problem, response_text))
 
     def answer_of(self, row: Mapping[str, Any], location: str) -> str:
-        """Return the answer of a row that rewards compare with; the empty text where there is none and none is needed.
+        """Return the answer of a row that rewards compare with; empty if there is none and none is needed.
 
         Raises:
             InputError: it is needed, and there is none.

@@ -16,15 +16,15 @@ from solver.model.plurals import counted
 
 
 class LongPromptWarning(UserWarning):
-    """Prompts of a data set are left out because they are too long; the message says how many, and which option decides."""
+    """Prompts are left out because they are too long; the message says how many, and which option sets the limit."""
 
 
 @dataclass(frozen=True)
 class PromptLimit:
-    """The most tokens of a prompt.
+    """The limit on the tokens of a prompt.
 
     Attributes:
-        reason: what limits it, as part of a sentence, with the option to change.
+        reason: what sets the limit, as part of a sentence, with the option to change.
     """
 
     tokens: int
@@ -32,7 +32,7 @@ class PromptLimit:
 
     @classmethod
     def of(cls, config: TrainConfig, model_tokens: int | None) -> PromptLimit | None:
-        """Return the limit of a run; None where nothing limits a prompt.
+        """Return the limit of a run; None without a limit.
 
         Args:
             model_tokens: the longest context of its model, prompt and response; None where it is not known.

@@ -239,7 +239,7 @@ def test_logprobs_that_are_no_numbers_stop_with_the_response(logprob: float, mon
     monkeypatch.setattr(engine.replica, "step", spoilt)
     with refused(FloatingPointError, "response 1") as error:
         engine.advance(math.inf)
-    assert failed(error.value).hopeless  # type: ignore[arg-type]
+    assert failed(error.value).unrecoverable  # type: ignore[arg-type]
 
 
 def test_every_response_and_position_has_a_stream_of_its_own() -> None:
@@ -353,7 +353,7 @@ def test_a_start_that_finds_no_memory_is_out_of_memory(
     with pytest.raises(MemoryError if memory else ValueError, match=re.escape(said)) as error:
         Replica(VllmSettings(1, 4, 100, 50), [], folder, 0)
     lost = failed(error.value)  # type: ignore[arg-type]
-    assert (lost.out_of_memory, lost.hopeless) == (memory, not memory)
+    assert (lost.out_of_memory, lost.unrecoverable) == (memory, not memory)
 
 
 @pytest.mark.parametrize(("eager", "on_cpu", "on_gpu"), [(None, True, False), (True, True, True), (False, False, False)])

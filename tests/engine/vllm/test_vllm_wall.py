@@ -169,7 +169,7 @@ def test_a_start_ahead_of_a_step_without_weights_is_no_reason_to_give_up(tmp_pat
         RuntimeError, match=r"could not be started ahead of its step: InputError: .*has weights of an unknown version"
     ) as error:
         Worker(multiprocessing.Pipe()[0], queue.SimpleQueue(), "cpu", gone.backend_module).prewarm(gone, LATENCY)
-    assert not failed(error.value).hopeless, "another process may start"
+    assert not failed(error.value).unrecoverable, "another process may start"
 
 
 @dataclass

@@ -208,7 +208,7 @@ def test_retries_of_a_response_are_bounded() -> None:
 
 def test_what_no_actor_can_do_is_not_tried_again() -> None:
     step = wall_step(
-        plan_of(GROUPS), Mortal({2: ActorLost("failed with ValueError: no ids", hopeless=True, trace="the trace")})
+        plan_of(GROUPS), Mortal({2: ActorLost("failed with ValueError: no ids", unrecoverable=True, trace="the trace")})
     )
     with refused(StepFailed, "ValueError") as error:
         step.run()

@@ -27,7 +27,7 @@ from rlhfless.trace import held_gpu_seconds
 from solver import Cluster, NonGenerationPhases, Objective, Workload
 from solver.model.problem import PlanningProblem
 
-KINDS = ("kill", "stop", "zombie", "memory", "fail", "slow", "no room", "unreachable", "hopeless", "interrupt")
+KINDS = ("kill", "stop", "zombie", "memory", "fail", "slow", "no room", "unreachable", "unrecoverable", "interrupt")
 SAID = re.compile(
     r"actor-\d+ .*; (every other actor would fail in the same way|response \d+ was lost with its actor \d+ times, but may be "
     r"retried only \d+ times|\d+ responses are unfinished, but no actor is left and none may be started again "
@@ -65,8 +65,8 @@ def runs(on: Stage, *given: Any, **options: Any) -> None:
     bounds=(0, 0),
 )  # fmt: skip
 @example(
-    seed=74, wrong=[Trouble("kill", 1), Trouble("zombie", 11), Trouble("hopeless", 1)], moves=True, release="done", late=False,
-    bounds=(50, 50),
+    seed=74, wrong=[Trouble("kill", 1), Trouble("zombie", 11), Trouble("unrecoverable", 1)], moves=True, release="done",
+    late=False, bounds=(50, 50),
 )  # fmt: skip
 @example(seed=3, wrong=[Trouble("zombie", 30)], moves=True, release="done", late=False, bounds=(50, 50))
 @example(seed=5, wrong=[Trouble("kill", 20), Trouble("kill", 40)], moves=True, release="step", late=True, bounds=(50, 50))

@@ -263,7 +263,7 @@ def test_a_server_may_be_held_for_the_whole_step() -> None:
 def test_a_learner_grows_by_gpus_that_actors_gave_back(pool_kind: str) -> None:
     """Its own process is allocated at its time; processes that have decoded then help it, in the learner's role."""
     with stage(pool_kind, Punctual(0)) as on:
-        grown = replace(learner(on), takes_freed=True, hold="step", from_s=0.05)
+        grown = replace(learner(on), uses_released=True, hold="step", from_s=0.05)
         work = [acting("learn", f"learn {r}", 0.3, gpus=grown, responses=(r,)) for r in range(len(LENGTHS))]
         record = on.run(plan_of(GROUPS), work=work)
         assert_worked(record, work)

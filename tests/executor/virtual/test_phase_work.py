@@ -83,7 +83,7 @@ def test_what_a_cut_frees_prepares_from_then_on() -> None:
 def test_a_learner_grows_by_freed_gpus() -> None:
     """Its own GPU learns from the start; the actor's GPU helps as soon as it is free, never before."""
     step = uniform_step([10, 20])
-    learner = WorkGpus.beside(step.cluster, "learner", takes_freed=True, hold="step")
+    learner = WorkGpus.beside(step.cluster, "learner", uses_released=True, hold="step")
     work = [WorkItem("learn", 3.0, gpus=learner) for _ in range(3)]
     record = run(step, plan_of([[0], [1]]), work=work)
     assert [(r.holder, r.start_s) for r in record.work] == [

@@ -145,7 +145,7 @@ def by_brute_force(ready_s: list[float], seconds: list[float], free_s: list[floa
 @given(st.lists(st.integers(1, 12), min_size=2, max_size=4), st.lists(st.integers(1, 8), min_size=4, max_size=4))
 @settings(max_examples=25, deadline=None)
 def test_small_cases_are_within_grahams_factor_of_the_best(lengths: list[int], takes: list[int]) -> None:
-    """On two freed GPUs: never before the best of all orders, and at most twice as late.
+    """On two released GPUs: never before the best of all orders, and at most twice as late.
 
     While an item waits, every GPU decodes or works, so it starts at most the best time after it is ready.
     """

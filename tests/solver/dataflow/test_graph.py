@@ -81,7 +81,7 @@ def test_the_actor_is_trained_once_and_last(algorithm: object) -> None:
         (7, "at least one Call is needed"),
         ((Call("a", "m", "sing"),), "one of generate, inference, train is needed"),
         ((Call("a", "m", "train"), Call("a", "m", "generate")), "two calls have the name 'a'"),
-        ((Call("a", "m", "train", ("b",)),), "'a' waits for 'b', which is no call"),
+        ((Call("a", "m", "train", ("b",)),), "'a' waits for 'b', which is not a call"),
         ((Call("a", "m", "train"), Call("b", "m", "train")), "role 'm' is trained by two calls"),
         ((Call("a", "m", "train", ("b",)), Call("b", "n", "train", ("a",))), "wait for each other in a circle"),
         ((Call("a", "m", "train", ("a",)),), "wait for each other in a circle"),

@@ -174,7 +174,9 @@ class LocalStepActors:
         name = f"(process {process.pid} on {process.device})"
         if message is None:
             return ActorLost(f"{name} {process.how_it_ended()}")
-        return ActorLost(f"{name} failed with {message.error}", message.out_of_memory, message.hopeless, trace=message.trace)
+        return ActorLost(
+            f"{name} failed with {message.error}", message.out_of_memory, message.unrecoverable, trace=message.trace
+        )
 
 
 class LocalActor:

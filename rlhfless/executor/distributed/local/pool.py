@@ -44,17 +44,17 @@ def _cuda_devices() -> Sequence[str]:
 
 
 class ProcessPool(ActorPool[Process]):
-    """Processes for the actors of a run's steps (see ``ActorPool``).
+    """A pool of processes on this machine, one per actor (see ``ActorPool``).
 
-    A process starts when a plan first needs it, in parallel with the others, or earlier if the life-cycle prewarms it. A
-    finished actor frees its GPU memory. A process that stays alive pays for the next step's weights but for no start.
+    A process starts when a plan first needs it, in parallel with the others, or earlier if the life cycle prewarms it. A
+    finished actor frees its GPU memory. A process that is kept loads the next step's weights without a new start.
 
     Args:
-        devices: torch device of every GPU id that plans use. None uses this machine's CUDA devices in order; on a machine
-            without any, or without torch, every actor computes on the CPU with one thread.
-        lifecycle: how long processes live; by default they stay from step to step, because the machine is allocated anyway.
-        faults: how actors that die, hang or are slow are handled.
-        clock: the run's clock, which processes share.
+        devices: torch device of every GPU id that plans use. None: this machine's CUDA devices in order; without any, or
+            without torch, every actor computes on the CPU with one thread.
+        lifecycle: how long processes live; by default from step to step, because the machine is allocated anyway.
+        faults: limits for actors that die, hang or are slow.
+        clock: the clock of the run, which processes share.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ class Process(PipedProcess):
             self._inbox.put((self, message))
 
     def _unsendable(self, error: Exception) -> None:
-        self._inbox.put((self, Failed(f"an order that cannot be sent ({error})", "", hopeless=True)))
+        self._inbox.put((self, Failed(f"an order that cannot be sent ({error})", "", unrecoverable=True)))
 
     def _unreadable(self, error: Exception) -> None:
         self._inbox.put((self, Failed(f"an unreadable report ({error})", "")))

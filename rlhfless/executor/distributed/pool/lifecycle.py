@@ -87,9 +87,10 @@ class Forecast(Protocol):
 
 @dataclass(frozen=True)
 class ShortestStep:
-    """The rule of RLHFless (arXiv 2602.22718): the shortest execution time of earlier steps plus a fixed buffer.
+    """Forecasts the start of the next step as RLHFless (arXiv 2602.22718) does: the shortest time of earlier steps plus a fixed
+    buffer.
 
-    The shortest time is used, so that actors are up before the step needs them. There is no forecast during the first step.
+    The shortest time is used so that actors are ready before the step needs them. There is no forecast during the first step.
 
     Raises:
         InputError: a buffer that is not a number of 0 or more.
@@ -109,10 +110,10 @@ class ShortestStep:
 
 @dataclass(frozen=True)
 class PlanForecast:
-    """The solver's own forecast: the planned makespan, then the other phases of the step.
+    """Forecasts the start of the next step from the plan: the planned makespan, then the other phases of the step.
 
-    Their duration is given by the caller of ``run_step``; without it, the shortest one so far is used. There is no forecast as
-    long as neither is known.
+    The caller of ``run_step`` gives the duration of the other phases; without it, the shortest one so far is used. There is no
+    forecast while neither is known.
 
     Raises:
         InputError: a buffer that is not a number of 0 or more.
@@ -154,20 +155,21 @@ class KeepDecision(NamedTuple):
 
 @dataclass(frozen=True)
 class Lifecycle:
-    """Policy of a pool for its actors between steps.
+    """What a pool does with its actors between steps: keep, stop or prewarm them.
 
-    By default costs decide whether an actor without work waits for the next step. Waiting costs its GPUs until then. Ending it
-    costs its GPUs while it starts again, and the delay of the step. Where a step costs all GPUs for as long as it takes, a
-    second of delay is worth ``w / (1 - w)`` seconds of all GPUs (``Objective.cost_of_a_second``, w being the time weight). So
-    an actor waits if the next step is expected within ``start_s / (1 - w)``, or within ``start_s`` where it would be prewarmed.
-    Both numbers are measured: the pool's longest cold start, and the median time between generation and the next step so far.
-    Before the second step it waits for as long as starting would cost.
+    By default an actor without work is kept if that is cheaper than stopping it. Keeping it costs its GPUs until the next step.
+    Stopping it costs its GPUs while it starts again, and delays the step. If a step holds all GPUs for its whole duration, a
+    second of delay is worth ``w / (1 - w)`` seconds of all GPUs (``Objective.cost_of_a_second``; w is the time weight). So an
+    actor is kept if the next step is expected within ``start_s / (1 - w)``, or within ``start_s`` if it would be prewarmed.
+    Both times are measured: the pool's longest cold start, and the median time between generation and the next step. Before the
+    second step, an actor is kept for as long as a start would take.
 
     Attributes:
-        idle_timeout_s: an actor without work ends after this time: 0 ends it at once, infinity never. None: costs decide.
-        prewarm: forecasts the next step. The actors of the last plan are started early enough to be up by then; None starts
-            actors when they are needed.
-        patience_s: a prewarmed actor ends when its step has not begun this long after the forecast.
+        idle_timeout_s: seconds after which an actor without work is stopped: 0 stops it at once, infinity never. None: costs
+            decide.
+        prewarm: forecast of the next step; the actors of the last plan are started early enough to be ready by then. None:
+            actors start when they are needed.
+        patience_s: a prewarmed actor is stopped if its step has not begun this many seconds after the forecast.
         time_weight: w in ``T^w C^(1-w)``, from 0 (cost only) to 1 (time only: actors always wait).
 
     Raises:
@@ -190,9 +192,7 @@ class Lifecycle:
 
     @classmethod
     def cold(cls) -> Lifecycle:
-        """Return the life-cycle in which every actor starts when it is needed and ends with its work: none waits, each pays for
-        a start.
-        """
+        """Return the life cycle without reuse: an actor starts when it is needed and stops with its work."""
         return cls(idle_timeout_s=0.0)
 
     @classmethod
@@ -201,9 +201,9 @@ class Lifecycle:
         return cls(idle_timeout_s=math.inf)
 
     def keep(self, history: StepHistory, now_s: float, gpus: int) -> KeepDecision:
-        """Return whether an actor with so many GPUs that has no work from now on is kept, and why.
+        """Return whether an actor with this many GPUs and no work is kept, and why.
 
-        It is also kept where the next step's actors would already have to start by now.
+        It is also kept if the next step's actors would already have to start by now.
         """
         by_cost = self.idle_timeout_s is None
         decision = self._by_cost(history, now_s, gpus) if by_cost else KeepDecision(now_s + (self.idle_timeout_s or 0.0))
@@ -223,12 +223,12 @@ class Lifecycle:
         return KeepDecision(until_s, None if next_s is None else waiting_s * gpus, starting_s * gpus)
 
     def prewarm_s(self, history: StepHistory) -> float | None:
-        """Return when to start the next step's actors so that they are up when it begins; None for no prewarming."""
+        """Return when to start the next step's actors so that they are ready when it begins; None without prewarming."""
         begins_s = None if self.prewarm is None or not history.starts_s else self.prewarm.next_start_s(history)
         return None if begins_s is None else begins_s - history.start_s
 
     def waits_until_s(self, history: StepHistory, now_s: float) -> float:
-        """Return until when a prewarmed actor waits for its step."""
+        """Return the time until which a prewarmed actor waits for its step."""
         warm_s = self.prewarm_s(history)
         assert warm_s is not None
         return max(now_s, warm_s + history.start_s) + self.patience_s

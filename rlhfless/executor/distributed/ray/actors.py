@@ -171,7 +171,7 @@ class RayStepActors:
         for what in messages:
             if isinstance(what, Failed):
                 reason = f"({member.location}) failed with {what.error}"
-                reports.append(ActorLost(reason, what.out_of_memory, what.hopeless, trace=what.trace))
+                reports.append(ActorLost(reason, what.out_of_memory, what.unrecoverable, trace=what.trace))
                 continue
             assert isinstance(what, ActorReport)
             self._note(member, what)

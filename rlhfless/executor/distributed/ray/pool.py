@@ -26,16 +26,16 @@ from solver.model.plurals import counted
 
 
 class RayPool(ActorPool[Any]):
-    """Ray actors for a run's steps (see ``ActorPool``).
+    """A pool of Ray actors (see ``ActorPool``).
 
-    A step's weights are put into Ray's object store once and fetched once by every node.
+    A step's weights are put into Ray's object store once, and every node fetches them once.
 
     Args:
         address: of a Ray cluster, as for ``ray.init``; None uses the one that this program has joined, or starts a local one.
         gpus: logical GPUs of a cluster that is started here; None uses the CUDA devices.
-        lifecycle: how long actors live; by default an actor ends with its work and none waits.
-        cpus_per_actor: CPUs that Ray reserves for each.
-        faults: how actors that die, hang or are slow are handled; actors that wait for GPUs of other programs count as silent.
+        lifecycle: how long actors live; by default an actor stops with its work.
+        cpus_per_actor: CPUs that Ray reserves for each actor.
+        faults: limits for actors that die, hang or are slow; actors that wait for GPUs of other programs count as silent.
         runtime_env, object_store_bytes: see ``RayCluster``.
         clock: the run's clock.
 

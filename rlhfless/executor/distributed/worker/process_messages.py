@@ -1,4 +1,4 @@
-"""What a worker's process says besides reports: that it accepts orders, and that it has failed."""
+"""Control messages of a worker process: it accepts orders, or it has failed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Failed:
     error: str
     trace: str
     out_of_memory: bool = False
-    hopeless: bool = False
+    unrecoverable: bool = False
 
 
 def failed(error: Exception) -> Failed:
@@ -28,5 +28,5 @@ def failed(error: Exception) -> Failed:
     name = type(error).__name__
     memory = isinstance(error, MemoryError) or name == "OutOfMemoryError"  # torch's, which is not imported here
     # A request is wrong, or the weights are (logits that are no numbers): it is the same wherever they go.
-    hopeless = isinstance(error, ValueError | TypeError | FloatingPointError)
-    return Failed(f"{name}: {error}", traceback.format_exc(), memory, hopeless)
+    unrecoverable = isinstance(error, ValueError | TypeError | FloatingPointError)
+    return Failed(f"{name}: {error}", traceback.format_exc(), memory, unrecoverable)

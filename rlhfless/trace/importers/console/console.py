@@ -40,7 +40,7 @@ def detect(path: Path) -> bool:
     try:
         return _is_text(path) and (_grammar(path, ImportOptions()) or _bar(path, ImportOptions())) is not None
     except TraceError:
-        return False  # whoever reads it says what is wrong with it
+        return False  # the reader reports what is wrong with it
 
 
 def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
