@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rlhfless.widgets import compare, live
     from solver.model.drafting import Drafting
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "ClusterConfig",

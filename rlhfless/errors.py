@@ -41,9 +41,37 @@ class MissingExtra(UserError, ImportError):
     """An optional package is needed; the message names the extra to install."""
 
 
+EXTRAS = {
+    "notebook": ("jupyterlab", "ipywidgets", "anywidget", "nbclient", "nbformat", "papermill"),
+    "torch": ("torch", "transformers", "safetensors"),
+    "logs": ("tokenizers",),
+    "vllm": ("vllm",),
+    "ray": ("ray",),
+    "profiles": ("aiconfigurator_core",),
+    "export": ("kaleido",),
+    "lora": ("peft",),
+    "pipeline": ("numba",),
+    "datasets": ("datasets",),
+    "loggers": ("tensorboard",),
+}
+"""The modules that each extra of the package installs for what it is named after."""
+
+
 def missing_extra(what: str, package: str | None, extra: str) -> MissingExtra:
     """Return the error for an optional package that is not installed; its message names the extra to install."""
     return MissingExtra(f"{what} needs {package}, which is not installed: pip install 'rlhfless[{extra}]'", name=package)
+
+
+def missing_module(what: str, error: ModuleNotFoundError) -> MissingExtra | None:
+    """Return the error for a module that an import did not find, or None where no extra has it.
+
+    Example:
+        >>> print(missing_module("rlhfless.live", ModuleNotFoundError(name="ipywidgets")))
+        rlhfless.live needs ipywidgets, which is not installed: pip install 'rlhfless[notebook]'
+    """
+    package = str(error.name).partition(".")[0]
+    extra = next((extra for extra, packages in EXTRAS.items() if package in packages), None)
+    return None if extra is None else missing_extra(what, package, extra)
 
 
 def reason(error: BaseException) -> str:
@@ -52,6 +80,21 @@ def reason(error: BaseException) -> str:
     Messages for users quote it in brackets.
     """
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:200]
+
+
+def other_version(what: str, found: object, known: int) -> str:
+    """Return the end of a sentence that refuses a file of another version than this one reads.
+
+    Args:
+        what: what the file is, such as "a latency profile".
+
+    Example:
+        >>> other_version("a trace", 2, 1)
+        'is a trace of version 2, and this rlhfless reads version 1; install a newer one: pip install --upgrade rlhfless'
+    """
+    newer = isinstance(found, int) and found > known
+    advice = "install a newer one: pip install --upgrade rlhfless" if newer else "write it again with this one"
+    return f"is {what} of version {found!r}, and this rlhfless reads version {known}; {advice}"
 
 
 class InputError(UserError, ValueError):

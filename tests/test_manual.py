@@ -159,9 +159,9 @@ def test_an_option_without_its_value_is_found() -> None:
     assert "-o" in said
 
 
-def test_help_points_to_the_notebooks() -> None:
-    told = " ".join(run_rlhfless("--help").output.split())
-    for file in ("notebooks/01_quick_start.ipynb", "notebooks/README.md", "docs/command_line.md"):
-        assert file in told
-        assert (ROOT / file).is_file()
-    assert "make lab" in told
+def test_help_points_to_the_manual_and_to_what_is_installed() -> None:
+    shown = " ".join(run_rlhfless("--help").output.split())
+    assert "rlhfless doctor" in shown
+    for folder in ("docs", "notebooks"):
+        assert folder in shown
+        assert (ROOT / folder).is_dir()

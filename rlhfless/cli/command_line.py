@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from rlhfless import __version__
-from rlhfless.errors import InputError, UserError
+from rlhfless.errors import InputError, UserError, missing_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,7 @@ COMMANDS = {
     "profile": "Write a latency profile: measured on this machine, or from the lines and times of a log.",
     "convert": "Write a log as a trace, a trace as a Perfetto timeline, or lengths as a router for verl.",
     "figures": "Reproduce the figures of the papers RLHFless, ReaL and RLHFuse.",
-    "doctor": "Check the installation: packages, device, memory, browser, and what does not work without them.",
+    "doctor": "Say whether RLHFless works here, what is installed, and what each missing part would bring.",
 }
 """The commands in the order of the help text, each with its sentence there.
 
@@ -50,7 +50,7 @@ GONE = {
     "estimate": "rlhfless report --estimate steps=100,responses=512,mean-tokens=800 --profile PROFILE",
     "import": "rlhfless convert LOG -o TRACE",
     "export": "rlhfless convert TRACE -o timeline.json",
-    "pipeline": "the Python of notebooks/10_stage_fusion.ipynb",
+    "pipeline": "solver.pipeline.schedule_pipeline in Python",
     "run-notebook": "python -m rlhfless.report.page NOTEBOOK",
 }
 
@@ -74,9 +74,10 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
     Args:
         words: what was typed after ``rlhfless``; that of this process when None.
     """
+    typed = list(sys.argv[1:] if words is None else words)
     try:
         with warnings_in_one_line():
-            _run(list(sys.argv[1:] if words is None else words))
+            _run(typed)
             sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as `head`, has gone; Python would complain once more when it exits
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -92,6 +93,10 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
         _refuse(str(error))
     except OSError as error:
         _refuse(str(error) if isinstance(error, UserError) else f"{error.filename or 'a file'}: {error.strerror or error}")
+    except ModuleNotFoundError as error:
+        if (missing := missing_module(" ".join(["rlhfless", *typed[:1]]), error)) is None:
+            raise
+        _refuse(str(missing))
     except Exception as error:
         if not _for_users(error):
             raise
@@ -166,8 +171,8 @@ def _help() -> str:
             *lines,
             "",
             "`rlhfless COMMAND --help` shows the options of a command. In Python, the classes of rlhfless.cli take the same.",
-            "The notebooks of the repository are the manual. Begin with notebooks/01_quick_start.ipynb (`make lab`);",
-            "notebooks/README.md lists all. docs/command_line.md has an example of each command.",
+            "`rlhfless doctor` says what works here and where an example log is. The manual is in the repository: its folders",
+            "docs (docs/command_line.md has an example of each command) and notebooks.",
         ]
     )
 

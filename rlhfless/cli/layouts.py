@@ -13,6 +13,7 @@ from pydantic import AliasChoices, Field
 
 from rlhfless.cli.model_calls import StepGpus, StepModels
 from rlhfless.cli.options import WEIGHT, Count, Limits, Names, OutFile, Printed, Share, shown
+from rlhfless.cli.printed_json import print_json
 from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def layouts(options: LayoutsOptions) -> None:
         limit = memory_bytes if math.isfinite(memory_bytes) else None  # JSON has no infinity
         about = {"kind": options.gpu, "models": dict(costs.models), "batch": asdict(costs.batch), "memory_bytes": limit}
         counted = {} if weighed is None else {"objective": weighed.to_dict()}
-        print(json.dumps(about | counted | _as_json(plans, table) | {"assumptions": assumptions}, allow_nan=False))
+        print_json("rlhfless-layouts", about | counted | _as_json(plans, table) | {"assumptions": assumptions})
     else:
         print(f"{weighed or plan!r}\n\n{_text(table, options)}")
 

@@ -14,6 +14,7 @@ from rlhfless.cli.acceptance import ACCEPTED, stated_acceptance
 from rlhfless.cli.log_options import open_recognised
 from rlhfless.cli.logged_run import assumed_of, refuse_without_gpus
 from rlhfless.cli.options import Limits, PricedGpus, Printed, shown
+from rlhfless.cli.printed_json import print_json
 from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def plan(options: PlanOptions) -> None:
         about = {"step": wanted, "profile": setting.latency.name, "times": scale.to_dict()}
         if assumed:
             about["assumed"] = assumed
-        print(json.dumps(about | guess | json.loads(result.to_json()) | executed))
+        print_json("rlhfless-plan", about | guess | json.loads(result.to_json()) | executed)
         return
     if compared is None:  # a comparison states both
         for sentence in assumed:

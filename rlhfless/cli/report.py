@@ -31,6 +31,7 @@ from rlhfless.cli.options import (
     states,
     total_and_node,
 )
+from rlhfless.cli.printed_json import print_json
 from rlhfless.errors import InputError
 from rlhfless.report.files import WRITTEN, kind_of
 from solver.model.plurals import counted
@@ -466,7 +467,10 @@ def _estimate(options: ReportOptions, planned: PlannedRunOptions) -> None:
         raise InputError("--profile is missing; --estimate needs the latency profile of the run's model and GPUs")
     sizes = list(planned.gpus) if options.gpus is None else [total_and_node(options.gpus)[0]]
     found = before_run(planned.run, options.profile, sizes, usd_per_hour=options.price)
-    print(json.dumps(found.to_dict()) if options.format == "json" else found)
+    if options.format == "json":
+        print_json("rlhfless-estimate", found.to_dict())
+        return
+    print(found)
 
 
 def _what_ifs(options: ReportOptions) -> None:
@@ -491,7 +495,7 @@ def _what_ifs(options: ReportOptions) -> None:
     if options.format == "json":
         ways, knobs = (json.loads(table.to_json(orient="records")) for table in (means, compared.knobs))
         result = {"times": run.times.scale.to_dict(), "ways": ways, "knobs": knobs, "left_out": dict(compared.left_out)}
-        print(json.dumps(result))
+        print_json("rlhfless-what-ifs", result)
         return
     for sentence in read.drawn_sentences:
         print(sentence)
@@ -526,7 +530,7 @@ def _drafts(options: ReportOptions) -> None:
     if options.format == "json":
         ranges = {} if table is None else {"draft_lengths": [vars(row) for row in table]}
         configured = {"speculative_configs": [found.speculative_config for found in configurations]} if ranges else {}
-        print(json.dumps(study.to_dict() | ranges | configured))
+        print_json("rlhfless-drafts", study.to_dict() | ranges | configured)
         return
     _show(study, profile, table)
     _show_configurations(configurations, study.unit)

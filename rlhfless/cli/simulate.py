@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from rlhfless.cli.acceptance import ACCEPTED, drawn_drafts
 from rlhfless.cli.log_options import open_recognised
 from rlhfless.cli.logged_run import assumed_of, refuse_without_gpus
 from rlhfless.cli.options import WEIGHT, Names, OutFolder, PricedGpus, Printed, Share, shown
+from rlhfless.cli.printed_json import print_json
 from rlhfless.errors import InputError
 
 DEFAULT = ("static", "random", "rlhfless", "fold", "solver", "oracle")
@@ -99,7 +99,7 @@ def simulate(options: SimulateOptions) -> None:
         about: dict[str, Any] = {"times": run.times.scale.to_dict(), "log": measured, "choices": result.choices}
         if assumed:
             about["assumed"] = assumed
-        print(json.dumps(result.to_dict() | about))
+        print_json("rlhfless-simulation", result.to_dict() | about)
         return
     for sentence in assumed:
         print(sentence)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +14,7 @@ from rlhfless.cli.acceptance import ACCEPTED, stated_acceptance
 from rlhfless.cli.log_options import open_recognised
 from rlhfless.cli.model_calls import StepGpus, StepModels
 from rlhfless.cli.options import Limits, Names, OutFile, Printed, shown
+from rlhfless.cli.printed_json import print_json
 from rlhfless.errors import InputError
 from solver.model.errors import PlanningError
 from solver.model.step_levers import DRAFTS, LEVERS, lever_names
@@ -123,6 +123,6 @@ def step(options: StepOptions) -> None:
         about = {"kind": options.gpu, "models": dict(costs.models), "batch": asdict(costs.batch), "times_from": SECONDS_OF}
         found = {"plan": planned.words, "results": planned.results.to_dict("records")}
         saved = {"levers": planned.savings.to_dict("records"), "assumptions": dict(costs.tables.source["assumptions"])}
-        print(json.dumps(about | found | saved, allow_nan=False))
+        print_json("rlhfless-step", about | found | saved)
     else:
         print(repr(planned))

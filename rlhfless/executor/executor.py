@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 import rlhfless
 from rlhfless.engine.protocol import Request
-from rlhfless.errors import ClosedError, InputError, missing_extra
+from rlhfless.errors import ClosedError, InputError
 from rlhfless.executor.distributed.local.pool import ProcessPool
 from rlhfless.executor.distributed.ray.pool import RayPool
 from rlhfless.executor.step.progress import OnProgress, OnStepEnd, StepProgress
@@ -83,8 +83,6 @@ class Executor:
         check_charging(charging)
         check_migration(migration)
         check_rule(admission)
-        if progress:
-            _bar_class()
         self._closed = False
         self.engines, self.latency, self.cluster, self.actor_pool = engine, latency, cluster, actor_pool
         self._how = {"admission": admission, "migration": migration}
@@ -243,9 +241,11 @@ class Executor:
         if not self._progress:
             yield self.on_progress, None
             return
+        from tqdm.auto import tqdm
+
         step, seconds = f"step {self.next_step}", "s" if self.actor_pool is not None else "virtual s"
         with contextlib.ExitStack() as bars:
-            bar = bars.enter_context(_bar_class()(total=responses, desc=step, unit="response"))
+            bar = bars.enter_context(tqdm(total=responses, desc=step, unit="response"))
             replays: list[Any] = []  # a bar of their own, once there are any
 
             def on_progress(progress: StepProgress) -> None:
@@ -256,15 +256,7 @@ class Executor:
 
             def on_replay_progress(done: int, of: int) -> None:
                 if not replays:
-                    replays.append(bars.enter_context(_bar_class()(total=of, desc=f"{step} measured", unit="replay")))
+                    replays.append(bars.enter_context(tqdm(total=of, desc=f"{step} measured", unit="replay")))
                 replays[0].update(done - replays[0].n)
 
             yield on_progress, on_replay_progress
-
-
-def _bar_class() -> Any:
-    try:
-        from tqdm.auto import tqdm
-    except ImportError:
-        raise missing_extra("a progress bar", "tqdm", "notebook") from None
-    return tqdm

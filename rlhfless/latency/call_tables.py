@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rlhfless.errors import reason
-from rlhfless.latency.profile import ProfileError, data_folders
+from rlhfless.errors import other_version, reason
+from rlhfless.latency.profile import ProfileError
+from rlhfless.system.installation import data_folders
 from solver.model.errors import PlanningError, as_given, is_number, is_whole
 from solver.model.iteration_table import IterationTable
 
@@ -190,8 +191,11 @@ def read_call_tables(path: str | Path) -> KindTables:
     if not isinstance(read, dict):
         raise ProfileError(f"{path}: holds a {type(read).__name__}; tables of model calls are one JSON object")
     try:
-        if read["schema"] != SCHEMA or read["schema_version"] != SCHEMA_VERSION:
-            raise ProfileError(f"{path}: has schema {read['schema']!r} {read['schema_version']}; {SCHEMA} 1 is needed")
+        if read["schema"] != SCHEMA:
+            raise ProfileError(f"{path}: the field schema is {read['schema']!r}; {SCHEMA!r} is needed")
+        if read["schema_version"] != SCHEMA_VERSION:
+            found = other_version("a file of call tables", read["schema_version"], SCHEMA_VERSION)
+            raise ProfileError(f"{path}: {found} (field schema_version)")
         numbers = {name: _number(read, name, path) for name in NUMBERS}
         models = {name: _model(read, name, path) for name in read["models"]}
         return KindTables(read["kind"], **numbers, models=models, source=read)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 
 from rlhfless.errors import UserError
-from rlhfless.latency.profile import data_folders
+from rlhfless.system.installation import data_folders
 from solver.model.errors import as_given
 
 WITH_MEMORY = {"a100": "a100-80g"}  # kinds that have tables of model calls, as the price table names them

@@ -25,8 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from rlhfless.errors import UserError
+from rlhfless.errors import UserError, other_version
 from rlhfless.latency.fit import AffineFit, fit_prompt_tokens, residuals
+from rlhfless.system.installation import data_folders
 from solver.model.errors import PlanningError, as_given
 from solver.model.iteration_table import IterationTable
 from solver.model.latency import PREFILLS, LatencyModel
@@ -45,13 +46,6 @@ KV_CAPACITY_FORMULA = (
 
 class ProfileError(UserError, ValueError):
     """A latency profile does not exist or cannot be used; the message names the file and the field, and says what is needed."""
-
-
-def data_folders() -> tuple[Path, ...]:
-    """Return the folders with shipped data: the source checkout's ``data`` (first), the installed package's ``_data``."""
-    package = Path(__file__).resolve().parents[1]
-    checkout = (package.parent / "data",) if (package.parent / "pyproject.toml").is_file() else ()
-    return *checkout, package / "_data"
 
 
 def _shipped() -> dict[str, Path]:
@@ -302,9 +296,8 @@ def _model_of(profile: Mapping[str, Any], path: Path, prefill: str | None = None
     if _text(profile, path, "schema") != SCHEMA:
         raise ProfileError(f"{path}: the field schema is {profile['schema']!r}; {SCHEMA!r} is needed")
     if _count(profile, path, "schema_version") != SCHEMA_VERSION:
-        raise ProfileError(
-            f"{path}: the field schema_version is {profile['schema_version']}; this version reads {SCHEMA_VERSION}"
-        )
+        found = other_version("a latency profile", profile["schema_version"], SCHEMA_VERSION)
+        raise ProfileError(f"{path}: {found} (field schema_version)")
     for name in ("model", "precision", "origin", "command", "date", "licence"):
         _text(profile, path, name)
     if not isinstance(_field(profile, path, "assumptions"), Mapping):

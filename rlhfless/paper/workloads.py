@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.errors import InputError
-from rlhfless.latency.profile import data_folders
 from rlhfless.paper.lengths import GSM8K, LengthModel
+from rlhfless.system.installation import clone, data_folders
 from rlhfless.trace import read_trace, validate
 from rlhfless.trace.storage import read_frame
 
@@ -128,13 +128,14 @@ class Sources:
 
     @classmethod
     def default(cls) -> Sources:
-        """Return the folder next to the checkout, where it exists."""
-        folder = Path(__file__).resolve().parents[3] / "shared" / "data"
-        return cls(folder if folder.is_dir() else None)
+        """Return the folder next to the clone, where it exists."""
+        root = clone()
+        folder = None if root is None else root.parent / "shared" / "data"
+        return cls(folder if folder is not None and folder.is_dir() else None)
 
     @classmethod
     def of(cls, folder: str | Path | None) -> Sources:
-        """Return ``folder``, or the one next to the checkout when None.
+        """Return ``folder``, or the one next to the clone when None.
 
         Raises:
             InputError: there is no such folder, or none of ``LOGS`` is in it.

@@ -7,13 +7,6 @@ print; ``save`` and ``save_data`` write figures and tables.
 
 from __future__ import annotations
 
-try:
-    import plotly  # noqa: F401
-except ImportError as error:
-    from rlhfless.errors import MissingExtra
-
-    raise MissingExtra("plots need plotly, which is not installed: pip install 'rlhfless[notebook]'") from error
-
 from rlhfless.plots.acceptance import AcceptanceInfo, acceptance_info, plot_acceptance
 from rlhfless.plots.before_after import BeforeAfterInfo, before_after_info, plot_before_after
 from rlhfless.plots.bound_curve import bound_of_sum

@@ -15,6 +15,7 @@ from rlhfless.analysis import Assumptions
 from rlhfless.errors import InputError, missing_extra
 from rlhfless.plots.export.html_page import page_path, write_page
 from rlhfless.simulate import SimulationConfig
+from rlhfless.system.installation import PACKAGE, clone
 from rlhfless.trace import ImportOptions, TraceError
 from rlhfless.trace.storage import absolute
 
@@ -34,10 +35,8 @@ class LogSource:
 
 
 def template_path() -> Path:
-    """Return the notebook that is filled in: the source checkout's, or the installed package's."""
-    package = Path(__file__).resolve().parents[1]
-    checkout = package.parent / "notebooks" / TEMPLATE
-    return checkout if checkout.is_file() else package / "_data" / "notebooks" / TEMPLATE
+    """Return the notebook that is filled in: the clone's, or the installed package's."""
+    return (clone() or PACKAGE / "_data") / "notebooks" / TEMPLATE
 
 
 def write_report_notebook(

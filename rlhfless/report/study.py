@@ -66,7 +66,7 @@ PLANNED_RESPONSES = 1_500_000
 STEPS_OF_FURTHER_DRAWS = 3
 """That are simulated of each draw of the lengths but the first."""
 
-SCHEMA, VERSION = "rlhfless-findings", 1
+SCHEMA, VERSION = "rlhfless-findings", 2
 
 
 @dataclass(frozen=True, eq=False, repr=False)

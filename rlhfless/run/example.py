@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlhfless.errors import InputError
+from rlhfless.system.installation import data_folders
 
 NAME = "reasoning-static"
 
@@ -23,8 +24,7 @@ def example() -> Path:
         >>> rl.example().name
         'reasoning-static'
     """
-    package = Path(__file__).resolve().parents[1]
-    for data in (package.parent / "data", package / "_data"):
+    for data in data_folders():
         if (data / "traces" / NAME).is_dir():
             return data / "traces" / NAME
     raise InputError("the demonstration trace is not installed; reinstall rlhfless, or give rl.load a trace of your own")

@@ -34,8 +34,7 @@ from solver.model.latency import LatencyModel
 from solver.model.objective import Objective
 
 if TYPE_CHECKING:
-    from rlhfless.widgets import Settings
-    from rlhfless.widgets.explorer import Explorer
+    from rlhfless.widgets import Explorer, Settings
 
 POLICIES = policy_names("dispatch", "simple", "published", "ours", typical=True)
 
@@ -543,9 +542,9 @@ class Run:
         Raises:
             InputError: the log has no such step, there is no such setting, one is of another type or out of its range, or
                 the number of GPUs is not stated.
+            MissingExtra: the extra ``notebook`` is not installed.
         """
-        from rlhfless.widgets import Settings, WhatIf
-        from rlhfless.widgets.explorer import Explorer
+        from rlhfless.widgets import Explorer, Settings, WhatIf
 
         what_if = WhatIf(self, self._step(step))
         if settings is None:

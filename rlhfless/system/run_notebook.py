@@ -52,7 +52,7 @@ def run_notebook(notebook: str | Path, out: str | Path, timeout_s: int = 900) ->
     if source.resolve() in (target, executed):
         raise InputError(f"{source}: would be overwritten; give a page in another folder or with another name")
     if not source.is_file():
-        raise InputError(f"{source}: there is no such file; give a notebook such as notebooks/01_quick_start.ipynb")
+        raise InputError(f"{source}: there is no such file; give the path of a notebook (.ipynb)")
     try:
         cells = nbformat.read(source, as_version=4)
     except (ValueError, nbformat.reader.NotJSONError):

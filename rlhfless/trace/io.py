@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 
 from rlhfless import __version__
+from rlhfless.errors import other_version
 from rlhfless.gone_options import in_sections, without_gone
 from rlhfless.trace import step_folders, storage
 from rlhfless.trace.errors import TraceError
@@ -183,10 +184,7 @@ def _meta(folder: Path, limits: Limits | None) -> dict[str, Any]:
     meta = storage.read_json(meta_path, Guard(limits))
     version, steps = meta.get("schema_version"), meta.get("steps")
     if version != SCHEMA_VERSION:
-        raise TraceError(
-            f"{meta_path}: schema_version is {version!r}, but this version of rlhfless ({__version__}) reads traces of "
-            f"version {SCHEMA_VERSION}; write the trace again, or read it with the rlhfless that wrote it"
-        )
+        raise TraceError(f"{meta_path}: {other_version('a trace', version, SCHEMA_VERSION)} (field schema_version)")
     if not isinstance(steps, list) or not all(isinstance(step, int) for step in steps):
         raise TraceError(f"{meta_path}: steps is {steps!r}; the list of completed steps is needed")
     if isinstance(meta.get("config"), dict):

@@ -37,12 +37,16 @@ def parts_from_json(text: str) -> PlanParts:
     """Return what ``parts_to_json`` has written.
 
     Raises:
-        PlanningError: the text is something else, or its problem has a value out of range.
+        PlanningError: the text is something else or of another version, or its problem has a value out of range.
     """
     try:
         found = json.loads(text)
-        if found["format"] != FORMAT:
-            raise KeyError
+        if (format := found["format"]) != FORMAT:
+            if not re.fullmatch(r"pipeline plan \d+", str(format)):
+                raise KeyError
+            raise PlanningError(
+                f"the text is {format!r}, and this version reads {FORMAT!r}; use the version of RLHFless that wrote it"
+            )
         numbers = {name: float(found[name]) for name in NUMBERS}
         return PlanParts(_problem(found["problem"]), [_order(line) for line in found["orders"]], numbers, dict(found["search"]))
     except PlanningError:

@@ -167,7 +167,7 @@ def test_findings_are_json_with_a_version_and_without_values_that_json_lacks() -
     found = study(opened(Trace(rollouts(2, 4))), SETTING, None, 1)
     said = json.loads(found.to_json())
     assert (said["schema"], said["version"], said["times_of"]) == (
-        "rlhfless-findings", 1, "simulation of the run's own schedule",
+        "rlhfless-findings", 2, "simulation of the run's own schedule",
     )  # fmt: skip
     assert sum(row["share"] for row in said["uses"]) == pytest.approx(1.0)
     assert {row["gpus"] for row in said["savings"]} == {"held", "released"}

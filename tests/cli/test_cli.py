@@ -17,7 +17,7 @@ from error_messages import refusal_line, refused, refused_command
 from rlhfless.cli.plan import PlanOptions, plan
 from rlhfless.errors import InputError
 from rlhfless.latency import list_profiles
-from rlhfless.latency.profile import data_folders
+from rlhfless.system.installation import data_folders
 from rlhfless.trace import allocation_metrics, read_rollouts, read_trace
 
 GSM8K = Path(__file__).parents[2].parent / "shared" / "data" / "grpo-gsm8k-lengths" / "areal_s0_lengths.csv"
@@ -68,7 +68,7 @@ def test_plan_prints_the_documented_fields(log):
     result = run_rlhfless("plan", log, *ON, "--format", "json")
     assert result.exit_code == 0, result.stderr
     shown = json.loads(result.stdout)
-    assert list(shown) == PLAN_FIELDS
+    assert list(shown) == ["schema", "version", *PLAN_FIELDS]
     assert (shown["step"], shown["profile"], shown["policy"]) == (1, PROFILE, "solver")
     responses = sorted(r for a in shown["actors"] for r in a["responses"])
     assert responses == list(range(12))
@@ -82,7 +82,7 @@ def test_simulate_prints_the_documented_fields_and_writes_traces(log, tmp_path):
     result = run_rlhfless("simulate", log, *ON, "--policies", "static,rlhfless,oracle", "-o", out, "--format", "json")
     assert result.exit_code == 0, result.stderr
     shown = json.loads(result.stdout)
-    assert list(shown) == ["policies", "without_history", "times", "log", "choices", "assumed"]
+    assert list(shown) == ["schema", "version", "policies", "without_history", "times", "log", "choices", "assumed"]
     assert shown["log"] == {"dispatch": "static", "checks": [], "not_used": []}
     for part in (shown["policies"], shown["without_history"]):
         assert [list(row) for row in part] == [SIMULATE_FIELDS] * 3

@@ -27,7 +27,8 @@ def test_the_table_has_every_call_and_compares_plans_with_the_bound() -> None:
 
 def test_json_has_the_plan_those_of_others_and_what_was_assumed() -> None:
     shown = json.loads(layouts(*SMALL, "--compare", "megatron", "--format", "json").stdout)
-    assert list(shown) == ["kind", "models", "batch", "memory_bytes", "plan", "others", "comparison", "assumptions"]
+    about = ["schema", "version", "kind", "models", "batch", "memory_bytes"]
+    assert list(shown) == [*about, "plan", "others", "comparison", "assumptions"]
     assert shown["models"] == {"actor": "llama2-7b", "reward": "llama2-7b", "reference": "llama2-7b"}
     assert shown["plan"]["lower_bound_s"] <= shown["plan"]["period_s"] <= shown["others"]["megatron"]["period_s"]
     assert [row["plan"] for row in shown["comparison"]] == ["megatron", "this plan"]

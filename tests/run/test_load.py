@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -273,35 +271,6 @@ def test_the_front_loads_nothing_heavy() -> None:
     code = f"import sys; {fronts}; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"
-
-
-@pytest.mark.full
-def test_an_installed_wheel_has_the_example(tmp_path: Path) -> None:
-    build = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        str(tmp_path),
-        str(ROOT),
-    ]
-    done = subprocess.run(build, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as packed:
-        packed.extractall(tmp_path / "installed")
-    code = "import rlhfless as rl; print(rl.__file__); print(len(rl.load(rl.example(), verbose=False).steps))"
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
-    ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
-    )
-    file, steps = ran.stdout.splitlines()
-    assert file.startswith(str(tmp_path))
-    assert steps == "8"
 
 
 @pytest.mark.parametrize(("profile", "known"), [("cpu-tiny-qwen2", False), (PROFILE, True)])

@@ -104,7 +104,7 @@ def test_what_is_wrong_is_refused_in_one_sentence(
 
 @pytest.mark.parametrize("name", MISSING)
 def test_an_option_that_is_missing_here_is_told_so(name: str, untrained: Path) -> None:
-    with refused(TrainError, name, "from_trl_and_verl"):
+    with refused(TrainError, name, "From TRL and verl"):
         made(untrained, **{name: 1})
 
 

@@ -177,7 +177,7 @@ ON_COMMAND_LINE: dict[str, str] = {
 }  # fmt: skip
 """Argument of ``Trainer`` that is no key of the configuration -> what is typed in its place on the command line."""
 
-_PAGE = "docs/from_trl_and_verl.md"
+_PAGE = "the page From TRL and verl of the documentation"
 NAMES = (*THEIRS, *EXPLAINED, *MISSING)
 """Names of others that are answered."""
 

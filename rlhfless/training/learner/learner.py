@@ -26,6 +26,7 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
+from rlhfless.errors import other_version
 from rlhfless.gone_options import without_gone
 from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.algorithms.batch import Batch
@@ -38,6 +39,9 @@ from rlhfless.training.config import TrainError, differences
 from rlhfless.training.learner.checkpoint_files import TensorFile, as_written, read_json
 from rlhfless.training.minibatches import of_step, split
 
+SCHEMA, VERSION = "rlhfless-checkpoint", 1
+UNNAMED = 1
+"""Version of checkpoints that name none: those of RLHFless 0.1.0."""
 CHANGE_NO_WEIGHT = ("gradient_checkpointing", "offload_reference", "seed")
 """Options of ``make_algorithm`` with and without which a checkpoint may be read. A seed's first weights are replaced by it."""
 
@@ -244,7 +248,10 @@ class LocalLearner:
         if self.ranks.rank > 0:
             return
         groups = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-        state = {"configuration": self._configuration, "groups": groups, "schedule": self.schedule.state_dict()}
+        state = {
+            "schema": SCHEMA, "version": VERSION, "configuration": self._configuration, "groups": groups,
+            "schedule": self.schedule.state_dict(),
+        }  # fmt: skip
         try:
             save_file(weights, folder / "model.safetensors")
             save_file(moments, folder / "optimizer.safetensors")
@@ -258,6 +265,8 @@ class LocalLearner:
         ranks, first = self.ranks, self.ranks.rank == 0
         state: Any = ranks.broadcast(read_json(folder / "state.json") if first else None)
         with as_written(folder / "state.json"):
+            if (version := state.get("version", UNNAMED)) != VERSION:
+                raise TrainError(f"{folder}: {other_version('a checkpoint', version, VERSION)}, or start a new run")
             stored = without_gone(state["configuration"], folder / "state.json", TrainError)
             different = differences(self._configuration, stored)
         if different:

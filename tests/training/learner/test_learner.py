@@ -165,6 +165,21 @@ def test_a_checkpoint_is_read_without_a_gone_option_that_was_off_and_refused_wit
         load_checkpoint(tmp_path, 1, again)
 
 
+def test_a_checkpoint_of_a_newer_version_is_refused_and_one_without_a_version_is_read(tmp_path: Path) -> None:
+    """RLHFless 0.1.0 wrote none."""
+    one, again = learner(), learner(seed=1)
+    save_checkpoint(tmp_path, 1, one)
+    path = folder_of(tmp_path, 1) / "state.json"
+    state = json.loads(path.read_text())
+    assert (state.pop("schema"), state.pop("version")) == ("rlhfless-checkpoint", 1)
+    path.write_text(json.dumps(state))
+    load_checkpoint(tmp_path, 1, again)
+    assert same_state(one, again)
+    path.write_text(json.dumps({**state, "version": 2}))
+    with refused(TrainError, "-000001", "version 2", "reads version 1", "pip install --upgrade rlhfless"):
+        load_checkpoint(tmp_path, 1, again)
+
+
 def test_a_checkpoint_of_another_configuration_says_what_differs(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, 1, learner())
     with refused(TrainError, "-000001", "learning_rate", "0.001", "0.5"):
@@ -185,7 +200,7 @@ def test_a_checkpoint_of_another_configuration_says_what_differs(tmp_path: Path)
     ("changed", "why"),
     [
         (lambda state: {}, "'configuration'"),
-        (lambda state: [], "list indices must be integers"),
+        (lambda state: [], "'list' object"),
         (lambda state: {**state, "configuration": None}, "'NoneType' object is not a mapping"),
         (lambda state: {**state, "groups": []}, "zip() argument 2 is shorter than argument 1"),
         (lambda state: {**state, "groups": [5]}, "'int' object has no attribute 'items'"),
