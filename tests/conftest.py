@@ -53,7 +53,7 @@ def executed_notebook(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str
     """Executes a shipped notebook with small parameters, once in a test run, whichever processes ask for it.
 
     Returns:
-        Name (``07_what_if``) to the executed copy; its page lies beside it as ``page.html``.
+        Name (``06_what_if``) to the executed copy; its page lies beside it as ``page.html``.
     """
     from small_notebooks import SMALL, execute
 

@@ -33,8 +33,8 @@ def test_tests_execute_notebooks_with_parameters_that_these_have() -> None:
 
 @pytest.mark.full
 def test_other_parameters_make_another_page(executed_notebook: Callable[[str], Path]) -> None:
-    executed = executed_notebook("07_what_if")
-    small = SMALL["07_what_if"]
+    executed = executed_notebook("06_what_if")
+    small = SMALL["06_what_if"]
     page = executed.with_suffix(".html").read_text("utf-8")
     text = page + figures_json(page)
     for gpus in small["GPUS"]:

@@ -102,7 +102,7 @@ def markdown(findings: pd.DataFrame | None, claims: pd.DataFrame, command: str) 
     """Return the two tables as Markdown, with the command that measured them."""
     made = (
         f"Every number below was written by `{command}`, with the planning times of the machine that ran it. The same command "
-        "makes the figures, with captions and an index; `notebooks/08_paper.ipynb` shows both. Logs are public and "
+        "makes the figures, with captions and an index; `notebooks/09_papers.ipynb` shows both. Logs are public and "
         "no part of the project (`--logs FOLDER`); without a log, a stated length model takes its place."
     )
     parts = [f"# {TITLE}", lead(FIGURES.values()), READING, FAMILIES, made]

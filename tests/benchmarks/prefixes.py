@@ -6,7 +6,7 @@ over 8 actors that compute a prompt for each response.
 The paper's rule computes one length of all prompts' prefixes once, the largest of which the prefill batch (here 64) holds all
 distinct ones. It stands beside the tree's choice under the same batch, and its tokens are given to a prefill actor alone
 ("fixed length"), without sharing in actors. All of it is the planner's arithmetic; what enters a model is counted by a hook on
-it in ``tests/executor/virtual/test_torch_prefill.py`` and ``notebooks/04_executor.ipynb``.
+it in ``tests/executor/virtual/test_torch_prefill.py``.
 Run: ``python tests/benchmarks/prefixes.py [--markdown] [--json FILE] [--gsm8k FILE] [--tiny]``
 """
 

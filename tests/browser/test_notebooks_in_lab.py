@@ -22,7 +22,7 @@ from small_notebooks import RECORDED, SMALL, write_copy
 pytestmark = pytest.mark.timeout(1800)
 FULL = pytest.mark.full
 PLOTLY = "application/vnd.plotly.v1+json"
-LIVE = ("01_quick_start", "07_what_if")
+LIVE = ("01_quick_start", "06_what_if")
 OFTEN = ("02_your_log",)  # the others before a release; all are executed without a browser more often
 EXECUTED = sorted(
     str(path.relative_to(ROOT / "notebooks").with_suffix(""))
@@ -95,12 +95,12 @@ def slider_plans(page: Any) -> None:
 
 @pytest.mark.nightly
 def test_the_what_ifs_run_and_their_slider_plans(lab: Lab, page: Any, picture: Callable) -> None:
-    write_copy("07_what_if", lab.folder / "notebooks" / "07_what_if.ipynb", {"LOG": RECORDED, "GPUS": [4, 8]})
-    lab.open(page, "notebooks/07_what_if.ipynb")
+    write_copy("06_what_if", lab.folder / "notebooks" / "06_what_if.ipynb", {"LOG": RECORDED, "GPUS": [4, 8]})
+    lab.open(page, "notebooks/06_what_if.ipynb")
     run_all(page, 1500)
     slider_plans(page)
     page.locator(f"{pane('numbers')} td.better").first.wait_for(state="attached")  # compare, below
     assert len(page.evaluate(DATA)) >= 4
     assert all(page.evaluate(DATA))
     assert page.errors == []
-    picture(page.locator(".js-plotly-plot").last, "notebook_07_what_if")
+    picture(page.locator(".js-plotly-plot").last, "notebook_06_what_if")

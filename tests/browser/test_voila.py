@@ -46,7 +46,7 @@ def test_without_the_token_there_is_a_login_only(voila: tuple[str, str]) -> None
             assert answer.url.startswith(f"{address}login?next=")
             assert b"What if" not in answer.read()
     with pytest.raises(urllib.error.HTTPError, match="403"):
-        urllib.request.urlopen(f"{address}voila/files/07_what_if.ipynb", timeout=PATIENCE_S)
+        urllib.request.urlopen(f"{address}voila/files/06_what_if.ipynb", timeout=PATIENCE_S)
 
 
 def test_a_log_that_cannot_be_read_is_refused_in_a_sentence(page: Any, tmp_path: Path) -> None:

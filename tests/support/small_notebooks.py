@@ -1,6 +1,6 @@
 """The shipped notebooks with small parameters, as the tests execute them.
 
-Knows the notebooks' parameters and what some of them need; nothing of what they compute. ``make nightly`` executes them
+Knows the notebooks' parameters; nothing of what they compute. ``make nightly`` executes them
 with the parameters that they are shipped with.
 """
 
@@ -14,24 +14,23 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NEEDS = {"06_cluster": "ray"}
 RECORDED = "../data/traces/arithmetic-grpo"
 SMALL_MODELS = dict.fromkeys(("actor", "reference", "critic", "reward"), "llama2-7b")
 SMALL: Mapping[str, Mapping[str, Any]] = {
     "01_quick_start": {"LOG": RECORDED, "STEPS": 1},
     "02_your_log": {"STEPS": 1},
     "03_planning": {"LOG": RECORDED, "SLOTS": [8, 64], "DISCOUNTS": [0.0], "DEADLINE_S": 11.0},
-    "04_executor": {"POLICIES": ["static", "solver+replan"]},
+    "04_one_step": {"POLICIES": ["static", "solver+replan"], "PROMPTS": 4, "REST_S": 1.0, "STEPS": 2, "RAY": False},
     "05_training": {"STEPS": 1},
-    "06_cluster": {"RAY": False, "PROMPTS": 4, "REST_S": 1.0, "STEPS": 2},
-    "07_what_if": {"LOG": RECORDED, "PROFILE": "h100-qwen2.5-3b-tp1", "STEP": 30, "GPUS": [2, 5], "TIME_WEIGHT": 0.25},
-    "08_paper": {},
-    "09_speculation": {"GPUS": 8, "MAX_TOKENS": 4000, "TIME_WEIGHTS": [0.8], "PROMPTS": [1]},
-    "10_stage_fusion": {"ACTOR": [2, 2, 4], "CRITIC": [2, 1, 4], "UNIT_S": 0.01, "GPUS": 8},
-    "11_whole_step": {"NODES": 1, "MODELS": SMALL_MODELS, "RESPONSES": 64, "LAYOUTS": [[2, 1], [1, 2]]},
-    "12_all_together": {"TRACE": "../data/traces/arithmetic-grpo", "GPUS": 8},
+    "06_what_if": {"LOG": RECORDED, "PROFILE": "h100-qwen2.5-3b-tp1", "STEP": 30, "GPUS": [2, 5], "TIME_WEIGHT": 0.25},
+    "07_whole_steps": {
+        "NODES": 1, "MODELS": SMALL_MODELS, "RESPONSES": 64, "ACTOR": [2, 2, 4], "CRITIC": [2, 1, 4], "UNIT_S": 0.01,
+        "TRACE": RECORDED, "GPUS": 8, "LEARNER_GPUS": 2,
+    },
+    "08_speculation": {"GPUS": 8, "MAX_TOKENS": 4000, "TIME_WEIGHTS": [0.8], "PROMPTS": [1]},
+    "09_papers": {},
     "cookbook": {},
-}
+}  # fmt: skip
 """Values of parameters by notebook; one that is not named keeps the value that it is shipped with."""
 
 
@@ -46,8 +45,6 @@ def execute(name: str, folder: Path, parameters: Mapping[str, Any]) -> Path:
     Returns:
         The executed copy.
     """
-    if name in NEEDS:
-        pytest.importorskip(NEEDS[name], reason=f"{NEEDS[name]} is not installed")
     from rlhfless.plots.export.notebook_page import write_notebook_page
     from rlhfless.system.run_notebook import run_notebook
 

@@ -18,7 +18,7 @@ from rlhfless.report import page
 from rlhfless.system.browser import find_browser
 from rlhfless.system.run_notebook import run_notebook
 
-TIERS = {"08_paper": pytest.mark.nightly}  # it has no small parameters
+TIERS = {"09_papers": pytest.mark.nightly}  # it has no small parameters
 MOST_BYTES = 3_000_000
 PLOTLY = "application/vnd.plotly.v1+json"
 
