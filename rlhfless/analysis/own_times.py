@@ -9,6 +9,7 @@ A logged run (responses, maybe with times) is compared with times that are simul
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,6 +30,7 @@ from rlhfless.simulate import SimulationConfig, simulate
 from rlhfless.trace import OpenedLog, StepTimes, Trace, with_step_times
 from rlhfless.trace.metrics.cross_check import CrossCheck, checks_frame
 from rlhfless.trace.schema.casts import listed
+from solver.model.html_tables import rows_table
 from solver.model.latency import LatencyModel
 from solver.model.objective import NonGenerationPhases
 from solver.model.plurals import counted
@@ -40,6 +42,7 @@ PLANS_LEFT_OUT = (
     "executed plans"
 )
 OUTSIDE_LEARNS = "all that the run did outside generation counts as learning"
+NOTHING_TO_COMPARE = "The log has nothing that can be compared with what is computed."
 ROUNDING = 1e-6  # relative: measured and simulated times that differ by no more are the same
 FAR = 3.5  # times as slow or as fast as its profile: shipped profiles of 3B and 7B models on L40S and H100 differ by 3.0
 
@@ -146,6 +149,18 @@ class OwnTimes:
         """One line per check, contradictions first, then what is not used."""
         ordered = sorted(self.checks, key=lambda check: not check.contradicts)
         return [*(f"{check.verdict}: {check}" for check in ordered), *(f"note: {sentence}" for sentence in self.not_used)]
+
+    def _repr_html_(self) -> str:
+        """One row per check, contradictions first; below, how the profile was scaled, and what is not used."""
+        rows = [
+            (check.quantity.name, check.logged_value(check.logged), check.ours_value(check.ours), check.how, check.difference,
+             check.verdict)
+            for check in sorted(self.checks, key=lambda check: not check.contradicts)
+        ]  # fmt: skip
+        head = ("means over the steps", "in the log", "computed", "how", "difference", "verdict")
+        table = rows_table("Times and counts of the log, and ours", head, rows) if rows else f"<div>{NOTHING_TO_COMPARE}</div>"
+        notes = [f"Times of {self.scale.words()}.", *self.not_used]
+        return "".join([table, *(f"<div>{html.escape(note)}</div>" for note in notes)])
 
     def to_dict(self) -> dict[str, Any]:
         """Return ``{"checks": [...], "not_used": [...]}``: rows of ``checks_frame``; unknown values are None."""

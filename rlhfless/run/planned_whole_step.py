@@ -15,6 +15,7 @@ from rlhfless.errors import InputError
 from rlhfless.latency import CallTable, StepBatch, read_profile
 from rlhfless.plots import plot_before_after
 from rlhfless.plots.before_after import COST_HEADING, percent
+from rlhfless.run.planned_step import with_notes
 from rlhfless.simulate import (
     STRONG,
     WEAK,
@@ -186,9 +187,11 @@ class PlannedWholeStep:
         return "\n".join([self._title, *self._notes, *rows, *levers])
 
     def _repr_html_(self) -> str:
-        head = ("plan", "expected s", "expected GPU-s", "executed s", "executed GPU-s", "bound GPU-s")
-        levers = rows_table("Levers, leave one out", ("lever", "expected to save", "saved"), self._lever_rows())
-        return rows_table(". ".join([self._title, *self._notes]), head, self._rows()) + levers
+        head = ("plan", "expected (s)", "expected (GPU-s)", "executed (s)", "executed (GPU-s)", "lower bound (GPU-s)")
+        meanings = self.savings["meaning"]
+        rows = [(*row, meaning) for row, meaning in zip(self._lever_rows(), meanings, strict=True)]
+        levers = rows_table("Each lever left out alone", ("lever", "expected to save", "saved", "what it does"), rows)
+        return with_notes(rows_table(self._title, head, self._rows()), self._notes) + levers
 
 
 def graph_of(algorithm: str) -> Graph:

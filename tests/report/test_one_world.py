@@ -153,6 +153,19 @@ def test_the_clock_of_the_profile_is_exact_and_another_profile_is_not() -> None:
     assert "<b>Exact:</b>" in make_report(one_step, setting).html
 
 
+def test_a_notebook_shows_contradictions_first_and_how_the_profile_was_scaled() -> None:
+    times = pd.DataFrame({"step": [0, 1, 2], "generate_s": 900.0, "responses": 16})
+    own = own_times(OpenedLog(Trace(rollouts()), times, ""), sixteen_l40s())
+    cells = [html.unescape(cell) for cell in re.findall("<td>(.*?)</td>", own._repr_html_())]
+    verdicts = [cell for cell in cells if cell in ("contradiction", "agrees")]
+    assert verdicts == sorted((check.verdict for check in own.checks), reverse=True)
+    assert len(set(verdicts)) == 2
+    assert "900 s" in cells
+    assert f"Times of {own.scale.words()}." in html.unescape(own._repr_html_())
+    bare = own_times(OpenedLog(Trace(rollouts()), times[["step"]], ""), sixteen_l40s())
+    assert "nothing that can be compared" in bare._repr_html_()
+
+
 def tables(trace: Trace) -> dict[str, pd.DataFrame]:
     return {name: getattr(trace, name) for name in ("rollouts", "allocations", "spans", "events")}
 

@@ -134,5 +134,5 @@ def test_the_notebook_runs_as_it_is_written(kind: str, tmp_path: Path) -> None:
     book = written(source, *options, "--gpus", "8", "--steps", "1")
     executed = nbformat.read(run_notebook(book, tmp_path / "ran" / "page.html"), as_version=4)
     said = "".join(str(output) for cell in executed.cells if cell.cell_type == "code" for output in cell.outputs)
-    assert "assumed: " in said
+    assert "Assumed: " in said
     assert "RLHFless report" in book.with_name("book_page.html").read_text("utf-8")

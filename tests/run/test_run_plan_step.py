@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+
 import pandas as pd
 import pytest
 from error_messages import refused
@@ -14,6 +16,7 @@ from rlhfless.plots.before_after import percent
 from rlhfless.plots.export.html_page import Page
 from rlhfless.report.where_time_went import time_section
 from rlhfless.run import PlannedWholeStep, Run
+from rlhfless.run.planned_whole_step import SECONDS_OF
 from rlhfless.simulate import WEAK, Aim, DrawnDrafts
 from solver.model.errors import PlanningError
 from solver.model.step_levers import DRAFTS, LEVERS
@@ -41,7 +44,10 @@ def test_every_lever_has_a_line_before_and_after_the_step_is_executed(planned: P
     assert planned.savings["lever"].tolist() == [line.split(":")[0] for line in lines]
     for lever in used:
         assert f"  {lever}: expected to save" in repr(planned)
-    assert "Levers, leave one out" in planned._repr_html_()
+    shown = planned._repr_html_()
+    assert "Each lever left out alone" in shown
+    for text in (*planned.savings["meaning"], SECONDS_OF):
+        assert html.escape(text) in shown
 
 
 def test_what_a_lever_saved_is_the_executed_step_beside_the_best_without_it(planned: PlannedWholeStep) -> None:

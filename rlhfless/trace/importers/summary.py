@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass, field, replace
 
 import pandas as pd
@@ -24,6 +25,7 @@ DISABLES_IN_PART = DISABLES | {
 }
 """The same of rows that lack a value, where others have it."""
 
+PREVIEW_HEADING = "the first rows, as imported"
 PREVIEW_ROWS = 3
 PREVIEW_CELL = 24
 
@@ -72,7 +74,8 @@ class ImportSummary:
         highest = lowest + self.end_unknown / self.rows
         return f"{lowest:.1%} to {highest:.1%} truncated (unknown for {counted(self.end_unknown, 'response')})"
 
-    def __str__(self) -> str:
+    def lines(self) -> list[str]:
+        """Return what was found, what is missing and what was decided, one sentence each; without the ``preview``."""
         lines = []
         if self.rows:
             lines += [
@@ -90,9 +93,16 @@ class ImportSummary:
             lines.append(f"unknown fields, left out: {listed(map(clean, self.unknown_fields))}")
         if self.absent_fields:
             lines.append(f"expected fields that the log lacks: {listed(self.absent_fields)}")
-        if self.preview:
-            lines += ["the first rows, as imported:", self.preview]
-        return "\n".join(lines)
+        return lines
+
+    def __str__(self) -> str:
+        return "\n".join([*self.lines(), *([f"{PREVIEW_HEADING}:", self.preview] if self.preview else [])])
+
+    def _repr_html_(self) -> str:
+        items = "".join(f"<li>{html.escape(line)}</li>" for line in self.lines())
+        rows = f"<pre style='overflow-x:auto'>{html.escape(self.preview)}</pre>"
+        preview = f"<details><summary>{PREVIEW_HEADING}</summary>{rows}</details>" if self.preview else ""
+        return f"<ul>{items}</ul>{preview}"
 
 
 def summarize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -53,6 +55,16 @@ def test_the_summary_says_what_is_missing_and_what_that_disables(log: Path) -> N
     assert "end_s: not in the log; end times are unknown; unless spans or scalars have the generation time, times" in text
     assert "6 responses to 3 prompts in 1 step and 1 epoch, truncation unknown" in text
     assert "duplicate rows dropped: 1" in text
+
+
+def test_a_notebook_shows_the_summary_as_a_list_and_escapes_the_log(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    pd.DataFrame(rollouts()).assign(prompt="<b>x</b>", note=None).to_csv(path, index=False)
+    _, summary = import_table(path)
+    shown = summary._repr_html_()
+    assert [html.unescape(item) for item in re.findall("<li>(.*?)</li>", shown)] == summary.lines()
+    assert "&lt;b&gt;x&lt;/b&gt;" in shown
+    assert "<b>" not in shown
 
 
 def test_what_is_missing_in_some_rows_is_counted(tmp_path: Path) -> None:
