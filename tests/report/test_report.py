@@ -145,7 +145,7 @@ def test_every_section_has_its_figures(page):
         "Cost, time and actors",
         "Time and cost",
         "What each idea contributes",
-        "time weight w of T^w C^(1-w)",
+        "time weight (1: time only, 0: cost only)",
     ):
         assert title in figures
     ids = re.findall(r'<div id="(figure-\d+)"></div>', page)
