@@ -73,7 +73,7 @@ def plot_acceptance(study: DraftStudy) -> go.Figure:
             marker={"color": colour, "symbol": symbol, "size": 8}, hovertext=texts, hoverinfo="text",
         )  # fmt: skip
     fig.update_xaxes(title=f"position in the draft ({info.unit})", **whole_steps(sorted(set(info.table["position"]))))
-    fig.update_yaxes(title="share of passes that accept it", range=[0, 1], tickformat=".0%")
+    fig.update_yaxes(title="share of passes that accept this position", range=[0, 1], tickformat=".0%")
     note = f"measured on {clean(info.measured)}; a position is accepted only if all positions before it are"
     return styled(
         fig, TITLE, note, height=440, above=64,

@@ -147,7 +147,7 @@ def plot_before_after(
         for words, (name, timeline) in zip(bars["name"], timelines.items(), strict=False)
     ]
     if info.chosen:
-        headings[-1] += f"<br><span style='font-size:12px'>{clean(info.chosen, 160)}</span>"
+        headings[-1] += f"<br><span style='font-size:12px'>{clean(info.chosen, 200)}</span>"
     fig = make_subplots(rows=len(sizes) + 1, cols=1, subplot_titles=[*headings, COST_HEADING])
     _place(fig, [*sizes, cost_px], inner, gap_px)
     note = add_panels(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhfless.plots.style import clean
 from rlhfless.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def clock_words(meta: Mapping[str, Any]) -> str:
@@ -40,5 +43,14 @@ def clocks_words(traces: Mapping[str, Trace]) -> str:
 
 
 def with_clock(subtitle: str, meta: Mapping[str, Any]) -> str:
-    """Return a subtitle that ends with the clock, where it is known."""
-    return "; ".join(filter(None, [subtitle, clock_words(meta)]))
+    """Return a subtitle that ends with the clock, where it is known and not named already."""
+    words = clock_words(meta)
+    return subtitle if words and words in subtitle else "; ".join(filter(None, [subtitle, words]))
+
+
+def clock_of_results(results: pd.DataFrame) -> Mapping[str, Any]:
+    """Return the clock of the times in a table of results, as far as the table says it (``attrs["clock"]`` of a pandas table).
+
+    Tables of ``rlhfless.simulate`` say it; adding columns and choosing rows keeps it.
+    """
+    return results.attrs.get("clock", {})

@@ -148,7 +148,7 @@ def _layout(unit: str, further: int, dark: bool) -> dict[str, Any]:
         further: pixels of the subtitle's lines after the first.
     """
     fig = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08, row_heights=[0.55, 0.45])
-    fig.update_yaxes(title=unit, rangemode="tozero", row=1, col=1)
+    fig.update_yaxes(title=f"cost ({unit})", rangemode="tozero", row=1, col=1)
     fig.update_yaxes(title="idle share", tickformat="~p", range=[0, 1], row=2, col=1)
     fig.update_xaxes(title="time of the run (s)", row=2, col=1)
     styled(fig, TITLE, "<br>".join(["."] * (1 + further // 15)), height=420)

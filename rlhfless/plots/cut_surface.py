@@ -12,10 +12,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from rlhfless.plots.palette import VERMILLION
-from rlhfless.plots.style import hover, message_figure, styled
+from rlhfless.plots.style import counted, hover, message_figure, styled
 from solver.stage_fusion.cut import CutPlan
 
-TITLE = "Time of a step by its cut"
+TITLE = "Time of a step, by when actors are released and how many continue"
 SCALE = ((0.0, "rgba(0,114,178,1.0)"), (1.0, "rgba(0,114,178,0.08)"))
 """The fastest step is the darkest."""
 
@@ -52,7 +52,7 @@ def cut_surface_info(cut: CutPlan) -> CutSurfaceInfo:
     table = pd.DataFrame(rows, columns=["share", "keep", "time_s", "exact"])
     chosen = (cut.share, cut.keep) if cut.share else None
     return CutSurfaceInfo(
-        table, chosen, cut.uncut.time_s, "" if rows else "No cut was looked at, so there is nothing to compare."
+        table, chosen, cut.uncut.time_s, "" if rows else "No release was tried, so there is nothing to compare."
     )
 
 
@@ -76,7 +76,7 @@ def plot_cut_surface(cut: CutPlan) -> go.Figure:
             hover(
                 [("step", "no room" if np.isnan(times.loc[keep, share]) else
                   f"{'' if exact.loc[keep, share] else 'at least '}{times.loc[keep, share]:.2f} s")],
-                f"cut to {keep} actors at {share:.0%}",
+                f"{counted(keep, 'actor')} continue with the last {share:.0%} of the responses",
             )
             for share in times.columns
         ]
@@ -96,10 +96,10 @@ def plot_cut_surface(cut: CutPlan) -> go.Figure:
             hovertemplate="chosen<extra></extra>",
         )  # fmt: skip
     fig.update_xaxes(
-        title="unfinished share of the batch at the cut", type="category", tickmode="array", tickvals=shares,
+        title="responses that are unfinished when the others are released", type="category", tickmode="array", tickvals=shares,
         ticktext=[f"{share:.0%}" for share in shares],
     )  # fmt: skip
     fig.update_yaxes(title="actors that continue", type="category")
-    bounds = "" if info.table["exact"].all() else " Times that were not followed are lower bounds."
-    choice = "No cut is chosen." if info.chosen is None else "The star is chosen."
-    return styled(fig, TITLE, f"Without a cut the step takes {info.uncut_s:.2f} s. {choice}{bounds}", height=380)
+    bounds = "" if info.table["exact"].all() else " Where a time was not simulated to its end, it is a lower bound."
+    choice = "No release is chosen." if info.chosen is None else "The star is chosen."
+    return styled(fig, TITLE, f"Without a release the step takes {info.uncut_s:.2f} s. {choice}{bounds}", height=380)

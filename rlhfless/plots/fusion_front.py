@@ -18,11 +18,11 @@ from rlhfless.plots.tables import stacked
 if TYPE_CHECKING:
     from rlhfless.simulate import Comparison
 
-TITLE = "Time and cost of a whole step with and without streaming"
+TITLE = "Time and cost of a step that learns after generation, or during it"
 COLUMNS = ["policy", "learning", "time_weight", "actors", "time_s", "gpu_seconds", "bound_gpu_seconds", "on_front"]
 STYLES = {
-    "batch": ("learned from after generation", BLUE, "circle"),
-    "stream": ("learned from while others decode", VERMILLION, "diamond"),
+    "batch": ("learns after generation", BLUE, "circle"),
+    "stream": ("learns while others decode", VERMILLION, "diamond"),
 }
 
 
@@ -72,7 +72,7 @@ def plot_fusion_front(front: Comparison) -> go.Figure:
         return message_figure(TITLE, info.missing)
     fig = go.Figure()
     fig.add_scatter(
-        x=info.bound["time_s"], y=info.bound["gpu_seconds"], mode="lines", name="lower bound, whatever overlaps",
+        x=info.bound["time_s"], y=info.bound["gpu_seconds"], mode="lines", name="lower bound of any schedule",
         line={"color": BOUND, "width": 2, "dash": "dash"},
         hovertemplate="in %{x:.3g} s at least %{y:,.4g} GPU-seconds<extra></extra>",
     )  # fmt: skip
@@ -99,5 +99,5 @@ def plot_fusion_front(front: Comparison) -> go.Figure:
             marker={"symbol": symbol, "size": 6, "color": colour, "opacity": 0.35},
         )  # fmt: skip
     fig.update_xaxes(title="time of the step (s)")
-    fig.update_yaxes(title="GPU-seconds", rangemode="tozero")
+    fig.update_yaxes(title="cost (GPU-seconds)", rangemode="tozero")
     return styled(fig, TITLE, f"step {info.step}; pale marks are beaten by another policy or time weight")

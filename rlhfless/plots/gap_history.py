@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from solver.generation.pareto_front import Front
     from solver.model.plan import Plan
 
-TITLE = "Value of a plan and its lower bound, part by part"
+TITLE = "How planning improved the plan and its lower bound"
 
 
 class GapInfo(NamedTuple):
@@ -121,8 +121,8 @@ def plot_gap_history(
     heads = [
         (fig.layout[axis].domain[0], text)
         for axis, text in (
-            ("xaxis", "value after each part"),
-            ("xaxis2", "plans of the front above the bound curve C(M)"),
+            ("xaxis", "after each part of planning"),
+            ("xaxis2", "best plans above the lower bound"),
             ("xaxis3", f"gap by {clean(of)}"),
         )
     ]
@@ -142,16 +142,16 @@ def plot_gap_history(
     if len(values):
         room = max(values.max() - values.min(), 0.02 * values.max())
         fig.update_xaxes(range=[values.min() - 0.1 * room, values.max() + 0.1 * room], row=1, col=1)
-    fig.update_xaxes(title="objective value", row=1, col=1)
+    fig.update_xaxes(title="weighted time and cost", row=1, col=1)
     fig.update_yaxes(
         type="category", categoryorder="array", categoryarray=_order(info), autorange="reversed", automargin=True, row=1, col=1
     )
     times = pd.concat([info.bound["time_s"], info.front["time_s"], info.plans["makespan_s"]])
     costs = pd.concat([info.bound["cost"], info.front["cost"], info.plans["gpu_seconds"]])
-    fig.update_xaxes(title="makespan M (s)", type="log", range=_decades(times), row=1, col=2)
+    fig.update_xaxes(title="time (s)", type="log", range=_decades(times), row=1, col=2)
     fig.update_yaxes(title="cost (GPU-seconds)", type="log", range=_decades(costs), row=1, col=2)
     fig.update_xaxes(title=clean(of), type="category", categoryorder="array", categoryarray=shown_labels, row=1, col=3)
-    fig.update_yaxes(title="gap to the lower bound (% of the value)", rangemode="tozero", row=1, col=3)
+    fig.update_yaxes(title="gap to the lower bound (%)", rangemode="tozero", row=1, col=3)
     inner, above, below = 240, 120, 86 + SLIDER_PX
     styled(
         fig, TITLE, height=inner + above + below, sliders=[slider(labels, first, f"{clean(of)}: ")],
@@ -173,15 +173,15 @@ def _frame(info: GapInfo, label: str) -> list[go.Scatter]:
     parts = info.parts[info.parts["label"] == label]
     names = [clean(part) for part in parts["part"]]
     texts = [
-        hover([("value", number(row.value, digits=4)),
-               ("lowered by", number(row.value_by) if math.isfinite(row.value_by) else "the first plan within the limit"),
-               ("lower bound", number(row.lower_bound, digits=4)), ("raised by", number(row.bound_by))], name)
+        hover([("weighted time and cost", number(row.value, digits=4)),
+               ("improved by", number(row.value_by) if math.isfinite(row.value_by) else "first plan within the limit"),
+               ("lower bound", number(row.lower_bound, digits=4)), ("bound raised by", number(row.bound_by))], name)
         for name, row in zip(names, parts.itertuples(), strict=True)
     ]  # fmt: skip
     front, bound = (table[table["label"] == label] for table in (info.front, info.bound))
     return [
         go.Scatter(
-            x=parts["lower_bound"], y=names, mode="lines+markers", name="lower bound of the value", hovertext=texts,
+            x=parts["lower_bound"], y=names, mode="lines+markers", name="lower bound of any plan", hovertext=texts,
             hoverinfo="text", line={"color": BOUND, "dash": "dash", "shape": "vh", "width": 2}, marker={"size": 8},
         ),
         go.Scatter(
@@ -189,14 +189,15 @@ def _frame(info: GapInfo, label: str) -> list[go.Scatter]:
             line={"color": BLUE, "shape": "vh", "width": 2}, marker={"size": 8},
         ),
         go.Scatter(
-            x=bound["time_s"], y=bound["cost"], mode="lines", name="C(M): lower bound of the cost at makespan M",
-            line={"color": BOUND, "dash": "dot", "width": 2},
-            hovertemplate="<b>lower bound</b><br>makespan up to %{x:.3g} s<br>at least %{y:,.4g} GPU-seconds<extra></extra>",
+            x=bound["time_s"], y=bound["cost"], mode="lines", name="lower bound of the cost at that time",
+            line={"color": BOUND, "dash": "dot", "width": 2, "shape": "vh"},
+            hovertemplate="<b>lower bound</b><br>time up to %{x:.3g} s<br>at least %{y:,.4g} GPU-seconds<extra></extra>",
         ),
         go.Scatter(
-            x=front["time_s"], y=front["cost"], mode="markers", name="plans of the front", customdata=front["actors"],
+            x=front["time_s"], y=front["cost"], mode="markers", name="best plans",
+            customdata=[counted(n, "actor") for n in front["actors"]],
             marker={"color": ORANGE, "symbol": "circle-open", "size": 7},
-            hovertemplate="plan with %{customdata} actors<br>%{x:.3g} s<br>%{y:,.4g} GPU-seconds<extra></extra>",
+            hovertemplate="plan with %{customdata}<br>%{x:.3g} s<br>%{y:,.4g} GPU-seconds<extra></extra>",
         ),
         go.Scatter(
             x=[plan["makespan_s"]], y=[plan["gpu_seconds"]], mode="markers", name="this plan", hoverinfo="skip",
@@ -227,4 +228,4 @@ def _line(info: GapInfo, label: str) -> str:
         if row["gap"] == row["gap"]
         else "no lower bound"
     )
-    return f"{counted(int(row['actors']), 'actor')}: value {number(row['value'], digits=4)}, {proof}"
+    return f"{counted(int(row['actors']), 'actor')}: weighted time and cost {number(row['value'], digits=4)}, {proof}"

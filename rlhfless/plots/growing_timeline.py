@@ -147,7 +147,7 @@ def _phase(
         return [_bars(times, BAR, name, {"color": BLUE, "line": {"width": 0}}, DECODE_RANK, text)]
     text += "<br>slots in use: %{marker.color:.0%}"
     marker, legend = shades(shares.round(3).tolist()), {"showlegend": False, "legendgroup": name}
-    return [_bars(times, BAR, name, marker, DECODE_RANK, text, **legend), *shade_samples()]
+    return [_bars(times, BAR, name, marker, DECODE_RANK, text, **legend), *shade_samples(shares)]
 
 
 def _events(now: StepSoFar, rows: dict[str, int], start_s: float, places: int) -> Iterator[dict[str, Any]]:
@@ -179,8 +179,8 @@ def _layout(labels: tuple[str, ...], title: str, below: str, dark: bool) -> dict
     shown = range(0, rows, max(1, -(-rows // MAX_LABELS)))
     fig = go.Figure()
     fig.update_yaxes(
-        tickvals=list(shown), ticktext=[labels[i] for i in shown], range=[rows - 0.45, -0.55], title="holder (its GPUs)",
-        zeroline=False, showgrid=False,
+        tickvals=list(shown), ticktext=[labels[i] for i in shown], range=[rows - 0.45, -0.55],
+        title="actor or learner (its GPUs)", zeroline=False, showgrid=False,
     )  # fmt: skip
     fig.update_xaxes(title="time since the start of the step (s)", rangemode="tozero")
     height = int(min(780, max(420, 190 + 34 * rows)))

@@ -17,7 +17,7 @@ from rlhfless.plots.style import WIDE_ONLY, clean, cost_line, hover, message_fig
 
 TITLE = "Where the GPU-seconds went"
 RUN = "this run"
-SLOT = "a slot is room for one response in a replica's batch"
+SLOT = "a slot is room for one response in a replica's batch; empty slots cost as much as used ones"
 SAVED = ("GPU-seconds mean", "time mean", "GPU-seconds most")  # of a row of savings
 WORK_COLOURS = {
     use: PHASE_STYLES[phase].colour
@@ -149,7 +149,7 @@ def plot_overview(uses: pd.DataFrame, best: pd.Series | None = None) -> go.Figur
         fig, info.verdict, subtitle, height=250 + 44 * len(names) + 16 * bool(subtitle), barmode="stack", bargap=0.25,
         legend=legend,
     )  # fmt: skip
-    return fig.update_layout(margin={"b": 120}, uniformtext={"minsize": 10, "mode": "hide"})
+    return fig.update_layout(margin={"b": 108}, uniformtext={"minsize": 10, "mode": "hide"})
 
 
 def _marker(kind: str, use: str) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from typing import NamedTuple
 from rlhfless.scheduling import POLICY_TABLE
 from rlhfless.system.colours import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, YELLOW
 
-__all__ = ["BLUE", "BOUND", "BUSY", "BUSY_SCALE", "COLOURS", "GREEN", "GREY", "IDLE", "OCCUPANCY_SCALE", "ORANGE", "OUTLINE",
-           "PHASE_STYLES", "POLICY_STYLES", "PURPLE", "SELECTED", "SKY", "SYMBOLS", "VERMILLION", "YELLOW", "PhaseStyle",
-           "PolicyStyle", "ink_on", "policy_styles"]  # fmt: skip
+__all__ = ["BLUE", "BOUND", "BUSY", "BUSY_SCALE", "COLOURS", "GREEN", "GREY", "IDLE", "OCCUPANCY", "OCCUPANCY_SCALE",
+           "ORANGE", "OUTLINE", "PHASE_STYLES", "POLICY_STYLES", "PURPLE", "SELECTED", "SKY", "SYMBOLS", "VERMILLION",
+           "YELLOW", "PhaseStyle", "PolicyStyle", "ink_on", "policy_styles"]  # fmt: skip
 
 IDLE, OUTLINE = "rgba(127,127,127,0.25)", "rgba(127,127,127,0.65)"
 """Fill and outline of GPUs that are held and do nothing; see-through, so that they are pale on white and on dark paper."""
@@ -23,8 +23,12 @@ BOUND = GREY
 SELECTED = {"symbol": "star", "size": 15, "color": YELLOW, "line": {"width": 1.5, "color": "#000000"}}
 """Marker of what a user selected: legible on bars of every colour, on white and on dark paper."""
 
-OCCUPANCY_SCALE = ((0.0, "rgba(0,114,178,0.16)"), (1.0, "rgba(0,114,178,1.0)"))
-"""Share of an actor's slots that are in use, from an empty batch to a full one: see-through blue to blue."""
+OCCUPANCY = ((0.0, 0.2), (0.02, 0.3), (0.1, 0.5), (0.3, 0.75), (1.0, 1.0))
+"""Share of an actor's slots that are in use, and how opaque the blue of that share is. Small shares are far apart, as most of a
+long-tailed step runs with few slots in use."""
+
+OCCUPANCY_SCALE = tuple((share, f"rgba(0,114,178,{opaque})") for share, opaque in OCCUPANCY)
+"""The same as a colour scale, from an empty batch to a full one: see-through blue to blue."""
 
 BUSY_SCALE = ((0.0, IDLE), (0.001, "rgba(0,114,178,0.12)"), (1.0, "rgba(0,114,178,1.0)"))
 """The same over allocated time, from held and idle to a full batch all the time."""

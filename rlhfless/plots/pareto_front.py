@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from solver.model.plan import Plan
     from solver.timing.evaluate import Evaluation
 
-TITLE = "Front of plans: predicted and true time and cost"
+TITLE = "Best plans for time and cost, by predicted and by true lengths"
 CURVE_POINTS = 160
 
 
@@ -101,7 +101,7 @@ def plot_front(
     outcomes: Mapping[Any, Evaluation] | None = None,
     true_bound: Callable[[float], float] | None = None,
     *,
-    of: str = "weight of time against cost",
+    of: str = "time weight (1: time only, 0: cost only)",
     start: Any = None,
     usd_per_gpu_hour: float = 0.0,
 ) -> go.Figure:
@@ -128,21 +128,22 @@ def plot_front(
     low, high = _ranges(info)
     at_least = "at least %{y:,.4g} " + info.unit
     for table, name, line, fill in (
-        (info.true_bound, "lower bound for the true lengths, any policy", {"color": BOUND, "width": 1}, "tozeroy"),
-        (info.bound, "lower bound for the predicted lengths, any plan", {"color": BOUND, "width": 2, "dash": "dash"}, None),
+        (info.true_bound, "lower bound of any schedule, true lengths", {"color": BOUND, "width": 1}, "tozeroy"),
+        (info.bound, "lower bound of any plan, predicted lengths", {"color": BOUND, "width": 2, "dash": "dash"}, None),
     ):
         if len(table):
             wall = table["time_s"].iloc[0]  # nothing is faster, whatever it costs
             fig.add_scatter(
-                x=[0.0, wall, *table["time_s"]], y=[2 * high, 2 * high, *table["cost"]], mode="lines", name=name, line=line,
+                x=[0.0, wall, *table["time_s"]], y=[2 * high, 2 * high, *table["cost"]], mode="lines", name=name,
+                line={**line, "shape": "vh"},
                 fill=fill, fillcolor="rgba(127,127,127,0.13)",
                 hovertemplate=f"<b>{name}</b><br>time: %{{x:.3g}} s<br>{at_least}<extra></extra>",
             )  # fmt: skip
     fig.add_scatter(
-        x=info.front["time_s"], y=info.front["cost"], mode="lines+markers", name="front (predicted lengths)",
+        x=info.front["time_s"], y=info.front["cost"], mode="lines+markers", name="best plans for the predicted lengths",
         line={"color": ORANGE, "width": 1.5, "shape": "hv"}, marker={"symbol": "circle-open", "size": 6},
-        customdata=info.front["actors"],
-        hovertemplate=f"<b>plan with %{{customdata}} actors</b><br>%{{x:.3g}} s<br>%{{y:,.4g}} {info.unit}<extra></extra>",
+        customdata=[counted(n, "actor") for n in info.front["actors"]],
+        hovertemplate=f"<b>plan with %{{customdata}}</b><br>%{{x:.3g}} s<br>%{{y:,.4g}} {info.unit}<extra></extra>",
     )  # fmt: skip
     fig.frames = [
         go.Frame(data=_frame(info, i), traces=[0, 1, 2], name=label, layout=caption(_line(info, i)))
@@ -154,7 +155,7 @@ def plot_front(
         fig.add_scatter(x=[None], y=[None], yaxis="y2", showlegend=False, hoverinfo="skip")
         rate = 1000 * usd_per_gpu_hour / 3600
         side = {"overlaying": "y", "side": "right", "range": [low * rate, high * rate], "showgrid": False, "tickmode": "auto"}
-        fig.update_layout(yaxis2={**side, "title": f"1,000 such steps (USD, {usd_per_gpu_hour:g} per GPU-hour)"})
+        fig.update_layout(yaxis2={**side, "title": f"cost of 1,000 such steps (USD, at {usd_per_gpu_hour:g} USD per GPU-hour)"})
     inner, above, below = 326, 104, 112 + SLIDER_PX
     styled(
         fig, TITLE, height=inner + above + below, sliders=[slider(labels, first, f"{clean(of)}: ")],
@@ -171,7 +172,10 @@ def _frame(info: FrontInfo, i: int) -> list[go.Scatter]:
     ends = [[row["time_s"], row["true_time_s"]], [row["cost"], row["true_cost"]]]
     spots = (("predicted", "time_s", "cost"), ("with the true lengths", "true_time_s", "true_cost"))
     texts = [
-        hover([("time", number(row[t], "s")), ("cost", number(row[c], info.unit))], f"{what}: {int(row['actors'])} actors")
+        hover(
+            [("time", number(row[t], "s")), ("cost", number(row[c], info.unit))],
+            f"{what}: {counted(int(row['actors']), 'actor')}",
+        )
         for what, t, c in spots
     ]
     outline = {"width": 1, "color": "#444444"}

@@ -125,7 +125,7 @@ def plot_pipeline(plans: AnyPlan | Mapping[str, AnyPlan]) -> go.Figure:
                 x=0, xref="paper", y=min(1.0, (top + height + GAP_PX + heights[row - 1] + 14) / inner), yref="paper",
                 xanchor="left", yanchor="bottom", showarrow=False,
             )  # fmt: skip
-    fig.update_xaxes(title="time", showticklabels=True, row=len(heights), col=1)
+    fig.update_xaxes(title="time (units of the problem)", showticklabels=True, row=len(heights), col=1)
     fig.update_layout(barmode="overlay", bargap=0.08)
     return styled(fig, _title(info), _note(), height=round(inner) + 190, above=24, legend={"orientation": "v"})
 

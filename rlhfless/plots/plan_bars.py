@@ -13,6 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from rlhfless.plots.clock import clock_words
 from rlhfless.plots.palette import BLUE, ORANGE, POLICY_STYLES, SKY
 from rlhfless.plots.slider import SLIDER_PX, caption, slider, start_at
 from rlhfless.plots.style import clean, counted, hover, legend_below, message_figure, number, styled
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
     from solver.model.plan import Plan
     from solver.model.workload import Workload
 
-TITLE = "Time of each actor, by cause"
+TITLE = "What each actor spends its time on"
 PARTS = (
     ("other_s", ORANGE, "/", "start, weight sync, prefill, and waiting for free slots"),
-    ("base_s", BLUE, "", "base time of an iteration x longest response"),
-    ("load_s", SKY, ".", "added time per response and per KV token"),
+    ("base_s", BLUE, "", "fixed time per iteration, for its longest response"),
+    ("load_s", SKY, ".", "added time per response in the batch and per KV token"),
 )
 SIDES = ("plan", "random split")
 STYLES = {"plan": POLICY_STYLES["solver"], "random split": POLICY_STYLES["random"]}
@@ -147,7 +148,7 @@ def plot_plan_bars(
     fig.update_yaxes(title="cost (GPU-seconds)", range=[0, dearest], row=1, col=len(widths))
     inner, above, below = int(min(410, max(190, 30 + 15 * rows))), 120, 116 + SLIDER_PX
     styled(
-        fig, TITLE, height=inner + above + below, barmode="stack",
+        fig, TITLE, clock_words({"clock": "virtual", "profile": latency.name}), height=inner + above + below, barmode="stack",
         sliders=[slider(labels, first, f"{clean(of)}: ")], **caption(_line(info, labels[first]), heads),
         legend=legend_below(inner),
     )  # fmt: skip
@@ -164,7 +165,7 @@ def _bars(info: PlanBarsInfo, label: str, side: str, rows: int) -> list[go.Bar]:
             [
                 ("responses", f"{int(b.responses):,} of {int(b.shortest):,} to {int(b.longest):,} tokens"),
                 *((name, number(getattr(b, part), "s")) for part, _, _, name in PARTS),
-                ("done at", number(b.other_s + b.base_s + b.load_s, "s")),
+                ("ends at", number(b.other_s + b.base_s + b.load_s, "s")),
             ],
             f"actor {b.Index} of the {side}",
         )

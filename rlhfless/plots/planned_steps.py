@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from rlhfless.plots.palette import BLUE, VERMILLION
-from rlhfless.plots.style import MINUS, counted, message_figure, styled, whole_steps
+from rlhfless.plots.style import MINUS, counted, message_figure, styled, whole_counts, whole_steps
 
 TITLE = "Planned number of actors per step"
 
@@ -50,7 +50,7 @@ def plot_planned_steps(table: pd.DataFrame) -> go.Figure:
         return message_figure(TITLE, info.missing)
     fig = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.09)
     for row, (column, title, colour, shape) in enumerate(
-        (("mean_tokens", "mean length (tokens)", BLUE, "linear"), ("actors", "actors planned", VERMILLION, "hv")), start=1
+        (("mean_tokens", "mean length (tokens)", BLUE, "linear"), ("actors", "planned actors", VERMILLION, "hv")), start=1
     ):
         fig.add_scatter(
             x=table["step"], y=table[column], mode="lines+markers" if len(table) <= 60 else "lines", name=title,
@@ -59,11 +59,12 @@ def plot_planned_steps(table: pd.DataFrame) -> go.Figure:
         )  # fmt: skip
         fig.update_yaxes(title=title, rangemode="tozero", row=row, col=1)
     fig.update_xaxes(**whole_steps(table["step"].tolist()))
+    fig.update_yaxes(**whole_counts(float(table["actors"].max())), row=2, col=1)
     fig.update_xaxes(title="step", row=2, col=1)
     fewest, highest = int(table["actors"].min()), int(table["actors"].max())
     subtitle = f"{fewest} to {highest} actors" if fewest < highest else f"{counted(fewest, 'actor')} in every step"
     if info.rank_correlation == info.rank_correlation:
-        subtitle += f"; rank correlation with the mean length {_rounded(info.rank_correlation)}"
+        subtitle += f"; rank correlation between actors and mean length {_rounded(info.rank_correlation)}"
     return styled(fig, TITLE, subtitle, height=430, showlegend=False)
 
 

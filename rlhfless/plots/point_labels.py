@@ -7,6 +7,7 @@ tries places around its point, near ones first; where all are taken, it takes th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -58,6 +59,26 @@ def place_labels(
     marks = [*((float(x), float(y)) for x, y in at), *marks_px]
     places = place_texts(firsts, texts, width_px, height_px, marks, stretches)
     return tuple(PointLabel(group, text, dx, dy) for group, text, (dx, dy) in zip(groups, texts, places, strict=True))
+
+
+def line_marks(
+    x_px: ArrayLike, y_px: ArrayLike, width_px: float, height_px: float, *, stepped: bool = True
+) -> Iterator[tuple[float, float]]:
+    """Yield points along a line within the plot, about a letter apart, so that no name is written over it.
+
+    Args:
+        x_px, y_px: (N,) its corners, to the right and down. width_px, height_px: of the plot.
+        stepped: the line goes across before it goes up or down, as plotly's shape ``hv``.
+    """
+    corners = list(zip(np.asarray(x_px, dtype=float).tolist(), np.asarray(y_px, dtype=float).tolist(), strict=True))
+    if stepped:
+        corners = [at for first, then in pairwise(corners) for at in (first, (then[0], first[1]))] + corners[-1:]
+    for (x, y), (next_x, next_y) in pairwise(corners):
+        for share in np.arange(0.0, 1.0, min(1.0, LINE_PX / max(float(np.hypot(next_x - x, next_y - y)), 1e-9))):
+            at = x + share * (next_x - x), y + share * (next_y - y)
+            if 0 <= at[0] <= width_px and 0 <= at[1] <= height_px:
+                yield at
+    yield from corners[-1:]
 
 
 def place_texts(

@@ -87,7 +87,7 @@ def plot_prefill(deduplications: Mapping[Any, Deduplication], once: int) -> go.F
         annotation_position="top",
     )
     fig.update_yaxes(autorange="reversed")
-    fig.update_xaxes(title="computed prompt tokens", rangemode="tozero")
+    fig.update_xaxes(title="prompt tokens that are prefilled", rangemode="tozero")
     inner, above, below = 44 + 46 * len(table), 96, 110
     styled(fig, TITLE, height=inner + above + below, legend=legend_below(inner))
     return fig.update_layout(margin={"t": above, "b": below})

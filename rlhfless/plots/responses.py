@@ -129,7 +129,7 @@ def plot_responses(
             x=marked["end_s"], y=marked["row"], mode="markers", name="selected response", marker=SELECTED, cliponaxis=False,
             customdata=marked["index"].tolist(), hovertext=marked["hover"].tolist(), hoverinfo="text",
         )  # fmt: skip
-    fig.update_yaxes(range=[len(bars) - 0.4, -0.6], title="response, in order of joining", showgrid=False, zeroline=False)
+    fig.update_yaxes(range=[len(bars) - 0.4, -0.6], title="response, by start", showgrid=False, zeroline=False)
     fig.update_yaxes(tickformat="d", **({"dtick": 1} if len(bars) <= FEW else {"nticks": 10}))
     fig.update_xaxes(title="time since the start of the step (s)", rangemode="tozero")
     # below the plot there is room for the lines that it takes on a telephone

@@ -18,9 +18,9 @@ from rlhfless.plots.tables import stacked
 if TYPE_CHECKING:
     from rlhfless.simulate import Comparison
 
-TITLE = "Time and cost with and without drafts"
+TITLE = "Time and cost with and without speculative decoding"
 BOUNDS = {
-    "one_token": ("lower bound, one token per pass", GREY, "dash"),
+    "one_token": ("lower bound without drafts", GREY, "dash"),
     "with_drafts": ("lower bound with these drafts", BLUE, "dot"),
 }
 
@@ -91,7 +91,7 @@ def plot_spec_front(fronts: Comparison) -> go.Figure:
             hover(
                 [("time", number(row.time_s, "s")), ("cost", number(row.gpu_seconds, "GPU-seconds")),
                  ("actors", str(row.actors)), ("time weight", f"{row.time_weight:g}"),
-                 ("one token per pass", "cannot cost so little in this time" if row.below_one_token else "may be as good")],
+                 ("without drafts", "cannot cost so little in this time" if row.below_one_token else "may be as good")],
                 name,
             )
             for row in shown.itertuples()
@@ -104,8 +104,8 @@ def plot_spec_front(fronts: Comparison) -> go.Figure:
     fig.update_xaxes(title="time (s)", range=[0, 1.08 * drawn["time_s"].max()])
     low = min(drawn["gpu_seconds"].min(), info.bounds["with_drafts"].min())  # NaN where no bound is finite: then the former
     fig.update_yaxes(
-        title="cost (GPU-seconds), logarithmic", type="log", dtick="D2",
+        title="cost (GPU-seconds, logarithmic)", type="log", dtick="D2",
         range=np.log10([0.9 * low, 1.15 * drawn["gpu_seconds"].max()]).tolist(),
     )  # fmt: skip
-    note = f"step {info.step} with times of {clean(info.times)}, simulated; each line is one policy at several time weights"
+    note = f"step {info.step}; virtual clock, {clean(info.times)}; each line is one policy at several time weights"
     return styled(fig, TITLE, note, height=520)

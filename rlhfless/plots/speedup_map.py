@@ -19,7 +19,7 @@ from solver.model.acceptance import Acceptance
 from solver.model.latency import LatencyModel
 from solver.timing.draft_length import best_length
 
-TITLE = "How much faster drafts make decoding"
+TITLE = "Speed-up of decoding by speculative decoding"
 RATES = tuple(round(0.05 * k, 2) for k in range(20))
 """Compared acceptance rates: the probability that a drafted token is accepted if all tokens before it were."""
 
@@ -131,7 +131,7 @@ def plot_speedup_map(
         [
             hover(
                 [("drafts", f"{n} tokens per response" if n else "do not pay"), ("speed-up", f"{s:.2f}")],
-                f"{batch} in the batch, rate {rate:.2f}",
+                f"{batch} in the batch, {rate:.0%} accepted",
             )
             for batch, n, s in zip(speedup.columns, length.loc[rate], speedup.loc[rate], strict=True)
         ]

@@ -11,7 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from rlhfless.plots.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION
-from rlhfless.plots.style import clean, counted, legend_below, message_figure, styled
+from rlhfless.plots.style import clean, counted, cut_axes, legend_below, message_figure, styled
 
 TITLE = "How many GPUs generate and how many train"
 MISSING = "There is no division of the GPUs to show."
@@ -72,7 +72,7 @@ def plot_split(table: pd.DataFrame) -> go.Figure:
             legendgroup=name, line={"color": colour},
             marker={"symbol": "star" if shared else "circle", "size": 10 if shared else 7},
             customdata=points[["gpus_train", "least_step_s"]],
-            hovertemplate=f"{name}<br>%{{x}} GPUs generate, %{{customdata[0]}} train<br>%{{y:.4g}} s a step, at least "
+            hovertemplate=f"{name}<br>%{{x}} GPUs generate, %{{customdata[0]}} train<br>%{{y:.4g}} s per step, at least "
             "%{customdata[1]:.4g} s<extra></extra>",
         )  # fmt: skip
         fig.add_scatter(
@@ -82,17 +82,19 @@ def plot_split(table: pd.DataFrame) -> go.Figure:
         )  # fmt: skip
     fig.update_xaxes(title="GPUs that generate")
     fig.update_yaxes(**_axis_of_seconds(info.points))
+    begins = float((fig.layout.yaxis.range or (0.0,))[0]) if fig.layout.yaxis.type != "log" else 0.0
     note = "solid: simulated, in steady state; dotted: lower bound of the same division; star: all GPUs generate, then train"
+    note = "; ".join(filter(None, [note, cut_axes(time=begins)]))
     return styled(fig, TITLE, note, height=int(INNER_PX) + 190, legend=legend_below(INNER_PX), margin={"b": 120})
 
 
 def _axis_of_seconds(points: pd.DataFrame) -> dict[str, object]:
-    """Return an axis on which the divisions differ: from 0 where that shows them; its title says where it is another one."""
+    """Return an axis on which the divisions differ: from 0 where that shows them, else near the values or logarithmic."""
     seconds = points[["step_s", "least_step_s"]]
     low, high = float(seconds.min().min()), float(seconds.max().max())
     if high < NEAR * low:
         beyond = 0.12 * max(high - low, 0.08 * high)
-        return {"title": "a step (s), does not start at 0", "range": [low - beyond, high + beyond]}
+        return {"title": "seconds per step", "range": [low - beyond, high + beyond]}
     if low > 0 and high > FAR * low:
-        return {"title": "a step (s), logarithmic", "type": "log"}
-    return {"title": "a step (s)", "rangemode": "tozero"}
+        return {"title": "seconds per step (logarithmic)", "type": "log"}
+    return {"title": "seconds per step", "rangemode": "tozero"}

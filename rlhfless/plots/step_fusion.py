@@ -17,7 +17,7 @@ from rlhfless.plots.style import clean, hover, message_figure, styled
 from rlhfless.trace import Trace
 
 TITLE = "Generation, preparation and learning of a step"
-FREED = "given back"
+FREED = "released"
 STYLES: dict[str, PhaseStyle] = {
     "generation": PHASE_STYLES["decode"], FREED: PhaseStyle(IDLE, ""), "start": PHASE_STYLES["start"],
     "prepare": PHASE_STYLES["prepare"], "learn": PHASE_STYLES["learn"],
@@ -130,8 +130,8 @@ def plot_step_fusion(trace: Trace, step: int | None = None) -> go.Figure:
         fig.add_vline(x=time_s, line={"color": VERMILLION, "dash": "dash", "width": 1.5})
     lanes = sorted(info.spans["lane"].unique(), key=_first_gpu)
     fig.update_yaxes(categoryorder="array", categoryarray=lanes[::-1])
-    fig.update_xaxes(title="time from the start of the step (s)")
+    fig.update_xaxes(title="time since the start of the step (s)")
     fig.update_layout(barmode="overlay", bargap=0.25)
     cuts = f"Dashed: {len(info.cuts)} actors are cut. " if len(info.cuts) else ""
-    note = f"Step {info.step} takes {info.time_s:.2f} s. {cuts}Pale: GPUs that nobody holds."
+    note = f"Step {info.step} takes {info.time_s:.2f} s. {cuts}Pale: released GPUs."
     return styled(fig, TITLE, with_clock(note.removesuffix("."), trace.meta) + ".", height=150 + LANE_PX * len(lanes))

@@ -82,10 +82,10 @@ def plot_step_plan(plans: Plans, *, memory_bytes: float = math.inf) -> go.Figure
     _add_legend(fig, info, colours)
     last = len(heights)
     fig.update_xaxes(range=[0, drawn_s], col=1)
-    fig.update_xaxes(title="seconds", showticklabels=True, row=last, col=1)
+    fig.update_xaxes(title="time (s)", showticklabels=True, row=last, col=1)
     most_bytes = max(info.memory["peak_bytes"].max(), memory_bytes if math.isfinite(memory_bytes) else 0.0)
     fig.update_xaxes(range=[0, 1.1 * most_bytes / GB or 1.0], nticks=3, col=2)
-    fig.update_xaxes(title="peak GB", showticklabels=True, row=last, col=2)
+    fig.update_xaxes(title="peak memory (GB)", showticklabels=True, row=last, col=2)
     legend = {"orientation": "h", "x": 0, "xanchor": "left", "y": -48 / inner, "yanchor": "top", "traceorder": "normal"}
     fig.update_layout(barmode="overlay", bargap=0)
     return styled(
@@ -198,7 +198,7 @@ def _add_legend(fig: go.Figure, info: StepPlanInfo, colours: dict[str, str]) -> 
 
 
 def _heading(plan: Any) -> str:
-    bound = f", {plan.period_s / plan.bound_s:.2f}x the bound" if plan.bound_s == plan.bound_s else ""
+    bound = f", {plan.period_s / plan.bound_s:.2f}x the lower bound" if plan.bound_s == plan.bound_s else ""
     misfit = ", <b>does not fit</b>" if plan.status == "infeasible" else ""
     return f"<b>{clean(plan.plan, 30)}</b>: {number(plan.period_s, 's')}{bound}{misfit}"
 
@@ -215,4 +215,4 @@ def _note(info: StepPlanInfo, memory_bytes: float) -> str:
     bound = "<br>dashed: lower bound on one step and on two" if info.plans["bound_s"].notna().any() else ""
     limit = " against its memory" if math.isfinite(memory_bytes) else ""
     over = "<br>does not fit: a GPU needs more memory than it has" if (info.plans["status"] == "infeasible").any() else ""
-    return f"left: two steps that follow each other; white: idle{bound}<br>right: peak memory of each GPU{limit}{over}"
+    return f"left: two steps, one after the other; white: idle{bound}<br>right: peak memory of each GPU{limit}{over}"

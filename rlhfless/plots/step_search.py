@@ -19,7 +19,7 @@ from rlhfless.plots.style import clean, legend_below, message_figure, number, st
 if TYPE_CHECKING:
     from rlhfless.plots.step_plan_data import Plans
 
-TITLE = "Shortest step found so far"
+TITLE = "Shortest step found by each search"
 
 
 class StepSearchInfo(NamedTuple):
@@ -71,7 +71,7 @@ def plot_step_search(plans: Plans) -> go.Figure:
             x=rows["evaluated"], y=rows["period_s"], mode="lines+markers", name=clean(name, 30),
             line={"shape": "hv", "color": styles[name].colour, "width": 2},
             marker={"symbol": styles[name].symbol, "size": 8, "color": styles[name].colour},
-            hovertemplate=f"<b>{clean(name)}</b><br>%{{x:,}} plans judged<br>%{{y:.4g}} s per step<extra></extra>",
+            hovertemplate=f"<b>{clean(name)}</b><br>%{{x:,}} plans computed<br>%{{y:.4g}} s per step<extra></extra>",
         )  # fmt: skip
     known = info.bound_s == info.bound_s
     if known:

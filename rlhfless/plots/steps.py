@@ -13,7 +13,7 @@ from plotly.subplots import make_subplots
 
 from rlhfless.plots.clock import with_clock
 from rlhfless.plots.palette import BUSY, GREEN, IDLE, OCCUPANCY_SCALE, ORANGE, OUTLINE
-from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled, usd
+from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled, usd, whole_counts
 from rlhfless.trace import Trace, step_metrics
 from rlhfless.trace.metrics.step_metrics import total_usd
 
@@ -89,7 +89,8 @@ def plot_steps(trace: Trace, run: str | None = None) -> go.Figure:
     ]
     same = {"x": steps, "hovertext": texts, "hoverinfo": "text"}
     empty = table["slot_idle_gpu_seconds"].fillna(0.0)
-    fig.add_bar(y=table["busy_gpu_seconds"] - empty, name="busy", marker={"color": BUSY}, width=0.7, **same, row=1, col=1)
+    busy = "busy, slots in use" if empty.any() else "busy"
+    fig.add_bar(y=table["busy_gpu_seconds"] - empty, name=busy, marker={"color": BUSY}, width=0.7, **same, row=1, col=1)
     if empty.any():
         pale = {"color": OCCUPANCY_SCALE[0][1], "line": {"color": OUTLINE, "width": 1}}
         fig.add_bar(y=empty, name="empty slots", marker=pale, width=0.7, **same, row=1, col=1)
@@ -101,6 +102,7 @@ def plot_steps(trace: Trace, run: str | None = None) -> go.Figure:
     fig.add_scatter(y=table["actors"], name="actors", **actors, **marks, **same, row=3, col=1)
     for row, title in enumerate(("GPU-seconds", "time (s)", "actors"), start=1):
         fig.update_yaxes(title=title, rangemode="tozero", row=row, col=1)
+    fig.update_yaxes(**whole_counts(float(table["actors"].max())), row=3, col=1)
     middle, half = (steps.min() + steps.max()) / 2, max(2.5, (steps.max() - steps.min()) / 2 + 0.6)
     ticks = {"tickvals": steps.tolist()} if len(steps) <= 24 else {"tickformat": "d"}
     fig.update_xaxes(range=[middle - half, middle + half], **ticks)

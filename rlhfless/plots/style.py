@@ -31,18 +31,24 @@ MODE_BAR_PX = 32  # plotly's buttons stand in the upper right corner, over whate
 AXIS_PX = 58  # of the ticks and the title under a plot
 LONGEST_TEXT = 60
 MAX_TICKS = 12
+SMALLEST = 5e-7  # smaller numbers are written with a power of ten
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MINUS = "\u2212"
+SOFT_BREAK = "<br >"  # plotly breaks the line there, and scripts of pages see that it may stand elsewhere
+UNBROKEN = "\u00a0"  # between a number and its unit while lines are made
 SHARE_BUTTON = "sendChartToCloud"
 """Plotly 7's button that uploads a figure to Plotly's servers: logs are private, so no figure has it."""
 TURNS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 ISOLATE, END = "\u2068", "\u2069"
+NUMBERS = {"exponentformat": "power", "minexponent": 6, "separatethousands": True}
+"""Ticks: 16,000 instead of plotly's 16k, and a power of ten instead of 100n."""
 TEMPLATE = go.layout.Template(
     {
         "layout": {
             "colorway": ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"],
             "hovermode": "closest",
             "colorscale": {"sequential": "Viridis"},
-            **{axis: {"title": {"standoff": 15}, "zerolinewidth": 2, "ticks": ""} for axis in ("xaxis", "yaxis")},
+            **{axis: {"title": {"standoff": 15}, "zerolinewidth": 2, "ticks": "", **NUMBERS} for axis in ("xaxis", "yaxis")},
         },
         "data": {
             "bar": [
@@ -93,6 +99,10 @@ def number(value: Any, unit: str = "", digits: int = 3) -> str:
     if not finite:
         return "unknown"
     size = abs(float(value))
+    if 0 < size < SMALLEST:  # a few digits and a power of ten
+        power = math.floor(math.log10(size))
+        parts = [f"{float(value) / 10.0**power:.{digits}g}\u00d710{str(power).translate(RAISED)}".replace("-", MINUS), unit]
+        return " ".join(filter(None, parts))
     decimals = 0 if size == 0 or size >= 10 ** (digits - 1) else min(6, digits - 1 - math.floor(math.log10(size)))
     return f"{float(value):,.{decimals}f}".replace("-", MINUS) + (f" {unit}" if unit else "")
 
@@ -123,11 +133,23 @@ def hover(lines: Iterable[tuple[str, str]], head: str = "") -> str:
 
 
 def lines_of(text: str, max_chars: int) -> str:
-    """Return clean text in lines of at most so many letters; text with tags other than ``<br>`` keeps its lines."""
+    """Return clean text in lines of at most so many letters; text with tags other than ``<br>`` keeps its lines.
+
+    A number and its unit stay in one line. The breaks are ``SOFT_BREAK``: pages break texts anew for their width.
+    """
     if re.search(r"<(?!br>)", text):
         return text
-    lines = (textwrap.wrap(line, max_chars, break_long_words=False, break_on_hyphens=False) for line in text.split("<br>"))
-    return "<br>".join(part for line in lines for part in line)
+    whole = [re.sub(r"(?<=\d) (?=[A-Za-z])", UNBROKEN, line) for line in text.split("<br>")]
+    lines = (textwrap.wrap(line, max_chars, break_long_words=False, break_on_hyphens=False) for line in whole)
+    return "<br>".join(SOFT_BREAK.join(line) for line in lines if line).replace(UNBROKEN, " ")
+
+
+def cut_axes(**begins: float) -> str:
+    """Return which axes do not start at 0, for a subtitle, by their names; the empty text where all do."""
+    cut = [name for name, begin in begins.items() if begin != 0]
+    if len(cut) == 1:
+        return f"the {cut[0]} axis does not start at 0"
+    return f"the axes of {' and '.join(cut)} do not start at 0" if cut else ""
 
 
 def is_dark() -> bool:
@@ -176,7 +198,7 @@ def titles(title: str, subtitle: str = "") -> tuple[str, int]:
     """Return the title and subtitle of a figure in lines, and the pixels of the lines after the first of each."""
     title, subtitle = lines_of(title, TITLE_CHARS), lines_of(subtitle, SUBTITLE_CHARS)
     below = f"<br><span style='font-size:12px;font-weight:normal'>{subtitle}</span>" if subtitle else ""
-    return f"<b>{title}</b>{below}", 19 * title.count("<br>") + 15 * subtitle.count("<br>")
+    return f"<b>{title}</b>{below}", 19 * title.count("<br") + 15 * subtitle.count("<br")
 
 
 def legend_below(inner_px: float) -> dict[str, Any]:
@@ -207,6 +229,11 @@ def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 def whole_steps(steps: Sequence[float]) -> dict[str, Any]:
     """Return the axis settings that mark whole steps only."""
     return {"tickvals": list(steps)} if len(steps) <= MAX_TICKS else {"nticks": MAX_TICKS, "tickformat": "d"}
+
+
+def whole_counts(most: float) -> dict[str, Any]:
+    """Return the axis settings of counts up to ``most``: no ticks between whole numbers."""
+    return {"rangemode": "tozero", "tickformat": ",d", **({"dtick": 1} if most <= 6 else {})}
 
 
 def message_figure(title: str, missing: str) -> go.Figure:

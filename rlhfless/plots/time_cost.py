@@ -14,9 +14,10 @@ import plotly.graph_objects as go
 from numpy.typing import ArrayLike
 
 from rlhfless.errors import InputError
+from rlhfless.plots.clock import clock_of_results, with_clock
 from rlhfless.plots.palette import BOUND, ORANGE, policy_styles
-from rlhfless.plots.point_labels import place_labels
-from rlhfless.plots.style import clean, hover, message_figure, number, styled, unmarked, usd
+from rlhfless.plots.point_labels import line_marks, place_labels
+from rlhfless.plots.style import clean, counted, cut_axes, hover, message_figure, number, styled, unmarked, usd
 from rlhfless.plots.tables import stacked
 
 if TYPE_CHECKING:
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
 CURVE_POINTS = 200
 MAX_LABELS, LONGEST_NAME = 14, 40  # more policies are named in the legend
 PLOT_PX = (620.0, 330.0)  # about what a notebook's output leaves for the plot; names are placed for it
+BETTER_PX = (44, -34)  # from the tip of the arrow to the word
 NAME = "policy"
-"""The name of a policy's text, among the annotations."""
-FRONT = "front of plans that know the lengths"
+"""The name of a policy's text, among the annotations, and the ``meta`` of its point: on a narrow page the legend names it."""
+FRONT = "best plans with known lengths"
 NEEDED = ("policy", "time_s", "gpu_seconds")
 
 
@@ -102,7 +104,7 @@ def plot_plane(
     front: Front | None = None,
     bound: Callable[[float], float] | tuple[ArrayLike, ArrayLike] | None = None,
     *,
-    title: str = "Policies in the time-cost plane",
+    title: str = "Time and cost of each policy",
     note: str = "",
     names: Mapping[str, str] | None = None,
 ) -> go.Figure:
@@ -115,7 +117,7 @@ def plot_plane(
             predicted lengths can lie below that bound.
         bound: least GPU-seconds at a time, as a function or as (times, GPU-seconds). Without it every policy gets a dash at
             the bound for its own time.
-        title, note: clean text above the plot.
+        title, note: clean text above the plot; the note gets the clock of the times where ``results`` says it.
         names: the names of policies beside their points.
 
     Returns:
@@ -127,14 +129,14 @@ def plot_plane(
     fig = go.Figure()
     if len(info.bound):
         fig.add_scatter(
-            x=info.bound["time_s"], y=info.bound["gpu_seconds"], mode="lines", name="lower bound of any policy",
+            x=info.bound["time_s"], y=info.bound["gpu_seconds"], mode="lines", name="lower bound: no schedule is below",
             line={"color": BOUND, "width": 2, "dash": "dash"}, fill="tozeroy", fillcolor="rgba(127,127,127,0.13)",
             hovertemplate="<b>lower bound</b><br>time: %{x:.3g} s<br>at least %{y:,.4g} GPU-seconds<extra></extra>",
         )  # fmt: skip
     elif info.points["bound_gpu_seconds"].notna().any():
         fig.add_scatter(
             x=info.points["time_s"], y=info.points["bound_gpu_seconds"], mode="markers",
-            name="lower bound at the policy's time",
+            name="lower bound at that time",
             marker={"symbol": "line-ew", "size": 16, "line": {"width": 2, "color": BOUND}},
             hovertemplate="<b>lower bound</b><br>time: %{x:.3g} s<br>at least %{y:,.4g} GPU-seconds<extra></extra>",
         )  # fmt: skip
@@ -142,8 +144,8 @@ def plot_plane(
         fig.add_scatter(
             x=info.front["time_s"], y=info.front["gpu_seconds"], mode="lines+markers", name=FRONT,
             line={"color": ORANGE, "width": 1.5, "shape": "hv"}, marker={"symbol": "circle-open", "size": 6},
-            customdata=info.front["actors"],
-            hovertemplate="<b>plan with %{customdata} actors that knows the lengths</b><br>time: %{x:.3g} s<br>"
+            customdata=[counted(n, "actor") for n in info.front["actors"]],
+            hovertemplate="<b>best plan with known lengths, %{customdata}</b><br>time: %{x:.3g} s<br>"
             "cost: %{y:,.4g} GPU-seconds<extra></extra>",
         )  # fmt: skip
     labelled = len(info.points) <= MAX_LABELS
@@ -154,28 +156,29 @@ def plot_plane(
         above = point.gpu_seconds / point.bound_gpu_seconds - 1 if point.bound_gpu_seconds > 0 else float("nan")
         lines = [("time", number(point.time_s, "s")), ("cost", number(point.gpu_seconds, "GPU-seconds"))]
         lines += [("price", usd(point.cost_usd))] if point.cost_usd > 0 else []
-        lines += [("above the lower bound at this time", f"{above:.1%}")] if above == above else []
+        lines += [("above the lower bound at that time", f"{above:.1%}")] if above == above else []
         outline = {"width": 1.2, "color": "#444444"}
         fig.add_scatter(
             x=[point.time_s], y=[point.gpu_seconds], mode="markers", name=name, hovertext=[hover(lines, name)],
-            hoverinfo="text", showlegend=not labelled,
+            hoverinfo="text", showlegend=not labelled, meta=NAME,
             marker={"color": style.colour, "symbol": style.symbol, "size": 14, "opacity": 0.9, "line": outline},
         )  # fmt: skip
     across, up = _set_ranges(fig, info)
     if labelled:
         _add_names(fig, info, shown, across, up)
     fig.add_annotation(
-        xref="paper", yref="paper", x=0.03, y=0.06, ax=44, ay=-34, text="better", showarrow=True, arrowhead=2, arrowwidth=2,
-        arrowcolor=BOUND, font={"size": 13},
+        xref="paper", yref="paper", x=0.03, y=0.06, ax=BETTER_PX[0], ay=BETTER_PX[1], text="better", showarrow=True,
+        arrowhead=2, arrowwidth=2, arrowcolor=BOUND, font={"size": 13},
     )  # fmt: skip
     alone = "one schedule only: there is nothing to compare it with" if len(info.points) == 1 else ""
-    return styled(fig, title, "; ".join(filter(None, [note, alone])), height=472)
+    cut = cut_axes(time=across[0], cost=up[0])
+    return styled(fig, title, with_clock("; ".join(filter(None, [note, alone, cut])), clock_of_results(results)), height=472)
 
 
 def _set_ranges(fig: go.Figure, info: PlaneInfo) -> tuple[tuple[float, float], tuple[float, float]]:
     """Set and return ranges that include the policies, the nearby part of the front, and the bound below them.
 
-    An axis begins at 0 where that takes at most half of it; else its title says where it begins.
+    An axis begins at 0 where that takes at most half of it; else the subtitle says that it does not.
     """
     time_s, cost = info.points["time_s"], info.points["gpu_seconds"]
     wide = max(time_s.max() - time_s.min(), 0.08 * time_s.max())
@@ -187,8 +190,8 @@ def _set_ranges(fig: go.Figure, info: PlaneInfo) -> tuple[tuple[float, float], t
     tall = max(high - costs.min(), 0.08 * high)
     low = _begin(costs.min() - 0.12 * tall, high)
     across, up = (left, right), (low, high + 0.12 * tall)
-    fig.update_xaxes(title=_axis_title("time (s)", left), range=list(across))
-    fig.update_yaxes(title=_axis_title("cost (GPU-seconds)", low), range=list(up))
+    fig.update_xaxes(title="time (s)", range=list(across))
+    fig.update_yaxes(title="cost (GPU-seconds)", range=list(up))
     return across, up
 
 
@@ -197,18 +200,15 @@ def _begin(low: float, high: float) -> float:
     return 0.0 if low < 0.5 * high else low
 
 
-def _axis_title(title: str, low: float) -> str:
-    return title if low == 0 else f"{title}, does not start at 0"
-
-
 def _add_names(fig: go.Figure, info: PlaneInfo, names: list[str], across: tuple[float, float], up: tuple[float, float]) -> None:
-    """Write names beside their points, with a line where a name is not next to its point."""
+    """Write names beside their points and off the lines, with a line to the point where a name is not next to it."""
 
     def pixels(table: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
         x = (table["time_s"] - across[0]) / (across[1] - across[0]) * PLOT_PX[0]
         return x, (up[1] - table["gpu_seconds"]) / (up[1] - up[0]) * PLOT_PX[1]
 
-    marks = list(zip(*pixels(info.front), strict=True))
+    better = [(0.03 * PLOT_PX[0] + BETTER_PX[0] + dx, 0.94 * PLOT_PX[1] + BETTER_PX[1]) for dx in (-16, 0, 16)]
+    marks = [*better, *line_marks(*pixels(info.front), *PLOT_PX), *line_marks(*pixels(info.bound), *PLOT_PX, stepped=False)]
     for label in place_labels(*pixels(info.points), [unmarked(name) for name in names], *PLOT_PX, marks):
         first = info.points.iloc[label.points[0]]
         fig.add_annotation(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from solver.generation.pareto_front import Front
     from solver.model.plan import Plan
 
-TITLE = "Plans by time weight"
+TITLE = "The best plan for each weight of time against cost"
 
 
 class TimeWeightInfo(NamedTuple):
@@ -99,10 +99,10 @@ def plot_time_weight(
     fig.add_trace(_bars(info, first), row=1, col=1)
     fig.add_trace(_point(info, first), row=1, col=2)
     for table, name, style in (
-        (info.bound, "lower bound (planning model)", {"mode": "lines", "line": {"color": BOUND, "dash": "dash"}}),
+        (info.bound, "lower bound of any plan", {"mode": "lines", "line": {"color": BOUND, "dash": "dash", "shape": "vh"}}),
         (
             info.front,
-            "planning front",
+            "best plans",
             {"mode": "lines+markers", "line": {"color": ORANGE, "shape": "hv"}, "marker": {"symbol": "circle-open"}},
         ),
     ):
@@ -123,7 +123,7 @@ def plot_time_weight(
     inner, above, below = int(min(406, max(196, 6 + 26 * rows))), 104, 92 + SLIDER_PX
     styled(
         fig, TITLE, height=inner + above + below, **_caption(info, first),
-        sliders=[slider([f"{w:g}" for w in weights], first, "time weight w of T^w C^(1-w) (1: time only, 0: cost only): ")],
+        sliders=[slider([f"{w:g}" for w in weights], first, "time weight (1: time only, 0: cost only): ")],
         legend=legend_below(inner),
     )  # fmt: skip
     return fig.update_layout(margin={"t": above, "b": below}, sliders=[{"pad": {"t": below - SLIDER_PX}}])
@@ -141,7 +141,7 @@ def _bars(info: TimeWeightInfo, i: int) -> go.Bar:
     ]
     return go.Bar(
         base=bars["start_s"], x=bars["end_s"] - bars["start_s"], y=bars["actor"], orientation="h", width=0.62,
-        marker={"color": BLUE}, name="planned: an actor at work", hovertext=texts, hoverinfo="text", showlegend=False,
+        marker={"color": BLUE}, name="an actor at work, predicted", hovertext=texts, hoverinfo="text", showlegend=False,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ import plotly.graph_objects as go
 
 from rlhfless.plots.clock import with_clock
 from rlhfless.plots.last_response import LastResponse
-from rlhfless.plots.palette import BLUE, IDLE, OCCUPANCY_SCALE, OUTLINE, PHASE_STYLES, SELECTED, VERMILLION
+from rlhfless.plots.palette import BLUE, IDLE, OCCUPANCY, OCCUPANCY_SCALE, OUTLINE, PHASE_STYLES, SELECTED, VERMILLION
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled, usd
 from rlhfless.plots.timeline_data import MAX_SPANS, TimelineInfo, of_roles, timeline_info
 from rlhfless.plots.utilisation import add_use_heatmap
@@ -24,9 +24,11 @@ from rlhfless.trace import PHASES, Trace
 
 MAX_LABELS = 32
 BAR, BEHIND, PLANNED = (-0.27, 0.54), (-0.42, 0.12), (0.30, 0.13)  # offset and width of the bars of a row
-SAMPLES = ((0.95, "decode, all slots in use"), (0.15, "decode, few slots in use"))  # legend: shade and name
 CUT_ROOM, SQUEEZED = 1.12, 1.5  # where a cut axis ends, in times of generation; it is cut if the step takes so much longer
 LITTLE = 0.0005  # share of the GPU-seconds that is rounded to none
+VISIBLE = 0.002  # share of the time axis; shorter bars cannot be seen
+FEW = 0.01  # share of slots in use below which the legend says no number
+ENTRY_PX = 19  # of the legend beside the plot
 DRAWN_PHASES = sorted(PHASES, key=lambda p: p not in ("decode", "learn", "prepare"))  # short phases on top of long ones
 DECODE_RANK = 1 + PHASES.index("decode")
 IDLE_MARKER = {"color": IDLE, "line": {"color": OUTLINE, "width": 1}}
@@ -34,8 +36,8 @@ PLANNED_MARKER = {
     "color": "rgba(0,0,0,0)", "line": {"color": "#8A8A8A", "width": 1},
     "pattern": {"shape": "/", "fgcolor": "#8A8A8A", "bgcolor": "rgba(127,127,127,0.12)", "size": 4, "solidity": 0.35},
 }  # fmt: skip
-PLANNED_NOTE, BACKGROUND_NOTE = "hatched bar below: predicted by the plan", "thin bar above: in the background of other work"
-SHADES_NOTE = "decoding: the paler, the more slots are empty"
+PLANNED_NOTE, BACKGROUND_NOTE = "hatched bar below: predicted by the plan", "thin bar above: in the background"
+SHADES_NOTE = "blue: decoding; paler where more slots of the batch are empty"
 EVENT_SYMBOLS = ("triangle-down", "diamond", "x", "star")
 
 
@@ -86,7 +88,7 @@ def plot_timeline(
         notes = [f"{len(info.spans):,} spans, drawn as the share of slots (of time, outside decoding) that each row uses"]
     else:
         place, labels = {row: float(row) for row in range(len(info.holders))}, list(info.labels)
-        notes = [add_bars(fig, info)]
+        notes = [add_bars(fig, info, shade_samples(info.decoding["in_use"])), hide_unseen(fig, info.time_s)]
     _add_events(fig, info, place)
     if selected is not None:
         _add_selected(fig, info, place, trace.rollouts.loc[selected])
@@ -102,14 +104,15 @@ def plot_timeline(
         tickvals=list(shown),
         ticktext=[labels[i] for i in shown],
         range=[rows - 0.45, -0.55],
-        title="holder (its GPUs)",
+        title=f"{'actor' if info.only_actors else 'actor or learner'} (its GPUs)",
         zeroline=False,
         showgrid=False,
     )
     fig.update_xaxes(title="time since the start of the step (s)", rangemode="tozero")
     if between_s is not None:
         fig.update_xaxes(range=list(between_s))
-    height = int(min(780, max(300, 190 + 34 * rows)))
+    entries = 0 if legend else sum(drawn.showlegend is not False for drawn in fig.data)
+    height = int(max(300, min(780, 190 + 34 * rows), 146 + ENTRY_PX * entries))
     title = f"GPU timeline of step {info.step}{empty_words(info)}"
     below = "<br>".join(filter(None, [with_clock(_summary(info), trace.meta), *notes]))
     return styled(fig, title, below, height=height, barmode="overlay", **legend)
@@ -187,10 +190,33 @@ def _add_last_response(fig: go.Figure, last: LastResponse, at: float) -> str:
     return last.text
 
 
-def add_bars(fig: go.Figure, info: TimelineInfo, **cell: int) -> str:
+def hide_unseen(fig: go.Figure, end_s: float) -> str:
+    """Take the names of bars that are too short to be seen from the legend; returns a note that says which.
+
+    Many short bars of a row are seen where they are long together.
+
+    Args:
+        end_s: where the time axis ends.
+    """
+    longest: dict[str, float] = {}
+    for drawn in fig.data:
+        if drawn.type == "bar" and drawn.x[0] is not None:
+            in_row = float(
+                np.bincount(np.asarray(drawn.y, dtype=int), weights=np.asarray(drawn.x, dtype=float)).max(initial=0.0)
+            )
+            longest[drawn.name] = max(longest.get(drawn.name, 0.0), in_row)
+    unseen = [name for name, x in longest.items() if x < VISIBLE * end_s]
+    for drawn in fig.data:
+        if drawn.name in unseen:
+            drawn.showlegend = False
+    return f"too short to be seen: {', '.join(unseen)}" if unseen else ""
+
+
+def add_bars(fig: go.Figure, info: TimelineInfo, samples: Sequence[dict[str, Any]], **cell: int) -> str:
     """Draw allocations, phases and the plan; returns the legend of the bars.
 
     Args:
+        samples: entries of the legend for the shades of decoding (``shade_samples``).
         cell: ``row`` and ``col`` of a figure with several timelines.
     """
     if len(info.allocations):
@@ -199,7 +225,7 @@ def add_bars(fig: go.Figure, info: TimelineInfo, **cell: int) -> str:
     for phase in DRAWN_PHASES:
         subset = info.spans[info.spans["phase"] == phase]
         if phase == "decode" and len(subset):
-            notes.append(_add_decoding(fig, info.decoding, **cell))
+            notes.append(_add_decoding(fig, info.decoding, samples, **cell))
         elif len(subset):
             behind = subset["background"].to_numpy(dtype=bool)
             place = ([(BEHIND if b else BAR)[0] for b in behind], [(BEHIND if b else BAR)[1] for b in behind])
@@ -213,7 +239,7 @@ def add_bars(fig: go.Figure, info: TimelineInfo, **cell: int) -> str:
     return "; ".join(filter(None, notes))
 
 
-def _add_decoding(fig: go.Figure, pieces: pd.DataFrame, **cell: int) -> str:
+def _add_decoding(fig: go.Figure, pieces: pd.DataFrame, samples: Sequence[dict[str, Any]], **cell: int) -> str:
     """Draw decoding as blue that is the paler the emptier the batch; returns its legend as a note."""
     in_use = pieces["in_use"].to_numpy(dtype=float)
     if np.isnan(in_use).all():
@@ -221,7 +247,7 @@ def _add_decoding(fig: go.Figure, pieces: pd.DataFrame, **cell: int) -> str:
         return ""
     marker = shades(np.nan_to_num(in_use, nan=1.0))
     _bar(fig, pieces, BAR, "decode", marker, DECODE_RANK, showlegend=False, legendgroup="decode", **cell)
-    for sample in shade_samples():
+    for sample in samples:
         fig.add_trace(sample, **cell)
     return SHADES_NOTE
 
@@ -270,16 +296,28 @@ def shades(in_use: Any) -> dict[str, Any]:
     return {"color": in_use, "colorscale": OCCUPANCY_SCALE, "cmin": 0, "cmax": 1, "line": {"width": 0}}
 
 
-def shade_samples() -> list[dict[str, Any]]:
-    """Return the entries of the legend that explain the shades of decode bars."""
+def shade_samples(in_use: Any) -> list[dict[str, Any]]:
+    """Return the entries of the legend for decode bars with these shares of slots in use: the fullest and the emptiest."""
+    known = np.asarray(in_use, dtype=float)
+    known = known[~np.isnan(known)]
+    ends = (known.max(), known.min()) if len(known) else ()
+    names = {f"decode, {f'{share:.0%}' if share >= FEW else f'under {FEW:.0%}'} of slots in use": share for share in ends}
     return [
         {
             "type": "bar", "x": [None], "y": [None], "name": name, "orientation": "h", "legendgroup": "decode",
             "legendrank": DECODE_RANK + i / 10, "hoverinfo": "skip",
-            "marker": {"color": f"rgba(0,114,178,{share})", "line": {"color": OUTLINE, "width": 1}},
+            "marker": {"color": _shade_on_idle(float(share)), "line": {"color": OUTLINE, "width": 1}},
         }
-        for i, (share, name) in enumerate(SAMPLES)
+        for i, (name, share) in enumerate(names.items())
     ]  # fmt: skip
+
+
+def _shade_on_idle(share: float) -> str:
+    """Return the colour of decode bars with this share of slots in use, as it is seen over the grey of the allocation."""
+    over = float(np.interp(share, *zip(*OCCUPANCY, strict=True)))
+    under = 0.25 * (1.0 - over)  # the opacity of IDLE
+    red, green, blue = ((over * of_blue + under * 127) / (over + under) for of_blue in (0, 114, 178))
+    return f"rgba({red:.0f},{green:.0f},{blue:.0f},{over + under:.2f})"
 
 
 def _add_events(fig: go.Figure, info: TimelineInfo, place: Mapping[int, float]) -> None:

@@ -13,7 +13,6 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -22,7 +21,7 @@ from rlhfless.plots.clock import clocks_words
 from rlhfless.plots.palette import VERMILLION
 from rlhfless.plots.style import clean, counted, hover, legend_below, message_figure, number, styled
 from rlhfless.plots.tables import stacked
-from rlhfless.plots.timeline import add_bars, empty_words, sums_in_words
+from rlhfless.plots.timeline import add_bars, empty_words, hide_unseen, shade_samples, sums_in_words
 from rlhfless.plots.timeline_data import MAX_SPANS, TimelineInfo, of_roles, sorted_by_end, timeline_info
 from rlhfless.trace import Trace
 
@@ -30,8 +29,8 @@ ROW_PX, ALL_ROWS_PX, MIN_PANEL_PX, TICK_PX = 24, 600, 60, 13
 """Height of a row, of all rows at most, of a panel at least, and of a label at the axis."""
 GAP_PX, FRAME_PX, HEADING_PX = 62, 236, 34
 MAX_ROWS = 120
-TOGETHER, VISIBLE = 0.02, 0.002
-"""Shares of the time axis: moves that are one line start within the one; spans shorter than the other cannot be seen."""
+TOGETHER = 0.02
+"""Share of the time axis: moves that are one line start within it."""
 CLEAR_LINES = 8
 
 
@@ -166,8 +165,9 @@ def add_panels(fig: go.Figure, info: TimelinesInfo) -> str:
     notes, sizes = [], panel_sizes(info)
     ends = [table["end_s"].max() for one in info.timelines.values() for table in (one.allocations, one.planned) if len(table)]
     end_s = float(max(ends))
+    samples = shade_samples(pd.concat([one.decoding["in_use"] for one in info.timelines.values()]))
     for panel, (name, timeline) in enumerate(info.timelines.items(), start=1):
-        notes.append(add_bars(fig, timeline, row=panel, col=1))
+        notes.append(add_bars(fig, timeline, samples, row=panel, col=1))
         moves = info.moves[name]
         for again in (False, True):
             _add_moves(fig, bundles(moves[moves["recomputed"] == again], TOGETHER * end_s), timeline.labels, panel, again)
@@ -178,13 +178,13 @@ def add_panels(fig: go.Figure, info: TimelinesInfo) -> str:
             tickfont={"size": 10}, zeroline=False, showgrid=False, row=panel, col=1,
         )  # fmt: skip
         fig.update_xaxes(range=[0, 1.02 * end_s], row=panel, col=1)
-    unseen = _too_short(fig, VISIBLE * end_s)
-    named = set(unseen)
+    unseen = hide_unseen(fig, end_s)
+    named: set[str] = set()
     for drawn in fig.data:
         drawn.update(legendgroup=drawn.name, showlegend=drawn.showlegend is not False and drawn.name not in named)
         named.add(drawn.name)
     fig.update_xaxes(title="time since the start of the step (s)", row=len(sizes), col=1)
-    return max(notes, key=len) + (f"; too short to be seen: {', '.join(unseen)}" if unseen else "")
+    return "; ".join(filter(None, [max(notes, key=len), unseen]))
 
 
 def heading(name: str, timeline: TimelineInfo, moves: int) -> str:
@@ -194,15 +194,6 @@ def heading(name: str, timeline: TimelineInfo, moves: int) -> str:
     below = "; ".join(filter(None, [empty_words(timeline).removeprefix(": "), waited]))
     first = f"{name}: {sums_in_words(timeline, sized=True)}" + (f", {counted(moves, 'migration')}" if moves else "")
     return first + (f"<br><span style='font-size:12px'>{below}</span>" if below else "")
-
-
-def _too_short(fig: go.Figure, visible_s: float) -> list[str]:
-    """Names of the bars that are all too short to be visible."""
-    longest: dict[str, float] = {}
-    for drawn in fig.data:
-        if drawn.type == "bar" and drawn.x[0] is not None:
-            longest[drawn.name] = max(longest.get(drawn.name, 0.0), float(np.max(drawn.x, initial=0.0)))
-    return [name for name, x in longest.items() if x < visible_s]
 
 
 def _add_moves(fig: go.Figure, moves: pd.DataFrame, labels: tuple[str, ...], panel: int, recomputed: bool) -> None:

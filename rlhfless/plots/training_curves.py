@@ -23,9 +23,9 @@ CURVES = (
     ("eval_reward_mean", "held-out reward", PURPLE, "circle-open", "dot"),
     ("mean_response_tokens", "mean length (tokens)", ORANGE, "square", "solid"),
     ("actors", "actors", GREEN, "diamond", "dot"),
-    ("idle_share", "idle share of GPU-seconds", VERMILLION, "triangle-up", "dash"),
-    ("mismatch_mean", "mismatch of engine and learner", BLUE, "x", "dash"),
-    ("against_static", "GPU-seconds relative to static", SKY, "star", "solid"),
+    ("idle_share", "idle share of the GPU-seconds", VERMILLION, "triangle-up", "dash"),
+    ("mismatch_mean", "mismatch of engine and learner (nats per token)", BLUE, "x", "dash"),
+    ("against_static", "GPU-seconds of generation, static = 1", SKY, "star", "solid"),
 )
 
 MOST_POINTS = 200  # on a curve

@@ -19,7 +19,7 @@ from rlhfless.plots.style import clean, message_figure, styled
 from solver.model.latency import LatencyModel
 from solver.replanning.marginal_value import two_step_saves_s
 
-TITLE = "How long a response stands still when it moves"
+TITLE = "How long a response pauses when it migrates"
 SPEEDS_GBIT_PER_S = (1, 2.5, 5, 10, 25, 50, 100, 200, 256, 400, 900, 3600)
 """Compared link speeds: Ethernet and InfiniBand, PCIe 4 x16 (256), NVLink (3,600)."""
 
@@ -114,7 +114,7 @@ def plot_two_step_gain(
         )  # fmt: skip
     ends = [table["gbit_per_s"].iloc[0], table["gbit_per_s"].iloc[-1]]
     fig.add_scatter(
-        x=ends, y=[info.iteration_s * 1e3] * 2, mode="lines", name="an iteration", hoverinfo="name",
+        x=ends, y=[info.iteration_s * 1e3] * 2, mode="lines", name="one decoding iteration", hoverinfo="name",
         line={"color": GREY, "dash": "dash"},
     )  # fmt: skip
     if math.isfinite(info.node_gbit_per_s):
@@ -123,8 +123,8 @@ def plot_two_step_gain(
             x=[info.node_gbit_per_s] * 2, y=[seconds.min().min() * 1e3, seconds.max().max() * 1e3], mode="lines",
             name="inside a node", hoverinfo="name", line={"color": GREY, "dash": "dot"},
         )  # fmt: skip
-    fig.update_xaxes(title="speed of the link (Gbit/s)", type="log")
-    fig.update_yaxes(title="stands still (ms)", type="log")
+    fig.update_xaxes(title="network speed (Gbit/s)", type="log")
+    fig.update_yaxes(title="pause (ms)", type="log")
     note = (
         f"{clean(info.profile)}, {info.context_tokens:,} tokens of context, {info.batch} responses in the batch; two steps pay "
         "where they save more than an iteration"

@@ -16,7 +16,7 @@ from rlhfless.plots.style import clean, hover, message_figure, number, styled
 if TYPE_CHECKING:
     from rlhfless.analysis.value_of_information import ValueOfInformation
 
-TITLE = "What a sharper forecast is worth"
+TITLE = "What better length forecasts are worth"
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 
 
@@ -73,18 +73,21 @@ def plot_value_of_information(result: ValueOfInformation) -> go.Figure:
             line={"color": style.colour, "dash": dash}, marker={"symbol": style.symbol, "size": 9, "color": style.colour},
             error_y={"type": "data", "array": rows["high"] - rows["value"], "thickness": 1, "width": 3},
             hovertext=[
-                hover([("value", number(value)), ("interval", f"{low:.3f} to {high:.3f}")], clean(f"{policy}, {forecast}"))
+                hover(
+                    [("weighted time and cost", number(value)), ("2 standard errors", f"{low:.3f} to {high:.3f}")],
+                    clean(f"{policy}, {forecast}"),
+                )
                 for forecast, _, value, low, high in rows.itertuples(index=False)
             ],
             hoverinfo="text",
         )  # fmt: skip
     fig.add_scatter(
-        x=[clean(name) for name in info.limits["forecast"]], y=info.limits["value"], name="information limit (estimated)",
+        x=[clean(name) for name in info.limits["forecast"]], y=info.limits["value"], name="best with this forecast (estimated)",
         mode="lines", line={"color": VERMILLION, "dash": "dash"},
-        hovertemplate="%{x}: %{y:.3f}<extra>information limit</extra>",
+        hovertemplate="%{x}: %{y:.3f}<extra>best with this forecast</extra>",
     )  # fmt: skip
     fig.add_hline(y=info.bound, line={"color": BOUND, "dash": "dash", "width": 2})
-    fig.update_xaxes(title="what is known of the lengths, sharpest on the right", type="category")
-    fig.update_yaxes(title="T^w C^(1-w) relative to random (less is better)")
-    note = f"dashed grey: lower bound {info.bound:.3f}; bars: 2 standard errors of the ratio to random over draws"
+    fig.update_xaxes(title="forecast quality →", type="category")
+    fig.update_yaxes(title="weighted time and cost, random = 1 (lower is better)")
+    note = f"dashed grey: lower bound with known lengths, {info.bound:.3f}; bars: 2 standard errors over drawn lengths"
     return styled(fig, TITLE, note, height=460)

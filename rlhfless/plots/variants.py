@@ -6,25 +6,22 @@ Input is one row per variant, as ``Comparison.means`` has it. Variants of one po
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from rlhfless.errors import InputError
+from rlhfless.plots.clock import clock_of_results, with_clock
 from rlhfless.plots.palette import BOUND, OUTLINE, policy_styles
-from rlhfless.plots.point_labels import place_labels
-from rlhfless.plots.style import clean, hover, message_figure, number, styled, unmarked, usd
+from rlhfless.plots.point_labels import line_marks, place_labels
+from rlhfless.plots.style import clean, cut_axes, hover, message_figure, number, styled, unmarked, usd
 from solver.model.errors import as_given
 
 TITLE = "Time and cost of variants"
 COSTS = {"gpu_seconds": "GPU-seconds", "cost_usd": "USD"}
 NEEDED = ("variant", "policy", "time_s", "gpu_seconds", "cost_usd", "bound_gpu_seconds")
 LONGEST_NAME, MAX_LABELS = 40, 20
-EVERY_PX = 12.0
 PLOT_PX = (620.0, 330.0)  # about what a notebook's output leaves for the plot; names are placed for it
 NAME = "variant"
 """The name of a variant's text, among the annotations."""
@@ -95,12 +92,12 @@ def plot_variants(means: pd.DataFrame, cost: str = "gpu_seconds", *, title: str 
     points["named"] = [at in of_front for at in zip(points["time_s"], points["cost"], strict=True)]  # equal ones, too
     named = points[points["named"]].sort_values("time_s", kind="stable")
     fig.add_scatter(
-        x=front["time_s"], y=front["cost"], mode="lines", name="no other variant is as fast and cheaper", hoverinfo="skip",
+        x=front["time_s"], y=front["cost"], mode="lines", name="best variants: none is as fast and cheaper", hoverinfo="skip",
         line={"color": BOUND, "width": 1.5, "shape": "hv"},
     )  # fmt: skip
     if points["bound"].notna().any():
         fig.add_scatter(
-            x=points["time_s"], y=points["bound"], mode="markers", name="lower bound at the variant's time",
+            x=points["time_s"], y=points["bound"], mode="markers", name="lower bound at that time",
             marker={"symbol": "line-ew", "size": 16, "line": {"width": 2, "color": BOUND}},
             hovertemplate=f"<b>lower bound</b><br>time: %{{x:.3g}} s<br>at least %{{y:,.4g}} {info.unit}<extra></extra>",
         )  # fmt: skip
@@ -115,10 +112,11 @@ def plot_variants(means: pd.DataFrame, cost: str = "gpu_seconds", *, title: str 
         )  # fmt: skip
     across = _range(points["time_s"], points["time_s"])
     up = _range(points["cost"], pd.concat([points["cost"], points["bound"].dropna()]))
-    fig.update_xaxes(title=_axis_title("time (s)", across[0]), range=list(across))
-    fig.update_yaxes(title=_axis_title(f"cost ({info.unit})", up[0]), range=list(up))
+    fig.update_xaxes(title="time (s)", range=list(across))
+    fig.update_yaxes(title=f"cost ({info.unit})", range=list(up))
     _add_names(fig, points, named if len(named) <= MAX_LABELS else named.iloc[:0], across, up)
     below = {"orientation": "h", "x": 0.0, "xanchor": "left", "y": -0.2, "yanchor": "top"}
+    note = with_clock("; ".join(filter(None, [note, cut_axes(time=across[0], cost=up[0])])), clock_of_results(means))
     return styled(fig, title, note, height=500, legend=below)
 
 
@@ -126,7 +124,7 @@ def _hover(row: Any, unit: str) -> str:
     cost = usd(row.cost) if unit == "USD" else number(row.cost, unit)
     lines = [("policy", clean(row.policy)), ("time", number(row.time_s, "s")), ("cost", cost)]
     if row.bound > 0:
-        lines.append(("above the lower bound at this time", f"{row.cost / row.bound - 1:.1%}"))
+        lines.append(("above the lower bound at that time", f"{row.cost / row.bound - 1:.1%}"))
     return hover(lines, clean(row.variant, LONGEST_NAME))
 
 
@@ -136,10 +134,6 @@ def _range(values: pd.Series, shown: pd.Series) -> tuple[float, float]:
     wide = max(high - low, 0.08 * high)
     begin = low - 0.2 * wide
     return (0.0 if begin < 0.5 * high else begin), high + 0.15 * wide
-
-
-def _axis_title(title: str, low: float) -> str:
-    return title if low == 0 else f"{title}, does not start at 0"
 
 
 def _add_names(
@@ -154,17 +148,10 @@ def _add_names(
     names = [clean(name, LONGEST_NAME) for name in named["variant"]]
     bounds = points.assign(cost=points["bound"]).dropna(subset="cost")
     others = pd.concat([points[~points["named"]], bounds])
-    marks = [*zip(*pixels(others), strict=True), *_along(*pixels(named))]
+    marks = [*zip(*pixels(others), strict=True), *line_marks(*pixels(named), *PLOT_PX)]
     for label in place_labels(*pixels(named), [unmarked(name) for name in names], *PLOT_PX, marks):
         first = named.iloc[label.points[0]]
         fig.add_annotation(
             x=first["time_s"], y=first["cost"], ax=label.dx, ay=label.dy, showarrow=True, arrowhead=0, arrowwidth=1,
             arrowcolor=BOUND, standoff=8, text=" = ".join(names[i] for i in label.points), font={"size": 12}, name=NAME,
         )  # fmt: skip
-
-
-def _along(x_px: pd.Series, y_px: pd.Series) -> Iterator[tuple[float, float]]:
-    """Yield points on the line that joins the front, first across and then down, so that no name is written over it."""
-    for (x, y), (next_x, next_y) in pairwise(zip(x_px, y_px, strict=True)):
-        yield from ((float(at), float(y)) for at in np.arange(x + EVERY_PX, next_x, EVERY_PX))
-        yield from ((float(next_x), float(at)) for at in np.arange(y, next_y - EVERY_PX, EVERY_PX))

@@ -13,7 +13,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from rlhfless.plots.palette import BOUND, GREEN, IDLE, SKY, VERMILLION
+from rlhfless.plots.clock import clock_of_results, with_clock
+from rlhfless.plots.palette import BOUND, GREEN, IDLE, OUTLINE, SKY, VERMILLION
 from rlhfless.plots.style import clean, hover, message_figure, number, plain, signed_share, styled
 from rlhfless.plots.tables import stacked
 from rlhfless.plots.time_cost import results_by_policy
@@ -23,10 +24,10 @@ TITLE = "What each idea contributes"
 NO_CHANGE = 1e-5  # of the first total, below which a change is rounding
 KINDS = {
     "total": (SKY, "", "total of a schedule"),
-    "saves": (GREEN, "/", "saves, compared with the schedule before"),
-    "costs": (VERMILLION, "x", "costs more than the schedule before"),
-    "left": (IDLE, ".", "from the last schedule to its lower bound"),
-    "bound": (BOUND, "", "lower bound of any policy"),
+    "saves": (GREEN, "/", "takes less than the schedule before"),
+    "costs": (VERMILLION, "x", "takes more than the schedule before"),
+    "left": (IDLE, "/", "between the last schedule and the lower bound"),
+    "bound": (BOUND, "", "lower bound: no schedule costs less"),
 }
 
 
@@ -90,8 +91,8 @@ def waterfall_info(results: pd.DataFrame) -> WaterfallInfo:
     bound = float(table["bound_gpu_seconds"].iloc[-1])
     if bound == bound:
         cost += [
-            WaterfallBar("left to<br>the bound", "left", cost[-1].end, bound),
-            WaterfallBar("<b>bound</b>", "bound", 0.0, bound),
+            WaterfallBar("still<br>possible", "left", cost[-1].end, bound),
+            WaterfallBar("<b>lower<br>bound</b>", "bound", 0.0, bound),
         ]
     return WaterfallInfo(tuple(cost), tuple(bars_of(table["time_s"].tolist())))
 
@@ -106,7 +107,7 @@ def plot_waterfall(results: pd.DataFrame, *, title: str = TITLE, note: str = "")
     Args:
         results: one row per schedule, or per schedule and step, in the order of the ideas: ``policy, time_s, gpu_seconds`` and
             ``bound_gpu_seconds`` or ``bound_cost_at_time``; several rows of a policy are added up.
-        title, note: clean text above the plot.
+        title, note: clean text above the plot; the note gets the clock of the times where ``results`` says it.
 
     Returns:
         A figure; for fewer than two schedules one that says so.
@@ -123,6 +124,11 @@ def plot_waterfall(results: pd.DataFrame, *, title: str = TITLE, note: str = "")
             if not of_kind:
                 continue
             marker = {"color": colour, "pattern": {"shape": hatch, "fgcolor": "rgba(255,255,255,0.6)", "size": 6}}
+            if kind == "left":  # its fill is see-through: on white paper a white hatch could not be seen
+                marker = {
+                    "color": colour, "pattern": {"shape": hatch, "fgcolor": BOUND, "size": 6, "solidity": 0.12},
+                    "line": {"color": OUTLINE, "width": 1},
+                }  # fmt: skip
             fig.add_bar(
                 x=[r.label for r in of_kind], base=[min(r.start, r.end) for r in of_kind], y=[abs(r.change) for r in of_kind],
                 name=name, marker=marker, legendgroup=kind, legendrank=1 + list(KINDS).index(kind),
@@ -144,12 +150,13 @@ def plot_waterfall(results: pd.DataFrame, *, title: str = TITLE, note: str = "")
     if len(order) > 10:
         fig.update_xaxes(tickfont={"size": 10})
     fig.update_xaxes(
-        title="ideas added one by one; each bar starts where the previous one ended; shares are of the first total",
+        title="ideas added one by one, left to right; percentages are of the first bar",
         row=2,
         col=1,
     )
     above = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}  # beside, it takes labels' room
     texts = {"minsize": 10, "mode": "show"}
+    note = with_clock(note, clock_of_results(results))
     return styled(fig, title, note, height=672, above=60, barmode="overlay", uniformtext=texts, legend=above)
 
 

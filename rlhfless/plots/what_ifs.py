@@ -14,13 +14,13 @@ import plotly.graph_objects as go
 from rlhfless.errors import InputError
 from rlhfless.plots.palette import BLUE, BOUND, VERMILLION
 from rlhfless.plots.point_labels import place_labels
-from rlhfless.plots.style import clean, hover, message_figure, number, styled, usd
+from rlhfless.plots.style import clean, cut_axes, hover, message_figure, number, styled, usd
 
 TITLE = "What-ifs: time and cost of the same steps"
 NEEDED = ("variant", "way", "time_s", "gpu_seconds", "cost_usd", "least_time_s", "on_policy")
 ITSELF = ("as logged", "as executed", "multi-turn, KV kept")
 """Names of the way that is the run itself: of a log without turns, of an executed run, and of a log with turns."""
-NOTE = "filled: on-policy; open: some learned tokens are stale; tick: no schedule of this way takes less time"
+NOTE = "filled: on-policy; open: some tokens come from older weights; tick: lower bound of the time"
 LEGEND_LINE_PX = 14.0  # for each name: some stand beside each other
 PLOT_PX = (270.0, 240.0)  # of the plot on a telephone
 STRETCHES = (1.0, 2.2, 4.0)  # of its width on wider pages, for all of which numbers are placed
@@ -89,19 +89,18 @@ def plot_what_ifs(means: pd.DataFrame, *, note: str = "") -> go.Figure:
         name = f"{point.number} {clean(point.variant)}"
         cost = usd(point.cost) if info.unit == "USD" else number(point.cost, info.unit)
         at_least = "unknown" if pd.isna(point.least_time_s) else number(point.least_time_s, "s")
-        lines = [("time", number(point.time_s, "s")), ("cost", cost), ("at least", at_least)]
+        lines = [("time", number(point.time_s, "s")), ("cost", cost), ("lower bound of the time", at_least)]
         fig.add_scatter(
             x=[point.time_s], y=[point.cost], mode="markers", name=name, hoverinfo="text", hovertext=[hover(lines, name)],
             marker=_marker(bool(point.is_base), bool(point.on_policy)), legendrank=point.number + 1, showlegend=True,
         )  # fmt: skip
     across, up = _range(points[["time_s", "least_time_s"]]), _range(points[["cost"]])
-    fig.update_xaxes(title=_title("time of a step (s)", across[0]), range=across)
-    fig.update_yaxes(title=_title(f"cost of a step ({info.unit})", up[0]), range=up)
+    fig.update_xaxes(title="time of a step (s)", range=across)
+    fig.update_yaxes(title=f"cost of a step ({info.unit})", range=up)
     _number_points(fig, points, across, up)
     below = {"orientation": "h", "x": 0.0, "xanchor": "left", "y": -0.2, "yanchor": "top"}
-    return styled(
-        fig, TITLE, "; ".join(filter(None, [NOTE, note])), height=400 + int(LEGEND_LINE_PX * len(points)), legend=below
-    )
+    note = "; ".join(filter(None, [NOTE, cut_axes(time=across[0], cost=up[0]), note]))
+    return styled(fig, TITLE, note, height=400 + int(LEGEND_LINE_PX * len(points)), legend=below)
 
 
 def _marker(is_base: bool, on_policy: bool) -> dict[str, object]:
@@ -117,10 +116,6 @@ def _range(values: pd.DataFrame) -> list[float]:
     low, high = float(values.min().min()), float(values.max().max())
     wide = max(high - low, 0.08 * high)
     return [0.0 if low < 0.25 * high else low - 0.12 * wide, high + 0.12 * wide]
-
-
-def _title(title: str, begins: float) -> str:
-    return title if begins == 0 else f"{title}, does not start at 0"
 
 
 def _number_points(fig: go.Figure, points: pd.DataFrame, across: list[float], up: list[float]) -> None:

@@ -28,9 +28,9 @@ def _of_run(page: Page, said: Diagnosis) -> None:
     page.headline(first)
     for sentence in others:
         page.text(sentence)
-    for heading, text in said.lines():
-        if heading in ("Cost", "The run"):
-            page.text(f"{heading}: {text}.")
+    for wanted in ("The run", "Cost"):
+        if texts := [text for heading, text in said.lines() if heading == wanted]:
+            page.text(f"{wanted}: {'; '.join(texts)}.")
     if len(said.step):
         page.figure(plot_step_bar(said.step))
     if said.levers:
@@ -51,8 +51,8 @@ def _levers(page: Page, said: Diagnosis) -> None:
     worth = [one for one in said.levers if one.at_most >= LEAST]
     known = any(one.expected for one in worth)
     lines = any(one.line for one in worth)
-    head = ["lever", "at most (arithmetic)", *(["expected (simulated)"] if known else []), "price",
-            *(["line of your framework"] if lines else [])]  # fmt: skip
+    head = ["change", "saves at most (arithmetic)", *(["expected (simulated)"] if known else []), "what it costs you",
+            *(["what to set in your framework"] if lines else [])]  # fmt: skip
     rows = []
     for one in worth:
         row = [one.name, f"{one.at_most:.0%} of the {one.of}", *([one.expected_in_words] if known else []), one.price]
@@ -60,4 +60,4 @@ def _levers(page: Page, said: Diagnosis) -> None:
     if small := ", ".join(one.name for one in said.levers if one.at_most < LEAST):
         row = [small, f"less than {LEAST:.0%}", *([""] if known else []), "not worth it here"]
         rows.append([*row, ""] if lines else row)
-    page.table("What could be changed; savings do not add up", head, rows, text_columns=len(head))
+    page.table("What you could change; savings do not add up", head, rows, text_columns=len(head))

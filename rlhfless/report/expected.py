@@ -75,10 +75,10 @@ def expected_in_words(said: Diagnosis, found: Findings) -> str:
     """Return where a table of levers has its expected savings from, or why it has none, in a sentence."""
     calibrated = found.times.calibrated
     if any(one.expected for one in said.levers):
-        return "What the table of levers expects is simulated."
+        return "The expected savings in its table are simulated."
     if not said.levers:
         return ""
-    why = "no simulated schedule is one of its levers"
+    why = "no simulated schedule is one of them"
     if found.drawn:
         why = "lengths were drawn"
     elif calibrated.by_constant:
@@ -87,7 +87,7 @@ def expected_in_words(said: Diagnosis, found: Findings) -> str:
         why = "the latency profile was compared with " + (
             "none of its steps" if not calibrated.steps else f"{counted(calibrated.steps, 'step')} alone, and with no other"
         )
-    return f"The table of levers has no expected savings of this run, because {why}."
+    return f"The table of changes has no expected savings, because {why}."
 
 
 def engine_is_slow(said: Diagnosis) -> bool:

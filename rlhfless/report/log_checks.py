@@ -29,10 +29,10 @@ def contradicted(checks: Sequence[CrossCheck], calibrated: Calibration, words: W
     ]
     if wrong:
         sentences = ". ".join(_sentence(check) for check in wrong[:MAX_LISTED])
-        texts.append(f"The {source}'s measurements contradict numbers of this report. {sentences}.")
+        texts.append(f"The {source} contradicts numbers of this report. {sentences}.")
     if len(wrong) > MAX_LISTED:
         further = counted(len(wrong) - MAX_LISTED, "further contradiction")
-        texts.append(f"The table of the {source}'s measurements lists {further}.")
+        texts.append(f"The table of measurements lists {further}.")
     if any(check.column == "generate_s" for check in wrong):
         texts.append(
             f"Simulated times are multiplied by {number(calibrated.factor)}, the least factor that agrees with the {source}."
@@ -54,10 +54,8 @@ def checks_table(page: Page, checks: Sequence[CrossCheck], words: Words) -> None
         for check in checks
     ]  # fmt: skip
     worst = f"worst step: {words.source} / report"
-    head = ("quantity", "source in this report", "steps", words.source, "report", "difference", worst, "tolerance", "")
-    page.table(
-        f"The {words.source}'s measurements next to the numbers of this report: means over steps", head, rows, text_columns=2
-    )
+    head = ("quantity", "how this report has it", "steps", words.source, "report", "difference", worst, "tolerance", "verdict")
+    page.table(f"Measured in the {words.source} and in this report: means over steps", head, rows, text_columns=2)
 
 
 def calibrated_by(calibrated: Calibration, what: str) -> str:

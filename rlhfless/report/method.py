@@ -38,7 +38,7 @@ def assumed_part(page: Page, findings: Findings) -> None:
     """Add what was assumed of a run, with the option that states it instead."""
     assumed = list(assumptions(findings))
     if assumed:
-        page.heading("Assumed; state it with the option beside it")
+        page.heading("What was assumed, and the option that states it instead")
         page.options((option, text) for text, option in assumed)
     for sentence in findings.times.setup.assumed:
         if sentence not in findings.not_stated.values():

@@ -29,19 +29,19 @@ def savings_table(page: Page, findings: Findings) -> None:
         for policy in dict.fromkeys([*held.index, *released.index])
     ]
     head = (
-        "schedule", "replicas", "GPUs held: time saved", "any schedule, at most", "GPUs released: time saved",
-        "GPU-seconds saved", "any schedule that takes as long, at most",
+        "schedule", "replicas", "GPUs held: time saved", "most of any schedule", "GPUs released: time saved",
+        "GPU-seconds saved", "most of any schedule that takes as long",
     )  # fmt: skip
     of = "whole steps" if findings.times.whole_steps else "generation"
     page.table(
-        f"Savings of {of}: schedules that minimise time where all GPUs are held, and schedules at time weight "
-        f"{weight:g} where a GPU is released when its actor is done", head, merged(rows),
+        f"What schedules would save of {of}. GPUs held until the step ends: schedules for the least time. GPUs released when "
+        f"their actor is done: schedules at time weight {weight:g}", head, merged(rows),
     )  # fmt: skip
     page.text(
-        f"Shares are of the run's own {of}. A range covers resampled steps (5th to 95th percentile) and every way in "
-        "which the run may have assigned responses; it leaves out the error of the latency profile. A negative share means "
-        "that the schedule is worse than the run's own. The most that any schedule can save follows from the lower bound of "
-        "generation, which assumes known lengths and free migration."
+        f"Percentages are relative to the run's own {of}. A range covers resampled steps (5th to 95th percentile) and every "
+        "assignment that the run may have used; it leaves out the error of the latency profile. A negative number means that "
+        "the schedule is worse than the run. The most that any schedule can save follows from the lower bound of generation, "
+        "which assumes that lengths are known and that migration is free."
     )
 
 

@@ -27,12 +27,12 @@ def settings_part(page: Page, findings: Findings) -> None:
         if lines := draft_lines(found, findings.times.setup.framework):
             page.code("", lines)
     if findings.router is not None:
-        page.text(f"A router can make verl plan every batch with lengths predicted from this log. {findings.router}")
-    page.heading("Planned number of actors per step")
+        page.text(f"With a router, verl can plan every batch by lengths predicted from this log. {findings.router}")
+    page.heading("How many actors the solver plans per step")
     planned = findings.planned
     unknown = planned["known"] < 0.5
     page.text(
-        f"The solver planned {counted(len(planned), 'step')}, with lengths predicted from the prompts' previous responses"
+        f"The solver planned {counted(len(planned), 'step')}, with lengths predicted from earlier responses to the same prompts"
         + (
             f". In {counted(int(unknown.sum()), 'step')} most prompts were new, so their lengths are guesses."
             if unknown.any()
@@ -43,7 +43,7 @@ def settings_part(page: Page, findings: Findings) -> None:
 
 
 def _replicas(page: Page, findings: Findings) -> None:
-    page.heading("Other numbers, sizes and kinds of replicas")
+    page.heading("More, fewer or other replicas")
     if not findings.times.setup.synchronous:
         page.text("Numbers of replicas are not compared, because this run learns while it generates.")
         return
@@ -57,14 +57,14 @@ def _replicas(page: Page, findings: Findings) -> None:
         "whole steps (s)" if findings.times.whole_steps else "generation (s)",
         "time saved",
         "cost saved",
-        "lines of the configuration",
+        "what to set in your framework",
     )
     first, how = (
         ("the run's GPUs first", "prompts are split equally")
         if findings.times.own_plans else ("the run's own first", "responses are assigned as the run did")
     )  # fmt: skip
     page.table(
-        f"The simulated steps with other replicas, {first}: {how}, and all GPUs are held until a step ends",
+        f"The simulated steps on other replicas, {first}: {how}, and all GPUs are held until a step ends",
         head if lines else head[:-1], [row if lines else row[:-1] for row in rows], text_columns=2,
     )  # fmt: skip
     page.text(" ".join(_notes(findings)))
@@ -94,15 +94,12 @@ def _share(low: float, high: float) -> str:
 
 
 def _notes(findings: Findings) -> Iterator[str]:
-    yield (
-        "Ranges are the 5th to 95th percentile over resampled steps, and cover every way in which the run may have assigned "
-        "responses."
-    )
+    yield ("Ranges are the 5th to 95th percentile over resampled steps, and cover every assignment that the run may have used.")
     times, setup = findings.times, findings.times.setup
     if (took := findings.own_took) is not None and len(took):
         otherwise = ", as it planned them otherwise" if times.own_plans else ""
         yield (
-            f"Savings are shares of what the run itself took for these steps: {number(took['time_s'].sum(), 's')} and "
+            f"Savings are relative to what the run itself took for these steps: {number(took['time_s'].sum(), 's')} and "
             f"{number(took['gpu_s'].sum())} GPU-seconds{otherwise}."
         )
     if setup.counted_learner_gpus:

@@ -37,8 +37,8 @@ from solver.model.objective import Objective
 
 OTHERS = "Other schedules and settings"
 OWN_PLANS = (
-    "The run did not split every step's prompts equally over all GPUs. The savings above are shares of what it took; what "
-    "follows is compared with that equal split, static."
+    "The run did not split the prompts of every step equally over all GPUs. The savings above are relative to the run itself; "
+    "what follows is relative to the equal split (static)."
 )
 MAX_SPANS = 40_000  # bars of all timelines that can be chosen in one place; above, they become heatmaps
 WEIGHTS = tuple(round(0.1 * i, 1) for i in range(11))
@@ -53,7 +53,7 @@ def schedules_section(page: Page, findings: Findings) -> None:
         page.text(_scaled_far(calibrated, setting))
     if not calibrated.steps:
         name = profile_in_words(setting.latency.name)
-        page.text(f"All times here are those of {name}, which was not compared with the run. Trust percentages, not amounts.")
+        page.text(f"All times here come from {name}, which was not compared with the run. Trust percentages, not seconds.")
     count, last = len(schedules.logged), schedules.logged[-1]
     if count < schedules.all_steps:
         steps = ", ".join(str(step.step) for step in schedules.logged)
@@ -62,7 +62,7 @@ def schedules_section(page: Page, findings: Findings) -> None:
             "earlier step."
         )
     if not schedules.has_history:
-        page.text("All prompts are new in the simulated steps, so the predicted lengths are guesses.")
+        page.text("All prompts of the simulated steps are new, so their predicted lengths are guesses.")
     if len(findings.given_back):
         savings_table(page, findings)
     if findings.times.own_plans:
@@ -77,30 +77,32 @@ def schedules_section(page: Page, findings: Findings) -> None:
         plots.plot_plane(of_last, front, schedules.bound_of(last), title=f"Time and cost of generation: step {last.step}")
     )
     page.text(
-        "The lower bound is of generation with the true lengths: at a given time, no schedule takes fewer GPU-seconds "
-        "(speculative decoding excluded). It is the larger of two: the configuration LP, which knows whole actors, and "
-        "the closed form, which knows slots and KV memory. The front is of plans that know the true lengths, too. A policy "
-        "that moves responses while it runs can be below the front, but none is below the bound."
+        "No schedule that takes as long uses fewer GPU-seconds than the lower bound, even if it knew all lengths beforehand "
+        "(without speculative decoding). The bound is the larger of two: a linear program over whole actors (configuration "
+        "LP), and a formula with batch slots and KV memory (closed form). The best plans with known lengths assign all "
+        "responses before the step. A policy that moves responses during the step can be better than they are, but never "
+        "better than the bound."
     )
     for title, has_history in (
-        ("Generation on the GPUs of actors, sums over steps with history (the same prompts were seen before)", True),
-        ("Generation on the GPUs of actors, sums over steps without history (prompts are new, lengths are guesses)", False),
+        ("Generation, sums over steps with repeated prompts (lengths predicted from earlier responses)", True),
+        ("Generation, sums over steps with new prompts (lengths are guesses)", False),
     ):
         _table(page, schedules, title, has_history)
     _choices(page, schedules)
+    page.heading("What each policy does")
     page.facts(schedules.policies.items())
-    page.text("What it takes to run them:")
+    page.heading("What you change to run them")
     page.facts(what_to_do(schedules.policies))
     page.figure(ladder_figure(schedules))
     page.text(
-        "Policies minimise T^w C^(1-w) of time and cost, so an idea can improve one and worsen the other: read both panels. "
-        "A contribution depends on the order of the ideas and can be negative."
+        "Policies minimise time and cost together, so an idea can lower one and raise the other: read both panels. What an "
+        "idea contributes depends on the order in which ideas are added, and can be negative."
     )
     page.heading("Time against cost")
     page.text(
         f"{len(WEIGHTS)} plans of step {last.step}, each the best found for the predicted lengths; the slider selects one. At "
-        "weight 1 only time counts, at weight 0 only GPU-seconds. The left panel shows the actors of the plan. Policy solver "
-        "also plans for lengths around the predicted ones, so what it runs may differ."
+        "weight 1 only time counts, at weight 0 only GPU-seconds. The left panel shows how long each actor of the plan works. "
+        "The policy solver also allows for lengths around the predicted ones, so it may run another plan."
     )
     page.figure(weights_figure(schedules, setting, predicted_front(schedules, setting)))
 
@@ -197,14 +199,14 @@ def _and(names: Sequence[str]) -> str:
 
 def ladder_figure(schedules: Schedules) -> go.Figure:
     """Return the waterfall from the run's own dispatch to the bound."""
-    note = " → ".join(schedules.ladder)
+    note = f"each bar adds one idea, from {schedules.ladder[0]} to {schedules.ladder[-1]}"
     title = f"What each idea contributes: sum of {_summed(schedules)}"
     return plots.plot_waterfall(schedules.results(schedules.ladder), title=title, note=note)
 
 
 def _summed(schedules: Schedules) -> str:
     """Which steps figures add up, in words."""
-    return f"{counted(len(schedules.shown), 'step')} " + ("with" if schedules.has_history else "without") + " history"
+    return f"{counted(len(schedules.shown), 'step')} with {'repeated' if schedules.has_history else 'new'} prompts"
 
 
 def _bound(schedules: Schedules, results: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
@@ -247,7 +249,7 @@ def basis_of_simulation(findings: Findings) -> Iterator[tuple[str, str]]:
         yield "Not calibrated", f"the profile is used unchanged. {_why_not(times, words)}"
     yield (
         "Predicted",
-        "lengths, from the same prompt's earlier responses (moving average over epochs). Only oracles use the true lengths.",
+        "response lengths, from earlier responses to the same prompt (moving average). Only oracles use the true lengths.",
     )
     rows = schedules.logged[-1].rows
     unknown = []
@@ -310,7 +312,7 @@ def _table(page: Page, schedules: Schedules, title: str, has_history: bool) -> N
             )
         )  # fmt: skip
     head = ("policy", "time (s)", "GPU-seconds", *(["cost"] if priced else []), f"speed-up over {baseline}",
-            f"cost relative to {baseline}", "lower bound (GPU-seconds)", "cost / lower bound", "bound by")  # fmt: skip
+            f"cost relative to {baseline}", "lower bound (GPU-seconds)", "cost / lower bound", "which bound")  # fmt: skip
     page.table(f"{title}: {counted(int(table['steps'].max()), 'step')}", head, merged(rows))
 
 

@@ -40,23 +40,23 @@ def splits_part(page: Page, findings: Findings) -> None:
         )
         for actors in _shown(ahead["step_s"], own)
     ]  # fmt: skip
-    head = ("GPUs generate", "GPUs train", "replicas", "in turns (s)", "at least", "one step ahead (s)", "at least")
-    page.table(f"Seconds of a step on {counted(int(table['gpus'].iloc[0]), 'GPU')}, in steady state", head, rows)
+    head = ("GPUs generate", "GPUs train", "replicas", "taking turns (s)", "lower bound", "one step ahead (s)", "lower bound")
+    page.table(f"Seconds per step on {counted(int(table['gpus'].iloc[0]), 'GPU')}, in steady state", head, rows)
     best = ahead.loc[ahead["step_s"].idxmin()]
     page.text(
         f"One step ahead, {counted(int(best['gpus_generate']), 'GPU')} for generation and "
-        f"{int(best['gpus_train']):,} for training take the least time, {number(best['step_s'], 's')} a step. The learner "
+        f"{int(best['gpus_train']):,} for training take the least time, {number(best['step_s'], 's')} per step. The learner "
         f"works during {best['learner_busy_share']:.0%} of it. {FOLLOW[setup.synchronous]}"
     )
     learner = counted(setup.learner_gpus, "GPU")
     sync = (
         f"Sending weights takes {number(phases.sync_s, 's')} on any GPUs, and generation pauses meanwhile."
         if phases.sync_s
-        else "Sending weights is taken to need no time."
+        else "Sending weights is assumed to take no time."
     )
     page.text(
-        f"Learning takes {number(phases.prepare_s + phases.learn_s, 's')} a step on the learner's {learner}. It is taken to be "
-        f"data-parallel: seconds times GPUs stay the same, and it fits into their memory. {sync}"
+        f"Learning takes {number(phases.prepare_s + phases.learn_s, 's')} per step on the learner's {learner}. It is assumed "
+        f"to be data-parallel: seconds times GPUs stay the same, and it fits into their memory. {sync}"
     )
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 HEAD = ("call", "role", "kind", "GPUs", "dp x tp x pp", "start (s)", "seconds", "weights sent (s)", "weights sent (GB)")
 LEAD = (
-    "On which GPUs every model call of a training step runs, and how its model is cut over them: dp copies, each of pp stages "
-    "of layers, with every weight in tp parts. Steps follow each other. The lower bound holds for every plan with these costs."
+    "On which GPUs every model call of a training step runs, and how its model is sharded over them: data parallel (dp), "
+    "tensor parallel (tp) and pipeline parallel (pp). Steps follow each other. No plan with these costs is below the bound."
 )
 
 
@@ -48,9 +48,9 @@ def write_step_page(
     page.figure(plot_step_plan(plans, memory_bytes=memory_bytes))
     page.section("What a step takes")
     page.figure(plot_step_comparison(plans))
-    page.section("How the plans were searched for")
+    page.section("How the plans were found")
     page.figure(plot_step_search(plans))
-    page.section("The calls")
+    page.section("The model calls")
     for label, plan in plans.items():
         page.table(label, HEAD, _rows(plan), text_columns=5)
     if assumptions:

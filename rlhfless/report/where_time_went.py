@@ -83,12 +83,12 @@ def waste_in_words(findings: Findings) -> Iterator[str]:
         generation = findings.account.steps["generation_s"].mean()
         yield (
             f"Generation takes {number(generation, 's')} of a step. The other phases take "
-            f"{number(times.phases.seconds, 's')} ({times.phases.basis}), which generation schedules leave unchanged."
+            f"{number(times.phases.seconds, 's')} ({times.phases.basis}); scheduling generation does not change them."
         )
     if not setup.synchronous:
         yield (
-            "This run trains asynchronously, on responses of older weights, so learning does not wait for a step's last "
-            "response. Learning overlaps generation and is left out here."
+            "This run trains asynchronously, on responses from older weights, so learning does not wait for the last response "
+            "of a step. Learning overlaps generation and is left out here."
         )
 
 
@@ -113,7 +113,7 @@ def times_unknown(framework: str) -> str:
 def _of_simulation(findings: Findings) -> Iterator[tuple[str, str]]:
     if findings.drawn:
         yield "Drawn", "response lengths, from the mean, the longest and the share of cut responses of every logged step."
-        yield "One draw", "all numbers without a range, here and below, are of lognormal lengths, with independent responses."
+        yield "One draw", "all numbers without a range, here and below, are of one draw of independent lognormal lengths."
     else:
         yield "From the log", "response lengths."
     yield (
@@ -132,7 +132,7 @@ def _of_execution(trace: Trace) -> Iterator[tuple[str, str]]:
         yield "Measured", f"all times, on {device or 'a device that the trace does not name'}."
     elif meta.get("clock") == "virtual" and meta.get("charging") == "measured":
         yield "Measured", f"the iterations of each actor, on {device or 'a device that the trace does not name'}."
-        yield "Modelled", "parallel execution: the actors took turns on one device, and a virtual clock overlaps their times."
+        yield "Modelled", "running in parallel: the actors took turns on one device, and a virtual clock overlaps their times."
     elif meta.get("clock") == "virtual":
         rest = trace.spans[trace.spans["phase"].isin(["prepare", "learn"])]
         learns = rest["detail"].fillna("").str.contains('"clock": "measured"').any()
@@ -144,7 +144,7 @@ def _of_execution(trace: Trace) -> Iterator[tuple[str, str]]:
         yield "Unknown", "the trace does not say which clock its times come from."
     if simulated:
         yield "From the log", "response lengths."
-    yield "Computed", "GPU-seconds and cost, from the allocations. Idle time is allocated time without a foreground span."
+    yield "Computed", "GPU-seconds and cost, from the allocations. A GPU is idle while it is allocated and computes nothing."
 
 
 def _cards(trace: Trace, which: str) -> list[tuple[str, str]]:
@@ -156,7 +156,7 @@ def _cards(trace: Trace, which: str) -> list[tuple[str, str]]:
         (f"time, {which}", number(total["time_s"], "s", 5)),
         (f"GPU-seconds, {which}", number(total["gpu_seconds"], digits=5)),
         ("idle GPU-seconds", f"{number(total['idle_gpu_seconds'], digits=5)} ({share:.1%})" if share else ""),
-        ("of the paid decode capacity stood empty", "" if math.isnan(empty) else f"{empty:.1%}"),
+        ("of the paid batch slots were empty", "" if math.isnan(empty) else f"{empty:.1%}"),
         ("cost", usd(total_usd(metrics))),
     ]
     return [card for card in cards if card[1]]
@@ -171,7 +171,7 @@ def _uses_table(page: Page, account: Account) -> None:
         for row in account.lines.itertuples()
     ]  # fmt: skip
     steps = counted(len(account.steps), "step") if len(account.steps) else "all steps"
-    head = ("use", "work or idle", "GPU-seconds", *(["cost"] if priced else []), "share", "source of times")
+    head = ("use", "work or idle", "GPU-seconds", *(["cost"] if priced else []), "share", "where its times come from")
     page.table(f"GPU-seconds by use, sum of {steps}", head, rows, text_columns=2)
     if account.slot_idle_gpu_s:
         page.text(
@@ -189,12 +189,16 @@ def _levers_table(page: Page, trace: Trace) -> None:
             (one["lever"], f"{one['expected']:.1%}", f"{one['saved']:.1%}") if one["used"] else (one["lever"], "not used", "")
             for one in levers
         ]
-        page.table("Levers of the plan, each left out alone", ("lever", "expected to save", "saved"), rows)
+        page.table(
+            "What each optimisation of the plan saves: the plan against the same without it",
+            ("optimisation", "expected to save", "saved"),
+            rows,
+        )
 
 
 def _stragglers(page: Page, account: Account) -> None:
-    page.heading("Stragglers: the last response of each step")
-    columns = ("step", "prompt", "sample", "tokens", "median tokens", "generation (s)", "after 90% were complete (s)")
+    page.heading("Stragglers")
+    columns = ("step", "prompt", "sample", "tokens", "median tokens", "generation (s)", "of it after 90% were complete (s)")
     shown = set(evenly(account.steps["step"].tolist(), MAX_STEPS_SHOWN))
     last = [
         (
@@ -204,5 +208,8 @@ def _stragglers(page: Page, account: Account) -> None:
         for row in account.steps.itertuples() if row.step in shown
     ]  # fmt: skip
     page.table(
-        "The last response of each step, and the time of generation after 90% of its responses were complete", columns, last, 2
+        "The last response of each step, and how much of the generation came after 90% of the responses were complete",
+        columns,
+        last,
+        2,
     )

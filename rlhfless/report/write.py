@@ -14,9 +14,11 @@ from typing import Any
 from rlhfless import __version__
 from rlhfless.analysis import Assumptions, account
 from rlhfless.analysis.assumptions import PRICE, PROFILE
+from rlhfless.analysis.gpu_counts import gpu_in_words
 from rlhfless.analysis.log_texts import opened_log
 from rlhfless.diagnosis import Diagnosis, diagnose
 from rlhfless.errors import InputError
+from rlhfless.plots.clock import clock_words
 from rlhfless.plots.export.html_page import Page, page_path, write_page
 from rlhfless.plots.style import counted, number
 from rlhfless.report.diagnosis_section import diagnosis_section
@@ -41,10 +43,10 @@ SCALARS_ALONE = (
     "The log has no responses, so no schedule is simulated. With --simulate and --gpus, lengths are drawn from its scalars; "
     "the rollout log of the same run says more."
 )
-NO_GPUS = "No schedule is simulated, because the log does not say how many GPUs the run had: --gpus says it."
+NO_GPUS = "No schedule is simulated, because the log does not say how many GPUs the run had: state it with --gpus."
 ENGINE_IS_SLOW = (
     "No schedule is simulated, because the engine is slow, or the latency profile is of a smaller model or faster GPUs than "
-    "those of the run. --profile names the run's own, which rlhfless profile measures; a schedule does not mend an engine."
+    "those of the run. Name the run's own with --profile (rlhfless profile measures it). No schedule makes a slow engine fast."
 )
 BY_ARITHMETIC = "The diagnosis is arithmetic on what was logged: it needs no latency profile."
 
@@ -172,7 +174,7 @@ def make_report(
     """
     log, stated = opened_log(source), assumptions or Assumptions()
     own = log.trace if isinstance(log, OpenedLog) and len(log.trace.allocations) else None
-    other = "" if setting is None else ", and how other schedules would have run the same responses"
+    other = "" if setting is None else ", and what other schedules would have saved"
     page = Page(f"RLHFless report: {_name(log)}", f"What limits the run{other}.")
     said = said or diagnose(log, stated_in(setting, stated, log.framework))
     findings, refusal = None, NO_GPUS
@@ -264,9 +266,21 @@ def _facts(log: OpenedLog, said: Diagnosis) -> Iterator[tuple[str, str]]:
         yield "recorded", recorded
     if len(log.scalars):
         yield "step times", f"logged for {counted(len(log.scalars), 'step')}"
-    for key in ("policy", "engine", "clock", "charging", "device", "profile", "imported_from", "framework"):
+    if clock := clock_words(meta):
+        yield "times", clock
+    for key in ("policy", "engine", "device", "imported_from", "framework"):
         if meta.get(key) not in (None, "", "none"):
             yield key.replace("_", " "), str(meta[key])
-    cluster = meta.get("cluster")
-    if isinstance(cluster, dict):
-        yield "cluster", ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in cluster.items() if value is not None)
+    if isinstance(meta.get("cluster"), dict):
+        yield "cluster", _cluster_in_words(meta["cluster"])
+
+
+def _cluster_in_words(cluster: Mapping[str, Any]) -> str:
+    nodes, per_node, per_actor = (cluster.get(name) for name in ("nodes", "gpus_per_node", "gpus_per_actor"))
+    parts = [f"{counted(nodes, 'node')} of {counted(per_node, gpu_in_words(str(cluster.get('kind') or '')))}"] if nodes else []
+    parts += [f"{counted(per_actor, 'GPU')} per actor"] if per_actor else []
+    if (price := cluster.get("usd_per_gpu_hour") or 0.0) > 0:
+        parts.append(f"{number(price, 'USD')} per GPU-hour ({cluster.get('market') or 'unknown market'})")
+    if cluster.get("prewarmed"):
+        parts.append(f"{counted(cluster['prewarmed'], 'actor')} warm before the step")
+    return ", ".join(parts) or "unknown"

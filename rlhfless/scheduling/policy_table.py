@@ -80,16 +80,16 @@ _ROWS = (
     PolicyInfo(
         "random", "simple",
         "right-sized number of actors; prompts assigned at random; GPUs released when an actor is done",
-        ASSIGN, "random: GPUs\nreleased early", typical=True, colour=SKY, symbol="square",
+        ASSIGN, "random:\nrelease replicas\nearly", typical=True, colour=SKY, symbol="square",
     ),
     PolicyInfo(
         "spread", "simple", "as random, with the responses of each prompt spread over the actors, round-robin",
-        ASSIGN, "spread: samples\non all actors", colour=SKY, symbol="diamond-tall",
+        ASSIGN, "spread:\nspread samples\nof a prompt", colour=SKY, symbol="diamond-tall",
     ),
     PolicyInfo(
         "fold", "simple",
         "as spread; nearly empty actors hand their responses over to others during the step; needs no predictions",
-        MIGRATE, "fold:\nthin actors", typical=True, colour=GREEN, symbol="pentagon",
+        MIGRATE, "fold:\nmerge nearly\nempty replicas", typical=True, colour=GREEN, symbol="pentagon",
     ),
     PolicyInfo(
         "random+tau", "rival", "as random; an actor's last responses migrate (local cut)", MIGRATE, own_trade_off=True
@@ -105,7 +105,7 @@ _ROWS = (
     PolicyInfo(
         "solver+replan", "ours",
         "as solver; responses migrate during the step where the lengths observed so far make it pay off",
-        MIGRATE, "solver+replan:\nby prediction", colour=BLUE, symbol="bowtie",
+        MIGRATE, "solver+replan:\nuse predicted\nlengths", colour=BLUE, symbol="bowtie",
     ),
     PolicyInfo(
         "oracle", "oracle", "as solver with the true lengths, without migration",
@@ -113,7 +113,7 @@ _ROWS = (
     ),
     PolicyInfo(
         "oracle+replan", "oracle", "as solver+replan with the true lengths, which are unknown beforehand in practice",
-        UNKNOWN, "oracle+replan:\ntrue lengths", needs_truth=True, colour=YELLOW, symbol="hexagram",
+        UNKNOWN, "oracle+replan:\nuse true\nlengths", needs_truth=True, colour=YELLOW, symbol="hexagram",
     ),
     PolicyInfo(
         "rlhfuse+stream", "stage fusion", "as rlhfuse, and learns from finished responses while others are decoded", LEARN_AHEAD
@@ -131,11 +131,11 @@ _ROWS = (
     ),
     PolicyInfo(
         "right-sizing", "ladder", "as random; GPUs allocated until the last response",
-        "start fewer engines", "right-sizing:\nfewer actors", colour=SKY, symbol="square-open",
+        "start fewer engines", "right-sizing:\nstart fewer\nreplicas", colour=SKY, symbol="square-open",
     ),
-    PolicyInfo("solver+replan, drafts", "ladder", "as solver+replan, with drafts", DRAFT, "speculation:\ndrafts verified"),
+    PolicyInfo("solver+replan, drafts", "ladder", "as solver+replan, with drafts", DRAFT, "speculation:\ndraft and\nverify"),
     PolicyInfo(
-        "oracle+replan, drafts", "ladder", "as oracle+replan, with drafts", UNKNOWN, "with drafts:\ntrue lengths",
+        "oracle+replan, drafts", "ladder", "as oracle+replan, with drafts", UNKNOWN, "with drafts:\nuse true\nlengths",
         needs_truth=True,
     ),
 )  # fmt: skip

@@ -125,6 +125,7 @@ def simulate_steps(
     traces = SimulatedTraces(executed, setting)
     plans = {name: tuple(record.plan for record, _ in steps) for name, steps in executed.items()}
     bounds = () if setting.sizes else tuple(bound for _, bound in seen)  # plans with other sizes may be below it
+    table.attrs["clock"] = {"clock": "virtual", "profile": setting.latency.name}  # figures of the table say it
     return Comparison(table, traces, tuple(step for step, _ in seen), bounds, plans=plans)
 
 

@@ -52,7 +52,7 @@ class ComparisonDashboard(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         self.shown = compared(self.traces, step)
         self.panes.put("numbers", numbers_html(self.shown))
         results = self.shown.table.reset_index(names="policy")[["policy", "time_s", "gpu_seconds", "cost_usd"]]
-        title = f"Time against cost: {ALL if step is None else f'step {step}'}"
+        title = f"Time and cost: {ALL if step is None else f'step {step}'}"
         self.panes.draw("plane", plot_plane(results, title=title))
         self.panes.draw("timelines", plot_timelines(self.traces, self.shown.steps[-1]))
 

@@ -213,7 +213,14 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
 
     def _show_timeline(self, planned: WhatIfPlan, asked: int) -> None:
         figure = plot_timeline(planned.trace, self.what_if.step, selected=self.response)
-        self.panes.draw("timeline", figure.update_layout(height=440, title_font_size=13), asked)
+        below = {
+            "orientation": "h",
+            "x": 0,
+            "xanchor": "left",
+            "y": -0.25,
+            "yanchor": "top",
+        }  # the pane is too narrow for it beside
+        self.panes.draw("timeline", figure.update_layout(height=500, title_font_size=13, legend=below), asked)
 
     def _show_actor(self, planned: WhatIfPlan, asked: int) -> None:
         self.panes.put("actors", actors_table(planned.actors, self.actor))

@@ -57,7 +57,7 @@ def plan_cards(planned: WhatIfPlan, before: WhatIfPlan | None, seconds: float) -
         cards.append(html_parts.Card(meter.name, meter.shown(value), changes))
     took = f"planned and simulated in {number(seconds, 's')}"
     return html_parts.cards(cards) + html_parts.paragraph(
-        f"Policy {PLANNER}, executed with the true lengths; {took}. Times: {planned.times}."
+        f"Policy {PLANNER}, simulated with the true lengths; {took}. Times: {planned.times}."
     )
 
 
@@ -102,8 +102,8 @@ def _above_bound(row: pd.Series) -> float:
 ABOVE_BOUND = "above the lower bound"
 METERS = (
     Meter("actors", _column("actors"), lambda value: f"{value:.0f}", _count, less_is_better=False),
-    Meter("executed time", _column("time_s"), lambda value: number(value, "s"), _share),
-    Meter("planned time", _column("predicted_makespan_s"), lambda value: number(value, "s"), _share),
+    Meter("time", _column("time_s"), lambda value: number(value, "s"), _share),
+    Meter("predicted time", _column("predicted_makespan_s"), lambda value: number(value, "s"), _share),
     Meter("GPU-seconds", _column("gpu_seconds"), lambda value: number(value, digits=4), _share),
     Meter("cost", _column("cost_usd"), lambda value: number(value, "USD"), _share),
     Meter(ABOVE_BOUND, _above_bound, lambda value: UNKNOWN if math.isnan(value) else f"{value:.1%}", _points),

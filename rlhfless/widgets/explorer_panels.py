@@ -34,12 +34,12 @@ def plane(planned: WhatIfPlan, alternatives: Comparison, front: Front) -> go.Fig
     seen = results["time_s"]
     times = np.linspace(0.5 * seen.min(), 1.3 * seen.max(), BOUND_POINTS)
     least, bound = planned.bound, None
-    method = "none, as the actors of this plan differ in size"
+    method = "none, because the actors of this plan differ in size"
     if least is not None:
         bound = (times, [least.gpu_seconds(float(time_s)) for time_s in times])
         method = results.set_index("policy").loc[PLANNER, "bound_method"]
-    note = f"time weight {settings.time_weight:g}, {len(seen)} policies, bound: {method}"
-    note += "<br>policies, front and bound are for the true lengths"
+    note = f"time weight {settings.time_weight:g}, {len(seen)} policies, lower bound: {method}"
+    note += "<br>all computed with the true lengths"
     figure = plot_plane(results, front, bound, title="Time against cost", note=note, names=names)
     below = {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.2, "yanchor": "top"}
     return figure.update_layout(height=440, title_font_size=13, legend=below)
@@ -92,14 +92,14 @@ def response_html(what_if: WhatIf, planned: WhatIfPlan, actor: int, response: in
         html_parts.paragraph(
             f"Predicted {details.predicted_tokens:,} tokens, generated {details.response_tokens:,}, "
             f"from {number(details.start_s, 's')} to {number(details.end_s, 's')} of the step."
-            + (f" Actor {details.actor} handed it over to actor {done_by}." if done_by != details.actor else "")
+            + (f" It migrated from actor {details.actor} to actor {done_by}." if done_by != details.actor else "")
         ),
         html_parts.paragraph(details.reason),
     ]
     if len(details.elsewhere):
         parts.append(
             html_parts.table(
-                ("moved to", "step time (s)", "GPU-seconds", "change of T^w C^(1-w)"),
+                ("actor", "time of the step (s)", "GPU-seconds", "change of weighted time and cost"),
                 [
                     (
                         f"actor-{int(r.actor)}",
@@ -109,7 +109,7 @@ def response_html(what_if: WhatIf, planned: WhatIfPlan, actor: int, response: in
                     )
                     for r in details.elsewhere.itertuples()
                 ],
-                "The plan with this response moved, by predicted lengths and before hand-overs",
+                "If this response were on another actor (by predicted lengths, before migrations)",
             )
         )
     if len(details.history):

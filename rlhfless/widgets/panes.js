@@ -105,6 +105,7 @@ function drawer(div, box, name, gone) {
 // Changes the layout; returns a text that is the same for widths at which it is the same.
 function fitTo(width, data, layout) {
   layout.height ||= 380;
+  if (width < NARROW) nameInLegend(data, layout);
   const names = data.filter((one) => one.name && one.showlegend !== false).length;
   const below = width < NARROW && names > 1 && (layout.legend || {}).orientation !== "h" ? 2 * LINE + Math.ceil(names / 2) * LINE : 0;
   const [text, lines] = wrapped((layout.title || {}).text || "", Math.max(LEAST_WIDTH, width) - 28);

@@ -70,7 +70,7 @@ def test_the_plot_shows_lengths_and_actors() -> None:
     assert planned_steps_info(table).rank_correlation == pytest.approx(1.0)
     assert np.isnan(planned_steps_info(table.assign(actors=2)).rank_correlation)
     fig = plot_planned_steps(table)
-    assert "rank correlation with the mean length 1.00" in fig.layout.title.text
+    assert "rank correlation between actors and mean length 1.00" in fig.layout.title.text
     flat = pd.DataFrame({"step": [0, 1, 2, 3], "mean_tokens": [10.0, 20.0, 30.0, 40.0], "actors": [3, 1, 4, 2]})
     assert planned_steps_info(flat).rank_correlation == pytest.approx(0.0)
     assert plot_planned_steps(flat).layout.title.text.endswith("length 0.00</span>")

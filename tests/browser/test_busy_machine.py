@@ -1,4 +1,5 @@
-"""Dashboards on a slow page: with a sixth of the processor every pane is drawn or says a sentence, and later messages arrive.
+"""Dashboards and reports on a slow page: with a sixth of the processor every pane is drawn or says a sentence, later messages
+arrive, and the figures of a report are drawn.
 
 Chromium slows the page down itself, and anywidget gives its widgets up at once instead of after 2 s, which is the worst that a
 slow page does to them. The seconds are printed and not judged, as other work on the machine changes them.
@@ -14,8 +15,11 @@ from typing import Any
 
 import pytest
 from lab import Lab, another_tab, notebook, pane, wait_text
-from real_browser import PATIENCE_S
+from log_samples import log
+from real_browser import DRAWN as FIGURES_DRAWN
+from real_browser import PATIENCE_S, UNFOLD
 
+import rlhfless as rl
 from rlhfless.widgets.fallback import SENTENCE
 
 if find_spec("voila") is None:  # not imported, as it is a command here
@@ -123,4 +127,22 @@ def test_a_dashboard_in_voila(page: Any, picture: Callable, voila: tuple[str, st
     assert page.get_by_role("link", name="Reload the page").count() == 1
     assert "children=" not in page.locator("body").inner_text()
     picture(page.locator("body"), "voila_without_widgets")
+    assert page.errors == []
+
+
+@pytest.mark.full
+def test_a_report_on_a_slow_page(page: Any, tmp_path: Path) -> None:
+    """The verdict is on the page, then all figures are drawn, also those of folded sections, and a menu works."""
+    out = Path(rl.load(log(), 8, "cpu-tiny-qwen2", verbose=False).report(tmp_path / "report.html"))
+    slow(page)
+    page.goto(out.as_uri(), wait_until="commit")
+    page.locator(".headline").wait_for()
+    page.wait_for_function(FIGURES_DRAWN)
+    page.evaluate(UNFOLD)
+    page.wait_for_function(FIGURES_DRAWN)
+    choice = page.get_by_label("Policy")
+    choice.select_option("static")
+    shown = choice.locator("xpath=ancestor::*[contains(@class, 'figure')]").locator("[data-drawn] .gtitle")
+    page.wait_for_function(FIGURES_DRAWN)
+    assert "GPU timeline of step" in shown.text_content()
     assert page.errors == []

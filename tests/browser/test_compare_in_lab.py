@@ -51,7 +51,7 @@ def test_runs_stand_beside_each_other_with_differences_marked(lab: Lab, folder: 
     page.get_by_role("slider").first.focus()
     page.keyboard.press("ArrowRight")
     wait_text(page, "numbers", "step 0")
-    wait_text(page, "plane", "Time against cost: step 0")
+    wait_text(page, "plane", "Time and cost: step 0")
     assert len(plotly_data(page, pane("plane"))) >= 3
     for name, shape in (("plane", ".scatterlayer .points path"), ("timelines", ".barlayer .point path")):
         point_at(page, f"{pane(name)} {shape}")

@@ -40,7 +40,7 @@ def test_a_slider_plans_anew_and_a_click_tells_of_a_response(lab: Lab, folder: P
     for name in ("timeline", "plane", "responses"):
         wait_drawn(page, name, 1)
     names = [one["name"] for one in plotly_data(page, pane("plane"))]
-    front, bound = "front of plans that know the lengths", "lower bound of any policy"
+    front, bound = "best plans with known lengths", "lower bound: no schedule is below"
     assert {"solver (this plan)", "static", "random", front, bound} <= set(names)
     before = card(page, "GPU-seconds")
     assert illegible(page, ".rlhfless-panes") == []
@@ -297,4 +297,25 @@ def test_dark_pages_have_light_text_in_every_dashboard(lab: Lab, folder: Path, p
         assert illegible(page, ".jp-OutputArea-output") == []
         for n, name in enumerate([*dashboards, "repr_dark_simulation"]):
             picture(page.locator(".jp-OutputArea-output").nth(n), f"{name}_dark" if name in dashboards else name)
+    assert page.errors == []
+
+
+@pytest.mark.full
+def test_a_figure_of_a_report_and_a_dashboard_are_drawn_in_notebook_7(
+    lab: Lab, folder: Path, page: Any, picture: Callable
+) -> None:
+    figure = (
+        "import rlhfless as rl\nfrom rlhfless.plots import plot_timeline, use_renderer\nuse_renderer()\n"
+        "run = rl.load('hostile.jsonl', 8, 'cpu-tiny-qwen2', verbose=False)\n"
+        "plot_timeline(run.plan(step=-1).compare('static').traces['static'])"
+    )
+    notebook(folder / "seven.ipynb", figure, "run.explore()")
+    lab.open(page, "seven.ipynb", view="notebooks")
+    page.errors.clear()  # of Notebook 7 itself
+    page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
+    page.locator(".jp-OutputArea-output .js-plotly-plot .gtitle").first.wait_for()
+    assert "GPU timeline of step" in page.locator(".jp-OutputArea-output .js-plotly-plot .gtitle").first.text_content()
+    wait_drawn(page, "timeline", 1)
+    wait_drawn(page, "plane", 1)
+    picture(page.locator(".jp-Notebook"), "notebook_7_report_and_dashboard")
     assert page.errors == []

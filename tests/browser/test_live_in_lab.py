@@ -171,9 +171,9 @@ def test_a_training_run_shows_reward_length_actors_and_cost(lab: Lab, folder: Pa
         "mean reward",
         "mean length (tokens)",
         "actors",
-        "idle share of GPU-seconds",
-        "mismatch of engine and learner",
-        "GPU-seconds relative to static",
+        "idle share of the GPU-seconds",
+        "mismatch of engine and learner (nats per token)",
+        "GPU-seconds of generation, static = 1",
     }
     facts = page.locator(pane("facts")).inner_text()
     assert re.search(r"complete steps\s+2, 0 left", facts)

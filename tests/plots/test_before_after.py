@@ -88,8 +88,8 @@ def test_what_the_policy_solver_chose_stands_under_its_heading() -> None:
 def test_what_other_sizes_of_actors_would_have_given_stands_under_the_heading() -> None:
     plans = [{"step": 0, "actors": [], "notes": {"chosen": FOLDING, "sizes": {"2": 1.0, "16": 2.0, "1": 1.176}}}]
     fig = plot_before_after({"static": shorter(), "solver": sample_trace(1, plans=plans)})
-    assert "+18% with 1 GPU each, +100% with 16 GPUs each" in fig.layout.annotations[1].text
-    assert "2 GPUs each" not in fig.layout.annotations[1].text, "its own size is no other"
+    assert "+18% with 1 GPU per actor, +100% with 16 GPUs per actor" in fig.layout.annotations[1].text
+    assert "2 GPUs per actor" not in fig.layout.annotations[1].text, "its own size is no other"
 
 
 def test_a_schedule_that_loses_says_so() -> None:

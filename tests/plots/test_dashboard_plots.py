@@ -129,6 +129,6 @@ def test_costs_are_in_gpu_seconds_where_a_price_is_unknown(unknown: float) -> No
     assert cost_over_time_info(some).unit == "GPU-seconds"
     fig = plot_cost_over_time(some)
     assert fig.data[0].y[-1] == pytest.approx(17.0)
-    assert fig.layout.yaxis.title.text == "GPU-seconds"
+    assert fig.layout.yaxis.title.text == "cost (GPU-seconds)"
     assert "USD" not in fig.layout.title.text
     assert "paid for" in plot_cost_over_time(COSTS.iloc[:0]).layout.annotations[0].text

@@ -120,9 +120,12 @@ def test_bars_of_the_waterfall_are_named_without_markup() -> None:
     table = plots.waterfall_info(results.assign(bound_gpu_seconds=5.0)).to_frame()
     cost = table[table["table"] == "cost"].set_index(["label", "kind"])
     assert cost.index[0] == ("static", "total")
-    assert cost.loc[("right-sizing: fewer actors", "costs"), ["from_gpu_seconds", "to_gpu_seconds"]].tolist() == [9.0, 11.0]
+    assert cost.loc[("right-sizing: start fewer replicas", "costs"), ["from_gpu_seconds", "to_gpu_seconds"]].tolist() == [
+        9.0,
+        11.0,
+    ]
     assert cost.loc[("a & b", "total"), "to_gpu_seconds"] == 6.0
-    assert cost.loc[("bound", "bound"), "to_gpu_seconds"] == 5.0
+    assert cost.loc[("lower bound", "bound"), "to_gpu_seconds"] == 5.0
 
 
 def test_lengths_of_a_gpu_kind_have_a_row_per_bin_and_count_every_response() -> None:

@@ -57,10 +57,11 @@ def test_plane_adds_up_the_steps_of_a_policy(front):
 def test_plane_has_a_marker_per_policy_the_front_the_bound_and_which_way_is_better(front):
     fig = plot_plane(results(cost_usd=[1.0, 0.7, 0.6]), front, ([8.0, 12.0], [50.0, 40.0]))
     names = [one.name for one in fig.data]
-    assert names == ["lower bound of any policy", "front of plans that know the lengths", "static", "fold", "oracle"]
+    assert names == ["lower bound: no schedule is below", "best plans with known lengths", "static", "fold", "oracle"]
     assert {a.text for a in fig.layout.annotations} == {"static", "fold", "oracle", "better"}
     assert len({one.marker.symbol for one in fig.data[2:]}) == 3
-    assert fig.layout.xaxis.title.text == "time (s), does not start at 0"
+    assert fig.layout.xaxis.title.text == "time (s)"
+    assert "the time axis does not start at 0" in fig.layout.title.text
     assert fig.layout.xaxis.range[0] > 0
     assert fig.layout.yaxis.title.text == "cost (GPU-seconds)"
     assert fig.layout.yaxis.range[0] == 0
@@ -68,7 +69,7 @@ def test_plane_has_a_marker_per_policy_the_front_the_bound_and_which_way_is_bett
 
 def test_plane_without_a_curve_shows_the_bound_at_each_policys_time():
     fig = plot_plane(results(bound_cost_at_time=[50.0, 48.0, 52.0]))
-    assert fig.data[0].name == "lower bound at the policy's time"
+    assert fig.data[0].name == "lower bound at that time"
     assert np.asarray(fig.data[0].y).tolist() == [50.0, 48.0, 52.0]
     assert "100.0%" in fig.data[1].hovertext[0]
 
@@ -107,8 +108,8 @@ def test_waterfall_adds_up_from_the_first_schedule_to_the_bound():
 def test_waterfall_draws_both_panels_and_says_what_costs():
     fig = plot_waterfall(results())
     names = {one.name for one in fig.data if one.type == "bar"}
-    assert names == {"total of a schedule", "saves, compared with the schedule before", "costs more than the schedule before"}
-    costs = next(one for one in fig.data if one.name == "costs more than the schedule before")
+    assert names == {"total of a schedule", "takes less than the schedule before", "takes more than the schedule before"}
+    costs = next(one for one in fig.data if one.name == "takes more than the schedule before")
     assert costs.text[0] == "+1.00<br>(+10.0%)"
     assert [axis.title.text for axis in fig.select_yaxes()] == ["cost (GPU-seconds)", "time (s)"]
 

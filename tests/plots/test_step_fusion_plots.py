@@ -29,14 +29,14 @@ def test_lanes_say_who_has_which_gpus() -> None:
     for row in info.spans.itertuples(index=False):
         times.setdefault((row.lane, row.what), []).append((round(row.start_s, 9), round(row.end_s, 9)))
     assert times == {
-        ("GPU 0", "generation"): [(0.0, 4.0)], ("GPU 0", "given back"): [(4.0, 5.5)],
-        ("GPU 1", "generation"): [(0.0, 2.0)], ("GPU 1", "given back"): [(4.5, 5.5)], ("GPU 1", "start"): [(2.0, 2.25)],
+        ("GPU 0", "generation"): [(0.0, 4.0)], ("GPU 0", "released"): [(4.0, 5.5)],
+        ("GPU 1", "generation"): [(0.0, 2.0)], ("GPU 1", "released"): [(4.5, 5.5)], ("GPU 1", "start"): [(2.0, 2.25)],
         ("GPU 1", "prepare"): [(2.25, 3.75), (4.0, 4.5)], ("GPU 4", "learn"): [(4.5, 5.5)],
     }  # fmt: skip
     assert info.cuts.to_numpy().tolist() == [["actor-1", pytest.approx(2.0)]]
     assert info.time_s == pytest.approx(5.5)
     figure = plot_step_fusion(fused_trace())
-    assert {trace.name for trace in figure.data} == {"generation", "given back", "start", "prepare", "learn"}
+    assert {trace.name for trace in figure.data} == {"generation", "released", "start", "prepare", "learn"}
 
 
 def test_a_trace_without_allocations_says_so() -> None:

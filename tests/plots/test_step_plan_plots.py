@@ -154,7 +154,7 @@ def test_multiples_of_the_bound_add_up_to_the_period() -> None:
     gpu_s = table.loc["ours", ["calls_gpu_s", "reallocation_gpu_s", "idle_gpu_s"]].sum()
     assert gpu_s == pytest.approx(PLAN.gpus * PLAN.period_s)
     figure = plot_step_comparison({"rule": SLOWER, "ours": PLAN})
-    assert [trace.name for trace in figure.data] == ["calls", "reallocation", "idle"]
+    assert [trace.name for trace in figure.data] == ["model calls", "sending weights", "idle"]
     assert "Fastest: ours" in figure.layout.title.text
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 
 import numpy as np
 import plotly.graph_objects as go
@@ -13,7 +14,7 @@ from plot_samples import EVIL, busy_trace, degenerate_traces, rollouts, sample_t
 
 from rlhfless.plots import lengths_info, plot_lengths, plot_steps, plot_timeline, steps_info, timeline_info
 from rlhfless.plots.palette import IDLE, PHASE_STYLES, POLICY_STYLES, policy_styles
-from rlhfless.plots.style import TEMPLATE, clean, lines_of, number, plain, signed_share, styled, usd
+from rlhfless.plots.style import SOFT_BREAK, TEMPLATE, clean, lines_of, number, plain, signed_share, styled, usd
 from rlhfless.plots.utilisation import covered_s, row_order, use_share
 from rlhfless.trace import PHASES, Trace
 
@@ -147,13 +148,19 @@ def test_figures_are_dark_where_plotly_s_default_is(monkeypatch):
 def test_titles_are_broken_into_lines_and_have_room():
     words = "one two three four five six seven eight nine ten " * 5
     fig = styled(go.Figure(), words, words, height=300)
-    lines = fig.layout.title.text.split("<br>")
+    lines = re.split("<br ?>", fig.layout.title.text)
     assert max(len(plain(line)) for line in lines) <= 104
     assert plain(fig.layout.title.text) == plain(f"{words} {words}")
     short = styled(go.Figure(), "one", "two", height=300)
     added = fig.layout.margin.t - short.layout.margin.t
     assert fig.layout.height - short.layout.height == added == 19 * 3 + 15 * 2
+    assert lines_of("costs 13.9 USD", 9) == f"costs{SOFT_BREAK}13.9 USD", "a unit stays with its number"
     assert lines_of("a <b>bold</b> word", 3) == "a <b>bold</b> word", "markup stays whole"
+
+
+def test_small_numbers_have_a_power_of_ten_and_no_row_of_zeros():
+    assert [number(value) for value in (1.234e-8, 2e-7, 6e-7, 0.0)] == ["1.23\u00d710⁻⁸", "2\u00d710⁻⁷", "0.000001", "0"]
+    assert number(-3e-9, "s") == "\u22123\u00d710⁻⁹ s"
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def test_values_are_means_over_draws_with_two_standard_errors_of_the_ratio_to_ra
 
 def test_the_figure_has_a_line_per_policy_and_one_for_the_limit():
     fig = plot_value_of_information(informed("mine"))
-    assert [trace.name for trace in fig.data] == ["random", "mine", "information limit (estimated)"]
+    assert [trace.name for trace in fig.data] == ["random", "mine", "best with this forecast (estimated)"]
     assert list(fig.data[-1].x) == ["mine", "truth"]
     assert [shape.y0 for shape in fig.layout.shapes] == [0.7]
 

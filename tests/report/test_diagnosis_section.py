@@ -99,7 +99,7 @@ def expected(said: Diagnosis) -> dict[str, tuple[float, float]]:
 def test_savings_are_expected_only_of_a_profile_that_beats_a_constant(timed: OpenedLog, findings: Findings) -> None:
     said = diagnose(timed)
     assert {"partial rollout", "assignment", "release"} <= set(expected(with_expected(said, findings)))
-    assert expected_in_words(with_expected(said, findings), findings).endswith("is simulated.")
+    assert expected_in_words(with_expected(said, findings), findings).endswith("are simulated.")
     unchecked = replace(
         findings, times=replace(findings.times, calibrated=replace(findings.times.calibrated, steps=0, checked=None))
     )
@@ -176,7 +176,7 @@ def test_where_the_engine_is_slow_nothing_is_simulated(timed: OpenedLog) -> None
     assert "The engine is slow" in words(page)
     assert titles(page) == ["What limits this run", "Other schedules and settings", "Assumptions and method"]
     assert "expected (simulated)" not in words(page)
-    assert "a schedule does not mend an engine" in words(page)
+    assert "No schedule makes a slow engine fast" in words(page)
 
 
 @pytest.mark.full

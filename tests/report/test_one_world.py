@@ -71,7 +71,7 @@ def test_the_pages_of_an_executed_run_and_of_its_log_have_the_same_sections_and_
     assert parts[0] == parts[1]
     tables = [re.findall(r"<caption>(.*?)(?:,| of|:|<)", one.html) for one in (of_trace, of_log)]
     assert set(tables[1]) <= set(tables[0]), "the trace alone has what was measured beside it"
-    for said in ("Other numbers, sizes and kinds of replicas", "Planned number of actors per step"):
+    for said in ("More, fewer or other replicas", "How many actors the solver plans per step"):
         assert said in parts[0]
     assert of_trace.findings is not None
     assert of_log.findings is not None
@@ -135,7 +135,7 @@ def test_a_page_does_not_contradict_itself(page: str) -> None:
     assert "take 0 s of a step" not in text
     if "shares are of generation alone" in text:
         assert "whole steps (s)" not in text
-        assert "Savings of whole steps" not in text
+        assert "What schedules would save of whole steps" not in text
     if "cut off by the limit unknown" in text:
         assert "end at the limit" not in text
 

@@ -104,9 +104,9 @@ def test_the_page_says_what_was_measured_and_what_is_modelled(page):
 
 @pytest.mark.full
 def test_what_an_executed_run_could_have_saved_is_said_with_what_no_schedule_changes(page):
-    assert "Stragglers: the last response of each step" in page
-    assert "Savings of whole steps" in page
-    assert "any schedule that takes as long, at most" in page
+    assert "The last response of each step, and how much of the generation" in page
+    assert "What schedules would save of whole steps" in page
+    assert "most of any schedule that takes as long" in page
     assert "take 1.00 s of a step (25% of its time) and 0% of the billed GPU-seconds." in page  # spans end at 3 of 4 s
     assert "Not calibrated" in page  # one step proves nothing
     assert "Other GPUs" not in page
@@ -145,7 +145,7 @@ def test_every_section_has_its_figures(page):
         "Cost, time and actors",
         "Time and cost",
         "What each idea contributes",
-        "time weight w of T^w C^(1-w)",
+        "time weight (1: time only, 0: cost only)",
     ):
         assert title in figures
     ids = re.findall(r'<div id="(figure-\d+)"></div>', page)
@@ -180,9 +180,9 @@ def test_a_log_of_lengths_alone_is_simulated(tmp_path: Path):
     text = out.read_text("utf-8")
     assert "by simulation of the run&#39;s own schedule" in text
     assert "RLHFless report: log.csv" in text
-    assert "sums over steps with history (the same prompts were seen before): 2 steps" in text
-    assert "sums over steps without history (prompts are new, lengths are guesses): 1 step" in text
-    named = {name for cell in re.findall(r'<td class="text(?: long)?">(.*?)</td>', text) for name in cell.split(", ")}
+    assert "sums over steps with repeated prompts (lengths predicted from earlier responses): 2 steps" in text
+    assert "sums over steps with new prompts (lengths are guesses): 1 step" in text
+    named = {name for cell in re.findall(r'<td class="text(?: long| short)?">(.*?)</td>', text) for name in cell.split(", ")}
     assert set(SHOWN) <= named
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.csv", "report.html"]
 

@@ -123,7 +123,7 @@ def test_other_prices_are_of_the_run_where_its_cost_is_known(log: OpenedLog, pag
 def test_what_no_schedule_changes_is_said_and_counted(log: OpenedLog) -> None:
     stated = Assumptions(prepare_s=5.0, learn_s=25.0, learner_gpus=0, dispatch="static")
     found = study(log, SETTING, stated, 1)
-    assert "The other phases take 30.0 s (stated), which generation schedules leave unchanged." in time_of(found)
+    assert "The other phases take 30.0 s (stated); scheduling generation does not change them." in time_of(found)
     alone = study(log, SETTING, Assumptions(learner_gpus=0, dispatch="static"), 1)
     assert found.reserved["time most"].max() < 0.5 * alone.reserved["time most"].max()
 
@@ -157,7 +157,7 @@ def test_the_time_of_a_single_step_is_met_and_the_scaling_or_a_contradiction_is_
     assert "contradict" not in first, "the times of this report are those of the log"
     apart = study(timed, SETTING, Assumptions(dispatch="static", calibrate=False), 1)
     first = contradicted(apart.times.checks, apart.times.calibrated, SIMULATED)
-    assert "The log's measurements contradict numbers of this report. Generation of a step: " in first
+    assert "The log contradicts numbers of this report. Generation of a step: " in first
     assert "(+300.0%)" in first
     assert "Simulated times come from the profile, without a correction by the log." in first
 

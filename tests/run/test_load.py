@@ -140,7 +140,7 @@ def test_a_plan_and_a_comparison_say_which_plan_runs_and_why() -> None:
     said = f"solver ran {FOLDING}"
     assert said in repr(compared)
     assert said in compared._repr_html_()
-    assert repr(compared).endswith("with 1 GPU each"), "what the other size of actors would have given"
+    assert repr(compared).endswith("with 1 GPU per actor"), "what the other size of actors would have given"
     assert "folding" not in repr(run.plan(step=-1, policy="random").compare("static"))
 
 

@@ -70,7 +70,7 @@ def test_the_trace_has_the_step_and_what_each_lever_saved(planned: PlannedWholeS
     assert any(heading.text == "<b>Cost of decoding</b>" for heading in figure.layout.annotations)
     page = Page("Step", "")
     time_section(page, trace, account(trace), None)
-    assert "Levers of the plan, each left out alone" in page.render("")
+    assert "What each optimisation of the plan saves" in page.render("")
 
 
 def test_fewer_levers_and_other_aims_are_kept(run: Run, planned: PlannedWholeStep) -> None:

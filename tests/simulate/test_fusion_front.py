@@ -81,7 +81,7 @@ def test_work_that_streams_and_time_weights_are_needed(step: tuple[LoggedStep, S
 def test_the_figure_has_both_fronts_and_the_bound(front: Comparison) -> None:
     fig = plot_fusion_front(front)
     assert [trace.name for trace in fig.data if trace.showlegend is not False] == [
-        "lower bound, whatever overlaps", "learned from after generation", "learned from while others decode",
+        "lower bound of any schedule", "learns after generation", "learns while others decode",
     ]  # fmt: skip
     info = fusion_front_info(front)
     assert sum(len(trace.x) for trace in fig.data if "markers" in trace.mode) == len(info.table)

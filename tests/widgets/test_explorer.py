@@ -40,7 +40,7 @@ def test_all_panes_are_there_and_none_is_grey(explorer: Explorer) -> None:
     assert "Actors of this plan" in explorer.panes.pane_actors
     assert f"<span>actors</span><b>{len(explorer.planned.plan.actors)}</b>" in explorer.panes.pane_facts
     names = [one.get("name") for one in drawn(explorer, "plane")["data"]]  # type: ignore[attr-defined]
-    front, bound = "front of plans that know the lengths", "lower bound of any policy"
+    front, bound = "best plans with known lengths", "lower bound: no schedule is below"
     assert {"solver (this plan)", "static", "random", "oracle", front, bound} <= set(names)
     assert f", {len(POLICIES)} policies" in explorer.panes.pane_plane
     assert any(one.get("name") == "decode" for one in drawn(explorer, "timeline")["data"])  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ from rlhfless.widgets import Settings, WhatIf
 from rlhfless.widgets.explorer_cards import plan_cards
 
 CPU = Settings("cpu-tiny-qwen2", gpus=8, time_weight=0.2, usd_per_gpu_hour=1.5)
-NAMES = ["actors", "executed time", "planned time", "GPU-seconds", "cost", "above the lower bound"]
+NAMES = ["actors", "time", "predicted time", "GPU-seconds", "cost", "above the lower bound"]
 
 
 def above_bound(row: pd.Series) -> float:
@@ -43,7 +43,7 @@ def test_every_card_stands_against_static_random_and_the_last_move(what_if: What
     assert cards["GPU-seconds"][1] == f"{share} against static"
     assert cards["actors"][1] == f"\u2212{static['actors'] - own['actors']} against static"
     share = signed_share(own["time_s"] / before.executed["time_s"] - 1)
-    assert cards["executed time"][3] == f"{share} against the last move"
+    assert cards["time"][3] == f"{share} against the last move"
     points = 100 * (above_bound(planned.executed) - above_bound(random))
     assert cards["above the lower bound"][2].removeprefix("\u2212").startswith(f"{abs(points):.1f} points") or points == 0
 

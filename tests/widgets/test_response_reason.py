@@ -62,7 +62,7 @@ def test_a_response_that_was_handed_over_says_who_completed_it() -> None:
     for response in (moved[0], next(i for i, actor in assigned.items() if actors[i] == actor)):
         assert planned.executed_on(response) == actors[response]
         html = response_html(what_if, planned, actors[response], response)
-        handed_over = f"Actor {assigned[response]} handed it over to actor {actors[response]}"
+        handed_over = f"It migrated from actor {assigned[response]} to actor {actors[response]}"
         assert (handed_over in html) == (response in moved)
 
 

@@ -40,7 +40,7 @@ def numbers(row: pd.Series) -> dict[str, str]:
     """A row of ``compare`` as the cards write it."""
     return {
         "actors": f"{int(row['actors'])}",
-        "executed time": number(row["time_s"], "s"),
+        "time": number(row["time_s"], "s"),
         "GPU-seconds": number(row["gpu_seconds"], digits=4),
         "cost": number(row["cost_usd"], "USD"),
         "above the lower bound": f"{row['gpu_seconds'] / row['bound_gpu_seconds'] - 1:.1%}",
@@ -57,7 +57,7 @@ def test_every_tile_is_what_run_plan_says_of_the_step(run: Run, step: int) -> No
     for own, theirs in zip(explorer.planned.plan.actors, run.plan(step).plan.actors, strict=True):
         assert replace(own, predicted_s=0.0) == replace(theirs, predicted_s=0.0)
         assert own.predicted_s == pytest.approx(theirs.predicted_s, rel=1e-9)  # the run's profile is fitted to its times
-    for name, column in (("executed time", "time_s"), ("GPU-seconds", "gpu_seconds"), ("cost", "cost_usd")):
+    for name, column in (("time", "time_s"), ("GPU-seconds", "gpu_seconds"), ("cost", "cost_usd")):
         assert f"{signed_share(solver[column] / random[column] - 1)} against random" in tiles[name]
     at = {name: f"{number(row['time_s'], 's')}" for name, row in (("solver", solver), ("random", random))}
     hovers = {one.name: one.hovertext[0] for one in plane_of(explorer).data if one.hovertext is not None}
@@ -88,7 +88,7 @@ def test_nodes_and_the_response_limit_of_a_run_are_those_of_its_sliders(tmp_path
     nodes = rl.Hardware(gpus_per_node=6, usd_per_gpu_hour=2.0)
     run = rl.load(folder, 12, "cpu-tiny-qwen2", hardware=nodes, max_response_tokens=800, time_weight=0.4, verbose=False)
     explorer = run.explore()
-    assert {name: shown(explorer)[name][0] for name in ("executed time", "GPU-seconds", "cost")}.items() <= numbers(
+    assert {name: shown(explorer)[name][0] for name in ("time", "GPU-seconds", "cost")}.items() <= numbers(
         row_of(run, -1, "solver")
     ).items()
     assert explorer.planned is not None

@@ -66,8 +66,15 @@ class Page:
         self._add("options", options=[(names.split(), text) for names, text in options])
 
     def table(self, caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], text_columns: int = 1) -> None:
-        """Add a table whose first columns are text and whose other columns are numbers."""
-        self._add("table", caption=caption, head=head, rows=list(rows), text_columns=text_columns)
+        """Add a table.
+
+        Args:
+            text_columns: the first so many columns are text, on the left. Of the others, those with words are, too; the rest
+                are numbers, on the right.
+        """
+        cells = [tuple(row) for row in rows]
+        texts = [i < text_columns or any(_has_words(row[i]) for row in cells) for i in range(len(head))]
+        self._add("table", caption=caption, head=head, rows=cells, text_columns=texts)
 
     def code(self, caption: str, lines: Iterable[str]) -> None:
         """Add lines to copy, unchanged."""
@@ -113,6 +120,11 @@ class Page:
 
     def _add(self, kind: str, **values: Any) -> None:
         self._parts.append({"kind": kind, **values})
+
+
+def _has_words(cell: str) -> bool:
+    """Whether a cell of a table is words, and not a number with its unit, a range of numbers or nothing."""
+    return cell[:1].isalpha() and not cell.startswith(("at least", "at most", "less than", "none", "unknown"))
 
 
 def figure_page(figure: Any) -> str:

@@ -14,7 +14,7 @@ const NAMES = 0.36;  // share of a narrow figure for names at its left axis
 function widthNeeded(layout) {
   const axes = Object.keys(layout).filter((key) => key.startsWith("xaxis")).map((key) => layout[key]);
   const names = Math.max(0, ...axes.map((axis) => (axis.ticktext || axis.categoryarray || []).length));
-  const beside = (layout.annotations || []).some((one) => one.name === "policy")
+  const beside = (layout.annotations || []).some((one) => one.name === "variant")
     || axes.some((axis) => (axis.domain || [0])[0] > 0.05);
   return Math.max(names > 4 ? names * NAME : 0, beside ? BESIDE : 0);
 }
@@ -129,6 +129,7 @@ async function drawNow(id, name) {
     layout.margin = {...layout.margin, b: layout.margin.b + added * LINE};
   }
   if (small) {
+    nameInLegend(data, layout);
     if ((layout.legend || {}).y < 0) layout.margin = {...layout.margin, b: BARE.margin.b};
     layout.annotations = (layout.annotations || []).filter((one) => one.name !== "wide only");
     const seen = div.parentElement.clientWidth, scrolls = div.clientWidth > seen + 1;

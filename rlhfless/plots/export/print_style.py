@@ -26,7 +26,7 @@ from rlhfless.plots.export.print_places import (
     stands_on,
 )
 from rlhfless.plots.slider import CAPTION
-from rlhfless.plots.style import WIDE_ONLY
+from rlhfless.plots.style import SOFT_BREAK, UNBROKEN, WIDE_ONLY
 
 SANS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 PX_PER_MM, PX_PER_PT = 96 / 25.4, 96 / 72
@@ -35,7 +35,6 @@ MIN_PT, MAX_PT = 6.0, 40.0
 FLATTER = 0.62  # height of a plot on paper against the same on a screen, which people scroll
 CATEGORY, PLOT, NOTES = 0.36, 0.85, 0.75  # shares of the width: of words at the left axis, of the plot, of a text over it
 BOLD = 1.1  # width of bold letters against others
-UNBROKEN = "\u00a0"
 SMALLER = re.compile(r"<span style='font-size:[^']*'>(.*?)</span>", flags=re.DOTALL)
 SYMBOL_PX, TWO_COLUMNS_PX = 84, 500  # beside a text of the legend; from which width on it may have two columns
 
@@ -116,6 +115,7 @@ def paper_style(
 def wrapped(text: str, width_px: float, em: float) -> str:
     """Return the text in lines that fit, numbers with their units; text with markup that has spaces in it stays unchanged."""
     max_letters = max(8, int(width_px / (LETTER * em)))
+    text = text.replace(SOFT_BREAK, " ")
     if longest_line_chars(text) <= max_letters or re.search(r"<[^<>]*\s[^<>]*>", text):
         return text
     lines = re.split(r"<br\s*/?>", re.sub(r"(?<=\d) (?=[A-Za-z])", UNBROKEN, text))

@@ -53,7 +53,7 @@ def test_texts_tables_and_figures_of_a_notebook_are_on_its_page_and_code_is_not(
     page = write_notebook_page(executed(tmp_path, text, ran(printed, frame, library, drawn, theme)), tmp_path / "a" / "p.html")
     found = page.read_text("utf-8")
     for part in ("<h1>A title</h1>", ">To test pages.<", "<p>Text of code.</p>", ">A section</h2>", "<p>• one item</p>",
-                 "<td class=\"text\">two</td>", "3 &lt; 4", "&lt;b&gt;x&lt;/b&gt;"):  # fmt: skip
+                 "<td class=\"text short\">two</td>", "3 &lt; 4", "&lt;b&gt;x&lt;/b&gt;"):  # fmt: skip
         assert part in found, part
     assert figures_json(found).startswith('{"figure-1":[{"data"')
     assert "secret_code" not in found
