@@ -423,6 +423,8 @@ def read_run(path: Path, options: ReportedRun, *, page: bool) -> ReadRun:
     )  # fmt: skip
     drawn: Sequence[OpenedLog] = ()
     stated = run.assumptions
+    if not isinstance(run.log, ImportedLog):
+        opened = run.log  # an executed run at the price that was stated
     if isinstance(opened, ImportedLog) and options.simulate:
         opened, drawn, not_stated = options.read(path)
         stated = replace(stated, not_stated={**stated.not_stated, **not_stated})

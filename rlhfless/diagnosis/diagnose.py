@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -27,10 +28,13 @@ from rlhfless.diagnosis.prompts import prompts
 from rlhfless.diagnosis.runs import each_run, runs
 from rlhfless.diagnosis.tool_waits import tool_waits
 from rlhfless.diagnosis.whole_run import time_alone, whole_run
-from rlhfless.trace import ImportedLog, OpenedLog, Trace, allocation_metrics, read_log, response_limit
+from rlhfless.trace import ImportedLog, OpenedLog, Trace, allocation_metrics, gpu_seconds_if_held, read_log, response_limit
+from rlhfless.trace.clock import clock_words
 from rlhfless.trace.importers import model_config
 from rlhfless.trace.importers.scalars import runs_of
+from rlhfless.trace.metrics.phase_costs import gpus_by_step
 from rlhfless.trace.metrics.step_times import with_step_times
+from rlhfless.trace.schema.prices import AS_STATED
 
 Section = Callable[[LoggedRun, Collected], Part]
 """Returns what it finds in a run; the parts of the sections before it are given."""
@@ -87,7 +91,9 @@ def logged_runs(
         if log.format is model_config.FORMAT:  # type: ignore[union-attr]
             whole = replace(whole, config=str(log.source))  # type: ignore[union-attr]
         return whole, _by_run(whole)
-    whole = replace(whole, facts={**_recorded(trace), **whole.facts}, responses=trace.rollouts)
+    facts, price = {**_recorded(trace), **whole.facts}, str(trace.meta.get(AS_STATED, ""))
+    clock = clock_words(trace.meta) if len(trace.allocations) else ""
+    whole = replace(whole, facts=facts, responses=trace.rollouts, price=price, clock=clock)
     return whole, [_with_responses(whole, trace, name) for name in trace.runs]
 
 
@@ -96,8 +102,15 @@ def _with_responses(whole: LoggedRun, trace: Trace, name: str) -> LoggedRun:
     of_run = trace.with_rows(**{table: frame[frame["run"] == name] for table, frame in tables.items()})
     logged = of_run.with_rows(allocations=of_run.allocations.iloc[:0])
     steps = _with_held_steps(with_step_times(whole.steps, logged).scalars, of_run.allocations)
-    named = name if len(trace.runs) > 1 else ""
-    return replace(whole, steps=steps, responses=of_run.rollouts, allocations=allocation_metrics(of_run), run=named)
+    named, held = name if len(trace.runs) > 1 else "", allocation_metrics(of_run)
+    facts = {**whole.facts, **_if_held(of_run)}
+    return replace(whole, steps=steps, responses=of_run.rollouts, allocations=held, facts=facts, run=named)
+
+
+def _if_held(of_run: Trace) -> dict[str, float]:
+    """Return the GPUs of an executed run, and their GPU-seconds if all were held throughout; nothing where they are unknown."""
+    gpu_s = gpu_seconds_if_held(of_run) if len(of_run.allocations) else math.nan
+    return {} if math.isnan(gpu_s) else {"gpus_if_held": float(max(gpus_by_step(of_run).values())), "gpu_s_if_held": gpu_s}
 
 
 def _with_held_steps(steps: pd.DataFrame, allocations: pd.DataFrame) -> pd.DataFrame:
@@ -134,6 +147,7 @@ def _diagnosed(run: LoggedRun, found: Collected) -> Diagnosis:
     return Diagnosis(
         run.source, run.framework, run.run, ranked(found.findings), found.numbers, step_bar(run),
         tuple(with_lines(found.levers, run.framework)), tuple(found.cannot_say), tuple(found.notes), run.notes,
+        clock=run.clock,
     )  # fmt: skip
 
 

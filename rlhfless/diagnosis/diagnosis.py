@@ -44,6 +44,7 @@ class Diagnosis:
         notes: what was left out, and why.
         read: how the log was read, in sentences.
         runs: diagnoses of the single runs, if the log has several; the other fields then compare them.
+        clock: the clock of an executed run's times, in words; empty if a framework logged them.
 
     Example:
         >>> import pandas as pd
@@ -65,6 +66,7 @@ class Diagnosis:
     notes: tuple[str, ...]
     read: tuple[str, ...] = ()
     runs: tuple[Diagnosis, ...] = ()
+    clock: str = ""
 
     @property
     def verdict(self) -> tuple[Finding, ...]:
@@ -210,7 +212,8 @@ class Diagnosis:
             which = "An ordinary step" if "all_steps_s" in self.numbers else "A step"
             shown = (row for row in self.step.itertuples() if row.share >= 0.005)
             parts = ", ".join(f"{str(row.phase).rpartition('/')[2]} {row.share:.0%}" for row in shown)
-            yield f"{which} as logged, {total:,.1f} s", parts
+            how = f"executed, {total:,.1f} s ({self.clock})" if self.clock else f"logged, {total:,.1f} s"
+            yield f"{which} as {how}", parts
         worth = [lever for lever in self.levers if lever.at_most >= LEAST]
         for place, lever in enumerate(worth[:SHOWN_LEVERS]):
             yield ("What could be changed" if place == 0 else ""), _lever(lever)
@@ -227,6 +230,9 @@ class Diagnosis:
             if key in self.numbers and not (key == "step_s" and len(self.step)):  # the bar of a step says it already
                 amount = self.numbers[key]
                 yield heading, f"{_between(amount.low, amount.high)} {unit} ({amount.how})"
+        if "all_held_idle_gpu_share" in self.numbers:
+            share, if_held = self.numbers["idle_gpu_share"], self.numbers["all_held_idle_gpu_share"]
+            yield "Idle", f"{share.value:.1%} of the GPU-hours that were allocated; {if_held.how}, {if_held.value:.1%}"
 
     def __str__(self) -> str:
         said = (f"{heading}: {text}".rstrip() if heading else f"  {text}" for heading, text in self.lines())

@@ -88,6 +88,8 @@ class LoggedRun:
         stated: what the user states. allocations: of an executed run, as of ``trace.allocation_metrics``; else empty.
         notes: of the import, sentences. run: name of the run, where the log has several.
         config: path of the model's configuration, where that is the log.
+        price: of an executed run, the price that a user states and what the trace recorded, in words; else empty.
+        clock: of an executed run's times, in words; else empty.
     """
 
     source: str
@@ -101,6 +103,8 @@ class LoggedRun:
     notes: tuple[str, ...] = ()
     run: str = ""
     config: str | None = None
+    price: str = ""
+    clock: str = ""
 
     def column(self, name: str) -> np.ndarray:
         """Return (s,) a column of the steps, NaN where it is unknown or not finite."""

@@ -304,7 +304,8 @@ def _of_profile(name: str) -> ModelMemory:
     """Return the bytes that a shipped profile has of its model."""
     profile = read_profile(name)
     weights = profile["kv_capacity"]["weight_bytes"]
-    note = f"sizes are those of the shipped profiles of {profile['model']}; its KV heads are taken to divide evenly among GPUs"
+    sizes = f"the bytes of the weights and of the KV cache are those of {profile['model']} in its shipped profiles"
+    note = f"{sizes}; its KV heads are taken to divide evenly among GPUs"
     kv_bytes = float(profile["link"]["kv_bytes_per_token"])
     return ModelMemory(profile["model"], kv_bytes, weights, weights, EVENLY, None, (note,))
 

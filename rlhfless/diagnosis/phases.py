@@ -682,10 +682,11 @@ def _learner_limit(run: LoggedRun, seconds: StepSeconds, numbers: dict[str, Numb
     Where generation goes on beside it, a step takes no less than the seconds of generation, where they are known.
     """
     at_stake = seconds.phase_of_run(learner)
-    parts = [f"{PHASES[key]} {numbers[key].value:,.1f} s" for key in ("learn_s", "prepare_s") if key in numbers]
+    known = [key for key in ("learn_s", "prepare_s") if key in numbers]
+    parts = [f"{PHASES[key]} {value:,.1f} s" for key in known if (value := numbers[key].value) >= 0.05]
     beside = "wait_s" in numbers
     own = _largest_own_part(run, seconds)
-    which = own or (f": {' and '.join(parts)}" if len(parts) > 1 else "")
+    which = own or (f": {' and '.join(parts)}" if len(known) > 1 and parts else "")
     sentence = f"{'The learner' if beside else 'What follows generation'} takes {_of_a_step(seconds, learner)}{which}."
     if "learner_share" not in numbers or "step_s" not in numbers:
         return at_stake, sentence

@@ -6,32 +6,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlhfless.plots.style import clean
-from rlhfless.trace import Trace
+from rlhfless.trace import Trace, clock
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 def clock_words(meta: Mapping[str, Any]) -> str:
-    """Return the clock of a run for a subtitle, such as ``virtual clock, profile h100-qwen2.5-3b-tp1``.
-
-    Args:
-        meta: of a trace or a ``StepRecord``: ``clock``, ``charging`` and ``profile``, as far as they are known.
-
-    Returns:
-        The empty text for a log that was recorded elsewhere, without a clock of this project.
-
-    Example:
-        >>> clock_words({"clock": "virtual", "charging": "profile", "profile": "cpu-tiny-qwen2"})
-        'virtual clock, profile cpu-tiny-qwen2'
-    """
-    if meta.get("clock") == "wall":
-        return "wall clock"
-    if meta.get("clock") != "virtual":
-        return ""
-    if meta.get("charging") == "measured":
-        return "virtual clock, iterations measured on this run's device"
-    return "virtual clock" + (f", profile {clean(meta['profile'])}" if meta.get("profile") else "")
+    """Return the clock of a run for a subtitle, such as ``virtual clock, profile h100-qwen2.5-3b-tp1`` (``trace.clock``)."""
+    profile = meta.get("profile")
+    return clock.clock_words({**meta, "profile": clean(profile)} if profile else meta)
 
 
 def clocks_words(traces: Mapping[str, Trace]) -> str:

@@ -28,7 +28,7 @@ def _of_run(page: Page, said: Diagnosis) -> None:
     page.headline(first)
     for sentence in others:
         page.text(sentence)
-    for wanted in ("The run", "Cost"):
+    for wanted in ("The run", "Cost", "Idle"):
         if texts := [text for heading, text in said.lines() if heading == wanted]:
             page.text(f"{wanted}: {'; '.join(texts)}.")
     if len(said.step):

@@ -20,6 +20,7 @@ from rlhfless.report.study import Findings
 from rlhfless.report.words import EXECUTED, words_of
 from rlhfless.trace import Trace, allocation_metrics, decode_capacity, step_metrics
 from rlhfless.trace.metrics.step_metrics import total_usd
+from rlhfless.trace.schema.prices import AS_STATED
 
 MAX_STEPS_SHOWN = 12  # of a table of steps, and of a menu of timelines
 
@@ -144,7 +145,9 @@ def _of_execution(trace: Trace) -> Iterator[tuple[str, str]]:
         yield "Unknown", "the trace does not say which clock its times come from."
     if simulated:
         yield "From the log", "response lengths."
-    yield "Computed", "GPU-seconds and cost, from the allocations. A GPU is idle while it is allocated and computes nothing."
+    price = f" ({meta[AS_STATED]})" if AS_STATED in meta else ""
+    idle = "A GPU is idle while it is allocated and computes nothing."
+    yield "Computed", f"GPU-seconds and cost{price}, from the allocations. {idle}"
 
 
 def _cards(trace: Trace, which: str) -> list[tuple[str, str]]:

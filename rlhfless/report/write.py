@@ -36,6 +36,7 @@ from rlhfless.report.study import Findings, study
 from rlhfless.report.where_time_went import time_section
 from rlhfless.simulate import SimulationConfig
 from rlhfless.trace import ImportedLog, OpenedLog, Trace, TraceError
+from rlhfless.trace.schema.prices import AS_STATED
 from solver.model.errors import PlanningError
 
 METHOD = "Assumptions and method"
@@ -210,6 +211,9 @@ def make_report(
         page.facts(_facts(log, said))
     if findings is not None:
         _method(page, findings)
+    if own is not None and AS_STATED in own.meta:
+        price = str(own.meta[AS_STATED])
+        page.text(f"{price[0].upper()}{price[1:]}.")
     page.text(" ".join(filter(None, [BY_ARITHMETIC, "" if findings is None else expected_in_words(said, findings)])))
     reading_part(page, log)
     begin("packing")

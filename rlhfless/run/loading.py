@@ -20,6 +20,7 @@ from rlhfless.report.notebook import LogSource
 from rlhfless.run.hardware import Hardware
 from rlhfless.run.run import Run
 from rlhfless.trace import ImportedLog, ImportOptions, OpenedLog, Trace, response_limit
+from rlhfless.trace.schema.prices import recorded_usd_per_gpu_hour
 from solver.model.errors import as_given
 from solver.model.objective import Objective
 
@@ -51,6 +52,7 @@ def load(
             profile is unknown, a default is assumed and reported. The number of GPUs is never assumed: without it nothing can
             be planned or simulated.
         hardware: further facts about the GPUs, such as price and GPUs per node; ``gpus`` and ``profile`` override it.
+            A price applies to all GPU-seconds of an executed trace, in place of the recorded one.
         assumptions: facts about a logged run, such as how it dispatched prompts and which GPUs learned. An executed trace
             records these, so only prices, tokenizer and ``calibrate`` are used.
         options: how to read a log: column names of a table, tokenizer, limit on response length.
@@ -103,9 +105,14 @@ def load(
             f"{trace.source or 'the trace'}: is the trace of an executed run, whose GPUs and times are those that it recorded, "
             f"so that {given_by} cannot be stated; leave it out"
         )
-    base = hardware or Hardware()
-    stated = replace(base, gpus=base.gpus if gpus is None else gpus, profile=base.profile if profile is None else profile)
-    completed, assumed = stated.completed(meta, "log" if trace is None else trace.source or "trace", (known or Stated()).gpu)
+    base, known = hardware or Hardware(), known or Stated()
+    stated = replace(
+        base, gpus=base.gpus if gpus is None else gpus, profile=base.profile if profile is None else profile,
+        usd_per_gpu_hour=known.usd_per_gpu_hour if base.usd_per_gpu_hour is None else base.usd_per_gpu_hour,
+    )  # fmt: skip
+    completed, assumed = stated.completed(meta, "log" if trace is None else trace.source or "trace", known.gpu)
+    if isinstance(log, OpenedLog) and executed:
+        log, completed = _at_one_price(log, stated, completed)
     tokenizer = None if options.tokenizer is None else str(options.tokenizer)
     given = replace(given, tokenizer=given.tokenizer or tokenizer)
     if isinstance(log, OpenedLog) and not log.prompts_known:
@@ -115,8 +122,24 @@ def load(
     given = replace(given, not_stated={**assumed, **given.not_stated})
     limit = options.max_response_tokens or response_limit(meta)
     read_from = LogSource(source, options) if isinstance(source, str | Path) else None
-    run = Run(log, completed, Objective(time_weight), given, limit, known=known or Stated(), read_from=read_from)
+    run = Run(log, completed, Objective(time_weight), given, limit, known=known, read_from=read_from)
     load_profile(run.profile)  # what is no profile is refused here; what does not fit together, where something is planned
     if verbose:
         print(run.diagnosis())
     return run
+
+
+def _at_one_price(log: OpenedLog, stated: Hardware, completed: Hardware) -> tuple[OpenedLog, Hardware]:
+    """Return an executed run and the hardware that it is studied on with the same price of a GPU-hour.
+
+    It is the stated one, else the recorded one where the hardware has GPUs of the same kind. Where the allocations have no
+    price, or several, what the run cost is as recorded, and that of plans is the list price.
+    """
+    if stated.usd_per_gpu_hour is not None:
+        return replace(log, trace=log.trace.at_price(stated.usd_per_gpu_hour)), completed
+    assert completed.profile is not None
+    held = log.trace.allocations
+    recorded = recorded_usd_per_gpu_hour(held)
+    if len(recorded) == 1 and recorded[0] > 0 and set(held["kind"]) == {load_profile(completed.profile).kind}:
+        return log, replace(completed, usd_per_gpu_hour=recorded[0])
+    return log, completed

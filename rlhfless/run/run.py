@@ -29,6 +29,7 @@ from rlhfless.run.what_ifs import run_to_change, ways_of_log
 from rlhfless.scheduling import PolicyFunction, SchedulingPolicy, policy_names
 from rlhfless.simulate import Aim, Comparison, SimulatedDrafts, SimulationConfig, logged_steps, simulate, step_of_calls
 from rlhfless.trace import ImportedLog, LogWithoutResponses, OpenedLog, Trace
+from rlhfless.trace.schema.prices import AS_STATED
 from solver.model.errors import as_given, is_whole
 from solver.model.latency import LatencyModel
 from solver.model.objective import Objective
@@ -103,8 +104,12 @@ class Run:
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """What plans and simulations assume because neither the log nor the user states it; one sentence each."""
-        return tuple(self.assumptions.not_stated.values())
+        """What plans and simulations assume because neither the log nor the user states it; one sentence each.
+
+        If the user states the price of an executed run, also that price and the recorded one.
+        """
+        price = "" if isinstance(self.log, ImportedLog) else self.log.trace.meta.get(AS_STATED, "")
+        return (*self.assumptions.not_stated.values(), *([price] if price else []))
 
     @property
     def opened(self) -> OpenedLog:

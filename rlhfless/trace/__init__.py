@@ -23,7 +23,7 @@ from rlhfless.trace.metrics.decode_capacity import DecodeCapacity, decode_capaci
 from rlhfless.trace.metrics.held_time import held_gpu_seconds
 from rlhfless.trace.metrics.intervals import interval_union_s, partition_s
 from rlhfless.trace.metrics.learning_numbers import learning_numbers
-from rlhfless.trace.metrics.phase_costs import STEP_PHASES, step_costs
+from rlhfless.trace.metrics.phase_costs import STEP_PHASES, gpu_seconds_if_held, idle_share_if_held, step_costs
 from rlhfless.trace.metrics.step_metrics import allocation_metrics, step_metrics
 from rlhfless.trace.metrics.step_times import StepTimes, with_step_times
 from rlhfless.trace.recording.recorder import Recorder
@@ -57,7 +57,9 @@ __all__ = [
     "allocation_metrics",
     "checks_frame",
     "decode_capacity",
+    "gpu_seconds_if_held",
     "held_gpu_seconds",
+    "idle_share_if_held",
     "import_log",
     "interval_union_s",
     "learning_numbers",

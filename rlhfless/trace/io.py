@@ -23,6 +23,7 @@ from rlhfless.trace.errors import TraceError
 from rlhfless.trace.journal import joined
 from rlhfless.trace.limits import Guard, Limits
 from rlhfless.trace.schema.casts import jsonable
+from rlhfless.trace.schema.prices import AS_STATED, price_in_words
 from rlhfless.trace.schema.tables import META_KEYS, SCHEMA_VERSION, TABLES, text_columns
 from rlhfless.trace.schema.validation import refuse_several_runs, validate
 from solver.model.html_tables import facts_table
@@ -69,6 +70,18 @@ class Trace:
         rows = {table: frame.reset_index(drop=True) for table, frame in tables.items()}
         part.__dict__.update({**vars(self), **rows})
         return part
+
+    def at_price(self, usd_per_gpu_hour: float) -> Trace:
+        """Return the trace of an executed run with one price for all of its GPU-seconds; a log has none.
+
+        Args:
+            usd_per_gpu_hour: 0 is no price, and the cost is unknown. ``meta["price_as_stated"]`` names it and the recorded one.
+        """
+        if self.allocations.empty:
+            return self
+        priced = self.with_rows(allocations=self.allocations.assign(usd_per_gpu_s=usd_per_gpu_hour / 3600.0))
+        priced.__dict__["meta"] = {**self.meta, AS_STATED: price_in_words(usd_per_gpu_hour, self.allocations)}
+        return priced
 
     @property
     def steps(self) -> list[int]:

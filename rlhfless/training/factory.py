@@ -30,7 +30,7 @@ from rlhfless.engine.torch.pretrained import stop_ids_of
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import ProcessPool, RayPool
 from rlhfless.executor.distributed.ray.placement import FewerGpus
-from rlhfless.latency import load_profile, usd_per_gpu_hour
+from rlhfless.latency import PriceError, load_profile, usd_per_gpu_hour
 from rlhfless.predict import EwmaPredictor
 from rlhfless.scheduling import SchedulingPolicy, as_policy, make_policy
 from rlhfless.system.cleanup import clean_up
@@ -218,7 +218,10 @@ def resolve(
     latency = load_profile(hardware.profile)
     check_parts_of_actors(hardware, latency)
     per_node = hardware.gpus_of_node
-    price = usd_per_gpu_hour(latency.kind)
+    try:
+        price = usd_per_gpu_hour(latency.kind) if hardware.usd_per_gpu_hour is None else hardware.usd_per_gpu_hour
+    except PriceError as error:
+        raise PriceError(f"{error}; or give cluster.usd_per_gpu_hour") from None
     cluster = Cluster(hardware.gpu_count // per_node, per_node, latency.gpus_per_actor, latency.kind, price)
     if hardware.learner_grows and (hardware.learner_gpus or 0) % latency.gpus_per_actor:
         raise TrainError(

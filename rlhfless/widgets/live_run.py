@@ -86,6 +86,7 @@ class RunStatus:
     """A run at one moment, for a view: number of ``complete`` steps and of those ``left``, and what ``LiveRun`` has.
 
     Attributes:
+        gpus: of the cluster.
         shown: the running step until now; between steps the last one, or what is kept of a stopped one; None before any.
     """
 
@@ -98,6 +99,7 @@ class RunStatus:
     table: pd.DataFrame
     costs: Sequence[StepCost]
     error: BaseException | None
+    gpus: int
 
 
 class LiveRun:
@@ -126,6 +128,7 @@ class LiveRun:
 
     def __init__(self, steps: Steps) -> None:
         self.steps, self.state = steps, "ready"
+        self._gpus = steps.setting().cluster.gpus
         self.phase: CurrentPhase | None = None
         self.traces: list[Trace] = []
         self.costs: tuple[StepCost, ...] = ()
@@ -264,7 +267,7 @@ class LiveRun:
         """Return all that a view shows, of one moment: the thread of the run changes it meanwhile."""
         with self._changing:
             shown = self._ended if self.snapshot is None else self.snapshot
-            seen = (shown, self.table, self.costs, self.error)
+            seen = (shown, self.table, self.costs, self.error, self._gpus)
             return RunStatus(self.state, self.phase, self.elsewhere, len(self.traces), self.steps.left(), *seen)
 
     # --- the thread ---------------------------------------------------------------------------------------------------

@@ -27,9 +27,10 @@ from rlhfless.executor.step.progress import BETWEEN_STEPS
 from rlhfless.plots import plot_cost_over_time, plot_curves
 from rlhfless.plots.cost_over_time import growing_cost
 from rlhfless.plots.growing_timeline import growing_timeline
-from rlhfless.plots.style import message_figure, number, signed_share, usd
+from rlhfless.plots.style import counted, message_figure, number, signed_share, usd
 from rlhfless.plots.training_curves import growing_curves
 from rlhfless.system.templates import Markup
+from rlhfless.trace import idle_share_if_held
 from rlhfless.trace.metrics.growing_step import Bar, Held, StepCost, StepSoFar
 from rlhfless.widgets import html as html_parts
 from rlhfless.widgets.fallback import ReloadFallback
@@ -176,6 +177,8 @@ def facts(run: RunStatus) -> Markup:
         float(table.dropna(subset=["static_gpu_seconds"])[name].sum()) if name in table else 0.0
         for name in ("generation_gpu_seconds", "static_gpu_seconds")
     )
+    gpus = max([run.gpus, *(1 + max(held.gpu_ids, default=-1) for held in (run.shown.held if run.shown else ()))])
+    if_held = idle_share_if_held(gpu_s, idle_gpu_s, gpus * sum(cost.end_s - cost.start_s for cost in paid))
     unknown = "unknown" if len(table) else "after the first step"
     html = html_parts.cards(
         html_parts.Card(name, value)
@@ -186,6 +189,7 @@ def facts(run: RunStatus) -> Markup:
             ("GPU-seconds", number(gpu_s, digits=4)),
             ("cost", (usd(usd_so_far) or "unknown: no price") if paid else "none yet"),
             ("idle share", f"{idle_gpu_s / gpu_s:.1%}" if gpu_s > 0 else "unknown"),
+            (f"idle share if all {counted(gpus, 'GPU')} were held", "unknown" if math.isnan(if_held) else f"{if_held:.1%}"),
             ("generation GPU-seconds relative to static", signed_share(generation / static - 1) if static > 0 else unknown),
         )
     )

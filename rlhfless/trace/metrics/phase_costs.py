@@ -54,7 +54,7 @@ def step_costs(trace: Trace, gpus: int | None = None) -> pd.DataFrame:
         raise TraceError(
             f"{source}: GPUs have {len(prices)} different prices; all GPUs must have the same price to compute a serverful cost"
         )
-    held = _gpus(trace, source) if gpus is None else dict.fromkeys(trace.steps, gpus)
+    held = gpus_by_step(trace, source) if gpus is None else dict.fromkeys(trace.steps, gpus)
     rows: list[dict[str, Any]] = []
     at = spans.groupby(["run", "step", "holder"], sort=False).indices if len(spans) else {}
     steps_at = spans.groupby(["run", "step"], sort=False).indices if len(spans) else {}
@@ -97,10 +97,13 @@ def _partition(
     return parts
 
 
-def _gpus(trace: Trace, source: str) -> dict[int, int]:
+def gpus_by_step(trace: Trace, source: str = "the trace") -> dict[int, int]:
     """Return by step: GPUs of its cluster, plus GPUs outside the cluster that were allocated while the run was on it.
 
     A run that was resumed on another cluster has ``earlier_clusters``, each with ``before_step``, the first step after it.
+
+    Raises:
+        TraceError: the trace does not name a cluster of one kind of GPU.
     """
     earlier, now = trace.meta.get("earlier_clusters") or [], trace.meta.get("cluster") or {}
     clusters = [*earlier, {**now, "before_step": None}]
@@ -116,3 +119,32 @@ def _gpus(trace: Trace, source: str) -> dict[int, int]:
         last = max((int(max(ids, default=-1)) for ids in held), default=-1)
         gpus |= dict.fromkeys(same_cluster, max(int(cluster["nodes"]) * int(cluster["gpus_per_node"]), last + 1))
     return gpus
+
+
+def gpu_seconds_if_held(trace: Trace) -> float:
+    """Return the GPU-seconds of an executed run, had it held all GPUs of its cluster from the start to the end of every step.
+
+    They are the serverful GPU-seconds of ``step_costs``; NaN where the trace does not name its cluster.
+    """
+    try:
+        gpus = gpus_by_step(trace)
+    except TraceError:
+        return math.nan
+    steps = trace.allocations.groupby("step")
+    time_s = steps["end_s"].max() - steps["start_s"].min()
+    return float(sum(gpus[int(step)] * seconds for step, seconds in time_s.items()))
+
+
+def idle_share_if_held(gpu_s: float, idle_gpu_s: float, held_gpu_s: float) -> float:
+    """Return the share of GPU-seconds without work, had a run held all its GPUs throughout; NaN where these are unknown.
+
+    A run that releases GPUs can be busy on all that it has, while most of those that somebody rents for it have no work.
+
+    Args:
+        gpu_s, idle_gpu_s: allocated, and of these without work. held_gpu_s: of all GPUs of the cluster throughout every step.
+
+    Example:
+        >>> idle_share_if_held(gpu_s=2.0, idle_gpu_s=0.0, held_gpu_s=8.0)
+        0.75
+    """
+    return 1.0 - (gpu_s - idle_gpu_s) / held_gpu_s if held_gpu_s > 0 else math.nan

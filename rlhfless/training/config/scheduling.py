@@ -77,6 +77,9 @@ class ClusterConfig(Section):
     profile's."""
     memory_gib: Positive | None = None
     """GiB of memory per GPU. It limits batch size and KV cache in plans and torch engines. Default: the profile's."""
+    usd_per_gpu_hour: NotNegative | None = None
+    """USD per GPU-hour, for the costs in the trace and the live view; 0 is no price. Default: the list price of the profile's
+    kind of GPU; emulated GPUs on a CPU have none."""
     charging: Literal["profile", "measured"] = "profile"
     """Source of times on the virtual clock: the latency profile, or measured on this machine by replaying each actor's
     iterations alone (measured)."""
