@@ -1,11 +1,12 @@
 """Plots a training run by step: rewards, response length, actors, idle share, mismatch, cost against the static schedule.
 
-Input is a table with one row per step.
+Input is a run: a trainer, its folder or trace, or a table with one row per step.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,21 +14,30 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from rlhfless.errors import InputError
 from rlhfless.plots.palette import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION
 from rlhfless.plots.style import counted, is_dark, message_figure, number, styled, titles, whole_steps
+from rlhfless.trace import Trace, read_trace, step_table
+from solver.model.errors import as_given
 
 TITLE = "Progress of the run"
 CURVES = (
-    ("mean_reward", "mean reward", BLUE, "circle", "solid"),
+    ("reward_mean", "mean reward", BLUE, "circle", "solid"),
     ("eval_accuracy", "held-out accuracy", PURPLE, "diamond-open", "solid"),
     ("eval_reward_mean", "held-out reward", PURPLE, "circle-open", "dot"),
-    ("mean_response_tokens", "mean length (tokens)", ORANGE, "square", "solid"),
+    ("response_tokens_mean", "mean length (tokens)", ORANGE, "square", "solid"),
     ("actors", "actors", GREEN, "diamond", "dot"),
     ("idle_share", "idle share of the GPU-seconds", VERMILLION, "triangle-up", "dash"),
-    ("mismatch_mean", "mismatch of engine and learner (nats per token)", BLUE, "x", "dash"),
+    ("learn_mismatch_mean", "mismatch of engine and learner (nats per token)", BLUE, "x", "dash"),
     ("against_static", "GPU-seconds of generation, static = 1", SKY, "star", "solid"),
 )
+SHARES = {
+    "idle_share": ("idle_gpu_seconds", "gpu_seconds"),
+    "against_static": ("generation_gpu_seconds", "static_gpu_seconds"),
+}
+"""Curves that are shares, by name: columns of the part and of the whole."""
 
+MOST_NAMED = 12  # columns in a message
 MOST_POINTS = 200  # on a curve
 ROUNDING = 1e-9  # shares below it are sums that were rounded, and an axis of 1e-17 says nothing
 
@@ -47,21 +57,24 @@ class CurvesInfo(NamedTuple):
         return self.table
 
 
-def curves_info(steps: pd.DataFrame) -> CurvesInfo:
+def curves_info(run: pd.DataFrame | Trace | str | Path | Any) -> CurvesInfo:
     """Return the data of ``plot_curves``.
 
     Args:
-        steps: as in ``LiveRun.table``: ``step``, and ``idle_gpu_seconds, gpu_seconds``, ``generation_gpu_seconds,
-            static_gpu_seconds``, ``mean_reward, mean_response_tokens, actors``, and the columns of ``learning_numbers`` where
-            they are known; the mismatch is in nats per token.
+        run: as of ``plot_curves``. Of a table, ``step`` and what it has of ``reward_mean, response_tokens_mean, actors``,
+            ``idle_gpu_seconds, gpu_seconds``, ``generation_gpu_seconds, static_gpu_seconds``, and the columns of
+            ``learning_numbers``; the mismatch is in nats per token.
+
+    Raises:
+        InputError: it is no run, or the table has none of these columns.
+        TraceError: the folder holds no trace, or one of several runs.
     """
+    steps = _table_of(run)
     if steps.empty:
         return CurvesInfo(pd.DataFrame(), "No step is complete yet.")
+    _refuse_other_tables(steps)
     table = steps.copy()
-    for name, part, whole in (
-        ("idle_share", "idle_gpu_seconds", "gpu_seconds"),
-        ("against_static", "generation_gpu_seconds", "static_gpu_seconds"),
-    ):
+    for name, (part, whole) in SHARES.items():
         if {part, whole} <= set(table):
             share = table[part].astype(float) / table[whole].astype(float).where(table[whole] > 0)
             table[name] = share.where(share.isna() | (share.abs() > ROUNDING), 0.0)
@@ -69,13 +82,41 @@ def curves_info(steps: pd.DataFrame) -> CurvesInfo:
     return CurvesInfo(table[["step", *curves]].astype(float).reset_index(drop=True))
 
 
-def plot_curves(steps: pd.DataFrame) -> go.Figure:
+def _table_of(run: Any) -> pd.DataFrame:
+    """Return one row per step of what ``plot_curves`` takes."""
+    if isinstance(run, str | Path):
+        run = pd.read_json(run, lines=True) if Path(run).suffix == ".jsonl" else read_trace(run)
+    table = step_table(run) if isinstance(run, Trace) else getattr(run, "table", run)
+    if not isinstance(table, pd.DataFrame):
+        raise InputError(
+            f"plot_curves got {as_given(run)}; a Trainer, the folder of a run, its Trace, or a table of its steps is needed"
+        )
+    return table
+
+
+def _refuse_other_tables(steps: pd.DataFrame) -> None:
+    """Refuse a table that has nothing to draw (an InputError)."""
+    known = [name for name, *_ in CURVES] + [name for pair in SHARES.values() for name in pair]
+    if "step" not in steps or not set(known) & set(steps):
+        has = ", ".join(map(str, steps.columns[:MOST_NAMED])) + (", ..." if len(steps.columns) > MOST_NAMED else "")
+        raise InputError(f"the table has the columns {has}; plot_curves draws step with any of {', '.join(known)}")
+
+
+def plot_curves(run: pd.DataFrame | Trace | str | Path | Any) -> go.Figure:
     """Plot one curve per number, stacked, over the steps; unknown numbers have no curve.
+
+    Args:
+        run: a ``Trainer``, also after training (``plot_curves(trainer)``), the folder of a run, its ``Trace``, its
+            ``metrics.jsonl``, or a table with one row per step, such as ``Trainer.table`` and ``LiveRun.table``.
 
     Returns:
         A figure, with at most ``MOST_POINTS`` points on a curve; without steps one that says so.
+
+    Raises:
+        InputError, TraceError: as ``curves_info``.
     """
-    return message_figure(TITLE, curves_info(steps).missing) if steps.empty else go.Figure(growing_curves(steps))
+    table = _table_of(run)
+    return message_figure(TITLE, curves_info(table).missing) if table.empty else go.Figure(growing_curves(table))
 
 
 def growing_curves(steps: pd.DataFrame) -> dict[str, Any]:
@@ -116,7 +157,7 @@ def _layout(names: tuple[str, ...], dark: bool) -> dict[str, Any]:
     """Return the layout of these curves; title, annotations, and what depends on the values are replaced."""
     fig = make_subplots(rows=max(1, len(names)), cols=1, shared_xaxes=True, vertical_spacing=0.05)
     for row, name in enumerate(names, start=1):
-        fig.update_yaxes(rangemode="tozero" if name != "mean_reward" else "normal", nticks=4, row=row, col=1)
+        fig.update_yaxes(rangemode="tozero" if name != "reward_mean" else "normal", nticks=4, row=row, col=1)
     fig.update_xaxes(title="step", row=len(names) or 1, col=1)
     styled(fig, TITLE, height=112 + 92 * len(names), above=16)
     return fig.layout.to_plotly_json()  # type: ignore[no-any-return]

@@ -22,7 +22,7 @@ from rlhfless.trace.metrics.cross_check import checks_frame
 from rlhfless.trace.metrics.decode_capacity import DecodeCapacity, decode_capacity
 from rlhfless.trace.metrics.held_time import held_gpu_seconds
 from rlhfless.trace.metrics.intervals import interval_union_s, partition_s
-from rlhfless.trace.metrics.learning_numbers import learning_numbers
+from rlhfless.trace.metrics.learning_numbers import learning_numbers, step_table
 from rlhfless.trace.metrics.phase_costs import STEP_PHASES, gpu_seconds_if_held, idle_share_if_held, step_costs
 from rlhfless.trace.metrics.step_metrics import allocation_metrics, step_metrics
 from rlhfless.trace.metrics.step_times import StepTimes, with_step_times
@@ -72,6 +72,7 @@ __all__ = [
     "response_limit",
     "step_costs",
     "step_metrics",
+    "step_table",
     "validate",
     "with_step_times",
 ]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 
 from rlhfless.training import missing_torch
 
@@ -32,7 +33,7 @@ from rlhfless.executor.step.progress import BETWEEN_STEPS, OnPhase, OnProgress, 
 from rlhfless.gone_options import in_sections
 from rlhfless.scheduling import PlanningOptions, PolicyFunction, SchedulingPolicy
 from rlhfless.system.cleanup import clean_up
-from rlhfless.trace import Trace
+from rlhfless.trace import Trace, step_table
 from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.algorithms.lora import save_adapter
 from rlhfless.training.callbacks import Callback
@@ -169,6 +170,7 @@ class Trainer:
         self.on_train_end: Callable[[], object] | None = None
         self._learning: tuple[StepRecord, StepLearning] | None = None  # of the running step, once it is generated
         self._phase: tuple[int, str] | None = None
+        self._rows: list[pd.DataFrame] = []  # of ``table``, one for each step, where no trace is kept
 
     @classmethod
     def continue_from(cls, trace: Trace, model: str | Path, *, progress: bool = True, **changes: Any) -> Trainer:
@@ -267,6 +269,16 @@ class Trainer:
         return self.state.tokenizer
 
     @property
+    def table(self) -> pd.DataFrame:
+        """One row per complete step (``rlhfless.trace.step_table``): reward, tokens, actors, GPU-seconds, cost and more.
+
+        ``rlhfless.plots.plot_curves(trainer)`` draws it. Without a folder it has the steps that this trainer ran.
+        """
+        if (writer := self.state.writer) is not None:
+            return step_table(writer.trace) if writer.steps else pd.DataFrame()
+        return pd.concat(self._rows, ignore_index=True) if self._rows else pd.DataFrame()
+
+    @property
     def next_step(self) -> int:
         """The number of the next step."""
         return self.state.position.next_step
@@ -342,6 +354,8 @@ class Trainer:
             raise
         finally:
             self._learning = None
+        if self.state.writer is None:
+            self._rows = [*(row for row in self._rows if row["step"].max() < done.step), step_table(done.trace)]
         if self.on_step_end is not None:
             self.on_step_end(done)
         for callback in self.callbacks:

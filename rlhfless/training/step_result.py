@@ -72,8 +72,8 @@ class TrainedStep:
     @cached_property
     def metrics(self) -> dict[str, float]:
         """Metrics by name with unit: rewards; tokens; seconds of planning; seconds by phase, with the plan's promise for
-        generation; ``gpu_seconds``; ``cost_usd``, NaN without a price. The algorithm's numbers are there as ``learn_...``, with
-        seconds measured here, and those of an evaluation as ``eval_...``.
+        generation; ``gpu_seconds``, ``idle_gpu_seconds``; ``cost_usd``, NaN without a price. The algorithm's numbers are there
+        as ``learn_...``, with seconds measured here, and those of an evaluation as ``eval_...``.
         """
         rows = self.rollouts
         sums = step_metrics(self.trace).iloc[0]
@@ -94,6 +94,7 @@ class TrainedStep:
             **{f"{name}_s": float(phases[name]) for name in STEP_PHASES},
             "step_s": float(sums["time_s"]),
             "gpu_seconds": float(sums["gpu_seconds"]),
+            "idle_gpu_seconds": float(sums["idle_gpu_seconds"]),
             "cost_usd": float(sums["cost_usd"]),
         }
         learned = {f"learn_{name}": float(value) for name, value in self.learning.items()}

@@ -36,6 +36,11 @@ class ComparisonDashboard(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         step: the steps that are shown: one step, or ``all steps``. shown: their numbers.
     """
 
+    instead = (
+        "Without widgets, compared(traces) of rlhfless.widgets has the tables, and plot_timelines(traces) of "
+        "rlhfless.plots draws them."
+    )
+
     def __init__(self, traces: Mapping[str, Trace]) -> None:
         self.traces = dict(traces)
         self.shown = compared(self.traces)

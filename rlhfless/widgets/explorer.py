@@ -69,6 +69,10 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         actor: the actor whose responses are shown. response: the response whose details are shown, or None.
     """
 
+    instead = (
+        "Without widgets, WhatIf(run, step).plan(settings) of rlhfless.widgets plans the step with the settings of the sliders."
+    )
+
     def __init__(self, what_if: WhatIf, settings: Settings, **changes: Any) -> None:
         settings = changed(settings, changes)
         self.what_if, self.settings = what_if, settings

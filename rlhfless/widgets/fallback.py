@@ -6,7 +6,7 @@ because a request of the page failed on a busy machine. So do pages without a ke
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from rlhfless.widgets.html import reload
 
@@ -15,9 +15,16 @@ PLAIN, HTML = "text/plain", "text/html"
 
 
 class ReloadFallback:
-    """Mixin for widgets: the text forms of the output are the sentence, with a link that reloads the page."""
+    """Mixin for widgets: the text forms of the output are the sentence, with a link that reloads the page.
+
+    Attributes:
+        instead: what to call where there are no widgets, such as in a notebook that is executed without a browser.
+    """
+
+    instead: ClassVar[str] = ""
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         made = super()._repr_mimebundle_(**options)  # type: ignore[misc]  # of the widget that this is mixed into
         forms, metadata = made if isinstance(made, tuple) else (made, {})
-        return {**forms, PLAIN: SENTENCE, HTML: str(reload(SENTENCE))}, metadata
+        sentence = f"{SENTENCE} {self.instead}".rstrip()
+        return {**forms, PLAIN: sentence, HTML: str(reload(sentence))}, metadata

@@ -113,8 +113,8 @@ class LiveRun:
         phase: of the running step; None where nothing runs.
         traces: of every step that is complete.
         interrupted: what was done of a stopped step of an executor, until it is run again.
-        table: one row per complete step: ``step, time_s, gpu_seconds, idle_gpu_seconds, cost_usd, actors, mean_reward,
-            mean_response_tokens``, and of generation alone ``generation_gpu_seconds, static_gpu_seconds, static_cost_usd``, the
+        table: one row per complete step: ``step, time_s, gpu_seconds, idle_gpu_seconds, cost_usd, actors, reward_mean,
+            response_tokens_mean``, and of generation alone ``generation_gpu_seconds, static_gpu_seconds, static_cost_usd``, the
             last two NaN where there is no static schedule. Dollars are NaN where a GPU has no price. Then the columns of
             ``learning_numbers``.
         costs: what every complete step was billed, then the running step at its snapshots, evenly and at most
@@ -494,7 +494,7 @@ def row_of(done: Trace, sums: pd.DataFrame, setting: SimulationConfig) -> pd.Dat
     generating = done.allocations[done.allocations["role"].isin(GENERATES)]
     gpu_s = (generating["end_s"] - generating["start_s"]) * generating["gpu_ids"].map(len)
     static_gpu_s, static_usd = static_costs(done, setting)
-    kept = ["step", "time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd", "actors", "mean_reward", "mean_response_tokens"]
+    kept = ["step", "time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd", "actors", "reward_mean", "response_tokens_mean"]
     learned = learning_numbers(done).iloc[0].drop("step").to_dict()
     generation = {
         "generation_gpu_seconds": float(gpu_s.sum()),

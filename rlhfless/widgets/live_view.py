@@ -55,6 +55,11 @@ class LiveView(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         run: the run that the buttons drive; ``run.trace`` has everything that is kept.
     """
 
+    instead = (
+        "Without widgets, print_phases(LiveRun(steps_of(trainer))) of rlhfless.widgets prints each step; after "
+        "it, plot_curves(trainer) and plot_timeline(trace) of rlhfless.plots draw it."
+    )
+
     def __init__(self, run: LiveRun) -> None:
         self.run = run
         self.panes = Panes(ROWS, ("phase", "facts"))
@@ -141,7 +146,7 @@ def draw_first() -> None:
     bars = [Bar("actor-0", phase, False, 0.0, 1.0, 1.0) for phase in ("prefill", "decode")]
     growing_timeline(StepSoFar(0, 1, 1, 1.0, cost, [held], bars, len(bars), 0.0, [], [("actor-0", 0.0, 1.0, 1)], {}))
     growing_cost(pd.DataFrame([cost]))
-    growing_curves(pd.DataFrame([{"step": 0, "mean_reward": 1.0, "mean_response_tokens": 1.0, "actors": 1}]))
+    growing_curves(pd.DataFrame([{"step": 0, "reward_mean": 1.0, "response_tokens_mean": 1.0, "actors": 1}]))
 
 
 def phase(run: RunStatus) -> Markup:

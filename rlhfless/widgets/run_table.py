@@ -17,7 +17,7 @@ from rlhfless.widgets.loaded_run import LoadedRun
 
 SUMS = ("time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd")
 LESS_IS_BETTER = (*SUMS, "idle_share")
-COLUMNS = (*SUMS, "idle_share", "actors", "responses", "mean_response_tokens", "mean_reward", "truncated_share")
+COLUMNS = (*SUMS, "idle_share", "actors", "responses", "response_tokens_mean", "reward_mean", "truncated_share")
 NOTICED = 0.005
 """Relative differences that are smaller are not marked."""
 
@@ -106,7 +106,7 @@ def compared(
             key: float((of_run[key].astype(float) * weights).sum() / weights.sum())
             if of_run[key].notna().all()
             else float("nan")
-            for key in ("mean_response_tokens", "mean_reward", "truncated_share")
+            for key in ("response_tokens_mean", "reward_mean", "truncated_share")
         }
         rows[str(name)] = {
             **sums,
@@ -127,7 +127,7 @@ def _mark(column: str, change: float) -> str:
         return ""
     if column in LESS_IS_BETTER:
         return "better" if change < 0 else "worse"
-    return ("better" if change > 0 else "worse") if column == "mean_reward" else "differs"
+    return ("better" if change > 0 else "worse") if column == "reward_mean" else "differs"
 
 
 def _differs(traces: Mapping[str, Trace]) -> dict[str, list[str]]:

@@ -25,6 +25,8 @@ class Zoom(Panes):
         between_s: the visible part, in seconds since the step's start; None for the whole step.
     """
 
+    instead = "Without widgets, plot_timeline(trace, step) of rlhfless.plots draws it."
+
     def __init__(self, trace: Trace, step: int | None, run: str | None, max_spans: int) -> None:
         super().__init__(((("timeline", 1),),), on_zoom=self._zoomed)
         self._trace, self._step, self._run, self._max_spans = trace, step, run, max_spans

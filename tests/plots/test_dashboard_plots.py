@@ -70,7 +70,7 @@ def test_names_of_prompts_are_harmless() -> None:
 
 STEPS = pd.DataFrame(
     {
-        "step": [0, 1], "mean_reward": [0.2, 0.4], "mean_response_tokens": [100.0, 80.0], "actors": [3, 2],
+        "step": [0, 1], "reward_mean": [0.2, 0.4], "response_tokens_mean": [100.0, 80.0], "actors": [3, 2],
         "gpu_seconds": [10.0, 8.0], "idle_gpu_seconds": [1.0, 2.0], "generation_gpu_seconds": [6.0, 5.0],
         "static_gpu_seconds": [12.0, 10.0],
     }
@@ -87,8 +87,8 @@ def test_curves_are_one_per_number_with_shares_of_their_whole() -> None:
 
 
 def test_numbers_that_are_not_known_have_no_curve() -> None:
-    unknown = STEPS.assign(mean_reward=float("nan"), static_gpu_seconds=0.0)
-    assert list(curves_info(unknown).table) == ["step", "mean_response_tokens", "actors", "idle_share"]
+    unknown = STEPS.assign(reward_mean=float("nan"), static_gpu_seconds=0.0)
+    assert list(curves_info(unknown).table) == ["step", "response_tokens_mean", "actors", "idle_share"]
     assert len(plot_curves(unknown).data) == 3
     assert plot_curves(STEPS).layout.xaxis.tickvals == tuple(STEPS["step"]), "steps are whole numbers"
     many = pd.concat([STEPS.assign(step=STEPS["step"] + 10 * i) for i in range(9)])
@@ -105,7 +105,7 @@ def test_a_share_of_nothing_but_rounding_is_nought():
 
 def test_the_curves_of_a_long_run_have_a_bounded_number_of_points_and_the_last_one_stays() -> None:
     steps = range(5000)
-    fig = plot_curves(pd.DataFrame({"step": steps, "mean_reward": [float(step) for step in steps], "actors": 2}))
+    fig = plot_curves(pd.DataFrame({"step": steps, "reward_mean": [float(step) for step in steps], "actors": 2}))
     for curve in fig.data:
         assert len(curve.x) == len(curve.y) == MOST_POINTS
         assert (curve.x[0], curve.x[-1]) == (0, 4999)

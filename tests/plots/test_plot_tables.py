@@ -20,7 +20,7 @@ DRAWN = {
     "plot_acceptance": ["position", "survival"],
     "plot_before_after": ["gpu_seconds"],
     "plot_cost_over_time": ["end_s", "usd", "idle_share"],
-    "plot_curves": ["mean_reward", "mean_response_tokens", "actors", "idle_share", "against_static"],
+    "plot_curves": ["reward_mean", "response_tokens_mean", "actors", "idle_share", "against_static"],
     "plot_cut_surface": ["share", "keep"],
     "plot_front": ["time_s", "gpu_seconds", "true_gpu_seconds", "true_time_s"],
     "plot_fusion_front": ["time_s", "gpu_seconds"],

@@ -35,7 +35,7 @@ LATENCY = solver.LatencyModel("made up", gpus_per_actor=1, base_s=0.01, per_resp
 WORKLOAD = solver.Workload.grid(np.full(8, 20), np.random.default_rng(0).integers(20, 400, (8, 2)), max_response_tokens=400)
 STEPS = pd.DataFrame(
     {
-        "step": [0, 1], "mean_reward": [0.2, 0.4], "mean_response_tokens": [100.0, 80.0], "actors": [3, 2],
+        "step": [0, 1], "reward_mean": [0.2, 0.4], "response_tokens_mean": [100.0, 80.0], "actors": [3, 2],
         "gpu_seconds": [10.0, 8.0], "idle_gpu_seconds": [1.0, 2.0], "generation_gpu_seconds": [6.0, 5.0],
         "static_gpu_seconds": [12.0, 10.0],
     }

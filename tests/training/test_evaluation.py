@@ -52,9 +52,9 @@ def test_evaluations_are_in_trace_and_metrics_and_change_no_weight(tmp_path: Pat
     assert not any(name.startswith("eval") for name in plain[-1])
     table = learning_numbers(read_trace(tmp_path / "run"))
     assert table["eval_accuracy"].tolist()[1:] == [one["accuracy"] for one in found[1:]]
-    assert table["mismatch_mean"].between(0, 1e-4).all()
+    assert table["learn_mismatch_mean"].between(0, 1e-4).all()
     drawn = curves_info(table).table
-    assert {"eval_accuracy", "eval_reward_mean", "mismatch_mean"} <= set(drawn)
+    assert {"eval_accuracy", "eval_reward_mean", "learn_mismatch_mean"} <= set(drawn)
     # a run that was stopped goes on with the same evaluations
     run(tmp_path / "parts", model, steps=2, eval_every=2, eval_prompts=5)
     run(tmp_path / "parts", model, resume=True, eval_every=2, eval_prompts=5)

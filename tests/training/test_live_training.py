@@ -60,7 +60,7 @@ def test_a_stopped_run_stands_at_its_last_step_and_goes_on_to_the_same_end(model
         assert live_run.wait(300)
     assert live_run.state == "done"
     assert live_run.table["step"].tolist() == [0, 1, 2]
-    assert live_run.table["mean_reward"].notna().all()
+    assert live_run.table["reward_mean"].notna().all()
     assert whole is not None
     ended = read_trace(tmp_path / "stopped").rollouts
     assert ended["response_tokens"].tolist() == whole.rollouts["response_tokens"].tolist()

@@ -89,3 +89,20 @@ def test_where_widgets_do_not_load_a_sentence_stands_in_their_place() -> None:
     assert "application/vnd.jupyter.widget-view+json" in forms
     assert forms[PLAIN] == SENTENCE
     assert SENTENCE in html.unescape(forms[HTML])
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("live_view.LiveView", "print_phases"), ("explorer.Explorer", "WhatIf"),
+        ("comparison.ComparisonDashboard", "compared"), ("zooming.Zoom", "plot_timeline"),
+    ],
+)  # fmt: skip
+def test_without_widgets_the_text_says_what_to_call_instead(name: str, call: str) -> None:
+    module, _, kind = name.partition(".")
+    shown = getattr(import_module(f"rlhfless.widgets.{module}"), kind)
+    made = type("Shown", (Panes,), {"instead": shown.instead})(FIGURE)
+    forms, _ = made._repr_mimebundle_()
+    assert forms[PLAIN].startswith(SENTENCE)
+    assert call in forms[PLAIN]
+    assert call in forms[HTML]

@@ -7,14 +7,16 @@ import json
 import pandas as pd
 
 from rlhfless.trace.io import Trace
+from rlhfless.trace.metrics.step_metrics import step_metrics
 
-COLUMNS = ("mismatch_mean", "eval_reward_mean", "eval_accuracy")
+COLUMNS = ("learn_mismatch_mean", "eval_reward_mean", "eval_accuracy")
 
 
 def learning_numbers(trace: Trace) -> pd.DataFrame:
     """Return one row per step of a run of ``rlhfless train``: ``step`` and ``COLUMNS``, NaN where a step has none.
 
-    ``mismatch_mean`` is the mean absolute difference of the log-probabilities of engine and learner under the same weights.
+    ``learn_mismatch_mean`` is the mean absolute difference of the log-probabilities of engine and learner under the same
+    weights.
     Evaluations are those after a step's learning.
 
     Example:
@@ -29,7 +31,7 @@ def learning_numbers(trace: Trace) -> pd.DataFrame:
         for step, detail in zip(of_learning["step"], of_learning["detail"], strict=True):
             learned = json.loads(detail).get("learning")
             if isinstance(learned, dict) and "mismatch_mean" in learned:
-                rows.setdefault(int(step), {})["mismatch_mean"] = float(learned["mismatch_mean"])
+                rows.setdefault(int(step), {})["learn_mismatch_mean"] = float(learned["mismatch_mean"])
     if len(events):
         for step, detail in events.loc[events["name"] == "evaluation", ["step", "detail"]].itertuples(index=False):
             numbers = json.loads(detail)
@@ -38,3 +40,15 @@ def learning_numbers(trace: Trace) -> pd.DataFrame:
                 rows.setdefault(int(step), {}).update(known)
     table = [{"step": step, **numbers} for step, numbers in sorted(rows.items())]
     return pd.DataFrame(table, columns=["step", *COLUMNS]).astype(dict.fromkeys(COLUMNS, float))
+
+
+def step_table(trace: Trace) -> pd.DataFrame:
+    """Return one row per step of a run with all that curves show: ``step_metrics`` and ``learning_numbers``.
+
+    Columns that the file ``metrics.jsonl`` of a training run has, too, have the same names there.
+
+    Raises:
+        TraceError: the trace holds several runs.
+    """
+    _ = trace.run  # refuses several
+    return step_metrics(trace).merge(learning_numbers(trace), on="step", how="outer")

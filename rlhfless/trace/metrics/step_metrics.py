@@ -63,7 +63,7 @@ def step_metrics(trace: Trace) -> pd.DataFrame:
     Returns:
         A frame with ``run, step``; ``time_s`` (last end minus first start of the allocations), ``gpu_seconds``,
         ``idle_gpu_seconds``, ``slot_idle_gpu_seconds``, ``cost_usd`` (sums over the allocations), ``actors`` (holders
-        with the role decode; ``NO_ACTOR`` is none); ``responses, response_tokens, mean_response_tokens, mean_reward`` (of
+        with the role decode; ``NO_ACTOR`` is none); ``responses, response_tokens, response_tokens_mean, reward_mean`` (of
         the responses with a reward), ``truncated_share`` (ended by ``length``, of those whose finish reason is known), and
         ``planning_s``, of which ``planning_delay_s`` delayed generation. What the trace does not record is NaN or NA.
     """
@@ -113,8 +113,8 @@ def _generated(trace: Trace) -> pd.DataFrame:
         {
             "responses": groups.size(),
             "response_tokens": groups["response_tokens"].sum(),
-            "mean_response_tokens": groups["response_tokens"].mean(),
-            "mean_reward": groups["reward"].mean(),
+            "response_tokens_mean": groups["response_tokens"].mean(),
+            "reward_mean": groups["reward"].mean(),
             "truncated_share": groups["truncated"].mean(),
         }
     ).reset_index()

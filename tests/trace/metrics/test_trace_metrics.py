@@ -30,8 +30,8 @@ def test_a_step_adds_up(trace: Trace) -> None:
         "actors": 2,
         "responses": 6,
         "response_tokens": 75,
-        "mean_response_tokens": 12.5,
-        "mean_reward": 0.5,
+        "response_tokens_mean": 12.5,
+        "reward_mean": 0.5,
         "truncated_share": 0.0,
     }
     assert second == first | {"step": 1, "cost_usd": pytest.approx(0.016)}
@@ -44,7 +44,7 @@ def test_a_logged_trace_has_no_times_and_no_dollars() -> None:
     (metrics,) = step_metrics(Trace(rows)).to_dict("records")
     unknown = ["time_s", "gpu_seconds", "idle_gpu_seconds", "slot_idle_gpu_seconds", "cost_usd", "actors"]
     assert all(pd.isna(metrics[name]) for name in unknown)
-    assert (metrics["truncated_share"], metrics["mean_reward"]) == (0.5, 3.0)
+    assert (metrics["truncated_share"], metrics["reward_mean"]) == (0.5, 3.0)
 
 
 def test_gpus_without_a_price_leave_the_dollars_unknown() -> None:
