@@ -71,7 +71,7 @@ def test_malformed_tables(tmp_path: Path) -> None:
         ("a,b\n1,2\n", "pp_actor"),
         ("", "mine.csv"),
         (header, "has no rows"),
-        (header + ",".join(["x"] * len(columns)) + "\n", "no number"),
+        (header + ",".join(["x"] * len(columns)) + "\n", "not a number"),
     ):
         file.write_text(text, encoding="utf-8")
         with refused(InputError, named):

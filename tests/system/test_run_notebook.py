@@ -25,7 +25,7 @@ PLOTLY = "application/vnd.plotly.v1+json"
 
 def test_a_missing_notebook_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert page.main([str(tmp_path / "none.ipynb"), str(tmp_path / "page.html")]) == 2
-    assert "none.ipynb: there is no such file; give a notebook" in capsys.readouterr().err
+    assert "none.ipynb: there is no such file; give the path of a notebook (.ipynb)" in capsys.readouterr().err
     assert not (tmp_path / "page.html").exists()
     assert page.main([]) == 2
     assert "NOTEBOOK is missing" in capsys.readouterr().err
