@@ -461,7 +461,12 @@ class Trainer:
         return self.task.problems[: self.config.task.prompts]
 
     def forecast(self, problems: Sequence[Problem]) -> LengthForecast:
-        """Return the length forecast of a step, from earlier epochs; in the first epoch from the reference answers."""
+        """Return the predictor's forecast of a step's responses.
+
+        It comes from earlier visits of the prompt. On its first visit it comes from a reference as long as a good response,
+        where the task has one, else from the responses of earlier steps, and in the first step it is half of
+        ``rollout.max_response_tokens``.
+        """
         c, rollout, names = self.config, self.config.rollout, [p.prompt_id for p in problems]
         references = {p.prompt_id: p.reference_answer_tokens for p in problems if p.reference_answer_tokens}
         forecast = self.predictor.fit(self.state.position.history).forecast(
