@@ -342,7 +342,9 @@ def _of_the_model(
     sampling = Sampling(rollout.temperature, rollout.top_p, rollout.top_k, rollout.min_p, rollout.repetition_penalty)
     precision, stop_ids = precision_of(config, device.type, origin.checkpoint_dtype), stop_ids_of(origin.model, tokenizer)
     evaluates = overrides.eval_dataset is not None
-    evaluator = Evaluator.of(config, task, rewards, tokenizer, sampling, precision, stop_ids, given=evaluates)
+    compares = overrides.rewards is None and need_answers(given.rewards)
+    how = (rewards, tokenizer, sampling, precision, stop_ids)
+    evaluator = Evaluator.of(config, task, *how, compares=compares, given=evaluates)
     if overrides.eval_dataset is not None:
         others = _rows_as_task(config, overrides, overrides.eval_dataset, tokenizer, limit, as_before=as_before)
         evaluator = evaluator.on(others.problems, task)
