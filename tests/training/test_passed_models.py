@@ -11,9 +11,11 @@ pytest.importorskip("torch")
 
 import torch
 from byte_tokenizer import byte_tokenizer
+from error_messages import refused
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhfless.training import Trainer
+from rlhfless.training.config import TrainError
 from rlhfless.training.models.tiny_model import tiny_qwen2
 
 QUESTIONS = ["1 and 1?", "2 and 1?", "1 and 3?", "4 and 1?"]
@@ -69,3 +71,16 @@ def test_a_run_of_objects_is_resumed_with_them(saved: Path, tmp_path: Path) -> N
     with trainer(steps=2, resume=True) as run:
         run.train()
     assert run.next_step == 2
+
+
+def test_what_trl_calls_with_other_arguments_is_answered(saved: Path, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"model": saved, "rewards": variety, "dataset": TEXTS, "progress": False, **OPTIONS}
+    with Trainer(folder=tmp_path / "run", **given) as trainer:
+        with refused(TrainError, "'resume_from_checkpoint'", "resume='auto'"):
+            trainer.train(resume_from_checkpoint=True)
+        with refused(TrainError, "'trial'", "Trainer"):
+            trainer.train(trial=None)
+        trainer.save_model()
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model") is not None
+    with Trainer(**given) as trainer, refused(TrainError, "no folder", "save_model(FOLDER)"):
+        trainer.save_model()
