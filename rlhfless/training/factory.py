@@ -56,7 +56,7 @@ from rlhfless.training.first_line import first_line
 from rlhfless.training.learner.process_group import check_learner
 from rlhfless.training.planned_calls import check_step_plan
 from rlhfless.training.rewards import Rewards
-from rlhfless.training.rewards.registry import make_rewards, need_answers
+from rlhfless.training.rewards.registry import compare_with_answers, make_rewards, need_answers
 from rlhfless.training.run_start import RunStart, stored_config, what_resumes
 from rlhfless.training.run_state import RunState
 from rlhfless.training.tasks import DatasetTask, Task, digest, make_task
@@ -424,7 +424,8 @@ def _held_out(config: TrainConfig, overrides: TrainerOverrides) -> int:
 
 def _options_of_rows(config: TrainConfig, overrides: TrainerOverrides) -> dict[str, Any]:
     given = config.task
-    compares = overrides.rewards is None and need_answers(given.rewards)
+    rewards = overrides.rewards
+    compares = need_answers(given.rewards) if rewards is None else compare_with_answers(rewards)
     return {**given.columns(), "needs_answer": compares or given.answer_column is not None}
 
 

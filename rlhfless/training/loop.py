@@ -59,6 +59,7 @@ from solver.model.drafting import Drafting
 from solver.model.errors import PlanningError, as_given
 from solver.model.objective import Objective
 from solver.model.plan import Plan
+from solver.model.plurals import counted
 from solver.model.problem import PlanningProblem
 from solver.model.workload import Workload
 
@@ -190,6 +191,15 @@ class Trainer:
         trainer.state.go_on_after(trace)
         return trainer
 
+    def __repr__(self) -> str:
+        weights = sum(int(weight.numel()) for weight in self.model.parameters())
+        name = self._meta.get("base_model") or type(self.model).__name__
+        where = "" if self.state.writer is None else f", in {self.state.writer.folder}"
+        return (
+            f"Trainer({self.config.algorithm.name} of {name}, {weights:,} weights: {self.next_step} of "
+            f"{counted(self.config.steps, 'step')} complete{where})"
+        )
+
     def __enter__(self) -> Trainer:
         return self
 
@@ -299,7 +309,8 @@ class Trainer:
     def train(self, **theirs: Any) -> Trace | None:
         """Run all remaining steps with a progress bar; return the trace if one is kept. An interrupt keeps completed steps.
 
-        Where the trainer has a folder, its ``model/`` has the final model, see ``save_final_model``.
+        Where the trainer has a folder, its ``model/`` has the final model, see ``save_final_model``, and its tables have all
+        steps.
 
         Args:
             theirs: arguments of TRL's ``train``, which are refused with ours.
@@ -320,6 +331,7 @@ class Trainer:
             for done in remaining:
                 steps.set_postfix(done.in_short)
                 steps.update()
+        self.state.merge_trace()
         return self.state.trace
 
     def evaluate(self) -> dict[str, float]:

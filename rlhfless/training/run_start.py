@@ -110,7 +110,9 @@ class RunStart:
                 start._go_back_to(after)
             return start
         if folder is not None and holds_run(folder):
-            raise TrainError(f"{folder}: holds a trace already; name another folder, or resume it")
+            raise TrainError(
+                f"{folder}: holds a run already; name another folder, or go on with it by resume='auto' (--resume auto)"
+            )
         if isinstance(model, tuple):
             given = {**meta, "checkpoint_dtype": str(model[0].dtype).removeprefix("torch.")}
             return cls(to_train(model[0]), model[1], given)

@@ -142,6 +142,32 @@ def test_a_step_needs_as_many_rows_as_it_has_prompts(untrained: Path) -> None:
         Trainer(model=untrained, rewards=shorter, dataset=[], progress=False)
 
 
+def test_a_rule_beside_a_function_needs_answers_and_the_trainer_says_what_it_is(untrained: Path, tmp_path: Path) -> None:
+    with refused(InputError, "'answer'"):
+        Trainer(model=untrained, dataset=ROWS, rewards=["exact", shorter], progress=False)
+    rows = [{**row, "answer": "3"} for row in ROWS]
+    options: dict[str, Any] = {"model": untrained, "dataset": rows, "rewards": ["exact", shorter], "progress": False}
+    with Trainer(config(steps=2, prompts=4, prompts_per_step=2), tmp_path / "run", **options) as trainer:
+        done = trainer.step()
+        assert {"reward_exact", "reward_shorter"} <= set(done.metrics)
+        assert repr(trainer).startswith("Trainer(grpo of ")
+        assert "1 of 2 steps complete" in repr(trainer)
+        assert str(tmp_path / "run") in repr(trainer)
+        assert list(done.record.completions) == list(range(len(done.rollouts)))
+        trainer.train()
+        assert len(pd.read_parquet(tmp_path / "run" / "rollouts.parquet")) == 2 * len(done.rollouts), "before it is closed"
+        trainer.state.check_folder()
+    with refused(TrainError, "resume='auto'"):
+        Trainer(config(steps=2, prompts=4, prompts_per_step=2), tmp_path / "run", **options)
+
+
+def test_of_a_data_set_with_splits_one_is_given(untrained: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="the extra datasets is not installed")
+    both = datasets.DatasetDict({name: datasets.Dataset.from_list(ROWS) for name in ("train", "test")})
+    with refused(InputError, "'train', 'test'", "dataset['train']"):
+        Trainer(model=untrained, dataset=both, rewards=shorter, progress=False)
+
+
 @pytest.mark.parametrize("learning", ["batch", "stream"])
 def test_what_a_reward_function_logs_is_in_rollouts_and_metrics(learning: str, untrained: Path, tmp_path: Path) -> None:
     def mine(completions: list[str], completion_ids: list[list[int]], trainer_state: Any, **given: Any) -> list[float]:

@@ -188,7 +188,7 @@ EXPLAINED: dict[str, str] = {
     "average_tokens_across_devices": "the loss counts the tokens of all processes, as with True",
     **dict.fromkeys(
         ("ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph", "ddp_backend",
-         "ddp_timeout", "local_rank", "save_on_each_node", "log_on_each_node", "log_level_replica"), _DISTRIBUTED,
+         "ddp_timeout", "save_on_each_node", "log_on_each_node", "log_level_replica"), _DISTRIBUTED,
     ),
     **dict.fromkeys(
         ("dataloader_num_workers", "dataloader_pin_memory", "dataloader_persistent_workers", "dataloader_prefetch_factor",

@@ -53,6 +53,23 @@ def make_rewards(
     return Rewards(parts)
 
 
+def named_reward(text: str, timeout_s: float = USER_TIMEOUT_S) -> tuple[Reward, float]:
+    """Return a named reward that stands beside functions, and its weight.
+
+    Raises:
+        InputError: there is none of that name, or it needs the task or a model.
+    """
+    refuse_unknown((text,))
+    match = _WEIGHTED.fullmatch(text)
+    assert match is not None
+    if match[2] == "task" or match[2].startswith("model:"):
+        raise InputError(
+            f"reward {match[2]!r} cannot stand beside functions; of names exact, contains, format:REGEX, length:LIMIT,SOFT and "
+            "FILE.py:FUNCTION can, or give names alone, with the function as FILE.py:FUNCTION"
+        )
+    return _reward(match[2], None, timeout_s, "cpu", False), float(match[1] or 1)
+
+
 def refuse_unknown(names: Sequence[str]) -> None:
     """Refuse names that ``make_rewards`` does not know, without making anything.
 
@@ -79,9 +96,15 @@ def need_answers(names: Sequence[str]) -> bool:
     return any(match is not None and match[2] in NEED_ANSWERS for match in found)
 
 
-def _reward(name: str, task: Task, timeout_s: float, device: Any, offloads: bool) -> Reward:
+def compare_with_answers(rewards: Rewards) -> bool:
+    """Return whether one of the rewards is a rule of the project's that compares with an answer."""
+    return any(getattr(reward, "function", None) in (exact_answer, contains_answer) for reward, _ in rewards.parts)
+
+
+def _reward(name: str, task: Task | None, timeout_s: float, device: Any, offloads: bool) -> Reward:
     kind, _, argument = name.partition(":")
     if name == "task":
+        assert task is not None
         return FunctionReward(name, lambda response: task.reward(response.problem, response.text))
     if name in ("exact", "contains"):
         return FunctionReward(name, exact_answer if name == "exact" else contains_answer)

@@ -231,9 +231,10 @@ def check_weights(weights: Any, rewards: int) -> None:
 
 
 def as_rewards(given: Rewards | RewardFunction | Sequence[RewardFunction], weights: Sequence[float] | None = None) -> Rewards:
-    """Return the rewards that a user gives: ``Rewards``, a function, or functions whose rewards are added.
+    """Return the rewards that a user gives: ``Rewards``, a function, or functions and names whose rewards are added.
 
     Args:
+        given: names are those of ``make_rewards`` that need neither the task nor a model, such as ``exact``.
         weights: a factor per function; 1 where they are None.
 
     Raises:
@@ -247,11 +248,12 @@ def as_rewards(given: Rewards | RewardFunction | Sequence[RewardFunction], weigh
     functions = (
         [given] if callable(given) else list(given) if isinstance(given, Sequence) and not isinstance(given, str) else []
     )
-    if not functions or not all(callable(function) for function in functions):
+    if not any(map(callable, functions)) or not all(callable(one) or isinstance(one, str) for one in functions):
         raise InputError(f"rewards is {as_given(given)}; a function, a list of functions or Rewards is needed")
     if weights is not None:
         check_weights(weights, len(functions))
     factors = [1.0] * len(functions) if weights is None else [float(weight) for weight in weights]
-    return Rewards(
-        [(function_reward(function, name_of(function)), factor) for function, factor in zip(functions, factors, strict=True)]
-    )
+    from rlhfless.training.rewards.registry import named_reward  # which makes rewards of functions in files
+
+    parts = [named_reward(one) if isinstance(one, str) else (function_reward(one, name_of(one)), 1.0) for one in functions]
+    return Rewards([(reward, weight * factor) for (reward, weight), factor in zip(parts, factors, strict=True)])

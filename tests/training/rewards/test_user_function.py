@@ -192,6 +192,22 @@ def logs(completions, trainer_state, log_extra, log_metric, **columns):
 """
 
 
+def test_names_stand_beside_functions() -> None:
+    def length(completions: list[str], **columns: Any) -> list[float]:
+        return [float(len(text)) for text in completions]
+
+    rewards = as_rewards(["0.5*contains", length], [2.0, 3.0])
+    asked = [replace(response, text=f"so {response.answer}" if i else "no") for i, response in enumerate(responses())]
+    scores = rewards.score(asked)
+    assert scores.parts["contains"].tolist() == [0.0, 1.0]
+    assert scores.values.tolist() == [6.0, 1.0 + 12.0]
+    for name in ("task", "model:FOLDER"):
+        with refused(InputError, repr(name), "functions"):
+            as_rewards([name, length])
+    with refused(InputError, "'exactly'", "exact"):
+        as_rewards(["exactly", length])
+
+
 def test_trls_own_reward_functions_run() -> None:
     rewards = pytest.importorskip("trl.rewards", reason="TRL is not installed, whose functions these are")
     soft = rewards.get_soft_overlong_punishment(max_completion_len=4, soft_punish_cache=2)
