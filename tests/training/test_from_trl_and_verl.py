@@ -132,7 +132,7 @@ def test_names_of_verl_are_told_ours_alone_and_on_the_command_line(theirs: str) 
 
 def test_a_name_of_verl_that_is_not_on_the_page_is_not_taken_for_one_of_ours() -> None:
     for typed in ("critic.optim.weight_decay=0.1", "actor_rollout_ref.rollout.val_kwargs.n=1", "trainer={nnodes: 1}"):
-        with refused(TrainError, typed.partition("=")[0], "verl", PAGE.name) as told:
+        with refused(TrainError, typed.partition("=")[0], "verl", "From TRL and verl") as told:
             read_config(None, [typed])
         assert "closest" not in str(told)
 
@@ -196,7 +196,7 @@ def test_values_of_trl_and_verl_are_told_ours() -> None:
     for (name, value), ours in {**THEIR_VALUES, **others}.items():
         with refused(TrainError, str(value), f"here it is '{ours}'"):
             Trainer(**{THEIRS[name]: value})
-    with refused(TrainError, "'batch'", PAGE.name):
+    with refused(TrainError, "'batch'", "From TRL and verl"):
         Trainer(advantage_std="batch")
     with refused(TrainError, "-1", "here it is 0"):
         Trainer(top_k=-1)
