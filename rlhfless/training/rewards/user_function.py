@@ -15,7 +15,7 @@ import numpy as np
 
 from rlhfless.errors import InputError
 from rlhfless.training.rewards.called_with import EventLoop, RewardLog, TrainerState
-from rlhfless.training.rewards.combine import FunctionReward, Rewards
+from rlhfless.training.rewards.combine import FunctionReward
 from rlhfless.training.rewards.process import FunctionProcess, ProcessLost, Refused
 from rlhfless.training.rewards.response import Failure, Response, Reward, RewardError, number_of
 from solver.model.errors import as_given, is_number
@@ -228,32 +228,3 @@ def check_weights(weights: Any, rewards: int) -> None:
         raise InputError(
             f"reward_weights is {as_given(weights)}; a list of {counted(rewards, 'number')} is needed, one per reward"
         )
-
-
-def as_rewards(given: Rewards | RewardFunction | Sequence[RewardFunction], weights: Sequence[float] | None = None) -> Rewards:
-    """Return the rewards that a user gives: ``Rewards``, a function, or functions and names whose rewards are added.
-
-    Args:
-        given: names are those of ``make_rewards`` that need neither the task nor a model, such as ``exact``.
-        weights: a factor per function; 1 where they are None.
-
-    Raises:
-        InputError: it is none of these, or a function takes neither a batch nor a response, or two have the same name, or
-            there is not a weight per function.
-    """
-    if isinstance(given, Rewards):
-        if weights is not None:
-            raise InputError("reward_weights is given with Rewards, which has weights of its own; leave it out")
-        return given
-    functions = (
-        [given] if callable(given) else list(given) if isinstance(given, Sequence) and not isinstance(given, str) else []
-    )
-    if not any(map(callable, functions)) or not all(callable(one) or isinstance(one, str) for one in functions):
-        raise InputError(f"rewards is {as_given(given)}; a function, a list of functions or Rewards is needed")
-    if weights is not None:
-        check_weights(weights, len(functions))
-    factors = [1.0] * len(functions) if weights is None else [float(weight) for weight in weights]
-    from rlhfless.training.rewards.registry import named_reward  # which makes rewards of functions in files
-
-    parts = [named_reward(one) if isinstance(one, str) else (function_reward(one, name_of(one)), 1.0) for one in functions]
-    return Rewards([(reward, weight * factor) for (reward, weight), factor in zip(parts, factors, strict=True)])
