@@ -32,6 +32,7 @@ from rlhfless.training.config import TrainConfig, TrainError
 from rlhfless.training.random_state import streams_of
 from rlhfless.training.responses import make_requests, read_responses
 from rlhfless.training.rewards import Response, Rewards
+from rlhfless.training.rewards.called_with import TrainerState
 from rlhfless.training.tasks import Problem, Task
 from solver.model.admission import Admission
 from solver.model.plurals import counted
@@ -47,7 +48,8 @@ class Evaluator:
     Attributes:
         problems: held out; none: nothing is evaluated.
         every: evaluate after so many steps, and after the last of ``steps``; None: only when asked.
-        rewards: of the run. rule: 1 for a right answer, for accuracy; None where the problems have no answers.
+        rewards: of the run. compares: whether they compare with answers by a rule of the project's own, so that there is an
+            accuracy. rule: 1 for a right answer; None where there is no accuracy.
         sampling, precision, stop_ids: as in the run's engines; precision is the name of a number format.
         forward: whose forward pass decodes, see ``row_model``.
     """
@@ -56,6 +58,7 @@ class Evaluator:
     every: int | None
     steps: int
     rewards: Rewards
+    compares: bool
     rule: Any
     tokenizer: Any
     sampling: Sampling
@@ -76,11 +79,13 @@ class Evaluator:
         precision: str,
         stop_ids: Sequence[int] | int,
         *,
+        compares: bool,
         given: bool = False,
     ) -> Evaluator:
         """Return the evaluator of a run.
 
         Args:
+            compares: see ``Evaluator``.
             given: the caller has prompts to evaluate on, and gives them to ``on``.
 
         Raises:
@@ -88,8 +93,8 @@ class Evaluator:
         """
         forward = "own" if config.cluster.engine == "torch" else "transformers"  # vLLM has models that only the latter has
         made = cls(
-            (), config.eval_every, config.steps, rewards, None, tokenizer, sampling, config.rollout.max_response_tokens,
-            precision, stop_ids, forward, config.seed,
+            (), config.eval_every, config.steps, rewards, compares, None, tokenizer, sampling,
+            config.rollout.max_response_tokens, precision, stop_ids, forward, config.seed,
         )  # fmt: skip
         if config.eval_every is None or given:
             return made
@@ -102,7 +107,7 @@ class Evaluator:
         Args:
             task: whose rule says which answers are right.
         """
-        answered = bool(problems) and all(problem.answer not in ("", None) for problem in problems)
+        answered = self.compares and bool(problems) and all(problem.answer not in ("", None) for problem in problems)
         return replace(self, problems=problems, rule=task.reward if answered else None)
 
     def due(self, after_steps: int) -> bool:
@@ -113,21 +118,23 @@ class Evaluator:
 
     def of_weights(self, model: Any, after_steps: int) -> dict[str, float]:
         """Return the numbers of a model's weights, none where they are not due."""
-        return self.numbers(model) if self.due(after_steps) else {}
+        return self.numbers(model, after_steps) if self.due(after_steps) else {}
 
-    def numbers(self, model: Any) -> dict[str, float]:
+    def numbers(self, model: Any, after_steps: int = 0) -> dict[str, float]:
         """Return the numbers of a model's weights.
 
         Returns:
-            ``reward_mean``, ``accuracy`` (share of right answers by the task's own rule, where there are answers),
-            ``response_tokens_mean``, ``problems``, and ``seconds`` measured here. Responses that could not be judged do not
-            count.
+            ``reward_mean``, ``reward_NAME`` of each reward and what reward functions log, ``reward_failures``, ``accuracy``
+            (share of right answers by the task's own rule, unless the user gave reward functions), ``response_tokens_mean``,
+            ``problems``, and ``seconds`` measured here. Responses that could not be judged do not count.
         """
         began = time.perf_counter()
         with one_thread(model.device), streams_of(self.seed, 0):
             responses = self.responses(model)
-            values = self.rewards.score(responses).values
-        numbers = {"reward_mean": float(np.nanmean(values)) if not np.isnan(values).all() else math.nan}
+            scores = self.rewards.score(responses, TrainerState(after_steps, self.steps))
+        values = scores.values
+        mean = float(np.nanmean(values)) if not np.isnan(values).all() else math.nan
+        numbers = {**scores.metrics(), "reward_mean": mean}
         if self.rule is not None:
             right = [self.rule(response.problem, response.text) >= 1.0 for response in responses]
             numbers["accuracy"] = float(np.mean(right))

@@ -56,7 +56,7 @@ from rlhfless.training.first_line import first_line
 from rlhfless.training.learner.process_group import check_learner
 from rlhfless.training.planned_calls import check_step_plan
 from rlhfless.training.rewards import Rewards
-from rlhfless.training.rewards.registry import make_rewards, need_answers
+from rlhfless.training.rewards.registry import compare_with_answers, make_rewards, need_answers
 from rlhfless.training.run_start import RunStart, stored_config, what_resumes
 from rlhfless.training.run_state import RunState
 from rlhfless.training.tasks import DatasetTask, Task, digest, make_task
@@ -70,6 +70,9 @@ from solver.model.drafting import Drafting
 from solver.model.errors import PlanningError
 from solver.model.latency import LatencyModel
 from solver.model.plurals import counted
+
+PROMPTS_NAMED = "prompts_named"
+"""Key of ``meta.json`` that runs have whose prompts are named by rows alone; earlier ones keep the names that they have."""
 
 
 class LengthPredictor(Protocol):
@@ -261,6 +264,7 @@ def resolve(
     if overrides.step_plan is not None:
         meta["step_plan"] = json.loads(overrides.step_plan.to_json())
     meta["choices"] = list(chosen)
+    meta[PROMPTS_NAMED] = "by row"
     meta["run_id"] = secrets.token_hex(4)  # of a new run; a resumed one has its own
     line = first_line(config, device, pool, chosen, given=own_algorithm) if progress else None
     try:
@@ -313,7 +317,8 @@ def _of_the_model(
         warnings.warn(warning + "but later responses are not the same bit for bit", ReproducibilityWarning, stacklevel=2)
     tokenizer = origin.tokenizer
     limit = PromptLimit.of(config, model_context(hardware.engine, origin.model))
-    task = overrides.task or _task(config, overrides, tokenizer, limit)
+    as_before = origin.writer is not None and PROMPTS_NAMED not in origin.writer.meta
+    task = overrides.task or _task(config, overrides, tokenizer, limit, as_before=as_before)
     asked, config = config, sized(config, task, _why_left_out(task, limit))
     given, prompts = config.task, config.task.prompts
     assert prompts is not None
@@ -340,9 +345,11 @@ def _of_the_model(
     sampling = Sampling(rollout.temperature, rollout.top_p, rollout.top_k, rollout.min_p, rollout.repetition_penalty)
     precision, stop_ids = precision_of(config, device.type, origin.checkpoint_dtype), stop_ids_of(origin.model, tokenizer)
     evaluates = overrides.eval_dataset is not None
-    evaluator = Evaluator.of(config, task, rewards, tokenizer, sampling, precision, stop_ids, given=evaluates)
+    compares = overrides.rewards is None and need_answers(given.rewards)
+    how = (rewards, tokenizer, sampling, precision, stop_ids)
+    evaluator = Evaluator.of(config, task, *how, compares=compares, given=evaluates)
     if overrides.eval_dataset is not None:
-        others = _rows_as_task(config, overrides, overrides.eval_dataset, tokenizer, limit)
+        others = _rows_as_task(config, overrides, overrides.eval_dataset, tokenizer, limit, as_before=as_before)
         evaluator = evaluator.on(others.problems, task)
     if isinstance(task, DatasetTask) and task.left_out:
         assert limit is not None
@@ -374,17 +381,25 @@ def _print(first: str | None) -> None:
         print(first, file=sys.stderr, flush=True)
 
 
-def _task(config: TrainConfig, overrides: TrainerOverrides, tokenizer: Any, limit: PromptLimit | None) -> Task:
-    """Return the task that the configuration names, or that of the rows that are given."""
+def _task(
+    config: TrainConfig, overrides: TrainerOverrides, tokenizer: Any, limit: PromptLimit | None, *, as_before: bool
+) -> Task:
+    """Return the task that the configuration names, or that of the rows that are given.
+
+    Args:
+        as_before: see ``DatasetTask``.
+    """
     given = config.task
     if overrides.dataset is not None:
-        return _rows_as_task(config, overrides, overrides.dataset, tokenizer, limit, prompts=given.prompts)
+        rows = overrides.dataset
+        return _rows_as_task(config, overrides, rows, tokenizer, limit, given.prompts, as_before=as_before)
     held_out = _held_out(config, overrides)
     options = _options_of_rows(config, overrides)
     assert given.name is not None, "a run that starts is complete, and one that is resumed was"
     return make_task(
-        given.name, tokenizer, seed=config.seed, prompts=given.prompts, held_out=held_out, prompt_limit=limit, **options
-    )
+        given.name, tokenizer, seed=config.seed, prompts=given.prompts, held_out=held_out, prompt_limit=limit,
+        as_before=as_before, **options,
+    )  # fmt: skip
 
 
 def _rows_as_task(
@@ -394,12 +409,14 @@ def _rows_as_task(
     tokenizer: Any,
     limit: PromptLimit | None,
     prompts: int | None = None,
+    *,
+    as_before: bool,
 ) -> DatasetTask:
     """Return the task of rows that are given, to train on or to evaluate on."""
     held_out = _held_out(config, overrides) if rows is overrides.dataset else 0
     return DatasetTask(
         rows.rows, tokenizer, name=rows.name, seed=config.seed, prompts=prompts, held_out=held_out, prompt_limit=limit,
-        **_options_of_rows(config, overrides),
+        as_before=as_before, **_options_of_rows(config, overrides),
     )  # fmt: skip
 
 
@@ -410,7 +427,8 @@ def _held_out(config: TrainConfig, overrides: TrainerOverrides) -> int:
 
 def _options_of_rows(config: TrainConfig, overrides: TrainerOverrides) -> dict[str, Any]:
     given = config.task
-    compares = overrides.rewards is None and need_answers(given.rewards)
+    rewards = overrides.rewards
+    compares = need_answers(given.rewards) if rewards is None else compare_with_answers(rewards)
     return {**given.columns(), "needs_answer": compares or given.answer_column is not None}
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rlhfless.engine.tokenizers.pretrained_tokenizer import PretrainedTokenizer
 from rlhfless.training.config import TrainConfig, TrainError
 from rlhfless.training.config.names import check_names
 from rlhfless.training.config.section import Section
@@ -65,6 +66,8 @@ def parts_of(config: TrainConfig | None, given: Given, options: Mapping[str, Any
         raise TrainError(
             f"model is of type {type(model).__name__}; a folder, a name on the hub, or model=(model, tokenizer) is needed"
         )
+    if isinstance(model, tuple):
+        model = model[0], PretrainedTokenizer.of(model[1])
     config = (config or TrainConfig()).replace(**{**options, **keys})
     if given.task is not None and given.dataset is not None:
         raise TrainError("task and dataset are given together; choose one of them")

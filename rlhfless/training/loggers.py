@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,11 @@ from typing import Any
 from rlhfless.errors import InputError, MissingExtra, missing_extra
 from rlhfless.trace.storage import write_text
 from rlhfless.training.callbacks import Callback
-from rlhfless.training.step_result import TrainedStep
+from rlhfless.training.step_result import TrainedStep, evaluation_metrics
 from solver.model.errors import as_given
 
+BEFORE = -1
+"""Number of a step under which the evaluation before the first one is logged."""
 LOGGERS = ("tensorboard", "wandb", "trackio", "jsonl")
 
 
@@ -33,14 +35,16 @@ class MetricLog(Callback):
         """Log the step. The first one of a trainer, and the first one that is repeated, begin a new part of the log."""
         if step.step != self._next_step:
             self._go_on_at(step, trainer)
-        self._write(step)
+        if step.baseline:
+            self._write(BEFORE, evaluation_metrics(step.baseline))
+        self._write(step.step, step.metrics)
         self._next_step = step.step + 1
 
     def _go_on_at(self, step: TrainedStep, trainer: Any) -> None:
         """Open the log; what it has of this step and of later ones was undone."""
 
-    def _write(self, step: TrainedStep) -> None:
-        """Write all metrics at the step's number."""
+    def _write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write metrics at a step's number, or at ``BEFORE``."""
         raise NotImplementedError
 
 
@@ -64,10 +68,10 @@ class TensorBoard(MetricLog):
         self.on_end(trainer)
         self._writer = self._open(purge_step=step.step)
 
-    def _write(self, step: TrainedStep) -> None:
+    def _write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write one scalar per metric, and flush."""
-        for name, value in step.metrics.items():
-            self._writer.add_scalar(name, value, step.step)
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
     def on_end(self, trainer: Any) -> None:
@@ -106,9 +110,10 @@ class ExperimentTracker(MetricLog):
             self._library.init(project=self._project, config=trainer.config.to_dict(), resume="allow", **identity)
             self._began = True
 
-    def _write(self, step: TrainedStep) -> None:
-        """Log all metrics."""
-        self._library.log(step.metrics, step=step.step)
+    def _write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Log all metrics; the remote run begins with step 0, so what comes before it is left out."""
+        if step != BEFORE:
+            self._library.log(dict(metrics), step=step)
 
     def on_end(self, trainer: Any) -> None:
         """Finish the remote run, if it was started."""
@@ -117,7 +122,10 @@ class ExperimentTracker(MetricLog):
 
 
 class JsonLines(MetricLog):
-    """Writes a JSON object per step as a line of a file: ``step``, and all metrics by name. NaN and infinities become null."""
+    """Writes a JSON object per step as a line of a file: ``step``, and all metrics by name. NaN and infinities become null.
+
+    The evaluation before the first step, if there is one, is a line of step -1.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
@@ -126,13 +134,13 @@ class JsonLines(MetricLog):
         """Remove this step and later ones, and a line that a kill left unfinished."""
         if self._path.exists():
             lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
-            write_text(self._path, "".join(line for line in lines if _is_before(line, step.step)))
+            write_text(self._path, "".join(line for line in lines if step.step > 0 and _is_before(line, step.step)))
 
-    def _write(self, step: TrainedStep) -> None:
+    def _write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append one line."""
-        numbers = {name: value if math.isfinite(value) else None for name, value in step.metrics.items()}
+        numbers = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step.step, **numbers}) + "\n")
+            file.write(json.dumps({"step": step, **numbers}) + "\n")
 
 
 def _is_before(line: str, step: int) -> bool:

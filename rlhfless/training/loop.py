@@ -60,6 +60,7 @@ from solver.model.drafting import Drafting
 from solver.model.errors import PlanningError, as_given
 from solver.model.objective import Objective
 from solver.model.plan import Plan
+from solver.model.plurals import counted
 from solver.model.problem import PlanningProblem
 from solver.model.workload import Workload
 
@@ -192,6 +193,15 @@ class Trainer:
         trainer.state.go_on_after(trace)
         return trainer
 
+    def __repr__(self) -> str:
+        weights = sum(int(weight.numel()) for weight in self.model.parameters())
+        name = self._meta.get("base_model") or type(self.model).__name__
+        where = "" if self.state.writer is None else f", in {self.state.writer.folder}"
+        return (
+            f"Trainer({self.config.algorithm.name} of {name}, {weights:,} weights: {self.next_step} of "
+            f"{counted(self.config.steps, 'step')} complete{where})"
+        )
+
     def __enter__(self) -> Trainer:
         return self
 
@@ -211,17 +221,25 @@ class Trainer:
             ends.append(self.actor_pool.close)
         clean_up(*ends, self.rewards.close, self.engines.close)
 
-    def save_model(self, folder: str | Path, dtype: Literal["float32", "bfloat16", "float16"] | None = None) -> None:
+    def save_model(
+        self, folder: str | Path | None = None, dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    ) -> None:
         """Write the model and its tokenizer into a folder in transformers' format.
 
         Training resumes from the checkpoints, whose weights are in float32.
 
         Args:
+            folder: None: ``model/`` in the run's folder.
             dtype: number format of the weights; None: that of the model with which the run started.
 
         Raises:
-            TrainError: there is no such format, or it could not be written, as on a full disk; earlier content is unchanged.
+            TrainError: there is no such format, or no folder, or it could not be written, as on a full disk; earlier content
+                is unchanged.
         """
+        if folder is None:
+            if self.state.writer is None:
+                raise TrainError("the run has no folder to write the model into; give save_model(FOLDER)")
+            folder = self.state.writer.folder / "model"
         formats = ("float32", "bfloat16", "float16")
         name = self._meta.get("checkpoint_dtype", "float32") if dtype is None else str(dtype).removeprefix("torch.")
         if dtype is not None and name not in formats:
@@ -300,11 +318,24 @@ class Trainer:
             if self.on_train_end is not None:
                 self.on_train_end()
 
-    def train(self) -> Trace | None:
+    def train(self, **theirs: Any) -> Trace | None:
         """Run all remaining steps with a progress bar; return the trace if one is kept. An interrupt keeps completed steps.
 
-        Where the trainer has a folder, its ``model/`` has the final model, see ``save_final_model``.
+        Where the trainer has a folder, its ``model/`` has the final model, see ``save_final_model``, and its tables have all
+        steps.
+
+        Args:
+            theirs: arguments of TRL's ``train``, which are refused with ours.
+
+        Raises:
+            TrainError: an argument is given.
         """
+        for name in theirs:
+            raise TrainError(
+                f"train has no argument {name!r}: a run is resumed where its trainer is made, Trainer(..., resume='auto')"
+                if name == "resume_from_checkpoint"
+                else f"train has no argument {name!r}; options are given to Trainer"
+            )
         if self.next_step >= self.config.steps:
             self.save_final_model()  # of a resumed run, where somebody may have moved it
         bar: dict[str, Any] = {"initial": self.next_step, "desc": "train", "unit": "step", "disable": not self.progress}
@@ -312,6 +343,7 @@ class Trainer:
             for done in remaining:
                 steps.set_postfix(done.in_short)
                 steps.update()
+        self.state.merge_trace()
         return self.state.trace
 
     def evaluate(self) -> dict[str, float]:
@@ -326,7 +358,7 @@ class Trainer:
             prompts = len(self._trained_on)
             held_out = held_out_problems(self.task, prompts, self.config.task.eval_prompts)
             self.evaluator = self.evaluator.on(held_out, self.task)
-        return self.evaluator.numbers(self.model)
+        return self.evaluator.numbers(self.model, self.next_step)
 
     def step(self) -> TrainedStep:
         """Run one whole step: predict, plan, generate, compute rewards, learn, write the trace. The last one writes the final
@@ -403,11 +435,11 @@ class Trainer:
         self._enter(step, "saving")
         self.evaluator.enter(record, first, 0)
         self.evaluator.enter(record, evaluation, step + 1)
-        rollouts = rollout_rows(responses, scores.values, workload, record, epoch, samples)
+        rollouts = rollout_rows(responses, scores.values, workload, record, epoch, samples, logged=scores.log.columns)
         if self.actor_pool is not None:
             self.actor_pool.finalise_allocations(record)
         self.state.commit(rollouts, record, planning)
-        return TrainedStep(step, plan, record, rollouts, planning, numbers, scores.metrics(), evaluation, self._meta)
+        return TrainedStep(step, plan, record, rollouts, planning, numbers, scores.metrics(), evaluation, self._meta, first)
 
     def _warn_if_flat(self, step: int, rewards: np.ndarray, numbers: Mapping[str, float]) -> None:
         """Warn of the first step whose groups all have equal rewards, of which GRPO learns nothing.
@@ -475,7 +507,12 @@ class Trainer:
         return self.task.problems[: self.config.task.prompts]
 
     def forecast(self, problems: Sequence[Problem]) -> LengthForecast:
-        """Return the length forecast of a step, from earlier epochs; in the first epoch from the reference answers."""
+        """Return the predictor's forecast of a step's responses.
+
+        It comes from earlier visits of the prompt. On its first visit it comes from a reference as long as a good response,
+        where the task has one, else from the responses of earlier steps, and in the first step it is half of
+        ``rollout.max_response_tokens``.
+        """
         c, rollout, names = self.config, self.config.rollout, [p.prompt_id for p in problems]
         references = {p.prompt_id: p.reference_answer_tokens for p in problems if p.reference_answer_tokens}
         forecast = self.predictor.fit(self.state.position.history).forecast(

@@ -32,7 +32,9 @@ class Problem(Protocol):
 
     @property
     def reference_answer_tokens(self) -> int:
-        """Tokens of the reference answer, from which the first epoch's lengths are predicted; 0 where it is unknown."""
+        """Tokens of a reference as long as a good response, from which a first visit's lengths are forecast; 0 where there is
+        none.
+        """
         ...
 
 

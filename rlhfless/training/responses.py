@@ -5,6 +5,7 @@ Responses are numbered problem by problem, ``samples_per_prompt`` of each.
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ import pandas as pd
 from rlhfless.engine.protocol import Completion, Request
 from rlhfless.executor import StepRecord
 from rlhfless.training.algorithms.batch import Batch
-from rlhfless.training.rewards import Response
+from rlhfless.training.rewards import Response, RewardWarning
 from rlhfless.training.tasks import Problem
 from solver.model.workload import Workload
 
@@ -62,8 +63,11 @@ def read_responses(
         assert done.token_ids is not None, "the engine returned no tokens"
         text = tokenizer.decode(done.token_ids.tolist())
         responses.append(
-            Response(problems[i // samples_per_prompt], text, done.response_tokens, done.finish_reason == "length")
-        )
+            Response(
+                problems[i // samples_per_prompt], text, done.response_tokens, done.finish_reason == "length",
+                tuple(done.token_ids.tolist()),
+            )
+        )  # fmt: skip
     return responses
 
 
@@ -75,11 +79,16 @@ def rollout_rows(
     epoch: int,
     samples_per_prompt: int,
     which: Sequence[int] | None = None,
+    logged: Mapping[str, Sequence[str | None]] | None = None,
 ) -> pd.DataFrame:
     """Return the step's rows of the trace's table ``rollouts``.
 
     Args:
         responses, rewards: of all responses, or of those of ``which``; a NaN reward becomes null (unknown).
+        logged: further columns, which reward functions logged.
+
+    Warns:
+        RewardWarning: a logged column has the name of another one, and is left out.
     """
     rows = [
         {
@@ -97,7 +106,17 @@ def rollout_rows(
         }
         for i, response in zip(range(len(responses)) if which is None else which, responses, strict=True)
     ]
-    return pd.DataFrame(rows).assign(reward=rewards)
+    table = pd.DataFrame(rows).assign(reward=rewards)
+    for name, texts in (logged or {}).items():
+        if name in table:
+            warnings.warn(
+                f"a reward function logged the column {name!r}, which the rollouts have already; give log_extra another name",
+                RewardWarning,
+                stacklevel=2,
+            )
+        else:
+            table[name] = pd.Series(texts, dtype="string")
+    return table
 
 
 def completed_rows(

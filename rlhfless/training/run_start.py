@@ -18,7 +18,7 @@ except ImportError as error:
 
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.engine.torch.model import one_thread
-from rlhfless.engine.torch.pretrained import checkpoint_dtype, load_model
+from rlhfless.engine.torch.pretrained import checkpoint_dtype, load_model, to_train
 from rlhfless.gone_options import in_sections
 from rlhfless.system.model_folders import local_folder
 from rlhfless.trace import TraceWriter
@@ -110,9 +110,12 @@ class RunStart:
                 start._go_back_to(after)
             return start
         if folder is not None and holds_run(folder):
-            raise TrainError(f"{folder}: holds a trace already; name another folder, or resume it")
+            raise TrainError(
+                f"{folder}: holds a run already; name another folder, or go on with it by resume='auto' (--resume auto)"
+            )
         if isinstance(model, tuple):
-            return cls(*model, {**meta, "checkpoint_dtype": str(model[0].dtype).removeprefix("torch.")})
+            given = {**meta, "checkpoint_dtype": str(model[0].dtype).removeprefix("torch.")}
+            return cls(to_train(model[0]), model[1], given)
         if model is not None:
             found = local_folder(model)
             first = {"base_model": absolute(str(model)), "checkpoint_dtype": checkpoint_dtype(found)}
@@ -144,7 +147,7 @@ class RunStart:
             warnings.warn(warning, ReproducibilityWarning, stacklevel=2)
         weights, tokenizer = load_model(folder / "warm", device)
         if isinstance(model, tuple):
-            model[0].load_state_dict(weights.state_dict())
+            to_train(model[0]).load_state_dict(weights.state_dict())
             weights, tokenizer = model
         run_id = writer.meta.get("run_id", folder.resolve().name)  # those without one were known by their folder's name
         first = {

@@ -221,7 +221,7 @@ class RunState:
         A further step would first read the last checkpoint. Where the checkpoint or the tables cannot be written, as on a full
         disk, an ``UnsavedWarning`` says what that means for the run.
         """
-        clean_up(self._save_last, self._stop_learner, self._merge_trace)
+        clean_up(self._save_last, self._stop_learner, self.merge_trace)
 
     def _save_last(self) -> None:
         now, saved = self.position, self.position.saved
@@ -248,7 +248,11 @@ class RunState:
         self._in_doubt = True
         self.learner.close()
 
-    def _merge_trace(self) -> None:
+    def merge_trace(self) -> None:
+        """Merge the trace's step folders into its tables, if a trace is kept; further steps may be appended afterwards.
+
+        Where they cannot be written, as on a full disk, an ``UnsavedWarning`` says so.
+        """
         if self.writer is None or self._gone():
             return
         try:

@@ -26,6 +26,7 @@ from rlhfless.training.preparation import record_phases
 from rlhfless.training.random_state import streams_of
 from rlhfless.training.responses import make_batch, read_responses
 from rlhfless.training.rewards import Response, Rewards
+from rlhfless.training.rewards.called_with import TrainerState
 from rlhfless.training.rewards.response import Scores
 from rlhfless.training.run_state import RunState
 from rlhfless.training.tasks import Problem
@@ -86,6 +87,11 @@ class LearningParts:
         """Return the GPUs that the trace bills for the learner on the wall clock; see ``learner_device.wall_server``."""
         device, hardware = self.state.model.device, self.config.cluster
         return wall_server(device, self.cluster, hardware, self.pool, beside_actors=beside_actors)
+
+    @property
+    def trainer_state(self) -> TrainerState:
+        """Return what reward functions get of the run's state."""
+        return TrainerState(self.step, self.config.steps, self.step / self.config.steps_per_epoch)
 
     @property
     def samples(self) -> int:
@@ -158,7 +164,7 @@ class BatchLearning:
         with streams_of(p.config.seed, p.step):
             began = time.perf_counter()
             responses = read_responses(p.problems, record.completions, tokenizer, p.samples)
-            scores = p.rewards.judge(responses)
+            scores = p.rewards.judge(responses, p.trainer_state)
             scores.check(p.step)
             judging_s = time.perf_counter() - began
             batch = make_batch(responses, scores.values, record.completions, tokenizer, p.samples)

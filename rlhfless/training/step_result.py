@@ -28,6 +28,7 @@ class TrainedStep:
         judging: numbers of the rewards.
         evaluation: numbers on held-out prompts with the new weights (``Evaluator.numbers``); empty if no evaluation was due.
         meta: of the run, as in ``meta.json``.
+        baseline: the evaluation of the weights before the first step, in the result of that step.
     """
 
     step: int
@@ -39,6 +40,7 @@ class TrainedStep:
     judging: Mapping[str, float] = field(default_factory=dict)
     evaluation: Mapping[str, float] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
+    baseline: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def trace(self) -> Trace:
@@ -98,4 +100,9 @@ class TrainedStep:
             "cost_usd": float(sums["cost_usd"]),
         }
         learned = {f"learn_{name}": float(value) for name, value in self.learning.items()}
-        return numbers | learned | {f"eval_{name}": float(value) for name, value in self.evaluation.items()}
+        return numbers | learned | evaluation_metrics(self.evaluation)
+
+
+def evaluation_metrics(evaluation: Mapping[str, float]) -> dict[str, float]:
+    """Return the numbers of an evaluation by their names among metrics, ``eval_...``."""
+    return {f"eval_{name}": float(value) for name, value in evaluation.items()}

@@ -88,7 +88,7 @@ class StreamedLearning:
         with p.learner_threads(beside_actors=True):
             with streams_of(*seeds):
                 responses = read_responses(p.problems, completions, tokenizer, p.samples, which)
-                scores = p.rewards.judge(responses)
+                scores = p.rewards.judge(responses, p.trainer_state)
             judging_s = time.perf_counter() - began
             batch = make_batch(responses, scores.values, completions, tokenizer, p.samples, which)
             with streams_of(*seeds):

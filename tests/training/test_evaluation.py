@@ -51,8 +51,9 @@ def test_evaluations_are_in_trace_and_metrics_and_change_no_weight(tmp_path: Pat
     assert found[0]["reward_mean"] != found[1]["reward_mean"], "other weights"
     assert not any(name.startswith("eval") for name in plain[-1])
     table = learning_numbers(read_trace(tmp_path / "run"))
-    assert table["eval_accuracy"].tolist()[1:] == [one["accuracy"] for one in found[1:]]
-    assert table["learn_mismatch_mean"].between(0, 1e-4).all()
+    accuracy = table.set_index("step")["eval_accuracy"].dropna().to_dict()
+    assert accuracy == {one["after_steps"] - 1: one["accuracy"] for one in found}
+    assert table["learn_mismatch_mean"].dropna().between(0, 1e-4).all()
     drawn = curves_info(table).table
     assert {"eval_accuracy", "eval_reward_mean", "learn_mismatch_mean"} <= set(drawn)
     # a run that was stopped goes on with the same evaluations
@@ -67,6 +68,41 @@ def test_the_progress_line_has_mismatch_and_accuracy(model: Path) -> None:
         line = trainer.step().in_short
     assert list(line) == ["reward", "tokens", "actors", "mismatch", "held-out accuracy"]
     assert float(line["mismatch"]) < 1e-4
+
+
+def same_letters(completions: list[str], **columns: Any) -> list[float]:
+    return [1 - len(set(text)) / max(1, len(text)) for text in completions]
+
+
+def longer(completions: list[str], log_metric: Any, **columns: Any) -> list[float]:
+    log_metric("longest", max(map(len, completions)))
+    return [float(len(text)) for text in completions]
+
+
+def test_own_rewards_are_evaluated_by_their_names_and_there_is_no_accuracy(untrained: Path, tmp_path: Path) -> None:
+    rows = [{"prompt": f"{a}+1=", "answer": str(a + 1)} for a in range(12)]
+    given: dict[str, Any] = {"rewards": [same_letters, longer], "reward_weights": [1.0, 0.5], "dataset": rows}
+    sizes = {"prompts_per_step": 2, "samples_per_prompt": 2, "max_response_tokens": 8, "steps": 2, "eval_every": 2}
+    with Trainer(
+        None, tmp_path / "run", model=untrained, eval_prompts=3, callbacks="jsonl", progress=False, **given, **sizes
+    ) as trainer:
+        numbers = trainer.evaluate()
+        done = list(trainer)
+    assert numbers["reward_mean"] == pytest.approx(numbers["reward_same_letters"] + 0.5 * numbers["reward_longer"])
+    assert numbers["longest"] >= numbers["reward_longer"]
+    assert "accuracy" not in numbers
+    assert list(done[1].in_short)[-1] == "held-out reward"
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()]
+    assert [(line["step"], "eval_reward_mean" in line) for line in lines] == [(-1, True), (0, False), (1, True)]
+    assert {name: value for name, value in lines[0].items() if name not in ("step", "eval_seconds")} == {
+        f"eval_{name}": value for name, value in numbers.items() if name != "seconds"
+    }, "the baseline, before the first step"
+    table = learning_numbers(read_trace(tmp_path / "run"))
+    assert table["eval_reward_mean"].tolist() == [
+        lines[0]["eval_reward_mean"],
+        pytest.approx(float("nan"), nan_ok=True),
+        lines[2]["eval_reward_mean"],
+    ]
 
 
 def test_held_out_problems_are_never_trained_on() -> None:

@@ -18,7 +18,7 @@ from rlhfless.training import Trainer, read_config
 from rlhfless.training.config import TrainError
 from rlhfless.training.config.names import plain_names
 from rlhfless.training.config.section import all_keys
-from rlhfless.training.config.their_names import EXPLAINED, MISSING, THEIRS
+from rlhfless.training.config.their_names import EXPLAINED, MISSING, THEIRS, of_others
 from rlhfless.training.config.train import SECTIONS
 
 ROOT = PAGE.parents[1]
@@ -132,7 +132,7 @@ def test_names_of_verl_are_told_ours_alone_and_on_the_command_line(theirs: str) 
 
 def test_a_name_of_verl_that_is_not_on_the_page_is_not_taken_for_one_of_ours() -> None:
     for typed in ("critic.optim.weight_decay=0.1", "actor_rollout_ref.rollout.val_kwargs.n=1", "trainer={nnodes: 1}"):
-        with refused(TrainError, typed.partition("=")[0], "verl", PAGE.name) as told:
+        with refused(TrainError, typed.partition("=")[0], "verl", "From TRL and verl") as told:
             read_config(None, [typed])
         assert "closest" not in str(told)
 
@@ -143,9 +143,19 @@ def test_names_of_the_tables_are_on_the_page() -> None:
     assert set(MISSING) <= set.union(*(theirs_of(row) for row in ROWS if row.missing))
 
 
-@pytest.mark.parametrize(
-    "name", ["run_name", "eval_on_start", "remove_unused_columns", "load_best_model_at_end", "router_aux_loss_coef"]
-)
+def test_every_option_of_trl_and_transformers_has_an_answer() -> None:
+    """All fields of the installed ``GRPOConfig``, with those that it has of ``TrainingArguments``, and the trainer's own."""
+    trl = pytest.importorskip("trl", reason="TRL is not installed, whose options these are")
+    asked = [field.name for field in fields(trl.GRPOConfig)]
+    asked += [name for name in inspect.signature(trl.GRPOTrainer.__init__).parameters if name != "self"]
+    ours = {*OF_OURS, *inspect.signature(Trainer.__init__).parameters}
+    assert [name for name in asked if name not in ours and of_others(name, python=True) is None] == []
+    for name in ("ref_model", "attn_implementation", "dataset_text_field", *(name for name in asked if name not in ours)):
+        with refused(TrainError, f"{name} is another framework's "):
+            Trainer(**{name: 1})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["my_flag", "first_batch", "unused_rows", "best_of", "auxiliary"])
 def test_a_name_that_is_like_none_is_not_told_another(name: str) -> None:
     assert "--dry-run" in (said := answer_to(name))
     assert "closest" not in said
@@ -186,7 +196,7 @@ def test_values_of_trl_and_verl_are_told_ours() -> None:
     for (name, value), ours in {**THEIR_VALUES, **others}.items():
         with refused(TrainError, str(value), f"here it is '{ours}'"):
             Trainer(**{THEIRS[name]: value})
-    with refused(TrainError, "'batch'", PAGE.name):
+    with refused(TrainError, "'batch'", "From TRL and verl"):
         Trainer(advantage_std="batch")
     with refused(TrainError, "-1", "here it is 0"):
         Trainer(top_k=-1)

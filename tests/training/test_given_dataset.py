@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from error_messages import refused
+from error_messages import refused, warned
 
 pytest.importorskip("torch")
 
@@ -20,6 +20,7 @@ from rlhfless.errors import InputError
 from rlhfless.training import ArithmeticTask, Trainer
 from rlhfless.training.config import TrainError
 from rlhfless.training.models.tiny_model import tiny_qwen2
+from rlhfless.training.rewards import RewardWarning
 
 ROOT = Path(__file__).parents[2]
 ROWS = [{"prompt": f"{a}+{b}=", "level": a} for a, b in ((1, 2), (3, 4), (5, 6), (7, 8))]
@@ -139,3 +140,55 @@ def test_a_step_needs_as_many_rows_as_it_has_prompts(untrained: Path) -> None:
         Trainer(model=untrained, rewards=shorter, dataset=ROWS, prompts_per_step=8, progress=False)
     with refused(InputError, "no rows"):
         Trainer(model=untrained, rewards=shorter, dataset=[], progress=False)
+
+
+def test_a_rule_beside_a_function_needs_answers_and_the_trainer_says_what_it_is(untrained: Path, tmp_path: Path) -> None:
+    with refused(InputError, "'answer'"):
+        Trainer(model=untrained, dataset=ROWS, rewards=["exact", shorter], progress=False)
+    rows = [{**row, "answer": "3"} for row in ROWS]
+    options: dict[str, Any] = {"model": untrained, "dataset": rows, "rewards": ["exact", shorter], "progress": False}
+    with Trainer(config(steps=2, prompts=4, prompts_per_step=2), tmp_path / "run", **options) as trainer:
+        done = trainer.step()
+        assert {"reward_exact", "reward_shorter"} <= set(done.metrics)
+        assert repr(trainer).startswith("Trainer(grpo of ")
+        assert "1 of 2 steps complete" in repr(trainer)
+        assert str(tmp_path / "run") in repr(trainer)
+        assert list(done.record.completions) == list(range(len(done.rollouts)))
+        trainer.train()
+        assert len(pd.read_parquet(tmp_path / "run" / "rollouts.parquet")) == 2 * len(done.rollouts), "before it is closed"
+        trainer.state.check_folder()
+    with refused(TrainError, "resume='auto'"):
+        Trainer(config(steps=2, prompts=4, prompts_per_step=2), tmp_path / "run", **options)
+
+
+def test_of_a_data_set_with_splits_one_is_given(untrained: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="the extra datasets is not installed")
+    both = datasets.DatasetDict({name: datasets.Dataset.from_list(ROWS) for name in ("train", "test")})
+    with refused(InputError, "'train', 'test'", "dataset['train']"):
+        Trainer(model=untrained, dataset=both, rewards=shorter, progress=False)
+
+
+@pytest.mark.parametrize("learning", ["batch", "stream"])
+def test_what_a_reward_function_logs_is_in_rollouts_and_metrics(learning: str, untrained: Path, tmp_path: Path) -> None:
+    def mine(completions: list[str], completion_ids: list[list[int]], trainer_state: Any, **given: Any) -> list[float]:
+        given["log_extra"]("tokens", [len(ids) for ids in completion_ids])
+        given["log_metric"]("steps_so_far", trainer_state.global_step)
+        return [float(len(text)) for text in completions]
+
+    options = config(learning=learning, steps=2, prompts_per_step=2)
+    with Trainer(options, tmp_path / "run", model=untrained, rewards=mine, progress=False) as trainer:
+        assert [step.metrics["steps_so_far"] for step in trainer] == [0.0, 1.0]
+        rollouts = trainer.train().rollouts  # type: ignore[union-attr]
+    assert rollouts["tokens"].astype(int).tolist() == rollouts["response_tokens"].tolist()
+
+
+def test_a_logged_column_of_a_known_name_is_left_out_with_a_warning(untrained: Path) -> None:
+    def mine(completions: list[str], log_extra: Any) -> list[float]:
+        log_extra("response", ["?"] * len(completions))
+        return [float(len(text)) for text in completions]
+
+    with (
+        Trainer(config(), model=untrained, rewards=mine, progress=False) as trainer,
+        warned(RewardWarning, "'response'", "log_extra"),
+    ):
+        assert "?" not in set(trainer.step().rollouts["response"])

@@ -118,7 +118,8 @@ def test_a_line_that_a_kill_left_unfinished_goes(tmp_path: Path, model: Path) ->
 def test_json_lines_have_null_for_what_is_no_number(tmp_path: Path) -> None:
     """Infinities are no JSON, either."""
     (logger,) = as_callbacks(["jsonl"], tmp_path)
-    logger.on_step(None, SimpleNamespace(step=0, metrics={"a": 1.0, "b": math.nan, "c": math.inf, "d": -math.inf}))  # type: ignore[arg-type]
+    numbers = {"a": 1.0, "b": math.nan, "c": math.inf, "d": -math.inf}
+    logger.on_step(None, SimpleNamespace(step=0, baseline={}, metrics=numbers))  # type: ignore[arg-type]
 
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is no JSON")

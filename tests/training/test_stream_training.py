@@ -278,10 +278,10 @@ def test_failed_responses_are_told_of_once_for_all_groups(model: Path) -> None:
         Trainer(
             config(learning="stream", steps=1), model=model, rewards=lambda completions, **_: [None, 1.0, 0.0], progress=False
         ) as trainer,
-        pytest.warns(UserWarning, match="failed on 4 of 12 responses") as heard,
+        pytest.warns(UserWarning, match="returned None or NaN for 4 of 12 responses") as heard,
     ):
         step = trainer.step()
-    assert len([one for one in heard if "failed on" in str(one.message)]) == 1
+    assert len([one for one in heard if "returned None" in str(one.message)]) == 1
     assert step.metrics["reward_failures"] == pytest.approx(1 / 3)
     assert step.metrics["learn_unjudged"] == pytest.approx(1 / 3)
 

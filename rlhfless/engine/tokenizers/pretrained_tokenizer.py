@@ -28,6 +28,15 @@ class PretrainedTokenizer:
         self.pad_token_id: int = self.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
 
     @classmethod
+    def of(cls, tokenizer: Any) -> Any:
+        """Return a tokenizer of transformers in this interface, and any other as it is.
+
+        Raises:
+            InputError: it has no end token for responses.
+        """
+        return cls(tokenizer) if hasattr(tokenizer, "save_pretrained") and not hasattr(tokenizer, "save") else tokenizer
+
+    @classmethod
     def load(cls, folder: str | Path) -> PretrainedTokenizer:
         """Return the tokenizer in a model's folder, without network access.
 

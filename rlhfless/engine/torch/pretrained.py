@@ -49,10 +49,7 @@ def load_pretrained(kind: Any, folder: str | Path) -> Any:
     if not any(folder.glob("*.safetensors")):
         raise InputError(f"{folder}: holds no weights, model.safetensors is missing; save the weights as safetensors")
     try:
-        model = from_folder(kind, folder, use_safetensors=True, dtype=torch.float32).eval()
-        if getattr(model.config.get_text_config(), "attn_logit_softcapping", None) is not None:
-            model.set_attn_implementation("eager")  # transformers' fused kernel leaves the cap out
-        return model
+        return to_train(from_folder(kind, folder, use_safetensors=True, dtype=torch.float32))
     except InputError:
         raise
     except Exception as error:  # what a wrong config.json or damaged weights end in has classes of several libraries
@@ -61,6 +58,16 @@ def load_pretrained(kind: Any, folder: str | Path) -> Any:
             f"{folder}: its model cannot be loaded by {kind.__name__} ({reason}); give a folder written by "
             "a model's save_pretrained"
         ) from error
+
+
+def to_train(model: Any) -> Any:
+    """Return a model of transformers with its weights in float32, in which they are trained, and without dropout until it
+    learns; it is changed in place.
+    """
+    model.float().eval()
+    if getattr(model.config.get_text_config(), "attn_logit_softcapping", None) is not None:
+        model.set_attn_implementation("eager")  # transformers' fused kernel leaves the cap out
+    return model
 
 
 def checkpoint_dtype(folder: str | Path) -> str:

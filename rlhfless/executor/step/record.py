@@ -100,6 +100,7 @@ class StepRecord:
     _indexed: int = 0  # how many of ``recomputes`` are in it
     _recomputed: set[int] = field(default_factory=set)  # of ``recomputes``, those that a span tells of
     _whole: bool = False  # mean KV tokens are to be whole numbers
+    _closed: bool = False  # completions are to be put into the order of responses
     _completions: dict[int, Completion] = field(default_factory=dict)
     _actor_of: dict[int, str] = field(default_factory=dict)
     _entered: list[Sequence[tuple[str, Completions]]] = field(default_factory=list)  # not in ``_completions`` yet
@@ -124,7 +125,7 @@ class StepRecord:
 
     @property
     def completions(self) -> dict[int, Completion]:
-        """Return completions by response index, in the order in which they were published."""
+        """Return completions by response index: in the order of responses; while the step runs, as they were published."""
         self._read_completions()
         return self._completions
 
@@ -182,6 +183,9 @@ class StepRecord:
             for holder, c in completed:
                 self._completions[c.response], self._actor_of[c.response] = c, holder
         self._entered.clear()
+        if self._closed:
+            self._closed = False
+            self._completions, self._actor_of = dict(sorted(self._completions.items())), dict(sorted(self._actor_of.items()))
 
     def allocate(self, holder: str, role: str, gpus: HeldGpus | ActorPlan, start_s: float, end_s: float) -> None:
         """Add an allocation: GPUs of a holder from ``start_s`` to ``end_s``. Allocations are what is billed."""
@@ -265,7 +269,7 @@ class StepRecord:
 
     def close(self, end_s: float) -> None:
         """Close the record: nothing can be added afterwards, and mean KV tokens become whole numbers."""
-        self.end_s, self._whole = end_s, True
+        self.end_s, self._whole, self._closed = end_s, True, True
 
     def event(self, time_s: float, name: str, holder: str | None = None, **detail: Any) -> None:
         """Add an event at one point in time: a decision, a migration, a notable completion."""

@@ -16,8 +16,7 @@ def learning_numbers(trace: Trace) -> pd.DataFrame:
     """Return one row per step of a run of ``rlhfless train``: ``step`` and ``COLUMNS``, NaN where a step has none.
 
     ``learn_mismatch_mean`` is the mean absolute difference of the log-probabilities of engine and learner under the same
-    weights.
-    Evaluations are those after a step's learning.
+    weights. Evaluations are those after a step's learning; that before the first step, if there is one, is in a row of step -1.
 
     Example:
         >>> from rlhfless.trace import read_trace
@@ -35,9 +34,9 @@ def learning_numbers(trace: Trace) -> pd.DataFrame:
     if len(events):
         for step, detail in events.loc[events["name"] == "evaluation", ["step", "detail"]].itertuples(index=False):
             numbers = json.loads(detail)
-            if numbers.get("after_steps") == int(step) + 1:
+            if (after_steps := numbers.get("after_steps")) in (int(step), int(step) + 1):
                 known = {f"eval_{name}": value for name, value in numbers.items() if f"eval_{name}" in COLUMNS}
-                rows.setdefault(int(step), {}).update(known)
+                rows.setdefault(after_steps - 1, {}).update(known)
     table = [{"step": step, **numbers} for step, numbers in sorted(rows.items())]
     return pd.DataFrame(table, columns=["step", *COLUMNS]).astype(dict.fromkeys(COLUMNS, float))
 

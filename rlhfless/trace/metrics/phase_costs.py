@@ -17,6 +17,7 @@ import pandas as pd
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.io import Trace
 from rlhfless.trace.metrics.intervals import partition_s
+from rlhfless.trace.schema.prices import dollars
 
 STEP_PHASES = ("generation", "preparation", "learning", "sync")
 
@@ -40,7 +41,7 @@ def step_costs(trace: Trace, gpus: int | None = None) -> pd.DataFrame:
     Returns:
         A frame with ``run, step, phase`` (one of ``STEP_PHASES``); ``time_s`` of the step's time line, ``elastic_gpu_s``,
         ``elastic_usd``, ``serverful_gpu_s``, ``serverful_usd``. Over phases, times add up to the step's duration and elastic
-        GPU-seconds to its allocations.
+        GPU-seconds to its allocations. Dollars are NaN where GPUs have no price.
 
     Raises:
         TraceError: nothing was executed, the trace does not name a cluster, or GPUs have several prices.
@@ -79,11 +80,13 @@ def step_costs(trace: Trace, gpus: int | None = None) -> pd.DataFrame:
             rows.append(
                 {
                     "run": run, "step": step, "phase": name, "time_s": times[name], "elastic_gpu_s": elastic[name],
-                    "elastic_usd": elastic[name] * prices[0], "serverful_gpu_s": times[name] * held[step],
-                    "serverful_usd": times[name] * held[step] * prices[0],
+                    "serverful_gpu_s": times[name] * held[step],
                 }
             )  # fmt: skip
-    return pd.DataFrame(rows)
+    costs = pd.DataFrame(rows)
+    for system in ("elastic", "serverful"):
+        costs[f"{system}_usd"] = dollars(costs[f"{system}_gpu_s"], np.full(len(costs), prices[0]))
+    return costs[["run", "step", "phase", "time_s", "elastic_gpu_s", "elastic_usd", "serverful_gpu_s", "serverful_usd"]]
 
 
 def _partition(

@@ -69,6 +69,16 @@ _LOGGED = "every step is logged by the loggers of callbacks, on the command line
 _SLEEP = "vLLM's actors always sleep between steps, where vLLM can"
 _LAUNCHED = "a launcher sets it, and it is no option here; learner_processes=N starts the processes of the learner"
 _SHARDED = "give learner_processes, over which the weights are sharded"
+_ROWS = "rows are read into memory once, and there is nothing to set"
+_PUSHED = "nothing is pushed to the hub; save_model(folder) writes a folder of transformers"
+_DISTRIBUTED = "the processes of the learner set up themselves; learner_processes is their number"
+_PLAIN_MODEL = "there is none here: the model is loaded as its folder says; in Python give model=(model, tokenizer)"
+_PLAIN_LOSS = "there is none here: the loss has no such term"
+_SERVER = "there is none here: with engine='vllm' vLLM runs in the actors, in this process or where executor says"
+_CONTINUOUS = "all engines batch continuously"
+_ALWAYS_LOGGED = "every number of every step is logged"
+_EVALUATED = "an evaluation has one response of each prompt, its rewards and its length, and there is nothing else to set"
+_EXACT = "a checkpoint always has all that an exact continuation needs"
 
 EXPLAINED: dict[str, str] = {
     "args": "options are given by their names, such as learning_rate=1e-6",
@@ -121,7 +131,101 @@ EXPLAINED: dict[str, str] = {
     "trainer.total_epochs": _EPOCHS,
     "trainer.rollout_data_dir": _RECORDED,
     "algorithm.use_kl_in_reward": "with PPO the penalty of kl_coef is always in the reward",
-}
+    # TRL's and transformers' other arguments
+    "eval_on_start": "give eval_every; the weights before the first step are then evaluated, too",
+    "eval_delay": "give eval_every; evaluation begins before the first step",
+    "do_eval": "give eval_every, a number of steps",
+    "do_train": "call train()",
+    "do_predict": "call evaluate()",
+    "run_name": "a run is called after its folder",
+    "project": "callbacks='wandb' and 'trackio' log into the project rlhfless; log in a callback of your own for another",
+    "remove_unused_columns": "reward functions get all columns of the data set, as with False",
+    "num_completions_to_print": "read the columns prompt, response and reward of trainer.train().rollouts",
+    "log_unique_prompts": _RECORDED,
+    "log_completions_hub_repo": f"{_RECORDED}, and none is pushed to the hub",
+    "log_multimodal": "there is none here: prompts are text",
+    "save_only_model": f"{_EXACT}; save_model(folder) writes the model alone",
+    "ignore_data_skip": "a resumed run goes on with the prompts that come next, and never begins its data anew",
+    "restore_callback_states_from_checkpoint": "loggers go on where their log ends",
+    "enable_jit_checkpoint": "an interrupted run keeps its complete steps; give save_every for one that is killed",
+    "load_best_model_at_end": "there is none here: keep checkpoints by save_total_limit, and resume=STEPS from the best one",
+    "metric_for_best_model": "there is none here: every evaluation is in metrics, as eval_reward_mean and eval_reward_NAME",
+    "greater_is_better": "there is none here: every evaluation is in metrics, as eval_reward_mean and eval_reward_NAME",
+    "ref_model": "there is none here: the reference of kl_coef is the model with which training begins",
+    "ref_model_mixup_alpha": "there is none here: the reference stays the first model",
+    "ref_model_sync_steps": "there is none here: the reference stays the first model",
+    "cast_lm_head_to_fp32": "the learner's weights are in float32, and so are its logits",
+    "attn_implementation": _PLAIN_MODEL,
+    "quantization_config": _PLAIN_MODEL,
+    "trust_remote_code": "there is none here: a model's own code is never run",
+    "use_cache": "generation always has a cache, and learning none",
+    "cache_implementation": "there is none here: the engine has a cache of its own",
+    "dataset_text_field": "give prompt_column",
+    "train_sampling_strategy": "there is none here: every epoch is shuffled, by seed",
+    "auto_find_batch_size": "there is none here: max_tokens_per_micro_batch limits what is computed at once",
+    "pad_to_multiple_of": "rows of like lengths are computed together, and padded to the longest",
+    "optim_args": "there is none here: optimizer, learning_rate and weight_decay are what can be set",
+    "optim_target_modules": "there is none here: optimizer is adamw, sgd or adafactor",
+    "full_determinism": "a run on the CPU is the same to the bit; there is nothing to set",
+    "tf32": "there is none here: the setting of torch counts",
+    "debug": "there is none here: the trace has what every step did, see rlhfless report",
+    "skip_memory_metrics": "there is none here: memory is not among the metrics",
+    "include_num_input_tokens_seen": "prompt_tokens and response_tokens of every response are in the run's folder",
+    "vllm_model_impl": "give engine='vllm' for vLLM's own models, or engine='transformers'",
+    "vllm_structured_outputs_regex": "there is none here: responses are not constrained",
+    "max_tool_calling_iterations": "there is none here: responses have one turn without tools",
+    "router_aux_loss_coef": _PLAIN_LOSS,
+    "label_smoothing_factor": _PLAIN_LOSS,
+    "neftune_noise_alpha": "there is none here: embeddings get no noise",
+    "label_names": "there is none here: a batch has prompts and responses only",
+    "length_column_name": "lengths are counted with the model's tokenizer",
+    "liger_kernel_config": "there is none here: give max_tokens_per_micro_batch where memory is short",
+    "torch_empty_cache_steps": "there is none here: give max_tokens_per_micro_batch where memory is short",
+    "fsdp_config": _SHARDED,
+    "ds3_gather_for_generation": f"there is no DeepSpeed here; {_SHARDED}",
+    "accelerator_config": _DISTRIBUTED,
+    "parallelism_config": _DISTRIBUTED,
+    "average_tokens_across_devices": "the loss counts the tokens of all processes, as with True",
+    **dict.fromkeys(
+        ("ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph", "ddp_backend",
+         "ddp_timeout", "save_on_each_node", "log_on_each_node", "log_level_replica"), _DISTRIBUTED,
+    ),
+    **dict.fromkeys(
+        ("dataloader_num_workers", "dataloader_pin_memory", "dataloader_persistent_workers", "dataloader_prefetch_factor",
+         "dataloader_multiprocessing_context", "dataloader_in_order"), _ROWS,
+    ),
+    **dict.fromkeys(
+        ("hub_token", "hub_private_repo", "hub_model_id", "hub_strategy", "hub_always_push", "hub_revision",
+         "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"), _PUSHED,
+    ),
+    **dict.fromkeys(
+        ("vllm_server_base_url", "vllm_server_host", "vllm_server_port", "vllm_server_timeout", "vllm_group_port"), _SERVER,
+    ),
+    **dict.fromkeys(
+        ("use_transformers_continuous_batching", "transformers_continuous_batching_config", "use_transformers_paged"),
+        _CONTINUOUS,
+    ),
+    **dict.fromkeys(
+        ("sapo_temperature_neg", "sapo_temperature_pos", "vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"),
+        "there is none here: loss_aggregation has the losses of GRPO, BNPO, DAPO and Dr. GRPO",
+    ),
+    **dict.fromkeys(
+        ("use_adaptive_entropy", "entropy_coef_min", "entropy_coef_max", "entropy_coef_delta", "entropy_target"),
+        "there is none here: the loss has no term of entropy",
+    ),
+    **dict.fromkeys(
+        ("bf16_full_eval", "fp16_full_eval"), "evaluation generates in the format of the engines, generation_dtype",
+    ),
+    **dict.fromkeys(
+        ("prediction_loss_only", "eval_do_concat_batches", "eval_use_gather_object", "include_for_metrics",
+         "batch_eval_metrics", "compute_metrics"), _EVALUATED,
+    ),
+    **dict.fromkeys(("logging_first_step", "logging_nan_inf_filter"), _ALWAYS_LOGGED),
+    **dict.fromkeys(
+        ("torch_compile", "torch_compile_backend", "torch_compile_mode"), "there is none here: nothing is compiled",
+    ),
+    "log_level": "give progress=False in Python for a run that prints nothing",
+}  # fmt: skip
 """Another framework's name of an option -> what is given in its place, as a clause."""
 
 MISSING = (

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from rlhfless.errors import InputError
+from rlhfless.training.rewards.called_with import EventLoop, RewardLog, TrainerState
 from rlhfless.training.rewards.process import FunctionProcess, ProcessLost, Refused, TimedOut
-from rlhfless.training.rewards.response import Failure, Response, Reward, Scores, finite
+from rlhfless.training.rewards.response import Failure, Response, Reward, Scores, number_of
 
 MAX_LOST = 5
 """After so many time-outs, or ends of its process, in one batch a function is not asked again for that batch."""
@@ -26,8 +27,8 @@ class FunctionReward:
     """A reward computed by a function of one response.
 
     Args:
-        function: takes a ``Response`` and returns a number. Any exception (SystemExit too) or other result is the
-            failure of that response. A ``FunctionProcess`` runs in its own process, a Python function in this one.
+        function: takes a ``Response`` and returns a number, or None to abstain. Any exception (SystemExit too) or other result
+            is the failure of that response. A ``FunctionProcess`` runs in its own process, a Python function in this one.
         timeout_s: time limit in seconds for one response; None: no limit. A ``FunctionProcess`` is killed at its limit. A
             function in this process runs in a thread, which is stopped the next time it runs Python code. Code that never
             returns to Python cannot be stopped: a call that waits for ever keeps its thread, and a regular expression that
@@ -43,7 +44,7 @@ class FunctionReward:
         self.name, self.function, self.timeout_s = name, function, timeout_s
 
     def score(self, responses: Sequence[Response]) -> tuple[np.ndarray, list[Failure]]:
-        """Return (R,) rewards, NaN where the function failed, and the failures."""
+        """Return (R,) rewards, NaN where the function failed or returned None, and the failures."""
         values, failures, lost = np.full(len(responses), np.nan), [], 0
         for i, response in enumerate(responses):
             try:
@@ -67,8 +68,8 @@ class FunctionReward:
         if isinstance(self.function, FunctionProcess):
             return self.function.judge(response, self.timeout_s)
         if self.timeout_s is None:
-            return finite(self.function(response))
-        return finite(self._in_thread(self.function, self.timeout_s, response))
+            return number_of(self.function(response))
+        return number_of(self._in_thread(self.function, self.timeout_s, response))
 
     def _in_thread(self, function: Callable[[Response], float], timeout_s: float, response: Response) -> Any:
         outcome: list[Any] = []
@@ -99,7 +100,7 @@ class FunctionReward:
 
 
 class Rewards:
-    """A weighted sum of rewards.
+    """A weighted sum of rewards. A reward that returned None or NaN for a response is left out of its sum, as in TRL.
 
     Raises:
         InputError: there is no reward, a weight is not a finite number, or two rewards have the same name.
@@ -112,27 +113,46 @@ class Rewards:
         for reward, weight in parts:
             if not math.isfinite(weight):
                 raise InputError(f"the weight of reward {reward.name!r} is {weight}; it must be a finite number")
-        self.parts = tuple(parts)
+        self.parts, self._loop = tuple(parts), EventLoop()
 
-    def score(self, responses: Sequence[Response]) -> Scores:
-        """Compute the rewards of a batch. A ``RewardWarning`` reports failures; a response on which any part failed has
-        reward NaN.
+    def score(self, responses: Sequence[Response], state: TrainerState | None = None) -> Scores:
+        """Compute the rewards of a batch. A ``RewardWarning`` reports failures; a response on which any part failed, or on
+        which all abstained, has reward NaN.
+
+        Args:
+            state: that functions of a batch get; None: that of a run that begins.
         """
-        scores = self.judge(responses)
+        scores = self.judge(responses, state)
         scores.warn()
         return scores
 
-    def judge(self, responses: Sequence[Response]) -> Scores:
-        """Compute the rewards of some responses of a batch as ``score`` does, but without warnings."""
-        values, parts, failures = np.zeros(len(responses)), {}, []
+    def judge(self, responses: Sequence[Response], state: TrainerState | None = None) -> Scores:
+        """Compute the rewards of some responses of a batch, as ``score`` does, without a warning."""
+        state, log = state or TrainerState(), RewardLog(len(responses))
+        found: dict[str, tuple[np.ndarray, list[Failure]]] = {}
+        awaited: list[Any] = []
+        for reward, _ in self.parts:  # those that are awaited come last, and run at once
+            if getattr(reward, "is_async", False):
+                awaited.append(reward)
+            elif hasattr(reward, "score_in"):
+                found[reward.name] = reward.score_in(responses, state, log)
+            else:
+                found[reward.name] = reward.score(responses)
+        if awaited:
+            results = self._loop.run([reward.awaited(responses, state, log) for reward in awaited])
+            found |= {reward.name: result for reward, result in zip(awaited, results, strict=True)}
+        values, known = np.zeros(len(responses)), np.zeros(len(responses), dtype=bool)
         for reward, weight in self.parts:
-            parts[reward.name], failed = reward.score(responses)
-            values = values + weight * parts[reward.name]
-            failures += failed
-        return Scores(values, parts, failures)
+            numbers = found[reward.name][0]
+            values, known = values + np.where(np.isnan(numbers), 0.0, weight * numbers), known | ~np.isnan(numbers)
+        failures = [failure for reward, _ in self.parts for failure in found[reward.name][1]]
+        known[[failure.response for failure in failures]] = False
+        parts = {reward.name: found[reward.name][0] for reward, _ in self.parts}
+        return Scores(np.where(known, values, np.nan), parts, failures, log)
 
     def close(self) -> None:
-        """Stop the processes of functions that have one; another batch would start them again."""
+        """Stop the processes of functions that have one, and the event loop; another batch would start them again."""
+        self._loop.close()
         for reward, _ in self.parts:
             if callable(close := getattr(reward, "close", None)):
                 close()

@@ -23,6 +23,7 @@ from typing import Any
 
 from rlhfless.errors import InputError
 from rlhfless.system.cleanup import clean_up
+from rlhfless.training.rewards.called_with import RewardLog, TrainerState
 from rlhfless.training.rewards.response import Response
 
 READY, RESULT, REASON = "ready", "result", "reason"  # what the process says
@@ -83,23 +84,27 @@ class FunctionProcess:
         return self._processes[0][0].pid if self._processes else None
 
     def judge(self, response: Response, timeout_s: float | None = None) -> float:
-        """Return the function's number for a response.
+        """Return the function's number for a response; NaN where it returned None or NaN.
 
         Raises:
             Refused: it returned no number.
             TimedOut: it took longer than ``timeout_s``. Ended: its process ended, or could not be started again.
         """
-        job = (_seen(response.problem), response.text, response.tokens, response.truncated)
+        job = (_seen(response.problem), response.text, response.tokens, response.truncated, response.token_ids)
         return float(self._result(job, timeout_s))
 
-    def judge_batch(self, arguments: Mapping[str, list[Any]], count: int, timeout_s: float | None = None) -> list[float | str]:
+    def judge_batch(
+        self, arguments: Mapping[str, list[Any]], state: TrainerState, log: RewardLog, timeout_s: float | None = None
+    ) -> list[float | str]:
         """Return a number per response of a batch, or the reason why there is none; see ``call_batch``.
 
         Raises:
             Refused: the function raised an exception, or returned something else.
             TimedOut: it took longer than ``timeout_s``. Ended: its process ended, or could not be started again.
         """
-        return list(self._result((arguments, count), timeout_s))
+        returned, columns, numbers = self._result((arguments, log.responses, state), timeout_s)
+        log.add(RewardLog(log.responses, columns, numbers))
+        return list(returned)
 
     def close(self) -> None:
         """Stop the process; another response would start it again."""

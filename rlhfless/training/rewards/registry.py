@@ -13,7 +13,8 @@ from rlhfless.training.rewards.combine import FunctionReward, Rewards
 from rlhfless.training.rewards.process import FunctionProcess
 from rlhfless.training.rewards.response import Reward
 from rlhfless.training.rewards.rules import contains_answer, exact_answer, length_limit
-from rlhfless.training.rewards.user_function import function_reward
+from rlhfless.training.rewards.user_function import RewardFunction, check_weights, function_reward, name_of
+from solver.model.errors import as_given
 
 KNOWN = "task, exact, contains, format:REGEX, length:LIMIT,SOFT, model:FOLDER or FILE.py:FUNCTION"
 NEED_ANSWERS = ("task", "exact", "contains")
@@ -53,6 +54,50 @@ def make_rewards(
     return Rewards(parts)
 
 
+def named_reward(text: str, timeout_s: float = USER_TIMEOUT_S) -> tuple[Reward, float]:
+    """Return a named reward that stands beside functions, and its weight.
+
+    Raises:
+        InputError: there is none of that name, or it needs the task or a model.
+    """
+    refuse_unknown((text,))
+    match = _WEIGHTED.fullmatch(text)
+    assert match is not None
+    if match[2] == "task" or match[2].startswith("model:"):
+        raise InputError(
+            f"reward {match[2]!r} cannot stand beside functions; of names exact, contains, format:REGEX, length:LIMIT,SOFT and "
+            "FILE.py:FUNCTION can, or give names alone, with the function as FILE.py:FUNCTION"
+        )
+    return _reward(match[2], None, timeout_s, "cpu", False), float(match[1] or 1)
+
+
+def as_rewards(given: Rewards | RewardFunction | Sequence[RewardFunction], weights: Sequence[float] | None = None) -> Rewards:
+    """Return the rewards that a user gives: ``Rewards``, a function, or functions and names whose rewards are added.
+
+    Args:
+        given: names are those of ``make_rewards`` that need neither the task nor a model, such as ``exact``.
+        weights: a factor per function; 1 where they are None.
+
+    Raises:
+        InputError: it is none of these, or a function takes neither a batch nor a response, or two have the same name, or
+            there is not a weight per function.
+    """
+    if isinstance(given, Rewards):
+        if weights is not None:
+            raise InputError("reward_weights is given with Rewards, which has weights of its own; leave it out")
+        return given
+    functions = (
+        [given] if callable(given) else list(given) if isinstance(given, Sequence) and not isinstance(given, str) else []
+    )
+    if not any(map(callable, functions)) or not all(callable(one) or isinstance(one, str) for one in functions):
+        raise InputError(f"rewards is {as_given(given)}; a function, a list of functions or Rewards is needed")
+    if weights is not None:
+        check_weights(weights, len(functions))
+    factors = [1.0] * len(functions) if weights is None else [float(weight) for weight in weights]
+    parts = [named_reward(one) if isinstance(one, str) else (function_reward(one, name_of(one)), 1.0) for one in functions]
+    return Rewards([(reward, weight * factor) for (reward, weight), factor in zip(parts, factors, strict=True)])
+
+
 def refuse_unknown(names: Sequence[str]) -> None:
     """Refuse names that ``make_rewards`` does not know, without making anything.
 
@@ -79,9 +124,15 @@ def need_answers(names: Sequence[str]) -> bool:
     return any(match is not None and match[2] in NEED_ANSWERS for match in found)
 
 
-def _reward(name: str, task: Task, timeout_s: float, device: Any, offloads: bool) -> Reward:
+def compare_with_answers(rewards: Rewards) -> bool:
+    """Return whether one of the rewards is a rule of the project's that compares with an answer."""
+    return any(getattr(reward, "function", None) in (exact_answer, contains_answer) for reward, _ in rewards.parts)
+
+
+def _reward(name: str, task: Task | None, timeout_s: float, device: Any, offloads: bool) -> Reward:
     kind, _, argument = name.partition(":")
     if name == "task":
+        assert task is not None
         return FunctionReward(name, lambda response: task.reward(response.problem, response.text))
     if name in ("exact", "contains"):
         return FunctionReward(name, exact_answer if name == "exact" else contains_answer)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rlhfless.errors import InputError
+from rlhfless.training.rewards.called_with import RewardLog
 
 
 @dataclass(frozen=True)
@@ -20,12 +21,14 @@ class Response:
     Attributes:
         problem: the problem that was asked, see ``training.problem``; a data set's problem has all columns in ``problem.row``.
         tokens: its length in tokens, the end token included. truncated: it was ended by the response limit.
+        token_ids: of the response, the end token included.
     """
 
     problem: Any
     text: str
     tokens: int = 0
     truncated: bool = False
+    token_ids: tuple[int, ...] = field(default=(), repr=False)
 
     @property
     def prompt(self) -> str:
@@ -53,17 +56,19 @@ class Failure:
     reason: str
 
 
-def finite(value: Any) -> float:
-    """Return a function's result as a finite float.
+def number_of(value: Any) -> float:
+    """Return a function's result as a float; NaN where it is None or NaN, with which a function abstains.
 
     Raises:
-        ValueError: it is not a finite number.
+        ValueError: it is neither, nor a finite number.
     """
+    if value is None:
+        return math.nan
     try:
         number = float(value)
     except (TypeError, ValueError):
         raise ValueError(f"returned {value!r}, which is not a number") from None
-    if not math.isfinite(number):
+    if math.isinf(number):
         raise ValueError(f"returned {number}, which is not finite")
     return number
 
@@ -74,7 +79,7 @@ class Reward(Protocol):
     name: str
 
     def score(self, responses: Sequence[Response]) -> tuple[np.ndarray, list[Failure]]:
-        """Return (R,) numbers, NaN where the reward failed, and the failures."""
+        """Return (R,) numbers, NaN where the reward failed or abstained, and the failures."""
         ...
 
 
@@ -93,13 +98,16 @@ class Scores:
     """Rewards of a batch.
 
     Attributes:
-        values: (R,) rewards; NaN where a part failed, and that response is left out of learning.
+        values: (R,) rewards, the weighted sums of the parts that did not abstain. NaN where a part failed or all abstained, and
+            that response is left out of learning.
         parts: the numbers of each reward, before weights. failures: all failures.
+        log: what the functions logged.
     """
 
     values: np.ndarray
     parts: Mapping[str, np.ndarray]
     failures: Sequence[Failure] = field(default_factory=tuple)
+    log: RewardLog = field(default_factory=lambda: RewardLog(0))
 
     @classmethod
     def joined(cls, groups: Sequence[Scores]) -> Scores:
@@ -112,12 +120,15 @@ class Scores:
             for failure in group.failures
         ]
         failures.sort(key=lambda failure: list(parts).index(failure.reward))
-        return cls(np.concatenate([group.values for group in groups]), parts, failures)
+        values = np.concatenate([group.values for group in groups])
+        return cls(values, parts, failures, RewardLog.joined([group.log for group in groups]))
 
     def metrics(self) -> dict[str, float]:
-        """Return the mean of every part over the responses that it judged, and the share of responses without a reward."""
+        """Return the mean of every part over the responses that it judged, the share of responses without a reward, and the
+        mean of every number that the functions logged.
+        """
         means = {f"reward_{name}": float(np.nanmean(x)) for name, x in self.parts.items() if not np.isnan(x).all()}
-        return {**means, "reward_failures": float(np.isnan(self.values).mean())}
+        return {**self.log.metrics(), **means, "reward_failures": float(np.isnan(self.values).mean())}
 
     def check(self, step: int) -> None:
         """Check that a step can be learned from, and warn of failures.
@@ -128,21 +139,35 @@ class Scores:
         if not np.isnan(self.values).all():
             self.warn()
             return
-        first = self.failures[0] if self.failures else Failure(0, next(iter(self.parts)), "returned no number")
-        failed = sum(failure.reward == first.reward for failure in self.failures)
-        raise RewardError(
-            f"no response of step {step} has a reward, so nothing can be learned: reward {first.reward!r} failed on {failed} "
-            f"of {len(self.values)} responses; the first, response {first.response}: {first.reason}"
-        )
+        found = "; ".join(self._result_of(name) for name in self.parts)
+        raise RewardError(f"no response of step {step} has a reward, so nothing can be learned: {found}")
+
+    def _result_of(self, name: str) -> str:
+        """Return how many responses a part failed on, or abstained on."""
+        values, failed = self.parts[name], [failure for failure in self.failures if failure.reward == name]
+        of, silent = len(values), int(np.isnan(values).sum()) - len(failed)
+        if failed:
+            first = failed[0]
+            return (
+                f"reward {name!r} failed on {len(failed)} of {of} responses; the first, response {first.response}: "
+                f"{first.reason}"
+            )
+        return f"reward {name!r} returned None or NaN for {silent} of {of} responses"
 
     def warn(self) -> None:
-        """Issue one warning per reward that failed."""
+        """Issue one warning per reward that failed, and one where all abstained on some responses."""
         for name in self.parts:
-            failed = [failure for failure in self.failures if failure.reward == name]
-            if failed:
-                warnings.warn(
-                    f"reward {name!r} failed on {len(failed)} of {len(self.values)} responses, which are left out of learning; "
-                    f"the first, response {failed[0].response}: {failed[0].reason}",
-                    RewardWarning,
-                    stacklevel=3,
-                )
+            if any(failure.reward == name for failure in self.failures):
+                failed, _, first = self._result_of(name).partition("; ")
+                warnings.warn(f"{failed}, which are left out of learning; {first}", RewardWarning, stacklevel=3)
+        silent: np.ndarray = np.isnan(np.stack(list(self.parts.values()))).all(axis=0)
+        silent[[failure.response for failure in self.failures]] = False
+        if silent.any():
+            names = " and ".join(map(repr, self.parts))
+            which = np.flatnonzero(silent)
+            warnings.warn(
+                f"reward {names} returned None or NaN for {len(which)} of {len(silent)} responses, which are left out of "
+                f"learning; the first is response {which[0]}",
+                RewardWarning,
+                stacklevel=3,
+            )

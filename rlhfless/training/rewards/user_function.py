@@ -5,6 +5,8 @@ A function of Python and a function of a file are recognised by their signatures
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,25 +14,26 @@ from typing import Any
 import numpy as np
 
 from rlhfless.errors import InputError
-from rlhfless.training.rewards.combine import FunctionReward, Rewards
+from rlhfless.training.rewards.called_with import EventLoop, RewardLog, TrainerState
+from rlhfless.training.rewards.combine import FunctionReward
 from rlhfless.training.rewards.process import FunctionProcess, ProcessLost, Refused
-from rlhfless.training.rewards.response import Failure, Response, Reward, RewardError, finite
+from rlhfless.training.rewards.response import Failure, Response, Reward, RewardError, number_of
 from solver.model.errors import as_given, is_number
 from solver.model.plurals import counted
 
 RewardFunction = Callable[..., Any]
-"""``reward(completions, prompts, **columns) -> list[float]``, or ``reward(response) -> float``."""
+"""``reward(completions, prompts, **columns) -> list[float | None]``, also async, or ``reward(response) -> float | None``."""
 
 FORMS = "f(completions, prompts, **columns), which returns a list of numbers, or f(response), which returns a number"
-BATCH = ("completions", "prompts")
+BATCH = ("completions", "prompts", "completion_ids", "trainer_state", "log_extra", "log_metric")
 """A function that names one of these takes a batch."""
-NO_COLUMNS = ("prompt", "completion")
+NO_COLUMNS = ("prompt", "completion", "completion_ids")
 
 
 def takes_batch(function: Callable[..., Any], name: str) -> bool:
     """Return whether a function takes a batch, as TRL calls it; else it takes one ``Response``.
 
-    A function takes a batch if it names ``completions`` or ``prompts``, or takes keyword arguments only. Any other that can be
+    A function takes a batch if it names one of ``BATCH``, or takes keyword arguments only. Any other that can be
     called with one argument takes a response.
 
     Raises:
@@ -52,7 +55,8 @@ def takes_batch(function: Callable[..., Any], name: str) -> bool:
 
 
 def batch_arguments(responses: Sequence[Response]) -> dict[str, list[Any]]:
-    """Return what a function of a batch gets: completions, prompts, answers and the data set's columns.
+    """Return what a function of a batch gets of each response: completion, its token ids, prompt, answer and the data set's
+    columns.
 
     Prompts are those of the data set. A completion is a text where the prompt is one, and a list with the assistant's message
     where the prompt is a list of messages, as in TRL (``trl.data_utils.is_conversational``).
@@ -68,30 +72,58 @@ def batch_arguments(responses: Sequence[Response]) -> dict[str, list[Any]]:
             response.text if isinstance(prompt, str) else [{"role": "assistant", "content": response.text}]
             for prompt, response in zip(prompts, responses, strict=True)
         ],
+        "completion_ids": [list(response.token_ids) for response in responses],
     }
 
 
-def call_batch(function: Callable[..., Any], arguments: Mapping[str, list[Any]], count: int) -> list[float | str]:
-    """Call a function of a batch of ``count`` responses with the arguments that it names, or all if it takes ``**columns``.
+def named_arguments(
+    function: Callable[..., Any], arguments: Mapping[str, list[Any]], state: TrainerState, log: RewardLog
+) -> dict[str, Any]:
+    """Return the arguments that a function of a batch names, or all if it takes ``**columns``; as in TRL also the state of the
+    run (``trainer_state``) and the functions ``log_extra`` and ``log_metric``.
+    """
+    given = {**arguments, "trainer_state": state, "log_extra": log.log_extra, "log_metric": log.log_metric}
+    parameters = inspect.signature(function).parameters.values()
+    takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+    named = {parameter.name for parameter in parameters}
+    return {name: value for name, value in given.items() if takes_all or name in named}
+
+
+def call_batch(
+    function: Callable[..., Any], arguments: Mapping[str, list[Any]], count: int, state: TrainerState, log: RewardLog
+) -> list[float | str]:
+    """Call a function of a batch of ``count`` responses, or await it, with ``named_arguments``.
 
     Returns:
-        A number per response, or the reason why there is none.
+        A number per response, NaN where it returned None or NaN, or the reason why there is none.
 
     Raises:
         Refused: it returned something else than one entry per response. Other exceptions are the function's own.
     """
-    parameters = inspect.signature(function).parameters.values()
-    takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
-    named = {parameter.name for parameter in parameters}
-    returned = function(**{name: values for name, values in arguments.items() if takes_all or name in named})
-    if not isinstance(returned, Sequence | np.ndarray) or isinstance(returned, str) or len(returned) != count:
+    returned = function(**named_arguments(function, arguments, state, log))
+    return entries_of(asyncio.run(returned) if is_async(function) else returned, count)
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Return whether a function, or the call of an object, is an ``async def``."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def entries_of(returned: Any, count: int) -> list[float | str]:
+    """Return what a function of a batch returned (a list, a tensor, an array), as ``call_batch`` does.
+
+    Raises:
+        Refused: it is not one entry per response.
+    """
+    listed = returned.tolist() if hasattr(returned, "tolist") else returned
+    if not isinstance(listed, Sequence) or isinstance(listed, str) or len(listed) != count:
         raise Refused(f"returned {as_given(returned)}; a list of {count} numbers is needed, one per completion")
-    return [_number(value) for value in returned]
+    return [_number(value) for value in listed]
 
 
 def _number(value: Any) -> float | str:
     try:
-        return finite(value)
+        return number_of(value)
     except ValueError as error:
         return str(error)
 
@@ -99,8 +131,9 @@ def _number(value: Any) -> float | str:
 class BatchFunctionReward:
     """The reward of a function ``reward(completions, prompts, **columns) -> list[float]``.
 
-    Every argument is a list with one entry per response, given by keyword: those that the function names, or all if it takes
-    ``**columns``; see ``batch_arguments``. None as a reward leaves the response out of learning.
+    Arguments are given by keyword: those that the function names, or all if it takes ``**columns``. Those of
+    ``batch_arguments`` are lists with one entry per response; ``named_arguments`` has the others. An ``async def`` is awaited.
+    With None as a reward the function abstains: the response has the sum of the others.
 
     Args:
         function: an exception of a Python function ends the step as it was raised. A ``FunctionProcess`` has a process of its
@@ -113,6 +146,7 @@ class BatchFunctionReward:
         self, function: RewardFunction | FunctionProcess, name: str | None = None, timeout_s: float | None = None
     ) -> None:
         self.name, self.function, self.timeout_s = name or name_of(function), function, timeout_s
+        self.is_async = not isinstance(function, FunctionProcess) and is_async(function)
 
     def score(self, responses: Sequence[Response]) -> tuple[np.ndarray, list[Failure]]:
         """Return (R,) rewards, NaN where the function returned None or no finite number, and the failures.
@@ -120,15 +154,41 @@ class BatchFunctionReward:
         Raises:
             RewardError: the function returned something else than one entry per response, or its process failed.
         """
+        given = responses, TrainerState(), RewardLog(len(responses))
+        if not self.is_async:
+            return self.score_in(*given)
+        loop = EventLoop()
+        try:
+            return loop.run([self.awaited(*given)])[0]  # type: ignore[no-any-return]
+        finally:
+            loop.close()
+
+    def score_in(self, responses: Sequence[Response], state: TrainerState, log: RewardLog) -> tuple[np.ndarray, list[Failure]]:
+        """Do what ``score`` does, in the state of a run; ``log`` gets what the function logs."""
         arguments, count = batch_arguments(responses), len(responses)
         try:
             if isinstance(self.function, FunctionProcess):
                 limit_s = None if self.timeout_s is None else self.timeout_s * count
-                returned = self.function.judge_batch(arguments, count, limit_s)
-            else:
-                returned = call_batch(self.function, arguments, count)
+                return self._scored(self.function.judge_batch(arguments, state, log, limit_s))
+            return self._scored(call_batch(self.function, arguments, count, state, log))
         except (Refused, ProcessLost) as error:
-            raise RewardError(f"reward {self.name!r} failed on a batch of {count} responses: {error}") from error
+            raise self._failed(count, error) from error
+
+    async def awaited(
+        self, responses: Sequence[Response], state: TrainerState, log: RewardLog
+    ) -> tuple[np.ndarray, list[Failure]]:
+        """Do what ``score_in`` does with an ``async def``."""
+        assert not isinstance(self.function, FunctionProcess)
+        returned = await self.function(**named_arguments(self.function, batch_arguments(responses), state, log))
+        try:
+            return self._scored(entries_of(returned, len(responses)))
+        except Refused as error:
+            raise self._failed(len(responses), error) from error
+
+    def _failed(self, count: int, error: BaseException) -> RewardError:
+        return RewardError(f"reward {self.name!r} failed on a batch of {count} responses: {error}")
+
+    def _scored(self, returned: Sequence[float | str]) -> tuple[np.ndarray, list[Failure]]:
         failures = [Failure(i, self.name, reason) for i, reason in enumerate(returned) if isinstance(reason, str)]
         return np.array([np.nan if isinstance(value, str) else value for value in returned], dtype=float), failures
 
@@ -139,7 +199,9 @@ class BatchFunctionReward:
 
 
 def name_of(function: Any) -> str:
-    """Return the name of a function in metrics."""
+    """Return the name of a function in metrics; that of a ``functools.partial`` is the function's."""
+    if isinstance(function, functools.partial):
+        return name_of(function.func)
     return str(getattr(function, "__name__", type(function).__name__))
 
 
@@ -150,6 +212,8 @@ def function_reward(function: RewardFunction | FunctionProcess, name: str, timeo
         InputError: it can be called in neither way.
     """
     batch = function.takes_batch if isinstance(function, FunctionProcess) else takes_batch(function, name)
+    if not batch and not isinstance(function, FunctionProcess) and is_async(function):
+        raise InputError(f"reward {name!r} is an async def of one response; let it take a batch, f(completions, **columns)")
     return BatchFunctionReward(function, name, timeout_s) if batch else FunctionReward(name, function, timeout_s)
 
 
@@ -164,30 +228,3 @@ def check_weights(weights: Any, rewards: int) -> None:
         raise InputError(
             f"reward_weights is {as_given(weights)}; a list of {counted(rewards, 'number')} is needed, one per reward"
         )
-
-
-def as_rewards(given: Rewards | RewardFunction | Sequence[RewardFunction], weights: Sequence[float] | None = None) -> Rewards:
-    """Return the rewards that a user gives: ``Rewards``, a function, or functions whose rewards are added.
-
-    Args:
-        weights: a factor per function; 1 where they are None.
-
-    Raises:
-        InputError: it is none of these, or a function takes neither a batch nor a response, or two have the same name, or
-            there is not a weight per function.
-    """
-    if isinstance(given, Rewards):
-        if weights is not None:
-            raise InputError("reward_weights is given with Rewards, which has weights of its own; leave it out")
-        return given
-    functions = (
-        [given] if callable(given) else list(given) if isinstance(given, Sequence) and not isinstance(given, str) else []
-    )
-    if not functions or not all(callable(function) for function in functions):
-        raise InputError(f"rewards is {as_given(given)}; a function, a list of functions or Rewards is needed")
-    if weights is not None:
-        check_weights(weights, len(functions))
-    factors = [1.0] * len(functions) if weights is None else [float(weight) for weight in weights]
-    return Rewards(
-        [(function_reward(function, name_of(function)), factor) for function, factor in zip(functions, factors, strict=True)]
-    )

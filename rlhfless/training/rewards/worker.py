@@ -22,8 +22,9 @@ import numpy as np
 
 from rlhfless.errors import InputError
 from rlhfless.system.parent_death import die_with_parent
+from rlhfless.training.rewards.called_with import RewardLog
 from rlhfless.training.rewards.process import READY, REASON, RESULT, Refused
-from rlhfless.training.rewards.response import Response, finite
+from rlhfless.training.rewards.response import Response, number_of
 from rlhfless.training.rewards.rules import matches
 from rlhfless.training.rewards.user_function import FORMS, call_batch, takes_batch
 
@@ -88,8 +89,10 @@ def _judged(function: Callable[..., Any], batch: bool, job: bytes) -> tuple[str,
         seed, first, *rest = pickle.loads(job)
         _seed(seed)
         if batch:
-            return RESULT, call_batch(function, first, *rest)
-        return RESULT, finite(function(Response(SimpleNamespace(**first), *rest)))
+            count, state = rest
+            log = RewardLog(count)
+            return RESULT, [call_batch(function, first, count, state, log), log.columns, log.numbers]
+        return RESULT, number_of(function(Response(SimpleNamespace(**first), *rest)))
     except Refused as error:
         return REASON, str(error)
     except BaseException as error:  # a function that exits says so of this response only

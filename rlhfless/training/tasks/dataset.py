@@ -34,12 +34,14 @@ class DatasetTask:
             at its end are left out. None: the first of ``PROMPT_COLUMNS`` that the rows have.
         answer_column: column of the answers that rewards compare with; None: there is none.
         needs_answer: whether the rewards need answers; if not, the column may be missing and answers may be empty.
-        reference_column: column with a text about as long as a good response, for the first length predictions; by default the
-            answer.
+        reference_column: column with a text about as long as a good response, such as a worked solution, for the first length
+            predictions; None: they follow the responses of earlier steps.
         chat: apply the chat template to prompts; None does so if the tokenizer has one.
         reward: function of one response; by default 1 if the response contains the answer, else 0.
         instruction: text added to every plain-text prompt.
         prompt_limit: rows with a longer prompt are left out and replaced by other rows, if there are any; None: no limit.
+        as_before: prompts are named after the data set, and without ``reference_column`` the answer is the reference, as in
+            runs of earlier versions, which are resumed so.
 
     Attributes:
         left_out: tokens of the prompts that were left out so far, by the row's number.
@@ -49,6 +51,11 @@ class DatasetTask:
             no prompt is short enough.
         TraceError: a csv or parquet file is damaged, or a file is larger than the limits.
     """
+
+    prompts_named = "row"
+    """Prompts have this name and the row's number, whatever the file is called: their random numbers follow from it."""
+    answers_are_worked = False
+    """Whether an answer is a worked solution, which is as long as a good response."""
 
     def __init__(
         self,
@@ -69,6 +76,7 @@ class DatasetTask:
         limits: Limits | None = None,
         needs_answer: bool = True,
         prompt_limit: PromptLimit | None = None,
+        as_before: bool = False,
     ) -> None:
         source_name, rows = read_rows(source, split, limits)
         self.name, self.rule = name or source_name, reward
@@ -83,7 +91,10 @@ class DatasetTask:
         if chat and not has_template:
             raise InputError("the model's tokenizer has no chat template; give chat=False to prompt with plain text")
         self._tokenizer, self._chat = tokenizer, has_template if chat is None else chat
-        self._columns, self._instruction = (prompt_column, answer_column, reference_column or answer_column), instruction
+        if reference_column is None and (as_before or self.answers_are_worked):
+            reference_column = answer_column
+        self._columns, self._instruction = (prompt_column, answer_column, reference_column), instruction
+        self._named_after = self.name if as_before else self.prompts_named
         self._needs_answer, self._prompt_limit = needs_answer, prompt_limit
         self._rows, self._location = rows, location
         self._no_row = dict.fromkeys(name for row in rows for name in row)  # every problem has all columns
@@ -147,7 +158,7 @@ class DatasetTask:
         answer = self.answer_of(row, location)
         reference = None if self._columns[2] is None else row.get(self._columns[2])
         tokens = 0 if reference is None else len(self._tokenizer.encode(str(reference), eos=True))
-        return TextProblem(f"{self.name}-{index}", prompt, answer, tokens, messages, {**self._no_row, **row}, given)
+        return TextProblem(f"{self._named_after}-{index}", prompt, answer, tokens, messages, {**self._no_row, **row}, given)
 
     def _prompt(self, value: Any, location: str) -> tuple[str, tuple[Mapping[str, str], ...]]:
         """Return the text that is encoded, and the conversation it came from."""

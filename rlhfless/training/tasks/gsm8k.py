@@ -19,11 +19,14 @@ class Gsm8kTask(DatasetTask):
     """The problems of ``train.jsonl`` or ``test.jsonl`` of the authors' repository, or of the hub.
 
     The reward is 1 if the number after ``####`` is right by the authors' own rule. The reference answer is the worked solution;
-    the first epoch's lengths are predicted from its length.
+    the first epoch's lengths are forecast from its length.
 
     Raises:
         InputError: see ``DatasetTask``; or an answer has no number after ``####``.
     """
+
+    prompts_named = "gsm8k"
+    answers_are_worked = True
 
     def __init__(self, source: Any, tokenizer: TextTokenizer, **options: Any) -> None:
         arguments = {

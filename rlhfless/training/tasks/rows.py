@@ -184,6 +184,11 @@ def _from_hub(name: str, split: str) -> tuple[str, Rows]:
 
 
 def _in_memory(source: Any) -> Rows:
+    if isinstance(source, Mapping) and source and all(isinstance(split, str) for split in source):
+        splits = ", ".join(map(repr, source))
+        if all(hasattr(split, "column_names") for split in source.values()):
+            first = next(iter(source))
+            raise InputError(f"the data set has the splits {splits}; give one of them, dataset[{first!r}]")
     if hasattr(source, "to_dict") and hasattr(source, "itertuples"):
         source = source.to_dict("records")
     rows = list(source) if isinstance(source, Iterable) else None

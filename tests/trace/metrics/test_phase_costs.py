@@ -53,6 +53,9 @@ def test_a_step_that_a_reader_adds_up() -> None:
     assert costs["serverful_gpu_s"].to_dict() == six
     assert costs["serverful_usd"].to_dict() == {name: 0.5 * value for name, value in six.items()}
     assert step_costs(trace, gpus=2)["serverful_gpu_s"].sum() == pytest.approx(2 * 8.5)
+    unpriced = step_costs(replace(trace, allocations=trace.allocations.assign(usd_per_gpu_s=0.0)))
+    assert unpriced[["elastic_usd", "serverful_usd"]].isna().all(axis=None), "unknown, and not free"
+    assert unpriced["elastic_gpu_s"].sum() == costs["elastic_gpu_s"].sum()
 
 
 moments = st.floats(0, 10)

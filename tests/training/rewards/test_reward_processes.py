@@ -164,7 +164,6 @@ def test_a_process_is_kept_from_batch_to_batch(named: Callable[..., FunctionRewa
         ("end", 60.0, "Ended: ended its process (exit code 3)", True),
         ("end well", 60.0, "Ended: ended its process (exit code 0)", True),
         ("crash", 60.0, "Ended: ended its process (SIGSEGV)", True),
-        ("nothing", 60.0, "ValueError: returned None, which is not a number", False),
     ],
 )
 def test_whatever_a_function_does_is_one_responses(
@@ -176,6 +175,12 @@ def test_whatever_a_function_does_is_one_responses(
     assert np.isnan(values[1])
     assert (values[0] != values[2]) == ends
     assert values[2] == values[3]
+
+
+def test_a_function_in_a_process_may_abstain(named: Callable[..., FunctionReward]) -> None:
+    values, failures = named("odd", timeout_s=60.0).score([response(), response("nothing")])
+    assert np.isnan(values).tolist() == [False, True]
+    assert not failures
 
 
 def test_a_function_may_print_and_raise_what_cannot_be_pickled(named: Callable[..., FunctionReward]) -> None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib.util
 import random
+import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from error_messages import refused
+import torch
+from error_messages import refused, warned
 
 from rlhfless.errors import InputError
 from rlhfless.training.problem import TextProblem
-from rlhfless.training.rewards import BatchFunctionReward, Response, RewardError, Rewards, RewardWarning, as_rewards
+from rlhfless.training.rewards import BatchFunctionReward, Response, RewardError, Rewards, RewardWarning, Scores, as_rewards
+from rlhfless.training.rewards.called_with import RewardLog, TrainerState
 from rlhfless.training.rewards.registry import make_rewards
 from rlhfless.training.rewards.user_function import takes_batch
 from rlhfless.training.tasks.arithmetic import ArithmeticTask
@@ -25,7 +31,8 @@ def responses(given: str | list[dict[str, str]] = "?", messages: tuple[dict[str,
     problems = [
         TextProblem(f"p{i}", f"prompt {i}", str(i), 1, messages, {"prompt": given, "level": i}, given) for i in range(2)
     ]
-    return [Response(problem, text) for problem, text in zip(problems, ("a", "bbb"), strict=True)]
+    written = (("a", (5, 1)), ("bbb", (6, 7, 8, 1)))
+    return [Response(problem, text, len(ids), token_ids=ids) for problem, (text, ids) in zip(problems, written, strict=True)]
 
 
 def test_a_function_gets_texts_prompts_and_columns() -> None:
@@ -38,7 +45,11 @@ def test_a_function_gets_texts_prompts_and_columns() -> None:
     scores = as_rewards(length).score(responses())
     assert scores.values.tolist() == [1.0, 3.0]
     assert list(scores.parts) == ["length"]
-    assert seen == {"completions": ["a", "bbb"], "prompts": ["?", "?"], "level": [0, 1], "answer": ["0", "1"]}
+    lists = {"completions": ["a", "bbb"], "prompts": ["?", "?"], "level": [0, 1], "answer": ["0", "1"]}
+    assert {name: seen[name] for name in lists} == lists
+    assert seen["completion_ids"] == [[5, 1], [6, 7, 8, 1]]
+    assert seen["trainer_state"].global_step == 0
+    assert set(seen) == {*lists, "completion_ids", "trainer_state", "log_extra", "log_metric"}
 
 
 def test_a_function_gets_only_what_it_names() -> None:
@@ -72,17 +83,144 @@ def test_completions_are_messages_where_the_data_sets_prompts_are(prompt: Any) -
     assert seen == [(prompt, [{"role": "assistant", "content": "bbb"}] if conversational else "bbb")]
 
 
-def test_rewards_of_functions_are_added_and_none_leaves_a_response_out() -> None:
+@pytest.mark.parametrize("nothing", [None, float("nan")])
+def test_a_function_without_a_say_is_left_out_of_the_sum_as_in_trl(nothing: float | None) -> None:
     def first(completions: list[str]) -> list[float | None]:
-        return [1.0, None]
+        return [1.0, nothing]
 
-    def second(completions: list[str]) -> list[float]:
-        return [0.5, 0.5]
+    def second(completions: list[str]) -> list[float | None]:
+        return [0.5, 0.25]
 
-    with pytest.warns(RewardWarning, match="1 of 2"):
-        scores = as_rewards([first, second]).score(responses())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scores = as_rewards([first, second], [2.0, 4.0]).score(responses())
+    assert scores.values.tolist() == [4.0, 1.0]
+    assert scores.metrics() == {"reward_first": 1.0, "reward_second": 0.375, "reward_failures": 0.0}
+
+    def third(completions: list[str]) -> list[float | None]:
+        return [0.5, nothing]
+
+    with warned(RewardWarning, "'first' and 'third'", "1 of 2", "response 1"):
+        scores = as_rewards([first, third]).score(responses())
     assert scores.values[0] == 1.5
     assert np.isnan(scores.values[1])
+
+
+def test_a_step_without_any_reward_names_every_function_and_what_it_did() -> None:
+    def silent(completions: list[str]) -> list[None]:
+        return [None, None]
+
+    def fails(response: Response) -> float:
+        raise KeyError("gold")
+
+    scores = as_rewards([silent, fails]).judge(responses())
+    with refused(RewardError, "step 3", "'silent' returned None", "'fails' failed on 2 of 2", "KeyError: 'gold'"):
+        scores.check(3)
+
+
+def test_an_error_leaves_a_response_out_whatever_the_others_say() -> None:
+    def fails(response: Response) -> float:
+        return 1 / (len(response.text) - 1)
+
+    with warned(RewardWarning, "'fails'", "1 of 2", "ZeroDivisionError"):
+        scores = as_rewards([fails, lambda completions: [1.0, 1.0]]).score(responses())
+    assert np.isnan(scores.values[0])
+    assert scores.values[1] == 1.5
+
+
+def test_tensors_and_arrays_are_lists_of_numbers() -> None:
+    for made in (torch.tensor, np.array, lambda numbers: [torch.tensor(number) for number in numbers]):
+        scores = as_rewards(lambda completions, made=made: made([0.5, 2.0])).score(responses())
+        assert scores.values.tolist() == [0.5, 2.0]
+
+
+def test_async_functions_run_at_once_also_beside_a_notebooks_loop() -> None:
+    def meeting() -> list[Callable[..., Any]]:
+        here, there = asyncio.Event(), asyncio.Event()
+
+        async def one(completions: list[str], **columns: Any) -> list[float]:
+            here.set()
+            await there.wait()
+            return [1.0, 2.0]
+
+        async def two(completions: list[str], **columns: Any) -> list[float | None]:
+            there.set()
+            await here.wait()
+            return [0.5, None]
+
+        return [one, two]
+
+    async def cell() -> list[float]:
+        rewards = as_rewards(meeting())
+        found = rewards.score(responses()).values.tolist()
+        rewards.close()
+        return found
+
+    assert asyncio.run(cell()) == [1.5, 2.0]
+
+    async def of_response(response: Response) -> float:
+        return 1.0
+
+    with refused(InputError, "'of_response'", "async", "f(completions, **columns)"):
+        as_rewards(of_response)
+
+
+def test_functions_log_columns_and_numbers_and_get_the_state(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(LOGGING)
+    namespace: dict[str, Any] = {}
+    exec(LOGGING, namespace)
+    of_file = make_rewards([f"{tmp_path / 'mine.py'}:logs"], ArithmeticTask(0, 1))
+    for rewards in (as_rewards(namespace["logs"]), of_file):
+        scores = rewards.score(responses(), TrainerState(global_step=7))
+        assert scores.values.tolist() == [7.0, 7.0]
+        assert scores.log.columns == {"first": ["a", "b"], "number": ["0", None]}
+        assert scores.metrics() == {"mine": 2.0, "reward_logs": 7.0, "reward_failures": 0.0}
+        rewards.close()
+    silent = Scores(np.zeros(2), {"logs": np.zeros(2)}, log=RewardLog(2))
+    both = Scores.joined([scores, silent])
+    assert both.log.columns["first"] == ["a", "b", None, None]
+    assert both.metrics()["mine"] == 2.0
+
+
+LOGGING = """
+def logs(completions, trainer_state, log_extra, log_metric, **columns):
+    log_extra("first", [text[:1] for text in completions])
+    log_extra("number", [0, None])
+    log_metric("mine", 1)
+    log_metric("mine", 3)
+    return [trainer_state.global_step] * len(completions)
+"""
+
+
+def test_names_stand_beside_functions() -> None:
+    def length(completions: list[str], **columns: Any) -> list[float]:
+        return [float(len(text)) for text in completions]
+
+    rewards = as_rewards(["0.5*contains", length], [2.0, 3.0])
+    asked = [replace(response, text=f"so {response.answer}" if i else "no") for i, response in enumerate(responses())]
+    scores = rewards.score(asked)
+    assert scores.parts["contains"].tolist() == [0.0, 1.0]
+    assert scores.values.tolist() == [6.0, 1.0 + 12.0]
+    for name in ("task", "model:FOLDER"):
+        with refused(InputError, repr(name), "functions"):
+            as_rewards([name, length])
+    with refused(InputError, "'exactly'", "exact"):
+        as_rewards(["exactly", length])
+
+
+def test_trls_own_reward_functions_run() -> None:
+    rewards = pytest.importorskip("trl.rewards", reason="TRL is not installed, whose functions these are")
+    soft = rewards.get_soft_overlong_punishment(max_completion_len=4, soft_punish_cache=2)
+    repeats = rewards.get_repetition_penalty_reward(ngram_size=1)
+    scores = as_rewards([soft, repeats]).score(responses())
+    assert scores.parts["soft_overlong_punishment_reward"].tolist() == soft([[5, 1], [6, 7, 8, 1]]) == [0.0, -1.0]
+    assert scores.parts["repetition_penalty_reward"].tolist() == [0.0, 0.0]
+    conversations = responses(MESSAGES, messages=tuple(MESSAGES))
+    thought = replace(conversations[1], text="<think>so</think> 2")
+    assert as_rewards(rewards.think_format_reward).score([conversations[0], thought]).values.tolist() == [0.0, 1.0]
+    if importlib.util.find_spec("math_verify"):
+        right = replace(thought, problem=replace(thought.problem, row={"solution": "$2$"}), text="so $2$")
+        assert as_rewards(rewards.accuracy_reward).score([right]).values.tolist() == [1.0]
 
 
 def test_wrong_functions_are_one_sentence() -> None:
@@ -119,6 +257,8 @@ class Judge:
         (lambda prompts, completions, answer: [], True),
         (lambda prompts, **columns: [], True),
         (lambda **columns: [], True),
+        (lambda completion_ids, **columns: [], True),
+        (lambda trainer_state, **columns: [], True),
         (lambda *, completions: [], True),
         (lambda response: 0.0, False),
         (lambda r, threshold=0.5: 0.0, False),

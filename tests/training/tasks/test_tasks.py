@@ -89,7 +89,7 @@ def test_plain_prompts_begin_as_the_tokenizer_begins_a_text() -> None:
     tokenizer = byte_tokenizer(chat=False, bos=True)
     problem = DatasetTask(ROWS[:1], tokenizer).problems[0]
     assert tokenizer.encode(problem.prompt) == tokenizer.wrapped("1 and 1?").input_ids
-    assert problem.reference_answer_tokens == len("2") + 1
+    assert problem.reference_answer_tokens == 0
 
 
 def test_the_reference_column_says_how_long_answers_are() -> None:
@@ -231,7 +231,7 @@ def test_rewards_that_need_no_answer_take_rows_without() -> None:
     rows = [{"prompt": "a", "answer": "1"}, {"prompt": "b", "answer": None}, {"prompt": "c"}]
     problems = DatasetTask(rows, TOKENIZER, needs_answer=False).problems
     assert {(p.row["prompt"], p.answer, p.reference_answer_tokens) for p in problems} == {
-        ("a", "1", 2),
+        ("a", "1", 0),
         ("b", "", 0),
         ("c", "", 0),
     }
