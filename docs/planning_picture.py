@@ -1,4 +1,4 @@
-"""Makes docs/planning.svg, the picture of docs/planning.md: `python docs/planning_picture.py`.
+"""Makes docs/planning.svg, the picture of docs/planning.md: `make picture`, or `python docs/planning_picture.py`.
 
 A small problem is cut, priced and solved by the planner's own functions. The picture shows its cells, some of its columns, and
 the columns that are bought.

@@ -19,7 +19,7 @@ def test_the_picture_shows_what_the_planner_does_now() -> None:
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     drawn = script.drawn(script.problem())
-    assert drawn == (DOCS / "planning.svg").read_text("utf-8"), "draw it anew: python docs/planning_picture.py"
+    assert drawn == (DOCS / "planning.svg").read_text("utf-8"), "draw it anew: make picture"
     (alt,) = re.findall(r"!\[([^]]*)\]\(planning\.svg\)", (DOCS / "planning.md").read_text("utf-8"))
     (columns,) = re.findall(r"(\d+) columns", drawn)
     assert f"{columns} priced columns" in alt

@@ -1,4 +1,4 @@
-"""README's picture is what README's code gives: the numbers on it were recorded when it was drawn, and are still the same."""
+"""Pictures of README and docs are what the code gives: the numbers recorded when they were drawn are still the same."""
 
 from __future__ import annotations
 
@@ -34,11 +34,32 @@ def test_the_numbers_on_the_picture_are_those_of_the_code(drawing: Any) -> None:
     assert drawing.told(drawing.readme_figure(README)) == record, "draw it anew: make picture"
 
 
-def test_the_readme_states_the_numbers_of_the_picture() -> None:
+@pytest.mark.full
+def test_the_numbers_on_the_dashboard_are_those_of_the_code(drawing: Any) -> None:
+    picture = ROOT / "docs" / "explore.png"
+    record = json.loads(picture.with_suffix(".json").read_text("utf-8"))
+    assert hashlib.sha256(picture.read_bytes()).hexdigest() == record.pop("sha256"), "drawn together: make picture"
+    assert drawing.dashboard_texts() == record, "draw it anew: make picture"
+
+
+def test_every_picture_of_the_pages_is_drawn_by_the_one_command(drawing: Any) -> None:
+    named = {
+        (page.parent / target).resolve()
+        for page in (ROOT / "README.md", *ROOT.glob("docs/**/*.md"))
+        for target in re.findall(r"!\[[^]]*\]\(([^)]*)\)", page.read_text("utf-8"))
+    }
+    drawn = re.findall(r"^(\w+\.(?:png|svg)): ", drawing.__doc__, re.MULTILINE)
+    assert {path.name for path in named} == set(drawn)
+    assert {path.name for path in (ROOT / "docs").iterdir() if path.suffix in (".png", ".svg")} == set(drawn)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_a_page_states_the_numbers_of_the_picture(page: str) -> None:
     title = json.loads(PICTURE.with_suffix(".json").read_text("utf-8"))["title"]
-    shares = re.findall(r"(\d+)%", title)
+    shares = re.findall(r"([\d.]+)%", title)
     assert len(shares) == 3, "cost, time and bound"
-    assert all(f"{share} %" in README for share in shares)
+    text = (ROOT / page).read_text("utf-8")
+    assert all(f"{share} %" in text for share in shares)
 
 
 def test_a_readme_without_the_code_is_refused(drawing: Any) -> None:
