@@ -92,9 +92,16 @@ class ProfileScale:
         """Return a sentence that says which profile the times come from, and how it was scaled.
 
         Args:
-            profile: name of a profile other than the run's own.
+            profile: name of the profile; the run's own when empty. Another one was compared with no times of the run.
         """
         name = f"profile {profile or self.profile}"
+        if self.steps and profile not in ("", self.profile):
+            if f"{self.factor:.4g}" == "1":
+                return f"{name} as it is, not compared with times of the log"
+            return (
+                f"{name}, its times multiplied by {self.factor:.4g} like those of the run's own profile {self.profile}, not "
+                "compared with times of the log"
+            )
         if self.steps:
             far = ", so it is of another model or other GPUs than those of the run" if is_far(self.factor) else ""
             steps, factor = counted(self.steps, "step"), f"{self.factor:.4g}"

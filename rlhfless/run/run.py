@@ -542,7 +542,7 @@ class Run:
 
         Args:
             step: its number in the log; a negative one counts from the end.
-            settings: initial settings; those of this run when None. changes: single initial settings that differ.
+            settings: initial settings; what is None is as in this run. changes: single initial settings that differ.
 
         Raises:
             InputError: the log has no such step, there is no such setting, one is of another type or out of its range, or
@@ -552,14 +552,7 @@ class Run:
         from rlhfless.widgets import Explorer, Settings, WhatIf
 
         what_if = WhatIf(self, self._step(step))
-        if settings is None:
-            cluster, weight = self.setting.cluster, self.setting.objective.time_weight
-            settings = Settings.of_nodes(
-                self.profile, cluster.nodes, cluster.gpus_per_node,
-                usd_per_gpu_hour=cluster.usd_per_gpu_hour, time_weight=weight, tau=self.setting.tau,
-                any_size=self.hardware.gpus_per_actor is None,
-            )  # fmt: skip
-        return Explorer(what_if, settings, **changes)
+        return Explorer(what_if, Settings() if settings is None else settings, **changes)
 
     def _step(self, step: int) -> int:
         steps = [int(step) for step in self.trace.steps]

@@ -17,6 +17,7 @@ import ipywidgets as widgets
 
 from rlhfless.errors import InputError
 from rlhfless.latency import PriceError, usd_per_gpu_hour
+from rlhfless.latency.gpus import NODE_GPUS
 from rlhfless.plots import plot_responses, plot_timeline
 from rlhfless.plots.timeline_data import timeline_info
 from rlhfless.simulate import Comparison
@@ -57,7 +58,7 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
     settings. The same without widgets: ``WhatIf(run, step).plan(Settings(...))``, then ``alternatives`` and ``front``.
 
     Args:
-        what_if: the step. settings: initial ones. changes: single ones of them, by name.
+        what_if: the step. settings: initial ones; what is None is as in the run. changes: single ones of them, by name.
 
     Raises:
         InputError: these are no settings, or a name is no setting's. ProfileError: there is no such profile.
@@ -74,7 +75,7 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
     )
 
     def __init__(self, what_if: WhatIf, settings: Settings, **changes: Any) -> None:
-        settings = changed(settings, changes)
+        settings = changed(settings, changes).of_run(what_if.run)
         self.what_if, self.settings = what_if, settings
         self.planned: WhatIfPlan | None = None
         self.alternatives: Comparison | None = None
@@ -87,7 +88,7 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         self._listening = True
         self._showing = threading.RLock()  # a click is not lost to a plan that the worker shows meanwhile
         self.panes = Panes(ROWS, HTML, on_click=self._clicked, on_choice=self._chosen)
-        self._models = models(settings.profile)
+        self._models = models(str(settings.profile))
         self._make_controls()
         self._latest: LatestRequestWorker[tuple[int, dict[str, Any]]] = LatestRequestWorker(
             self._work,
@@ -105,18 +106,18 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
     # --- controls -----------------------------------------------------------------------------------------------------
 
     def _make_controls(self) -> None:
-        s = self.settings
+        s, cluster = self.settings, self.settings.setting.cluster
         same: dict[str, Any] = {"layout": widgets.Layout(width=WIDE), "style": {"description_width": "106px"}}
         kind = next(k for k, sizes in self._models.items() if s.profile in sizes.values())
         sizes = self._models[kind]
-        price = s.setting.cluster.usd_per_gpu_hour
+        price, weight = cluster.usd_per_gpu_hour, s.setting.objective.time_weight
         self.time_weight = widgets.FloatSlider(
-            s.time_weight, min=0, max=1, step=0.05, description="time weight", readout_format=".2f", **same
+            weight, min=0, max=1, step=0.05, description="time weight", readout_format=".2f", **same
         )
-        counts = sorted({*(n for n in GPUS if fill_nodes(n, s.gpus_per_node)), s.gpus})
-        self.gpus = widgets.SelectionSlider(options=counts, value=s.gpus, description="GPUs", **same)
+        counts = sorted({*(n for n in GPUS if fill_nodes(n, s.gpus_per_node or NODE_GPUS)), cluster.gpus})
+        self.gpus = widgets.SelectionSlider(options=counts, value=cluster.gpus, description="GPUs", **same)
         self.kind = widgets.Dropdown(options=list(self._models), value=kind, description="GPU kind", **same)
-        per_actor = ANY_SIZE if s.any_size and len(sizes) > 1 else latency_of(s.profile).gpus_per_actor
+        per_actor = ANY_SIZE if s.any_size and len(sizes) > 1 else s.setting.latency.gpus_per_actor
         self.per_actor = widgets.SelectionSlider(options=_sizes(sizes), value=per_actor, description="GPUs per actor", **same)
         self.price = widgets.BoundedFloatText(price, min=0, max=max(1000, price), step=0.1, description="USD per GPU-h", **same)
         min_tau = min(0.05, s.tau)

@@ -18,9 +18,9 @@ from rlhfless.analysis import ProfileScale
 from rlhfless.errors import InputError
 from rlhfless.latency import PriceError, list_profiles, load_profile, read_profile, usd_per_gpu_hour
 from rlhfless.latency.gpus import NODE_GPUS
-from rlhfless.latency.profile import DEFAULT_PROFILE
 from rlhfless.predict import EwmaPredictor, InFlightPredictor, Predictor, unknown_predictor
 from rlhfless.simulate import SimulationConfig
+from rlhfless.widgets.loaded_run import RunWithTimes
 from solver.model.cluster import Cluster
 from solver.model.latency import LatencyModel
 from solver.model.objective import Objective
@@ -41,20 +41,22 @@ KINDS: dict[str, tuple[tuple[type, ...], Callable[[Any], Any], str]] = {
     "any_size": ((bool,), bool, "True or False"),
 }
 """What each setting is: types that are taken, what they are made into, and the same in words."""
+ALWAYS_STATED = ("tau", "predictor")
+"""Settings that a run does not have."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a what-if: GPUs, price, objective and predictor.
+    """Settings of a what-if: GPUs, price, objective and predictor. What is None is as in the run.
 
     Args:
         profile: latency profile, the name of a shipped one or the path of a file; it sets the GPU kind and the GPUs per actor.
         gpus: in the cluster; up to ``gpus_per_node`` are one node, more are whole nodes.
-        gpus_per_node: in a whole node.
+        gpus_per_node: in a whole node; where the run has a single node and None is given, at least 8.
         any_size: the plan chooses the GPUs per actor where there are profiles of several sizes, as ``run.plan`` does; if not,
             all actors have the size of ``profile``.
         time_weight: w in ``T^w C^(1-w)``; 1 is time only, 0 is cost only. tau: of the policy ``rlhfless``; 1 never cuts.
-        usd_per_gpu_hour: price; the list price of the profile's kind when None.
+        usd_per_gpu_hour: price; for GPUs of another kind than the run's, None is their list price.
         predictor: one of ``PREDICTORS``.
 
     Raises:
@@ -62,67 +64,93 @@ class Settings:
         ProfileError: there is no such profile, or its file is broken.
     """
 
-    profile: str = DEFAULT_PROFILE
-    gpus: int = 16
-    time_weight: float = 0.7
+    profile: str | None = None
+    gpus: int | None = None
+    time_weight: float | None = None
     tau: float = 0.7
     usd_per_gpu_hour: float | None = None
     predictor: str = "last visit"
-    gpus_per_node: int = NODE_GPUS
-    any_size: bool = True
+    gpus_per_node: int | None = None
+    any_size: bool | None = None
 
     def __post_init__(self) -> None:
         for name, (types, make, needed) in KINDS.items():
             value = getattr(self, name)
-            if value is None and name == "usd_per_gpu_hour":
+            if value is None and name not in ALWAYS_STATED:
                 continue
             if isinstance(value, bool) is not (types == (bool,)) or not isinstance(value, types):
                 raise InputError(f"{name} is {value!r:.80}; {needed} is needed")
             object.__setattr__(self, name, make(value))
-        per_actor = latency_of(self.profile).gpus_per_actor
+        if self.profile is not None:
+            latency_of(self.profile)  # refuses what is no profile
         if self.predictor not in PREDICTORS:
             raise InputError(unknown_predictor(self.predictor, PREDICTORS))
-        per_node = self.gpus_per_node
-        if per_node < 1:
-            raise InputError(f"gpus_per_node is {per_node}; at least 1 is needed")
-        if self.gpus < 1 or not fill_nodes(self.gpus, per_node):
-            raise InputError(f"gpus is {self.gpus}; 1 to {per_node}, or a multiple of {per_node}, is needed")
-        if min(self.gpus, per_node) < per_actor:
-            short = "gpus" if self.gpus <= per_node else "gpus_per_node"
-            raise InputError(
-                f"{short} is {getattr(self, short)}, but an actor of profile {self.profile} takes {per_actor}; give at least "
-                f"{per_actor}"
-            )
+        for name in ("gpus", "gpus_per_node"):
+            count = getattr(self, name)
+            if count is not None and count < 1:
+                raise InputError(f"{name} is {count}; at least 1 is needed")
+        self._check_nodes()
         if not 0 < self.tau <= 1:
             raise InputError(f"tau is {self.tau}; a share above 0 and up to 1 is needed")
-        if not 0 <= self.time_weight <= 1:
+        if self.time_weight is not None and not 0 <= self.time_weight <= 1:
             raise InputError(f"time_weight is {self.time_weight}; a number from 0 to 1 is needed")
         price = self.usd_per_gpu_hour
         if price is not None and not (math.isfinite(price) and price >= 0):
             raise InputError(f"usd_per_gpu_hour is {price}; a finite price of 0 or more is needed")
 
-    @classmethod
-    def of_nodes(cls, profile: str, nodes: int, gpus_per_node: int, **others: Any) -> Settings:
-        """Return the settings of a cluster of such nodes, with ``others`` by name; a single node may be a part of one.
+    def _check_nodes(self) -> None:
+        """Refuse GPUs that are no whole nodes, or hold no actor (an InputError), as far as they are given."""
+        gpus, per_node = self.gpus, self.gpus_per_node
+        if gpus is not None and per_node is not None and not fill_nodes(gpus, per_node):
+            raise InputError(f"gpus is {gpus}; 1 to {per_node}, or a multiple of {per_node}, is needed")
+        if self.profile is None:
+            return
+        per_actor = latency_of(self.profile).gpus_per_actor
+        for name, count in (("gpus", gpus), ("gpus_per_node", per_node)):
+            if count is not None and count < per_actor:
+                raise InputError(
+                    f"{name} is {count}, but an actor of profile {self.profile} takes {per_actor}; give at least {per_actor}"
+                )
+
+    def of_run(self, run: RunWithTimes) -> Settings:
+        """Return the settings with all that is None taken from a run, as ``rlhfless.load`` returns it.
+
+        The price is the run's where the GPUs are of its kind; the list price stays None.
 
         Raises:
-            InputError, ProfileError: as ``Settings``.
+            InputError: neither these settings nor the run state a number of GPUs, or the GPUs hold no actor.
         """
-        return cls(profile, **_of_nodes(nodes, gpus_per_node), **others)
+        stated, profile = run.hardware, run.profile if self.profile is None else self.profile
+        known: dict[str, Any] = {
+            "profile": profile,
+            "time_weight": run.objective.time_weight,
+            "any_size": stated.gpus_per_actor is None,
+            "gpus_per_node": NODE_GPUS,
+        }
+        if self.gpus is None or stated.gpus is not None:
+            cluster = run.setting.cluster  # refuses a run whose number of GPUs nobody states
+            known |= _of_nodes(cluster.nodes, cluster.gpus_per_node)
+        if latency_of(profile).kind == latency_of(run.profile).kind:
+            known["usd_per_gpu_hour"] = stated.usd_per_gpu_hour
+        return replace(self, **{name: value for name, value in known.items() if getattr(self, name) is None})
 
     @cached_property
     def setting(self) -> SimulationConfig:
-        """The settings as a ``SimulationConfig`` for ``rlhfless.simulate``.
+        """The settings as a ``SimulationConfig`` for ``rlhfless.simulate``; a whole node has 8 GPUs where it is not given.
 
         Raises:
-            InputError: no price is given, and there is no list price of the profile's GPU kind.
+            InputError: profile, GPUs or time weight are not given; or no price is, and there is no list price of the profile's
+                GPU kind.
         """
+        if self.profile is None or self.gpus is None or self.time_weight is None:
+            missing = next(name for name in ("profile", "gpus", "time_weight") if getattr(self, name) is None)
+            raise InputError(f"{missing} of the settings is None, as in a run; give it, or call Settings(...).of_run(run)")
         latency = latency_of(self.profile)
         try:
             price = usd_per_gpu_hour(latency.kind) if self.usd_per_gpu_hour is None else self.usd_per_gpu_hour
         except PriceError as error:
             raise InputError(f"{error}; give usd_per_gpu_hour for profile {self.profile}") from None
-        per_node = min(self.gpus, self.gpus_per_node)
+        per_node = min(self.gpus, NODE_GPUS if self.gpus_per_node is None else self.gpus_per_node)
         cluster = Cluster(self.gpus // per_node, per_node, latency.gpus_per_actor, latency.kind, price)
         return SimulationConfig(cluster, latency, Objective(self.time_weight), tau=self.tau)
 
@@ -140,7 +168,8 @@ class Settings:
         """
         log = repr(source) if source else "trace"
         limit = "" if max_response_tokens is None else f", max_response_tokens={max_response_tokens}"
-        arguments = ", ".join(f"{name}={value!r}" for name, value in asdict(self).items())
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        arguments = ", ".join(f"{name}={value!r}" for name, value in given.items())
         return (
             "import rlhfless as rl\nfrom rlhfless.analysis import ProfileScale\n"
             "from rlhfless.widgets import Settings, WhatIf\n\n"

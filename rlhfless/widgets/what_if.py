@@ -54,7 +54,8 @@ class WhatIfPlan(Comparison):
     """The step as planned for some settings, beside ``REFERENCES``; all run with the true lengths. ``WhatIf.plan`` makes it.
 
     Attributes:
-        settings: that it was planned for. setting: the same, with the profile scaled to the run's own times.
+        settings: that it was planned for, with what was None taken from the run.
+        setting: the same, with the profile scaled to the run's own times.
     """
 
     settings: Settings = field(kw_only=True)
@@ -88,7 +89,7 @@ class WhatIfPlan(Comparison):
     def loses_to_random(self) -> bool:
         """Whether a random split has the smaller ``T^w C^(1-w)`` once both are executed."""
         own, other = self.executed, self.executed_under("random")
-        value = Objective(self.settings.time_weight).value
+        value = Objective(self.setting.objective.time_weight).value
         of_random = value(float(other["time_s"]), float(other["gpu_seconds"]))
         return value(float(own["time_s"]), float(own["gpu_seconds"])) > of_random * (1 + TIE)
 
@@ -172,6 +173,8 @@ class WhatIf:
     def plan(self, settings: Settings) -> WhatIfPlan:
         """Plan the step, and run the plan, the static schedule and a random split on simulated engines with the true lengths.
 
+        What the settings leave None is as in the run.
+
         Planning is by counted work, so equal settings give equal plans however busy the machine is.
 
         Raises:
@@ -180,8 +183,9 @@ class WhatIf:
         """
         if not isinstance(settings, Settings):
             raise InputError(f"settings is of type {type(settings).__name__}; Settings(...) is needed")
+        settings = settings.of_run(self.run)
         given = settings.setting
-        sizes = self.scale.sizes_of(settings.profile) if settings.any_size else ()
+        sizes = self.scale.sizes_of(settings.profile or self.run.profile) if settings.any_size else ()
         setting = replace(given, latency=self.scale.of(given.latency), sizes=sizes)
         found = simulate_steps([self.logged(settings.predictor)], setting, [*REFERENCES, PLANNER])
         shown = {one.name: getattr(found, one.name) for one in fields(found)} | {"times": self.scale.words(given.latency.name)}

@@ -19,7 +19,6 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +66,7 @@ def processor(log: Path, count: int) -> list[dict[str, Any]]:
     what_if, took = WhatIf(rl.load(log, 16, verbose=False)), ([], [])  # type: ignore[var-annotated]
     for i in range(count + 1):
         began = time.process_time()
-        planned = what_if.plan(replace(Settings(gpus=16), time_weight=0.5 + 0.05 * (i % 2)))
+        planned = what_if.plan(Settings(gpus=16, time_weight=0.5 + 0.05 * (i % 2)))
         plot_timeline(planned.trace, what_if.step).to_json()
         drawn = time.process_time()
         others = what_if.alternatives(planned)

@@ -152,7 +152,7 @@ def test_a_run_is_explored_and_compared() -> None:
     assert (settings.profile, settings.gpus, settings.usd_per_gpu_hour) == ("h100-qwen2.5-3b-tp1", 8, 1.5)
     assert (settings.time_weight, settings.tau) == (0.2, 0.5)
     assert run.explore(run.steps[2]).what_if.step == run.steps[2]
-    assert run.explore(settings=Settings(gpus=4)).settings == Settings(gpus=4)
+    assert run.explore(settings=Settings(gpus=4)).settings == Settings(gpus=4).of_run(run)
     assert rl.compare({"run": run}).shown.table.equals(rl.compare({"run": run.trace}).shown.table)
 
 

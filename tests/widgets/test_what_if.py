@@ -110,7 +110,8 @@ def test_settings_survive_json_and_their_python_code_computes_the_same(tmp_path:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"gpus": 12}, ("12",)),
+        ({"gpus": 12, "gpus_per_node": 8}, ("12",)),
+        ({"gpus": 0}, ("gpus", "0")),
         ({"profile": "l40s-qwen2.5-7b-tp4", "gpus": 2}, ()),
         ({"predictor": "oracle"}, ()),
         ({"predictor": "trend"}, ("inflight",)),
@@ -120,7 +121,6 @@ def test_settings_survive_json_and_their_python_code_computes_the_same(tmp_path:
         ({"gpus": "16"}, ("'16'",)),
         ({"gpus": 16.5}, ("16.5",)),
         ({"gpus": True}, ()),
-        ({"gpus": None}, ()),
         ({"gpus": [8, 16]}, ()),
         ({"time_weight": "0.5"}, ("time_weight", "'0.5'")),
         ({"tau": None}, ()),
@@ -143,8 +143,8 @@ def test_numbers_of_arrays_and_paths_become_what_json_can_hold(tmp_path: Path) -
 def test_a_gpu_kind_without_a_list_price_asks_for_one(tmp_path: Path) -> None:
     path = str(save_profile(tmp_path / "mine.json", {**read_profile("cpu-tiny-qwen2"), "kind": "mi300x"}))
     with refused(InputError, "'mi300x'", "usd_per_gpu_hour"):
-        _ = Settings(path).setting
-    assert Settings(path, usd_per_gpu_hour=3.0).setting.cluster.usd_per_gpu_hour == 3.0
+        _ = Settings(path, 8, 0.7).setting
+    assert Settings(path, 8, 0.7, usd_per_gpu_hour=3.0).setting.cluster.usd_per_gpu_hour == 3.0
 
 
 @pytest.mark.parametrize("step", [9, -1, 1.5, "last", [1]])
@@ -183,6 +183,27 @@ def test_what_cannot_be_planned_says_why() -> None:
         WhatIf(on_cpus(big)).plan(CPU)
 
 
+def test_settings_that_are_not_given_are_those_of_the_run() -> None:
+    run = rl.load(
+        rl.example(), 8, "h100-qwen2.5-3b-tp1", hardware=rl.Hardware(usd_per_gpu_hour=1.5), time_weight=0.2, verbose=False
+    )
+    planned = WhatIf(run, 7).plan(Settings())
+    assert planned.settings == Settings("h100-qwen2.5-3b-tp1", 8, 0.2, usd_per_gpu_hour=1.5, gpus_per_node=8, any_size=True)
+    assert planned.executed["time_s"] == run.plan(7).compare().table["time_s"].iloc[-1]
+    other = Settings("l40s-qwen2.5-3b-tp2", time_weight=0.3).of_run(run)
+    assert (other.gpus, other.time_weight, other.usd_per_gpu_hour) == (8, 0.3, None), "other GPUs have their list price"
+    with refused(InputError, "profile", "of_run(run)"):
+        _ = Settings().setting
+
+
+def test_only_the_profile_of_the_run_is_said_to_agree_with_its_log() -> None:
+    what_if = WhatIf(rl.load(rl.example(), verbose=False), 7)
+    own, other = (what_if.plan(Settings(profile)) for profile in (None, "l40s-qwen2.5-3b-tp2"))
+    assert own.settings.profile == what_if.run.profile != other.settings.profile
+    assert "agree with those of 8 steps" in own.times
+    assert other.times.startswith("profile l40s-qwen2.5-3b-tp2 as it is, not compared with")
+
+
 def test_sliders_begin_with_the_profile_and_the_gpus_of_the_run() -> None:
     trace = log()
     trace.meta.update({"profile": "cpu-tiny-qwen2", "cluster": {"nodes": 3, "gpus_per_node": 8}})
@@ -203,7 +224,9 @@ def test_gpus_that_nobody_states_are_asked_for_and_never_assumed() -> None:
 def test_every_shipped_profile_can_be_chosen_by_kind_and_size() -> None:
     sizes = models()
     assert sorted(sizes["h100 · Qwen2.5-3B"]) == [1, 2]
-    assert all(Settings(name).setting.cluster.gpus_per_actor == size for of in sizes.values() for size, name in of.items())
+    assert all(
+        Settings(name, 16, 0.7).setting.cluster.gpus_per_actor == size for of in sizes.values() for size, name in of.items()
+    )
 
 
 def test_a_given_profile_is_a_choice_beside_the_shipped_ones_of_its_kind(tmp_path: Path) -> None:
@@ -218,5 +241,7 @@ def test_a_given_profile_is_a_choice_beside_the_shipped_ones_of_its_kind(tmp_pat
 
 def test_the_plan_shown_is_timed_by_the_planning_model(what_if: WhatIf) -> None:
     planned = what_if.plan(CPU)
-    taken = evaluate(planned.plan, PlanningProblem(planned.logged[0].predicted, CPU.setting.cluster, CPU.setting.latency))
+    taken = evaluate(
+        planned.plan, PlanningProblem(planned.logged[0].predicted, planned.setting.cluster, planned.setting.latency)
+    )
     assert planned.plan.makespan_s == pytest.approx(taken.makespan_s)
