@@ -329,12 +329,13 @@ def _levers(
     name = f"start {one.value:g} times the prompts, keep those that are complete first"
     yield Lever("over-sampling", name, one.at_most, _dropped(one), time, knob=STARTED, value=one.value, swept=sampled)
 
-    free = _of_step([released(steps, part, replicas) for part in SHARES], gpu_share)
-    one = _at(free, tail_share)
-    left = one.data["unfinished_responses_per_step"]
-    name = f"release all replicas but one when {left:,.0f} {'response is' if round(left) == 1 else 'responses are'} left"
-    yield Lever("release", name, one.at_most, RELEASE_PRICE, gpu_hours, knob=UNFINISHED, value=one.value,
-                swept=free)  # fmt: skip
+    if replicas is None or replicas >= 2:
+        free = _of_step([released(steps, part, replicas) for part in SHARES], gpu_share)
+        one = _at(free, tail_share)
+        left = one.data["unfinished_responses_per_step"]
+        name = f"release all replicas but one when {left:,.0f} {'response is' if round(left) == 1 else 'responses are'} left"
+        yield Lever("release", name, one.at_most, RELEASE_PRICE, gpu_hours, knob=UNFINISHED, value=one.value,
+                    swept=free)  # fmt: skip
 
     busy = sum(float(step.responses.mean()) for step in steps) / sum(step.last for step in steps)
     yield from _assignment(run, 1.0 - busy, of_gpus)

@@ -45,6 +45,14 @@ def profile_assumed(name: str) -> str:
     return f"the speed of {gpus} (profile {name}), because no profile was given; it stands in for your model and GPUs"
 
 
+def profile_of_size_assumed(name: str, instead_of: str) -> str:
+    """Return the sentence on a profile that stands in for one whose actors do not fit the GPUs."""
+    profile, other = read_profile(name), read_profile(instead_of)
+    gpus = f"{profile['model']} on {profile['kind'].upper()} GPUs, {profile['gpus_per_actor']} per replica"
+    size = counted(other["gpus_per_actor"], "GPU")
+    return f"the speed of {gpus} (profile {name}), because replicas of {size} (profile {other['name']}) do not fit"
+
+
 def price_assumed(kind: str) -> str:
     """Return the sentence on the list price of a GPU kind, with its source and date."""
     for row in list_prices():

@@ -12,14 +12,15 @@ from typing import Any
 
 from rlhfless.analysis.assumptions import PRICE, PROFILE
 from rlhfless.errors import InputError
-from rlhfless.latency import PriceError, load_profile, usd_per_gpu_hour
+from rlhfless.latency import PriceError, load_profile, other_sizes, usd_per_gpu_hour
 from rlhfless.latency.counts import gpu_number
 from rlhfless.latency.gpus import NODE_GPUS
-from rlhfless.report.not_stated import NO_PRICE, price_assumed, profile_assumed, stand_in_profile
+from rlhfless.report.not_stated import NO_PRICE, price_assumed, profile_assumed, profile_of_size_assumed, stand_in_profile
 from rlhfless.trace import response_limit
 from solver.model.cluster import Cluster
 from solver.model.errors import as_given, is_number
 from solver.model.latency import LatencyModel
+from solver.model.plurals import counted
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ class Hardware:
         """Return the cluster and the latency model.
 
         Raises:
-            InputError: ``gpus`` or ``profile`` is not stated, or the number of GPUs is not a multiple of the GPUs per node.
+            InputError: ``gpus`` or ``profile`` is not stated, the number of GPUs is not a multiple of the GPUs per node, or
+                actors of the profile do not fit, but those of another one of the same model and GPU kind would.
             ProfileError: there is no such profile, or its file is broken.
             PriceError: the GPU kind has no list price, and none is stated.
         """
@@ -68,7 +70,7 @@ class Hardware:
                 f"{missing} of the hardware is not stated; give both, as in Hardware(gpus=8, profile='cpu-tiny-qwen2')"
             )
         latency = load_profile(self.profile)
-        per_node = min(NODE_GPUS, self.gpus) if self.gpus_per_node is None else self.gpus_per_node
+        per_node = self._per_node
         if self.gpus % per_node:
             raise InputError(f"gpus is {self.gpus}, which is not a multiple of the {per_node} GPUs per node; give whole nodes")
         try:
@@ -76,11 +78,34 @@ class Hardware:
         except PriceError as error:
             raise PriceError(f"{error}; or give hardware=Hardware(usd_per_gpu_hour=...)") from None
         per_actor = latency.gpus_per_actor if self.gpus_per_actor is None else self.gpus_per_actor
+        if fitting := self._fitting(self.profile):
+            wanted = self.gpus_per_actor or f"at most {per_node}"
+            raise InputError(
+                f"profile {latency.name!r} has {counted(latency.gpus_per_actor, 'GPU')} per actor, but these GPUs allow "
+                f"{wanted}; give profile={fitting!r}"
+            )
         return Cluster(self.gpus // per_node, per_node, per_actor, latency.kind, price), latency
+
+    @property
+    def _per_node(self) -> int:
+        if self.gpus_per_node is not None:
+            return self.gpus_per_node
+        return NODE_GPUS if self.gpus is None else min(NODE_GPUS, self.gpus)
+
+    def _fitting(self, profile: str | Path) -> str | None:
+        """Return a profile of the same model and GPU kind whose actors fit, if there is one and those of ``profile`` do not."""
+
+        def fits(size: int) -> bool:
+            return size <= self._per_node and self.gpus_per_actor in (None, size)
+
+        if fits(load_profile(profile).gpus_per_actor):
+            return None
+        return next((model.name for model in reversed(other_sizes(profile)) if fits(model.gpus_per_actor)), None)
 
     def completed(self, meta: Mapping[str, Any], source: str, kind: str | None = None) -> tuple[Hardware, dict[str, str]]:
         """Return the hardware with every None replaced by what a trace recorded; a profile is assumed if none is known.
 
+        If actors of a profile that the user did not name do not fit the GPUs, one of the same model and GPU kind stands in.
         GPUs of unknown kind have no price, because the assumed profile is of other GPUs.
 
         Args:
@@ -104,6 +129,9 @@ class Hardware:
         if self.profile is None and not meta.get("profile"):
             assumed[PROFILE] = profile_assumed(stand_in)
         profile = self.profile or meta.get("profile") or stand_in
+        if self.profile is None and (fitting := stated._fitting(profile)) is not None:
+            assumed[PROFILE] = profile_of_size_assumed(fitting, profile)
+            profile = fitting
         stated = replace(stated, profile=profile)
         if self.usd_per_gpu_hour is None:
             of_profile = load_profile(profile).kind

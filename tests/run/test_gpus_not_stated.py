@@ -79,6 +79,24 @@ def test_a_stand_in_profile_is_named_beside_a_plan() -> None:
     assert "Assumed" not in repr(rl.load(rollouts(**SMALL), 4, PROFILE, hardware=priced, verbose=False).plan())
 
 
+def test_gpus_that_hold_no_replica_of_a_recorded_profile_get_one_of_the_same_model_and_kind() -> None:
+    run = rl.load(rl.example(), gpus=1, verbose=False)
+    assert run.profile == "h100-qwen2.5-3b-tp1"
+    planned = run.plan(-1)
+    assert "because replicas of 2 GPUs (profile h100-qwen2.5-3b-tp2) do not fit" in repr(planned)
+    assert len(planned.plan.actors) == 1
+    assert "release" not in [lever.kind for lever in run.diagnosis().levers], "a single replica cannot be released"
+    assert "release" in [lever.kind for lever in rl.load(rl.example(), verbose=False).diagnosis().levers]
+
+
+@pytest.mark.parametrize("per_actor", [None, 1])
+def test_gpus_that_hold_no_replica_of_a_named_profile_are_told_which_one_they_hold(per_actor: int | None) -> None:
+    hardware = rl.Hardware(gpus_per_actor=per_actor)
+    run = rl.load(rl.example(), 1, "h100-qwen2.5-3b-tp2", hardware=hardware, verbose=False)
+    with refused(InputError, "2 GPUs per actor", "give profile='h100-qwen2.5-3b-tp1'"):
+        run.plan(-1)
+
+
 UNPRICED: dict[str, Callable[[Run], Any]] = {
     "simulate": lambda run: run.simulate(["static"]), "sweep": lambda run: run.sweep(gpus=[2, 4]), "what_ifs": Run.what_ifs,
     "plan": lambda run: run.plan().compare(),
