@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from rlhfless.plots.style import clean
+from rlhfless.run.arguments import known_arguments
 from rlhfless.scheduling import PolicyError, PolicyFunction, SchedulingPolicy, as_policy
 from rlhfless.simulate import Comparison, LoggedStep, SimulationConfig, simulate_steps
 from solver.model.plan import Plan
@@ -38,6 +39,7 @@ class PlannedStep:
     def _policy(self) -> SchedulingPolicy:
         return as_policy(self.policy, tau=self.setting.tau)
 
+    @known_arguments
     def compare(self, *others: str | SchedulingPolicy | PolicyFunction) -> Comparison:
         """Simulate the step with its true lengths under other policies, and under this one, which comes last.
 

@@ -19,6 +19,7 @@ from rlhfless.report.notebook import LogSource
 from rlhfless.report.stated import stated_of, stated_phases_of
 from rlhfless.report.study import Findings, study
 from rlhfless.report.write import write_report
+from rlhfless.run.arguments import known_arguments
 from rlhfless.run.capacity import SIZES, search_capacity
 from rlhfless.run.hardware import Hardware
 from rlhfless.run.planned_step import PlannedStep
@@ -198,6 +199,7 @@ class Run:
         """
         return self.times.setting
 
+    @known_arguments
     def complete(self, *, steps: Collection[int] | None = None) -> tuple[Trace, ...]:
         """Return the run as full traces, with all GPUs that it held.
 
@@ -220,6 +222,7 @@ class Run:
         """
         return complete(self.opened, self.setting, self.assumptions, steps=steps)
 
+    @known_arguments
     def findings(self, *, max_steps: int = 8) -> Findings:
         """Return the simulated findings of the report, with ``.to_frame()``, ``.to_json()`` and ``.plot()``.
 
@@ -243,6 +246,7 @@ class Run:
         _check_max_steps(max_steps)
         return study(self.opened, self.setting, self.assumptions, int(max_steps))
 
+    @known_arguments
     def report(self, out: str | Path, *, max_steps: int = 8, verbose: bool = True) -> Path:
         """Write the report of this run and return its path. It includes simulations if GPUs and responses are known.
 
@@ -269,6 +273,7 @@ class Run:
             max_steps=max_steps,
         )  # fmt: skip
 
+    @known_arguments
     def what_ifs(self) -> Comparison:
         """Simulate the run's last steps with other frameworks' methods, such as partial rollout and asynchronous learning.
 
@@ -292,6 +297,7 @@ class Run:
         """
         return ways_of_log(self.opened, self.times, self.assumptions)
 
+    @known_arguments
     def split(
         self,
         *,
@@ -347,6 +353,7 @@ class Run:
             batches=batches, lend_idle=lend_idle, learn_s=learn_s, efficiency=efficiency,
         )  # fmt: skip
 
+    @known_arguments
     def simulate(
         self,
         policies: Sequence[str | SchedulingPolicy | PolicyFunction] = POLICIES,
@@ -378,6 +385,7 @@ class Run:
         found = simulate(self.rollouts, self.calibrated, policies, predictor, steps)
         return replace(found, assumed=self.assumed)
 
+    @known_arguments
     def plan(
         self,
         step: int = -1,
@@ -411,6 +419,7 @@ class Run:
         (logged,) = logged_steps(self.rollouts, predictor, self.max_response_tokens, steps=[number])
         return PlannedStep(logged, setting, policy, self.assumed)
 
+    @known_arguments
     def plan_step(
         self,
         step: int = -1,
@@ -458,6 +467,7 @@ class Run:
         of_calls = step_of_calls(logged, setting, graph, table)
         return PlannedWholeStep(of_calls, aim, drafts_of(drafts), levers)
 
+    @known_arguments
     def sweep(
         self,
         *,
@@ -498,6 +508,7 @@ class Run:
         """
         return sweep(self, gpus=gpus, gpus_per_actor=gpus_per_actor, time_weight=time_weight, policies=policies, steps=steps)
 
+    @known_arguments
     def search(
         self,
         *,

@@ -62,3 +62,32 @@ def test_a_wrong_value_is_named_where_it_is_stated(name: str) -> None:
 def test_what_belongs_in_another_argument_is_refused_with_what_to_type(name: str, line: str) -> None:
     with refused(InputError, line):
         rl.load(rollouts(steps=1), gpus=16, verbose=False, **{name: 2})
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "value", "said"),
+    [
+        (
+            "plan",
+            "time_weight",
+            1.0,
+            "rl.load(..., time_weight=1.0), or, to compare several, call run.sweep(time_weight=[...])",
+        ),
+        ("plan", "gpus", [8, 16], "run.sweep(gpus=[8, 16])"),
+        ("plan", "policies", ["static"], "run.simulate(['static', 'solver'])"),
+        ("plan", "horizon", 3, "its arguments are step, policy, predictor"),
+        ("simulate", "profile", "h100-qwen2.5-3b-tp1", "rl.load(..., profile=...)"),
+        ("what_ifs", "time_weight", 0.3, "rl.load(..., time_weight=0.3)"),
+        ("report", "gpus_per_node", 8, "rl.load(..., hardware=rl.Hardware(gpus_per_node=8))"),
+        ("explore", "policies", ["static"], "the settings are profile, gpus"),
+    ],
+)
+def test_an_argument_of_another_method_is_refused_with_where_it_belongs(method: str, name: str, value: Any, said: str) -> None:
+    with refused(InputError, name, said):
+        getattr(rl.load(rl.example(), verbose=False), method)(**{name: value})
+
+
+def test_a_planned_step_is_compared_with_policies_alone() -> None:
+    planned = rl.load(rl.example(), verbose=False).plan(-1)
+    with refused(InputError, "gpus is not an argument of PlannedStep.compare", "run.sweep(gpus=[...])"):
+        planned.compare("static", gpus=8)  # type: ignore[call-arg]
