@@ -112,7 +112,7 @@ def plot_plane(
 
     Args:
         results: ``policy, time_s, gpu_seconds`` and, where known, ``bound_gpu_seconds`` (the bound at the policy's own time)
-            and ``cost_usd``; several rows of a policy are added up.
+            and ``cost_usd``; several rows of a policy are added up, and the subtitle says how many.
         front: plans that no other plan beats, made for the lengths that the policies ran with, as the bound is: a front for
             predicted lengths can lie below that bound.
         bound: least GPU-seconds at a time, as a function or as (times, GPU-seconds). Without it every policy gets a dash at
@@ -172,7 +172,16 @@ def plot_plane(
     )  # fmt: skip
     alone = "one schedule only: there is nothing to compare it with" if len(info.points) == 1 else ""
     cut = cut_axes(time=across[0], cost=up[0])
-    return styled(fig, title, with_clock("; ".join(filter(None, [note, alone, cut])), clock_of_results(results)), height=472)
+    below = "; ".join(filter(None, [note, _added_up(results), alone, cut]))
+    return styled(fig, title, with_clock(below, clock_of_results(results)), height=472)
+
+
+def _added_up(results: pd.DataFrame) -> str:
+    """Return over how many steps times and costs are sums; the empty text where a policy has one row."""
+    rows = sorted(set(results.groupby("policy").size()))
+    if rows == [1]:
+        return ""
+    return f"sums of {rows[0]:,} steps" if len(rows) == 1 else f"sums of {rows[0]:,} to {rows[-1]:,} steps"
 
 
 def _set_ranges(fig: go.Figure, info: PlaneInfo) -> tuple[tuple[float, float], tuple[float, float]]:

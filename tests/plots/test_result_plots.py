@@ -89,6 +89,8 @@ def test_points_on_each_other_share_a_name_and_one_point_alone_says_so():
     assert named == {"static = fold", "oracle", "better"}
     assert plot_plane(same).layout.xaxis.range[0] == 0
     assert "one schedule only" in plot_plane(results().iloc[:1]).layout.title.text
+    assert "steps" not in plot_plane(results()).layout.title.text
+    assert "sums of 2 steps" in plot_plane(pd.concat([results(), results()])).layout.title.text
     many = pd.DataFrame({"policy": [f"p{i}" for i in range(20)], "time_s": range(1, 21), "gpu_seconds": range(1, 21)})
     fig = plot_plane(many)
     assert [a.text for a in fig.layout.annotations] == ["better"]
