@@ -130,7 +130,7 @@ class Hardware:
             assumed[PROFILE] = profile_assumed(stand_in)
         profile = self.profile or meta.get("profile") or stand_in
         if self.profile is None and (fitting := stated._fitting(profile)) is not None:
-            assumed[PROFILE] = profile_of_size_assumed(fitting, profile)
+            assumed[PROFILE] = profile_of_size_assumed(fitting, str(profile))
             profile = fitting
         stated = replace(stated, profile=profile)
         if self.usd_per_gpu_hour is None:

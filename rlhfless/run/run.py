@@ -479,7 +479,9 @@ class Run:
     ) -> Comparison:
         """Plan and simulate steps for every combination of number of GPUs, actor size, time weight and policy.
 
-        An argument that is None stays as in the run; the default policy is ``solver``. ``.front()`` of the result has the
+        An argument that is None stays as in the run; the default policy is ``solver``, which chooses the GPUs per actor as in
+        ``plan`` where ``gpus_per_actor`` is None. Policies that do not depend on the time weight, such as ``static``, have one
+        row for all of its values. ``.front()`` of the result has the
         combinations that no other one beats in both time and cost, and ``.plot()`` draws time against cost. All profiles are
         scaled by the factor that fits the run's own profile to its times. Lower bounds are in closed form: fast, but possibly
         far below those of ``simulate``.

@@ -19,13 +19,16 @@ from rlhfless.latency.gpus import NODE_GPUS
 from rlhfless.run.hardware import Hardware
 from rlhfless.run.ways import in_order, whole_steps_of
 from rlhfless.run.what_ifs import drafts_of_log, last_of, run_to_change
-from rlhfless.scheduling import PolicyFunction, SchedulingPolicy, as_policy
+from rlhfless.scheduling import PolicyFunction, SchedulingPolicy, as_policy, policy_names
 from rlhfless.simulate import Comparison, LoggedStep, SimulationConfig, checked_steps, logged_steps, simulate_variants
 from rlhfless.trace import OpenedLog
 from solver.model.errors import PlanningError, as_given
+from solver.model.latency import LatencyModel
 from solver.model.objective import Objective
 from solver.model.plurals import counted
 
+WITHOUT_WEIGHT = policy_names("dispatch")
+"""Policies that take all actors and assign responses alike at any time weight."""
 Policy = str | SchedulingPolicy | PolicyFunction
 
 
@@ -63,7 +66,9 @@ class Variant:
     """A variant of the run: other GPUs, another policy, another objective, or another framework's method.
 
     Steps are planned by policy ``solver`` unless a policy or a ``way`` is given, so ``Variant("planned")`` is the solver on the
-    run's own GPUs. The run itself is ``Variant("own", way="as logged")``; if it was executed here, ``way="as executed"``.
+    run's own GPUs. As in ``Run.plan``, it chooses the GPUs per actor where neither the run nor ``hardware`` states them or a
+    profile; beside a ``way`` actors have the run's own size. The run itself is ``Variant("own", way="as logged")``; if it was
+    executed here, ``way="as executed"``.
 
     Attributes:
         name: name in tables and figures.
@@ -139,6 +144,7 @@ def variants(run: RunToVary, chosen: Sequence[Variant], *, steps: Collection[int
     settings: dict[tuple[Hardware | None, float | None], SimulationConfig] = {}
     asked: dict[str, tuple[SimulationConfig, Policy]] = {}
     left_out: dict[str, str] = {}
+    ways = {one.name: one.way for one in chosen if one.way is not None}
     for one in chosen:
         if one.way is not None:
             continue
@@ -146,12 +152,13 @@ def variants(run: RunToVary, chosen: Sequence[Variant], *, steps: Collection[int
         key = one.hardware, one.time_weight
         try:
             if key not in settings:
-                settings[key] = _setting(base, scale, run.profile, one)
+                settings[key] = replace(
+                    _setting(base, scale, run.profile, one), sizes=() if ways else _sizes_to_choose(run, scale, one)
+                )
         except (InputError, PriceError, PlanningError) as error:
             left_out[one.name] = str(error)
             continue
         asked[one.name] = settings[key], one.planner
-    ways = {one.name: one.way for one in chosen if one.way is not None}
     if not asked and not ways:
         raise PlanningError(next(iter(left_out.values())))
     found = _with_ways(run, asked, ways, steps) if ways else simulate_variants(last_steps(run, steps), asked)
@@ -215,10 +222,11 @@ def sweep(
     """Return ``variants`` of every combination; ``Run.sweep`` says what the arguments are."""
     sizes, weights, planners = _sizes("gpus_per_actor", gpus_per_actor), _weights(time_weight), _policies(policies)
     profiles = (None,) if sizes is None else tuple(_profile_of_size(run, size) for size in sizes)
-    found = []
+    found = {}
     counts = _sizes("gpus", gpus) or (None,)
     for count, profile, weight, policy in itertools.product(counts, profiles, weights, planners):
         hardware = None if count is None and profile is None else Hardware(count, profile=profile)
+        weight = None if policies is not None and as_policy(policy).name in WITHOUT_WEIGHT else weight
         words = [
             counted(count, "GPU") if count is not None else "",
             f"{load_profile(profile).gpus_per_actor} per actor" if profile is not None else "",
@@ -226,8 +234,8 @@ def sweep(
             as_policy(policy).name if policies is not None else "",
         ]
         name = ", ".join(filter(None, words)) or as_policy(policy).name
-        found.append(Variant(name, hardware, policy, weight))
-    return variants(run, found, steps=steps)
+        found[name] = Variant(name, hardware, policy, weight)
+    return variants(run, list(found.values()), steps=steps)
 
 
 def last_steps(run: RunToVary, steps: Collection[int] | None = None) -> list[LoggedStep]:
@@ -281,6 +289,14 @@ def _setting(base: SimulationConfig, scale: ProfileScale, profile: str, variant:
     ):  # fmt: skip
         cluster = base.cluster  # the run's own nodes
     return replace(base, cluster=cluster, latency=scale.of(latency), objective=objective, sizes=(), bound_work=0)
+
+
+def _sizes_to_choose(run: RunToVary, scale: ProfileScale, variant: Variant) -> tuple[LatencyModel, ...]:
+    """Return the other actor sizes that policy ``solver`` may choose, as in ``Run.plan``: none where a size is stated."""
+    stated = variant.hardware or Hardware()
+    if any(size is not None for size in (stated.profile, stated.gpus_per_actor, run.hardware.gpus_per_actor)):
+        return ()
+    return scale.sizes_of(run.profile)
 
 
 def _checked(chosen: Sequence[Variant]) -> list[Variant]:

@@ -14,6 +14,8 @@ from rlhfless.trace.metrics.intervals import interval_union_s
 from rlhfless.trace.schema.prices import dollars
 from rlhfless.trace.schema.tables import NO_ACTOR
 
+ROUNDING = 1e-12
+"""Of the end of an allocation: an idle time below it is the rounding of sums of the same seconds."""
 SUMS = ["gpu_seconds", "idle_gpu_seconds", "slot_idle_gpu_seconds", "cost_usd"]
 
 
@@ -51,7 +53,8 @@ def billed_allocations(allocations: pd.DataFrame, spans: pd.DataFrame) -> pd.Dat
         decoding = decode[span_indices] & (until > begin)
         empty_slot_s[row] = float(((until - begin) * empty_share[span_indices])[decoding].sum())
     table["gpu_seconds"] = table["gpus"] * table["duration_s"]
-    table["idle_gpu_seconds"] = table["gpus"] * np.maximum(table["duration_s"] - busy_s, 0.0)
+    idle_s = table["duration_s"] - busy_s
+    table["idle_gpu_seconds"] = table["gpus"] * idle_s.where(idle_s > ROUNDING * table["end_s"].abs(), 0.0)
     table["slot_idle_gpu_seconds"] = table["gpus"] * empty_slot_s
     table["cost_usd"] = dollars(table["gpu_seconds"], table["usd_per_gpu_s"])
     return table
