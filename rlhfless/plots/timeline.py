@@ -7,6 +7,7 @@ plotly trace per phase.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -24,7 +25,8 @@ from rlhfless.trace import PHASES, Trace
 
 MAX_LABELS = 32
 BAR, BEHIND, PLANNED = (-0.27, 0.54), (-0.42, 0.12), (0.30, 0.13)  # offset and width of the bars of a row
-CUT_ROOM, SQUEEZED = 1.12, 1.5  # where a cut axis ends, in times of generation; it is cut if the step takes so much longer
+CUT_ROOM, SQUEEZED = 1.12, 4.0  # where a cut axis ends, in times of generation; it is cut if the step takes so much longer
+MOST_KINDS = 4  # of rows that a subtitle names
 LITTLE = 0.0005  # share of the GPU-seconds that is rounded to none
 VISIBLE = 0.002  # share of the time axis; shorter bars cannot be seen
 FEW = 0.01  # share of slots in use below which the legend says no number
@@ -54,8 +56,8 @@ def plot_timeline(
     """Plot the GPU timeline of a step, coloured by phase, with the plan below each row and idle time in a light colour.
 
     Decoding is the darker the more of the actor's slots are in use. An arrow shows the end of the response that the step waited
-    for, which is named above the plot. Where other roles (a learner) take much longer than generation, the axis ends with
-    generation, their rows say when they end, and zooming out shows the rest.
+    for, which is named above the plot. Where other roles (a learner) take several times as long as generation, the axis
+    ends with generation, their rows say when they end, and zooming out shows the rest.
 
     Args:
         trace: any trace.
@@ -95,6 +97,7 @@ def plot_timeline(
     cut_s = _cut_s(info) if between_s is None else info.time_s
     if cut_s < info.time_s:
         fig.update_xaxes(range=[0, cut_s])
+        _hide_later(fig, cut_s)
         notes.append(_tell_ends(info, place, labels, cut_s))
     if info.last is not None and len(info.holders) > 1 and _within(info.last.end_s, between_s):
         notes.append(_add_last_response(fig, info.last, place[info.last.row]))
@@ -130,13 +133,23 @@ def sums_in_words(info: TimelineInfo, sized: bool = False) -> str:
     Args:
         sized: state the GPUs of an actor, too, where every row has an allocation.
     """
-    actors = counted(len(info.holders), "actor" if info.only_actors else "holder")
+    actors = _rows_in_words(info)
     if sized and info.only_actors and sum(holders for holders, *_ in info.sizes) == len(info.holders):
         actors += _sizes_in_words(info.sizes)
     idle = info.idle_gpu_seconds / info.gpu_seconds if info.gpu_seconds > 0 else 0.0
     parts = [actors, number(info.time_s, "s"), number(info.gpu_seconds, "GPU-seconds"), usd(info.cost_usd)]
     gpu_s = "no GPU-seconds idle" if idle < LITTLE else f"{number(info.idle_gpu_seconds)} GPU-seconds idle ({idle:.1%})"
     return f"{', '.join(filter(None, parts))}; {gpu_s}"
+
+
+def _rows_in_words(info: TimelineInfo) -> str:
+    """Return the number of actors; where other rows are there, that of rows and what they are."""
+    if info.only_actors:
+        return counted(len(info.holders), "actor")
+    kinds = [re.sub(r"-\d+$", "", holder) for holder in info.holders]
+    names = [clean(kind, 20) + "s" * (kinds.count(kind) > 1) for kind in dict.fromkeys(kinds)]
+    several = [*names[:MOST_KINDS], *["others"] * (len(names) > MOST_KINDS)]
+    return f"{counted(len(info.holders), 'row')} ({', '.join(several)})"
 
 
 def _sizes_in_words(sizes: Sequence[tuple[int, int, str]]) -> str:
@@ -150,8 +163,7 @@ def _sizes_in_words(sizes: Sequence[tuple[int, int, str]]) -> str:
 
 def _summary(info: TimelineInfo) -> str:
     if info.allocations.empty:
-        actors = counted(len(info.holders), "actor" if info.only_actors else "holder")
-        return f"{actors}; without allocations, cost and idle time are unknown"
+        return f"{_rows_in_words(info)}; without allocations, cost and idle time are unknown"
     empty = info.capacity.empty_slots_gpu_s
     return sums_in_words(info) + (f", {number(empty)} in empty slots of batches" if empty == empty and empty > 0 else "")
 
@@ -164,6 +176,15 @@ def _cut_s(info: TimelineInfo) -> float:
     """Return where the axis ends: shortly after generation if what follows would squeeze it, else the end of the step."""
     cut_s = CUT_ROOM * info.generation_s
     return cut_s if cut_s * SQUEEZED < info.time_s else info.time_s
+
+
+def _hide_later(fig: go.Figure, cut_s: float) -> None:
+    """Take the names of bars that all begin beyond the axis from the legend."""
+    bars = [drawn for drawn in fig.data if drawn.type == "bar"]
+    begun = {drawn.name for drawn in bars if any(at is not None and at < cut_s for at in drawn.base)}
+    for drawn in bars:
+        if drawn.name not in begun:
+            drawn.showlegend = False
 
 
 def _tell_ends(info: TimelineInfo, place: Mapping[int, float], labels: list[str], cut_s: float) -> str:

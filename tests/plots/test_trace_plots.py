@@ -134,6 +134,12 @@ def test_a_learner_that_takes_long_does_not_squeeze_the_actors():
     assert fig.layout.yaxis.ticktext[2] == "learner (4), until 40.0 s \u2192"
     assert not fig.layout.annotations, "nothing is written over bars"
     assert "ends shortly after generation" in fig.layout.title.text
+    assert "3 rows (actors, learner)" in fig.layout.title.text
+    assert "learn" not in [bar.name for bar in fig.data if bar.showlegend is not False], "none of it is on the axis"
+    short = {"end_s": 9.0}
+    whole = sample_trace(1, allocations=[*rows["allocations"], held | short], spans=[*rows["spans"], learns | short])
+    assert plot_timeline(whole).layout.xaxis.range is None
+    assert "learn" in [bar.name for bar in plot_timeline(whole).data if bar.showlegend is not False]
     assert plot_timeline(long, between_s=(0.0, 40.0)).layout.xaxis.range == (0.0, 40.0)
     assert plot_timeline(sample_trace(1)).layout.xaxis.range is None
 
