@@ -659,7 +659,12 @@ def _of_a_step(seconds: StepSeconds, values: np.ndarray) -> str:
     """A part of an ordinary step, as a share and in seconds; of steps that have both."""
     both = seconds.ordinary(values)
     took, step_s = (float(each[both].sum() / max(both.sum(), 1)) for each in (values, seconds.step_s))
-    return f"{_per_cent(took / step_s if step_s else 0.0)} of a step, {took:,.1f} of {step_s:,.1f} s"
+    return f"{_per_cent(took / step_s if step_s else 0.0)} of a step, {_seconds(took)} of {_seconds(step_s)} s"
+
+
+def _seconds(value: float) -> str:
+    """Return seconds with one decimal, and small ones with two significant digits."""
+    return f"{value:,.1f}" if value >= 1 or value == 0 else f"{value:#.2g}"
 
 
 def _finding(kind: str, at_stake: float, sentence: str, proof: Sequence[str]) -> list[Finding]:

@@ -15,6 +15,7 @@ from rlhfless.analysis.log_texts import opened_log
 from rlhfless.diagnosis import Stated
 from rlhfless.errors import InputError
 from rlhfless.latency import load_profile
+from rlhfless.plots.renderer import running_shell
 from rlhfless.report.not_stated import PROMPTS_ASSUMED
 from rlhfless.report.notebook import LogSource
 from rlhfless.run.hardware import Hardware
@@ -58,7 +59,7 @@ def load(
         options: how to read a log: column names of a table, tokenizer, limit on response length.
         known: further facts for the diagnosis, such as the model, a GPU's memory, or the responses per step.
         time_weight: w in ``T^w C^(1-w)``, which plans minimise: 1 is time only, 0 is cost only.
-        verbose: print the diagnosis.
+        verbose: print the diagnosis; in IPython only its first line, as a cell that ends with the run shows all of it.
         reading: single fields of ``ImportOptions``, such as ``max_response_tokens``, the run's limit on response length.
             Default: the limit recorded in the trace, else the longest response of the log.
 
@@ -125,7 +126,8 @@ def load(
     run = Run(log, completed, Objective(time_weight), given, limit, known=known, read_from=read_from)
     load_profile(run.profile)  # what is no profile is refused here; what does not fit together, where something is planned
     if verbose:
-        print(run.diagnosis())
+        said = str(run.diagnosis())
+        print(said if running_shell() is None else said.splitlines()[0])
     return run
 
 

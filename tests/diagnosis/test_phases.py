@@ -183,6 +183,12 @@ def test_what_most_steps_have_is_a_part_of_an_ordinary_step() -> None:
     assert "checkpoints" in step_bar(run)["phase"].tolist()
 
 
+def test_short_seconds_have_two_digits() -> None:
+    _, part = found_in(run_of({"step_s": 0.2048, "generate_s": 0.15, "timing_s/update_actor": 0.0448}, "verl"))
+    (unnamed,) = [one for one in of_kind(part, "beside the step") if "does not name" in one.sentence]
+    assert "0.055 of 0.20 s" in unnamed.sentence
+
+
 def test_every_second_step_is_slower_and_nothing_says_why() -> None:
     numbers, part = found_in(run_of({"step_s": [100.0, 160.0, 102.0, 158.0] * 4}))
     assert numbers["step_s"] == pytest.approx(101)

@@ -280,3 +280,13 @@ def test_an_unknown_price_is_no_cost_of_0_in_what_is_printed(profile: str, known
     for result in (run.plan().compare("static"), run.search(gpus=[16])):
         for text in (repr(result), result._repr_html_()):
             assert ("unknown" in text) != known, text
+
+
+def test_in_ipython_a_load_prints_one_line_as_the_cell_shows_the_rest(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = rl.load(rl.example())
+    assert capsys.readouterr().out == f"{run!r}\n"
+    monkeypatch.setattr("rlhfless.run.loading.running_shell", object)
+    rl.load(rl.example())
+    assert capsys.readouterr().out == f"{run!r}\n".splitlines(keepends=True)[0]
