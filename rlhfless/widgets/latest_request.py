@@ -1,18 +1,23 @@
 """A worker thread that processes only the newest request; earlier requests that have not started are dropped.
 
-A moving slider sends dozens of requests a second, and all but the last are obsolete.
+A moving slider sends dozens of requests a second, and all but the last are obsolete. When the program ends, work under way is
+told that it is obsolete and waited for: native threads of a solver that the interpreter leaves behind would abort the process.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+EXIT_S = 30.0
+"""The longest that the end of the program waits for work under way."""
 Newest = Callable[[], bool]
 """Whether the request that is worked on is still the newest; work asks between its parts, and stops where it is not."""
 
@@ -40,12 +45,20 @@ class LatestRequestWorker(Generic[T]):
             self._request, self._asked = request, self._asked + 1
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="rlhfless-latest", daemon=True)
+                _workers.add(self)
                 self._thread.start()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until no request is left; returns whether that happened within the timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: self._thread is None, timeout_s)
+
+    def stop(self, timeout_s: float | None = None) -> bool:
+        """Drop what is requested, and wait for the work under way; returns whether it ended within the timeout."""
+        with self._changed:
+            self._asked += 1
+            self._begun = self._asked
+        return self.wait(timeout_s)
 
     def _run(self) -> None:
         while True:
@@ -71,3 +84,12 @@ class LatestRequestWorker(Generic[T]):
 
     def _is_newest(self, number: int) -> bool:
         return number == self._asked
+
+
+_workers: weakref.WeakSet[LatestRequestWorker[Any]] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    for worker in list(_workers):
+        worker.stop(EXIT_S)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 from rlhfless.widgets.latest_request import LatestRequestWorker, Newest
@@ -74,3 +76,23 @@ def test_no_thread_is_left_when_nothing_is_asked() -> None:
         if thread.name == "rlhfless-latest":
             thread.join(300)
     assert not [t for t in threading.enumerate() if t.name == "rlhfless-latest" and t.is_alive()]
+
+
+def test_the_end_of_the_program_waits_for_work_under_way() -> None:
+    script = """
+import threading, time
+from rlhfless.widgets.latest_request import LatestRequestWorker
+
+begun = threading.Event()
+
+def work(request, newest):
+    begun.set()
+    while newest():
+        time.sleep(0.01)
+    print("stopped", request, flush=True)
+
+LatestRequestWorker(work, print).submit(1)
+begun.wait()
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "stopped 1\n", "")
