@@ -57,9 +57,9 @@ from solver.timing.step_cost import Pricing, StepObjective
 LEAST_SCENARIOS = 4  # that can be divided into two halves
 SURE = 2.0  # standard errors by which a plan must be better than the fallback
 MORE_ACTORS = 2  # by which folding may start with more actors than a static split
-RANDOM_SPLIT = "random split: predicted lengths did not help on held-out scenarios"
-ROUND_ROBIN = "round-robin: predicted lengths did not help on held-out scenarios"
-FOLDING = "round-robin with consolidation: predicted lengths did not help on held-out scenarios"
+RANDOM_SPLIT = "random split: predicted lengths did not help"
+ROUND_ROBIN = "round-robin: predicted lengths did not help"
+FOLDING = "round-robin with consolidation: predicted lengths did not help"
 ASSIGNED = "assignment by predicted lengths: it helped on held-out scenarios"
 AS_GIVEN = "assignment by the lengths given"
 WITHOUT = "no assignment by predicted lengths: better on the scenarios given"
