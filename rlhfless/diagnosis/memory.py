@@ -305,7 +305,7 @@ def _of_profile(name: str) -> ModelMemory:
     profile = read_profile(name)
     weights = profile["kv_capacity"]["weight_bytes"]
     sizes = f"the bytes of the weights and of the KV cache are those of {profile['model']} in its shipped profiles"
-    note = f"{sizes}; its KV heads are taken to divide evenly among GPUs"
+    note = f"{sizes}; each GPU of a replica is assumed to hold an equal share of the KV cache"
     kv_bytes = float(profile["link"]["kv_bytes_per_token"])
     return ModelMemory(profile["model"], kv_bytes, weights, weights, EVENLY, None, (note,))
 

@@ -114,7 +114,8 @@ class PlannedWholeStep:
     def lines(self) -> list[str]:
         """Return one line per optimisation, without executing anything: its expected saving, or why it is not used."""
         known = {**dict.fromkeys(self._allowed, "not used, as no plan with it was found to be better")}
-        known |= {lever: f"not used, as it is not surely better ({share:.1%})" for lever, share in self.choice.refused.items()}
+        held_out = "not used, as it did not help on held-out scenarios"
+        known |= {lever: f"{held_out} ({share:.1%})" for lever, share in self.choice.refused.items()}
         known |= {lever: f"expected to save {share:.1%}" for lever, share in self.choice.saves.items()}
         return [f"{lever}: {known[lever]}" for lever in LEVERS if lever in known]
 

@@ -57,21 +57,23 @@ from solver.timing.step_cost import Pricing, StepObjective
 LEAST_SCENARIOS = 4  # that can be divided into two halves
 SURE = 2.0  # standard errors by which a plan must be better than the fallback
 MORE_ACTORS = 2  # by which folding may start with more actors than a static split
-RANDOM_SPLIT = "random split: no other plan was surely better"
-ROUND_ROBIN = "round-robin: no other plan was surely better"
-FOLDING = "round-robin with folding: an assignment by predicted lengths was not surely better"
-ASSIGNED = "assignment by predicted lengths: surely better on held-out scenarios"
+RANDOM_SPLIT = "random split: predicted lengths did not help"
+ROUND_ROBIN = "round-robin: predicted lengths did not help"
+FOLDING = "round-robin with consolidation: predicted lengths did not help"
+ASSIGNED = "assignment by predicted lengths: it helped on held-out scenarios"
 AS_GIVEN = "assignment by the lengths given"
 WITHOUT = "no assignment by predicted lengths: better on the scenarios given"
+DID_NOT_HELP = (
+    "no plan by predicted lengths was better by more than two standard errors on held-out scenarios (sets of lengths that it "
+    "was not planned for)."
+)
 WHY = {
-    RANDOM_SPLIT: "The random split runs: no other plan is surely better on scenarios that it was not made for.",
-    ROUND_ROBIN: "Round-robin runs, as without predictions: no plan is surely better on scenarios that it was not made for.",
-    FOLDING: (
-        "Round-robin with folding runs, as without predictions: no plan is surely better on scenarios that it was not made for."
-    ),
+    RANDOM_SPLIT: f"The random split runs: {DID_NOT_HELP}",
+    ROUND_ROBIN: f"Round-robin runs, which needs no prediction: {DID_NOT_HELP}",
+    FOLDING: f"Round-robin runs, and nearly empty actors hand over their responses; this needs no prediction: {DID_NOT_HELP}",
     ASSIGNED: (
-        "The assignment by predicted lengths runs: it is surely better than a plan without predictions, on scenarios that it "
-        "was not made for."
+        "The assignment by predicted lengths runs: it is better than plans without predictions, by more than two standard "
+        "errors on held-out scenarios (sets of lengths that it was not planned for)."
     ),
     AS_GIVEN: (
         "The assignment by the lengths given runs; plans are compared on held-out scenarios only under a weight, and where "

@@ -246,7 +246,7 @@ def _bound_columns(
 ) -> dict[str, Any]:
     """Return the lower bound on GPU-seconds at the record's own time, and what it is."""
     if bound is None:
-        return {"bound_gpu_seconds": math.nan, "bound_method": "none for actors of several sizes"}
+        return {"bound_gpu_seconds": math.nan, "bound_method": "unknown, as the actors differ in size"}
     drafts = isinstance(bound, DraftedClairvoyantBound)
     if whole is not None and not drafts:
         gpu_s, method = whole.gpu_seconds((record.end_s - record.start_s) * (1 + 1e-9)), "whole step"

@@ -261,11 +261,10 @@ class Plan:
                 f"  right-sized random split: {counted(ref.actors, 'actor')}, {ref.time_s:.2f} s, {ref.gpu_s:.1f} GPU-seconds"
             )
         if self.gap is not None:
-            solvers = ", ".join(dict.fromkeys(line.solver for line in self.history))
-            proof = f"value {self.value:.5f}, bound {self.lower_bound:.5f}, gap {self.gap:.2%} (by the planning model)"
-            lines.append(f"  {self.status} ({solvers}): {proof}" if solvers else f"  {self.status}: {proof}")
+            proof = f"value {self.value:.5f}, lower bound {self.lower_bound:.5f}, gap {self.gap:.2%} (by the planning model)"
+            lines.append(f"  {self.status}: {proof}")
         if self.rule is not None:
-            lines.append(f"  runtime rule: {self.rule.name}")
+            lines.append(f"  the rule {self.rule.name!r} may move responses while the step runs")
         if self.drafting is not None:
             lines.append(f"  drafts: {self.drafting.length}, at most {self.drafting.max_draft_tokens} tokens")
         return lines

@@ -78,17 +78,17 @@ def test_what_the_policy_solver_chose_stands_under_its_heading() -> None:
     folding = sample_trace(1, plans=plans)
     fig = plot_before_after({"static": shorter(), "solver": folding})
     headings = [one.text for one in fig.layout.annotations]
-    assert "round-robin with folding" in headings[1]
-    assert "folding" not in headings[0]
+    assert "round-robin with consolidation" in headings[1]
+    assert "consolidation" not in headings[0]
     plain = plot_before_after({"static": folding, "solver": shorter()})
-    assert "folding" not in "".join(one.text for one in plain.layout.annotations)
+    assert "consolidation" not in "".join(one.text for one in plain.layout.annotations)
     assert fig.layout.height > plain.layout.height, "there is room for the line"
 
 
 def test_what_other_sizes_of_actors_would_have_given_stands_under_the_heading() -> None:
     plans = [{"step": 0, "actors": [], "notes": {"chosen": FOLDING, "sizes": {"2": 1.0, "16": 2.0, "1": 1.176}}}]
     fig = plot_before_after({"static": shorter(), "solver": sample_trace(1, plans=plans)})
-    assert "+18% with 1 GPU per actor, +100% with 16 GPUs per actor" in fig.layout.annotations[1].text
+    assert "would be 18% higher with 1 GPU per actor, 100% higher with 16 GPUs per actor" in fig.layout.annotations[1].text
     assert "2 GPUs per actor" not in fig.layout.annotations[1].text, "its own size is no other"
 
 

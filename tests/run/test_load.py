@@ -133,7 +133,7 @@ def test_a_plan_and_a_comparison_say_which_plan_runs_and_why() -> None:
     run = rl.load(rl.example(), verbose=False)
     planned = run.plan(step=-1)
     assert planned.plan.notes["chosen"] == FOLDING
-    assert planned.plan.notes["why"].startswith("Round-robin with folding runs")
+    assert planned.plan.notes["why"].startswith("Round-robin runs, and nearly empty actors")
     for shown in (repr(planned), planned._repr_html_()):
         assert planned.plan.notes["why"] in shown
     compared = planned.compare("static")
@@ -141,7 +141,7 @@ def test_a_plan_and_a_comparison_say_which_plan_runs_and_why() -> None:
     assert said in repr(compared)
     assert said in compared._repr_html_()
     assert repr(compared).endswith("with 1 GPU per actor"), "what the other size of actors would have given"
-    assert "folding" not in repr(run.plan(step=-1, policy="random").compare("static"))
+    assert "consolidation" not in repr(run.plan(step=-1, policy="random").compare("static"))
 
 
 def test_a_run_is_explored_and_compared() -> None:

@@ -225,7 +225,7 @@ def test_the_first_examples_of_both_pages_train_one_after_the_other(
     example = re.findall(r"```python\n(.*?)```", text, flags=re.S)[0]
     capsys.readouterr()
     for steps in (2, 3):
-        exec(example.replace('"steps": 2', f'"steps": {steps}'), names)
+        exec(example.replace('"steps": 8', f'"steps": {steps}'), names)
         assert len(names["trainer"].state.trace.steps) == steps
     told = [line for line in capsys.readouterr().out.splitlines() if re.match(r"\d ", line)]
     assert [line[0] for line in told] == ["0", "1", "2"], "its callback is called after each step"

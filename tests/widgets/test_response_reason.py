@@ -96,14 +96,14 @@ def test_the_reason_says_how_many_actors_were_tried(what_if: WhatIf, monkeypatch
         ([0.0, 0.02], 2, "Moving it to actor 1 would leave the plan as good; none of the other actors would improve it."),
         ([0.02, -1e-7], 5, "the plan as good; none of the 2 other actors nearest in length would improve it."),
         ([0.02], 1, "Moving it to actor 1, the only other actor, would worsen the plan by 2.000%."),
-        ([-0.01, 0.02], 2, "actor 1 would improve the plan by 1.000%, by the predicted lengths. Nothing was surely better."),
+        ([-0.01, 0.02], 2, "actor 1 would improve the plan by 1.000%, by the predicted lengths. Nothing helped."),
         ([0.02, 0.01], 2, "any of the other actors would worsen the plan: by 1.000% (actor 2) to 2.000% (actor 1)."),
     ],
 )
 def test_the_reason_is_what_was_tried(what_if: WhatIf, changes: list[float], others: int, said: str) -> None:
     one = response_details(what_if, what_if.plan(Settings("cpu-tiny-qwen2", gpus=8)), 0)
     elsewhere = pd.DataFrame({"actor": range(1, len(changes) + 1), "change": changes})
-    told = replace(one, elsewhere=elsewhere, other_actors=others, chosen="Nothing was surely better.")
+    told = replace(one, elsewhere=elsewhere, other_actors=others, chosen="Nothing helped.")
     assert told.reason.endswith(said)
 
 

@@ -18,7 +18,7 @@ from rlhfless.system.templates import Markup
 
 FIGURE, HTML, PLAIN = "application/vnd.plotly.v1+json", "text/html", "text/plain"
 MARKDOWN, WIDGET = "text/markdown", "application/vnd.jupyter.widget-view+json"
-SENTENCE = "Here the notebook has a dashboard with sliders, which needs a kernel: run the notebook in JupyterLab."
+SENTENCE = "Here the notebook has a live view with buttons or sliders, which needs a kernel: run the notebook in JupyterLab."
 PURPOSE, LINKS_TITLE = "**What it is for:** ", "The functions used here"
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 

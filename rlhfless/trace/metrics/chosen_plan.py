@@ -14,9 +14,9 @@ def chosen_of(trace: Trace, step: int) -> str:
     plan = next((plan for plan in trace.plans if plan.get("step") == step), {})
     notes = plan.get("notes") or {}
     others = [
-        f"{value - 1:+.0%} with {counted(int(gpus), 'GPU')} per actor"
+        f"{abs(value - 1):.0%} {'higher' if value >= 1 else 'lower'} with {counted(int(gpus), 'GPU')} per actor"
         for gpus, value in sorted((notes.get("sizes") or {}).items(), key=lambda size: int(size[0]))
         if value != 1.0
     ]
-    sizes = f"weighted time and cost {', '.join(others)}" if others else ""
+    sizes = f"time and cost, weighed, would be {', '.join(others)}" if others else ""
     return "; ".join(filter(None, [str(notes.get("chosen", "")), sizes]))
