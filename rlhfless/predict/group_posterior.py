@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from rlhfless.predict.censoring import FloatArray
 from rlhfless.predict.length_variance import RESIDUALS, STEP, LengthModelParameters
 from solver.lengths.remaining import SurvivalTable
+from solver.model.ordered_sums import dot
 from solver.model.workload import IntArray, Workload
 
 SHIFT_STEPS = 2  # of the grid of logs between two shifts
@@ -114,7 +115,7 @@ class Siblings:
         priors = self._priors
         of_all = np.zeros((len(priors), len(SHIFTS)))
         for kind in (0, 1):
-            fits = likely[has_history == kind] @ priors[:, kind].reshape(-1, len(SHIFTS)).T
+            fits = dot(likely[has_history == kind], priors[:, kind].reshape(-1, len(SHIFTS)).T)
             of_all += np.log(np.maximum(fits, 1e-300)).sum(axis=0).reshape(of_all.shape)
         of_all *= min(1.0, MAX_PROMPTS / len(present))
         of_all -= 0.5 * SHIFTS**2 / self.scatter.drift
@@ -128,7 +129,7 @@ class Siblings:
 
     def curves(self, weights: FloatArray, prompts: IntArray, grid: FloatArray) -> FloatArray:
         """Return (n, G) survival at the grid's tokens for (n, shift) weights and the prompt of each."""
-        mixed = weights @ self._mixing
+        mixed = dot(weights, self._mixing)
         place = (np.log(grid + 0.5)[None, :] - self.centre[prompts][:, None] - MIXED[0]) / STEP
         place = np.clip(place, 0.0, len(MIXED) - 1.0)
         cell = np.minimum(place.astype(np.int64), len(MIXED) - 2)

@@ -17,6 +17,7 @@ from rlhfless.predict.length_variance import LengthModelParameters, scatter_of
 from rlhfless.predict.predictor import Predictor, PromptHistory
 from solver.lengths.remaining import RemainingLengths
 from solver.lengths.survival import from_scenarios
+from solver.model.ordered_sums import dot
 from solver.model.workload import IntArray, Workload
 
 FEWEST_PAIRS = 8  # of visits of the same prompts; with fewer, means of steps say how lengths drift
@@ -93,10 +94,10 @@ class InFlightPredictor(Predictor):
 
 def _shrunk_slope(x: np.ndarray, y: np.ndarray) -> float:
     """Slope through the origin, shrunk by its noise; 0 if there are too few points to estimate the noise."""
-    scale = float(x @ x)
+    scale = float(dot(x, x))
     if len(x) < 3 or scale <= 0:
         return 0.0
-    slope = float(x @ y) / scale
+    slope = float(dot(x, y)) / scale
     variance = float(((y - slope * x) ** 2).sum()) / (len(x) - 1) / scale
     return slope * max(0.0, 1.0 - variance / slope**2) if slope else 0.0
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from solver.model.errors import PlanningError, as_given, is_number
 from solver.model.latency import LatencyModel
+from solver.model.ordered_sums import dot
 from solver.model.workload import Workload
 
 MIN_BATCH = 1e-30  # so far from every other that it has no weight
@@ -51,8 +52,8 @@ def affine_minorants(
         share = weight / weight.sum()
         lp.Maximize(
             a
-            + b * float(share @ size) / latency.max_batch
-            + c * float(share @ (size * context)) / (latency.max_batch * max_context)
+            + b * float(dot(share, size)) / latency.max_batch
+            + c * float(dot(share, size * context)) / (latency.max_batch * max_context)
         )
         if lp.Solve() != pywraplp.Solver.OPTIMAL:
             continue

@@ -65,6 +65,7 @@ from solver.bounds.exact_clairvoyant import DEFAULT_WORK, ConfigurationBound, co
 from solver.bounds.response_groups import ResponseGroups, references
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError, as_given, check_real, is_whole
+from solver.model.ordered_sums import dot
 from solver.model.problem import PlanningProblem, check_problem
 from solver.model.workload import FloatArray
 from solver.timing.evaluate import ready_s
@@ -247,7 +248,7 @@ def clairvoyant_bound(
         context * length + length * (length - 1) / 2,
         _root_sum(0.0, 1.0, context, length) ** 2,
         max(float(latency.kv_capacity_tokens), float(last.max(initial=0.0)), float(reserved.max(initial=0.0))),
-        float(reserved @ length),
+        float(dot(reserved, length)),
         ResponseGroups.of(length, context),
         tuple(minorants),
         context,

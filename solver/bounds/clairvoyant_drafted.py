@@ -68,6 +68,7 @@ from solver.model.acceptance import Acceptance
 from solver.model.drafting import MAX_DRAFT_TOKENS
 from solver.model.errors import PlanningError, as_given, check_real, is_whole
 from solver.model.number_arrays import whole_numbers
+from solver.model.ordered_sums import dot
 from solver.model.plurals import counted
 from solver.model.problem import PlanningProblem
 from solver.model.workload import FloatArray, IntArray
@@ -272,7 +273,7 @@ def _bound(
     for sharing, prompts_s in every:
         paid = charges(sharing)
         loads, alone, passes = paid[-3:]
-        base_s = sharing.base_s * float(passes @ held) / without_drafts.kv_tokens
+        base_s = sharing.base_s * float(dot(passes, held)) / without_drafts.kv_tokens
         memory_s = max(memory_s, float(loads.sum()) + prompts_s + base_s)
         alone_s = np.maximum(alone_s, alone)
         paid_under.append(paid)

@@ -29,6 +29,7 @@ from __future__ import annotations
 import numpy as np
 
 from solver.bounds.load_axis import LoadAxis
+from solver.model.ordered_sums import dot
 from solver.model.workload import FloatArray, IntArray
 
 GRID = 48  # values of F
@@ -86,7 +87,7 @@ def max_earnings_per_s(axis: LoadAxis, curve: PriceCurve, lam: FloatArray, loads
     max_psi = lam * (curve.at(high) + high)  # psi at F = -1, where it is largest
     heaviest = lam * high
     grid = np.concatenate(
-        [[-1.0, -0.4, -0.1, 0.0], np.geomspace(MIN_GAIN, max(2 * MIN_GAIN, float(max_psi @ width)) * 1.001, GRID)]
+        [[-1.0, -0.4, -0.1, 0.0], np.geomspace(MIN_GAIN, max(2 * MIN_GAIN, float(dot(max_psi, width))) * 1.001, GRID)]
     )
     load = np.clip(curve.maximiser(grid)[:, None], low, high)
     psi = np.maximum(lam * (curve.at(load) - grid[:, None] * load), 0.0)

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from solver.generation.columns import Columns
+from solver.model.ordered_sums import dot
 from solver.model.problem import PlanningProblem
 from solver.model.workload import FloatArray, IntArray
 from solver.timing.items import Items
@@ -84,13 +85,13 @@ class ColumnModel:
         solved: tuple[float, FloatArray, FloatArray, float] | None = None
         skip, best_bound, reduced = 0.0, -math.inf, cost
         for _ in range(ROUNDS):
-            priced = np.where(usable, cost - duals @ self.rows, np.inf)
+            priced = np.where(usable, cost - dot(duals, self.rows), np.inf)
             least, path = self._shortest_path(priced)
             if path is None:
                 return None
             reduced = priced + least[self.columns.last] - least[self.columns.first]
             sides = np.where(duals > 0, self.row_low, self.row_high)
-            best_bound = max(best_bound, float(least[0]) + float(duals[duals != 0] @ sides[duals != 0]))
+            best_bound = max(best_bound, float(least[0]) + float(dot(duals[duals != 0], sides[duals != 0])))
             if solved is not None and best_bound >= solved[0] - PRECISE * abs(solved[0]):
                 break
             joins = np.argpartition(reduced, min(JOINED, len(reduced) - 1))[:JOINED]
@@ -238,7 +239,7 @@ def risks(seconds: FloatArray, cvar_alpha: float) -> FloatArray:
     """Return the (C,) mean of the worst share of (C, S) seconds, the last of them counted in part (``Objective.risk``)."""
     worst = np.sort(seconds, axis=1)[:, ::-1]
     share = np.clip(cvar_alpha * seconds.shape[1] - np.arange(seconds.shape[1]), 0.0, 1.0)
-    return np.asarray(worst @ (share / share.sum()))
+    return dot(worst, share / share.sum())
 
 
 def _side_rows(columns: Columns, items: Items, problem: PlanningProblem) -> tuple[FloatArray, list[float], list[float]]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from solver.model.ordered_sums import dot
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
 from solver.model.workload import FloatArray, IntArray
@@ -91,7 +92,7 @@ class PlanValues:
         done = busy_s + items.sync_s[of] + np.where(warm, 0.0, items.start_s[of])
         makespan, after = done.max(axis=1), self.goal.held_after_s
         held = done if after is None else np.maximum(done, makespan[:, None]) + after
-        cost = held @ items.rate[of]
+        cost = dot(held, items.rate[of])
         step = self.goal.step(makespan, cost)
         missing = max(0, self.problem.needed_actors - len(actors))
         value = math.inf if missing else self.goal.objective.value_over(*step, self.goal.norms)

@@ -25,6 +25,7 @@ from solver.generation.prompt_dealing import candidate_counts, dealt_prompts, eq
 from solver.model.errors import PlanningError, as_given, check_flags, is_whole
 from solver.model.node_placement import place
 from solver.model.offers import check_counts
+from solver.model.ordered_sums import dot
 from solver.model.plan import Plan, Reference
 from solver.model.plurals import counted
 from solver.model.problem import PlanningProblem, check_problem
@@ -103,7 +104,7 @@ def reference_of(problem: PlanningProblem, split: TimedSplit) -> Reference:
     pricing, phases = Pricing.of(problem), problem.phases
     makespan_s, held_s = pricing.generation(split.busy_s, split.offers)
     time_s = phases.step_time_s(float(makespan_s.mean()))
-    gpu_s, usd = (float((held_s @ rate[split.offers]).mean()) for rate in (pricing.gpu_rate, pricing.usd_rate))
+    gpu_s, usd = (float(dot(held_s, rate[split.offers]).mean()) for rate in (pricing.gpu_rate, pricing.usd_rate))
     step = time_s, gpu_s + phases.learner_gpus * time_s, usd + problem.learner_rate("usd") * time_s
     return Reference(len(split.actors), *(max(amount, 1e-12) for amount in step))
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from solver.model.errors import PlanningError, as_given, is_number, is_whole
+from solver.model.ordered_sums import dot
 from solver.model.workload import FloatArray
 
 COSTS = ("gpu_s", "usd")
@@ -181,7 +182,7 @@ class Objective:
         """Return the mean of the worst share ``cvar_alpha`` of equally likely values; the last of them counts in part."""
         worst = np.sort(values)[::-1]
         share = np.clip(self.cvar_alpha * len(worst) - np.arange(len(worst)), 0.0, 1.0)
-        return float(np.dot(worst, share) / share.sum())
+        return float(dot(worst, share) / share.sum())
 
 
 def _other_factor(value: float, factor: float, exponent: float) -> float:

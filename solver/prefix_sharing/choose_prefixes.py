@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solver.model.errors import PlanningError, as_given
+from solver.model.ordered_sums import dot
 from solver.model.workload import FloatArray, IntArray
 from solver.prefix_sharing.costs_and_savings import PrefixChoice, PrefixCosts
 from solver.prefix_sharing.prefix_tree import PrefixTree
@@ -184,7 +185,7 @@ class _PrefixProblem:
 
     def _net_saving_per_token_s(self, receivers: NDArray[np.bool_]) -> FloatArray:
         """Return the (V,) net seconds that a token of each node saves."""
-        return np.asarray(receivers.astype(float) @ self._saving_per_token_s - self.costs.prefill_actor_per_token_s)
+        return np.asarray(dot(receivers.astype(float), self._saving_per_token_s) - self.costs.prefill_actor_per_token_s)
 
     def best(self, receivers: NDArray[np.bool_]) -> tuple[list[IntArray], float]:
         """Return candidates that may end within an edge, as (V,) tokens each, and an upper bound on their net seconds.
@@ -194,7 +195,7 @@ class _PrefixProblem:
         density, edge = self._net_saving_per_token_s(receivers), self.tree.edge_tokens
         if self.max_batch is None:
             tokens = self._densest_tokens(density > 0, density)
-            return [tokens], float(density @ tokens)
+            return [tokens], float(dot(density, tokens))
         leaves = self.max_batch
 
         def at_price(price: float) -> tuple[NDArray[np.bool_], float]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
+from solver.model.ordered_sums import dot
 from solver.model.workload import FloatArray, IntArray
 from solver.timing.mixed_prefill import exceeds_budget, keeps_budget, schedule_general, schedule_reserved
 from solver.timing.pass_tokens import PassTokens
@@ -232,8 +233,8 @@ def busy_s(
     if passes is None:
         fed, growing = float(stay.sum()), (stay * (stay - 1)).sum()
     else:
-        fed, growing = float(stay @ passes.fed[r.response]), (stay * (stay - 1)) @ passes.growth[r.response]
-    kv_steps = float(np.dot(stay, r.context) + growing / 2)
+        fed, growing = float(dot(stay, passes.fed[r.response])), dot(stay * (stay - 1), passes.growth[r.response])
+    kv_steps = float(dot(stay, r.context) + growing / 2)
     seconds = (
         latency.base_s * float(r.last.max(initial=0))
         + latency.per_response_s * fed
