@@ -27,7 +27,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from rlhfless.errors import InputError
+from rlhfless.errors import NO_SUCH_LOG, InputError
 from rlhfless.system.out_files import why_not_written
 
 if TYPE_CHECKING:
@@ -79,6 +79,23 @@ def check_folder(path: Path) -> Path:
     return path
 
 
+def check_log(path: Path) -> Path:
+    """Return the path of a log to read.
+
+    Raises:
+        InputError: nothing is there.
+    """
+    try:
+        missing = not path.exists()
+    except (OSError, ValueError):  # the reader says why
+        return path
+    if missing:
+        raise InputError(f"{path}: {NO_SUCH_LOG}")
+    return path
+
+
+LogPath = Annotated[Path, AfterValidator(check_log)]
+"""A log to read. It is refused before anything is imported or computed if nothing is there."""
 OutFile = Annotated[Path, AfterValidator(check_file)]
 """A file to write. It is refused before anything is computed if it cannot be written."""
 OutFolder = Annotated[Path, AfterValidator(check_folder)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import Field
@@ -13,7 +12,7 @@ from pydantic_settings import CliPositionalArg
 from rlhfless.cli.acceptance import ACCEPTED, stated_acceptance
 from rlhfless.cli.log_options import open_recognised
 from rlhfless.cli.logged_run import assumed_of, refuse_without_gpus
-from rlhfless.cli.options import Limits, PricedGpus, Printed, shown
+from rlhfless.cli.options import Limits, LogPath, PricedGpus, Printed, shown
 from rlhfless.cli.printed_json import print_json
 from rlhfless.errors import InputError
 
@@ -32,7 +31,7 @@ class PlanOptions(Printed, Limits, PricedGpus):
     --pool or --drafts the plan is printed but not executed.
     """
 
-    log: CliPositionalArg[Path] = Field(
+    log: CliPositionalArg[LogPath] = Field(
         description="A trace, or a log whose format is recognised; write any other as a trace with `rlhfless convert`."
     )
     step: int | None = Field(None, description="Number of the step to plan.  [default: the last]")

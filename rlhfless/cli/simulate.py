@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from pydantic import AliasChoices, Field
@@ -13,7 +12,7 @@ from pydantic_settings import CliPositionalArg
 from rlhfless.cli.acceptance import ACCEPTED, drawn_drafts
 from rlhfless.cli.log_options import open_recognised
 from rlhfless.cli.logged_run import assumed_of, refuse_without_gpus
-from rlhfless.cli.options import WEIGHT, Names, OutFolder, PricedGpus, Printed, Share, shown
+from rlhfless.cli.options import WEIGHT, LogPath, Names, OutFolder, PricedGpus, Printed, Share, shown
 from rlhfless.cli.printed_json import print_json
 from rlhfless.errors import InputError
 
@@ -28,7 +27,7 @@ class SimulateOptions(Printed, PricedGpus):
     profile is scaled to the logged ones, as in the report.
     """
 
-    log: CliPositionalArg[Path] = Field(
+    log: CliPositionalArg[LogPath] = Field(
         description="A trace, or a log whose format is recognised; write any other as a trace with `rlhfless convert`."
     )
     out: OutFolder | None = Field(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import AliasChoices, Field
@@ -13,7 +12,7 @@ from pydantic_settings import CliPositionalArg
 from rlhfless.cli.acceptance import ACCEPTED, stated_acceptance
 from rlhfless.cli.log_options import open_recognised
 from rlhfless.cli.model_calls import StepGpus, StepModels
-from rlhfless.cli.options import Limits, Names, OutFile, Printed, shown
+from rlhfless.cli.options import Limits, LogPath, Names, OutFile, Printed, shown
 from rlhfless.cli.printed_json import print_json
 from rlhfless.errors import InputError
 from solver.model.errors import PlanningError
@@ -33,7 +32,7 @@ class StepOptions(Printed, Limits, StepGpus, StepModels):
     Seconds come from tables of measured operators, not from LOG.
     """
 
-    log: CliPositionalArg[Path] = Field(
+    log: CliPositionalArg[LogPath] = Field(
         description="A trace, or a log whose format is recognised; write any other as a trace with `rlhfless convert`."
     )
     out: OutFile | None = Field(

@@ -295,6 +295,14 @@ def test_a_response_that_no_actor_can_hold(log, tmp_path):
         )
 
 
+@pytest.mark.parametrize("given", [["plan"], ["simulate"], ["step", "--algorithm", "grpo", "--model", "actor=qwen2.5-3b"]])
+def test_a_log_that_is_not_there_is_refused_with_an_example(given, tmp_path):
+    missing = tmp_path / "LOG"
+    gpus = ["--gpus", 8, *(["--gpu", "h100"] if given[0] == "step" else [])]
+    result = run_rlhfless(given[0], missing, *given[1:], *gpus)
+    refused_command(result, f"{missing}: there is no such file or folder", "data/traces/reasoning-static", "rlhfless.example()")
+
+
 def test_unknown_steps_commands_and_missing_options(log):
     refused_command(run_rlhfless("plan", log, *ON, "--step", 7), str(log), "7", "0 to 1")
     assert "generate" in refusal_line(run_rlhfless("generate"))
