@@ -76,6 +76,7 @@ def simulate(options: SimulateOptions) -> None:
     """
     from rlhfless.analysis.executed_run import AsExecuted
     from rlhfless.predict import make_predictor
+    from rlhfless.report.progress import step_progress
     from rlhfless.run import load
     from rlhfless.simulate import simulate as run_simulation
 
@@ -87,7 +88,8 @@ def simulate(options: SimulateOptions) -> None:
     run = load(opened, hardware=options.hardware, time_weight=options.time_weight, verbose=False)
     refuse_without_gpus(run, options.log)
     setting = replace(run.calibrated, seed=options.seed, drafts=drafts)
-    result = run_simulation(run.rollouts, setting, chosen, make_predictor("last"))
+    with step_progress(run.rollouts["step"].nunique()) as on_step:
+        result = run_simulation(run.rollouts, setting, chosen, make_predictor("last"), on_step=on_step)
     if out is not None:
         for name, trace in result.traces.items():
             trace.save(out / name)
