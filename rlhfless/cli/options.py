@@ -79,8 +79,8 @@ def check_folder(path: Path) -> Path:
     return path
 
 
-def check_log(path: Path) -> Path:
-    """Return the path of a log to read.
+def refuse_missing_log(path: Path) -> None:
+    """Refuse a path to a log at which nothing is; commands call it before they import and compute anything.
 
     Raises:
         InputError: nothing is there.
@@ -88,14 +88,11 @@ def check_log(path: Path) -> Path:
     try:
         missing = not path.exists()
     except (OSError, ValueError):  # the reader says why
-        return path
+        return
     if missing:
         raise InputError(f"{path}: {NO_SUCH_LOG}")
-    return path
 
 
-LogPath = Annotated[Path, AfterValidator(check_log)]
-"""A log to read. It is refused before anything is imported or computed if nothing is there."""
 OutFile = Annotated[Path, AfterValidator(check_file)]
 """A file to write. It is refused before anything is computed if it cannot be written."""
 OutFolder = Annotated[Path, AfterValidator(check_folder)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import Field
@@ -12,7 +13,7 @@ from pydantic_settings import CliPositionalArg
 from rlhfless.cli.acceptance import ACCEPTED, stated_acceptance
 from rlhfless.cli.log_options import open_recognised
 from rlhfless.cli.logged_run import assumed_of, refuse_without_gpus
-from rlhfless.cli.options import Limits, LogPath, PricedGpus, Printed, shown
+from rlhfless.cli.options import Limits, PricedGpus, Printed, refuse_missing_log, shown
 from rlhfless.cli.printed_json import print_json
 from rlhfless.errors import InputError
 
@@ -31,7 +32,7 @@ class PlanOptions(Printed, Limits, PricedGpus):
     --pool or --drafts the plan is printed but not executed.
     """
 
-    log: CliPositionalArg[LogPath] = Field(
+    log: CliPositionalArg[Path] = Field(
         description="A trace, or a log whose format is recognised; write any other as a trace with `rlhfless convert`."
     )
     step: int | None = Field(None, description="Number of the step to plan.  [default: the last]")
@@ -53,6 +54,7 @@ def plan(options: PlanOptions) -> None:
         TraceError: the log cannot be read.
         PlanningError: there is no plan within the limits.
     """
+    refuse_missing_log(options.log)
     from rlhfless.latency import mixed_pools
     from rlhfless.run import load
     from rlhfless.scheduling.solver import planned as static_plan

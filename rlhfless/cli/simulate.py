@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import AliasChoices, Field
@@ -13,7 +14,7 @@ from pydantic_settings import CliPositionalArg
 from rlhfless.cli.acceptance import ACCEPTED, drawn_drafts
 from rlhfless.cli.log_options import open_recognised
 from rlhfless.cli.logged_run import assumed_of, refuse_without_gpus
-from rlhfless.cli.options import WEIGHT, LogPath, Names, OutFolder, PricedGpus, Printed, Share, shown
+from rlhfless.cli.options import WEIGHT, Names, OutFolder, PricedGpus, Printed, Share, refuse_missing_log, shown
 from rlhfless.cli.printed_json import print_json
 from rlhfless.errors import InputError
 
@@ -31,7 +32,7 @@ class SimulateOptions(Printed, PricedGpus):
     profile is scaled to the logged ones, as in the report.
     """
 
-    log: CliPositionalArg[LogPath] = Field(
+    log: CliPositionalArg[Path] = Field(
         description="A trace, or a log whose format is recognised; write any other as a trace with `rlhfless convert`."
     )
     out: OutFolder | None = Field(
@@ -78,6 +79,7 @@ def simulate(options: SimulateOptions) -> None:
         InputError: options contradict each other, or one makes no sense.
         TraceError: the log cannot be read.
     """
+    refuse_missing_log(options.log)
     from rlhfless.analysis.executed_run import AsExecuted
     from rlhfless.predict import make_predictor
     from rlhfless.report.progress import step_progress

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import AliasChoices, Field
@@ -12,7 +13,7 @@ from pydantic_settings import CliPositionalArg
 from rlhfless.cli.acceptance import ACCEPTED, stated_acceptance
 from rlhfless.cli.log_options import open_recognised
 from rlhfless.cli.model_calls import StepGpus, StepModels
-from rlhfless.cli.options import Limits, LogPath, Names, OutFile, Printed, shown
+from rlhfless.cli.options import Limits, Names, OutFile, Printed, refuse_missing_log, shown
 from rlhfless.cli.printed_json import print_json
 from rlhfless.errors import InputError
 from solver.model.errors import PlanningError
@@ -32,7 +33,7 @@ class StepOptions(Printed, Limits, StepGpus, StepModels):
     Seconds come from tables of measured operators, not from LOG.
     """
 
-    log: CliPositionalArg[LogPath] = Field(
+    log: CliPositionalArg[Path] = Field(
         description="A trace, or a log whose format is recognised; write any other as a trace with `rlhfless convert`."
     )
     out: OutFile | None = Field(
@@ -93,6 +94,7 @@ def step(options: StepOptions) -> None:
         TraceError: the log cannot be read.
         PlanningError: there is no plan within the limits.
     """
+    refuse_missing_log(options.log)
     from rlhfless.latency import StepBatch, generation_latency
     from rlhfless.plots import save
     from rlhfless.run.planned_whole_step import SECONDS_OF, PlannedWholeStep
