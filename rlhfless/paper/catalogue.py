@@ -5,6 +5,7 @@ A file is named after its figure; two hold two: ``figure_04.py`` 4a and 4b, ``fi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,9 +56,12 @@ CPU_S = {
     "12": (6.4, 2.7),
     "13": (11.2, 3.5),
     "14": (8.3, 2.6),
+    "15": (30.1, 8.3),
+    "16": (math.nan, 4.8),
+    "17": (math.nan, 1.7),
 }
 """Seconds of CPU of each figure of RLHFless as it is printed, and with ``fast``; measured once, on a busy machine with public
-logs at hand, without pictures."""
+logs at hand, without pictures; NaN was not measured."""
 
 
 def how_long(figures: Sequence[PaperFigure[Any]], fast: bool) -> str:
@@ -65,10 +69,13 @@ def how_long(figures: Sequence[PaperFigure[Any]], fast: bool) -> str:
     number = counted(len(figures), "figure")
     if any(figure.name not in CPU_S for figure in figures):
         return f"{number}, of which {', '.join(f.name for f in figures if f.name not in CPU_S)} may take minutes"
-    printed, smaller = (_about(sum(CPU_S[figure.name][place] for figure in figures)) for place in (0, 1))
+    seconds = [CPU_S[figure.name] for figure in figures]
+    smaller = _about(sum(fast_s for _, fast_s in seconds))
     if fast:
         return f"{number} in smaller settings, about {smaller} of one core"
-    return f"{number}, about {printed} of one core; with --fast about {smaller}"
+    known = [printed_s for printed_s, _ in seconds if not math.isnan(printed_s)]
+    about = f"{'about' if len(known) == len(seconds) else 'more than'} {_about(sum(known))}"
+    return f"{number}, {about} of one core; with --fast about {smaller}"
 
 
 def _about(seconds: float) -> str:
