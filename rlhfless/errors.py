@@ -37,6 +37,13 @@ class UserError(Exception):
         return lines if not own else [*lines, "", "".join(traceback.format_list(own)).rstrip()]
 
 
+NO_SUCH_LOG = (
+    "there is no such file or folder; a log is needed, for example data/traces/reasoning-static of the repository, or "
+    "rlhfless.example() in Python"
+)
+"""What is said of a path to a log at which nothing is."""
+
+
 class MissingExtra(UserError, ImportError):
     """An optional package is needed; the message names the extra to install."""
 

@@ -39,18 +39,20 @@ class FiguresOptions(Options):
     rlhfuse_cut and rlhfuse_schedules repeat figures of RLHFuse (arXiv 2409.13221): latency by the share of the batch at which
     responses migrate, in seconds, and the 12 published pipelines, in minutes.
 
-    It writes a page and a table of each figure, pictures where they can be drawn, and index.html with all captions. The first
-    line of the output says which public logs the lengths come from.
+    It writes a page and a table of each figure, pictures where they can be drawn, and index.html with all captions, which is
+    written after each figure: stop with Ctrl-C and read what is there. The first lines say how long the figures take and
+    which public logs the lengths come from.
     """
 
     names: CliPositionalArg[tuple[str, ...]] = Field(
-        (), validation_alias="name", description="Figures, such as 2b, 3c or 10_all.  [default: all]"
-    )
+        (), validation_alias="name",
+        description="Figures, such as 2b, 3c or 10_all.  [default: the 14 of RLHFless, without 10_all]",
+    )  # fmt: skip
     out: Annotated[OutFolder, BeforeValidator(_named)] = Field(
         Path("out/figures"), validation_alias=AliasChoices("out", "o"), json_schema_extra=shown("FOLDER"),
         description="Write the figures into this folder.",
     )  # fmt: skip
-    fast: bool = Field(False, description="Use smaller settings than the paper; all figures then take less than a minute.")
+    fast: bool = Field(False, description="Use smaller settings than the paper, which take less time.")
     seeds: Count | None = Field(None, description="Number of seeds, for figures that average over several (10_all).")
     logs: str | None = Field(
         None, json_schema_extra=shown("FOLDER"),
@@ -71,9 +73,10 @@ def figures(options: FiguresOptions) -> None:
         InputError: a name is unknown, or pictures are wanted that cannot be drawn.
     """
     from rlhfless.paper import Sources, chosen, write_figures
+    from rlhfless.paper.catalogue import how_long
     from rlhfless.plots.export.render import why_no_pictures
 
-    chosen(options.names)  # raises on unknown names before anything is computed
+    figures = chosen(options.names)  # raises on unknown names before anything is computed
     sources = Sources.of(options.logs)
     asked = options.pictures
     why_not = why_no_pictures() if asked != () else ""
@@ -84,6 +87,7 @@ def figures(options: FiguresOptions) -> None:
     def say_why_not(reason: str) -> None:
         print(f"no pictures: {reason}")
 
+    print(how_long(figures, options.fast))
     print(f"lengths: {sources.about}")
     index = write_figures(
         options.out, options.names, fast=options.fast, sources=sources, on_line=print, pictures=pictures, seeds=options.seeds,

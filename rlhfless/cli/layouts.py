@@ -41,7 +41,9 @@ class LayoutsOptions(Printed, Limits, StepGpus, StepModels):
     responses: Count = Field(256, description="Number of responses per step.")
     prompt_tokens: Count = Field(128, description="Tokens of every prompt.")
     response_tokens: Count = Field(384, description="Tokens of every response.")
-    compare: Names = Field((), description="Also plan as these published systems do: megatron, real, verl.  [default: none]")
+    compare: Names = Field(
+        (), description="Also plan as these published systems do: megatron, real (its search), verl.  [default: none]"
+    )
 
 
 def layouts(options: LayoutsOptions) -> None:
@@ -106,7 +108,26 @@ def _text(table: pd.DataFrame, gpus: StepGpus) -> str:
         shown["USD per step"] = table["cost_usd"].map("{:.4f}".format)
         price = f" Cost: {gpus.total_gpus} GPUs at {gpus.price_usd:g} USD per hour, all held."
     shown["status"] = table["status"]
-    return f"{shown.to_string(index=False)}\nShares are of the GPU-seconds of a step.{price}"
+    return f"{_against(table)}{shown.to_string(index=False)}\n{_of_real(table)}Shares are of the GPU-seconds of a step.{price}"
+
+
+def _against(table: pd.DataFrame) -> str:
+    """Return how this plan compares with the shortest of the others that fit, as a line; empty where there is none."""
+    others = table[(table["plan"] != OURS) & (table["status"] != "infeasible")]
+    if others.empty:
+        return ""
+    best = others.loc[others["period_s"].idxmin()]
+    change = float(table.loc[table["plan"] == OURS, "period_s"].iloc[0]) / best["period_s"] - 1
+    by = "as long as" if abs(change) < 5e-4 else f"{abs(change):.1%} {'shorter' if change < 0 else 'longer'} than"
+    among = f", the shortest of {', '.join(others['plan'])}" if len(others) > 1 else ""
+    return f"{OURS} is {by} {best['plan']}{among}\n"
+
+
+def _of_real(table: pd.DataFrame) -> str:
+    """Say which plan ``real`` is, where it is compared."""
+    if "real" not in set(table["plan"]):
+        return ""
+    return "real: found by ReaL's search with these costs, not its published plan.\n"
 
 
 def _draw(plans: dict[str, StepPlan], memory_bytes: float, assumptions: dict[str, str], out: str) -> None:

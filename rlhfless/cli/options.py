@@ -27,7 +27,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from rlhfless.errors import InputError
+from rlhfless.errors import NO_SUCH_LOG, InputError
 from rlhfless.system.out_files import why_not_written
 
 if TYPE_CHECKING:
@@ -77,6 +77,20 @@ def check_folder(path: Path) -> Path:
     if why := why_not_written(path):
         raise InputError(f"{path}: {why}; name a folder that can be written")
     return path
+
+
+def refuse_missing_log(path: Path) -> None:
+    """Refuse a path to a log at which nothing is; commands call it before they import and compute anything.
+
+    Raises:
+        InputError: nothing is there.
+    """
+    try:
+        missing = not path.exists()
+    except (OSError, ValueError):  # the reader says why
+        return
+    if missing:
+        raise InputError(f"{path}: {NO_SUCH_LOG}")
 
 
 OutFile = Annotated[Path, AfterValidator(check_file)]

@@ -13,7 +13,7 @@ from pydantic_settings import CliPositionalArg
 from rlhfless.cli.acceptance import ACCEPTED, stated_acceptance
 from rlhfless.cli.log_options import open_recognised
 from rlhfless.cli.logged_run import assumed_of, refuse_without_gpus
-from rlhfless.cli.options import Limits, PricedGpus, Printed, shown
+from rlhfless.cli.options import Limits, PricedGpus, Printed, refuse_missing_log, shown
 from rlhfless.cli.printed_json import print_json
 from rlhfless.errors import InputError
 
@@ -54,6 +54,7 @@ def plan(options: PlanOptions) -> None:
         TraceError: the log cannot be read.
         PlanningError: there is no plan within the limits.
     """
+    refuse_missing_log(options.log)
     from rlhfless.latency import mixed_pools
     from rlhfless.run import load
     from rlhfless.scheduling.solver import planned as static_plan

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import AliasChoices, Field
 from pydantic_settings import CliPositionalArg
@@ -13,9 +14,12 @@ from pydantic_settings import CliPositionalArg
 from rlhfless.cli.acceptance import ACCEPTED, drawn_drafts
 from rlhfless.cli.log_options import open_recognised
 from rlhfless.cli.logged_run import assumed_of, refuse_without_gpus
-from rlhfless.cli.options import WEIGHT, Names, OutFolder, PricedGpus, Printed, Share, shown
+from rlhfless.cli.options import WEIGHT, Names, OutFolder, PricedGpus, Printed, Share, refuse_missing_log, shown
 from rlhfless.cli.printed_json import print_json
 from rlhfless.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 DEFAULT = ("static", "random", "rlhfless", "fold", "solver", "oracle")
 DRAFTING = ("spec", "spec+fold")  # compared with them where drafts are given
@@ -75,8 +79,10 @@ def simulate(options: SimulateOptions) -> None:
         InputError: options contradict each other, or one makes no sense.
         TraceError: the log cannot be read.
     """
+    refuse_missing_log(options.log)
     from rlhfless.analysis.executed_run import AsExecuted
     from rlhfless.predict import make_predictor
+    from rlhfless.report.progress import step_progress
     from rlhfless.run import load
     from rlhfless.simulate import simulate as run_simulation
 
@@ -88,7 +94,8 @@ def simulate(options: SimulateOptions) -> None:
     run = load(opened, hardware=options.hardware, time_weight=options.time_weight, verbose=False)
     refuse_without_gpus(run, options.log)
     setting = replace(run.calibrated, seed=options.seed, drafts=drafts)
-    result = run_simulation(run.rollouts, setting, chosen, make_predictor("last"))
+    with step_progress(run.rollouts["step"].nunique()) as on_step:
+        result = run_simulation(run.rollouts, setting, chosen, make_predictor("last"), on_step=on_step)
     if out is not None:
         for name, trace in result.traces.items():
             trace.save(out / name)
@@ -110,10 +117,29 @@ def simulate(options: SimulateOptions) -> None:
     for title, has_history in (("steps with history", True), ("steps without history", False)):
         table = result.summary(has_history)
         if table["steps"].max() > 0:
-            print(
-                f"{title}, sums over steps "
-                "(bound_cost_at_time: lower bound on the GPU-seconds of any policy in that time, by bound_method)"
-            )
-            print(table.to_string(index=False, float_format=lambda v: f"{v:,.3f}"))
+            print(f"{title}, sums over steps ({_meaning(options.time_weight, chosen[0])})")
+            shares = dict.fromkeys(("cost_reduction_vs_static", "above_bound"), "{:.1%}".format)
+            print(table.to_string(index=False, float_format=lambda v: f"{v:,.3f}", formatters=shares, na_rep="NaN"))
+            if best := _best(table):
+                print(best)
     for sentence in result.choices_in_words().values():
         print(sentence)
+
+
+def _meaning(weight: float, first: str) -> str:
+    """Say what the columns are that a name does not say."""
+    return (
+        f"objective: time^{weight:g} cost^{1 - weight:.4g} relative to {first}, lower is better; bound_cost_at_time: lower "
+        "bound on the GPU-seconds of any policy in that time, by bound_method; above_bound: how far the policy is above it"
+    )
+
+
+def _best(table: pd.DataFrame) -> str:
+    """Name the policy with the least objective, of those that plan without true lengths; empty if no other is compared."""
+    known = table[table["objective"].notna() & ~table["policy"].str.startswith("oracle")]
+    if len(known) < 2:
+        return ""
+    best = known.loc[known["objective"].idxmin()]
+    above = "" if math.isnan(best["above_bound"]) else f", {best['above_bound']:.1%} above the bound at its time"
+    of_first = f"{best['objective']:.3f} of that of {table['policy'].iloc[0]}"
+    return f"best objective without true lengths: {best['policy']}, {of_first}{above}"

@@ -13,7 +13,7 @@ from pydantic_settings import CliPositionalArg
 from rlhfless.cli.acceptance import ACCEPTED, stated_acceptance
 from rlhfless.cli.log_options import open_recognised
 from rlhfless.cli.model_calls import StepGpus, StepModels
-from rlhfless.cli.options import Limits, Names, OutFile, Printed, shown
+from rlhfless.cli.options import Limits, Names, OutFile, Printed, refuse_missing_log, shown
 from rlhfless.cli.printed_json import print_json
 from rlhfless.errors import InputError
 from solver.model.errors import PlanningError
@@ -94,6 +94,7 @@ def step(options: StepOptions) -> None:
         TraceError: the log cannot be read.
         PlanningError: there is no plan within the limits.
     """
+    refuse_missing_log(options.log)
     from rlhfless.latency import StepBatch, generation_latency
     from rlhfless.plots import save
     from rlhfless.run.planned_whole_step import SECONDS_OF, PlannedWholeStep

@@ -5,6 +5,7 @@ A file is named after its figure; two hold two: ``figure_04.py`` 4a and 4b, ``fi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ from rlhfless.paper import (
     rlhfuse_schedules,
 )
 from rlhfless.paper.paper_figure import PaperFigure
+from solver.model.plurals import counted
 
 FIGURES: dict[str, PaperFigure[Any]] = {
     figure.name: figure
@@ -41,6 +43,44 @@ OTHER_FIGURES: dict[str, PaperFigure[Any]] = {
     figure.name: figure for figure in (figure_10_all.FIGURE, real_main.FIGURE, rlhfuse_cut.FIGURE, rlhfuse_schedules.FIGURE)
 }
 """Figures of other papers, and the 12 settings with all levers: made when they are named."""
+
+CPU_S = {
+    "2b": (1.2, 0.9),
+    "3c": (4.0, 1.4),
+    "4a": (0.2, 0.2),
+    "4b": (0.1, 0.1),
+    "7b": (2.3, 1.8),
+    "9": (0.2, 0.2),
+    "10": (43.5, 5.7),
+    "11": (10.2, 1.7),
+    "12": (6.4, 2.7),
+    "13": (11.2, 3.5),
+    "14": (8.3, 2.6),
+    "15": (30.1, 8.3),
+    "16": (math.nan, 4.8),
+    "17": (math.nan, 1.7),
+}
+"""Seconds of CPU of each figure of RLHFless as it is printed, and with ``fast``; measured once, on a busy machine with public
+logs at hand, without pictures; NaN was not measured."""
+
+
+def how_long(figures: Sequence[PaperFigure[Any]], fast: bool) -> str:
+    """Return how many figures are made, and about how long one core needs for them."""
+    number = counted(len(figures), "figure")
+    if any(figure.name not in CPU_S for figure in figures):
+        return f"{number}, of which {', '.join(f.name for f in figures if f.name not in CPU_S)} may take minutes"
+    seconds = [CPU_S[figure.name] for figure in figures]
+    smaller = _about(sum(fast_s for _, fast_s in seconds))
+    if fast:
+        return f"{number} in smaller settings, about {smaller} of one core"
+    known = [printed_s for printed_s, _ in seconds if not math.isnan(printed_s)]
+    about = f"{'about' if len(known) == len(seconds) else 'more than'} {_about(sum(known))}"
+    return f"{number}, {about} of one core; with --fast about {smaller}"
+
+
+def _about(seconds: float) -> str:
+    """Return a time in whole minutes, or in seconds to the next ten below a minute and a half."""
+    return f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{max(1, round(seconds / 10)) * 10} s"
 
 
 def chosen(names: Sequence[str] = ()) -> list[PaperFigure[Any]]:

@@ -39,10 +39,10 @@ POLICIES = (
     "static", "static-generation", "random", "rlhfuse", "rlhfless", "solver", "solver+replan", "oracle", "oracle+replan",
 )  # fmt: skip
 ELASTIC = {"elastic": 1.0, "elastic-90": KEPT_PER_DOUBLING}
-"""Elastic plain: the naive system's generation, whose actors give their GPUs back when it is over, then preparation and
+"""Elastic naive: the naive system's generation, whose actors give their GPUs back when it is over, then preparation and
 learning on all GPUs. Name to what each GPU keeps of its work per doubling of the learner's GPUs (``Machine.on_all_gpus``)."""
 ELASTIC_TEXT = (
-    "Elastic plain generates as the naive system does, releases all GPUs when generation is over, then prepares and learns on "
+    "Elastic naive generates as the naive system does, releases all GPUs when generation is over, then prepares and learns on "
     "all of them. Perfect scaling means the same GPU-seconds on any number of GPUs, which is optimistic. Starting the larger "
     "learner is not charged."
 )
@@ -66,8 +66,8 @@ def _as(policy: str, label: str, *, held: bool = False, **changes: str) -> InFig
 IN_FIGURES = {
     "static": _as("static", "naive static, 3 actors, held through the step", held=True),
     "static-generation": _as("static", "naive static, held through generation", symbol="circle-open"),
-    "elastic": _as("static", "elastic plain: naive static, then learning on all GPUs", colour=PURPLE, symbol="pentagon"),
-    "elastic-90": _as("static", "elastic plain, 10 % lost per doubling of the learner", colour=PURPLE,
+    "elastic": _as("static", "elastic naive: naive static, then learning on all GPUs", colour=PURPLE, symbol="pentagon"),
+    "elastic-90": _as("static", "elastic naive, 10 % lost per doubling of the learner", colour=PURPLE,
                       symbol="pentagon-open"),
     "random": _as("random", "right-sized random, released when done"),
     "static-all": _as("static", "naive static, all actors that fit, held through the step", held=True, symbol="square"),

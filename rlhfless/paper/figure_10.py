@@ -219,7 +219,7 @@ def plot(setting: Figure10Setting, numbers: Numbers) -> go.Figure:
     fig.update_yaxes(tickformat=".0%", row=3)
     _add_batches(fig, by_batch(numbers))
     low = "the lower the better; share: 0 % is the naive static system, 100 % the bound for a learner of its size<br>"
-    low += "lengths: a public log where it says so, else stated models; last row: PPO, GSM8K (model), by responses of a step"
+    low += "share above 100 %: a larger learner; lengths: a public log where it says so, else stated models; last row: PPO"
     fig = styled(fig, TITLE, low, height=1330, legend={**WIDE_LEGEND, "y": -0.06}, margin={"l": 70, "r": 24, "t": 112, "b": 60})
     for axis in ("yaxis7", "yaxis8"):  # the labels of the cells stand between the third row and the fourth
         bottom, top = fig.layout[axis].domain
@@ -265,8 +265,9 @@ def caption(setting: Figure10Setting, numbers: Numbers) -> Caption:
     best = ", ".join(f"{int(row.best_static)} at {int(row.responses):,}" for row in batches.itertuples())
     log = "Lengths of the GRPO runs on GSM8K (a public log, cap of 512 tokens)."
     return Caption(
-        "Time, cost and share of the headroom of every policy, for whole steps (left) and generation alone (right). The last "
-        "row shows the effect of the batch size.",
+        "Time, cost and share of the headroom of every policy, for whole steps (left) and generation alone (right). The share "
+        "is above 100 % where the learner may be larger than the naive system's. The last row shows the effect of the batch "
+        "size.",
         log if "log" in set(rule["basis"]) else "Nothing: no log is at hand.",
         f"{setting.machines[0].about}. All other lengths: stated lognormal models; the medians of GSM8K, GPQA and "
         "LiveCodeBench are assumed. Steps of the first epoch have no history "
@@ -278,7 +279,7 @@ def caption(setting: Figure10Setting, numbers: Numbers) -> Caption:
         f"cost of whole steps, {spread(rule['share'], '.0%')} of the headroom. Ours with re-planning reaches "
         f"{spread(ours['share'], '.0%')} of the headroom. With a learner of the naive system's size no schedule is more than "
         f"{spread(bound['most_speedup'], '.2f')}x faster at any cost. Such a learner does not shorten preparation and "
-        f"learning, {resting(numbers)} of the naive step. Elastic plain {elastic(numbers)}. {ELASTIC_TEXT} With a learner "
+        f"learning, {resting(numbers)} of the naive step. Elastic naive {elastic(numbers)}. {ELASTIC_TEXT} With a learner "
         f"on all GPUs no schedule is more than {spread(bound['most_speedup_on_all'], '.2f')}x faster, and 1.35x is possible in "
         f"{within.faster_on_all} of {within.cells} cells instead of {within.faster}. No schedule saves more than "
         f"{spread(bound['most_cost_saved'], '.0%')} at any time, on however many GPUs it learns. {NOT_BOUND} In generation "
@@ -316,7 +317,7 @@ def rows(numbers: Numbers) -> list[Row]:
             f"{verdict} with {NAIVE_LEARNER} that starts after generation. Such a learner does not shorten preparation and "
             f"learning, which are {resting(numbers)} of the naive step (a stated model). With a learner on all GPUs 1.35x is "
             f"possible in {within.faster_on_all} of {within.cells} cells. In generation alone it is possible in "
-            f"{alone.faster} of {within.cells} cells. Elastic plain, which plans nothing, {elastic(numbers)}. "
+            f"{alone.faster} of {within.cells} cells. Elastic naive, which plans nothing, {elastic(numbers)}. "
             f"The paper does not print its batch; ours has {spread(rule['responses'], ',d')} responses. {larger}. What all "
             "levers together reach in whole steps is in figure 10_all.",
         ),

@@ -22,6 +22,8 @@ from solver.pipeline import PipelinePlan, PipelineProblem, fused, schedule_pipel
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import plotly.graph_objects as go
+
 PUBLISHED = Path(__file__).with_name("rlhfuse_pipelines.csv")
 SIZES = (
     "pp_actor", "pp_critic", "micro_batches_actor", "micro_batches_critic", "forward_time_actor", "forward_time_critic",
@@ -110,6 +112,12 @@ class ScheduledInstance:
     instance: FusedInstance
     plan: PipelinePlan
     cpu_s: float
+
+    def plot(self) -> go.Figure:
+        """Return a figure of the schedule: what every device does over time."""
+        from rlhfless.plots import plot_pipeline
+
+        return plot_pipeline({"planned": self.plan})
 
 
 def schedule_instance(

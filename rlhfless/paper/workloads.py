@@ -159,8 +159,22 @@ class Sources:
     def about(self) -> str:
         """Describe the source of the lengths, in a few words."""
         if not self.available:
-            return "no public log is at hand, stated models take their place"
+            return (
+                "no public log is at hand, stated models take their place; the numbers in docs/papers.md used the logs of "
+                f"{', '.join(LOGS)} (--logs FOLDER)"
+            )
         return f"public logs of {', '.join(self.available)} in {self.logs}, stated models for all others"
+
+    @property
+    def differs(self) -> str:
+        """Say in a sentence that numbers differ from the printed ones where a log is missing; empty where all are there."""
+        missing = [name for name in LOGS if name not in self.available]
+        if not missing:
+            return ""
+        return (
+            f"The public logs of {', '.join(missing)} were not at hand: the figures that use them have numbers that differ "
+            "from those in docs/papers.md."
+        )
 
     def _file(self, name: Path) -> Path | None:
         path = None if self.logs is None else self.logs / name

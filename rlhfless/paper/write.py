@@ -43,13 +43,15 @@ def write_figures(
 ) -> Path:
     """Compute figures and write them; returns the path of the index.
 
+    The index is written after each figure, so that a reader who stops has a page.
+
     Args:
         out: the folder; it is made where it does not exist.
         names: as in the paper; all of RLHFless without names, and then the table "paper says / we find" too, in the index and
             as ``README.md``.
         fast: smaller settings, for a quick preview. sources: of lengths; the folder next to the checkout when None.
-        on_line: called with the title before each figure, after each part of a figure that takes long, and with the lines that
-            a figure prints, where it has some.
+        on_line: called before each figure ("figure 2 of 14: " and the title), after it with the page that was written, after
+            each part of a figure that takes long, and with the lines that a figure prints, where it has some.
         seeds: in place of the number of seeds of figures that have some.
         pictures: ``png`` as on the page, ``pdf`` in the style of a paper (170 mm wide, no title, no background), or both. All
             are drawn at the end, in one browser, when everything else is written.
@@ -66,9 +68,9 @@ def write_figures(
     numbers_of: dict[str, Numbers] = {}
     lines: dict[str, list[tuple[str, str]]] = {}
     drawn: list[tuple[Any, Path]] = []
-    for figure in figures:
+    for place, figure in enumerate(figures, start=1):
         if on_line is not None:
-            on_line(figure.title)
+            on_line(f"figure {place} of {len(figures)}: {figure.title}")
         setting = figure.of(fast, seeds)
         parts = folder / f"{figure.file_name}_parts"
         if figure.parts is None:
@@ -81,8 +83,12 @@ def write_figures(
             for line in figure.printed(setting, numbers):
                 on_line(line)
         plotted = figure.plot(setting, numbers)
-        _write_figure(folder, figure, numbers, lines[figure.name], plotted)
+        written = _write_figure(folder, figure, numbers, lines[figure.name], plotted, sources.differs)
         remove_parts(parts)
+        made = page(figures[:place], lines, None, claims(numbers_of), fast, sources.differs, still_missing=len(figures) - place)
+        write_page(folder / "index.html", made, InputError)
+        if on_line is not None:
+            on_line(f"    wrote {written}")
         drawn += [(PICTURES[kind](plotted), folder / f"{figure.file_name}.{kind}") for kind in pictures]
     table = findings(numbers_of) if all(name in numbers_of for name in PRINTED) else None
     stated = claims(numbers_of)
@@ -92,7 +98,7 @@ def write_figures(
     if table is not None:
         command = "rlhfless figures" + (" --fast" if fast else "") + " -o out/figures"
         write_text(folder / "README.md", markdown(table, stated, command))
-    index = write_page(folder / "index.html", page(figures, lines, table, stated, fast), InputError)
+    index = write_page(folder / "index.html", page(figures, lines, table, stated, fast, sources.differs), InputError)
     try:
         save_all(drawn)
     except NoPicture as error:
@@ -100,7 +106,7 @@ def write_figures(
             raise
         on_no_pictures(str(error))
         return index
-    return write_page(index, page(figures, lines, table, stated, fast, pictures), InputError)
+    return write_page(index, page(figures, lines, table, stated, fast, sources.differs, pictures), InputError)
 
 
 def described(figure: PaperFigure[S], setting: S, numbers: Numbers) -> list[tuple[str, str]]:
@@ -112,11 +118,17 @@ def described(figure: PaperFigure[S], setting: S, numbers: Numbers) -> list[tupl
     return figure.caption(setting, numbers).lines() + claims_text
 
 
-def _write_figure(folder: Path, figure: PaperFigure[Any], numbers: Numbers, lines: list[tuple[str, str]], plotted: Any) -> None:
+def _write_figure(
+    folder: Path, figure: PaperFigure[Any], numbers: Numbers, lines: list[tuple[str, str]], plotted: Any, differs: str
+) -> Path:
+    """Write the page and the tables of a figure; returns the path of the page."""
     figure_page = Page(figure.title, lead([figure]))
+    if differs:
+        figure_page.text(differs)
     figure_page.figure(plotted)
     figure_page.basis(lines)
-    write_page(folder / f"{figure.file_name}.html", figure_page.render(FOOTER), InputError)
+    written = write_page(folder / f"{figure.file_name}.html", figure_page.render(FOOTER), InputError)
     save_data(numbers.table, folder / f"{figure.file_name}.csv")
     if numbers.measured is not None:
         save_data(numbers.measured, folder / f"{figure.file_name}_measured.csv")
+    return written

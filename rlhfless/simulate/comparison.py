@@ -239,6 +239,9 @@ class Comparison:
         """Return one row per variant over the steps with (or without) history: sums, and ratios of sums against ``static``.
 
         A sum is NaN where the value of a step is. Ways have no row. The first column, ``policy``, is the name of the variant.
+        ``objective`` is ``T^w C^(1-w)`` of the sums over that of the first variant (lower is better), with the time weight and
+        the cost in GPU-seconds; NaN where variants have several time weights. ``above_bound`` is how far the GPU-seconds are
+        above the lower bound at the variant's own time, as a share of it (0.2: 20 % more).
         The last columns are the seconds of planning, and those by which planning delayed generation (not part of ``time_s``).
         """
         chosen = self.table[self.table["has_history"] == has_history]
@@ -264,7 +267,18 @@ class Comparison:
             after = table.columns.get_loc("cost_usd") + 1
             table.insert(after, "speedup_vs_static", time_s / table["time_s"])
             table.insert(after + 1, "cost_reduction_vs_static", 1 - table["gpu_seconds"] / gpu_s)
+            table.insert(after + 2, "objective", self._relative(table["time_s"], table["gpu_seconds"]))
+            above = table["gpu_seconds"] / table["bound_cost_at_time"] - 1
+            table.insert(table.columns.get_loc("bound_cost_at_time") + 1, "above_bound", above)
         return table
+
+    def _relative(self, time_s: pd.Series, cost: pd.Series) -> pd.Series:
+        """Return ``T^w C^(1-w)`` over that of the first row; NaN where variants have several time weights."""
+        weights = self.table["time_weight"].unique()
+        if len(weights) != 1:
+            return pd.Series(math.nan, index=time_s.index)
+        weight = float(weights[0])
+        return (time_s / time_s.iloc[0]) ** weight * (cost / cost.iloc[0]) ** (1 - weight)
 
     def to_dict(self) -> dict[str, Any]:
         """Return ``{"policies": [...], "without_history": [...]}``: ``summary`` of the steps with history, and without.
@@ -283,7 +297,8 @@ class Comparison:
     @property
     def choices(self) -> dict[str, dict[str, int]]:
         """How many steps ran which plan, by policy, the most frequent first: ``notes["chosen"]`` of plans that have it, without
-        the reason."""
+        the reason.
+        """
         found = {}
         for policy, plans in self.plans.items():
             chosen = (str(plan.notes["chosen"]).partition(":")[0] for plan in plans if "chosen" in plan.notes)
@@ -292,12 +307,20 @@ class Comparison:
         return found
 
     def choices_in_words(self) -> dict[str, str]:
-        """Return ``choices`` as one sentence per policy, with the steps that it re-planned: their plans name no choice."""
+        """Return ``choices`` as one sentence per policy, with the reason of each, and with the steps that it re-planned: their
+        plans name no choice.
+        """
         said = {}
         for policy, counts in self.choices.items():
+            reasons = dict(
+                str(plan.notes["chosen"]).partition(": ")[::2] for plan in self.plans[policy] if "chosen" in plan.notes
+            )
             replanned = len(self.plans[policy]) - sum(counts.values())
             shown = {**counts, "re-planning": replanned} if replanned else counts
-            ran = (f"{plan} in {counted(steps, 'step')}" for plan, steps in shown.items())
+            ran = (
+                f"{plan} in {counted(steps, 'step')}" + (f" ({reasons[plan]})" if reasons.get(plan) else "")
+                for plan, steps in shown.items()
+            )
             said[policy] = f"{policy} ran {', '.join(ran)}."
         return said
 

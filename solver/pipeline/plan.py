@@ -188,12 +188,15 @@ class PipelinePlan:
     def _facts(self) -> list[tuple[str, str]]:
         chains = ", ".join(f"{chain.name} ({chain.stages} x {chain.micro_batches})" for chain in self.problem.chains)
         proof = "proven optimal" if self.latency_is_optimal else f"at most {self.latency_gap:.2%} above optimal"
+        memory = f"{self.peak_memory:g} (bound at this latency {self.memory_bound:g})"
+        if self.search.objective == "latency" and not self.memory_is_optimal:
+            memory += ", not minimised: pass memory=True to schedule_instance, or objective='latency_then_memory'"
         facts = [
             ("chains (stages x micro-batches)", chains),
             ("devices", str(self.problem.devices)),
             ("latency", f"{self.latency:g}, {proof} (bound {self.latency_bound:g})"),
-            ("peak memory", f"{self.peak_memory:g} (bound at this latency {self.memory_bound:g})"),
-            ("status", self.status),
+            ("peak memory", memory),
+            ("status", self.status if self.search.objective != "latency" else f"{self.status} latency"),
         ]
         if self.search.memory_s:
             engine = "compiled" if self.search.compiled else "plain Python"

@@ -2,7 +2,7 @@
 
     python tests/benchmarks/whole_step_aims.py [--seeds N] [--draft-seeds N] [--markdown] [--json FILE] [--tiny]
 
-It computes what ``rlhfless figures figure_10_all`` shows (``rlhfless.paper.figure_10_all``) and prints the aims, one per row:
+It computes what ``rlhfless figures 10_all`` shows (``rlhfless.paper.figure_10_all``) and prints the aims, one per row:
 what is aimed at, in how many settings it was reached, and in how many the bound on every policy allows it. Plans are made from
 forecasts and executed on true lengths. Lengths of GPQA and LiveCodeBench are assumed; strong drafts are of a character task.
 ``--draft-seeds 0`` leaves out plans with drafts, which take most of the time.

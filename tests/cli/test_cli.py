@@ -25,7 +25,8 @@ PROFILE = "l40s-qwen2.5-3b-tp2"
 ON = ["--gpus", "8", "--gpus-per-actor", "2", "--profile", PROFILE]
 SIMULATE_FIELDS = [
     "policy", "steps", "time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd", "speedup_vs_static",
-    "cost_reduction_vs_static", "bound_cost_at_time", "bound_method", "planning_s", "planning_delay_s",
+    "cost_reduction_vs_static", "objective", "bound_cost_at_time", "above_bound", "bound_method", "planning_s",
+    "planning_delay_s",
 ]  # fmt: skip
 PLAN_FIELDS = [
     "step", "profile", "times", "assumed", "policy", "status", "makespan_s", "gpu_seconds", "cost_usd", "value", "lower_bound",
@@ -142,6 +143,20 @@ def test_simulate_prints_a_table_for_people(log):
     assert shown.count("static") >= 2
     assert "steps with history" in shown
     assert "steps without history" in shown
+
+
+def test_simulate_names_the_best_policy_by_the_objective_and_shows_shares_as_percent(log):
+    given = ["simulate", log, *ON, "--policies", "static,random,oracle"]
+    shown = run_rlhfless(*given).stdout.splitlines()
+    rows = json.loads(run_rlhfless(*given, "--format", "json").stdout)["policies"]
+    best = min((row for row in rows if row["policy"] != "oracle"), key=lambda row: row["objective"])
+    said = (
+        f"best objective without true lengths: {best['policy']}, {best['objective']:.3f} of that of static, "
+        f"{best['above_bound']:.1%} above the bound at its time"
+    )
+    assert said in shown
+    first = next(line.split() for line in shown if line.split()[:1] == ["random"])
+    assert sum(cell.endswith("%") for cell in first) == 2
 
 
 def test_import_and_simulate_the_public_log(tmp_path):
@@ -293,6 +308,14 @@ def test_a_response_that_no_actor_can_hold(log, tmp_path):
             "response 10",
             *map(str, (35 + longest, 35, longest, 200, 165)),
         )
+
+
+@pytest.mark.parametrize("given", [["plan"], ["simulate"], ["step", "--algorithm", "grpo", "--model", "actor=qwen2.5-3b"]])
+def test_a_log_that_is_not_there_is_refused_with_an_example(given, tmp_path):
+    missing = tmp_path / "LOG"
+    gpus = ["--gpus", 8, *(["--gpu", "h100"] if given[0] == "step" else [])]
+    result = run_rlhfless(given[0], missing, *given[1:], *gpus)
+    refused_command(result, f"{missing}: there is no such file or folder", "data/traces/reasoning-static", "rlhfless.example()")
 
 
 def test_unknown_steps_commands_and_missing_options(log):

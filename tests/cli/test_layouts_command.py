@@ -25,6 +25,19 @@ def test_the_table_has_every_call_and_compares_plans_with_the_bound() -> None:
         assert text in done.stdout, text
 
 
+def test_the_plan_is_compared_with_the_strongest_of_the_others_and_real_is_its_search() -> None:
+    done = layouts(*SMALL, "--compare", "megatron,verl,real")
+    assert done.exit_code == 0, done.stderr
+    lines = done.stdout.splitlines()
+    seconds = {
+        line.split()[0]: float(line.split()[1]) for line in lines if line.split()[:1] in (["megatron"], ["verl"], ["real"])
+    }
+    (said,) = (line for line in lines if line.startswith("this plan is "))
+    strongest = said.removesuffix(", the shortest of megatron, verl, real").split()[-1]
+    assert seconds[strongest] == min(seconds.values())
+    assert "real: found by ReaL's search with these costs, not its published plan." in lines
+
+
 def test_json_has_the_plan_those_of_others_and_what_was_assumed() -> None:
     shown = json.loads(layouts(*SMALL, "--compare", "megatron", "--format", "json").stdout)
     about = ["schema", "version", "kind", "models", "batch", "memory_bytes"]

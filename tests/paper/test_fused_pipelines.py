@@ -36,9 +36,18 @@ def test_one_actor_and_critic_are_scheduled_and_kept_as_json() -> None:
     found = schedule_instance(ONE)
     assert found.plan.latency_is_optimal
     assert found.plan.search.objective == "latency"
+    assert "actor, forward" in found.plot().to_json()
     split = schedule_instance(ONE, split_backward=True).plan
     assert PipelinePlan.from_json(split.to_json()).problem.split_backward
     assert split.latency <= found.plan.latency
+
+
+def test_memory_that_was_not_minimised_is_said_with_what_to_type() -> None:
+    one = FusedInstance("one", (4, 2, 4), (4, 1, 4), (1, 1))
+    fast, frugal = schedule_instance(one), schedule_instance(one, memory=True, time_limit_s=0.1)
+    assert not fast.plan.memory_is_optimal
+    assert "not minimised: pass memory=True" in repr(fast.plan)
+    assert "not minimised" not in repr(frugal.plan)
 
 
 def test_a_table_of_instances_needs_no_published_results(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from command_line import Result, run_rlhfless
 from markupsafe import escape
 from paper_samples import BESIDE, VERDICTS, Paper, small
 
-from rlhfless.paper import FIGURES, OTHER_FIGURES, Sources, write_figures
+from rlhfless.paper import FIGURES, OTHER_FIGURES, Sources, chosen, write_figures
+from rlhfless.paper.catalogue import how_long
 from rlhfless.paper.workloads import GSM8K_LOG, MATH_LOG, STEP_LOGS
 
 QUICK = ("4a", "4b", "9")
@@ -96,9 +98,17 @@ def test_pages_tables_and_an_index_with_captions_are_written(tmp_path: Path) -> 
     (logs / GSM8K_LOG).write_text("\n".join([GSM8K_HEAD, *rows]), encoding="utf-8")
     result = rlhfless("figures", *reversed(QUICK), "--fast", "--logs", logs, "-o", tmp_path / "out")
     assert result.exit_code == 0, result.output
-    where, *titles = result.output.splitlines()[:4]
+    how_long, where, *progress = result.output.splitlines()[:8]
+    assert how_long.startswith("3 figures in smaller settings, about ")
     assert where == f"lengths: public logs of GSM8K in {logs}, stated models for all others"
-    assert titles == [FIGURES[name].title for name in QUICK]
+    assert progress == [
+        line
+        for place, name in enumerate(QUICK, start=1)
+        for line in (
+            f"figure {place} of 3: {FIGURES[name].title}",
+            f"    wrote {tmp_path / 'out' / FIGURES[name].file_name}.html",
+        )
+    ]
     index = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     for name in QUICK:
         figure = FIGURES[name]
@@ -109,6 +119,47 @@ def test_pages_tables_and_an_index_with_captions_are_written(tmp_path: Path) -> 
     assert index.count("The paper prints") == len(QUICK)
     assert "http" not in index
     assert "Paper says, we find" not in index, "the table needs all figures"
+
+
+def test_a_reader_who_stops_has_a_page_of_the_figures_that_are_there(tmp_path: Path) -> None:
+    def stop_at_the_second(line: str) -> None:
+        if line.startswith("figure 2 of 3"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_figures(tmp_path, QUICK, fast=True, sources=Sources(None), on_line=stop_at_the_second)
+    index = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert 'href="figure_04a.html"' in index
+    assert "figure_04b.html" not in index
+    assert "2 figures still missing" in index
+    write_figures(tmp_path, QUICK, fast=True, sources=Sources(None))
+    assert "still missing" not in (tmp_path / "index.html").read_text(encoding="utf-8")
+
+
+def test_pages_made_without_logs_say_that_they_differ_from_the_printed_ones(tmp_path: Path) -> None:
+    without = Sources(None)
+    for name in ("GSM8K", "MATH-500", "MATH", "instructions"):
+        assert name in without.about
+        assert name in without.differs
+    write_figures(tmp_path, ["4b"], fast=True, sources=without)
+    for page in ("index.html", "figure_04b.html"):
+        assert without.differs in (tmp_path / page).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("names", "fast", "said"),
+    [
+        (
+            [],
+            False,
+            rf"{len(FIGURES)} figures, (about|more than) \d+ minutes of one core; with --fast about (\d+ minutes|\d+ s)",
+        ),
+        (["12"], True, r"1 figure in smaller settings, about \d+ s of one core"),
+        (["12", "real_main"], False, r"2 figures, of which real_main may take minutes"),
+    ],
+)
+def test_how_long_the_figures_take_is_said_first(names: list[str], fast: bool, said: str) -> None:
+    assert re.fullmatch(said, how_long(chosen(names), fast))
 
 
 @pytest.fixture

@@ -49,7 +49,8 @@ def test_every_figure_has_its_rows_and_the_command_that_measured_them() -> None:
 def test_a_table_of_markdown_shows_text_as_it_is() -> None:
     row = Row("a | b", "tau <= 0.5", "*5* ~ 6_7", "none", "plain.")
     text = markdown(pd.DataFrame([("15", *row)]), claims({}), "a command")
-    assert "| a \\| b | tau &lt;= 0.5 | \\*5\\* \\~ 6\\_7 | none | plain. |" in text
+    assert "| a \\| b | tau &lt;= 0.5 | \\*5\\* \\~ 6\\_7 | none |" in text
+    assert "- **A \\| b**: plain." in text
     assert "`a command`" in text
     assert " | ".join(HEAD) in text
     assert " | ".join(CLAIMS_HEAD) not in text, "no claims, no table"
@@ -101,7 +102,7 @@ def test_tau_lambda_and_window_have_a_bound_and_a_share(paper: Paper) -> None:
 def test_numbers_of_the_readme_are_the_same_when_they_are_measured_again() -> None:
     found = {name: FIGURES[name].numbers(FIGURES[name].setting, BESIDE) for name in AGAIN}
     rows = pd.DataFrame([(name, *row) for name in PRINTED if name in found for row in FIGURES[name].rows(found[name])])
-    fresh = [line for line in markdown(rows, claims(found), "").splitlines() if line.startswith("|")]
-    assert len(fresh) == 2 + 2 + 2 + 5, "two heads of two lines, two printed numbers, five statements"
-    there = [numbers_in(line) for line in README.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    fresh = [line for line in markdown(rows, claims(found), "").splitlines() if line.startswith(("|", "- **"))]
+    assert len(fresh) == 2 + 2 + 2 + 2 + 5, "two heads of two lines, two printed numbers with their words, five statements"
+    there = [numbers_in(line) for line in README.read_text(encoding="utf-8").splitlines() if line.startswith(("|", "- **"))]
     assert [line for line in fresh if numbers_in(line) not in there] == []

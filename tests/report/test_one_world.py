@@ -243,7 +243,8 @@ def test_every_step_of_a_policy_that_chooses_is_accounted_for() -> None:
     first, *others = found.plans["solver"]
     without = [replace(plan, notes={}) for plan in others]
     said = replace(found, plans={"solver": (first, *without)}).choices_in_words()["solver"]
-    assert "in 1 step," in said
+    short, _, why = str(first.notes["chosen"]).partition(": ")
+    assert f"{short} in 1 step ({why})," in said
     assert said.endswith("re-planning in 2 steps.")
     assert "re-planning" not in found.choices_in_words()["solver"]
 

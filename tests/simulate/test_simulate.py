@@ -26,7 +26,8 @@ LATENCY = LatencyModel("small", 1, 5e-3, 2e-4, 1e-7, prefill_per_token_s=1e-5, s
 SETTING = SimulationConfig(Cluster(1, 4, 1, usd_per_gpu_hour=36.0), LATENCY, max_response_tokens=600)
 FIELDS = [
     "policy", "steps", "time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd", "speedup_vs_static",
-    "cost_reduction_vs_static", "bound_cost_at_time", "bound_method", "planning_s", "planning_delay_s",
+    "cost_reduction_vs_static", "objective", "bound_cost_at_time", "above_bound", "bound_method", "planning_s",
+    "planning_delay_s",
 ]  # fmt: skip
 
 
@@ -67,6 +68,10 @@ def test_a_summary_is_sums_and_ratios_of_sums(result):
         cheaper = 1 - own["gpu_seconds"].sum() / table.loc["static", "gpu_seconds"]
         assert table.loc[policy, "cost_reduction_vs_static"] == pytest.approx(cheaper)
         assert table.loc[policy, "bound_cost_at_time"] == pytest.approx(own["bound_gpu_seconds"].sum())
+        above = own["gpu_seconds"].sum() / own["bound_gpu_seconds"].sum() - 1
+        assert table.loc[policy, "above_bound"] == pytest.approx(above)
+        weighed = (table["time_s"] ** 0.7 * table["gpu_seconds"] ** 0.3).loc[[policy, "static"]]
+        assert table.loc[policy, "objective"] == pytest.approx(weighed[policy] / weighed["static"])
     assert table.loc["static", "speedup_vs_static"] == 1.0
     assert np.all(table["bound_cost_at_time"] <= table["gpu_seconds"])
     assert np.all(result.table["bound_gpu_seconds"] <= result.table["gpu_seconds"])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from rlhfless.errors import NO_SUCH_LOG
 from rlhfless.trace.errors import TraceError, one_sentence
 from rlhfless.trace.importers import (
     areal,
@@ -238,7 +239,7 @@ def import_log(path: str | Path, options: ImportOptions | None = None, framework
 
 def _refuse_nothing(path: Path) -> None:
     if not path.exists():
-        raise TraceError(f"{path}: there is no such file or folder; a log is needed")
+        raise TraceError(f"{path}: {NO_SUCH_LOG}")
     if path.is_file() and path.stat().st_size == 0:
         raise TraceError(f"{path}: is empty; a log with at least one step or response is needed")
     if path.is_dir() and not any(path.iterdir()):
