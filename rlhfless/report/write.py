@@ -22,7 +22,7 @@ from rlhfless.plots.clock import clock_words
 from rlhfless.plots.export.html_page import Page, page_path, write_page
 from rlhfless.plots.style import counted, number
 from rlhfless.report.diagnosis_section import diagnosis_section
-from rlhfless.report.expected import engine_is_slow, expected_in_words, with_expected
+from rlhfless.report.expected import engine_is_slow, expected_in_words, with_expected, with_simulated
 from rlhfless.report.files import WRITTEN, kind_of
 from rlhfless.report.method import assumed_part, reading_part
 from rlhfless.report.not_stated import NO_PRICE
@@ -192,7 +192,7 @@ def make_report(
             gpus, name = counted(setting.cluster.gpus, "GPU"), setting.latency.name  # the page still says what was measured
             refusal = f"No plan is possible on {gpus} with profile {name}: {error}"
         begin("drawing")
-    said = said if findings is None else with_expected(said, findings)
+    said = said if findings is None else with_simulated(with_expected(said, findings), findings)
     own = own if findings is None else findings.traces[0]
     diagnosis_section(page, said)
     if own is not None:

@@ -16,9 +16,11 @@ from error_messages import refused_command
 from report_setting import sixteen_l40s
 
 from rlhfless.analysis import Assumptions
+from rlhfless.analysis.assumptions import PROFILE
 from rlhfless.diagnosis import Diagnosis, diagnose
+from rlhfless.diagnosis.numbers import GENERATION_TIME, TIME, Lever
 from rlhfless.latency.held_out_errors import HeldOut
-from rlhfless.report.expected import expected_in_words, with_expected
+from rlhfless.report.expected import expected_in_words, with_expected, with_simulated
 from rlhfless.report.study import Findings, study
 from rlhfless.report.write import make_report
 from rlhfless.simulate import simulate
@@ -112,6 +114,33 @@ def test_savings_are_expected_only_of_a_profile_that_beats_a_constant(timed: Ope
     assert expected(with_expected(said, checked(findings, [0.2, 0.2], [0.01, 0.01]))) == {}
     assert expected(with_expected(said, checked(findings, [0.01], [0.2]))) == {}, "one step was held out of nothing"
     assert expected(with_expected(said, replace(findings, drawn="Lengths are drawn."))) == {}
+
+
+def test_what_was_simulated_stands_beside_the_arithmetic(timed: OpenedLog, findings: Findings) -> None:
+    order = Lever(
+        "assignment", "start long responses first", 0.9, "none", TIME if findings.times.whole_steps else GENERATION_TIME
+    )
+    learn = Lever("learner", "learn faster", 0.9, "none")
+    said = with_simulated(replace(diagnose(timed), levers=(order, learn)), findings)
+    most = float(findings.reserved["time most"].max())
+    assert [one.simulated_most for one in said.levers] == [most, None], "schedules do not make learning faster"
+    text = dict(said.lines())["What could be changed"]
+    assert f"at most 90% of the {order.of} ({most:.0%} at simulated times)" in text
+    assert said.to_dict()["levers"][0]["simulated_at_most_share"] == most
+    sentence = dict(said.lines())["Simulated"]
+    assert sentence.startswith("Schedules on the same GPUs save ")
+    assert "(profile " in sentence, "a profile that was named is no stand-in"
+    drawn = with_simulated(diagnose(timed), replace(findings, drawn="Drawn.", not_stated={PROFILE: "the speed of another"}))
+    assert drawn.simulated.startswith("With drawn lengths, schedules ")
+    assert "stand-in profile" in drawn.simulated
+    loose = with_simulated(replace(diagnose(timed), levers=(replace(order, at_most=most / 2),)), findings)
+    assert loose.levers[0].simulated_most is None, "arithmetic allows less"
+    assert with_simulated(said, replace(findings, reserved=findings.reserved.iloc[:0])) is said
+
+
+def test_the_page_says_what_was_simulated_on_top(timed: OpenedLog, findings: Findings) -> None:
+    page = words(make_report(timed, replace(sixteen_l40s(), bound_work=0), Assumptions(dispatch="static"), max_steps=1).html)
+    assert page.index("Simulated: Schedules on the same GPUs save ") < page.index("What you could change")
 
 
 def test_ranges_include_the_error_of_the_profile(timed: OpenedLog, findings: Findings) -> None:
