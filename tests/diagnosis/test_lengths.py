@@ -98,7 +98,7 @@ def test_a_limit_costs_data_and_shorter_responses_save_at_most_what_the_cut_ones
 @pytest.mark.parametrize(
     ("framework", "limit", "mask", "line"),
     [("trl", "max_completion_length", "mask_truncated_completions=True", "get_soft_overlong_punishment"),
-     ("slime", "--rollout-max-response-len", "", ""),
+     ("slime", "--rollout-max-response-len", "", "--custom-rm-path"),
      ("verl", "data.max_response_length", "", "overlong_buffer_cfg.enable=True"),
      ("nemo-rl", "policy.generation.max_new_tokens", "grpo.overlong_filtering=true", "grpo.reward_shaping")],
 )  # fmt: skip
