@@ -426,7 +426,7 @@ def read_run(path: Path, options: ReportedRun, *, page: bool) -> ReadRun:
     if not isinstance(run.log, ImportedLog):
         opened = run.log  # an executed run at the price that was stated
     if isinstance(opened, ImportedLog) and options.simulate:
-        opened, drawn, not_stated = options.read(path)
+        opened, drawn, not_stated = options.drawn(opened, run.diagnosis().numbers.get("responses_per_step"))
         stated = replace(stated, not_stated={**stated.not_stated, **not_stated})
     if not page or (not options.simulate and (isinstance(opened, ImportedLog) or run.hardware.gpus is None)):
         if options.drafts is not None and page:

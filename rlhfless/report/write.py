@@ -14,6 +14,7 @@ from typing import Any
 from rlhfless import __version__
 from rlhfless.analysis import Assumptions, account
 from rlhfless.analysis.assumptions import PRICE, PROFILE
+from rlhfless.analysis.drawn_lengths import StepSizes, lacking_options
 from rlhfless.analysis.gpu_counts import gpu_in_words
 from rlhfless.analysis.log_texts import opened_log
 from rlhfless.diagnosis import Diagnosis, diagnose
@@ -40,10 +41,7 @@ from rlhfless.trace.schema.prices import AS_STATED
 from solver.model.errors import PlanningError
 
 METHOD = "Assumptions and method"
-SCALARS_ALONE = (
-    "The log has no responses, so no schedule is simulated. With --simulate and --gpus, lengths are drawn from its scalars; "
-    "the rollout log of the same run says more."
-)
+SCALARS_ALONE = "The log has no responses, so no schedule is simulated."
 NO_GPUS = "No schedule is simulated, because the log does not say how many GPUs the run had: state it with --gpus."
 ENGINE_IS_SLOW = (
     "No schedule is simulated, because the engine is slow, or the latency profile is of a smaller model or faster GPUs than "
@@ -180,7 +178,7 @@ def make_report(
     said = said or diagnose(log, stated_in(setting, stated, log.framework))
     findings, refusal = None, NO_GPUS
     if isinstance(log, ImportedLog):
-        refusal = SCALARS_ALONE
+        refusal = f"{SCALARS_ALONE} {_how_to_simulate(log, said)}"
     elif setting is not None and engine_is_slow(said) and own is None:  # a trace says what each replica decoded when
         refusal = ENGINE_IS_SLOW
     elif setting is not None:
@@ -242,6 +240,20 @@ def _method(page: Page, findings: Findings) -> None:
     page.basis(basis_of_simulation(findings))
     if len(findings.took) and findings.times.whole_steps:
         page.text(fixed_in_words(findings))
+
+
+def _how_to_simulate(log: ImportedLog, said: Diagnosis) -> str:
+    """Return with which options lengths are drawn from a log of scalars; where none helps, what does."""
+    responses = said.numbers.value("responses_per_step")
+    sizes = StepSizes(typical_responses=None if responses is None else max(1, round(responses))).or_of(log.facts)
+    lacking = lacking_options(log, sizes)
+    if lacking is None:
+        return "The rollout log of the same run has them."
+    options = ["--simulate", "--gpus", *lacking]
+    return (
+        f"With {', '.join(options[:-1])} and {options[-1]}, lengths are drawn from its scalars; the rollout log of the "
+        "same run says more."
+    )
 
 
 def _name(log: OpenedLog | ImportedLog) -> str:

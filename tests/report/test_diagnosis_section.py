@@ -66,6 +66,40 @@ def test_scalars_are_not_simulated_unless_asked(tmp_path: Path) -> None:
     refused_command(run_rlhfless("report", str(table), "-o", str(out), "--simulate"), "--responses-per-step")
 
 
+VERL = (
+    "(TaskRunner pid=1) step:1 - global_seqlen/mean:6400.0 - response_length/mean:150.0 - response_length/max:600.0 - "
+    "response_length/min:9.0 - response_length/clip_ratio:0.0 - prompt_length/mean:50.0 - timing_s/gen:12.0 - "
+    "timing_s/update_actor:10.0 - timing_s/step:22.0\n"
+)
+"""A line of verl's console, without the tokens of all GPUs together."""
+
+
+def test_gpus_tell_the_responses_of_a_step_and_draws_use_them(tmp_path: Path) -> None:
+    console = tmp_path / "console.log"
+    console.write_text(VERL)
+    assert "--responses-per-step or --gpus would tell" in run_rlhfless("report", str(console)).stdout
+    out = tmp_path / "page.html"
+    done = run_rlhfless("report", str(console), "--gpus", "2", "--simulate", "--steps", "1", "-o", str(out))
+    assert done.exit_code == 0, done.output
+    assert "Simulated: With drawn lengths, schedules on the same GPUs save " in done.stdout
+    page = words(out.read_text())
+    assert "a step has 64 responses, which the diagnosis derived: responses per GPU on 2 GPUs" in page
+    assert "stands in for your model and GPUs" in page
+
+
+def test_a_page_of_scalars_says_which_options_draw_lengths(tmp_path: Path) -> None:
+    table, out = tmp_path / "steps.csv", tmp_path / "page.html"
+    pd.DataFrame({"step": [0, 1], "seconds per step": 100.0, "response_length/mean": 200.0}).to_csv(table, index=False)
+    assert run_rlhfless("report", str(table), "-o", str(out), "--gpus", "8").exit_code == 0
+    assert "With --simulate, --gpus, --max-response-tokens and --responses-per-step, lengths are drawn" in words(
+        out.read_text()
+    )
+    refused_command(
+        run_rlhfless("report", str(table), "-o", str(out), "--gpus", "8", "--simulate"),
+        "--max-response-tokens N and the responses of a step with --responses-per-step N",
+    )
+
+
 @pytest.fixture(scope="module")
 def timed() -> OpenedLog:
     """A log whose steps took what a profile says of them, twice as long, so that the profile beats a constant."""
