@@ -100,6 +100,15 @@ def test_a_lever_without_a_line_says_so_where_the_framework_is_known(framework: 
     assert framework not in NAMES or all(lines.values())
 
 
+def test_the_lever_of_packing_says_what_its_most_assumes() -> None:
+    steps = pd.DataFrame({"step": [0], "response_tokens_mean": 830.0, "response_tokens_max": 1000.0})
+    (lever,) = [
+        one for one in collect(LoggedRun("log", "trl", steps, stated=Stated(gpus=8))).levers if one.kind == "assignment"
+    ]
+    assert lever.at_most == 0.875
+    assert lever.price.endswith("the most is if 1 of 8 replicas took all responses in the same time")
+
+
 def test_phases_that_overlap_already_are_not_advised_to() -> None:
     steps = pd.DataFrame({"step": [1, 2], "step_s": 50.0, "generate_s": 45.0, "learn_s": 40.0})
     assert "asynchrony" not in [one.kind for one in collect(LoggedRun("log", "", steps)).levers]
