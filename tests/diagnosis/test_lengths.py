@@ -157,3 +157,12 @@ def test_what_would_tell_whether_a_limit_cuts_is_named(framework: str, metric: s
     run = LoggedRun("log", framework, pd.DataFrame({"step": [1], "response_tokens_mean": [400.0]}))
     (unknown,) = lengths(run, Collected()).cannot_say
     assert metric in unknown
+
+
+def test_sequences_without_an_end_are_no_truncated_share() -> None:
+    """AReaL's no_eos_ratios is the share of sequences as long as the padded batch, in which one always is."""
+    steps = pd.DataFrame({"step": [0], "step_s": 10.0, "response_tokens_mean": 70.0, "ppo_actor/no_eos_ratios/avg": 0.03})
+    found = collect(LoggedRun("log", "areal", steps))
+    (said,) = [text for text in found.cannot_say if "whether a limit cut" in text]
+    assert "ppo_actor/no_eos_ratios/avg is not used, because" in said
+    assert "cut_share" not in found.numbers
