@@ -50,11 +50,11 @@ def time_section(
     whole = findings is None or findings.times.whole_steps
     page.cards(_cards(trace, words.steps if whole else f"generation of {words.steps}"))
     if findings is not None and findings.times.checks:
-        checks_table(page, findings.times.checks, words)
+        checks_table(page, findings.times.checks, findings.times.calibrated, words)
     _uses_table(page, account)
     _levers_table(page, trace)
     page.figure(plots.plot_steps(trace))
-    if len(account.steps):
+    if len(account.steps) and not (findings and findings.drawn):  # nobody knows which prompt had a drawn length
         _stragglers(page, account)
 
 
