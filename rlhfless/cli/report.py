@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from solver.timing.draft_length import DraftLength
 
 FIGURES = (".html", ".htm")
+USE_THE_KIND = {"model_kv_bytes_per_token", "engine_floor_ms"}  # numbers of a diagnosis that need a model beside the GPU
 
 
 def _prices(value: Any) -> Any:
@@ -384,6 +385,8 @@ def _diagnosis(options: ReportOptions) -> None:
         from rlhfless.trace.importers.redact import write_redacted
 
         print(f"wrote {write_redacted(read.run.log, options.redact).resolve()}", file=sys.stderr)
+    if options.gpu and not options.model and not USE_THE_KIND & set(said.numbers):
+        print(f"rlhfless: warning: --gpu {options.gpu} has no effect; it needs --model", file=sys.stderr)
     print(said.to_json() if options.format == "json" else str(said))
 
 
