@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from rlhfless.report.study import Findings, study
 from rlhfless.report.where_time_went import time_section
 from rlhfless.simulate import SimulationConfig
 from rlhfless.trace import ImportedLog, OpenedLog, Trace, TraceError
+from rlhfless.trace.importers.names import NAMES
 from rlhfless.trace.schema.prices import AS_STATED
 from solver.model.errors import PlanningError
 
@@ -174,7 +175,7 @@ def make_report(
     log, stated = opened_log(source), assumptions or Assumptions()
     own = log.trace if isinstance(log, OpenedLog) and len(log.trace.allocations) else None
     other = "" if setting is None else ", and what other schedules would have saved"
-    page = Page(f"RLHFless report: {_name(log)}", f"What limits the run{other}.")
+    page = Page(f"RLHFless report: {_name(log)}{_title(log.framework)}", f"What limits the run{other}.")
     said = said or diagnose(log, stated_in(setting, stated, log.framework))
     findings, refusal = None, NO_GPUS
     if isinstance(log, ImportedLog):
@@ -190,7 +191,10 @@ def make_report(
             gpus, name = counted(setting.cluster.gpus, "GPU"), setting.latency.name  # the page still says what was measured
             refusal = f"No plan is possible on {gpus} with profile {name}: {error}"
         begin("drawing")
-    said = said if findings is None else with_simulated(with_expected(said, findings), findings)
+    if findings is not None:
+        said = with_simulated(with_expected(said, findings), findings)
+    elif isinstance(log, ImportedLog):
+        said = replace(said, simulated=refusal)
     own = own if findings is None else findings.traces[0]
     diagnosis_section(page, said)
     if own is not None:
@@ -256,10 +260,19 @@ def _how_to_simulate(log: ImportedLog, said: Diagnosis) -> str:
     )
 
 
+def _path_in_words(path: Path) -> str:
+    """Return a file's name with its folder, as many logs are called console.log."""
+    return "/".join(path.resolve().parts[-2:]).lstrip("/")
+
+
+def _title(framework: str) -> str:
+    return f" ({NAMES[framework].title})" if framework in NAMES else ""
+
+
 def _name(log: OpenedLog | ImportedLog) -> str:
     if isinstance(log, ImportedLog):
-        return log.source.resolve().name
-    return Path(log.trace.source).resolve().name if log.trace.source else f"run {log.trace.run}"
+        return _path_in_words(log.source)
+    return _path_in_words(Path(log.trace.source)) if log.trace.source else f"run {log.trace.run}"
 
 
 def _facts(log: OpenedLog, said: Diagnosis) -> Iterator[tuple[str, str]]:

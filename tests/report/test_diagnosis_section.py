@@ -62,6 +62,7 @@ def test_scalars_are_not_simulated_unless_asked(tmp_path: Path) -> None:
     done = run_rlhfless("report", str(table), "-o", str(out), "--gpus", "8")
     assert done.exit_code == 0, done.output
     assert "What limits this run" in done.stdout
+    assert "Simulated: The log has no responses, so no schedule is simulated. With --simulate" in done.stdout
     assert titles(out.read_text())[:2] == ["What limits this run", "Other schedules and settings"]
     refused_command(run_rlhfless("report", str(table), "-o", str(out), "--simulate"), "--responses-per-step")
 
@@ -85,6 +86,20 @@ def test_gpus_tell_the_responses_of_a_step_and_draws_use_them(tmp_path: Path) ->
     page = words(out.read_text())
     assert "a step has 64 responses, which the diagnosis derived: responses per GPU on 2 GPUs" in page
     assert "stands in for your model and GPUs" in page
+    assert "RLHFless report: " + f"{tmp_path.name}/console.log (verl)" in page
+    assert "before scaling by " in page, "the times of the report are those of the log"
+    assert "contradiction" not in page
+    assert "Stragglers" not in page, "nobody knows which prompt had a drawn length"
+    assert "From the log response lengths" not in page
+
+
+def test_a_kind_of_gpu_without_a_model_is_not_ignored_silently(tmp_path: Path) -> None:
+    console = tmp_path / "console.log"
+    console.write_text(VERL)
+    done = run_rlhfless("report", str(console), "--gpus", "2", "--gpu", "h100")
+    assert done.exit_code == 0, done.output
+    assert "--gpu h100 has no effect; it needs --model" in done.stderr
+    assert "--gpu" not in run_rlhfless("report", str(console), "--gpus", "2").stderr
 
 
 def test_a_page_of_scalars_says_which_options_draw_lengths(tmp_path: Path) -> None:
