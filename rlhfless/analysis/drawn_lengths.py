@@ -124,11 +124,11 @@ def drawn_logs(log: ImportedLog, sizes: StepSizes, draws: Sequence[Draw] = DRAWS
             "drawn; give the rollout log of the same run"
         )
     if not rows:
-        limit, *counts = lacking_options(log, sizes) or ()
-        further = f" and the responses of a step with {counts[0]} N" if counts else ""
+        counts = "--responses-per-step" in (lacking_options(log, sizes) or ())
+        further = " and the responses of a step with --responses-per-step N" if counts else ""
         raise TraceError(
             f"{log.source}: has no responses, and its scalars lack the longest response of a step, so no lengths can be drawn; "
-            f"give the run's limit with {limit} N{further}, or the rollout log of the same run"
+            f"give the run's limit with --max-response-tokens N{further}, or the rollout log of the same run"
         )
     steps = {int(row["step"]): _step_lengths(log, row, sizes) for row in rows}
     unknown = {int(row["step"]) for row in rows if not _has(row, "response_tokens_max")}

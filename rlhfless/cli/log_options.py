@@ -162,8 +162,9 @@ class ReadOptions(Options):
         drawn = drawn_logs(log, sizes)
         if sizes.responses_per_step is not None or "responses" in log.scalars:
             return ReadLog(drawn[0], drawn)
-        derived = TOTAL_TOKENS not in log.scalars and responses is not None
-        sentence = responses_assumed(round(responses.value), responses.how) if derived else RESPONSES_ASSUMED
+        sentence = RESPONSES_ASSUMED
+        if responses is not None and TOTAL_TOKENS not in log.scalars:
+            sentence = responses_assumed(round(responses.value), responses.how)
         return ReadLog(drawn[0], drawn, {RESPONSES: sentence})
 
 
