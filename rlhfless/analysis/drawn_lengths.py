@@ -75,6 +75,7 @@ class StepSizes:
     Attributes:
         responses_per_step: None: from the step's tokens. samples_per_prompt: responses of a prompt.
         max_response_tokens: at which the run cut its responses; stands in for a longest response that is not logged.
+        typical_responses: responses of a step whose scalars do not say it, such as those that a diagnosis derived.
 
     Raises:
         InputError: one is no whole number of 1 or more.
@@ -83,12 +84,14 @@ class StepSizes:
     responses_per_step: int | None = None
     samples_per_prompt: int | None = None
     max_response_tokens: int | None = None
+    typical_responses: int | None = None
 
     def __post_init__(self) -> None:
         for name, value in (
             ("responses_per_step", self.responses_per_step),
             ("samples_per_prompt", self.samples_per_prompt),
             ("max_response_tokens", self.max_response_tokens),
+            ("typical_responses", self.typical_responses),
         ):
             if value is not None and not is_whole(value, 1):
                 raise InputError(f"{name} is {as_given(value)}; a whole number of 1 or more is needed")
@@ -115,12 +118,17 @@ def drawn_logs(log: ImportedLog, sizes: StepSizes, draws: Sequence[Draw] = DRAWS
     refuse_several_runs(runs_of(log.scalars), log.source)
     with_mean = [row for _, row in log.scalars.iterrows() if _has(row, "response_tokens_mean")]
     rows = with_mean if sizes.max_response_tokens else [row for row in with_mean if _has(row, "response_tokens_max")]
-    if not rows:
-        lacking = "longest response of a step" if with_mean else "mean length of a step's responses"
-        or_give = "the run's limit with --max-response-tokens, or " if with_mean else ""
+    if not with_mean:
         raise TraceError(
-            f"{log.source}: has no responses, and its scalars lack the {lacking}, so no lengths can be drawn; give {or_give}"
-            "the rollout log of the same run"
+            f"{log.source}: has no responses, and its scalars lack the mean length of a step's responses, so no lengths can be "
+            "drawn; give the rollout log of the same run"
+        )
+    if not rows:
+        counts = "--responses-per-step" in (lacking_options(log, sizes) or ())
+        further = " and the responses of a step with --responses-per-step N" if counts else ""
+        raise TraceError(
+            f"{log.source}: has no responses, and its scalars lack the longest response of a step, so no lengths can be drawn; "
+            f"give the run's limit with --max-response-tokens N{further}, or the rollout log of the same run"
         )
     steps = {int(row["step"]): _step_lengths(log, row, sizes) for row in rows}
     unknown = {int(row["step"]) for row in rows if not _has(row, "response_tokens_max")}
@@ -136,6 +144,20 @@ def drawn_logs(log: ImportedLog, sizes: StepSizes, draws: Sequence[Draw] = DRAWS
         trace = _trace(log, pd.concat(tables), sizes, longest_unknown=bool(unknown))
         drawn.append(OpenedLog(trace, log.scalars, log.framework, log.summary))
     return drawn
+
+
+def lacking_options(log: ImportedLog, sizes: StepSizes) -> list[str] | None:
+    """Return the options that drawing lengths still needs; None where the log has no mean lengths, so that none helps."""
+    rows = [row for _, row in log.scalars.iterrows() if _has(row, "response_tokens_mean")]
+    if not rows:
+        return None
+    needed = []
+    if not sizes.max_response_tokens and not any(_has(row, "response_tokens_max") for row in rows):
+        needed.append("--max-response-tokens")
+    told = any(_has(row, "responses") or _has(row, TOTAL_TOKENS) for row in rows)
+    if not (sizes.responses_per_step or sizes.typical_responses or told):
+        needed.append("--responses-per-step")
+    return needed
 
 
 def _has(row: pd.Series, name: str) -> bool:
@@ -169,6 +191,8 @@ def _step_lengths(log: ImportedLog, row: pd.Series, sizes: StepSizes) -> StepLen
         )
     prompt_tokens, total = number("prompt_tokens_mean", 0.0), number(TOTAL_TOKENS, 0.0)
     responses = sizes.responses_per_step or round(number("responses", total / (mean + prompt_tokens)))
+    if responses < 1:
+        responses = sizes.typical_responses or 0
     if responses < 1:
         raise TraceError(
             f"{log.source}: the scalars do not say how many responses step {step} has ('{TOTAL_TOKENS}' is missing); give "

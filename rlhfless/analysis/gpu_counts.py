@@ -39,6 +39,7 @@ def gpu_counts(
     *,
     factor: float = 1.0,
     measured_s: Mapping[int, float] | None = None,
+    stand_in: bool = False,
 ) -> Comparison:
     """Simulate the run with other numbers of replicas, and with other sizes and GPU kinds that have a profile; its own come
     first.
@@ -49,6 +50,8 @@ def gpu_counts(
         factor: ratio of the run's times to its profile; other profiles are assumed to be off by the same factor.
         measured_s: seconds outside generation by step, where the run measured those of each step; of other steps, and where
             None, they are those of ``phases``.
+        stand_in: nobody named the profile. Then only numbers of replicas are compared: a ratio of the stand-in's GPUs to
+            others, or of its sizes, says nothing of the run's.
 
     Returns:
         Whole steps of one variant for each choice and each dispatch that the run may have used, the likeliest first. ``gpus``
@@ -61,7 +64,7 @@ def gpu_counts(
     names = list(dict.fromkeys([setup.dispatch, *(name for name in setup.candidates if name in DISPATCHES)]))
     rows: list[dict[str, Any]] = []
     left_out: dict[str, str] = {}
-    for latency, replicas in _choices(setting, factor):
+    for latency, replicas in _choices(setting, factor, stand_in):
         size = latency.gpus_per_actor
         gpus = replicas * size if rows else cluster.gpus
         price = cluster.usd_per_gpu_hour if latency.kind == cluster.kind else _price(latency.kind, cluster)
@@ -186,7 +189,7 @@ def _keys(table: pd.DataFrame) -> list[tuple[Any, ...]]:
     return list(table[KEY].itertuples(index=False, name=None))
 
 
-def _choices(setting: SimulationConfig, factor: float) -> Iterator[tuple[LatencyModel, int]]:
+def _choices(setting: SimulationConfig, factor: float, stand_in: bool) -> Iterator[tuple[LatencyModel, int]]:
     """Yield the run's own profile and replicas; other numbers of them, from 1 to twice as many; other sizes on as many GPUs.
 
     The last are other kinds of GPUs, as many as the run had.
@@ -197,7 +200,7 @@ def _choices(setting: SimulationConfig, factor: float) -> Iterator[tuple[Latency
     halves = {max(1, round(most * share)) for share in (0.125, 0.25, 0.375, 0.5, 0.75, 2.0)}
     for replicas in sorted(halves - {most}):
         yield own, replicas
-    others = profiles_of_the_same_model(own.name) if own.name in list_profiles() else []
+    others = profiles_of_the_same_model(own.name) if own.name in list_profiles() and not stand_in else []
     models = [scaled(load_profile(name), factor) for name in others]
     for other in sorted(models, key=lambda model: (model.kind != cluster.kind, model.kind, model.gpus_per_actor)):
         if other.gpus_per_actor <= cluster.gpus_per_node:

@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -16,6 +17,7 @@ from rlhfless.cli.options import Count, Options, shown
 from rlhfless.errors import InputError, UserError
 
 if TYPE_CHECKING:
+    from rlhfless.diagnosis.numbers import Number
     from rlhfless.trace import ImportedLog, ImportOptions, OpenedLog
 
 
@@ -112,7 +114,7 @@ class ReadOptions(Options):
         try:
             opened = open_log(path, self.import_options(keep), self.framework).of_run(self.run)
         except LogWithoutResponses as error:
-            return self._drawn(error.log.of_run(self.run))
+            return self.drawn(error.log.of_run(self.run))
         self.refuse_draws()
         return ReadLog(opened)
 
@@ -141,15 +143,29 @@ class ReadOptions(Options):
                 "leave them out"
             )
 
-    def _drawn(self, log: ImportedLog) -> ReadLog:
+    def drawn(self, log: ImportedLog, responses: Number | None = None) -> ReadLog:
+        """Return a log of scalars alone with drawn lengths.
+
+        Args:
+            responses: of a step, as a diagnosis derived them; for steps whose scalars do not say it.
+
+        Raises:
+            TraceError: its scalars do not say enough.
+        """
         from rlhfless.analysis.assumptions import RESPONSES
-        from rlhfless.analysis.drawn_lengths import StepSizes, drawn_logs
-        from rlhfless.report.not_stated import RESPONSES_ASSUMED
+        from rlhfless.analysis.drawn_lengths import TOTAL_TOKENS, StepSizes, drawn_logs
+        from rlhfless.report.not_stated import RESPONSES_ASSUMED, responses_assumed
 
         sizes = StepSizes(self.responses_per_step, self.samples_per_prompt, self.max_response_tokens).or_of(log.facts)
+        if responses is not None and responses.value >= 1:
+            sizes = replace(sizes, typical_responses=round(responses.value))
         drawn = drawn_logs(log, sizes)
-        assumed = sizes.responses_per_step is None and "responses" not in log.scalars
-        return ReadLog(drawn[0], drawn, {RESPONSES: RESPONSES_ASSUMED} if assumed else {})
+        if sizes.responses_per_step is not None or "responses" in log.scalars:
+            return ReadLog(drawn[0], drawn)
+        sentence = RESPONSES_ASSUMED
+        if responses is not None and TOTAL_TOKENS not in log.scalars:
+            sentence = responses_assumed(round(responses.value), responses.how)
+        return ReadLog(drawn[0], drawn, {RESPONSES: sentence})
 
 
 class ReadLog(NamedTuple):

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from solver.timing.draft_length import DraftLength
 
 FIGURES = (".html", ".htm")
+USE_THE_KIND = {"model_kv_bytes_per_token", "engine_floor_ms"}  # numbers of a diagnosis that need a model beside the GPU
 
 
 def _prices(value: Any) -> Any:
@@ -384,6 +385,8 @@ def _diagnosis(options: ReportOptions) -> None:
         from rlhfless.trace.importers.redact import write_redacted
 
         print(f"wrote {write_redacted(read.run.log, options.redact).resolve()}", file=sys.stderr)
+    if options.gpu and not options.model and not USE_THE_KIND & set(said.numbers):
+        print(f"rlhfless: warning: --gpu {options.gpu} has no effect; it needs --model", file=sys.stderr)
     print(said.to_json() if options.format == "json" else str(said))
 
 
@@ -426,7 +429,7 @@ def read_run(path: Path, options: ReportedRun, *, page: bool) -> ReadRun:
     if not isinstance(run.log, ImportedLog):
         opened = run.log  # an executed run at the price that was stated
     if isinstance(opened, ImportedLog) and options.simulate:
-        opened, drawn, not_stated = options.read(path)
+        opened, drawn, not_stated = options.drawn(opened, run.diagnosis().numbers.get("responses_per_step"))
         stated = replace(stated, not_stated={**stated.not_stated, **not_stated})
     if not page or (not options.simulate and (isinstance(opened, ImportedLog) or run.hardware.gpus is None)):
         if options.drafts is not None and page:

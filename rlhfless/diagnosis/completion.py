@@ -282,7 +282,8 @@ def _assignment(run: LoggedRun, empty: float, share: float | None) -> Iterator[L
         yield Lever("assignment", name, empty, PACKING_PRICE, SLOTS)
     elif replicas > 1:
         of = GENERATION_GPU_HOURS if share is None else GPU_HOURS
-        yield Lever("assignment", name, (1.0 if share is None else share) * (1.0 - 1.0 / replicas), PACKING_PRICE, of)
+        price = f"{PACKING_PRICE}; the most is if 1 of {replicas:,.0f} replicas took all responses in the same time"
+        yield Lever("assignment", name, (1.0 if share is None else share) * (1.0 - 1.0 / replicas), price, of)
 
 
 def _of_unknown_cause(run: LoggedRun, found: Collected, share: float | None) -> Part:

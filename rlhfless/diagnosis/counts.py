@@ -73,7 +73,8 @@ def counts(run: LoggedRun, found: Collected) -> Part:
         times, total_s = (numbers.value(key) for key in ("generations", "generation_total_s"))
         notes.append(f"{times:,.0f} generations took {total_s:,.0f} s together; the steps between them generated nothing.")
     telling = f"{RESPONSES_LINE[run.framework]} or " if run.framework in RESPONSES_LINE else ""
-    unknown = f"how many responses a step has; {telling}--responses-per-step would tell"
+    or_gpus = " or --gpus" if per_gpu is not None else ""
+    unknown = f"how many responses a step has; {telling}--responses-per-step{or_gpus} would tell"
     cannot = () if responses is not None or run.steps.empty else (unknown,)
     return Part(tuple(numbers.values()), (), (), cannot, tuple(notes))
 

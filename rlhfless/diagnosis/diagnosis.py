@@ -45,6 +45,7 @@ class Diagnosis:
         read: how the log was read, in sentences.
         runs: diagnoses of the single runs, if the log has several; the other fields then compare them.
         clock: the clock of an executed run's times, in words; empty if a framework logged them.
+        simulated: what schedules saved where some were simulated, in a sentence; else empty.
 
     Example:
         >>> import pandas as pd
@@ -67,6 +68,7 @@ class Diagnosis:
     read: tuple[str, ...] = ()
     runs: tuple[Diagnosis, ...] = ()
     clock: str = ""
+    simulated: str = ""
 
     @property
     def verdict(self) -> tuple[Finding, ...]:
@@ -133,6 +135,7 @@ class Diagnosis:
                     **({} if one.expected is None else {"expected_low_share": one.expected[0],
                                                        "expected_high_share": one.expected[1],
                                                        "expected_evidence": OWN_PROFILE}),
+                    **({} if one.simulated_most is None else {"simulated_at_most_share": one.simulated_most}),
                     **({} if one.value is None else {"knob": one.knob, "knob_value": one.value, "swept": [
                         {"knob_value": each.value, "at_most_share": each.at_most, **each.data} for each in one.swept]}),
                 }
@@ -207,6 +210,8 @@ class Diagnosis:
             yield "What limits this run", NOTHING
         for place, finding in enumerate(self.shown):
             yield (self.heading if place == 0 else "And" if finding in self.verdict else "Also"), finding.sentence
+        if self.simulated:
+            yield "Simulated", self.simulated
         if len(self.step):
             total = self.numbers.value("step_s") or float(self.step["seconds"].sum())
             which = "An ordinary step" if "all_steps_s" in self.numbers else "A step"
@@ -252,9 +257,8 @@ class Diagnosis:
 
 def _lever(lever: Lever) -> str:
     expected = f", {lever.expected_in_words} expected (simulated)" if lever.expected else ""
-    of = f" of the {lever.of}"
     line = f" [{lever.line}]" if lever.line else ""
-    return f"{lever.name}{line}: at most {lever.at_most:.0%}{of}{expected}; price: {lever.price}"
+    return f"{lever.name}{line}: at most {lever.at_most_in_words}{expected}; price: {lever.price}"
 
 
 def _between(low: float, high: float) -> str:

@@ -115,10 +115,19 @@ def lengths(run: LoggedRun, found: Collected) -> Part:
     if "cut_share" not in by_key and not (run.responses is None and run.steps.empty):
         logged = "truncation_rate" in run.steps.columns
         has = "no usable share of them" if logged else "neither finish reasons nor a clipped share"
-        cannot.append(f"whether a limit cut responses; the log has {has}; {_telling(run)}")
+        cannot.append(f"whether a limit cut responses; the log has {has}; {_telling(run)}{_without_eos(run)}")
     if "cut_share" in by_key and by_key["cut_share"].value > CUT_IN_VERDICT:
         findings.append(_limit_finding(run, by_key["cut_share"], cut, by_key))
     return Part(tuple(numbers), tuple(findings), (), tuple(cannot))
+
+
+def _without_eos(run: LoggedRun) -> str:
+    """Why AReaL's share of sequences without an end is not used as the truncated share."""
+    names = [str(name) for name in run.steps.columns if "no_eos_ratios" in str(name)]
+    if not names:
+        return ""
+    why = "releases of AReaL count in it every sequence as long as its padded batch, whether it was cut or not"
+    return f"; {names[0]} is not used, because {why}"
 
 
 def _telling(run: LoggedRun) -> str:

@@ -1,40 +1,88 @@
 """What a user can change, by kind of lever, with the line of each framework that changes it.
 
-Lines are those of the frameworks' own documentation. Where a framework has none, the table says nothing rather than something
-that nobody can follow.
+Lines are those of the frameworks' own documentation and code. Where we know none, the lever says so in words (``NO_LINE``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from rlhfless.diagnosis.engine_speed import generation_of_run
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import GENERATION_TIME, RESPONSES, TIME, Collected, Finding, Lever, Part
 from rlhfless.diagnosis.phases import ordinary_share, step_seconds, synchronous
+from rlhfless.trace.importers.names import NAMES
 
 LINES: dict[str, dict[str, str]] = {
     "asynchrony": {
+        "areal": "rollout.max_head_offpolicyness=1",
         "nemo-rl": "grpo.async_grpo.enabled=true",
         "openrlhf": "--async_train",
         "prime-rl": "max_async_level = 2",
-        "slime": "train_async.py instead of train.py",
+        "slime": "train_async.py instead of train.py, without --colocate",
+        "trl": "trl.experimental.async_grpo.AsyncGRPOTrainer, with max_staleness=1",
+        "verl": "python3 -m verl.experimental.one_step_off_policy.main_ppo (before: recipe.one_step_off_policy.main_ppo), with "
+        "trainer.n_gpus_per_node=N rollout.n_gpus_per_node=M",
     },
-    "partial rollout": {"slime": "--partial-rollout"},
+    "partial rollout": {
+        "slime": "--partial-rollout",
+        "verl": "async_training.partial_rollout=True (fully_async_policy)",
+    },
     "over-sampling": {"slime": "--over-sampling-batch-size N"},
     "groups": {
+        "areal": "actor.dynamic_sampling=true",
         "slime": "--dynamic-sampling-filter-path slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std",
         "verl": "algorithm.filter_groups.enable=True",
     },
+    "learner": {
+        "areal": "actor.mb_spec.max_tokens_per_mb=N",
+        "nemo-rl": "policy.sequence_packing.enabled=true",
+        "slime": "--use-dynamic-batch-size --max-tokens-per-gpu N",
+        "trl": "per_device_train_batch_size=N, with fewer gradient_accumulation_steps",
+        "verl": "actor_rollout_ref.actor.use_dynamic_bsz=True actor_rollout_ref.actor.ppo_max_token_len_per_gpu=N",
+    },
     "limit": {
+        "areal": "actor.overlong_reward_penalty=true actor.overlong_tokens=N actor.overlong_penalty_factor=F",
         "nemo-rl": "grpo.reward_shaping.enabled=true",
         "openrlhf": "--reward.overlong_buffer_len N (before 0.10.2: --overlong_buffer_len N)",
+        "slime": "--custom-rm-path, a reward function of your own",
         "trl": "reward_funcs=[..., trl.rewards.get_soft_overlong_punishment(max_completion_len, soft_punish_cache)]",
         "verl": "reward_model.reward_kwargs.overlong_buffer_cfg.enable=True, with reward_manager=dapo",
     },
-    "engine": {"verl": "actor_rollout_ref.rollout.enforce_eager=False", "trl": "use_vllm=True"},
-}
+    "engine": {
+        "SGLang": "no --disable-cuda-graph",
+        "areal": "sglang.disable_cuda_graph=false, or vllm.enforce_eager=false",
+        "slime": "no --sglang-disable-cuda-graph",
+        "trl": "use_vllm=True",
+        "vLLM": "no --enforce-eager",
+        "verl": "actor_rollout_ref.rollout.enforce_eager=False",
+    },
+    "memory": {
+        "SGLang": "--mem-fraction-static SHARE, --tp-size N",
+        "areal": "sglang.mem_fraction_static=SHARE, or vllm.gpu_memory_utilization=SHARE",
+        "nemo-rl": "policy.generation.vllm_cfg.gpu_memory_utilization=SHARE",
+        "slime": "--sglang-mem-fraction-static SHARE, --rollout-num-gpus-per-engine N",
+        "trl": "vllm_gpu_memory_utilization=SHARE, vllm_tensor_parallel_size=N",
+        "vLLM": "--gpu-memory-utilization SHARE, --tensor-parallel-size N",
+        "verl": "actor_rollout_ref.rollout.gpu_memory_utilization=SHARE, or "
+        "actor_rollout_ref.rollout.tensor_model_parallel_size=N",
+    },
+    "more generation": {
+        "areal": "allocation_mode, with more GPUs before the +; rollout.max_concurrent_rollouts=N",
+        "slime": "--rollout-num-gpus N",
+        "verl": "rollout.n_gpus_per_node=N",
+    },
+    "more training": {
+        "areal": "allocation_mode, with more GPUs after the +",
+        "slime": "--actor-num-gpus-per-node N",
+        "verl": "trainer.n_gpus_per_node=N",
+    },
+}  # fmt: skip
 """Kind of lever -> framework -> the line of its configuration or command."""
+
+NO_LINE = "we know no setting of {title} for this"
+"""In place of a line, of a framework whose settings are known."""
 
 PREFIX_CACHING = {
     "nemo-rl": "policy.generation.vllm_cfg.enable_prefix_caching=true",
@@ -50,6 +98,7 @@ PREFIX_CACHING = {
 """Framework, or engine whose lines alone are the log -> the line that computes the common prefix of prompts once."""
 
 LENGTH_LIMIT = {
+    "areal": "gconfig.max_new_tokens",
     "nemo-rl": "policy.generation.max_new_tokens",
     "openrlhf": "--rollout.max_new_tokens, before 0.10.2 --generate_max_len",
     "prime-rl": "--orchestrator.sampling.max-completion-tokens, before --orchestrator.sampling.max-tokens",
@@ -61,6 +110,7 @@ LENGTH_LIMIT = {
 """Framework -> the option that limits the length of a response."""
 
 MASK_CUT = {
+    "areal": "actor.mask_no_eos_with_zero=true",
     "nemo-rl": "grpo.overlong_filtering=true",
     "skyrl": "generator.apply_overlong_filtering=true",
     "trl": "mask_truncated_completions=True",
@@ -110,7 +160,7 @@ def _faster_learner(run: LoggedRun, found: Collected, learner: Finding) -> list[
     levers = []
     if rewards > 0:
         name = "compute rewards and advantages in parallel, or while other responses are generated"
-        levers.append(Lever("learner", name, rewards, "CPUs or a service for them", learner.of, REWARDS.get(run.framework, "")))
+        levers.append(Lever("learner", name, rewards, "CPUs or a service for them", learner.of, _line(REWARDS, run.framework)))
     if at_stake > rewards:
         name = "make learning and log probabilities faster (packing, larger micro-batches, more GPUs)"
         levers.append(Lever("learner", name, at_stake - rewards, "none for the data", learner.of))
@@ -141,7 +191,9 @@ RARER: dict[str, tuple[str, str, dict[str, str]]] = {
         "nemo-rl": "checkpointing.save_period", "openrlhf": "--ckpt.save_steps (before 0.10.2: --save_steps)",
         "skyrl": "trainer.ckpt_interval", "trl": "save_steps", "verl": "trainer.save_freq",
     }),
-    "sync_s": ("send weights less often, or faster", "responses of older weights, where it is less often", {}),
+    "sync_s": ("send weights less often, or faster", "responses of older weights, where it is less often", {
+        "areal": "actor.weight_update_mode=xccl", "slime": "--update-weights-interval N, with train_async.py",
+    }),
 }  # fmt: skip
 """Number of a finding -> what could be rarer, its price, and the line of each framework."""
 SCHEDULES = ("partial rollout", "over-sampling", "release", "assignment")
@@ -157,6 +209,12 @@ def without_schedules(found: Collected) -> None:
 
 
 def with_lines(levers: list[Lever], framework: str) -> list[Lever]:
-    """Return the levers with the lines of a framework, those that save most first."""
-    named = [replace(lever, line=lever.line or LINES.get(lever.kind, {}).get(framework, "")) for lever in levers]
+    """Return the levers with the lines of a framework, or that we know none, those that save most first."""
+    named = [replace(lever, line=lever.line or _line(LINES.get(lever.kind, {}), framework)) for lever in levers]
     return sorted(named, key=lambda lever: -lever.at_most)
+
+
+def _line(lines: Mapping[str, str], framework: str) -> str:
+    """Return the line of a framework, or that we know none of it; empty where the framework is none that has settings."""
+    none = NO_LINE.format(title=NAMES[framework].title) if framework in NAMES else ""
+    return lines.get(framework, none)

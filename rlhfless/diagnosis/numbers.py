@@ -256,6 +256,7 @@ class Lever:
         line: the configuration line of the user's framework that makes the change; empty if unknown.
         expected: lower and upper end of the simulated saving, if the latency profile predicts held-out steps better than a
             constant does; else None.
+        simulated_most: the most that any schedule saves at simulated times, where that is less than ``at_most``; else None.
         knob: name of the adjustable setting, with its unit (``diagnosis.knobs``); empty if there is none.
         value: the setting to which the other attributes belong.
         swept: other settings with the most that each saves, ascending.
@@ -268,6 +269,7 @@ class Lever:
     of: str = TIME
     line: str = ""
     expected: tuple[float, float] | None = None
+    simulated_most: float | None = None
     knob: str = ""
     value: float | None = None
     swept: tuple[Knob, ...] = ()
@@ -279,6 +281,12 @@ class Lever:
             return ""
         low, high = (f"{end:.0%}".replace("-", MINUS) for end in self.expected)
         return low if low == high else f"{low} to {high}"
+
+    @property
+    def at_most_in_words(self) -> str:
+        """The most that it can save, such as ``38% of the time``, and by simulation where that allows less."""
+        tighter = "" if self.simulated_most is None else f" ({self.simulated_most:.0%} at simulated times)"
+        return f"{self.at_most:.0%} of the {self.of}{tighter}"
 
     def __post_init__(self) -> None:
         _check_share(self.of)

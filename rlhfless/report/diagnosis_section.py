@@ -26,6 +26,8 @@ def diagnosis_section(page: Page, said: Diagnosis) -> None:
 def _of_run(page: Page, said: Diagnosis) -> None:
     first, *others = [one.sentence for one in said.shown] or [NOTHING]
     page.headline(first)
+    if said.simulated:
+        page.text(f"Simulated: {said.simulated}")
     for sentence in others:
         page.text(sentence)
     for wanted in ("The run", "Cost", "Idle"):
@@ -55,7 +57,7 @@ def _levers(page: Page, said: Diagnosis) -> None:
             *(["what to set in your framework"] if lines else [])]  # fmt: skip
     rows = []
     for one in worth:
-        row = [one.name, f"{one.at_most:.0%} of the {one.of}", *([one.expected_in_words] if known else []), one.price]
+        row = [one.name, one.at_most_in_words, *([one.expected_in_words] if known else []), one.price]
         rows.append([*row, one.line] if lines else row)
     if small := ", ".join(one.name for one in said.levers if one.at_most < LEAST):
         row = [small, f"less than {LEAST:.0%}", *([""] if known else []), "not worth it here"]

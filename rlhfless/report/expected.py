@@ -8,11 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from rlhfless.analysis import Calibration
+from rlhfless.analysis.assumptions import PROFILE
 from rlhfless.analysis.what_ifs.overlaps import NAMES as OVERLAPS
 from rlhfless.diagnosis import Diagnosis
 from rlhfless.diagnosis.numbers import GENERATION_GPU_HOURS, GENERATION_TIME, TIME, Lever
 from rlhfless.plots.style import counted
 from rlhfless.report.drafts import draft_lever
+from rlhfless.report.savings import percent, percent_range
 from rlhfless.report.study import Findings
 
 WAYS = {"partial rollout": "partial rollout", "over-sampling": "over-sampling", "release": "released in the tail"}
@@ -53,6 +55,33 @@ def with_expected(said: Diagnosis, found: Findings) -> Diagnosis:
     if calibrated.exact or not any(one.expected for one in widened.levers):
         return widened
     return replace(widened, notes=(INCLUDES_ERROR.format(error=_error(calibrated)), *widened.notes))
+
+
+def with_simulated(said: Diagnosis, found: Findings) -> Diagnosis:
+    """Return a diagnosis that says what simulated schedules save, and by how much a better assignment saves at most.
+
+    It is returned as it is where no saving was simulated. Savings are those with all GPUs held. A lever of time is
+    bounded where simulated steps are whole ones, and one of generation where they are generation alone.
+    """
+    if not len(found.reserved):
+        return said
+    held = found.reserved
+    least, most = percent_range(float(held["time low"].min()), float(held["time high"].max())), float(held["time most"].max())
+    whole, name = found.times.whole_steps, found.times.setting.latency.name
+    of = "the time" if whole else "the time of generation"
+    lengths = "With drawn lengths, s" if found.drawn else "S"
+    profile = f"{'stand-in ' * (PROFILE in found.not_stated)}profile {name}"
+    sentence = (
+        f"{lengths}chedules on the same GPUs save {least} of {of}, and none can save more than {percent(most)} ({profile})."
+    )
+    shares_of = TIME if whole else GENERATION_TIME
+    levers = [
+        replace(one, simulated_most=max(0.0, most))
+        if (one.kind, one.of) == ("assignment", shares_of) and most < one.at_most
+        else one
+        for one in said.levers
+    ]
+    return replace(said, levers=tuple(levers), simulated=sentence)
 
 
 def _simulated(said: Diagnosis, found: Findings) -> Iterator[tuple[str, float, float]]:

@@ -20,7 +20,7 @@ MAX_LISTED = 3  # contradictions that a paragraph names
 def contradicted(checks: Sequence[CrossCheck], calibrated: Calibration, words: Words) -> str:
     """Return as a paragraph how simulated times were scaled, and what contradicts; the empty text where all agrees."""
     source = words.source
-    scaled = [check for check in checks if check.contradicts and check.column == "generate_s" and calibrated.steps]
+    scaled = [check for check in checks if _is_scaled(check, calibrated)]
     wrong = [check for check in checks if check.contradicts and check not in scaled]
     texts = [
         f"Generation of a step took {check.logged_value(check.logged)} in the {source} and {check.ours_value(check.ours)} "
@@ -42,14 +42,19 @@ def contradicted(checks: Sequence[CrossCheck], calibrated: Calibration, words: W
     return " ".join(texts)
 
 
-def checks_table(page: Page, checks: Sequence[CrossCheck], words: Words) -> None:
+def _is_scaled(check: CrossCheck, calibrated: Calibration) -> bool:
+    """Return whether a difference is the one by which simulated times were scaled, and so none of the report's."""
+    return check.contradicts and check.column == "generate_s" and calibrated.steps > 0
+
+
+def checks_table(page: Page, checks: Sequence[CrossCheck], calibrated: Calibration, words: Words) -> None:
     """Add a table with one row per quantity that the log or trace measured."""
     rows = [
         (
             check.quantity.name, check.how, f"{check.steps:,}", check.logged_value(check.logged), check.ours_value(check.ours),
             check.difference,
             f"{check.logged_value(check.worst_logged)} / {check.ours_value(check.worst_ours)} (step {check.worst_step})",
-            check.allowed, check.verdict,
+            check.allowed, f"before scaling by {number(calibrated.factor)}" if _is_scaled(check, calibrated) else check.verdict,
         )
         for check in checks
     ]  # fmt: skip

@@ -24,6 +24,11 @@ LIST_PRICES = "the list price of every kind of GPU, because no price was given"
 RESPONSES_ASSUMED = "a step has as many responses as its tokens, divided by the mean length of prompt and response"
 
 
+def responses_assumed(responses: int, how: str) -> str:
+    """Return the sentence on the responses of a step that the diagnosis derived."""
+    return f"a step has {counted(responses, 'response')}, which the diagnosis derived: {how}"
+
+
 def profile_in_words(name: str) -> str:
     """Return a latency profile with the model and GPUs that it stands for, where it is a shipped one."""
     if name not in list_profiles():

@@ -8,11 +8,13 @@ from typing import Any
 
 from rlhfless import plots
 from rlhfless.analysis import FRAMEWORK_DEFAULTS, RunSetup, configuration_lines
+from rlhfless.analysis.assumptions import PRICE, PROFILE
 from rlhfless.analysis.gpu_counts import gpu_in_words
 from rlhfless.latency import list_prices
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import counted, number, usd
 from rlhfless.report.drafts import draft_lines, saved_by_drafts
+from rlhfless.report.not_stated import profile_in_words
 from rlhfless.report.savings import percent_range
 from rlhfless.report.splits import splits_part
 from rlhfless.report.study import Findings
@@ -81,7 +83,8 @@ def _row(findings: Findings, own: Any, one: Any) -> tuple[str, ...]:
     saved = ("", "")
     if one.Index or findings.own_took is not None:
         saved = _share(one.time_saved_low, one.time_saved_high), _share(one.cost_saved_low, one.cost_saved_high)
-    gpus, replicas = counted(one.gpus, gpu_in_words(one.kind)), f"{one.replicas:,} of {counted(one.gpus_per_actor, 'GPU')}"
+    kind = "GPU" if PROFILE in findings.not_stated else gpu_in_words(one.kind)
+    gpus, replicas = counted(one.gpus, kind), f"{one.replicas:,} of {counted(one.gpus_per_actor, 'GPU')}"
     return gpus, replicas, number(one.time_s), *saved, " ".join(lines)
 
 
@@ -110,8 +113,17 @@ def _notes(findings: Findings) -> Iterator[str]:
         yield f"Preparation and learning take as long on any number of GPUs: they use {counted(setup.learner_gpus, 'GPU')}."
     elif setup.colocated and times.phases.seconds:
         yield "Preparation and learning are taken to need the same GPU-seconds on any number of GPUs."
+    assumed = findings.not_stated
+    if PROFILE in assumed:
+        yield (
+            f"Times are of {profile_in_words(times.setting.latency.name)}, which stands in for your model and GPUs. Name your "
+            "own with --profile to compare other sizes of replicas and kinds of GPUs."
+        )
+    if times.setting.cluster.usd_per_gpu_hour > 0 and findings.counts["kind"].nunique() > 1:
+        whose = "their list prices" + ("" if PRICE in assumed else ", scaled as your price is to the list price of your own")
+        yield f"Other kinds of GPUs cost {whose}."
     sizes = findings.gpu_counts.table[["gpu_kind", "gpus_per_actor"]].drop_duplicates()
-    if len(sizes) == 1:
+    if len(sizes) == 1 and PROFILE not in assumed:
         size = counted(int(sizes["gpus_per_actor"].iloc[0]), "GPU")
         yield f"Only replicas of {size} have a latency profile, so no other size was compared."
     if not times.executed and setup.framework not in FRAMEWORK_DEFAULTS:

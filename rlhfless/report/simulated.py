@@ -222,7 +222,10 @@ def basis_of_simulation(findings: Findings) -> Iterator[tuple[str, str]]:
     setting, calibrated = times.setting, times.calibrated
     latency, cluster = setting.latency, setting.cluster
     origin = read_profile(latency.name)["origin"] if latency.name in list_profiles() else "no shipped profile"
-    yield f"From the {words.source}", words.taken
+    if findings.drawn:
+        yield "Drawn", "response lengths, from the mean, the longest and the share of cut responses of every logged step."
+    else:
+        yield f"From the {words.source}", words.taken
     yield (
         "Modelled",
         f"{words.modelled}, on simulated engines with latency "

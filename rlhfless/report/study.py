@@ -32,6 +32,7 @@ from rlhfless.analysis import (
     savings,
     steps_of_run,
 )  # fmt: skip
+from rlhfless.analysis.assumptions import PROFILE
 from rlhfless.analysis.draft_savings import DraftSavings, draft_savings
 from rlhfless.analysis.drawn_lengths import DRAWN
 from rlhfless.analysis.gpu_counts import of_all_draws
@@ -319,7 +320,15 @@ def _other_settings(log: OpenedLog, found: Findings, stated: Assumptions, begin:
     begin("comparing numbers of GPUs")
     took = found.own_took
     measured_s = None if took is None else took.set_index("step")["fixed_s"].to_dict()
-    counts = gpu_counts(logged, setting, setup, phases, factor=times.calibrated.factor, measured_s=measured_s)
+    counts = gpu_counts(
+        logged,
+        setting,
+        setup,
+        phases,
+        factor=times.calibrated.factor,
+        measured_s=measured_s,
+        stand_in=PROFILE in stated.not_stated,
+    )
     begin("measuring drafts")
     own = found.schedules.traces[setup.dispatch].rollouts
     drafts = draft_savings(rollouts, _last(logged, DRAFTED_RESPONSES), own, setting, *text_encoder(stated.tokenizer))
@@ -345,7 +354,12 @@ def _of_all_draws(
     others = [_with_schedules(log, setting, stated, max_steps) for log in draws]
     counts = [
         gpu_counts(
-            one.schedules.logged, one.times.setting, one.times.setup, one.times.phases, factor=one.times.calibrated.factor
+            one.schedules.logged,
+            one.times.setting,
+            one.times.setup,
+            one.times.phases,
+            factor=one.times.calibrated.factor,
+            stand_in=PROFILE in stated.not_stated,
         )
         for one in others
     ]

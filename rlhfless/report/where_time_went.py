@@ -10,7 +10,8 @@ import math
 from collections.abc import Iterable, Iterator
 
 from rlhfless import plots
-from rlhfless.analysis import FRAMEWORK_DEFAULTS, Account, OwnTimes, evenly
+from rlhfless.analysis import FRAMEWORK_DEFAULTS, Account, evenly
+from rlhfless.analysis.assumptions import PROFILE
 from rlhfless.analysis.gpu_counts import gpu_in_words
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import counted, number, usd
@@ -49,11 +50,11 @@ def time_section(
     whole = findings is None or findings.times.whole_steps
     page.cards(_cards(trace, words.steps if whole else f"generation of {words.steps}"))
     if findings is not None and findings.times.checks:
-        checks_table(page, findings.times.checks, words)
+        checks_table(page, findings.times.checks, findings.times.calibrated, words)
     _uses_table(page, account)
     _levers_table(page, trace)
     page.figure(plots.plot_steps(trace))
-    if len(account.steps):
+    if len(account.steps) and not (findings and findings.drawn):  # nobody knows which prompt had a drawn length
         _stragglers(page, account)
 
 
@@ -69,7 +70,7 @@ def waste_in_words(findings: Findings) -> Iterator[str]:
         causes = "; ".join(f"{row.use} {row.share:.0%}" for row in idle.head(3).itertuples() if row.share >= 0.005)
         of_what = words.of_gpu_seconds if times.whole_steps else "of the GPU-seconds of generation alone"
         shares = percent_range(*findings.idle_shares)
-        where = "" if words is EXECUTED else _on_gpus(times)
+        where = "" if words is EXECUTED else _on_gpus(findings)
         yield f"{where}{shares} {of_what} are idle" + (f": {causes}." if causes else ".")
     if not setup.order_known:
         others = [one.idle_share for one in findings.accounts[1:]]
@@ -93,12 +94,14 @@ def waste_in_words(findings: Findings) -> Iterator[str]:
         )
 
 
-def _on_gpus(times: OwnTimes) -> str:
+def _on_gpus(findings: Findings) -> str:
     """Return on which GPUs a logged run is simulated, as the start of a sentence."""
+    times = findings.times
     cluster, learner = times.setting.cluster, times.setup.counted_learner_gpus
     actors = f"room for {counted(cluster.max_actors, 'actor')} of {counted(cluster.gpus_per_actor, 'GPU')}"
     learns = f" and {learner:,} of the learner" if learner else ""
-    return f"On {counted(cluster.gpus, gpu_in_words(cluster.kind))} ({actors}){learns}, "
+    kind = "GPU" if PROFILE in findings.not_stated else gpu_in_words(cluster.kind)
+    return f"On {counted(cluster.gpus, kind)} ({actors}){learns}, "
 
 
 def times_unknown(framework: str) -> str:

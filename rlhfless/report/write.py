@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rlhfless import __version__
 from rlhfless.analysis import Assumptions, account
 from rlhfless.analysis.assumptions import PRICE, PROFILE
+from rlhfless.analysis.drawn_lengths import StepSizes, lacking_options
 from rlhfless.analysis.gpu_counts import gpu_in_words
 from rlhfless.analysis.log_texts import opened_log
 from rlhfless.diagnosis import Diagnosis, diagnose
@@ -22,7 +23,7 @@ from rlhfless.plots.clock import clock_words
 from rlhfless.plots.export.html_page import Page, page_path, write_page
 from rlhfless.plots.style import counted, number
 from rlhfless.report.diagnosis_section import diagnosis_section
-from rlhfless.report.expected import engine_is_slow, expected_in_words, with_expected
+from rlhfless.report.expected import engine_is_slow, expected_in_words, with_expected, with_simulated
 from rlhfless.report.files import WRITTEN, kind_of
 from rlhfless.report.method import assumed_part, reading_part
 from rlhfless.report.not_stated import NO_PRICE
@@ -36,14 +37,12 @@ from rlhfless.report.study import Findings, study
 from rlhfless.report.where_time_went import time_section
 from rlhfless.simulate import SimulationConfig
 from rlhfless.trace import ImportedLog, OpenedLog, Trace, TraceError
+from rlhfless.trace.importers.names import NAMES
 from rlhfless.trace.schema.prices import AS_STATED
 from solver.model.errors import PlanningError
 
 METHOD = "Assumptions and method"
-SCALARS_ALONE = (
-    "The log has no responses, so no schedule is simulated. With --simulate and --gpus, lengths are drawn from its scalars; "
-    "the rollout log of the same run says more."
-)
+SCALARS_ALONE = "The log has no responses, so no schedule is simulated."
 NO_GPUS = "No schedule is simulated, because the log does not say how many GPUs the run had: state it with --gpus."
 ENGINE_IS_SLOW = (
     "No schedule is simulated, because the engine is slow, or the latency profile is of a smaller model or faster GPUs than "
@@ -176,11 +175,11 @@ def make_report(
     log, stated = opened_log(source), assumptions or Assumptions()
     own = log.trace if isinstance(log, OpenedLog) and len(log.trace.allocations) else None
     other = "" if setting is None else ", and what other schedules would have saved"
-    page = Page(f"RLHFless report: {_name(log)}", f"What limits the run{other}.")
+    page = Page(f"RLHFless report: {_name(log)}{_title(log.framework)}", f"What limits the run{other}.")
     said = said or diagnose(log, stated_in(setting, stated, log.framework))
     findings, refusal = None, NO_GPUS
     if isinstance(log, ImportedLog):
-        refusal = SCALARS_ALONE
+        refusal = f"{SCALARS_ALONE} {_how_to_simulate(log, said)}"
     elif setting is not None and engine_is_slow(said) and own is None:  # a trace says what each replica decoded when
         refusal = ENGINE_IS_SLOW
     elif setting is not None:
@@ -192,7 +191,10 @@ def make_report(
             gpus, name = counted(setting.cluster.gpus, "GPU"), setting.latency.name  # the page still says what was measured
             refusal = f"No plan is possible on {gpus} with profile {name}: {error}"
         begin("drawing")
-    said = said if findings is None else with_expected(said, findings)
+    if findings is not None:
+        said = with_simulated(with_expected(said, findings), findings)
+    elif isinstance(log, ImportedLog):
+        said = replace(said, simulated=refusal)
     own = own if findings is None else findings.traces[0]
     diagnosis_section(page, said)
     if own is not None:
@@ -244,10 +246,33 @@ def _method(page: Page, findings: Findings) -> None:
         page.text(fixed_in_words(findings))
 
 
+def _how_to_simulate(log: ImportedLog, said: Diagnosis) -> str:
+    """Return with which options lengths are drawn from a log of scalars; where none helps, what does."""
+    responses = said.numbers.value("responses_per_step")
+    sizes = StepSizes(typical_responses=None if responses is None else max(1, round(responses))).or_of(log.facts)
+    lacking = lacking_options(log, sizes)
+    if lacking is None:
+        return "The rollout log of the same run has them."
+    options = ["--simulate", "--gpus", *lacking]
+    return (
+        f"With {', '.join(options[:-1])} and {options[-1]}, lengths are drawn from its scalars; the rollout log of the "
+        "same run says more."
+    )
+
+
+def _path_in_words(path: Path) -> str:
+    """Return a file's name with its folder, as many logs are called console.log."""
+    return "/".join(path.resolve().parts[-2:]).lstrip("/")
+
+
+def _title(framework: str) -> str:
+    return f" ({NAMES[framework].title})" if framework in NAMES else ""
+
+
 def _name(log: OpenedLog | ImportedLog) -> str:
     if isinstance(log, ImportedLog):
-        return log.source.resolve().name
-    return Path(log.trace.source).resolve().name if log.trace.source else f"run {log.trace.run}"
+        return _path_in_words(log.source)
+    return _path_in_words(Path(log.trace.source)) if log.trace.source else f"run {log.trace.run}"
 
 
 def _facts(log: OpenedLog, said: Diagnosis) -> Iterator[tuple[str, str]]:

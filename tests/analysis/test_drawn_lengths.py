@@ -14,7 +14,7 @@ from error_messages import refused, refused_command
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhfless.analysis.drawn_lengths import COVERAGE, DRAWN, DRAWS, StepSizes, drawn_logs
+from rlhfless.analysis.drawn_lengths import COVERAGE, DRAWN, DRAWS, StepSizes, drawn_logs, lacking_options
 from rlhfless.analysis.length_families import ALIKE, FAMILIES, Family, StepLengths, dealt, drawn_lengths
 from rlhfless.errors import InputError
 from rlhfless.trace import LogWithoutResponses, TraceError, import_log, open_log
@@ -119,6 +119,10 @@ def test_the_number_of_responses_comes_from_the_tokens(tmp_path: Path) -> None:
         ({"response_length/mean": 900.0}, ("step 1", "900")),
         ({"response_length/clip_ratio": 1.5}, ("step 1", "1.5")),
         ({"response_length/max": None}, ("no responses", "longest", "--max-response-tokens")),
+        (
+            {"response_length/max": None, "perf/total_num_tokens": None},
+            ("longest", "--max-response-tokens", "--responses-per-step"),
+        ),
         ({"response_length/max": None, "response_length/mean": None}, ("no responses", "mean length")),
     ],
 )
@@ -126,6 +130,25 @@ def test_scalars_that_give_no_lengths_are_refused(changes: dict[str, Any], sente
     log = imported(written(tmp_path, scalars(np.arange(10, 90), 500, **changes)))
     with refused(TraceError, *sentence):
         drawn_logs(log, StepSizes())
+
+
+def test_steps_that_do_not_say_their_responses_have_those_that_were_derived(tmp_path: Path) -> None:
+    lengths = np.arange(10, 90)
+    log = imported(written(tmp_path, scalars(lengths, 500, **{"perf/total_num_tokens": None}), scalars(lengths, 500)))
+    drawn = drawn_logs(log, StepSizes(typical_responses=24))
+    assert drawn[0].trace.rollouts.groupby("step").size().tolist() == [24, 80]
+
+
+def test_the_options_that_drawing_needs(tmp_path: Path) -> None:
+    lengths = np.arange(10, 90)
+    bare = {"response_length/max": None, "perf/total_num_tokens": None}
+    log = imported(written(tmp_path, scalars(lengths, 500, **bare)))
+    assert lacking_options(log, StepSizes()) == ["--max-response-tokens", "--responses-per-step"]
+    assert lacking_options(log, StepSizes(typical_responses=8)) == ["--max-response-tokens"]
+    assert lacking_options(log, StepSizes(responses_per_step=8, max_response_tokens=500)) == []
+    assert lacking_options(imported(written(tmp_path, scalars(lengths, 500))), StepSizes()) == []
+    without = imported(written(tmp_path, scalars(lengths, 500, **{"response_length/mean": None})))
+    assert lacking_options(without, StepSizes()) is None, "no option stands in for lengths"
 
 
 @pytest.mark.parametrize("cut", [0.25, 0.0])

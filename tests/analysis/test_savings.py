@@ -194,6 +194,18 @@ def test_numbers_sizes_and_kinds_are_compared_once_and_the_own_comes_first(setti
     assert half["cost_saved_mean"] == pytest.approx(1 - half["gpu_s"] / own["gpu_s"])
 
 
+def test_a_stand_in_is_compared_with_no_other_gpus(setting: SimulationConfig) -> None:
+    """A saving against GPUs that the run did not have, by a ratio of two profiles of other models, is none."""
+    setup, logged = run_setup("verl", dispatch="static"), list(logged_steps(rollouts(), steps=[2]))
+    own, stand_in = (
+        counts_frame(gpu_counts(logged, setting, setup, PhaseSeconds(), stand_in=stands_in)) for stands_in in (False, True)
+    )
+    of_own = own[(own["kind"] == "l40s") & (own["gpus_per_actor"] == 2)]
+    assert stand_in["replicas"].tolist() == of_own["replicas"].tolist()
+    assert set(stand_in["kind"]) == {"l40s"}
+    assert set(stand_in["gpus_per_actor"]) == {2}
+
+
 def test_numbers_of_replicas_are_a_comparison_of_whole_steps(setting: SimulationConfig) -> None:
     """One variant for each number of replicas and each dispatch that may have been; ranges cover the dispatches."""
     setup = replace(run_setup("verl", dispatch="static"), candidates=("static", "least-loaded"))

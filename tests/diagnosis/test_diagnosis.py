@@ -16,6 +16,7 @@ from rlhfless.diagnosis.levers import with_lines
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import SHARES_OF, Numbers, number
 from rlhfless.trace import read_trace
+from rlhfless.trace.importers.names import NAMES
 
 
 def log(**columns: object) -> pd.DataFrame:
@@ -81,6 +82,31 @@ def test_each_lever_is_there_once_with_the_line_of_the_framework() -> None:
     lines = {lever.name: lever.line for lever in levers}
     assert lines["validate less often"] == "trainer.test_freq"
     assert [lever.kind for lever in levers].count("learner") == 1, "a first step that compiles is no slow learner"
+
+
+@pytest.mark.parametrize(
+    ("framework", "line"),
+    [
+        ("verl", "use_dynamic_bsz=True"), ("slime", "--max-tokens-per-gpu"), ("areal", "max_tokens_per_mb"),
+        ("trl", "per_device_train_batch_size"), ("roll", "we know no setting of ROLL for this"), ("table", ""), ("", ""),
+    ],
+)  # fmt: skip
+def test_a_lever_without_a_line_says_so_where_the_framework_is_known(framework: str, line: str) -> None:
+    steps = pd.DataFrame({"step": [1, 2], "step_s": 100.0, "generate_s": 40.0, "prepare_s": 30.0, "learn_s": 30.0})
+    found = collect(LoggedRun("log", framework, steps)).levers
+    lines = {lever.name.partition(" (")[0]: lever.line for lever in with_lines(found, framework)}
+    said = lines["make learning and log probabilities faster"]
+    assert (line in said) if line else said == ""
+    assert framework not in NAMES or all(lines.values())
+
+
+def test_the_lever_of_packing_says_what_its_most_assumes() -> None:
+    steps = pd.DataFrame({"step": [0], "response_tokens_mean": 830.0, "response_tokens_max": 1000.0})
+    (lever,) = [
+        one for one in collect(LoggedRun("log", "trl", steps, stated=Stated(gpus=8))).levers if one.kind == "assignment"
+    ]
+    assert lever.at_most == 0.875
+    assert lever.price.endswith("the most is if 1 of 8 replicas took all responses in the same time")
 
 
 def test_phases_that_overlap_already_are_not_advised_to() -> None:

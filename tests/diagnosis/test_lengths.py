@@ -98,7 +98,7 @@ def test_a_limit_costs_data_and_shorter_responses_save_at_most_what_the_cut_ones
 @pytest.mark.parametrize(
     ("framework", "limit", "mask", "line"),
     [("trl", "max_completion_length", "mask_truncated_completions=True", "get_soft_overlong_punishment"),
-     ("slime", "--rollout-max-response-len", "", ""),
+     ("slime", "--rollout-max-response-len", "", "--custom-rm-path"),
      ("verl", "data.max_response_length", "", "overlong_buffer_cfg.enable=True"),
      ("nemo-rl", "policy.generation.max_new_tokens", "grpo.overlong_filtering=true", "grpo.reward_shaping")],
 )  # fmt: skip
@@ -157,3 +157,12 @@ def test_what_would_tell_whether_a_limit_cuts_is_named(framework: str, metric: s
     run = LoggedRun("log", framework, pd.DataFrame({"step": [1], "response_tokens_mean": [400.0]}))
     (unknown,) = lengths(run, Collected()).cannot_say
     assert metric in unknown
+
+
+def test_sequences_without_an_end_are_no_truncated_share() -> None:
+    """AReaL's no_eos_ratios is the share of sequences as long as the padded batch, in which one always is."""
+    steps = pd.DataFrame({"step": [0], "step_s": 10.0, "response_tokens_mean": 70.0, "ppo_actor/no_eos_ratios/avg": 0.03})
+    found = collect(LoggedRun("log", "areal", steps))
+    (said,) = [text for text in found.cannot_say if "whether a limit cut" in text]
+    assert "ppo_actor/no_eos_ratios/avg is not used, because" in said
+    assert "cut_share" not in found.numbers

@@ -16,9 +16,11 @@ from error_messages import refused_command
 from report_setting import sixteen_l40s
 
 from rlhfless.analysis import Assumptions
+from rlhfless.analysis.assumptions import PROFILE
 from rlhfless.diagnosis import Diagnosis, diagnose
+from rlhfless.diagnosis.numbers import GENERATION_TIME, TIME, Lever
 from rlhfless.latency.held_out_errors import HeldOut
-from rlhfless.report.expected import expected_in_words, with_expected
+from rlhfless.report.expected import expected_in_words, with_expected, with_simulated
 from rlhfless.report.study import Findings, study
 from rlhfless.report.write import make_report
 from rlhfless.simulate import simulate
@@ -60,8 +62,57 @@ def test_scalars_are_not_simulated_unless_asked(tmp_path: Path) -> None:
     done = run_rlhfless("report", str(table), "-o", str(out), "--gpus", "8")
     assert done.exit_code == 0, done.output
     assert "What limits this run" in done.stdout
+    assert "Simulated: The log has no responses, so no schedule is simulated. With --simulate" in done.stdout
     assert titles(out.read_text())[:2] == ["What limits this run", "Other schedules and settings"]
     refused_command(run_rlhfless("report", str(table), "-o", str(out), "--simulate"), "--responses-per-step")
+
+
+VERL = (
+    "(TaskRunner pid=1) step:1 - global_seqlen/mean:6400.0 - response_length/mean:150.0 - response_length/max:600.0 - "
+    "response_length/min:9.0 - response_length/clip_ratio:0.0 - prompt_length/mean:50.0 - timing_s/gen:12.0 - "
+    "timing_s/update_actor:10.0 - timing_s/step:22.0\n"
+)
+"""A line of verl's console, without the tokens of all GPUs together."""
+
+
+def test_gpus_tell_the_responses_of_a_step_and_draws_use_them(tmp_path: Path) -> None:
+    console = tmp_path / "console.log"
+    console.write_text(VERL)
+    assert "--responses-per-step or --gpus would tell" in run_rlhfless("report", str(console)).stdout
+    out = tmp_path / "page.html"
+    done = run_rlhfless("report", str(console), "--gpus", "2", "--simulate", "--steps", "1", "-o", str(out))
+    assert done.exit_code == 0, done.output
+    assert "Simulated: With drawn lengths, schedules on the same GPUs save " in done.stdout
+    page = words(out.read_text())
+    assert "a step has 64 responses, which the diagnosis derived: responses per GPU on 2 GPUs" in page
+    assert "stands in for your model and GPUs" in page
+    assert "RLHFless report: " + f"{tmp_path.name}/console.log (verl)" in page
+    assert "before scaling by " in page, "the times of the report are those of the log"
+    assert "contradiction" not in page
+    assert "Stragglers" not in page, "nobody knows which prompt had a drawn length"
+    assert "From the log response lengths" not in page
+
+
+def test_a_kind_of_gpu_without_a_model_is_not_ignored_silently(tmp_path: Path) -> None:
+    console = tmp_path / "console.log"
+    console.write_text(VERL)
+    done = run_rlhfless("report", str(console), "--gpus", "2", "--gpu", "h100")
+    assert done.exit_code == 0, done.output
+    assert "--gpu h100 has no effect; it needs --model" in done.stderr
+    assert "--gpu" not in run_rlhfless("report", str(console), "--gpus", "2").stderr
+
+
+def test_a_page_of_scalars_says_which_options_draw_lengths(tmp_path: Path) -> None:
+    table, out = tmp_path / "steps.csv", tmp_path / "page.html"
+    pd.DataFrame({"step": [0, 1], "seconds per step": 100.0, "response_length/mean": 200.0}).to_csv(table, index=False)
+    assert run_rlhfless("report", str(table), "-o", str(out), "--gpus", "8").exit_code == 0
+    assert "With --simulate, --gpus, --max-response-tokens and --responses-per-step, lengths are drawn" in words(
+        out.read_text()
+    )
+    refused_command(
+        run_rlhfless("report", str(table), "-o", str(out), "--gpus", "8", "--simulate"),
+        "--max-response-tokens N and the responses of a step with --responses-per-step N",
+    )
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +163,33 @@ def test_savings_are_expected_only_of_a_profile_that_beats_a_constant(timed: Ope
     assert expected(with_expected(said, checked(findings, [0.2, 0.2], [0.01, 0.01]))) == {}
     assert expected(with_expected(said, checked(findings, [0.01], [0.2]))) == {}, "one step was held out of nothing"
     assert expected(with_expected(said, replace(findings, drawn="Lengths are drawn."))) == {}
+
+
+def test_what_was_simulated_stands_beside_the_arithmetic(timed: OpenedLog, findings: Findings) -> None:
+    order = Lever(
+        "assignment", "start long responses first", 0.9, "none", TIME if findings.times.whole_steps else GENERATION_TIME
+    )
+    learn = Lever("learner", "learn faster", 0.9, "none")
+    said = with_simulated(replace(diagnose(timed), levers=(order, learn)), findings)
+    most = float(findings.reserved["time most"].max())
+    assert [one.simulated_most for one in said.levers] == [most, None], "schedules do not make learning faster"
+    text = dict(said.lines())["What could be changed"]
+    assert f"at most 90% of the {order.of} ({most:.0%} at simulated times)" in text
+    assert said.to_dict()["levers"][0]["simulated_at_most_share"] == most
+    sentence = dict(said.lines())["Simulated"]
+    assert sentence.startswith("Schedules on the same GPUs save ")
+    assert "(profile " in sentence, "a profile that was named is no stand-in"
+    drawn = with_simulated(diagnose(timed), replace(findings, drawn="Drawn.", not_stated={PROFILE: "the speed of another"}))
+    assert drawn.simulated.startswith("With drawn lengths, schedules ")
+    assert "stand-in profile" in drawn.simulated
+    loose = with_simulated(replace(diagnose(timed), levers=(replace(order, at_most=most / 2),)), findings)
+    assert loose.levers[0].simulated_most is None, "arithmetic allows less"
+    assert with_simulated(said, replace(findings, reserved=findings.reserved.iloc[:0])) is said
+
+
+def test_the_page_says_what_was_simulated_on_top(timed: OpenedLog, findings: Findings) -> None:
+    page = words(make_report(timed, replace(sixteen_l40s(), bound_work=0), Assumptions(dispatch="static"), max_steps=1).html)
+    assert page.index("Simulated: Schedules on the same GPUs save ") < page.index("What you could change")
 
 
 def test_ranges_include_the_error_of_the_profile(timed: OpenedLog, findings: Findings) -> None:

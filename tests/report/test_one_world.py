@@ -234,7 +234,7 @@ def test_other_replicas_learn_as_long_as_each_step_did_and_save_of_what_the_run_
     page.section("settings")
     settings_part(page, found)
     text = text_of(page.render(""))
-    assert "of what the run itself took" in text
+    assert "relative to what the run itself took" in text
     assert f"{took['time_s'].sum():.1f} s" in text
 
 

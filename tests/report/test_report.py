@@ -179,7 +179,7 @@ def test_a_log_of_lengths_alone_is_simulated(tmp_path: Path):
     out = write_report(log, tmp_path / "report.html", sixteen_l40s())
     text = out.read_text("utf-8")
     assert "by simulation of the run&#39;s own schedule" in text
-    assert "RLHFless report: log.csv" in text
+    assert f"RLHFless report: {tmp_path.name}/log.csv" in text
     assert "sums over steps with repeated prompts (lengths predicted from earlier responses): 2 steps" in text
     assert "sums over steps with new prompts (lengths are guesses): 1 step" in text
     named = {name for cell in re.findall(r'<td class="text(?: long| short)?">(.*?)</td>', text) for name in cell.split(", ")}
