@@ -21,7 +21,7 @@ from rlhfless.system.run_notebook import run_notebook
 FIGURE, WIDGET = "application/vnd.plotly.v1+json", "application/vnd.jupyter.widget-view+json"
 HTML, PLAIN, MARKDOWN = "text/html", "text/plain", "text/markdown"
 DASHBOARD = (
-    '<p class="needs-kernel">Here the notebook has a dashboard with sliders, which needs a kernel: open '
+    '<p class="needs-kernel">Here the notebook has a live view with buttons or sliders, which needs a kernel: open '
     "<code>{path}</code> in JupyterLab (<code>make lab</code>).</p>"
 )
 PICTURES = ("image/png", "image/svg+xml", "image/jpeg")

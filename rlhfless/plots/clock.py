@@ -37,4 +37,5 @@ def clock_of_results(results: pd.DataFrame) -> Mapping[str, Any]:
 
     Tables of ``rlhfless.simulate`` say it; adding columns and choosing rows keeps it.
     """
-    return results.attrs.get("clock", {})
+    clock: Mapping[str, Any] = results.attrs.get("clock", {})
+    return clock

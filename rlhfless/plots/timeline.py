@@ -335,7 +335,8 @@ def shade_samples(in_use: Any) -> list[dict[str, Any]]:
 
 def _shade_on_idle(share: float) -> str:
     """Return the colour of decode bars with this share of slots in use, as it is seen over the grey of the allocation."""
-    over = float(np.interp(share, *zip(*OCCUPANCY, strict=True)))
+    shares, opacities = zip(*OCCUPANCY, strict=True)
+    over = float(np.interp(share, shares, opacities))
     under = 0.25 * (1.0 - over)  # the opacity of IDLE
     red, green, blue = ((over * of_blue + under * 127) / (over + under) for of_blue in (0, 114, 178))
     return f"rgba({red:.0f},{green:.0f},{blue:.0f},{over + under:.2f})"

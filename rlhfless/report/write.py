@@ -306,7 +306,8 @@ def _facts(log: OpenedLog, said: Diagnosis) -> Iterator[tuple[str, str]]:
 
 def _cluster_in_words(cluster: Mapping[str, Any]) -> str:
     nodes, per_node, per_actor = (cluster.get(name) for name in ("nodes", "gpus_per_node", "gpus_per_actor"))
-    parts = [f"{counted(nodes, 'node')} of {counted(per_node, gpu_in_words(str(cluster.get('kind') or '')))}"] if nodes else []
+    kind = gpu_in_words(str(cluster.get("kind") or ""))
+    parts = [f"{counted(nodes, 'node')} of {counted(per_node, kind)}"] if nodes and per_node else []
     parts += [f"{counted(per_actor, 'GPU')} per actor"] if per_actor else []
     if (price := cluster.get("usd_per_gpu_hour") or 0.0) > 0:
         parts.append(f"{number(price, 'USD')} per GPU-hour ({cluster.get('market') or 'unknown market'})")

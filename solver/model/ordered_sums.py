@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
 
-
-def dot(a: FloatArray, b: FloatArray) -> FloatArray:
+def dot(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:
     """Return ``a @ b`` for (..., N) times (N,) or (N, M).
 
     BLAS, which ``@`` calls, sums in an order of the processor's kernel. The last digit that this changes decides between plans

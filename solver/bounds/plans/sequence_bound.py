@@ -40,7 +40,6 @@ import numpy as np
 
 from solver.bounds.plans.cost_bound import CostBound
 from solver.bounds.plans.measures import Measures
-from solver.model.ordered_sums import dot
 from solver.model.workload import FloatArray, IntArray
 from solver.timing.items import Items
 
@@ -116,7 +115,7 @@ class SequenceBound(CostBound):
         prices = np.take_along_axis(unsorted, by_price, axis=1)
         while len(position):
             # every label with every source
-            allowed = np.all(dot(number[:, None, :] + np.eye(sources, dtype=np.int64), self.weights.T) <= self.limits, axis=2)
+            allowed = np.all((number[:, None, :] + np.eye(sources, dtype=np.int64)) @ self.weights.T <= self.limits, axis=2)
             allowed &= alone[:, position].T >= 0
             parent, source = np.nonzero(allowed)
             if not len(parent):
@@ -201,7 +200,7 @@ class SequenceBound(CostBound):
         """
         if not self.done:
             return cost
-        free = self.limits - dot(number, self.weights.T)
+        free = self.limits - number @ self.weights.T
         more = np.full(number.shape, np.inf)
         for weights, room in zip(self.weights, free.T, strict=True):
             takes = weights > 0
