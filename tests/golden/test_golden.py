@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,3 +70,16 @@ def test_every_policy_and_every_plot_is_recorded():
     assert {f"policy-{name}" for name in POLICIES} <= set(ITEMS)
     assert set(INFOS) | WITHOUT_A_RUN == {name for name in plots.__all__ if name.endswith("_info")}
     assert set(load("info-frames")) == set(INFOS)
+
+
+@pytest.mark.full
+def test_plans_are_as_recorded_with_the_kernels_of_an_older_processor() -> None:
+    """BLAS sums in an order of its kernel, and numpy's vector instructions round differently; no plan may follow from that."""
+    older = {"OPENBLAS_CORETYPE": "Prescott", "NPY_DISABLE_CPU_FEATURES": "AVX512F AVX512CD AVX512_SKX"}
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", str(Path(__file__)), "-k"]
+    selected = "all_steps_as_recorded and (solver or oracle)"
+    ran = subprocess.run(
+        [*words, selected], env={**os.environ, **older}, capture_output=True, text=True, timeout=800, check=False
+    )
+    assert ran.returncode == 0, ran.stdout[-4000:]
+    assert "4 passed" in ran.stdout
