@@ -25,7 +25,7 @@ release = version = __version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "index"
 exclude_patterns = ["data/**"]
-nb_execution_mode = "off"  # notebooks come with their outputs: docs/website/notebooks.py
+nb_execution_mode = "off"  # notebooks come with their outputs: docs/website/outputs.py
 nb_ipywidgets_js = {}  # would be loaded from a network
 myst_enable_extensions = ["attrs_block", "colon_fence", "deflist"]
 myst_heading_anchors = 4

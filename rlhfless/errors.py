@@ -38,8 +38,8 @@ class UserError(Exception):
 
 
 NO_SUCH_LOG = (
-    "there is no such file or folder; a log is needed, for example data/traces/reasoning-static of the repository, or "
-    "rlhfless.example() in Python"
+    "there is no such file or folder; a log is needed, for example the one that `rlhfless doctor` names, or rlhfless.example() "
+    "in Python"
 )
 """What is said of a path to a log at which nothing is."""
 

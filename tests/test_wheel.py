@@ -98,7 +98,7 @@ class Installed(NamedTuple):
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    build = ("pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", folder, ROOT)
+    build = ("pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "-w", folder, ROOT)
     done = subprocess.run([sys.executable, "-m", *map(str, build)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (found,) = folder.glob("*.whl")
@@ -294,10 +294,9 @@ def test_pip_installs_each_extra_alone(extra: str, version: str, wheel: Path, tm
         )
         assert (trained.code, measured.code) == (0, 0), (trained, measured)
     elif extra == "lora":
-        line = ["train", "preset=demo", f"model={MODEL}", "steps=1", "algorithm.lora_rank=4", "-o", "run"]
+        line = ["train", "preset=demo", f"model={MODEL}", "steps=1", "optimizer.lora_rank=4", "-o", "run"]
         (trained,) = installed.commands(line)
-        assert trained.code in (0, 2), trained  # without the extra torch it is refused, naming it
-        assert trained.code == 0 or "rlhfless[" in trained.err
+        assert trained.code == 0, trained
     elif extra == "export" and find_browser() is not None:
         (drawn,) = installed.commands(layouts("layouts.png"))
         assert drawn.code == 0, drawn

@@ -172,7 +172,7 @@ def _help() -> str:
             "",
             "`rlhfless COMMAND --help` shows the options of a command. In Python, the classes of rlhfless.cli take the same.",
             "`rlhfless doctor` says what works here and where an example log is. The manual is in the repository: its folders",
-            "docs (docs/command_line.md has an example of each command) and notebooks.",
+            "docs and notebooks.",
         ]
     )
 

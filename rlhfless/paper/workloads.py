@@ -160,7 +160,8 @@ class Sources:
         """Describe the source of the lengths, in a few words."""
         if not self.available:
             return (
-                "no public log is at hand, stated models take their place; the numbers in docs/papers.md used the logs of "
+                "no public log is at hand, stated models take their place; the numbers of the page Papers in the documentation "
+                "used the logs of "
                 f"{', '.join(LOGS)} (--logs FOLDER)"
             )
         return f"public logs of {', '.join(self.available)} in {self.logs}, stated models for all others"
@@ -173,7 +174,7 @@ class Sources:
             return ""
         return (
             f"The public logs of {', '.join(missing)} were not at hand: the figures that use them have numbers that differ "
-            "from those in docs/papers.md."
+            "from those of the page Papers in the documentation."
         )
 
     def _file(self, name: Path) -> Path | None:

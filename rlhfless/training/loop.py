@@ -288,7 +288,8 @@ class Trainer:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per complete step (``rlhfless.trace.step_table``): reward, tokens, actors, GPU-seconds, cost and more.
+        """One row per complete step (``rlhfless.trace.step_table``): reward, tokens, actors, GPU-seconds, cost and more. An
+        evaluation before the first step has a row of step -1, in which all else is unknown.
 
         ``rlhfless.plots.plot_curves(trainer)`` draws it. Without a folder it has the steps that this trainer ran.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +15,7 @@ from rlhfless.executor import StepRecord
 from rlhfless.scheduling.planning_time import PlanningTime
 from rlhfless.trace import Trace, step_metrics
 from rlhfless.trace.metrics.phase_costs import STEP_PHASES, step_costs
+from rlhfless.training.rewards import RewardWarning
 from solver.model.plan import Plan
 
 
@@ -83,7 +85,6 @@ class TrainedStep:
         numbers = {
             "reward_mean": self.mean_reward,
             "reward_std": float(rows["reward"].std(ddof=0)),
-            **self.judging,
             "response_tokens_mean": float(rows["response_tokens"].mean()),
             "response_tokens_max": float(rows["response_tokens"].max()),
             "truncated_share": float(sums["truncated_share"]),
@@ -99,6 +100,15 @@ class TrainedStep:
             "idle_gpu_seconds": float(sums["idle_gpu_seconds"]),
             "cost_usd": float(sums["cost_usd"]),
         }
+        if taken := sorted(self.judging.keys() & numbers.keys()):
+            warnings.warn(
+                f"the number {taken[0]!r} of a reward has the name of another metric of a step, and is left out; give the "
+                "function, or what it logs with log_metric, another name",
+                RewardWarning,
+                stacklevel=2,
+            )
+        first = {name: numbers[name] for name in ("reward_mean", "reward_std")}
+        numbers = {**first, **self.judging, **numbers}
         learned = {f"learn_{name}": float(value) for name, value in self.learning.items()}
         return numbers | learned | evaluation_metrics(self.evaluation)
 

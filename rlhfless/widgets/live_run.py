@@ -495,7 +495,7 @@ def row_of(done: Trace, sums: pd.DataFrame, setting: SimulationConfig) -> pd.Dat
     gpu_s = (generating["end_s"] - generating["start_s"]) * generating["gpu_ids"].map(len)
     static_gpu_s, static_usd = static_costs(done, setting)
     kept = ["step", "time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd", "actors", "reward_mean", "response_tokens_mean"]
-    learned = learning_numbers(done).iloc[0].drop("step").to_dict()
+    learned = learning_numbers(done).set_index("step").loc[int(sums["step"].iloc[0])].to_dict()
     generation = {
         "generation_gpu_seconds": float(gpu_s.sum()),
         "static_gpu_seconds": static_gpu_s,

@@ -18,6 +18,7 @@ from rlhfless.trace import learning_numbers, read_trace
 from rlhfless.training.config import TrainError
 from rlhfless.training.evaluation import held_out_problems
 from rlhfless.training.loop import Trainer
+from rlhfless.training.rewards import RewardWarning
 from rlhfless.training.tasks import DatasetTask
 from rlhfless.training.tasks.arithmetic import ArithmeticTask, is_held_out
 
@@ -103,6 +104,23 @@ def test_own_rewards_are_evaluated_by_their_names_and_there_is_no_accuracy(untra
         pytest.approx(float("nan"), nan_ok=True),
         lines[2]["eval_reward_mean"],
     ]
+
+
+def taking_a_name(completions: list[str], log_metric: Any, **columns: Any) -> list[float]:
+    log_metric("step_s", 1000.0)
+    log_metric("mine", 5.0)
+    return [float(len(text)) for text in completions]
+
+
+def test_a_number_of_a_reward_replaces_none_of_a_step(untrained: Path) -> None:
+    rows = [{"prompt": f"{a}+1="} for a in range(4)]
+    sizes = {"prompts_per_step": 2, "samples_per_prompt": 2, "max_response_tokens": 8, "steps": 1}
+    with Trainer(None, model=untrained, rewards=taking_a_name, dataset=rows, progress=False, **sizes) as trainer:
+        done = trainer.step()
+    with pytest.warns(RewardWarning, match="'step_s'"):
+        metrics = done.metrics
+    assert metrics["mine"] == 5.0
+    assert metrics["step_s"] != 1000.0
 
 
 def test_held_out_problems_are_never_trained_on() -> None:

@@ -126,6 +126,16 @@ def test_an_evaluation_is_a_phase_where_one_is_due(model: Path) -> None:
     assert seen == [(0, "evaluating"), *((0, phase) for phase in STEP), *((1, phase) for phase in last)]
 
 
+def test_a_view_of_a_run_with_an_evaluation_before_it_has_each_steps_own_numbers(model: Path) -> None:
+    with Trainer(config(steps=2, eval_every=2, eval_prompts=2), model=model, progress=False) as trainer:
+        live_run = LiveRun(steps_of(trainer))
+        live_run.run()
+        live_run.wait()
+    assert live_run.table["step"].tolist() == [0, 1]
+    assert live_run.table["learn_mismatch_mean"].notna().all()
+    assert live_run.table["eval_reward_mean"].notna().tolist() == [False, True], "the evaluation before the run is of no step"
+
+
 def test_what_a_callback_for_phases_raises_undoes_the_step(model: Path) -> None:
     def interrupt(step: int, phase: str) -> None:
         if phase == "learning" and not seen:

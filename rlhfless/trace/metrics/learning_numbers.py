@@ -44,7 +44,8 @@ def learning_numbers(trace: Trace) -> pd.DataFrame:
 def step_table(trace: Trace) -> pd.DataFrame:
     """Return one row per step of a run with all that curves show: ``step_metrics`` and ``learning_numbers``.
 
-    Columns that the file ``metrics.jsonl`` of a training run has, too, have the same names there.
+    An evaluation before the first step has a row of step -1. Columns that the file ``metrics.jsonl`` of a training run also has
+    have the same names there.
 
     Raises:
         TraceError: the trace holds several runs.

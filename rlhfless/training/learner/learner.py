@@ -161,7 +161,8 @@ class LocalLearner:
         """Recompute the log-probabilities of all mini-batches but the first, if that is asked for, while the weights that
         generated are there; return the mini-batches, and what this adds to numbers of the step.
         """
-        if len(parts) == 1 or self.algorithm.options.old_logprobs_from != "recomputed":  # type: ignore[attr-defined]
+        options = getattr(self.algorithm, "options", None)  # an algorithm of one's own need not have these
+        if len(parts) == 1 or getattr(options, "old_logprobs_from", "engine") != "recomputed":
             return parts, {}
         began, sums = time.perf_counter(), {"prepare_seconds": 0.0, "prepare_pass_tokens": 0.0}
         later = [

@@ -82,12 +82,14 @@ class EventLoop:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._begins = threading.Lock()
 
     def run(self, coroutines: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
         """Run coroutines at once, wait for all, and return their results; the first that failed raises its error."""
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            threading.Thread(target=_run_for_ever, args=(self._loop,), name="rewards", daemon=True).start()
+        with self._begins:  # parts of a batch are judged side by side
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=_run_for_ever, args=(self._loop,), name="rewards", daemon=True).start()
         future = asyncio.run_coroutine_threadsafe(_all_of(coroutines), self._loop)
         try:
             results = future.result()

@@ -37,7 +37,8 @@ def takes_batch(function: Callable[..., Any], name: str) -> bool:
     called with one argument takes a response.
 
     Raises:
-        InputError: it can be called in neither way. ``name`` is its name in the message.
+        InputError: it can be called in neither way, or is an ``async def`` of one response. ``name`` is its name in the
+            message.
     """
     try:
         signature = inspect.signature(function)
@@ -47,10 +48,13 @@ def takes_batch(function: Callable[..., Any], name: str) -> bool:
         return True
     try:
         signature.bind(None)
-        return False
     except TypeError:
         if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
             return True
+    else:
+        if is_async(function):
+            raise InputError(f"reward {name!r} is an async def of one response; let it take a batch, f(completions, **columns)")
+        return False
     raise InputError(f"reward {name!r} has the arguments {signature}; give a function {FORMS}")
 
 
@@ -212,8 +216,6 @@ def function_reward(function: RewardFunction | FunctionProcess, name: str, timeo
         InputError: it can be called in neither way.
     """
     batch = function.takes_batch if isinstance(function, FunctionProcess) else takes_batch(function, name)
-    if not batch and not isinstance(function, FunctionProcess) and is_async(function):
-        raise InputError(f"reward {name!r} is an async def of one response; let it take a batch, f(completions, **columns)")
     return BatchFunctionReward(function, name, timeout_s) if batch else FunctionReward(name, function, timeout_s)
 
 

@@ -165,6 +165,12 @@ def test_async_functions_run_at_once_also_beside_a_notebooks_loop() -> None:
         as_rewards(of_response)
 
 
+def test_an_async_function_of_one_response_is_refused_from_a_file_too(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("async def late(response):\n    return 1.0\n")
+    with refused(InputError, "late", "async", "f(completions, **columns)"):
+        make_rewards([f"{tmp_path / 'mine.py'}:late"], ArithmeticTask(0, 1))
+
+
 def test_functions_log_columns_and_numbers_and_get_the_state(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(LOGGING)
     namespace: dict[str, Any] = {}
