@@ -181,7 +181,8 @@ def _cut_s(info: TimelineInfo) -> float:
 def _hide_later(fig: go.Figure, cut_s: float) -> None:
     """Take the names of bars that all begin beyond the axis from the legend."""
     bars = [drawn for drawn in fig.data if drawn.type == "bar"]
-    begun = {drawn.name for drawn in bars if any(at is not None and at < cut_s for at in drawn.base)}
+    starts = [(drawn.name, [0.0] if drawn.base is None else drawn.base) for drawn in bars]
+    begun = {name for name, at in starts if any(one is not None and one < cut_s for one in at)}
     for drawn in bars:
         if drawn.name not in begun:
             drawn.showlegend = False

@@ -141,8 +141,8 @@ class _CutSearch:
         holds = next((actor.release for actor in plan.actors if actor.release != "done"), None)
         if holds is not None and (work.learner_grows or "freed" in places):
             raise PlanningError(
-                f"the plan's actors hold their GPUs until the end of the {holds}, so none are released early; release them "
-                "when they are done, or let preparation run on additional GPUs"
+                f"the plan's actors hold their GPUs until the end of the {holds}, so none are released early (freed); release "
+                "them when they are done, or let preparation run on additional GPUs"
             )
         if problem.workload.passes is not None:
             raise PlanningError(

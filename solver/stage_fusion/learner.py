@@ -141,7 +141,9 @@ def choose_learner(
             "they are done"
         )
     if not freed and len(gpus) and not any(gpus):
-        raise PlanningError("the learner has no gpus, and may not use released ones; give numbers of 1 or more")
+        raise PlanningError(
+            "the learner has no gpus, and with freed False it may not use released ones; give numbers of 1 or more"
+        )
     return _LearnerSearch(plan, problem, work, loss_per_doubling).best(tuple(gpus), freed)
 
 

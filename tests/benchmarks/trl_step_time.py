@@ -91,10 +91,10 @@ class TimedRewards(Rewards):
         super().__init__([(FunctionReward("drawn", lambda response: next(left[response.problem.prompt_id])), 1.0)])
         self.watch = watch
 
-    def judge(self, responses: Any) -> Any:
+    def judge(self, responses: Any, state: Any = None) -> Any:
         """As ever, timed."""
         with self.watch.timed("preparation"):
-            return super().judge(responses)
+            return super().judge(responses, state)
 
 
 class TimedTrainer(Trainer):

@@ -86,7 +86,13 @@ def test_the_page_has_the_figures_and_the_calls(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.stderr
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     text = page + figures_json(page)
-    for part in ("What the seconds come from", "multiple of the lower bound", "plans whose times were computed", "train_actor"):
+    for part in (
+        "What the seconds come from",
+        "lower bound",
+        "seconds per step",
+        "plans whose times were computed",
+        "train_actor",
+    ):
         assert part in text, part
 
 

@@ -195,7 +195,7 @@ def test_the_ladder_of_ideas_has_a_rung_for_speculation_where_drafts_are_given()
     assert results.loc["solver+replan, drafts", "time_s"] < results.loc["solver+replan", "time_s"]
     assert (results["gpu_seconds"] >= results["bound_gpu_seconds"] * (1 - 1e-9)).all()
     labels = [bar.label for bar in waterfall_info(drafted.results(drafted.ladder)).time_s]
-    assert [label for label in labels if "speculation" in label] == ["speculation:<br>drafts verified"]
+    assert [label for label in labels if "speculation" in label] == ["speculation:<br>draft and<br>verify"]
 
 
 def test_a_notebook_has_no_bar_for_speculation(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_the_figure_has_every_division() -> None:
 
 @pytest.mark.parametrize(("seconds", "title", "kind"), [
     ([100.0, 101.0, 103.0], "does not start at 0", None),
-    ([10.0, 15.0, 30.0], "a step (s)", None),
+    ([10.0, 15.0, 30.0], "seconds per step", None),
     ([1.0, 2.0, 60.0], "logarithmic", "log"),
 ], ids=["nearly equal", "apart", "far apart"])  # fmt: skip
 def test_the_axis_of_seconds_shows_differences_and_says_where_it_is_broken(
@@ -176,8 +176,9 @@ def test_the_axis_of_seconds_shows_differences_and_says_where_it_is_broken(
         {"gpus": 8, "gpus_generate": [2, 4, 6], "gpus_train": [6, 4, 2], "gpus_per_actor": 2, "way": "divided",
          "step_s": seconds, "least_step_s": seconds}
     )  # fmt: skip
-    axis = plot_split(table).layout.yaxis
-    assert title in axis.title.text
+    fig = plot_split(table)
+    axis = fig.layout.yaxis
+    assert title in f"{axis.title.text} {fig.layout.title.text}"
     assert axis.type == kind
     begins = axis.range[0] if axis.range else None
     assert (begins is None) == ("0" not in title)

@@ -74,7 +74,7 @@ def test_the_command_line_takes_it_for_text_numbers_page_and_notebook(tmp_path: 
     page, notebook = tmp_path / "page.html", tmp_path / "book.ipynb"
     run_rlhfless(*f"report {REASONING} --usd-per-gpu-hour 3 --steps 1 -o {page}".split())
     written = page.read_text("utf-8")
-    assert f"Cost: 6.04 USD ({BOTH})" in written
+    assert f"6.04 USD ({BOTH})" in written
     assert f"P{BOTH[1:]}." in written, "in assumptions and method"
     run_rlhfless(*f"report {REASONING} --usd-per-gpu-hour 3 -o {notebook}".split())
     cells = ["".join(cell["source"]) for cell in json.loads(notebook.read_text("utf-8"))["cells"]]

@@ -13,6 +13,7 @@ pytest.importorskip("ipywidgets", reason="ipywidgets is not installed")
 
 BUTTON = """
 import time
+from types import SimpleNamespace
 import ipywidgets
 from rlhfless.widgets import LiveRun
 
@@ -22,6 +23,7 @@ button.on_click(lambda _: pressed.append(True))
 class Steps:
     on_progress = on_phase = None
     def left(self): return 1
+    def setting(self): return SimpleNamespace(cluster=SimpleNamespace(gpus=1))
     def next_step(self): return 0
     def interrupted(self, error): return None
     def next(self):

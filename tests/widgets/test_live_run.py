@@ -648,7 +648,7 @@ def test_a_view_that_is_no_longer_updated_says_so() -> None:
 
 
 def drawn_cost(view: Any) -> tuple[str, float]:
-    """The unit and the last value of the cost that a view has drawn."""
+    """The axis with its unit, and the last value of the cost that a view has drawn."""
     spec = json.loads(view.panes.pane_cost)
     (line,) = [trace for trace in spec["data"] if trace.get("name") == "cost so far"]
     return spec["layout"]["yaxis"]["title"]["text"], line["y"][-1]
@@ -672,11 +672,11 @@ def test_the_cost_that_is_shown_is_the_traces_and_an_unknown_price_is_no_cost_of
     unit, cost = drawn_cost(view)
     if price:
         assert sums["cost_usd"].sum() > 0
-        assert (unit, cost) == ("USD", pytest.approx(sums["cost_usd"].sum()))
+        assert (unit, cost) == ("cost (USD)", pytest.approx(sums["cost_usd"].sum()))
         assert view.run.table["cost_usd"].tolist() == pytest.approx(sums["cost_usd"].tolist())
         assert "USD" in card(view.panes, "cost") or "cents" in card(view.panes, "cost")
     else:
-        assert (unit, cost) == ("GPU-seconds", pytest.approx(sums["gpu_seconds"].sum()))
+        assert (unit, cost) == ("cost (GPU-seconds)", pytest.approx(sums["gpu_seconds"].sum()))
         assert view.run.table[["cost_usd", "static_cost_usd"]].isna().all(axis=None)
         assert "unknown" in card(view.panes, "cost")
         assert " USD<" not in view.panes.pane_facts
@@ -698,7 +698,7 @@ def test_the_cost_of_a_running_step_grows_with_its_snapshots_and_a_complete_step
     assert [cost.gpu_seconds for cost in costs[1:]] == sorted(cost.gpu_seconds for cost in costs[1:])
     assert all(0 <= cost.idle_gpu_seconds <= cost.gpu_seconds for cost in costs)
     shown = costs[0].gpu_seconds + costs[-1].gpu_seconds
-    assert drawn_cost(view) == ("GPU-seconds", pytest.approx(shown))
+    assert drawn_cost(view) == ("cost (GPU-seconds)", pytest.approx(shown))
     gate.opened.set()
     assert view.run.wait(300)
     assert [(cost.step, cost.complete) for cost in view.run.costs] == [(0, True), (1, True)]

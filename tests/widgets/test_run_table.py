@@ -17,7 +17,7 @@ from rlhfless.widgets import Settings, compare, compared, zoom
 
 @pytest.fixture(scope="module")
 def traces() -> dict[str, Trace]:
-    setting = Settings("cpu-tiny-qwen2", gpus=8, usd_per_gpu_hour=1.0).setting
+    setting = Settings("cpu-tiny-qwen2", gpus=8, time_weight=0.7, usd_per_gpu_hour=1.0).setting
     return simulate(log(prompts=24, samples=8).rollouts, setting, ["static", "random", "oracle"]).traces
 
 
