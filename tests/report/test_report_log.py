@@ -282,7 +282,7 @@ def test_the_ladder_begins_with_the_logs_own_dispatch(page: str) -> None:
     words = " ".join(text_of(text).split())
     assert f"speed-up over {own} cost relative to {own}" in words
     assert re.search(rf" {own} [^x]* 1\.00x 0\.0% ", words), "its own speed is the unit"
-    assert rf"{own} \u2192 right-sizing" in figures_json(text)
+    assert f"each bar adds one idea, from {own} to " in figures_json(text)
     assert "speed-up over static" in text_of(page), "of a log whose framework is not known"
 
 
