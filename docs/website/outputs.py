@@ -25,6 +25,8 @@ DASHBOARD = (
     "<code>{path}</code> in JupyterLab (<code>make lab</code>).</p>"
 )
 PICTURES = ("image/png", "image/svg+xml", "image/jpeg")
+WRITTEN = re.compile(r"\[([^\]]+)\]\(\.\./out/[^)]*\)")
+"""A link to a file that the notebook wrote; the site has no such files."""
 THEME = re.compile(r'\s*<style class="rlhfless-theme">')
 
 
@@ -97,5 +99,5 @@ def _html(data: Mapping[str, Any], path: str, name: str) -> dict[str, Any] | Non
         return None
     for form in (MARKDOWN, HTML, *PICTURES, PLAIN):
         if form in data:
-            return {form: data[form]}
+            return {form: WRITTEN.sub(r"`\1`", "".join(data[form])) if form == MARKDOWN else data[form]}
     return None

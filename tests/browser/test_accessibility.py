@@ -126,7 +126,7 @@ def test_dashboards_have_no_serious_violation(page: Any) -> None:
     explorer.time_weight.value = 0.1
     assert explorer.wait(60)
     explorer.show_response(0)
-    runs = simulate(log().rollouts, Settings("cpu-tiny-qwen2", gpus=8).setting, ["static", "solver"]).traces
+    runs = simulate(log().rollouts, Settings("cpu-tiny-qwen2", gpus=8, time_weight=0.7).setting, ["static", "solver"]).traces
     for panes, last in ((explorer.panes, "plane"), (compare(runs).panes, "timelines")):
         show(page, panes)
         wait_drawn(page, last)
