@@ -315,7 +315,7 @@ def test_a_log_that_is_not_there_is_refused_with_an_example(given, tmp_path):
     missing = tmp_path / "LOG"
     gpus = ["--gpus", 8, *(["--gpu", "h100"] if given[0] == "step" else [])]
     result = run_rlhfless(given[0], missing, *given[1:], *gpus)
-    refused_command(result, f"{missing}: there is no such file or folder", "data/traces/reasoning-static", "rlhfless.example()")
+    refused_command(result, f"{missing}: there is no such file or folder", "rlhfless doctor", "rlhfless.example()")
 
 
 def test_unknown_steps_commands_and_missing_options(log):
