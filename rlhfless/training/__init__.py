@@ -32,7 +32,7 @@ _MODULE_OF = {
     "PromptLimit": "training.tasks.prompt_limit",
     "Response": "training.rewards.response",
     "RewardError": "training.rewards.response",
-    "RewardWarning": "training.rewards.response",
+    "RewardWarning": "training.problem",
     "Rewards": "training.rewards.combine",
     "RolloutConfig": "training.config",
     "TaskConfig": "training.config",

@@ -52,6 +52,12 @@ class Task(Protocol):
         """Reward of a response's text."""
 
 
+class RewardWarning(UserWarning):
+    """Some responses could not be scored, or all rewards of a step are equal, so nothing is learned; the message says which,
+    and why.
+    """
+
+
 class TextTokenizer(Protocol):
     """Tokenizer methods that a text task needs; ``PretrainedTokenizer`` has them."""
 

@@ -15,7 +15,7 @@ from rlhfless.executor import StepRecord
 from rlhfless.scheduling.planning_time import PlanningTime
 from rlhfless.trace import Trace, step_metrics
 from rlhfless.trace.metrics.phase_costs import STEP_PHASES, step_costs
-from rlhfless.training.rewards import RewardWarning
+from rlhfless.training.problem import RewardWarning
 from solver.model.plan import Plan
 
 

@@ -7,9 +7,10 @@ sum of the others. A step in which no response has a reward ends the run.
 
 from __future__ import annotations
 
+from rlhfless.training.problem import RewardWarning
 from rlhfless.training.rewards.combine import FunctionReward, Rewards
 from rlhfless.training.rewards.registry import as_rewards
-from rlhfless.training.rewards.response import Failure, Response, Reward, RewardError, RewardWarning, Scores
+from rlhfless.training.rewards.response import Failure, Response, Reward, RewardError, Scores
 from rlhfless.training.rewards.user_function import BatchFunctionReward, RewardFunction
 
 __all__ = ["BatchFunctionReward", "Failure", "FunctionReward", "Response", "Reward", "RewardError", "RewardFunction",

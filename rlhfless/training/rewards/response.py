@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rlhfless.errors import InputError
+from rlhfless.training.problem import RewardWarning
 from rlhfless.training.rewards.called_with import RewardLog
 
 
@@ -85,12 +86,6 @@ class Reward(Protocol):
 
 class RewardError(InputError):
     """No response could be scored, so there is nothing to learn from; the message gives the reason for the first one."""
-
-
-class RewardWarning(UserWarning):
-    """Some responses could not be scored, or all rewards of a step are equal, so nothing is learned; the message says which,
-    and why.
-    """
 
 
 @dataclass(frozen=True, eq=False)
