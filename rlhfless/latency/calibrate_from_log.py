@@ -30,9 +30,10 @@ import pandas as pd
 from rlhfless.latency.fit import fit_table, residuals
 from rlhfless.latency.held_out_errors import HeldOut, closest, held_out
 from rlhfless.latency.profile import ProfileError, mixed_prefill
-from solver.model.affine_fit import fit_nonnegative
+from solver.model.affine_fit import fit_nonnegative, triangle
 from solver.model.iteration_table import IterationTable
 from solver.model.latency import LatencyModel
+from solver.model.ordered_sums import dot
 from solver.model.plurals import counted
 from solver.model.workload import FloatArray
 
@@ -135,18 +136,16 @@ def _best(fits: Sequence[Fit], times: Times) -> tuple[Fit, HeldOut]:
 
 
 def _three(times: Times, used: np.ndarray) -> CalibrationFactors:
-    """Return the three numbers from the (N,) used times. One QR decomposition represents all of them: it keeps sums of
-    squares."""
+    """Return the three numbers from the (N,) used times, which one triangle represents."""
     seconds = times.seconds[used]
     terms = np.stack([times.decode_s[used], times.kv_s[used], np.ones(len(seconds)), seconds], axis=1)
-    upper: FloatArray = np.asarray(np.linalg.qr(terms / seconds[:, None], mode="r"))
-    decode_s, kv_s, once, took = upper.T
+    decode_s, kv_s, once, took = triangle(terms / seconds[:, None]).T
     candidates = []
     for ratio in RATIOS:
         columns = np.stack([decode_s + ratio * kv_s, once], axis=1)
         (factor, once_s), errors = fit_nonnegative(columns, took, np.ones(len(took)))
         numbers = CalibrationFactors(float(factor), float(factor * ratio), float(once_s))
-        candidates.append((float(errors @ errors), abs(float(np.log(ratio))), numbers))
+        candidates.append((float(dot(errors, errors)), abs(float(np.log(ratio))), numbers))
     smallest = min(squares for squares, _, _ in candidates)
     return min((f for f in candidates if f[0] <= AS_GOOD * smallest + 1e-15), key=lambda f: f[1])[2]
 

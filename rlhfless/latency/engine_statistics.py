@@ -24,6 +24,7 @@ from rlhfless.latency.fit import residuals
 from rlhfless.latency.held_out_errors import HeldOut, closest, held_out
 from rlhfless.latency.profile import SCHEMA, SCHEMA_VERSION, ProfileError
 from solver.model.affine_fit import fit_nonnegative
+from solver.model.ordered_sums import dot
 from solver.model.plurals import counted
 from solver.model.workload import FloatArray
 
@@ -158,7 +159,7 @@ def _predicting(
     batch: FloatArray, token_s: FloatArray, prompts: FloatArray, with_prompts: bool
 ) -> Callable[[np.ndarray], FloatArray]:
     columns = _columns(batch, token_s, prompts, with_prompts)
-    return lambda used: np.asarray(columns @ fit_nonnegative(columns[used], token_s[used])[0])
+    return lambda used: dot(columns, fit_nonnegative(columns[used], token_s[used])[0])
 
 
 def profile_of_engine(

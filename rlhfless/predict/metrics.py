@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from rlhfless.predict.censoring import FloatArray
 from rlhfless.predict.errors import PredictionError
+from solver.model.ordered_sums import dot
 
 CLOSE_TOKENS = 100
 
@@ -45,8 +46,8 @@ def _spearman(x: FloatArray, y: FloatArray) -> float:
     """Correlation of the ranks of x and y; equal values share their mean rank."""
     a, b = _ranks(x), _ranks(y)
     a, b = a - a.mean(), b - b.mean()
-    scale = np.sqrt((a @ a) * (b @ b))
-    return float(np.clip((a @ b) / scale, -1.0, 1.0)) if scale > 0 else float("nan")
+    scale = np.sqrt(dot(a, a) * dot(b, b))
+    return float(np.clip(dot(a, b) / scale, -1.0, 1.0)) if scale > 0 else float("nan")
 
 
 def _ranks(values: FloatArray) -> FloatArray:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +14,7 @@ from hypothesis import strategies as st
 
 from rlhfless.latency.batch_changes import TimedChange
 from rlhfless.latency.fit import fit_changes, fit_table
-from solver.model.affine_fit import fit_nonnegative
+from solver.model.affine_fit import fit_nonnegative, triangle
 from solver.model.iteration_table import IterationTable
 
 BATCH, CONTEXT = np.array([1.0, 4, 16, 64, 256]), np.array([64.0, 512, 4096])
@@ -45,6 +50,42 @@ def test_no_other_nonnegative_coefficients_fit_better(seconds: list[float]) -> N
     assert gradient.min() > -1e-6
     assert np.abs(gradient[coefficients > 0]).max(initial=0.0) < 1e-6
     np.testing.assert_allclose(errors, np.abs(columns @ coefficients / times - 1.0), atol=1e-9)
+
+
+@given(st.lists(st.lists(st.floats(-100.0, 100.0), min_size=3, max_size=3), min_size=1, max_size=8))
+@settings(max_examples=40, deadline=None)
+def test_a_triangle_keeps_sums_of_squares(rows: list[list[float]]) -> None:
+    columns = np.array(rows)
+    columns = np.column_stack([columns, columns[:, 0] + 2 * columns[:, 1]])
+    upper = triangle(columns)
+    assert np.array_equal(upper, np.triu(upper))
+    np.testing.assert_allclose(upper.T @ upper, columns.T @ columns, rtol=1e-9, atol=1e-9 * (columns**2).sum() + 1e-300)
+    assert upper[3, 3] == 0.0, "a sum of other columns adds no direction"
+
+
+FITS = """
+import numpy as np
+from solver.model.affine_fit import fit_iterations
+
+random = np.random.default_rng(0)
+batch, context = random.integers(1, 64, 40).astype(float), random.integers(100, 9000, 40).astype(float)
+for noise in np.linspace(0.01, 0.2, 20):
+    seconds = (0.01 + 2e-4 * batch + 1e-8 * batch * context) * (1 + noise * (random.random(40) - 0.5))
+    print(*(float(number).hex() for number in fit_iterations(batch, context, seconds)[0]))
+"""
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the kernels that are chosen here are of x86-64")
+def test_every_processor_fits_the_same_coefficients() -> None:
+    """Drafts are planned by fitted latencies; a last digit that depends on the processor can choose another plan."""
+    older = {"OPENBLAS_CORETYPE": "Prescott", "NPY_DISABLE_CPU_FEATURES": "AVX512F AVX512CD AVX512_SKX"}
+    words = [sys.executable, "-W", "ignore", "-c", FITS]
+    fitted = [
+        subprocess.run(words, env={**os.environ, **kernels}, capture_output=True, text=True, check=True).stdout
+        for kernels in ({}, older)
+    ]
+    assert len(fitted[0].splitlines()) == 20
+    assert fitted[0] == fitted[1]
 
 
 def test_only_points_that_an_actor_can_hold_count() -> None:
