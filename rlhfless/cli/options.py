@@ -334,7 +334,9 @@ class Limits(Options):
     """What is minimised: a weighted product of time and cost, or one of them with a limit on the other."""
 
     heading: ClassVar[str] = "What is minimised"
-    time_weight: Share | None = Field(None, json_schema_extra=shown("W"), description=f"{WEIGHT}  [default: 0.7]")
+    time_weight: Share | None = Field(
+        None, json_schema_extra=shown("W"), description=f"{WEIGHT}  [default: that of the run, else 0.7]"
+    )
     limit: Annotated[str | None, BeforeValidator(_limit)] = Field(
         None, json_schema_extra=shown("90s|5000gpu-s|0.5usd"),
         description="Minimise cost with at most this time per step (90s), or time with at most this cost per step (5000gpu-s, "
@@ -357,7 +359,11 @@ class Limits(Options):
         return {LIMITS[found[2]]: float(found[1])}
 
     def objective(self, time_weight: float) -> Objective:
-        """Return the objective; ``time_weight`` is that without --time-weight."""
+        """Return the objective.
+
+        Args:
+            time_weight: without --time-weight.
+        """
         from solver.model.objective import Objective
 
         weight = time_weight if self.time_weight is None else self.time_weight

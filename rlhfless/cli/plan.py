@@ -61,15 +61,14 @@ def plan(options: PlanOptions) -> None:
     from solver.model.drafting import Drafting
     from solver.timing.drafted_latency import drafted
 
-    time_weight = 0.7 if options.time_weight is None else options.time_weight
-    run = load(open_recognised(options.log), hardware=options.hardware, time_weight=time_weight, verbose=False)
+    run = load(open_recognised(options.log), hardware=options.hardware, time_weight=options.time_weight, verbose=False)
     refuse_without_gpus(run, options.log)
     wanted = run.steps[-1] if options.step is None else options.step
     if wanted not in run.steps:
         raise InputError(f"{options.log}: has no step {wanted}; its steps are {run.steps[0]} to {run.steps[-1]}")
     planned = run.plan(wanted)
     logged, work = planned.logged, planned.logged.predicted
-    setting = replace(planned.setting, objective=options.objective(0.7), seed=0)
+    setting = replace(planned.setting, objective=options.objective(run.objective.time_weight), seed=0)
     planned = replace(planned, setting=setting)
     problem, search = logged.inputs(setting)
     scale = run.times.scale

@@ -145,7 +145,9 @@ class ReportedRun(ReadOptions, KnownRun):
     """How the run of a log is read and studied."""
 
     heading: ClassVar[str] = "What is simulated"
-    time_weight: Share = Field(0.7, json_schema_extra=shown("W"), description=WEIGHT)
+    time_weight: Share | None = Field(
+        None, json_schema_extra=shown("W"), description=f"{WEIGHT}  [default: that of the run, else 0.7]"
+    )
     max_steps: Count = Field(8, validation_alias="steps", description="Number of steps to simulate, at most.")
     drafts: str | None = Field(
         None, json_schema_extra=shown("LOG|A0.7|weak|strong"),

@@ -44,7 +44,9 @@ class SimulateOptions(Printed, PricedGpus):
         description="Scheduling policies to compare, such as random,solver; spec, spec+fold, spec+critical and spec-fixed-N "
         f"use speculative decoding.  [default: {','.join(DEFAULT)}, with --drafts also {','.join(DRAFTING)}]",
     )
-    time_weight: Share = Field(0.7, json_schema_extra=shown("W"), description=WEIGHT)
+    time_weight: Share | None = Field(
+        None, json_schema_extra=shown("W"), description=f"{WEIGHT}  [default: that of the run, else 0.7]"
+    )
     drafts: str | None = Field(
         None, json_schema_extra=shown("A0.7|weak|strong"),
         description=f"Simulate speculative decoding that accepts {ACCEPTED}.  [default: no drafts]",
@@ -117,7 +119,7 @@ def simulate(options: SimulateOptions) -> None:
     for title, has_history in (("steps with history", True), ("steps without history", False)):
         table = result.summary(has_history)
         if table["steps"].max() > 0:
-            print(f"{title}, sums over steps ({_meaning(options.time_weight, chosen[0])})")
+            print(f"{title}, sums over steps ({_meaning(run.objective.time_weight, chosen[0])})")
             shares = dict.fromkeys(("cost_reduction_vs_static", "above_bound"), "{:.1%}".format)
             print(table.to_string(index=False, float_format=lambda v: f"{v:,.3f}", formatters=shares, na_rep="NaN"))
             if best := _best(table):

@@ -13,7 +13,7 @@ from pydantic_settings import CliPositionalArg
 from rlhfless.cli.acceptance import ACCEPTED, stated_acceptance
 from rlhfless.cli.log_options import open_recognised
 from rlhfless.cli.model_calls import StepGpus, StepModels
-from rlhfless.cli.options import Limits, Names, OutFile, Printed, refuse_missing_log, shown
+from rlhfless.cli.options import WEIGHT, Limits, Names, OutFile, Printed, Share, refuse_missing_log, shown
 from rlhfless.cli.printed_json import print_json
 from rlhfless.errors import InputError
 from solver.model.errors import PlanningError
@@ -36,6 +36,7 @@ class StepOptions(Printed, Limits, StepGpus, StepModels):
     log: CliPositionalArg[Path] = Field(
         description="A trace, or a log whose format is recognised; write any other as a trace with `rlhfless convert`."
     )
+    time_weight: Share | None = Field(None, json_schema_extra=shown("W"), description=f"{WEIGHT}  [default: {TIME_WEIGHT}]")
     out: OutFile | None = Field(
         None, validation_alias=AliasChoices("out", "o"), description="Write a picture of the plan, or a page (.html)."
     )

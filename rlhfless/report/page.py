@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlhfless.errors import InputError, UserError
-from rlhfless.plots.export.notebook_page import write_notebook_page
 from rlhfless.system.run_notebook import run_notebook
 
 
@@ -27,6 +26,8 @@ def main(words: Sequence[str]) -> int:
         notebook = Path(words[0])
         page = Path(words[1]) if len(words) == 2 else Path("out", notebook.stem).with_suffix(".html")
         executed = run_notebook(notebook, page)
+        from rlhfless.plots.export.notebook_page import write_notebook_page  # plotly takes seconds, and the call may be refused
+
         write_notebook_page(executed, page)
     except UserError as error:
         print(" ".join(str(error).split()), file=sys.stderr)

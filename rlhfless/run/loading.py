@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+import inspect
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from rlhfless.analysis.assumptions import PROFILE, PROMPTS
 from rlhfless.analysis.log_texts import opened_log
 from rlhfless.diagnosis import Stated
 from rlhfless.errors import InputError
+from rlhfless.gone_options import in_sections
 from rlhfless.latency import load_profile
 from rlhfless.plots.renderer import running_shell
 from rlhfless.report.not_stated import PROMPTS_ASSUMED
@@ -27,6 +30,10 @@ from solver.model.objective import Objective
 
 OF_LOGS = ("dispatch", "learner_gpus", "prepare_s", "learn_s")
 """Assumptions about a logged run, which the trace of an executed one has recorded."""
+TIME_WEIGHT = 0.7
+"""Of plans for a log, or a trace that has recorded none."""
+LIKE = 0.65
+"""Names are told as the meant ones from this ratio of ``difflib`` on."""
 
 
 def load(
@@ -38,7 +45,7 @@ def load(
     assumptions: Assumptions | None = None,
     options: ImportOptions | None = None,
     known: Stated | None = None,
-    time_weight: float = 0.7,
+    time_weight: float | None = None,
     verbose: bool = True,
     **reading: Any,
 ) -> Run:
@@ -58,7 +65,8 @@ def load(
             records these, so only prices, tokenizer and ``calibrate`` are used.
         options: how to read a log: column names of a table, tokenizer, limit on response length.
         known: further facts for the diagnosis, such as the model, a GPU's memory, or the responses per step.
-        time_weight: w in ``T^w C^(1-w)``, which plans minimise: 1 is time only, 0 is cost only.
+        time_weight: w in ``T^w C^(1-w)``, which plans minimise: 1 is time only, 0 is cost only. When None, the one that the
+            trace of an executed run has recorded, else 0.7.
         verbose: print the diagnosis; in IPython only its first line, as a cell that ends with the run shows all of it.
         reading: single fields of ``ImportOptions``, such as ``max_response_tokens``, the run's limit on response length.
             Default: the limit recorded in the trace, else the longest response of the log.
@@ -83,16 +91,7 @@ def load(
     options = options or ImportOptions()
     names = [field.name for field in fields(ImportOptions)]
     if unknown := sorted(set(reading) - set(names)):
-        for argument, kind in (("hardware", Hardware), ("assumptions", Assumptions), ("known", Stated)):
-            if unknown[0] in {field.name for field in fields(kind)}:
-                prefix = "rl." if kind is Hardware else ""
-                raise InputError(
-                    f"{unknown[0]} is not an argument of load; give "
-                    f"{argument}={prefix}{kind.__name__}({unknown[0]}={as_given(reading[unknown[0]])})"
-                )
-        raise InputError(
-            f"{unknown[0]} is neither an argument of load nor an option of reading; the known ones are {', '.join(names)}"
-        )
+        raise InputError(_elsewhere(unknown[0], reading[unknown[0]], names))
     options = replace(options, **reading)
     log = opened_log(source, options)
     trace = None if isinstance(log, ImportedLog) else log.trace
@@ -123,12 +122,40 @@ def load(
     given = replace(given, not_stated={**assumed, **given.not_stated})
     limit = options.max_response_tokens or response_limit(meta)
     read_from = LogSource(source, options) if isinstance(source, str | Path) else None
+    if time_weight is None:
+        time_weight = _recorded_time_weight(meta)
     run = Run(log, completed, Objective(time_weight), given, limit, known=known, read_from=read_from)
     load_profile(run.profile)  # what is no profile is refused here; what does not fit together, where something is planned
     if verbose:
         said = str(run.diagnosis())
         print(said if running_shell() is None else said.splitlines()[0])
     return run
+
+
+def _recorded_time_weight(meta: Mapping[str, Any]) -> float:
+    """Return the time weight that an executed run's ``meta.json`` has of its plans; ``TIME_WEIGHT`` without one."""
+    config = meta.get("config")
+    planner = in_sections(config).get("planner") if isinstance(config, Mapping) else None
+    for recorded in (meta.get("objective"), planner):
+        weight = recorded.get("time_weight") if isinstance(recorded, Mapping) else None
+        if isinstance(weight, int | float) and not isinstance(weight, bool) and 0 <= weight <= 1:
+            return float(weight)
+    return TIME_WEIGHT
+
+
+def _elsewhere(name: str, value: Any, of_reading: Sequence[str]) -> str:
+    """Return the sentence on an argument that ``load`` does not have: the one that is meant, or where it belongs."""
+    own = [one for one in inspect.signature(load).parameters if one not in ("source", "reading")]
+    meant = [f"{one}={as_given(value)}" for one in difflib.get_close_matches(name, [*own, *of_reading], 1, LIKE)]
+    for argument, kind in (("hardware", Hardware), ("assumptions", Assumptions), ("known", Stated)):
+        types = {field.name: str(field.type) for field in fields(kind)}
+        if name in types and (isinstance(value, str) or not types[name].startswith("str")):
+            prefix = "rl." if kind is Hardware else ""
+            meant.append(f"{argument}={prefix}{kind.__name__}({name}={as_given(value)})")
+            break
+    if meant:
+        return f"{name} is not an argument of load; give {' or '.join(meant)}"
+    return f"{name} is neither an argument of load ({', '.join(own)}) nor an option of reading ({', '.join(of_reading)})"
 
 
 def _at_one_price(log: OpenedLog, stated: Hardware, completed: Hardware) -> tuple[OpenedLog, Hardware]:

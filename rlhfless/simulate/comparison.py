@@ -387,11 +387,27 @@ class Comparison:
         lines += [f"left out: {name} ({why})" for name, why in self.left_out.items()]
         if self._differs:
             return lines
+        lines = [*self._weighed(), *lines]
         if self.table["step"].nunique() > 1:
             return [*lines, *self.choices_in_words().values()]
         ran = {name: chosen_of(trace, int(self.table["step"].iloc[0])) for name, trace in self.traces.items()}
         guesses = [step.guess for step in self.logged if step.guess]
         return guesses + lines + [f"{name} ran {words}" for name, words in ran.items() if words]
+
+    def _weighed(self) -> list[str]:
+        """How much better or worse each policy is than the first one, by what plans minimise; nothing where that is unknown."""
+        of = self.table.groupby("variant", sort=False)[["time_s", "gpu_seconds"]].sum(min_count=1)
+        ratios = self._relative(of["time_s"], of["gpu_seconds"]).iloc[1:]
+        if len(ratios) == 0 or ratios.isna().any():
+            return []
+        than, weight = of.index[0], float(self.table["time_weight"].iloc[0])
+        found = [f"{name} {_better(float(ratio))}" for name, ratio in ratios.items()]
+        return [f"time and cost weighed at {weight:g}, against {than}: {', '.join(found)}"]
+
+
+def _better(ratio: float) -> str:
+    """Return a weighed value, as a ratio to another, in words."""
+    return f"{abs(1 - ratio):.1%} {'better' if ratio < 1 else 'worse'}"
 
 
 def on_front(time_s: pd.Series, cost: pd.Series) -> list[int]:

@@ -17,9 +17,10 @@ from rlhfless.trace import Trace, step_metrics
 from rlhfless.trace.metrics.phase_costs import STEP_PHASES, step_costs
 from rlhfless.training.problem import RewardWarning
 from solver.model.plan import Plan
+from solver.model.plurals import counted
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TrainedStep:
     """Result of one training step.
 
@@ -43,6 +44,10 @@ class TrainedStep:
     evaluation: Mapping[str, float] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
     baseline: Mapping[str, float] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        line = ", ".join(f"{name} {value}" for name, value in self.in_short.items())
+        return f"TrainedStep(step {self.step}: {counted(len(self.rollouts), 'response')}, {line}; {self.record})"
 
     @cached_property
     def trace(self) -> Trace:

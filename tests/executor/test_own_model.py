@@ -50,7 +50,7 @@ def test_a_folder_and_prompts_become_a_plan_a_trace_and_a_figure(executor: rl.Ex
     assert "guess" in plan.notes["lengths"]
     record = executor.run(plan, requests)
     assert repr(record).count("\n") == 0
-    for word in ("12 responses", "cpu-tiny-qwen2", "virtual clock"):
+    for word in ("12 responses", "cpu-tiny-qwen2", "virtual clock", "; whole step "):
         assert word in repr(record)
     record.trace.save(tmp_path / "step")
     rows = read_trace(tmp_path / "step").rollouts

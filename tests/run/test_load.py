@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,49 @@ def test_of_a_log_of_every_framework_what_limits_it_is_printed(
     assert run.diagnosis() is run.diagnosis()
     assert run.diagnosis().numbers["response_tokens_mean"].evidence == "counted"
     assert "simulated" not in said
+
+
+def test_plans_have_the_time_weight_that_the_run_has_recorded(tmp_path: Path) -> None:
+    trace = rl.load(rl.example(), verbose=False).trace
+    for meta in ({"objective": {"time_weight": 0.3}}, {"objective": None, "config": {"time_weight": 0.3}}):
+        run = rl.load(replace(trace, meta={**trace.meta, **meta}), verbose=False)
+        assert run.objective.time_weight == 0.3
+    assert rl.load(replace(trace, meta={**trace.meta, "objective": None}), verbose=False).objective.time_weight == 0.7
+    assert rl.load(trace, time_weight=0.9, verbose=False).objective.time_weight == 0.9
+    changed = {**trace.meta, "objective": {"time_weight": 0.0}}
+    replace(trace, meta=changed).save(tmp_path / "run")
+    shown = run_rlhfless("plan", str(tmp_path / "run")).stdout
+    assert shown == run_rlhfless("plan", rl.example(), "--time-weight", "0").stdout.replace(
+        str(rl.example()), str(tmp_path / "run")
+    )
+
+
+def test_a_comparison_says_how_much_better_or_worse_each_policy_is_by_what_is_minimised() -> None:
+    run = rl.load(rl.example(), verbose=False)
+    compared = run.simulate(["static", "solver"], steps=run.steps[-2:])
+    of = compared.table.groupby("variant", sort=False)[["time_s", "gpu_seconds"]].sum()
+    ratio = float((of.loc["solver"] / of.loc["static"]).pow([0.7, 0.3]).prod())
+    assert ratio < 1
+    assert f"solver {1 - ratio:.1%} better" in repr(compared)
+    backwards = run.simulate(["solver", "static"], steps=run.steps[-2:])
+    for shown in (repr(backwards), backwards._repr_html_()):
+        assert f"static {1 / ratio - 1:.1%} worse" in shown
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"gpu": 4}, "give gpus=4"),
+        ({"gpu": "h100"}, "known=Stated(gpu='h100')"),
+        ({"weight": 0.3}, "give time_weight=0.3"),
+        ({"usd_per_gpu_hour": 3}, "hardware=rl.Hardware(usd_per_gpu_hour=3)"),
+        ({"nonsense": 1}, "gpus, profile"),
+    ],
+)
+def test_an_argument_that_load_has_not_names_the_one_that_is_meant(given: dict[str, Any], told: str) -> None:
+    with refused(InputError, next(iter(given)), told) as error:
+        rl.load(rl.example(), verbose=False, **given)
+    assert "Stated(gpu=4)" not in str(error.value)
 
 
 def test_the_record_of_an_executor_states_its_gpus_its_profile_and_its_clock() -> None:
@@ -220,7 +264,7 @@ def test_a_limit_and_other_options_of_reading_are_arguments() -> None:
     assert loaded(max_response_tokens=longest + 100).setting.max_response_tokens == longest + 100
     with refused(TraceError, longest):
         loaded(max_response_tokens=longest - 1).plan()
-    with refused(InputError, "max_tokens", "max_response_tokens", "tokenizer", "mapping"):
+    with refused(InputError, "max_tokens", "give max_response_tokens=3"):
         loaded(max_tokens=3)
 
 

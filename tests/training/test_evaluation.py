@@ -93,6 +93,8 @@ def test_own_rewards_are_evaluated_by_their_names_and_there_is_no_accuracy(untra
     assert numbers["longest"] >= numbers["reward_longer"]
     assert "accuracy" not in numbers
     assert list(done[1].in_short)[-1] == "held-out reward"
+    assert "held-out reward" in repr(done[1])
+    assert "\n" not in repr(done[1])
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()]
     assert [(line["step"], "eval_reward_mean" in line) for line in lines] == [(-1, True), (0, False), (1, True)]
     assert {name: value for name, value in lines[0].items() if name not in ("step", "eval_seconds")} == {

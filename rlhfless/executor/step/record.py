@@ -111,10 +111,11 @@ class StepRecord:
         if "profile" in self.meta and self.meta.get("charging") == "profile":
             times.append(f"profile {self.meta['profile']}")
         words = f"; {', '.join(times)}" if times else ""
+        whole_s = max([row["end_s"] for row in self.allocations], default=self.end_s) - self.start_s
         return (
             f"StepRecord(step {self.step} of {self.run!r}, plan by {self.plan.policy!r}: "
             f"{counted(len(self.completions), 'response')} by {counted(len(set(self.actor_of.values())), 'actor')} in "
-            f"{self.makespan_s:.3g} s, {held:.3g} GPU-seconds{words})"
+            f"{self.makespan_s:.3g} s; whole step {whole_s:.3g} s, {held:.3g} GPU-seconds{words})"
         )
 
     @property

@@ -1,6 +1,7 @@
-"""Writes an executed notebook as one HTML page for readers without a kernel: its texts, tables and figures, without code.
+"""Writes an executed notebook as one HTML page for readers without a kernel: its texts, tables, figures and errors.
 
-Reads the notebook's file only. A dashboard's widgets need a kernel, so a sentence stands in their place.
+Of code it has the cell of parameters. Reads the notebook's file only. A dashboard's widgets need a kernel, so a sentence stands
+in their place.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ MARKDOWN, WIDGET = "text/markdown", "application/vnd.jupyter.widget-view+json"
 SENTENCE = "Here the notebook has a live view with buttons or sliders, which needs a kernel: run the notebook in JupyterLab."
 PURPOSE, LINKS_TITLE = "**What it is for:** ", "The functions used here"
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+PROGRESS = re.compile(r"\d%\|")  # of a progress bar, which says nothing when it is over
 
 
 def write_notebook_page(notebook: str | Path, out: str | Path) -> Path:
@@ -57,6 +59,8 @@ def write_notebook_page(notebook: str | Path, out: str | Path) -> Path:
                 break
             _add_text(page, cell.source)
         elif cell.cell_type == "code":
+            if "parameters" in cell.metadata.get("tags", ()):
+                page.printed(cell.source)
             for output in cell.outputs:
                 _add_output(page, output)
     note = f"Written by rlhfless {__version__}. plotly.js is part of this file; nothing is loaded from elsewhere."
@@ -103,8 +107,13 @@ def _inline(text: str) -> str:
 
 def _add_output(page: Page, output: Mapping[str, Any]) -> None:
     if output["output_type"] == "stream":
-        if output["name"] == "stdout" and output["text"].strip():
-            page.printed(COLOURS.sub("", output["text"]).rstrip())
+        lines = [line.rsplit("\r", 1)[-1] for line in COLOURS.sub("", output["text"]).rstrip().split("\n")]
+        text = "\n".join(line for line in lines if not PROGRESS.search(line))
+        if text.strip():
+            page.printed(text)
+        return
+    if output["output_type"] == "error":
+        page.printed(COLOURS.sub("", f"{output['ename']}: {output['evalue']}"))
         return
     shown = output.get("data", {})
     if FIGURE in shown:

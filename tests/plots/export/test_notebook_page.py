@@ -61,6 +61,22 @@ def test_texts_tables_and_figures_of_a_notebook_are_on_its_page_and_code_is_not(
     assert THEME_STYLE not in found
 
 
+def test_errors_warnings_and_parameters_are_on_the_page_and_progress_bars_are_not(tmp_path: Path) -> None:
+    failed = nbformat.v4.new_output("error", ename="TrainError", evalue="\x1b[31mno <such> option", traceback=[])
+    bars = "Loading:   0%|          | 0/26\rLoading: 100%|##########| 26/26\ntrain: chosen: gpus=4\n"
+    told = nbformat.v4.new_output("stream", name="stderr", text=bars)
+    parameters = nbformat.v4.new_code_cell("LOG = rl.example()", metadata={"tags": ["parameters"]})
+    page = write_notebook_page(executed(tmp_path, parameters, ran(told, failed)), tmp_path / "page.html").read_text("utf-8")
+    for part in (
+        "LOG = rl.example()",
+        "TrainError: no &lt;such&gt; option",
+        "train: chosen: gpus=4",
+    ):
+        assert part in page, part
+    assert "Loading" not in page
+    assert "secret_code" not in page
+
+
 def test_a_sentence_stands_in_the_place_of_a_dashboard(tmp_path: Path) -> None:
     dashboard = output(widget={"model_id": "1"}, plain="This dashboard is not shown.")
     bar = output(widget={"model_id": "2"}, plain="0%|")
