@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
-import plotly.graph_objects as go
 
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BLUE, GREEN, GREY, ORANGE
 from rlhfless.plots.style import clean, hover, message_figure, styled, whole_steps
+from rlhfless.plots.tables import figure_of
 
 if TYPE_CHECKING:
     from rlhfless.analysis.draft_study import DraftStudy
@@ -21,7 +22,7 @@ STYLES = ((GREY, "circle", "dot"), (ORANGE, "square", "dash"), (GREEN, "diamond"
 """Colour, marker and dash of the sources, in order."""
 
 
-class AcceptanceInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_acceptance``.
 
     Attributes:
@@ -40,24 +41,24 @@ class AcceptanceInfo(NamedTuple):
         return self.table
 
 
-def acceptance_info(study: DraftStudy) -> AcceptanceInfo:
+def _data(study: DraftStudy) -> _Data:
     """Return the data of ``plot_acceptance``."""
     table = study.by_position
     missing = "" if len(table) else "There are no drafts to show."
     per_pass = 1 + table.groupby("source", sort=False)["survival"].cumsum()
-    return AcceptanceInfo(table.assign(tokens_per_pass=per_pass), study.unit, study.measured, missing)
+    return _Data(table.assign(tokens_per_pass=per_pass), study.unit, study.measured, missing)
 
 
-def plot_acceptance(study: DraftStudy) -> go.Figure:
+def plot_acceptance(study: DraftStudy) -> DataFigure:
     """Plot the share of passes in which each position of a draft is accepted: a line per source of drafts.
 
     Returns:
         A figure; without drafts one that says so.
     """
-    info = acceptance_info(study)
+    info = _data(study)
     if info.missing:
-        return message_figure(TITLE, info.missing)
-    fig = go.Figure()
+        return message_figure(TITLE, info.missing, info.to_frame())
+    fig = figure_of(info.to_frame())
     for (source, rows), (colour, symbol, dash) in zip(info.table.groupby("source", sort=False), STYLES, strict=False):
         name = clean(source)
         texts = [

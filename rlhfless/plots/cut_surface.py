@@ -11,8 +11,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import VERMILLION
 from rlhfless.plots.style import counted, hover, message_figure, styled
+from rlhfless.plots.tables import figure_of
 from solver.stage_fusion.cut import CutPlan
 
 TITLE = "Time of a step, by when actors are released and how many continue"
@@ -20,7 +22,7 @@ SCALE = ((0.0, "rgba(0,114,178,1.0)"), (1.0, "rgba(0,114,178,0.08)"))
 """The fastest step is the darkest."""
 
 
-class CutSurfaceInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_cut_surface``.
 
     Attributes:
@@ -41,7 +43,7 @@ class CutSurfaceInfo(NamedTuple):
         return self.table
 
 
-def cut_surface_info(cut: CutPlan) -> CutSurfaceInfo:
+def _data(cut: CutPlan) -> _Data:
     """Return the data of ``plot_cut_surface``."""
     rows = []
     for one in cut.candidates:
@@ -51,12 +53,10 @@ def cut_surface_info(cut: CutPlan) -> CutSurfaceInfo:
             rows.append((one.share, one.keep, time_s if np.isfinite(time_s) else np.nan, exact))
     table = pd.DataFrame(rows, columns=["share", "keep", "time_s", "exact"])
     chosen = (cut.share, cut.keep) if cut.share else None
-    return CutSurfaceInfo(
-        table, chosen, cut.uncut.time_s, "" if rows else "No release was tried, so there is nothing to compare."
-    )
+    return _Data(table, chosen, cut.uncut.time_s, "" if rows else "No release was tried, so there is nothing to compare.")
 
 
-def plot_cut_surface(cut: CutPlan) -> go.Figure:
+def plot_cut_surface(cut: CutPlan) -> DataFigure:
     """Plot the time of the whole step over the share of the batch at which actors are cut and the number that continue.
 
     Returns:
@@ -67,9 +67,9 @@ def plot_cut_surface(cut: CutPlan) -> go.Figure:
         >>> from solver.stage_fusion.cut import choose_cut
         >>> figure = plot_cut_surface(choose_cut(plan, problem, work, followed=None))
     """
-    info = cut_surface_info(cut)
+    info = _data(cut)
     if info.missing:
-        return message_figure(TITLE, info.missing)
+        return message_figure(TITLE, info.missing, info.to_frame())
     times, exact = (info.table.pivot(index="keep", columns="share", values=name) for name in ("time_s", "exact"))
     texts = [
         [
@@ -83,7 +83,8 @@ def plot_cut_surface(cut: CutPlan) -> go.Figure:
         for keep in times.index
     ]  # fmt: skip
     shares, keeps = [float(share) for share in times.columns], [int(keep) for keep in times.index]
-    fig = go.Figure(
+    fig = figure_of(info.to_frame())
+    fig.add_trace(
         go.Heatmap(
             x=shares, y=keeps, z=times.to_numpy(), colorscale=SCALE, hovertext=texts,
             hovertemplate="%{hovertext}<extra></extra>", colorbar={"title": "step (s)"}, xgap=2, ygap=2,

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BLUE, BOUND, VERMILLION
 from rlhfless.plots.style import clean, hover, message_figure, number, styled
-from rlhfless.plots.tables import stacked
+from rlhfless.plots.tables import figure_of, stacked
 
 if TYPE_CHECKING:
     from rlhfless.simulate import Comparison
@@ -26,7 +26,7 @@ STYLES = {
 }
 
 
-class FusionFrontInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_fusion_front``.
 
     Attributes:
@@ -46,7 +46,7 @@ class FusionFrontInfo(NamedTuple):
         return stacked(results=self.table, bound=self.bound)
 
 
-def fusion_front_info(front: Comparison) -> FusionFrontInfo:
+def _data(front: Comparison) -> _Data:
     """Return the data of ``plot_fusion_front``.
 
     Args:
@@ -55,10 +55,10 @@ def fusion_front_info(front: Comparison) -> FusionFrontInfo:
     missing = "" if len(front.table) else "There are no results: no policy has run the step."
     (curve,) = front.curves.values()
     step = 0 if missing else int(front.table["step"].iloc[0])
-    return FusionFrontInfo(front.table[COLUMNS], curve.replace([np.inf, -np.inf], np.nan), step, missing)
+    return _Data(front.table[COLUMNS], curve.replace([np.inf, -np.inf], np.nan), step, missing)
 
 
-def plot_fusion_front(front: Comparison) -> go.Figure:
+def plot_fusion_front(front: Comparison) -> DataFigure:
     """Plot the front of each way to learn in the time-cost plane, above the lower bound; further to the lower left is better.
 
     Args:
@@ -67,10 +67,10 @@ def plot_fusion_front(front: Comparison) -> go.Figure:
     Returns:
         A figure; without a result one that says so.
     """
-    info = fusion_front_info(front)
+    info = _data(front)
     if info.missing:
-        return message_figure(TITLE, info.missing)
-    fig = go.Figure()
+        return message_figure(TITLE, info.missing, info.to_frame())
+    fig = figure_of(info.to_frame())
     fig.add_scatter(
         x=info.bound["time_s"], y=info.bound["gpu_seconds"], mode="lines", name="lower bound of any schedule",
         line={"color": BOUND, "width": 2, "dash": "dash"},

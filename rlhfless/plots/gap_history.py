@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BLUE, BOUND, ORANGE, VERMILLION
 from rlhfless.plots.slider import SLIDER_PX, caption, slider, start_at
 from rlhfless.plots.style import clean, counted, hover, legend_below, message_figure, number, styled
-from rlhfless.plots.tables import stacked
+from rlhfless.plots.tables import figure_of, stacked
 
 if TYPE_CHECKING:
     from solver.generation.pareto_front import Front
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 TITLE = "How planning improved the plan and its lower bound"
 
 
-class GapInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_gap_history``: plans by label.
 
     Attributes:
@@ -53,7 +53,7 @@ class GapInfo(NamedTuple):
         )
 
 
-def gap_info(plans: Mapping[Any, Plan], fronts: Mapping[Any, Front] | None = None) -> GapInfo:
+def _data(plans: Mapping[Any, Plan], fronts: Mapping[Any, Front] | None = None) -> _Data:
     """Return the data of ``plot_gap_history``."""
     nan = math.nan
     totals = [
@@ -74,7 +74,7 @@ def gap_info(plans: Mapping[Any, Plan], fronts: Mapping[Any, Front] | None = Non
         if math.isfinite(c)
     ]
     columns = ["label", "value", "lower_bound", "gap", "actors", "makespan_s", "gpu_seconds", "status", "solve_s"]
-    return GapInfo(
+    return _Data(
         pd.DataFrame(totals, columns=columns),
         pd.DataFrame(parts, columns=["label", "part", "value", "value_by", "lower_bound", "bound_by"]),
         pd.DataFrame(of_fronts, columns=["label", "time_s", "cost", "actors"]),
@@ -101,7 +101,7 @@ def _parts(plan: Plan) -> list[tuple[str, float, float, float, float]]:
 
 def plot_gap_history(
     plans: Mapping[Any, Plan], fronts: Mapping[Any, Front] | None = None, *, of: str = "plan", start: Any = None
-) -> go.Figure:
+) -> DataFigure:
     """Plot value and bound after each part, the bound curve under the front's plans, and the gap of every plan.
 
     Args:
@@ -111,13 +111,13 @@ def plot_gap_history(
     Returns:
         A figure with one frame per label; without plans it is a figure that says so.
     """
-    info = gap_info(plans, fronts)
+    info = _data(plans, fronts)
     if info.missing:
-        return message_figure(TITLE, info.missing)
+        return message_figure(TITLE, info.missing, info.to_frame())
     labels = [str(label) for label in plans]
     first = start_at(labels, None if start is None else str(start))
     shown_labels = [clean(label) for label in labels]
-    fig = make_subplots(rows=1, cols=3, column_widths=[0.33, 0.4, 0.27], horizontal_spacing=0.085)
+    fig = figure_of(info.to_frame(), rows=1, cols=3, column_widths=[0.33, 0.4, 0.27], horizontal_spacing=0.085)
     heads = [
         (fig.layout[axis].domain[0], text)
         for axis, text in (
@@ -161,13 +161,13 @@ def plot_gap_history(
     return fig
 
 
-def _order(info: GapInfo) -> list[str]:
+def _order(info: _Data) -> list[str]:
     """Return all parts in the order in which they run; plans that lack some of them have the others in the same order."""
     each = [parts.tolist() for _, parts in info.parts.groupby("label", sort=False)["part"]]
     return [clean(part) for part in dict.fromkeys(part for parts in sorted(each, key=len, reverse=True) for part in parts)]
 
 
-def _frame(info: GapInfo, label: str) -> list[go.Scatter]:
+def _frame(info: _Data, label: str) -> list[go.Scatter]:
     """Return one frame: bound and value after each part, bound curve, front, plan, and the plan's gap."""
     plan = info.plans[info.plans["label"] == label].iloc[0]
     parts = info.parts[info.parts["label"] == label]
@@ -220,7 +220,7 @@ def _decades(values: pd.Series) -> list[float]:
     return [low - room, high + room]
 
 
-def _line(info: GapInfo, label: str) -> str:
+def _line(info: _Data, label: str) -> str:
     """Describe the frame in words."""
     row = info.plans[info.plans["label"] == label].iloc[0]
     proof = (

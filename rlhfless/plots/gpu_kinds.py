@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BLUE, BOUND, GREEN, ORANGE, POLICY_STYLES, PURPLE, SKY, VERMILLION
 from rlhfless.plots.slider import SLIDER_PX, caption, slider, start_at
 from rlhfless.plots.style import clean, cost_line, counted, hover, legend_below, message_figure, number, styled, usd
-from rlhfless.plots.tables import stacked
+from rlhfless.plots.tables import figure_of, stacked
 
 if TYPE_CHECKING:
     from solver.model.plan import Plan
@@ -29,7 +29,7 @@ HATCHES = ("", "/", ".", "x", "|", "-")
 BINS = 24
 
 
-class KindsInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_kinds``: plans by label.
 
     Attributes:
@@ -59,7 +59,7 @@ class KindsInfo(NamedTuple):
         return stacked(plans=self.plans, actors=actors, lengths=pd.concat(counts) if counts else pd.DataFrame())
 
 
-def kinds_info(plans: Mapping[Any, Plan], workload: Workload) -> KindsInfo:
+def _data(plans: Mapping[Any, Plan], workload: Workload) -> _Data:
     """Return the data of ``plot_kinds``."""
     lengths = workload.response_tokens
     edges = np.linspace(0, max(int(lengths.max()), 1), BINS + 1)
@@ -80,7 +80,7 @@ def kinds_info(plans: Mapping[Any, Plan], workload: Workload) -> KindsInfo:
             actors.append((str(label), i, kind, len(tokens), *ends, a.predicted_s, usd))
         counts += [(str(label), kind, np.histogram(tokens, edges)[0]) for kind, tokens in of_kind.items()]
     table = pd.DataFrame(actors, columns=["label", "actor", "kind", "responses", "shortest", "longest", "end_s", "usd"])
-    return KindsInfo(
+    return _Data(
         pd.DataFrame(totals, columns=["label", "time_s", "cost_usd", "bound_usd", "split_time_s", "split_usd"]),
         table,
         pd.DataFrame(counts, columns=["label", "kind", "count"]),
@@ -90,7 +90,7 @@ def kinds_info(plans: Mapping[Any, Plan], workload: Workload) -> KindsInfo:
     )
 
 
-def plot_kinds(plans: Mapping[Any, Plan], workload: Workload, *, of: str = "price", start: Any = None) -> go.Figure:
+def plot_kinds(plans: Mapping[Any, Plan], workload: Workload, *, of: str = "price", start: Any = None) -> DataFigure:
     """Plot lengths by GPU kind, the actors with their time, and dollars with the bound over all what-ifs.
 
     Args:
@@ -100,14 +100,14 @@ def plot_kinds(plans: Mapping[Any, Plan], workload: Workload, *, of: str = "pric
     Returns:
         A figure with one frame per label; without plans it is a figure that says so.
     """
-    info = kinds_info(plans, workload)
+    info = _data(plans, workload)
     if info.missing:
-        return message_figure(TITLE, info.missing)
+        return message_figure(TITLE, info.missing, info.to_frame())
     labels = [str(label) for label in plans]
     first = start_at(labels, None if start is None else str(start))
     shown_labels = [clean(label) for label in labels]
     rows = max(1, int(info.actors.groupby("label").size().max()) if len(info.actors) else 1)
-    fig = make_subplots(rows=1, cols=3, column_widths=[0.36, 0.3, 0.34], horizontal_spacing=0.085)
+    fig = figure_of(info.to_frame(), rows=1, cols=3, column_widths=[0.36, 0.3, 0.34], horizontal_spacing=0.085)
     heads = [
         (fig.layout[axis].domain[0], text)
         for axis, text in (
@@ -156,7 +156,7 @@ def plot_kinds(plans: Mapping[Any, Plan], workload: Workload, *, of: str = "pric
     return fig
 
 
-def _frame(info: KindsInfo, label: str, rows: int) -> list[Any]:
+def _frame(info: _Data, label: str, rows: int) -> list[Any]:
     """Return one frame: lengths and actors by kind, then the plan among the what-ifs."""
     traces: list[Any] = []
     middle, width = (info.edges[:-1] + info.edges[1:]) / 2, np.diff(info.edges)
@@ -199,7 +199,7 @@ def _frame(info: KindsInfo, label: str, rows: int) -> list[Any]:
     return traces
 
 
-def _line(info: KindsInfo, label: str) -> str:
+def _line(info: _Data, label: str) -> str:
     """Describe the frame in words."""
     row = info.plans[info.plans["label"] == label].iloc[0]
     of_plan = info.actors[info.actors["label"] == label]

@@ -12,10 +12,11 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BLUE, BOUND, ORANGE, VERMILLION
 from rlhfless.plots.slider import SLIDER_PX, caption, slider, start_at
 from rlhfless.plots.style import clean, counted, hover, legend_below, message_figure, number, styled
-from rlhfless.plots.tables import stacked
+from rlhfless.plots.tables import figure_of, stacked
 
 if TYPE_CHECKING:
     from solver.generation.pareto_front import Front
@@ -26,7 +27,7 @@ TITLE = "Best plans for time and cost, by predicted and by true lengths"
 CURVE_POINTS = 160
 
 
-class FrontInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_front``: a front in one unit of cost.
 
     Attributes:
@@ -53,12 +54,12 @@ class FrontInfo(NamedTuple):
         return stacked(**{name: table.rename(columns=names) for name, table in tables.items()})
 
 
-def front_info(
+def _data(
     front: Front,
     plans: Mapping[Any, Plan],
     outcomes: Mapping[Any, Evaluation] | None = None,
     true_bound: Callable[[float], float] | None = None,
-) -> FrontInfo:
+) -> _Data:
     """Return the data of ``plot_front``; for the arguments see there."""
     usd = front.cost == "usd"
     rows = []
@@ -73,7 +74,7 @@ def front_info(
     grid = np.geomspace(max(0.5 * min(times), 1e-9), max(times), CURVE_POINTS) if times and true_bound else np.zeros(0)
     curve = pd.DataFrame({"time_s": grid, "cost": [true_bound(float(t)) for t in grid] if true_bound else []}, dtype=float)
     bound, curve = _finite(bound), _finite(curve)
-    return FrontInfo(
+    return _Data(
         table,
         pd.DataFrame(of_front, columns=["time_s", "cost", "actors"]),
         bound,
@@ -104,7 +105,7 @@ def plot_front(
     of: str = "time weight (1: time only, 0: cost only)",
     start: Any = None,
     usd_per_gpu_hour: float = 0.0,
-) -> go.Figure:
+) -> DataFigure:
     """Plot the front with its bound; on it the slider's plan, and that plan's outcome with the true lengths.
 
     Args:
@@ -117,12 +118,12 @@ def plot_front(
     Returns:
         A figure with one frame per label; without plans it is a figure that says so.
     """
-    info = front_info(front, plans, outcomes, true_bound)
+    info = _data(front, plans, outcomes, true_bound)
     if info.missing:
-        return message_figure(TITLE, info.missing)
+        return message_figure(TITLE, info.missing, info.to_frame())
     labels = [str(label) for label in plans]
     first = start_at(labels, None if start is None else str(start))
-    fig = go.Figure()
+    fig = figure_of(info.to_frame())
     for trace in _frame(info, first):
         fig.add_trace(trace)
     low, high = _ranges(info)
@@ -162,10 +163,11 @@ def plot_front(
         **caption(_line(info, first)), legend=legend_below(inner),
     )  # fmt: skip
     margin = {"t": above, "b": below, "r": 90 if usd_per_gpu_hour > 0 else 24}
-    return fig.update_layout(margin=margin, sliders=[{"pad": {"t": below - SLIDER_PX}}])
+    fig.update_layout(margin=margin, sliders=[{"pad": {"t": below - SLIDER_PX}}])
+    return fig
 
 
-def _frame(info: FrontInfo, i: int) -> list[go.Scatter]:
+def _frame(info: _Data, i: int) -> list[go.Scatter]:
     """Return one frame: the line from prediction to outcome, the outcome, the prediction."""
     row = info.plans.iloc[i]
     has_truth = bool(np.isfinite(row["true_time_s"]))
@@ -196,7 +198,7 @@ def _frame(info: FrontInfo, i: int) -> list[go.Scatter]:
     ]  # fmt: skip
 
 
-def _line(info: FrontInfo, i: int) -> str:
+def _line(info: _Data, i: int) -> str:
     """Describe the frame in words."""
     row = info.plans.iloc[i]
     text = f"{counted(int(row['actors']), 'actor')}: predicted {number(row['time_s'], 's')}, {number(row['cost'], info.unit)}"
@@ -205,7 +207,7 @@ def _line(info: FrontInfo, i: int) -> str:
     return text
 
 
-def _ranges(info: FrontInfo) -> tuple[float, float]:
+def _ranges(info: _Data) -> tuple[float, float]:
     """Range of the cost axis that includes every plan of the slider and the bounds below."""
     high = float(np.nanmax(info.plans[["cost", "true_cost"]].to_numpy(dtype=float)))
     return 0.0, max(high, float(info.front["cost"].max() if len(info.front) else 0.0), 1e-12) * 1.08

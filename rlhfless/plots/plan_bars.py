@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from rlhfless.plots.clock import clock_words
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BLUE, ORANGE, POLICY_STYLES, SKY
 from rlhfless.plots.slider import SLIDER_PX, caption, slider, start_at
 from rlhfless.plots.style import clean, counted, hover, legend_below, message_figure, number, styled
-from rlhfless.plots.tables import stacked
+from rlhfless.plots.tables import figure_of, stacked
 
 if TYPE_CHECKING:
     from solver.model.latency import LatencyModel
@@ -34,7 +34,7 @@ SIDES = ("plan", "random split")
 STYLES = {"plan": POLICY_STYLES["solver"], "random split": POLICY_STYLES["random"]}
 
 
-class PlanBarsInfo(NamedTuple):
+class _Data(NamedTuple):
     """Plans by label, with the times of their actors.
 
     Attributes:
@@ -54,9 +54,9 @@ class PlanBarsInfo(NamedTuple):
         return stacked(plans=self.plans, actors=self.bars.rename(columns=tokens))
 
 
-def plan_bars_info(
+def _data(
     plans: Mapping[Any, Plan], workload: Workload, latency: LatencyModel, splits: Mapping[Any, Plan] | None = None
-) -> PlanBarsInfo:
+) -> _Data:
     """Return the data of ``plot_plan_bars``."""
     model = latency.affine
     context = workload.context_tokens
@@ -74,7 +74,7 @@ def plan_bars_info(
                 ends = (lengths.min(), lengths.max()) if responses else (0, 0)
                 other_s = max(0.0, actor.predicted_s - base_s - load_s)
                 bars.append((str(label), side, i, len(responses), *ends, other_s, base_s, load_s))
-    return PlanBarsInfo(
+    return _Data(
         pd.DataFrame(totals, columns=["label", "side", "actors", "makespan_s", "gpu_seconds"]),
         pd.DataFrame(
             bars, columns=["label", "side", "actor", "responses", "shortest", "longest", "other_s", "base_s", "load_s"]
@@ -91,7 +91,7 @@ def plot_plan_bars(
     *,
     of: str = "actors",
     start: Any = None,
-) -> go.Figure:
+) -> DataFigure:
     """Plot bars of a plan's actors, bars of a random split's actors next to them, and both in the time-cost plane.
 
     Args:
@@ -103,14 +103,14 @@ def plot_plan_bars(
     Returns:
         A figure with one frame per label; without plans it is a figure that says so.
     """
-    info = plan_bars_info(plans, workload, latency, splits)
+    info = _data(plans, workload, latency, splits)
     if info.missing:
-        return message_figure(TITLE, info.missing)
+        return message_figure(TITLE, info.missing, info.to_frame())
     sides = [side for side in SIDES if (info.plans["side"] == side).any()]
     labels = [str(label) for label in plans]
     first = start_at(labels, None if start is None else str(start))
     widths, gap = ([0.34, 0.34, 0.32] if len(sides) == 2 else [0.55, 0.45]), 0.075
-    fig = make_subplots(rows=1, cols=len(widths), column_widths=widths, horizontal_spacing=gap)
+    fig = figure_of(info.to_frame(), rows=1, cols=len(widths), column_widths=widths, horizontal_spacing=gap)
     rows = int(info.plans["actors"].max())
     panels = [fig.layout[f"xaxis{i or ''}"].domain[0] for i in ["", *range(2, len(widths) + 1)]]
     titles = [*(f"{side}: time of each actor" for side in sides), "time against cost"]
@@ -153,10 +153,11 @@ def plot_plan_bars(
         legend=legend_below(inner),
     )  # fmt: skip
     fig.update_layout(margin={"t": above, "b": below}, sliders=[{"pad": {"t": below - SLIDER_PX}}])
-    return fig.update_layout(**_spans(info, labels[first]))
+    fig.update_layout(**_spans(info, labels[first]))
+    return fig
 
 
-def _bars(info: PlanBarsInfo, label: str, side: str, rows: int) -> list[go.Bar]:
+def _bars(info: _Data, label: str, side: str, rows: int) -> list[go.Bar]:
     """The parts of every actor's time. Every frame has as many bars; those of actors that the plan does not start are empty."""
     bars = info.bars[(info.bars["label"] == label) & (info.bars["side"] == side)].set_index("actor")
     bars = bars.drop(columns=["label", "side"]).reindex(range(rows)).fillna(0)
@@ -181,7 +182,7 @@ def _bars(info: PlanBarsInfo, label: str, side: str, rows: int) -> list[go.Bar]:
     ]  # fmt: skip
 
 
-def _point(info: PlanBarsInfo, label: str, side: str) -> go.Scatter:
+def _point(info: _Data, label: str, side: str) -> go.Scatter:
     row = info.plans[(info.plans["label"] == label) & (info.plans["side"] == side)]
     style = STYLES[side]
     return go.Scatter(
@@ -190,14 +191,14 @@ def _point(info: PlanBarsInfo, label: str, side: str) -> go.Scatter:
     )  # fmt: skip
 
 
-def _spans(info: PlanBarsInfo, label: str) -> dict[str, Any]:
+def _spans(info: _Data, label: str) -> dict[str, Any]:
     """Layout of a frame's time axes: the same range for both sides, so that their bars can be compared."""
     of_plan = info.plans[info.plans["label"] == label]
     axis = {"range": [0, 1.04 * max(float(of_plan["makespan_s"].max()), 1e-9)]}
     return {"xaxis": axis, "xaxis2": axis} if len(of_plan) == 2 else {"xaxis": axis}
 
 
-def _line(info: PlanBarsInfo, label: str) -> str:
+def _line(info: _Data, label: str) -> str:
     """Describe the frame in words."""
     parts = [
         f"{row.side}: {counted(row.actors, 'actor')}, {number(row.makespan_s, 's')}, {number(row.gpu_seconds, 'GPU-seconds')}"

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BLUE, GREY, policy_styles
 from rlhfless.plots.style import clean, hover, message_figure, number, styled
-from rlhfless.plots.tables import stacked
+from rlhfless.plots.tables import figure_of, stacked
 
 if TYPE_CHECKING:
     from rlhfless.simulate import Comparison
@@ -25,7 +25,7 @@ BOUNDS = {
 }
 
 
-class SpecFrontInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_spec_front``.
 
     Attributes:
@@ -47,7 +47,7 @@ class SpecFrontInfo(NamedTuple):
         return stacked(policies=self.table, bounds=self.bounds)
 
 
-def spec_front_info(fronts: Comparison) -> SpecFrontInfo:
+def _data(fronts: Comparison) -> _Data:
     """Return the data of ``plot_spec_front``.
 
     Args:
@@ -61,10 +61,10 @@ def spec_front_info(fronts: Comparison) -> SpecFrontInfo:
         least = np.interp(table["time_s"], bounds["time_s"], bounds["one_token"])
         table = table.assign(below_one_token=table["gpu_seconds"].to_numpy() < least)
     missing = "" if len(table) else "There are no results: no policy has run the step."
-    return SpecFrontInfo(table, bounds.replace([np.inf, -np.inf], np.nan), step, fronts.times, missing)
+    return _Data(table, bounds.replace([np.inf, -np.inf], np.nan), step, fronts.times, missing)
 
 
-def plot_spec_front(fronts: Comparison) -> go.Figure:
+def plot_spec_front(fronts: Comparison) -> DataFigure:
     """Plot the fronts of policies in the time-cost plane, above the two lower bounds; further to the lower left is better.
 
     Args:
@@ -73,10 +73,10 @@ def plot_spec_front(fronts: Comparison) -> go.Figure:
     Returns:
         A figure; without a result one that says so.
     """
-    info = spec_front_info(fronts)
+    info = _data(fronts)
     if info.missing:
-        return message_figure(TITLE, info.missing)
-    fig = go.Figure()
+        return message_figure(TITLE, info.missing, info.to_frame())
+    fig = figure_of(info.to_frame())
     for bound, (name, colour, dash) in BOUNDS.items():
         fig.add_scatter(
             x=info.bounds["time_s"], y=info.bounds[bound], mode="lines", name=name,

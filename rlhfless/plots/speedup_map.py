@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import ORANGE, VERMILLION
 from rlhfless.plots.style import clean, hover, message_figure, styled
-from rlhfless.plots.tables import stacked
+from rlhfless.plots.tables import figure_of, stacked
 from solver.model.acceptance import Acceptance
 from solver.model.latency import LatencyModel
 from solver.timing.draft_length import best_length
@@ -28,7 +28,7 @@ SCALE = ((0.0, "rgba(127,127,127,0.25)"), (0.001, "rgba(0,114,178,0.10)"), (1.0,
 """Grey where drafts do not pay, then see-through blue to blue."""
 
 
-class SpeedupMapInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_speedup_map``.
 
     Attributes:
@@ -51,14 +51,14 @@ class SpeedupMapInfo(NamedTuple):
         return stacked(map=self.table, limits=self.limits)
 
 
-def speedup_map_info(
+def _data(
     latency: LatencyModel,
     context_tokens: float,
     acceptance: Acceptance | None = None,
     *,
     max_draft_tokens: int = 8,
     batches: Sequence[int] | None = None,
-) -> SpeedupMapInfo:
+) -> _Data:
     """Return the data of ``plot_speedup_map``, with the same arguments."""
     if batches is None:
         batches = [2**k for k in range(latency.max_batch.bit_length())]
@@ -68,7 +68,7 @@ def speedup_map_info(
             length, speedup = best_length(latency, batch, context_tokens, Acceptance.geometric(rate, max_draft_tokens))
             rows.append((batch, rate, length, speedup))
         limits.append((batch, _pays_from(latency, batch, context_tokens, max_draft_tokens)))
-    return SpeedupMapInfo(
+    return _Data(
         pd.DataFrame(rows, columns=["batch", "rate", "draft_tokens", "speedup"]),
         pd.DataFrame(limits, columns=["batch", "pays_from"]),
         float("nan") if acceptance is None else same_rate(acceptance),
@@ -112,7 +112,7 @@ def plot_speedup_map(
     *,
     max_draft_tokens: int = 8,
     batches: Sequence[int] | None = None,
-) -> go.Figure:
+) -> DataFigure:
     """Plot the speed-up of the best draft length over no drafts, by batch size and acceptance rate.
 
     Args:
@@ -123,9 +123,9 @@ def plot_speedup_map(
     Returns:
         A figure; without batch sizes one that says so.
     """
-    info = speedup_map_info(latency, context_tokens, acceptance, max_draft_tokens=max_draft_tokens, batches=batches)
+    info = _data(latency, context_tokens, acceptance, max_draft_tokens=max_draft_tokens, batches=batches)
     if info.missing:
-        return message_figure(TITLE, info.missing)
+        return message_figure(TITLE, info.missing, info.to_frame())
     speedup, length = (info.table.pivot(index="rate", columns="batch", values=name) for name in ("speedup", "draft_tokens"))
     texts = [
         [
@@ -137,7 +137,7 @@ def plot_speedup_map(
         ]
         for rate in speedup.index
     ]
-    fig = go.Figure()
+    fig = figure_of(info.to_frame())
     fig.add_heatmap(
         x=speedup.columns, y=speedup.index, z=speedup.to_numpy(), zmin=1.0, colorscale=SCALE, hovertext=texts, hoverinfo="text",
         text=[[f"{n}" for n in row] for row in length.to_numpy()], texttemplate="%{text}", textfont={"size": 10},

@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pandas as pd
-import plotly.graph_objects as go
 
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION
 from rlhfless.plots.style import clean, counted, cut_axes, legend_below, message_figure, styled
+from rlhfless.plots.tables import figure_of
 
 TITLE = "How many GPUs generate and how many train"
 MISSING = "There is no division of the GPUs to show."
@@ -21,7 +22,7 @@ INNER_PX = 320.0
 NEAR, FAR = 2.0, 8.0  # times the shortest step: an axis from 0 shows differences of longer ones, and of those up to FAR alone
 
 
-class SplitInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_split``.
 
     Attributes:
@@ -38,7 +39,7 @@ class SplitInfo(NamedTuple):
         return self.points
 
 
-def split_info(table: pd.DataFrame) -> SplitInfo:
+def _data(table: pd.DataFrame) -> _Data:
     """Return the data of ``plot_split``."""
     several = table["gpus"].nunique() > 1 if len(table) else False
     lines = [
@@ -48,10 +49,10 @@ def split_info(table: pd.DataFrame) -> SplitInfo:
     points = table.assign(line=pd.Series(lines, index=table.index, dtype=object))
     points = points.sort_values(["gpus", "gpus_per_actor", "way", "gpus_generate"], kind="stable", ignore_index=True)
     columns = ["line", "way", "gpus_generate", "gpus_train", "step_s", "least_step_s"]
-    return SplitInfo(points[columns], "" if len(points) else MISSING)
+    return _Data(points[columns], "" if len(points) else MISSING)
 
 
-def plot_split(table: pd.DataFrame) -> go.Figure:
+def plot_split(table: pd.DataFrame) -> DataFigure:
     """Plot the seconds of a step of every division; lower is better.
 
     Args:
@@ -60,10 +61,10 @@ def plot_split(table: pd.DataFrame) -> go.Figure:
     Returns:
         A figure; without divisions one that says so.
     """
-    info = split_info(table)
+    info = _data(table)
     if info.missing:
-        return message_figure(TITLE, info.missing)
-    fig = go.Figure()
+        return message_figure(TITLE, info.missing, info.to_frame())
+    fig = figure_of(info.to_frame())
     for place, (line, points) in enumerate(info.points.groupby("line", sort=False)):
         colour, name = COLOURS[place % len(COLOURS)], clean(line)
         shared = bool((points["way"] == SHARED).all())

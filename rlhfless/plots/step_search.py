@@ -9,12 +9,13 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from rlhfless.analysis.step_plans import compare_step_plans
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BOUND, policy_styles
 from rlhfless.plots.step_plan_data import by_label
 from rlhfless.plots.style import clean, legend_below, message_figure, number, styled
+from rlhfless.plots.tables import figure_of
 
 if TYPE_CHECKING:
     from rlhfless.plots.step_plan_data import Plans
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 TITLE = "Shortest step found by each search"
 
 
-class StepSearchInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_step_search``.
 
     Attributes:
@@ -40,17 +41,17 @@ class StepSearchInfo(NamedTuple):
         return self.history
 
 
-def step_search_info(plans: Plans) -> StepSearchInfo:
+def _data(plans: Plans) -> _Data:
     """Return the data of ``plot_step_search``."""
     labelled = by_label(plans)
     rows = [(label, *line) for label, plan in labelled.items() for line in plan.history]
     history = pd.DataFrame(rows, columns=["plan", "evaluated", "period_s"])
     bounds = compare_step_plans(labelled)["bound_s"].unique()
     bound_s = float(bounds[0]) if len(bounds) == 1 else math.nan
-    return StepSearchInfo(history, bound_s, "" if rows else "No plan has a history: none was searched for.")
+    return _Data(history, bound_s, "" if rows else "No plan has a history: none was searched for.")
 
 
-def plot_step_search(plans: Plans) -> go.Figure:
+def plot_step_search(plans: Plans) -> DataFigure:
     """Plot the shortest period that each search had found by the number of plans that it had judged, above the lower bound.
 
     Args:
@@ -59,10 +60,10 @@ def plot_step_search(plans: Plans) -> go.Figure:
     Returns:
         A figure; without a history one that says so.
     """
-    info = step_search_info(plans)
+    info = _data(plans)
     if info.missing:
-        return message_figure(TITLE, info.missing)
-    fig = go.Figure()
+        return message_figure(TITLE, info.missing, info.to_frame())
+    fig = figure_of(info.to_frame())
     names = list(dict.fromkeys(info.history["plan"]))
     styles = policy_styles(names)
     for name in names:

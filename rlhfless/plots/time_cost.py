@@ -15,10 +15,11 @@ from numpy.typing import ArrayLike
 
 from rlhfless.errors import InputError
 from rlhfless.plots.clock import clock_of_results, with_clock
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BOUND, ORANGE, policy_styles
 from rlhfless.plots.point_labels import line_marks, place_labels
 from rlhfless.plots.style import clean, counted, cut_axes, hover, message_figure, number, styled, unmarked, usd
-from rlhfless.plots.tables import stacked
+from rlhfless.plots.tables import figure_of, stacked
 
 if TYPE_CHECKING:
     from solver.generation.pareto_front import Front
@@ -33,7 +34,7 @@ FRONT = "best plans with known lengths"
 NEEDED = ("policy", "time_s", "gpu_seconds")
 
 
-class PlaneInfo(NamedTuple):
+class _Data(NamedTuple):
     """The data of the time-cost plane.
 
     Attributes:
@@ -76,11 +77,11 @@ def results_by_policy(results: pd.DataFrame) -> pd.DataFrame:
     return sums.reset_index()
 
 
-def plane_info(
+def _data(
     results: pd.DataFrame,
     front: Front | None = None,
     bound: Callable[[float], float] | tuple[ArrayLike, ArrayLike] | None = None,
-) -> PlaneInfo:
+) -> _Data:
     """Return the data of ``plot_plane``; for the arguments see there."""
     points = results_by_policy(results)
     plans = pd.DataFrame(
@@ -96,7 +97,7 @@ def plane_info(
         times, costs = (np.asarray(values, dtype=float) for values in bound)
         curve = pd.DataFrame({"time_s": times, "gpu_seconds": costs})
     curve = curve[np.isfinite(curve["gpu_seconds"])].reset_index(drop=True)
-    return PlaneInfo(points, plans, curve, "" if len(points) else "There are no results: no policy has run a step.")
+    return _Data(points, plans, curve, "" if len(points) else "There are no results: no policy has run a step.")
 
 
 def plot_plane(
@@ -107,7 +108,7 @@ def plot_plane(
     title: str = "Time and cost of each policy",
     note: str = "",
     names: Mapping[str, str] | None = None,
-) -> go.Figure:
+) -> DataFigure:
     """Plot time and cost of every policy; further to the lower left is better.
 
     Args:
@@ -123,10 +124,10 @@ def plot_plane(
     Returns:
         A figure; for results without a row one that says so.
     """
-    info = plane_info(results, front, bound)
+    info = _data(results, front, bound)
     if info.missing:
-        return message_figure(title, info.missing)
-    fig = go.Figure()
+        return message_figure(title, info.missing, info.to_frame())
+    fig = figure_of(info.to_frame())
     if len(info.bound):
         fig.add_scatter(
             x=info.bound["time_s"], y=info.bound["gpu_seconds"], mode="lines", name="lower bound: no schedule is below",
@@ -184,7 +185,7 @@ def _added_up(results: pd.DataFrame) -> str:
     return f"sums of {rows[0]:,} steps" if len(rows) == 1 else f"sums of {rows[0]:,} to {rows[-1]:,} steps"
 
 
-def _set_ranges(fig: go.Figure, info: PlaneInfo) -> tuple[tuple[float, float], tuple[float, float]]:
+def _set_ranges(fig: go.Figure, info: _Data) -> tuple[tuple[float, float], tuple[float, float]]:
     """Set and return ranges that include the policies, the nearby part of the front, and the bound below them.
 
     An axis begins at 0 where that takes at most half of it; else the subtitle says that it does not.
@@ -209,7 +210,7 @@ def _begin(low: float, high: float) -> float:
     return 0.0 if low < 0.5 * high else low
 
 
-def _add_names(fig: go.Figure, info: PlaneInfo, names: list[str], across: tuple[float, float], up: tuple[float, float]) -> None:
+def _add_names(fig: go.Figure, info: _Data, names: list[str], across: tuple[float, float], up: tuple[float, float]) -> None:
     """Write names beside their points and off the lines, with a line to the point where a name is not next to it."""
 
     def pixels(table: pd.DataFrame) -> tuple[pd.Series, pd.Series]:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BLUE, BOUND, ORANGE, VERMILLION
 from rlhfless.plots.slider import SLIDER_PX, caption, slider
 from rlhfless.plots.style import counted, hover, legend_below, message_figure, number, styled
-from rlhfless.plots.tables import stacked
+from rlhfless.plots.tables import figure_of, stacked
 
 if TYPE_CHECKING:
     from solver.generation.pareto_front import Front
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 TITLE = "The best plan for each weight of time against cost"
 
 
-class TimeWeightInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_time_weight``: the plans by weight.
 
     Attributes:
@@ -48,7 +48,7 @@ class TimeWeightInfo(NamedTuple):
         return stacked(plans=self.table, actors=pd.concat(bars) if bars else pd.DataFrame(), front=self.front, bound=self.bound)
 
 
-def time_weight_info(plans_by_weight: Mapping[float, Plan], front: Front | None = None) -> TimeWeightInfo:
+def _data(plans_by_weight: Mapping[float, Plan], front: Front | None = None) -> _Data:
     """Return the data of ``plot_time_weight``."""
     weights = sorted(plans_by_weight)
     plans = [plans_by_weight[weight] for weight in weights]
@@ -68,7 +68,7 @@ def time_weight_info(plans_by_weight: Mapping[float, Plan], front: Front | None 
         {"time_s": front.bound_makespan_s if front else [], "gpu_seconds": front.bound_cost if front else []},
         dtype=float,
     )
-    return TimeWeightInfo(
+    return _Data(
         table,
         bars,
         pd.DataFrame(of_front, columns=["time_s", "gpu_seconds", "actors"]),
@@ -79,7 +79,7 @@ def time_weight_info(plans_by_weight: Mapping[float, Plan], front: Front | None 
 
 def plot_time_weight(
     plans_by_weight: Mapping[float, Plan], front: Front | None = None, start: float | None = None
-) -> go.Figure:
+) -> DataFigure:
     """Plot a slider over the time weight w with the plan of least ``T^w C^(1-w)`` (left) and its position on the front (right).
 
     Args:
@@ -90,12 +90,12 @@ def plot_time_weight(
     Returns:
         A figure with one frame per weight; without plans one that says so.
     """
-    info = time_weight_info(plans_by_weight, front)
+    info = _data(plans_by_weight, front)
     if info.missing:
-        return message_figure(TITLE, info.missing)
+        return message_figure(TITLE, info.missing, info.to_frame())
     weights = info.table["time_weight"].tolist()
     first = weights.index(start) if start in weights else len(weights) // 2
-    fig = make_subplots(rows=1, cols=2, column_widths=[0.54, 0.46], horizontal_spacing=0.1)
+    fig = figure_of(info.to_frame(), rows=1, cols=2, column_widths=[0.54, 0.46], horizontal_spacing=0.1)
     fig.add_trace(_bars(info, first), row=1, col=1)
     fig.add_trace(_point(info, first), row=1, col=2)
     for table, name, style in (
@@ -126,10 +126,11 @@ def plot_time_weight(
         sliders=[slider([f"{w:g}" for w in weights], first, "time weight (1: time only, 0: cost only): ")],
         legend=legend_below(inner),
     )  # fmt: skip
-    return fig.update_layout(margin={"t": above, "b": below}, sliders=[{"pad": {"t": below - SLIDER_PX}}])
+    fig.update_layout(margin={"t": above, "b": below}, sliders=[{"pad": {"t": below - SLIDER_PX}}])
+    return fig
 
 
-def _bars(info: TimeWeightInfo, i: int) -> go.Bar:
+def _bars(info: _Data, i: int) -> go.Bar:
     """The plan as bars. Every frame has as many bars; those of actors that the plan does not start are empty."""
     bars = info.bars[i].reindex(range(int(info.table["actors"].max()))).assign(actor=lambda t: t.index).fillna(0)
     texts = [
@@ -145,7 +146,7 @@ def _bars(info: TimeWeightInfo, i: int) -> go.Bar:
     )  # fmt: skip
 
 
-def _point(info: TimeWeightInfo, i: int) -> go.Scatter:
+def _point(info: _Data, i: int) -> go.Scatter:
     row = info.table.iloc[i]
     lines = [("time", number(row["makespan_s"], "s")), ("cost", number(row["gpu_seconds"], "GPU-seconds"))]
     return go.Scatter(
@@ -155,7 +156,7 @@ def _point(info: TimeWeightInfo, i: int) -> go.Scatter:
     )  # fmt: skip
 
 
-def _caption(info: TimeWeightInfo, i: int) -> dict[str, Any]:
+def _caption(info: _Data, i: int) -> dict[str, Any]:
     """Return the layout of a frame: the plan's predicted time and cost, as the figure's own line above the bars."""
     row = info.table.iloc[i]
     known = row["gap"] is not None and row["gap"] == row["gap"]
@@ -167,7 +168,7 @@ def _caption(info: TimeWeightInfo, i: int) -> dict[str, Any]:
     return caption(text)
 
 
-def _front_ranges(fig: go.Figure, info: TimeWeightInfo) -> None:
+def _front_ranges(fig: go.Figure, info: _Data) -> None:
     """Ranges that include every plan of the slider; the front extends beyond them."""
     time_s, cost = info.table["makespan_s"], info.table["gpu_seconds"]
     wide, tall = (max(v.max() - v.min(), 0.1 * v.max()) for v in (time_s, cost))

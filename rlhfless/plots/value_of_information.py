@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
-import plotly.graph_objects as go
 
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BOUND, VERMILLION, policy_styles
 from rlhfless.plots.style import clean, hover, message_figure, number, styled
+from rlhfless.plots.tables import figure_of
 
 if TYPE_CHECKING:
     from rlhfless.analysis.value_of_information import ValueOfInformation
@@ -20,7 +21,7 @@ TITLE = "What better length forecasts are worth"
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 
 
-class ValueOfInformationInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_value_of_information``.
 
     Attributes:
@@ -42,29 +43,27 @@ class ValueOfInformationInfo(NamedTuple):
         return pd.concat([self.table, *more], ignore_index=True)
 
 
-def value_of_information_info(result: ValueOfInformation) -> ValueOfInformationInfo:
+def _data(result: ValueOfInformation) -> _Data:
     """Return the data of ``plot_value_of_information``."""
     if result.runs.empty:
         empty = pd.DataFrame({"forecast": [], "policy": [], "value": [], "low": [], "high": []})
-        return ValueOfInformationInfo(empty, result.limits, result.bound, "There are no runs to show.")
+        return _Data(empty, result.limits, result.bound, "There are no runs to show.")
     table = result.summary()
     error = 2 * table["over_random_error"] * table["value"]
     table = table.assign(low=table["value"] - error, high=table["value"] + error)
-    return ValueOfInformationInfo(
-        table[["forecast", "policy", "value", "low", "high"]], result.limits.reset_index(drop=True), result.bound
-    )
+    return _Data(table[["forecast", "policy", "value", "low", "high"]], result.limits.reset_index(drop=True), result.bound)
 
 
-def plot_value_of_information(result: ValueOfInformation) -> go.Figure:
+def plot_value_of_information(result: ValueOfInformation) -> DataFigure:
     """Plot value against the forecast, the least sharp on the left: a line per policy, the information limit, the bound.
 
     Returns:
         A figure; without runs one that says so.
     """
-    info = value_of_information_info(result)
+    info = _data(result)
     if info.missing:
-        return message_figure(TITLE, info.missing)
-    fig = go.Figure()
+        return message_figure(TITLE, info.missing, info.to_frame())
+    fig = figure_of(info.to_frame())
     policies = list(dict.fromkeys(info.table["policy"]))
     for (policy, style), dash in zip(policy_styles(policies).items(), DASHES * len(policies), strict=False):
         rows = info.table[info.table["policy"] == policy]

@@ -13,9 +13,11 @@ import plotly.graph_objects as go
 
 from rlhfless.errors import InputError
 from rlhfless.plots.clock import clock_of_results, with_clock
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BOUND, OUTLINE, policy_styles
 from rlhfless.plots.point_labels import line_marks, place_labels
 from rlhfless.plots.style import clean, cut_axes, hover, message_figure, number, styled, unmarked, usd
+from rlhfless.plots.tables import figure_of
 from solver.model.errors import as_given
 
 TITLE = "Time and cost of variants"
@@ -27,7 +29,7 @@ NAME = "variant"
 """The name of a variant's text, among the annotations."""
 
 
-class VariantsInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_variants``.
 
     Attributes:
@@ -46,7 +48,7 @@ class VariantsInfo(NamedTuple):
         return self.points.rename(columns={"cost": column, "bound": f"bound_{column}"})
 
 
-def variants_info(means: pd.DataFrame, cost: str = "gpu_seconds") -> VariantsInfo:
+def _data(means: pd.DataFrame, cost: str = "gpu_seconds") -> _Data:
     """Return the data of ``plot_variants``; for the arguments see there."""
     absent = [name for name in NEEDED if name not in means.columns]
     if absent:
@@ -59,10 +61,10 @@ def variants_info(means: pd.DataFrame, cost: str = "gpu_seconds") -> VariantsInf
     points = points.assign(cost=table[cost], bound=bound)
     by_time = points.sort_values(["time_s", "cost"], kind="stable")
     points["on_front"] = by_time["cost"] < by_time["cost"].cummin().shift(fill_value=math.inf)
-    return VariantsInfo(points, COSTS[cost], "" if len(points) else "There are no results: no variant has run a step.")
+    return _Data(points, COSTS[cost], "" if len(points) else "There are no results: no variant has run a step.")
 
 
-def plot_variants(means: pd.DataFrame, cost: str = "gpu_seconds", *, title: str = TITLE, note: str = "") -> go.Figure:
+def plot_variants(means: pd.DataFrame, cost: str = "gpu_seconds", *, title: str = TITLE, note: str = "") -> DataFigure:
     """Plot time and cost of every variant; a line joins those that no other one beats. Only these and their equals are named.
 
     Args:
@@ -83,10 +85,10 @@ def plot_variants(means: pd.DataFrame, cost: str = "gpu_seconds", *, title: str 
         >>> plot_variants(found.means()).layout.xaxis.title.text.startswith("time (s)")
         True
     """
-    info = variants_info(means, cost)
+    info = _data(means, cost)
     if info.missing:
-        return message_figure(title, info.missing)
-    points, fig = info.points, go.Figure()
+        return message_figure(title, info.missing, info.to_frame())
+    points, fig = info.points, figure_of(info.to_frame())
     front = points[points["on_front"]].sort_values("time_s", kind="stable")
     of_front = set(zip(front["time_s"], front["cost"], strict=True))
     points["named"] = [at in of_front for at in zip(points["time_s"], points["cost"], strict=True)]  # equal ones, too

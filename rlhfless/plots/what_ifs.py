@@ -12,9 +12,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from rlhfless.errors import InputError
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BLUE, BOUND, VERMILLION
 from rlhfless.plots.point_labels import place_labels
 from rlhfless.plots.style import clean, cut_axes, hover, message_figure, number, styled, usd
+from rlhfless.plots.tables import figure_of
 
 TITLE = "What-ifs: time and cost of the same steps"
 NEEDED = ("variant", "way", "time_s", "gpu_seconds", "cost_usd", "least_time_s", "on_policy")
@@ -27,7 +29,7 @@ STRETCHES = (1.0, 2.2, 4.0)  # of its width on wider pages, for all of which num
 OUTLINE = "#444444"
 
 
-class WhatIfsInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_what_ifs``.
 
     Attributes:
@@ -45,7 +47,7 @@ class WhatIfsInfo(NamedTuple):
         return self.points.rename(columns={"cost": "cost_usd" if self.unit == "USD" else "gpu_hours"})
 
 
-def what_ifs_info(means: pd.DataFrame) -> WhatIfsInfo:
+def _data(means: pd.DataFrame) -> _Data:
     """Return the data of ``plot_what_ifs``."""
     absent = [name for name in NEEDED if name not in means.columns]
     if absent:
@@ -57,10 +59,10 @@ def what_ifs_info(means: pd.DataFrame) -> WhatIfsInfo:
         "on_policy": means["on_policy"], "is_base": means["way"].isin(ITSELF),
     })  # fmt: skip
     missing = "" if points["time_s"].gt(0).all() else "The run itself takes no time, so there is nothing to compare."
-    return WhatIfsInfo(points, "USD" if priced else "GPU-hours", missing)
+    return _Data(points, "USD" if priced else "GPU-hours", missing)
 
 
-def plot_what_ifs(means: pd.DataFrame, *, note: str = "") -> go.Figure:
+def plot_what_ifs(means: pd.DataFrame, *, note: str = "") -> DataFigure:
     """Plot time and cost of every way; further to the lower left is better.
 
     Args:
@@ -74,11 +76,11 @@ def plot_what_ifs(means: pd.DataFrame, *, note: str = "") -> go.Figure:
     Raises:
         InputError: a column is missing.
     """
-    info = what_ifs_info(means)
+    info = _data(means)
     if info.missing:
-        return message_figure(TITLE, info.missing)
+        return message_figure(TITLE, info.missing, info.to_frame())
     points = info.points
-    fig = go.Figure()
+    fig = figure_of(info.to_frame())
     known = points[points["least_time_s"].notna()]
     least = [f"{clean(point.variant)}: at least {number(point.least_time_s, 's')}" for point in known.itertuples()]
     fig.add_scatter(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from every_plot import every_plot, info_of
+from every_plot import calls, every_plot, part, table_of
 from plot_samples import EVIL, busy_trace, degenerate_traces, sample_trace
 from test_schedule_plots import moving_trace
 
@@ -73,7 +74,7 @@ def numbers(figure: Any) -> set[float]:
 
 @pytest.mark.parametrize("name", PLOTS)
 def test_the_table_of_every_plot_has_the_numbers_that_the_figure_draws(name: str) -> None:
-    table = info_of(name, "l40s").to_frame()
+    table = table_of(name, "l40s")
     drawn = numbers(every_plot("l40s")[name]())
     for column in DRAWN[name]:
         own = {round(float(n), 6) for n in table[column].dropna()}
@@ -83,7 +84,7 @@ def test_the_table_of_every_plot_has_the_numbers_that_the_figure_draws(name: str
 
 @pytest.mark.parametrize("name", PLOTS)
 def test_names_are_as_the_log_has_them_and_no_column_is_a_hover_text(name: str) -> None:
-    table = info_of(name, EVIL).to_frame()
+    table = table_of(name, EVIL)
     assert len(table)
     assert "hover" not in table
     assert not any(
@@ -117,8 +118,7 @@ def test_bars_of_the_waterfall_are_named_without_markup() -> None:
     results = pd.DataFrame(
         {"policy": ["static", "right-sizing", "a & b"], "time_s": [4.0, 3.0, 2.0], "gpu_seconds": [9.0, 11.0, 6.0]}
     )
-    table = plots.waterfall_info(results.assign(bound_gpu_seconds=5.0)).to_frame()
-    cost = table[table["table"] == "cost"].set_index(["label", "kind"])
+    cost = part(plots.plot_waterfall(results.assign(bound_gpu_seconds=5.0)), "cost").set_index(["label", "kind"])
     assert cost.index[0] == ("static", "total")
     assert cost.loc[("right-sizing: start fewer replicas", "costs"), ["from_gpu_seconds", "to_gpu_seconds"]].tolist() == [
         9.0,
@@ -129,22 +129,25 @@ def test_bars_of_the_waterfall_are_named_without_markup() -> None:
 
 
 def test_lengths_of_a_gpu_kind_have_a_row_per_bin_and_count_every_response() -> None:
-    table = info_of("plot_kinds", "l40s").to_frame()
-    lengths = table[table["table"] == "lengths"]
+    lengths = part(every_plot("l40s")["plot_kinds"](), "lengths")
     assert (lengths["to_tokens"] > lengths["from_tokens"]).all()
     assert lengths.groupby("label")["responses"].sum().tolist() == [16, 16]
 
 
 def test_costs_of_a_front_are_named_by_their_unit() -> None:
-    info = info_of("plot_front", "l40s")
-    assert {"cost_usd", "true_cost_usd"} <= set(info._replace(unit="USD").to_frame())
-    assert not {"cost", "true_cost"} & set(info.to_frame())
+    front, *others = calls("l40s")["plot_front"]().shared
+    in_usd = plots.plot_front(replace(front, cost="usd"), *others).table
+    assert {"cost_usd", "true_cost_usd"} <= set(in_usd)
+    for table in (in_usd, every_plot("l40s")["plot_front"]().table):
+        assert not {"cost", "true_cost"} & set(table)
 
 
 @pytest.mark.parametrize("name", list(TRACES))
 def test_strange_traces_have_a_table_where_there_is_a_figure(name: str) -> None:
-    for info in (plots.timeline_info(TRACES[name]), plots.lengths_info(TRACES[name]), plots.steps_info(TRACES[name])):
-        assert (len(info.to_frame()) > 0) == (not info.missing)
+    for figure in (plots.plot_lengths(TRACES[name]), plots.plot_steps(TRACES[name])):
+        assert (len(figure.table) > 0) == (len(figure.data) > 0)
+    info = plots.timeline_info(TRACES[name])
+    assert (len(info.to_frame()) > 0) == (not info.missing)
 
 
 def test_tables_below_each_other_keep_their_columns_and_leave_out_empty_ones() -> None:

@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from error_messages import refused
+from every_plot import part
 
 import solver
 from rlhfless.errors import InputError
 from rlhfless.latency import load_profile
-from rlhfless.plots import fusion_front_info, plot_fusion_front
+from rlhfless.plots import plot_fusion_front
 from rlhfless.simulate import Comparison, LoggedStep, SimulationConfig, fusion_front, logged_steps, simulate_steps, streaming
 from solver.stage_fusion.token_work import TokenWork
 
@@ -83,6 +84,6 @@ def test_the_figure_has_both_fronts_and_the_bound(front: Comparison) -> None:
     assert [trace.name for trace in fig.data if trace.showlegend is not False] == [
         "lower bound of any schedule", "learns after generation", "learns while others decode",
     ]  # fmt: skip
-    info = fusion_front_info(front)
-    assert sum(len(trace.x) for trace in fig.data if "markers" in trace.mode) == len(info.table)
-    assert fusion_front_info(replace(front, table=front.table.iloc[:0])).missing
+    assert sum(len(trace.x) for trace in fig.data if "markers" in trace.mode) == len(part(fig, "results"))
+    nothing = plot_fusion_front(replace(front, table=front.table.iloc[:0]))
+    assert "no policy has run" in nothing.layout.annotations[0].text

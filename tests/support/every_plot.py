@@ -20,6 +20,7 @@ from rlhfless.analysis.draft_acceptance import DraftedResponses
 from rlhfless.analysis.draft_groups import DraftSource
 from rlhfless.analysis.draft_study import DraftStudy
 from rlhfless.analysis.value_of_information import ValueOfInformation
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.simulate import Comparison
 from rlhfless.trace import Trace
 from solver.dataflow import StepPlan
@@ -262,7 +263,12 @@ def every_plot(text: str) -> dict[str, Callable[[], go.Figure]]:
     return {name: partial(draw, name, make) for name, make in calls(text).items()}
 
 
-def info_of(name: str, text: str) -> Any:
-    """What the info function of a plot returns for the same arguments."""
-    short = {"plot_gap_history": "gap"}.get(name, name.removeprefix("plot_"))
-    return getattr(plots, f"{short}_info")(*calls(text)[name]().shared)
+def part(figure: DataFigure, name: str) -> pd.DataFrame:
+    """Rows of one of the tables of a figure."""
+    return figure.table[figure.table["table"] == name].reset_index(drop=True)
+
+
+def table_of(name: str, text: str) -> pd.DataFrame:
+    """What a plot draws for the same arguments."""
+    info = getattr(plots, f"{name.removeprefix('plot_')}_info", None)
+    return every_plot(text)[name]().table if info is None else info(*calls(text)[name]().shared).to_frame()
