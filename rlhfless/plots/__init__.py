@@ -17,7 +17,6 @@ from rlhfless.plots.export.files import save, save_data
 from rlhfless.plots.export.notebook_page import write_notebook_page
 from rlhfless.plots.export.print_style import paper_style
 from rlhfless.plots.export.render import why_no_pictures
-from rlhfless.plots.fusion_front import plot_fusion_front
 from rlhfless.plots.gap_history import plot_gap_history
 from rlhfless.plots.gpu_kinds import plot_kinds
 from rlhfless.plots.grouped_bars import plot_side_by_side
@@ -33,9 +32,7 @@ from rlhfless.plots.renderer import follow_theme as _follow_theme
 from rlhfless.plots.renderer import running_shell as _running_shell
 from rlhfless.plots.renderer import use_renderer
 from rlhfless.plots.responses import ResponsesInfo, plot_responses, responses_info
-from rlhfless.plots.spec_front import plot_spec_front
 from rlhfless.plots.speedup_map import plot_speedup_map
-from rlhfless.plots.split import plot_split
 from rlhfless.plots.step_bar import plot_step_bar
 from rlhfless.plots.step_comparison import plot_step_comparison
 from rlhfless.plots.step_fusion import StepFusionInfo, plot_step_fusion, step_fusion_info
@@ -52,9 +49,7 @@ from rlhfless.plots.timeline_grid import TimelinesInfo, plot_timelines, timeline
 from rlhfless.plots.training_curves import plot_curves
 from rlhfless.plots.two_step_gain import plot_two_step_gain
 from rlhfless.plots.value_of_information import plot_value_of_information
-from rlhfless.plots.variants import plot_variants
 from rlhfless.plots.waterfall import plot_waterfall
-from rlhfless.plots.what_ifs import plot_what_ifs
 
 __all__ = [
     "BeforeAfterInfo",
@@ -80,7 +75,6 @@ __all__ = [
     "plot_curves",
     "plot_cut_surface",
     "plot_front",
-    "plot_fusion_front",
     "plot_gap_history",
     "plot_kinds",
     "plot_learning",
@@ -93,9 +87,7 @@ __all__ = [
     "plot_prefill",
     "plot_responses",
     "plot_side_by_side",
-    "plot_spec_front",
     "plot_speedup_map",
-    "plot_split",
     "plot_step_bar",
     "plot_step_comparison",
     "plot_step_fusion",
@@ -107,9 +99,7 @@ __all__ = [
     "plot_timelines",
     "plot_two_step_gain",
     "plot_value_of_information",
-    "plot_variants",
     "plot_waterfall",
-    "plot_what_ifs",
     "responses_info",
     "save",
     "save_data",

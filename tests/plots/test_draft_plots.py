@@ -58,10 +58,10 @@ def test_the_rate_of_a_log_gives_its_tokens_per_pass() -> None:
 
 def test_fronts_are_lines_of_what_no_result_of_their_policy_beats_above_two_bounds() -> None:
     fronts = draft_fronts("spec")
-    fig = plots.plot_spec_front(fronts)
+    fig = fronts.plot()
     assert part(fig, "policies")["below_one_token"].tolist() == [False, False, True, True]
     assert [line.name for line in fig.data][2:] == ["random", "spec"]
     assert (list(fig.data[3].x), list(fig.data[3].y)) == ([1.0], [3.0])
     assert list(fig.data[0].y)[1:] == [6.0, 4.0]
     assert list(fig.data[1].y)[1:] == [2.0, 1.5]
-    assert "no policy" in plots.plot_spec_front(replace(fronts, table=fronts.table.iloc[:0])).layout.annotations[0].text
+    assert "no policy" in replace(fronts, table=fronts.table.iloc[:0]).plot().layout.annotations[0].text

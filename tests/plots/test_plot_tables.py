@@ -15,7 +15,7 @@ from test_schedule_plots import moving_trace
 from rlhfless import plots
 from rlhfless.plots.tables import stacked
 
-PLOTS = [name for name in plots.__all__ if name.startswith("plot_")]
+PLOTS = list(every_plot(""))
 TRACES = degenerate_traces()
 DRAWN = {
     "plot_acceptance": ["position", "survival"],
@@ -24,7 +24,7 @@ DRAWN = {
     "plot_curves": ["reward_mean", "response_tokens_mean", "actors", "idle_share", "against_static"],
     "plot_cut_surface": ["share", "keep"],
     "plot_front": ["time_s", "gpu_seconds", "true_gpu_seconds", "true_time_s"],
-    "plot_fusion_front": ["time_s", "gpu_seconds"],
+    "Comparison.plot, a front by learning": ["time_s", "gpu_seconds"],
     "plot_gap_history": ["value", "lower_bound", "time_s", "gpu_seconds"],
     "plot_kinds": ["time_s", "cost_usd", "split_usd", "end_s"],
     "plot_learning": ["reward_mean", "response_tokens_mean", "actors", "accuracy"],
@@ -37,25 +37,30 @@ DRAWN = {
     "plot_prefill": ["before_tokens", "after_tokens", "once_tokens"],
     "plot_responses": ["start_s", "end_s"],
     "plot_side_by_side": ["l40s"],
-    "plot_spec_front": ["time_s", "one_token", "with_drafts"],
+    "Comparison.plot, a front with drafts": ["time_s", "one_token", "with_drafts"],
     "plot_speedup_map": ["batch", "rate", "pays_from"],
     "plot_step_bar": ["seconds"],
     "plot_step_comparison": ["calls", "reallocation", "idle"],
     "plot_step_fusion": ["start_s", "end_s"],
     "plot_step_plan": ["start_s", "end_s"],
     "plot_step_search": ["evaluated", "period_s"],
-    "plot_split": ["gpus_generate", "step_s", "least_step_s"],
+    "Split.plot": ["gpus_generate", "step_s", "least_step_s"],
     "plot_steps": ["step", "time_s", "busy_gpu_seconds", "idle_gpu_seconds", "actors"],
     "plot_time_weight": ["makespan_s", "gpu_seconds", "time_s", "start_s", "end_s"],
     "plot_timeline": ["start_s", "end_s", "time_s"],
     "plot_timelines": ["start_s", "end_s"],
     "plot_two_step_gain": ["gbit_per_s"],
     "plot_value_of_information": ["value"],
-    "plot_variants": ["time_s", "gpu_seconds", "bound_gpu_seconds"],
-    "plot_what_ifs": ["time_s", "cost_usd", "least_time_s"],
+    "Comparison.plot, variants": ["time_s", "gpu_seconds", "bound_gpu_seconds"],
+    "Comparison.plot, ways": ["time_s", "cost_usd", "least_time_s"],
     "plot_waterfall": ["from_gpu_seconds", "to_gpu_seconds", "from_time_s", "to_time_s"],
 }
 """Columns whose numbers are coordinates of the figure."""
+
+
+def test_every_plot_is_looked_at() -> None:
+    assert {name for name in plots.__all__ if name.startswith("plot_")} <= set(PLOTS)
+    assert set(DRAWN) == set(PLOTS)
 
 
 def numbers(figure: Any) -> set[float]:

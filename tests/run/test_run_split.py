@@ -14,7 +14,7 @@ import rlhfless as rl
 from rlhfless.analysis import Assumptions
 from rlhfless.analysis.split import DIVIDED, LENT, SHARED
 from rlhfless.errors import InputError
-from rlhfless.plots import plot_split
+from rlhfless.plots.split import plot_split
 from rlhfless.trace import OpenedLog, Trace
 
 GPUS = {"gpus": 8, "profile": "h100-qwen2.5-3b-tp1", "verbose": False}

@@ -15,7 +15,7 @@ from rlhfless.analysis.what_ifs.compare import compare_ways
 from rlhfless.analysis.what_ifs.outcome import DataChange
 from rlhfless.analysis.what_ifs.words import data_in_words
 from rlhfless.errors import InputError
-from rlhfless.plots import plot_what_ifs
+from rlhfless.plots.what_ifs import plot_what_ifs
 from rlhfless.simulate import Comparison, logged_steps
 
 ON_POLICY = {
