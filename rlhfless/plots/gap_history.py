@@ -14,9 +14,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from rlhfless.plots.data_figure import DataFigure
+from rlhfless.plots.frames import start_at, with_frames
 from rlhfless.plots.palette import BLUE, BOUND, ORANGE, VERMILLION
-from rlhfless.plots.slider import SLIDER_PX, caption, slider, start_at
-from rlhfless.plots.style import clean, counted, hover, legend_below, message_figure, number, styled
+from rlhfless.plots.plane import bound_line, this_plan
+from rlhfless.plots.style import clean, counted, hover, message_figure, number
 from rlhfless.plots.tables import figure_of, stacked
 
 if TYPE_CHECKING:
@@ -115,17 +116,9 @@ def plot_gap_history(
     if info.missing:
         return message_figure(TITLE, info.missing, info.to_frame())
     labels = [str(label) for label in plans]
-    first = start_at(labels, None if start is None else str(start))
+    first = start_at(labels, start)
     shown_labels = [clean(label) for label in labels]
     fig = figure_of(info.to_frame(), rows=1, cols=3, column_widths=[0.33, 0.4, 0.27], horizontal_spacing=0.085)
-    heads = [
-        (fig.layout[axis].domain[0], text)
-        for axis, text in (
-            ("xaxis", "after each part of planning"),
-            ("xaxis2", "best plans above the lower bound"),
-            ("xaxis3", f"gap by {clean(of)}"),
-        )
-    ]
     for trace, col in zip(_frame(info, labels[first]), (1, 1, 2, 2, 2, 3), strict=True):
         fig.add_trace(trace, row=1, col=col)
     gaps = info.plans["gap"] * 100
@@ -133,10 +126,6 @@ def plot_gap_history(
         x=shown_labels, y=gaps, name="gap", mode="lines+markers", line={"color": BLUE}, marker={"size": 6}, showlegend=False,
         row=1, col=3, hovertemplate=f"{clean(of)} %{{x}}<br>gap: %{{y:.2f}} %<extra></extra>",
     )  # fmt: skip
-    fig.frames = [
-        go.Frame(data=_frame(info, label), traces=list(range(6)), name=label, layout=caption(_line(info, label), heads))
-        for label in labels
-    ]
     values = pd.concat([info.parts["value"], info.parts["lower_bound"], info.plans["value"]]).dropna()
     values = values[values > 0]
     if len(values):
@@ -152,13 +141,10 @@ def plot_gap_history(
     fig.update_yaxes(title="cost (GPU-seconds)", type="log", range=_decades(costs), row=1, col=2)
     fig.update_xaxes(title=clean(of), type="category", categoryorder="array", categoryarray=shown_labels, row=1, col=3)
     fig.update_yaxes(title="gap to the lower bound (%)", rangemode="tozero", row=1, col=3)
-    inner, above, below = 240, 120, 86 + SLIDER_PX
-    styled(
-        fig, TITLE, height=inner + above + below, sliders=[slider(labels, first, f"{clean(of)}: ")],
-        **caption(_line(info, labels[first]), heads), legend=legend_below(inner),
+    return with_frames(
+        fig, TITLE, labels, first, lambda i: _frame(info, labels[i]), lambda i: _line(info, labels[i]), of=clean(of),
+        px=(240, 120, 86), panels=("after each part of planning", "best plans above the lower bound", f"gap by {clean(of)}"),
     )  # fmt: skip
-    fig.update_layout(margin={"t": above, "b": below}, sliders=[{"pad": {"t": below - SLIDER_PX}}])
-    return fig
 
 
 def _order(info: _Data) -> list[str]:
@@ -188,25 +174,15 @@ def _frame(info: _Data, label: str) -> list[go.Scatter]:
             x=parts["value"], y=names, mode="lines+markers", name="best plan so far", hovertext=texts, hoverinfo="text",
             line={"color": BLUE, "shape": "vh", "width": 2}, marker={"size": 8},
         ),
-        go.Scatter(
-            x=bound["time_s"], y=bound["cost"], mode="lines", name="lower bound of the cost at that time",
-            line={"color": BOUND, "dash": "dot", "width": 2, "shape": "vh"},
-            hovertemplate="<b>lower bound</b><br>time up to %{x:.3g} s<br>at least %{y:,.4g} GPU-seconds<extra></extra>",
-        ),
+        bound_line(bound, "lower bound of the cost at that time", {"dash": "dot", "shape": "vh"}, y="cost"),
         go.Scatter(
             x=front["time_s"], y=front["cost"], mode="markers", name="best plans",
             customdata=[counted(n, "actor") for n in front["actors"]],
             marker={"color": ORANGE, "symbol": "circle-open", "size": 7},
             hovertemplate="plan with %{customdata}<br>%{x:.3g} s<br>%{y:,.4g} GPU-seconds<extra></extra>",
         ),
-        go.Scatter(
-            x=[plan["makespan_s"]], y=[plan["gpu_seconds"]], mode="markers", name="this plan", hoverinfo="skip",
-            marker={"color": VERMILLION, "symbol": "star", "size": 15, "line": {"width": 1, "color": "#444444"}},
-        ),
-        go.Scatter(
-            x=[clean(label)], y=[plan["gap"] * 100], mode="markers", showlegend=False, hoverinfo="skip",
-            marker={"color": VERMILLION, "symbol": "star", "size": 15, "line": {"width": 1, "color": "#444444"}},
-        ),
+        this_plan([plan["makespan_s"]], [plan["gpu_seconds"]], VERMILLION),
+        this_plan([clean(label)], [plan["gap"] * 100], VERMILLION, name=None, showlegend=False),
     ]  # fmt: skip
 
 

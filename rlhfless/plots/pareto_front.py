@@ -13,9 +13,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from rlhfless.plots.data_figure import DataFigure
-from rlhfless.plots.palette import BLUE, BOUND, ORANGE, VERMILLION
-from rlhfless.plots.slider import SLIDER_PX, caption, slider, start_at
-from rlhfless.plots.style import clean, counted, hover, legend_below, message_figure, number, styled
+from rlhfless.plots.frames import start_at, with_frames
+from rlhfless.plots.palette import BLUE, VERMILLION
+from rlhfless.plots.plane import BELOW, bound_line, plans_line, this_plan
+from rlhfless.plots.style import clean, counted, hover, message_figure, number
 from rlhfless.plots.tables import figure_of, stacked
 
 if TYPE_CHECKING:
@@ -122,34 +123,21 @@ def plot_front(
     if info.missing:
         return message_figure(TITLE, info.missing, info.to_frame())
     labels = [str(label) for label in plans]
-    first = start_at(labels, None if start is None else str(start))
+    first = start_at(labels, start)
     fig = figure_of(info.to_frame())
     for trace in _frame(info, first):
         fig.add_trace(trace)
     low, high = _ranges(info)
-    at_least = "at least %{y:,.4g} " + info.unit
-    for table, name, line, fill in (
-        (info.true_bound, "lower bound of any schedule, true lengths", {"color": BOUND, "width": 1}, "tozeroy"),
-        (info.bound, "lower bound of any plan, predicted lengths", {"color": BOUND, "width": 2, "dash": "dash"}, None),
+    for bound, name, line, below in (
+        (info.true_bound, "lower bound of any schedule, true lengths", {"width": 1, "dash": "solid"}, BELOW),
+        (info.bound, "lower bound of any plan, predicted lengths", {}, {}),
     ):
-        if len(table):
-            wall = table["time_s"].iloc[0]  # nothing is faster, whatever it costs
-            fig.add_scatter(
-                x=[0.0, wall, *table["time_s"]], y=[2 * high, 2 * high, *table["cost"]], mode="lines", name=name,
-                line={**line, "shape": "vh"},
-                fill=fill, fillcolor="rgba(127,127,127,0.13)",
-                hovertemplate=f"<b>{name}</b><br>time: %{{x:.3g}} s<br>{at_least}<extra></extra>",
-            )  # fmt: skip
-    fig.add_scatter(
-        x=info.front["time_s"], y=info.front["cost"], mode="lines+markers", name="best plans for the predicted lengths",
-        line={"color": ORANGE, "width": 1.5, "shape": "hv"}, marker={"symbol": "circle-open", "size": 6},
-        customdata=[counted(n, "actor") for n in info.front["actors"]],
-        hovertemplate=f"<b>plan with %{{customdata}}</b><br>%{{x:.3g}} s<br>%{{y:,.4g}} {info.unit}<extra></extra>",
-    )  # fmt: skip
-    fig.frames = [
-        go.Frame(data=_frame(info, i), traces=[0, 1, 2], name=label, layout=caption(_line(info, i)))
-        for i, label in enumerate(labels)
-    ]
+        if len(bound):
+            wall = bound["time_s"].iloc[0]  # nothing is faster, whatever it costs
+            before = pd.DataFrame({"time_s": [0.0, wall], "cost": 2 * high})
+            curve = pd.concat([before, bound], ignore_index=True)
+            fig.add_trace(bound_line(curve, name, {"shape": "vh", **line}, y="cost", unit=info.unit, **below))
+    fig.add_trace(plans_line(info.front, "best plans for the predicted lengths", y="cost", unit=info.unit))
     fig.update_xaxes(title="time (s)", range=[0.0, max(info.plans[["time_s", "true_time_s"]].max().max(), 1e-9) * 1.08])
     fig.update_yaxes(title=f"cost ({info.unit})", range=[low, high])
     if usd_per_gpu_hour > 0 and info.unit == "GPU-seconds":
@@ -157,14 +145,10 @@ def plot_front(
         rate = 1000 * usd_per_gpu_hour / 3600
         side = {"overlaying": "y", "side": "right", "range": [low * rate, high * rate], "showgrid": False, "tickmode": "auto"}
         fig.update_layout(yaxis2={**side, "title": f"cost of 1,000 such steps (USD, at {usd_per_gpu_hour:g} USD per GPU-hour)"})
-    inner, above, below = 326, 104, 112 + SLIDER_PX
-    styled(
-        fig, TITLE, height=inner + above + below, sliders=[slider(labels, first, f"{clean(of)}: ")],
-        **caption(_line(info, first)), legend=legend_below(inner),
+    return with_frames(
+        fig, TITLE, labels, first, lambda i: _frame(info, i), lambda i: _line(info, i), of=clean(of), px=(326, 104, 112),
+        margin={"r": 90 if usd_per_gpu_hour > 0 else 24},
     )  # fmt: skip
-    margin = {"t": above, "b": below, "r": 90 if usd_per_gpu_hour > 0 else 24}
-    fig.update_layout(margin=margin, sliders=[{"pad": {"t": below - SLIDER_PX}}])
-    return fig
 
 
 def _frame(info: _Data, i: int) -> list[go.Scatter]:
@@ -180,20 +164,18 @@ def _frame(info: _Data, i: int) -> list[go.Scatter]:
         )
         for what, t, c in spots
     ]
-    outline = {"width": 1, "color": "#444444"}
+    cut = 2 if has_truth else 0
     return [
         go.Scatter(
-            x=ends[0] if has_truth else [], y=ends[1] if has_truth else [], mode="lines",
-            line={"color": VERMILLION, "width": 1.5}, showlegend=False, hoverinfo="skip",
+            x=ends[0][:cut], y=ends[1][:cut], mode="lines", line={"color": VERMILLION, "width": 1.5}, showlegend=False,
+            hoverinfo="skip",
         ),
-        go.Scatter(
-            x=ends[0][:1], y=ends[1][:1], mode="markers", name="this plan, predicted", hoverinfo="text", hovertext=texts[:1],
-            marker={"symbol": "star", "size": 16, "color": VERMILLION, "line": outline},
+        this_plan(
+            ends[0][:1], ends[1][:1], VERMILLION, size=16, name="this plan, predicted", hoverinfo="text", hovertext=texts[:1]
         ),
-        go.Scatter(
-            x=ends[0][1:] if has_truth else [], y=ends[1][1:] if has_truth else [], mode="markers", hoverinfo="text",
-            hovertext=texts[1:], name="this plan, with the true lengths",
-            marker={"symbol": "diamond", "size": 13, "color": BLUE, "line": outline},
+        this_plan(
+            ends[0][1:cut], ends[1][1:cut], BLUE, "diamond", 13, name="this plan, with the true lengths", hoverinfo="text",
+            hovertext=texts[1:],
         ),
     ]  # fmt: skip
 

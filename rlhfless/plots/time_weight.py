@@ -6,16 +6,17 @@ Inputs are plans and a front. All frames are in the figure.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from rlhfless.plots.data_figure import DataFigure
-from rlhfless.plots.palette import BLUE, BOUND, ORANGE, VERMILLION
-from rlhfless.plots.slider import SLIDER_PX, caption, slider
-from rlhfless.plots.style import counted, hover, legend_below, message_figure, number, styled
+from rlhfless.plots.frames import with_frames
+from rlhfless.plots.palette import BLUE, VERMILLION
+from rlhfless.plots.plane import bound_line, plans_line, this_plan
+from rlhfless.plots.style import counted, hover, message_figure, number
 from rlhfless.plots.tables import figure_of, stacked
 
 if TYPE_CHECKING:
@@ -98,21 +99,10 @@ def plot_time_weight(
     fig = figure_of(info.to_frame(), rows=1, cols=2, column_widths=[0.54, 0.46], horizontal_spacing=0.1)
     fig.add_trace(_bars(info, first), row=1, col=1)
     fig.add_trace(_point(info, first), row=1, col=2)
-    for table, name, style in (
-        (info.bound, "lower bound of any plan", {"mode": "lines", "line": {"color": BOUND, "dash": "dash", "shape": "vh"}}),
-        (
-            info.front,
-            "best plans",
-            {"mode": "lines+markers", "line": {"color": ORANGE, "shape": "hv"}, "marker": {"symbol": "circle-open"}},
-        ),
-    ):
-        if len(table):
-            template = f"<b>{name}</b><br>time: %{{x:.3g}} s<br>cost: %{{y:,.4g}} GPU-seconds<extra></extra>"
-            fig.add_scatter(x=table["time_s"], y=table["gpu_seconds"], name=name, hovertemplate=template, **style, row=1, col=2)
-    fig.frames = [
-        go.Frame(data=[_bars(info, i), _point(info, i)], traces=[0, 1], name=f"{w:g}", layout=_caption(info, i))
-        for i, w in enumerate(weights)
-    ]
+    if len(info.bound):
+        fig.add_trace(bound_line(info.bound, "lower bound of any plan", {"shape": "vh"}), row=1, col=2)
+    if len(info.front):
+        fig.add_trace(plans_line(info.front, "best plans"), row=1, col=2)
     rows, slowest = int(info.table["actors"].max()), float(info.table["makespan_s"].max())
     shown = list(range(0, rows, -(-rows // 24)))
     fig.update_yaxes(
@@ -120,14 +110,11 @@ def plot_time_weight(
     )
     fig.update_xaxes(title="predicted time since the start of the step (s)", range=[0, slowest * 1.04], row=1, col=1)
     _front_ranges(fig, info)
-    inner, above, below = int(min(406, max(196, 6 + 26 * rows))), 104, 92 + SLIDER_PX
-    styled(
-        fig, TITLE, height=inner + above + below, **_caption(info, first),
-        sliders=[slider([f"{w:g}" for w in weights], first, "time weight (1: time only, 0: cost only): ")],
-        legend=legend_below(inner),
+    return with_frames(
+        fig, TITLE, [f"{weight:g}" for weight in weights], first, lambda i: [_bars(info, i), _point(info, i)],
+        lambda i: _line(info, i), of="time weight (1: time only, 0: cost only)",
+        px=(int(min(406, max(196, 6 + 26 * rows))), 104, 92),
     )  # fmt: skip
-    fig.update_layout(margin={"t": above, "b": below}, sliders=[{"pad": {"t": below - SLIDER_PX}}])
-    return fig
 
 
 def _bars(info: _Data, i: int) -> go.Bar:
@@ -149,23 +136,19 @@ def _bars(info: _Data, i: int) -> go.Bar:
 def _point(info: _Data, i: int) -> go.Scatter:
     row = info.table.iloc[i]
     lines = [("time", number(row["makespan_s"], "s")), ("cost", number(row["gpu_seconds"], "GPU-seconds"))]
-    return go.Scatter(
-        x=[row["makespan_s"]], y=[row["gpu_seconds"]], mode="markers", name="this plan", hoverinfo="text",
-        marker={"symbol": "star", "size": 17, "color": VERMILLION, "line": {"width": 1, "color": "#444444"}},
-        hovertext=[hover(lines, f"time weight {row['time_weight']:g}")],
-    )  # fmt: skip
+    text = hover(lines, f"time weight {row['time_weight']:g}")
+    return this_plan([row["makespan_s"]], [row["gpu_seconds"]], VERMILLION, size=17, hoverinfo="text", hovertext=[text])
 
 
-def _caption(info: _Data, i: int) -> dict[str, Any]:
-    """Return the layout of a frame: the plan's predicted time and cost, as the figure's own line above the bars."""
+def _line(info: _Data, i: int) -> str:
+    """Describe the frame in words."""
     row = info.table.iloc[i]
     known = row["gap"] is not None and row["gap"] == row["gap"]
     gap = f", at most {row['gap']:.2%} above the best plan for these lengths" if known else ""
-    text = (
+    return (
         f"time weight {row['time_weight']:g}: {counted(int(row['actors']), 'actor')}, {number(row['makespan_s'], 's')}, "
         f"{number(row['gpu_seconds'], 'GPU-seconds')}{gap}"
     )
-    return caption(text)
 
 
 def _front_ranges(fig: go.Figure, info: _Data) -> None:

@@ -26,7 +26,7 @@ from rlhfless.plots.export.print_places import (
     place_arrow_texts,
     stands_on,
 )
-from rlhfless.plots.slider import CAPTION
+from rlhfless.plots.frames import CAPTION
 from rlhfless.plots.style import SOFT_BREAK, UNBROKEN, WIDE_ONLY
 
 SANS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
