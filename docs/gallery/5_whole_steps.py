@@ -45,8 +45,8 @@ work = TokenWork(2e-5, 8e-5, unlock="group")
 setting = replace(planned.setting, work=work, objective=solver.Objective(time_weight=1.0))
 plots.plot_step_fusion(simulate_steps([planned.logged], setting, ("rlhfuse+stream",)).traces["rlhfuse+stream"])
 
-# %% plot_fusion_front: batch and streamed learning by time and cost
-plots.plot_fusion_front(fusion_front(planned.logged, replace(setting, work=replace(work, learner_gpus=4))))
+# %% Comparison.plot: batch and streamed learning by time and cost
+fusion_front(planned.logged, replace(setting, work=replace(work, learner_gpus=4))).plot()
 
 # %% plot_cut_surface: when to cut generation, and on how many replicas to go on
 last = setting.problem(planned.logged.truth)

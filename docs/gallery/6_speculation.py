@@ -20,8 +20,7 @@ plots.plot_acceptance(study)
 # %% plot_speedup_map: what drafts are worth, by batch and draft length
 plots.plot_speedup_map(run.setting.latency, study.context_tokens, study.best.acceptance)
 
-# %% plot_spec_front: policies with and without drafts, above the bound
+# %% Comparison.plot: policies with and without drafts, above the bound
 planned = run.plan()
-plots.plot_spec_front(
-    draft_fronts(planned.logged, replace(planned.setting, drafts=DrawnDrafts(STRONG)), time_weights=[0.0, 0.5, 1.0])
-)
+setting = replace(planned.setting, drafts=DrawnDrafts(STRONG))
+draft_fronts(planned.logged, setting, time_weights=[0.0, 0.5, 1.0]).plot()

@@ -27,7 +27,7 @@ FOLDER = ROOT / "docs" / "gallery"
 CELL = re.compile(r"^# %%(?: (?P<name>[\w.]+): (?P<shows>.+))?\n", re.MULTILINE)
 THUMBNAIL = (480, 320)  # CSS pixels
 MARGIN = {"l": 60, "r": 20, "t": 20, "b": 50}
-FRONT_OF_METHODS = {"Comparison": "rlhfless.simulate", "PlannedWholeStep": "rlhfless.run"}
+FRONT_OF_METHODS = {"Comparison": "rlhfless.simulate", "PlannedWholeStep": "rlhfless.run", "Split": "rlhfless.run"}
 
 
 class Example(NamedTuple):

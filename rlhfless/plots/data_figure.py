@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 
-class DataFigure(go.Figure):
+class DataFigure(go.Figure):  # type: ignore[misc]  # plotly is not typed
     """A plotly figure with the numbers that it draws.
 
     Pages, pictures and notebooks contain the drawing only; copies of the figure keep the table.

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
+from rlhfless.plots.data_figure import DataFigure
+from rlhfless.plots.frames import start_at, with_frames
 from rlhfless.plots.palette import BLUE, BOUND, ORANGE, VERMILLION
-from rlhfless.plots.slider import SLIDER_PX, caption, slider, start_at
-from rlhfless.plots.style import clean, counted, hover, legend_below, message_figure, number, styled
-from rlhfless.plots.tables import stacked
+from rlhfless.plots.plane import bound_line, this_plan
+from rlhfless.plots.style import clean, counted, hover, message_figure, number
+from rlhfless.plots.tables import figure_of, stacked
 
 if TYPE_CHECKING:
     from solver.generation.pareto_front import Front
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 TITLE = "How planning improved the plan and its lower bound"
 
 
-class GapInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_gap_history``: plans by label.
 
     Attributes:
@@ -53,7 +54,7 @@ class GapInfo(NamedTuple):
         )
 
 
-def gap_info(plans: Mapping[Any, Plan], fronts: Mapping[Any, Front] | None = None) -> GapInfo:
+def _data(plans: Mapping[Any, Plan], fronts: Mapping[Any, Front] | None = None) -> _Data:
     """Return the data of ``plot_gap_history``."""
     nan = math.nan
     totals = [
@@ -74,7 +75,7 @@ def gap_info(plans: Mapping[Any, Plan], fronts: Mapping[Any, Front] | None = Non
         if math.isfinite(c)
     ]
     columns = ["label", "value", "lower_bound", "gap", "actors", "makespan_s", "gpu_seconds", "status", "solve_s"]
-    return GapInfo(
+    return _Data(
         pd.DataFrame(totals, columns=columns),
         pd.DataFrame(parts, columns=["label", "part", "value", "value_by", "lower_bound", "bound_by"]),
         pd.DataFrame(of_fronts, columns=["label", "time_s", "cost", "actors"]),
@@ -101,7 +102,7 @@ def _parts(plan: Plan) -> list[tuple[str, float, float, float, float]]:
 
 def plot_gap_history(
     plans: Mapping[Any, Plan], fronts: Mapping[Any, Front] | None = None, *, of: str = "plan", start: Any = None
-) -> go.Figure:
+) -> DataFigure:
     """Plot value and bound after each part, the bound curve under the front's plans, and the gap of every plan.
 
     Args:
@@ -111,21 +112,13 @@ def plot_gap_history(
     Returns:
         A figure with one frame per label; without plans it is a figure that says so.
     """
-    info = gap_info(plans, fronts)
+    info = _data(plans, fronts)
     if info.missing:
-        return message_figure(TITLE, info.missing)
+        return message_figure(TITLE, info.missing, info.to_frame())
     labels = [str(label) for label in plans]
-    first = start_at(labels, None if start is None else str(start))
+    first = start_at(labels, start)
     shown_labels = [clean(label) for label in labels]
-    fig = make_subplots(rows=1, cols=3, column_widths=[0.33, 0.4, 0.27], horizontal_spacing=0.085)
-    heads = [
-        (fig.layout[axis].domain[0], text)
-        for axis, text in (
-            ("xaxis", "after each part of planning"),
-            ("xaxis2", "best plans above the lower bound"),
-            ("xaxis3", f"gap by {clean(of)}"),
-        )
-    ]
+    fig = figure_of(info.to_frame(), rows=1, cols=3, column_widths=[0.33, 0.4, 0.27], horizontal_spacing=0.085)
     for trace, col in zip(_frame(info, labels[first]), (1, 1, 2, 2, 2, 3), strict=True):
         fig.add_trace(trace, row=1, col=col)
     gaps = info.plans["gap"] * 100
@@ -133,10 +126,6 @@ def plot_gap_history(
         x=shown_labels, y=gaps, name="gap", mode="lines+markers", line={"color": BLUE}, marker={"size": 6}, showlegend=False,
         row=1, col=3, hovertemplate=f"{clean(of)} %{{x}}<br>gap: %{{y:.2f}} %<extra></extra>",
     )  # fmt: skip
-    fig.frames = [
-        go.Frame(data=_frame(info, label), traces=list(range(6)), name=label, layout=caption(_line(info, label), heads))
-        for label in labels
-    ]
     values = pd.concat([info.parts["value"], info.parts["lower_bound"], info.plans["value"]]).dropna()
     values = values[values > 0]
     if len(values):
@@ -152,22 +141,19 @@ def plot_gap_history(
     fig.update_yaxes(title="cost (GPU-seconds)", type="log", range=_decades(costs), row=1, col=2)
     fig.update_xaxes(title=clean(of), type="category", categoryorder="array", categoryarray=shown_labels, row=1, col=3)
     fig.update_yaxes(title="gap to the lower bound (%)", rangemode="tozero", row=1, col=3)
-    inner, above, below = 240, 120, 86 + SLIDER_PX
-    styled(
-        fig, TITLE, height=inner + above + below, sliders=[slider(labels, first, f"{clean(of)}: ")],
-        **caption(_line(info, labels[first]), heads), legend=legend_below(inner),
+    return with_frames(
+        fig, TITLE, labels, first, lambda i: _frame(info, labels[i]), lambda i: _line(info, labels[i]), of=clean(of),
+        px=(240, 120, 86), panels=("after each part of planning", "best plans above the lower bound", f"gap by {clean(of)}"),
     )  # fmt: skip
-    fig.update_layout(margin={"t": above, "b": below}, sliders=[{"pad": {"t": below - SLIDER_PX}}])
-    return fig
 
 
-def _order(info: GapInfo) -> list[str]:
+def _order(info: _Data) -> list[str]:
     """Return all parts in the order in which they run; plans that lack some of them have the others in the same order."""
     each = [parts.tolist() for _, parts in info.parts.groupby("label", sort=False)["part"]]
     return [clean(part) for part in dict.fromkeys(part for parts in sorted(each, key=len, reverse=True) for part in parts)]
 
 
-def _frame(info: GapInfo, label: str) -> list[go.Scatter]:
+def _frame(info: _Data, label: str) -> list[go.Scatter]:
     """Return one frame: bound and value after each part, bound curve, front, plan, and the plan's gap."""
     plan = info.plans[info.plans["label"] == label].iloc[0]
     parts = info.parts[info.parts["label"] == label]
@@ -188,25 +174,15 @@ def _frame(info: GapInfo, label: str) -> list[go.Scatter]:
             x=parts["value"], y=names, mode="lines+markers", name="best plan so far", hovertext=texts, hoverinfo="text",
             line={"color": BLUE, "shape": "vh", "width": 2}, marker={"size": 8},
         ),
-        go.Scatter(
-            x=bound["time_s"], y=bound["cost"], mode="lines", name="lower bound of the cost at that time",
-            line={"color": BOUND, "dash": "dot", "width": 2, "shape": "vh"},
-            hovertemplate="<b>lower bound</b><br>time up to %{x:.3g} s<br>at least %{y:,.4g} GPU-seconds<extra></extra>",
-        ),
+        bound_line(bound, "lower bound of the cost at that time", {"dash": "dot", "shape": "vh"}, y="cost"),
         go.Scatter(
             x=front["time_s"], y=front["cost"], mode="markers", name="best plans",
             customdata=[counted(n, "actor") for n in front["actors"]],
             marker={"color": ORANGE, "symbol": "circle-open", "size": 7},
             hovertemplate="plan with %{customdata}<br>%{x:.3g} s<br>%{y:,.4g} GPU-seconds<extra></extra>",
         ),
-        go.Scatter(
-            x=[plan["makespan_s"]], y=[plan["gpu_seconds"]], mode="markers", name="this plan", hoverinfo="skip",
-            marker={"color": VERMILLION, "symbol": "star", "size": 15, "line": {"width": 1, "color": "#444444"}},
-        ),
-        go.Scatter(
-            x=[clean(label)], y=[plan["gap"] * 100], mode="markers", showlegend=False, hoverinfo="skip",
-            marker={"color": VERMILLION, "symbol": "star", "size": 15, "line": {"width": 1, "color": "#444444"}},
-        ),
+        this_plan([plan["makespan_s"]], [plan["gpu_seconds"]], VERMILLION),
+        this_plan([clean(label)], [plan["gap"] * 100], VERMILLION, name=None, showlegend=False),
     ]  # fmt: skip
 
 
@@ -220,7 +196,7 @@ def _decades(values: pd.Series) -> list[float]:
     return [low - room, high + room]
 
 
-def _line(info: GapInfo, label: str) -> str:
+def _line(info: _Data, label: str) -> str:
     """Describe the frame in words."""
     row = info.plans[info.plans["label"] == label].iloc[0]
     proof = (

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
+from rlhfless.plots.data_figure import DataFigure
+from rlhfless.plots.frames import start_at, with_frames
 from rlhfless.plots.palette import BLUE, BOUND, GREEN, ORANGE, POLICY_STYLES, PURPLE, SKY, VERMILLION
-from rlhfless.plots.slider import SLIDER_PX, caption, slider, start_at
-from rlhfless.plots.style import clean, cost_line, counted, hover, legend_below, message_figure, number, styled, usd
-from rlhfless.plots.tables import stacked
+from rlhfless.plots.plane import this_plan
+from rlhfless.plots.style import clean, cost_line, counted, hover, message_figure, number, usd
+from rlhfless.plots.tables import figure_of, stacked
 
 if TYPE_CHECKING:
     from solver.model.plan import Plan
@@ -29,7 +30,7 @@ HATCHES = ("", "/", ".", "x", "|", "-")
 BINS = 24
 
 
-class KindsInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_kinds``: plans by label.
 
     Attributes:
@@ -59,7 +60,7 @@ class KindsInfo(NamedTuple):
         return stacked(plans=self.plans, actors=actors, lengths=pd.concat(counts) if counts else pd.DataFrame())
 
 
-def kinds_info(plans: Mapping[Any, Plan], workload: Workload) -> KindsInfo:
+def _data(plans: Mapping[Any, Plan], workload: Workload) -> _Data:
     """Return the data of ``plot_kinds``."""
     lengths = workload.response_tokens
     edges = np.linspace(0, max(int(lengths.max()), 1), BINS + 1)
@@ -80,7 +81,7 @@ def kinds_info(plans: Mapping[Any, Plan], workload: Workload) -> KindsInfo:
             actors.append((str(label), i, kind, len(tokens), *ends, a.predicted_s, usd))
         counts += [(str(label), kind, np.histogram(tokens, edges)[0]) for kind, tokens in of_kind.items()]
     table = pd.DataFrame(actors, columns=["label", "actor", "kind", "responses", "shortest", "longest", "end_s", "usd"])
-    return KindsInfo(
+    return _Data(
         pd.DataFrame(totals, columns=["label", "time_s", "cost_usd", "bound_usd", "split_time_s", "split_usd"]),
         table,
         pd.DataFrame(counts, columns=["label", "kind", "count"]),
@@ -90,7 +91,7 @@ def kinds_info(plans: Mapping[Any, Plan], workload: Workload) -> KindsInfo:
     )
 
 
-def plot_kinds(plans: Mapping[Any, Plan], workload: Workload, *, of: str = "price", start: Any = None) -> go.Figure:
+def plot_kinds(plans: Mapping[Any, Plan], workload: Workload, *, of: str = "price", start: Any = None) -> DataFigure:
     """Plot lengths by GPU kind, the actors with their time, and dollars with the bound over all what-ifs.
 
     Args:
@@ -100,26 +101,17 @@ def plot_kinds(plans: Mapping[Any, Plan], workload: Workload, *, of: str = "pric
     Returns:
         A figure with one frame per label; without plans it is a figure that says so.
     """
-    info = kinds_info(plans, workload)
+    info = _data(plans, workload)
     if info.missing:
-        return message_figure(TITLE, info.missing)
+        return message_figure(TITLE, info.missing, info.to_frame())
     labels = [str(label) for label in plans]
-    first = start_at(labels, None if start is None else str(start))
+    first = start_at(labels, start)
     shown_labels = [clean(label) for label in labels]
     rows = max(1, int(info.actors.groupby("label").size().max()) if len(info.actors) else 1)
-    fig = make_subplots(rows=1, cols=3, column_widths=[0.36, 0.3, 0.34], horizontal_spacing=0.085)
-    heads = [
-        (fig.layout[axis].domain[0], text)
-        for axis, text in (
-            ("xaxis", "responses by predicted length"),
-            ("xaxis2", "time of each actor"),
-            ("xaxis3", f"cost by {clean(of)}"),
-        )
-    ]
+    fig = figure_of(info.to_frame(), rows=1, cols=3, column_widths=[0.36, 0.3, 0.34], horizontal_spacing=0.085)
     columns = [c for _ in info.kinds for c in (1, 2)] + [3]
     for trace, col in zip(_frame(info, labels[first], rows), columns, strict=True):
         fig.add_trace(trace, row=1, col=col)
-    moving = list(range(len(columns)))
     random = POLICY_STYLES["random"]
     for column, name, line, marker in (
         ("cost_usd", "plan", {"color": POLICY_STYLES["solver"].colour}, {"symbol": "star", "size": 7}),
@@ -134,10 +126,6 @@ def plot_kinds(plans: Mapping[Any, Plan], workload: Workload, *, of: str = "pric
                 customdata=times,
                 hovertemplate=f"<b>{name}</b><br>{clean(of)}: %{{x}}<br>%{{y:.4g}} USD{at}<extra></extra>", row=1, col=3,
             )  # fmt: skip
-    fig.frames = [
-        go.Frame(data=_frame(info, label, rows), traces=moving, name=label, layout=caption(_line(info, label), heads))
-        for label in labels
-    ]
     latest = float(info.plans["time_s"].max())
     max_count = max((np.stack(counts["count"]).sum(axis=0).max() for _, counts in info.counts.groupby("label")), default=1)
     shown = list(range(0, rows, -(-rows // 24)))
@@ -147,16 +135,14 @@ def plot_kinds(plans: Mapping[Any, Plan], workload: Workload, *, of: str = "pric
     fig.update_yaxes(title="actor", range=[rows - 0.4, -0.6], tickvals=shown, row=1, col=2)
     fig.update_xaxes(title=clean(of), type="category", categoryorder="array", categoryarray=shown_labels, row=1, col=3)
     fig.update_yaxes(title="cost of the step (USD)", rangemode="tozero", row=1, col=3)
-    inner, above, below = 250, 120, 96 + SLIDER_PX
-    styled(
-        fig, TITLE, height=inner + above + below, barmode="stack", sliders=[slider(labels, first, f"{clean(of)}: ")],
-        **caption(_line(info, labels[first]), heads), legend=legend_below(inner),
+    return with_frames(
+        fig, TITLE, labels, first, lambda i: _frame(info, labels[i], rows), lambda i: _line(info, labels[i]), of=clean(of),
+        px=(250, 120, 96), barmode="stack",
+        panels=("responses by predicted length", "time of each actor", f"cost by {clean(of)}"),
     )  # fmt: skip
-    fig.update_layout(margin={"t": above, "b": below}, sliders=[{"pad": {"t": below - SLIDER_PX}}])
-    return fig
 
 
-def _frame(info: KindsInfo, label: str, rows: int) -> list[Any]:
+def _frame(info: _Data, label: str, rows: int) -> list[Any]:
     """Return one frame: lengths and actors by kind, then the plan among the what-ifs."""
     traces: list[Any] = []
     middle, width = (info.edges[:-1] + info.edges[1:]) / 2, np.diff(info.edges)
@@ -190,16 +176,11 @@ def _frame(info: KindsInfo, label: str, rows: int) -> list[Any]:
             )
         )  # fmt: skip
     of_label = info.plans[info.plans["label"] == label]
-    traces.append(
-        go.Scatter(
-            x=[clean(label)] * len(of_label), y=of_label["cost_usd"], mode="markers", name="this plan", hoverinfo="skip",
-            marker={"color": VERMILLION, "symbol": "star", "size": 15, "line": {"width": 1, "color": "#444444"}},
-        )
-    )  # fmt: skip
+    traces.append(this_plan([clean(label)] * len(of_label), of_label["cost_usd"], VERMILLION))
     return traces
 
 
-def _line(info: KindsInfo, label: str) -> str:
+def _line(info: _Data, label: str) -> str:
     """Describe the frame in words."""
     row = info.plans[info.plans["label"] == label].iloc[0]
     of_plan = info.actors[info.actors["label"] == label]

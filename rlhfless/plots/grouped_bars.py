@@ -8,16 +8,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pandas as pd
-import plotly.graph_objects as go
 
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BLUE, BOUND, IDLE, ORANGE, POLICY_STYLES, SKY
 from rlhfless.plots.style import clean, hover, message_figure, number, styled
+from rlhfless.plots.tables import figure_of
 
 STYLES = ((IDLE, "/"), (SKY, "\\"), (BLUE, ""), (ORANGE, "x"))
 """Colour and hatch of the columns, in order; columns that are policies keep the colour of the policy."""
 
 
-class SideBySideInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_side_by_side``: a table of numbers.
 
     Attributes:
@@ -33,11 +34,11 @@ class SideBySideInfo(NamedTuple):
         return self.table.reset_index(names=str(self.table.index.name or "group"), allow_duplicates=True)
 
 
-def side_by_side_info(table: pd.DataFrame) -> SideBySideInfo:
+def _data(table: pd.DataFrame) -> _Data:
     """Return the data of ``plot_side_by_side``; with more than four columns ``missing`` says why nothing is drawn."""
     if len(table.columns) > len(STYLES):
-        return SideBySideInfo(table, f"There are {len(table.columns)} columns; a figure has at most {len(STYLES)}.")
-    return SideBySideInfo(table, "" if table.size else "There are no numbers to show.")
+        return _Data(table, f"There are {len(table.columns)} columns; a figure has at most {len(STYLES)}.")
+    return _Data(table, "" if table.size else "There are no numbers to show.")
 
 
 def plot_side_by_side(
@@ -48,7 +49,7 @@ def plot_side_by_side(
     groups: str = "policy",
     decimals: int = 3,
     bound: tuple[str, float] | None = None,
-) -> go.Figure:
+) -> DataFigure:
     """Plot bars of every column of ``table``, grouped by its rows.
 
     Args:
@@ -58,11 +59,11 @@ def plot_side_by_side(
     Returns:
         A figure; for an empty table one that says so.
     """
-    info = side_by_side_info(table)
+    info = _data(table)
     if info.missing:
-        return message_figure(clean(title), info.missing)
+        return message_figure(clean(title), info.missing, info.to_frame())
     names = [clean(name) for name in table.index]
-    fig = go.Figure()
+    fig = figure_of(info.to_frame())
     for (column, values), (colour, hatch) in zip(table.items(), STYLES, strict=False):
         colour = POLICY_STYLES[column].colour if column in POLICY_STYLES else colour
         fig.add_bar(

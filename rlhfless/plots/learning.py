@@ -13,18 +13,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BLUE, GREEN, ORANGE, PURPLE, VERMILLION
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
-from rlhfless.plots.tables import stacked
+from rlhfless.plots.tables import figure_of, stacked
 
 TITLE = "Learning curves"
 COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE)
 ROWS = (("reward_mean", "reward, accuracy"), ("response_tokens_mean", "tokens per response"), ("actors", "actors of the plan"))
 
 
-class LearningInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_learning``: one row per run and step, and one per run and evaluation.
 
     Attributes:
@@ -47,7 +47,7 @@ class LearningInfo(NamedTuple):
         return stacked(steps=self.steps, means=self.means, accuracies=self.accuracies)
 
 
-def learning_info(runs: Sequence[Mapping[str, Any]]) -> LearningInfo:
+def _data(runs: Sequence[Mapping[str, Any]]) -> _Data:
     """Return the data of ``plot_learning``."""
     names = [name for name, _ in ROWS]
     rows = [
@@ -77,11 +77,11 @@ def learning_info(runs: Sequence[Mapping[str, Any]]) -> LearningInfo:
     ]
     accuracies = pd.DataFrame(points, columns=asked)
     if steps.empty:
-        return LearningInfo(steps, steps, accuracies, {}, "There are no steps to show.")
+        return _Data(steps, steps, accuracies, {}, "There are no steps to show.")
     groups = steps.groupby(["algorithm", "epoch"], sort=False)
     means = groups[["step", *names]].mean().assign(seeds=groups["seed"].nunique()).reset_index()
     following = {str(name): _rank_correlation(of_algorithm) for name, of_algorithm in means.groupby("algorithm", sort=False)}
-    return LearningInfo(steps, means, accuracies, following)
+    return _Data(steps, means, accuracies, following)
 
 
 def _rank_correlation(means: pd.DataFrame) -> float:
@@ -91,7 +91,7 @@ def _rank_correlation(means: pd.DataFrame) -> float:
     return float(np.corrcoef(tokens.rank(), actors.rank())[0, 1]) if varied else float("nan")
 
 
-def plot_learning(runs: Sequence[Mapping[str, Any]]) -> go.Figure:
+def plot_learning(runs: Sequence[Mapping[str, Any]]) -> DataFigure:
     """Plot mean reward by step with held-out accuracy at both ends, mean length, and actors; one colour per algorithm.
 
     Args:
@@ -101,10 +101,10 @@ def plot_learning(runs: Sequence[Mapping[str, Any]]) -> go.Figure:
     Returns:
         A figure; without steps one that says so.
     """
-    info = learning_info(runs)
+    info = _data(runs)
     if info.missing:
-        return message_figure(TITLE, info.missing)
-    fig = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.46, 0.27, 0.27])
+        return message_figure(TITLE, info.missing, info.to_frame())
+    fig = figure_of(info.to_frame(), rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.46, 0.27, 0.27])
     algorithms = list(dict.fromkeys(info.steps["algorithm"]))
     for colour, algorithm in zip(COLOURS, algorithms, strict=False):
         _add_algorithm(fig, info, algorithm, colour)
@@ -127,7 +127,7 @@ def plot_learning(runs: Sequence[Mapping[str, Any]]) -> go.Figure:
     return styled(fig, TITLE, note, height=620)
 
 
-def _add_algorithm(fig: go.Figure, info: LearningInfo, algorithm: str, colour: str) -> None:
+def _add_algorithm(fig: go.Figure, info: _Data, algorithm: str, colour: str) -> None:
     """Add an algorithm: its seeds thin, their means thick, and its accuracies as marks."""
     name = clean(algorithm.upper())
     means = info.means[info.means["algorithm"] == algorithm]

@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BLUE, SKY, VERMILLION
 from rlhfless.plots.style import MINUS, clean, counted, hover, message_figure, number, styled
+from rlhfless.plots.tables import figure_of
 from rlhfless.trace import Trace
 
 MAX_SVG_POINTS = 5_000
@@ -21,7 +22,7 @@ MAX_POINTS = 20_000
 TITLE = "Predicted and actual response lengths"
 
 
-class LengthsInfo(NamedTuple):
+class _Data(NamedTuple):
     """Predicted and actual lengths, with their errors.
 
     Attributes:
@@ -45,7 +46,7 @@ class LengthsInfo(NamedTuple):
         return self.points
 
 
-def lengths_info(trace: Trace, step: int | None = None) -> LengthsInfo:
+def _data(trace: Trace, step: int | None = None) -> _Data:
     """Return the data of ``plot_lengths``; all steps when ``step`` is None."""
     rows = trace.rollouts if step is None else trace.rollouts[trace.rollouts["step"] == step]
     columns = ["step", "prompt_id", "sample", "predicted_tokens", "response_tokens"]
@@ -53,7 +54,7 @@ def lengths_info(trace: Trace, step: int | None = None) -> LengthsInfo:
     if "predicted_tokens" not in rows or not rows["predicted_tokens"].notna().any():
         what = "no responses" if rows.empty else "no predicted lengths"
         what_has = "The trace" if step is None else f"Step {step}"
-        return LengthsInfo(pd.DataFrame(columns=[*columns, "kind"]), nan, nan, nan, 0, f"{what_has} has {what}.")
+        return _Data(pd.DataFrame(columns=[*columns, "kind"]), nan, nan, nan, 0, f"{what_has} has {what}.")
     rows = rows[rows["predicted_tokens"].notna()]
     points = rows[columns].reset_index(drop=True)
     points["predicted_tokens"] = points["predicted_tokens"].astype(float)
@@ -63,7 +64,7 @@ def lengths_info(trace: Trace, step: int | None = None) -> LengthsInfo:
     complete = points[points["kind"] != "censored"]
     predicted, actual = complete["predicted_tokens"], complete["response_tokens"]
     varied = predicted.nunique() > 1 and actual.nunique() > 1
-    return LengthsInfo(
+    return _Data(
         points,
         float(np.corrcoef(predicted.rank(), actual.rank())[0, 1]) if varied else nan,
         float((actual - predicted).abs().mean()) if len(complete) else nan,
@@ -72,7 +73,7 @@ def lengths_info(trace: Trace, step: int | None = None) -> LengthsInfo:
     )
 
 
-def plot_lengths(trace: Trace, step: int | None = None, *, max_points: int = MAX_POINTS) -> go.Figure:
+def plot_lengths(trace: Trace, step: int | None = None, *, max_points: int = MAX_POINTS) -> DataFigure:
     """Plot predicted against actual lengths, one point per response; all steps when ``step`` is None.
 
     Args:
@@ -82,14 +83,14 @@ def plot_lengths(trace: Trace, step: int | None = None, *, max_points: int = MAX
     Returns:
         A figure; for a trace without predictions one that says so.
     """
-    info = lengths_info(trace, step)
+    info = _data(trace, step)
     title = TITLE if step is None else f"{TITLE}, step {step}"
     if info.missing:
-        return message_figure(title, info.missing)
+        return message_figure(title, info.missing, info.to_frame())
     points = info.points
     if len(points) > max_points:
         points = points.iloc[np.linspace(0, len(points) - 1, max_points).astype(int)]
-    fig = go.Figure()
+    fig = figure_of(info.to_frame())
     top = 1.04 * float(max(1.0, points["predicted_tokens"].max(), points["response_tokens"].max()))
     fig.add_scatter(
         x=[0, top], y=[0, top], mode="lines", name="predicted = actual", hoverinfo="skip",

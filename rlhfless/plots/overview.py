@@ -10,10 +10,11 @@ import math
 from typing import Any, NamedTuple
 
 import pandas as pd
-import plotly.graph_objects as go
 
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BOUND, GREEN, GREY, OCCUPANCY_SCALE, OUTLINE, PHASE_STYLES, VERMILLION, ink_on
 from rlhfless.plots.style import WIDE_ONLY, clean, cost_line, hover, message_figure, number, styled, usd
+from rlhfless.plots.tables import figure_of
 
 TITLE = "Where the GPU-seconds went"
 RUN = "this run"
@@ -29,7 +30,7 @@ WORK_COLOURS = {
 LITTLE, LETTER_SHARE = 0.005, 0.0085  # shares of the bar: of what is rounded to nothing, and of a letter
 
 
-class OverviewInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_overview``.
 
     Attributes:
@@ -82,7 +83,7 @@ class OverviewInfo(NamedTuple):
         return f"The schedule {name} {cost} and {time}; {most}"
 
 
-def overview_info(uses: pd.DataFrame, best: pd.Series | None = None) -> OverviewInfo:
+def _data(uses: pd.DataFrame, best: pd.Series | None = None) -> _Data:
     """Return the data of ``plot_overview``; for the arguments see there."""
     total = float(uses["gpu_s"].sum()) if len(uses) else 0.0
     empty, idle = (
@@ -90,10 +91,10 @@ def overview_info(uses: pd.DataFrame, best: pd.Series | None = None) -> Overview
     )
     gpu_share, time_share, most = (math.nan,) * 3 if best is None else (float(best[name]) for name in SAVED)
     missing = "" if total else "No GPU was allocated."
-    return OverviewInfo(uses, empty, idle, "" if best is None else str(best["policy"]), gpu_share, time_share, most, missing)
+    return _Data(uses, empty, idle, "" if best is None else str(best["policy"]), gpu_share, time_share, most, missing)
 
 
-def plot_overview(uses: pd.DataFrame, best: pd.Series | None = None) -> go.Figure:
+def plot_overview(uses: pd.DataFrame, best: pd.Series | None = None) -> DataFigure:
     """Plot a run's GPU-seconds by use as one bar, above what the best schedule would take and the lower bound.
 
     Args:
@@ -103,10 +104,10 @@ def plot_overview(uses: pd.DataFrame, best: pd.Series | None = None) -> go.Figur
     Returns:
         A figure; without GPU-seconds one that says so.
     """
-    info = overview_info(uses, best)
+    info = _data(uses, best)
     if info.missing:
-        return message_figure(TITLE, info.missing)
-    fig = go.Figure()
+        return message_figure(TITLE, info.missing, info.to_frame())
+    fig = figure_of(info.to_frame())
     total, paid = float(uses["gpu_s"].sum()), float(uses["usd"].sum(skipna=False))
     done = 0.0
     for row in uses.itertuples():
@@ -149,7 +150,8 @@ def plot_overview(uses: pd.DataFrame, best: pd.Series | None = None) -> go.Figur
         fig, info.verdict, subtitle, height=250 + 44 * len(names) + 16 * bool(subtitle), barmode="stack", bargap=0.25,
         legend=legend,
     )  # fmt: skip
-    return fig.update_layout(margin={"b": 108}, uniformtext={"minsize": 10, "mode": "hide"})
+    fig.update_layout(margin={"b": 108}, uniformtext={"minsize": 10, "mode": "hide"})
+    return fig
 
 
 def _marker(kind: str, use: str) -> dict[str, Any]:

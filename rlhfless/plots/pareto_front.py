@@ -12,10 +12,12 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from rlhfless.plots.palette import BLUE, BOUND, ORANGE, VERMILLION
-from rlhfless.plots.slider import SLIDER_PX, caption, slider, start_at
-from rlhfless.plots.style import clean, counted, hover, legend_below, message_figure, number, styled
-from rlhfless.plots.tables import stacked
+from rlhfless.plots.data_figure import DataFigure
+from rlhfless.plots.frames import start_at, with_frames
+from rlhfless.plots.palette import BLUE, VERMILLION
+from rlhfless.plots.plane import BELOW, bound_line, plans_line, this_plan
+from rlhfless.plots.style import clean, counted, hover, message_figure, number
+from rlhfless.plots.tables import figure_of, stacked
 
 if TYPE_CHECKING:
     from solver.generation.pareto_front import Front
@@ -26,7 +28,7 @@ TITLE = "Best plans for time and cost, by predicted and by true lengths"
 CURVE_POINTS = 160
 
 
-class FrontInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_front``: a front in one unit of cost.
 
     Attributes:
@@ -53,12 +55,12 @@ class FrontInfo(NamedTuple):
         return stacked(**{name: table.rename(columns=names) for name, table in tables.items()})
 
 
-def front_info(
+def _data(
     front: Front,
     plans: Mapping[Any, Plan],
     outcomes: Mapping[Any, Evaluation] | None = None,
     true_bound: Callable[[float], float] | None = None,
-) -> FrontInfo:
+) -> _Data:
     """Return the data of ``plot_front``; for the arguments see there."""
     usd = front.cost == "usd"
     rows = []
@@ -73,7 +75,7 @@ def front_info(
     grid = np.geomspace(max(0.5 * min(times), 1e-9), max(times), CURVE_POINTS) if times and true_bound else np.zeros(0)
     curve = pd.DataFrame({"time_s": grid, "cost": [true_bound(float(t)) for t in grid] if true_bound else []}, dtype=float)
     bound, curve = _finite(bound), _finite(curve)
-    return FrontInfo(
+    return _Data(
         table,
         pd.DataFrame(of_front, columns=["time_s", "cost", "actors"]),
         bound,
@@ -104,7 +106,7 @@ def plot_front(
     of: str = "time weight (1: time only, 0: cost only)",
     start: Any = None,
     usd_per_gpu_hour: float = 0.0,
-) -> go.Figure:
+) -> DataFigure:
     """Plot the front with its bound; on it the slider's plan, and that plan's outcome with the true lengths.
 
     Args:
@@ -117,38 +119,25 @@ def plot_front(
     Returns:
         A figure with one frame per label; without plans it is a figure that says so.
     """
-    info = front_info(front, plans, outcomes, true_bound)
+    info = _data(front, plans, outcomes, true_bound)
     if info.missing:
-        return message_figure(TITLE, info.missing)
+        return message_figure(TITLE, info.missing, info.to_frame())
     labels = [str(label) for label in plans]
-    first = start_at(labels, None if start is None else str(start))
-    fig = go.Figure()
+    first = start_at(labels, start)
+    fig = figure_of(info.to_frame())
     for trace in _frame(info, first):
         fig.add_trace(trace)
     low, high = _ranges(info)
-    at_least = "at least %{y:,.4g} " + info.unit
-    for table, name, line, fill in (
-        (info.true_bound, "lower bound of any schedule, true lengths", {"color": BOUND, "width": 1}, "tozeroy"),
-        (info.bound, "lower bound of any plan, predicted lengths", {"color": BOUND, "width": 2, "dash": "dash"}, None),
+    for bound, name, line, below in (
+        (info.true_bound, "lower bound of any schedule, true lengths", {"width": 1, "dash": "solid"}, BELOW),
+        (info.bound, "lower bound of any plan, predicted lengths", {}, {}),
     ):
-        if len(table):
-            wall = table["time_s"].iloc[0]  # nothing is faster, whatever it costs
-            fig.add_scatter(
-                x=[0.0, wall, *table["time_s"]], y=[2 * high, 2 * high, *table["cost"]], mode="lines", name=name,
-                line={**line, "shape": "vh"},
-                fill=fill, fillcolor="rgba(127,127,127,0.13)",
-                hovertemplate=f"<b>{name}</b><br>time: %{{x:.3g}} s<br>{at_least}<extra></extra>",
-            )  # fmt: skip
-    fig.add_scatter(
-        x=info.front["time_s"], y=info.front["cost"], mode="lines+markers", name="best plans for the predicted lengths",
-        line={"color": ORANGE, "width": 1.5, "shape": "hv"}, marker={"symbol": "circle-open", "size": 6},
-        customdata=[counted(n, "actor") for n in info.front["actors"]],
-        hovertemplate=f"<b>plan with %{{customdata}}</b><br>%{{x:.3g}} s<br>%{{y:,.4g}} {info.unit}<extra></extra>",
-    )  # fmt: skip
-    fig.frames = [
-        go.Frame(data=_frame(info, i), traces=[0, 1, 2], name=label, layout=caption(_line(info, i)))
-        for i, label in enumerate(labels)
-    ]
+        if len(bound):
+            wall = bound["time_s"].iloc[0]  # nothing is faster, whatever it costs
+            before = pd.DataFrame({"time_s": [0.0, wall], "cost": 2 * high})
+            curve = pd.concat([before, bound], ignore_index=True)
+            fig.add_trace(bound_line(curve, name, {"shape": "vh", **line}, y="cost", unit=info.unit, **below))
+    fig.add_trace(plans_line(info.front, "best plans for the predicted lengths", y="cost", unit=info.unit))
     fig.update_xaxes(title="time (s)", range=[0.0, max(info.plans[["time_s", "true_time_s"]].max().max(), 1e-9) * 1.08])
     fig.update_yaxes(title=f"cost ({info.unit})", range=[low, high])
     if usd_per_gpu_hour > 0 and info.unit == "GPU-seconds":
@@ -156,16 +145,13 @@ def plot_front(
         rate = 1000 * usd_per_gpu_hour / 3600
         side = {"overlaying": "y", "side": "right", "range": [low * rate, high * rate], "showgrid": False, "tickmode": "auto"}
         fig.update_layout(yaxis2={**side, "title": f"cost of 1,000 such steps (USD, at {usd_per_gpu_hour:g} USD per GPU-hour)"})
-    inner, above, below = 326, 104, 112 + SLIDER_PX
-    styled(
-        fig, TITLE, height=inner + above + below, sliders=[slider(labels, first, f"{clean(of)}: ")],
-        **caption(_line(info, first)), legend=legend_below(inner),
+    return with_frames(
+        fig, TITLE, labels, first, lambda i: _frame(info, i), lambda i: _line(info, i), of=clean(of), px=(326, 104, 112),
+        margin={"r": 90 if usd_per_gpu_hour > 0 else 24},
     )  # fmt: skip
-    margin = {"t": above, "b": below, "r": 90 if usd_per_gpu_hour > 0 else 24}
-    return fig.update_layout(margin=margin, sliders=[{"pad": {"t": below - SLIDER_PX}}])
 
 
-def _frame(info: FrontInfo, i: int) -> list[go.Scatter]:
+def _frame(info: _Data, i: int) -> list[go.Scatter]:
     """Return one frame: the line from prediction to outcome, the outcome, the prediction."""
     row = info.plans.iloc[i]
     has_truth = bool(np.isfinite(row["true_time_s"]))
@@ -178,25 +164,23 @@ def _frame(info: FrontInfo, i: int) -> list[go.Scatter]:
         )
         for what, t, c in spots
     ]
-    outline = {"width": 1, "color": "#444444"}
+    cut = 2 if has_truth else 0
     return [
         go.Scatter(
-            x=ends[0] if has_truth else [], y=ends[1] if has_truth else [], mode="lines",
-            line={"color": VERMILLION, "width": 1.5}, showlegend=False, hoverinfo="skip",
+            x=ends[0][:cut], y=ends[1][:cut], mode="lines", line={"color": VERMILLION, "width": 1.5}, showlegend=False,
+            hoverinfo="skip",
         ),
-        go.Scatter(
-            x=ends[0][:1], y=ends[1][:1], mode="markers", name="this plan, predicted", hoverinfo="text", hovertext=texts[:1],
-            marker={"symbol": "star", "size": 16, "color": VERMILLION, "line": outline},
+        this_plan(
+            ends[0][:1], ends[1][:1], VERMILLION, size=16, name="this plan, predicted", hoverinfo="text", hovertext=texts[:1]
         ),
-        go.Scatter(
-            x=ends[0][1:] if has_truth else [], y=ends[1][1:] if has_truth else [], mode="markers", hoverinfo="text",
-            hovertext=texts[1:], name="this plan, with the true lengths",
-            marker={"symbol": "diamond", "size": 13, "color": BLUE, "line": outline},
+        this_plan(
+            ends[0][1:cut], ends[1][1:cut], BLUE, "diamond", 13, name="this plan, with the true lengths", hoverinfo="text",
+            hovertext=texts[1:],
         ),
     ]  # fmt: skip
 
 
-def _line(info: FrontInfo, i: int) -> str:
+def _line(info: _Data, i: int) -> str:
     """Describe the frame in words."""
     row = info.plans.iloc[i]
     text = f"{counted(int(row['actors']), 'actor')}: predicted {number(row['time_s'], 's')}, {number(row['cost'], info.unit)}"
@@ -205,7 +189,7 @@ def _line(info: FrontInfo, i: int) -> str:
     return text
 
 
-def _ranges(info: FrontInfo) -> tuple[float, float]:
+def _ranges(info: _Data) -> tuple[float, float]:
     """Range of the cost axis that includes every plan of the slider and the bounds below."""
     high = float(np.nanmax(info.plans[["cost", "true_cost"]].to_numpy(dtype=float)))
     return 0.0, max(high, float(info.front["cost"].max() if len(info.front) else 0.0), 1e-12) * 1.08

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from rlhfless.plots.clock import clock_words
+from rlhfless.plots.data_figure import DataFigure
+from rlhfless.plots.frames import start_at, with_frames
 from rlhfless.plots.palette import BLUE, ORANGE, POLICY_STYLES, SKY
-from rlhfless.plots.slider import SLIDER_PX, caption, slider, start_at
-from rlhfless.plots.style import clean, counted, hover, legend_below, message_figure, number, styled
-from rlhfless.plots.tables import stacked
+from rlhfless.plots.plane import this_plan
+from rlhfless.plots.style import clean, counted, hover, message_figure, number
+from rlhfless.plots.tables import figure_of, stacked
 
 if TYPE_CHECKING:
     from solver.model.latency import LatencyModel
@@ -34,7 +35,7 @@ SIDES = ("plan", "random split")
 STYLES = {"plan": POLICY_STYLES["solver"], "random split": POLICY_STYLES["random"]}
 
 
-class PlanBarsInfo(NamedTuple):
+class _Data(NamedTuple):
     """Plans by label, with the times of their actors.
 
     Attributes:
@@ -54,9 +55,9 @@ class PlanBarsInfo(NamedTuple):
         return stacked(plans=self.plans, actors=self.bars.rename(columns=tokens))
 
 
-def plan_bars_info(
+def _data(
     plans: Mapping[Any, Plan], workload: Workload, latency: LatencyModel, splits: Mapping[Any, Plan] | None = None
-) -> PlanBarsInfo:
+) -> _Data:
     """Return the data of ``plot_plan_bars``."""
     model = latency.affine
     context = workload.context_tokens
@@ -74,7 +75,7 @@ def plan_bars_info(
                 ends = (lengths.min(), lengths.max()) if responses else (0, 0)
                 other_s = max(0.0, actor.predicted_s - base_s - load_s)
                 bars.append((str(label), side, i, len(responses), *ends, other_s, base_s, load_s))
-    return PlanBarsInfo(
+    return _Data(
         pd.DataFrame(totals, columns=["label", "side", "actors", "makespan_s", "gpu_seconds"]),
         pd.DataFrame(
             bars, columns=["label", "side", "actor", "responses", "shortest", "longest", "other_s", "base_s", "load_s"]
@@ -91,7 +92,7 @@ def plot_plan_bars(
     *,
     of: str = "actors",
     start: Any = None,
-) -> go.Figure:
+) -> DataFigure:
     """Plot bars of a plan's actors, bars of a random split's actors next to them, and both in the time-cost plane.
 
     Args:
@@ -103,17 +104,16 @@ def plot_plan_bars(
     Returns:
         A figure with one frame per label; without plans it is a figure that says so.
     """
-    info = plan_bars_info(plans, workload, latency, splits)
+    info = _data(plans, workload, latency, splits)
     if info.missing:
-        return message_figure(TITLE, info.missing)
+        return message_figure(TITLE, info.missing, info.to_frame())
     sides = [side for side in SIDES if (info.plans["side"] == side).any()]
     labels = [str(label) for label in plans]
-    first = start_at(labels, None if start is None else str(start))
+    first = start_at(labels, start)
     widths, gap = ([0.34, 0.34, 0.32] if len(sides) == 2 else [0.55, 0.45]), 0.075
-    fig = make_subplots(rows=1, cols=len(widths), column_widths=widths, horizontal_spacing=gap)
+    fig = figure_of(info.to_frame(), rows=1, cols=len(widths), column_widths=widths, horizontal_spacing=gap)
     rows = int(info.plans["actors"].max())
-    panels = [fig.layout[f"xaxis{i or ''}"].domain[0] for i in ["", *range(2, len(widths) + 1)]]
-    titles = [*(f"{side}: time of each actor" for side in sides), "time against cost"]
+    panels = [*(f"{side}: time of each actor" for side in sides), "time against cost"]
 
     def frame(i: int) -> list[Any]:
         return [bar for side in sides for bar in _bars(info, labels[i], side, rows)] + [
@@ -124,7 +124,6 @@ def plot_plan_bars(
         frame(first), [c for c in range(1, len(sides) + 1) for _ in PARTS] + [len(widths)] * len(sides), strict=True
     ):
         fig.add_trace(trace, row=1, col=col)
-    moving = list(range(len(fig.data)))
     for side in sides:
         of_side, style = info.plans[info.plans["side"] == side], STYLES[side]
         fig.add_scatter(
@@ -133,11 +132,6 @@ def plot_plan_bars(
             row=1, col=len(widths),
             hovertext=[f"{side}, {counted(n, 'actor')}" for n in of_side["actors"]],
         )  # fmt: skip
-    heads = list(zip(panels, titles, strict=True))
-    fig.frames = [
-        go.Frame(data=frame(i), traces=moving, name=label, layout={**caption(_line(info, label), heads), **_spans(info, label)})
-        for i, label in enumerate(labels)
-    ]
     shown = list(range(0, rows, -(-rows // 24)))
     for col in range(1, len(sides) + 1):
         fig.update_xaxes(title="time since the start of the step (s)", row=1, col=col)
@@ -146,17 +140,15 @@ def plot_plan_bars(
     latest, dearest = (1.08 * max(float(info.plans[name].max()), 1e-9) for name in ("makespan_s", "gpu_seconds"))
     fig.update_xaxes(title="time (s)", range=[0, latest], row=1, col=len(widths))
     fig.update_yaxes(title="cost (GPU-seconds)", range=[0, dearest], row=1, col=len(widths))
-    inner, above, below = int(min(410, max(190, 30 + 15 * rows))), 120, 116 + SLIDER_PX
-    styled(
-        fig, TITLE, clock_words({"clock": "virtual", "profile": latency.name}), height=inner + above + below, barmode="stack",
-        sliders=[slider(labels, first, f"{clean(of)}: ")], **caption(_line(info, labels[first]), heads),
-        legend=legend_below(inner),
+    inner = int(min(410, max(190, 30 + 15 * rows)))
+    return with_frames(
+        fig, TITLE, labels, first, frame, lambda i: _line(info, labels[i]), of=clean(of), px=(inner, 120, 116), panels=panels,
+        ranges=lambda i: _spans(info, labels[i]), subtitle=clock_words({"clock": "virtual", "profile": latency.name}),
+        barmode="stack",
     )  # fmt: skip
-    fig.update_layout(margin={"t": above, "b": below}, sliders=[{"pad": {"t": below - SLIDER_PX}}])
-    return fig.update_layout(**_spans(info, labels[first]))
 
 
-def _bars(info: PlanBarsInfo, label: str, side: str, rows: int) -> list[go.Bar]:
+def _bars(info: _Data, label: str, side: str, rows: int) -> list[go.Bar]:
     """The parts of every actor's time. Every frame has as many bars; those of actors that the plan does not start are empty."""
     bars = info.bars[(info.bars["label"] == label) & (info.bars["side"] == side)].set_index("actor")
     bars = bars.drop(columns=["label", "side"]).reindex(range(rows)).fillna(0)
@@ -181,23 +173,20 @@ def _bars(info: PlanBarsInfo, label: str, side: str, rows: int) -> list[go.Bar]:
     ]  # fmt: skip
 
 
-def _point(info: PlanBarsInfo, label: str, side: str) -> go.Scatter:
+def _point(info: _Data, label: str, side: str) -> go.Scatter:
     row = info.plans[(info.plans["label"] == label) & (info.plans["side"] == side)]
     style = STYLES[side]
-    return go.Scatter(
-        x=row["makespan_s"], y=row["gpu_seconds"], mode="markers", name=side, hoverinfo="skip",
-        marker={"color": style.colour, "symbol": style.symbol, "size": 15, "line": {"width": 1.2, "color": "#444444"}},
-    )  # fmt: skip
+    return this_plan(row["makespan_s"], row["gpu_seconds"], style.colour, style.symbol, name=side)
 
 
-def _spans(info: PlanBarsInfo, label: str) -> dict[str, Any]:
+def _spans(info: _Data, label: str) -> dict[str, Any]:
     """Layout of a frame's time axes: the same range for both sides, so that their bars can be compared."""
     of_plan = info.plans[info.plans["label"] == label]
     axis = {"range": [0, 1.04 * max(float(of_plan["makespan_s"].max()), 1e-9)]}
     return {"xaxis": axis, "xaxis2": axis} if len(of_plan) == 2 else {"xaxis": axis}
 
 
-def _line(info: PlanBarsInfo, label: str) -> str:
+def _line(info: _Data, label: str) -> str:
     """Describe the frame in words."""
     parts = [
         f"{row.side}: {counted(row.actors, 'actor')}, {number(row.makespan_s, 's')}, {number(row.gpu_seconds, 'GPU-seconds')}"

@@ -8,16 +8,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pandas as pd
-import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BLUE, VERMILLION
 from rlhfless.plots.style import MINUS, counted, message_figure, styled, whole_counts, whole_steps
+from rlhfless.plots.tables import figure_of
 
 TITLE = "Planned number of actors per step"
 
 
-class PlannedStepsInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_planned_steps``, one row per step: ``step, mean_tokens, actors, makespan_s, gpu_seconds, known``.
 
     Attributes:
@@ -34,21 +34,21 @@ class PlannedStepsInfo(NamedTuple):
         return self.table
 
 
-def planned_steps_info(table: pd.DataFrame) -> PlannedStepsInfo:
+def _data(table: pd.DataFrame) -> _Data:
     """Return the data of ``plot_planned_steps`` from ``analysis.plan_every_step``."""
     if table.empty:
-        return PlannedStepsInfo(table, float("nan"), "There are no steps.")
+        return _Data(table, float("nan"), "There are no steps.")
     tokens, actors = table["mean_tokens"], table["actors"]
     changes = tokens.nunique() > 1 and actors.nunique() > 1
-    return PlannedStepsInfo(table, float(tokens.rank().corr(actors.rank())) if changes else float("nan"))
+    return _Data(table, float(tokens.rank().corr(actors.rank())) if changes else float("nan"))
 
 
-def plot_planned_steps(table: pd.DataFrame) -> go.Figure:
+def plot_planned_steps(table: pd.DataFrame) -> DataFigure:
     """Plot mean response length (above) and actors of the plan (below) by step."""
-    info = planned_steps_info(table)
+    info = _data(table)
     if info.missing:
-        return message_figure(TITLE, info.missing)
-    fig = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.09)
+        return message_figure(TITLE, info.missing, info.to_frame())
+    fig = figure_of(info.to_frame(), rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.09)
     for row, (column, title, colour, shape) in enumerate(
         (("mean_tokens", "mean length (tokens)", BLUE, "linear"), ("actors", "planned actors", VERMILLION, "hv")), start=1
     ):

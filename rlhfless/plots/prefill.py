@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
-import plotly.graph_objects as go
 
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BLUE, BOUND, IDLE
 from rlhfless.plots.style import clean, counted, hover, legend_below, message_figure, number, styled
+from rlhfless.plots.tables import figure_of
 
 if TYPE_CHECKING:
     from solver.prefix_sharing.deduplicate import Deduplication
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 TITLE = "Prefill tokens before and after deduplication"
 
 
-class PrefillInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_prefill``: plans by name.
 
     Attributes:
@@ -38,17 +39,17 @@ class PrefillInfo(NamedTuple):
         return self.table.rename(columns={"before": "before_tokens", "after": "after_tokens"}).assign(once_tokens=self.once)
 
 
-def prefill_info(deduplications: Mapping[Any, Deduplication], once: int) -> PrefillInfo:
+def _data(deduplications: Mapping[Any, Deduplication], once: int) -> _Data:
     """Return the data of ``plot_prefill``."""
     rows = [
         (str(name), len(d.plan.actors), d.tokens_before, d.tokens_after, d.how, d.plan.makespan_s, d.plan.gpu_seconds)
         for name, d in deduplications.items()
     ]
     columns = ["plan", "actors", "before", "after", "how", "makespan_s", "gpu_seconds"]
-    return PrefillInfo(pd.DataFrame(rows, columns=columns), int(once), "" if rows else "There are no plans to show.")
+    return _Data(pd.DataFrame(rows, columns=columns), int(once), "" if rows else "There are no plans to show.")
 
 
-def plot_prefill(deduplications: Mapping[Any, Deduplication], once: int) -> go.Figure:
+def plot_prefill(deduplications: Mapping[Any, Deduplication], once: int) -> DataFigure:
     """Plot the prompt tokens that the actors of each plan compute, before and after deduplication.
 
     Args:
@@ -57,9 +58,9 @@ def plot_prefill(deduplications: Mapping[Any, Deduplication], once: int) -> go.F
     Returns:
         A figure; without plans one that says so.
     """
-    info = prefill_info(deduplications, once)
+    info = _data(deduplications, once)
     if info.missing:
-        return message_figure(TITLE, info.missing)
+        return message_figure(TITLE, info.missing, info.to_frame())
     table = info.table
     names = [f"{clean(row.plan)}<br>{counted(row.actors, 'actor')}" for row in table.itertuples()]
     texts = [
@@ -70,7 +71,7 @@ def plot_prefill(deduplications: Mapping[Any, Deduplication], once: int) -> go.F
         )
         for row in table.itertuples()
     ]  # fmt: skip
-    fig = go.Figure()
+    fig = figure_of(info.to_frame())
     for column, name, colour, hatch in (
         ("before", "before: every response computes its whole prompt", IDLE, "/"),
         ("after", "after: a shared prefix is computed once", BLUE, ""),
@@ -90,4 +91,5 @@ def plot_prefill(deduplications: Mapping[Any, Deduplication], once: int) -> go.F
     fig.update_xaxes(title="prompt tokens that are prefilled", rangemode="tozero")
     inner, above, below = 44 + 46 * len(table), 96, 110
     styled(fig, TITLE, height=inner + above + below, legend=legend_below(inner))
-    return fig.update_layout(margin={"t": above, "b": below})
+    fig.update_layout(margin={"t": above, "b": below})
+    return fig

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pandas as pd
-import plotly.graph_objects as go
 
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import GREY, OUTLINE, PHASE_STYLES, ink_on
 from rlhfless.plots.style import clean, hover, message_figure, number, styled
+from rlhfless.plots.tables import figure_of
 
 TITLE = "One step as logged"
 COLOURS = {
@@ -23,7 +24,7 @@ LITTLE = 0.005  # share that is rounded to nothing
 LETTER_SHARE = 0.0085  # of the bar, of a letter
 
 
-class StepBarInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_step_bar``.
 
     Attributes:
@@ -38,12 +39,12 @@ class StepBarInfo(NamedTuple):
         return self.step
 
 
-def step_bar_info(step: pd.DataFrame) -> StepBarInfo:
+def _data(step: pd.DataFrame) -> _Data:
     """Return the data of ``plot_step_bar``; for the argument see there."""
-    return StepBarInfo(step, "" if len(step) else "The log has no time of a step.")
+    return _Data(step, "" if len(step) else "The log has no time of a step.")
 
 
-def plot_step_bar(step: pd.DataFrame) -> go.Figure:
+def plot_step_bar(step: pd.DataFrame) -> DataFigure:
     """Plot one step by phase as one bar.
 
     Args:
@@ -52,10 +53,10 @@ def plot_step_bar(step: pd.DataFrame) -> go.Figure:
     Returns:
         A figure; without rows one that says that the log has no time of a step.
     """
-    info = step_bar_info(step)
+    info = _data(step)
     if info.missing:
-        return message_figure(TITLE, info.missing)
-    fig = go.Figure()
+        return message_figure(TITLE, info.missing, info.to_frame())
+    fig = figure_of(info.to_frame())
     for row in step.itertuples():
         colour, short = COLOURS.get(str(row.kind), GREY), str(row.phase).rpartition("/")[2]
         name = clean(f"{short} ({row.share:.0%})")

@@ -9,12 +9,13 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from rlhfless.analysis.step_plans import compare_step_plans
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BLUE, BOUND, IDLE, ORANGE, OUTLINE
 from rlhfless.plots.step_plan_data import NONE, by_label
 from rlhfless.plots.style import clean, hover, message_figure, number, styled
+from rlhfless.plots.tables import figure_of
 
 if TYPE_CHECKING:
     from rlhfless.plots.step_plan_data import Plans
@@ -26,7 +27,7 @@ LITTLE = 1e-9  # share of a step that is rounding
 BAR_PX = 34
 
 
-class StepComparisonInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_step_comparison``.
 
     Attributes:
@@ -43,19 +44,19 @@ class StepComparisonInfo(NamedTuple):
         return self.table
 
 
-def step_comparison_info(plans: Plans) -> StepComparisonInfo:
+def _data(plans: Plans) -> _Data:
     """Return the data of ``plot_step_comparison``."""
     labelled = by_label(plans)
     table = compare_step_plans(labelled)
     bound_gpu_s = table["bound_s"] * [plan.gpus for plan in labelled.values()]
     table = table.assign(**{part: table[f"{part}_gpu_s"] / bound_gpu_s for part in PARTS})
     if table.empty:
-        return StepComparisonInfo(table, NONE)
+        return _Data(table, NONE)
     unproven = table.loc[table["bound_s"].isna(), "plan"]
-    return StepComparisonInfo(table, f"No lower bound is proven for {clean(unproven.iloc[0])}." if len(unproven) else "")
+    return _Data(table, f"No lower bound is proven for {clean(unproven.iloc[0])}." if len(unproven) else "")
 
 
-def plot_step_comparison(plans: Plans) -> go.Figure:
+def plot_step_comparison(plans: Plans) -> DataFigure:
     """Plot the period of each plan as a multiple of the lower bound, split into calls, reallocation and idle GPU-seconds.
 
     Args:
@@ -64,10 +65,10 @@ def plot_step_comparison(plans: Plans) -> go.Figure:
     Returns:
         A figure; without plans or bound one that says so.
     """
-    info = step_comparison_info(plans)
+    info = _data(plans)
     if info.missing:
-        return message_figure(TITLE, info.missing)
-    fig = go.Figure()
+        return message_figure(TITLE, info.missing, info.to_frame())
+    fig = figure_of(info.to_frame())
     table = info.table
     names = [clean(plan, 30) for plan in table["plan"]]
     for part, (colour, hatch) in PARTS.items():

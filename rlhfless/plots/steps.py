@@ -8,19 +8,19 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pandas as pd
-import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from rlhfless.plots.clock import with_clock
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BUSY, GREEN, IDLE, OCCUPANCY_SCALE, ORANGE, OUTLINE
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled, usd, whole_counts
+from rlhfless.plots.tables import figure_of
 from rlhfless.trace import Trace, step_metrics
 from rlhfless.trace.metrics.step_metrics import total_usd
 
 TITLE = "Cost, time and actors of every step"
 
 
-class StepsInfo(NamedTuple):
+class _Data(NamedTuple):
     """Time, cost and actors of the steps of one run.
 
     Attributes:
@@ -38,7 +38,7 @@ class StepsInfo(NamedTuple):
         return self.table.assign(run=self.run)
 
 
-def steps_info(trace: Trace, run: str | None = None) -> StepsInfo:
+def _data(trace: Trace, run: str | None = None) -> _Data:
     """Return the data of ``plot_steps``; ``run`` is the first one of the trace when None."""
     run = (trace.runs or [""])[0] if run is None else run
     metrics = step_metrics(trace)
@@ -56,10 +56,10 @@ def steps_info(trace: Trace, run: str | None = None) -> StepsInfo:
         }
     ).reset_index(drop=True)
     missing = "" if len(table) else "The trace has no allocations, so cost, idle time and actors are unknown."
-    return StepsInfo(run, table, missing)
+    return _Data(run, table, missing)
 
 
-def plot_steps(trace: Trace, run: str | None = None) -> go.Figure:
+def plot_steps(trace: Trace, run: str | None = None) -> DataFigure:
     """Plot GPU-seconds (busy, in empty slots, and idle), time and number of actors of every step.
 
     Args:
@@ -68,11 +68,11 @@ def plot_steps(trace: Trace, run: str | None = None) -> go.Figure:
     Returns:
         A figure; for a trace without allocations one that says so.
     """
-    info = steps_info(trace, run)
+    info = _data(trace, run)
     if info.missing:
-        return message_figure(TITLE, info.missing)
+        return message_figure(TITLE, info.missing, info.to_frame())
     table, steps = info.table, info.table["step"]
-    fig = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.5, 0.27, 0.23])
+    fig = figure_of(info.to_frame(), rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.5, 0.27, 0.23])
     texts = [
         hover(
             [

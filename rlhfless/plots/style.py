@@ -13,12 +13,16 @@ import re
 import textwrap
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+import pandas as pd
 import plotly.graph_objects as go
 import plotly.io as pio
 
+from rlhfless.plots.data_figure import DataFigure
 from solver.model.plurals import counted as counted
+
+F = TypeVar("F", bound=go.Figure)
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 INK, GRID = "#333333", "rgba(127,127,127,0.22)"
@@ -157,7 +161,7 @@ def is_dark() -> bool:
     return "dark" in str(pio.templates.default or "")
 
 
-def styled(fig: go.Figure, title: str, subtitle: str = "", height: int = 420, above: int = 0, **layout: Any) -> go.Figure:
+def styled(fig: F, title: str, subtitle: str = "", height: int = 420, above: int = 0, **layout: Any) -> F:
     """Return ``fig`` with the common style; ``title`` and ``subtitle`` must be clean, and are broken into lines.
 
     Args:
@@ -191,7 +195,9 @@ def styled(fig: go.Figure, title: str, subtitle: str = "", height: int = 420, ab
     if "t" in layout.get("margin", {}):
         layout["margin"] = {**layout["margin"], "t": layout["margin"]["t"] + further}
     fig.layout = merged(so_far, update)  # at once: plotly checks and copies a layout at every update of it
-    return fig.update_layout(**layout) if layout else fig
+    if layout:
+        fig.update_layout(**layout)
+    return fig
 
 
 def titles(title: str, subtitle: str = "") -> tuple[str, int]:
@@ -236,9 +242,11 @@ def whole_counts(most: float) -> dict[str, Any]:
     return {"rangemode": "tozero", "tickformat": ",d", **({"dtick": 1} if most <= 6 else {})}
 
 
-def message_figure(title: str, missing: str) -> go.Figure:
-    """Return a figure without data that says what is missing."""
-    fig = go.Figure()
+def message_figure(title: str, missing: str, table: pd.DataFrame | None = None) -> DataFigure:
+    """Return a figure without data that says what is missing; ``table`` is what the plot would have drawn."""
+    fig = DataFigure()
+    if table is not None:
+        fig.table = table
     fig.add_annotation(text=missing, x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False, font={"size": 14})
     fig.update_xaxes(visible=False)
     fig.update_yaxes(visible=False)

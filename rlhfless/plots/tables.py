@@ -1,8 +1,19 @@
-"""Puts the tables of a plot's data below each other, for ``to_frame`` of the info classes."""
+"""Tables of plots: the figure of a table, and several tables below each other."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
+
+from rlhfless.plots.data_figure import DataFigure
+
+
+def figure_of(table: pd.DataFrame, **panels: Any) -> DataFigure:
+    """Return an empty figure that has ``table``; ``panels`` are arguments of plotly's ``make_subplots``, such as ``rows``."""
+    fig = DataFigure()
+    fig.table = table
+    return fig.set_subplots(**panels) if panels else fig
 
 
 def stacked(**tables: pd.DataFrame) -> pd.DataFrame:

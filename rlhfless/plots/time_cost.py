@@ -6,51 +6,29 @@ Inputs are a table of results, a front and a bound, all for the same lengths: th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 from numpy.typing import ArrayLike
 
 from rlhfless.errors import InputError
 from rlhfless.plots.clock import clock_of_results, with_clock
-from rlhfless.plots.palette import BOUND, ORANGE, policy_styles
-from rlhfless.plots.point_labels import line_marks, place_labels
-from rlhfless.plots.style import clean, counted, cut_axes, hover, message_figure, number, styled, unmarked, usd
-from rlhfless.plots.tables import stacked
+from rlhfless.plots.data_figure import DataFigure
+from rlhfless.plots.palette import BOUND, policy_styles
+from rlhfless.plots.plane import BELOW, OUTLINE, PLOT_PX, Range, axis_range, bound_line, bound_ticks, name_points, plans_line
+from rlhfless.plots.style import clean, cut_axes, hover, message_figure, number, styled, usd
+from rlhfless.plots.tables import figure_of, stacked
 
 if TYPE_CHECKING:
     from solver.generation.pareto_front import Front
 
 CURVE_POINTS = 200
 MAX_LABELS, LONGEST_NAME = 14, 40  # more policies are named in the legend
-PLOT_PX = (620.0, 330.0)  # about what a notebook's output leaves for the plot; names are placed for it
 BETTER_PX = (44, -34)  # from the tip of the arrow to the word
 NAME = "policy"
 """The name of a policy's text, among the annotations, and the ``meta`` of its point: on a narrow page the legend names it."""
-FRONT = "best plans with known lengths"
 NEEDED = ("policy", "time_s", "gpu_seconds")
-
-
-class PlaneInfo(NamedTuple):
-    """The data of the time-cost plane.
-
-    Attributes:
-        points: one row per policy: ``policy, time_s, gpu_seconds, bound_gpu_seconds`` and ``cost_usd`` (NaN when unknown).
-        front: ``time_s, gpu_seconds, actors`` of the plans of the front.
-        bound: ``time_s, gpu_seconds`` of the bound curve, where it is finite.
-        missing: why there is nothing to show, or the empty text.
-    """
-
-    points: pd.DataFrame
-    front: pd.DataFrame
-    bound: pd.DataFrame
-    missing: str = ""
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return policies, front and bound below each other."""
-        return stacked(policies=self.points, front=self.front, bound=self.bound)
 
 
 def results_by_policy(results: pd.DataFrame) -> pd.DataFrame:
@@ -76,29 +54,6 @@ def results_by_policy(results: pd.DataFrame) -> pd.DataFrame:
     return sums.reset_index()
 
 
-def plane_info(
-    results: pd.DataFrame,
-    front: Front | None = None,
-    bound: Callable[[float], float] | tuple[ArrayLike, ArrayLike] | None = None,
-) -> PlaneInfo:
-    """Return the data of ``plot_plane``; for the arguments see there."""
-    points = results_by_policy(results)
-    plans = pd.DataFrame(
-        [(p.makespan_s, p.gpu_seconds, len(p.actors)) for p in (front.plans if front else ())],
-        columns=["time_s", "gpu_seconds", "actors"],
-    )
-    curve = pd.DataFrame({"time_s": [], "gpu_seconds": []}, dtype=float)
-    if callable(bound) and len(points):
-        low, high = points["time_s"].min(), points["time_s"].max()
-        times = np.linspace(max(low - 1.5 * (high - low), low * 0.5), max(high + 0.6 * (high - low), high * 1.1), CURVE_POINTS)
-        curve = pd.DataFrame({"time_s": times, "gpu_seconds": [float(bound(float(t))) for t in times]})
-    elif bound is not None and not callable(bound):
-        times, costs = (np.asarray(values, dtype=float) for values in bound)
-        curve = pd.DataFrame({"time_s": times, "gpu_seconds": costs})
-    curve = curve[np.isfinite(curve["gpu_seconds"])].reset_index(drop=True)
-    return PlaneInfo(points, plans, curve, "" if len(points) else "There are no results: no policy has run a step.")
-
-
 def plot_plane(
     results: pd.DataFrame,
     front: Front | None = None,
@@ -107,7 +62,7 @@ def plot_plane(
     title: str = "Time and cost of each policy",
     note: str = "",
     names: Mapping[str, str] | None = None,
-) -> go.Figure:
+) -> DataFigure:
     """Plot time and cost of every policy; further to the lower left is better.
 
     Args:
@@ -121,59 +76,66 @@ def plot_plane(
         names: the names of policies beside their points.
 
     Returns:
-        A figure; for results without a row one that says so.
+        A figure, whose table has the parts ``policies``, ``front`` (``time_s, gpu_seconds, actors``) and ``bound``; for results
+        without a row one that says so.
     """
-    info = plane_info(results, front, bound)
-    if info.missing:
-        return message_figure(title, info.missing)
-    fig = go.Figure()
-    if len(info.bound):
-        fig.add_scatter(
-            x=info.bound["time_s"], y=info.bound["gpu_seconds"], mode="lines", name="lower bound: no schedule is below",
-            line={"color": BOUND, "width": 2, "dash": "dash"}, fill="tozeroy", fillcolor="rgba(127,127,127,0.13)",
-            hovertemplate="<b>lower bound</b><br>time: %{x:.3g} s<br>at least %{y:,.4g} GPU-seconds<extra></extra>",
-        )  # fmt: skip
-    elif info.points["bound_gpu_seconds"].notna().any():
-        fig.add_scatter(
-            x=info.points["time_s"], y=info.points["bound_gpu_seconds"], mode="markers",
-            name="lower bound at that time",
-            marker={"symbol": "line-ew", "size": 16, "line": {"width": 2, "color": BOUND}},
-            hovertemplate="<b>lower bound</b><br>time: %{x:.3g} s<br>at least %{y:,.4g} GPU-seconds<extra></extra>",
-        )  # fmt: skip
-    if len(info.front):
-        fig.add_scatter(
-            x=info.front["time_s"], y=info.front["gpu_seconds"], mode="lines+markers", name=FRONT,
-            line={"color": ORANGE, "width": 1.5, "shape": "hv"}, marker={"symbol": "circle-open", "size": 6},
-            customdata=[counted(n, "actor") for n in info.front["actors"]],
-            hovertemplate="<b>best plan with known lengths, %{customdata}</b><br>time: %{x:.3g} s<br>"
-            "cost: %{y:,.4g} GPU-seconds<extra></extra>",
-        )  # fmt: skip
-    labelled = len(info.points) <= MAX_LABELS
-    shown = [clean((names or {}).get(policy, policy), LONGEST_NAME) for policy in info.points["policy"]]
-    styles = policy_styles(info.points["policy"].tolist())
-    for point, name in zip(info.points.itertuples(), shown, strict=True):
+    policies = results_by_policy(results)
+    plans = pd.DataFrame(
+        [(p.makespan_s, p.gpu_seconds, len(p.actors)) for p in (front.plans if front else ())],
+        columns=["time_s", "gpu_seconds", "actors"],
+    )
+    curve = _curve(bound, policies)
+    table = stacked(policies=policies, front=plans, bound=curve)
+    if policies.empty:
+        return message_figure(title, "There are no results: no policy has run a step.", table)
+    fig = figure_of(table)
+    if len(curve):
+        fig.add_trace(bound_line(curve, "lower bound: no schedule is below", {}, **BELOW))
+    elif policies["bound_gpu_seconds"].notna().any():
+        fig.add_trace(bound_ticks(policies))
+    if len(plans):
+        fig.add_trace(plans_line(plans, "best plans with known lengths", "best plan for known lengths,"))
+    labelled = len(policies) <= MAX_LABELS
+    shown = [clean((names or {}).get(policy, policy), LONGEST_NAME) for policy in policies["policy"]]
+    styles = policy_styles(policies["policy"].tolist())
+    for point, name in zip(policies.itertuples(), shown, strict=True):
         style = styles[point.policy]
         above = point.gpu_seconds / point.bound_gpu_seconds - 1 if point.bound_gpu_seconds > 0 else float("nan")
         lines = [("time", number(point.time_s, "s")), ("cost", number(point.gpu_seconds, "GPU-seconds"))]
         lines += [("price", usd(point.cost_usd))] if point.cost_usd > 0 else []
         lines += [("above the lower bound at that time", f"{above:.1%}")] if above == above else []
-        outline = {"width": 1.2, "color": "#444444"}
+        outline = {"width": 1.2, "color": OUTLINE}
         fig.add_scatter(
             x=[point.time_s], y=[point.gpu_seconds], mode="markers", name=name, hovertext=[hover(lines, name)],
             hoverinfo="text", showlegend=not labelled, meta=NAME,
             marker={"color": style.colour, "symbol": style.symbol, "size": 14, "opacity": 0.9, "line": outline},
         )  # fmt: skip
-    across, up = _set_ranges(fig, info)
+    across, up = _ranges(policies, plans, curve)
+    fig.update_xaxes(title="time (s)", range=list(across))
+    fig.update_yaxes(title="cost (GPU-seconds)", range=list(up))
     if labelled:
-        _add_names(fig, info, shown, across, up)
+        better = [(0.03 * PLOT_PX[0] + BETTER_PX[0] + dx, 0.94 * PLOT_PX[1] + BETTER_PX[1]) for dx in (-16, 0, 16)]
+        drawn = ((plans, True), (curve, False))
+        name_points(fig, policies, shown, (across, up), name=NAME, lines=drawn, marks_px=better)
     fig.add_annotation(
         xref="paper", yref="paper", x=0.03, y=0.06, ax=BETTER_PX[0], ay=BETTER_PX[1], text="better", showarrow=True,
         arrowhead=2, arrowwidth=2, arrowcolor=BOUND, font={"size": 13},
     )  # fmt: skip
-    alone = "one schedule only: there is nothing to compare it with" if len(info.points) == 1 else ""
-    cut = cut_axes(time=across[0], cost=up[0])
-    below = "; ".join(filter(None, [note, _added_up(results), alone, cut]))
+    alone = "one schedule only: there is nothing to compare it with" if len(policies) == 1 else ""
+    below = "; ".join(filter(None, [note, _added_up(results), alone, cut_axes(time=across[0], cost=up[0])]))
     return styled(fig, title, with_clock(below, clock_of_results(results)), height=472)
+
+
+def _curve(bound: Callable[[float], float] | tuple[ArrayLike, ArrayLike] | None, policies: pd.DataFrame) -> pd.DataFrame:
+    """Return the bound where it is finite, near the policies: ``time_s, gpu_seconds``."""
+    times, costs = np.zeros(0), np.zeros(0)
+    if callable(bound) and len(policies):
+        low, high = policies["time_s"].min(), policies["time_s"].max()
+        times = np.linspace(max(low - 1.5 * (high - low), low * 0.5), max(high + 0.6 * (high - low), high * 1.1), CURVE_POINTS)
+        costs = np.array([float(bound(float(t))) for t in times])
+    elif bound is not None and not callable(bound):
+        times, costs = (np.asarray(values, dtype=float) for values in bound)
+    return pd.DataFrame({"time_s": times, "gpu_seconds": costs})[np.isfinite(costs)].reset_index(drop=True)
 
 
 def _added_up(results: pd.DataFrame) -> str:
@@ -184,43 +146,11 @@ def _added_up(results: pd.DataFrame) -> str:
     return f"sums of {rows[0]:,} steps" if len(rows) == 1 else f"sums of {rows[0]:,} to {rows[-1]:,} steps"
 
 
-def _set_ranges(fig: go.Figure, info: PlaneInfo) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Set and return ranges that include the policies, the nearby part of the front, and the bound below them.
-
-    An axis begins at 0 where that takes at most half of it; else the subtitle says that it does not.
-    """
-    time_s, cost = info.points["time_s"], info.points["gpu_seconds"]
-    wide = max(time_s.max() - time_s.min(), 0.08 * time_s.max())
-    left, right = _begin(time_s.min() - 0.25 * wide, time_s.max()), time_s.max() + 0.18 * wide
-    below = info.bound["gpu_seconds"][info.bound["time_s"].between(left, right)]
-    near = info.front[info.front["time_s"].between(left, right)]["gpu_seconds"]
-    costs = pd.concat([cost, near, info.points["bound_gpu_seconds"].dropna(), below.nsmallest(1)])
-    high = max(cost.max(), near.max() if len(near) else 0.0)
-    tall = max(high - costs.min(), 0.08 * high)
-    low = _begin(costs.min() - 0.12 * tall, high)
-    across, up = (left, right), (low, high + 0.12 * tall)
-    fig.update_xaxes(title="time (s)", range=list(across))
-    fig.update_yaxes(title="cost (GPU-seconds)", range=list(up))
-    return across, up
-
-
-def _begin(low: float, high: float) -> float:
-    """Return 0 where an axis from there to ``high`` is not mostly empty, else ``low``."""
-    return 0.0 if low < 0.5 * high else low
-
-
-def _add_names(fig: go.Figure, info: PlaneInfo, names: list[str], across: tuple[float, float], up: tuple[float, float]) -> None:
-    """Write names beside their points and off the lines, with a line to the point where a name is not next to it."""
-
-    def pixels(table: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-        x = (table["time_s"] - across[0]) / (across[1] - across[0]) * PLOT_PX[0]
-        return x, (up[1] - table["gpu_seconds"]) / (up[1] - up[0]) * PLOT_PX[1]
-
-    better = [(0.03 * PLOT_PX[0] + BETTER_PX[0] + dx, 0.94 * PLOT_PX[1] + BETTER_PX[1]) for dx in (-16, 0, 16)]
-    marks = [*better, *line_marks(*pixels(info.front), *PLOT_PX), *line_marks(*pixels(info.bound), *PLOT_PX, stepped=False)]
-    for label in place_labels(*pixels(info.points), [unmarked(name) for name in names], *PLOT_PX, marks):
-        first = info.points.iloc[label.points[0]]
-        fig.add_annotation(
-            x=first["time_s"], y=first["gpu_seconds"], ax=label.dx, ay=label.dy, showarrow=True, arrowhead=0, arrowwidth=1,
-            arrowcolor=BOUND, standoff=8, text=" = ".join(names[i] for i in label.points), font={"size": 12}, name=NAME,
-        )  # fmt: skip
+def _ranges(policies: pd.DataFrame, plans: pd.DataFrame, curve: pd.DataFrame) -> tuple[Range, Range]:
+    """Return ranges that include the policies, the nearby part of the front, and the bound below them."""
+    time_s, cost = policies["time_s"], policies["gpu_seconds"]
+    across = axis_range(time_s.min(), time_s.max(), 0.25, 0.18)
+    below = curve["gpu_seconds"][curve["time_s"].between(*across)].nsmallest(1)
+    near = plans["gpu_seconds"][plans["time_s"].between(*across)]
+    low = pd.concat([cost, near, policies["bound_gpu_seconds"].dropna(), below]).min()
+    return across, axis_range(low, max([cost.max(), *near]), 0.12, 0.12)

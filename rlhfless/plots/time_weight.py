@@ -6,17 +6,18 @@ Inputs are plans and a front. All frames are in the figure.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
-from rlhfless.plots.palette import BLUE, BOUND, ORANGE, VERMILLION
-from rlhfless.plots.slider import SLIDER_PX, caption, slider
-from rlhfless.plots.style import counted, hover, legend_below, message_figure, number, styled
-from rlhfless.plots.tables import stacked
+from rlhfless.plots.data_figure import DataFigure
+from rlhfless.plots.frames import with_frames
+from rlhfless.plots.palette import BLUE, VERMILLION
+from rlhfless.plots.plane import bound_line, plans_line, this_plan
+from rlhfless.plots.style import counted, hover, message_figure, number
+from rlhfless.plots.tables import figure_of, stacked
 
 if TYPE_CHECKING:
     from solver.generation.pareto_front import Front
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 TITLE = "The best plan for each weight of time against cost"
 
 
-class TimeWeightInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_time_weight``: the plans by weight.
 
     Attributes:
@@ -48,7 +49,7 @@ class TimeWeightInfo(NamedTuple):
         return stacked(plans=self.table, actors=pd.concat(bars) if bars else pd.DataFrame(), front=self.front, bound=self.bound)
 
 
-def time_weight_info(plans_by_weight: Mapping[float, Plan], front: Front | None = None) -> TimeWeightInfo:
+def _data(plans_by_weight: Mapping[float, Plan], front: Front | None = None) -> _Data:
     """Return the data of ``plot_time_weight``."""
     weights = sorted(plans_by_weight)
     plans = [plans_by_weight[weight] for weight in weights]
@@ -68,7 +69,7 @@ def time_weight_info(plans_by_weight: Mapping[float, Plan], front: Front | None 
         {"time_s": front.bound_makespan_s if front else [], "gpu_seconds": front.bound_cost if front else []},
         dtype=float,
     )
-    return TimeWeightInfo(
+    return _Data(
         table,
         bars,
         pd.DataFrame(of_front, columns=["time_s", "gpu_seconds", "actors"]),
@@ -79,7 +80,7 @@ def time_weight_info(plans_by_weight: Mapping[float, Plan], front: Front | None 
 
 def plot_time_weight(
     plans_by_weight: Mapping[float, Plan], front: Front | None = None, start: float | None = None
-) -> go.Figure:
+) -> DataFigure:
     """Plot a slider over the time weight w with the plan of least ``T^w C^(1-w)`` (left) and its position on the front (right).
 
     Args:
@@ -90,29 +91,18 @@ def plot_time_weight(
     Returns:
         A figure with one frame per weight; without plans one that says so.
     """
-    info = time_weight_info(plans_by_weight, front)
+    info = _data(plans_by_weight, front)
     if info.missing:
-        return message_figure(TITLE, info.missing)
+        return message_figure(TITLE, info.missing, info.to_frame())
     weights = info.table["time_weight"].tolist()
     first = weights.index(start) if start in weights else len(weights) // 2
-    fig = make_subplots(rows=1, cols=2, column_widths=[0.54, 0.46], horizontal_spacing=0.1)
+    fig = figure_of(info.to_frame(), rows=1, cols=2, column_widths=[0.54, 0.46], horizontal_spacing=0.1)
     fig.add_trace(_bars(info, first), row=1, col=1)
     fig.add_trace(_point(info, first), row=1, col=2)
-    for table, name, style in (
-        (info.bound, "lower bound of any plan", {"mode": "lines", "line": {"color": BOUND, "dash": "dash", "shape": "vh"}}),
-        (
-            info.front,
-            "best plans",
-            {"mode": "lines+markers", "line": {"color": ORANGE, "shape": "hv"}, "marker": {"symbol": "circle-open"}},
-        ),
-    ):
-        if len(table):
-            template = f"<b>{name}</b><br>time: %{{x:.3g}} s<br>cost: %{{y:,.4g}} GPU-seconds<extra></extra>"
-            fig.add_scatter(x=table["time_s"], y=table["gpu_seconds"], name=name, hovertemplate=template, **style, row=1, col=2)
-    fig.frames = [
-        go.Frame(data=[_bars(info, i), _point(info, i)], traces=[0, 1], name=f"{w:g}", layout=_caption(info, i))
-        for i, w in enumerate(weights)
-    ]
+    if len(info.bound):
+        fig.add_trace(bound_line(info.bound, "lower bound of any plan", {"shape": "vh"}), row=1, col=2)
+    if len(info.front):
+        fig.add_trace(plans_line(info.front, "best plans"), row=1, col=2)
     rows, slowest = int(info.table["actors"].max()), float(info.table["makespan_s"].max())
     shown = list(range(0, rows, -(-rows // 24)))
     fig.update_yaxes(
@@ -120,16 +110,14 @@ def plot_time_weight(
     )
     fig.update_xaxes(title="predicted time since the start of the step (s)", range=[0, slowest * 1.04], row=1, col=1)
     _front_ranges(fig, info)
-    inner, above, below = int(min(406, max(196, 6 + 26 * rows))), 104, 92 + SLIDER_PX
-    styled(
-        fig, TITLE, height=inner + above + below, **_caption(info, first),
-        sliders=[slider([f"{w:g}" for w in weights], first, "time weight (1: time only, 0: cost only): ")],
-        legend=legend_below(inner),
+    return with_frames(
+        fig, TITLE, [f"{weight:g}" for weight in weights], first, lambda i: [_bars(info, i), _point(info, i)],
+        lambda i: _line(info, i), of="time weight (1: time only, 0: cost only)",
+        px=(int(min(406, max(196, 6 + 26 * rows))), 104, 92),
     )  # fmt: skip
-    return fig.update_layout(margin={"t": above, "b": below}, sliders=[{"pad": {"t": below - SLIDER_PX}}])
 
 
-def _bars(info: TimeWeightInfo, i: int) -> go.Bar:
+def _bars(info: _Data, i: int) -> go.Bar:
     """The plan as bars. Every frame has as many bars; those of actors that the plan does not start are empty."""
     bars = info.bars[i].reindex(range(int(info.table["actors"].max()))).assign(actor=lambda t: t.index).fillna(0)
     texts = [
@@ -145,29 +133,25 @@ def _bars(info: TimeWeightInfo, i: int) -> go.Bar:
     )  # fmt: skip
 
 
-def _point(info: TimeWeightInfo, i: int) -> go.Scatter:
+def _point(info: _Data, i: int) -> go.Scatter:
     row = info.table.iloc[i]
     lines = [("time", number(row["makespan_s"], "s")), ("cost", number(row["gpu_seconds"], "GPU-seconds"))]
-    return go.Scatter(
-        x=[row["makespan_s"]], y=[row["gpu_seconds"]], mode="markers", name="this plan", hoverinfo="text",
-        marker={"symbol": "star", "size": 17, "color": VERMILLION, "line": {"width": 1, "color": "#444444"}},
-        hovertext=[hover(lines, f"time weight {row['time_weight']:g}")],
-    )  # fmt: skip
+    text = hover(lines, f"time weight {row['time_weight']:g}")
+    return this_plan([row["makespan_s"]], [row["gpu_seconds"]], VERMILLION, size=17, hoverinfo="text", hovertext=[text])
 
 
-def _caption(info: TimeWeightInfo, i: int) -> dict[str, Any]:
-    """Return the layout of a frame: the plan's predicted time and cost, as the figure's own line above the bars."""
+def _line(info: _Data, i: int) -> str:
+    """Describe the frame in words."""
     row = info.table.iloc[i]
     known = row["gap"] is not None and row["gap"] == row["gap"]
     gap = f", at most {row['gap']:.2%} above the best plan for these lengths" if known else ""
-    text = (
+    return (
         f"time weight {row['time_weight']:g}: {counted(int(row['actors']), 'actor')}, {number(row['makespan_s'], 's')}, "
         f"{number(row['gpu_seconds'], 'GPU-seconds')}{gap}"
     )
-    return caption(text)
 
 
-def _front_ranges(fig: go.Figure, info: TimeWeightInfo) -> None:
+def _front_ranges(fig: go.Figure, info: _Data) -> None:
     """Ranges that include every plan of the slider; the front extends beyond them."""
     time_s, cost = info.table["makespan_s"], info.table["gpu_seconds"]
     wide, tall = (max(v.max() - v.min(), 0.1 * v.max()) for v in (time_s, cost))

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from rlhfless.errors import InputError
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION
 from rlhfless.plots.style import counted, is_dark, message_figure, number, styled, titles, whole_steps
 from rlhfless.trace import Trace, read_trace, step_table
@@ -42,7 +42,7 @@ MOST_POINTS = 200  # on a curve
 ROUNDING = 1e-9  # shares below it are sums that were rounded, and an axis of 1e-17 says nothing
 
 
-class CurvesInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_curves``, one row per step: ``step`` and the known columns of ``CURVES``.
 
     Attributes:
@@ -57,7 +57,7 @@ class CurvesInfo(NamedTuple):
         return self.table
 
 
-def curves_info(run: pd.DataFrame | Trace | str | Path | Any) -> CurvesInfo:
+def _data(run: pd.DataFrame | Trace | str | Path | Any) -> _Data:
     """Return the data of ``plot_curves``.
 
     Args:
@@ -71,7 +71,7 @@ def curves_info(run: pd.DataFrame | Trace | str | Path | Any) -> CurvesInfo:
     """
     steps = _table_of(run)
     if steps.empty:
-        return CurvesInfo(pd.DataFrame(), "No step is complete yet.")
+        return _Data(pd.DataFrame(), "No step is complete yet.")
     _refuse_other_tables(steps)
     table = steps.copy()
     for name, (part, whole) in SHARES.items():
@@ -79,7 +79,7 @@ def curves_info(run: pd.DataFrame | Trace | str | Path | Any) -> CurvesInfo:
             share = table[part].astype(float) / table[whole].astype(float).where(table[whole] > 0)
             table[name] = share.where(share.isna() | (share.abs() > ROUNDING), 0.0)
     curves = [name for name, *_ in CURVES if name in table and table[name].notna().any()]
-    return CurvesInfo(table[["step", *curves]].astype(float).reset_index(drop=True))
+    return _Data(table[["step", *curves]].astype(float).reset_index(drop=True))
 
 
 def _table_of(run: Any) -> pd.DataFrame:
@@ -102,7 +102,7 @@ def _refuse_other_tables(steps: pd.DataFrame) -> None:
         raise InputError(f"the table has the columns {has}; plot_curves draws step with any of {', '.join(known)}")
 
 
-def plot_curves(run: pd.DataFrame | Trace | str | Path | Any) -> go.Figure:
+def plot_curves(run: pd.DataFrame | Trace | str | Path | Any) -> DataFigure:
     """Plot one curve per number, stacked, over the steps; unknown numbers have no curve.
 
     Args:
@@ -113,15 +113,19 @@ def plot_curves(run: pd.DataFrame | Trace | str | Path | Any) -> go.Figure:
         A figure, with at most ``MOST_POINTS`` points on a curve; without steps one that says so.
 
     Raises:
-        InputError, TraceError: as ``curves_info``.
+        InputError, TraceError: as ``_data``.
     """
     table = _table_of(run)
-    return message_figure(TITLE, curves_info(table).missing) if table.empty else go.Figure(growing_curves(table))
+    if table.empty:
+        return message_figure(TITLE, _data(table).missing, table)
+    fig = DataFigure(growing_curves(table))
+    fig.table = _data(table).table
+    return fig
 
 
 def growing_curves(steps: pd.DataFrame) -> dict[str, Any]:
     """Return ``plot_curves`` of at least one step as plotly's JSON. Plotly makes the layout once for every set of curves."""
-    table = curves_info(steps).table
+    table = _data(steps).table
     shown = [curve for curve in CURVES if curve[0] in table]
     drawn = np.unique(np.linspace(0, len(table) - 1, min(MOST_POINTS, len(table))).round().astype(int))
     points = table.iloc[drawn]

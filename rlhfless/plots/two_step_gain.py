@@ -12,10 +12,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import pandas as pd
-import plotly.graph_objects as go
 
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BLUE, GREY, ORANGE, VERMILLION
 from rlhfless.plots.style import clean, message_figure, styled
+from rlhfless.plots.tables import figure_of
 from solver.model.latency import LatencyModel
 from solver.replanning.marginal_value import two_step_saves_s
 
@@ -24,7 +25,7 @@ SPEEDS_GBIT_PER_S = (1, 2.5, 5, 10, 25, 50, 100, 200, 256, 400, 900, 3600)
 """Compared link speeds: Ethernet and InfiniBand, PCIe 4 x16 (256), NVLink (3,600)."""
 
 
-class TwoStepGainInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_two_step_gain``.
 
     Attributes:
@@ -50,9 +51,9 @@ class TwoStepGainInfo(NamedTuple):
         return self.table
 
 
-def two_step_gain_info(
+def _data(
     latency: LatencyModel, context_tokens: int, batch: int = 32, *, gbit_per_s: Sequence[float] = SPEEDS_GBIT_PER_S
-) -> TwoStepGainInfo:
+) -> _Data:
     """Return the data of ``plot_two_step_gain``, with the same arguments."""
     iteration_s, rows = latency.one_iteration_s(batch, batch * context_tokens), []
     bits = 8 * latency.kv_bytes_per_token
@@ -68,7 +69,7 @@ def two_step_gain_info(
     if bits and not rows:
         missing = "There are no link speeds to show."
     own = latency.transfer_per_kv_token_s
-    return TwoStepGainInfo(
+    return _Data(
         pd.DataFrame(rows, columns=columns), iteration_s, bits / own / 1e9 if own and bits else math.nan, latency.name,
         context_tokens, batch, missing,
     )  # fmt: skip
@@ -88,7 +89,7 @@ def with_link(latency: LatencyModel, gbit_per_s: float) -> LatencyModel:
 
 def plot_two_step_gain(
     latency: LatencyModel, context_tokens: int, batch: int = 32, *, gbit_per_s: Sequence[float] = SPEEDS_GBIT_PER_S
-) -> go.Figure:
+) -> DataFigure:
     """Plot the seconds for which a response stands still when it moves in one step and in two, by link speed.
 
     Args:
@@ -99,10 +100,10 @@ def plot_two_step_gain(
     Returns:
         A figure; without bytes per token or speeds one that says so.
     """
-    info = two_step_gain_info(latency, context_tokens, batch, gbit_per_s=gbit_per_s)
+    info = _data(latency, context_tokens, batch, gbit_per_s=gbit_per_s)
     if info.missing:
-        return message_figure(TITLE, clean(info.missing))
-    table, fig = info.table, go.Figure()
+        return message_figure(TITLE, clean(info.missing), info.to_frame())
+    table, fig = info.table, figure_of(info.to_frame())
     lines = (("one_step_s", "one step", VERMILLION, "solid"), ("rest_s", "two steps", BLUE, "solid"),
              ("auto_s", "as the executor chooses", ORANGE, "dot"))  # fmt: skip
     for column, name, colour, dash in lines:

@@ -10,13 +10,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import pandas as pd
-import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from rlhfless.plots.clock import clock_of_results, with_clock
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BOUND, GREEN, IDLE, OUTLINE, SKY, VERMILLION
 from rlhfless.plots.style import clean, hover, message_figure, number, plain, signed_share, styled
-from rlhfless.plots.tables import stacked
+from rlhfless.plots.tables import figure_of, stacked
 from rlhfless.plots.time_cost import results_by_policy
 from rlhfless.scheduling import POLICY_TABLE
 
@@ -49,7 +48,7 @@ class WaterfallBar(NamedTuple):
         return self.end - self.start
 
 
-class WaterfallInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_waterfall``: bars in GPU-seconds and in seconds; both lists have the same labels, except for the bound.
 
     Attributes:
@@ -70,11 +69,11 @@ class WaterfallInfo(NamedTuple):
         return stacked(cost=frame(self.gpu_seconds, "gpu_seconds"), time=frame(self.time_s, "time_s"))
 
 
-def waterfall_info(results: pd.DataFrame) -> WaterfallInfo:
+def _data(results: pd.DataFrame) -> _Data:
     """Return the data of ``plot_waterfall``."""
     table = results_by_policy(results)
     if len(table) < 2:
-        return WaterfallInfo((), (), "There are fewer than two schedules to compare.")
+        return _Data((), (), "There are fewer than two schedules to compare.")
     names = [_label(policy) for policy in table["policy"]]
     last = clean(table["policy"].iloc[-1], 24).replace(", ", ",<br>")
 
@@ -94,14 +93,14 @@ def waterfall_info(results: pd.DataFrame) -> WaterfallInfo:
             WaterfallBar("still<br>possible", "left", cost[-1].end, bound),
             WaterfallBar("<b>lower<br>bound</b>", "bound", 0.0, bound),
         ]
-    return WaterfallInfo(tuple(cost), tuple(bars_of(table["time_s"].tolist())))
+    return _Data(tuple(cost), tuple(bars_of(table["time_s"].tolist())))
 
 
 def _label(policy: str) -> str:
     return POLICY_TABLE[policy].label.replace("\n", "<br>") if policy in POLICY_TABLE else clean(policy, 24)
 
 
-def plot_waterfall(results: pd.DataFrame, *, title: str = TITLE, note: str = "") -> go.Figure:
+def plot_waterfall(results: pd.DataFrame, *, title: str = TITLE, note: str = "") -> DataFigure:
     """Plot the steps from the first schedule to the last, one idea at a time, in GPU-seconds and in time.
 
     Args:
@@ -112,10 +111,10 @@ def plot_waterfall(results: pd.DataFrame, *, title: str = TITLE, note: str = "")
     Returns:
         A figure; for fewer than two schedules one that says so.
     """
-    info = waterfall_info(results)
+    info = _data(results)
     if info.missing:
-        return message_figure(title, info.missing)
-    fig = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.07, row_heights=[0.62, 0.38])
+        return message_figure(title, info.missing, info.to_frame())
+    fig = figure_of(info.to_frame(), rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.07, row_heights=[0.62, 0.38])
     shown: set[str] = set()
     for row, (bars, unit) in enumerate(((info.gpu_seconds, "GPU-seconds"), (info.time_s, "s")), start=1):
         first = bars[0].end

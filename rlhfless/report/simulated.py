@@ -123,13 +123,17 @@ def timelines_section(page: Page, schedules: Schedules | None, own: Trace) -> No
     own_timelines(page, own)
     if schedules is not None:
         _simulated_timelines(page, schedules)
-    predicted = own if schedules is None or not plots.lengths_info(own).missing else schedules.traces["static"]
-    if not plots.lengths_info(predicted).missing:
+    predicted = own if schedules is None or _has_predictions(own) else schedules.traces["static"]
+    if _has_predictions(predicted):
         page.heading("How good the predictions were")
         last = int(predicted.rollouts["step"].max())
         of_steps = {f"step {last}": last, "all steps": None}
         lengths = {name: plots.plot_lengths(predicted, step, max_points=MAX_SVG_POINTS) for name, step in of_steps.items()}
         page.choice("Lengths of", lengths)
+
+
+def _has_predictions(trace: Trace) -> bool:
+    return "predicted_tokens" in trace.rollouts and bool(trace.rollouts["predicted_tokens"].notna().any())
 
 
 def own_timelines(page: Page, trace: Trace) -> None:

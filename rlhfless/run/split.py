@@ -34,7 +34,7 @@ from solver.model.objective import Objective
 from solver.model.plurals import counted
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
+    from rlhfless.plots import DataFigure
 
 SHOWN = 8  # divisions that are printed
 NO_RESPONSES = (
@@ -81,9 +81,9 @@ class Split:
         own = None if self.own is None else _records(pd.DataFrame([self.own]))[0]
         return json.dumps({"divisions": rows, "own": own, "waits": [vars(one) for one in self.waits], "assumed": self.assumed})
 
-    def plot(self) -> go.Figure:
+    def plot(self) -> DataFigure:
         """Return a figure: seconds of a step by the number of generating GPUs, with the lower bound of every division."""
-        from rlhfless.plots import plot_split
+        from rlhfless.plots.split import plot_split
 
         return plot_split(self.table)
 

@@ -27,7 +27,7 @@ from solver.model.plan import Plan
 from solver.model.plurals import counted
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
+    from rlhfless.plots import DataFigure
 
 UNKNOWN = "unknown"
 OF_SOME = ("way", "change", "time_saved", "cost_saved", "fill_s", "seconds_per_token", "on_policy", "stale_tokens",
@@ -187,17 +187,24 @@ class Comparison:
         means = self.means()
         return self.only(means["variant"][on_front(means["time_s"], means[self.cost])])
 
-    def plot(self) -> go.Figure:
+    def plot(self) -> DataFigure:
         """Return a figure of the comparison.
 
         For one step on the same GPUs, it shows the timelines on one time axis, with the cost of each and the lower bound; the
         last schedule is the lowest timeline, and the bound is at its time. Otherwise it shows the variants in the time-cost
         plane, as means per step. A line then joins the variants of ``front()`` if more than the policy differs. If there are
-        ways, filled points are on-policy, and ticks are the lower bound on a way's time.
+        ways, filled points are on-policy, and ticks are the lower bound on a way's time. A front of one step, with ``curves``,
+        is a line above these bounds.
         """
+        if self.curves:
+            from rlhfless.plots.fronts import plot_fronts
+
+            return plot_fronts(self)
         if self._is_one_step:
             return self._timelines()
-        from rlhfless.plots import plot_plane, plot_variants, plot_what_ifs
+        from rlhfless.plots import plot_plane
+        from rlhfless.plots.variants import plot_variants
+        from rlhfless.plots.what_ifs import plot_what_ifs
 
         if "way" in self.table:
             return plot_what_ifs(self.means(), note=self._clock())
@@ -215,13 +222,14 @@ class Comparison:
             return f"virtual clock, {clean(self.times, 300)}"
         return clock_words(next(iter(self.traces.values())).meta) if self.traces else ""
 
-    def _timelines(self) -> go.Figure:
+    def _timelines(self) -> DataFigure:
         from rlhfless.plots import plot_before_after
 
         least = float(self.table["bound_gpu_seconds"].iloc[-1])
-        figure = plot_before_after(self.traces, bound=None if math.isnan(least) else lambda _: least)
+        figure: DataFigure = plot_before_after(self.traces, bound=None if math.isnan(least) else lambda _: least)
         step = self.table["step"].iloc[0]
-        return figure.update_layout(title_text=figure.layout.title.text.replace("After (", f"Step {step}: after (", 1))
+        figure.update_layout(title_text=figure.layout.title.text.replace("After (", f"Step {step}: after (", 1))
+        return figure
 
     @property
     def _is_one_step(self) -> bool:

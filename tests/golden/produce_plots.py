@@ -1,4 +1,4 @@
-"""What every plot shows of the shipped run and of simulated ones, by its info function. See ``produce.py``."""
+"""What every plot draws of the shipped run and of simulated ones: the table of its figure. See ``produce.py``."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ import solver
 from rlhfless import plots
 from rlhfless.analysis import account, plan_every_step
 from rlhfless.analysis.value_of_information import ValueOfInformation
+from rlhfless.plots import DataFigure
 from rlhfless.trace import step_metrics
 from solver import Objective, Plan
 from solver.generation.pareto_front import Front
@@ -34,8 +35,13 @@ from solver.timing.evaluate import Evaluation
 
 
 def info_frames() -> Any:
-    """What every plot shows, by the name of its info function."""
-    return plain({name: make() for name, make in INFOS.items()}, NAMES)
+    """The table of every plot, by its name."""
+    return plain({name: table_of(make()) for name, make in FIGURES.items()}, NAMES)
+
+
+def table_of(drawn: Any) -> pd.DataFrame:
+    """Return the table of a figure, or of what a plot draws."""
+    return drawn.table if isinstance(drawn, DataFigure) else drawn.to_frame()
 
 
 @cache
@@ -85,31 +91,33 @@ def least(time_s: float) -> float:
 
 
 RUNS = ("static", "fold", "solver+replan")
-INFOS: dict[str, Callable[[], Any]] = {
-    "before_after_info": lambda: plots.before_after_info(
+FIGURES: dict[str, Callable[[], Any]] = {
+    "plot_before_after": lambda: plots.before_after_info(
         {name: simulated(name, "plain").traces[name] for name in ("static", "solver+replan")}, bound=least
     ),
-    "curves_info": lambda: plots.curves_info(step_metrics(first_steps(8))),
-    "front_info": lambda: plots.front_info(front(), weights(), taken(True), least),
-    "gap_info": lambda: plots.gap_info(weights(), dict.fromkeys(weights(), front())),
-    "kinds_info": lambda: plots.kinds_info(mixed_plans(), steps_of("plain")[-1].predicted),
-    "learning_info": lambda: plots.learning_info(json.loads((DATA / "learning" / "curves.json").read_text())["runs"]),
-    "lengths_info": lambda: plots.lengths_info(shipped_run(), 59),
-    "overview_info": lambda: plots.overview_info(account(first_steps(8)).lines.drop(columns="basis")),
-    "plan_bars_info": lambda: plots.plan_bars_info(
+    "plot_curves": lambda: plots.plot_curves(step_metrics(first_steps(8))),
+    "plot_front": lambda: plots.plot_front(front(), weights(), taken(True), least),
+    "plot_gap_history": lambda: plots.plot_gap_history(weights(), dict.fromkeys(weights(), front())),
+    "plot_kinds": lambda: plots.plot_kinds(mixed_plans(), steps_of("plain")[-1].predicted),
+    "plot_learning": lambda: plots.plot_learning(json.loads((DATA / "learning" / "curves.json").read_text())["runs"]),
+    "plot_lengths": lambda: plots.plot_lengths(shipped_run(), 59),
+    "plot_overview": lambda: plots.plot_overview(account(first_steps(8)).lines.drop(columns="basis")),
+    "plot_plan_bars": lambda: plots.plot_plan_bars(
         weights(), steps_of("plain")[-1].predicted, settings()["plain"][0].latency
     ),
-    "plane_info": lambda: plots.plane_info(results(RUNS), front(), least),
-    "planned_steps_info": lambda: plots.planned_steps_info(
+    "plot_plane": lambda: plots.plot_plane(results(RUNS), front(), least),
+    "plot_planned_steps": lambda: plots.plot_planned_steps(
         plan_every_step(shipped_run().rollouts, settings()["plain"][0], STEPS[:4])
     ),
-    "prefill_info": lambda: plots.prefill_info(deduplicated(), 160),
-    "responses_info": lambda: plots.responses_info(shipped_run()),
-    "side_by_side_info": lambda: plots.side_by_side_info(results(RUNS).groupby("policy")[["time_s", "gpu_seconds"]].sum()),
-    "steps_info": lambda: plots.steps_info(shipped_run()),
-    "time_weight_info": lambda: plots.time_weight_info(weights(), front()),
-    "timeline_info": lambda: plots.timeline_info(shipped_run(), 30),
-    "timelines_info": lambda: plots.timelines_info({name: simulated(name, "plain").traces[name] for name in RUNS}),
-    "value_of_information_info": lambda: plots.value_of_information_info(informed()),
-    "waterfall_info": lambda: plots.waterfall_info(results(RUNS)),
+    "plot_prefill": lambda: plots.plot_prefill(deduplicated(), 160),
+    "plot_responses": lambda: plots.responses_info(shipped_run()),
+    "plot_side_by_side": lambda: plots.plot_side_by_side(
+        results(RUNS).groupby("policy")[["time_s", "gpu_seconds"]].sum(), "Policies", "s, GPU-seconds"
+    ),
+    "plot_steps": lambda: plots.plot_steps(shipped_run()),
+    "plot_time_weight": lambda: plots.plot_time_weight(weights(), front()),
+    "plot_timeline": lambda: plots.timeline_info(shipped_run(), 30),
+    "plot_timelines": lambda: plots.timelines_info({name: simulated(name, "plain").traces[name] for name in RUNS}),
+    "plot_value_of_information": lambda: plots.plot_value_of_information(informed()),
+    "plot_waterfall": lambda: plots.plot_waterfall(results(RUNS)),
 }  # fmt: skip

@@ -13,7 +13,7 @@ import pytest
 from compare import differences, told
 from produce import ITEMS, of_policy, settings
 from produce_findings import ITEMS as FINDINGS
-from produce_plots import INFOS
+from produce_plots import FIGURES
 from record import load
 
 from rlhfless import plots
@@ -25,9 +25,9 @@ LONG = (
     *(item for item in FINDINGS if item not in QUICK_FINDINGS),
 )  # fmt: skip
 WITHOUT_A_RUN = {
-    "acceptance_info", "cost_over_time_info", "cut_surface_info", "fusion_front_info",
-    "pipeline_info", "spec_front_info", "speedup_map_info", "split_info", "step_bar_info", "step_comparison_info",
-    "step_fusion_info", "step_plan_info", "step_search_info", "two_step_gain_info", "variants_info", "what_ifs_info",
+    "plot_acceptance", "plot_cost_over_time", "plot_cut_surface",
+    "plot_pipeline", "plot_speedup_map", "plot_step_bar", "plot_step_comparison",
+    "plot_step_fusion", "plot_step_plan", "plot_step_search", "plot_two_step_gain",
 }  # fmt: skip
 """Plots that came after the record (drafts, pipelines, migrations, whole steps, what-ifs, variants) have tests of their own."""
 HOW = "if the change is meant, run `make golden` and list it in tests/golden/README.md"
@@ -69,8 +69,8 @@ def test_what_takes_long_is_as_recorded(item):
 
 def test_every_policy_and_every_plot_is_recorded():
     assert {f"policy-{name}" for name in POLICIES} <= set(ITEMS)
-    assert set(INFOS) | WITHOUT_A_RUN == {name for name in plots.__all__ if name.endswith("_info")}
-    assert set(load("info-frames")) == set(INFOS)
+    assert set(FIGURES) | WITHOUT_A_RUN == {name for name in plots.__all__ if name.startswith("plot_")}
+    assert set(load("info-frames")) == set(FIGURES)
 
 
 @pytest.mark.full

@@ -7,7 +7,7 @@ import pytest
 from every_plot import COSTS
 from plot_samples import EVIL, degenerate_traces, rollouts, sample_trace, tables
 
-from rlhfless.plots import cost_over_time_info, curves_info, plot_cost_over_time, plot_curves, plot_responses, responses_info
+from rlhfless.plots import cost_over_time_info, plot_cost_over_time, plot_curves, plot_responses, responses_info
 from rlhfless.plots.training_curves import MOST_POINTS
 from rlhfless.trace import Trace
 
@@ -78,17 +78,16 @@ STEPS = pd.DataFrame(
 
 
 def test_curves_are_one_per_number_with_shares_of_their_whole() -> None:
-    table = curves_info(STEPS).table
-    assert table["idle_share"].tolist() == pytest.approx([0.1, 0.25])
-    assert table["against_static"].tolist() == pytest.approx([0.5, 0.5])
     fig = plot_curves(STEPS)
+    assert fig.table["idle_share"].tolist() == pytest.approx([0.1, 0.25])
+    assert fig.table["against_static"].tolist() == pytest.approx([0.5, 0.5])
     assert len(fig.data) == 5
     assert any("mean reward: 0.400" in one.text for one in fig.layout.annotations)
 
 
 def test_numbers_that_are_not_known_have_no_curve() -> None:
     unknown = STEPS.assign(reward_mean=float("nan"), static_gpu_seconds=0.0)
-    assert list(curves_info(unknown).table) == ["step", "response_tokens_mean", "actors", "idle_share"]
+    assert list(plot_curves(unknown).table) == ["step", "response_tokens_mean", "actors", "idle_share"]
     assert len(plot_curves(unknown).data) == 3
     assert plot_curves(STEPS).layout.xaxis.tickvals == tuple(STEPS["step"]), "steps are whole numbers"
     many = pd.concat([STEPS.assign(step=STEPS["step"] + 10 * i) for i in range(9)])
@@ -98,8 +97,8 @@ def test_numbers_that_are_not_known_have_no_curve() -> None:
 
 def test_a_share_of_nothing_but_rounding_is_nought():
     steps = pd.DataFrame({"step": [0, 1], "idle_gpu_seconds": [1e-17, 0.0], "gpu_seconds": [2.0, 2.0], "actors": [3, 4]})
-    assert curves_info(steps).table["idle_share"].tolist() == [0.0, 0.0]
     fig = plot_curves(steps)
+    assert fig.table["idle_share"].tolist() == [0.0, 0.0]
     assert list(fig.layout.yaxis2.range) == [0, 1]
 
 

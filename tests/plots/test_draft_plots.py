@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from every_plot import draft_fronts, drafted
+from every_plot import draft_fronts, drafted, part
 
 import solver
 from rlhfless import plots
@@ -19,9 +18,8 @@ BATCHES = [1, 8, 64, 256]
 
 
 def test_tokens_per_pass_are_one_and_the_shares_up_to_there() -> None:
-    table = plots.acceptance_info(drafted("history")).table
-    assert table["tokens_per_pass"].tolist() == [1.75, 2.25, 1.5, 1.75]
     fig = plots.plot_acceptance(drafted("history"))
+    assert fig.table["tokens_per_pass"].tolist() == [1.75, 2.25, 1.5, 1.75]
     assert [line.name for line in fig.data] == ["history: 2.25 tokens per pass", "own tokens: 1.75 tokens per pass"]
     assert fig.layout.yaxis.range == (0, 1)
 
@@ -34,17 +32,18 @@ def test_without_drafts_the_figures_say_so() -> None:
 
 
 def test_each_cell_of_the_map_has_the_best_length_and_the_limit_is_where_a_draft_begins_to_pay() -> None:
-    info = plots.speedup_map_info(LATENCY, 200.0, batches=BATCHES, max_draft_tokens=4)
-    assert len(info.table) == len(BATCHES) * len(RATES)
-    for row in info.table.itertuples():
+    fig = plots.plot_speedup_map(LATENCY, 200.0, batches=BATCHES, max_draft_tokens=4)
+    cells = part(fig, "map")
+    assert len(cells) == len(BATCHES) * len(RATES)
+    for row in cells.itertuples():
         best = best_length(LATENCY, row.batch, 200.0, Acceptance.geometric(row.rate, 4))
         assert (row.draft_tokens, row.speedup) == best
-    limits = info.limits.set_index("batch")["pays_from"]
+    limits = part(fig, "limits").set_index("batch")["pays_from"]
     assert limits.is_monotonic_increasing
-    for row in info.table.itertuples():
+    for row in cells.itertuples():
         assert (row.draft_tokens > 0) == (row.rate > limits[row.batch])
     never_pays = replace(LATENCY, base_s=1e-9, per_kv_token_s=0.0)
-    assert np.isnan(plots.speedup_map_info(never_pays, 200.0, batches=[8]).limits["pays_from"]).all()
+    assert "pays_from" not in plots.plot_speedup_map(never_pays, 200.0, batches=[8]).table
 
 
 def test_the_rate_of_a_log_gives_its_tokens_per_pass() -> None:
@@ -59,11 +58,10 @@ def test_the_rate_of_a_log_gives_its_tokens_per_pass() -> None:
 
 def test_fronts_are_lines_of_what_no_result_of_their_policy_beats_above_two_bounds() -> None:
     fronts = draft_fronts("spec")
-    table = plots.spec_front_info(fronts).table
-    assert table["below_one_token"].tolist() == [False, False, True, True]
-    fig = plots.plot_spec_front(fronts)
+    fig = fronts.plot()
+    assert part(fig, "policies")["below_one_token"].tolist() == [False, False, True, True]
     assert [line.name for line in fig.data][2:] == ["random", "spec"]
     assert (list(fig.data[3].x), list(fig.data[3].y)) == ([1.0], [3.0])
     assert list(fig.data[0].y)[1:] == [6.0, 4.0]
     assert list(fig.data[1].y)[1:] == [2.0, 1.5]
-    assert "no policy" in plots.plot_spec_front(replace(fronts, table=fronts.table.iloc[:0])).layout.annotations[0].text
+    assert "no policy" in replace(fronts, table=fronts.table.iloc[:0]).plot().layout.annotations[0].text

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import pandas as pd
 import pytest
 from plot_samples import EVIL
 
-from rlhfless.plots import overview_info, plot_overview
+from rlhfless.plots import plain, plot_overview
 from rlhfless.plots.overview import WORK_COLOURS
 from rlhfless.plots.palette import GREY, ink_on
 
@@ -22,20 +20,24 @@ USES = pd.DataFrame(
 BEST = pd.Series({"policy": "fold", "GPU-seconds mean": 0.3, "time mean": -0.05, "GPU-seconds most": 0.6})
 
 
+def titles(*shown: object, **further: object) -> str:
+    """What stands over the figure, on one line."""
+    return plain(plot_overview(*shown, **further).layout.title.text.replace("</b>", "<br>"))
+
+
 def test_the_verdict_has_both_wastes_and_the_change_has_its_price() -> None:
-    info = overview_info(USES, BEST)
-    assert info.idle_share == pytest.approx(0.2)
-    assert info.verdict == "50% of the GPU-seconds went to empty slots, and 20% were idle"
-    assert info.change == (
+    slots = "a slot is room for one response in a replica's batch; empty slots cost as much as used ones"
+    verdict = "50% of the GPU-seconds went to empty slots, and 20% were idle"
+    change = (
         "The schedule fold saves 30% of the GPU-seconds and takes 5% more time; no schedule that takes as long saves more "
         "than 60%"
     )
-    assert overview_info(USES[[True, True, False, True]]).verdict == "40% of the GPU-seconds were idle"
-    assert overview_info(USES).change == ""
-    assert "and takes as long; no" in overview_info(USES, best=BEST.replace({-0.05: 0.001})).change
-    lost = BEST.replace({0.3: -0.1})
-    assert overview_info(USES, best=lost).change.startswith("No simulated schedule saves anything")
-    assert overview_info(USES[:3]).verdict.endswith("and none were idle")
+    assert titles(USES, BEST) == f"{verdict} {change} {slots}"
+    assert titles(USES) == f"{verdict} {slots}"
+    assert titles(USES[[True, True, False, True]]) == "40% of the GPU-seconds were idle"
+    assert "and takes as long; no" in titles(USES, best=BEST.replace({-0.05: 0.001}))
+    assert "No simulated schedule saves anything" in titles(USES, best=BEST.replace({0.3: -0.1}))
+    assert "and none were idle" in titles(USES[:3])
 
 
 def test_the_bars_are_the_run_the_change_and_the_bound() -> None:
@@ -78,7 +80,5 @@ def test_ink_on_the_colour_of_any_work_has_a_contrast_of_four_and_a_half(colour:
 
 def test_an_overview_without_a_change_or_without_gpus() -> None:
     assert len(plot_overview(USES).data) == 4
-    assert math.isnan(overview_info(USES).saved_gpu_share)
-    assert overview_info(USES[:0]).missing == "No GPU was allocated."
-    assert "No GPU" in plot_overview(USES[:0]).layout.annotations[0].text
+    assert plot_overview(USES[:0]).layout.annotations[0].text == "No GPU was allocated."
     assert "\\u003cscript" not in plot_overview(USES.assign(use=EVIL), best=BEST.replace("fold", EVIL)).to_json()

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from every_plot import part
 
 import solver
 from rlhfless import plots
@@ -55,21 +56,20 @@ def check_frames(fig, labels):
 
 
 def test_the_parts_of_an_actor_add_up_to_when_it_is_done(plans, splits):
-    info = plots.plan_bars_info(plans, WORKLOAD, LATENCY, splits)
-    assert info.bars.groupby(["label", "side"])["responses"].sum().unique().tolist() == [64]
-    done = info.bars[["other_s", "base_s", "load_s"]].sum(axis=1)
+    bars = part(plots.plot_plan_bars(plans, WORKLOAD, LATENCY, splits), "actors")
+    assert bars.groupby(["label", "side"])["responses"].sum().unique().tolist() == [64]
+    done = bars[["other_s", "base_s", "load_s"]].sum(axis=1)
     promised = [a.predicted_s for side in (plans, splits) for plan in side.values() for a in plan.actors]
     assert np.allclose(done, promised)
-    assert np.allclose(info.bars["base_s"], 0.01 * info.bars["longest"])
-    assert np.allclose(info.bars["other_s"], 0.1)  # the start; nothing is refilled here, and prefill takes no time
-    assert info.bars.groupby(["label", "side"])["load_s"].sum().round(9).nunique() == 1  # the same however it is split
+    assert np.allclose(bars["base_s"], 0.01 * bars["longest_tokens"])
+    assert np.allclose(bars["other_s"], 0.1)  # the start; nothing is refilled here, and prefill takes no time
+    assert bars.groupby(["label", "side"])["load_s"].sum().round(9).nunique() == 1  # the same however it is split
 
 
 def test_actor_bars_with_slots_that_are_too_few_keep_the_refill_apart():
     narrow = replace(LATENCY, max_batch=4)
     plan = solver.plan(solver.PlanningProblem(WORKLOAD, CLUSTER, narrow))
-    info = plots.plan_bars_info({"4": plan}, WORKLOAD, narrow)
-    assert info.bars["other_s"].max() > 0.2
+    assert plots.plot_plan_bars({"4": plan}, WORKLOAD, narrow).table["other_s"].max() > 0.2
 
 
 def test_actor_bars_have_a_frame_per_label_and_a_time_axis_that_fits_it(plans, splits):
@@ -87,18 +87,18 @@ def test_actor_bars_have_a_frame_per_label_and_a_time_axis_that_fits_it(plans, s
 
 
 def test_gaps_are_those_of_the_plans_and_bounds_stay_below_values(plans, front):
-    info = plots.gap_info(plans, dict.fromkeys(COUNTS, front))
-    assert info.plans["gap"].tolist() == [plans[n].gap for n in COUNTS]
-    assert (info.parts["lower_bound"].dropna() <= info.parts["value"].loc[info.parts["lower_bound"].notna()] + 1e-9).all()
-    assert len(info.front) == 3 * len(front.plans)
-    assert np.isfinite(info.bound["cost"]).all()
     fig = plots.plot_gap_history(plans, dict.fromkeys(COUNTS, front), of="actors")
+    parts = part(fig, "parts")
+    assert part(fig, "plans")["gap"].tolist() == [plans[n].gap for n in COUNTS]
+    assert (parts["lower_bound"].dropna() <= parts["value"].loc[parts["lower_bound"].notna()] + 1e-9).all()
+    assert len(part(fig, "front")) == 3 * len(front.plans)
+    assert np.isfinite(part(fig, "bound")["gpu_seconds"]).all()
     check_frames(fig, ["1", "2", "4"])
     assert list(fig.layout.xaxis3.categoryarray) == ["1", "2", "4"]
 
 
 def test_parts_lead_from_the_random_split_to_the_plan_each_by_what_it_moved(plans):
-    parts = plots.gap_info(plans).parts
+    parts = part(plots.plot_gap_history(plans), "parts")
     for n, plan in plans.items():
         mine = parts[parts["label"] == str(n)]
         assert mine["part"].tolist() == [row.solver for row in plan.moved()]
@@ -112,17 +112,17 @@ def test_under_a_limit_parts_begin_with_the_first_plan_that_meets_it(plans):
     history = (HistoryEntry("random split", 0.0, np.inf, 0.0), HistoryEntry("columns", 0.1, 12.0, 0.0),
                HistoryEntry("fill", 0.2, 11.0, 0.0), HistoryEntry("bound", 0.3, 11.0, 10.0))  # fmt: skip
     found = replace(plans[1], history=history, value=11.0, lower_bound=10.0)
-    parts = plots.gap_info({1: found}).parts
+    parts = part(plots.plot_gap_history({1: found}), "parts")
     assert parts["part"].tolist() == ["columns", "fill", "bound"]
     assert parts["value"].tolist() == [12.0, 11.0, 11.0]
     assert parts["lower_bound"].tolist()[-1] == 10.0
 
 
 def test_a_plan_without_bound_or_history_is_shown_without_them(splits):
-    info = plots.gap_info(splits)
-    assert info.plans["gap"].isna().all()
-    assert info.parts.empty
-    assert "no lower bound" in plots.plot_gap_history(splits).layout.annotations[0].text
+    fig = plots.plot_gap_history(splits)
+    assert fig.table["table"].unique().tolist() == ["plans"]
+    assert "gap" not in fig.table
+    assert "no lower bound" in fig.layout.annotations[0].text
 
 
 # --- front ------------------------------------------------------------------------------------------------------------------
@@ -134,21 +134,20 @@ def test_the_front_shows_promise_outcome_and_both_bounds(plans, cost):
     front = solver.pareto_front(solver.PlanningProblem(WORKLOAD, priced, LATENCY, solver.Objective(cost=cost)), points=12)
     found = {n: solver.evaluate(plan, solver.PlanningProblem(WORKLOAD, priced, LATENCY)) for n, plan in plans.items()}
     least = solver.clairvoyant_bound(solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY, admission="preempt"))
-    info = plots.front_info(front, plans, found, least.gpu_seconds)
-    assert info.epsilon == front.epsilon
-    assert info.unit == ("USD" if cost == "usd" else "GPU-seconds")
-    assert np.allclose(info.plans["true_time_s"], info.plans["time_s"])
-    assert info.true_bound["cost"].is_monotonic_decreasing
     fig = plots.plot_front(front, plans, found, least.gpu_seconds, usd_per_gpu_hour=1.0)
+    shown = part(fig, "plans")
+    assert np.allclose(shown["true_time_s"], shown["time_s"])
+    assert part(fig, "least")["cost_usd" if cost == "usd" else "gpu_seconds"].is_monotonic_decreasing
+    assert fig.layout.yaxis.title.text == ("cost (USD)" if cost == "usd" else "cost (GPU-seconds)")
     check_frames(fig, ["1", "2", "4"])
     assert ("yaxis2" in fig.to_dict()["layout"]) == (cost == "gpu_s")
 
 
 def test_the_front_without_outcomes_shows_promises_only(plans, front):
-    info = plots.front_info(front, plans)
-    assert info.plans["true_cost"].isna().all()
-    assert info.true_bound.empty
-    check_frames(plots.plot_front(front, plans), ["1", "2", "4"])
+    fig = plots.plot_front(front, plans)
+    assert "true_gpu_seconds" not in fig.table
+    assert fig.table["table"].unique().tolist() == ["plans", "front", "bound"]
+    check_frames(fig, ["1", "2", "4"])
 
 
 # --- kinds ------------------------------------------------------------------------------------------------------------------
@@ -165,15 +164,15 @@ def test_kinds_count_every_response_once_and_bounds_are_dollars_only_under_a_lim
             ("weighted", solver.Objective(0.5, cost="usd")),
         )
     }
-    info = plots.kinds_info(mixed, WORKLOAD)
-    assert info.actors.groupby("label")["responses"].sum().tolist() == [64, 64]
-    for label, own in info.counts.groupby("label"):
-        assert np.stack(own["count"]).sum() == 64, label
-    assert info.actors.groupby("label")["usd"].sum().tolist() == pytest.approx([p.cost_usd for p in mixed.values()])
-    bounds = info.plans.set_index("label")["bound_usd"]
+    fig = plots.plot_kinds(mixed, WORKLOAD, of="<objective>")
+    actors = part(fig, "actors")
+    assert actors.groupby("label")["responses"].sum().tolist() == [64, 64]
+    assert part(fig, "lengths").groupby("label")["responses"].sum().tolist() == [64, 64]
+    assert actors.groupby("label")["usd"].sum().tolist() == pytest.approx([p.cost_usd for p in mixed.values()])
+    bounds = part(fig, "plans").set_index("label")["bound_usd"]
     assert bounds["deadline"] == mixed["deadline"].lower_bound
     assert math.isnan(bounds["weighted"])
-    check_frames(plots.plot_kinds(mixed, WORKLOAD, of="<objective>"), ["deadline", "weighted"])
+    check_frames(fig, ["deadline", "weighted"])
 
 
 # --- prefill ----------------------------------------------------------------------------------------------------------------
@@ -184,11 +183,11 @@ def test_prefill_shows_what_is_computed_before_and_after(plans):
         n: deduplicate(plan, solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY), prefill_actor=False)
         for n, plan in plans.items()
     }
-    info = plots.prefill_info(found, 16 * 20)
-    assert info.table["before"].unique().tolist() == [64 * 20]
-    assert info.table["after"].tolist() == [found[n].tokens_after for n in COUNTS]
-    assert (info.table["after"] >= info.once).all()
-    assert [bar.name for bar in plots.plot_prefill(found, 320).data][1] == "after: a shared prefix is computed once"
+    fig = plots.plot_prefill(found, 16 * 20)
+    assert fig.table["before_tokens"].unique().tolist() == [64 * 20]
+    assert fig.table["after_tokens"].tolist() == [found[n].tokens_after for n in COUNTS]
+    assert (fig.table["after_tokens"] >= fig.table["once_tokens"]).all()
+    assert [bar.name for bar in fig.data][1] == "after: a shared prefix is computed once"
 
 
 # --- strange input ----------------------------------------------------------------------------------------------------------

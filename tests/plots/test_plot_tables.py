@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from every_plot import every_plot, info_of
+from every_plot import calls, every_plot, part, table_of
 from plot_samples import EVIL, busy_trace, degenerate_traces, sample_trace
 from test_schedule_plots import moving_trace
 
 from rlhfless import plots
 from rlhfless.plots.tables import stacked
 
-PLOTS = [name for name in plots.__all__ if name.startswith("plot_")]
+PLOTS = list(every_plot(""))
 TRACES = degenerate_traces()
 DRAWN = {
     "plot_acceptance": ["position", "survival"],
@@ -23,7 +24,7 @@ DRAWN = {
     "plot_curves": ["reward_mean", "response_tokens_mean", "actors", "idle_share", "against_static"],
     "plot_cut_surface": ["share", "keep"],
     "plot_front": ["time_s", "gpu_seconds", "true_gpu_seconds", "true_time_s"],
-    "plot_fusion_front": ["time_s", "gpu_seconds"],
+    "Comparison.plot, a front by learning": ["time_s", "gpu_seconds"],
     "plot_gap_history": ["value", "lower_bound", "time_s", "gpu_seconds"],
     "plot_kinds": ["time_s", "cost_usd", "split_usd", "end_s"],
     "plot_learning": ["reward_mean", "response_tokens_mean", "actors", "accuracy"],
@@ -36,25 +37,30 @@ DRAWN = {
     "plot_prefill": ["before_tokens", "after_tokens", "once_tokens"],
     "plot_responses": ["start_s", "end_s"],
     "plot_side_by_side": ["l40s"],
-    "plot_spec_front": ["time_s", "one_token", "with_drafts"],
+    "Comparison.plot, a front with drafts": ["time_s", "one_token", "with_drafts"],
     "plot_speedup_map": ["batch", "rate", "pays_from"],
     "plot_step_bar": ["seconds"],
     "plot_step_comparison": ["calls", "reallocation", "idle"],
     "plot_step_fusion": ["start_s", "end_s"],
     "plot_step_plan": ["start_s", "end_s"],
     "plot_step_search": ["evaluated", "period_s"],
-    "plot_split": ["gpus_generate", "step_s", "least_step_s"],
+    "Split.plot": ["gpus_generate", "step_s", "least_step_s"],
     "plot_steps": ["step", "time_s", "busy_gpu_seconds", "idle_gpu_seconds", "actors"],
     "plot_time_weight": ["makespan_s", "gpu_seconds", "time_s", "start_s", "end_s"],
     "plot_timeline": ["start_s", "end_s", "time_s"],
     "plot_timelines": ["start_s", "end_s"],
     "plot_two_step_gain": ["gbit_per_s"],
     "plot_value_of_information": ["value"],
-    "plot_variants": ["time_s", "gpu_seconds", "bound_gpu_seconds"],
-    "plot_what_ifs": ["time_s", "cost_usd", "least_time_s"],
+    "Comparison.plot, variants": ["time_s", "gpu_seconds", "bound_gpu_seconds"],
+    "Comparison.plot, ways": ["time_s", "cost_usd", "least_time_s"],
     "plot_waterfall": ["from_gpu_seconds", "to_gpu_seconds", "from_time_s", "to_time_s"],
 }
 """Columns whose numbers are coordinates of the figure."""
+
+
+def test_every_plot_is_looked_at() -> None:
+    assert {name for name in plots.__all__ if name.startswith("plot_")} <= set(PLOTS)
+    assert set(DRAWN) == set(PLOTS)
 
 
 def numbers(figure: Any) -> set[float]:
@@ -73,7 +79,7 @@ def numbers(figure: Any) -> set[float]:
 
 @pytest.mark.parametrize("name", PLOTS)
 def test_the_table_of_every_plot_has_the_numbers_that_the_figure_draws(name: str) -> None:
-    table = info_of(name, "l40s").to_frame()
+    table = table_of(name, "l40s")
     drawn = numbers(every_plot("l40s")[name]())
     for column in DRAWN[name]:
         own = {round(float(n), 6) for n in table[column].dropna()}
@@ -83,7 +89,7 @@ def test_the_table_of_every_plot_has_the_numbers_that_the_figure_draws(name: str
 
 @pytest.mark.parametrize("name", PLOTS)
 def test_names_are_as_the_log_has_them_and_no_column_is_a_hover_text(name: str) -> None:
-    table = info_of(name, EVIL).to_frame()
+    table = table_of(name, EVIL)
     assert len(table)
     assert "hover" not in table
     assert not any(
@@ -117,8 +123,7 @@ def test_bars_of_the_waterfall_are_named_without_markup() -> None:
     results = pd.DataFrame(
         {"policy": ["static", "right-sizing", "a & b"], "time_s": [4.0, 3.0, 2.0], "gpu_seconds": [9.0, 11.0, 6.0]}
     )
-    table = plots.waterfall_info(results.assign(bound_gpu_seconds=5.0)).to_frame()
-    cost = table[table["table"] == "cost"].set_index(["label", "kind"])
+    cost = part(plots.plot_waterfall(results.assign(bound_gpu_seconds=5.0)), "cost").set_index(["label", "kind"])
     assert cost.index[0] == ("static", "total")
     assert cost.loc[("right-sizing: start fewer replicas", "costs"), ["from_gpu_seconds", "to_gpu_seconds"]].tolist() == [
         9.0,
@@ -129,22 +134,25 @@ def test_bars_of_the_waterfall_are_named_without_markup() -> None:
 
 
 def test_lengths_of_a_gpu_kind_have_a_row_per_bin_and_count_every_response() -> None:
-    table = info_of("plot_kinds", "l40s").to_frame()
-    lengths = table[table["table"] == "lengths"]
+    lengths = part(every_plot("l40s")["plot_kinds"](), "lengths")
     assert (lengths["to_tokens"] > lengths["from_tokens"]).all()
     assert lengths.groupby("label")["responses"].sum().tolist() == [16, 16]
 
 
 def test_costs_of_a_front_are_named_by_their_unit() -> None:
-    info = info_of("plot_front", "l40s")
-    assert {"cost_usd", "true_cost_usd"} <= set(info._replace(unit="USD").to_frame())
-    assert not {"cost", "true_cost"} & set(info.to_frame())
+    front, *others = calls("l40s")["plot_front"]().shared
+    in_usd = plots.plot_front(replace(front, cost="usd"), *others).table
+    assert {"cost_usd", "true_cost_usd"} <= set(in_usd)
+    for table in (in_usd, every_plot("l40s")["plot_front"]().table):
+        assert not {"cost", "true_cost"} & set(table)
 
 
 @pytest.mark.parametrize("name", list(TRACES))
 def test_strange_traces_have_a_table_where_there_is_a_figure(name: str) -> None:
-    for info in (plots.timeline_info(TRACES[name]), plots.lengths_info(TRACES[name]), plots.steps_info(TRACES[name])):
-        assert (len(info.to_frame()) > 0) == (not info.missing)
+    for figure in (plots.plot_lengths(TRACES[name]), plots.plot_steps(TRACES[name])):
+        assert (len(figure.table) > 0) == (len(figure.data) > 0)
+    info = plots.timeline_info(TRACES[name])
+    assert (len(info.to_frame()) > 0) == (not info.missing)
 
 
 def test_tables_below_each_other_keep_their_columns_and_leave_out_empty_ones() -> None:

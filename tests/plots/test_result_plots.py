@@ -9,18 +9,16 @@ import numpy as np
 import pandas as pd
 import pytest
 from error_messages import refused
+from every_plot import part
 from plot_samples import EVIL
 
 import solver
 from rlhfless.errors import InputError
 from rlhfless.plots import (
     bound_of_sum,
-    plane_info,
     plot_plane,
     plot_time_weight,
     plot_waterfall,
-    time_weight_info,
-    waterfall_info,
 )
 from rlhfless.scheduling import ladder
 
@@ -46,12 +44,13 @@ def results(**columns):
 
 def test_plane_adds_up_the_steps_of_a_policy(front):
     twice = pd.concat([results(), results()])
-    info = plane_info(twice, front, lambda time_s: 400.0 / time_s if time_s > 15 else math.inf)
-    assert info.points["policy"].tolist() == ["static", "fold", "oracle"]
-    assert info.points["gpu_seconds"].tolist() == [200.0, 140.0, 120.0]
-    assert len(info.front) == len(front.plans)
-    assert (info.bound["gpu_seconds"] == 400.0 / info.bound["time_s"]).all()
-    assert info.bound["time_s"].min() > 15
+    fig = plot_plane(twice, front, lambda time_s: 400.0 / time_s if time_s > 15 else math.inf)
+    policies, bound = part(fig, "policies"), part(fig, "bound")
+    assert policies["policy"].tolist() == ["static", "fold", "oracle"]
+    assert policies["gpu_seconds"].tolist() == [200.0, 140.0, 120.0]
+    assert len(part(fig, "front")) == len(front.plans)
+    assert (bound["gpu_seconds"] == 400.0 / bound["time_s"]).all()
+    assert bound["time_s"].min() > 15
 
 
 def test_plane_has_a_marker_per_policy_the_front_the_bound_and_which_way_is_better(front):
@@ -75,12 +74,11 @@ def test_plane_without_a_curve_shows_the_bound_at_each_policys_time():
 
 
 def test_plane_of_strange_results():
-    assert "no policy has run" in plane_info(results().iloc[:0]).missing
-    assert plot_plane(results().iloc[:0]).layout.annotations
+    assert "no policy has run" in plot_plane(results().iloc[:0]).layout.annotations[0].text
     assert plot_plane(results().iloc[:1], bound=lambda time_s: math.inf).data
     assert "\\u003cscript" not in plot_plane(results(policy=["static", EVIL, "oracle"])).to_json()
     with refused(InputError, "'gpu_seconds'"):
-        plane_info(results().drop(columns="gpu_seconds"))
+        plot_plane(results().drop(columns="gpu_seconds"))
 
 
 def test_points_on_each_other_share_a_name_and_one_point_alone_says_so():
@@ -99,12 +97,14 @@ def test_points_on_each_other_share_a_name_and_one_point_alone_says_so():
 
 
 def test_waterfall_adds_up_from_the_first_schedule_to_the_bound():
-    info = waterfall_info(results(bound_gpu_seconds=[50.0, 48.0, 52.0]))
-    assert [(r.kind, r.start, r.end) for r in info.gpu_seconds] == [
-        ("total", 0, 100), ("saves", 100, 70), ("saves", 70, 60), ("total", 0, 60), ("left", 60, 52), ("bound", 0, 52),
+    fig = plot_waterfall(results(bound_gpu_seconds=[50.0, 48.0, 52.0]))
+    cost, time = part(fig, "cost"), part(fig, "time")
+    assert cost[["kind", "from_gpu_seconds", "to_gpu_seconds"]].to_numpy().tolist() == [
+        ["total", 0, 100], ["saves", 100, 70], ["saves", 70, 60], ["total", 0, 60], ["left", 60, 52], ["bound", 0, 52],
     ]  # fmt: skip
-    assert [(r.kind, r.change) for r in info.time_s] == [("total", 10), ("costs", 1), ("saves", -2), ("total", 9)]
-    assert sum(r.change for r in info.gpu_seconds[:3]) == info.gpu_seconds[3].end
+    changes = (time["to_time_s"] - time["from_time_s"]).tolist()
+    assert list(zip(time["kind"], changes, strict=True)) == [("total", 10), ("costs", 1), ("saves", -2), ("total", 9)]
+    assert (cost["to_gpu_seconds"] - cost["from_gpu_seconds"])[:3].sum() == cost["to_gpu_seconds"][3]
 
 
 def test_waterfall_draws_both_panels_and_says_what_costs():
@@ -120,28 +120,28 @@ def test_waterfall_has_a_bar_for_speculation_where_a_schedule_drafts():
     names = [rung.name for rung in ladder(drafting=True)]
     costs = np.linspace(100, 30, len(names))
     table = pd.DataFrame({"policy": names, "time_s": costs / 10, "gpu_seconds": costs, "bound_gpu_seconds": 20.0})
-    bar = next(bar for bar in waterfall_info(table).gpu_seconds if "speculation" in bar.label)
-    assert (bar.kind, bar.start, bar.end) == ("saves", costs[-3], costs[-2])
-    without = table[~table["policy"].str.endswith("drafts")]
-    assert not any("speculation" in bar.label for bar in waterfall_info(without).gpu_seconds)
+    bars = part(plot_waterfall(table), "cost")
+    bar = bars[bars["label"].str.contains("speculation")].iloc[0]
+    assert (bar["kind"], bar["from_gpu_seconds"], bar["to_gpu_seconds"]) == ("saves", costs[-3], costs[-2])
+    without = plot_waterfall(table[~table["policy"].str.endswith("drafts")]).table
+    assert not without["label"].str.contains("speculation").any()
 
 
 def test_waterfall_of_one_schedule_says_what_is_missing():
-    assert "fewer than two" in waterfall_info(results().iloc[:1]).missing
-    assert plot_waterfall(results().iloc[:1]).layout.annotations
+    assert "fewer than two" in plot_waterfall(results().iloc[:1]).layout.annotations[0].text
 
 
 def test_slider_has_a_frame_per_weight(plans, front):
-    info = time_weight_info(plans, front)
-    assert info.table["time_weight"].tolist() == [0.0, 0.5, 1.0]
-    assert info.table["makespan_s"].tolist() == [plans[w].makespan_s for w in (0.0, 0.5, 1.0)]
-    assert [bars["responses"].sum() for bars in info.bars] == [64, 64, 64]
     fig = plot_time_weight(plans, front, start=0.5)
+    shown = part(fig, "plans")
+    assert shown["time_weight"].tolist() == [0.0, 0.5, 1.0]
+    assert shown["makespan_s"].tolist() == [plans[w].makespan_s for w in (0.0, 0.5, 1.0)]
+    assert part(fig, "actors").groupby("time_weight")["responses"].sum().tolist() == [64, 64, 64]
     assert [frame.name for frame in fig.frames] == ["0", "0.5", "1"]
     assert [step.args[0][0] for step in fig.layout.sliders[0].steps] == ["0", "0.5", "1"]
     assert fig.layout.sliders[0].active == 1
     bars = {len(frame.data[0].y) for frame in fig.frames}
-    assert bars == {int(info.table["actors"].max())}  # as many in every frame, so that none of another frame stays
+    assert bars == {int(shown["actors"].max())}  # as many in every frame, so that none of another frame stays
 
 
 def test_slider_without_plans_or_front(plans):

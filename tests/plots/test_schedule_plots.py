@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from plot_samples import EVIL, busy_trace, degenerate_traces, sample_trace, tables
 
-from rlhfless.plots import plot_side_by_side, plot_timelines, side_by_side_info, timelines_info
+from rlhfless.plots import plot_side_by_side, plot_timelines, timelines_info
 from rlhfless.plots.style import plain
 from rlhfless.plots.timeline_grid import bundles
 from rlhfless.trace import Trace
@@ -132,6 +132,7 @@ def test_bars_side_by_side_leave_out_what_is_not_known():
 
 
 def test_bars_side_by_side_of_nothing_say_so():
-    assert side_by_side_info(pd.DataFrame()).missing == "There are no numbers to show."
+    nothing = plot_side_by_side(pd.DataFrame(), "Nothing", "numbers")
+    assert nothing.layout.annotations[0].text == "There are no numbers to show."
     five = pd.DataFrame([range(5)])
     assert "at most 4" in plot_side_by_side(five, "Five", "numbers").layout.annotations[0].text

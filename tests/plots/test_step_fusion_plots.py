@@ -10,7 +10,7 @@ from every_plot import cut_of
 from executor_samples import plan_of, run, trace_of, uniform_step
 
 from rlhfless.executor import WorkGpus, WorkItem
-from rlhfless.plots import cut_surface_info, plot_cut_surface, plot_step_fusion, step_fusion_info
+from rlhfless.plots import plot_cut_surface, plot_step_fusion, step_fusion_info
 from rlhfless.scheduling.rlhfuse import GlobalCut
 from rlhfless.trace import Trace
 
@@ -47,12 +47,13 @@ def test_a_trace_without_allocations_says_so() -> None:
 
 
 def test_a_cut_surface_shows_times_and_bounds() -> None:
-    info = cut_surface_info(cut_of())
-    table = info.table.set_index(["share", "keep"])
+    fig = plot_cut_surface(cut_of())
+    table = fig.table.set_index(["share", "keep"])
     assert (table.loc[(0.2, 1), "time_s"], table.loc[(0.2, 1), "exact"]) == (7.5, True)
     assert (table.loc[(0.5, 1), "time_s"], table.loc[(0.5, 1), "exact"]) == (8.0, False)
     assert pd.isna(table.loc[(0.5, 2), "time_s"])
-    assert (info.chosen, info.uncut_s) == ((0.2, 1), 9.0)
-    assert [trace.type for trace in plot_cut_surface(cut_of()).data] == ["heatmap", "scatter"]
+    assert [trace.type for trace in fig.data] == ["heatmap", "scatter"]
+    assert (fig.data[1].x[0], fig.data[1].y[0]) == (0.2, 1), "the chosen cut"
+    assert "Without a release the step takes 9.00 s" in fig.layout.title.text
     none = replace(cut_of(), share=0.0, candidates=())
-    assert cut_surface_info(none).missing
+    assert "No release was tried" in plot_cut_surface(none).layout.annotations[0].text

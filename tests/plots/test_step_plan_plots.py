@@ -16,9 +16,7 @@ from rlhfless.plots import (
     plot_step_comparison,
     plot_step_plan,
     plot_step_search,
-    step_comparison_info,
     step_plan_info,
-    step_search_info,
 )
 from rlhfless.plots.step_plan_data import MOVES, PERIODS
 from solver import Cluster, LatencyModel, Workload
@@ -145,7 +143,8 @@ def test_bounds_of_other_problems_are_not_mixed_up() -> None:
 
 
 def test_multiples_of_the_bound_add_up_to_the_period() -> None:
-    table = step_comparison_info({"rule": SLOWER, "ours": PLAN}).table.set_index("plan")
+    figure = plot_step_comparison({"rule": SLOWER, "ours": PLAN})
+    table = figure.table.set_index("plan")
     parts = table[["calls", "reallocation", "idle"]]
     assert (parts >= -1e-9).all(axis=None)
     assert parts.sum(axis=1).tolist() == pytest.approx(
@@ -153,18 +152,15 @@ def test_multiples_of_the_bound_add_up_to_the_period() -> None:
     )
     gpu_s = table.loc["ours", ["calls_gpu_s", "reallocation_gpu_s", "idle_gpu_s"]].sum()
     assert gpu_s == pytest.approx(PLAN.gpus * PLAN.period_s)
-    figure = plot_step_comparison({"rule": SLOWER, "ours": PLAN})
     assert [trace.name for trace in figure.data] == ["model calls", "sending weights", "idle"]
     assert "Fastest: ours" in figure.layout.title.text
 
 
 def test_a_search_is_drawn_as_it_improved_and_rules_without_a_search_are_left_out() -> None:
-    info = step_search_info({"rule": replace(SLOWER, history=()), "ours": PLAN})
-    assert info.history["plan"].unique().tolist() == ["ours"]
-    assert info.history["period_s"].is_monotonic_decreasing
-    assert info.history["period_s"].iloc[-1] == pytest.approx(PLAN.period_s)
-    assert info.bound_s == PLAN.lower_bound_s
     figure = plot_step_search({"rule": replace(SLOWER, history=()), "ours": PLAN})
+    assert figure.table["plan"].unique().tolist() == ["ours"]
+    assert figure.table["period_s"].is_monotonic_decreasing
+    assert figure.table["period_s"].iloc[-1] == pytest.approx(PLAN.period_s)
     assert figure.layout.shapes[0].y0 == PLAN.lower_bound_s
 
 

@@ -12,7 +12,7 @@ import plotly.io as pio
 import pytest
 from plot_samples import EVIL, busy_trace, degenerate_traces, rollouts, sample_trace, tables
 
-from rlhfless.plots import lengths_info, plot_lengths, plot_steps, plot_timeline, steps_info, timeline_info
+from rlhfless.plots import plot_lengths, plot_steps, plot_timeline, timeline_info
 from rlhfless.plots.palette import IDLE, PHASE_STYLES, POLICY_STYLES, policy_styles
 from rlhfless.plots.style import SOFT_BREAK, TEMPLATE, clean, lines_of, number, plain, signed_share, styled, usd
 from rlhfless.plots.utilisation import covered_s, row_order, use_share
@@ -70,7 +70,7 @@ def test_timeline_of_a_step_that_is_not_there_says_so():
 
 def test_a_logged_trace_says_that_nothing_is_known_of_gpus():
     assert "no allocations or spans" in timeline_info(Trace(rollouts())).missing
-    assert "no allocations" in steps_info(Trace(rollouts())).missing
+    assert "no allocations" in plot_steps(Trace(rollouts())).layout.annotations[0].text
 
 
 def test_an_actor_that_was_planned_but_never_started_has_a_row():
@@ -203,8 +203,8 @@ def test_used_share_is_of_the_held_time():
     np.testing.assert_allclose(shares, [[1.0, 0.5], [1.0, np.nan]])
 
 
-def test_steps_info_adds_up():
-    table = steps_info(sample_trace(2)).table
+def test_steps_add_up():
+    table = plot_steps(sample_trace(2)).table
     assert table["step"].tolist() == [0, 1]
     for name, value in {
         "time_s": 4.0,
@@ -220,13 +220,15 @@ def test_steps_info_adds_up():
     assert "0.0120 USD" in traces["busy"].hovertext[0]
 
 
-def test_lengths_info_leaves_cut_off_responses_out_of_the_errors():
-    info = lengths_info(Trace(rollouts()))
-    assert (len(info.points), info.censored) == (6, 1)
-    assert info.mean_abs_error_tokens == pytest.approx((10 + 0 + 0 + 10 + 0) / 5)
-    assert info.mean_error_tokens == pytest.approx((-10 + 0 + 0 + 10 + 0) / 5)
+def test_lengths_leave_cut_off_responses_out_of_the_errors():
+    fig = plot_lengths(Trace(rollouts()))
+    assert fig.table["kind"].value_counts().to_dict() == {"stop": 5, "censored": 1}
+    note = plain(fig.layout.title.text)
+    assert f"mean absolute error {(10 + 0 + 0 + 10 + 0) / 5:.2f} tokens" in note
+    assert "mean error (actual minus predicted) 0 tokens" in note
     ranks, predicted = [1, 2, 3, 4, 5], [1.5, 1.5, 3.5, 3.5, 5]
-    assert info.rank_correlation == pytest.approx(np.corrcoef(ranks, predicted)[0, 1])
+    assert f"rank correlation {np.corrcoef(ranks, predicted)[0, 1]:.2f}" in note
+    assert "1 cut-off response" in note
 
 
 def test_lengths_plot_marks_cut_off_and_unknown_responses():
@@ -238,10 +240,9 @@ def test_lengths_plot_marks_cut_off_and_unknown_responses():
 
 
 def test_lengths_without_variation_or_predictions():
-    assert math.isnan(lengths_info(Trace(rollouts(predicted_tokens=7.0))).rank_correlation)
     assert "undefined" in plot_lengths(Trace(rollouts(predicted_tokens=7.0))).layout.title.text
-    assert lengths_info(TRACES["one bare logged response"]).missing == "The trace has no predicted lengths."
-    assert lengths_info(sample_trace(1), step=5).missing == "Step 5 has no responses."
+    assert plot_lengths(TRACES["one bare logged response"]).layout.annotations[0].text == "The trace has no predicted lengths."
+    assert plot_lengths(sample_trace(1), step=5).layout.annotations[0].text == "Step 5 has no responses."
 
 
 def test_many_lengths_are_drawn_with_webgl():

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from every_plot import informed
 
-from rlhfless.plots import plot_value_of_information, value_of_information_info
+from rlhfless.plots import plot_value_of_information
 
 
 def test_values_are_means_over_draws_with_two_standard_errors_of_the_ratio_to_random():
-    table = value_of_information_info(informed("mine")).table.set_index(["forecast", "policy"])
+    table = plot_value_of_information(informed("mine")).table.set_index(["forecast", "policy"])
     assert table.loc[("mine", "random"), "value"] == pytest.approx((1.0 * 1.02) ** 0.5)
     assert table.loc[("truth", "mine"), "value"] == pytest.approx(0.8)
     own = table.loc[("truth", "mine")]
@@ -31,4 +31,4 @@ def test_without_runs_the_figure_says_so():
     found = informed("mine")
     nothing = replace(found, runs=found.runs.iloc[:0])
     assert "no runs" in str(plot_value_of_information(nothing).layout.annotations)
-    assert value_of_information_info(nothing).to_frame()["policy"].tolist()[-1] == "lower bound"
+    assert plot_value_of_information(nothing).table["policy"].tolist()[-1] == "lower bound"

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from command_line import run_rlhfless
 from error_messages import refused_command
+from every_plot import part
 
 from rlhfless.analysis import draft_savings as draft_savings_file
 from rlhfless.analysis import log_texts
@@ -23,7 +24,7 @@ from rlhfless.engine.simulated.drafted import DraftedEngineFactory
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.latency import load_profile
-from rlhfless.plots.waterfall import waterfall_info
+from rlhfless.plots import plot_waterfall
 from rlhfless.report.drafts import draft_lever, draft_lines, saved_by_drafts
 from rlhfless.report.schedules import simulate_schedules
 from rlhfless.simulate import STRONG, DrawnDrafts, SimulationConfig, logged_steps, simulate_steps
@@ -194,8 +195,8 @@ def test_the_ladder_of_ideas_has_a_rung_for_speculation_where_drafts_are_given()
     results = drafted.results(drafted.ladder).set_index("policy")
     assert results.loc["solver+replan, drafts", "time_s"] < results.loc["solver+replan", "time_s"]
     assert (results["gpu_seconds"] >= results["bound_gpu_seconds"] * (1 - 1e-9)).all()
-    labels = [bar.label for bar in waterfall_info(drafted.results(drafted.ladder)).time_s]
-    assert [label for label in labels if "speculation" in label] == ["speculation:<br>draft and<br>verify"]
+    bars = part(plot_waterfall(drafted.results(drafted.ladder)), "time")
+    assert bars["label"][bars["label"].str.contains("speculation")].tolist() == ["speculation: draft and verify"]
 
 
 def test_a_notebook_has_no_bar_for_speculation(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import rlhfless as rl
 from rlhfless.analysis import Assumptions
 from rlhfless.analysis.split import DIVIDED, LENT, SHARED
 from rlhfless.errors import InputError
-from rlhfless.plots import plot_split, split_info
+from rlhfless.plots.split import plot_split
 from rlhfless.trace import OpenedLog, Trace
 
 GPUS = {"gpus": 8, "profile": "h100-qwen2.5-3b-tp1", "verbose": False}
@@ -154,13 +154,11 @@ def test_wrong_arguments() -> None:
 
 def test_the_figure_has_every_division() -> None:
     table = rl.load(responses(1), assumptions=Assumptions(learn_s=10.0), **GPUS).split(gpus=[4, 8]).to_frame()
-    points = split_info(table).to_frame()
-    assert len(points) == len(table)
     fig = plot_split(table)
+    assert len(fig.table) == len(table)
     drawn = [trace for trace in fig.data if trace.showlegend is not False]
     assert sum(len(trace.x) for trace in drawn) == len(table)
-    assert {trace.name for trace in drawn} == set(points["line"])
-    assert split_info(table.iloc[:0]).missing
+    assert {trace.name for trace in drawn} == set(fig.table["line"])
     assert not plot_split(table.iloc[:0]).data
 
 

@@ -18,7 +18,6 @@ from log_samples import rollouts
 import rlhfless as rl
 from rlhfless.errors import InputError
 from rlhfless.plots import plain
-from rlhfless.plots.variants import variants_info
 from rlhfless.run import Run, Variant, variants
 from rlhfless.scheduling import PlanningOptions, PolicyError, PolicyFunction
 from rlhfless.simulate import Comparison
@@ -98,8 +97,7 @@ def test_a_figure_has_every_variant_and_names_the_front(swept: Comparison) -> No
     named = " = ".join(str(note.text) for note in figure.layout.annotations)
     assert all(name in named for name in front["variant"])
     assert len(swept.front().plot().data[0].x) == len(front)
-    info = variants_info(means)
-    assert info.points.loc[info.points["on_front"], "variant"].tolist() == [
+    assert figure.table.loc[figure.table["on_front"], "variant"].tolist() == [
         n for n in means["variant"] if n in set(front["variant"])
     ]
 

@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from error_messages import refused
+from every_plot import part
 
 import solver
 from rlhfless.errors import InputError
 from rlhfless.latency import load_profile
-from rlhfless.plots import fusion_front_info, plot_fusion_front
 from rlhfless.simulate import Comparison, LoggedStep, SimulationConfig, fusion_front, logged_steps, simulate_steps, streaming
 from solver.stage_fusion.token_work import TokenWork
 
@@ -79,10 +79,10 @@ def test_work_that_streams_and_time_weights_are_needed(step: tuple[LoggedStep, S
 
 
 def test_the_figure_has_both_fronts_and_the_bound(front: Comparison) -> None:
-    fig = plot_fusion_front(front)
+    fig = front.plot()
     assert [trace.name for trace in fig.data if trace.showlegend is not False] == [
         "lower bound of any schedule", "learns after generation", "learns while others decode",
     ]  # fmt: skip
-    info = fusion_front_info(front)
-    assert sum(len(trace.x) for trace in fig.data if "markers" in trace.mode) == len(info.table)
-    assert fusion_front_info(replace(front, table=front.table.iloc[:0])).missing
+    assert sum(len(trace.x) for trace in fig.data if "markers" in trace.mode) == len(part(fig, "results"))
+    nothing = replace(front, table=front.table.iloc[:0]).plot()
+    assert "no policy has run" in nothing.layout.annotations[0].text

@@ -20,6 +20,11 @@ from rlhfless.analysis.draft_acceptance import DraftedResponses
 from rlhfless.analysis.draft_groups import DraftSource
 from rlhfless.analysis.draft_study import DraftStudy
 from rlhfless.analysis.value_of_information import ValueOfInformation
+from rlhfless.plots.data_figure import DataFigure
+from rlhfless.plots.fronts import plot_fronts
+from rlhfless.plots.split import plot_split
+from rlhfless.plots.variants import plot_variants
+from rlhfless.plots.what_ifs import plot_what_ifs
 from rlhfless.simulate import Comparison
 from rlhfless.trace import Trace
 from solver.dataflow import StepPlan
@@ -208,7 +213,6 @@ def calls(text: str) -> dict[str, Callable[[], Call]]:
         "plot_cost_over_time": lambda: Call((COSTS,)),
         "plot_curves": lambda: Call((STEPS,)),
         "plot_front": of_plans(lambda plans, front, outcomes, _: Call((front, plans, outcomes), label)),
-        "plot_fusion_front": lambda: Call((fusion_front_of(text),)),
         "plot_gap_history": of_plans(lambda plans, front, *_: Call((plans, dict.fromkeys(plans, front)), label)),
         "plot_kinds": of_plans(lambda plans, *_: Call((plans, WORKLOAD), label)),
         "plot_learning": lambda: Call((learned(text),)),
@@ -231,9 +235,7 @@ def calls(text: str) -> dict[str, Callable[[], Call]]:
             (pd.DataFrame({text: [1.0, 2.0]}, index=[text, "other"]),),
             {"title": text, "axis": f"{text} (s)", "groups": text},
         ),
-        "plot_spec_front": lambda: Call((draft_fronts(text),)),
         "plot_speedup_map": lambda: Call((replace(LATENCY, name=text), 100.0, Acceptance([0.5, 0.25]))),
-        "plot_split": lambda: Call((divisions(text),)),
         "plot_steps": lambda: Call((trace_of(text),)),
         "plot_time_weight": of_plans(
             lambda plans, front, *_: Call((dict(zip((1.0, 0.0), plans.values(), strict=True)), front))
@@ -242,14 +244,24 @@ def calls(text: str) -> dict[str, Callable[[], Call]]:
         "plot_timelines": lambda: Call(({text: trace_of(text), "other": trace_of(text, "actor-")},)),
         "plot_two_step_gain": lambda: Call((replace(LATENCY, name=text, kv_bytes_per_token=1e5), 2000)),
         "plot_value_of_information": lambda: Call((informed(text),)),
-        "plot_variants": lambda: Call((results(text).assign(variant=[text, "other"]),)),
         "plot_waterfall": lambda: Call((results(text),)),
-        "plot_what_ifs": lambda: Call((ways(text),)),
+        "Comparison.plot, a front with drafts": lambda: Call((draft_fronts(text),)),
+        "Comparison.plot, a front by learning": lambda: Call((fusion_front_of(text),)),
+        "Comparison.plot, variants": lambda: Call((results(text).assign(variant=[text, "other"]),)),
+        "Comparison.plot, ways": lambda: Call((ways(text),)),
+        "Split.plot": lambda: Call((divisions(text),)),
     }
 
 
+OF_METHODS: dict[str, Callable[..., DataFigure]] = {
+    "Comparison.plot, a front with drafts": plot_fronts, "Comparison.plot, a front by learning": plot_fronts,
+    "Comparison.plot, variants": plot_variants, "Comparison.plot, ways": plot_what_ifs, "Split.plot": plot_split,
+}  # fmt: skip
+"""What draws the figures of methods; the others are in ``plots``."""
+
+
 def every_plot(text: str) -> dict[str, Callable[[], go.Figure]]:
-    """What makes a figure, by the name of the plot.
+    """What makes a figure, by the name of the function or method.
 
     Args:
         text: name of runs, prompts, actors, kinds, events, policies, algorithms, labels of sliders, and whatever else has one.
@@ -257,12 +269,17 @@ def every_plot(text: str) -> dict[str, Callable[[], go.Figure]]:
 
     def draw(name: str, make: Callable[[], Call]) -> go.Figure:
         call = make()
-        return getattr(plots, name)(*call.shared, **call.own)
+        return (OF_METHODS.get(name) or getattr(plots, name))(*call.shared, **call.own)
 
     return {name: partial(draw, name, make) for name, make in calls(text).items()}
 
 
-def info_of(name: str, text: str) -> Any:
-    """What the info function of a plot returns for the same arguments."""
-    short = {"plot_gap_history": "gap"}.get(name, name.removeprefix("plot_"))
-    return getattr(plots, f"{short}_info")(*calls(text)[name]().shared)
+def part(figure: DataFigure, name: str) -> pd.DataFrame:
+    """Rows of one of the tables of a figure."""
+    return figure.table[figure.table["table"] == name].reset_index(drop=True)
+
+
+def table_of(name: str, text: str) -> pd.DataFrame:
+    """What a plot draws for the same arguments."""
+    info = getattr(plots, f"{name.removeprefix('plot_')}_info", None)
+    return every_plot(text)[name]().table if info is None else info(*calls(text)[name]().shared).to_frame()

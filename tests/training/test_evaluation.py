@@ -13,7 +13,7 @@ from error_messages import refused
 from training_samples import config, run_config
 
 from rlhfless.errors import InputError
-from rlhfless.plots import curves_info
+from rlhfless.plots import plot_curves
 from rlhfless.trace import learning_numbers, read_trace
 from rlhfless.training.config import TrainError
 from rlhfless.training.evaluation import held_out_problems
@@ -55,7 +55,7 @@ def test_evaluations_are_in_trace_and_metrics_and_change_no_weight(tmp_path: Pat
     accuracy = table.set_index("step")["eval_accuracy"].dropna().to_dict()
     assert accuracy == {one["after_steps"] - 1: one["accuracy"] for one in found}
     assert table["learn_mismatch_mean"].dropna().between(0, 1e-4).all()
-    drawn = curves_info(table).table
+    drawn = plot_curves(table).table
     assert {"eval_accuracy", "eval_reward_mean", "learn_mismatch_mean"} <= set(drawn)
     # a run that was stopped goes on with the same evaluations
     run(tmp_path / "parts", model, steps=2, eval_every=2, eval_prompts=5)

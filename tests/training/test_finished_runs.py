@@ -13,7 +13,7 @@ from training_samples import config
 
 from rlhfless.diagnosis import diagnose
 from rlhfless.errors import InputError
-from rlhfless.plots import curves_info, plot_curves
+from rlhfless.plots import plot_curves
 from rlhfless.trace import idle_share_if_held, read_trace, step_metrics
 from rlhfless.training.config import TrainError
 from rlhfless.training.loop import Trainer
@@ -48,7 +48,7 @@ def test_a_table_of_something_else_is_refused_with_its_columns() -> None:
         plot_curves(pd.DataFrame({"question": ["1+1"], "answer": ["2"]}))
     with refused(InputError, "Trainer", "folder"):
         plot_curves(42)
-    assert curves_info(pd.DataFrame()).missing
+    assert "No step is complete yet" in plot_curves(pd.DataFrame()).layout.annotations[0].text
 
 
 def test_a_stated_price_is_in_trace_metrics_and_live_view(model: Path, tmp_path: Path) -> None:

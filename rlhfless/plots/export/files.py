@@ -1,11 +1,11 @@
 """Writes figures as files: an HTML page, an image, or the data as csv.
 
-    from rlhfless.plots import paper_style, plane_info, save, save_data
+    from rlhfless.plots import paper_style, save, save_data
 
     save(figure, "out/plane.html")                           # works everywhere, also without a network
     save(figure, "out/plane.png", dpi=300)                   # PNG, SVG and PDF: the extra ``export`` and Chromium or Chrome
     save(paper_style(figure, width_mm=85), "out/plane.pdf")  # 85 mm wide, texts of 8 pt, no background
-    save_data(plane_info(results), "out/plane.csv")          # the data that plot_plane(results) draws
+    save_data(figure, "out/plane.csv")                       # the numbers that it draws: figure.table
 
 The same figure gives the same bytes.
 """
@@ -21,6 +21,7 @@ import plotly.graph_objects as go
 from plotly.basedatatypes import BaseFigure
 
 from rlhfless.errors import InputError
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.export.html_page import figure_page
 from rlhfless.plots.export.render import PX_PER_INCH, ImageRequest, draw
 from rlhfless.trace.storage import replace_file
@@ -35,7 +36,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 @runtime_checkable
 class HasFrame(Protocol):
-    """Whatever has its data as a table: the infos of plots, plans, fronts."""
+    """Whatever has its data as a table: plans, fronts, comparisons."""
 
     def to_frame(self) -> pd.DataFrame:
         """Return the data."""
@@ -85,34 +86,41 @@ def save_all(
     return [path for _, path in wanted]
 
 
-def save_data(shown: HasFrame | pd.DataFrame, path: str | Path) -> Path:
-    """Write the data of a plot, or another table, as csv; columns have their units in their names.
+def save_data(shown: DataFigure | HasFrame | pd.DataFrame, path: str | Path) -> Path:
+    """Write the numbers that a figure draws, or another table, as csv; columns have their units in their names.
 
     Numbers have nine digits. A text that a spreadsheet would take for a formula (it begins with ``=``, ``+``, ``-``, ``@`` or
     white space and is no number) gets a leading apostrophe. Names come from other people's logs, and users open these tables by
     double click.
 
     Args:
-        shown: what a plot's ``..._info`` function returns, or anything else with ``to_frame``, or a table.
+        shown: a figure of this package, whose ``table`` is written; anything with ``to_frame``; or a table.
         path: a file that ends with ``.csv``; its folder is made, and the file is replaced atomically.
 
     Raises:
-        InputError: the path is no ``.csv``, or cannot be written; it has no table, such as a plotly figure.
+        InputError: the path is no ``.csv``, or cannot be written; it has no table, such as another figure of plotly.
     """
     path = Path(path)
     if path.suffix.lower() != ".csv" or path.is_dir():
         raise InputError(f"{path}: the data behind a figure is written as csv; name a file that ends with .csv")
-    if not isinstance(shown, pd.DataFrame | HasFrame):
+    table = _table_of(shown)
+    if table is None:
         raise InputError(
-            f"{path}: a {type(shown).__name__} has no table; the data of a plot is needed, such as plane_info(...) beside "
-            "plot_plane(...)"
+            f"{path}: a {type(shown).__name__} has no table; a figure of rlhfless.plots is needed, such as plot_plane(...)"
         )
-    table = shown if isinstance(shown, pd.DataFrame) else shown.to_frame()
     safe = table.rename(columns=_no_formula).apply(
         lambda column: column.map(_no_formula) if column.dtype.kind not in "biufM" else column
     )
     _write(path, safe.to_csv(index=False, float_format="%.9g", lineterminator="\n").encode("utf-8", "replace"))
     return path
+
+
+def _table_of(shown: Any) -> pd.DataFrame | None:
+    if isinstance(shown, DataFigure):
+        return shown.table
+    if isinstance(shown, HasFrame):
+        return shown.to_frame()
+    return shown if isinstance(shown, pd.DataFrame) else None
 
 
 def _no_formula(value: Any) -> Any:

@@ -15,6 +15,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from rlhfless.errors import InputError
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.export.print_panels import panel_rows, stack, stacked_px
 from rlhfless.plots.export.print_places import (
     LETTER,
@@ -25,7 +26,7 @@ from rlhfless.plots.export.print_places import (
     place_arrow_texts,
     stands_on,
 )
-from rlhfless.plots.slider import CAPTION
+from rlhfless.plots.frames import CAPTION
 from rlhfless.plots.style import SOFT_BREAK, UNBROKEN, WIDE_ONLY
 
 SANS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
@@ -67,7 +68,11 @@ def paper_style(
     if not MIN_PT <= font_pt <= MAX_PT:
         raise InputError(f"font_pt is {font_pt:g}; {MIN_PT:g} to {MAX_PT:g} points are needed")
     em, width = font_pt * PX_PER_PT, width_mm * PX_PER_MM
-    fig = go.Figure(figure.data, figure.layout)
+    if isinstance(figure, DataFigure):
+        fig = DataFigure(figure.data, figure.layout)
+        fig.table = figure.table
+    else:
+        fig = go.Figure(figure.data, figure.layout)
     heading = wrapped(str(fig.layout.title.text or "").split("<br><span")[0], width, BOLD * 1.2 * em) if title else ""
     left_out = {CAPTION, WIDE_ONLY} if width < TWO_COLUMNS_PX else {CAPTION}
     fig.layout.annotations = [note for note in fig.layout.annotations if note.name not in left_out]

@@ -15,7 +15,7 @@ from rlhfless.analysis.what_ifs.compare import compare_ways
 from rlhfless.analysis.what_ifs.outcome import DataChange
 from rlhfless.analysis.what_ifs.words import data_in_words
 from rlhfless.errors import InputError
-from rlhfless.plots import plot_what_ifs, what_ifs_info
+from rlhfless.plots.what_ifs import plot_what_ifs
 from rlhfless.simulate import Comparison, logged_steps
 
 ON_POLICY = {
@@ -67,11 +67,9 @@ def test_a_log_with_turns_is_compared_with_waits_only() -> None:
 
 def test_the_figure_has_every_way_once_and_open_points_off_policy(compared: Comparison) -> None:
     table = compared.means()
-    info = what_ifs_info(table)
-    assert info.points["variant"].tolist() == table["way"].tolist()
-    assert info.unit == "GPU-hours"
-    assert info.points["cost"].tolist() == pytest.approx((table["gpu_seconds"] / 3600).tolist())
     figure = compared.plot()
+    assert figure.table["variant"].tolist() == table["way"].tolist()
+    assert figure.table["gpu_hours"].tolist() == pytest.approx((table["gpu_seconds"] / 3600).tolist())
     marks = {trace.name.split(" ", 1)[1]: trace.marker.symbol for trace in figure.data if trace.name}
     assert marks.pop("as logged") == "star"
     assert {name for name, symbol in marks.items() if symbol == "circle"} == set(table["way"][1:][table["on_policy"][1:]])
@@ -86,10 +84,9 @@ def test_with_a_price_costs_are_dollars() -> None:
     run = small_run()
     setting = replace(run.setting, cluster=replace(run.setting.cluster, usd_per_gpu_hour=7.2))
     means = compare_ways(replace(run, setting=setting)).means()
-    info = what_ifs_info(means)
-    assert info.unit == "USD"
-    assert info.points["cost"].tolist() == pytest.approx((means["gpu_seconds"] * 0.002).tolist())
-    assert "cost_usd" in info.to_frame()
+    figure = plot_what_ifs(means)
+    assert figure.layout.yaxis.title.text == "cost of a step (USD)"
+    assert figure.table["cost_usd"].tolist() == pytest.approx((means["gpu_seconds"] * 0.002).tolist())
 
 
 def test_the_figure_needs_means_of_ways(compared: Comparison) -> None:

@@ -15,7 +15,7 @@ from command_line import run_rlhfless
 from error_messages import refused
 
 from rlhfless.errors import InputError, MissingExtra
-from rlhfless.plots import paper_style, plane_info
+from rlhfless.plots import paper_style, plot_plane
 from rlhfless.plots.export import render
 from rlhfless.plots.export.files import save, save_all, save_data
 from rlhfless.plots.export.render import ImageRequest, draw, why_no_pictures
@@ -111,7 +111,7 @@ def test_a_page_holds_all_that_it_needs_and_is_the_same_every_time(tmp_path: Pat
 
 def test_csv_is_the_data_of_the_plot_and_the_same_every_time(tmp_path: Path) -> None:
     results = pd.DataFrame({"policy": ["static", "=cmd|' /C calc'!A0"], "time_s": [2.0, 1.0], "gpu_seconds": [3.0, 2.5]})
-    first, second = (save_data(plane_info(results), tmp_path / name / "data.csv").read_bytes() for name in "ab")
+    first, second = (save_data(plot_plane(results), tmp_path / name / "data.csv").read_bytes() for name in "ab")
     assert first == second
     assert first.decode() == "table,policy,time_s,gpu_seconds\npolicies,static,2,3\npolicies,'=cmd|' /C calc'!A0,1,2.5\n"
 
@@ -137,7 +137,7 @@ def test_what_is_no_figure_is_refused_and_leaves_no_file(tmp_path: Path, shown: 
 
 @pytest.mark.parametrize("shown", [None, {"data": []}, figure()])
 def test_what_has_no_table_is_refused_and_leaves_no_file(tmp_path: Path, shown: Any) -> None:
-    with refused(InputError, "plane_info"):
+    with refused(InputError, "plot_plane"):
         save_data(shown, tmp_path / "out" / "data.csv")
     assert not (tmp_path / "out").exists()
 

@@ -22,8 +22,8 @@ from rlhfless.plots import (
     plot_timeline,
     plot_waterfall,
 )
+from rlhfless.plots.frames import caption, slider
 from rlhfless.plots.palette import PHASE_STYLES
-from rlhfless.plots.slider import caption, slider
 from rlhfless.plots.style import lines_of, plain, styled
 from rlhfless.trace import Trace
 

@@ -1,0 +1,24 @@
+"""Heatmaps: one cell per pair of values of a tidy frame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+
+def heatmap(table: pd.DataFrame, x: str, y: str, z: str, text: Callable[[Any], str], /, **trace: Any) -> go.Heatmap:
+    """Return the cells of a table.
+
+    Args:
+        table: a row per cell. x, y, z: its columns; ``z`` is the colour. text: hover text of a row.
+        trace: further fields of the trace.
+    """
+    shown = table.assign(hover=[text(row) for row in table.itertuples()])
+    colour, texts = (shown.pivot(index=y, columns=x, values=column) for column in (z, "hover"))
+    return go.Heatmap(
+        x=colour.columns.tolist(), y=colour.index.tolist(), z=colour.to_numpy(), hovertext=texts.to_numpy(), hoverinfo="text",
+        **trace,
+    )  # fmt: skip
