@@ -7,10 +7,10 @@ print; ``save`` and ``save_data`` write figures and their tables.
 from __future__ import annotations
 
 from rlhfless.plots.acceptance import plot_acceptance
-from rlhfless.plots.before_after import BeforeAfterInfo, before_after_info, plot_before_after
+from rlhfless.plots.before_after import plot_before_after
 from rlhfless.plots.bound_curve import bound_of_sum
 from rlhfless.plots.clock import clock_words
-from rlhfless.plots.cost_over_time import CostOverTimeInfo, cost_over_time_info, plot_cost_over_time
+from rlhfless.plots.cost_over_time import plot_cost_over_time
 from rlhfless.plots.cut_surface import plot_cut_surface
 from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.export.files import save, save_data
@@ -24,50 +24,37 @@ from rlhfless.plots.learning import plot_learning
 from rlhfless.plots.lengths import plot_lengths
 from rlhfless.plots.overview import plot_overview
 from rlhfless.plots.pareto_front import plot_front
-from rlhfless.plots.pipeline import PipelineInfo, pipeline_info, plot_pipeline
+from rlhfless.plots.pipeline import plot_pipeline
 from rlhfless.plots.plan_bars import plot_plan_bars
 from rlhfless.plots.planned_steps import plot_planned_steps
 from rlhfless.plots.prefill import plot_prefill
 from rlhfless.plots.renderer import follow_theme as _follow_theme
 from rlhfless.plots.renderer import running_shell as _running_shell
 from rlhfless.plots.renderer import use_renderer
-from rlhfless.plots.responses import ResponsesInfo, plot_responses, responses_info
+from rlhfless.plots.responses import plot_responses
 from rlhfless.plots.speedup_map import plot_speedup_map
 from rlhfless.plots.step_bar import plot_step_bar
 from rlhfless.plots.step_comparison import plot_step_comparison
-from rlhfless.plots.step_fusion import StepFusionInfo, plot_step_fusion, step_fusion_info
+from rlhfless.plots.step_fusion import plot_step_fusion
 from rlhfless.plots.step_plan import plot_step_plan
-from rlhfless.plots.step_plan_data import StepPlanInfo, step_plan_info
 from rlhfless.plots.step_search import plot_step_search
 from rlhfless.plots.steps import plot_steps
 from rlhfless.plots.style import clean, plain
 from rlhfless.plots.time_cost import plot_plane
 from rlhfless.plots.time_weight import plot_time_weight
 from rlhfless.plots.timeline import plot_timeline
-from rlhfless.plots.timeline_data import TimelineInfo, timeline_info
-from rlhfless.plots.timeline_grid import TimelinesInfo, plot_timelines, timelines_info
+from rlhfless.plots.timeline_grid import plot_timelines
 from rlhfless.plots.training_curves import plot_curves
 from rlhfless.plots.two_step_gain import plot_two_step_gain
 from rlhfless.plots.value_of_information import plot_value_of_information
 from rlhfless.plots.waterfall import plot_waterfall
 
 __all__ = [
-    "BeforeAfterInfo",
-    "CostOverTimeInfo",
     "DataFigure",
-    "PipelineInfo",
-    "ResponsesInfo",
-    "StepFusionInfo",
-    "StepPlanInfo",
-    "TimelineInfo",
-    "TimelinesInfo",
-    "before_after_info",
     "bound_of_sum",
     "clean",
     "clock_words",
-    "cost_over_time_info",
     "paper_style",
-    "pipeline_info",
     "plain",
     "plot_acceptance",
     "plot_before_after",
@@ -100,13 +87,8 @@ __all__ = [
     "plot_two_step_gain",
     "plot_value_of_information",
     "plot_waterfall",
-    "responses_info",
     "save",
     "save_data",
-    "step_fusion_info",
-    "step_plan_info",
-    "timeline_info",
-    "timelines_info",
     "use_renderer",
     "why_no_pictures",
     "write_notebook_page",

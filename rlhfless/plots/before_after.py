@@ -11,19 +11,20 @@ from typing import NamedTuple
 
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from rlhfless.plots.clock import clocks_words
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BOUND, GREEN, OUTLINE, VERMILLION
 from rlhfless.plots.style import clean, legend_below, message_figure, number, styled, usd
+from rlhfless.plots.tables import figure_of
 from rlhfless.plots.timeline_grid import (
     GAP_PX,
     HEADING_PX,
-    TimelinesInfo,
+    StepTimelines,
     add_panels,
     heading,
     panel_sizes,
-    timelines_info,
+    step_timelines,
 )
 from rlhfless.trace import Trace
 from rlhfless.trace.metrics.chosen_plan import chosen_of
@@ -36,7 +37,7 @@ LINE_PX = 18  # of what runs, under the last heading
 COST_PX, BETWEEN_PX = 34, 128  # a bar of the cost; from the last time axis to the bars, with the legend between them
 
 
-class BeforeAfterInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_before_after``.
 
     Attributes:
@@ -48,7 +49,7 @@ class BeforeAfterInfo(NamedTuple):
         chosen: which plan the last schedule runs, and why, in short; the empty text where it does not say so.
     """
 
-    schedules: TimelinesInfo
+    schedules: StepTimelines
     totals: pd.DataFrame
     bound_gpu_seconds: float
     missing: str = ""
@@ -84,11 +85,9 @@ class BeforeAfterInfo(NamedTuple):
         return 1 - float(last / first)
 
 
-def before_after_info(
-    traces: Mapping[str, Trace], step: int | None = None, *, bound: Callable[[float], float] | None = None
-) -> BeforeAfterInfo:
+def _data(traces: Mapping[str, Trace], step: int | None = None, *, bound: Callable[[float], float] | None = None) -> _Data:
     """Return the data of ``plot_before_after``; for the arguments see there."""
-    schedules = _calm(timelines_info(traces, step, by_end=True))
+    schedules = _calm(step_timelines(traces, step, by_end=True))
     rows = [
         (name, one.time_s, one.gpu_seconds, one.cost_usd, one.idle_gpu_seconds, one.capacity.empty_share)
         for name, one in schedules.timelines.items()
@@ -102,10 +101,10 @@ def before_after_info(
         missing = "A schedule has no allocations or takes no time, so its cost is unknown."
     least = math.nan if bound is None or missing else float(bound(float(totals["time_s"].iloc[-1])))
     chosen = "" if missing else chosen_of(list(traces.values())[-1], list(schedules.timelines.values())[-1].step)
-    return BeforeAfterInfo(schedules, totals, least if math.isfinite(least) else math.nan, missing, chosen)
+    return _Data(schedules, totals, least if math.isfinite(least) else math.nan, missing, chosen)
 
 
-def _calm(schedules: TimelinesInfo) -> TimelinesInfo:
+def _calm(schedules: StepTimelines) -> StepTimelines:
     """Leave out what is not compared: predicted times, and the transfers of responses that move."""
     timelines = {
         name: one._replace(planned=one.planned.iloc[:0], spans=one.spans[~one.spans["phase"].isin(MOVING)])
@@ -117,7 +116,7 @@ def _calm(schedules: TimelinesInfo) -> TimelinesInfo:
 
 def plot_before_after(
     traces: Mapping[str, Trace], step: int | None = None, *, bound: Callable[[float], float] | None = None
-) -> go.Figure:
+) -> DataFigure:
     """Plot the timelines of one step under the user's schedule and under others, and what each costs beside the bound.
 
     Args:
@@ -134,9 +133,9 @@ def plot_before_after(
         >>> plot_before_after(compared.traces).layout.xaxis3.title.text
         'GPU-seconds'
     """
-    info = before_after_info(traces, step, bound=bound)
+    info = _data(traces, step, bound=bound)
     if info.missing:
-        return message_figure(TITLE, info.missing)
+        return message_figure(TITLE, info.missing, info.to_frame())
     timelines = info.schedules.timelines
     sizes, bars = panel_sizes(info.schedules), cost_bars(info)
     cost_px = COST_PX * len(bars)
@@ -148,7 +147,7 @@ def plot_before_after(
     ]
     if info.chosen:
         headings[-1] += f"<br><span style='font-size:12px'>{clean(info.chosen, 200)}</span>"
-    fig = make_subplots(rows=len(sizes) + 1, cols=1, subplot_titles=[*headings, COST_HEADING])
+    fig = figure_of(info.to_frame(), rows=len(sizes) + 1, cols=1, subplot_titles=[*headings, COST_HEADING])
     _place(fig, [*sizes, cost_px], inner, gap_px)
     note = add_panels(
         fig, info.schedules._replace(moves={name: moves.iloc[:0] for name, moves in info.schedules.moves.items()})
@@ -159,14 +158,13 @@ def plot_before_after(
     legend = legend_below(inner)
     legend["y"] = (BETWEEN_PX + cost_px - 54) / inner
     note = "; ".join(filter(None, [note, clocks_words(traces)]))
-    styled(
+    return styled(
         fig, _title(info), f"{_bound_words(info)}{note}", height=round(inner + HEADING_PX + 130), above=HEADING_PX,
-        barmode="overlay", legend=legend,
+        barmode="overlay", legend=legend, margin={"b": 48},
     )  # fmt: skip
-    return fig.update_layout(margin={"b": 48})
 
 
-def cost_bars(info: BeforeAfterInfo) -> pd.DataFrame:
+def cost_bars(info: _Data) -> pd.DataFrame:
     """Return the bars of cost: ``name`` (clean), ``gpu_seconds, text, colour``; the bound is the last one where it is known."""
     last = len(info.totals) - 1
     price = info.totals["cost_usd"].iloc[-1] / info.totals["gpu_seconds"].iloc[-1] if info.priced else 0.0
@@ -193,7 +191,7 @@ def percent(share: float) -> str:
     return f"{abs(share):.0%}" if abs(share) >= 0.1 else f"{abs(share):.1%}"
 
 
-def _title(info: BeforeAfterInfo) -> str:
+def _title(info: _Data) -> str:
     first, last = (clean(info.totals["schedule"].iloc[i], 30) for i in (0, -1))
     cost, time = info.saved_cost, info.saved_time
     if cost >= 0 and abs(time) < SAME:
@@ -205,7 +203,7 @@ def _title(info: BeforeAfterInfo) -> str:
     return f"After ({last}) {costs} and {takes} before ({first})"
 
 
-def _bound_words(info: BeforeAfterInfo) -> str:
+def _bound_words(info: _Data) -> str:
     if math.isnan(info.most):
         return ""
     last = clean(info.totals["schedule"].iloc[-1], 30)

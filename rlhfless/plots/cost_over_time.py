@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from rlhfless.plots.clock import with_clock
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BLUE, VERMILLION
 from rlhfless.plots.style import counted, hover, is_dark, message_figure, number, styled, titles, usd
 from rlhfless.plots.training_curves import MOST_POINTS, ROUNDING
@@ -25,7 +25,7 @@ MOST_MARKERS = 100
 NO_META: Mapping[str, Any] = MappingProxyType({})
 
 
-class CostOverTimeInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_cost_over_time``.
 
     Attributes:
@@ -33,17 +33,11 @@ class CostOverTimeInfo(NamedTuple):
             ``idle_share`` of the step's allocated GPU-seconds until then, NaN without any.
         start_s: when the first of these steps started.
         unit: of the cost: ``USD`` where every price is known, else ``GPU-seconds``.
-        missing: why there is nothing to show, or the empty text.
     """
 
     table: pd.DataFrame
     start_s: float = 0.0
     unit: str = "GPU-seconds"
-    missing: str = ""
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return ``table``."""
-        return self.table
 
     @property
     def cost(self) -> pd.Series:
@@ -51,10 +45,8 @@ class CostOverTimeInfo(NamedTuple):
         return self.table["usd" if self.unit == "USD" else "gpu_seconds"]
 
 
-def cost_over_time_info(steps: pd.DataFrame) -> CostOverTimeInfo:
-    """Return the data of ``plot_cost_over_time``; for the argument see there."""
-    if steps.empty:
-        return CostOverTimeInfo(pd.DataFrame(), missing="Nothing has been paid for yet.")
+def _data(steps: pd.DataFrame) -> _Data:
+    """Return the data of ``plot_cost_over_time`` of at least one step; for the argument see there."""
     complete = steps["complete"].to_numpy(dtype=bool)
     earlier = {
         name: np.concatenate([[0.0], np.cumsum(np.where(complete, steps[name].to_numpy(dtype=float), 0.0))[:-1]])
@@ -72,10 +64,10 @@ def cost_over_time_info(steps: pd.DataFrame) -> CostOverTimeInfo:
         }
     )
     unit = "USD" if (steps["cost_usd"] > 0).all() else "GPU-seconds"
-    return CostOverTimeInfo(table, float(steps["start_s"].iloc[0]), unit)
+    return _Data(table, float(steps["start_s"].iloc[0]), unit)
 
 
-def plot_cost_over_time(steps: pd.DataFrame, meta: Mapping[str, Any] = NO_META) -> go.Figure:
+def plot_cost_over_time(steps: pd.DataFrame, meta: Mapping[str, Any] = NO_META) -> DataFigure:
     """Plot the cost so far and the idle share of each step over the run's time.
 
     Args:
@@ -88,13 +80,15 @@ def plot_cost_over_time(steps: pd.DataFrame, meta: Mapping[str, Any] = NO_META) 
         A figure; without steps one that says so.
     """
     if steps.empty:
-        return message_figure(TITLE, cost_over_time_info(steps).missing)
-    return go.Figure(growing_cost(steps, meta))
+        return message_figure(TITLE, "Nothing has been paid for yet.")
+    fig = DataFigure(growing_cost(steps, meta))
+    fig.table = _data(steps).table
+    return fig
 
 
 def growing_cost(steps: pd.DataFrame, meta: Mapping[str, Any] = NO_META) -> dict[str, Any]:
     """Return ``plot_cost_over_time`` of at least one step as plotly's JSON, with at most ``MOST_POINTS`` points on a line."""
-    info = cost_over_time_info(steps)
+    info = _data(steps)
     drawn = np.unique(np.linspace(0, len(info.table) - 1, min(MOST_POINTS, len(info.table))).round().astype(int))
     table, cost = info.table.iloc[drawn], info.cost.iloc[drawn]
     texts = [

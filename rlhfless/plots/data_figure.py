@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -15,7 +16,8 @@ class DataFigure(go.Figure):  # type: ignore[misc]  # plotly is not typed
 
     Attributes:
         table: tidy rows with units in the names of columns, and names as the log has them. A figure of several tables has a
-            first column ``table``.
+            first column ``table``. It is set as a table, or as a function that makes it when it is first read: dashboards
+            draw a hundred thousand spans again and again, and read no table.
 
     Example::
 
@@ -23,7 +25,17 @@ class DataFigure(go.Figure):  # type: ignore[misc]  # plotly is not typed
         figure.table  # policy, time_s, gpu_seconds, ...
     """
 
-    table: pd.DataFrame = pd.DataFrame()
+    _rows: pd.DataFrame | Callable[[], pd.DataFrame] = pd.DataFrame()
+
+    @property
+    def table(self) -> pd.DataFrame:
+        if callable(self._rows):
+            self._rows = self._rows()
+        return self._rows
+
+    @table.setter
+    def table(self, rows: pd.DataFrame | Callable[[], pd.DataFrame]) -> None:
+        self._rows = rows
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (*super().__reduce__(), {"table": self.table})
+        return (*super().__reduce__(), {"_rows": self.table})

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BLUE, BOUND, COLOURS
 from rlhfless.plots.style import clean, hover, message_figure, styled
+from rlhfless.plots.tables import figure_of
 
 if TYPE_CHECKING:
     from solver.pipeline import ExecutedPlan, PipelinePlan
@@ -29,7 +30,7 @@ CHAIN_COLOURS = (BLUE, *(colour for colour in COLOURS if colour != BLUE))
 DEVICE_PX, MEMORY_PX, GAP_PX = 16, 90, 64
 
 
-class PipelineInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_pipeline``.
 
     Attributes:
@@ -45,12 +46,8 @@ class PipelineInfo(NamedTuple):
     plans: pd.DataFrame
     missing: str = ""
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return the operations of all plans."""
-        return self.operations
 
-
-def pipeline_info(plans: AnyPlan | Mapping[str, AnyPlan]) -> PipelineInfo:
+def _data(plans: AnyPlan | Mapping[str, AnyPlan]) -> _Data:
     """Return the data of ``plot_pipeline``."""
     labelled = plans if isinstance(plans, Mapping) else {"schedule": plans}
     operations = [plan.table().assign(plan=label) for label, plan in labelled.items()]
@@ -62,8 +59,8 @@ def pipeline_info(plans: AnyPlan | Mapping[str, AnyPlan]) -> PipelineInfo:
     memory = [_fullest(table).assign(plan=label) for label, table in zip(labelled, operations, strict=True)]
     if not rows:
         empty = pd.DataFrame(columns=["plan"])
-        return PipelineInfo(empty, empty, empty, "There is no schedule to show.")
-    return PipelineInfo(pd.concat(operations, ignore_index=True), pd.concat(memory, ignore_index=True), pd.DataFrame(rows))
+        return _Data(empty, empty, empty, "There is no schedule to show.")
+    return _Data(pd.concat(operations, ignore_index=True), pd.concat(memory, ignore_index=True), pd.DataFrame(rows))
 
 
 def _fullest(table: pd.DataFrame) -> pd.DataFrame:
@@ -74,7 +71,7 @@ def _fullest(table: pd.DataFrame) -> pd.DataFrame:
     return changes.max(axis=1).rename_axis("time").reset_index(name="memory")
 
 
-def plot_pipeline(plans: AnyPlan | Mapping[str, AnyPlan]) -> go.Figure:
+def plot_pipeline(plans: AnyPlan | Mapping[str, AnyPlan]) -> DataFigure:
     """Plot one schedule, or several by label above each other: devices over time, and below the memory of the fullest device.
 
     A chain has one colour; forward passes are paler. Every operation has a hover text. A plan beside its ``ExecutedPlan`` shows
@@ -91,12 +88,12 @@ def plot_pipeline(plans: AnyPlan | Mapping[str, AnyPlan]) -> go.Figure:
         >>> figure.layout.xaxis4.title.text
         'time'
     """
-    info = pipeline_info(plans)
+    info = _data(plans)
     if info.missing:
-        return message_figure(TITLE, info.missing)
+        return message_figure(TITLE, info.missing, info.operations)
     heights = [px for devices in info.plans["devices"] for px in (max(60, DEVICE_PX * devices), MEMORY_PX)]
     inner = sum(heights) + GAP_PX * (len(info.plans) - 1) + 14 * len(info.plans)
-    fig = make_subplots(rows=len(heights), cols=1, shared_xaxes="all", row_heights=heights)
+    fig = figure_of(info.operations, rows=len(heights), cols=1, shared_xaxes="all", row_heights=heights)
     chains = list(dict.fromkeys(info.operations["chain"]))
     colours = {chain: CHAIN_COLOURS[i % len(CHAIN_COLOURS)] for i, chain in enumerate(chains)}
     top = float(inner)
@@ -156,7 +153,7 @@ def _mixed(colour: str, white: float) -> str:
     return "#" + "".join(f"{part:02X}" for part in parts)
 
 
-def _title(info: PipelineInfo) -> str:
+def _title(info: _Data) -> str:
     last = info.plans.iloc[-1]
     if len(info.plans) > 1:
         first = info.plans.iloc[0]

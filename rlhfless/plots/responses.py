@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from rlhfless.plots.clock import clock_words
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BLUE, IDLE, SELECTED, VERMILLION
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
+from rlhfless.plots.tables import figure_of
 from rlhfless.trace import Trace
 
 NEEDED = ("actor", "start_s", "end_s")
@@ -25,7 +26,7 @@ STYLES = (
 )
 
 
-class ResponsesInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_responses``: the responses of one holder in one step; times are seconds since the step's start.
 
     Attributes:
@@ -44,21 +45,21 @@ class ResponsesInfo(NamedTuple):
         return self.bars.drop(columns="hover").rename(columns={"index": "rollouts_row"}).assign(holder=self.holder)
 
 
-def responses_info(trace: Trace, holder: str | None = None, step: int | None = None) -> ResponsesInfo:
+def _data(trace: Trace, holder: str | None = None, step: int | None = None) -> _Data:
     """Return the data of ``plot_responses``; for the arguments see there."""
     step = (trace.steps or [0])[-1] if step is None else step
     rows = trace.rollouts
     none = pd.DataFrame(columns=["row", "index", "prompt_id", "sample", "start_s", "end_s", "kind", "hover"])
     if any(name not in rows for name in NEEDED):
-        return ResponsesInfo(holder or "", none, "The trace has no actors or times of responses.")
+        return _Data(holder or "", none, "The trace has no actors or times of responses.")
     rows = rows[(rows["step"] == step) & rows["start_s"].notna() & rows["end_s"].notna()]
     if holder is None and len(rows):
         holder = str(rows["actor"].dropna().sort_values().iloc[0]) if rows["actor"].notna().any() else ""
     of_holder = rows[rows["actor"] == holder].sort_values(["start_s", "end_s"], kind="stable")
     if of_holder.empty:
-        return ResponsesInfo(holder or "", none, f"{clean(holder or 'The trace')} has no completed responses in step {step}.")
+        return _Data(holder or "", none, f"{clean(holder or 'The trace')} has no completed responses in step {step}.")
     if len(of_holder) > MAX_BARS:
-        return ResponsesInfo(
+        return _Data(
             holder or "", none, f"{len(of_holder):,} responses are too many for one figure, which draws at most {MAX_BARS:,}."
         )
     held = trace.allocations[trace.allocations["step"] == step]
@@ -86,12 +87,12 @@ def responses_info(trace: Trace, holder: str | None = None, step: int | None = N
         )
         for row, guess, tokens in zip(bars.itertuples(), predicted, of_holder["response_tokens"], strict=True)
     ]
-    return ResponsesInfo(str(holder), bars)
+    return _Data(str(holder), bars)
 
 
 def plot_responses(
     trace: Trace, holder: str | None = None, step: int | None = None, *, selected: int | None = None
-) -> go.Figure:
+) -> DataFigure:
     """Plot the responses of one actor, a bar each, in the order in which they joined.
 
     Args:
@@ -101,12 +102,12 @@ def plot_responses(
     Returns:
         A figure whose bars have the row of ``trace.rollouts`` as ``customdata``; for a trace without times one that says so.
     """
-    info = responses_info(trace, holder, step)
+    info = _data(trace, holder, step)
     title = f"Responses of {clean(info.holder)}" if info.holder else "Responses of an actor"
     if info.missing:
-        return message_figure(title, info.missing)
+        return message_figure(title, info.missing, info.to_frame())
     bars = info.bars
-    fig = go.Figure()
+    fig = figure_of(info.to_frame)
     waits = bars[bars["start_s"] > 0]
     if len(waits):
         fig.add_bar(

@@ -9,11 +9,12 @@ import math
 from typing import NamedTuple
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from rlhfless.plots.clock import with_clock
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import IDLE, OUTLINE, PHASE_STYLES, VERMILLION, PhaseStyle
 from rlhfless.plots.style import clean, hover, message_figure, styled
+from rlhfless.plots.tables import figure_of
 from rlhfless.trace import Trace
 
 TITLE = "Generation, preparation and learning of a step"
@@ -26,7 +27,7 @@ LANE_PX = 26
 NO_GPU = "no GPU"
 
 
-class StepFusionInfo(NamedTuple):
+class _Data(NamedTuple):
     """Data of ``plot_step_fusion``.
 
     Attributes:
@@ -43,22 +44,18 @@ class StepFusionInfo(NamedTuple):
     time_s: float
     missing: str = ""
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return the intervals."""
-        return self.spans
 
-
-def step_fusion_info(trace: Trace, step: int | None = None) -> StepFusionInfo:
+def _data(trace: Trace, step: int | None = None) -> _Data:
     """Return the data of ``plot_step_fusion``, with the same arguments."""
     columns = ["lane", "holder", "what", "start_s", "end_s"]
     none = pd.DataFrame(columns=columns), pd.DataFrame(columns=["holder", "time_s"])
     allocations = trace.allocations
     if allocations is None or allocations.empty:
-        return StepFusionInfo(*none, 0, 0.0, "The trace has no allocations, so it does not say who held which GPUs.")
+        return _Data(*none, 0, 0.0, "The trace has no allocations, so it does not say who held which GPUs.")
     chosen = int(allocations["step"].max()) if step is None else step
     held = allocations[allocations["step"] == chosen]
     if held.empty:
-        return StepFusionInfo(*none, chosen, 0.0, f"The trace has no step {chosen}.")
+        return _Data(*none, chosen, 0.0, f"The trace has no step {chosen}.")
     start_s, end_s = float(held["start_s"].min()), float(held["end_s"].max())
     held = held.assign(lane=[_lane(ids) for ids in held["gpu_ids"]])
     rows: list[tuple[str, str, str, float, float]] = []
@@ -78,7 +75,7 @@ def step_fusion_info(trace: Trace, step: int | None = None) -> StepFusionInfo:
             rows.append((lane_of[span.holder], span.holder, span.phase, span.start_s, span.end_s))
     table = pd.DataFrame(rows, columns=columns)
     table[["start_s", "end_s"]] -= start_s
-    return StepFusionInfo(table, _cuts(trace, chosen, start_s), chosen, end_s - start_s)
+    return _Data(table, _cuts(trace, chosen, start_s), chosen, end_s - start_s)
 
 
 def _first_gpu(lane: str) -> float:
@@ -99,7 +96,7 @@ def _cuts(trace: Trace, step: int, start_s: float) -> pd.DataFrame:
     return pd.DataFrame({"holder": events["holder"], "time_s": events["time_s"] - start_s}).reset_index(drop=True)
 
 
-def plot_step_fusion(trace: Trace, step: int | None = None) -> go.Figure:
+def plot_step_fusion(trace: Trace, step: int | None = None) -> DataFigure:
     """Plot who has which GPUs during a step: generation, preparation, learning, and GPUs that were given back.
 
     Args:
@@ -108,10 +105,10 @@ def plot_step_fusion(trace: Trace, step: int | None = None) -> go.Figure:
     Returns:
         A figure; without allocations one that says so.
     """
-    info = step_fusion_info(trace, step)
+    info = _data(trace, step)
     if info.missing:
-        return message_figure(TITLE, info.missing)
-    fig = go.Figure()
+        return message_figure(TITLE, info.missing, info.spans)
+    fig = figure_of(info.spans)
     for what, style in STYLES.items():
         rows = info.spans[info.spans["what"] == what]
         if rows.empty:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BLUE, BOUND, COLOURS, GREEN, OUTLINE, PURPLE, SKY, VERMILLION, ink_on
-from rlhfless.plots.step_plan_data import MOVES, PERIODS, StepPlanInfo, step_plan_info
+from rlhfless.plots.step_plan_data import MOVES, PERIODS, StepPlanData, data_of_plans
 from rlhfless.plots.style import clean, hover, message_figure, number, styled
+from rlhfless.plots.tables import figure_of
 
 if TYPE_CHECKING:
     from rlhfless.plots.step_plan_data import Plans
@@ -33,7 +34,7 @@ GPU_PX, LEAST_PX, MOST_PX, HEADING_PX = 16, 110, 240, 30
 GB = 1e9
 
 
-def plot_step_plan(plans: Plans, *, memory_bytes: float = math.inf) -> go.Figure:
+def plot_step_plan(plans: Plans, *, memory_bytes: float = math.inf) -> DataFigure:
     """Plot which call runs on which GPUs over two steps of the steady state, and what each GPU needs of its memory.
 
     A rectangle is a call: its colour is the role, its hatch the kind, its text dp x tp x pp. Crossed white bars are weights on
@@ -50,14 +51,15 @@ def plot_step_plan(plans: Plans, *, memory_bytes: float = math.inf) -> go.Figure
         >>> from rlhfless.plots import plot_step_plan
         >>> figure = plot_step_plan({"by rule": rule, "planned": plan}, memory_bytes=80e9)
     """
-    info = step_plan_info(plans)
+    info = data_of_plans(plans)
     if info.missing:
-        return message_figure(TITLE, info.missing)
+        return message_figure(TITLE, info.missing, info.bars)
     heights = [min(MOST_PX, max(LEAST_PX, GPU_PX * gpus)) for gpus in info.plans["gpus"]]
     inner = sum(heights) + HEADING_PX * len(heights)
-    fig = make_subplots(
-        rows=len(heights), cols=2, column_widths=[0.86, 0.14], horizontal_spacing=0.03, shared_xaxes=True, shared_yaxes=True
-    )
+    fig = figure_of(
+        info.bars, rows=len(heights), cols=2, column_widths=[0.86, 0.14], horizontal_spacing=0.03, shared_xaxes=True,
+        shared_yaxes=True,
+    )  # fmt: skip
     colours = _role_colours(info)
     drawn_s = 1.01 * PERIODS * float(info.plans[["period_s", "bound_s"]].max(axis=None))
     top = float(inner)
@@ -93,14 +95,14 @@ def plot_step_plan(plans: Plans, *, memory_bytes: float = math.inf) -> go.Figure
     )
 
 
-def _role_colours(info: StepPlanInfo) -> dict[str, str]:
+def _role_colours(info: StepPlanData) -> dict[str, str]:
     """Return a colour for every role; roles without a fixed one get the next free one."""
     free = [colour for colour in COLOURS if colour not in ROLE_COLOURS.values()]
     unknown = [role for role in dict.fromkeys(info.bars["role"]) if role not in ROLE_COLOURS]
     return {role: ROLE_COLOURS.get(role) or free[unknown.index(role) % len(free)] for role in dict.fromkeys(info.bars["role"])}
 
 
-def _add_timeline(fig: go.Figure, info: StepPlanInfo, plan: Any, colours: dict[str, str], drawn_s: float, row: int) -> None:
+def _add_timeline(fig: go.Figure, info: StepPlanData, plan: Any, colours: dict[str, str], drawn_s: float, row: int) -> None:
     """Draw the rectangles of a plan, a trace per role and one of reallocations; lines at its periods and at bounds."""
     bars = info.bars[info.bars["plan"] == plan.plan]
     for role, colour in colours.items():
@@ -185,7 +187,7 @@ def _set_gpu_axis(fig: go.Figure, gpus: int, gpus_per_node: int, row: int) -> No
             )
 
 
-def _add_legend(fig: go.Figure, info: StepPlanInfo, colours: dict[str, str]) -> None:
+def _add_legend(fig: go.Figure, info: StepPlanData, colours: dict[str, str]) -> None:
     """Name colours of roles and hatches of kinds, as the bars of one role have several hatches."""
     for role, colour in colours.items():
         fig.add_bar(x=[None], y=[None], name=clean(role), legendgroup=clean(role), marker={"color": colour}, row=1, col=1)
@@ -203,7 +205,7 @@ def _heading(plan: Any) -> str:
     return f"<b>{clean(plan.plan, 30)}</b>: {number(plan.period_s, 's')}{bound}{misfit}"
 
 
-def _title(info: StepPlanInfo) -> str:
+def _title(info: StepPlanData) -> str:
     first, last = info.plans.iloc[0], info.plans.iloc[-1]
     if len(info.plans) == 1:
         return f"{TITLE} of {clean(first['algorithm'], 30)}: {number(first['period_s'], 's')} per step"
@@ -215,7 +217,7 @@ def _title(info: StepPlanInfo) -> str:
     return f"{number(last['period_s'], 's')} per step, {faster:.2f}x as fast as {clean(strongest['plan'], 30)}{of}"
 
 
-def _note(info: StepPlanInfo, memory_bytes: float) -> str:
+def _note(info: StepPlanData, memory_bytes: float) -> str:
     bound = "<br>dashed: lower bound on one step and on two" if info.plans["bound_s"].notna().any() else ""
     limit = " against its memory" if math.isfinite(memory_bytes) else ""
     over = "<br>does not fit: a GPU needs more memory than it has" if (info.plans["status"] == "infeasible").any() else ""

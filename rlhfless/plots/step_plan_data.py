@@ -27,7 +27,7 @@ BAR_COLUMNS = [
 ]  # fmt: skip
 
 
-class StepPlanInfo(NamedTuple):
+class StepPlanData(NamedTuple):
     """Data of ``plot_step_plan``.
 
     Attributes:
@@ -47,12 +47,8 @@ class StepPlanInfo(NamedTuple):
     plans: pd.DataFrame
     missing: str = ""
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return the rectangles of all plans."""
-        return self.bars
 
-
-def step_plan_info(plans: Plans) -> StepPlanInfo:
+def data_of_plans(plans: Plans) -> StepPlanData:
     """Return the data of ``plot_step_plan``."""
     labelled = by_label(plans)
     bars = [(label, *bar) for label, plan in labelled.items() for bar in _bars(plan)]
@@ -62,7 +58,7 @@ def step_plan_info(plans: Plans) -> StepPlanInfo:
         (label, plan.algorithm, plan.gpus, plan.gpus_per_node, plan.period_s, bound_s, plan.status)
         for (label, plan), bound_s in zip(labelled.items(), bounds, strict=True)
     ]
-    return StepPlanInfo(
+    return StepPlanData(
         pd.DataFrame(bars, columns=BAR_COLUMNS),
         pd.DataFrame(memory, columns=["plan", "gpu", "peak_bytes"]),
         pd.DataFrame(rows, columns=["plan", "algorithm", "gpus", "gpus_per_node", "period_s", "bound_s", "status"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -9,7 +10,7 @@ import pandas as pd
 from rlhfless.plots.data_figure import DataFigure
 
 
-def figure_of(table: pd.DataFrame, **panels: Any) -> DataFigure:
+def figure_of(table: pd.DataFrame | Callable[[], pd.DataFrame], **panels: Any) -> DataFigure:
     """Return an empty figure that has ``table``; ``panels`` are arguments of plotly's ``make_subplots``, such as ``rows``."""
     fig = DataFigure()
     fig.table = table

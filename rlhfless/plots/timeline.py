@@ -16,10 +16,12 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from rlhfless.plots.clock import with_clock
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.last_response import LastResponse
 from rlhfless.plots.palette import BLUE, IDLE, OCCUPANCY, OCCUPANCY_SCALE, OUTLINE, PHASE_STYLES, SELECTED, VERMILLION
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled, usd
-from rlhfless.plots.timeline_data import MAX_SPANS, TimelineInfo, of_roles, timeline_info
+from rlhfless.plots.tables import figure_of
+from rlhfless.plots.timeline_data import MAX_SPANS, StepTimeline, of_roles, step_timeline
 from rlhfless.plots.utilisation import add_use_heatmap
 from rlhfless.trace import PHASES, Trace
 
@@ -52,7 +54,7 @@ def plot_timeline(
     max_spans: int = MAX_SPANS,
     between_s: tuple[float, float] | None = None,
     selected: int | None = None,
-) -> go.Figure:
+) -> DataFigure:
     """Plot the GPU timeline of a step, coloured by phase, with the plan below each row and idle time in a light colour.
 
     Decoding is the darker the more of the actor's slots are in use. An arrow shows the end of the response that the step waited
@@ -79,10 +81,10 @@ def plot_timeline(
         'time since the start of the step (s)'
     """
     chosen = trace if roles is None else of_roles(trace, roles)
-    info = timeline_info(chosen, step, run, max_spans=max_spans, between_s=between_s)
+    info = step_timeline(chosen, step, run, max_spans=max_spans, between_s=between_s)
     if info.missing:
-        return message_figure(f"GPU timeline of step {info.step}", info.missing)
-    fig = go.Figure()
+        return message_figure(f"GPU timeline of step {info.step}", info.missing, info.to_frame())
+    fig = figure_of(info.to_frame)
     legend: dict[str, Any] = {}
     if len(info.spans) > max_spans:
         legend = {"above": 30, "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"}}  # beside is the scale
@@ -121,13 +123,13 @@ def plot_timeline(
     return styled(fig, title, below, height=height, barmode="overlay", **legend)
 
 
-def empty_words(info: TimelineInfo) -> str:
+def empty_words(info: StepTimeline) -> str:
     """Return the waste as the end of a title; the empty text where it is unknown."""
     share = info.capacity.empty_share
     return "" if share != share else f": {share:.0%} of the paid decode capacity stood empty"
 
 
-def sums_in_words(info: TimelineInfo, sized: bool = False) -> str:
+def sums_in_words(info: StepTimeline, sized: bool = False) -> str:
     """Return number of actors, time, GPU-seconds, cost and idle share of a step in words.
 
     Args:
@@ -142,7 +144,7 @@ def sums_in_words(info: TimelineInfo, sized: bool = False) -> str:
     return f"{', '.join(filter(None, parts))}; {gpu_s}"
 
 
-def _rows_in_words(info: TimelineInfo) -> str:
+def _rows_in_words(info: StepTimeline) -> str:
     """Return the number of actors; where other rows are there, that of rows and what they are."""
     if info.only_actors:
         return counted(len(info.holders), "actor")
@@ -161,7 +163,7 @@ def _sizes_in_words(sizes: Sequence[tuple[int, int, str]]) -> str:
     return f" ({', '.join(f'{number} of {size}' for number, size in words)})"
 
 
-def _summary(info: TimelineInfo) -> str:
+def _summary(info: StepTimeline) -> str:
     if info.allocations.empty:
         return f"{_rows_in_words(info)}; without allocations, cost and idle time are unknown"
     empty = info.capacity.empty_slots_gpu_s
@@ -172,7 +174,7 @@ def _within(time_s: float, between_s: tuple[float, float] | None) -> bool:
     return between_s is None or between_s[0] <= time_s <= between_s[1]
 
 
-def _cut_s(info: TimelineInfo) -> float:
+def _cut_s(info: StepTimeline) -> float:
     """Return where the axis ends: shortly after generation if what follows would squeeze it, else the end of the step."""
     cut_s = CUT_ROOM * info.generation_s
     return cut_s if cut_s * SQUEEZED < info.time_s else info.time_s
@@ -188,7 +190,7 @@ def _hide_later(fig: go.Figure, cut_s: float) -> None:
             drawn.showlegend = False
 
 
-def _tell_ends(info: TimelineInfo, place: Mapping[int, float], labels: list[str], cut_s: float) -> str:
+def _tell_ends(info: StepTimeline, place: Mapping[int, float], labels: list[str], cut_s: float) -> str:
     """Add their ends to the labels of the rows that continue beyond the axis; returns a note."""
     ends = pd.concat([info.allocations, info.spans]).groupby("row")["end_s"].max()
     later = ends[ends > cut_s]
@@ -234,7 +236,7 @@ def hide_unseen(fig: go.Figure, end_s: float) -> str:
     return f"too short to be seen: {', '.join(unseen)}" if unseen else ""
 
 
-def add_bars(fig: go.Figure, info: TimelineInfo, samples: Sequence[dict[str, Any]], **cell: int) -> str:
+def add_bars(fig: go.Figure, info: StepTimeline, samples: Sequence[dict[str, Any]], **cell: int) -> str:
     """Draw allocations, phases and the plan; returns the legend of the bars.
 
     Args:
@@ -343,7 +345,7 @@ def _shade_on_idle(share: float) -> str:
     return f"rgba({red:.0f},{green:.0f},{blue:.0f},{over + under:.2f})"
 
 
-def _add_events(fig: go.Figure, info: TimelineInfo, place: Mapping[int, float]) -> None:
+def _add_events(fig: go.Figure, info: StepTimeline, place: Mapping[int, float]) -> None:
     for i, (name, of_name) in enumerate(info.events.groupby("name", sort=True)):
         symbol = EVENT_SYMBOLS[i % len(EVENT_SYMBOLS)]
         fig.add_scatter(
@@ -355,7 +357,7 @@ def _add_events(fig: go.Figure, info: TimelineInfo, place: Mapping[int, float]) 
         )  # fmt: skip
 
 
-def _add_selected(fig: go.Figure, info: TimelineInfo, place: Mapping[int, float], response: pd.Series) -> None:
+def _add_selected(fig: go.Figure, info: StepTimeline, place: Mapping[int, float], response: pd.Series) -> None:
     """Mark the end of a response; nothing where its actor or its times are unknown."""
     if response.get("actor") not in info.holders or pd.isna(response.get("end_s")):
         return

@@ -25,7 +25,7 @@ MAX_SPANS = 10_000
 """A step with more spans is drawn as a heatmap: no browser draws that many bars well."""
 
 
-class TimelineInfo(NamedTuple):
+class StepTimeline(NamedTuple):
     """The data of the timeline of one step; times are seconds since the step's start.
 
     Attributes:
@@ -90,14 +90,14 @@ def of_roles(trace: Trace, roles: Collection[str]) -> Trace:
     return trace.with_rows(allocations=held, spans=of_holders(trace.spans), events=of_holders(trace.events))
 
 
-def timeline_info(
+def step_timeline(
     trace: Trace,
     step: int | None = None,
     run: str | None = None,
     *,
     max_spans: int = MAX_SPANS,
     between_s: tuple[float, float] | None = None,
-) -> TimelineInfo:
+) -> StepTimeline:
     """Return the data of ``plot_timeline``.
 
     Args:
@@ -123,7 +123,7 @@ def timeline_info(
         elif run not in trace.runs:
             missing = f"There is no run {run}; the runs are {', '.join(trace.runs[:3])}{' and others' * (len(trace.runs) > 3)}."
         none, nan = pd.DataFrame(), float("nan")
-        return TimelineInfo(run, step, 0.0, (), (), none, none, none, none, nan, nan, nan, nan, missing=missing)
+        return StepTimeline(run, step, 0.0, (), (), none, none, none, none, nan, nan, nan, nan, missing=missing)
     start_s = float(recorded["start_s"].min())
     planned = _planned_actors(trace, run, step)
     holders = list(dict.fromkeys([*held["holder"], *spans["holder"].unique()]))
@@ -138,7 +138,7 @@ def timeline_info(
     drawn = len(spans) <= max_spans
     bars = _span_bars(spans, row_of, start_s, with_hover=drawn)
     sums = held[["gpu_seconds", "idle_gpu_seconds", "cost_usd"]].sum(skipna=False, min_count=1).astype(float)
-    return TimelineInfo(
+    return StepTimeline(
         run,
         step,
         start_s,
@@ -167,7 +167,7 @@ def of_step(table: pd.DataFrame, run: str, step: int) -> pd.DataFrame:
     return table if rows.all() else table[rows]
 
 
-def sorted_by_end(info: TimelineInfo) -> TimelineInfo:
+def sorted_by_end(info: StepTimeline) -> StepTimeline:
     """Return the same timeline with the rows whose last span ends last on top."""
     ends = info.spans.groupby("row")["end_s"].max() if len(info.spans) else pd.Series(dtype=float)
     order = ends.reindex(range(len(info.holders))).fillna(0.0).sort_values(ascending=False, kind="stable").index.tolist()

@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from rlhfless.plots.clock import clocks_words
+from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import VERMILLION
 from rlhfless.plots.style import clean, counted, hover, legend_below, message_figure, number, styled
-from rlhfless.plots.tables import stacked
+from rlhfless.plots.tables import figure_of, stacked
 from rlhfless.plots.timeline import add_bars, empty_words, hide_unseen, shade_samples, sums_in_words
-from rlhfless.plots.timeline_data import MAX_SPANS, TimelineInfo, of_roles, sorted_by_end, timeline_info
+from rlhfless.plots.timeline_data import MAX_SPANS, StepTimeline, of_roles, sorted_by_end, step_timeline
 from rlhfless.trace import Trace
 
 ROW_PX, ALL_ROWS_PX, MIN_PANEL_PX, TICK_PX = 24, 600, 60, 13
@@ -34,7 +34,7 @@ TOGETHER = 0.02
 CLEAR_LINES = 8
 
 
-class TimelinesInfo(NamedTuple):
+class StepTimelines(NamedTuple):
     """Data of ``plot_timelines``: schedules by name.
 
     Attributes:
@@ -44,7 +44,7 @@ class TimelinesInfo(NamedTuple):
         missing: why there is nothing to show, or the empty text.
     """
 
-    timelines: dict[str, TimelineInfo]
+    timelines: dict[str, StepTimeline]
     moves: dict[str, pd.DataFrame]
     missing: str = ""
 
@@ -60,10 +60,10 @@ class TimelinesInfo(NamedTuple):
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
-def timelines_info(traces: Mapping[str, Trace], step: int | None = None, *, by_end: bool = False) -> TimelinesInfo:
+def step_timelines(traces: Mapping[str, Trace], step: int | None = None, *, by_end: bool = False) -> StepTimelines:
     """Return the data of ``plot_timelines``; ``by_end`` puts the actors that end last on top."""
     chosen = {str(name): of_roles(trace, ("decode",)) for name, trace in traces.items()}
-    infos = {name: timeline_info(trace, step) for name, trace in chosen.items()}
+    infos = {name: step_timeline(trace, step) for name, trace in chosen.items()}
     if by_end:
         infos = {name: sorted_by_end(info) for name, info in infos.items()}
     missing = next((f"{clean(name)}: {obstacle}" for name, info in infos.items() if (obstacle := _obstacle(info))), "")
@@ -72,18 +72,18 @@ def timelines_info(traces: Mapping[str, Trace], step: int | None = None, *, by_e
     elif not missing and (rows := sum(len(info.holders) for info in infos.values())) > MAX_ROWS:
         missing = f"{rows} actors are too many for one figure; show fewer schedules, or each by itself."
     if missing:
-        return TimelinesInfo(infos, {}, missing)
-    return TimelinesInfo(infos, {name: _moves(trace, infos[name]) for name, trace in chosen.items()})
+        return StepTimelines(infos, {}, missing)
+    return StepTimelines(infos, {name: _moves(trace, infos[name]) for name, trace in chosen.items()})
 
 
-def _obstacle(info: TimelineInfo) -> str:
+def _obstacle(info: StepTimeline) -> str:
     """Why a timeline cannot be compared with others, or the empty text."""
     if len(info.spans) > MAX_SPANS:
         return f"{len(info.spans):,} spans are too many to draw next to others; show this schedule by itself"
     return info.missing
 
 
-def _moves(trace: Trace, info: TimelineInfo) -> pd.DataFrame:
+def _moves(trace: Trace, info: StepTimeline) -> pd.DataFrame:
     row_of = {name: row for row, name in enumerate(info.holders)}
     spans = trace.spans
     transfers = (spans["run"] == info.run) & (spans["step"] == info.step) & (spans["phase"] == "transfer")
@@ -124,7 +124,7 @@ def bundles(moves: pd.DataFrame, within_s: float) -> pd.DataFrame:
     )
 
 
-def plot_timelines(traces: Mapping[str, Trace], step: int | None = None) -> go.Figure:
+def plot_timelines(traces: Mapping[str, Trace], step: int | None = None) -> DataFigure:
     """Plot the timelines of one step under several schedules, stacked on one time axis; only actors that decode.
 
     Args:
@@ -133,29 +133,31 @@ def plot_timelines(traces: Mapping[str, Trace], step: int | None = None) -> go.F
     Returns:
         A figure; where a trace has no timeline, one that says so.
     """
-    info = timelines_info(traces, step)
+    info = step_timelines(traces, step)
     title = f"GPU timelines of one step under {counted(len(info.timelines), 'schedule')}"
     if info.missing:
-        return message_figure(title, info.missing)
+        return message_figure(title, info.missing, info.to_frame())
     sizes = panel_sizes(info)
     inner = sum(sizes) + GAP_PX * (len(sizes) - 1)
     headings = [heading(f"<b>{clean(name)}</b>", timeline, len(info.moves[name])) for name, timeline in info.timelines.items()]
-    fig = make_subplots(
-        rows=len(sizes), cols=1, shared_xaxes=True, row_heights=sizes, subplot_titles=headings,
+    fig = figure_of(
+        info.to_frame, rows=len(sizes), cols=1, shared_xaxes=True, row_heights=sizes, subplot_titles=headings,
         vertical_spacing=GAP_PX / inner if len(sizes) > 1 else 0.0,
     )  # fmt: skip
     note = "; ".join(filter(None, [add_panels(fig, info), clocks_words(traces)]))
-    styled(fig, title, note, height=round(inner + FRAME_PX), above=HEADING_PX, barmode="overlay", legend=legend_below(inner))
-    return fig.update_layout(margin={"b": 116})
+    return styled(
+        fig, title, note, height=round(inner + FRAME_PX), above=HEADING_PX, barmode="overlay", legend=legend_below(inner),
+        margin={"b": 116},
+    )  # fmt: skip
 
 
-def panel_sizes(info: TimelinesInfo) -> list[float]:
+def panel_sizes(info: StepTimelines) -> list[float]:
     """Return the height of every panel in pixels; many actors have lower rows, so that all fit on a screen."""
     rows = [len(timeline.holders) for timeline in info.timelines.values()]
     return [max(MIN_PANEL_PX, row * min(ROW_PX, ALL_ROWS_PX / sum(rows))) for row in rows]
 
 
-def add_panels(fig: go.Figure, info: TimelinesInfo) -> str:
+def add_panels(fig: go.Figure, info: StepTimelines) -> str:
     """Draw every schedule in its panel, from the first row on, with one time axis and one legend; returns a note.
 
     Args:
@@ -187,7 +189,7 @@ def add_panels(fig: go.Figure, info: TimelinesInfo) -> str:
     return "; ".join(filter(None, [max(notes, key=len), unseen]))
 
 
-def heading(name: str, timeline: TimelineInfo, moves: int) -> str:
+def heading(name: str, timeline: StepTimeline, moves: int) -> str:
     """Return the heading of a panel: its name, actors and totals, both wastes, and the response that everybody waited for."""
     last = timeline.last
     waited = f"everybody waited for {last.name}" if last is not None and len(timeline.holders) > 1 else ""

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from numpy.typing import ArrayLike, NDArray
 
 from rlhfless.plots.palette import BUSY_SCALE
-from rlhfless.plots.timeline_data import TimelineInfo
+from rlhfless.plots.timeline_data import StepTimeline
 
 BINS = 240
 MAX_ROWS = 128
@@ -88,7 +88,7 @@ def row_order(allocations: pd.DataFrame, rows: int) -> NDArray[np.int64]:
 
 
 def add_use_heatmap(
-    fig: go.Figure, info: TimelineInfo, between_s: tuple[float, float] | None = None
+    fig: go.Figure, info: StepTimeline, between_s: tuple[float, float] | None = None
 ) -> tuple[dict[int, float], list[str]]:
     """Add the heatmap: holders x time, share of the allocated time and slots that are used. More than ``MAX_ROWS`` holders are
     joined to bands of neighbours in ``row_order``.

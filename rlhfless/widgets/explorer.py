@@ -19,7 +19,7 @@ from rlhfless.errors import InputError
 from rlhfless.latency import PriceError, usd_per_gpu_hour
 from rlhfless.latency.gpus import NODE_GPUS
 from rlhfless.plots import plot_responses, plot_timeline
-from rlhfless.plots.timeline_data import timeline_info
+from rlhfless.plots.timeline_data import step_timeline
 from rlhfless.simulate import Comparison
 from rlhfless.system.templates import Markup
 from rlhfless.widgets import html as html_parts
@@ -237,7 +237,7 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
     def _clicked(self, pane: str, point: dict[str, Any]) -> None:
         """Handle a click: a bar of the timeline chooses an actor, a bar of its responses shows that response."""
         if pane == "timeline" and isinstance(point["y"], int | float) and self.planned is not None:
-            holders = timeline_info(self.planned.trace, self.what_if.step, max_spans=0).holders
+            holders = step_timeline(self.planned.trace, self.what_if.step, max_spans=0).holders
             holder = holders[min(max(0, round(point["y"])), len(holders) - 1)]
             if holder.startswith("actor-"):
                 self.show_actor(int(holder.removeprefix("actor-")))

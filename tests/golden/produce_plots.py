@@ -36,12 +36,7 @@ from solver.timing.evaluate import Evaluation
 
 def info_frames() -> Any:
     """The table of every plot, by its name."""
-    return plain({name: table_of(make()) for name, make in FIGURES.items()}, NAMES)
-
-
-def table_of(drawn: Any) -> pd.DataFrame:
-    """Return the table of a figure, or of what a plot draws."""
-    return drawn.table if isinstance(drawn, DataFigure) else drawn.to_frame()
+    return plain({name: make().table for name, make in FIGURES.items()}, NAMES)
 
 
 @cache
@@ -91,8 +86,8 @@ def least(time_s: float) -> float:
 
 
 RUNS = ("static", "fold", "solver+replan")
-FIGURES: dict[str, Callable[[], Any]] = {
-    "plot_before_after": lambda: plots.before_after_info(
+FIGURES: dict[str, Callable[[], DataFigure]] = {
+    "plot_before_after": lambda: plots.plot_before_after(
         {name: simulated(name, "plain").traces[name] for name in ("static", "solver+replan")}, bound=least
     ),
     "plot_curves": lambda: plots.plot_curves(step_metrics(first_steps(8))),
@@ -110,14 +105,14 @@ FIGURES: dict[str, Callable[[], Any]] = {
         plan_every_step(shipped_run().rollouts, settings()["plain"][0], STEPS[:4])
     ),
     "plot_prefill": lambda: plots.plot_prefill(deduplicated(), 160),
-    "plot_responses": lambda: plots.responses_info(shipped_run()),
+    "plot_responses": lambda: plots.plot_responses(shipped_run()),
     "plot_side_by_side": lambda: plots.plot_side_by_side(
         results(RUNS).groupby("policy")[["time_s", "gpu_seconds"]].sum(), "Policies", "s, GPU-seconds"
     ),
     "plot_steps": lambda: plots.plot_steps(shipped_run()),
     "plot_time_weight": lambda: plots.plot_time_weight(weights(), front()),
-    "plot_timeline": lambda: plots.timeline_info(shipped_run(), 30),
-    "plot_timelines": lambda: plots.timelines_info({name: simulated(name, "plain").traces[name] for name in RUNS}),
+    "plot_timeline": lambda: plots.plot_timeline(shipped_run(), 30),
+    "plot_timelines": lambda: plots.plot_timelines({name: simulated(name, "plain").traces[name] for name in RUNS}),
     "plot_value_of_information": lambda: plots.plot_value_of_information(informed()),
     "plot_waterfall": lambda: plots.plot_waterfall(results(RUNS)),
 }  # fmt: skip

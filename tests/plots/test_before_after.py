@@ -8,8 +8,7 @@ import math
 import pytest
 from plot_samples import EVIL, degenerate_traces, sample_trace, tables
 
-from rlhfless.plots import before_after_info, plot_before_after
-from rlhfless.plots.before_after import cost_bars
+from rlhfless.plots import plot_before_after
 from rlhfless.scheduling.solver import FOLDING
 from rlhfless.trace import Trace
 
@@ -24,13 +23,12 @@ def shorter() -> Trace:
 
 
 def test_the_last_schedule_is_compared_with_the_first() -> None:
-    info = before_after_info({"static": sample_trace(1), "solver": shorter()}, bound=lambda time_s: 3.0 * time_s)
-    assert info.totals["gpu_seconds"].tolist() == [12.0, 8.0]
-    assert info.totals["cost_usd"].tolist() == pytest.approx([0.012, 0.008])
-    assert (info.saved_cost, info.saved_time) == pytest.approx((1 / 3, 0.5))
-    assert info.bound_gpu_seconds == 6.0, "at the time of the last one"
-    assert info.most == pytest.approx(0.5)
-    assert info.priced
+    fig = plot_before_after({"static": sample_trace(1), "solver": shorter()}, bound=lambda time_s: 3.0 * time_s)
+    totals = fig.table.set_index("schedule")
+    assert totals["gpu_seconds"].to_dict() == {"static": 12.0, "solver": 8.0, "lower bound": 6.0}, "at the time of the last"
+    assert totals["cost_usd"].tolist()[:2] == pytest.approx([0.012, 0.008])
+    assert totals["time_s"].tolist()[:2] == [4.0, 2.0]
+    assert "no schedule that takes as long as solver saves more than 50% of the GPU-seconds" in fig.layout.title.text
 
 
 def test_the_figure_says_before_after_saving_and_bound() -> None:
@@ -65,12 +63,11 @@ def test_actors_that_end_last_are_on_top_and_predictions_are_left_out() -> None:
     rows = tables()
     late = [{**row, "end_s": row["end_s"] + 4.0} if row["holder"] == "actor-1" else row for row in rows["spans"]]
     held = [{**row, "end_s": 8.0} for row in rows["allocations"]]
-    info = before_after_info({"a": sample_trace(1, spans=late, allocations=held), "b": sample_trace(1)})
-    first = info.schedules.timelines["a"]
-    assert first.holders == ("actor-1", "actor-0")
-    assert first.allocations["row"].tolist() == [1, 0]
-    assert first.planned.empty
-    assert set(first.spans["phase"]) == {"prefill", "decode"}
+    fig = plot_before_after({"a": sample_trace(1, spans=late, allocations=held), "b": sample_trace(1)})
+    assert [label.split(" ")[0] for label in fig.layout.yaxis.ticktext] == ["actor-1", "actor-0"]
+    allocated = next(bar for bar in fig.data if bar.name == "allocated, idle")
+    assert list(allocated.y) == [1, 0]
+    assert {bar.name for bar in fig.data[:-1]} == {"allocated, idle", "prefill", "decode"}
 
 
 def test_what_the_policy_solver_chose_stands_under_its_heading() -> None:
@@ -95,23 +92,25 @@ def test_what_other_sizes_of_actors_would_have_given_stands_under_the_heading() 
 def test_a_schedule_that_loses_says_so() -> None:
     fig = plot_before_after({"solver": shorter(), "static": sample_trace(1)})
     assert "After (static) costs 50% more and takes 100% more time than before (solver)" in fig.layout.title.text
-    assert math.isnan(before_after_info({"a": shorter(), "b": shorter()}).most)
     same = plot_before_after({"a": shorter(), "b": shorter()})
+    assert "no schedule" not in same.layout.title.text, "without a bound"
     assert "saves 0.0% of the cost in the same time" in same.layout.title.text
 
 
 def test_without_a_price_dollars_are_left_out() -> None:
     free = [{**row, "usd_per_gpu_s": 0.0} for row in tables()["allocations"]]
-    info = before_after_info({"a": sample_trace(1, allocations=free), "b": shorter()})
-    assert not info.priced
-    assert info.saved_cost == pytest.approx(1 / 3)
-    assert "USD" not in cost_bars(info)["text"][0]
+    fig = plot_before_after({"a": sample_trace(1, allocations=free), "b": shorter()})
+    assert "saves 33% of the cost" in fig.layout.title.text
+    assert list(fig.data[-1].text) == ["12.0 GPU-seconds", "0.800 cents, 8.00 GPU-seconds, 33% saved"]
 
 
 def test_what_cannot_be_compared_says_why() -> None:
-    assert "one schedule only" in before_after_info({"a": sample_trace(1)}).missing
-    assert before_after_info({}).missing == "There are no schedules to show."
-    assert "takes no time" in before_after_info({"a": TRACES["no time"], "b": sample_trace(1)}).missing
+    def words(traces: dict[str, Trace]) -> str:
+        return plot_before_after(traces).layout.annotations[0].text
+
+    assert "one schedule only" in words({"a": sample_trace(1)})
+    assert words({}) == "There are no schedules to show."
+    assert "takes no time" in words({"a": TRACES["no time"], "b": sample_trace(1)})
 
 
 @pytest.mark.parametrize("name", TRACES)

@@ -7,7 +7,7 @@ import pytest
 from every_plot import COSTS
 from plot_samples import EVIL, degenerate_traces, rollouts, sample_trace, tables
 
-from rlhfless.plots import cost_over_time_info, plot_cost_over_time, plot_curves, plot_responses, responses_info
+from rlhfless.plots import plot_cost_over_time, plot_curves, plot_responses
 from rlhfless.plots.training_curves import MOST_POINTS
 from rlhfless.trace import Trace
 
@@ -22,12 +22,12 @@ def timed() -> Trace:
 
 
 def test_the_responses_of_an_actor_are_bars_in_the_order_of_joining() -> None:
-    info = responses_info(timed(), "actor-0")
-    assert info.bars["index"].tolist() == [0, 1, 3, 2]
-    assert info.bars["start_s"].tolist() == [0, 0, 0, 1]
-    assert info.bars["end_s"].tolist() == pytest.approx([2.0, 2.1, 2.3, 2.2])
-    assert info.bars["kind"].tolist() == ["complete"] * 4
-    assert responses_info(timed(), "actor-1").bars["kind"].tolist() == ["complete", "cut"]
+    bars = plot_responses(timed(), "actor-0").table
+    assert bars["rollouts_row"].tolist() == [0, 1, 3, 2]
+    assert bars["start_s"].tolist() == [0, 0, 0, 1]
+    assert bars["end_s"].tolist() == pytest.approx([2.0, 2.1, 2.3, 2.2])
+    assert bars["kind"].tolist() == ["complete"] * 4
+    assert plot_responses(timed(), "actor-1").table["kind"].tolist() == ["complete", "cut"]
 
 
 def test_a_bar_knows_the_row_of_its_response_and_says_its_lengths() -> None:
@@ -48,10 +48,13 @@ def test_the_axis_of_responses_has_whole_numbers() -> None:
 
 
 def test_what_is_not_known_of_responses_is_said() -> None:
-    assert "no actors or times" in responses_info(sample_trace()).missing
-    assert "actor-9 has no completed responses" in responses_info(timed(), "actor-9").missing
-    assert "&lt;script" in responses_info(timed(), EVIL).missing
-    assert responses_info(timed()).holder == "actor-0"
+    def words(*shown: object) -> str:
+        return plot_responses(*shown).layout.annotations[0].text
+
+    assert "no actors or times" in words(sample_trace())
+    assert "actor-9 has no completed responses" in words(timed(), "actor-9")
+    assert "&lt;script" in words(timed(), EVIL)
+    assert set(plot_responses(timed()).table["holder"]) == {"actor-0"}
 
 
 @pytest.mark.parametrize("name", degenerate_traces())
@@ -112,11 +115,12 @@ def test_the_curves_of_a_long_run_have_a_bounded_number_of_points_and_the_last_o
 
 
 def test_costs_add_up_over_complete_steps_and_the_running_one_is_on_top() -> None:
-    table = cost_over_time_info(COSTS).table
+    fig = plot_cost_over_time(COSTS)
+    table = fig.table
     assert table["usd"].tolist() == pytest.approx([4.0, 7.0, 7.5, 8.5])
     assert table["gpu_seconds"].tolist() == pytest.approx([8.0, 14.0, 15.0, 17.0])
     assert table["idle_share"].tolist() == pytest.approx([1 / 8, 2 / 6, 0.0, 1 / 3]), "of the step, not of the run"
-    cost, idle = plot_cost_over_time(COSTS).data
+    cost, idle = fig.data
     assert list(cost.x) == [0.0, 2.0, 3.0, 3.5, 4.0]
     assert list(cost.y) == pytest.approx([0.0, 4.0, 7.0, 7.5, 8.5])
     assert [symbol.endswith("open") for symbol in idle.marker.symbol] == [False, False, True, True]
@@ -125,7 +129,6 @@ def test_costs_add_up_over_complete_steps_and_the_running_one_is_on_top() -> Non
 @pytest.mark.parametrize("unknown", [float("nan"), 0.0])
 def test_costs_are_in_gpu_seconds_where_a_price_is_unknown(unknown: float) -> None:
     some = COSTS.assign(cost_usd=[4.0, unknown, 0.5, 1.5])
-    assert cost_over_time_info(some).unit == "GPU-seconds"
     fig = plot_cost_over_time(some)
     assert fig.data[0].y[-1] == pytest.approx(17.0)
     assert fig.layout.yaxis.title.text == "cost (GPU-seconds)"

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from rlhfless.plots import pipeline_info, plot_pipeline
+from rlhfless.plots import plot_pipeline
 from solver.pipeline import PipelinePlan, fused, schedule_pipeline, serial
 
 PROBLEM = fused((4, 2, 6), (2, 1, 4), activations=(2, 1))
@@ -16,11 +16,12 @@ SPLIT = schedule_pipeline(fused((4, 2, 6), (2, 1, 4), activations=(2, 1), split_
 
 @pytest.mark.parametrize("plan", [FUSED, SERIAL, SPLIT])
 def test_the_memory_strip_has_the_peak_and_begins_with_the_first_operation(plan: PipelinePlan) -> None:
-    info = pipeline_info(plan)
-    assert info.memory["memory"].max() == plan.peak_memory
-    assert info.memory["time"].iloc[0] == 0.0
-    assert len(info.to_frame()) == sum(len(order) for order in plan.orders)
-    assert info.plans["latency_bound"].tolist() == [plan.latency_bound]
+    fig = plot_pipeline(plan)
+    (memory,) = [trace for trace in fig.data if trace.name == "memory"]
+    assert max(memory.y) == plan.peak_memory
+    assert memory.x[0] == 0.0
+    assert len(fig.table) == sum(len(order) for order in plan.orders)
+    assert plan.latency_bound in [line.x0 for line in fig.layout.shapes]
 
 
 def test_bars_are_the_operations_by_chain_and_pass() -> None:

@@ -6,9 +6,10 @@ import json
 
 import pandas as pd
 import pytest
+from every_plot import part
 from plot_samples import EVIL, busy_trace, degenerate_traces, sample_trace, tables
 
-from rlhfless.plots import plot_side_by_side, plot_timelines, timelines_info
+from rlhfless.plots import plot_side_by_side, plot_timelines
 from rlhfless.plots.style import plain
 from rlhfless.plots.timeline_grid import bundles
 from rlhfless.trace import Trace
@@ -25,11 +26,12 @@ def moving_trace() -> Trace:
 
 
 def test_a_move_goes_from_the_sender_s_row_to_the_receiver_s():
-    info = timelines_info({"moves": moving_trace(), "stays": sample_trace(2)})
-    sent = {"from_row": 1, "to_row": 0, "start_s": 1.5, "end_s": 2.0, "tokens": 0, "seconds": 0.0, "recomputed": False}
-    assert info.moves["moves"].to_dict("records") == [sent]
-    assert info.moves["stays"].empty
-    assert [one.step for one in info.timelines.values()] == [1, 1]
+    fig = plot_timelines({"moves": moving_trace(), "stays": sample_trace(2)})
+    moves = part(fig, "moves").dropna(axis="columns").drop(columns="table").to_dict("records")
+    sent = {"from_holder": "actor-1", "to_holder": "actor-0", "start_s": 1.5, "end_s": 2.0, "tokens": 0, "seconds": 0.0}
+    assert moves == [{**sent, "recomputed": False, "schedule": "moves"}]
+    line = next(one for one in fig.data if one.name.startswith("migration"))
+    assert (list(line.x), list(line.y)) == ([1.5, 2.0, None], [1, 0, None]), "of the second step, the last one"
 
 
 def test_schedules_share_the_time_axis_and_the_legend():
@@ -114,11 +116,13 @@ def test_timelines_survive_every_trace(name):
 
 @pytest.mark.full
 def test_timelines_that_cannot_be_shown_say_so():
-    assert timelines_info({}).missing == "There are no schedules to show."
-    many = {str(i): sample_trace(1) for i in range(61)}
-    assert "122 actors are too many" in timelines_info(many).missing
-    assert "a: 12,000 spans" in timelines_info({"a": busy_trace(12_000)}).missing
-    assert "no step 7" in plot_timelines({"a": sample_trace(2)}, step=7).layout.annotations[0].text
+    def words(*shown, **further):
+        return plot_timelines(*shown, **further).layout.annotations[0].text
+
+    assert words({}) == "There are no schedules to show."
+    assert "122 actors are too many" in words({str(i): sample_trace(1) for i in range(61)})
+    assert "a: 12,000 spans" in words({"a": busy_trace(12_000)})
+    assert "no step 7" in words({"a": sample_trace(2)}, step=7)
 
 
 def test_bars_side_by_side_leave_out_what_is_not_known():

@@ -10,7 +10,7 @@ from every_plot import cut_of
 from executor_samples import plan_of, run, trace_of, uniform_step
 
 from rlhfless.executor import WorkGpus, WorkItem
-from rlhfless.plots import plot_cut_surface, plot_step_fusion, step_fusion_info
+from rlhfless.plots import plot_cut_surface, plot_step_fusion
 from rlhfless.scheduling.rlhfuse import GlobalCut
 from rlhfless.trace import Trace
 
@@ -24,26 +24,25 @@ def fused_trace() -> Trace:
 
 
 def test_lanes_say_who_has_which_gpus() -> None:
-    info = step_fusion_info(fused_trace())
+    figure = plot_step_fusion(fused_trace())
     times: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for row in info.spans.itertuples(index=False):
+    for row in figure.table.itertuples(index=False):
         times.setdefault((row.lane, row.what), []).append((round(row.start_s, 9), round(row.end_s, 9)))
     assert times == {
         ("GPU 0", "generation"): [(0.0, 4.0)], ("GPU 0", "released"): [(4.0, 5.5)],
         ("GPU 1", "generation"): [(0.0, 2.0)], ("GPU 1", "released"): [(4.5, 5.5)], ("GPU 1", "start"): [(2.0, 2.25)],
         ("GPU 1", "prepare"): [(2.25, 3.75), (4.0, 4.5)], ("GPU 4", "learn"): [(4.5, 5.5)],
     }  # fmt: skip
-    assert info.cuts.to_numpy().tolist() == [["actor-1", pytest.approx(2.0)]]
-    assert info.time_s == pytest.approx(5.5)
-    figure = plot_step_fusion(fused_trace())
+    assert [line.x0 for line in figure.layout.shapes] == [pytest.approx(2.0)], "where actor 1 is cut"
+    assert "takes 5.50 s. Dashed: 1 actors are cut" in figure.layout.title.text
     assert {trace.name for trace in figure.data} == {"generation", "released", "start", "prepare", "learn"}
 
 
 def test_a_trace_without_allocations_says_so() -> None:
     trace = fused_trace()
-    assert "no step 7" in step_fusion_info(trace, 7).missing
+    assert "no step 7" in plot_step_fusion(trace, 7).layout.annotations[0].text
     empty = Trace(trace.rollouts, allocations=pd.DataFrame(columns=trace.allocations.columns))
-    assert "no allocations" in step_fusion_info(empty).missing
+    assert "no allocations" in plot_step_fusion(empty).layout.annotations[0].text
 
 
 def test_a_cut_surface_shows_times_and_bounds() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +15,6 @@ from rlhfless.plots import (
     plot_step_comparison,
     plot_step_plan,
     plot_step_search,
-    step_plan_info,
 )
 from rlhfless.plots.step_plan_data import MOVES, PERIODS
 from solver import Cluster, LatencyModel, Workload
@@ -29,7 +27,7 @@ SLOWER = replace(analytic_plan(ppo(), slow=1.5), lower_bound_s=0.0, status="give
 
 def busy_gpu_s(plan: StepPlan, name: str) -> np.ndarray:
     """(GPUs,) seconds for which rectangles of a call, or of its reallocation, lie over each GPU."""
-    bars = step_plan_info(plan).bars
+    bars = plot_step_plan(plan).table
     seconds = np.zeros(plan.gpus)
     for bar in bars[bars["call"] == name].itertuples(index=False):
         seconds[bar.first_gpu : bar.first_gpu + bar.gpus] += bar.end_s - bar.start_s
@@ -53,14 +51,14 @@ def test_every_call_is_drawn_for_two_steps_on_its_gpus_whenever_it_starts(name: 
 @pytest.mark.parametrize("name", list(GRAPHS))
 def test_rectangles_stay_within_two_steps_and_never_overlap(name: str) -> None:
     plan = analytic_plan(GRAPHS[name]())
-    bars = step_plan_info(plan).bars
+    bars = plot_step_plan(plan).table
     assert bars["start_s"].min() >= 0
     assert bars["end_s"].max() <= PERIODS * plan.period_s + 1e-9
     no_rectangles_overlap(plan)
 
 
 def no_rectangles_overlap(plan: StepPlan) -> None:
-    bars = step_plan_info(plan).bars
+    bars = plot_step_plan(plan).table
     for one, other in itertools.combinations(bars.itertuples(index=False), 2):
         apart_in_space = one.first_gpu + one.gpus <= other.first_gpu or other.first_gpu + other.gpus <= one.first_gpu
         assert apart_in_space or one.end_s <= other.start_s + 1e-9 or other.end_s <= one.start_s + 1e-9, (one, other)
@@ -82,7 +80,7 @@ def test_gpus_that_generation_gives_back_early_are_drawn_free_and_used() -> None
     early = [gpu for gpu, release_s in enumerate(generate.release_s) if 0 < release_s < generate.seconds]
     assert early
     assert busy_gpu_s(plan, "generate") == pytest.approx([PERIODS * release_s for release_s in generate.release_s])
-    bars = step_plan_info(plan).bars
+    bars = plot_step_plan(plan).table
     for number, step in bars[bars["call"] == "generate"].groupby(bars["end_s"] > plan.period_s):
         assert step["largest"].sum() == 1
         assert step["end_s"].max() == pytest.approx(number * plan.period_s + generate.seconds)
@@ -101,7 +99,7 @@ def test_gpus_that_generation_gives_back_early_are_drawn_free_and_used() -> None
 @given(st.floats(-30, 30), st.floats(0.01, 30))
 def test_a_call_has_its_seconds_in_both_steps_wherever_it_starts(start_s: float, seconds: float) -> None:
     moved = replace(PLAN, calls=(replace(PLAN.calls[0], start_s=start_s, seconds=seconds, reallocate_s=0.0),))
-    bars = step_plan_info(moved).bars
+    bars = plot_step_plan(moved).table
     assert (bars["end_s"] - bars["start_s"]).sum() == pytest.approx(PERIODS * seconds, rel=1e-6)
 
 
@@ -125,9 +123,9 @@ def _moves(plan: StepPlan) -> bool:
 
 
 def test_several_plans_share_the_axis_and_the_proven_bound() -> None:
-    info = step_plan_info({"rule": SLOWER, "ours": PLAN})
-    assert info.plans["bound_s"].tolist() == [PLAN.lower_bound_s] * 2
     figure = plot_step_plan({"rule": SLOWER, "ours": PLAN})
+    bounds = [line.x0 for line in figure.layout.shapes if line.line.dash == "dash"]
+    assert bounds == [PLAN.lower_bound_s, 2 * PLAN.lower_bound_s] * 2
     assert f"{SLOWER.period_s / PLAN.period_s:.2f}x as fast as rule" in figure.layout.title.text
     assert figure.layout.xaxis.range == figure.layout.xaxis3.range
     assert figure.layout.xaxis.range[1] >= PERIODS * SLOWER.period_s
@@ -136,9 +134,8 @@ def test_several_plans_share_the_axis_and_the_proven_bound() -> None:
 
 def test_bounds_of_other_problems_are_not_mixed_up() -> None:
     other = analytic_plan(grpo())
-    info = step_plan_info({"ppo": SLOWER, "grpo": other})
-    assert math.isnan(info.plans["bound_s"][0])
-    assert info.plans["bound_s"][1] == other.lower_bound_s
+    bounds = [line.x0 for line in plot_step_plan({"ppo": SLOWER, "grpo": other}).layout.shapes if line.line.dash == "dash"]
+    assert bounds == [other.lower_bound_s, 2 * other.lower_bound_s]
     assert "No lower bound is proven for ppo" in str(plot_step_comparison({"ppo": SLOWER, "grpo": other}).layout.annotations)
 
 

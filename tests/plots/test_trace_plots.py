@@ -7,14 +7,17 @@ import math
 import re
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 import plotly.io as pio
 import pytest
+from every_plot import part
 from plot_samples import EVIL, busy_trace, degenerate_traces, rollouts, sample_trace, tables
 
-from rlhfless.plots import plot_lengths, plot_steps, plot_timeline, timeline_info
+from rlhfless.plots import plot_lengths, plot_steps, plot_timeline
 from rlhfless.plots.palette import IDLE, PHASE_STYLES, POLICY_STYLES, policy_styles
 from rlhfless.plots.style import SOFT_BREAK, TEMPLATE, clean, lines_of, number, plain, signed_share, styled, usd
+from rlhfless.plots.timeline_data import step_timeline
 from rlhfless.plots.utilisation import covered_s, row_order, use_share
 from rlhfless.trace import PHASES, Trace
 
@@ -30,23 +33,25 @@ def annotations(fig):
     return " ".join(str(a.text) for a in fig.layout.annotations)
 
 
-def test_timeline_info_adds_up():
-    info = timeline_info(sample_trace(), step=1)
-    assert (info.step, info.start_s, info.holders, info.only_actors) == (1, 10.0, ("actor-0", "actor-1"), True)
-    assert info.labels == ("actor-0 (0, 1)", "actor-1 (2, 3)")
-    assert (info.time_s, info.gpu_seconds, info.idle_gpu_seconds) == (4.0, 12.0, 2.0)
-    assert info.cost_usd == pytest.approx(0.012)
-    assert info.allocations[["row", "start_s", "end_s", "idle_gpu_seconds"]].to_numpy().tolist() == [[0, 0, 4, 2], [1, 0, 2, 0]]
-    assert info.spans["phase"].tolist() == ["prefill", "decode", "transfer", "decode"]
-    assert info.spans["background"].tolist() == [False, False, True, False]
-    assert info.planned[["row", "end_s"]].to_numpy().tolist() == [[0, 3.0], [1, 2.5]]
-    assert "1.00 s later" in info.planned["hover"][0]
-    assert "0.500 s earlier" in info.planned["hover"][1]
-    assert info.events[["row", "name", "time_s"]].to_numpy().tolist() == [[1, "cut", 2.0]]
+def test_a_timeline_has_bars_and_sums_that_add_up():
+    fig = plot_timeline(sample_trace(), step=1)
+    assert fig.layout.yaxis.ticktext == ("actor-0 (0, 1)", "actor-1 (2, 3)")
+    assert fig.layout.yaxis.title.text == "actor (its GPUs)"
+    assert "2 actors, 4.00 s, 12.0 GPU-seconds, 0.0120 USD; 2.00 GPU-seconds idle" in plain(fig.layout.title.text)
+    held = part(fig, "allocations")[["holder", "start_s", "end_s", "idle_gpu_seconds"]]
+    assert held.to_numpy().tolist() == [["actor-0", 0, 4, 2], ["actor-1", 0, 2, 0]]
+    spans = part(fig, "spans")
+    assert spans["phase"].tolist() == ["prefill", "decode", "transfer", "decode"]
+    assert spans["background"].tolist() == [False, False, True, False]
+    assert part(fig, "planned")[["holder", "end_s"]].to_numpy().tolist() == [["actor-0", 3.0], ["actor-1", 2.5]]
+    late, early = by_name(fig)["planned"].hovertext
+    assert "1.00 s later" in late
+    assert "0.500 s earlier" in early
+    assert part(fig, "events")[["holder", "name", "time_s"]].to_numpy().tolist() == [["actor-1", "cut", 2.0]]
 
 
 def test_timeline_shows_the_last_step_unless_asked():
-    assert timeline_info(sample_trace(3)).step == 2
+    assert "of step 2" in plot_timeline(sample_trace(3)).layout.title.text
 
 
 def test_timeline_has_one_trace_per_phase_and_idle_behind_them():
@@ -63,20 +68,20 @@ def test_timeline_has_one_trace_per_phase_and_idle_behind_them():
 
 
 def test_timeline_of_a_step_that_is_not_there_says_so():
-    info = timeline_info(sample_trace(2), step=7)
-    assert info.missing == "There is no step 7; the steps are 0 to 1."
-    assert "no step 7" in annotations(plot_timeline(sample_trace(2), step=7))
+    fig = plot_timeline(sample_trace(2), step=7)
+    assert annotations(fig) == "There is no step 7; the steps are 0 to 1."
+    assert fig.table.empty
 
 
 def test_a_logged_trace_says_that_nothing_is_known_of_gpus():
-    assert "no allocations or spans" in timeline_info(Trace(rollouts())).missing
+    assert "no allocations or spans" in annotations(plot_timeline(Trace(rollouts())))
     assert "no allocations" in plot_steps(Trace(rollouts())).layout.annotations[0].text
 
 
 def test_an_actor_that_was_planned_but_never_started_has_a_row():
-    info = timeline_info(TRACES["plan of more actors"])
-    assert info.holders == tuple(f"actor-{i}" for i in range(5))
-    assert timeline_info(TRACES["other names"]).planned.empty
+    labels = plot_timeline(TRACES["plan of more actors"]).layout.yaxis.ticktext
+    assert [label.split(" ")[0] for label in labels] == [f"actor-{i}" for i in range(5)]
+    assert part(plot_timeline(TRACES["other names"]), "planned").empty
 
 
 def test_many_spans_become_a_heatmap():
@@ -121,7 +126,7 @@ def test_many_rows_of_a_heatmap_are_joined_to_bands():
 
 
 def test_rows_without_allocations_keep_their_order():
-    assert row_order(timeline_info(sample_trace(1, allocations=[])).allocations, 3).tolist() == [0, 1, 2]
+    assert row_order(pd.DataFrame(), 3).tolist() == [0, 1, 2]
 
 
 def test_a_learner_that_takes_long_does_not_squeeze_the_actors():
@@ -198,7 +203,7 @@ def test_covered_seconds_agree_with_counting(seed):
 
 
 def test_used_share_is_of_the_held_time():
-    info = timeline_info(sample_trace(1))
+    info = step_timeline(sample_trace(1))
     shares = use_share(info.allocations, info.spans, 2, np.array([0.0, 2.0, 4.0]))
     np.testing.assert_allclose(shares, [[1.0, 0.5], [1.0, np.nan]])
 
@@ -272,7 +277,7 @@ def test_text_of_logs_is_made_harmless():
     assert len(clean("x" * 500)) == 60
     assert clean("\u202ea\u2066b\u200f") == "ab", "nothing turns around what stands beside a text"
     assert clean("\u05e9\u05dc\u05d5\u05dd") == "\u2068\u05e9\u05dc\u05d5\u05dd\u2069"
-    assert EVIL not in "".join(timeline_info(TRACES["markup in names"]).labels)
+    assert EVIL not in "".join(plot_timeline(TRACES["markup in names"]).layout.yaxis.ticktext)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 from plot_samples import rollouts, tables
 from step_plans import analytic_plan, named_graph
 
@@ -260,14 +259,14 @@ OF_METHODS: dict[str, Callable[..., DataFigure]] = {
 """What draws the figures of methods; the others are in ``plots``."""
 
 
-def every_plot(text: str) -> dict[str, Callable[[], go.Figure]]:
+def every_plot(text: str) -> dict[str, Callable[[], DataFigure]]:
     """What makes a figure, by the name of the function or method.
 
     Args:
         text: name of runs, prompts, actors, kinds, events, policies, algorithms, labels of sliders, and whatever else has one.
     """
 
-    def draw(name: str, make: Callable[[], Call]) -> go.Figure:
+    def draw(name: str, make: Callable[[], Call]) -> DataFigure:
         call = make()
         return (OF_METHODS.get(name) or getattr(plots, name))(*call.shared, **call.own)
 
@@ -280,6 +279,5 @@ def part(figure: DataFigure, name: str) -> pd.DataFrame:
 
 
 def table_of(name: str, text: str) -> pd.DataFrame:
-    """What a plot draws for the same arguments."""
-    info = getattr(plots, f"{name.removeprefix('plot_')}_info", None)
-    return every_plot(text)[name]().table if info is None else info(*calls(text)[name]().shared).to_frame()
+    """The table of a plot."""
+    return every_plot(text)[name]().table

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from error_messages import refused
+from every_plot import part
 from many_spans import many_spans
 
-from rlhfless.plots import plot_timeline, timeline_info
+from rlhfless.plots import plot_timeline
 from rlhfless.trace import Trace, TraceError
 from rlhfless.widgets import zoom
 
@@ -33,13 +34,12 @@ def test_the_whole_step_is_a_heatmap_and_a_part_of_it_is_bars(trace: Trace) -> N
 
 
 def test_a_part_holds_exactly_the_spans_that_reach_into_it(trace: Trace) -> None:
-    info = timeline_info(trace, between_s=(100.0, 101.0))
-    spans = trace.spans
-    assert len(info.spans) == ((spans["end_s"] > 100) & (spans["start_s"] < 101)).sum() > 10
-    assert (info.spans["hover"] != "").all()
-    whole = timeline_info(trace)
-    assert (info.gpu_seconds, info.idle_gpu_seconds) == (whole.gpu_seconds, whole.idle_gpu_seconds)
-    assert info.holders == whole.holders
+    near, whole = plot_timeline(trace, between_s=(100.0, 101.0)), plot_timeline(trace)
+    spans, drawn = trace.spans, part(near, "spans")
+    assert len(drawn) == ((spans["end_s"] > 100) & (spans["start_s"] < 101)).sum() > 10
+    assert all(text for bar in near.data if bar.hovertext is not None for text in bar.hovertext)
+    held = ["holder", "gpu_seconds", "idle_gpu_seconds"]
+    assert part(near, "allocations")[held].equals(part(whole, "allocations")[held]), "sums are of the whole step"
 
 
 def test_a_large_part_is_a_finer_heatmap(trace: Trace) -> None:

@@ -15,8 +15,7 @@ import numpy as np
 
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.io import Trace
-from rlhfless.trace.perfetto import holders
-from rlhfless.trace.perfetto.holders import LOOP
+from rlhfless.trace.perfetto.holders import holder_slices
 from rlhfless.trace.perfetto.moves import moves
 from rlhfless.trace.perfetto.requests import (
     batch_counter,
@@ -29,6 +28,7 @@ from rlhfless.trace.perfetto.requests import (
 )
 from rlhfless.trace.perfetto.slices import ArrowNumbers, Counter, Slice, Track, lanes, us
 from rlhfless.trace.schema.prices import dollars
+from rlhfless.trace.tracks import LOOP, STEPS
 
 MAX_REQUESTS = 500_000  # about 150 MB, which a browser still opens
 
@@ -42,17 +42,14 @@ def trace_events(trace: Trace, max_requests: int = MAX_REQUESTS) -> Iterator[dic
     Raises:
         TraceError: the trace has no times, or times too large for microseconds.
     """
-    tracks, steps = holders.allocations(trace), holders.steps(trace)
-    if not steps:
+    moved, numbers = moves(trace.spans), ArrowNumbers()
+    tracks = holder_slices(trace, moved, numbers)
+    if not any(track[1:] == (LOOP, STEPS) for track in tracks):
         source = trace.source or "the trace"
         raise TraceError(
             f"{source}: contains no times, so it has no timeline; spans, allocations, or responses with start_s and end_s are "
             "needed"
         )
-    moved, numbers = moves(trace.spans), ArrowNumbers()
-    for more in (holders.spans(trace, moved, numbers), holders.instants(trace), steps):
-        for track, of_track in more.items():
-            tracks.setdefault(track, []).extend(of_track)
     place = _Places(several_runs=len(trace.runs) > 1)
     for (run, process, thread), of_track in sorted(tracks.items(), key=lambda item: _reading_order(item[0])):
         for number, lane in enumerate(lanes(of_track), start=1):

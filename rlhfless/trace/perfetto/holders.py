@@ -1,7 +1,6 @@
-"""Tracks of those who hold GPUs: their allocations and spans, the steps of the run and its events.
+"""Slices of those who hold GPUs, of the steps of a run and of its events: the rows of ``tracks`` with their arguments.
 
-Slices have OpenTelemetry's names for reinforcement learning: ``rl.loop`` a step; ``rl.sample`` generation, with its phases
-inside; ``rl.reward`` preparation; ``rl.train`` learning; ``rl.sync`` weight sync. ``start`` is a process start-up.
+All consecutive phases of generation of a holder are inside one slice ``rl.sample``.
 """
 
 from __future__ import annotations
@@ -14,73 +13,57 @@ import pandas as pd
 
 from rlhfless.trace.io import Trace
 from rlhfless.trace.perfetto.moves import ResponseMove
-from rlhfless.trace.perfetto.slices import ArrowNumbers, Slice, Track, Tracks, us
+from rlhfless.trace.perfetto.slices import ArrowNumbers, Slice, Tracks, all_us, us
 from rlhfless.trace.schema.casts import is_null, jsonable
+from rlhfless.trace.tracks import tracks
 
 SAMPLING = ("prefill", "transfer", "decode", "migrate")
-LOOP = "loop"
-NAMES = {"start": "start", "sync": "rl.sync", "prepare": "rl.reward", "learn": "rl.train"}
-_SPAN_ARGS = ("call", "batch_mean", "slots", "tokens", "kv_tokens", "bytes", "from_actor", "detail")
+ARGS = {
+    "allocations": ("step", "gpu_ids", "kind", "market", "usd_per_gpu_s"),
+    "spans": ("step", "call", "batch_mean", "slots", "tokens", "kv_tokens", "bytes", "from_actor", "detail"),
+    "events": ("step", "holder", "detail"),
+}
+TITLES = {"gpu_ids": "gpus"}
 
 
-def steps(trace: Trace) -> Tracks:
-    """Return a slice per step, from its first time in the trace to its last."""
-    times = [
-        table[["run", "step", "start_s", "end_s"]]
-        for table in (trace.allocations, trace.spans, trace.rollouts)
-        if len(table) and {"start_s", "end_s"} <= set(table.columns)
-    ]
-    times_of_steps = pd.concat(times).dropna() if times else pd.DataFrame(columns=["run", "step"])
-    tracks: Tracks = {}
-    for (run, step), step_times in times_of_steps.groupby(["run", "step"], sort=True):
-        entry = Slice("rl.loop", us(step_times["start_s"].min()), us(step_times["end_s"].max()), "step", {"step": int(step)})
-        tracks.setdefault((run, LOOP, "steps"), []).append(entry)
-    return tracks
-
-
-def allocations(trace: Trace) -> Tracks:
-    """Return a slice per allocation; it encloses the slices of its spans."""
-    tracks: Tracks = {}
-    for allocation in trace.allocations.itertuples():
-        args = {
-            "step": allocation.step,
-            "gpus": list(allocation.gpu_ids),
-            "kind": allocation.kind,
-            "market": allocation.market,
-            "usd_per_gpu_s": allocation.usd_per_gpu_s,
-        }
-        held = Slice("held", us(allocation.start_s), us(allocation.end_s), allocation.role, jsonable(args))
-        tracks.setdefault(_holder(allocation), []).append(held)
-    return tracks
-
-
-def _holder(allocation: Any) -> Track:
-    thread = allocation.role if is_null(allocation.node) else f"{allocation.role}, node {allocation.node}"
-    return allocation.run, thread, allocation.holder
-
-
-def spans(trace: Trace, moved: Sequence[ResponseMove], numbers: ArrowNumbers) -> Tracks:
-    """Return a slice per span, by holder; background spans are on separate tracks.
+def holder_slices(trace: Trace, moved: Sequence[ResponseMove], numbers: ArrowNumbers) -> Tracks:
+    """Return the slices of a trace by track; background spans are on separate tracks.
 
     Args:
         moved: moves of responses, each an arrow from its span at the sender to that at the receiver. numbers: of the arrows.
     """
+    rows = tracks(trace)
+    is_span = rows["table"] == "spans"
+    rows = pd.concat([rows[~is_span], rows[is_span].sort_values(["start_s", "end_s"], kind="stable")])
+    rows = rows.assign(start_us=all_us(rows["start_s"].to_numpy()), end_us=all_us(rows["end_s"].to_numpy()))
     arrows = _arrows(moved, numbers)
-    holders = {
-        (allocation.run, allocation.step, allocation.holder): _holder(allocation)
-        for allocation in trace.allocations.itertuples()
+    args: dict[str, Mapping[Any, dict[str, Any]]] = {
+        table: _arguments(getattr(trace, table), names, nulls=table == "allocations") for table, names in ARGS.items()
     }
-    tracks: Tracks = {}
-    ordered = trace.spans.sort_values(["start_s", "end_s"], kind="stable")
-    for (run, step, holder), holder_spans in ordered.groupby(["run", "step", "holder"], sort=False):
-        track = holders.get((run, step, holder), (run, "holders without allocations", holder))
-        background = holder_spans["background"].to_numpy(dtype=bool)
-        foreground = [_slice(span, arrows) for span in holder_spans[~background].itertuples()]
-        tracks.setdefault(track, []).extend(foreground + _samplings(foreground))
-        if background.any():
-            behind = [_slice(span, arrows) for span in holder_spans[background].itertuples()]
-            tracks.setdefault((*track[:2], f"{holder}, background"), []).extend(behind + _samplings(behind))
-    return tracks
+    found: Tracks = {}
+    keys = ["table", "run", "step", "panel", "track", "background"]
+    for (table, run, step, panel, track, behind), group in rows.groupby(keys, sort=False, observed=True):
+        flows = arrows if table == "spans" else {}
+        columns = (group[name].tolist() for name in ("label", "name", "start_us", "end_us", "category"))
+        slices = [
+            Slice(
+                name, start_us, end_us, category, args[table][label] if table in args else {"step": step}, flows.get(label, ())
+            )
+            for label, name, start_us, end_us, category in zip(*columns, strict=True)
+        ]
+        where = found.setdefault((run, panel, f"{track}, background" if behind else track), [])
+        where += slices + (_samplings(slices) if table == "spans" else [])
+    return found
+
+
+def _arguments(table: pd.DataFrame, names: Sequence[str], nulls: bool) -> dict[Any, dict[str, Any]]:
+    """Return what is said of the rows of a table, by their labels; what is unknown is left out, or null."""
+    values = [table[name].tolist() for name in names]
+    titles = [TITLES.get(name, name) for name in names]
+    return {
+        label: jsonable({title: value for title, value in zip(titles, row, strict=True) if nulls or not is_null(value)})
+        for label, row in zip(table.index, zip(*values, strict=True), strict=True)
+    }
 
 
 def _arrows(moved: Sequence[ResponseMove], numbers: ArrowNumbers) -> dict[Any, tuple[tuple[str, int, int], ...]]:
@@ -94,37 +77,12 @@ def _arrows(moved: Sequence[ResponseMove], numbers: ArrowNumbers) -> dict[Any, t
     return arrows
 
 
-def _slice(span: Any, arrows: Mapping[Any, tuple[tuple[str, int, int], ...]]) -> Slice:
-    values = {name: getattr(span, name) for name in ("step", *_SPAN_ARGS)}
-    args = jsonable({name: value for name, value in values.items() if not is_null(value)})
-    name, flows = NAMES.get(span.phase, span.phase), arrows.get(span.Index, ())
-    return Slice(name, us(span.start_s), us(span.end_s), span.phase, args, flows)
-
-
 def _samplings(slices: Sequence[Slice]) -> list[Slice]:
     """Return one ``rl.sample`` slice around all consecutive phases of generation; ``slices`` are sorted by start."""
     samples = []
     for sampling, group in itertools.groupby(slices, key=lambda entry: entry.category in SAMPLING):
         if sampling:
             grouped = list(group)
-            samples.append(
-                Slice(
-                    "rl.sample",
-                    grouped[0].start_us,
-                    max(entry.end_us for entry in grouped),
-                    "generation",
-                    {"step": grouped[0].args["step"]},
-                )
-            )
+            end_us, args = max(entry.end_us for entry in grouped), {"step": grouped[0].args["step"]}
+            samples.append(Slice("rl.sample", grouped[0].start_us, end_us, "generation", args))
     return samples
-
-
-def instants(trace: Trace) -> Tracks:
-    """Events: slices that take no time, on a track of the loop."""
-    tracks: Tracks = {}
-    for event in trace.events.itertuples():
-        values = {"step": event.step, "holder": event.holder, "detail": event.detail}
-        args = jsonable({name: value for name, value in values.items() if not is_null(value)})
-        at_us = us(event.time_s)
-        tracks.setdefault((event.run, LOOP, "events"), []).append(Slice(event.name, at_us, at_us, "event", args))
-    return tracks

@@ -1,0 +1,120 @@
+"""The rows of every timeline: what a holder of GPUs did on its track, from when to when.
+
+Input is a trace. Plots of steps draw these rows as bars, and the export for Perfetto writes them as slices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pandas.api.types import union_categoricals
+
+from rlhfless.trace.io import Trace
+from rlhfless.trace.schema.casts import is_null
+
+LOOP, STEPS = "loop", "steps"
+NO_PANEL = "holders without allocations"
+NAMES = {"sync": "rl.sync", "prepare": "rl.reward", "learn": "rl.train"}
+TABLES = ("allocations", "spans", "events", "steps")
+TEXTS = ("table", "run", "panel", "track", "name", "category")
+COLUMNS = ["table", "label", "run", "step", "panel", "track", "start_s", "end_s", "name", "category", "background"]
+
+
+def tracks(trace: Trace, run: str | None = None, step: int | None = None, tables: Collection[str] = TABLES) -> pd.DataFrame:
+    """Return one row per bar of a timeline, table by table, each in the order of the trace.
+
+    Names are those of OpenTelemetry for reinforcement learning where it has one.
+
+    Args:
+        trace: any trace.
+        run, step: only rows of this run, of this step; all when None.
+        tables: what is shown; a row of ``steps`` is a step from its first time in the trace to its last one.
+
+    Returns:
+        ``table`` and ``label``: a table of the trace, and the label of the row there (of ``steps``, the number of the step).
+        ``run, step, panel, track``: a panel is a role on a node, and its tracks are the holders; the panel ``loop`` has the
+        steps and the events. ``start_s, end_s``: seconds since the start of the run. ``name, category``: ``held`` and the role
+        of an allocation; name and phase of a span; name of an event. ``background``: whether a span runs behind others.
+        Texts are categories, as few of them stand in up to a million rows.
+    """
+    held, spans = (of_step(table, run, step) for table in (trace.allocations, trace.spans))
+    parts = []
+    if "allocations" in tables:
+        parts.append(_rows("allocations", held, _panels(held), held["holder"], ["held"], held["role"]))
+    if "spans" in tables:
+        phase = pd.Categorical(spans["phase"])
+        name = phase.rename_categories(lambda phase: NAMES.get(phase, phase))
+        parts.append(_rows("spans", spans, _panels_of_spans(spans, held), spans["holder"], name, phase))
+    if "events" in tables:
+        events = of_step(trace.events, run, step).rename(columns={"time_s": "start_s"})
+        events = events.assign(end_s=events["start_s"])
+        parts.append(_rows("events", events, [LOOP], ["events"], events["name"], ["event"]))
+    if "steps" in tables:
+        steps = _steps([held, spans, of_step(trace.rollouts, run, step)])
+        parts.append(_rows("steps", steps, [LOOP], [STEPS], ["rl.loop"], ["step"]))
+    texts = {name: union_categoricals([part[name] for part in parts]) for name in TEXTS}
+    others = {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS if name not in TEXTS}
+    return pd.DataFrame({**texts, **others})[COLUMNS]
+
+
+def of_step(table: pd.DataFrame, run: str | None, step: int | None) -> pd.DataFrame:
+    """Return the rows of a run and of a step; of all runs and steps where these are None."""
+    rows = np.ones(len(table), dtype=bool)
+    if step is not None:
+        rows &= table["step"].to_numpy() == step
+    if run is not None:
+        rows &= table["run"].to_numpy() == run
+    return table if rows.all() else table[rows]
+
+
+def _rows(
+    table: str,
+    of: pd.DataFrame,
+    panel: Sequence[str] | pd.Categorical,
+    track: Sequence[str] | pd.Series,
+    name: Sequence[str] | pd.Series | pd.Categorical,
+    category: Sequence[str] | pd.Series | pd.Categorical,
+) -> dict[str, Any]:
+    """Return the columns of the rows of a table; a text of one element is the same in every row."""
+    texts = {"table": [table], "run": of["run"], "panel": panel, "track": track, "name": name, "category": category}
+    return {
+        **{column: _categories(values, len(of)) for column, values in texts.items()},
+        **{column: of[column].to_numpy() for column in ("step", "start_s", "end_s")},
+        "label": of.index.to_numpy(),
+        "background": of["background"].to_numpy(dtype=bool) if "background" in of else np.zeros(len(of), dtype=bool),
+    }
+
+
+def _categories(values: Sequence[str] | pd.Series | pd.Categorical, rows: int) -> pd.Categorical:
+    if isinstance(values, list):
+        return pd.Categorical.from_codes(np.zeros(rows, dtype=np.int8), pd.Index(values, dtype=object))
+    found = values if isinstance(values, pd.Categorical) else pd.Categorical(values)
+    return found.set_categories(found.categories.astype(object))
+
+
+def _panels(held: pd.DataFrame) -> pd.Categorical:
+    roles = zip(held["role"], held["node"], strict=True)
+    return pd.Categorical([role if is_null(node) else f"{role}, node {node}" for role, node in roles])
+
+
+def _panels_of_spans(spans: pd.DataFrame, held: pd.DataFrame) -> pd.Categorical:
+    """Return the panel of the allocation of each span's holder in its step."""
+    keys = ["run", "step", "holder"]
+    panels = dict(zip(held[keys].itertuples(index=False, name=None), _panels(held), strict=True))
+    names = list(dict.fromkeys([NO_PANEL, *panels.values()]))
+    codes = np.zeros(len(spans), dtype=np.int32)
+    for key, at in spans.groupby(keys, sort=False).indices.items():
+        codes[at] = names.index(panels.get(key, NO_PANEL))
+    return pd.Categorical.from_codes(codes, names)
+
+
+def _steps(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    keys, times = ["run", "step"], ["start_s", "end_s"]
+    timed = [table[keys + times] for table in tables if len(table) and set(times) <= set(table.columns)]
+    if not timed:
+        return pd.DataFrame(columns=keys + times)
+    steps = pd.concat(timed).dropna().groupby(keys).agg({"start_s": "min", "end_s": "max"}).reset_index()
+    return steps.set_index("step", drop=False)
