@@ -52,8 +52,8 @@ def plan_cards(planned: WhatIfPlan, before: WhatIfPlan | None, seconds: float) -
             continue
         value = meter.value(planned.executed)
         changes = [_change(meter, value, meter.value(other), words) for words, other in against.items()]
-        if meter.name == ABOVE_BOUND and planned.loses_to_random:
-            changes.append((lost_to_random(planned), "worse"))
+        if meter.name == ABOVE_BOUND:
+            changes += [(losing_to(planned, name), "worse") for name in REFERENCES if planned.worse_than(name)]
         cards.append(html_parts.Card(meter.name, meter.shown(value), changes))
     took = f"planned and simulated in {number(seconds, 's')}"
     return html_parts.cards(cards) + html_parts.paragraph(
@@ -61,11 +61,12 @@ def plan_cards(planned: WhatIfPlan, before: WhatIfPlan | None, seconds: float) -
     )
 
 
-def lost_to_random(planned: WhatIfPlan) -> str:
-    """Return by how much more time and cost a plan takes than a random split."""
-    own, random = planned.executed, planned.executed_under("random")
-    time, cost = (_share(float(own[name]), float(random[name])) for name in ("time_s", "gpu_seconds"))
-    return f"loses to random: {time} time, {cost} cost"
+def losing_to(planned: WhatIfPlan, policy: str) -> str:
+    """Return by how much a plan is worse than a reference: weighed, in time and in cost."""
+    own, other = planned.executed, planned.executed_under(policy)
+    time, cost = (_share(float(own[name]), float(other[name])) for name in ("time_s", "gpu_seconds"))
+    weight = planned.setting.objective.time_weight
+    return f"loses to {policy}, weighed at {weight:g}: {signed_share(planned.worse_than(policy))} ({time} time, {cost} cost)"
 
 
 def _change(meter: Meter, value: float, other: float, against: str) -> tuple[str, str]:

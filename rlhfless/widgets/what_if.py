@@ -85,13 +85,15 @@ class WhatIfPlan(Comparison):
         """Return the executed step under the planner or one of ``REFERENCES``, a row of ``table``."""
         return self.table.set_index("policy").loc[policy]
 
-    @property
-    def loses_to_random(self) -> bool:
-        """Whether a random split has the smaller ``T^w C^(1-w)`` once both are executed."""
-        own, other = self.executed, self.executed_under("random")
+    def worse_than(self, policy: str) -> float:
+        """Return by which share ``T^w C^(1-w)`` of the plan is above that of one of ``REFERENCES``, once both are executed; 0.0
+        where it is not."""
+        own, other = self.executed, self.executed_under(policy)
         value = Objective(self.setting.objective.time_weight).value
-        of_random = value(float(other["time_s"]), float(other["gpu_seconds"]))
-        return value(float(own["time_s"]), float(own["gpu_seconds"])) > of_random * (1 + TIE)
+        reached, of_other = (value(float(row["time_s"]), float(row["gpu_seconds"])) for row in (own, other))
+        if reached <= of_other * (1 + TIE):
+            return 0.0
+        return reached / of_other - 1 if of_other > 0 else math.inf
 
     def executed_on(self, response: int) -> int:
         """Return the actor that completed a response, which another one may have handed over to it."""

@@ -148,7 +148,7 @@ def test_front_and_bound_are_for_the_true_lengths(run: Run) -> None:
         (0.7, 1.0, 1.0, False),
     ],
 )
-def test_a_plan_that_loses_to_a_random_split_says_so_with_time_and_cost(
+def test_a_plan_that_loses_to_a_reference_says_so_weighed_and_with_time_and_cost(
     weight: float, times: float, costs: float, loses: bool
 ) -> None:
     planned = WhatIf(rl.load(log(), 8, "cpu-tiny-qwen2", verbose=False)).plan(
@@ -158,7 +158,15 @@ def test_a_plan_that_loses_to_a_random_split_says_so_with_time_and_cost(
     own = steps["policy"] == "solver"
     steps.loc[own, ["time_s", "gpu_seconds"]] = times * random["time_s"], costs * random["gpu_seconds"]
     changed = replace(planned, table=steps)
-    assert changed.loses_to_random == loses
+    assert (changed.worse_than("random") > 0) == loses
+    said = []
+    for name in ("static", "random"):
+        other, mine = changed.executed_under(name), changed.executed
+        time, cost = (float(mine[column] / other[column]) for column in ("time_s", "gpu_seconds"))
+        if (worse := time**weight * cost ** (1 - weight) - 1) > 1e-9:
+            assert changed.worse_than(name) == pytest.approx(worse)
+            changes = f"{signed_share(time - 1)} time, {signed_share(cost - 1)} cost"
+            said.append(f"loses to {name}, weighed at {weight:g}: {signed_share(worse)} ({changes})")
     tile = cards_of(plan_cards(changed, None, 0.1))["above the lower bound"]
-    said = f"loses to random: {signed_share(times - 1)} time, {signed_share(costs - 1)} cost"
-    assert [one for one in tile if "loses" in one] == ([said] if loses else [])
+    assert [one for one in tile if "loses" in one] == said
+    assert any("random" in one for one in said) == loses
