@@ -140,8 +140,9 @@ def schedules_table(scheduled: Iterable[ScheduledInstance]) -> pd.DataFrame:
     """Return a row per instance.
 
     Returns:
-        Columns ``instance, latency, latency_bound, latency_gap, peak_memory, memory_bound, status, paper_latency, paper_memory,
-        cpu_s``, and ``memory_search_share`` of the time limit.
+        Columns ``instance, latency, latency_bound, latency_gap, latency_status`` (``optimal``, or ``PipelinePlan.status``
+        without that proof), ``peak_memory`` (NaN where it was not searched: the first schedule at that latency has any memory),
+        ``memory_bound, paper_latency, paper_memory, cpu_s``, and ``memory_search_share`` of the time limit.
     """
     rows = [
         {
@@ -149,9 +150,9 @@ def schedules_table(scheduled: Iterable[ScheduledInstance]) -> pd.DataFrame:
             "latency": one.plan.latency,
             "latency_bound": one.plan.latency_bound,
             "latency_gap": one.plan.latency_gap,
-            "peak_memory": one.plan.peak_memory,
+            "latency_status": "optimal" if one.plan.latency_is_optimal else one.plan.status,
+            "peak_memory": one.plan.peak_memory if one.plan.search.objective == "latency_then_memory" else math.nan,
             "memory_bound": one.plan.memory_bound,
-            "status": one.plan.status,
             "paper_latency": one.instance.paper_latency,
             "paper_memory": one.instance.paper_memory,
             "cpu_s": one.cpu_s,

@@ -18,7 +18,8 @@ from rlhfless.plots.style import styled
 TITLE = "RLHFuse's fused pipelines: the 12 published instances"
 HEAD = {
     "instance": "instance", "latency": "latency", "latency_bound": "its bound", "paper_latency": "published",
-    "peak_memory": "memory", "memory_bound": "its bound", "paper_memory": "published", "status": "status",
+    "latency_status": "status of the latency", "peak_memory": "memory", "memory_bound": "its bound",
+    "paper_memory": "published",
 }  # fmt: skip
 ROUNDED = 0.05  # published memory has one digit
 
@@ -73,7 +74,7 @@ def plot(setting: RlhfuseSchedulesSetting, numbers: Numbers) -> go.Figure:
 
 
 def _cell(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return "" if pd.isna(value) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def caption(setting: RlhfuseSchedulesSetting, numbers: Numbers) -> Caption:
@@ -83,7 +84,7 @@ def caption(setting: RlhfuseSchedulesSetting, numbers: Numbers) -> Caption:
     searched = (
         f"Memory is searched at that latency, {setting.time_limit_s:g} counted seconds each."
         if setting.memory
-        else "Memory is not searched: it is that of the first schedule at the latency bound."
+        else "Memory is not searched, so its column is empty."
     )
     return Caption(
         "A row per published instance: latency, lower bound and published latency, and the same of peak memory. Below, memory.",

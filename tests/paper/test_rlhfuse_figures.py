@@ -98,4 +98,7 @@ def test_the_table_of_schedules_has_a_row_per_instance(schedules: Numbers) -> No
     cells = fig.data[0].cells["values"]
     assert len(cells) == len(rlhfuse_schedules.HEAD)
     assert list(cells[0]) == ["2", "5", "8"]
+    of = dict(zip(rlhfuse_schedules.HEAD, map(list, cells), strict=True))
+    assert of["latency_status"] == ["optimal"] * 3
+    assert of["peak_memory"] == [""] * 3, "memory was not searched"
     assert [trace.name for trace in fig.data[1:]] == ["ours", "published", "lower bound"]
