@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from pydantic_settings import CliPositionalArg
 from rlhfless.cli.acceptance import ACCEPTED, drawn_drafts
 from rlhfless.cli.log_options import open_recognised
 from rlhfless.cli.logged_run import assumed_of, refuse_without_gpus
-from rlhfless.cli.options import WEIGHT, Names, OutFolder, PricedGpus, Printed, Share, refuse_missing_log, shown
+from rlhfless.cli.options import WEIGHT, Count, Names, OutFolder, PricedGpus, Printed, Share, refuse_missing_log, shown
 from rlhfless.cli.printed_json import print_json
 from rlhfless.errors import InputError
 
@@ -23,6 +24,14 @@ if TYPE_CHECKING:
 
 DEFAULT = ("static", "random", "rlhfless", "fold", "solver", "oracle")
 DRAFTING = ("spec", "spec+fold")  # compared with them where drafts are given
+COLUMNS = (
+    ("drafts", "drafts", "{}"), ("time (s)", "time_s", "{:,.1f}"), ("GPU-s", "gpu_seconds", "{:,.0f}"),
+    ("USD", "cost_usd", "{:,.2f}"), ("speedup", "speedup_vs_static", "{:.2f}x"),
+    ("cost saved", "cost_reduction_vs_static", "{:.1%}"), ("objective", "objective", "{:.3f}"),
+    ("least", "least_objective", "{:.3f}"), ("above", "above_least", "{:.1%}"), ("planning", "planning_s", "{:.2f}"),
+)  # fmt: skip
+"""Columns of the text: heading, name in ``Comparison.summary`` or ``least_objectives``, format."""
+WIDTH = 100  # of tables and of what explains them
 
 
 class SimulateOptions(Printed, PricedGpus):
@@ -47,6 +56,10 @@ class SimulateOptions(Printed, PricedGpus):
     time_weight: Share | None = Field(
         None, json_schema_extra=shown("W"), description=f"{WEIGHT}  [default: that of the run, else 0.7]"
     )
+    max_steps: Count | None = Field(
+        None, validation_alias="steps",
+        description="Number of steps to simulate, at most: evenly chosen, with the last.  [default: all]",
+    )  # fmt: skip
     drafts: str | None = Field(
         None, json_schema_extra=shown("A0.7|weak|strong"),
         description=f"Simulate speculative decoding that accepts {ACCEPTED}.  [default: no drafts]",
@@ -83,10 +96,12 @@ def simulate(options: SimulateOptions) -> None:
     """
     refuse_missing_log(options.log)
     from rlhfless.analysis.executed_run import AsExecuted
+    from rlhfless.analysis.own_times import evenly
     from rlhfless.predict import make_predictor
     from rlhfless.report.progress import step_progress
     from rlhfless.run import load
     from rlhfless.simulate import simulate as run_simulation
+    from solver.model.plurals import counted
 
     chosen, out = options.compared(), options.out
     if out is not None and out.exists() and any(out.iterdir() if out.is_dir() else [out]):
@@ -96,8 +111,9 @@ def simulate(options: SimulateOptions) -> None:
     run = load(opened, hardware=options.hardware, time_weight=options.time_weight, verbose=False)
     refuse_without_gpus(run, options.log)
     setting = replace(run.calibrated, seed=options.seed, drafts=drafts)
-    with step_progress(run.rollouts["step"].nunique()) as on_step:
-        result = run_simulation(run.rollouts, setting, chosen, make_predictor("last"), on_step=on_step)
+    steps = run.steps if options.max_steps is None else evenly(run.steps, options.max_steps)
+    with step_progress(len(steps)) as on_step:
+        result = run_simulation(run.rollouts, setting, chosen, make_predictor("last"), steps, on_step)
     if out is not None:
         for name, trace in result.traces.items():
             trace.save(out / name)
@@ -119,21 +135,34 @@ def simulate(options: SimulateOptions) -> None:
     for title, has_history in (("steps with history", True), ("steps without history", False)):
         table = result.summary(has_history)
         if table["steps"].max() > 0:
-            print(f"{title}, sums over steps ({_meaning(run.objective.time_weight, chosen[0])})")
-            shares = dict.fromkeys(("cost_reduction_vs_static", "above_bound"), "{:.1%}".format)
-            print(table.to_string(index=False, float_format=lambda v: f"{v:,.3f}", formatters=shares, na_rep="NaN"))
+            print(f"\n{title}, sums over {counted(int(table['steps'].max()), 'step')}:")
+            table = table.merge(result.least_objectives(has_history), on="policy")
+            print(_shown(table).to_string(index=False))
             if best := _best(table):
                 print(best)
+    print(f"\n{_meaning(run.objective.time_weight, chosen[0])}")
     for sentence in result.choices_in_words().values():
         print(sentence)
 
 
+def _shown(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the columns of the text, as texts: empty where a value is unknown, and without columns that are empty."""
+    shown = table[["policy"]].copy()
+    for head, name, form in COLUMNS:
+        if name in table and table[name].notna().any():
+            shown[head] = ["" if value != value else form.format(value) for value in table[name]]
+    return shown
+
+
 def _meaning(weight: float, first: str) -> str:
     """Say what the columns are that a name does not say."""
-    return (
-        f"objective: time^{weight:g} cost^{1 - weight:.4g} relative to {first}, lower is better; bound_cost_at_time: lower "
-        "bound on the GPU-seconds of any policy in that time, by bound_method; above_bound: how far the policy is above it"
+    text = (
+        f"objective: time^{weight:g} cost^{1 - weight:.4g}, that of {first} = 1; lower is better. least: no schedule has a "
+        "lower objective, at whatever time; of a policy with drafts, no schedule with these drafts. above: how far the policy "
+        "is above it. planning: seconds on this machine, not part of the time. --format json has more, such as the bound on "
+        "GPU-seconds at the policy's own time."
     )
+    return textwrap.fill(text, WIDTH)
 
 
 def _best(table: pd.DataFrame) -> str:
@@ -142,6 +171,5 @@ def _best(table: pd.DataFrame) -> str:
     if len(known) < 2:
         return ""
     best = known.loc[known["objective"].idxmin()]
-    above = "" if math.isnan(best["above_bound"]) else f", {best['above_bound']:.1%} above the bound at its time"
-    of_first = f"{best['objective']:.3f} of that of {table['policy'].iloc[0]}"
-    return f"best objective without true lengths: {best['policy']}, {of_first}{above}"
+    above = "" if math.isnan(best["above_least"]) else f", {best['above_least']:.1%} above the least of any schedule"
+    return f"best without true lengths: {best['policy']}, {best['objective']:.3f} of {table['policy'].iloc[0]}{above}"

@@ -68,7 +68,7 @@ def whole_steps_of(found: Comparison, run: RunToChange, settings: Mapping[str, S
         "fill_s": 0.0,
         "seconds_per_token": per_token,
     }
-    return replace(found, table=whole.assign(**of_ways, **data_columns(learned)), bounds=())
+    return replace(found, table=whole.assign(**of_ways, **data_columns(learned)), bounds=(), row_bounds={})
 
 
 def _least_s(run: RunToChange, setting: SimulationConfig, row: Mapping[Hashable, Any], learn_s: float, sync_s: float) -> float:

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.errors import InputError
+from rlhfless.simulate.least_objective import RowBound
 from rlhfless.simulate.steps import LoggedStep
 from rlhfless.trace import Trace
 from rlhfless.trace.metrics.chosen_plan import chosen_of
@@ -96,6 +97,7 @@ class Comparison:
             ``time_saved, cost_saved`` (shares of the run itself), ``shown`` (it is the setting in the table), the columns about
             the data as in the table, and ``learned_length_ratio`` (mean length of learned responses over that of all started
             ones). The settings are those of ``Diagnosis.knobs``.
+        row_bounds: for every variant, the bound of each of its rows as a function of time; None where it is unknown.
         parameters: settings of ways, by variant, such as ``{"unfinished_responses_share": 0.05}``.
     """
 
@@ -110,6 +112,7 @@ class Comparison:
     assumed: tuple[str, ...] = ()
     knobs: pd.DataFrame = field(default_factory=pd.DataFrame)
     parameters: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    row_bounds: Mapping[str, tuple[RowBound | None, ...]] = field(default_factory=dict)
 
     def to_frame(self) -> pd.DataFrame:
         """Return ``table``."""
@@ -167,8 +170,9 @@ class Comparison:
         traces = ChosenTraces({name: (self.traces, name) for name in chosen if name in known})
         plans = {name: self.plans[name] for name in chosen if name in self.plans}
         parameters = {name: self.parameters[name] for name in chosen if name in self.parameters}
+        bounds = {name: self.row_bounds[name] for name in chosen if name in self.row_bounds}
         knobs = self.knobs[self.knobs["variant"].isin(chosen)] if len(self.knobs) else self.knobs
-        return replace(self, table=table, traces=traces, plans=plans, knobs=knobs, parameters=parameters)
+        return replace(self, table=table, traces=traces, plans=plans, knobs=knobs, parameters=parameters, row_bounds=bounds)
 
     def front(self) -> Comparison:
         """Return the Pareto front: the variants that no other one beats in both time and cost, the fastest first.
@@ -280,6 +284,38 @@ class Comparison:
             table.insert(table.columns.get_loc("bound_cost_at_time") + 1, "above_bound", above)
         return table
 
+    def least_objectives(self, has_history: bool = True) -> pd.DataFrame:
+        """Return the least objective of any schedule, for the rows of ``summary``, which it takes seconds to find.
+
+        Returns:
+            ``policy``, ``least_objective`` (a lower bound on ``objective``, at any time and cost, for every schedule with the
+            variant's drafts and sizes of actors) and ``above_least``: how far the variant is above it, as a share. Both are
+            NaN where variants have several time weights, or where a bound is unknown.
+        """
+        summary = self.summary(has_history)
+        weights = self.table["time_weight"].unique()
+        kept: dict[RowBound, float] = {}
+
+        def least(policy: str) -> float:
+            rows = self.table[self.table["variant"] == policy]
+            if len(weights) != 1 or policy not in self.row_bounds:
+                return math.nan
+            total = 0.0
+            for bound, of in zip(self.row_bounds[policy], rows["has_history"], strict=True):
+                if of == has_history:
+                    if bound is None:
+                        return math.nan
+                    kept[bound] = kept[bound] if bound in kept else bound.least(float(weights[0]))
+                    total += kept[bound]
+            return total
+
+        found = summary["policy"].map(least)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            first = summary["time_s"].iloc[0] ** weights[0] * summary["gpu_seconds"].iloc[0] ** (1 - weights[0])
+            relative = found / first
+            above = summary["objective"] / relative - 1
+        return pd.DataFrame({"policy": summary["policy"], "least_objective": relative, "above_least": above})
+
     def _relative(self, time_s: pd.Series, cost: pd.Series) -> pd.Series:
         """Return ``T^w C^(1-w)`` over that of the first row; NaN where variants have several time weights."""
         weights = self.table["time_weight"].unique()
@@ -289,7 +325,8 @@ class Comparison:
         return (time_s / time_s.iloc[0]) ** weight * (cost / cost.iloc[0]) ** (1 - weight)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return ``{"policies": [...], "without_history": [...]}``: ``summary`` of the steps with history, and without.
+        """Return ``{"policies": [...], "without_history": [...]}``: ``summary`` and ``least_objectives`` of the steps with
+        history, and without.
 
         Unknown values are None.
         """
@@ -300,7 +337,8 @@ class Comparison:
                 {str(k): None if isinstance(v, float) and not np.isfinite(v) else v for k, v in row.items()} for row in rows
             ]
 
-        return {"policies": plain(self.summary()), "without_history": plain(self.summary(False))}
+        with_least = (self.summary(has).merge(self.least_objectives(has), on="policy") for has in (True, False))
+        return dict(zip(("policies", "without_history"), map(plain, with_least), strict=True))
 
     @property
     def choices(self) -> dict[str, dict[str, int]]:

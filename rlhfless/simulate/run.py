@@ -28,12 +28,14 @@ from rlhfless.simulate.comparison import Comparison
 from rlhfless.simulate.drafted_steps import bound_with_drafts, drafted_engines
 from rlhfless.simulate.executions import Executions, Key
 from rlhfless.simulate.fused_steps import fused_bound, fused_items
+from rlhfless.simulate.least_objective import RowBound
 from rlhfless.simulate.size_bounds import BoundOfSizes, bound_of_plan
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig, logged_steps
 from rlhfless.simulate.traces import Executed, SimulatedTraces, policy_metrics
 from rlhfless.trace import TraceError
 from solver.bounds.clairvoyant import ClairvoyantBound
 from solver.bounds.clairvoyant_drafted import DraftedClairvoyantBound
+from solver.model.objective import NonGenerationPhases
 from solver.model.plan import Plan
 from solver.stage_fusion.bound import StepBound
 
@@ -79,6 +81,7 @@ def simulate_steps(
     """
     chosen, keeping = _chosen(setting, policies), _keeping(setting)
     executed: dict[str, list[tuple[StepRecord, LoggedStep]]] = {p.name: [] for p in chosen}
+    row_bounds: dict[str, list[RowBound | None]] = {p.name: [] for p in chosen}
     clock_s = dict.fromkeys(executed, 0.0)
     facts: list[dict[str, Any]] = []
     seen: list[tuple[LoggedStep, ClairvoyantBound]] = []
@@ -97,6 +100,7 @@ def simulate_steps(
             if plan.drafting is not None:
                 most = plan.drafting.max_draft_tokens
                 bound = with_drafts.get(most) or with_drafts.setdefault(most, bound_with_drafts(setting, logged, plan))
+            row_bounds[policy.name].append(_row_bound(setting, bound, whole))
             drafted = "-" if plan.drafting is None else str(plan.drafting.length)
             facts.append(
                 {
@@ -126,7 +130,8 @@ def simulate_steps(
     plans = {name: tuple(record.plan for record, _ in steps) for name, steps in executed.items()}
     bounds = () if setting.sizes else tuple(bound for _, bound in seen)  # plans with other sizes may be below it
     table.attrs["clock"] = {"clock": "virtual", "profile": setting.latency.name}  # figures of the table say it
-    return Comparison(table, traces, tuple(step for step, _ in seen), bounds, plans=plans)
+    rows = {name: tuple(bounds) for name, bounds in row_bounds.items()}
+    return Comparison(table, traces, tuple(step for step, _ in seen), bounds, plans=plans, row_bounds=rows)
 
 
 def _actor_size(plan: Plan) -> int | None:
@@ -257,6 +262,19 @@ def _bound_columns(
             least_gpu_s, method = bound.with_method(record.makespan_s)
         gpu_s = least_gpu_s + setting.phases.step_gpu_s(record.makespan_s, 0.0)
     return {"bound_gpu_seconds": gpu_s, "bound_method": method}
+
+
+def _row_bound(
+    setting: SimulationConfig,
+    bound: ClairvoyantBound | BoundOfSizes | DraftedClairvoyantBound | None,
+    whole: StepBound | None,
+) -> RowBound | None:
+    """Return the bound of ``_bound_columns`` at every time; None where it is unknown."""
+    if bound is None:
+        return None
+    if whole is not None and not isinstance(bound, DraftedClairvoyantBound):
+        return RowBound(whole, NonGenerationPhases())
+    return RowBound(bound, setting.phases)
 
 
 def engines_of(setting: SimulationConfig, logged: LoggedStep, plan: Plan, clairvoyant: bool) -> EngineFactory:

@@ -88,6 +88,7 @@ def joined(found: Mapping[str, tuple[Comparison, str]], left_out: Mapping[str, s
         traces=ChosenTraces({name: (one.traces, policy) for name, (one, policy) in found.items()}),
         bounds=first.bounds if same else (),
         plans={name: one.plans[policy] for name, (one, policy) in found.items()},
+        row_bounds={name: one.row_bounds[policy] for name, (one, policy) in found.items()},
         left_out=left_out,
     )
 

@@ -7,7 +7,7 @@ which decodes one token per pass. A policy that reaches it has taken 100 % of th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -38,7 +38,7 @@ class SummedBounds:
 
 
 class Curve(NamedTuple):
-    """The bound of one step's generation at a grid of times.
+    """The bound of one step at a grid of times.
 
     Attributes:
         shortest_s: no policy is faster. min_gpu_s: the least GPU-seconds at any time. time_s, gpu_s: (N,) the curve.
@@ -51,13 +51,27 @@ class Curve(NamedTuple):
 
 
 def curve_of(bound: ClairvoyantBound, points: int = GRID_POINTS, furthest: float = MAX_TIME_FACTOR) -> Curve:
-    """Return the curve at ``points`` times, from the shortest to ``furthest`` times it. A finer grid makes the bound
-    of ``summed_bounds`` tighter; it is valid at any grid."""
-    shortest = bound.shortest_s()
-    times = shortest * np.geomspace(1.0, furthest, points)
-    costs = np.array([bound.gpu_seconds(t * (1 + 1e-9)) for t in times])
+    """Return the curve of the bound on one step's generation; arguments are those of ``curve``."""
+    return curve(bound.shortest_s(), bound.gpu_seconds, points, furthest)
+
+
+def curve(
+    shortest_s: float,
+    gpu_seconds: Callable[[float], float],
+    points: int = GRID_POINTS,
+    furthest: float = MAX_TIME_FACTOR,
+) -> Curve:
+    """Return a bound at ``points`` times, from the shortest to ``furthest`` times it.
+
+    A finer grid makes the bound of ``summed_bounds`` tighter; it is valid at any grid.
+
+    Args:
+        shortest_s: no schedule is faster. gpu_seconds: lower bound on the GPU-seconds within a time, which falls with it.
+    """
+    times = shortest_s * np.geomspace(1.0, furthest, points)
+    costs = np.array([gpu_seconds(t * (1 + 1e-9)) for t in times])
     feasible = np.isfinite(costs)
-    return Curve(shortest, bound.gpu_seconds(ANY_TIME_S), times[feasible], costs[feasible])
+    return Curve(shortest_s, gpu_seconds(ANY_TIME_S), times[feasible], costs[feasible])
 
 
 def summed_bounds(curves: Sequence[Curve], weight: float, phases_s: float = 0.0, phases_gpu_s: float = 0.0) -> SummedBounds:

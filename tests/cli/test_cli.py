@@ -26,7 +26,7 @@ ON = ["--gpus", "8", "--gpus-per-actor", "2", "--profile", PROFILE]
 SIMULATE_FIELDS = [
     "policy", "steps", "time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd", "speedup_vs_static",
     "cost_reduction_vs_static", "objective", "bound_cost_at_time", "above_bound", "bound_method", "planning_s",
-    "planning_delay_s",
+    "planning_delay_s", "least_objective", "above_least",
 ]  # fmt: skip
 PLAN_FIELDS = [
     "step", "profile", "times", "assumed", "policy", "status", "makespan_s", "gpu_seconds", "cost_usd", "value", "lower_bound",
@@ -151,12 +151,23 @@ def test_simulate_names_the_best_policy_by_the_objective_and_shows_shares_as_per
     rows = json.loads(run_rlhfless(*given, "--format", "json").stdout)["policies"]
     best = min((row for row in rows if row["policy"] != "oracle"), key=lambda row: row["objective"])
     said = (
-        f"best objective without true lengths: {best['policy']}, {best['objective']:.3f} of that of static, "
-        f"{best['above_bound']:.1%} above the bound at its time"
+        f"best without true lengths: {best['policy']}, {best['objective']:.3f} of static, "
+        f"{best['above_least']:.1%} above the least of any schedule"
     )
     assert said in shown
     first = next(line.split() for line in shown if line.split()[:1] == ["random"])
     assert sum(cell.endswith("%") for cell in first) == 2
+    assert all(len(line) <= 100 for line in shown if line.split()[:1] in (["policy"], ["static"], ["random"], ["oracle"]))
+
+
+def test_simulate_takes_some_of_the_steps(log):
+    given = ["simulate", log, *ON, "--policies", "static", "--format", "json"]
+    every, one = (json.loads(run_rlhfless(*given, *more).stdout) for more in ([], ["--steps", 1]))
+    assert sum(row["steps"] for rows in (every["policies"], every["without_history"]) for row in rows) > 1
+    (row,) = [*one["policies"], *one["without_history"]]
+    assert row["steps"] == 1
+    for wrong in (0, -1, "all"):
+        refused_command(run_rlhfless(*given, "--steps", wrong), f"--steps is {wrong}", "a whole number of at least 1")
 
 
 def test_import_and_simulate_the_public_log(tmp_path):

@@ -16,7 +16,7 @@ from rlhfless.plots.time_cost import results_by_policy
 from rlhfless.scheduling import PlanningOptions, PolicyError, make_policy
 from rlhfless.scheduling.planning_time import PlanningTime
 from rlhfless.scheduling.solver import Solver
-from rlhfless.simulate import SimulationConfig, execute_steps, logged_steps, simulate, simulate_steps
+from rlhfless.simulate import SimulationConfig, execute_steps, logged_steps, simulate, simulate_steps, simulate_variants
 from rlhfless.simulate.executions import Executions
 from rlhfless.trace import TraceError, allocation_metrics, read_trace, step_metrics, validate
 from solver import Cluster, LatencyModel, NonGenerationPhases, Objective, Plan, PlanningError, random_split
@@ -56,6 +56,49 @@ def result():
     return simulate(log(), SETTING, ["static", "random", "rlhfuse", "rlhfless", "fold", "solver", "oracle"])
 
 
+def test_no_schedule_has_a_lower_objective_than_the_least_of_any(result):
+    for has_history in (True, False):
+        summary, least = result.summary(has_history), result.least_objectives(has_history)
+        assert least["policy"].tolist() == summary["policy"].tolist()
+        assert (least["least_objective"] > 0).all()
+        assert (summary["objective"] >= least["least_objective"]).all()
+        assert least["above_least"].to_numpy() == pytest.approx(
+            (summary["objective"] / least["least_objective"] - 1).to_numpy()
+        )
+        assert least["least_objective"].nunique() == 1, "all schedules have the same steps"
+
+
+def test_the_least_objective_at_the_ends_of_the_weight_is_the_shortest_time_or_the_least_cost():
+    for weight, column in ((1.0, "time_s"), (0.0, "gpu_seconds")):
+        found = simulate(log(), replace(SETTING, objective=Objective(weight)), ["static"])
+        bounds = [bound for bound, step in zip(found.bounds, found.logged, strict=True) if step.has_history]
+        of = [bound.shortest_s() if weight else bound.gpu_seconds(1e9) for bound in bounds]
+        least = found.least_objectives()["least_objective"].iloc[0] * found.summary()[column].iloc[0]
+        assert least == pytest.approx(sum(of), rel=1e-6)
+
+
+def test_phases_outside_generation_are_in_the_least_objective():
+    phases = NonGenerationPhases(prepare_s=2.0, learn_s=3.0, learner_gpus=2)
+    alone, whole = (simulate(log(), replace(SETTING, phases=of), ["static"]) for of in (NonGenerationPhases(), phases))
+    weight = SETTING.objective.time_weight
+
+    def least(found):
+        row = found.summary().iloc[0]
+        return (
+            found.least_objectives()["least_objective"].iloc[0] * row["time_s"] ** weight * row["gpu_seconds"] ** (1 - weight)
+        )
+
+    steps = alone.summary()["steps"].iloc[0]
+    assert least(whole) >= least(alone) + steps * phases.seconds * phases.learner_gpus ** (1 - weight) * (1 - 1e-9)
+    assert whole.least_objectives()["above_least"].iloc[0] >= 0
+
+
+def test_the_least_objective_is_unknown_where_time_weights_differ():
+    steps = logged_steps(log())
+    variants = {str(weight): (replace(SETTING, objective=Objective(weight)), "static") for weight in (0.3, 0.7)}
+    assert simulate_variants(list(steps), variants).least_objectives()["least_objective"].isna().all()
+
+
 def test_a_summary_is_sums_and_ratios_of_sums(result):
     table = result.summary().set_index("policy")
     assert list(result.summary().columns) == FIELDS
@@ -84,7 +127,7 @@ def test_steps_without_history_stand_in_rows_of_their_own(result):
     assert result.summary(False)["steps"].unique().tolist() == [2]
     both = result.to_dict()
     assert list(both) == ["policies", "without_history"]
-    assert [list(row) for row in both["policies"]] == [FIELDS] * 7
+    assert [list(row) for row in both["policies"]] == [[*FIELDS, "least_objective", "above_least"]] * 7
     assert {row["steps"] for row in both["without_history"]} == {2}
 
 
