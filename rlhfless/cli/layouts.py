@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -15,13 +16,16 @@ from rlhfless.cli.model_calls import StepGpus, StepModels
 from rlhfless.cli.options import WEIGHT, Count, Limits, Names, OutFile, Printed, Share, shown
 from rlhfless.cli.printed_json import print_json
 from rlhfless.errors import InputError
+from solver.model.plurals import counted
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from rlhfless.latency import CallTable
     from solver.dataflow import StepPlan
 
 OURS = "this plan"
+WIDTH = 100  # of what is planned, in the text
 
 
 class LayoutsOptions(Printed, Limits, StepGpus, StepModels):
@@ -76,7 +80,7 @@ def layouts(options: LayoutsOptions) -> None:
     table = compare_step_plans(plans, options.price_usd)
     assumptions = dict(costs.tables.source["assumptions"])
     if options.out is not None:
-        _draw(plans, memory_bytes, assumptions, str(options.out))
+        _draw(plans, memory_bytes, _planned(options, costs), assumptions, str(options.out))
         print(f"wrote {options.out}", file=sys.stderr)
     if options.format == "json":
         limit = memory_bytes if math.isfinite(memory_bytes) else None  # JSON has no infinity
@@ -84,7 +88,24 @@ def layouts(options: LayoutsOptions) -> None:
         counted = {} if weighed is None else {"objective": weighed.to_dict()}
         print_json("rlhfless-layouts", about | counted | _as_json(plans, table) | {"assumptions": assumptions})
     else:
-        print(f"{weighed or plan!r}\n\n{_text(table, options)}")
+        facts = "; ".join(f"{name} {value}" for name, value in _planned(options, costs).items())
+        print(f"{textwrap.fill(f'Planned: {facts}.', WIDTH)}\n{weighed or plan!r}\n\n{_text(table, options)}")
+
+
+def _planned(options: LayoutsOptions, costs: CallTable) -> dict[str, str]:
+    """Return what the step is that is planned, in words: algorithm, models, GPUs, and the responses of a step."""
+    roles: dict[str, list[str]] = {}
+    for role, model in costs.models.items():
+        roles.setdefault(model, []).append(role)
+    batch, nodes = costs.batch, options.total_gpus // options.node_gpus
+    return {
+        "algorithm": options.algorithm,
+        "models": ", ".join(f"{model} ({', '.join(of)})" for model, of in roles.items()),
+        "GPUs": f"{options.total_gpus} {options.gpu} ({counted(nodes, 'node')} of {options.node_gpus})",
+        "responses per step": f"{batch.responses:,} of {counted(batch.response_tokens, 'token')} each",
+        "prompts": f"{counted(batch.prompt_tokens, 'token')} each",
+        "updates of each trained model": counted(batch.mini_batches, "mini-batch", "mini-batches"),
+    }
 
 
 def _as_json(plans: Mapping[str, StepPlan], table: pd.DataFrame) -> dict[str, Any]:
@@ -130,13 +151,15 @@ def _of_real(table: pd.DataFrame) -> str:
     return "real: found by ReaL's search with these costs, not its published plan.\n"
 
 
-def _draw(plans: dict[str, StepPlan], memory_bytes: float, assumptions: dict[str, str], out: str) -> None:
+def _draw(
+    plans: dict[str, StepPlan], memory_bytes: float, planned: dict[str, str], assumptions: dict[str, str], out: str
+) -> None:
     """Write a page with all figures, or a picture of the plans alone."""
     from rlhfless.plots import plot_step_plan, save
 
     if out.lower().endswith((".html", ".htm")):
         from rlhfless.report.step_page import write_step_page
 
-        write_step_page(plans, out, memory_bytes=memory_bytes, assumptions=assumptions)
+        write_step_page(plans, out, memory_bytes=memory_bytes, planned=planned, assumptions=assumptions)
     else:
         save(plot_step_plan(plans, memory_bytes=memory_bytes), out)

@@ -27,12 +27,14 @@ def write_step_page(
     out: str | Path,
     *,
     memory_bytes: float = math.inf,
+    planned: Mapping[str, str],
     assumptions: Mapping[str, str] | None = None,
 ) -> Path:
     """Write one page without network about plans of the same step, the own one last.
 
     Args:
         plans: by label. out: the HTML file. memory_bytes: of a GPU.
+        planned: what the step is, by name: its models, GPUs, responses, ...
         assumptions: of the costs, by what is assumed.
 
     Returns:
@@ -44,6 +46,7 @@ def write_step_page(
     path = page_path(out, InputError)
     last = list(plans.values())[-1]
     page = Page(f"A step of {last.algorithm} on {counted(last.gpus, 'GPU')}", LEAD)
+    page.facts(planned.items())
     page.section("Which call runs where")
     page.figure(plot_step_plan(plans, memory_bytes=memory_bytes))
     page.section("What a step takes")

@@ -21,6 +21,11 @@ def test_the_table_has_every_call_and_compares_plans_with_the_bound() -> None:
     done = layouts(*SMALL, "--compare", "megatron")
     assert done.exit_code == 0, done.stderr
     assert "Step plan of grpo on 8 GPUs" in done.stdout
+    first = " ".join(done.stdout[: done.stdout.index("Step plan")].split())
+    assert first == (
+        "Planned: algorithm grpo; models llama2-7b (actor, reward, reference); GPUs 8 h100 (1 node of 8); "
+        "responses per step 256 of 384 tokens each; prompts 128 tokens each; updates of each trained model 4 mini-batches."
+    )
     for text in ("generate", "reference", "reward", "train_actor", "megatron", "this plan", "of the bound", "USD per step"):
         assert text in done.stdout, text
 
@@ -86,6 +91,15 @@ def test_the_page_has_the_figures_and_the_calls(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.stderr
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     text = page + figures_json(page)
+    before = page[: page.index("Which call runs where</h2>")]
+    for fact in (
+        "llama2-7b (actor, reward, reference)",
+        "8 h100 (1 node of 8)",
+        "256 of 384 tokens",
+        "128 tokens",
+        "4 mini-batches",
+    ):
+        assert fact in before, fact
     for part in (
         "What the seconds come from",
         "lower bound",
