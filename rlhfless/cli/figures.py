@@ -46,7 +46,12 @@ class FiguresOptions(Options):
 
     names: CliPositionalArg[tuple[str, ...]] = Field(
         (), validation_alias="name",
-        description="Figures, such as 2b, 3c or 10_all.  [default: the 14 of RLHFless, without 10_all]",
+        description="RLHFless: 2b (where a naive step goes), 3c (KV caches computed again), 4a (response lengths), "
+        "4b (mean length while training), 7b (grouping by length), 9 (placement of one step), 10 (time and cost of a step), "
+        "11 (what each idea adds), 12 (actors of RLHFuse and RLHFless), 13 (scaling, shared prefill), 14 (predictors), "
+        "15 (window, tau and lambda), 16 (160 H100), 17 (where a step goes by policy), 10_all (12 settings as whole steps). "
+        "ReaL: real_main (layouts against Megatron's rule). RLHFuse: rlhfuse_cut (when responses migrate), rlhfuse_schedules "
+        "(12 pipelines).  [default: the 14 of RLHFless, without 10_all]",
     )  # fmt: skip
     out: Annotated[OutFolder, BeforeValidator(_named)] = Field(
         Path("out/figures"), validation_alias=AliasChoices("out", "o"), json_schema_extra=shown("FOLDER"),

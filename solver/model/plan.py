@@ -255,6 +255,9 @@ class Plan:
             f"{counted(sum(len(a.responses) for a in self.actors), 'response')}",
             f"  makespan {self.makespan_s:.2f} s, {self.gpu_seconds:.1f} GPU-seconds{price} (predicted)",
         ]
+        ends = [f"{actor.predicted_s:.2f}" for actor in self.actors]
+        if ends and max(map(float, ends)) < float(f"{self.makespan_s:.2f}"):  # as shown
+            lines.append("  all times are means over scenarios of lengths, which do not all have the same last actor")
         if self.reference is not None:
             ref = self.reference
             lines.append(

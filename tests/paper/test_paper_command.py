@@ -30,6 +30,12 @@ def test_an_unknown_figure_is_one_sentence_and_nothing_is_written(tmp_path: Path
     assert not (tmp_path / "out").exists()
 
 
+def test_the_help_says_of_every_figure_what_it_is() -> None:
+    shown = " ".join(rlhfless("figures", "--help").stdout.split())
+    arguments = shown[shown.index("Arguments:") : shown.index("Options:")]
+    assert re.findall(r"(\w+) \([^)]+\)", arguments) == [*FIGURES, *OTHER_FIGURES]
+
+
 def test_a_folder_of_logs_that_is_not_there_is_refused(tmp_path: Path) -> None:
     result = rlhfless("figures", "4a", "--logs", tmp_path / "none", "-o", tmp_path / "out")
     assert result.exit_code == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from solver_strategies import l40s, lognormal_workload
 
@@ -33,6 +34,18 @@ def test_the_repr_has_at_most_ten_lines_and_leaves_no_actor_out(actors, full):
     assert shown == actors or f"... and {counted(actors - shown, 'more actor')}" in lines[-1]
     assert f"{counted(actors, 'actor')} on {2 * actors} GPUs, 128 responses" in lines[0]
     assert not full or "gap 10.00%" in repr(plan)
+
+
+def test_a_makespan_after_the_end_of_every_actor_is_explained():
+    why = "means over scenarios of lengths, which do not all have the same last actor"
+    rng = np.random.default_rng(0)
+    workload = replace(WORKLOAD, scenarios=rng.integers(1, 800, (4, len(WORKLOAD))))
+    problem = solver.PlanningProblem(workload, solver.Cluster(4, 8, 2), l40s())
+    several = solver.random_split(problem, actors=4)
+    assert several.makespan_s > max(actor.predicted_s for actor in several.actors)
+    assert why in repr(several)
+    assert why in several._repr_html_()
+    assert why not in repr(plan_with(4)), "one set of lengths has one last actor"
 
 
 def test_a_plan_on_gpus_without_a_price_tells_of_no_dollars():
