@@ -140,7 +140,7 @@ def simulate(options: SimulateOptions) -> None:
             print(_shown(table).to_string(index=False))
             if best := _best(table):
                 print(best)
-    print(f"\n{_meaning(run.objective.time_weight, chosen[0])}")
+    print(f"\n{_meaning(run.objective.time_weight, chosen[0], drafts is not None)}")
     for sentence in result.choices_in_words().values():
         print(sentence)
 
@@ -154,12 +154,12 @@ def _shown(table: pd.DataFrame) -> pd.DataFrame:
     return shown
 
 
-def _meaning(weight: float, first: str) -> str:
+def _meaning(weight: float, first: str, drafted: bool) -> str:
     """Say what the columns are that a name does not say."""
+    below = "no schedule with the policy's drafts, or without any if it has none," if drafted else "no schedule"
     text = (
-        f"objective: time^{weight:g} cost^{1 - weight:.4g}, that of {first} = 1; lower is better. least: no schedule has a "
-        "lower objective, at whatever time; of a policy with drafts, no schedule with these drafts. above: how far the policy "
-        "is above it. planning: seconds on this machine, not part of the time. --format json has more, such as the bound on "
+        f"objective: time^{weight:g} cost^{1 - weight:.4g}, that of {first} = 1; lower is better. least: {below} has a "
+        "lower objective, at whatever time. above: how far the policy is above it. planning: seconds on this machine, not part of the time. --format json has more, such as the bound on "
         "GPU-seconds at the policy's own time."
     )
     return textwrap.fill(text, WIDTH)
@@ -171,5 +171,6 @@ def _best(table: pd.DataFrame) -> str:
     if len(known) < 2:
         return ""
     best = known.loc[known["objective"].idxmin()]
-    above = "" if math.isnan(best["above_least"]) else f", {best['above_least']:.1%} above the least of any schedule"
+    which = "any schedule with these drafts" if best.get("drafts", "-") != "-" else "any schedule"
+    above = "" if math.isnan(best["above_least"]) else f", {best['above_least']:.1%} above the least of {which}"
     return f"best without true lengths: {best['policy']}, {best['objective']:.3f} of {table['policy'].iloc[0]}{above}"
