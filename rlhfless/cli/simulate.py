@@ -156,11 +156,12 @@ def _shown(table: pd.DataFrame) -> pd.DataFrame:
 
 def _meaning(weight: float, first: str, drafted: bool) -> str:
     """Say what the columns are that a name does not say."""
-    below = "no schedule with the policy's drafts, or without any if it has none," if drafted else "no schedule"
+    kept = "the policy's drafts (none if it has none)" if drafted else "no drafts"
     text = (
-        f"objective: time^{weight:g} cost^{1 - weight:.4g}, that of {first} = 1; lower is better. least: {below} has a "
-        "lower objective, at whatever time. above: how far the policy is above it. planning: seconds on this machine, not part of the time. --format json has more, such as the bound on "
-        "GPU-seconds at the policy's own time."
+        f"objective: time^{weight:g} cost^{1 - weight:.4g}, that of {first} = 1; lower is better. least: no schedule with such "
+        f"actors and {kept} has a lower objective, at whatever time. above: how far the policy is above it. planning: seconds "
+        "on this machine, not part of the time. --format json has more, such as the bound on GPU-seconds at the policy's own "
+        "time."
     )
     return textwrap.fill(text, WIDTH)
 
