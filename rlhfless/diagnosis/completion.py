@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from rlhfless.diagnosis.engine_speed import SEQUENCES, generation_in_words, generation_of_run, responses_per_gpu
+from rlhfless.diagnosis.engine_speed import generation_in_words, generation_of_run, responses_per_engine
 from rlhfless.diagnosis.gpus import gpus_of
 from rlhfless.diagnosis.knobs import (
     FACTORS,
@@ -49,6 +49,7 @@ from rlhfless.diagnosis.numbers import (
     number,
 )
 from rlhfless.diagnosis.phases import synchronous
+from rlhfless.diagnosis.slots import slots_of
 from rlhfless.diagnosis.tool_waits import mostly_tools
 
 WORTH_SAYING = 0.05  # of the run's time
@@ -187,17 +188,17 @@ def _of_seconds(generation_s: float, tail: float) -> str:
 def _of_mean_and_longest(run: LoggedRun, found: Collected, share: float | None) -> Part:
     """The tail of a log that has the mean and the longest response alone: the empty slots are all that it bounds.
 
-    Where more responses than slots share a GPU, slots are filled again, and nothing is bounded.
+    Where more responses than slots share an engine, slots are filled again, and nothing is bounded.
     """
     if synchronous(run) is False and np.isnan(run.column("generate_s")).all():
         return Part()  # generation never ends, so slots are filled again, too
     if mostly_tools(found):
         return Part()  # which bound nothing by lengths
-    idle, per_gpu = found.numbers.value("slot_idle_share_at_most"), responses_per_gpu(run, found) or 0.0
+    idle, each = found.numbers.value("slot_idle_share_at_most"), responses_per_engine(run, found) or 0.0
     if idle is None:
         return _of_unknown_cause(run, found, share)
-    if per_gpu > SEQUENCES:
-        return _of_a_queue(run, found, share, per_gpu)
+    if each > slots_of(run).least:
+        return _of_a_queue(run, found, share, each)
     at_stake = idle if share is None else share * idle
     if at_stake < WORTH_SAYING:
         return Part()
@@ -234,38 +235,63 @@ def _packed(found: Collected) -> tuple[Number, ...]:
     return (number("step_packed_least_s", step_s - generate_s + request_s, BOUND, how),)
 
 
-def _of_a_queue(run: LoggedRun, found: Collected, share: float | None, per_gpu: float) -> Part:
-    """More responses than an engine decodes at once: what a better order of them wins at most, whatever the number of slots.
+def _of_a_queue(run: LoggedRun, found: Collected, share: float | None, each: float) -> Part:
+    """More responses than an engine has slots by default: what a better order of them wins at most, and what more slots do.
 
     With ``s`` slots, no order ends before the work over the slots, ``w = responses * mean / s``, nor before the longest
     response ``L``. Any order that leaves no slot empty while responses wait ends by ``w + (1 - 1/s) L`` (R. L. Graham, Bounds
     for Certain Multiprocessing Anomalies, 1966). So a better one saves at most ``1 - max(w, L) / (w + (1 - 1/s) L)``, which is
-    below one half. Where fewer responses decode faster, the last ones take less of the time, and it saves less.
+    below one half, whatever the number of slots. Where fewer responses decode faster, the last ones take less of the time, and
+    it saves less. With a slot for each response, an engine still takes ``L`` iterations.
+
+    Args:
+        each: responses of an engine.
     """
     mean, longest = (found.numbers.value(f"response_tokens_{name}") for name in ("mean", "max"))
     if not mean or not longest:
         return _of_unknown_cause(run, found, share)
-    slots = np.arange(1, max(2, int(per_gpu)))
-    work = per_gpu * mean / slots
+    slots = np.arange(1, max(2, int(each)))
+    work = each * mean / slots
     saved = float(np.max(1.0 - np.maximum(work, longest) / (work + (1.0 - 1.0 / slots) * longest)))
     how = "a better order of a queue, for any number of slots and GPUs with equal work (Graham's bound)"
     numbers = [number("order_saves_at_most_share", saved, BOUND, f"share of generation: {how}")]
     at_most, of = (saved, GENERATION_TIME) if share is None else (share * saved, TIME)
-    lever = Lever("assignment", "start long responses first", at_most, ORDER_PRICE, of)
+    wider, more_slots = _more_slots(run, share, each, mean, longest)
+    numbers.append(wider)
+    levers = (Lever("assignment", "start long responses first", at_most, ORDER_PRICE, of), more_slots)
+    by_default = slots_of(run)
+    set_by = f"its setting ({by_default.setting}) would tell, and so would" if by_default.setting else "told by"
+    unknown = (
+        f"whether responses wait for a slot, and for how long slots are empty: none waits in an engine of {each:,.0f} slots or "
+        f"more; {set_by} lines of the engine (running, waiting)"
+    )
     generate_s, step_s = (found.numbers.value(key) for key in ("generate_s", "step_s"))
     if generate_s is None or step_s is None or share is None or share < WORTH_SAYING or synchronous(run) is False:
-        return Part(tuple(numbers), (), (lever,))
+        return Part(tuple(numbers), (), levers, (unknown,))
     least_s = step_s - saved * generate_s
     numbers.append(number("step_ordered_least_s", least_s, BOUND, f"a step with {how}"))
+    gpus = run.stated.tensor_parallel
+    stated = "" if gpus else " (--gpus-per-actor states another number)"
+    ordered, more = f"{1 - least_s / step_s:.0%} (a step of {least_s:,.1f} s at least)", f"{more_slots.at_most:.0%}"
     sentence = (
-        f"{_generation(generate_s, step_s)}. {per_gpu:,.0f} responses share a GPU, "
-        f"more than the {SEQUENCES} that vLLM decodes at once by default. Where they queue for slots, a better order saves 0 "
-        f"to {1 - least_s / step_s:.0%} (a step of {least_s:,.1f} s at least); mean ({mean:,.0f} tokens) and longest "
-        f"({longest:,.0f}) tell no more."
+        f"{_generation(generate_s, step_s)}. An engine of {counted(gpus or 1, 'GPU')}{stated} has {each:,.0f} responses to "
+        f"decode; of slots, {by_default.default}. If responses wait for a slot, a better order saves 0 to {ordered}, and more "
+        f"slots 0 to {more}. The log has the mean ({mean:,.0f} tokens) and the longest length ({longest:,.0f}) alone; the length "
+        "of every response would narrow this."
     )
-    unknown = "whether responses queue, and for how long slots are empty; lines of the engine (running, waiting) would tell"
-    finding = Finding("cannot say", share, sentence, ("generate_s", "step_ordered_least_s"))
-    return Part(tuple(numbers), (finding,), (lever,), (unknown,))
+    finding = Finding("generation", share, sentence, ("generate_s", "step_ordered_least_s"))
+    return Part(tuple(numbers), (finding,), levers, (unknown,))
+
+
+def _more_slots(run: LoggedRun, share: float | None, each: float, mean: float, longest: float) -> tuple[Number, Lever]:
+    """What a slot for each response wins at most: nothing is known of the run's slots, so it is from the least default."""
+    slots = slots_of(run).least
+    saved = 1.0 - longest / (each * mean / slots + (1.0 - 1.0 / slots) * longest)
+    how = f"share of generation: a slot for each response in place of {slots:,.0f}, if fuller batches decode as fast"
+    at_most, of = (saved, GENERATION_TIME) if share is None else (share * saved, TIME)
+    price = f"the KV cache has to hold them, and fuller batches decode slower; the most is from {slots:,.0f} slots"
+    lever = Lever("slots", "more slots per engine, so that more responses are decoded at once", at_most, price, of)
+    return number("more_slots_save_at_most_share", saved, BOUND, how), lever
 
 
 def _assignment(run: LoggedRun, empty: float, share: float | None) -> Iterator[Lever]:
@@ -282,7 +308,8 @@ def _assignment(run: LoggedRun, empty: float, share: float | None) -> Iterator[L
         yield Lever("assignment", name, empty, PACKING_PRICE, SLOTS)
     elif replicas > 1:
         of = GENERATION_GPU_HOURS if share is None else GPU_HOURS
-        price = f"{PACKING_PRICE}; the most is if 1 of {replicas:,.0f} replicas took all responses in the same time"
+        as_fast = f"only if 1 replica generated all responses as fast as the {replicas:,.0f} do now"
+        price = f"{PACKING_PRICE}; it saves the most {as_fast}"
         yield Lever("assignment", name, (1.0 if share is None else share) * (1.0 - 1.0 / replicas), price, of)
 
 
@@ -300,7 +327,7 @@ def _of_unknown_cause(run: LoggedRun, found: Collected, share: float | None) -> 
         f"{_generation(generate_s, step_s)}. Whether the engine{limit} or the longest responses are behind it, this log cannot "
         f"say: it has no {usable}{lacks} response."
     )
-    return Part((), (Finding("cannot say", share, sentence, ("generate_s", "step_s")),))
+    return Part((), (Finding("generation", share, sentence, ("generate_s", "step_s")),))
 
 
 def _levers(

@@ -89,8 +89,8 @@ def _work_apart(run: LoggedRun, notes: list[str]) -> list[Number]:
     how = "global_seqlen/minmax_diff over global_seqlen/mean, before batches are balanced"
     share = number("gpu_tokens_apart_share", float(apart.mean()), DERIVED, how)
     if share.value < EVEN:
-        even = f"The batches of the GPUs differ by {share.value:.1%} in tokens"
-        notes.append(f"{even}, so that where long prompts are placed is no lever by itself.")
+        even = f"The batches of the GPUs differ by {share.value:.1%} in tokens, so they have nearly equal work"
+        notes.append(f"{even}, and moving long prompts to other GPUs would save next to nothing.")
     return [share]
 
 

@@ -152,17 +152,20 @@ def _diagnosed(run: LoggedRun, found: Collected) -> Diagnosis:
 
 
 def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return findings, the most at stake first.
+    """Return findings, the ones that cost most of the run's time or GPU-hours first.
 
-    A limit stands before the tail, whose lengths it cut, and a slow engine before both, as no schedule mends it.
+    A limit stands before the tail, whose lengths it cut, and a slow engine before both, as no schedule mends it. Those of which
+    only a share of responses is known stand last, by that share.
     """
     findings = tuple(findings)
     tail = max((one.at_stake for one in findings if one.kind == "tail"), default=0.0)
 
-    def rank(one: Finding) -> tuple[float, int]:
+    def rank(one: Finding) -> tuple[bool, float, int]:
         if one.kind == "engine":
-            return max(one.at_stake, tail), 2
-        return (max(one.at_stake, tail), 1) if one.kind == "limit" else (one.at_stake, 0)
+            return True, max(one.at_stake, tail), 2
+        if one.kind == "limit" and (one.costs is not None or tail):
+            return True, max(one.costs or 0.0, tail), 1
+        return one.costs is not None, one.at_stake if one.costs is None else one.costs, 0
 
     return tuple(sorted(findings, key=rank, reverse=True))
 

@@ -11,14 +11,19 @@ from typing import Any
 import pandas as pd
 
 from rlhfless.diagnosis.drawn_step import drawn_step
+from rlhfless.diagnosis.levers import line_in_words
 from rlhfless.diagnosis.numbers import OWN_PROFILE, Finding, Lever, Numbers, unit_of
+from rlhfless.diagnosis.phases import PHASES
 
-SCHEMA, VERSION = "rlhfless-diagnosis", 2
+SCHEMA, VERSION = "rlhfless-diagnosis", 3
 NEAR = 0.7  # of what the first finding has at stake: a second one that is so near is said, too
 LEAST = 0.03  # of the run: levers that save less are one row
 NOTHING = "This log cannot say what limits the run."
 LITTLE = 0.01  # of the run: findings with less at stake are in the JSON only
 LEFT_OUT = ("left out", "logged twice", "restart", "not used", "another run", "per generation")  # in sentences of an import
+CANNOT_SAY = "cannot say"
+STEP_KINDS = {words: column.removesuffix("_s") for column, words in PHASES.items()}
+"""Kind of phase in words -> in JSON: as the keys of numbers begin."""
 AMOUNTS = (
     ("step_s", "A step as logged", "s"), ("run_hours", "The run", "hours"), ("bar_step_s", "A step on average", "s"),
     ("gpu_hours", "Cost", "GPU-hours"), ("usd", "Cost", "USD"),
@@ -72,20 +77,19 @@ class Diagnosis:
 
     @property
     def verdict(self) -> tuple[Finding, ...]:
-        """The main findings: the first, the second if it is nearly as important, and always a length limit; empty if the log
-        does not tell.
+        """What limits the run: the first finding, the second if it costs nearly as much, and always a length limit.
+
+        Empty where the log cannot say.
         """
-        first = self.findings[:1]
-        return first + tuple(
-            one for one in self.findings[1:]
-            if one.kind == "limit" or (one is self.findings[1] and one.at_stake >= NEAR * first[0].at_stake)
-        )  # fmt: skip
+        said = [one for one in self.findings if one.kind != CANNOT_SAY]
+        return (*said[:1], *(one for one in said[1:] if one.kind == "limit" or (one is said[1] and _is_near(one, said[0]))))
 
     @property
     def shown(self) -> tuple[Finding, ...]:
         """The findings to show: the verdict, and all others with a known share at stake."""
-        others = (one for one in self.findings if one not in self.verdict and one.at_stake >= LITTLE)
-        return (*self.verdict, *others)[:SHOWN_FINDINGS]
+        first = self.verdict or self.findings[:1]
+        others = (one for one in self.findings if one not in first and one.at_stake >= LITTLE)
+        return (*first, *others)[:SHOWN_FINDINGS]
 
     @property
     def heading(self) -> str:
@@ -120,17 +124,21 @@ class Diagnosis:
                 {
                     "kind": one.kind,
                     **({"at_stake_share": one.at_stake, "at_stake_of": one.of} if one.at_stake else {}),
+                    **({} if one.time_share is None else {"time_share": one.time_share}),
                     "sentence": one.sentence, "proof": list(one.proof),
                 }
                 for one in self.findings
             ],
             "step": [
-                {"phase": str(row.phase), "kind": str(row.kind), "seconds": float(row.seconds), "share": float(row.share)}
+                {
+                    "phase": str(row.phase), **({"kind": STEP_KINDS[row.kind]} if row.kind else {}),
+                    "seconds": float(row.seconds), "share": float(row.share),
+                }
                 for row in self.step.itertuples()
             ],
             "levers": [
                 {
-                    "kind": one.kind, "name": one.name, "line": one.line,
+                    "kind": one.kind, "name": one.name, **({"line": one.line} if one.line else {}),
                     "at_most_share": one.at_most, "at_most_of": one.of, "price": one.price,
                     **({} if one.expected is None else {"expected_low_share": one.expected[0],
                                                        "expected_high_share": one.expected[1],
@@ -200,7 +208,7 @@ class Diagnosis:
             for place, note in enumerate(self.notes[:SHOWN_NOTES]):
                 yield ("Note" if place == 0 else ""), note
             for one in self.runs:
-                known = any(finding.kind != "cannot say" for finding in one.findings)
+                known = bool(one.verdict)
                 if self.findings and not (known or len(one.step) or one.levers):
                     continue  # a row of a table, of which no more is known than what was compared
                 yield f"Run {one.run}", ""
@@ -221,7 +229,7 @@ class Diagnosis:
             yield f"{which} as {how}", parts
         worth = [lever for lever in self.levers if lever.at_most >= LEAST]
         for place, lever in enumerate(worth[:SHOWN_LEVERS]):
-            yield ("What could be changed" if place == 0 else ""), _lever(lever)
+            yield ("What could be changed" if place == 0 else ""), _lever(lever, self.framework)
         if small := [one.name for one in self.levers if one.at_most < LEAST]:
             yield ("" if worth else "What could be changed"), f"less than {LEAST:.0%}: {', '.join(small)}"
         for place, text in enumerate(self.cannot_say[:SHOWN_UNKNOWN]):
@@ -255,9 +263,16 @@ class Diagnosis:
         return f"<table>{rows}</table>{''.join(bars) if self.runs else drawn_step(self.step)}"
 
 
-def _lever(lever: Lever) -> str:
+def _is_near(one: Finding, first: Finding) -> bool:
+    """Whether a finding costs nearly as much as the first one; of two shares of responses, whether it is nearly as large."""
+    if one.costs is None or first.costs is None:
+        return one.costs is first.costs and one.at_stake >= NEAR * first.at_stake
+    return one.costs >= NEAR * first.costs
+
+
+def _lever(lever: Lever, framework: str) -> str:
     expected = f", {lever.expected_in_words} expected (simulated)" if lever.expected else ""
-    line = f" [{lever.line}]" if lever.line else ""
+    line = f" [{said}]" if (said := line_in_words(lever, framework)) else ""
     return f"{lever.name}{line}: at most {lever.at_most_in_words}{expected}; price: {lever.price}"
 
 

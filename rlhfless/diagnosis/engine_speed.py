@@ -26,16 +26,18 @@ from rlhfless.diagnosis.numbers import (
     Finding,
     Number,
     Part,
+    counted,
     digits,
     number,
 )
 from rlhfless.diagnosis.phases import FITS, ordinary_share, step_seconds, synchronous
+from rlhfless.diagnosis.slots import slots_of
 from rlhfless.latency import list_profiles, load_profile, read_profile, weights_floor_ms
 
 SLOW = 3.5  # times the least iteration of a known model
 SLOW_FOR_ANY = 1.5  # times the slowest shipped profile, where the model is unknown
 PROMPTS_HIGH = 0.8  # of all tokens: above it, prefill is what generation takes
-SEQUENCES = 256  # that vLLM decodes at once by default; more requests per GPU wait
+BATCH = 256  # responses at once, at most, where nobody knows how many an engine has: as many as shipped profiles decode
 LARGEST_REPLICA = 8  # GPUs that one replica has at most, if their number is unknown
 SLOW_ENGINE = "shipped_profiles_ms_per_token"  # a number that proves it
 ROUNDS = "train/num_gen_batches"  # verl's DAPO; their seconds of generation are one sum
@@ -64,9 +66,7 @@ def engine_speed(run: LoggedRun, found: Collected) -> Part:
         return Part()
     most, slowest = batch[1], shipped_ms(batch[1])[1]
     floor = _floor(run)
-    at_once = f"a batch of {most:,.0f}" if batch[0] == most else f"batches of {batch[0]:,.0f} to {most:,.0f}"
-    shipped = Number(SLOW_ENGINE, shipped_ms(batch[0])[0], slowest, STAND_IN, f"{at_once} in the shipped profiles")
-    numbers = (each, shipped) if floor is None else (each, shipped, floor)
+    numbers = (each,) if floor is None else (each, floor)
     healthy = healthy_ms(run, most) if by_lines is None or floor is not None else SLOW * slowest  # contexts are unknown there
     if each.value <= (healthy_ms(run, batch[0]) if by_lines is None else healthy):
         tells = "whether this pace of the engine is slow: --model and --gpu would tell what reading the weights takes"
@@ -91,7 +91,9 @@ def engine_speed(run: LoggedRun, found: Collected) -> Part:
     least = shipped_ms(batch[0])[1] if floor is None else floor.value + _added_ms(run, batch[0])
     at_stake = (1.0 if share is None else share) * (1.0 - least / each.value)
     of = GENERATION_TIME if share is None else TIME
-    return Part(numbers, (Finding("engine", at_stake, sentence, ("ms_per_token", SLOW_ENGINE), of),))
+    at_once = f"a batch of {most:,.0f}" if batch[0] == most else f"batches of {batch[0]:,.0f} to {most:,.0f}"
+    shipped = Number(SLOW_ENGINE, shipped_ms(batch[0])[0], slowest, STAND_IN, f"{at_once} in the shipped profiles")
+    return Part((*numbers, shipped), (Finding("engine", at_stake, sentence, ("ms_per_token", SLOW_ENGINE), of),))
 
 
 def healthy_ms(run: LoggedRun, batch: float) -> float:
@@ -104,19 +106,26 @@ def responses_at_once(run: LoggedRun, found: Collected) -> tuple[float, float]:
     """Return the least and the most responses that a replica may decode at once, as far as the run tells.
 
     They are those of a step per replica where GPUs and GPUs per replica are known. Else a replica may have all of a step, up to
-    the ``SEQUENCES`` of an engine that nobody configured.
+    ``BATCH`` or the fewer slots of its framework.
     """
     per_gpu, replica = responses_per_gpu(run, found), run.stated.tensor_parallel
     if per_gpu is not None and replica:
         return (max(1.0, per_gpu * replica),) * 2
     of_step = found.numbers.value("responses_per_step")
-    return 1.0, max(1.0, min(SEQUENCES, of_step or SEQUENCES), per_gpu or 0.0)
+    most = min(BATCH, slots_of(run).most)
+    return 1.0, max(1.0, min(most, of_step or most), per_gpu or 0.0)
 
 
 def least_ms(run: LoggedRun) -> float:
     """Return the milliseconds that a token of one response takes at least: of the stated model, else of any."""
     floor = _floor(run)
     return shipped_ms(1.0)[0] if floor is None else floor.value
+
+
+def responses_per_engine(run: LoggedRun, found: Collected) -> float | None:
+    """Return the responses of a step that share an engine, of one GPU where nobody states more; None if unknown."""
+    per_gpu = responses_per_gpu(run, found)
+    return None if per_gpu is None else per_gpu * (run.stated.tensor_parallel or 1)
 
 
 def responses_per_gpu(run: LoggedRun, found: Collected) -> float | None:
@@ -137,12 +146,11 @@ def _may_be_less(run: LoggedRun, found: Collected, ms: float, healthy: float) ->
     per_gpu, replica = responses_per_gpu(run, found), run.stated.tensor_parallel
     if per_gpu is None:
         return "and less where responses wait for a slot (--responses-per-step and --gpus would tell)"
-    slots = f"(vLLM has {SEQUENCES} by default)"
-    if per_gpu > SEQUENCES:
-        return f"and less where the {per_gpu:,.0f} responses of a GPU wait for its slots {slots}"
-    if replica and per_gpu * replica > SEQUENCES:
-        return f"and less where the {per_gpu * replica:,.0f} responses of a replica wait for its slots {slots}"
-    waves = math.ceil(per_gpu * LARGEST_REPLICA / SEQUENCES)
+    slots = slots_of(run)
+    if (each := per_gpu * (replica or 1)) > slots.least:
+        of = f"an engine of {counted(replica or 1, 'GPU')}"
+        return f"and less where the {each:,.0f} responses of {of} wait for its slots ({slots.default})"
+    waves = math.ceil(per_gpu * LARGEST_REPLICA / slots.least)
     if not replica and waves > 1 and ms <= waves * healthy:
         return f"and less where {per_gpu:,.0f} responses per GPU of a replica wait for its slots (--gpus-per-actor would tell)"
     if any(TOOLS.search(str(name)) and (run.mean(str(name)) or 0.0) > 0 for name in run.steps.columns):

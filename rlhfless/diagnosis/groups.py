@@ -67,7 +67,7 @@ def _rounds(run: LoggedRun, found: Collected) -> Part:
 def _equal(run: LoggedRun, found: Collected) -> Part:
     share = _counted(run) or _logged(run)
     if share is not None:
-        return Part((share,), _finding(share))
+        return Part((share,), _finding(share, found))
     names = [name for name in run.steps.columns if ZERO_STD.fullmatch(str(name))]
     if not names:
         return Part()
@@ -83,7 +83,7 @@ def _equal(run: LoggedRun, found: Collected) -> Part:
         return Part((equal,), notes=(note,))
     how = f"groups of equal rewards, of {samples:,} samples each, over the responses of a step"
     share = number("no_signal_share", min(1.0, equal.value * samples / responses), DERIVED, how)
-    return Part((equal, share), _finding(share))
+    return Part((equal, share), _finding(share, found))
 
 
 def _counted(run: LoggedRun) -> Number | None:
@@ -102,9 +102,12 @@ def _logged(run: LoggedRun) -> Number | None:
     return None if np.isnan(shares).all() else mean_of("no_signal_share", shares, "steps", "shares of groups of equal rewards")
 
 
-def _finding(share: Number) -> tuple[Finding, ...]:
+def _finding(share: Number, found: Collected) -> tuple[Finding, ...]:
     if share.value < WORTH_SAYING:
         return ()
-    equal = f"{share.value:.0%} of them have equal rewards, so nothing is learned from them"
+    after = found.numbers.value("learner_share")
+    time_share = None if after is None else share.value * after
+    takes = "" if time_share is None else f"; what follows generation spends at most {time_share:.0%} of the time on them"
+    equal = f"{share.value:.0%} of them have equal rewards, so nothing is learned from them{takes}"
     sentence = f"Groups without a learning signal: {equal}."
-    return (Finding("groups", share.value, sentence, ("no_signal_share",), RESPONSES),)
+    return (Finding("groups", share.value, sentence, ("no_signal_share",), RESPONSES, time_share),)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from rlhfless.diagnosis.engine_speed import generation_of_run
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import (
     BOUND,
@@ -117,7 +118,7 @@ def lengths(run: LoggedRun, found: Collected) -> Part:
         has = "no usable share of them" if logged else "neither finish reasons nor a clipped share"
         cannot.append(f"whether a limit cut responses; the log has {has}; {_telling(run)}{_without_eos(run)}")
     if "cut_share" in by_key and by_key["cut_share"].value > CUT_IN_VERDICT:
-        findings.append(_limit_finding(run, by_key["cut_share"], cut, by_key))
+        findings.append(_limit_finding(run, by_key["cut_share"], cut, by_key, generation_of_run(run, found)))
     return Part(tuple(numbers), tuple(findings), (), tuple(cannot))
 
 
@@ -189,11 +190,16 @@ def _logged(run: LoggedRun) -> list[Number]:
 
 
 def _logged_cut(run: LoggedRun) -> list[Number]:
-    """The share of cut responses as the framework logs it."""
+    """The share of cut responses as the framework logs it.
+
+    What generation saves without them is bounded by means alone, as if all others were as short as their mean; where few are
+    cut, that says nothing of the cut.
+    """
     cut = run.column("truncation_rate")
     if np.isnan(cut).all():
         return []
-    return [mean_of("cut_share", cut, "steps", "shares of cut responses"), *_without_cut(_saved_by_means(run))]
+    share = mean_of("cut_share", cut, "steps", "shares of cut responses")
+    return [share, *_without_cut(_saved_by_means(run))] if share.value > CUT_IN_VERDICT else [share]
 
 
 def _saved_without(responses: pd.DataFrame, cut: np.ndarray) -> np.ndarray:
@@ -240,7 +246,10 @@ def _limit_of(run: LoggedRun) -> str:
     return f" of {counted(longest[0], 'token')}" if len(longest) == 1 and not np.isnan(longest[0]) else ""
 
 
-def _limit_finding(run: LoggedRun, share: Number, cut: Cut | None, numbers: dict[str, Number]) -> Finding:
+def _limit_finding(
+    run: LoggedRun, share: Number, cut: Cut | None, numbers: dict[str, Number], generation: float | None
+) -> Finding:
+    """What a limit cut; ``generation`` is its share of the run's time."""
     which = cut.limit if cut is not None else f"the length limit{_limit_of(run)}"
     by_rows = "cut_responses" in numbers
     count = f" ({numbers['cut_responses'].value:,.0f} of {numbers['responses'].value:,.0f})" if by_rows else ""
@@ -249,4 +258,6 @@ def _limit_finding(run: LoggedRun, share: Number, cut: Cut | None, numbers: dict
         f"A length limit cuts responses: {share.value:.1%}{count} end at {which}, so their true lengths are unknown, and tails "
         "and forecasts of this log are lower bounds; a higher limit takes more time, not less."
     )
-    return Finding("limit", share.value, sentence, tuple(key for key in proof if key in numbers), RESPONSES)
+    saved = numbers.get("without_cut_saves_at_most_share")
+    time_share = None if saved is None or generation is None else generation * saved.value
+    return Finding("limit", share.value, sentence, tuple(key for key in proof if key in numbers), RESPONSES, time_share)

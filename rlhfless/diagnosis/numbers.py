@@ -194,9 +194,11 @@ class Finding:
 
     Attributes:
         kind: one of ``KINDS``.
-        at_stake: share of time or cost that would be saved without this limit, 0 to 1; findings are ranked by it; 0 if unknown.
+        at_stake: share of time or cost that would be saved without this limit, or of the responses that it is about, 0 to 1; 0
+            if unknown.
         sentence: a whole sentence with the finding and the two numbers that prove it.
         proof: keys of those numbers. of: what ``at_stake`` is a share of, one of ``SHARES_OF``.
+        time_share: of the run's time at most, where ``at_stake`` is a share of responses; None if unknown.
     """
 
     kind: str
@@ -204,6 +206,12 @@ class Finding:
     sentence: str
     proof: tuple[str, ...]
     of: str = TIME
+    time_share: float | None = None
+
+    @property
+    def costs(self) -> float | None:
+        """Share of time or GPU-hours by which findings are ranked; None where only a share of responses is known."""
+        return self.time_share if self.of == RESPONSES else self.at_stake
 
     def __post_init__(self) -> None:
         _check_share(self.of)
@@ -211,23 +219,48 @@ class Finding:
             raise ValueError(f"{self.kind!r} is not a kind of finding; one of {', '.join(KINDS)} is needed")
 
 
-KINDS = (
-    "engine", "tail", "limit", "learner", "prompts", "waiting", "groups", "beside the step", "layout", "memory", "pace",
-    "cannot say",
-)  # fmt: skip
-"""The engine is slow; the long tail; a length limit cuts responses; the learner or log-probabilities; prompts, whose prefill
-generation mostly is; waiting for generation, for tools, or for nothing; groups without a learning signal; something beside the
-step; number or division of the GPUs, of several runs; what fits into the GPUs' memory; how fast an engine is, of which nobody
-can say whether it limits the run; this log cannot say."""
+KINDS = {
+    "engine": "the engine is slow, and no schedule mends that",
+    "tail": "the long tail: a few responses end long after the others",
+    "limit": "a length limit cuts responses",
+    "generation": "generation takes much of the step; whether engine, limit or long responses do it, the log cannot say",
+    "learner": "learning, rewards and log probabilities",
+    "prompts": "prompts, whose prefill generation mostly is",
+    "waiting": "waiting for generation, for tools, or for nothing",
+    "groups": "groups without a learning signal",
+    "beside the step": "validation, checkpoints, sending weights, or time that the log does not name",
+    "layout": "of several runs: number or division of the GPUs",
+    "memory": "what fits into the GPUs' memory",
+    "pace": "how fast an engine is, of which nobody can say whether it limits the run",
+    "cannot say": "what limits the run, the log cannot say; never in the verdict",
+}
+"""Kinds of findings, and what each says."""
 
 
 MINUS = "\N{MINUS SIGN}"
-LEVERS = (
-    "partial rollout", "over-sampling", "release", "assignment", "asynchrony", "engine", "learner", "groups",
-    "beside the step", "memory", "more generation", "more training", "prompts", "limit", "drafts", "router", "overlap",
-    "streaming",
-)  # fmt: skip
-"""Kinds of levers: stable keys, by which a simulation says what each is expected to save."""
+LEVERS = {
+    "partial rollout": "the last responses of a step are continued in the next one",
+    "over-sampling": "more prompts are started than are learned from, and the slowest dropped",
+    "release": "replicas are released when few responses are left",
+    "assignment": "which replica generates which response, and in what order",
+    "slots": "more responses are decoded at once by an engine",
+    "asynchrony": "generation goes on while the learner learns",
+    "engine": "a faster engine",
+    "memory": "more memory for the KV cache",
+    "prompts": "prompts are computed once, or faster",
+    "drafts": "speculative decoding; only where it was simulated",
+    "router": "a router that plans every batch; only where it was simulated",
+    "limit": "shorter responses, so that the limit cuts none",
+    "groups": "groups without a learning signal are filtered",
+    "learner": "faster learning and log probabilities",
+    "rewards": "rewards and advantages in parallel, or beside generation",
+    "beside the step": "validation, checkpoints or sending weights less often",
+    "more generation": "more of the GPUs generate, or generation is faster",
+    "more training": "more of the GPUs train",
+    "overlap": "preparing or learning begins while other responses are decoded; only where it was simulated",
+    "streaming": "rewards or learning of each response as it ends; only where it was simulated",
+}
+"""Kinds of levers, and what each changes: stable keys, by which a simulation says what each is expected to save."""
 
 
 @dataclass(frozen=True)

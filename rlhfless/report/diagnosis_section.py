@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rlhfless.diagnosis import Diagnosis
 from rlhfless.diagnosis.diagnosis import LEAST, NOTHING
+from rlhfless.diagnosis.levers import line_in_words
 from rlhfless.plots import plot_step_bar
 from rlhfless.plots.export.html_page import Page
 
@@ -52,13 +53,14 @@ def _sentence(text: str) -> str:
 def _levers(page: Page, said: Diagnosis) -> None:
     worth = [one for one in said.levers if one.at_most >= LEAST]
     known = any(one.expected for one in worth)
-    lines = any(one.line for one in worth)
+    in_words = [line_in_words(one, said.framework) for one in worth]
+    lines = any(in_words)
     head = ["change", "saves at most (arithmetic)", *(["expected (simulated)"] if known else []), "what it costs you",
             *(["what to set in your framework"] if lines else [])]  # fmt: skip
     rows = []
-    for one in worth:
+    for one, line in zip(worth, in_words, strict=True):
         row = [one.name, one.at_most_in_words, *([one.expected_in_words] if known else []), one.price]
-        rows.append([*row, one.line] if lines else row)
+        rows.append([*row, line] if lines else row)
     if small := ", ".join(one.name for one in said.levers if one.at_most < LEAST):
         row = [small, f"less than {LEAST:.0%}", *([""] if known else []), "not worth it here"]
         rows.append([*row, ""] if lines else row)

@@ -14,9 +14,9 @@ from rlhfless.diagnosis import EVIDENCE, Diagnosis, Finding, Number, Stated, dia
 from rlhfless.diagnosis.diagnose import collect, ranked
 from rlhfless.diagnosis.levers import with_lines
 from rlhfless.diagnosis.logged_run import LoggedRun
-from rlhfless.diagnosis.numbers import SHARES_OF, Numbers, number
+from rlhfless.diagnosis.numbers import RESPONSES, SHARES_OF, Numbers, number
+from rlhfless.diagnosis.phases import step_bar
 from rlhfless.trace import read_trace
-from rlhfless.trace.importers.names import NAMES
 
 
 def log(**columns: object) -> pd.DataFrame:
@@ -28,7 +28,7 @@ def log(**columns: object) -> pd.DataFrame:
 
 def test_json_has_a_version_and_units_and_the_evidence_of_each_number() -> None:
     said = json.loads(diagnose(log()).to_json())
-    assert (said["schema"], said["version"]) == ("rlhfless-diagnosis", 2)
+    assert (said["schema"], said["version"]) == ("rlhfless-diagnosis", 3)
     assert said["numbers"]["response_tokens_mean"]["low"] == 32.5
     assert {one["evidence"] for one in said["numbers"].values()} <= set(EVIDENCE)
     assert all({"kind", "at_stake_share", "at_stake_of", "sentence", "proof"} == set(one) for one in said["findings"])
@@ -88,16 +88,23 @@ def test_each_lever_is_there_once_with_the_line_of_the_framework() -> None:
     ("framework", "line"),
     [
         ("verl", "use_dynamic_bsz=True"), ("slime", "--max-tokens-per-gpu"), ("areal", "max_tokens_per_mb"),
-        ("trl", "per_device_train_batch_size"), ("roll", "we know no setting of ROLL for this"), ("table", ""), ("", ""),
+        ("trl", "per_device_train_batch_size"), ("roll", "use_dynamic_batching_in_train"), ("table", ""), ("", ""),
     ],
 )  # fmt: skip
-def test_a_lever_without_a_line_says_so_where_the_framework_is_known(framework: str, line: str) -> None:
+def test_levers_have_the_line_of_each_framework(framework: str, line: str) -> None:
     steps = pd.DataFrame({"step": [1, 2], "step_s": 100.0, "generate_s": 40.0, "prepare_s": 30.0, "learn_s": 30.0})
     found = collect(LoggedRun("log", framework, steps)).levers
     lines = {lever.name.partition(" (")[0]: lever.line for lever in with_lines(found, framework)}
     said = lines["make learning and log probabilities faster"]
     assert (line in said) if line else said == ""
-    assert framework not in NAMES or all(lines.values())
+
+
+def test_a_missing_line_is_words_in_the_text_and_absent_in_the_json() -> None:
+    steps = pd.DataFrame({"step": [1, 2], "step_s": 100.0, "generate_s": 40.0, "learn_s": 60.0})
+    said = replace(diagnose(log()), framework="prime-rl", levers=tuple(collect(LoggedRun("log", "prime-rl", steps)).levers))
+    assert "[we know no setting of prime-rl for this]" in str(said)
+    assert all("line" not in one for one in said.to_dict()["levers"])
+    assert "we know no setting" not in str(replace(said, framework="")), "nobody knows its settings"
 
 
 def test_the_lever_of_packing_says_what_its_most_assumes() -> None:
@@ -106,7 +113,32 @@ def test_the_lever_of_packing_says_what_its_most_assumes() -> None:
         one for one in collect(LoggedRun("log", "trl", steps, stated=Stated(gpus=8))).levers if one.kind == "assignment"
     ]
     assert lever.at_most == 0.875
-    assert lever.price.endswith("the most is if 1 of 8 replicas took all responses in the same time")
+    assert lever.price.endswith("it saves the most only if 1 replica generated all responses as fast as the 8 do now")
+
+
+def test_a_share_of_responses_is_ranked_by_the_time_that_it_costs() -> None:
+    groups = Finding("groups", 0.81, "Groups.", (), RESPONSES, time_share=0.15)
+    engine, learner = Finding("engine", 0.56, "Slow.", ()), Finding("learner", 0.19, "Learner.", ())
+    unknown = Finding("groups", 0.9, "Groups whose learning nobody timed.", (), RESPONSES)
+    assert ranked([groups, unknown, learner, engine]) == (engine, learner, groups, unknown)
+    said = replace(diagnose(log()), findings=(learner, groups))
+    assert [one.kind for one in said.verdict] == ["learner", "groups"], "15 % of the time is nearly 19 %"
+    assert [one.kind for one in replace(said, findings=(engine, groups)).verdict] == ["engine"]
+
+
+def test_what_the_log_cannot_say_is_shown_and_is_no_verdict() -> None:
+    alone = Finding("cannot say", 0.0, "A step takes 5 s.", ())
+    said = replace(diagnose(log()), findings=(alone,))
+    assert (said.verdict, said.to_dict()["verdict"]) == ((), [])
+    assert str(said).startswith("What limits this run: A step takes 5 s.")
+
+
+def test_the_kinds_of_a_step_are_those_of_the_keys_of_its_numbers() -> None:
+    steps = pd.DataFrame({"step": [1, 2], "step_s": 100.0, "generate_s": 40.0, "prepare_s": 10.0, "learn_s": 45.0})
+    run = LoggedRun("log", "", steps)
+    said = replace(diagnose(log()), step=step_bar(run)).to_dict()["step"]
+    assert [one.get("kind") for one in said] == ["generate", "prepare", "learn", None], "what the log does not name has none"
+    assert all(f"{one['kind']}_s" in collect(run).numbers for one in said if "kind" in one)
 
 
 def test_phases_that_overlap_already_are_not_advised_to() -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 
 import pytest
 
 import rlhfless.diagnosis
-from rlhfless.diagnosis.diagnosis import VERSION
-from rlhfless.diagnosis.numbers import UNITS, unit_of
+from rlhfless.diagnosis.diagnosis import STEP_KINDS, VERSION
+from rlhfless.diagnosis.numbers import KINDS, LEVERS, UNITS, unit_of
 
 TABLE = Path(__file__).parents[2] / "docs" / "diagnosis_json.md"
 MAKERS = {"number", "Number", "mean_of", "total_of"}
@@ -73,6 +74,19 @@ def test_the_table_has_the_units_of_the_code() -> None:
 
 def test_every_unit_is_of_some_key() -> None:
     assert {unit for _, unit in UNITS} | {"count"} == set(documented().values())
+
+
+@pytest.mark.parametrize(
+    ("heading", "kinds"),
+    [
+        ("Kinds of findings", KINDS), ("Kinds of levers", LEVERS),
+        ("Kinds of phases", {kind: words for words, kind in STEP_KINDS.items()}),
+    ],
+    ids=["findings", "levers", "phases"],
+)  # fmt: skip
+def test_the_document_has_every_kind(heading: str, kinds: Mapping[str, str]) -> None:
+    rows = TABLE.read_text(encoding="utf-8").partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    assert dict(re.findall(r"^\| `([^`]+)` \| (.*) \|$", rows, re.M)) == kinds
 
 
 def test_the_document_names_the_version() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhfless.diagnosis.diagnose import collect, ranked
+from rlhfless.diagnosis.levers import with_lines
 from rlhfless.diagnosis.logged_run import LoggedRun, Stated
 from rlhfless.diagnosis.numbers import BOUND, Collected, Finding, Part
 from rlhfless.diagnosis.phases import phases, step_bar, synchronous
@@ -404,7 +405,8 @@ def test_rewards_that_are_most_of_what_follows_generation_have_their_own_name_an
     (learner,) = [one for one in found.findings if one.kind == "learner"]
     assert "adv (500.0 s)" in learner.sentence
     assert found.numbers.value("rewards_share") == pytest.approx(500 / 710)
-    rewards, rest = (one for one in found.levers if one.kind == "learner")
+    levers = with_lines(found.levers, "verl")
+    (rewards,), (rest,) = ([one for one in levers if one.kind == kind] for kind in ("rewards", "learner"))
     assert "reward" in rewards.name
     assert "launch_reward_fn_async" in rewards.line
     assert (rewards.at_most, rest.at_most) == pytest.approx((500 / 710, 100 / 710))

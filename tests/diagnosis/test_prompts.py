@@ -9,6 +9,7 @@ import pytest
 
 from rlhfless.diagnosis import Finding, Lever, Stated
 from rlhfless.diagnosis.diagnose import collect
+from rlhfless.diagnosis.engine_speed import shipped_ms
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import Collected
 from rlhfless.trace.importers.engine_lines import engine_frame
@@ -46,7 +47,7 @@ def test_most_tokens_are_of_prompts_and_generation_takes_most_of_the_step() -> N
     assert set(finding.proof) <= set(found.numbers)
     assert "99%" in finding.sentence
     assert "60%" in finding.sentence
-    least_s = 400 * found.numbers["shipped_profiles_ms_per_token"].low / 1000
+    least_s = 400 * shipped_ms(1)[0] / 1000
     assert finding.at_stake == pytest.approx(0.6 * (1 - least_s / 60)), "what decoding the longest response leaves, at most"
     assert finding.of == "time"
     assert lever.at_most == pytest.approx(finding.at_stake)

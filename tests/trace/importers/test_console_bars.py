@@ -24,7 +24,8 @@ def test_a_bar_alone_tells_the_step_and_the_run_and_what_is_missing(tmp_path: Pa
     assert found.numbers["bar_step_s"].value == 56
     assert found.numbers["run_hours"].value == pytest.approx(625 * 56 / 3600)
     assert any(sentence.startswith("Where the seconds of a step go") for sentence in found.cannot_say)
-    assert [one.kind for one in found.verdict] == ["cannot say"]
+    assert [one.kind for one in found.findings] == ["cannot say"]
+    assert found.verdict == ()
     assert "A step takes 56.0 s, and the run 9.7 hours" in found.findings[0].sentence
     assert found.to_dict()["framework"] == "", "nothing tells whose bar it is"
     assert any("a progress bar and no line of a step" in note for note in found.read)
