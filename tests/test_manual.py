@@ -40,6 +40,17 @@ def in_blocks(text: str) -> list[str]:
     return [line.split("rlhfless ", 1)[1] for line in lines if re.match(r"(\.venv/bin/)?rlhfless ", line)]
 
 
+SAMPLE = re.compile(r"^\$ (rlhfless [^\n]+)\n(.*?)^```", flags=re.S | re.M)
+
+
+@each
+def test_a_printed_sample_is_what_the_program_prints(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines are broken for the page; nothing else is changed."""
+    monkeypatch.chdir(ROOT)
+    for line, shown in SAMPLE.findall(path.read_text(encoding="utf-8")):
+        assert run_rlhfless(*shlex.split(line)[1:]).stdout.split() == shown.split()
+
+
 def inline(text: str) -> list[str]:
     """What stands between backticks and calls ``rlhfless``, also after variables of the environment."""
     return [line.strip() for line in re.findall(r"`(?:\w+=\S+ )*(?:\.venv/bin/)?rlhfless ([^`]+)`", BLOCK.sub("", text))]

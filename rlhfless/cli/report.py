@@ -18,6 +18,7 @@ from rlhfless.cli.logged_run import refuse_without_gpus
 from rlhfless.cli.options import (
     WEIGHT,
     Count,
+    Gpus,
     LoggedGpus,
     NotNegative,
     Options,
@@ -60,6 +61,12 @@ class StudiedGpus(LoggedGpus):
     """The GPUs of the run, with its price and others."""
 
     heading: ClassVar[str] = "The GPUs"
+    gpus: Gpus | None = Field(
+        None, json_schema_extra=shown("N|NODESxN"),
+        description="Number of GPUs of the run, in nodes of 8 (one node if fewer); 2x4 is 2 nodes of 4. If training has GPUs "
+        "of its own, give those that generate here and the others with --learner-gpus; where the log has both numbers, N may "
+        "also be all of them.  [default: the log's]",
+    )  # fmt: skip
     usd_per_gpu_hour: Annotated[tuple[str, ...], BeforeValidator(_prices)] = Field(
         (), json_schema_extra=shown("USD|NAME=USD"),
         description="Price of one GPU for an hour; a named one, such as spot=1.90, is shown in addition; repeatable.  "

@@ -17,13 +17,14 @@ import numpy as np
 
 from rlhfless.diagnosis.gpus import Gpus, gpus_of
 from rlhfless.diagnosis.logged_run import LoggedRun
-from rlhfless.diagnosis.numbers import BOUND, DERIVED, Collected, Finding, Lever, Number, Part, counted, number
+from rlhfless.diagnosis.numbers import BOUND, DERIVED, Collected, Finding, Lever, Number, Part, counted, mean_of, number
 from rlhfless.diagnosis.phases import StepSeconds, start_up_steps, step_seconds, synchronous
 
 NO_WAIT = 0.005  # of a step: less is no wait
 NO_WAIT_S = 0.1  # where the time of the step is unknown
 WORTH_SAYING = 0.03
 LEAST_PAUSED = 0.001  # share of the time that GPUs are paused, below which it is said as such
+IMBALANCE = "performance/average_token_imbalance"  # NeMo-RL: 1 - mean over most tokens of the workers that generate
 FAST = 0.6  # times the other steps: a first step that found its responses in the queue
 GENERATION_PRICE = "GPUs for generation; staleness grows with the queue"
 TRAINING_PRICE = "fewer GPUs generate: training waits as soon as they are too few"
@@ -118,15 +119,28 @@ def _waiting(run: LoggedRun, seconds: StepSeconds, step_s: float, wait_s: float)
         needed = math.ceil(gpus.generate * rate - 1e-9)
         numbers.append(number("gpus_generate_to_hide", needed, BOUND, f"{counted(gpus.generate, 'GPU')} times that rate"))
         to_hide = f" (about {counted(needed, 'GPU')} instead of {gpus.generate:,.0f})"
+    even, apart = _even_work(run)
+    numbers += even
     sentence = (
         f"Training waits for generation: {wait_s:,.2f} s of a step of {step_s:,.2f} s ({share:.1%}). If generation never "
         f"pauses, {rate:.2f} times its throughput hides the wait{to_hide}, and the loop is at most {rate:.2f} times as fast; "
-        "beyond that, more generation wins nothing."
+        f"beyond that, more generation wins nothing.{apart}"
     )
     if at_stake < WORTH_SAYING:
         return Part(tuple(numbers))
     lever = Lever("more generation", "more generation (GPUs, engine, or fewer stragglers)", at_stake, GENERATION_PRICE)
     return Part(tuple(numbers), (Finding("waiting", at_stake, sentence, ("wait_s", "step_s")),), (lever,))
+
+
+def _even_work(run: LoggedRun) -> tuple[list[Number], str]:
+    """By how much engines differ in tokens, as a number, and what even work of theirs gives at most, as a sentence."""
+    apart = run.column(IMBALANCE)
+    apart = np.where((apart >= 0) & (apart < 1), apart, np.nan)
+    if np.isnan(apart).all():
+        return [], ""
+    share = mean_of("engine_tokens_apart_share", apart, "steps", "1 - mean over most tokens of an engine")
+    gives = f"Even work of all engines gives at most {1 / (1 - share.value):.2f} times the throughput"
+    return [share], f" {gives}, as their mean is {share.value:.1%} below the most tokens of one."
 
 
 def _no_wait(run: LoggedRun, found: Collected, wait_s: float) -> Part:

@@ -271,13 +271,13 @@ def _of_a_queue(run: LoggedRun, found: Collected, share: float | None, each: flo
     least_s = step_s - saved * generate_s
     numbers.append(number("step_ordered_least_s", least_s, BOUND, f"a step with {how}"))
     gpus = run.stated.tensor_parallel
-    stated = "" if gpus else " (--gpus-per-actor states another number)"
-    ordered, more = f"{1 - least_s / step_s:.0%} (a step of {least_s:,.1f} s at least)", f"{more_slots.at_most:.0%}"
+    engine = f"An engine of {counted(gpus or 1, 'GPU')}" + ("" if gpus else " (--gpus-per-actor states another number)")
+    ordered = f"{1 - least_s / step_s:.0%} (a step of {least_s:,.1f} s at least)"
     sentence = (
-        f"{_generation(generate_s, step_s)}. An engine of {counted(gpus or 1, 'GPU')}{stated} has {each:,.0f} responses to "
-        f"decode; of slots, {by_default.default}. If responses wait for a slot, a better order saves 0 to {ordered}, and more "
-        f"slots 0 to {more}. The log has the mean ({mean:,.0f} tokens) and the longest length ({longest:,.0f}) alone; the length "
-        "of every response would narrow this."
+        f"{_generation(generate_s, step_s)}. {engine} has {each:,.0f} responses to decode; of slots, {by_default.default}. If "
+        f"responses wait for one, a better order saves 0 to {ordered}, and more slots 0 to {more_slots.at_most:.0%}. The log "
+        f"has the mean ({mean:,.0f} tokens) and the longest length ({longest:,.0f}) alone; the length of every response would "
+        "narrow this."
     )
     finding = Finding("generation", share, sentence, ("generate_s", "step_ordered_least_s"))
     return Part(tuple(numbers), (finding,), levers, (unknown,))

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from rlhfless.diagnosis.gpus import contradictions, gpus_of, gpus_of_throughput
+from rlhfless.diagnosis.gpus import gpus_of, gpus_of_throughput
 from rlhfless.diagnosis.logged_run import LoggedRun
 from rlhfless.diagnosis.numbers import (
     COUNTED,
@@ -50,7 +50,7 @@ def counts(run: LoggedRun, found: Collected) -> Part:
         numbers.add(
             [number("gpus", derived, DERIVED, "tokens of the step over its seconds and perf/throughput, which is per GPU")]
         )
-    notes = contradictions(run)
+    notes: list[str] = []
     gpus, per_gpu = gpus_of(run).total, _responses_per_gpu(run)
     if per_gpu is not None:
         numbers.add([number("responses_per_gpu", per_gpu, DERIVED, "global_seqlen/mean over the mean length of a sequence")])
@@ -120,7 +120,7 @@ def _speeds(
         numbers.append(Number("tokens_per_s", tokens.low / seconds, tokens.high / seconds, DERIVED, how))
         if gpus:
             of_gpu = Number("tokens_per_gpu_s", tokens.low / seconds / gpus, tokens.high / seconds / gpus, DERIVED, how)
-        elif stated and not gpus_known:
+        if stated and not gpus_known:
             how = "tokens per second over logged tokens per GPU-second"
             numbers.append(Number("gpus", tokens.low / seconds / stated, tokens.high / seconds / stated, DERIVED, how))
     elif seconds and tokens_per_gpu is not None:

@@ -15,6 +15,7 @@ from rlhfless.diagnosis.counts import counts
 from rlhfless.diagnosis.diagnosis import Diagnosis
 from rlhfless.diagnosis.engine_profile import engine_lines
 from rlhfless.diagnosis.engine_speed import engine_speed
+from rlhfless.diagnosis.gpus import NOBODY_SAYS, GpusSaid, gpus_said
 from rlhfless.diagnosis.groups import groups
 from rlhfless.diagnosis.held_gpus import held_gpus
 from rlhfless.diagnosis.impossible import without_impossible
@@ -23,7 +24,7 @@ from rlhfless.diagnosis.levers import whole_step_levers, with_lines, without_sch
 from rlhfless.diagnosis.logged_run import LoggedRun, Stated
 from rlhfless.diagnosis.memory import memory
 from rlhfless.diagnosis.numbers import Collected, Finding, Part
-from rlhfless.diagnosis.phases import phases, step_bar, with_stated_phases
+from rlhfless.diagnosis.phases import phases, step_bar, synchronous, with_stated_phases
 from rlhfless.diagnosis.prompts import prompts
 from rlhfless.diagnosis.runs import each_run, runs
 from rlhfless.diagnosis.tool_waits import tool_waits
@@ -147,8 +148,15 @@ def _diagnosed(run: LoggedRun, found: Collected) -> Diagnosis:
     return Diagnosis(
         run.source, run.framework, run.run, ranked(found.findings), found.numbers, step_bar(run),
         tuple(with_lines(found.levers, run.framework)), tuple(found.cannot_say), tuple(found.notes), run.notes,
-        clock=run.clock,
+        clock=run.clock, gpus=_gpus(run, found),
     )  # fmt: skip
+
+
+def _gpus(run: LoggedRun, found: Collected) -> GpusSaid:
+    """The GPUs of one logged run in words; those of an executed one are in its trace, those of several runs in each of them."""
+    if len(run.allocations) or len(runs_of(run.steps)) > 1:
+        return NOBODY_SAYS
+    return gpus_said(run, found.numbers.get("gpus"), apart=synchronous(run) is False)
 
 
 def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -11,9 +11,11 @@ from typing import Any
 import pandas as pd
 
 from rlhfless.diagnosis.drawn_step import drawn_step
+from rlhfless.diagnosis.gpus import NOBODY_SAYS, GpusSaid
 from rlhfless.diagnosis.levers import line_in_words
 from rlhfless.diagnosis.numbers import OWN_PROFILE, Finding, Lever, Numbers, unit_of
 from rlhfless.diagnosis.phases import PHASES
+from rlhfless.trace.importers.summary import OTHER_FRAMEWORK
 
 SCHEMA, VERSION = "rlhfless-diagnosis", 3
 NEAR = 0.7  # of what the first finding has at stake: a second one that is so near is said, too
@@ -51,6 +53,7 @@ class Diagnosis:
         runs: diagnoses of the single runs, if the log has several; the other fields then compare them.
         clock: the clock of an executed run's times, in words; empty if a framework logged them.
         simulated: what schedules saved where some were simulated, in a sentence; else empty.
+        gpus: how many the run had, and whether the user or the log says so.
 
     Example:
         >>> import pandas as pd
@@ -74,6 +77,7 @@ class Diagnosis:
     runs: tuple[Diagnosis, ...] = ()
     clock: str = ""
     simulated: str = ""
+    gpus: GpusSaid = NOBODY_SAYS
 
     @property
     def verdict(self) -> tuple[Finding, ...]:
@@ -90,6 +94,11 @@ class Diagnosis:
         first = self.verdict or self.findings[:1]
         others = (one for one in self.findings if one not in first and one.at_stake >= LITTLE)
         return (*first, *others)[:SHOWN_FINDINGS]
+
+    @property
+    def of_another_framework(self) -> tuple[str, ...]:
+        """What was left out of the log because another framework wrote it: said before all else."""
+        return tuple(note for note in self.read if note.endswith(OTHER_FRAMEWORK))
 
     @property
     def heading(self) -> str:
@@ -214,6 +223,10 @@ class Diagnosis:
                 yield f"Run {one.run}", ""
                 yield from one.lines()
             return
+        for note in self.of_another_framework:
+            yield "Read", note
+        if self.gpus.contradicts:
+            yield "GPUs", self.gpus.sentence
         if not self.findings:
             yield "What limits this run", NOTHING
         for place, finding in enumerate(self.shown):
@@ -237,8 +250,10 @@ class Diagnosis:
         for place, note in enumerate(self.notes[:SHOWN_NOTES]):
             yield ("Note" if place == 0 else ""), note
         for note in self.read:
-            if any(word in note for word in LEFT_OUT):
+            if note not in self.of_another_framework and any(word in note for word in LEFT_OUT):
                 yield "Read", note
+        if self.gpus.sentence and not self.gpus.contradicts:
+            yield "GPUs", self.gpus.sentence
         for key, heading, unit in AMOUNTS:
             if key in self.numbers and not (key == "step_s" and len(self.step)):  # the bar of a step says it already
                 amount = self.numbers[key]

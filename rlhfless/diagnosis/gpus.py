@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rlhfless.diagnosis.logged_run import LoggedRun
-from rlhfless.diagnosis.numbers import counted
+from rlhfless.diagnosis.numbers import Number, counted
 
 MOST_GPUS = 1e6  # of one run; more is no number of GPUs
 ROUNDED = 0.02  # relative difference to a whole number of GPUs that rounded logs leave
@@ -53,22 +53,58 @@ def gpus_of(run: LoggedRun) -> Gpus:
 
 def recorded(run: LoggedRun) -> dict[str, float]:
     """Return the GPUs of a log by what it has beside its columns: a recorded cluster, or a rate per GPU."""
-    ways = {"the recorded cluster": run.facts.get("gpus"), "perf/throughput, which is per GPU,": gpus_of_throughput(run)}
+    ways = {"the recorded cluster": run.facts.get("gpus"), "perf/throughput, which is per GPU": gpus_of_throughput(run)}
     return {way: float(value) for way, value in ways.items() if value is not None}
 
 
-def contradictions(run: LoggedRun) -> list[str]:
-    """Say which stated GPUs are not those of the log, and which of them count."""
-    notes = []
-    for column in ("gpus", "gpus_generate", "gpus_train"):
-        stated, own = getattr(run.stated, column), same_in_all(run, column)
-        if stated is not None and own is not None and own != stated:
-            notes.append(f"{column} was stated as {stated:,}, and the log has {own:,.0f}; the log's counts.")
-    if (stated := run.stated.gpus) is not None and same_in_all(run, "gpus") is None:
-        for way, value in recorded(run).items():
-            if value != stated:
-                notes.append(f"{were_stated(stated)}, and {way} gives {value:,.0f}; what was stated counts.")
-    return notes
+class GpusSaid(NamedTuple):
+    """The GPUs of a run in words: how many, and who says so.
+
+    Attributes:
+        sentence: without the full stop; empty where nobody says it. contradicts: whether the log has another number.
+    """
+
+    sentence: str = ""
+    contradicts: bool = False
+
+
+NOBODY_SAYS = GpusSaid()
+
+
+def gpus_said(run: LoggedRun, derived: Number | None, *, apart: bool) -> GpusSaid:
+    """Return the GPUs of a run in words, and whether what was stated contradicts the log.
+
+    Args:
+        derived: the GPUs that follow from counts and rates of the log. apart: whether training has GPUs of its own.
+    """
+    gpus, stated = gpus_of(run), run.stated.gpus
+    sides = same_in_all(run, "gpus_generate"), same_in_all(run, "gpus_train")
+    own = {"its own count": same_in_all(run, "gpus"), **recorded(run)}
+    if None not in sides:
+        own = {"its own count": sum(filter(None, sides))}
+    if derived is not None:
+        own[derived.how] = float(round(derived.value))
+    known = {way: value for way, value in own.items() if value is not None}
+    divided = "" if None in sides else f": {sides[0]:,.0f} generate and {sides[1]:,.0f} train"
+    if stated is None:
+        return GpusSaid(f"{next(iter(known.values())):,.0f}, as the log has it{divided}") if known else NOBODY_SAYS
+    of_sides = run.stated.gpus_generate, run.stated.gpus_train
+    if None not in (*sides, *of_sides) and of_sides != sides:
+        said = f"you stated {of_sides[0]:,.0f} that generate and {of_sides[1]:,.0f} that train"
+        return GpusSaid(f"{said}, and the log has {sides[0]:,.0f} and {sides[1]:,.0f}; the log's are used", contradicts=True)
+    if None not in sides and stated in (sides[0], gpus.total):
+        read = "--gpus is read as those that generate" if stated == sides[0] else "--gpus is read as all of them"
+        by = "" if run.stated.gpus_generate is not None else f"; {read}"
+        return GpusSaid(f"{gpus.total:,.0f}, as the log has it{divided}{by}")
+    other = {way: value for way, value in known.items() if value != stated}
+    if other:
+        said = "; ".join(f"{value:,.0f} by {way}" for way, value in other.items())
+        counts = f"what follows is for {counted(gpus.total or stated, 'GPU')}"
+        return GpusSaid(f"you stated {stated:,}, and the log has {said}{divided}; {counts}", contradicts=True)
+    if known:
+        return GpusSaid(f"{stated:,}, as you stated and as the log has it")
+    whose = "; they are read as all of them, as no --learner-gpus is given" if apart and gpus.generate is None else ""
+    return GpusSaid(f"{stated:,}, as you stated, not in the log{whose}")
 
 
 def were_stated(gpus: int) -> str:

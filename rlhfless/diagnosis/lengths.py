@@ -117,9 +117,22 @@ def lengths(run: LoggedRun, found: Collected) -> Part:
         logged = "truncation_rate" in run.steps.columns
         has = "no usable share of them" if logged else "neither finish reasons nor a clipped share"
         cannot.append(f"whether a limit cut responses; the log has {has}; {_telling(run)}{_without_eos(run)}")
+    if run.responses is None and "response_tokens_mean" not in by_key and _has_generation(run):
+        names = NAMES.get(run.framework)
+        metrics = () if names is None else names.first("response_tokens_mean")
+        or_metric = f"{metrics[0]} of {names.title}, or " if names and metrics else ""
+        cannot.append(
+            "what schedules would save: none can be simulated without a mean length of the responses; "
+            f"{or_metric}the length of every response would tell"
+        )
     if "cut_share" in by_key and by_key["cut_share"].value > CUT_IN_VERDICT:
         findings.append(_limit_finding(run, by_key["cut_share"], cut, by_key, generation_of_run(run, found)))
     return Part(tuple(numbers), tuple(findings), (), tuple(cannot))
+
+
+def _has_generation(run: LoggedRun) -> bool:
+    """Whether the log has seconds of generation, or of waiting for it."""
+    return not all(np.isnan(run.column(name)).all() for name in ("generate_s", "wait_s"))
 
 
 def _without_eos(run: LoggedRun) -> str:

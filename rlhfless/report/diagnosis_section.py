@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rlhfless.diagnosis import Diagnosis
 from rlhfless.diagnosis.diagnosis import LEAST, NOTHING
 from rlhfless.diagnosis.levers import line_in_words
@@ -26,6 +28,10 @@ def diagnosis_section(page: Page, said: Diagnosis) -> None:
 
 def _of_run(page: Page, said: Diagnosis) -> None:
     first, *others = [one.sentence for one in said.shown] or [NOTHING]
+    for note in said.of_another_framework:
+        page.text(_sentence(note))
+    if said.gpus.sentence:
+        page.text(f"GPUs: {said.gpus.sentence}.")
     page.headline(first)
     if said.simulated:
         page.text(f"Simulated: {said.simulated}")
@@ -47,7 +53,10 @@ def _of_run(page: Page, said: Diagnosis) -> None:
 
 
 def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:].rstrip('.')}."
+    """Return a note as a sentence; names of the log, such as ``perf/mfu/actor``, stay as they are."""
+    first = text.split(maxsplit=1)[0]
+    begins = text[0] if re.search(r"[/_.=-]", first.rstrip(".,;:")) else text[0].upper()
+    return f"{begins}{text[1:].rstrip('.')}."
 
 
 def _levers(page: Page, said: Diagnosis) -> None:

@@ -63,7 +63,10 @@ def schedules_section(page: Page, findings: Findings) -> None:
         )
     if not schedules.has_history:
         page.text("All prompts of the simulated steps are new, so their predicted lengths are guesses.")
+    page.heading("What each policy does")
+    page.facts(schedules.policies.items())
     if len(findings.given_back):
+        page.heading("What the policies would save")
         savings_table(page, findings)
     if findings.times.own_plans:
         page.text(OWN_PLANS)
@@ -88,9 +91,9 @@ def schedules_section(page: Page, findings: Findings) -> None:
         ("Generation, sums over steps with new prompts (lengths are guesses)", False),
     ):
         _table(page, schedules, title, has_history)
+    if len(findings.given_back):
+        page.text(_two_baselines(schedules.ladder[0]))
     _choices(page, schedules)
-    page.heading("What each policy does")
-    page.facts(schedules.policies.items())
     page.heading("What you change to run them")
     page.facts(what_to_do(schedules.policies))
     page.figure(ladder_figure(schedules))
@@ -321,6 +324,15 @@ def _table(page: Page, schedules: Schedules, title: str, has_history: bool) -> N
     head = ("policy", "time (s)", "GPU-seconds", *(["cost"] if priced else []), f"speed-up over {baseline}",
             f"cost relative to {baseline}", "lower bound (GPU-seconds)", "cost / lower bound", "which bound")  # fmt: skip
     page.table(f"{title}: {counted(int(table['steps'].max()), 'step')}", head, merged(rows))
+
+
+def _two_baselines(first: str) -> str:
+    """Say why the tables of savings and of sums compare the same policies with different baselines."""
+    return (
+        f"These tables compare single simulations, all with {first} ({POLICY_TABLE[first].sentence}): the simplest way that "
+        "the run may have assigned its prompts in. The savings further above are relative to the run itself, over every way "
+        "that it may have used and over resampled steps, so their percentages differ from these."
+    )
 
 
 def _choices(page: Page, schedules: Schedules) -> None:

@@ -280,7 +280,7 @@ def _facts(log: OpenedLog, said: Diagnosis) -> Iterator[tuple[str, str]]:
     rollouts, meta = trace.rollouts, trace.meta
     lengths, steps = rollouts["response_tokens"], trace.steps
     yield "run", trace.run
-    yield "steps", f"{len(steps):,} ({steps[0]} to {steps[-1]})"
+    yield "steps", f"{len(steps):,} ({steps[0]} to {steps[-1]})" if len(steps) > 1 else f"1 (step {steps[0]})"
     yield "responses", f"{len(rollouts):,} to {counted(rollouts['prompt_id'].nunique(), 'prompt')}"
     yield "response lengths", f"{counted(lengths.sum(), 'token')}; median {lengths.median():,.0f}, longest {lengths.max():,}"
     reasons = rollouts["finish_reason"]

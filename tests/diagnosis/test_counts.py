@@ -98,15 +98,6 @@ def test_batches_of_gpus_that_differ_little_are_no_lever() -> None:
     assert not any("in tokens" in note for note in apart.notes)
 
 
-def test_stated_gpus_that_the_log_contradicts_are_named() -> None:
-    logged = {"step_s": 100.0, "tokens_total": 1.6e6, "perf/throughput": 1000.0}
-    (note,) = [one for one in found(Stated(gpus=4), **logged).notes if "stated" in one]
-    assert "perf/throughput" in note
-    assert "16" in note
-    assert not [one for one in found(Stated(gpus=16), **logged).notes if "stated" in one]
-    assert [one for one in found(Stated(gpus=4), {"gpus": 8.0}, step_s=1.0).notes if "4 GPUs were stated" in one]
-
-
 def test_sides_that_are_more_than_the_run_are_refused() -> None:
     with refused(InputError, "gpus_generate 12", "gpus 8"):
         Stated(gpus=8, gpus_generate=12)

@@ -53,6 +53,22 @@ def test_without_gpus_the_page_is_the_diagnosis_and_says_what_simulates_more() -
     assert "expected (simulated)" not in words(page)
 
 
+def test_a_page_says_first_whose_gpus_it_has_and_leaves_names_of_the_log_as_they_are(tmp_path: Path) -> None:
+    console = tmp_path / "console.log"
+    console.write_text(VERL.replace("timing_s/gen", "perf/mfu/actor:1.2 - timing_s/gen") + SLIME)
+    done = run_rlhfless("report", str(console), "--gpus", "8", "-o", str(tmp_path / "page.html"))
+    assert done.exit_code == 0, done.output
+    first, *lines = done.stdout.splitlines()
+    assert first.startswith("Read: frameworks: read as the console of verl; lines of slime are left out"), "before all else"
+    assert sum("lines of slime" in line for line in lines) == 0
+    assert "GPUs: 8, as you stated, not in the log" in lines
+    text = words((tmp_path / "page.html").read_text())
+    assert text.index("lines of slime are left out") < text.index("GPUs: 8, as you stated, not in the log.")
+    limit = next(line for line in lines if line.startswith("What limits this run: ")).partition(": ")[2]
+    assert text.index("GPUs: 8, as you stated") < text.index(limit[:30])
+    assert " perf/mfu/actor is 1.2" in text, "a name of the log is no sentence to be capitalised"
+
+
 def test_scalars_are_not_simulated_unless_asked(tmp_path: Path) -> None:
     table = tmp_path / "steps.csv"
     pd.DataFrame(
@@ -73,6 +89,7 @@ VERL = (
     "timing_s/update_actor:10.0 - timing_s/step:22.0\n"
 )
 """A line of verl's console, without the tokens of all GPUs together."""
+SLIME = "(RolloutManager pid=2) [2026-04-01 10:00:00] rollout.py:10 - perf 1: {'perf/rollout_time': 371.0}\n"
 
 
 def test_gpus_tell_the_responses_of_a_step_and_draws_use_them(tmp_path: Path) -> None:

@@ -24,7 +24,10 @@ from solver.model.errors import as_given, check_flags, is_number
 
 DROPS, KEEPS = "over-sampling", "over-sampling, rest kept"
 MOST = 16.0  # times as many prompts
-RULE = f"Smaller factors save less than {ENOUGH:.0%} of what partial rollout up to {MOST_UNFINISHED:.0%} saves."
+RULE = (
+    f"This is the smallest factor that saves at least {ENOUGH:.0%} of what partial rollout up to {MOST_UNFINISHED:.0%} saves, "
+    "or the best where none does."
+)
 
 
 def way(run: RunToChange, factor: float, keep: bool = False) -> WayOutcome:

@@ -33,7 +33,7 @@ from solver.model.workload import IntArray
 
 NAME = "partial rollout"
 CARRIED = "unfinished_prompts_share"
-RULE = f"Smaller shares save less than {ENOUGH:.0%} of the best up to {MOST_UNFINISHED:.0%}."
+RULE = f"This is the smallest share that saves at least {ENOUGH:.0%} as much as the best share up to {MOST_UNFINISHED:.0%}."
 
 
 def way(

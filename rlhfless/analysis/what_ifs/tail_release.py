@@ -24,7 +24,7 @@ from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
 
 NAME = "released in the tail"
-RULE = f"Smaller shares save less than {ENOUGH:.0%} of the GPU-hours that the best up to {MOST_UNFINISHED:.0%} saves."
+RULE = f"This is the smallest share that saves at least {ENOUGH:.0%} as many GPU-hours as the best up to {MOST_UNFINISHED:.0%}."
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,9 @@ DISABLES_IN_PART = DISABLES | {
 }
 """The same of rows that lack a value, where others have it."""
 
+OTHER_FRAMEWORK = "a file of their own is needed to read them"
+"""End of the notes on lines of another framework, which are left out of a file."""
+
 PREVIEW_HEADING = "the first rows, as imported"
 PREVIEW_ROWS = 3
 PREVIEW_CELL = 24

@@ -21,6 +21,7 @@ from rlhfless.trace.importers.engine_lines import EngineLines
 from rlhfless.trace.importers.formats import Format
 from rlhfless.trace.importers.import_session import PEEK_BYTES, ImportOptions, ImportSession
 from rlhfless.trace.importers.names import NAMES, Names, unknown_phases
+from rlhfless.trace.importers.summary import OTHER_FRAMEWORK
 from rlhfless.trace.schema.casts import clean, listed, shown
 
 OTHER_FILES = (".parquet", ".pt", ".jsonl", ".json", ".csv", ".wandb")
@@ -158,7 +159,7 @@ def _watched(
         if other := next((one for one in others if one.marks(line)), None):
             reading.note(
                 f"frameworks: read as the console of {NAMES[grammar.framework].title}; lines of {NAMES[other.framework].title} "
-                "are left out, and a file of their own is needed to read them"
+                f"are left out, and {OTHER_FRAMEWORK}"
             )
         else:
             yield line

@@ -35,7 +35,9 @@ RESULTS = {
     "Avg Trajectory Age": "train/avg_trajectory_age",
     "Avg Trajectory Age (gen-version)": "train/avg_trajectory_age",
 }
+IMBALANCE = "Average Token Imbalance"  # in percent, as a share in TensorBoard
 RATES = {
+    IMBALANCE: "performance/average_token_imbalance",
     "Mean Total Tokens per Sample": "train/mean_total_tokens_per_sample",
     "E2E (Samples/sec/gpu)": "performance/samples_per_sec_per_gpu",
     "E2E (Tokens/sec/gpu)": "performance/tokens_per_sec_per_gpu",
@@ -92,7 +94,7 @@ class Block:
         if names := OWN_NAMES.get(self._section):
             found = quantity(text)
             if found is not None and ended and name in names:
-                self.values[names[name]] = found.value
+                self.values[names[name]] = found.value / 100 if name == IMBALANCE else found.value
         elif (prefix := TIMES.get(self._section)) and (match := SECONDS.match(text)):
             name = name.removesuffix("/total")  # beside its parts, whose names begin with its own
             self.values[prefix + (name.lower().replace(" ", "_") if name.startswith("Total ") else name)] = float(match[1])

@@ -17,6 +17,7 @@ from rlhfless.trace.importers.console.grammar import Entry, Grammar
 from rlhfless.trace.importers.console.lines import Line
 from rlhfless.trace.importers.import_session import ImportSession
 from rlhfless.trace.importers.names import NAMES, Names
+from rlhfless.trace.importers.summary import OTHER_FRAMEWORK
 from solver.model.plurals import counted
 
 NUMBER = r"[-+]?(?:\d{1,20}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,3})?)"
@@ -114,7 +115,7 @@ def _grammar(framework: str) -> Grammar:
         yield from steps.end()
         for title, count in others.items():
             left_out = counted(count, "number")
-            reading.note(f"left out: {left_out} under names of {title}; a file of their own is needed to read them")
+            reading.note(f"left out: {left_out} under names of {title}; {OTHER_FRAMEWORK}")
         read = counted(steps.count, "step")
         reading.note(f"pasted: names of {NAMES[framework].title} with numbers, without the lines of steps; read as {read}")
 

@@ -1,0 +1,89 @@
+"""The GPUs of a run in words: as stated, as the log has them, or both, how --gpus was read, and contradictions first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from rlhfless.diagnosis import Diagnosis, Stated, diagnose
+from rlhfless.diagnosis.diagnose import collect
+from rlhfless.diagnosis.gpus import GpusSaid, gpus_said
+from rlhfless.diagnosis.logged_run import LoggedRun
+from rlhfless.diagnosis.phases import synchronous
+
+NEMO_RL = Path(__file__).parents[1] / "trace" / "importers" / "golden" / "nemo-rl-console" / "async.log"
+SLIME = {
+    "truncation_rate": 119 / 256, "response_tokens_mean": 710_071 / 256, "response_tokens_max": 4096.0,
+    "generate_s": 371.1796889305115, "tokens_per_gpu_s": 239.1257,
+}  # fmt: skip
+
+
+def said_of(stated: Stated, facts: dict[str, float] | None = None, framework: str = "verl", **logged: Any) -> GpusSaid:
+    """Return what is said of the GPUs of one logged step."""
+    run = LoggedRun("log", framework, pd.DataFrame([{"step": 0, **logged}]), facts=facts or {}, stated=stated)
+    return gpus_said(run, collect(run).numbers.get("gpus"), apart=synchronous(run) is False)
+
+
+def test_gpus_that_nobody_logged_are_as_stated() -> None:
+    assert said_of(Stated(gpus=8), step_s=1.0) == GpusSaid("8, as you stated, not in the log")
+    assert said_of(Stated(), step_s=1.0) == GpusSaid()
+    apart = said_of(Stated(gpus=8), step_s=9.0, wait_s=3.0, learn_s=5.0)
+    assert "read as all of them" in apart.sentence, "training has GPUs of its own"
+
+
+@pytest.mark.parametrize(
+    ("logged", "facts", "way"),
+    [
+        ({"step_s": 100.0, "tokens_total": 1.6e6, "perf/throughput": 1000.0}, {}, "perf/throughput"),
+        ({"step_s": 1.0}, {"gpus": 16.0}, "recorded cluster"),
+        ({"step_s": 1.0, "gpus": 16.0}, {}, "its own count"),
+    ],
+    ids=["rate", "fact", "column"],
+)
+def test_stated_gpus_that_the_log_contradicts_are_named(logged: dict[str, float], facts: dict[str, float], way: str) -> None:
+    both = said_of(Stated(gpus=4), facts, **logged)
+    assert both.contradicts
+    assert "you stated 4" in both.sentence
+    assert "16" in both.sentence
+    assert way in both.sentence
+    assert said_of(Stated(gpus=16), facts, **logged) == GpusSaid("16, as you stated and as the log has it")
+    assert said_of(Stated(), facts, **logged).sentence == "16, as the log has it"
+
+
+def test_gpus_that_follow_from_rates_are_compared_with_stated_ones() -> None:
+    """710,071 tokens in 371.18 s at 239.126 of a GPU are 8 GPUs."""
+    assert said_of(Stated(), framework="slime", **SLIME).sentence == "8, as the log has it"
+    four = said_of(Stated(gpus=4), framework="slime", **SLIME)
+    assert (four.contradicts, "the log has 8 by" in four.sentence) == (True, True)
+
+
+def diagnosed(**stated: int) -> Diagnosis:
+    return diagnose(NEMO_RL, Stated(**stated))
+
+
+@pytest.mark.parametrize(
+    ("stated", "read"),
+    [
+        ({}, ""), ({"gpus": 8}, "; --gpus is read as all of them"), ({"gpus": 2}, "; --gpus is read as those that generate"),
+        ({"gpus": 8, "gpus_generate": 2, "gpus_train": 6}, ""),
+    ],
+    ids=["none", "all", "generate", "both"],
+)  # fmt: skip
+def test_of_divided_gpus_it_is_said_how_a_number_was_read(stated: dict[str, int], read: str) -> None:
+    said = diagnosed(**stated)
+    assert said.gpus == GpusSaid(f"8, as the log has it: 2 generate and 6 train{read}")
+    assert "8 GPUs" in said.numbers["gpu_hours"].how, "the same cost in every case"
+    assert f"GPUs: {said.gpus.sentence}" in str(said).splitlines()
+
+
+def test_sides_that_the_log_contradicts_are_named() -> None:
+    said = diagnosed(gpus=8, gpus_generate=4, gpus_train=4).gpus
+    assert said.contradicts
+    assert "you stated 4 that generate and 4 that train, and the log has 2 and 6" in said.sentence
+
+
+def test_a_contradiction_is_the_first_line() -> None:
+    assert str(diagnosed(gpus=5)).startswith("GPUs: you stated 5, and the log has 8 by its own count: 2 generate and 6 train")
