@@ -210,8 +210,8 @@ class Finding:
 
     @property
     def costs(self) -> float | None:
-        """Share of time or GPU-hours by which findings are ranked; None where only a share of responses is known."""
-        return self.time_share if self.of == RESPONSES else self.at_stake
+        """Share of time or GPU-hours by which findings are ranked; None where none is known, or a share of responses alone."""
+        return self.time_share if self.of == RESPONSES else self.at_stake or None
 
     def __post_init__(self) -> None:
         _check_share(self.of)

@@ -81,6 +81,24 @@ def test_exposed_generation_is_what_training_waits_for_and_not_all_of_generation
     assert not [one for one in found.findings if one.kind == "learner"], "a faster learner only waits longer"
 
 
+def test_what_even_work_of_the_engines_gives_is_said_beside_what_is_needed() -> None:
+    """Two workers with 11,000 and 9,000 tokens: their mean is 1/11 below the most."""
+    step = {"step": 1, "step_s": 12.75, "wait_s": 6.5, "performance/average_token_imbalance": 1 / 11}
+    found = found_in(run_of([step], "nemo-rl"))
+    assert found.numbers["engine_tokens_apart_share"].value == pytest.approx(1 / 11)
+    assert "Even work of all engines gives at most 1.10 times the throughput" in said(found)
+    without = found_in(run_of([{**step, "performance/average_token_imbalance": float("nan")}], "nemo-rl"))
+    assert "Even work" not in said(without)
+
+
+def test_without_a_mean_length_no_schedule_can_be_simulated_and_what_would_tell_is_said() -> None:
+    step = {"step": 1, "step_s": 12.75, "wait_s": 6.5}
+    (unknown,) = [text for text in collect(run_of([step], "nemo-rl")).cannot_say if "schedules" in text]
+    assert "train/mean_gen_tokens_per_sample of NeMo-RL" in unknown
+    known = collect(run_of([{**step, "response_tokens_mean": 300.0}], "nemo-rl"))
+    assert not [text for text in known.cannot_say if "schedules" in text]
+
+
 def test_nearly_all_of_a_step_is_waiting() -> None:
     found = found_in(run_of([{"step_s": 200.0, "wait_s": 188.0}]))
     assert found.numbers.value("wait_share") == pytest.approx(0.94)

@@ -245,6 +245,7 @@ def test_nemo_rls_own_block_of_an_asynchronous_step() -> None:
     assert (first["gpus_generate"], first["gpus_train"], first["responses"], log.facts["gpus"]) == (2, 6, 4, 8)
     assert "generate_s" not in log.scalars.columns
     assert "response_tokens_mean" not in log.scalars.columns
+    assert first["performance/average_token_imbalance"] == pytest.approx(0.0909), "a share, as in TensorBoard"
 
 
 def block(step: int, seconds: float, *more: str) -> list[str]:
