@@ -272,15 +272,19 @@ def _of_a_queue(run: LoggedRun, found: Collected, share: float | None, each: flo
     numbers.append(number("step_ordered_least_s", least_s, BOUND, f"a step with {how}"))
     gpus = run.stated.tensor_parallel
     engine = f"An engine of {counted(gpus or 1, 'GPU')}" + ("" if gpus else " (--gpus-per-actor states another number)")
-    ordered = f"{1 - least_s / step_s:.0%} (a step of {least_s:,.1f} s at least)"
     sentence = (
-        f"{_generation(generate_s, step_s)}. {engine} has {each:,.0f} responses to decode; of slots, {by_default.default}. If "
-        f"responses wait for one, a better order saves 0 to {ordered}, and more slots 0 to {more_slots.at_most:.0%}. The log "
-        f"has the mean ({mean:,.0f} tokens) and the longest length ({longest:,.0f}) alone; the length of every response would "
-        "narrow this."
+        f"{_generation(generate_s, step_s)}. {engine} has {each:,.0f} responses, and decodes as many at once as "
+        f"it has slots: {by_default.default}. If responses wait for one, {better_order(step_s, least_s)}, and more slots 0 to "
+        f"{more_slots.at_most:.0%}. The log has the mean ({mean:,.0f} tokens) and the longest length ({longest:,.0f}) alone; "
+        "the length of every response would narrow this."
     )
     finding = Finding("generation", share, sentence, ("generate_s", "step_ordered_least_s"))
     return Part(tuple(numbers), (finding,), levers, (unknown,))
+
+
+def better_order(step_s: float, least_s: float) -> str:
+    """Return what a better order of queued responses saves of a step, by the least seconds that it may take; a clause."""
+    return f"a better order saves 0 to {1 - least_s / step_s:.0%} (a step of {least_s:,.1f} s at least)"
 
 
 def _more_slots(run: LoggedRun, share: float | None, each: float, mean: float, longest: float) -> tuple[Number, Lever]:

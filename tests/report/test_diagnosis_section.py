@@ -50,6 +50,7 @@ def test_without_gpus_the_page_is_the_diagnosis_and_says_what_simulates_more() -
     assert "--gpus" in words(page)
     assert "L40S" not in words(page), "no GPUs are assumed"
     assert "The long tail" in words(page)
+    assert "steps 1 (step 0)" in words(make_report(log(1)).html)
     assert "expected (simulated)" not in words(page)
 
 

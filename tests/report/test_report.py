@@ -106,6 +106,8 @@ def test_the_page_says_what_was_measured_and_what_is_modelled(page):
 def test_what_an_executed_run_could_have_saved_is_said_with_what_no_schedule_changes(page):
     assert "The last response of each step, and how much of the generation" in page
     assert "What schedules would save of whole steps" in page
+    assert page.index("What each policy does") < page.index("What schedules would save of whole steps")
+    assert page.index("What schedules would save of whole steps") < page.index("so their percentages differ from these")
     assert "most of any schedule that takes as long" in page
     assert "take 1.00 s of a step (25% of its time) and 0% of the billed GPU-seconds." in page  # spans end at 3 of 4 s
     assert "Not calibrated" in page  # one step proves nothing
