@@ -31,6 +31,7 @@ OF_OTHERS = {
     "rlhfless/analysis/what_ifs/partial_rollout.py": "slime's",
     "rlhfless/cli/earlier_options.py": "of earlier versions",
     "rlhfless/diagnosis/levers.py": "lines of other frameworks' configurations",
+    "rlhfless/diagnosis/slots.py": "lines of other frameworks' configurations",
     "rlhfless/executor/distributed/ray/cluster.py": "Ray's",
     "rlhfless/executor/distributed/ray/handle.py": "Ray's",
     "rlhfless/executor/distributed/ray/object_store.py": "Ray's and Docker's",
