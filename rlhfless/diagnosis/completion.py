@@ -259,13 +259,17 @@ def _of_a_queue(run: LoggedRun, found: Collected, share: float | None, per_gpu: 
     numbers.append(number("step_ordered_least_s", least_s, BOUND, f"a step with {how}"))
     sentence = (
         f"{_generation(generate_s, step_s)}. {per_gpu:,.0f} responses share a GPU, "
-        f"more than the {SEQUENCES} that vLLM decodes at once by default. Where they queue for slots, a better order saves 0 "
-        f"to {1 - least_s / step_s:.0%} (a step of {least_s:,.1f} s at least); mean ({mean:,.0f} tokens) and longest "
-        f"({longest:,.0f}) tell no more."
+        f"more than the {SEQUENCES} that vLLM decodes at once by default. Where they queue for slots, "
+        f"{better_order(step_s, least_s)}; mean ({mean:,.0f} tokens) and longest ({longest:,.0f}) tell no more."
     )
     unknown = "whether responses queue, and for how long slots are empty; lines of the engine (running, waiting) would tell"
     finding = Finding("cannot say", share, sentence, ("generate_s", "step_ordered_least_s"))
     return Part(tuple(numbers), (finding,), (lever,), (unknown,))
+
+
+def better_order(step_s: float, least_s: float) -> str:
+    """Return what a better order of queued responses saves of a step, by the least seconds that it may take; a clause."""
+    return f"a better order saves 0 to {1 - least_s / step_s:.0%} (a step of {least_s:,.1f} s at least)"
 
 
 def _assignment(run: LoggedRun, empty: float, share: float | None) -> Iterator[Lever]:

@@ -178,7 +178,7 @@ def _with_ways(
     Raises:
         PlanningError: no variant can run the steps; the message is of the first one.
     """
-    changed = run_to_change(run.opened, run.times, steps)
+    changed = run_to_change(run.opened, run.times, steps, run.useless_share)
     measured = drafts_of_log(run.opened, changed, run.assumptions) if "drafts" in ways.values() else ()
     of_run = NamedWays(changed, measured)
     outcomes, left_out = simulated_ways(of_run, ways)
