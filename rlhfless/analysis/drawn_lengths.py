@@ -16,8 +16,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from rlhfless.analysis.framework_defaults import DRAWN
 from rlhfless.analysis.length_families import FAMILIES, Family, StepLengths, dealt, drawn_lengths
 from rlhfless.analysis.own_times import evenly
+from rlhfless.diagnosis.counts import RESPONSES_LINE
 from rlhfless.errors import InputError
 from rlhfless.trace import ImportedLog, OpenedLog, Trace, TraceError
 from rlhfless.trace.importers.scalars import runs_of
@@ -28,7 +30,6 @@ SAMPLES = 8  # of a prompt whose responses are alike, if their number is unknown
 MAX_STEPS = 40
 MAX_RESPONSES = 100_000  # of a step
 MAX_TOKENS = 1_000_000_000  # of a response; no model generates as many
-DRAWN = "lengths_drawn"  # of meta.json: the sentence that says so
 TOTAL_TOKENS = "perf/total_num_tokens"  # of verl: prompt and response tokens of the step
 NARROW_LONGEST = 2.0  # times the mean: the longest of narrow lengths, where none was cut and the longest is not logged
 
@@ -195,8 +196,7 @@ def _step_lengths(log: ImportedLog, row: pd.Series, sizes: StepSizes) -> StepLen
         responses = sizes.typical_responses or 0
     if responses < 1:
         raise TraceError(
-            f"{log.source}: the scalars do not say how many responses step {step} has ('{TOTAL_TOKENS}' is missing); give "
-            "--responses-per-step"
+            f"{log.source}: the scalars do not say how many responses step {step} has{_told_by(log)}; give --responses-per-step"
         )
     if responses > MAX_RESPONSES:
         raise TraceError(
@@ -204,6 +204,11 @@ def _step_lengths(log: ImportedLog, row: pd.Series, sizes: StepSizes) -> StepLen
             "drawn, so give --responses-per-step"
         )
     return StepLengths(mean, shortest, longest, truncated, responses, prompt_tokens)
+
+
+def _told_by(log: ImportedLog) -> str:
+    line = RESPONSES_LINE.get(log.framework)
+    return "" if line is None else f" ({line} would tell)"
 
 
 def _rows(step: int, lengths: StepLengths, draw: Draw, samples: int, random: np.random.Generator) -> pd.DataFrame:

@@ -27,10 +27,11 @@ SHUFFLED: dict[str, tuple[SchedulingPolicy, ...]] = {
 
 BOTH_RULES = "; ranges cover both dispatch rules, equal chunks and fewest responses in flight"
 BOTH_ORDERS = "; ranges cover the log's order and random orders"
-ORDER_UNKNOWN = (
-    "the order in which prompts were assigned is unknown, because verl balances lengths between its ranks or sorts prompts by "
-    f"random ids before it writes{BOTH_ORDERS}"
-)
+ORDER_UNKNOWN = "the order in which prompts were assigned is unknown, because {why}" + BOTH_ORDERS
+LOGGED_ANEW = "verl balances lengths between its ranks or sorts prompts by random ids before it writes"
+LENGTHS_DRAWN = "lengths are drawn"
+DRAWN = "lengths_drawn"
+"""Of meta.json of a log without responses: how their lengths were drawn, in sentences (``analysis.drawn_lengths``)."""
 RULES = {"static": "equal chunks", "least-loaded": "fewest responses in flight"}
 """The dispatches, in words."""
 
@@ -151,7 +152,12 @@ class RunSetup:
 
 
 def run_setup(
-    framework: str, *, dispatch: str | None = None, learner_gpus: int | None = None, order_known: bool = True
+    framework: str,
+    *,
+    dispatch: str | None = None,
+    learner_gpus: int | None = None,
+    order_known: bool = True,
+    drawn: bool = False,
 ) -> RunSetup:
     """Return the set-up of a run: the facts that the user states, and the framework's defaults for the rest.
 
@@ -159,7 +165,7 @@ def run_setup(
         framework: name of the import format, or any other text where it is unknown.
         dispatch: one of ``DISPATCHES``.
         learner_gpus: separate GPUs of the learner; 0: it shares the actors' GPUs.
-        order_known: see ``RunSetup``.
+        order_known: see ``RunSetup``. drawn: it is unknown because the log has no responses, so that lengths were drawn.
 
     Raises:
         InputError: the dispatch is unknown, or the number of GPUs is negative.
@@ -175,7 +181,8 @@ def run_setup(
     if not order_known:
         candidates += tuple(policy.name for rule in candidates for policy in SHUFFLED[rule])
     colocated = habit.colocated if learner_gpus is None else learner_gpus == 0
-    assumed = (*_assumed(habit, dispatch, learner_gpus), *(() if order_known else (ORDER_UNKNOWN,)))
+    unknown = ORDER_UNKNOWN.format(why=LENGTHS_DRAWN if drawn else LOGGED_ANEW)
+    assumed = (*_assumed(habit, dispatch, learner_gpus), *(() if order_known else (unknown,)))
     return RunSetup(framework, used, candidates, colocated, learner_gpus or 0, habit.synchronous, assumed, order_known)
 
 

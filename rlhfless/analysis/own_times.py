@@ -21,7 +21,7 @@ from rlhfless.analysis.assumptions import Assumptions
 from rlhfless.analysis.calibration import Calibration, calibration, logged_phases, stated_phases
 from rlhfless.analysis.draft_savings import already_drafts
 from rlhfless.analysis.executed_run import measured_start_and_sync, working_s_by_profile
-from rlhfless.analysis.framework_defaults import RunSetup, run_setup
+from rlhfless.analysis.framework_defaults import DRAWN, RunSetup, run_setup
 from rlhfless.analysis.gpu_seconds import GENERATES, PhaseSeconds
 from rlhfless.analysis.log_checks import generation_checks, log_checks
 from rlhfless.analysis.step_parts import generating_parts
@@ -202,8 +202,9 @@ def own_times(log: OpenedLog, setting: SimulationConfig, stated: Assumptions | N
 
 def _logged(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, ran_on: str) -> OwnTimes:
     setup = run_setup(
-        log.framework, dispatch=stated.dispatch, learner_gpus=stated.learner_gpus, order_known=log.dispatch_order_known
-    )
+        log.framework, dispatch=stated.dispatch, learner_gpus=stated.learner_gpus, order_known=log.dispatch_order_known,
+        drawn=DRAWN in log.trace.meta,
+    )  # fmt: skip
     times = with_step_times(log.scalars, log.trace)
     scalars, rollouts, profile = times.scalars, log.trace.rollouts, setting.latency.name
     phases = stated_phases(stated.prepare_s, stated.learn_s, logged_phases(scalars))

@@ -17,7 +17,7 @@ from rlhfless.cli.options import Count, Options, shown
 from rlhfless.errors import InputError, UserError
 
 if TYPE_CHECKING:
-    from rlhfless.diagnosis.numbers import Number
+    from rlhfless.diagnosis import Diagnosis
     from rlhfless.trace import ImportedLog, ImportOptions, OpenedLog
 
 
@@ -143,20 +143,24 @@ class ReadOptions(Options):
                 "leave them out"
             )
 
-    def drawn(self, log: ImportedLog, responses: Number | None = None) -> ReadLog:
+    def drawn(self, log: ImportedLog, said: Diagnosis | None = None) -> ReadLog:
         """Return a log of scalars alone with drawn lengths.
 
         Args:
-            responses: of a step, as a diagnosis derived them; for steps whose scalars do not say it.
+            said: the diagnosis of the log with all that is stated of it, which derives the responses of a step where the
+                scalars do not say them; by the log and these options alone when None.
 
         Raises:
             TraceError: its scalars do not say enough.
         """
         from rlhfless.analysis.assumptions import RESPONSES
         from rlhfless.analysis.drawn_lengths import TOTAL_TOKENS, StepSizes, drawn_logs
+        from rlhfless.diagnosis import Stated, diagnose
         from rlhfless.report.not_stated import RESPONSES_ASSUMED, responses_assumed
 
         sizes = StepSizes(self.responses_per_step, self.samples_per_prompt, self.max_response_tokens).or_of(log.facts)
+        stated = Stated(responses_per_step=self.responses_per_step, samples_per_prompt=self.samples_per_prompt)
+        responses = (said or diagnose(log, stated)).numbers.get("responses_per_step")
         if responses is not None and responses.value >= 1:
             sizes = replace(sizes, typical_responses=round(responses.value))
         drawn = drawn_logs(log, sizes)
@@ -183,7 +187,7 @@ class ReadLog(NamedTuple):
     @property
     def drawn_sentences(self) -> list[str]:
         """How lengths were drawn, in a sentence; empty where they were logged."""
-        from rlhfless.analysis.drawn_lengths import DRAWN
+        from rlhfless.analysis.framework_defaults import DRAWN
 
         return [self.opened.trace.meta[DRAWN]] if self.drawn else []
 

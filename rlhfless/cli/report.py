@@ -13,7 +13,7 @@ from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 from pydantic_settings import CliPositionalArg
 
 from rlhfless.cli.acceptance import ACCEPTED, accepted_drafts
-from rlhfless.cli.log_options import ReadOptions
+from rlhfless.cli.log_options import ReadLog, ReadOptions
 from rlhfless.cli.logged_run import refuse_without_gpus
 from rlhfless.cli.options import (
     WEIGHT,
@@ -424,22 +424,14 @@ def read_run(path: Path, options: ReportedRun, *, page: bool) -> ReadRun:
         InputError: options contradict each other, or one makes no sense.
         TraceError: the log cannot be read.
     """
-    from rlhfless.analysis.log_texts import texts_of
-    from rlhfless.run import load
     from rlhfless.trace import ImportedLog
 
-    opened = options.open_any(path, texts_of(path))
-    run = load(
-        opened, hardware=options.hardware, assumptions=options.assumptions, options=options.import_options(),
-        time_weight=options.time_weight, known=options.known, verbose=False,
-    )  # fmt: skip
+    run = _loaded(path, options)
+    opened, stated = run.log, run.assumptions
     drawn: Sequence[OpenedLog] = ()
-    stated = run.assumptions
-    if not isinstance(run.log, ImportedLog):
-        opened = run.log  # an executed run at the price that was stated
     if isinstance(opened, ImportedLog) and options.simulate:
-        opened, drawn, not_stated = options.drawn(opened, run.diagnosis().numbers.get("responses_per_step"))
-        stated = replace(stated, not_stated={**stated.not_stated, **not_stated})
+        read = options.drawn(opened, run.diagnosis())
+        opened, drawn, stated = read.opened, read.drawn, _also_not_stated(stated, read)
     if not page or (not options.simulate and (isinstance(opened, ImportedLog) or run.hardware.gpus is None)):
         if options.drafts is not None and page:
             lacks = (
@@ -454,6 +446,22 @@ def read_run(path: Path, options: ReportedRun, *, page: bool) -> ReadRun:
     return ReadRun(run, opened, stated, replace(run.setting, drafts=accepted), drawn)
 
 
+def _loaded(path: Path, options: ReportedRun) -> Run:
+    """Return the run of a log or trace as it is, with what a user states about it."""
+    from rlhfless.analysis.log_texts import texts_of
+    from rlhfless.run import load
+
+    return load(
+        options.open_any(path, texts_of(path)), hardware=options.hardware, assumptions=options.assumptions,
+        options=options.import_options(), time_weight=options.time_weight, known=options.known, verbose=False,
+    )  # fmt: skip
+
+
+def _also_not_stated(stated: Assumptions, drawn: ReadLog) -> Assumptions:
+    """Return assumptions with what drawn lengths assume."""
+    return replace(stated, not_stated={**stated.not_stated, **drawn.not_stated})
+
+
 def _write_page(path: Path, out: Path, options: ReportOptions, read: ReadRun) -> Diagnosis:
     """Write the page or the notebook; return the diagnosis, with what a page simulated of its levers."""
     from rlhfless.report.notebook import LogSource
@@ -463,7 +471,7 @@ def _write_page(path: Path, out: Path, options: ReportOptions, read: ReadRun) ->
     run = read.run
     said = run.diagnosis()
     source = LogSource(path, options.import_options(), options.framework, options.run)
-    with progress_bar() as begin:
+    with progress_bar(work=_announced(out, options, read, said)) as begin:
         _, made = written_report(
             read.simulated, out, read.setting, read.assumptions, read_from=source, profile=run.profile, said=said,
             draws=read.drawn, max_steps=options.max_steps, begin=begin,
@@ -471,6 +479,23 @@ def _write_page(path: Path, out: Path, options: ReportOptions, read: ReadRun) ->
     said = said if made is None else made.said
     print(f"wrote {out.resolve()}", file=sys.stderr)
     return said
+
+
+def _announced(out: Path, options: ReportOptions, read: ReadRun, said: Diagnosis) -> str:
+    """Return what a page simulates and how long that takes, in a line; empty where it is soon done, or nothing is simulated."""
+    from rlhfless.report.expected import refusal_of_slow_engine
+    from rlhfless.report.progress import long_work
+    from rlhfless.report.schedules import simulated_steps
+    from rlhfless.trace import ImportedLog
+
+    log = read.simulated
+    if read.setting is None or isinstance(log, ImportedLog) or kind_of(out) == WRITTEN[".ipynb"]:
+        return ""
+    if refusal_of_slow_engine(log, said):
+        return ""
+    responses = log.trace.rollouts["step"].value_counts()
+    steps = simulated_steps(log.trace.rollouts, options.max_steps)
+    return long_work(responses[steps].tolist(), max(1, len(read.drawn)))
 
 
 def _estimate(options: ReportOptions, planned: PlannedRunOptions) -> None:
@@ -489,17 +514,23 @@ def _estimate(options: ReportOptions, planned: PlannedRunOptions) -> None:
 
 def _what_ifs(options: ReportOptions) -> None:
     """Print other ways to generate and to learn on the last steps of the log: time, cost and changes of the data."""
-    from rlhfless.analysis.log_texts import texts_of
-    from rlhfless.run import load
+    from rlhfless.report.expected import refusal_of_slow_engine
+    from rlhfless.report.simulated import far_from_its_profile
+    from rlhfless.trace import ImportedLog
 
     assert options.log is not None
-    read = options.read(options.log, texts_of(options.log))
-    stated = replace(options.assumptions, not_stated=read.not_stated)
-    run = load(
-        read.opened, hardware=options.hardware, assumptions=stated, options=options.import_options(),
-        time_weight=options.time_weight, verbose=False,
-    )  # fmt: skip
+    run = _loaded(options.log, options)
+    said = run.diagnosis()
+    if refusal := refusal_of_slow_engine(run.log, said):
+        verdict = " ".join(one.sentence for one in said.findings if one.kind == "engine")
+        raise InputError(f"{options.log}: {verdict} {refusal}")
     refuse_without_gpus(run, options.log)
+    first: list[str] = []
+    if isinstance(run.log, ImportedLog):
+        read = options.drawn(run.log, said)
+        run = replace(run, log=read.opened, assumptions=_also_not_stated(run.assumptions, read))
+        first += read.drawn_sentences
+    first += far_from_its_profile(run.times)
     compared = run.what_ifs()
     if options.out is not None:
         from rlhfless.plots import save
@@ -511,7 +542,7 @@ def _what_ifs(options: ReportOptions) -> None:
         result = {"times": run.times.scale.to_dict(), "ways": ways, "knobs": knobs, "left_out": dict(compared.left_out)}
         print_json("rlhfless-what-ifs", result)
         return
-    for sentence in read.drawn_sentences:
+    for sentence in first:
         print(sentence)
     print(compared)
     for name, change in zip(means["variant"], means["change"], strict=True):

@@ -46,7 +46,7 @@ class Diagnosis:
         numbers: the computed numbers, by key.
         step: a mean step as logged: rows ``phase, kind, seconds, share``, including time that no phase explains; no rows if the
             log has no step times.
-        levers: possible changes, by the most that each can save.
+        levers: possible changes, by the most that each can save (``Lever.most``).
         cannot_say: what the log does not tell, and what would have to be logged.
         notes: what was left out, and why.
         read: how the log was read, in sentences.
@@ -121,7 +121,7 @@ class Diagnosis:
             else one
             for one in (*self.levers, *further)
         ]
-        return replace(self, levers=tuple(sorted(levers, key=lambda lever: -lever.at_most)))
+        return replace(self, levers=tuple(sorted(levers, key=lambda lever: -lever.most)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the diagnosis as plain values with stable keys; unknown values are absent."""
@@ -240,10 +240,10 @@ class Diagnosis:
             parts = ", ".join(f"{str(row.phase).rpartition('/')[2]} {row.share:.0%}" for row in shown)
             how = f"executed, {total:,.1f} s ({self.clock})" if self.clock else f"logged, {total:,.1f} s"
             yield f"{which} as {how}", parts
-        worth = [lever for lever in self.levers if lever.at_most >= LEAST]
+        worth = [lever for lever in self.levers if lever.most >= LEAST]
         for place, lever in enumerate(worth[:SHOWN_LEVERS]):
             yield ("What could be changed" if place == 0 else ""), _lever(lever, self.framework)
-        if small := [one.name for one in self.levers if one.at_most < LEAST]:
+        if small := [one.name for one in self.levers if one.most < LEAST]:
             yield ("" if worth else "What could be changed"), f"less than {LEAST:.0%}: {', '.join(small)}"
         for place, text in enumerate(self.cannot_say[:SHOWN_UNKNOWN]):
             yield ("This log cannot say" if place == 0 else ""), text

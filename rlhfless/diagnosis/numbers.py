@@ -24,7 +24,7 @@ LOGGED, COUNTED, DERIVED, BOUND, OWN_PROFILE, STAND_IN = (
     "logged", "counted", "derived", "bound", "simulated (own profile)", "simulated (stand-in profile)",
 )  # fmt: skip
 EVIDENCE = (LOGGED, COUNTED, DERIVED, BOUND, OWN_PROFILE, STAND_IN)
-"""What a number rests on, the surest first; a stand-in never reaches a headline."""
+"""What a number rests on, the surest first; a stand-in reaches a headline only beside what arithmetic says."""
 
 TIME, GENERATION_TIME, GPU_HOURS, GENERATION_GPU_HOURS, RESPONSES, SLOTS = (
     "time", "time of generation", "GPU-hours", "GPU-hours of generation", "responses", "decode slots",
@@ -316,10 +316,15 @@ class Lever:
         return low if low == high else f"{low} to {high}"
 
     @property
+    def most(self) -> float:
+        """The most that it can save: by simulation where that allows less, else by arithmetic."""
+        return self.at_most if self.simulated_most is None else self.simulated_most
+
+    @property
     def at_most_in_words(self) -> str:
-        """The most that it can save, such as ``38% of the time``, and by simulation where that allows less."""
-        tighter = "" if self.simulated_most is None else f" ({self.simulated_most:.0%} at simulated times)"
-        return f"{self.at_most:.0%} of the {self.of}{tighter}"
+        """The most that it can save, such as ``38% of the time``; where simulation allows less, that first."""
+        by = "" if self.simulated_most is None else f" at simulated times ({self.at_most:.0%} by arithmetic)"
+        return f"{self.most:.0%} of the {self.of}{by}"
 
     def __post_init__(self) -> None:
         _check_share(self.of)

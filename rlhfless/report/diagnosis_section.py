@@ -60,17 +60,18 @@ def _sentence(text: str) -> str:
 
 
 def _levers(page: Page, said: Diagnosis) -> None:
-    worth = [one for one in said.levers if one.at_most >= LEAST]
+    worth = [one for one in said.levers if one.most >= LEAST]
     known = any(one.expected for one in worth)
     in_words = [line_in_words(one, said.framework) for one in worth]
     lines = any(in_words)
-    head = ["change", "saves at most (arithmetic)", *(["expected (simulated)"] if known else []), "what it costs you",
+    most = "saves at most" if any(one.simulated_most is not None for one in worth) else "saves at most (arithmetic)"
+    head = ["change", most, *(["expected (simulated)"] if known else []), "what it costs you",
             *(["what to set in your framework"] if lines else [])]  # fmt: skip
     rows = []
     for one, line in zip(worth, in_words, strict=True):
         row = [one.name, one.at_most_in_words, *([one.expected_in_words] if known else []), one.price]
         rows.append([*row, line] if lines else row)
-    if small := ", ".join(one.name for one in said.levers if one.at_most < LEAST):
+    if small := ", ".join(one.name for one in said.levers if one.most < LEAST):
         row = [small, f"less than {LEAST:.0%}", *([""] if known else []), "not worth it here"]
         rows.append([*row, ""] if lines else row)
     page.table("What you could change; savings do not add up", head, rows, text_columns=len(head))

@@ -11,11 +11,13 @@ from rlhfless.analysis import Calibration
 from rlhfless.analysis.assumptions import PROFILE
 from rlhfless.analysis.what_ifs.overlaps import NAMES as OVERLAPS
 from rlhfless.diagnosis import Diagnosis
-from rlhfless.diagnosis.numbers import GENERATION_GPU_HOURS, GENERATION_TIME, TIME, Lever
+from rlhfless.diagnosis.completion import better_order
+from rlhfless.diagnosis.numbers import GENERATION_GPU_HOURS, GENERATION_TIME, TIME, Finding, Lever
 from rlhfless.plots.style import counted
 from rlhfless.report.drafts import draft_lever
 from rlhfless.report.savings import percent, percent_range
 from rlhfless.report.study import Findings
+from rlhfless.trace import ImportedLog, OpenedLog
 
 WAYS = {"partial rollout": "partial rollout", "over-sampling": "over-sampling", "release": "released in the tail"}
 """Kind of lever -> the way that simulates it at the lever's own knob."""
@@ -25,6 +27,10 @@ ASYNCHRONOUS = "asynchronous"
 INCLUDES_ERROR = (
     "what is expected is simulated, and its ranges include the largest error of the latency profile on steps that it was not "
     "scaled to, {error:.1%} of the seconds of generation"
+)
+ENGINE_IS_SLOW = (
+    "No schedule is simulated, because the engine is slow, or the latency profile is of a smaller model or faster GPUs than "
+    "those of the run. Name the run's own with --profile (rlhfless profile measures it). No schedule makes a slow engine fast."
 )
 OWN_LOOPS = ("", "rlhfless")  # frameworks of runs whose user can prepare and learn while other responses are decoded
 
@@ -61,7 +67,8 @@ def with_simulated(said: Diagnosis, found: Findings) -> Diagnosis:
     """Return a diagnosis that says what simulated schedules save, and by how much a better assignment saves at most.
 
     It is returned as it is where no saving was simulated. Savings are those with all GPUs held. A lever of time is
-    bounded where simulated steps are whole ones, and one of generation where they are generation alone.
+    bounded where simulated steps are whole ones, and one of generation where they are generation alone. So is what a finding
+    says of a better order of the responses.
     """
     if not len(found.reserved):
         return said
@@ -81,7 +88,23 @@ def with_simulated(said: Diagnosis, found: Findings) -> Diagnosis:
         else one
         for one in said.levers
     ]
-    return replace(said, levers=tuple(levers), simulated=sentence)
+    levers.sort(key=lambda one: -one.most)
+    findings = tuple(_with_simulated_order(one, said, max(0.0, most)) for one in said.findings) if whole else said.findings
+    return replace(said, findings=findings, levers=tuple(levers), simulated=sentence)
+
+
+def _with_simulated_order(finding: Finding, said: Diagnosis, most: float) -> Finding:
+    """Return a finding with what a better order saves at simulated times, where that is less than by arithmetic.
+
+    Args:
+        most: share of the time that any schedule saves at most.
+    """
+    step_s, least_s = (said.numbers.value(key) for key in ("step_s", "step_ordered_least_s"))
+    if step_s is None or least_s is None or step_s * (1.0 - most) <= least_s:
+        return finding
+    simulated = better_order(step_s, step_s * (1.0 - most))
+    both = f"{simulated} at simulated times, and no more than {1.0 - least_s / step_s:.0%} at any"
+    return replace(finding, sentence=finding.sentence.replace(better_order(step_s, least_s), both))
 
 
 def _simulated(said: Diagnosis, found: Findings) -> Iterator[tuple[str, float, float]]:
@@ -117,6 +140,15 @@ def expected_in_words(said: Diagnosis, found: Findings) -> str:
             "none of its steps" if not calibrated.steps else f"{counted(calibrated.steps, 'step')} alone, and with no other"
         )
     return f"The table of changes has no expected savings, because {why}."
+
+
+def refusal_of_slow_engine(log: OpenedLog | ImportedLog, said: Diagnosis) -> str:
+    """Return why nothing is simulated of a logged run with a slow engine, in sentences; empty where something is.
+
+    The trace of an executed run says what each replica decoded when, so its schedules are simulated.
+    """
+    executed = isinstance(log, OpenedLog) and len(log.trace.allocations)
+    return ENGINE_IS_SLOW if engine_is_slow(said) and not executed else ""
 
 
 def engine_is_slow(said: Diagnosis) -> bool:

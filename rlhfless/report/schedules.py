@@ -5,12 +5,13 @@ Input is a log of one run and a ``SimulationConfig``; output are the results as 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields
 
 import pandas as pd
 
 from rlhfless.analysis import evenly
+from rlhfless.analysis.framework_defaults import DRAWN
 from rlhfless.plots.bound_curve import Bound
 from rlhfless.scheduling import POLICY_TABLE, SchedulingPolicy, ladder, policy_names
 from rlhfless.simulate import Comparison, LoggedStep, SimulationConfig, simulate
@@ -98,13 +99,14 @@ def with_history(logged: Sequence[LoggedStep]) -> tuple[LoggedStep, ...]:
 def refuse_requests_without_steps(log: OpenedLog) -> None:
     """Refuse a log that is one step of very many requests, each to a prompt of its own: nobody trains on such a step.
 
-    A trace that says when GPUs were allocated has the steps that ran.
+    A trace that says when GPUs were allocated has the steps that ran, and so have scalars of which lengths were drawn: those
+    do not say which responses share a prompt.
 
     Raises:
         TraceError: it is.
     """
     rollouts = log.trace.rollouts
-    if len(log.trace.allocations):
+    if len(log.trace.allocations) or DRAWN in log.trace.meta:
         return
     if len(log.trace.steps) == 1 and len(rollouts) > MAX_RESPONSES and rollouts["prompt_id"].nunique() == len(rollouts):
         raise TraceError(
@@ -121,6 +123,7 @@ def simulate_schedules(
     *,
     dispatch: str = "static",
     further: Sequence[SchedulingPolicy] = (),
+    only: Collection[str] | None = None,
 ) -> Schedules:
     """Simulate the ladder and the published policies on some steps, evenly chosen.
 
@@ -128,7 +131,7 @@ def simulate_schedules(
         trace: of one run. setting: cluster, latency and objective; with ``drafts`` the ladder has a rung for speculation.
         max_steps, max_responses: see ``simulated_steps``.
         dispatch: how the run assigned its responses; see ``ladder``.
-        further: additional policies to simulate.
+        further: additional policies to simulate. only: names of those that are simulated; all when None.
     """
     rollouts = trace.rollouts
     steps = simulated_steps(rollouts, max_steps, max_responses)
@@ -136,6 +139,8 @@ def simulate_schedules(
     names = tuple(rung.name for rung in rungs)
     others = (name for name in SHOWN if name not in names)
     policies: list[str | SchedulingPolicy] = [*others, *rungs, *further]  # rungs that re-plan start from plans of the others
+    if only is not None:
+        policies = [one for one in policies if (one if isinstance(one, str) else one.name) in only]
     found = simulate(rollouts, setting, policies, steps=steps)
     return Schedules(
         **{one.name: getattr(found, one.name) for one in fields(found)},

@@ -49,8 +49,8 @@ def schedules_section(page: Page, findings: Findings) -> None:
     """Add the folded section of other schedules: what they save, the published policies with the bound, and the front."""
     schedules, setting, calibrated = findings.schedules, findings.times.setting, findings.times.calibrated
     page.section(OTHERS, folded=True)
-    if is_of_other_hardware(calibrated):
-        page.text(_scaled_far(calibrated, setting))
+    for warning in far_from_its_profile(findings.times):
+        page.text(warning)
     if not calibrated.steps:
         name = profile_in_words(setting.latency.name)
         page.text(f"All times here come from {name}, which was not compared with the run. Trust percentages, not seconds.")
@@ -101,6 +101,8 @@ def schedules_section(page: Page, findings: Findings) -> None:
         "Policies minimise time and cost together, so an idea can lower one and raise the other: read both panels. What an "
         "idea contributes depends on the order in which ideas are added, and can be negative."
     )
+    if findings.drawn:
+        return  # plans at several weights are for predicted lengths, and nobody knows which prompts of drawn lengths are long
     page.heading("Time against cost")
     page.text(
         f"{len(WEIGHTS)} plans of step {last.step}, each the best found for the predicted lengths; the slider selects one. At "
@@ -177,16 +179,19 @@ def is_of_other_hardware(calibrated: Calibration) -> bool:
     return calibrated.steps > 0 and is_far(calibrated.factor)
 
 
-def _scaled_far(calibrated: Calibration, setting: SimulationConfig) -> str:
-    """The warning about a profile of other hardware: what it means for the result, and what to do."""
+def far_from_its_profile(times: OwnTimes) -> list[str]:
+    """Return the warning about a profile of other hardware, what it means for the result and what to do; else nothing."""
+    calibrated, latency = times.calibrated, times.setting.latency
+    if not is_of_other_hardware(calibrated):
+        return []
     factor = calibrated.factor
-    times, pace = (factor, "slow") if factor > 1 else (1.0 / factor, "fast")
-    return (
-        f"Warning: your run is {number(times)} times as {pace} as {profile_in_words(setting.latency.name)}, so that profile is "
+    slower, pace = (factor, "slow") if factor > 1 else (1.0 / factor, "fast")
+    return [
+        f"Warning: your run is {number(slower)} times as {pace} as {profile_in_words(latency.name)}, so that profile is "
         "of another model or other GPUs. Logged times stay true; what was idle and what schedules save is rough. Between "
         f"profiles up to 3 times apart, savings differed by at most {NEAR_POINTS} points of the cost; between those 36 times "
         f"apart and more, by {FAR_POINTS[0]} to {FAR_POINTS[1]}. Measure your profile with rlhfless profile."
-    )
+    ]
 
 
 def best_policies(results: pd.DataFrame, objective: Objective) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ Input is a log or the trace of an executed run, and the user's assumptions. A lo
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ from rlhfless.analysis import (
 )  # fmt: skip
 from rlhfless.analysis.assumptions import PROFILE
 from rlhfless.analysis.draft_savings import DraftSavings, draft_savings
-from rlhfless.analysis.drawn_lengths import DRAWN
+from rlhfless.analysis.framework_defaults import DRAWN
 from rlhfless.analysis.gpu_counts import of_all_draws
 from rlhfless.analysis.log_texts import text_encoder
 from rlhfless.analysis.split import splits_by_bound
@@ -262,8 +262,7 @@ def study(
     findings = Findings(**first._asdict(), not_stated=stated.not_stated, drawn=str(log.trace.meta.get(DRAWN) or ""))
     findings = replace(findings, **_other_settings(log, findings, stated, begin))
     if len(draws) > 1:
-        begin("drawing other lengths")
-        findings = _of_all_draws(findings, draws[1:], setting, stated, min(max_steps, STEPS_OF_FURTHER_DRAWS))
+        findings = _of_all_draws(findings, draws[1:], setting, stated, min(max_steps, STEPS_OF_FURTHER_DRAWS), begin)
     shared = findings.times.setting.executions
     assert shared is not None
     shared.clear()
@@ -283,15 +282,26 @@ class _WithSchedules(NamedTuple):
 
 
 def _with_schedules(
-    log: OpenedLog, setting: SimulationConfig, stated: Assumptions, max_steps: int, begin: Begin = silent
+    log: OpenedLog,
+    setting: SimulationConfig,
+    stated: Assumptions,
+    max_steps: int,
+    begin: Begin = silent,
+    only: Collection[str] | None = None,
 ) -> _WithSchedules:
+    """Return a run beside other schedules.
+
+    Args:
+        only: policies that are simulated beside the dispatches that the run may have used; all that the page shows when None.
+    """
     refuse_requests_without_steps(log)
     begin("comparing with the run's own times")
     times = own_times(log, setting, stated)
     times = replace(times, setting=replace(times.setting, executions=Executions()))
     setup, setting = times.setup, times.setting
     begin("simulating schedules")
-    schedules = simulate_schedules(log.trace, setting, max_steps, dispatch=setup.dispatch, further=setup.shuffled)
+    kept = None if only is None else {*only, *setup.candidates}
+    schedules = simulate_schedules(log.trace, setting, max_steps, dispatch=setup.dispatch, further=setup.shuffled, only=kept)
     completed = complete(log, times, simulated=schedules.traces)
     traces = dict(zip(setup.candidates, completed, strict=True))
     likely = [setup.dispatch, *(order.name for order in SHUFFLED[setup.dispatch] if order.name in traces)]
@@ -348,10 +358,18 @@ def _other_settings(log: OpenedLog, found: Findings, stated: Assumptions, begin:
 
 
 def _of_all_draws(
-    found: Findings, draws: Sequence[OpenedLog], setting: SimulationConfig, stated: Assumptions, max_steps: int
+    found: Findings,
+    draws: Sequence[OpenedLog],
+    setting: SimulationConfig,
+    stated: Assumptions,
+    max_steps: int,
+    begin: Begin,
 ) -> Findings:
-    """Return findings whose ranges cover further draws of the lengths."""
-    others = [_with_schedules(log, setting, stated, max_steps) for log in draws]
+    """Return findings whose ranges cover further draws of the lengths: of these, only what has a range is simulated."""
+    others = []
+    for number, log in enumerate(draws, start=2):
+        begin(f"simulating draw {number} of {len(draws) + 1} of the lengths")
+        others.append(_with_schedules(log, setting, stated, max_steps, only=GIVEN_BACK))
     counts = [
         gpu_counts(
             one.schedules.logged,

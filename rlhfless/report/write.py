@@ -23,7 +23,7 @@ from rlhfless.plots.clock import clock_words
 from rlhfless.plots.export.html_page import Page, page_path, write_page
 from rlhfless.plots.style import counted, number
 from rlhfless.report.diagnosis_section import diagnosis_section
-from rlhfless.report.expected import engine_is_slow, expected_in_words, with_expected, with_simulated
+from rlhfless.report.expected import expected_in_words, refusal_of_slow_engine, with_expected, with_simulated
 from rlhfless.report.files import WRITTEN, kind_of
 from rlhfless.report.method import assumed_part, reading_part
 from rlhfless.report.not_stated import NO_PRICE
@@ -44,10 +44,6 @@ from solver.model.errors import PlanningError
 METHOD = "Assumptions and method"
 SCALARS_ALONE = "The log has no responses, so no schedule is simulated."
 NO_GPUS = "No schedule is simulated, because the log does not say how many GPUs the run had: state it with --gpus."
-ENGINE_IS_SLOW = (
-    "No schedule is simulated, because the engine is slow, or the latency profile is of a smaller model or faster GPUs than "
-    "those of the run. Name the run's own with --profile (rlhfless profile measures it). No schedule makes a slow engine fast."
-)
 BY_ARITHMETIC = "The diagnosis is arithmetic on what was logged: it needs no latency profile."
 
 
@@ -180,8 +176,8 @@ def make_report(
     findings, refusal = None, NO_GPUS
     if isinstance(log, ImportedLog):
         refusal = f"{SCALARS_ALONE} {_how_to_simulate(log, said)}"
-    elif setting is not None and engine_is_slow(said) and own is None:  # a trace says what each replica decoded when
-        refusal = ENGINE_IS_SLOW
+    elif setting is not None and (slow := refusal_of_slow_engine(log, said)):
+        refusal = slow
     elif setting is not None:
         try:
             findings = study(log, setting, stated, max_steps, begin, draws=draws)
@@ -191,10 +187,7 @@ def make_report(
             gpus, name = counted(setting.cluster.gpus, "GPU"), setting.latency.name  # the page still says what was measured
             refusal = f"No plan is possible on {gpus} with profile {name}: {error}"
         begin("drawing")
-    if findings is not None:
-        said = with_simulated(with_expected(said, findings), findings)
-    elif isinstance(log, ImportedLog):
-        said = replace(said, simulated=refusal)
+    said = replace(said, simulated=refusal) if findings is None else with_simulated(with_expected(said, findings), findings)
     own = own if findings is None else findings.traces[0]
     diagnosis_section(page, said)
     if own is not None:
@@ -254,8 +247,9 @@ def _how_to_simulate(log: ImportedLog, said: Diagnosis) -> str:
     if lacking is None:
         return "The rollout log of the same run has them."
     options = ["--simulate", "--gpus", *lacking]
+    groups = "" if sizes.samples_per_prompt else " (--samples-per-prompt, too, where you know it)"
     return (
-        f"With {', '.join(options[:-1])} and {options[-1]}, lengths are drawn from its scalars; the rollout log of the "
+        f"With {', '.join(options[:-1])} and {options[-1]}{groups}, lengths are drawn from its scalars; the rollout log of the "
         "same run says more."
     )
 

@@ -199,6 +199,11 @@ class Run:
         """
         return self.times.setting
 
+    @property
+    def useless_share(self) -> float | None:
+        """Share of groups of responses with equal rewards, as the diagnosis has it; None if unknown."""
+        return self.diagnosis().numbers.value("no_signal_share")
+
     @known_arguments
     def complete(self, *, steps: Collection[int] | None = None) -> tuple[Trace, ...]:
         """Return the run as full traces, with all GPUs that it held.
@@ -295,7 +300,7 @@ class Run:
             >>> bool(ways.loc["partial rollout", "on_policy"]), bool(ways.loc["deferred dispatch", "on_policy"])
             (False, True)
         """
-        return ways_of_log(self.opened, self.times, self.assumptions)
+        return ways_of_log(self.opened, self.times, self.assumptions, self.useless_share)
 
     @known_arguments
     def split(

@@ -59,6 +59,8 @@ class RunToVary(Protocol):
     def opened(self) -> OpenedLog: ...
     @property
     def assumptions(self) -> Assumptions: ...
+    @property
+    def useless_share(self) -> float | None: ...
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,7 @@ def _with_ways(
     Raises:
         PlanningError: no variant can run the steps; the message is of the first one.
     """
-    changed = run_to_change(run.opened, run.times, steps)
+    changed = run_to_change(run.opened, run.times, steps, run.useless_share)
     measured = drafts_of_log(run.opened, changed, run.assumptions) if "drafts" in ways.values() else ()
     of_run = NamedWays(changed, measured)
     outcomes, left_out = simulated_ways(of_run, ways)

@@ -16,12 +16,12 @@ from rlhfless.simulate import Comparison, logged_steps
 from rlhfless.trace import OpenedLog
 
 
-def ways_of_log(log: OpenedLog, times: OwnTimes, stated: Assumptions) -> Comparison:
+def ways_of_log(log: OpenedLog, times: OwnTimes, stated: Assumptions, useless_share: float | None = None) -> Comparison:
     """Return every way on the last steps with about ``MOST_RESPONSES`` responses.
 
     Args:
         log: of one run, or the trace of an executed one. times: its own, with its GPUs and their profile.
-        stated: what the user assumes about a logged run.
+        stated: what the user assumes about a logged run. useless_share: as of ``RunToChange``.
 
     Raises:
         TraceError: the log holds several runs, or a response above the limit.
@@ -29,7 +29,7 @@ def ways_of_log(log: OpenedLog, times: OwnTimes, stated: Assumptions) -> Compari
         InputError: an assumption makes no sense, no step of an executed run generated anything, or what it took is of other
             GPUs than the profile.
     """
-    run = run_to_change(log, times)
+    run = run_to_change(log, times, useless_share=useless_share)
     found = compare_ways(run, drafts_of_log(log, run, stated))
     return replace(found, times=f"{times.scale.words()}; {found.times}")
 
@@ -49,11 +49,14 @@ def last_of(steps: Sequence[int], responses: int) -> Sequence[int]:
     return steps[-max(1, MOST_RESPONSES * len(steps) // responses) :]
 
 
-def run_to_change(log: OpenedLog, times: OwnTimes, steps: Collection[int] | None = None) -> RunToChange:
+def run_to_change(
+    log: OpenedLog, times: OwnTimes, steps: Collection[int] | None = None, useless_share: float | None = None
+) -> RunToChange:
     """Return steps of a run, with its set-up, its seconds outside generation and, where it was executed, what they took.
 
     Args:
         log, times: as of ``ways_of_log``. steps: the last ones, with about ``MOST_RESPONSES`` responses, when None.
+        useless_share: as of ``RunToChange``.
 
     Raises:
         TraceError: the log holds several runs, or a response above the limit, or none of the steps.
@@ -65,5 +68,6 @@ def run_to_change(log: OpenedLog, times: OwnTimes, steps: Collection[int] | None
     rollouts, own = log.trace.rollouts, log.trace.steps
     chosen = last_of(own, len(rollouts)) if steps is None else steps
     logged = list(logged_steps(rollouts, None, setting.max_response_tokens, steps=[int(step) for step in chosen]))
-    run = RunToChange(logged, setting, times.setup, times.phases, len(steps_of_run(log)))
+    all_steps = len(steps_of_run(log))
+    run = RunToChange(logged, setting, times.setup, times.phases, all_steps, useless_share=useless_share)
     return with_took(run, log.trace, times) if times.executed else run

@@ -14,9 +14,11 @@ from error_messages import refused, refused_command
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhfless.analysis.drawn_lengths import COVERAGE, DRAWN, DRAWS, StepSizes, drawn_logs, lacking_options
+from rlhfless.analysis.drawn_lengths import COVERAGE, DRAWS, StepSizes, drawn_logs, lacking_options
+from rlhfless.analysis.framework_defaults import DRAWN
 from rlhfless.analysis.length_families import ALIKE, FAMILIES, Family, StepLengths, dealt, drawn_lengths
 from rlhfless.errors import InputError
+from rlhfless.report.schedules import refuse_requests_without_steps
 from rlhfless.trace import LogWithoutResponses, TraceError, import_log, open_log
 
 GOLDEN = Path(__file__).parents[1] / "trace" / "importers" / "golden"
@@ -167,6 +169,13 @@ def test_a_longest_response_that_is_not_logged_has_the_runs_limit(cut: float, tm
         assert str(COVERAGE) not in one.trace.meta[DRAWN], "it was measured with logged longest responses"
     known = drawn_logs(imported(written(tmp_path, scalars(lengths, 500))), StepSizes(max_response_tokens=120))
     assert known[0].trace.rollouts["response_tokens"].max() == 89, "a logged one is used"
+
+
+def test_a_large_step_of_unknown_groups_is_no_list_of_requests(tmp_path: Path) -> None:
+    """What of a table is refused, a step of very many requests with a prompt each, is of scalars a step as it was logged."""
+    log = imported(written(tmp_path, scalars(np.arange(10, 90), 500)))
+    for drawn in drawn_logs(log, StepSizes(responses_per_step=10_001)):
+        refuse_requests_without_steps(drawn)
 
 
 def test_a_trackers_scalars_have_the_framework_that_named_them() -> None:

@@ -15,9 +15,9 @@ from command_line import run_rlhfless
 from error_messages import refused_command
 from report_setting import sixteen_l40s
 
-from rlhfless.analysis import Assumptions
+from rlhfless.analysis import Assumptions, PhaseSeconds
 from rlhfless.analysis.assumptions import PROFILE
-from rlhfless.diagnosis import Diagnosis, diagnose
+from rlhfless.diagnosis import Diagnosis, Stated, diagnose
 from rlhfless.diagnosis.numbers import GENERATION_TIME, TIME, Lever
 from rlhfless.latency.held_out_errors import HeldOut
 from rlhfless.report.expected import expected_in_words, with_expected, with_simulated
@@ -124,9 +124,10 @@ def test_a_page_of_scalars_says_which_options_draw_lengths(tmp_path: Path) -> No
     table, out = tmp_path / "steps.csv", tmp_path / "page.html"
     pd.DataFrame({"step": [0, 1], "seconds per step": 100.0, "response_length/mean": 200.0}).to_csv(table, index=False)
     assert run_rlhfless("report", str(table), "-o", str(out), "--gpus", "8").exit_code == 0
-    assert "With --simulate, --gpus, --max-response-tokens and --responses-per-step, lengths are drawn" in words(
-        out.read_text()
-    )
+    assert (
+        "With --simulate, --gpus, --max-response-tokens and --responses-per-step (--samples-per-prompt, too, where you know "
+        "it), lengths are drawn"
+    ) in words(out.read_text())
     refused_command(
         run_rlhfless("report", str(table), "-o", str(out), "--gpus", "8", "--simulate"),
         "--max-response-tokens N and the responses of a step with --responses-per-step N",
@@ -190,10 +191,10 @@ def test_what_was_simulated_stands_beside_the_arithmetic(timed: OpenedLog, findi
     learn = Lever("learner", "learn faster", 0.9, "none")
     said = with_simulated(replace(diagnose(timed), levers=(order, learn)), findings)
     most = float(findings.reserved["time most"].max())
-    assert [one.simulated_most for one in said.levers] == [most, None], "schedules do not make learning faster"
-    text = dict(said.lines())["What could be changed"]
-    assert f"at most 90% of the {order.of} ({most:.0%} at simulated times)" in text
-    assert said.to_dict()["levers"][0]["simulated_at_most_share"] == most
+    assert [one.kind for one in said.levers] == ["learner", "assignment"], "they are sorted by the tighter bound"
+    assert [one.simulated_most for one in said.levers] == [None, most], "schedules do not make learning faster"
+    assert f": at most {most:.0%} of the {order.of} at simulated times (90% by arithmetic)" in str(said)
+    assert said.to_dict()["levers"][1]["simulated_at_most_share"] == most
     sentence = dict(said.lines())["Simulated"]
     assert sentence.startswith("Schedules on the same GPUs save ")
     assert "(profile " in sentence, "a profile that was named is no stand-in"
@@ -203,6 +204,29 @@ def test_what_was_simulated_stands_beside_the_arithmetic(timed: OpenedLog, findi
     loose = with_simulated(replace(diagnose(timed), levers=(replace(order, at_most=most / 2),)), findings)
     assert loose.levers[0].simulated_most is None, "arithmetic allows less"
     assert with_simulated(said, replace(findings, reserved=findings.reserved.iloc[:0])) is said
+
+
+def test_a_better_order_of_a_queue_saves_what_simulation_allows(timed: OpenedLog, findings: Findings, tmp_path: Path) -> None:
+    """The headline and the first row have the tighter bound, and name the one of arithmetic beside it."""
+    console = tmp_path / "console.log"
+    console.write_text(VERL.replace("global_seqlen/mean:6400.0", "global_seqlen/mean:200000.0"))
+    said = diagnose(console, Stated(gpus=2))
+    least_s = said.numbers.value("step_ordered_least_s")
+    assert least_s is not None
+    by_arithmetic = f"{1 - least_s / 22.0:.0%}"
+    assert f"a better order saves 0 to {by_arithmetic} (a step of {least_s:,.1f} s at least)" in said.findings[0].sentence
+    whole = replace(findings, times=replace(findings.times, phases=PhaseSeconds(0.0, 10.0, 0.0, "logged")))
+
+    def simulated(most: float) -> Diagnosis:
+        return with_simulated(said, replace(whole, reserved=findings.reserved.assign(**{"time most": most})))
+
+    first = simulated(0.1).findings[0].sentence
+    assert (
+        f"a better order saves 0 to 10% (a step of 19.8 s at least) at simulated times, and no more than {by_arithmetic}"
+        in first
+    )
+    assert [one.kind for one in simulated(0.1).levers][-1] == "assignment", "the others save more"
+    assert simulated(0.9).findings[0].sentence == said.findings[0].sentence, "arithmetic allows less"
 
 
 def test_the_page_says_what_was_simulated_on_top(timed: OpenedLog, findings: Findings) -> None:

@@ -190,6 +190,16 @@ def test_no_bar_is_shown_where_stderr_is_no_terminal(capsys: pytest.CaptureFixtu
     assert capsys.readouterr() == ("", "")
 
 
+def test_long_work_is_said_before_it_begins_and_has_a_line_per_part(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bar(work="simulating many responses") as begin:
+        assert capsys.readouterr().err == "rlhfless: simulating many responses\n"
+        for part in ("one", "two"):
+            begin(part)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"rlhfless: one, after \d+ s\nrlhfless: two, after \d+ s\n", err)
+
+
 def test_a_learner_with_gpus_of_its_own_is_compared_with_other_divisions(log: OpenedLog, found: Findings) -> None:
     assert found.splits.empty
     assert "How many GPUs" not in settings_of(found)

@@ -23,6 +23,7 @@ from rlhfless.analysis.what_ifs.whole_steps import gpus_of, learning_s
 from solver.model.workload import FloatArray, IntArray
 
 EARLIER_STEPS = 4  # that are simulated before those that count, at least
+REPEATED = " One step alone is simulated, several times in a row; the last time counts."
 
 
 class Intake(NamedTuple):
@@ -56,10 +57,13 @@ class Intake(NamedTuple):
 
 
 class Collected(NamedTuple):
-    """Simulated steps: what was generated and learned, and the (K,) seconds of each step that counts."""
+    """Simulated steps: what was generated and learned, the (K,) seconds of each step that counts, and whether it is one step,
+    which was simulated several times.
+    """
 
     ledger: TokenLedger
     seconds: list[float]
+    repeated: bool = False
 
     @property
     def time_s(self) -> float:
@@ -70,7 +74,7 @@ class Collected(NamedTuple):
         """Return the outcome of these steps."""
         return WayOutcome(
             name,
-            change,
+            f"{change}{REPEATED}" if self.repeated else change,
             len(self.seconds),
             self.time_s,
             gpus_of(run) * self.time_s,
@@ -112,7 +116,7 @@ def collected(run: RunToChange, pool: PromptPool, intake: Callable[[int, int], I
         carried = prompts[~learned] if keep else carried
         if not keep:
             ledger.drop(prompts[~learned])
-    return Collected(ledger, seconds[earlier:])
+    return Collected(ledger, seconds[earlier:], repeated=keep and len(run.logged) == 1)
 
 
 def _generate(

@@ -4,8 +4,8 @@ Such a group has no advantage to learn from. verl (``algorithm.filter_groups``) 
 whole rounds of prompts until the batch is full. A round that generates more groups than the batch needs at once
 (``data.gen_batch_size``, slime's ``--over-sampling-batch-size``) seldom needs a second one, and drops what is left over.
 
-The first groups of a step are its own. Further ones are drawn from all groups of the run, with their lengths and rewards. A log
-without rewards has a stated share of useless groups, which are drawn at random, whatever their lengths.
+The first groups of a step are its own. Further ones are drawn from all groups of the run, with their lengths and rewards. In a
+log without rewards useless groups are drawn at random, whatever their lengths: as many as its scalars say, else as are stated.
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ USELESS_SHARE = 0.3
 USELESS_SHARES = (0.1, 0.5)
 """The range of the same, over which times are told."""
 ASSUMED = f"The log has no rewards: {USELESS_SHARE:.0%} such groups are assumed."
+COUNTED = "The log has no rewards of single responses; {share:.0%} of its groups are such, which are drawn at random."
+ONE_EACH = (
+    "every prompt has one response, so there are no groups whose rewards could differ; of a log of scalars, "
+    "--samples-per-prompt N states their size"
+)
 MOST_ROUNDS = 10
 SURE = 1.645  # standard deviations: a round in one go is enough in 95 % of the steps
 IN_SEQUENCE = "Groups with equal rewards are dropped, and rounds of a whole batch are generated until the batch is full."
@@ -123,11 +128,13 @@ def way(run: RunToChange, at_once: bool = False, useless_share: float | None = N
 
     Args:
         at_once: rounds generate as many groups as are usually enough (``round_size``), not only a batch.
-        useless_share: share of groups with equal rewards, for a log without rewards; ``USELESS_SHARE`` when None.
+        useless_share: share of groups with equal rewards, for a log without rewards; when None that of the run, else
+            ``USELESS_SHARE``.
         seed: of drawn groups.
 
     Raises:
-        InputError: the share is none from 0 to 0.9, or a batch is not full after ``MOST_ROUNDS`` rounds.
+        InputError: the share is none from 0 to 0.9, no prompt has several responses, or a batch is not full after
+            ``MOST_ROUNDS`` rounds.
     """
     simulated = _simulated(run, at_once, useless_share, seed)
     words = ("dynamic sampling, at once", AT_ONCE) if at_once else ("dynamic sampling", IN_SEQUENCE)
@@ -148,9 +155,10 @@ class _Simulated(NamedTuple):
 
 def _simulated(run: RunToChange, at_once: bool, useless_share: float | None, seed: int) -> _Simulated:
     """Simulate the steps of ``way``; the same arguments and errors."""
-    stated = USELESS_SHARE if useless_share is None else useless_share
+    logged = USELESS_SHARE if run.useless_share is None else run.useless_share
+    stated = logged if useless_share is None else useless_share
     if not is_number(stated, 0) or stated > 0.9:
-        raise InputError(f"useless_share is {as_given(useless_share)}; a number from 0 to 0.9 is needed")
+        raise InputError(f"useless_share is {as_given(stated)}; a number from 0 to 0.9 is needed")
     if not is_whole(seed, 0):
         raise InputError(f"seed is {as_given(seed)}; a whole number of at least 0 is needed")
     rows = pd.concat([step.rows for step in checked(run).logged], ignore_index=True)
@@ -159,6 +167,8 @@ def _simulated(run: RunToChange, at_once: bool, useless_share: float | None, see
     rng = np.random.default_rng((seed, len(rows)))
     steps = groups_of(rows, stated, rng)
     every = [group for groups in steps for group in groups]
+    if all(len(group.at) == 1 for group in every):
+        raise InputError(ONE_EACH)
     useful_share = sum(group.useful for group in every) / len(every)
     if not useful_share:
         raise InputError("no group of the log has rewards that differ, so dynamic sampling would never fill a batch")
@@ -173,7 +183,8 @@ def _simulated(run: RunToChange, at_once: bool, useless_share: float | None, see
 
 
 def with_range(run: RunToChange, at_once: bool = False) -> WayOutcome:
-    """Return ``way``; of a log without rewards with the parameters ``low_s`` and ``high_s``, its times over ``USELESS_SHARES``.
+    """Return ``way``; where nobody knows the share of useless groups with the parameters ``low_s`` and ``high_s``, its times
+    over ``USELESS_SHARES``.
 
     Raises:
         InputError: as of ``way``.
@@ -181,6 +192,8 @@ def with_range(run: RunToChange, at_once: bool = False) -> WayOutcome:
     outcome = way(run, at_once)
     if all(has_rewards(step.rows) for step in run.logged):
         return outcome
+    if run.useless_share is not None:
+        return replace(outcome, change=f"{outcome.change} {COUNTED.format(share=run.useless_share)}")
     ends = (_simulated(run, at_once, share, 0) for share in USELESS_SHARES)
     times_s = [outcome.time_s, *(whole_time_s(run, end.steps_s, end.learned) for end in ends)]
     of_time = {"low_s": min(times_s), "high_s": max(times_s)}

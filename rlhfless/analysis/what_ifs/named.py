@@ -112,6 +112,18 @@ class NamedWays:
         """Return over-sampling at the factor that saves about as much as a partial rollout of up to a tenth."""
         return over_sampling.best(self.run, self.base.time_s, self._tenth_saves, keep=keep)
 
+    def asynchronous(self) -> WayOutcome:
+        """Return asynchronous generation.
+
+        Raises:
+            InputError: the run has one step, which nothing overlaps.
+        """
+        if (self.run.all_steps or len(self.run.logged)) < 2:
+            raise InputError(
+                f"the way {asynchronous.NAME!r} needs 2 steps, and the log has 1: nothing is generated while it is learned"
+            )
+        return asynchronous.way(self.run)
+
     def of_own(self, name: str, needed: str) -> WayOutcome:
         """Return one of ``of_own_schedule``.
 
@@ -157,7 +169,7 @@ SIMULATED: Mapping[str, Way] = {
     partial_rollout.NAME: lambda of: of.partial_rollout,
     over_sampling.DROPS: lambda of: of.over_sampling(keep=False),
     over_sampling.KEEPS: lambda of: of.over_sampling(keep=True),
-    asynchronous.NAME: lambda of: asynchronous.way(of.run),
+    asynchronous.NAME: lambda of: of.asynchronous(),
     "deferred dispatch": lambda of: deferred_dispatch.way(of.run),
     "token-aware routing": lambda of: token_aware.way(of.run),
     "dynamic sampling": lambda of: dynamic_sampling.with_range(of.run),

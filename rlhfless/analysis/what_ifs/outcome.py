@@ -32,6 +32,7 @@ class RunToChange:
         setup: how the run assigned its responses and allocated its GPUs. phases: seconds of a step outside generation.
         all_steps: of the whole run, for which savings are; None: those in ``logged``.
         took: what the steps took, where the run was executed; ``phases`` is then of these steps, all of it learning.
+        useless_share: share of groups with equal rewards, where the log has it but not the rewards of responses.
         not_compared: why what an executed run took is not compared with other ways, one sentence; empty where it is.
     """
 
@@ -42,6 +43,7 @@ class RunToChange:
     all_steps: int | None = None
     took: Took | None = None
     not_compared: str = ""
+    useless_share: float | None = None
 
     @property
     def executed(self) -> bool:

@@ -138,7 +138,8 @@ def _by_budget(run: RunToChange, token_budget: int) -> WayOutcome:
         seconds.append(generated_s + after_s)
         open_prompts, generated_s = open_prompts[~complete], 0.0
     change = f"A response generates at most {int(token_budget):,} tokens per step; the next step continues it first."
-    return Collected(ledger, seconds[earlier:]).outcome(run, NAME, change, {"token_budget": float(token_budget)})
+    steps = Collected(ledger, seconds[earlier:], repeated=len(run.logged) == 1)
+    return steps.outcome(run, NAME, change, {"token_budget": float(token_budget)})
 
 
 def _generate(run: RunToChange, ledger: TokenLedger, update: int, prompts: IntArray, token_budget: int) -> float:
