@@ -276,6 +276,86 @@ def test_timeline_and_cost_grow_with_the_passes_of_the_learner(
     assert (last.gpu_seconds, last.idle_gpu_seconds) == pytest.approx((whole.gpu_seconds, whole.idle_gpu_seconds), rel=1e-9)
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("options", [{}, {"algorithm": "ppo", "kl_coef": 0.1}], ids=["grpo", "ppo"])
+def test_a_learner_in_processes_is_drawn_with_the_passes_that_they_report(
+    options: dict[str, Any], model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is shown after their last pass, while the step still learns, is what the trace gets."""
+    monkeypatch.setattr(live_run_module, "OFTEN_S", 0.0)
+    monkeypatch.setattr(live_run_module, "SHARE", 1e9)
+    given = config(steps=2, learner_processes=2, max_tokens_per_micro_batch=64, **options)
+    with Trainer(given, model=model, progress=False) as trainer:
+        learn, shown = trainer.state.learner.learn, []
+
+        def learns(*given: Any) -> Any:
+            numbers = learn(*given)
+            view.run.catch_up()
+            assert '"name":"learn"' in view.panes.pane_timeline
+            shown.append((view.run.status().costs[-1], card(view, "phase")))
+            return numbers
+
+        monkeypatch.setattr(trainer.state.learner, "learn", learns)
+        view = trainer.live()
+        trainer.train()
+    assert view.run.view_error is None
+    for (last, phase), whole in zip(shown, view.run.costs, strict=True):
+        assert phase == "learning"
+        assert not last.complete
+        assert (last.gpu_seconds, last.idle_gpu_seconds) == pytest.approx((whole.gpu_seconds, whole.idle_gpu_seconds), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kl_coef": 0.1},
+        {"num_mini_batches": 2, "learner_gpus": 2, "learner_grows": True},
+        {"algorithm": "ppo", "critic": "model"},
+        {"charging": "measured"},
+    ],
+    ids=["reference", "parts", "ppo", "measured"],
+)
+def test_a_learner_in_a_stream_is_drawn_group_by_group(
+    options: dict[str, Any], model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the virtual clock its groups are placed beside the decoding, and the last picture has what the trace gets."""
+    monkeypatch.setattr(live_run_module, "OFTEN_S", 0.0)
+    monkeypatch.setattr(live_run_module, "SHARE", 1e9)
+    given = config(steps=1, learning="stream", reward_s_per_response=1e-3, **options)
+    with Trainer(given, model=model, progress=False) as trainer:
+        learner, shown = trainer.state.learner, []
+
+        def looked(call: Callable[..., Any]) -> Callable[..., Any]:
+            def calls(*given: Any) -> Any:
+                view.run.catch_up()
+                snapshot = view.run.snapshot
+                assert snapshot is not None
+                shown.append((snapshot.cost, sum(bar.busy_s for bar in snapshot.bars if bar.phase == "learn")))
+                return call(*given)
+
+            return calls
+
+        for name in ("add", "finish"):
+            monkeypatch.setattr(learner, name, looked(getattr(learner, name)))
+        view = trainer.live()
+        trainer.train()
+    assert (view.run.error, view.run.view_error) == (None, None)
+    assert view.run.trace is not None
+    spans = view.run.trace.spans.query("phase == 'learn'")
+    (*during, (last, busy_s)), whole = shown, view.run.costs[-1]
+    learned = [seconds for _, seconds in during] + [busy_s]
+    assert learned == sorted(set(learned)), "every group is more"
+    assert learned[0] == 0.0
+    costs = [cost.gpu_seconds for cost, _ in shown]
+    assert costs == sorted(costs)
+    assert not last.complete
+    if "charging" in options:
+        assert 0 < busy_s < (spans["end_s"] - spans["start_s"]).sum(), "without the optimizer"
+    else:
+        assert busy_s == pytest.approx((spans["end_s"] - spans["start_s"]).sum(), rel=1e-9)
+        assert (last.gpu_seconds, last.idle_gpu_seconds) == pytest.approx((whole.gpu_seconds, whole.idle_gpu_seconds), rel=1e-9)
+
+
 def test_timeline_and_cost_grow_with_the_seconds_of_the_learner_on_the_wall_clock(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -19,7 +20,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
 from rlhfless.system.parent_death import die_with_parent
-from rlhfless.system.piped_processes import HeartbeatConnection
+from rlhfless.system.piped_processes import Heartbeat, HeartbeatConnection
 from rlhfless.training.algorithms.ranks import Ranks, full_tensor
 from rlhfless.training.learner.first_weights import FirstWeights, SharedWeights, empty_model, laid_out
 from rlhfless.training.learner.learner import LocalLearner
@@ -62,12 +63,19 @@ class LearnerRank:
 
     Args:
         rank: of the process.
+        report: called with ``so_far`` after every pass of a model.
+
+    Attributes:
+        so_far: tokens of this process's passes in the order that it executes, see ``Learner.so_far``; empty between orders.
     """
 
-    def __init__(self, rank: int, startup: LearnerStart) -> None:
-        self._rank = rank
+    def __init__(self, rank: int, startup: LearnerStart, report: Callable[[dict[str, float]], object] | None = None) -> None:
+        self._rank, self._report = rank, report
         self._learner, self._model = _learner(rank, startup)
         self._board = startup.board.open() if rank == 0 else None
+        self.so_far: dict[str, float] = {}
+        if (passes := getattr(self._learner.algorithm, "passes", None)) is not None:
+            passes.on_count = self._counted
 
     def execute(self, order: str, argument: Any, seed: int) -> Any:
         """Execute an order, a method of ``Learner``, together with the others; return its result."""
@@ -75,7 +83,13 @@ class LearnerRank:
             numbers: Any = getattr(self._learner, order)(*() if argument is None else (argument,))
         if order in ("learn", "finish", "read"):
             publish(self._model, self._board)
+        self.so_far = {}
         return numbers
+
+    def _counted(self, tokens: dict[str, float]) -> None:
+        self.so_far = dict(tokens)
+        if self._report is not None:
+            self._report(self.so_far)
 
 
 def main(pipe: Connection, rank: int, startup: LearnerStart) -> None:
@@ -83,7 +97,7 @@ def main(pipe: Connection, rank: int, startup: LearnerStart) -> None:
     die_with_parent()
     connection = HeartbeatConnection(pipe)
     try:
-        learner = LearnerRank(rank, startup)
+        learner = LearnerRank(rank, startup, lambda so_far: connection.send(Heartbeat(so_far)))
         connection.send((READY, None))
         while True:
             connection.send((DONE, learner.execute(*connection.recv())))
