@@ -150,6 +150,7 @@ class LiveRun:
         self._next_snapshot_s = 0.0  # from when on a look may be made
         self._charged_s, self._owed_s = time.monotonic(), 0.0  # when the view was last charged; what it took beyond its share
         self._growing: GrowingStep | None = None  # of the running step
+        self._working: GrowingStep | None = None  # of the same step, its work beside decoding
         self._record: StepRecord | None = None  # of which it is
         self._generated: StepRecord | None = None  # of which it has all of generation
         self._ended: StepSoFar | None = None  # the last step that is complete or was ended
@@ -413,9 +414,12 @@ class LiveRun:
             if grown is None:
                 grown = GrowingStep(record.start_s, record.plan.to_dict())
             grown.take(record.spans)
+            if self._growing is None or self._working is None:
+                self._working = GrowingStep(record.start_s)
+            self._working.take(progress.work.spans)
             self._record = record
             responses = (progress.completed, progress.of)
-            self._keep(grown, record, progress.allocations(), responses, progress.now_s)
+            self._keep(grown, record, progress.allocations(), responses, progress.now_s, self._working)
         except Exception as error:
             self._failed("on_change", error)
 

@@ -14,6 +14,7 @@ import pytest
 from error_messages import refused
 from training_samples import config
 
+from rlhfless.executor.distributed import backend
 from rlhfless.executor.step.progress import StepProgress
 from rlhfless.trace import read_trace, step_metrics
 from rlhfless.trace.metrics.growing_step import StepSoFar
@@ -381,6 +382,45 @@ def test_timeline_and_cost_grow_with_the_seconds_of_the_learner_on_the_wall_cloc
     assert (learned["end_s"] - learned["start_s"]).sum() >= seen
     table = step_metrics(view.run.trace).iloc[0]
     assert view.run.costs[-1].idle_gpu_seconds == table["idle_gpu_seconds"]
+
+
+def test_a_learner_in_a_stream_grows_on_the_wall_clock_while_it_has_a_group(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is generated any more when the last groups are learned from, and the picture grows on."""
+    monkeypatch.setattr(backend, "OFTEN_S", 0.0)
+    monkeypatch.setattr(live_run_module, "OFTEN_S", 0.0)
+    monkeypatch.setattr(live_run_module, "SHARE", 1e9)
+    given = config(steps=2, learning="stream", **LOCAL, gpus=1, gpus_per_node=1)
+    with Trainer(given, model=model, progress=False) as trainer:
+        add, added, opened = trainer.state.learner.add, list[int](), threading.Event()
+
+        def held(*given: Any) -> Any:
+            added.append(1)
+            if len(added) == 3:
+                assert opened.wait(300)
+            return add(*given)
+
+        monkeypatch.setattr(trainer.state.learner, "add", held)
+        view = trainer.live()
+        view.run.run()
+        wait_until(lambda: len(added) == 3 and card(view, "phase") == "learning")
+        wait_until(lambda: learner_s(view.run.snapshot) > 0)
+        since = learner_s(view.run.snapshot)
+        wait_until(lambda: learner_s(view.run.snapshot) > since)
+        snapshot = view.run.snapshot
+        assert snapshot is not None
+        learns = [bar for bar in snapshot.bars if bar.phase == "learn"]
+        assert {bar.holder for bar in learns} == {"learner"}
+        assert len(learns) == 3, "two groups and one that it has"
+        assert (snapshot.completed, '"name":"learn"' in view.panes.pane_timeline) == (12, True)
+        opened.set()
+        assert view.run.wait(300)
+    assert (view.run.error, view.run.view_error) == (None, None)
+    assert view.run.trace is not None
+    sums = step_metrics(view.run.trace)
+    assert [cost.gpu_seconds for cost in view.run.costs] == pytest.approx(sums["gpu_seconds"].tolist())
+    assert snapshot.cost.end_s <= view.run.costs[0].end_s
 
 
 def test_a_cell_that_trains_is_watched_while_its_learner_blocks_the_main_thread(

@@ -176,7 +176,7 @@ class _Settled:
 
 @dataclass
 class _Last:
-    """The last decode span of a holder, which grows while its engine decodes on, and what was counted of it."""
+    """The last span of a phase of a holder, which may grow, as decoding does while its engine goes on, and what was counted."""
 
     row: Row
     end_s: float
@@ -200,7 +200,7 @@ class GrowingStep:
     _busy: dict[str, BusyTime] = field(default_factory=dict)
     _lanes: dict[str, dict[tuple[str, bool], list[_Drawn]]] = field(default_factory=dict)  # in order, by holder and phase
     _settled: dict[str, _Settled] = field(default_factory=dict)
-    _last: dict[str, _Last] = field(default_factory=dict)
+    _last: dict[tuple[str, str], _Last] = field(default_factory=dict)
     _end_s: float = -math.inf
     _bars: int = 0
     _lane_count: int = 0
@@ -258,7 +258,7 @@ class GrowingStep:
         return grown
 
     def take(self, rows: Sequence[Row]) -> None:
-        """Take in the spans that were recorded since the last call, and what a holder's last decode span has grown by.
+        """Take in the spans that were recorded since the last call, and what a holder's last foreground spans have grown by.
 
         Args:
             rows: all spans of the step, in the order in which they were recorded.
@@ -299,7 +299,7 @@ class GrowingStep:
         bars = tuple(bar for part in parts for bar in part._drawn_until(now_s))
         thin = max(1, -(-len(events) // MOST_EVENTS))
         return StepSoFar(
-            step, *responses, now_s, cost, held, bars, sum(part.spans for part in parts), self.bar_s,
+            step, *responses, now_s, cost, held, bars, sum(part.spans for part in parts), max(part.bar_s for part in parts),
             events[:: -thin][::-1], self.planned, meta or {},
         )  # fmt: skip
 
@@ -320,8 +320,8 @@ class GrowingStep:
         else:
             insort(lane, drawn, key=_start_s)
             self._bars += 1
-        if phase == "decode" and not background:
-            self._last[holder] = _Last(row, end_s, _in_use_s(row), drawn)
+        if not background:
+            self._last[holder, phase] = _Last(row, end_s, _in_use_s(row), drawn)
         if self._bars > self._most_bars:
             self._coarsen()
 
@@ -382,7 +382,7 @@ class GrowingStep:
             settled = self._settled.setdefault(holder, _Settled())
             settled.border = max(self._place(lane[-1].start_s) for lane in lanes.values())
             rest = [(bar, key) for key, lane in lanes.items() for bar in lane[settled.of.get(key, 0) :]]
-            settles, at_s, further = True, settled.at_s, []
+            settles, at_s, further = True, settled.at_s, list[Bar]()
             for bar, key in sorted(rest, key=lambda one: one[0].start_s):
                 phase, background = key
                 start_s, busy_s = bar.start_s, min(bar.busy_s, now_s - bar.start_s)
