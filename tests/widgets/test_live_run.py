@@ -890,6 +890,6 @@ def test_the_clock_and_the_profile_are_said_on_the_drawings_of_a_view() -> None:
     runner = Executor(SimulatedEngine, solver.Cluster(1, 3, 1, "cpu"), latency=profile)
     view = live(runner)
     runner.run(PLAN, STEP.requests())
-    for pane in ("timeline", "cost"):
+    for pane in ("timeline", "cost", "curves"):
         title = json.loads(getattr(view.panes, f"pane_{pane}"))["layout"]["title"]["text"]
         assert f"virtual clock, profile {profile.name}" in title
