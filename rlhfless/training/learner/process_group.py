@@ -149,8 +149,8 @@ class LearnerProcesses:
         return {**numbers, "seconds": time.perf_counter() - began}
 
     def so_far(self) -> dict[str, float]:
-        """See ``Learner``: the sums over all processes."""
-        said = self._group.so_far()
+        """See ``Learner``: the sums over all processes; unknown on Ray, where only the wall clock is, which needs no tokens."""
+        said = self._group.so_far() if isinstance(self._group, WorkerGroup) else []
         return {name: math.fsum(one[name] for one in said) for name in (said[0] if said else ())}
 
     def begin(self) -> None:

@@ -27,7 +27,6 @@ from rlhfless.training.learner.worker import LearnerRank, LearnerStart
 from rlhfless.training.worker_group import REPEAT
 from solver.model.plurals import counted
 
-SO_FAR_S = 0.2  # in which processes say how far they are, as a view waits for it
 ROOM_S = 120.0  # that Ray may take to find room for all processes
 BEATS = "beats"  # Ray's thread for signs of life
 CPUS = 0.01  # of a process without a GPU: it computes with one thread beside what actors reserve
@@ -54,10 +53,6 @@ class RayRank:
 
     def beat(self) -> None:
         """Say that the process lives; in a thread of its own, so also while an order is executed."""
-
-    def so_far(self) -> dict[str, float]:
-        """Return that of the order that is executed, see ``LearnerRank``; in the thread of ``beat``."""
-        return self._learner.so_far
 
     def order(self, name: str, argument: Any, seed: int) -> Any:
         """Execute an order together with the others."""
@@ -101,8 +96,7 @@ class RayRanks:
                     f"learner_processes is {self._count}, but Ray found no room for so many with {counted(self._gpus, 'GPU')} "
                     f"each in {ROOM_S:g} s; take fewer, or leave GPUs free (`ray status`)"
                 )
-            for method in (RayRank.beat, RayRank.so_far):
-                ray.method(concurrency_group=BEATS)(method)
+            ray.method(concurrency_group=BEATS)(RayRank.beat)
             kind: Any = ray.remote(concurrency_groups={BEATS: 1})(RayRank)
             for rank in range(self._count):
                 strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=rank)
@@ -129,12 +123,6 @@ class RayRanks:
         except BaseException as error:
             clean_up(self.end, after=error)  # the others may wait for one that failed; nobody knows what each of them did
             raise
-
-    def so_far(self) -> list[dict[str, float]]:
-        """See ``WorkerGroup``. Empty unless all processes answer within ``SO_FAR_S``."""
-        with contextlib.suppress(RayError):
-            return [said for said in ray.get([actor.so_far.remote() for actor in [*self._actors]], timeout=SO_FAR_S) if said]
-        return []
 
     def end(self) -> None:
         """Kill the processes and free their room. Idempotent."""

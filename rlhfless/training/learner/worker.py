@@ -63,19 +63,15 @@ class LearnerRank:
 
     Args:
         rank: of the process.
-        report: called with ``so_far`` after every pass of a model.
-
-    Attributes:
-        so_far: tokens of this process's passes in the order that it executes, see ``Learner.so_far``; empty between orders.
+        report: called with ``Learner.so_far`` of this process after every pass of a model; None for no callback.
     """
 
     def __init__(self, rank: int, startup: LearnerStart, report: Callable[[dict[str, float]], object] | None = None) -> None:
-        self._rank, self._report = rank, report
+        self._rank = rank
         self._learner, self._model = _learner(rank, startup)
         self._board = startup.board.open() if rank == 0 else None
-        self.so_far: dict[str, float] = {}
         if (passes := getattr(self._learner.algorithm, "passes", None)) is not None:
-            passes.on_count = self._counted
+            passes.on_count = report
 
     def execute(self, order: str, argument: Any, seed: int) -> Any:
         """Execute an order, a method of ``Learner``, together with the others; return its result."""
@@ -83,13 +79,7 @@ class LearnerRank:
             numbers: Any = getattr(self._learner, order)(*() if argument is None else (argument,))
         if order in ("learn", "finish", "read"):
             publish(self._model, self._board)
-        self.so_far = {}
         return numbers
-
-    def _counted(self, tokens: dict[str, float]) -> None:
-        self.so_far = dict(tokens)
-        if self._report is not None:
-            self._report(self.so_far)
 
 
 def main(pipe: Connection, rank: int, startup: LearnerStart) -> None:

@@ -24,10 +24,6 @@ class StoppingRank:
     def beat(self) -> None:
         """Say that the process lives."""
 
-    def so_far(self) -> dict[str, float]:
-        """See ``RayRank``."""
-        return {}
-
     def order(self, name: str, argument: Any, seed: int) -> bool:
         """Return whether orders are executed in the thread in which the process has started; ``stop`` stops the second one."""
         if name == "stop" and self._rank:
