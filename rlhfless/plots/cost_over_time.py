@@ -91,17 +91,8 @@ def growing_cost(steps: pd.DataFrame, meta: Mapping[str, Any] = NO_META) -> dict
     info = _data(steps)
     drawn = np.unique(np.linspace(0, len(info.table) - 1, min(MOST_POINTS, len(info.table))).round().astype(int))
     table, cost = info.table.iloc[drawn], info.cost.iloc[drawn]
-    texts = [
-        hover(
-            [
-                ("cost so far", ", ".join(filter(None, [usd(row.usd), number(row.gpu_seconds, "GPU-seconds")]))),
-                ("idle share of the step", "unknown" if np.isnan(row.idle_share) else f"{row.idle_share:.1%}"),
-                ("time", number(row.end_s, "s")),
-            ],
-            f"step {row.step}, {'complete' if row.complete else 'so far'}",
-        )
-        for row in table.itertuples()
-    ]
+    points = table[["step", "complete", "end_s", "gpu_seconds", "usd", "idle_share"]].itertuples(index=False)
+    texts = [_text(*(None if value != value else value for value in point)) for point in points]  # NaN is no key of a cache
     filled = table["complete"].to_numpy()
     same = {"type": "scatter", "mode": "lines+markers" if len(table) <= MOST_MARKERS else "lines", "showlegend": False,
             "hoverinfo": "text"}  # fmt: skip
@@ -132,6 +123,22 @@ def growing_cost(steps: pd.DataFrame, meta: Mapping[str, Any] = NO_META) -> dict
             **layout, "title": {**layout["title"], "text": text}, "yaxis2": {**layout["yaxis2"], "range": [0, float(top)]},
         },
     }  # fmt: skip
+
+
+@lru_cache(maxsize=4 * MOST_POINTS)
+def _text(
+    step: int, complete: bool, end_s: float, gpu_seconds: float, usd_so_far: float | None, idle_share: float | None
+) -> str:
+    """Return the hover text of a point, which stays the same while later ones are added."""
+    dollars = "" if usd_so_far is None else usd(usd_so_far)
+    return hover(
+        [
+            ("cost so far", ", ".join(filter(None, [dollars, number(gpu_seconds, "GPU-seconds")]))),
+            ("idle share of the step", "unknown" if idle_share is None else f"{idle_share:.1%}"),
+            ("time", number(end_s, "s")),
+        ],
+        f"step {step}, {'complete' if complete else 'so far'}",
+    )
 
 
 @lru_cache(maxsize=16)

@@ -14,6 +14,7 @@ import pandas as pd
 from plotly.subplots import make_subplots
 
 from rlhfless.errors import InputError
+from rlhfless.plots.clock import clock_of_results, clock_words
 from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION
 from rlhfless.plots.style import counted, is_dark, message_figure, number, styled, titles, whole_steps
@@ -124,13 +125,17 @@ def plot_curves(run: pd.DataFrame | Trace | str | Path | Any) -> DataFigure:
 
 
 def growing_curves(steps: pd.DataFrame) -> dict[str, Any]:
-    """Return ``plot_curves`` of at least one step as plotly's JSON. Plotly makes the layout once for every set of curves."""
+    """Return ``plot_curves`` of at least one step as plotly's JSON. Plotly makes the layout once for every set of curves.
+
+    Where shares of GPU-seconds are drawn, the subtitle says their clock, if the table does.
+    """
     table = _data(steps).table
     shown = [curve for curve in CURVES if curve[0] in table]
     drawn = np.unique(np.linspace(0, len(table) - 1, min(MOST_POINTS, len(table))).round().astype(int))
     points = table.iloc[drawn]
-    layout = {**_layout(tuple(name for name, *_ in shown), is_dark())}
-    layout["title"] = {**layout["title"], "text": titles(f"{TITLE}: {counted(len(table), 'step')}")[0]}
+    below = "" if set(SHARES).isdisjoint(table) else clock_words(clock_of_results(steps))
+    layout = {**_layout(tuple(name for name, *_ in shown), bool(below), is_dark())}
+    layout["title"] = {**layout["title"], "text": titles(f"{TITLE}: {counted(len(table), 'step')}", below)[0]}
     data, annotations = [], []
     for row, (name, title, colour, symbol, dash) in enumerate(shown, start=1):
         x, y = (f"{letter}{row if row > 1 else ''}" for letter in "xy")
@@ -157,11 +162,11 @@ def growing_curves(steps: pd.DataFrame) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=16)
-def _layout(names: tuple[str, ...], dark: bool) -> dict[str, Any]:
+def _layout(names: tuple[str, ...], subtitle: bool, dark: bool) -> dict[str, Any]:
     """Return the layout of these curves; title, annotations, and what depends on the values are replaced."""
     fig = make_subplots(rows=max(1, len(names)), cols=1, shared_xaxes=True, vertical_spacing=0.05)
     for row, name in enumerate(names, start=1):
         fig.update_yaxes(rangemode="tozero" if name != "reward_mean" else "normal", nticks=4, row=row, col=1)
     fig.update_xaxes(title="step", row=len(names) or 1, col=1)
-    styled(fig, TITLE, height=112 + 92 * len(names), above=16)
+    styled(fig, TITLE, "." * subtitle, height=112 + 16 * subtitle + 92 * len(names), above=16)
     return fig.layout.to_plotly_json()  # type: ignore[no-any-return]

@@ -30,7 +30,9 @@ REMEDY = "if it was only slow, give a larger heartbeat_timeout_s"
 
 
 class Heartbeat(NamedTuple):
-    """Message that the process lives."""
+    """Message that the process lives; ``so_far``: what it has done of its order, if it says so."""
+
+    so_far: Any = None
 
 
 class Ended(NamedTuple):
@@ -112,6 +114,7 @@ class PipedProcess:
 
     Attributes:
         heard_s: when it last sent anything, on the monotonic clock; None: it has not yet.
+        so_far: that of the last heartbeat that had one; None: there was none. Can be set.
     """
 
     def __init__(
@@ -123,7 +126,7 @@ class PipedProcess:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=target, args=(theirs, *arguments), name=name, daemon=True)
-        self.started_s, self.heard_s = time.monotonic(), None
+        self.started_s, self.heard_s, self.so_far = time.monotonic(), None, None
         with undisturbed(), without_main():
             self._process.start()
         theirs.close()
@@ -133,6 +136,7 @@ class PipedProcess:
 
     started_s: float
     heard_s: float | None
+    so_far: Any
 
     @property
     def pid(self) -> int | None:
@@ -230,6 +234,8 @@ class PipedProcess:
                 self.heard_s = time.monotonic()
                 if not isinstance(message, Heartbeat):
                     self._hear(message)
+                elif message.so_far is not None:
+                    self.so_far = message.so_far
             except (EOFError, OSError):
                 self._silent = True
                 self._ended()

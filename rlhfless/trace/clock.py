@@ -6,6 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 
+def clock_of(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what ``clock_words`` needs of a trace's ``meta``; tables of its numbers have it as ``attrs["clock"]``."""
+    return {name: meta[name] for name in ("clock", "charging", "profile") if name in meta}
+
+
 def clock_words(meta: Mapping[str, Any]) -> str:
     """Return the clock of a run in words, such as ``virtual clock, profile h100-qwen2.5-3b-tp1``.
 

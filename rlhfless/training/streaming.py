@@ -23,7 +23,7 @@ from rlhfless.training.random_state import streams_of
 from rlhfless.training.responses import make_batch, read_responses
 from rlhfless.training.rewards import Response
 from rlhfless.training.rewards.response import Scores
-from rlhfless.training.step_learner import step_learner
+from rlhfless.training.step_learner import passes_of, step_learner
 from rlhfless.training.step_learning import BatchLearning, LearnedStep, LearningParts, StepLearning
 
 
@@ -55,9 +55,12 @@ class StreamedLearning:
         self._learned: dict[str, Any] = {"clock": "measured" if parts.profile is None else "profile"}  # filled at the end
         self._on = step_learner(parts)
         self._minibatches = by_prompts(len(parts.problems), parts.config.optimizer.num_mini_batches)
+        self._updates_s: list[float] | None = None  # on the virtual clock, of the updates that have run, while any is left
         self.work: Sequence[WorkItem] = ()
         if parts.on_pool:
-            self.work = self._items(lambda group, minibatch: {"run": partial(self._run_item, group, minibatch)})
+            self.work = self._items(
+                self._minibatches, lambda group, minibatch: {"run": partial(self._run_item, group, minibatch)}
+            )
 
     def begin(self, in_doubt: contextlib.ExitStack) -> None:
         """See ``StepLearning``. The main thread begins, because a learner's processes end with the thread that started them."""
@@ -76,8 +79,30 @@ class StreamedLearning:
         scores.check(self.parts.step)
         return LearnedStep([response for group in groups for response in group.responses], scores, self.numbers)
 
-    def so_far(self, record: StepRecord) -> None:
-        """See ``StepLearning``: in a pool the record grows itself; on the virtual clock groups are placed when all have run."""
+    def so_far(self, record: StepRecord) -> StepRecord | None:
+        """See ``StepLearning``: the groups that were learned from are placed into the step. A pool reports its work itself.
+
+        By the profile, the updates that follow a mini-batch's passes take seconds only when all have run.
+        """
+        p, updates_s = self.parts, self._updates_s
+        if updates_s is None:
+            return None
+        groups, finished = dict(self._groups), len(updates_s)
+        if p.profile is None:
+            groups_s = {group: learned.seconds for group, learned in groups.items()}
+            minibatch_s = [seconds / self._on.servers for seconds in updates_s]
+        else:
+            per_token_s = sum(passes_of(p.config)) * p.profile.prefill_per_token_s / self._on.speed
+            judging_s = p.samples * p.config.cluster.reward_s_per_response
+            groups_s = {group: judging_s + learned.tokens * per_token_s for group, learned in groups.items()}
+            minibatch_s = [0.0] * finished
+        begun = [[group for group in minibatch if group in groups] for minibatch in self._minibatches[: finished + 1]]
+        items = self._items(
+            begun, lambda group, minibatch: {"seconds": minibatch_s[minibatch] if group is None else groups_s[group]}, finished
+        )
+        copied = record.without_spans()
+        add_work(copied, items, p.cluster)
+        return copied if self._updates_s is updates_s else None  # else the copy may hold what was entered meanwhile
 
     # --- what is run --------------------------------------------------------------------------------------------------
 
@@ -112,30 +137,38 @@ class StreamedLearning:
         samples = self.parts.samples
         return tuple(range(group * samples, (group + 1) * samples))
 
-    def _items(self, given: Callable[[int | None, int], dict[str, Any]]) -> list[WorkItem]:
+    def _items(
+        self,
+        minibatches: Sequence[Sequence[int]],
+        given: Callable[[int | None, int], dict[str, Any]],
+        updates: int | None = None,
+    ) -> list[WorkItem]:
         """Return an item per group, and one for each mini-batch's update after those of its groups.
 
         A group waits for the update of the mini-batch before. In the canonical order it waits for the group before, too. The
         detail of the last update is filled when it has run.
 
         Args:
-            given: function or seconds of a group in a mini-batch, or of its update (None).
+            minibatches: groups of each. given: function or seconds of a group in a mini-batch, or of its update (None).
+            updates: mini-batches that have one; None: all.
         """
         p, clock = self.parts, dict(self._learned)
         canonical = p.config.cluster.stream_order == "canonical"
         items: list[WorkItem] = []
         update: tuple[int, ...] = ()
-        for minibatch, groups in enumerate(self._minibatches):
+        for minibatch, groups in enumerate(minibatches):
             first = len(items)
             for group in groups:
                 before = tuple(range(len(items)))[-1:] if canonical else update
                 responses = self._responses(group) if self._on.streams else tuple(range(len(p.problems) * p.samples))
                 of_group = given(group, minibatch)
                 items.append(WorkItem("learn", gpus=self._on.gpus, responses=responses, items=before, detail=clock, **of_group))
+            if updates is not None and minibatch >= updates:
+                continue
             every, of_update = tuple(range(first, len(items))), given(None, minibatch)
             count = self._on.servers if of_update.get("seconds") else 1  # passes at the end are shared by all servers
             for part in range(count):
-                detail = self._learned if groups is self._minibatches[-1] and part == count - 1 else clock
+                detail = self._learned if minibatch == len(self._minibatches) - 1 and part == count - 1 else clock
                 items.append(WorkItem("learn", gpus=self._on.gpus, items=every, call="optimizer", detail=detail, **of_update))
             update = tuple(range(len(items) - count, len(items)))
         return items
@@ -158,7 +191,7 @@ class StreamedLearning:
     def _run_after(self, record: StepRecord) -> None:
         """Run everything after generation and place it into the step."""
         completions, canonical = record.completions, self.parts.config.cluster.stream_order == "canonical"
-        updates_s = []
+        self._updates_s = updates_s = list[float]()
         for minibatch, groups in enumerate(self._minibatches):
             complete_s = {group: max(completions[r].time_s for r in self._responses(group)) for group in groups}
             for group in groups if canonical else sorted(groups, key=complete_s.__getitem__):
@@ -166,8 +199,12 @@ class StreamedLearning:
             began = time.perf_counter()
             self._update(minibatch)
             updates_s.append(time.perf_counter() - began)
+        self._updates_s = None  # from here on the record itself is written
         groups_s, updates_s = self._charged(updates_s)
-        items = self._items(lambda group, minibatch: {"seconds": updates_s[minibatch] if group is None else groups_s[group]})
+        items = self._items(
+            self._minibatches,
+            lambda group, minibatch: {"seconds": updates_s[minibatch] if group is None else groups_s[group]},
+        )
         add_work(record, items, self.parts.cluster)
 
     def _say_plan(self, record: StepRecord) -> None:

@@ -70,7 +70,8 @@ class WorkerGroup:
 
         Args:
             main: function of a module, called with a pipe and the arguments. It makes a ``HeartbeatConnection`` of the pipe,
-                and sends ``(READY, None)`` on it, and after each order ``(DONE, answer)`` or what ``report`` sends.
+                and sends ``(READY, None)`` on it, and after each order ``(DONE, answer)`` or what ``report`` sends. While it
+                executes an order, it may send a ``Heartbeat`` with what ``so_far`` returns.
 
         Raises:
             LearnerError: a process died or hangs. Any other exception is that of a process.
@@ -88,11 +89,16 @@ class WorkerGroup:
         """Send all processes an order, wait for them and return their answers by rank; errors are those of ``start``."""
         try:
             for process in self._members:
+                process.so_far = None
                 process.send((name, argument, seed))
             return self._answers(DONE, name)
         except BaseException as error:
             clean_up(self.end, after=error)  # the others may wait for one that failed; nobody knows what each of them did
             raise
+
+    def so_far(self) -> list[Any]:
+        """Return what each process has said so far of the last order; one that has said nothing is left out. Thread-safe."""
+        return [said for process in [*self._members] if (said := process.so_far) is not None]
 
     def end(self) -> None:
         """Kill the processes. Idempotent."""

@@ -37,6 +37,7 @@ from rlhfless.executor.step.progress import StepProgress
 from rlhfless.scheduling import make_policy
 from rlhfless.simulate import SimulationConfig, logged_steps
 from rlhfless.trace import Trace, learning_numbers, step_metrics
+from rlhfless.trace.clock import clock_of
 from rlhfless.trace.metrics.growing_step import GrowingStep, Row, StepCost, StepSoFar, complete_step
 from rlhfless.widgets.kernel_messages import handle_widget_messages
 from rlhfless.widgets.live_steps import Steps
@@ -116,7 +117,7 @@ class LiveRun:
         table: one row per complete step: ``step, time_s, gpu_seconds, idle_gpu_seconds, cost_usd, actors, reward_mean,
             response_tokens_mean``, and of generation alone ``generation_gpu_seconds, static_gpu_seconds, static_cost_usd``, the
             last two NaN where there is no static schedule. Dollars are NaN where a GPU has no price. Then the columns of
-            ``learning_numbers``.
+            ``learning_numbers``. ``attrs["clock"]`` is the clock of its times.
         costs: what every complete step was billed, then the running step at its snapshots, evenly and at most
             ``MOST_SNAPSHOTS`` of them, or what is kept of a stopped one.
         snapshot: the running step until now, or None. error: the error that ended the run, or None.
@@ -150,6 +151,7 @@ class LiveRun:
         self._next_snapshot_s = 0.0  # from when on a look may be made
         self._charged_s, self._owed_s = time.monotonic(), 0.0  # when the view was last charged; what it took beyond its share
         self._growing: GrowingStep | None = None  # of the running step
+        self._working: GrowingStep | None = None  # of the same step, its work beside decoding
         self._record: StepRecord | None = None  # of which it is
         self._generated: StepRecord | None = None  # of which it has all of generation
         self._ended: StepSoFar | None = None  # the last step that is complete or was ended
@@ -325,6 +327,7 @@ class LiveRun:
         with self._changing:
             self.traces.append(done)
             self.table = pd.concat([self.table, row], ignore_index=True)
+            self.table.attrs["clock"] = clock_of(done.meta)
             self.costs, self.snapshot, self._ended = (*self._complete_costs(), ended.cost), None, ended
             self._growing = None
         self._unshown, self._behind = None, True
@@ -413,9 +416,12 @@ class LiveRun:
             if grown is None:
                 grown = GrowingStep(record.start_s, record.plan.to_dict())
             grown.take(record.spans)
+            if self._growing is None or self._working is None:
+                self._working = GrowingStep(record.start_s)
+            self._working.take(progress.work.spans)
             self._record = record
             responses = (progress.completed, progress.of)
-            self._keep(grown, record, progress.allocations(), responses, progress.now_s)
+            self._keep(grown, record, progress.allocations(), responses, progress.now_s, self._working)
         except Exception as error:
             self._failed("on_change", error)
 

@@ -55,7 +55,7 @@ class Steps(Protocol):
 
     def learning(self) -> StepRecord | None:
         """Return the running step as if learning ended now, with the spans of rewards and learning alone. None while it does
-        not learn, or where its seconds are known only when it has.
+        not learn, or where its seconds are known only when it has. Learning while others decode is part of the progress.
         """
         ...
 

@@ -10,7 +10,7 @@ const LOADING = "Loading plotly.js from the kernel …", WAITING = "Waiting for 
 
 const ENDED = "The kernel that computed this dashboard has ended. Run the cell again.";
 const SILENT_MS = 5000, LOOK_MS = 1000;
-const LEAST_WIDTH = 280, NARROW = 480;  // px
+const LEAST_WIDTH = 280, NARROW = 480, BESIDE = 90, AXIS_LETTER = 7;  // px; beside the middle of a plot stand the names of its rows
 
 // ipywidgets gives the handles and numbers of sliders no name, and handles of lists say a position: a screen reader should say the
 // name and the number that stand beside them. JupyterLab takes keys for its own commands where nothing is typed: in a list they
@@ -101,8 +101,8 @@ function drawer(div, box, name, gone) {
   };
 }
 
-// A title that is wider than the figure is wrapped. On a telephone the legend stands below the plot: beside it there is no room.
-// Changes the layout; returns a text that is the same for widths at which it is the same.
+// A title that is wider than the figure is wrapped, also that of a horizontal axis. On a telephone the legend stands below the
+// plot: beside it there is no room. Changes the layout; returns a text that is the same for widths at which it is the same.
 function fitTo(width, data, layout) {
   layout.height ||= 380;
   if (width < NARROW) nameInLegend(data, layout);
@@ -114,12 +114,21 @@ function fitTo(width, data, layout) {
     layout.margin = {...layout.margin, t: ((layout.margin || {}).t || 100) + lines * LINE};
     layout.height += lines * LINE;
   }
+  let across = "";
+  for (const [key, axis] of Object.entries(layout).filter(([key, one]) => /^xaxis/.test(key) && one.title)) {
+    const [name, added] = wrapped(axis.title.text || "", width - BESIDE, AXIS_LETTER);
+    if (added <= 0) continue;
+    layout[key] = {...axis, title: {...axis.title, text: name}};
+    layout.margin = {...layout.margin, b: ((layout.margin || {}).b || 80) + added * LINE};
+    layout.height += added * LINE;
+    across += name;
+  }
   if (below) {
     layout.legend = {...layout.legend, orientation: "h", x: 0, xanchor: "left", y: 0, yref: "container", yanchor: "bottom"};
     layout.margin = {...layout.margin, b: ((layout.margin || {}).b || 80) + below};
     layout.height += below;
   }
-  return `${text} ${below}`;
+  return `${text} ${below} ${across}`;
 }
 
 function listen(div, box, name) {

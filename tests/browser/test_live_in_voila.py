@@ -83,7 +83,7 @@ def test_a_page_shows_a_training_run_while_it_runs(page: Any, tmp_path: Path, pi
         page.set_viewport_size(PHONE)
         page.wait_for_timeout(1000)
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-        for name in ("timeline", "cost"):
+        for name in ("timeline", "cost", "curves"):
             assert page.evaluate(FITS, pane(name)), "no title is cut off"
         picture(page.locator("body"), "live_voila_done_phone", {**PHONE, "height": 2400})
         assert page.errors == []

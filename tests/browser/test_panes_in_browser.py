@@ -105,6 +105,25 @@ def test_of_many_figures_the_last_is_shown_and_zooms_are_reported(page: Any) -> 
     page.wait_for_function("window.sent.some((one) => one.zoom === null)")
 
 
+def test_a_title_of_an_axis_that_is_wider_than_the_figure_stands_in_lines(page: Any) -> None:
+    """As in JupyterLab on a telephone."""
+    panes = Panes(((("timeline", 1),),))
+    figure = go.Figure(go.Bar(x=[1, 2], y=["actor-10 (10, 11)", "learner (0)"], orientation="h"))
+    panes.draw("timeline", figure.update_xaxes(title="time since the start of the step (s)").update_yaxes(automargin=True))
+    show(page, panes)
+    wait_drawn(page, "timeline")
+    fits = """([which, px]) => { const figure = document.querySelector(which), whole = figure.getBoundingClientRect();
+      const title = figure.querySelector(".xtitle").getBoundingClientRect();
+      return Math.abs(figure._fullLayout.width - px) < 40 && title.right <= whole.right && title.bottom <= whole.bottom; }"""
+    lines = {}
+    for width in (800, 390, 270):
+        page.evaluate("(px) => { document.querySelector('.rlhfless-panes').style.width = px + 'px'; }", width)
+        page.wait_for_function(fits, arg=[pane("timeline"), width])
+        lines[width] = page.locator(f"{pane('timeline')} .xtitle tspan").count()
+    assert lines[800] == 0
+    assert lines[270] == 2
+
+
 def test_a_figure_without_data_says_why(page: Any) -> None:
     panes = Panes(((("timeline", 1),),))
     panes.draw("timeline", plot_timeline(log()))

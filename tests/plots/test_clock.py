@@ -31,6 +31,7 @@ TIMED: dict[str, Callable[[Trace], go.Figure]] = {
     "plot_steps": plots.plot_steps,
     "plot_step_fusion": plots.plot_step_fusion,
     "plot_cost_over_time": lambda trace: plots.plot_cost_over_time(COSTS, trace.meta),
+    "plot_curves": plots.plot_curves,
 }
 
 

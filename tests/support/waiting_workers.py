@@ -7,16 +7,18 @@ import re
 import signal
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
-from rlhfless.system.piped_processes import HeartbeatConnection
+from rlhfless.system.piped_processes import Heartbeat, HeartbeatConnection
 from rlhfless.training.worker_group import DONE, READY, report
 
 BACKTRACKING = re.compile("(a+)+$")
 
 
 def main(pipe: Connection, rank: int) -> None:
-    """Answer orders: ``read`` at once, ``compute`` after so many seconds. Others are answered by the first process only.
+    """Answer orders: ``read`` at once, ``compute`` after so many seconds, ``say`` once there is a file, after a heartbeat with
+    the rank. Others are answered by the first process only.
 
     ``stop`` stops the second one, ``die`` kills the first one after its answer, and ``wrong`` ends in the first one's error.
     """
@@ -27,6 +29,10 @@ def main(pipe: Connection, rank: int) -> None:
             order, argument, _ = connection.recv()
             if order == "compute":
                 compute(argument)
+            elif order == "say":
+                connection.send(Heartbeat(rank))
+                while not Path(argument).exists():
+                    time.sleep(0.01)
             elif rank and order != "read":
                 if order == "stop":
                     os.kill(os.getpid(), signal.SIGSTOP)

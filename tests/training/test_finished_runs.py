@@ -13,7 +13,7 @@ from training_samples import config
 
 from rlhfless.diagnosis import diagnose
 from rlhfless.errors import InputError
-from rlhfless.plots import plot_curves
+from rlhfless.plots import plain, plot_curves
 from rlhfless.trace import idle_share_if_held, read_trace, step_metrics
 from rlhfless.training.config import TrainError
 from rlhfless.training.loop import Trainer
@@ -41,6 +41,8 @@ def test_every_form_of_a_finished_run_has_the_same_curves(model: Path, tmp_path:
         kept_nowhere.train()
     np.testing.assert_allclose(shown(kept_nowhere)["mean reward"], curves["mean reward"])
     assert kept_nowhere.table["step"].tolist() == [0, 1, 2]
+    for timed in (folder, trace, trainer, trainer.table, kept_nowhere):
+        assert "virtual clock, profile cpu-tiny-qwen2" in plain(plot_curves(timed).layout.title.text)
 
 
 def test_a_table_of_something_else_is_refused_with_its_columns() -> None:

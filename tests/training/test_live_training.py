@@ -14,6 +14,7 @@ import pytest
 from error_messages import refused
 from training_samples import config
 
+from rlhfless.executor.distributed import backend
 from rlhfless.executor.step.progress import StepProgress
 from rlhfless.trace import read_trace, step_metrics
 from rlhfless.trace.metrics.growing_step import StepSoFar
@@ -276,6 +277,86 @@ def test_timeline_and_cost_grow_with_the_passes_of_the_learner(
     assert (last.gpu_seconds, last.idle_gpu_seconds) == pytest.approx((whole.gpu_seconds, whole.idle_gpu_seconds), rel=1e-9)
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("options", [{}, {"algorithm": "ppo", "kl_coef": 0.1}], ids=["grpo", "ppo"])
+def test_a_learner_in_processes_is_drawn_with_the_passes_that_they_report(
+    options: dict[str, Any], model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is shown after their last pass, while the step still learns, is what the trace gets."""
+    monkeypatch.setattr(live_run_module, "OFTEN_S", 0.0)
+    monkeypatch.setattr(live_run_module, "SHARE", 1e9)
+    given = config(steps=2, learner_processes=2, max_tokens_per_micro_batch=64, **options)
+    with Trainer(given, model=model, progress=False) as trainer:
+        learn, shown = trainer.state.learner.learn, []
+
+        def learns(*given: Any) -> Any:
+            numbers = learn(*given)
+            view.run.catch_up()
+            assert '"name":"learn"' in view.panes.pane_timeline
+            shown.append((view.run.status().costs[-1], card(view, "phase")))
+            return numbers
+
+        monkeypatch.setattr(trainer.state.learner, "learn", learns)
+        view = trainer.live()
+        trainer.train()
+    assert view.run.view_error is None
+    for (last, phase), whole in zip(shown, view.run.costs, strict=True):
+        assert phase == "learning"
+        assert not last.complete
+        assert (last.gpu_seconds, last.idle_gpu_seconds) == pytest.approx((whole.gpu_seconds, whole.idle_gpu_seconds), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kl_coef": 0.1},
+        {"num_mini_batches": 2, "learner_gpus": 2, "learner_grows": True},
+        {"algorithm": "ppo", "critic": "model"},
+        {"charging": "measured"},
+    ],
+    ids=["reference", "parts", "ppo", "measured"],
+)
+def test_a_learner_in_a_stream_is_drawn_group_by_group(
+    options: dict[str, Any], model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the virtual clock its groups are placed beside the decoding, and the last picture has what the trace gets."""
+    monkeypatch.setattr(live_run_module, "OFTEN_S", 0.0)
+    monkeypatch.setattr(live_run_module, "SHARE", 1e9)
+    given = config(steps=1, learning="stream", reward_s_per_response=1e-3, **options)
+    with Trainer(given, model=model, progress=False) as trainer:
+        learner, shown = trainer.state.learner, []
+
+        def looked(call: Callable[..., Any]) -> Callable[..., Any]:
+            def calls(*given: Any) -> Any:
+                view.run.catch_up()
+                snapshot = view.run.snapshot
+                assert snapshot is not None
+                shown.append((snapshot.cost, sum(bar.busy_s for bar in snapshot.bars if bar.phase == "learn")))
+                return call(*given)
+
+            return calls
+
+        for name in ("add", "finish"):
+            monkeypatch.setattr(learner, name, looked(getattr(learner, name)))
+        view = trainer.live()
+        trainer.train()
+    assert (view.run.error, view.run.view_error) == (None, None)
+    assert view.run.trace is not None
+    spans = view.run.trace.spans.query("phase == 'learn'")
+    (*during, (last, busy_s)), whole = shown, view.run.costs[-1]
+    learned = [seconds for _, seconds in during] + [busy_s]
+    assert learned == sorted(set(learned)), "every group is more"
+    assert learned[0] == 0.0
+    costs = [cost.gpu_seconds for cost, _ in shown]
+    assert costs == sorted(costs)
+    assert not last.complete
+    if "charging" in options:
+        assert 0 < busy_s < (spans["end_s"] - spans["start_s"]).sum(), "without the optimizer"
+    else:
+        assert busy_s == pytest.approx((spans["end_s"] - spans["start_s"]).sum(), rel=1e-9)
+        assert (last.gpu_seconds, last.idle_gpu_seconds) == pytest.approx((whole.gpu_seconds, whole.idle_gpu_seconds), rel=1e-9)
+
+
 def test_timeline_and_cost_grow_with_the_seconds_of_the_learner_on_the_wall_clock(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,6 +382,45 @@ def test_timeline_and_cost_grow_with_the_seconds_of_the_learner_on_the_wall_cloc
     assert (learned["end_s"] - learned["start_s"]).sum() >= seen
     table = step_metrics(view.run.trace).iloc[0]
     assert view.run.costs[-1].idle_gpu_seconds == table["idle_gpu_seconds"]
+
+
+def test_a_learner_in_a_stream_grows_on_the_wall_clock_while_it_has_a_group(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is generated any more when the last groups are learned from, and the picture grows on."""
+    monkeypatch.setattr(backend, "OFTEN_S", 0.0)
+    monkeypatch.setattr(live_run_module, "OFTEN_S", 0.0)
+    monkeypatch.setattr(live_run_module, "SHARE", 1e9)
+    given = config(steps=2, learning="stream", **LOCAL, gpus=1, gpus_per_node=1)
+    with Trainer(given, model=model, progress=False) as trainer:
+        add, added, opened = trainer.state.learner.add, list[int](), threading.Event()
+
+        def held(*given: Any) -> Any:
+            added.append(1)
+            if len(added) == 3:
+                assert opened.wait(300)
+            return add(*given)
+
+        monkeypatch.setattr(trainer.state.learner, "add", held)
+        view = trainer.live()
+        view.run.run()
+        wait_until(lambda: len(added) == 3 and card(view, "phase") == "learning")
+        wait_until(lambda: learner_s(view.run.snapshot) > 0)
+        since = learner_s(view.run.snapshot)
+        wait_until(lambda: learner_s(view.run.snapshot) > since)
+        snapshot = view.run.snapshot
+        assert snapshot is not None
+        learns = [bar for bar in snapshot.bars if bar.phase == "learn"]
+        assert {bar.holder for bar in learns} == {"learner"}
+        assert len(learns) == 3, "two groups and one that it has"
+        assert (snapshot.completed, '"name":"learn"' in view.panes.pane_timeline) == (12, True)
+        opened.set()
+        assert view.run.wait(300)
+    assert (view.run.error, view.run.view_error) == (None, None)
+    assert view.run.trace is not None
+    sums = step_metrics(view.run.trace)
+    assert [cost.gpu_seconds for cost in view.run.costs] == pytest.approx(sums["gpu_seconds"].tolist())
+    assert snapshot.cost.end_s <= view.run.costs[0].end_s
 
 
 def test_a_cell_that_trains_is_watched_while_its_learner_blocks_the_main_thread(

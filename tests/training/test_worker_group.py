@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import waiting_workers
@@ -59,6 +63,26 @@ def test_a_process_that_hangs_ends_all(group: WorkerGroup) -> None:
 @pytest.mark.full
 def test_processes_that_compute_for_longer_than_the_limit_are_waited_for(group: WorkerGroup) -> None:
     assert group.order("compute", TIMEOUT_S + 4.0) == [0, 1]
+
+
+@pytest.mark.full
+def test_what_processes_say_while_they_execute_an_order_can_be_read_until_the_next_one(
+    group: WorkerGroup, tmp_path: Path
+) -> None:
+    answered: list[Any] = []
+    ordering = threading.Thread(target=lambda: answered.append(group.order("say", str(tmp_path / "go"))))
+    assert group.so_far() == []
+    ordering.start()
+    until = time.monotonic() + 300
+    while group.so_far() != [0, 1]:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert answered == []
+    (tmp_path / "go").touch()
+    ordering.join()
+    assert (answered, group.so_far()) == ([[0, 1]], [0, 1])
+    group.order("read")
+    assert group.so_far() == []
 
 
 @pytest.mark.full

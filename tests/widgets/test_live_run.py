@@ -26,6 +26,7 @@ from rlhfless.executor import Executor, StepFailed, StepRecord, requests
 from rlhfless.executor.step.actor_state import Actor
 from rlhfless.executor.step.progress import StepProgress
 from rlhfless.latency import load_profile
+from rlhfless.plots import cost_over_time
 from rlhfless.trace import step_metrics
 from rlhfless.widgets import LiveRun, live, live_view, print_phases, steps_of
 from rlhfless.widgets import live_run as live_run_module
@@ -868,10 +869,14 @@ def test_the_points_of_a_long_step_are_thinned_evenly_and_the_last_one_stays(mon
     view = live(executor())
     record = StepRecord("run", 0, PLAN, 0.0)
     actors = [Actor(0, PLAN.actors[0], STEP.latency, 0.0, 5)]
+    texts, hover = list[int](), cost_over_time.hover
+    monkeypatch.setattr(cost_over_time, "hover", lambda *given: (texts.append(1), hover(*given))[1])
     for n in range(1, 301):
         record.span("actor-0", "decode", n - 1.0, n - 0.5)
         assert view.run.steps.on_progress is not None
+        texts.clear()
         view.run.steps.on_progress(StepProgress(0, 5, float(n), record, actors, []))
+        assert len(texts) <= 2, "the texts of earlier points are not made again"
     costs = view.run.status().costs
     assert len(costs) <= live_run_module.MOST_SNAPSHOTS
     assert costs[-1].end_s == 300.0
@@ -885,6 +890,6 @@ def test_the_clock_and_the_profile_are_said_on_the_drawings_of_a_view() -> None:
     runner = Executor(SimulatedEngine, solver.Cluster(1, 3, 1, "cpu"), latency=profile)
     view = live(runner)
     runner.run(PLAN, STEP.requests())
-    for pane in ("timeline", "cost"):
+    for pane in ("timeline", "cost", "curves"):
         title = json.loads(getattr(view.panes, f"pane_{pane}"))["layout"]["title"]["text"]
         assert f"virtual clock, profile {profile.name}" in title

@@ -78,7 +78,7 @@ class PoolBackend:
                     completing.append(actor)
         if completing or self.now_s() >= self._reported_s + OFTEN_S:
             self._reported_s = self.now_s()
-            if not completing and self.step.live:
+            if not completing and (self.step.live or self.work.going_on()):
                 self.step.report(self._reported_s)
         return completing
 

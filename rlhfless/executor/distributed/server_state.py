@@ -97,9 +97,12 @@ class ServerState:
 
     def release(self, now_s: float) -> None:
         """Note what was held until now."""
-        if self.role:
-            self.holds.append(WorkHold(self.server, self.gpus, self.role, self.held_s, max(now_s, self.held_s)))
-        self.role = ""
+        self.holds, self.role = self.holds_until(now_s), ""
+
+    def holds_until(self, now_s: float) -> list[WorkHold]:
+        """Return what was held until now, with what still is."""
+        now = [WorkHold(self.server, self.gpus, self.role, self.held_s, max(now_s, self.held_s))] if self.role else []
+        return [*self.holds, *now]
 
     def expect(self, now_s: float, item: WorkItem | None, faults: Faults) -> None:
         """Set when its process is suspect if it does not report: that it is up, what became of ``item``, that it ended."""

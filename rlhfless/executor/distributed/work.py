@@ -23,9 +23,11 @@ from rlhfless.executor.distributed.ready_items import ReadyItems
 from rlhfless.executor.distributed.server_state import ServerState
 from rlhfless.executor.distributed.thread_server import POLL_S, ThreadServer
 from rlhfless.executor.step.failure import ActorError
+from rlhfless.executor.step.progress import WorkSoFar
+from rlhfless.executor.step.record import Row, StepRecord
 from rlhfless.executor.step.step_state import RunningStep
 from rlhfless.executor.step.work_items import ItemRun, WorkGpus, WorkItem, named
-from rlhfless.executor.step.work_rows import ExecutedWork
+from rlhfless.executor.step.work_rows import ExecutedWork, write_holds
 from solver.model.errors import PlanningError
 from solver.model.plan import Plan
 
@@ -54,6 +56,9 @@ class PoolWork:
         self._tries = [0] * len(self.work)
         self._next_index = -1
         self._spans: list[tuple[str, str, float, float, dict[str, Any]]] = []  # holder, phase, start, end, further values
+        self._shown: list[Row] = []  # spans of the items that have begun
+        self._shown_of: dict[int, Row] = {}  # of these, by item, those of items that run
+        step.work_so_far = self.so_far
 
     # --- what the loop asks -------------------------------------------------------------------------------------------
 
@@ -98,6 +103,25 @@ class PoolWork:
         self._spans.clear()
         holds = tuple(hold for server in self.servers for hold in server.holds)
         return ExecutedWork(tuple(self._runs[i] for i in sorted(self._runs)), holds)
+
+    def so_far(self, now_s: float) -> WorkSoFar:
+        """Return the items that have begun, and the GPUs held for them, until now; takes as long however many have ended."""
+        for server in self.servers:
+            if server.runs is not None and (server.up or server.here):
+                self._show(server, server.runs, now_s)
+        record = self.step.record
+        held = StepRecord(record.run, record.step, record.plan, record.start_s)
+        holds = [hold for server in self.servers for hold in server.holds_until(now_s)]
+        write_holds(held, holds, self.step.options.cluster, now_s)
+        return WorkSoFar(self._shown, held.allocations)
+
+    def _show(self, server: ServerState, i: int, until_s: float) -> None:
+        """Show that a server has run an item until then."""
+        if i not in self._shown_of:
+            since_s = max(server.since_s, server.held_s)
+            self._shown_of[i] = self.step.record.span_row(server.holder, self.work[i].kind, since_s, since_s)
+            self._shown.append(self._shown_of[i])
+        self._shown_of[i]["end_s"] = max(self._shown_of[i]["start_s"], until_s)
 
     # --- starting -----------------------------------------------------------------------------------------------------
 
@@ -238,12 +262,16 @@ class PoolWork:
         start_s = max(done.start_s, server.held_s)
         result = self.results[i] = done.read()
         self._runs[i] = ItemRun(item, server.holder, start_s, max(start_s, done.end_s), result)
+        self._show(server, i, done.end_s)
+        del self._shown_of[i]
         server.runs, server.since_s, server.due_s = None, done.end_s, math.inf
         self.ready.ended(i, done.end_s)
 
     def _lose(self, server: ServerState, lost: ActorLost, now_s: float) -> None:
         """Go on without a server's process: its item is run once more."""
         i, up, closing, since_s = server.runs, server.up, server.closing, max(server.since_s, server.held_s)
+        if i is not None:
+            self._shown_of.pop(i, None)
         said = f"{server.holder} {lost.reason}"
         self.orders.step_actors.abandon(server.index)
         self.step.record.event(now_s, "work lost", server.holder, why=lost.reason, item=i)

@@ -5,12 +5,23 @@ Rows are only built when they are read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from rlhfless.executor.step.actor_state import Actor, Allocation
 from rlhfless.executor.step.record import Row, StepRecord, holder_of
+
+
+class WorkSoFar(NamedTuple):
+    """Work items of a running step on the wall clock: rows of their spans, in the order in which they began, and allocations.
+
+    Both end now at the latest. The last span of a holder grows while its item runs.
+    """
+
+    spans: Sequence[Row] = ()
+    allocations: Sequence[Row] = ()
 
 
 @dataclass(frozen=True)
@@ -20,7 +31,7 @@ class StepProgress:
     Attributes:
         completed, of: number of complete and of all responses; none is complete when the first actor is ready.
         now_s: that moment, or the time of the latest of these completions, in seconds since the run's start.
-        record: of the step up to now; its tables keep growing.
+        record: of the step up to now; its tables keep growing. They get the rows of ``work`` when all of it has ended.
     """
 
     completed: int
@@ -29,16 +40,23 @@ class StepProgress:
     record: StepRecord
     _live: Collection[Actor] = field(repr=False)
     _held: Collection[Allocation] = field(repr=False)
+    _work: Callable[[float], WorkSoFar] | None = field(default=None, repr=False)
+
+    @cached_property
+    def work(self) -> WorkSoFar:
+        """The work items that have begun; none where they run after generation, as on the virtual clock."""
+        return WorkSoFar() if self._work is None else self._work(self.now_s)
 
     def allocations(self) -> list[Row]:
-        """Return the GPU allocations of each holder, which end now at the latest."""
+        """Return the GPU allocations of each holder, which end now at the latest, those of work included."""
         record = StepRecord(self.record.run, self.record.step, self.record.plan, self.record.start_s)
         held = [(actor.number, actor.role, actor.plan, actor.start_s, actor.done_s) for actor in self._held]
         held += [(actor.index, "decode", actor.plan, actor.start_s, self.now_s) for actor in self._live]
         for number, role, actor, start_s, until_s in sorted(held, key=lambda actor: actor[0]):
             end_s = max(start_s, until_s if actor.release == "done" else self.now_s)
-            record.allocate(holder_of(number), role, actor, start_s, end_s)
-        return record.allocations
+            taken_s = [row["start_s"] for row in self.work.allocations if not {*actor.gpu_ids}.isdisjoint(row["gpu_ids"])]
+            record.allocate(holder_of(number), role, actor, start_s, min([end_s, *(max(until_s, s) for s in taken_s)]))
+        return [*record.allocations, *self.work.allocations]
 
 
 OFTEN_S = 0.5

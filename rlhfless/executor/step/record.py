@@ -144,7 +144,7 @@ class StepRecord:
             self._going_on.clear()
             for item in reported:
                 if isinstance(item, _ReportedSpan):
-                    row = self._row(*item[:4])
+                    row = self.span_row(*item[:4])
                     row.update({name: item.what[name] for name in row.keys() & item.what.keys()})
                     detail = {name: value for name, value in item.what.items() if name not in row}
                     row["detail"] = json.dumps(detail) if detail else None
@@ -203,7 +203,8 @@ class StepRecord:
         if end_s > start_s:
             self._new_spans.append(_ReportedSpan(holder, phase, start_s, end_s, what))
 
-    def _row(self, holder: str, phase: str, start_s: float, end_s: float) -> Row:
+    def span_row(self, holder: str, phase: str, start_s: float, end_s: float) -> Row:
+        """Return a row for a span of this step, which is not added."""
         return {
             "run": self.run, "step": self.step, "holder": holder, "phase": phase, "call": phase,
             "start_s": start_s, "end_s": end_s, "batch_mean": None, "slots": None, "tokens": None, "kv_tokens": None,
@@ -236,7 +237,7 @@ class StepRecord:
                 if s.drafted_tokens is not None:
                     last["detail"] = _draft_counts(s, last["detail"])
                 continue
-            row = self._row(holder, s.phase, s.start_s, s.end_s)
+            row = self.span_row(holder, s.phase, s.start_s, s.end_s)
             if s.call:
                 row["call"] = s.call
             row["batch_mean"], row["slots"], row["tokens"], row["kv_tokens"] = s.batch_mean, s.slots, s.tokens, s.kv_tokens

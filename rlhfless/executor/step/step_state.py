@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -14,7 +14,7 @@ from rlhfless.engine.simulated.requests import Requests
 from rlhfless.executor.step.actor_state import Actor, Allocation
 from rlhfless.executor.step.plan_validation import check_responses
 from rlhfless.executor.step.prefixes import with_computed_tokens
-from rlhfless.executor.step.progress import OnProgress, StepProgress
+from rlhfless.executor.step.progress import OnProgress, StepProgress, WorkSoFar
 from rlhfless.executor.step.record import StepRecord, holder_of
 from rlhfless.executor.step.work_items import WorkItem
 from solver.model.cluster import Cluster, MixedCluster
@@ -57,6 +57,7 @@ class RunningStep(Generic[A]):
         live: live actors, by index; held: allocations of the others.
         owner: of every response: the actor that has it, or to which it is being transferred.
         complete, observed_tokens: of every response, as far as published; completed: how many are complete.
+        work_so_far: returns the work items until a moment, for progress; None where they run after generation.
         reserved_tokens: KV tokens that ``reserve`` sets aside for every response; None where admission is by ``preempt``.
 
     Raises:
@@ -77,6 +78,7 @@ class RunningStep(Generic[A]):
         self.complete = np.zeros(len(requests), dtype=bool)
         self.completed = 0
         self._begun = False
+        self.work_so_far: Callable[[float], WorkSoFar] | None = None
         self.live: dict[int, A] = {}
         self.held: list[Allocation] = []
         self.owner: dict[int, A] = {}
@@ -108,9 +110,8 @@ class RunningStep(Generic[A]):
     def report(self, now_s: float) -> None:
         """Call the progress callback with the step as it is now, once decoding can begin."""
         if self._begun and self.options.on_progress is not None:
-            self.options.on_progress(
-                StepProgress(self.completed, len(self.complete), now_s, self.record, self.live.values(), self.held)
-            )
+            now = (self.completed, len(self.complete), now_s, self.record, self.live.values(), self.held, self.work_so_far)
+            self.options.on_progress(StepProgress(*now))
 
     def assign(self, response: int, receiver: A) -> None:
         """Assign the response to the receiver from now on."""

@@ -205,7 +205,14 @@ def write_work(record: StepRecord, work: ExecutedWork, cluster: Cluster | MixedC
         end_s: of the step.
     """
     _write_freed(record, work.holds)
-    for hold in work.holds:
+    write_holds(record, work.holds, cluster, end_s)
+    for holder in dict.fromkeys(hold.server.holder for hold in work.holds if _is_somewhere(hold.server)):
+        _write_spans(record, sorted((run for run in work.runs if run.holder == holder), key=lambda run: run.start_s))
+
+
+def write_holds(record: StepRecord, holds: Iterable[WorkHold], cluster: Cluster | MixedCluster, end_s: float) -> None:
+    """Write the allocations of work, and the spans of loading models; arguments as for ``write_work``."""
+    for hold in holds:
         if not _is_somewhere(hold.server):
             continue
         record.span(hold.server.holder, "start", hold.start_s, hold.start_s + hold.load_s, call="load")
@@ -216,8 +223,6 @@ def write_work(record: StepRecord, work: ExecutedWork, cluster: Cluster | MixedC
             server, usd_per_gpu_s = hold.server, pool.usd_per_gpu_s if usd is None else usd / 3600.0
             gpus = HeldGpus(pool.kind, node if server.node is None else server.node, server.gpu_ids, pool.market, usd_per_gpu_s)
             record.allocate(server.holder, hold.role, gpus, hold.start_s, hold_end_s)
-    for holder in dict.fromkeys(hold.server.holder for hold in work.holds if _is_somewhere(hold.server)):
-        _write_spans(record, sorted((run for run in work.runs if run.holder == holder), key=lambda run: run.start_s))
 
 
 def _is_somewhere(server: WorkServer) -> bool:

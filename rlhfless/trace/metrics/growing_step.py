@@ -3,13 +3,13 @@
 Every update takes in only the spans that came since the one before; a complete step is taken in with array operations.
 GPU-seconds, idle GPU-seconds and dollars are those that ``step_metrics`` makes of the same rows. The number of bars is bounded.
 With more spans than ``MOST_BARS``, those of one phase of a holder that begin within the same ``bar_s`` seconds are one bar, as
-long as all of them together.
+long as all of them together. Bars that no later span changes are made once, so an update makes only the last of each holder.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -160,8 +160,23 @@ class _Drawn:
 
 
 @dataclass
+class _Settled:
+    """Bars of one holder as they are drawn, which later spans do not change.
+
+    Attributes:
+        of: how many they are of each lane's first ones. border: they have a smaller ``_place``; a span that has one, too, is
+            late. at_s: where the last one in the foreground ends.
+    """
+
+    bars: list[Bar] = field(default_factory=list)
+    of: dict[tuple[str, bool], int] = field(default_factory=dict)
+    border: float = -math.inf
+    at_s: float = -math.inf
+
+
+@dataclass
 class _Last:
-    """The last decode span of a holder, which grows while its engine decodes on, and what was counted of it."""
+    """The last span of a phase of a holder, which may grow, as decoding does while its engine goes on, and what was counted."""
 
     row: Row
     end_s: float
@@ -183,10 +198,12 @@ class GrowingStep:
     spans: int = 0
     bar_s: float = 0.0
     _busy: dict[str, BusyTime] = field(default_factory=dict)
-    _lanes: dict[tuple[str, str, bool], list[_Drawn]] = field(default_factory=dict)
-    _last: dict[str, _Last] = field(default_factory=dict)
+    _lanes: dict[str, dict[tuple[str, bool], list[_Drawn]]] = field(default_factory=dict)  # in order, by holder and phase
+    _settled: dict[str, _Settled] = field(default_factory=dict)
+    _last: dict[tuple[str, str], _Last] = field(default_factory=dict)
     _end_s: float = -math.inf
     _bars: int = 0
+    _lane_count: int = 0
 
     def __post_init__(self) -> None:
         actors = enumerate(self.plan.get("actors") or ())
@@ -235,13 +252,13 @@ class GrowingStep:
         bars = zip(start[first].tolist(), *(np.add.reduceat(one, first).tolist() for one in (busy_s, in_use_s)), strict=True)
         for number, bar in zip(lane[first].tolist(), bars, strict=True):
             which, behind = divmod(number, 2)
-            key = holders[which // len(phases)], phases[which % len(phases)], bool(behind)
-            grown._lanes.setdefault(key, []).append(_Drawn(*bar))
-        grown._bars = len(first)
+            name, key = holders[which // len(phases)], (phases[which % len(phases)], bool(behind))
+            grown._lanes.setdefault(name, {}).setdefault(key, []).append(_Drawn(*bar))
+        grown._bars, grown._lane_count = len(first), lanes
         return grown
 
     def take(self, rows: Sequence[Row]) -> None:
-        """Take in the spans that were recorded since the last call, and what a holder's last decode span has grown by.
+        """Take in the spans that were recorded since the last call, and what a holder's last foreground spans have grown by.
 
         Args:
             rows: all spans of the step, in the order in which they were recorded.
@@ -282,7 +299,7 @@ class GrowingStep:
         bars = tuple(bar for part in parts for bar in part._drawn_until(now_s))
         thin = max(1, -(-len(events) // MOST_EVENTS))
         return StepSoFar(
-            step, *responses, now_s, cost, held, bars, sum(part.spans for part in parts), self.bar_s,
+            step, *responses, now_s, cost, held, bars, sum(part.spans for part in parts), max(part.bar_s for part in parts),
             events[:: -thin][::-1], self.planned, meta or {},
         )  # fmt: skip
 
@@ -294,66 +311,92 @@ class GrowingStep:
         if not background:
             self._busy.setdefault(holder, BusyTime()).add(start_s, end_s)
         self._end_s = max(self._end_s, end_s)
-        lane, drawn = self._lanes.setdefault((holder, phase, background), []), _Drawn(start_s, end_s - start_s, _in_use_s(row))
+        lane = self._lanes.setdefault(holder, {}).setdefault((phase, background), [])
+        self._lane_count += not lane
+        drawn = _Drawn(start_s, end_s - start_s, _in_use_s(row))
+        self._unsettle(holder, start_s)
         if lane and self._one(lane[-1], drawn):
             drawn = _joined(lane[-1], drawn)
         else:
-            lane.append(drawn)
+            insort(lane, drawn, key=_start_s)
             self._bars += 1
-        if phase == "decode" and not background:
-            self._last[holder] = _Last(row, end_s, _in_use_s(row), drawn)
-        if self._bars > max(MOST_BARS, 4 * len(self._lanes)):
+        if not background:
+            self._last[holder, phase] = _Last(row, end_s, _in_use_s(row), drawn)
+        if self._bars > self._most_bars:
             self._coarsen()
 
     def _grow(self, last: _Last) -> None:
         row, in_use_s = last.row, _in_use_s(last.row)
         self._busy[row["holder"]].add(row["start_s"], row["end_s"])
         self._end_s = max(self._end_s, row["end_s"])
+        self._unsettle(row["holder"], last.drawn.start_s)
         last.drawn.busy_s += row["end_s"] - last.end_s
         last.drawn.in_use_s += in_use_s - last.in_use_s
         last.end_s, last.in_use_s = row["end_s"], in_use_s
 
+    @property
+    def _most_bars(self) -> int:
+        return max(MOST_BARS, 4 * self._lane_count)
+
     def _one(self, bar: _Drawn, following: _Drawn) -> bool:
         """Return whether two neighbours are drawn as one."""
-        if self.bar_s == 0.0:
-            return False
-        return (bar.start_s - self.start_s) // self.bar_s == (following.start_s - self.start_s) // self.bar_s
+        return self.bar_s > 0.0 and self._place(bar.start_s) == self._place(following.start_s)
+
+    def _place(self, start_s: float) -> float:
+        """Return what neighbours that are drawn as one have in common; larger for later ones."""
+        return (start_s - self.start_s) // self.bar_s if self.bar_s else start_s
 
     def _coarsen(self) -> None:
         """Draw more spans as one, until there are half as many bars as are allowed."""
-        most = max(MOST_BARS, 4 * len(self._lanes)) // 2
+        most = self._most_bars // 2
         length_s = max(self._end_s - self.start_s, 1e-9)
-        self.bar_s = max(2 * self.bar_s, length_s * len(self._lanes) / most / 4)
+        self.bar_s = max(2 * self.bar_s, length_s * self._lane_count / most / 4)
+        self._settled.clear()
         now_in: dict[int, _Drawn] = {}
         while True:
             self._bars = 0
-            for key, lane in self._lanes.items():
-                kept: list[_Drawn] = []
-                for bar in sorted(lane, key=lambda bar: bar.start_s):
-                    if kept and self._one(kept[-1], bar):
-                        now_in[id(bar)] = _joined(kept[-1], bar)
-                    else:
-                        kept.append(bar)
-                self._lanes[key] = kept
-                self._bars += len(kept)
+            for lanes in self._lanes.values():
+                for key, lane in lanes.items():
+                    kept: list[_Drawn] = []
+                    for bar in lane:
+                        if kept and self._one(kept[-1], bar):
+                            now_in[id(bar)] = _joined(kept[-1], bar)
+                        else:
+                            kept.append(bar)
+                    lanes[key] = kept
+                    self._bars += len(kept)
             for last in self._last.values():
                 last.drawn = now_in.get(id(last.drawn), last.drawn)
             if self._bars <= most or self.bar_s > 2 * length_s:
                 return
             self.bar_s *= 2
 
+    def _unsettle(self, holder: str, start_s: float) -> None:
+        """Draw a holder's bars anew if a bar that begins at this time is among those that were thought not to change."""
+        if (settled := self._settled.get(holder)) is not None and self._place(start_s) < settled.border:
+            del self._settled[holder]
+
     def _drawn_until(self, now_s: float) -> Iterator[Bar]:
         """Return the bars up to now. Foreground bars of a holder that stand for several spans are put side by side."""
-        at: dict[str, float] = {}
-        lanes = ((key, bar) for key, lane in self._lanes.items() for bar in lane)
-        for (holder, phase, background), bar in sorted(lanes, key=lambda one: one[1].start_s) if self.bar_s else lanes:
-            start_s, busy_s = bar.start_s, min(bar.busy_s, now_s - bar.start_s)
-            if busy_s <= 0:
-                continue
-            if self.bar_s and not background:
-                start_s = min(max(start_s, at.get(holder, start_s)), start_s + self.bar_s)
-                at[holder] = start_s + busy_s
-            yield Bar(holder, phase, background, start_s, busy_s, bar.in_use_s / bar.busy_s)
+        for holder, lanes in self._lanes.items():
+            settled = self._settled.setdefault(holder, _Settled())
+            settled.border = max(self._place(lane[-1].start_s) for lane in lanes.values())
+            rest = [(bar, key) for key, lane in lanes.items() for bar in lane[settled.of.get(key, 0) :]]
+            settles, at_s, further = True, settled.at_s, list[Bar]()
+            for bar, key in sorted(rest, key=lambda one: one[0].start_s):
+                phase, background = key
+                start_s, busy_s = bar.start_s, min(bar.busy_s, now_s - bar.start_s)
+                settles = settles and self._place(bar.start_s) < settled.border and bar.start_s + bar.busy_s <= now_s
+                drawn = settled.bars if settles else further
+                if busy_s > 0:
+                    if self.bar_s and not background:
+                        start_s = min(max(start_s, at_s), start_s + self.bar_s)
+                        at_s = start_s + busy_s
+                    drawn.append(Bar(holder, phase, background, start_s, busy_s, bar.in_use_s / bar.busy_s))
+                if settles:
+                    settled.of[key], settled.at_s = settled.of.get(key, 0) + 1, at_s
+            yield from settled.bars
+            yield from further
 
 
 def _held(row: Row, busy: Mapping[str, BusyTime]) -> Held:
@@ -371,6 +414,10 @@ def _in_use_s(row: Row) -> float:
     return (
         math.nan if row["phase"] != "decode" or batch is None or not slots else (row["end_s"] - row["start_s"]) * batch / slots
     )
+
+
+def _start_s(bar: _Drawn) -> float:
+    return bar.start_s
 
 
 def _joined(bar: _Drawn, following: _Drawn) -> _Drawn:

@@ -6,6 +6,7 @@ import json
 
 import pandas as pd
 
+from rlhfless.trace.clock import clock_of
 from rlhfless.trace.io import Trace
 from rlhfless.trace.metrics.step_metrics import step_metrics
 
@@ -45,10 +46,12 @@ def step_table(trace: Trace) -> pd.DataFrame:
     """Return one row per step of a run with all that curves show: ``step_metrics`` and ``learning_numbers``.
 
     An evaluation before the first step has a row of step -1. Columns that the file ``metrics.jsonl`` of a training run also has
-    have the same names there.
+    have the same names there. ``attrs["clock"]`` is the clock of its times.
 
     Raises:
         TraceError: the trace holds several runs.
     """
     _ = trace.run  # refuses several
-    return step_metrics(trace).merge(learning_numbers(trace), on="step", how="outer")
+    table = step_metrics(trace).merge(learning_numbers(trace), on="step", how="outer")
+    table.attrs["clock"] = clock_of(trace.meta)
+    return table

@@ -86,10 +86,12 @@ class Passes:
 
     Attributes:
         tokens: of the passes that have ended since ``count_anew``, named as in ``pass_tokens``.
+        on_count: called with ``tokens`` after every pass; None for no callback.
     """
 
     def __init__(self, algorithm: Models) -> None:
         self._algorithm = algorithm
+        self.on_count: Callable[[dict[str, float]], object] | None = None
         self.count_anew()
 
     def count_anew(self) -> None:
@@ -98,6 +100,8 @@ class Passes:
 
     def _count(self, part: Part, prepare: int = 0, learn: int = 0) -> None:
         add_to(self.tokens, pass_tokens(whole_tokens([part]), prepare, learn))
+        if self.on_count is not None:
+            self.on_count(self.tokens)
 
     @property
     def _models(self) -> int:

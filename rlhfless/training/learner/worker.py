@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -19,7 +20,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
 from rlhfless.system.parent_death import die_with_parent
-from rlhfless.system.piped_processes import HeartbeatConnection
+from rlhfless.system.piped_processes import Heartbeat, HeartbeatConnection
 from rlhfless.training.algorithms.ranks import Ranks, full_tensor
 from rlhfless.training.learner.first_weights import FirstWeights, SharedWeights, empty_model, laid_out
 from rlhfless.training.learner.learner import LocalLearner
@@ -62,12 +63,15 @@ class LearnerRank:
 
     Args:
         rank: of the process.
+        report: called with ``Learner.so_far`` of this process after every pass of a model; None for no callback.
     """
 
-    def __init__(self, rank: int, startup: LearnerStart) -> None:
+    def __init__(self, rank: int, startup: LearnerStart, report: Callable[[dict[str, float]], object] | None = None) -> None:
         self._rank = rank
         self._learner, self._model = _learner(rank, startup)
         self._board = startup.board.open() if rank == 0 else None
+        if (passes := getattr(self._learner.algorithm, "passes", None)) is not None:
+            passes.on_count = report
 
     def execute(self, order: str, argument: Any, seed: int) -> Any:
         """Execute an order, a method of ``Learner``, together with the others; return its result."""
@@ -83,7 +87,7 @@ def main(pipe: Connection, rank: int, startup: LearnerStart) -> None:
     die_with_parent()
     connection = HeartbeatConnection(pipe)
     try:
-        learner = LearnerRank(rank, startup)
+        learner = LearnerRank(rank, startup, lambda so_far: connection.send(Heartbeat(so_far)))
         connection.send((READY, None))
         while True:
             connection.send((DONE, learner.execute(*connection.recv())))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import math
@@ -14,6 +15,7 @@ from many_spans import many_spans
 
 from rlhfless.plots.growing_timeline import growing_timeline
 from rlhfless.trace import Trace, interval_union_s, step_metrics
+from rlhfless.trace.metrics import growing_step
 from rlhfless.trace.metrics.growing_step import MOST_BARS, MOST_EVENTS, BusyTime, GrowingStep, complete_step
 
 Row = dict[str, Any]
@@ -124,6 +126,49 @@ def test_what_is_drawn_and_the_work_of_an_update_are_bounded(count: int, monkeyp
     for holder in {bar.holder for bar in now.bars}:  # side by side
         of = sorted((bar for bar in now.bars if bar.holder == holder), key=lambda bar: bar.start_s)
         assert all(right.start_s >= left.start_s + left.busy_s - 1e-6 for left, right in itertools.pairwise(of))
+
+
+@pytest.mark.parametrize("count", [300, 4000])
+def test_what_is_drawn_does_not_depend_on_how_often_it_was_looked_at(count: int) -> None:
+    """Some spans come late, decode spans grow, and engines are ahead of the moment that is drawn."""
+    rng = np.random.default_rng(2)
+    rows: list[Row] = []
+    often, seldom, clock = GrowingStep(0.0), GrowingStep(0.0), [0.0] * 3
+    for n in range(count):
+        actor = int(rng.integers(3))
+        late_s = rng.uniform(0, 0.3 * clock[actor]) if rng.random() < 0.02 else 0.0
+        lasts_s, phase = rng.uniform(0.01, 0.5), str(rng.choice(["decode", "prefill", "transfer"], p=[0.8, 0.1, 0.1]))
+        start_s = clock[actor] - late_s
+        rows.append(span(f"actor-{actor}", phase, start_s, start_s + lasts_s, background=phase == "transfer"))
+        clock[actor] = max(clock[actor], start_s + lasts_s)
+        often.take(rows)
+        seldom.take(rows)
+        if n % 7 == 0:
+            often.so_far(0, [], now_s=min(clock))
+        if phase == "decode" and not late_s and rng.random() < 0.5:
+            rows[-1]["end_s"] += 0.1
+            clock[actor] += 0.1
+        if n % (count // 10) == 0:
+            fresh = copy.deepcopy(seldom)
+            assert repr(often.so_far(0, [], now_s=min(clock)).bars) == repr(fresh.so_far(0, [], now_s=min(clock)).bars)
+    assert repr(often.so_far(0, []).bars) == repr(seldom.so_far(0, []).bars)
+
+
+def test_an_update_late_in_a_step_makes_only_the_bars_that_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = sorted(many_spans(30_000).spans.to_dict("records"), key=lambda row: row["start_s"])
+    grown, made, bar = GrowingStep(0.0), [0], growing_step.Bar
+    monkeypatch.setattr(growing_step, "Bar", lambda *given: (made.append(1), bar(*given))[1])
+    most = {}
+    for begin, end in ((0, 600), (29_400, 30_000)):
+        for until in range(begin + 32, end + 1, 32):
+            grown.take(rows[:until])
+            made.clear()
+            now = grown.so_far(0, [], now_s=rows[until - 1]["end_s"])
+            if until > begin + 32:  # the first one has all that came since the one before
+                most[end] = max(most.get(end, 0), len(made))
+    assert len(now.bars) > 400
+    assert most[600] <= 100
+    assert most[30_000] <= most[600]
 
 
 def test_a_decode_span_goes_on_growing_after_its_bar_was_joined_to_another() -> None:
