@@ -12,11 +12,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from rlhfless.paper.comparison import compare
-from rlhfless.paper.draw import COLOURS, DASHES, SYMBOLS, WIDE_LEGEND, paper_line
+from rlhfless.paper.facets import FROM_ZERO, PERCENT, Panel, facets, looks_of
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
 from rlhfless.paper.paper_figure import Caption, Claim, Numbers, PaperFigure, Row
 from rlhfless.paper.workloads import Sources
-from rlhfless.plots.style import styled
 
 TITLE = "Figure 3c: GPU time that recomputes KV caches"
 PAPER_SHARE, PAPER_SAMPLES = 0.22, 4
@@ -60,24 +59,15 @@ def numbers(setting: Figure03cSetting, sources: Sources) -> Numbers:
 
 def plot(setting: Figure03cSetting, numbers: Numbers) -> go.Figure:
     """Plot the share by samples of a prompt, one line per prompt length."""
-    fig = go.Figure()
-    for i, (tokens, subset) in enumerate(numbers.table.groupby("prompt_tokens")):
-        what = f"prompts of {tokens:,} tokens" + (" (GSM8K)" if tokens == GSM8K_PROMPT_TOKENS else "")
-        fig.add_scatter(
-            x=subset["samples_per_prompt"], y=subset["redundant_share"], mode="lines+markers", name=what,
-            line={"color": COLOURS[i], "dash": DASHES[i]}, marker={"symbol": SYMBOLS[i], "size": 9},
-        )  # fmt: skip
-    fig.add_scatter(
-        x=[PAPER_SAMPLES], y=[PAPER_SHARE], mode="markers", name="printed in the paper: 22 %",
-        marker={"symbol": "star", "size": 15, "color": "#E69F00", "line": {"width": 1, "color": "#444444"}},
+    lengths = numbers.table["prompt_tokens"].unique().tolist()
+    labels = {tokens: f"prompts of {tokens:,} tokens{' (GSM8K)' * (tokens == GSM8K_PROMPT_TOKENS)}" for tokens in lengths}
+    return facets(
+        numbers.table, TITLE, f"naive static system, Qwen2.5-3B on L40S, GSM8K lengths ({numbers.table['basis'].iloc[0]})",
+        [[Panel({}, "samples_per_prompt", "redundant_share", "prompt_tokens", "lines", x_title="responses per prompt",
+                y_title="redundant prefill / busy GPU time", printed=((PAPER_SHARE, "paper: 22 % with 4 responses"),),
+                xaxis={"tickvals": list(setting.samples_per_prompt)}, yaxis={**PERCENT, **FROM_ZERO})]],
+        looks_of(lengths, labels),
     )  # fmt: skip
-    paper_line(fig, PAPER_SHARE, "")
-    fig.update_xaxes(title="responses per prompt", tickvals=list(setting.samples_per_prompt))
-    fig.update_yaxes(title="redundant prefill / busy GPU time", tickformat=".0%", rangemode="tozero")
-    basis = numbers.table["basis"].iloc[0]
-    return styled(
-        fig, TITLE, f"naive static system, Qwen2.5-3B on L40S, GSM8K lengths ({basis})", legend=WIDE_LEGEND, height=480
-    )
 
 
 def caption(setting: Figure03cSetting, numbers: Numbers) -> Caption:

@@ -11,15 +11,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
-from rlhfless.paper.draw import COLOURS, DASHES, SYMBOLS, WIDE_LEGEND
+from rlhfless.paper.facets import PERCENT, Look, Panel, facets, for_each, looks_of
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
 from rlhfless.paper.paper_figure import Caption, Claim, Numbers, PaperFigure
 from rlhfless.paper.wording import spread
 from rlhfless.paper.workloads import LengthHistory, Sources, modelled
-from rlhfless.plots.style import styled
+from rlhfless.plots.palette import BOUND
 from rlhfless.simulate import LoggedStep, logged_steps
 from solver.bounds.clairvoyant import clairvoyant_bound
 from solver.model.problem import PlanningProblem
@@ -94,23 +93,25 @@ def numbers(setting: Figure07bSetting, sources: Sources) -> Numbers:
 
 
 def plot(setting: Figure07bSetting, numbers: Numbers) -> go.Figure:
-    """Plot the saving by number of actors."""
-    cells = list(numbers.table.groupby(["data_set", "basis", "samples_per_prompt"], sort=False))
-    heads = [f"{name} x {samples_per_prompt} ({basis})" for (name, basis, samples_per_prompt), _ in cells]
-    fig = make_subplots(rows=1, cols=len(cells), subplot_titles=heads, shared_yaxes=True, horizontal_spacing=0.03)
-    for col, (_, subset) in enumerate(cells, start=1):
-        for i, (split, label) in enumerate(SPLITS.items()):
-            here = subset[subset["split"] == split]
-            fig.add_scatter(
-                x=here["actors"], y=here["saved"], mode="lines+markers", name=label, legendgroup=split, showlegend=col == 1,
-                line={"color": "#7F7F7F" if split == "bound" else COLOURS[i], "dash": DASHES[i]},
-                marker={"symbol": SYMBOLS[i], "size": 8}, row=1, col=col,
-            )  # fmt: skip
-        fig.update_xaxes(title="actors", dtick=1, row=1, col=col)
-    fig.add_hline(y=0, line={"color": "#444444", "width": 1})
-    fig.update_yaxes(title="GPU time saved of a random split", tickformat=".0%", row=1, col=1)
+    """Plot the saving by number of actors, a panel per data set."""
+    cells = numbers.table[["data_set", "basis", "samples_per_prompt"]].drop_duplicates().itertuples()
+    titles = {
+        one.data_set + str(one.samples_per_prompt): f"{one.data_set} x {one.samples_per_prompt} ({one.basis})" for one in cells
+    }
+    table = numbers.table.assign(cell=numbers.table["data_set"] + numbers.table["samples_per_prompt"].astype(str))
+    panel = Panel(
+        {"split": tuple(SPLITS)}, "actors", "saved", "split", "lines", x_title="actors", xaxis={"dtick": 1}, yaxis=PERCENT
+    )
+    first, *others = for_each(panel, "cell", titles)
     note = "equal counts, released when done; below 0 it takes more than a random split"
-    return styled(fig, TITLE, note, legend={**WIDE_LEGEND, "y": -0.2}, height=470, margin={"l": 70, "r": 24, "t": 96, "b": 60})
+    return facets(
+        table,
+        TITLE,
+        note,
+        [[replace(first, y_title="GPU time saved of a random split"), *others]],
+        {**looks_of(list(SPLITS), SPLITS), "bound": Look(SPLITS["bound"], BOUND, "triangle-up", "dashdot")},
+        same_y=True,
+    )
 
 
 def caption(setting: Figure07bSetting, numbers: Numbers) -> Caption:
