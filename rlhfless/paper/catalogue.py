@@ -1,48 +1,28 @@
-"""Registry of all reproduced figures, by the paper's names, and of figures of other papers.
-
-A file is named after its figure; two hold two: ``figure_04.py`` 4a and 4b, ``figure_17.py`` 2b (the naive system alone) and 17.
-"""
+"""All reproduced figures, by the papers' names, and how long they take."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from rlhfless.errors import InputError
-from rlhfless.paper import (
-    figure_03c,
-    figure_04,
-    figure_07b,
-    figure_09,
-    figure_10,
-    figure_10_all,
-    figure_11,
-    figure_12,
-    figure_13,
-    figure_14,
-    figure_15,
-    figure_16,
-    figure_17,
-    real_main,
-    rlhfuse_cut,
-    rlhfuse_schedules,
-)
-from rlhfless.paper.paper_figure import PaperFigure
+from rlhfless.paper import figure_10_all, figures_02_to_09, figures_10_to_13, figures_14_to_16, real_main, rlhfuse
+from rlhfless.paper.figure import PaperFigure
 from solver.model.plurals import counted
 
-FIGURES: dict[str, PaperFigure[Any]] = {
+FIGURES: dict[str, PaperFigure] = {
     figure.name: figure
     for figure in (
-        figure_17.FIGURE_2B, figure_03c.FIGURE, figure_04.FIGURE_4A, figure_04.FIGURE_4B, figure_07b.FIGURE, figure_09.FIGURE,
-        figure_10.FIGURE, figure_11.FIGURE, figure_12.FIGURE, figure_13.FIGURE, figure_14.FIGURE, figure_15.FIGURE,
-        figure_16.FIGURE, figure_17.FIGURE,
+        figures_02_to_09.FIGURE_2B, figures_02_to_09.FIGURE_3C, figures_02_to_09.FIGURE_4A, figures_02_to_09.FIGURE_4B,
+        figures_02_to_09.FIGURE_7B, figures_02_to_09.FIGURE_9, figures_10_to_13.FIGURE_10, figures_10_to_13.FIGURE_11,
+        figures_10_to_13.FIGURE_12, figures_10_to_13.FIGURE_13, figures_14_to_16.FIGURE_14, figures_14_to_16.FIGURE_15,
+        figures_14_to_16.FIGURE_16, figures_02_to_09.FIGURE_17,
     )
 }  # fmt: skip
-OTHER_FIGURES: dict[str, PaperFigure[Any]] = {
-    figure.name: figure for figure in (figure_10_all.FIGURE, real_main.FIGURE, rlhfuse_cut.FIGURE, rlhfuse_schedules.FIGURE)
+OTHER_FIGURES: dict[str, PaperFigure] = {
+    figure.name: figure for figure in (figure_10_all.FIGURE, real_main.FIGURE, rlhfuse.CUT, rlhfuse.SCHEDULES)
 }
-"""Figures of other papers, and the 12 settings with all levers: made when they are named."""
+"""Figures of other papers, and the 12 settings with all optimisations: made when they are named."""
 
 CPU_S = {
     "2b": (1.2, 0.9),
@@ -64,7 +44,7 @@ CPU_S = {
 logs at hand, without pictures; NaN was not measured."""
 
 
-def how_long(figures: Sequence[PaperFigure[Any]], fast: bool) -> str:
+def how_long(figures: Sequence[PaperFigure], fast: bool) -> str:
     """Return how many figures are made, and about how long one core needs for them."""
     number = counted(len(figures), "figure")
     if any(figure.name not in CPU_S for figure in figures):
@@ -83,7 +63,7 @@ def _about(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{max(1, round(seconds / 10)) * 10} s"
 
 
-def chosen(names: Sequence[str] = ()) -> list[PaperFigure[Any]]:
+def chosen(names: Sequence[str] = ()) -> list[PaperFigure]:
     """Return the figures of these names, each once and in the paper's order; without names, all figures of RLHFless.
 
     The name of a figure's file is one, too (``figure_02b``).

@@ -28,7 +28,8 @@ BETWEEN_PX, ABOVE_PX, BELOW_PX = 92, 96, 70
 
 
 class Look(NamedTuple):
-    """How one value of a hue is drawn: its name in the legend, and what tells it apart, with and without colour."""
+    """How one value of a hue is drawn: its name in the legend, and what tells it apart, with and without colour. Without a
+    symbol it is a curve."""
 
     label: str
     colour: str
@@ -98,24 +99,24 @@ def looks_of(values: Sequence[Any], labels: Mapping[Any, str] | None = None) -> 
 
 def facets(
     table: pd.DataFrame, title: str, note: str, panels: Sequence[Sequence[Panel]], looks: Mapping[Any, Look] | None = None,
-    heights: Sequence[float] = (300,), same_y: bool = False, **layout: Any,
+    heights: Sequence[float] = (300,), same_y: bool = False, between: float = BETWEEN_PX, **layout: Any,
 ) -> go.Figure:  # fmt: skip
     """Return a figure with rows of panels; rows may have different numbers of panels.
 
     Args:
         table: tidy rows. looks: hue to how it is drawn, in the order of the legend; other hues follow in their own order.
         heights: pixels of each row of panels; of all rows where there is one number. same_y: panels of a row share the range
-            of y.
+            of y. between: pixels between rows of panels.
     """
     shown = list(dict.fromkeys(value for row in panels for panel in row for value in panel.rows(table)[panel.hue]))
     given = dict(looks or {})
     known = {**given, **looks_of([value for value in shown if value not in given])}
     heights = list(heights) * (len(panels) if len(heights) == 1 else 1)
     columns = math.lcm(*(len(row) for row in panels))
-    inner = sum(heights) + BETWEEN_PX * (len(panels) - 1)
+    inner = sum(heights) + between * (len(panels) - 1)
     fig = make_subplots(
-        rows=len(panels), cols=columns, row_heights=heights, vertical_spacing=BETWEEN_PX / inner if len(panels) > 1 else 0,
-        horizontal_spacing=0.08 * (columns > 1) * max(len(row) for row in panels) / columns,
+        rows=len(panels), cols=columns, row_heights=heights, vertical_spacing=between / inner if len(panels) > 1 else 0,
+        horizontal_spacing=0.07 if columns > 1 else 0,
         specs=[[cell for _ in row for cell in ({"colspan": columns // len(row)}, *[None] * (columns // len(row) - 1))]
                for row in panels],
         subplot_titles=[panel.title for row in panels for panel in row],
@@ -163,11 +164,12 @@ def _draw(fig: go.Figure, panel: Panel, rows: pd.DataFrame, look: Look, in_legen
     else:
         dash = look.symbol.startswith("line-")
         marker = {
-            "color": look.colour, "symbol": look.symbol, "size": 17 if dash else 9,
+            "color": look.colour, "symbol": look.symbol or None, "size": 17 if dash else 9,
             "line": {"width": 2.5, "color": look.colour} if dash else {"width": 1, "color": "#444444"},
         }  # fmt: skip
+        mode = {"points": "markers", "lines": "lines+markers", "curve": "lines"}[panel.kind if look.symbol else "curve"]
         fig.add_scatter(
-            x=x, y=y, mode={"points": "markers", "lines": "lines+markers", "curve": "lines"}[panel.kind], marker=marker,
+            x=x, y=y, mode=mode, marker=marker,
             line={"color": look.colour, "dash": look.dash, "width": 2}, error_y=_interval(panel, rows),
             hovertemplate=f"<b>{label}</b><br>%{{x}}: %{{y:.4g}}<extra></extra>", **common,
         )  # fmt: skip
@@ -180,9 +182,11 @@ def _interval(panel: Panel, rows: pd.DataFrame) -> dict[str, Any] | None:
 def _printed(fig: go.Figure, panel: Panel, cell: Mapping[str, int]) -> None:
     """Add dotted lines at the numbers that the paper prints."""
     for y, text in panel.printed:
-        fig.add_hline(
-            y=y, line={"color": PRINTED_COLOUR, "width": 1.5, "dash": "dot"}, annotation_text=text or None,
-            annotation_position="top left", annotation_font={"size": 11, "color": PRINTED_INK}, **cell,
-        )  # fmt: skip
+        fig.add_hline(y=y, line={"color": PRINTED_COLOUR, "width": 1.5, "dash": "dot"}, **cell)
+        if text:
+            fig.add_annotation(
+                text=text, x=0, y=y, xref="x domain", xanchor="left", yanchor="bottom", showarrow=False,
+                font={"size": 11, "color": PRINTED_INK}, **cell,
+            )  # fmt: skip
     for x in panel.at:
         fig.add_vline(x=x, line={"color": "#999999", "dash": "dot", "width": 1.5}, **cell)

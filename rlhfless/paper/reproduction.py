@@ -7,18 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from rlhfless.paper.catalogue import FIGURES
-from rlhfless.paper.index import claims, findings
-from rlhfless.paper.paper_figure import Numbers
+from rlhfless.paper.figure import Numbers
+from rlhfless.paper.runs import Runs
 from rlhfless.paper.workloads import Sources
-from rlhfless.paper.write import described
+from rlhfless.paper.write import findings
 
 if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
 
-NAMES = {"paper": "paper says", "we_find": "we find", "possible": "what is possible", "plain": "in plain words"}
 LEFT = [{"selector": "td, th", "props": "text-align: left; vertical-align: top; white-space: normal; min-width: 5em"}]
 
 
@@ -36,41 +33,31 @@ class Reproduction:
 
     @property
     def findings(self) -> Styler:
-        """One row per number that the paper prints: what it says, what we find, what is possible."""
-        return _wrapped(findings(self.numbers))
-
-    @property
-    def claims(self) -> Styler:
-        """The orders and trends that the paper states, and whether they hold here."""
-        return _wrapped(claims(self.numbers))
+        """One row per number that the paper prints, and per order or trend that it states: the paper's, ours, the bound."""
+        return findings(self.numbers).style.hide(axis="index").set_table_styles(LEFT)
 
     def plot(self, name: str) -> Any:
         """Return a figure, drawn from its numbers."""
-        return FIGURES[name].plot(FIGURES[name].of(self.fast), self.numbers[name])
+        return FIGURES[name].plot(self.numbers[name])
 
-    def caption(self, name: str) -> str:
-        """Return the caption of a figure as Markdown: what is drawn, what is a log, what is a model, and why we differ."""
-        lines = described(FIGURES[name], FIGURES[name].of(self.fast), self.numbers[name])
-        return "\n\n".join(f"**{heading}:** {text}" for heading, text in lines)
+    def text(self, name: str) -> str:
+        """Return the text of a figure as Markdown: what is drawn, what is a model, and where and why we differ."""
+        return "\n\n".join(f"**{heading}:** {text}" for heading, text in FIGURES[name].text.lines())
 
 
 def reproduce(
     *, fast: bool = False, logs: str | Path | None = None, on_figure: Callable[[str], object] | None = None
 ) -> Reproduction:
-    """Compute the numbers of every figure.
+    """Compute the numbers of every figure; runs that several figures need are computed once.
 
     Args:
         fast: smaller settings. logs: folder of public logs; beside the checkout, or else stated models, when None.
         on_figure: called with the name of a figure before it is computed.
     """
     sources, numbers = Sources.of(logs), {}
+    runs = Runs(sources)
     for name, figure in FIGURES.items():
         if on_figure is not None:
             on_figure(name)
-        numbers[name] = figure.numbers(figure.of(fast), sources)
+        numbers[name] = figure.compute(runs, fast)
     return Reproduction(fast, sources, numbers)
-
-
-def _wrapped(rows: pd.DataFrame) -> Styler:
-    """Return a table of text whose cells wrap."""
-    return rows.rename(columns=NAMES).style.hide(axis="index").set_table_styles(LEFT)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from rlhfless.paper.figure import Finding, verdict
 from rlhfless.paper.whole_step_rows import BOUND, BOUND_SIZED, FAIR, FAIR_SIZED, TOGETHER, TOGETHER_SIZED, WITHOUT
 
 CELL = ["algorithm", "model", "data_set"]
@@ -156,66 +157,63 @@ def counted(
     return int(((own["speedup"] >= speed) & (own["cost_saved"] >= saved)).sum()), len(own)
 
 
-def aims(table: pd.DataFrame) -> list[tuple[str, str, str]]:
-    """Return the aims of whole steps: what is aimed at, what came out, and what the bound allows."""
-    steps, limits, against = against_naive(table), bounds(table), fair(table)
-    rows = []
-    for what, wanted, saved in (
-        ("37 %", {WITHOUT: "12"}, 0.37),
-        ("44.8 %", {WITHOUT: "6", "weak": "-", "strong": "8 to 9"}, 0.448),
-    ):
-        for drafts, target in wanted.items():
-            reached, total = counted(steps, "1.35x", 1.35, saved, drafts)
-            rows.append((f"1.35x and {what} at once, {_named(drafts)}: {target} of 12", _share(reached, total),
-                         _possible(limits, "saved at 1.35x", saved, drafts)))  # fmt: skip
-    for drafts in DRAFTS:
-        reached, total = counted(steps, "2x", 2.0, 0.6, drafts, "7B")
-        rows.append((f"7B: 2x and 60 % at once, {_named(drafts)}: 5 of 6", _share(reached, total),
-                     _possible(limits[limits["model"].str.endswith("7B")], "saved at 2x", 0.6, drafts)))  # fmt: skip
-    targets: Mapping[str, str] = {WITHOUT: "10 %", "weak": "-", "strong": "15 %"}
-    for drafts, target in targets.items():
-        own = [value for (_, name), value in against.items() if name == drafts]
-        cheaper, faster = np.array([one.cheaper for one in own]), np.array([one.faster for one in own])
-        rows.append((f"cheaper than elastic plain with prefix caching at equal time, {_named(drafts)}: {target} on average",
-                     _spread(cheaper, ".1%"), ""))  # fmt: skip
-        rows.append((f"faster than elastic plain with prefix caching at equal cost, {_named(drafts)}",
-                     _spread(faster, ".2f", "x"), ""))  # fmt: skip
-    return rows + _aims_of_any_size(table, steps)
+AIMS = (
+    ("1.35x", 1.35, 0.37, "", {WITHOUT: 12 / 12}),
+    ("1.35x", 1.35, 0.448, "", {WITHOUT: 6 / 12, "weak": None, "strong": 8 / 12}),
+    ("2x", 2.0, 0.6, "7B", dict.fromkeys(DRAFTS, 5 / 6)),
+)  # fmt: skip
+"""Speed that is planned for, speed and saving at once, models, and drafts to the share of the settings that is aimed at."""
+FAIR_AIMS = {WITHOUT: 0.10, "weak": None, "strong": 0.15}
+"""Drafts to the mean saving against elastic plain with prefix caching at equal time that is aimed at."""
 
 
-def _aims_of_any_size(table: pd.DataFrame, steps: pd.DataFrame) -> list[tuple[str, str, str]]:
-    """Return the same aims without drafts where plans, and the comparator, choose the size of actors."""
-    limits, against, rows = bounds(table, BOUND_SIZED), fair(table, any_size=True), []
-    for aim, speed, saved, wanted, model in (
-        ("1.35x", 1.35, 0.37, "37 % at once, any size of actors: 12 of 12", ""),
-        ("1.35x", 1.35, 0.448, "44.8 % at once, any size of actors: 6 of 12", ""),
-        ("2x", 2.0, 0.6, "60 % at once, any size of actors: 5 of 6", "7B"),
-    ):
-        reached, total = counted(steps, aim, speed, saved, WITHOUT, model, TOGETHER_SIZED)
-        possible = _possible(limits[limits["model"].str.endswith(model)], f"saved at {aim}", saved, WITHOUT)
-        rows.append((f"{model}{': ' * bool(model)}{aim} and {wanted}", _share(reached, total), possible))
-    cheaper = np.array([one.cheaper for one in against.values()])
-    rows.append(("cheaper than elastic plain with prefix caching at equal time, each with its own best size of actors",
-                 _spread(cheaper, ".1%"), ""))  # fmt: skip
+def aims(table: pd.DataFrame) -> list[Finding]:
+    """Return the aims of whole steps: what is aimed at, in place of what the paper says; what came out; the bound."""
+    steps, rows = against_naive(table), []
+    for system, part in ((TOGETHER, BOUND), (TOGETHER_SIZED, BOUND_SIZED)):
+        limits, any_size = bounds(table, part), system == TOGETHER_SIZED
+        for aim, speed, saved, model, wanted in AIMS:
+            for drafts, share in wanted.items():
+                if any_size and drafts != WITHOUT:
+                    continue
+                reached, total = counted(steps, aim, speed, saved, drafts, model, system)
+                own = limits[(limits["drafts"] == drafts) & limits["model"].str.endswith(model)]
+                allowed = f"the bound allows {int((own[f'saved at {aim}'] >= saved).sum())} of {len(own)}" if len(own) else ""
+                text = f"{model}{': ' * bool(model)}{aim} and {saved * 100:g} % at once, {_named(drafts, any_size)}"
+                ours = f"{reached} of {total}" if total else NOT_EXECUTED
+                rows.append(Finding(text, _aim(share, len(own)), ours, allowed, _held(reached, share, total)))
+        against = fair(table, any_size)
+        for drafts, mean in FAIR_AIMS.items():
+            if any_size and drafts != WITHOUT:
+                continue
+            own_fair = [one for (_, name), one in against.items() if name == drafts]
+            cheaper, faster = np.array([one.cheaper for one in own_fair]), np.array([one.faster for one in own_fair])
+            holds = "" if mean is None or not len(cheaper) else verdict([bool(np.nanmean(cheaper) >= mean)])
+            than = f"than elastic plain with prefix caching at equal {{}}, {_named(drafts, any_size)}"
+            rows.append(Finding(f"cheaper {than.format('time')}", "" if mean is None else f"aim: {mean:.0%} in the mean",
+                                _mean_of(cheaper, ".1%"), "", holds))  # fmt: skip
+            rows.append(Finding(f"faster {than.format('cost')}", "", _mean_of(faster, ".2f", "x"), "", ""))
     return rows
 
 
-def _named(drafts: str) -> str:
-    return "without drafts" if drafts == WITHOUT else f"{drafts} drafts"
+def _named(drafts: str, any_size: bool) -> str:
+    return ("without drafts" if drafts == WITHOUT else f"{drafts} drafts") + ", any size of actors" * any_size
 
 
-def _share(reached: int, total: int) -> str:
-    return f"{reached} of {total}" if total else NOT_EXECUTED
+def _aim(share: float | None, settings: int) -> str:
+    return "" if share is None or not settings else f"aim: {math.ceil(share * settings - 1e-9)} of {settings}"
 
 
-def _spread(values: np.ndarray, form: str, unit: str = "") -> str:
+def _held(reached: int, share: float | None, total: int) -> str:
+    """Return whether so many settings reach the aim, in part where some do; nothing without an aim."""
+    if share is None or not total:
+        return ""
+    return "yes" if reached >= share * total - 1e-9 else "in part" if reached else "no"
+
+
+def _mean_of(values: np.ndarray, form: str, unit: str = "") -> str:
     """Return mean, least and most of the known values."""
     known = values[~np.isnan(values)]
     if not len(known):
         return NOT_EXECUTED
     return f"{known.mean():{form}}{unit} ({known.min():{form}} to {known.max():{form}})"
-
-
-def _possible(limits: pd.DataFrame, column: str, saved: float, drafts: str) -> str:
-    own = limits[limits["drafts"] == drafts]
-    return f"the bound allows {int((own[column] >= saved).sum())} of {len(own)}" if len(own) else ""

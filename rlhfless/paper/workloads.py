@@ -6,7 +6,7 @@ project. Where a log is missing, the stated model replaces it, and the name of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,6 +29,11 @@ STEP_LOGS = {  # data set: file, column of the mean length
 LOGS = {"GSM8K": GSM8K_LOG, "MATH-500": MATH_LOG, **{name: file for name, (file, _) in STEP_LOGS.items()}}
 """All public logs, by data set."""
 SHIPPED = Path("traces", "arithmetic-grpo")
+GSM8K_LENGTHS = (
+    "Lengths of PPO on GSM8K are a stated model. Those of GRPO are a public log where it is at hand, else the same model; "
+    "the log has no prompt lengths, which count as 0 in prefill and learning."
+)
+"""Of figures on GSM8K: which lengths are a log, and which a model."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,12 +84,6 @@ def modelled(
     prompts = max(1, responses // samples_per_prompt) * steps_per_epoch
     rows = model.rollouts(prompts, samples_per_prompt, epochs, steps_per_epoch, seed)
     return LengthHistory(model.name, "length model", rows, model.max_response_tokens)
-
-
-def about_logs(bases: Iterable[str]) -> str:
-    """Return the caption's note on GSM8K's log, with a leading blank; empty where no log is among the bases."""
-    note = " The GSM8K log has no prompt lengths: they count as 0 in prefill and learning."
-    return note if "log" in set(bases) else ""
 
 
 def read_columns(path: Path, numbers: Sequence[str], texts: Sequence[str] = ()) -> pd.DataFrame:
@@ -183,8 +182,8 @@ class Sources:
 
     def gsm8k(self, samples_per_prompt: int) -> LengthHistory:
         """Return GSM8K: the second visit of 128 prompts in a public GRPO log, 32 optimizer steps after the first, else the
-        length model. The log's cap is 512 tokens, which 17 % of the responses reach; see ``about_logs`` for its other
-        limitations.
+        length model. The log's cap is 512 tokens, which 17 % of the responses reach; it has no
+        prompt lengths.
 
         Args:
             samples_per_prompt: responses of each prompt, of the 8 that were logged.

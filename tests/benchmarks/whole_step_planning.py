@@ -14,12 +14,12 @@ import argparse
 import json
 import math
 import time
-from dataclasses import replace
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from rlhfless.paper import Sources
-from rlhfless.paper.figure_10_all import FIGURE, Figure10AllSetting, steps
+from rlhfless.paper.figure_10_all import FIGURE, Cell, cells_of, step_of
 from rlhfless.simulate import WEAK, Aim, DrawnDrafts
 from solver import Objective
 
@@ -29,10 +29,11 @@ NAMES = ("algorithm", "model", "data_set", "seed")
 Row = dict[str, Any]
 
 
-def rows(setting: Figure10AllSetting, with_drafts: bool) -> list[Row]:
+def rows(cells: Iterable[Cell], with_drafts: bool, **setting: int) -> list[Row]:
     """Return one row per step: CPU seconds and, for each aim, executed seconds and GPU-seconds."""
     found = []
-    for cell, of in steps(setting, Sources.default()):
+    for one in cells:
+        cell, of = step_of(one, Sources.default(), **setting)
         step, drafts = of.step, DrawnDrafts(WEAK, seed=of.seed) if with_drafts else None
         began_s = time.process_time()
         step.plan(Aim(time_weight=0.7), drafts)
@@ -72,10 +73,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--tiny", action="store_true", help="one small setting")
     given = parser.parse_args()
-    setting = replace(Figure10AllSetting(), responses=given.responses, seeds=given.seeds)
     if given.tiny:
-        setting = replace(FIGURE.fast, seeds=1, algorithms=("GRPO",), responses=24)
-    found = rows(setting, given.drafts)
+        cells = cells_of(("GRPO",), FIGURE.fast["machines"], FIGURE.fast["data_sets"], seeds=1)
+        found = rows(cells, given.drafts, responses=24, epochs=FIGURE.fast["epochs"])
+    else:
+        found = rows(cells_of(seeds=given.seeds), given.drafts, responses=given.responses)
     slowest = max(found, key=lambda row: row["cpu_s"])
     within = sum(row["cpu_s"] <= 1 for row in found)
     print(f"within 1 s of CPU: {within} of {len(found)}; most {slowest['cpu_s']:.2f} s")

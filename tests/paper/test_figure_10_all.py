@@ -11,22 +11,20 @@ import pytest
 from command_line import run_rlhfless
 
 import solver
-from rlhfless.paper import OTHER_FIGURES, Numbers, Sources, chosen, figure_10_all
+from rlhfless.paper import OTHER_FIGURES, Numbers, Runs, Sources, chosen
 from rlhfless.paper.machine import QWEN_7B_L40S
-from rlhfless.paper.parts import FigurePart
-from rlhfless.paper.whole_step_costs import ChargeOptions, step_costs
+from rlhfless.paper.whole_step_costs import ChargeOptions, size_variants, step_costs
 from rlhfless.paper.whole_step_rows import BOUND, BOUND_SIZED, FAIR, FAIR_SIZED, TOGETHER_SIZED
-from rlhfless.paper.whole_step_sizes import size_variants
 from rlhfless.paper.whole_step_summary import against_naive, aims, at_most, bounds, fair, half_width, levers, stages
 from rlhfless.simulate import SimulationConfig
 
 FIGURE = OTHER_FIGURES["10_all"]
-SMALL = replace(figure_10_all.FAST, algorithms=("GRPO",), responses=24)
+SMALL = {**FIGURE.fast, "algorithms": ("GRPO",), "responses": 24}
 
 
 @pytest.fixture(scope="module")
 def found() -> Numbers:
-    return figure_10_all.numbers(SMALL, Sources(None))
+    return FIGURE.numbers(Runs(Sources(None)), **SMALL)
 
 
 @pytest.mark.full
@@ -53,27 +51,25 @@ def test_no_executed_plan_is_below_the_bound(found: Numbers) -> None:
 @pytest.mark.full
 def test_without_plans_with_drafts_their_aims_are_not_executed(found: Numbers) -> None:
     plain = found.table[found.table["drafts"].isin(["without"]) | found.table["drafts"].isna()]
-    rows = {what: (value, possible) for what, value, possible in aims(plain)}
+    rows = {aim.what: (aim.ours, aim.bound) for aim in aims(plain)}
     drafted = [name for name in rows if "weak drafts" in name or "strong drafts" in name]
     assert drafted
     assert {rows[name] for name in drafted} == {("not executed", "")}
     assert {name: row for name, row in rows.items() if name not in drafted} == {
-        what: (value, possible) for what, value, possible in aims(found.table) if what not in drafted
+        aim.what: (aim.ours, aim.bound) for aim in aims(found.table) if aim.what not in drafted
     }
-    assert "not executed" in str(figure_10_all.caption(SMALL, found._replace(table=plain)))
+    assert {aim.holds for aim in aims(plain) if aim.what in drafted} == {""}, "no verdict without plans"
 
 
 @pytest.mark.full
 def test_the_command_prints_the_settings_and_writes_the_figure(
     found: Numbers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(
-        OTHER_FIGURES, "10_all", replace(FIGURE, fast=SMALL, parts=lambda *_: [FigurePart("all", 0, lambda: found.table)])
-    )
+    monkeypatch.setitem(OTHER_FIGURES, "10_all", replace(FIGURE, numbers=lambda *_, **__: found))
     result = run_rlhfless("figures", "figure_10_all", "--fast", "--pictures", "none", "-o", str(tmp_path / "out"))
     assert result.exit_code == 0, result.output
     assert "GRPO 7B GSM8K (lengths modelled)" in result.output
-    assert result.output.count("    together, ") == 3
+    assert result.output.count("    together, ") == 6 + 2, "two speeds with every kind of drafts, and with any size of actors"
     assert result.output.count("aim: ") == len(aims(found.table))
     page = (tmp_path / "out" / "figure_10_all.html").read_text(encoding="utf-8")
     assert "character task" in page

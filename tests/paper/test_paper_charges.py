@@ -6,12 +6,11 @@ import pandas as pd
 import pytest
 from paper_samples import Paper
 
-from rlhfless.paper.comparison import compare
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S
-from rlhfless.paper.workloads import modelled
+from rlhfless.paper.runs import Runs, compare
+from rlhfless.paper.workloads import Sources, modelled
 from rlhfless.scheduling.baselines import Static
-from rlhfless.scheduling.timed import TimedPolicy
 
 
 def after_generation(paper: Paper, name: str, *keys: str, **where: str) -> pd.DataFrame:
@@ -45,7 +44,7 @@ def test_no_step_is_charged_more_gpus_than_the_cluster_has_when_generation_is_ov
 @pytest.mark.parametrize(("actors", "gpus"), [(3, 14), (4, 16), (8, 16)])
 def test_a_learner_takes_gpus_from_waiting_actors_where_no_others_are_left(actors: int, gpus: int) -> None:
     history = modelled(GSM8K, 1, responses=16, epochs=2)
-    outcome = compare(history, QWEN_3B_L40S, "PPO", [Static(actors, name="static")])
+    outcome = compare(Runs(Sources(None)), history, QWEN_3B_L40S, "PPO", [Static(actors, name="static")])
     steps = outcome.steps
     after = (steps["step_gpu_s"] - steps["generation_gpu_s"]) / (steps["step_s"] - steps["generation_s"])
     assert after.tolist() == pytest.approx([gpus])
@@ -54,6 +53,7 @@ def test_a_learner_takes_gpus_from_waiting_actors_where_no_others_are_left(actor
 
 
 def test_every_plan_of_a_timed_policy_has_its_own_cpu_time() -> None:
-    timed = TimedPolicy(Static(3, name="static"))
-    outcome = compare(modelled(GSM8K, 1, responses=16, epochs=4), QWEN_3B_L40S, "PPO", [timed])
-    assert len(timed.cpu_s) == len(outcome.steps) == 3
+    history = modelled(GSM8K, 1, responses=16, epochs=4)
+    outcome = compare(Runs(Sources(None)), history, QWEN_3B_L40S, "PPO", ["static", "random"], timed=True)
+    assert len(outcome.steps) == 6
+    assert (outcome.steps["cpu_s"] > 0).all()

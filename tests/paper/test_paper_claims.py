@@ -9,55 +9,50 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from error_messages import refused
-from paper_samples import VERDICTS, Paper, small
+from paper_samples import VERDICTS, Paper
 
-from rlhfless.paper import FIGURES, Claim, Numbers, described, figure_09, figure_10, figure_12, figure_13, figure_15
-from rlhfless.paper.comparison import ELASTIC
+from rlhfless.paper import FIGURES, Numbers, figures_02_to_09, figures_10_to_13, figures_14_to_16
+from rlhfless.paper.figure import verdict
+from rlhfless.paper.runs import ELASTIC, LOOKS
 
 
 @pytest.mark.full
 def test_the_verdicts_are_those_that_were_looked_at(paper: Paper) -> None:
     names = dict.fromkeys(name for name, _ in VERDICTS if name != "16")  # test_paper_command.py has figure 16
-    decided = {(name, claim.paper): claim.holds for name in names for claim in FIGURES[name].claims(paper.found(name))}
+    decided = {(name, one.what): one.holds for name in names for one in FIGURES[name].findings(paper.found(name))}
     assert decided == {stated: holds for stated, holds in VERDICTS.items() if stated[0] != "16"}
 
 
 def test_a_verdict_is_yes_only_where_all_cases_hold() -> None:
-    assert [Claim.of("", cases, "").holds for cases in ([True, True], [True, False], [False])] == ["yes", "in part", "no"]
+    assert [verdict(cases) for cases in ([True, True], [True, False], [False])] == ["yes", "in part", "no"]
     with refused(AssertionError):
-        Claim.of("", [], "")
+        verdict([])
 
 
 @pytest.mark.full
 def test_a_claim_falls_with_its_numbers(paper: Paper) -> None:
     rows = paper.found("15").table.copy()
     rows.loc[rows["panel"] == "lambda", "time_s"] *= -1
-    turned = {claim.paper: claim.holds for claim in figure_15.claims(Numbers(rows))}
+    turned = {one.what: one.holds for one in FIGURES["15"].findings(Numbers(rows))}
     assert turned["a larger lambda is faster"] == "no"
-    assert turned["no further saving at tau <= 0.5"] == "in part"
+    assert turned["tau from which a smaller one saves no further cost"] == "in part"
     fewer = paper.found("13").table.copy()
     fewer.loc[(fewer["policy"] == "dedup") & (fewer["samples_per_prompt"] == 3), "prefill_tokens"] += 1
-    prefill = {claim.paper: claim.holds for claim in figure_13.claims(Numbers(fewer))}
+    prefill = {one.what: one.holds for one in FIGURES["13"].findings(Numbers(fewer))}
     assert prefill["computing each prompt once saves (G - 1) / G of the prefill tokens"] == "in part"
-
-
-@pytest.mark.full
-def test_under_a_figure_stands_what_it_says_of_the_papers_statements(paper: Paper) -> None:
-    figure = small("15")
-    said = [text for heading, text in described(figure, figure.fast, paper.found("15")) if heading == "Does it hold"]
-    assert len(said) == 5
-    assert said[1].startswith("no further saving at tau <= 0.5: in part. Going from tau = 0.5 to 0.3 saves another ")
 
 
 @pytest.mark.full
 def test_figure_10_shows_with_which_learner_the_papers_factors_are_in_reach(paper: Paper) -> None:
     numbers, drawn = paper.found("10"), paper.plot("10")
-    faster, on_all, cheaper, count = figure_10.cells_within_bounds(numbers)
-    notes = " ".join(note.text for note in drawn.layout.annotations)
-    assert f"1.35x faster, possible in {faster} of {count} cells (naive learner), in {on_all} (on all GPUs)" in notes
-    assert f"the paper's up to 44.8 % cheaper, possible in {cheaper} of {count} cells" in notes
-    limits = {name: [t for t in drawn.data if t.legendgroup == name] for name in figure_10.LIMITS}
-    most = figure_10.cells(numbers).query("policy == 'bound'")
+    faster, on_all, cheaper, count = figures_10_to_13.cells_within_bounds(numbers)
+    speed, cost, *_ = FIGURES["10"].findings(numbers)
+    assert f"1.35x is possible in {faster}, {on_all} and" in speed.bound
+    assert f"44.8 % is possible in {cheaper} of {count} cells" in cost.bound
+    limits = {
+        name: [trace for trace in drawn.data if trace.name == look.label] for name, look in figures_10_to_13.LIMITS.items()
+    }
+    most = figures_10_to_13.cells(numbers).query("policy == 'bound'")
     for name, cells in (("most_speedup", faster), ("most_speedup_on_all", on_all)):
         assert np.allclose(limits[name][0].y, 1 / most[name])
         assert cells == int((np.array(limits[name][0].y) <= 1 / 1.35).sum())
@@ -122,7 +117,7 @@ def test_figure_13_compares_every_comparator_in_whole_steps_and_in_generation_al
         held = naive["gpu_s"].to_numpy() - released["gpu_s"].to_numpy()
         assert (held > 1 if scope == "step" else held == 0).all(), "the naive system holds its GPUs through the step"
     drawn = paper.plot("13").data
-    assert sum(trace.legendgroup == "rlhfuse" for trace in drawn) == 2 * 3 + 1, "time, cost and share of both; actors"
+    assert sum(trace.name == LOOKS["rlhfuse"].label for trace in drawn) == 2 * 3 + 1, "time, cost and share of both; actors"
 
 
 @pytest.mark.full
@@ -134,13 +129,14 @@ def test_figure_15_has_every_comparator_in_whole_steps_and_in_generation_alone(p
             references = rows[rows["policy"] != "rlhfless"]
             assert references["parameter"].isna().all()
             assert len(references) == histories * (len(COMPARATORS) - 1)
-    drawn = paper.plot("15").data
-    (shown,) = {tuple(trace.x) for trace in drawn if trace.mode == "markers"}
-    assert shown == ("naive, released", "elastic", "random", "RLHFuse", "RLHFless", "ours", "oracle")
+    drawn = [trace for trace in paper.plot("15").data if trace.mode == "markers" and trace.xaxis == "x14"]
+    assert drawn
     for trace in drawn:
-        if trace.mode == "markers" and trace.xaxis == "x14":
-            own = figure_15.reference(paper.found("15"), "window" if "run" in trace.name else "lambda", "rlhfuse", "step")
-            assert trace.y[3] == own[trace.name]["share"]
+        panel = "window" if "run" in trace.name else "lambda"
+        own = figures_14_to_16.curves(paper.found("15"), panel, "step", "rlhfuse")[trace.name]
+        shown = dict(zip(trace.x, trace.y, strict=True))
+        assert set(shown) == set(figures_14_to_16.SHORT.values())
+        assert shown["RLHFuse"] == own["share"].iloc[0]
 
 
 @pytest.mark.full
@@ -194,7 +190,7 @@ def test_ours_takes_more_of_the_possible_than_the_papers_rule(paper: Paper) -> N
 
 @pytest.mark.full
 def test_larger_batches_leave_more_room_above_three_static_actors(paper: Paper) -> None:
-    batches = figure_10.by_batch(paper.found("10"))
+    batches = figures_10_to_13.by_batch(paper.found("10"))
     assert (np.diff(batches["possible"]) > 0).all()
     assert (np.diff(batches["best_static"]) >= 0).all()
     assert (batches["ours"] <= batches["possible"]).all()
@@ -202,23 +198,23 @@ def test_larger_batches_leave_more_room_above_three_static_actors(paper: Paper) 
 
 @pytest.mark.full
 def test_smaller_tau_is_slower_and_any_cut_cheaper_than_none(paper: Paper) -> None:
-    for own in figure_15.curves(paper.found("15"), "tau").values():
+    for own in figures_14_to_16.curves(paper.found("15"), "tau").values():
         assert (np.diff(own["time_s"]) < 0).all(), "time falls with tau"
-        assert all(figure_15.saved(own, tau, 1.0) > 0.01 for tau in own["parameter"] if tau < 1)
+        assert all(figures_14_to_16.saved(own, tau, 1.0) > 0.01 for tau in own["parameter"] if tau < 1)
 
 
 @pytest.mark.full
 def test_tau_below_a_half_saves_nothing_more_on_gsm8k_and_goes_on_saving_on_longer_responses(paper: Paper) -> None:
-    for label, own in figure_15.curves(paper.found("15"), "tau").items():
+    for label, own in figures_14_to_16.curves(paper.found("15"), "tau").items():
         if "GSM8K" in label:
-            assert figure_15.saved(own, 0.3, 0.5) < 0.02, label  # 1.1 % at most was measured
+            assert figures_14_to_16.saved(own, 0.3, 0.5) < 0.02, label  # 1.1 % at most was measured
         else:
             assert (np.diff(own["gpu_s"]) > 0).all(), label
 
 
 @pytest.mark.full
 def test_a_larger_lambda_is_faster(paper: Paper) -> None:
-    for own in figure_15.curves(paper.found("15"), "lambda").values():
+    for own in figures_14_to_16.curves(paper.found("15"), "lambda").values():
         assert own["time_s"].iloc[-1] < own["time_s"].iloc[0]
         assert own["gpu_s"].iloc[-1] > own["gpu_s"].iloc[0]
         assert (np.diff(own["time_s"]) <= 0.02 * own["time_s"].max()).all()
@@ -226,13 +222,13 @@ def test_a_larger_lambda_is_faster(paper: Paper) -> None:
 
 @pytest.mark.full
 def test_windows_differ_marginally(paper: Paper) -> None:
-    (own,) = figure_15.curves(paper.found("15"), "window").values()
-    assert own["gpu_s"].max() / own["gpu_s"].min() < 1 + figure_15.MARGINAL
+    (own,) = figures_14_to_16.curves(paper.found("15"), "window").values()
+    assert own["gpu_s"].max() / own["gpu_s"].min() < 1 + figures_14_to_16.MARGINAL
 
 
 @pytest.mark.full
 def test_one_prefill_per_prompt_saves_all_samples_but_one(paper: Paper) -> None:
-    saved = figure_13.prefill_saved(paper.found("13"))
+    saved = figures_10_to_13.prefill_saved(paper.found("13"))
     assert set(saved) >= {1, 3}
     for samples, share in saved.items():
         assert share == pytest.approx((samples - 1) / samples, abs=1e-12)
@@ -240,7 +236,7 @@ def test_one_prefill_per_prompt_saves_all_samples_but_one(paper: Paper) -> None:
 
 @pytest.mark.full
 def test_ranking_with_a_local_cut_is_cheaper_than_the_global_cut(paper: Paper) -> None:
-    (saved,) = figure_12.cost_saved(paper.found("12")).values()
+    (saved,) = figures_10_to_13.cut_saved(paper.found("12")).values()
     assert saved > 0
 
 
@@ -259,7 +255,7 @@ def test_grouping_needs_the_truth(paper: Paper) -> None:
 
 
 def test_transfers_are_hidden_behind_the_longest_group(paper: Paper) -> None:
-    done, others = figure_09.hidden_transfers(paper.found("9"))
+    done, others = figures_02_to_09.hidden_transfers(paper.found("9"))
     assert done == others == 5
 
 
@@ -278,7 +274,7 @@ def test_how_steady_lengths_are_is_known_of_every_model_that_a_figure_uses(paper
         rows = rows if "algorithm" in rows else rows.assign(algorithm="PPO")
         rows = rows if "data_set" in rows else rows.assign(data_set="GSM8K, drifting")
         assert set(zip(rows["algorithm"], rows["data_set"], strict=True)) <= used, name
-    assert {("GRPO", f"up to {limit:,} tokens") for limit in FIGURES["16"].setting.token_limits} <= used
+    assert {("GRPO", f"up to {limit:,} tokens") for limit in figures_14_to_16.TOKEN_LIMITS} <= used
     moved = paper.table("14", panel="elsewhere").pivot_table(index="data_set", columns="measure", values="value")
     assert (moved["within_50"] < moved["within_100"]).all()
     assert moved.loc["up to 8,192 tokens", "within_50"] < moved.loc["up to 2,048 tokens", "within_50"] < 0.7
@@ -289,7 +285,7 @@ def test_how_steady_lengths_are_is_known_of_every_model_that_a_figure_uses(paper
 def test_bars_are_told_apart_without_colour(paper: Paper) -> None:
     for name in ("12", "13", "14"):
         bars = [bar for bar in paper.plot(name).data if bar.type == "bar"]
-        looks = {(bar.legendgroup or bar.name): bar.marker.pattern.shape for bar in bars}
+        looks = {bar.name: bar.marker.pattern.shape for bar in bars}
         assert len(looks) > 1
         assert len(set(looks.values())) == len(looks), name
 

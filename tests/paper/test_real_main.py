@@ -1,4 +1,4 @@
-"""ReaL's main figure: its published settings are facts, one node is planned here, and the caption says what may be claimed."""
+"""ReaL's main figure: its published settings are facts, one node is planned here, and the findings say what may be claimed."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import pandas as pd
 import pytest
 from command_line import run_rlhfless
 
-from rlhfless.paper import OTHER_FIGURES, Numbers, Sources, real_fit, real_main, real_settings
+from rlhfless.paper import OTHER_FIGURES, Numbers, Runs, Sources, real_fit, real_main, real_settings
 from rlhfless.paper.real_fit import FITTED
 
 FIGURE = OTHER_FIGURES["real_main"]
-SMALL = replace(real_main.FAST, most_gpus=8, work=4_000)
+SMALL = {**FIGURE.fast, "most_gpus": 8, "work": 4_000}
 
 
 @pytest.fixture(scope="module")
 def found() -> Numbers:
-    return FIGURE.numbers(SMALL, Sources(None))
+    return FIGURE.numbers(Runs(Sources(None)), **SMALL)
 
 
 def test_the_published_settings_are_those_of_the_paper() -> None:
@@ -85,16 +85,6 @@ def test_the_summary_is_what_its_columns_say() -> None:
     assert second["same_direction"] == 0
 
 
-def test_the_caption_tells_the_fit_only_where_it_was_tried(found: Numbers) -> None:
-    assert "fitted to the rule's petaFLOP/s only" not in FIGURE.caption(SMALL, found).differs
-    fitted = found.table[found.table["variant"] == real_main.UNTUNED].assign(variant=real_main.FITTED_TO_RULE)
-    both = Numbers(pd.concat([found.table, fitted]))
-    assert (
-        "With 1.2 ms per layer and 100% of all-reduce, fitted to the rule's petaFLOP/s only"
-        in FIGURE.caption(SMALL, both).differs
-    )
-
-
 @pytest.mark.full
 def test_constants_fitted_to_the_rule_are_those_that_are_shipped() -> None:
     table = real_fit.fit_table()
@@ -103,36 +93,33 @@ def test_constants_fitted_to_the_rule_are_those_that_are_shipped() -> None:
     assert table["median_error"].is_monotonic_increasing
     untuned = table[(table["host_s_per_layer"] == 0.4e-3) & (table["all_reduce_share"] == 1.0)].iloc[0]
     assert best["median_error"] < 0.1 < untuned["median_error"]
-    numbers = real_main.numbers(replace(SMALL, variants=(real_main.FITTED_TO_RULE,)), Sources(None)).table
+    numbers = FIGURE.numbers(Runs(Sources(None)), **{**SMALL, "variants": (real_main.FITTED_TO_RULE,)}).table
     again = real_fit.fit_table(most_gpus=8)
     of_best = again[(again["host_s_per_layer"] == FITTED.host_s_per_layer) & (again["all_reduce_share"] == 1.0)].iloc[0]
     errors = (numbers["heuristic_pflops"] / numbers["published_heuristic_pflops"] - 1).abs()
     assert of_best["median_error"] == pytest.approx(float(errors.median()))
 
 
-def test_plot_and_caption_say_what_is_shown(found: Numbers) -> None:
-    fig = FIGURE.plot(SMALL, found)
+def test_plot_and_findings_show_the_summary(found: Numbers) -> None:
+    fig = FIGURE.plot(found)
     marks = [trace for trace in fig.data if trace.type == "scatter" and trace.mode == "markers"]
     assert sum(len(trace.x) for trace in marks) == 6
     (means,) = [trace for trace in fig.data if trace.type == "bar"]
-    assert list(means.y) == list(SMALL.variants)
+    assert list(means.y) == list(SMALL["variants"])
     assert list(means.x) == real_main.summary(found)["weighted"].tolist()
-    assert list(means.text) == ["6 of 6", "6 of 6"]
-    lines = FIGURE.caption(SMALL, found).lines()
-    assert all(text.endswith(".") and "nan" not in text.lower() for _, text in lines)
-    differs = lines[-1][1]
-    assert "The direction is the same in 6 of 6 settings." in differs
-    assert "the gain of a single setting and the published mean are not" in differs
-    assert "are no fit" in differs
-    assert FIGURE.claims(found)[0].holds == "yes"
+    direction, mean, sensitivity = FIGURE.findings(found)
+    assert (direction.holds, direction.ours[:6]) == ("yes", "6 of 6")
+    assert mean.holds in ("yes", "no")
+    assert sensitivity.holds == "", "a variant that was chosen after looking decides nothing"
+    assert "same direction in 6 of 6 settings" in sensitivity.ours
 
 
 def test_the_command_writes_it_and_names_its_paper(tmp_path: Path, found: Numbers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(OTHER_FIGURES, "real_main", replace(FIGURE, fast=SMALL, numbers=lambda *_: found))
+    monkeypatch.setitem(OTHER_FIGURES, "real_main", replace(FIGURE, numbers=lambda *_, **__: found))
     result = run_rlhfless("figures", "real_main", "--fast", "--pictures", "none", "-o", str(tmp_path / "out"))
     assert result.exit_code == 0, result.output
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "index.html", "figure_real_main.html", "figure_real_main.csv", "claims_measured.csv",
+        "index.html", "figure_real_main.html", "figure_real_main.csv", "findings_measured.csv",
     }  # fmt: skip
     for page in ("index.html", "figure_real_main.html"):
         text = (tmp_path / "out" / page).read_text(encoding="utf-8")
@@ -143,7 +130,7 @@ def test_the_command_writes_it_and_names_its_paper(tmp_path: Path, found: Number
 
 @pytest.mark.full
 def test_the_direction_is_right_on_16_gpus_and_rows_repeat(found: Numbers) -> None:
-    full = FIGURE.numbers(FIGURE.fast, Sources(None)).table
+    full = FIGURE.compute(Runs(Sources(None)), fast=True).table
     assert (full["gain"] > 1).all()
-    again = FIGURE.numbers(SMALL, Sources(None)).table
+    again = FIGURE.numbers(Runs(Sources(None)), **SMALL).table
     pd.testing.assert_frame_equal(again, found.table, check_exact=True)

@@ -7,22 +7,20 @@ from dataclasses import replace
 import pytest
 
 import rlhfless.paper.reproduction as reproduction
-from rlhfless.paper import FIGURES, Sources, described
+from rlhfless.paper import FIGURES, Runs, Sources
 
 
 @pytest.mark.full
-def test_a_figure_and_its_caption_come_from_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    figure = FIGURES["3c"]
-    figure = replace(figure, fast=replace(figure.fast, samples_per_prompt=(4,), prompt_tokens=figure.fast.prompt_tokens[:2]))
+def test_a_figure_and_its_text_come_from_the_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = replace(FIGURES["3c"], fast={"samples_per_prompt": (4,), "prompt_tokens": (105, 1024)})
     monkeypatch.setattr(reproduction, "FIGURES", {"3c": figure})
     begun: list[str] = []
     paper = reproduction.reproduce(fast=True, on_figure=begun.append)
     assert begun == ["3c"]
-    setting = figure.of(True)
-    numbers = figure.numbers(setting, Sources.of(None))
-    assert paper.plot("3c").to_json() == figure.plot(setting, numbers).to_json()
-    for heading, text in described(figure, setting, numbers):
-        assert f"**{heading}:** {text}" in paper.caption("3c")
-    stated = paper.claims.to_html()
-    assert "paper says" in stated
-    assert "22 %" in stated
+    numbers = figure.compute(Runs(Sources.of(None)), fast=True)
+    assert paper.plot("3c").to_json() == figure.plot(numbers).to_json()
+    for heading, text in figure.text.lines():
+        assert f"**{heading}:** {text}" in paper.text("3c")
+    table = paper.findings.to_html()
+    for cell in ("ours", "bound", "22 %"):
+        assert cell in table

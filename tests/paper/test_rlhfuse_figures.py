@@ -11,36 +11,36 @@ import pytest
 from command_line import run_rlhfless
 
 from rlhfless.latency import load_profile
-from rlhfless.paper import OTHER_FIGURES, Numbers, Sources, rlhfuse_cut, rlhfuse_schedules
+from rlhfless.paper import OTHER_FIGURES, Numbers, Runs, Sources, rlhfuse
 from solver import Cluster, Objective, PlanningProblem, random_split
 from solver.stage_fusion.cut import choose_cut
 from solver.stage_fusion.token_work import TokenWork
 
 CUT, SCHEDULES = OTHER_FIGURES["rlhfuse_cut"], OTHER_FIGURES["rlhfuse_schedules"]
-SMALL = replace(rlhfuse_cut.FAST, actors=4, shares=(0.1, 0.2, 0.5))
-FEW = replace(SCHEDULES.fast, instances=("2", "5", "8"))
+SMALL = {"draws": 1, "actors": 4, "shares": (0.1, 0.2, 0.5)}
+FEW = {**SCHEDULES.fast, "instances": ("2", "5", "8")}
 
 
 @pytest.fixture(scope="module")
 def curve() -> Numbers:
-    return CUT.numbers(SMALL, Sources(None))
+    return CUT.numbers(Runs(Sources(None)), **SMALL)
 
 
 @pytest.fixture(scope="module")
 def schedules() -> Numbers:
-    return SCHEDULES.numbers(FEW, Sources(None))
+    return SCHEDULES.numbers(Runs(Sources(None)), **FEW)
 
 
 def test_the_curve_has_its_least_time_where_the_cut_is_chosen(curve: Numbers) -> None:
-    assert list(curve.table) == rlhfuse_cut.COLUMNS
-    history = rlhfuse_cut.histories(SMALL, Sources(None))[0]
-    workload = rlhfuse_cut.workload_of(history)
-    latency = load_profile(SMALL.profile).affine
+    assert list(curve.table) == rlhfuse.CUTS
+    history = rlhfuse.histories(Sources(None))[0]
+    workload = rlhfuse.workload_of(history)
+    latency = load_profile("l40s-qwen2.5-7b-tp4").affine
     size = latency.gpus_per_actor
     problem = PlanningProblem(workload, Cluster(4, size, size), latency, Objective(1.0))
     work = TokenWork(latency.prefill_per_token_s, 0.0, "batch")
-    chosen = choose_cut(random_split(problem, actors=4, seed=0), problem, work, shares=SMALL.shares, followed=10_000)
-    first = rlhfuse_cut.best(curve).iloc[0]
+    chosen = choose_cut(random_split(problem, actors=4, seed=0), problem, work, shares=SMALL["shares"], followed=10_000)
+    first = rlhfuse.best(curve).iloc[0]
     assert (first["data_set"], first["passes"]) == (history.name, 1)
     assert first["time_s"] == pytest.approx(chosen.time_s)
     assert first["share"] == chosen.share
@@ -50,7 +50,7 @@ def test_no_cut_is_a_candidate_and_preparation_on_freed_gpus_never_loses(curve: 
     table = curve.table
     uncut = table[table["share"] == 0]
     assert len(uncut) == len(table.groupby(["data_set", "passes"]))
-    assert (uncut["keep"] == SMALL.actors).all()
+    assert (uncut["keep"] == SMALL["actors"]).all()
     assert (uncut["time_s"] <= uncut["serial_s"] * (1 + 1e-9)).all()
     assert table["serial_s"].to_numpy() == pytest.approx((table["generation_s"] + table["prepare_s"]).to_numpy())
     assert (
@@ -65,20 +65,20 @@ def test_the_schedules_have_their_bounds_and_published_values(schedules: Numbers
     assert "cpu_s" not in table.columns  # differs from run to run
     assert schedules.measured is not None
     assert (schedules.measured["cpu_s"] > 0).all()
-    assert [claim.holds for claim in SCHEDULES.claims(schedules)] == ["yes"]
+    assert [one.holds for one in SCHEDULES.findings(schedules)] == ["yes"]
     searched = schedules._replace(table=schedules.table.assign(memory_search_share=0.5, peak_memory=[15.6, 15.6, 26.0]))
-    assert [claim.holds for claim in SCHEDULES.claims(searched)] == ["yes", "yes"]
-    assert "below the published one in 1 and above it in 0; it is proven least in 2" in SCHEDULES.claims(searched)[1].we_find
+    assert [one.holds for one in SCHEDULES.findings(searched)] == ["yes", "yes"]
+    memory = SCHEDULES.findings(searched)[1]
+    assert memory.ours == "below the published one in 1 and above it in 0 of 3"
+    assert memory.bound == "proven least in 2"
 
 
 @pytest.mark.parametrize("name", ["rlhfuse_cut", "rlhfuse_schedules"])
 def test_the_command_writes_it_and_names_its_paper(
     name: str, tmp_path: Path, curve: Numbers, schedules: Numbers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    figure, fast, found = (CUT, SMALL, curve) if name == "rlhfuse_cut" else (SCHEDULES, FEW, schedules)
-    lines = figure.caption(fast, found).lines()
-    assert all(text.endswith(".") and "nan" not in text.lower() for _, text in lines)
-    monkeypatch.setitem(OTHER_FIGURES, name, replace(figure, fast=fast, numbers=lambda *_: found))
+    figure, found = (CUT, curve) if name == "rlhfuse_cut" else (SCHEDULES, schedules)
+    monkeypatch.setitem(OTHER_FIGURES, name, replace(figure, numbers=lambda *_, **__: found))
     result = run_rlhfless("figures", name, "--fast", "--pictures", "none", "-o", str(tmp_path / "out"))
     assert result.exit_code == 0, result.output
     text = (tmp_path / "out" / f"figure_{name}.html").read_text(encoding="utf-8")
@@ -88,17 +88,15 @@ def test_the_command_writes_it_and_names_its_paper(
 
 
 def test_marks_of_the_curve_are_its_best_cuts(curve: Numbers) -> None:
-    fig = CUT.plot(SMALL, curve)
+    fig = CUT.plot(curve)
     stars = np.concatenate([trace.x for trace in fig.data if trace.marker.symbol == "star"])
-    assert sorted(stars) == sorted(rlhfuse_cut.best(curve)["share"])
+    assert sorted(stars) == sorted(rlhfuse.best(curve)["share"])
 
 
-def test_the_table_of_schedules_has_a_row_per_instance(schedules: Numbers) -> None:
-    fig = SCHEDULES.plot(FEW, schedules)
-    cells = fig.data[0].cells["values"]
-    assert len(cells) == len(rlhfuse_schedules.HEAD)
-    assert list(cells[0]) == ["2", "5", "8"]
-    of = dict(zip(rlhfuse_schedules.HEAD, map(list, cells), strict=True))
-    assert of["latency_status"] == ["optimal"] * 3
-    assert of["peak_memory"] == [""] * 3, "memory was not searched"
-    assert [trace.name for trace in fig.data[1:]] == ["ours", "published", "lower bound"]
+def test_schedules_are_drawn_beside_published_values_and_bounds(schedules: Numbers) -> None:
+    fig = SCHEDULES.plot(schedules)
+    shown = [(trace.name, trace.yaxis) for trace in fig.data]
+    assert shown[:3] == [("ours", "y"), ("published", "y"), ("lower bound", "y")]
+    assert shown[3:] == [("published", "y2"), ("lower bound", "y2")], "memory was not searched"
+    assert list(fig.data[0].x) == ["2", "5", "8"]
+    assert list(fig.data[3].y) == schedules.table["paper_memory"].tolist()

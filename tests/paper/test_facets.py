@@ -1,0 +1,63 @@
+"""The facet drawing: every row of the table that a panel selects is drawn, and looks are the same in all panels."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from paper_samples import Paper
+
+from rlhfless.paper import FIGURES, OTHER_FIGURES
+from rlhfless.paper.facets import Look, Panel, facets, for_each, looks_of, select
+
+TABLE = pd.DataFrame(
+    {
+        "scope": ["step"] * 4 + ["generation"] * 2, "policy": ["a", "a", "b", "bound", "a", "b"],
+        "x": [1, 2, 1, 1, 1, 1], "y": [1.0, 2.0, 3.0, None, 5.0, 6.0],
+    }
+)  # fmt: skip
+
+
+def test_a_panel_draws_its_rows_and_leaves_unknown_values_out() -> None:
+    panels = [for_each(Panel({}, "x", "y", kind="lines"), "scope", {"step": "whole", "generation": "alone"})]
+    drawn = facets(TABLE, "title", "note", panels, {"a": Look("first", "#000000")}).data
+    assert [(trace.name, list(trace.y)) for trace in drawn] == [
+        ("first", [1.0, 2.0]), ("b", [3.0]), ("first", [5.0]), ("b", [6.0]),
+    ]  # fmt: skip
+    assert [trace.showlegend for trace in drawn] == [True, True, False, False], "a name is in the legend once"
+    assert drawn[0].marker.color == drawn[2].marker.color == "#000000"
+
+
+def test_rows_may_have_other_numbers_of_panels_and_share_their_range() -> None:
+    one = Panel({"scope": "step"}, "x", "y", printed=((2.5, "printed"),), at=(1.5,))
+    drawn = facets(TABLE, "title", "note", [[one], [one, one], [one, one, one]], same_y=True)
+    assert len({trace.yaxis for trace in drawn.data}) == 6
+    assert drawn.layout.yaxis3.matches == "y2"
+    assert sum(note.text == "printed" for note in drawn.layout.annotations) == 6
+    assert len(drawn.layout.shapes) == 12
+
+
+def test_values_are_told_apart_without_colour() -> None:
+    looks = looks_of(["a", "b", "c", "d", "e", "f"], {"a": "first"})
+    assert looks["a"].label == "first"
+    for what in ("symbol", "hatch"):
+        assert len({getattr(look, what) for look in looks.values()}) == 6
+
+
+def test_rows_are_selected_by_a_value_or_several() -> None:
+    assert select(TABLE, {"policy": ("a", "b"), "scope": "step"}).index.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("name", [*FIGURES, *OTHER_FIGURES])
+def test_every_figure_has_a_text_of_whole_sentences(name: str) -> None:
+    figure = {**FIGURES, **OTHER_FIGURES}[name]
+    for heading, text in figure.text.lines():
+        assert text.endswith("."), heading
+        assert not set("{}") & set(text), heading
+
+
+@pytest.mark.full
+def test_labels_say_which_lengths_are_a_log_and_which_a_model(paper: Paper) -> None:
+    models = paper.found("10")
+    assert all("(model)" in label for label in paper.plot("10").data[0].x)
+    logged = models._replace(table=models.table.assign(basis="log"))
+    assert any("GSM8K (log)" in label for label in FIGURES["10"].plot(logged).data[0].x)

@@ -1,0 +1,106 @@
+"""Runs of the grid: kept over a stop, computed once, shared by figures, and computed again where an input differs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from rlhfless.paper import Runs, Sources
+from rlhfless.paper.lengths import GSM8K
+from rlhfless.paper.machine import QWEN_3B_L40S
+from rlhfless.paper.runs import Outcome, compare, totals
+from rlhfless.paper.workloads import modelled
+from rlhfless.trace import Trace
+
+HISTORY = modelled(GSM8K, 1, responses=16, epochs=3)
+
+
+def runs_in(folder: Path) -> Runs:
+    return Runs(Sources(None), folder)
+
+
+def outcome(runs: Runs, *policies: str, **given: object) -> Outcome:
+    return compare(runs, HISTORY, QWEN_3B_L40S, "PPO", ["static", *policies], **given)  # type: ignore[arg-type]
+
+
+def test_a_stop_loses_the_part_that_was_running_only(tmp_path: Path) -> None:
+    computed, lines = list[int](), list[str]()
+
+    def all_parts(stops_at: int) -> list[pd.DataFrame]:
+        def table(number: int) -> pd.DataFrame:
+            if number == stops_at:
+                raise KeyboardInterrupt
+            computed.append(number)
+            return pd.DataFrame({"name": ["", "None"], "value": [0.1 + number, float("nan")], "text": ["a", None]})
+
+        runs = Runs(Sources(None), tmp_path, lines.append)
+        return [
+            runs.kept(f"part {number}", number, lambda number=number: table(number), part=True)  # type: ignore[misc]
+            for number in range(3)
+        ]
+
+    with pytest.raises(KeyboardInterrupt):
+        all_parts(stops_at=2)
+    found = all_parts(stops_at=-1)
+    assert computed == [0, 1, 2]
+    assert [line.split(":")[0].strip() for line in lines] == ["part 0", "part 1", "part 2"]
+    assert [frame["value"].iloc[0] for frame in found] == [0.1, 1.1, 2.1]
+    assert found[0]["name"].tolist() == ["", "None"]
+    assert found[0].isna().to_numpy().tolist() == [[False, False, False], [False, True, True]]
+
+
+def test_tables_of_other_inputs_are_others(tmp_path: Path) -> None:
+    for inputs in (1, 2, "1"):
+        runs_in(tmp_path).kept("part", inputs, lambda: pd.DataFrame({"a": [1]}))
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_run_is_simulated_once_and_only_policies_that_are_missing_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = outcome(runs_in(tmp_path), "random")
+    asked: list[list[str]] = []
+    import rlhfless.paper.runs as module
+
+    simulate = module.simulate
+
+    def counting(rollouts: object, setting: object, policies: list, *rest: object) -> object:
+        asked.append([policy.name for policy in policies])
+        return simulate(rollouts, setting, policies, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "simulate", counting)
+    again = outcome(runs_in(tmp_path), "random")
+    pd.testing.assert_frame_equal(totals(again), totals(first), check_exact=True)
+    assert asked == []
+    more = outcome(runs_in(tmp_path), "rlhfless", "random")
+    assert asked == [["rlhfless"]]
+    assert more.steps["policy"].tolist() == ["static", "rlhfless", "random"] * 2, "steps in order, and policies as asked for"
+    outcome(runs_in(tmp_path), "random", seed=1)
+    compare(runs_in(tmp_path), HISTORY, replace(QWEN_3B_L40S, nodes=1), "PPO", ["static"])
+    assert asked[1:] == [["static", "random"], ["static"]], "another seed and another machine are other runs"
+
+
+def test_algorithms_share_runs_and_differ_in_what_follows_generation(tmp_path: Path) -> None:
+    ppo = outcome(runs_in(tmp_path))
+    grpo = compare(runs_in(tmp_path), HISTORY, QWEN_3B_L40S, "GRPO", ["static"])
+    assert (ppo.steps["generation_s"] == grpo.steps["generation_s"]).all()
+    assert (ppo.steps["step_s"] > grpo.steps["step_s"]).all()
+
+
+def test_facts_of_a_trace_are_kept_like_the_run(tmp_path: Path) -> None:
+    read: list[str] = []
+
+    def tokens(trace: Trace) -> pd.DataFrame:
+        read.append("trace")
+        return pd.DataFrame({"tokens": [int(trace.rollouts["response_tokens"].sum())]})
+
+    expected = int(HISTORY.rollouts[HISTORY.rollouts["step"] > 0]["response_tokens"].sum())
+    for _ in range(2):
+        assert outcome(runs_in(tmp_path)).of_trace("static", tokens)["tokens"].tolist() == [expected]
+    assert read == ["trace"]
+    outcome(runs_in(tmp_path / "other"))
+    assert outcome(runs_in(tmp_path / "other")).of_trace("static", tokens)["tokens"].tolist() == [expected]
+    assert read == ["trace", "trace"], "a run whose trace was not read is simulated for it"
