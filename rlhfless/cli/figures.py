@@ -39,9 +39,10 @@ class FiguresOptions(Options):
     rlhfuse_cut and rlhfuse_schedules repeat figures of RLHFuse (arXiv 2409.13221): latency by the share of the batch at which
     responses migrate, in seconds, and the 12 published pipelines, in minutes.
 
-    It writes a page and a table of each figure, pictures where they can be drawn, and index.html with all captions, which is
-    written after each figure: stop with Ctrl-C and read what is there. The first lines say how long the figures take and
-    which public logs the lengths come from.
+    It writes a page and a table of each figure, pictures where they can be drawn, and index.html with the findings of all
+    figures, which is written after each of them: stop with Ctrl-C and read what is there. The same command continues, as
+    finished runs are kept in the folder "runs". The first lines say how long the figures take and which public logs the
+    lengths come from.
     """
 
     names: CliPositionalArg[tuple[str, ...]] = Field(

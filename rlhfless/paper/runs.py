@@ -20,6 +20,7 @@ import pickle
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from hashlib import sha256
@@ -102,18 +103,28 @@ class Runs:
         self._known: dict[str, pd.DataFrame] = {}
 
     def find(self, name: str, inputs: object) -> pd.DataFrame | None:
-        """Return the table of these inputs; None where it was not computed."""
+        """Return the table of these inputs; None where it was not computed, or its file is broken."""
         file = self._file(name, inputs)
         if file not in self._known and self.folder is not None and (self.folder / file).is_file():
-            self._known[file] = pd.read_parquet(self.folder / file)
+            with suppress(OSError, ValueError):
+                self._known[file] = pd.read_parquet(self.folder / file)
         return self._known.get(file)
 
     def keep(self, name: str, inputs: object, table: pd.DataFrame) -> pd.DataFrame:
-        """Keep the table of these inputs, and return it."""
+        """Keep the table of these inputs, and return it.
+
+        Raises:
+            InputError: the folder cannot be made. TraceError: it cannot be written.
+        """
         file = self._file(name, inputs)
         self._known[file] = table
         if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise InputError(
+                    f"{self.folder}: cannot be made ({error.strerror}); name a folder that can be written"
+                ) from None
             write_parquet(self.folder / file, pa.Table.from_pandas(table, preserve_index=False))
         return table
 

@@ -1,7 +1,7 @@
-"""What the paper claims as an order or a trend holds in its figures made again, or the caption says what holds instead.
+"""What the paper claims as an order or a trend holds in its figures made again, or the findings say what holds instead.
 
 All with small settings and without logs, so that every machine checks the same. The verdicts that readers see are those of the
-figures' ``claims``; the tests below say what they stand on.
+figures. ``findings``; the tests below say what they stand on.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_pages_tables_and_an_index_with_captions_are_written(tmp_path: Path) -> None:
+def test_pages_tables_and_an_index_with_findings_are_written(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     (logs / GSM8K_LOG).parent.mkdir(parents=True)
     rows = [f"{visit},{visit},{prompt},{sample},{5 + prompt},0" for visit in (0, 1) for prompt in (0, 1) for sample in (0, 1)]

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from error_messages import refused
 
+from rlhfless.errors import InputError
 from rlhfless.paper import Runs, Sources
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S
@@ -56,6 +58,16 @@ def test_tables_of_other_inputs_are_others(tmp_path: Path) -> None:
     for inputs in (1, 2, "1"):
         runs_in(tmp_path).kept("part", inputs, lambda: pd.DataFrame({"a": [1]}))
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_broken_file_is_computed_again_and_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    for value in (1, 2):
+        assert runs_in(tmp_path).kept("part", 1, lambda value=value: pd.DataFrame({"a": [value]}))["a"].tolist() == [value]
+        for file in tmp_path.iterdir():
+            file.write_bytes(b"no parquet")
+    (file,) = tmp_path.iterdir()
+    with refused(InputError, str(file / "runs"), "can be written"):
+        runs_in(file / "runs").kept("part", 1, lambda: pd.DataFrame({"a": [1]}))
 
 
 def test_a_run_is_simulated_once_and_only_policies_that_are_missing_are(
