@@ -180,11 +180,11 @@ def plot_cells(numbers: Numbers) -> go.Figure:
     best = replace(batch, where={"hue": "best static"}, y="best_static", kind="bars", y_title="best static actors",
                    printed=((3, "paper: 3"),), yaxis=FROM_ZERO)  # fmt: skip
     looks = {**LOOKS, **LIMITS, "best static": Look("best number of static actors", GREY)}
-    note = f"the lower the better; {SHARE_NOTE}; last row: PPO by batch size"
+    note = f"time and cost: the lower the better; {SHARE_NOTE}; last row: PPO by batch size"
     fig = facets(table, TITLE_10, note, [*panels, [batch, best]], looks, heights=[210, 210, 210, 360], between=40)
     for axis in ("yaxis7", "yaxis8"):  # the labels of the cells stand between the third row and the fourth
         bottom, top = fig.layout[axis].domain
-        fig.layout[axis].domain = (bottom, bottom + (top - bottom) * 0.58)
+        fig.layout[axis].domain = (bottom, bottom + (top - bottom) * 0.64)
     return fig
 
 
@@ -244,9 +244,9 @@ FIGURE_10 = PaperFigure(
     Text(
         "Time, cost and share of the headroom of every policy, for whole steps (left) and generation alone (right). The last "
         "row shows the effect of the batch size.",
-        f"{QWEN_3B_L40S.about} with the 3B model, of 4 GPUs with the 7B model. {GSM8K_LENGTHS} Lengths of GPQA and "
-        "LiveCodeBench are stated models whose medians are assumed. Steps of the first epoch have no history and are left "
-        "out. Planning holds no GPUs and is not charged; its seconds are in the measured csv.",
+        f"{QWEN_3B_L40S.about}. This is the 3B model; the learner of the 7B model has 4 GPUs. {GSM8K_LENGTHS} Lengths of GPQA "
+        "and LiveCodeBench are stated models whose medians are assumed. Steps of the first epoch have no history and are "
+        "left out. Planning holds no GPUs and is not charged; its seconds are in the measured csv.",
         "The paper compares with naive static on 3 actors and does not print its batch on the testbed; ours is 512 "
         "responses. A learner of the naive system's size starts after generation, so no schedule shortens preparation and "
         "learning, which are most of the naive step in this model. A learner on all GPUs does, without any plan: that is "
