@@ -166,9 +166,9 @@ def printed(numbers: Numbers) -> list[str]:
     lines.append("levers, left out one at a time (expected to save / saved of T^0.7 C^0.3 / used in steps), without drafts")
     lines += [f"    {row.lever}: {row.expected:.1%} / {row.saved:.1%} / {row.used:.0%}" for row in levers(table).itertuples()]
     lines.append("waterfall of T^0.7 C^0.3, naive = 1: " + ", ".join(f"{k} {v:.3f}" for k, v in stages(table).items()))
-    return lines + [
-        f"aim: {aim.what} ({aim.paper or 'no aim'}): {aim.ours}{'; ' * bool(aim.bound)}{aim.bound}" for aim in aims(table)
-    ]
+    lines.append("aims")
+    rows = aims(table)
+    return lines + [f"    {row.what} ({row.paper or 'no aim'}): {row.ours}{'; ' * bool(row.bound)}{row.bound}" for row in rows]
 
 
 def _pair(row: tuple) -> str:  # type: ignore[type-arg]

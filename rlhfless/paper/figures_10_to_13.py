@@ -249,10 +249,10 @@ FIGURE_10 = PaperFigure(
         "left out. Planning holds no GPUs and is not charged; its seconds are in the measured csv.",
         "The paper compares with naive static on 3 actors and does not print its batch on the testbed; ours is 512 "
         "responses. A learner of the naive system's size starts after generation, so no schedule shortens preparation and "
-        "learning, which are most of the naive step in this model. A learner on all GPUs does, without any plan: that is "
-        "elastic naive. Starting the larger learner is not charged. Most of the saved cost needs no prediction: the right "
-        "number of actors, each released when it is done. What all optimisations together reach in whole steps is in figure "
-        "10_all.",
+        "learning, which are a large part of the naive step in this model. A learner on all GPUs does, without any plan: "
+        "that is elastic naive. Starting the larger learner is not charged. Most of the saved cost needs no prediction: the "
+        "right number of actors, each released when it is done. What all optimisations together reach in whole steps is in "
+        "figure 10_all.",
     ),
     all_cells, plot_cells, find_cells,
     {"machines": (QWEN_3B_L40S,), "data_sets": ("GSM8K", "GPQA"), "epochs": 2, "responses": 256, "batches": (256, 1024),

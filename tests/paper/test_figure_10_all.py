@@ -70,7 +70,7 @@ def test_the_command_prints_the_settings_and_writes_the_figure(
     assert result.exit_code == 0, result.output
     assert "GRPO 7B GSM8K (lengths modelled)" in result.output
     assert result.output.count("    together, ") == 6 + 2, "two speeds with every kind of drafts, and with any size of actors"
-    assert result.output.count("aim: ") == len(aims(found.table))
+    assert all(f"    {aim.what} (" in result.output for aim in aims(found.table))
     page = (tmp_path / "out" / "figure_10_all.html").read_text(encoding="utf-8")
     assert "character task" in page
     assert len(pd.read_csv(tmp_path / "out" / "figure_10_all.csv")) == len(found.table)
