@@ -99,7 +99,7 @@ def looks_of(values: Sequence[Any], labels: Mapping[Any, str] | None = None) -> 
 
 def facets(
     table: pd.DataFrame, title: str, note: str, panels: Sequence[Sequence[Panel]], looks: Mapping[Any, Look] | None = None,
-    heights: Sequence[float] = (300,), same_y: bool = False, between: float = BETWEEN_PX,
+    heights: Sequence[int] = (300,), same_y: bool = False, between: int = BETWEEN_PX,
 ) -> go.Figure:  # fmt: skip
     """Return a figure with rows of panels; rows may have different numbers of panels.
 
@@ -137,10 +137,10 @@ def facets(
     fig.update_annotations(selector={"showarrow": False, "xanchor": "center"}, font={"size": 13})
     legend = {**legend_below(inner), "y": -BELOW_PX / inner}
     kinds = {panel.kind for row in panels for panel in row}
-    mode = {"barmode": "stack"} if "stack" in kinds else {"barmode": "overlay"} if "spans" in kinds else {"barmode": "group"}
+    mode = "stack" if "stack" in kinds else "overlay" if "spans" in kinds else "group"
     above, below = ABOVE_PX, BELOW_PX + 24 * math.ceil(len(in_legend) / 2)
     margin = {"l": 80, "r": 24, "t": above, "b": below}
-    return styled(fig, title, note, height=inner + above + below, legend=legend, margin=margin, **mode)
+    return styled(fig, title, note, height=inner + above + below, legend=legend, margin=margin, barmode=mode)
 
 
 def _draw(fig: go.Figure, panel: Panel, rows: pd.DataFrame, look: Look, in_legend: bool, cell: Mapping[str, int]) -> None:

@@ -156,7 +156,10 @@ def printed(numbers: Numbers) -> list[str]:
         for row in of[of["aim"].isin(["", "1.35x", "2x"]) & (of["system"] != "naive")].itertuples():
             limit = limits_sized if row.system == TOGETHER_SIZED else limits[limits["drafts"] == row.drafts]
             of_cell = limit[(limit[CELL] == list(cell)).all(axis=1)]
-            allowed = f"; bound {of_cell[f'saved at {row.aim}'].iloc[0]:.1%}" if row.aim and len(of_cell) else ""
+            allowed = ""
+            if row.aim and len(of_cell):
+                one = of_cell.iloc[0]
+                allowed = f"; bound {one[f'saved at {row.aim}']:.1%}, up to {one['most_speedup']:.2f}x"
             lines.append(
                 f"    {row.system}, {row.drafts} drafts{f', aims at {row.aim}' * bool(row.aim)}: {_pair(row)}{allowed}"
             )

@@ -163,7 +163,7 @@ AIMS = (
     ("2x", 2.0, 0.6, "7B", dict.fromkeys(DRAFTS, 5 / 6)),
 )  # fmt: skip
 """Speed that is planned for, speed and saving at once, models, and drafts to the share of the settings that is aimed at."""
-FAIR_AIMS = {WITHOUT: 0.10, "weak": None, "strong": 0.15}
+FAIR_AIMS: dict[str, float | None] = {WITHOUT: 0.10, "weak": None, "strong": 0.15}
 """Drafts to the mean saving against elastic plain with prefix caching at equal time that is aimed at."""
 
 
@@ -183,9 +183,8 @@ def aims(table: pd.DataFrame) -> list[Finding]:
                 ours = f"{reached} of {total}" if total else NOT_EXECUTED
                 rows.append(Finding(text, _aim(share, len(own)), ours, allowed, _held(reached, share, total)))
         against = fair(table, any_size)
-        for drafts, mean in FAIR_AIMS.items():
-            if any_size and drafts != WITHOUT:
-                continue
+        means: dict[str, float | None] = {WITHOUT: None} if any_size else FAIR_AIMS
+        for drafts, mean in means.items():
             own_fair = [one for (_, name), one in against.items() if name == drafts]
             cheaper, faster = np.array([one.cheaper for one in own_fair]), np.array([one.faster for one in own_fair])
             holds = "" if mean is None or not len(cheaper) else verdict([bool(np.nanmean(cheaper) >= mean)])
