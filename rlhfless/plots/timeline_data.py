@@ -18,6 +18,7 @@ from rlhfless.plots.style import clean, hover, number, usd
 from rlhfless.plots.tables import stacked
 from rlhfless.trace import DecodeCapacity, Trace, decode_capacity
 from rlhfless.trace.metrics.step_metrics import billed_allocations
+from rlhfless.trace.tracks import of_step, tracks
 
 ALLOCATION_COLUMNS = "row start_s end_s gpu_seconds idle_gpu_seconds slot_idle_gpu_seconds hover"
 NO_CAPACITY = DecodeCapacity(0.0, 0.0, 0.0)
@@ -71,7 +72,8 @@ class StepTimeline(NamedTuple):
         def held(bars: pd.DataFrame) -> pd.DataFrame:
             if bars.empty:
                 return bars
-            return bars.assign(holder=[self.holders[row] for row in bars["row"]]).drop(columns=["row", "hover"])
+            named = bars.assign(holder=[self.holders[row] for row in bars["row"]]).drop(columns=["row", "hover"])
+            return named.astype({"phase": str}) if "phase" in named else named
 
         return stacked(
             allocations=held(self.allocations), spans=held(self.spans), decoding=held(self.decoding),
@@ -108,12 +110,11 @@ def step_timeline(
     """
     run = str(trace.rollouts["run"].iloc[0]) if run is None else run
     step = trace.steps[-1] if step is None else step
+    rows = tracks(trace, run, step, ("allocations", "spans"))
     allocations, spans, events, rollouts = (
         of_step(table, run, step) for table in (trace.allocations, trace.spans, trace.events, trace.rollouts)
     )
-    held = billed_allocations(allocations, spans)
-    recorded = held if len(held) else spans
-    if recorded.empty:
+    if rows.empty:
         steps = trace.steps
         missing = f"Step {step} has no allocations or spans: the log holds lengths, without times of GPUs."
         if step not in steps:
@@ -124,19 +125,24 @@ def step_timeline(
             missing = f"There is no run {run}; the runs are {', '.join(trace.runs[:3])}{' and others' * (len(trace.runs) > 3)}."
         none, nan = pd.DataFrame(), float("nan")
         return StepTimeline(run, step, 0.0, (), (), none, none, none, none, nan, nan, nan, nan, missing=missing)
+    held = billed_allocations(allocations, spans)
+    recorded = held if len(held) else spans
     start_s = float(recorded["start_s"].min())
     planned = _planned_actors(trace, run, step)
-    holders = list(dict.fromkeys([*held["holder"], *spans["holder"].unique()]))
-    generating = spans[spans["phase"].isin(["prefill", "decode"])]["end_s"]
+    row, tracked = pd.factorize(rows["track"])
+    holders = tracked.tolist()
+    bars = rows.assign(row=row).iloc[len(held) :]
+    generating = bars["end_s"][bars["category"].isin(["prefill", "decode"])]
     all_events = events
     if between_s is not None:
         low, high = start_s + between_s[0], start_s + between_s[1]
-        spans = spans[(spans["end_s"] > low) & (spans["start_s"] < high)]
+        within = ((bars["end_s"] > low) & (bars["start_s"] < high)).to_numpy()
+        bars, spans = bars[within], spans[within]
         events = events[events["time_s"].between(low, high)]
     holders += [name for name in planned if name not in holders] if set(planned) & set(holders) else []
     row_of = {name: row for row, name in enumerate(holders)}
     drawn = len(spans) <= max_spans
-    bars = _span_bars(spans, row_of, start_s, with_hover=drawn)
+    bars = _span_bars(bars, spans, start_s, with_hover=drawn)
     sums = held[["gpu_seconds", "idle_gpu_seconds", "cost_usd"]].sum(skipna=False, min_count=1).astype(float)
     return StepTimeline(
         run,
@@ -159,12 +165,6 @@ def step_timeline(
         generation_s=float(generating.max()) - start_s,
         sizes=_sizes(held),
     )
-
-
-def of_step(table: pd.DataFrame, run: str, step: int) -> pd.DataFrame:
-    """Return the rows of a step of one run."""
-    rows = (table["step"].to_numpy() == step) & (table["run"].to_numpy() == run)
-    return table if rows.all() else table[rows]
 
 
 def sorted_by_end(info: StepTimeline) -> StepTimeline:
@@ -218,14 +218,13 @@ def _allocation_bars(held: pd.DataFrame, row_of: Mapping[str, int], start_s: flo
         }  # fmt: skip
 
 
-def _span_bars(spans: pd.DataFrame, row_of: Mapping[str, int], start_s: float, with_hover: bool) -> pd.DataFrame:
-    phase = spans["phase"].to_numpy()
+def _span_bars(bars: pd.DataFrame, spans: pd.DataFrame, start_s: float, with_hover: bool) -> pd.DataFrame:
     in_use = spans["batch_mean"].to_numpy(dtype=float) / spans["slots"].to_numpy(dtype=float, na_value=float("nan"))
     return pd.DataFrame(
         {
-            "row": spans["holder"].map(row_of).to_numpy(), "phase": phase, "start_s": spans["start_s"].to_numpy() - start_s,
-            "end_s": spans["end_s"].to_numpy() - start_s, "background": spans["background"].to_numpy(),
-            "in_use": np.where(phase == "decode", in_use, float("nan")),
+            "row": bars["row"].to_numpy(), "phase": bars["category"].array, "start_s": bars["start_s"].to_numpy() - start_s,
+            "end_s": bars["end_s"].to_numpy() - start_s, "background": bars["background"].to_numpy(),
+            "in_use": np.where(bars["category"] == "decode", in_use, float("nan")),
             "hover": list(_span_hovers(spans, start_s)) if with_hover else "",
         }
     )  # fmt: skip
