@@ -26,6 +26,7 @@ from rlhfless.plots.timeline_grid import (
     panel_sizes,
     step_timelines,
 )
+from rlhfless.plots.tracks import place_panels
 from rlhfless.trace import Trace
 from rlhfless.trace.metrics.chosen_plan import chosen_of
 
@@ -148,7 +149,9 @@ def plot_before_after(
     if info.chosen:
         headings[-1] += f"<br><span style='font-size:12px'>{clean(info.chosen, 200)}</span>"
     fig = figure_of(info.to_frame(), rows=len(sizes) + 1, cols=1, subplot_titles=[*headings, COST_HEADING])
-    _place(fig, [*sizes, cost_px], inner, gap_px)
+    ends = place_panels(fig, [*sizes, cost_px], [0, *[gap_px] * (len(sizes) - 1), BETWEEN_PX])
+    for end, words in zip(ends, fig.layout.annotations, strict=True):
+        words.update(y=end, yanchor="bottom", align="left")
     note = add_panels(
         fig, info.schedules._replace(moves={name: moves.iloc[:0] for name, moves in info.schedules.moves.items()})
     )
@@ -208,17 +211,6 @@ def _bound_words(info: _Data) -> str:
         return ""
     last = clean(info.totals["schedule"].iloc[-1], 30)
     return f"no schedule that takes as long as {last} saves more than {percent(info.most)} of the GPU-seconds<br>"
-
-
-def _place(fig: go.Figure, sizes: list[float], inner: float, gap_px: float) -> None:
-    """Give every panel its height, from the top; the last one, of costs, stands apart."""
-    top = inner
-    for panel, size in enumerate(sizes, start=1):
-        if panel == len(sizes):
-            top = size
-        fig.update_yaxes(domain=[max(0.0, (top - size) / inner), min(1.0, top / inner)], row=panel, col=1)
-        fig.layout.annotations[panel - 1].update(y=top / inner, yanchor="bottom", align="left")
-        top -= size + gap_px
 
 
 def _add_costs(fig: go.Figure, bars: pd.DataFrame, row: int) -> None:

@@ -15,25 +15,27 @@ import numpy as np
 import plotly.graph_objects as go
 
 from rlhfless.plots.clock import clock_words
-from rlhfless.plots.palette import BLUE, VERMILLION
+from rlhfless.plots.palette import BLUE
 from rlhfless.plots.style import clean, counted, hover, is_dark, number, styled, titles, usd
-from rlhfless.plots.timeline import (
+from rlhfless.plots.tracks import (
     BACKGROUND_NOTE,
     BAR,
     BEHIND,
     DECODE_RANK,
     DRAWN_PHASES,
-    EVENT_SYMBOLS,
     IDLE_MARKER,
-    MAX_LABELS,
     PLANNED,
     PLANNED_MARKER,
     PLANNED_NOTE,
     SHADES_NOTE,
+    bar_style,
     bar_trace,
+    event_marks,
     phase_marker,
     shade_samples,
     shades,
+    track_axis,
+    track_label,
 )
 from rlhfless.trace import PHASES
 from rlhfless.trace.metrics.growing_step import Bar, Held, StepSoFar
@@ -77,7 +79,9 @@ def growing_timeline(now: StepSoFar) -> dict[str, Any]:
         notes.append(BACKGROUND_NOTE)
     data += _events(now, rows, start_s, places)
     text, _ = titles(title := f"GPU timeline of step {now.step}", below := "<br>".join([_sums(now), "; ".join(notes)]))
-    layout = _layout(tuple(_labels(now.held, rows)), *_lines(title, below), is_dark())
+    gpus = {each.holder: each.gpu_ids for each in now.held}
+    labels = tuple(track_label(holder, gpus.get(holder, ())) for holder in rows)
+    layout = _layout(labels, *_lines(title, below), is_dark())
     return {
         "data": data,
         "layout": {**layout, "title": {**layout["title"], "text": text}, "uirevision": f"step {now.step}"},
@@ -86,14 +90,6 @@ def growing_timeline(now: StepSoFar) -> dict[str, Any]:
 
 def _first_of_each(held: Iterable[Held]) -> list[Held]:
     return list({each.holder: each for each in reversed(list(held))}.values())[::-1]
-
-
-def _labels(held: Sequence[Held], rows: dict[str, int]) -> Iterator[str]:
-    gpus = {each.holder: each.gpu_ids for each in held}
-    for holder in rows:
-        ids = gpus.get(holder, ())
-        few = ", ".join(map(str, ids)) if len(ids) <= 4 else f"{len(ids)} GPUs"
-        yield clean(holder, 22) + (f" ({few})" if ids else "")
 
 
 def _sums(now: StepSoFar) -> str:
@@ -107,9 +103,9 @@ def _sums(now: StepSoFar) -> str:
 
 
 def _bars(
-    times: dict[str, Any], place: tuple[float, float], name: str, marker: Any, rank: int, text: str, **further: Any
+    times: dict[str, Any], where: tuple[float, float], name: str, marker: Any, rank: int, text: str, **further: Any
 ) -> dict[str, Any]:
-    return bar_trace(times, place, name, marker, rank, hovertemplate=f"{text}<extra></extra>", **further)
+    return bar_trace(**times, **bar_style(name, marker, where, rank), hovertemplate=f"{text}<extra></extra>", **further)
 
 
 def _allocations(held: Sequence[Held], rows: dict[str, int], start_s: float, places: int) -> dict[str, Any]:
@@ -141,8 +137,8 @@ def _phase(
     }  # fmt: skip
     name, text = f"{phase} (background)" if background else phase, f"<b>{phase}</b><br>{HOVER}"
     if phase != "decode":
-        place = BEHIND if background else BAR
-        return [_bars(times, place, name, phase_marker(phase), 1 + PHASES.index(phase), text, legendgroup=name)]
+        where = BEHIND if background else BAR
+        return [_bars(times, where, name, phase_marker(phase), 1 + PHASES.index(phase), text, legendgroup=name)]
     if np.isnan(shares).any():
         return [_bars(times, BAR, name, {"color": BLUE, "line": {"width": 0}}, DECODE_RANK, text)]
     text += "<br>slots in use: %{marker.color:.0%}"
@@ -155,15 +151,8 @@ def _events(now: StepSoFar, rows: dict[str, int], start_s: float, places: int) -
     for i, name in enumerate(names):
         events = [event for event in now.events if event["name"] == name]
         at = [rows.get(event["holder"], 0) if isinstance(event["holder"], str) else 0 for event in events]
-        yield {
-            "type": "scatter", "mode": "markers", "name": f"event: {clean(name, 24)}",
-            "x": [round(event["time_s"] - start_s, places) for event in events], "y": [row + BAR[0] - 0.06 for row in at],
-            "marker": {
-                "symbol": EVENT_SYMBOLS[i % len(EVENT_SYMBOLS)], "size": 9, "color": VERMILLION,
-                "line": {"width": 1, "color": "#FFFFFF"},
-            },
-            "legendrank": 200 + i, "showlegend": True, "hovertemplate": f"{clean(name)}: %{{x:~f}} s<extra></extra>",
-        }  # fmt: skip
+        times = [round(event["time_s"] - start_s, places) for event in events]
+        yield event_marks(i, name, times, at, hovertemplate=f"{clean(name)}: %{{x:~f}} s<extra></extra>")
 
 
 def _lines(title: str, below: str) -> tuple[str, str]:
@@ -175,14 +164,9 @@ def _lines(title: str, below: str) -> tuple[str, str]:
 @lru_cache(maxsize=64)
 def _layout(labels: tuple[str, ...], title: str, below: str, dark: bool) -> dict[str, Any]:
     """Return the layout of a timeline with these rows; its title is replaced."""
-    rows = len(labels)
-    shown = range(0, rows, max(1, -(-rows // MAX_LABELS)))
     fig = go.Figure()
-    fig.update_yaxes(
-        tickvals=list(shown), ticktext=[labels[i] for i in shown], range=[rows - 0.45, -0.55],
-        title="actor or learner (its GPUs)", zeroline=False, showgrid=False,
-    )  # fmt: skip
+    fig.update_yaxes(**track_axis(labels), title="actor or learner (its GPUs)")
     fig.update_xaxes(title="time since the start of the step (s)", rangemode="tozero")
-    height = int(min(780, max(420, 190 + 34 * rows)))
+    height = int(min(780, max(420, 190 + 34 * len(labels))))
     styled(fig, title, below, height=height, barmode="overlay", title_font_size=13)
     return fig.layout.to_plotly_json()  # type: ignore[no-any-return]

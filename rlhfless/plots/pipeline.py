@@ -6,15 +6,15 @@ Input is one ``PipelinePlan``, or several by label, one above the other on one t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BLUE, BOUND, COLOURS
 from rlhfless.plots.style import clean, hover, message_figure, styled
 from rlhfless.plots.tables import figure_of
+from rlhfless.plots.tracks import bars_by_style, place_panels
 
 if TYPE_CHECKING:
     from solver.pipeline import ExecutedPlan, PipelinePlan
@@ -27,7 +27,7 @@ PALER = {"F": 0.55, "B": 0.0, "I": 0.0, "W": 0.3}
 """How much white the colour of a chain is mixed with, by pass."""
 
 CHAIN_COLOURS = (BLUE, *(colour for colour in COLOURS if colour != BLUE))
-DEVICE_PX, MEMORY_PX, GAP_PX = 16, 90, 64
+DEVICE_PX, MEMORY_PX, GAP_PX, MEMORY_GAP_PX = 16, 90, 64, 14
 
 
 class _Data(NamedTuple):
@@ -92,16 +92,16 @@ def plot_pipeline(plans: AnyPlan | Mapping[str, AnyPlan]) -> DataFigure:
     if info.missing:
         return message_figure(TITLE, info.missing, info.operations)
     heights = [px for devices in info.plans["devices"] for px in (max(60, DEVICE_PX * devices), MEMORY_PX)]
-    inner = sum(heights) + GAP_PX * (len(info.plans) - 1) + 14 * len(info.plans)
+    above = [0, MEMORY_GAP_PX, *[GAP_PX, MEMORY_GAP_PX] * (len(info.plans) - 1)]
     fig = figure_of(info.operations, rows=len(heights), cols=1, shared_xaxes="all", row_heights=heights)
-    chains = list(dict.fromkeys(info.operations["chain"]))
-    colours = {chain: CHAIN_COLOURS[i % len(CHAIN_COLOURS)] for i, chain in enumerate(chains)}
-    top = float(inner)
+    operations = _told(info.operations)
+    styles = _styles(operations)
+    ends = place_panels(fig, heights, above)
     for place, plan in enumerate(info.plans.itertuples(index=False)):
         row = 2 * place + 1
-        rows = info.operations[info.operations["plan"] == plan.plan]
-        for (chain, kind), of_kind in rows.groupby(["chain", "operation"], sort=False):
-            fig.add_trace(_bars(of_kind, str(chain), str(kind), colours[str(chain)], shown=place == 0), row=row, col=1)
+        rows = operations[operations["plan"] == plan.plan]
+        for drawn in bars_by_style(rows, styles, "style", at="device", start="start", end="end"):
+            fig.add_trace(drawn | {"showlegend": place == 0}, row=row, col=1)
         memory = info.memory[info.memory["plan"] == plan.plan]
         fig.add_scatter(
             x=memory["time"], y=memory["memory"], mode="lines", name="memory",
@@ -113,38 +113,46 @@ def plot_pipeline(plans: AnyPlan | Mapping[str, AnyPlan]) -> DataFigure:
         fig.update_yaxes(title="device", autorange="reversed", dtick=max(1, plan.devices // 8), row=row, col=1)
         fig.update_yaxes(title="memory", rangemode="tozero", nticks=4, row=row + 1, col=1)
         fig.update_xaxes(showticklabels=False, row=row, col=1)
-        for offset, height in zip((0, 1), heights[row - 1 : row + 1], strict=True):
-            fig.update_yaxes(domain=[max(0.0, (top - height) / inner), min(1.0, top / inner)], row=row + offset, col=1)
-            top -= height + (14 if offset == 0 else GAP_PX)
         if len(info.plans) > 1:
             fig.add_annotation(
                 text=f"<b>{clean(plan.plan)}</b>: latency {plan.latency:.4g}, memory {plan.peak_memory:.4g}",
-                x=0, xref="paper", y=min(1.0, (top + height + GAP_PX + heights[row - 1] + 14) / inner), yref="paper",
+                x=0, xref="paper", y=ends[row - 1], yref="paper",
                 xanchor="left", yanchor="bottom", showarrow=False,
             )  # fmt: skip
     fig.update_xaxes(title="time (units of the problem)", showticklabels=True, row=len(heights), col=1)
     fig.update_layout(barmode="overlay", bargap=0.08)
-    return styled(fig, _title(info), _note(), height=round(inner) + 190, above=24, legend={"orientation": "v"})
+    return styled(fig, _title(info), _note(), height=sum(heights) + sum(above) + 190, above=24, legend={"orientation": "v"})
 
 
-def _bars(rows: pd.DataFrame, chain: str, kind: str, colour: str, *, shown: bool) -> go.Bar:
-    name = f"{clean(chain)}, {PASSES[kind]}"
-    return go.Bar(
-        x=rows["end"] - rows["start"], base=rows["start"], y=rows["device"], orientation="h", name=name, legendgroup=name,
-        showlegend=shown, marker={"color": _mixed(colour, PALER[kind]), "line": {"color": "white", "width": 0.3}},
-        hovertext=[
-            hover(
-                [
-                    ("micro-batch", str(row.micro_batch)), ("stage", str(row.stage)),
-                    ("time", f"{row.start:.5g} to {row.end:.5g}"),
-                    ("memory of the device", f"{row.memory:g}"),
-                ],
-                name,
-            )
-            for row in rows.itertuples(index=False)
-        ],
-        hoverinfo="text",
-    )  # fmt: skip
+def _told(operations: pd.DataFrame) -> pd.DataFrame:
+    """Return operations with a hover text and their ``style``: the chain and the pass."""
+    texts = [
+        hover(
+            [
+                ("micro-batch", str(row.micro_batch)), ("stage", str(row.stage)),
+                ("time", f"{row.start:.5g} to {row.end:.5g}"), ("memory of the device", f"{row.memory:g}"),
+            ],
+            _name(row.chain, row.operation),
+        )
+        for row in operations.itertuples(index=False)
+    ]  # fmt: skip
+    return operations.assign(style=operations["chain"] + ": " + operations["operation"], hover=texts)
+
+
+def _styles(operations: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """Return the style of every chain and pass: a chain has one colour, and forward passes are paler."""
+    colours = {chain: CHAIN_COLOURS[i % len(CHAIN_COLOURS)] for i, chain in enumerate(dict.fromkeys(operations["chain"]))}
+    return {
+        one.style: {
+            "name": _name(one.chain, one.operation), "legendgroup": _name(one.chain, one.operation),
+            "marker": {"color": _mixed(colours[one.chain], PALER[one.operation]), "line": {"color": "white", "width": 0.3}},
+        }
+        for one in operations.drop_duplicates("style").itertuples(index=False)
+    }  # fmt: skip
+
+
+def _name(chain: str, operation: str) -> str:
+    return f"{clean(chain)}, {PASSES[operation]}"
 
 
 def _mixed(colour: str, white: float) -> str:

@@ -5,7 +5,7 @@ Input are rollouts with times. One row per response, in the order in which they 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,15 +15,23 @@ from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BLUE, IDLE, SELECTED, VERMILLION
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
 from rlhfless.plots.tables import figure_of
+from rlhfless.plots.tracks import bars_by_style
 from rlhfless.trace import Trace
 
 NEEDED = ("actor", "start_s", "end_s")
 MAX_BARS = 5_000
 FEW = 12  # responses that have a tick each
-STYLES = (
-    ("complete", BLUE, "", "decoding"),
-    ("cut", VERMILLION, "x", "decoding, cut off by the limit"),
-)
+
+
+def _marker(colour: str, hatch: str) -> dict[str, Any]:
+    return {"color": colour, "line": {"width": 0}, "pattern": {"shape": hatch, "size": 5, "fgopacity": 0.5}}
+
+
+STYLES = {
+    "waiting": {"name": "waiting", "width": 0.5, "marker": {"color": IDLE, "line": {"width": 0}}},
+    "complete": {"name": "decoding", "width": 0.9, "marker": _marker(BLUE, "")},
+    "cut": {"name": "decoding, cut off by the limit", "width": 0.9, "marker": _marker(VERMILLION, "x")},
+}
 
 
 class _Data(NamedTuple):
@@ -108,22 +116,9 @@ def plot_responses(
         return message_figure(title, info.missing, info.to_frame())
     bars = info.bars
     fig = figure_of(info.to_frame)
-    waits = bars[bars["start_s"] > 0]
-    if len(waits):
-        fig.add_bar(
-            base=np.zeros(len(waits)), x=waits["start_s"], y=waits["row"], orientation="h", name="waiting", width=0.5,
-            marker={"color": IDLE, "line": {"width": 0}}, customdata=waits["index"],
-            hovertext=waits["hover"].tolist(), hoverinfo="text",
-        )  # fmt: skip
-    for kind, colour, hatch, name in STYLES:
-        subset = bars[bars["kind"] == kind]
-        if len(subset):
-            fig.add_bar(
-                base=subset["start_s"], x=subset["end_s"] - subset["start_s"], y=subset["row"], orientation="h", name=name,
-                width=0.9,
-                marker={"color": colour, "line": {"width": 0}, "pattern": {"shape": hatch, "size": 5, "fgopacity": 0.5}},
-                customdata=subset["index"], hovertext=subset["hover"].tolist(), hoverinfo="text",
-            )  # fmt: skip
+    waits = bars[bars["start_s"] > 0].assign(kind="waiting", start_s=0.0, end_s=lambda wait: bars.loc[wait.index, "start_s"])
+    for drawn in bars_by_style(pd.concat([waits, bars]), STYLES, "kind", customdata="index"):
+        fig.add_trace(drawn)
     marked = bars[bars["index"] == selected]
     if len(marked):
         fig.add_scatter(

@@ -15,7 +15,9 @@ from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import IDLE, OUTLINE, PHASE_STYLES, VERMILLION, PhaseStyle
 from rlhfless.plots.style import clean, hover, message_figure, styled
 from rlhfless.plots.tables import figure_of
+from rlhfless.plots.tracks import bars_by_style
 from rlhfless.trace import Trace
+from rlhfless.trace.tracks import tracks
 
 TITLE = "Generation, preparation and learning of a step"
 FREED = "released"
@@ -23,8 +25,19 @@ STYLES: dict[str, PhaseStyle] = {
     "generation": PHASE_STYLES["decode"], FREED: PhaseStyle(IDLE, ""), "start": PHASE_STYLES["start"],
     "prepare": PHASE_STYLES["prepare"], "learn": PHASE_STYLES["learn"],
 }  # fmt: skip
+BARS = {
+    what: {
+        "name": what,
+        "marker": {
+            "color": style.colour, "line": {"color": OUTLINE, "width": 0.5},
+            "pattern": {"shape": style.hatch, "size": 5, "solidity": 0.25},
+        },
+    }
+    for what, style in STYLES.items()
+}  # fmt: skip
 LANE_PX = 26
 NO_GPU = "no GPU"
+GENERATING = ("decode", "prefill")
 
 
 class _Data(NamedTuple):
@@ -49,31 +62,30 @@ def _data(trace: Trace, step: int | None = None) -> _Data:
     """Return the data of ``plot_step_fusion``, with the same arguments."""
     columns = ["lane", "holder", "what", "start_s", "end_s"]
     none = pd.DataFrame(columns=columns), pd.DataFrame(columns=["holder", "time_s"])
-    allocations = trace.allocations
-    if allocations is None or allocations.empty:
+    if trace.allocations.empty:
         return _Data(*none, 0, 0.0, "The trace has no allocations, so it does not say who held which GPUs.")
-    chosen = int(allocations["step"].max()) if step is None else step
-    held = allocations[allocations["step"] == chosen]
+    chosen = int(trace.allocations["step"].max()) if step is None else step
+    rows = tracks(trace, step=chosen, tables=("allocations", "spans"))
+    held = rows[rows["table"] == "allocations"]
     if held.empty:
         return _Data(*none, chosen, 0.0, f"The trace has no step {chosen}.")
     start_s, end_s = float(held["start_s"].min()), float(held["end_s"].max())
-    held = held.assign(lane=[_lane(ids) for ids in held["gpu_ids"]])
-    rows: list[tuple[str, str, str, float, float]] = []
+    held = held.assign(lane=[_lane(ids) for ids in trace.allocations["gpu_ids"].loc[held["label"]]])
+    found: list[tuple[str, str, str, float, float]] = []
     for lane, of_lane in held.groupby("lane", sort=False):
         ordered = of_lane.sort_values("start_s")
         nexts = [*ordered["start_s"].tolist()[1:], end_s]
         for row, next_s in zip(ordered.itertuples(index=False), nexts, strict=True):
-            if row.role in ("decode", "prefill"):
-                rows.append((str(lane), row.holder, "generation", row.start_s, row.end_s))
+            if row.category in GENERATING:
+                found.append((str(lane), row.track, "generation", row.start_s, row.end_s))
             if next_s > row.end_s + 1e-9 and lane != NO_GPU:
-                rows.append((str(lane), row.holder, FREED, row.end_s, next_s))
-    spans = trace.spans[trace.spans["step"] == chosen] if trace.spans is not None else pd.DataFrame()
-    lane_of = dict(zip(held["holder"], held["lane"], strict=True))
-    generating = set(held.loc[held["role"].isin(["decode", "prefill"]), "holder"])
-    for span in spans.itertuples(index=False) if len(spans) else ():
-        if span.holder in lane_of and span.phase in STYLES and not (span.holder in generating and span.phase == "start"):
-            rows.append((lane_of[span.holder], span.holder, span.phase, span.start_s, span.end_s))
-    table = pd.DataFrame(rows, columns=columns)
+                found.append((str(lane), row.track, FREED, row.end_s, next_s))
+    lane_of = dict(zip(held["track"], held["lane"], strict=True))
+    generating = set(held.loc[held["category"].isin(GENERATING), "track"])
+    for span in rows[rows["table"] == "spans"].itertuples(index=False):
+        if span.track in lane_of and span.category in STYLES and not (span.track in generating and span.category == "start"):
+            found.append((lane_of[span.track], span.track, span.category, span.start_s, span.end_s))
+    table = pd.DataFrame(found, columns=columns)
     table[["start_s", "end_s"]] -= start_s
     return _Data(table, _cuts(trace, chosen, start_s), chosen, end_s - start_s)
 
@@ -90,8 +102,6 @@ def _lane(gpu_ids: list[int]) -> str:
 
 
 def _cuts(trace: Trace, step: int, start_s: float) -> pd.DataFrame:
-    if trace.events is None or trace.events.empty:
-        return pd.DataFrame(columns=["holder", "time_s"])
     events = trace.events[(trace.events["step"] == step) & (trace.events["name"] == "cut")]
     return pd.DataFrame({"holder": events["holder"], "time_s": events["time_s"] - start_s}).reset_index(drop=True)
 
@@ -109,20 +119,12 @@ def plot_step_fusion(trace: Trace, step: int | None = None) -> DataFigure:
     if info.missing:
         return message_figure(TITLE, info.missing, info.spans)
     fig = figure_of(info.spans)
-    for what, style in STYLES.items():
-        rows = info.spans[info.spans["what"] == what]
-        if rows.empty:
-            continue
-        lines = [
-            hover([("time", f"{row.start_s:.2f} to {row.end_s:.2f} s"), ("holder", clean(row.holder))], f"{what}, {row.lane}")
-            for row in rows.itertuples(index=False)
-        ]
-        fig.add_bar(
-            x=rows["end_s"] - rows["start_s"], base=rows["start_s"], y=rows["lane"], orientation="h", name=what,
-            marker={"color": style.colour, "line": {"color": OUTLINE, "width": 0.5},
-                    "pattern": {"shape": style.hatch, "size": 5, "solidity": 0.25}},
-            hovertext=lines, hovertemplate="%{hovertext}<extra></extra>",
-        )  # fmt: skip
+    texts = [
+        hover([("time", f"{row.start_s:.2f} to {row.end_s:.2f} s"), ("holder", clean(row.holder))], f"{row.what}, {row.lane}")
+        for row in info.spans.itertuples(index=False)
+    ]
+    for drawn in bars_by_style(info.spans.assign(hover=texts), BARS, "what", at="lane"):
+        fig.add_trace(drawn)
     for time_s in sorted(set(info.cuts["time_s"].round(9))):
         fig.add_vline(x=time_s, line={"color": VERMILLION, "dash": "dash", "width": 1.5})
     lanes = sorted(info.spans["lane"].unique(), key=_first_gpu)

@@ -16,6 +16,7 @@ from rlhfless.plots.palette import BLUE, BOUND, COLOURS, GREEN, OUTLINE, PURPLE,
 from rlhfless.plots.step_plan_data import MOVES, PERIODS, StepPlanData, data_of_plans
 from rlhfless.plots.style import clean, hover, message_figure, number, styled
 from rlhfless.plots.tables import figure_of
+from rlhfless.plots.tracks import bars_by_style, place_panels
 
 if TYPE_CHECKING:
     from rlhfless.plots.step_plan_data import Plans
@@ -62,25 +63,18 @@ def plot_step_plan(plans: Plans, *, memory_bytes: float = math.inf) -> DataFigur
     )  # fmt: skip
     colours = _role_colours(info)
     drawn_s = 1.01 * PERIODS * float(info.plans[["period_s", "bound_s"]].max(axis=None))
-    top = float(inner)
-    for row, (plan, height) in enumerate(zip(info.plans.itertuples(index=False), heights, strict=True), start=1):
-        top -= HEADING_PX
-        _add_timeline(fig, info, plan, colours, drawn_s, row)
+    ends = place_panels(fig, heights, [HEADING_PX] * len(heights), cols=2)
+    bars, styles = _told(info.bars, LEAST_TEXT * drawn_s), _styles(colours)
+    for row, (plan, end) in enumerate(zip(info.plans.itertuples(index=False), ends, strict=True), start=1):
+        own = bars[bars["plan"] == plan.plan]
+        for drawn in bars_by_style(own, styles, "style", at="middle", width="gpus", text="text"):
+            fig.add_trace(drawn, row=row, col=1)
+        _add_lines(fig, plan, row)
         _add_memory(fig, info.memory[info.memory["plan"] == plan.plan], memory_bytes, row)
         _set_gpu_axis(fig, plan.gpus, plan.gpus_per_node, row)
-        for col in (1, 2):
-            fig.update_yaxes(domain=[max(0.0, (top - height) / inner), top / inner], row=row, col=col)
         fig.add_annotation(
-            text=_heading(plan),
-            x=0,
-            xref="paper",
-            y=top / inner,
-            yref="paper",
-            xanchor="left",
-            yanchor="bottom",
-            showarrow=False,
+            text=_heading(plan), x=0, xref="paper", y=end, yref="paper", xanchor="left", yanchor="bottom", showarrow=False
         )
-        top -= height
     _add_legend(fig, info, colours)
     last = len(heights)
     fig.update_xaxes(range=[0, drawn_s], col=1)
@@ -102,44 +96,52 @@ def _role_colours(info: StepPlanData) -> dict[str, str]:
     return {role: ROLE_COLOURS.get(role) or free[unknown.index(role) % len(free)] for role in dict.fromkeys(info.bars["role"])}
 
 
-def _add_timeline(fig: go.Figure, info: StepPlanData, plan: Any, colours: dict[str, str], drawn_s: float, row: int) -> None:
-    """Draw the rectangles of a plan, a trace per role and one of reallocations; lines at its periods and at bounds."""
-    bars = info.bars[info.bars["plan"] == plan.plan]
-    for role, colour in colours.items():
-        calls = bars[(bars["role"] == role) & (bars["kind"] != MOVES)]
-        if len(calls):
-            style = {
-                "color": colour,
-                "pattern": {"shape": [KINDS[kind][1] for kind in calls["kind"]], "fgcolor": PALE, "size": 7},
-            }
-            texts = [_text(one, LEAST_TEXT * drawn_s) for one in calls.itertuples(index=False)]
-            _add_bars(fig, calls, role, style, row, text=texts, textfont={"color": ink_on(colour)})
-    sent = bars[bars["kind"] == MOVES]
-    if len(sent):
-        style = {"color": SENT_COLOUR, "pattern": {"shape": KINDS[MOVES][1], "fgcolor": "#333333", "fgopacity": 0.9, "size": 6}}
-        _add_bars(fig, sent, MOVES, style, row)
+def _told(bars: pd.DataFrame, least_s: float) -> pd.DataFrame:
+    """Return rectangles with their middle, texts, and ``style``: the role and the kind; reallocations have no role.
+
+    Args:
+        least_s: shorter rectangles have no text.
+    """
+    rows = list(bars.itertuples(index=False))
+    return bars.assign(
+        style=[MOVES if bar.kind == MOVES else f"{bar.kind} {bar.role}" for bar in rows],
+        middle=bars["first_gpu"] + bars["gpus"] / 2 - 0.5,
+        text=[_text(bar, least_s) for bar in rows],
+        hover=[_hover(bar) for bar in rows],
+    )
+
+
+def _styles(colours: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """Return the style of the calls of every role and kind, and that of reallocations."""
+    hidden = {"showlegend": False, "textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
+    white = {"line": {"color": "white", "width": 1}}
+    styles = {
+        f"{kind} {role}": {
+            **hidden, "name": clean(role), "legendgroup": clean(role), "textfont": {"color": ink_on(colour)},
+            "marker": {**white, "color": colour, "pattern": {"shape": hatch, "fgcolor": PALE, "size": 7}},
+        }
+        for role, colour in colours.items()
+        for kind, (_, hatch) in KINDS.items()
+        if kind != MOVES
+    }  # fmt: skip
+    crosses = {"shape": KINDS[MOVES][1], "fgcolor": "#333333", "fgopacity": 0.9, "size": 6}
+    sent = {"name": MOVES, "legendgroup": MOVES, "marker": {**white, "color": SENT_COLOUR, "pattern": crosses}}
+    return {**styles, MOVES: {**hidden, **sent}}
+
+
+def _add_lines(fig: go.Figure, plan: Any, row: int) -> None:
+    """Draw lines at the periods of a plan and at its bounds."""
     for step in range(1, PERIODS + 1):
         fig.add_vline(x=step * plan.period_s, line={"color": OUTLINE, "width": 1}, row=row, col=1)
         if plan.bound_s == plan.bound_s:
             fig.add_vline(x=step * plan.bound_s, line={"color": VERMILLION, "dash": "dash", "width": 1.5}, row=row, col=1)
 
 
-def _text(call: Any, least_s: float) -> str:
+def _text(bar: Any, least_s: float) -> str:
     """Return name and strategy of a call, or nothing where the rectangle is short or one of several."""
-    if call.end_s - call.start_s < least_s or not call.largest:
+    if bar.kind == MOVES or bar.end_s - bar.start_s < least_s or not bar.largest:
         return ""
-    return f"{clean(call.call, 24)}<br>{call.dp}x{call.tp}x{call.pp}"
-
-
-def _add_bars(fig: go.Figure, bars: pd.DataFrame, group: str, style: dict[str, Any], row: int, **more: Any) -> None:
-    line = {"color": "white", "width": 1}
-    fig.add_bar(
-        x=bars["end_s"] - bars["start_s"], base=bars["start_s"], y=bars["first_gpu"] + bars["gpus"] / 2 - 0.5,
-        width=bars["gpus"], orientation="h", name=clean(group), legendgroup=clean(group), showlegend=False,
-        marker={**style, "line": line}, textposition="inside", insidetextanchor="middle", textangle=0,
-        hovertext=[_hover(bar) for bar in bars.itertuples(index=False)], hovertemplate="%{hovertext}<extra></extra>",
-        row=row, col=1, **more,
-    )  # fmt: skip
+    return f"{clean(bar.call, 24)}<br>{bar.dp}x{bar.tp}x{bar.pp}"
 
 
 def _hover(bar: Any) -> str:

@@ -18,31 +18,37 @@ import plotly.graph_objects as go
 from rlhfless.plots.clock import with_clock
 from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.last_response import LastResponse
-from rlhfless.plots.palette import BLUE, IDLE, OCCUPANCY, OCCUPANCY_SCALE, OUTLINE, PHASE_STYLES, SELECTED, VERMILLION
+from rlhfless.plots.palette import BLUE, SELECTED, VERMILLION
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled, usd
 from rlhfless.plots.tables import figure_of
 from rlhfless.plots.timeline_data import MAX_SPANS, StepTimeline, of_roles, step_timeline
+from rlhfless.plots.tracks import (
+    BACKGROUND_NOTE,
+    BAR,
+    BEHIND,
+    DECODE_RANK,
+    DRAWN_PHASES,
+    IDLE_MARKER,
+    PLANNED,
+    PLANNED_MARKER,
+    PLANNED_NOTE,
+    SHADES_NOTE,
+    bar_style,
+    event_marks,
+    phase_marker,
+    shade_samples,
+    shades,
+    track_axis,
+    track_bars,
+)
 from rlhfless.plots.utilisation import add_use_heatmap
 from rlhfless.trace import PHASES, Trace
 
-MAX_LABELS = 32
-BAR, BEHIND, PLANNED = (-0.27, 0.54), (-0.42, 0.12), (0.30, 0.13)  # offset and width of the bars of a row
 CUT_ROOM, SQUEEZED = 1.12, 4.0  # where a cut axis ends, in times of generation; it is cut if the step takes so much longer
 MOST_KINDS = 4  # of rows that a subtitle names
 LITTLE = 0.0005  # share of the GPU-seconds that is rounded to none
 VISIBLE = 0.002  # share of the time axis; shorter bars cannot be seen
-FEW = 0.01  # share of slots in use below which the legend says no number
 ENTRY_PX = 19  # of the legend beside the plot
-DRAWN_PHASES = sorted(PHASES, key=lambda p: p not in ("decode", "learn", "prepare"))  # short phases on top of long ones
-DECODE_RANK = 1 + PHASES.index("decode")
-IDLE_MARKER = {"color": IDLE, "line": {"color": OUTLINE, "width": 1}}
-PLANNED_MARKER = {
-    "color": "rgba(0,0,0,0)", "line": {"color": "#8A8A8A", "width": 1},
-    "pattern": {"shape": "/", "fgcolor": "#8A8A8A", "bgcolor": "rgba(127,127,127,0.12)", "size": 4, "solidity": 0.35},
-}  # fmt: skip
-PLANNED_NOTE, BACKGROUND_NOTE = "hatched bar below: predicted by the plan", "thin bar above: in the background"
-SHADES_NOTE = "blue: decoding; paler where more slots of the batch are empty"
-EVENT_SYMBOLS = ("triangle-down", "diamond", "x", "star")
 
 
 def plot_timeline(
@@ -104,15 +110,7 @@ def plot_timeline(
     if info.last is not None and len(info.holders) > 1 and _within(info.last.end_s, between_s):
         notes.append(_add_last_response(fig, info.last, place[info.last.row]))
     rows = len(labels)
-    shown = range(0, rows, -(-rows // MAX_LABELS))
-    fig.update_yaxes(
-        tickvals=list(shown),
-        ticktext=[labels[i] for i in shown],
-        range=[rows - 0.45, -0.55],
-        title=f"{'actor' if info.only_actors else 'actor or learner'} (its GPUs)",
-        zeroline=False,
-        showgrid=False,
-    )
+    fig.update_yaxes(**track_axis(labels), title=f"{'actor' if info.only_actors else 'actor or learner'} (its GPUs)")
     fig.update_xaxes(title="time since the start of the step (s)", rangemode="tozero")
     if between_s is not None:
         fig.update_xaxes(range=list(between_s))
@@ -225,10 +223,10 @@ def hide_unseen(fig: go.Figure, end_s: float) -> str:
     longest: dict[str, float] = {}
     for drawn in fig.data:
         if drawn.type == "bar" and drawn.x[0] is not None:
-            in_row = float(
+            seconds = float(
                 np.bincount(np.asarray(drawn.y, dtype=int), weights=np.asarray(drawn.x, dtype=float)).max(initial=0.0)
             )
-            longest[drawn.name] = max(longest.get(drawn.name, 0.0), in_row)
+            longest[drawn.name] = max(longest.get(drawn.name, 0.0), seconds)
     unseen = [name for name, x in longest.items() if x < VISIBLE * end_s]
     for drawn in fig.data:
         if drawn.name in unseen:
@@ -244,7 +242,7 @@ def add_bars(fig: go.Figure, info: StepTimeline, samples: Sequence[dict[str, Any
         cell: ``row`` and ``col`` of a figure with several timelines.
     """
     if len(info.allocations):
-        _bar(fig, info.allocations, BAR, "allocated, idle", IDLE_MARKER, **cell)
+        fig.add_trace(track_bars(info.allocations) | bar_style("allocated, idle", IDLE_MARKER, BAR, 0), **cell)
     notes = []
     for phase in DRAWN_PHASES:
         subset = info.spans[info.spans["phase"] == phase]
@@ -252,11 +250,11 @@ def add_bars(fig: go.Figure, info: StepTimeline, samples: Sequence[dict[str, Any
             notes.append(_add_decoding(fig, info.decoding, samples, **cell))
         elif len(subset):
             behind = subset["background"].to_numpy(dtype=bool)
-            place = ([(BEHIND if b else BAR)[0] for b in behind], [(BEHIND if b else BAR)[1] for b in behind])
+            where = ([(BEHIND if b else BAR)[0] for b in behind], [(BEHIND if b else BAR)[1] for b in behind])
             name = f"{phase} (background)" if behind.all() else phase
-            _bar(fig, subset, place, name, phase_marker(phase), legendrank=1 + PHASES.index(phase), **cell)
+            fig.add_trace(track_bars(subset) | bar_style(name, phase_marker(phase), where, 1 + PHASES.index(phase)), **cell)
     if len(info.planned):
-        _bar(fig, info.planned, PLANNED, "planned", PLANNED_MARKER, legendrank=100, **cell)
+        fig.add_trace(track_bars(info.planned) | bar_style("planned", PLANNED_MARKER, PLANNED, 100), **cell)
         notes.append(PLANNED_NOTE)
     if len(info.spans) and info.spans["background"].any():
         notes.append(BACKGROUND_NOTE)
@@ -267,94 +265,20 @@ def _add_decoding(fig: go.Figure, pieces: pd.DataFrame, samples: Sequence[dict[s
     """Draw decoding as blue that is the paler the emptier the batch; returns its legend as a note."""
     in_use = pieces["in_use"].to_numpy(dtype=float)
     if np.isnan(in_use).all():
-        _bar(fig, pieces, BAR, "decode", {"color": BLUE, "line": {"width": 0}}, DECODE_RANK, **cell)
+        fig.add_trace(track_bars(pieces) | bar_style("decode", {"color": BLUE, "line": {"width": 0}}, BAR, DECODE_RANK), **cell)
         return ""
     marker = shades(np.nan_to_num(in_use, nan=1.0))
-    _bar(fig, pieces, BAR, "decode", marker, DECODE_RANK, showlegend=False, legendgroup="decode", **cell)
+    style = bar_style("decode", marker, BAR, DECODE_RANK, showlegend=False, legendgroup="decode")
+    fig.add_trace(track_bars(pieces) | style, **cell)
     for sample in samples:
         fig.add_trace(sample, **cell)
     return SHADES_NOTE
 
 
-def _bar(
-    fig: go.Figure,
-    bars: pd.DataFrame,
-    place: tuple[Any, Any],
-    name: str,
-    marker: Mapping[str, Any],
-    legendrank: int = 0,
-    **further: Any,
-) -> None:
-    cell = {key: further.pop(key) for key in ("row", "col") if key in further}
-    start_s = bars["start_s"].to_numpy()
-    times = {"base": start_s, "x": bars["end_s"].to_numpy() - start_s, "y": bars["row"].to_numpy()}
-    bar = bar_trace(times, place, name, marker, legendrank, hovertext=bars["hover"].tolist(), hoverinfo="text", **further)
-    fig.add_trace(bar, **cell)  # a dict: plotly checks and copies an object of its own twice
-
-
-def bar_trace(
-    times: Mapping[str, Any], place: tuple[Any, Any], name: str, marker: Mapping[str, Any], legendrank: int, **further: Any
-) -> dict[str, Any]:
-    """Return the bars of one phase as plotly's JSON.
-
-    Args:
-        times: ``base, x, y``: start, seconds and row of every bar. place: offset and width of a bar in its row.
-    """
-    return {
-        "type": "bar", **times, "offset": place[0], "width": place[1], "orientation": "h", "name": name, "marker": marker,
-        "legendrank": legendrank, **further,
-    }  # fmt: skip
-
-
-def phase_marker(phase: str) -> dict[str, Any]:
-    """Return colour and hatch of the bars of a phase."""
-    style = PHASE_STYLES[phase]
-    marker: dict[str, Any] = {"color": style.colour, "line": {"width": 0}}
-    if style.hatch:
-        marker["pattern"] = {"shape": style.hatch, "fgcolor": "rgba(255,255,255,0.65)", "size": 5, "solidity": 0.25}
-    return marker
-
-
-def shades(in_use: Any) -> dict[str, Any]:
-    """Return the marker of decode bars with these shares of slots in use: blue that is the paler the emptier the batch."""
-    return {"color": in_use, "colorscale": OCCUPANCY_SCALE, "cmin": 0, "cmax": 1, "line": {"width": 0}}
-
-
-def shade_samples(in_use: Any) -> list[dict[str, Any]]:
-    """Return the entries of the legend for decode bars with these shares of slots in use: the fullest and the emptiest."""
-    known = np.asarray(in_use, dtype=float)
-    known = known[~np.isnan(known)]
-    ends = (known.max(), known.min()) if len(known) else ()
-    names = {f"decode, {f'{share:.0%}' if share >= FEW else f'under {FEW:.0%}'} of slots in use": share for share in ends}
-    return [
-        {
-            "type": "bar", "x": [None], "y": [None], "name": name, "orientation": "h", "legendgroup": "decode",
-            "legendrank": DECODE_RANK + i / 10, "hoverinfo": "skip",
-            "marker": {"color": _shade_on_idle(float(share)), "line": {"color": OUTLINE, "width": 1}},
-        }
-        for i, (name, share) in enumerate(names.items())
-    ]  # fmt: skip
-
-
-def _shade_on_idle(share: float) -> str:
-    """Return the colour of decode bars with this share of slots in use, as it is seen over the grey of the allocation."""
-    shares, opacities = zip(*OCCUPANCY, strict=True)
-    over = float(np.interp(share, shares, opacities))
-    under = 0.25 * (1.0 - over)  # the opacity of IDLE
-    red, green, blue = ((over * of_blue + under * 127) / (over + under) for of_blue in (0, 114, 178))
-    return f"rgba({red:.0f},{green:.0f},{blue:.0f},{over + under:.2f})"
-
-
 def _add_events(fig: go.Figure, info: StepTimeline, place: Mapping[int, float]) -> None:
     for i, (name, of_name) in enumerate(info.events.groupby("name", sort=True)):
-        symbol = EVENT_SYMBOLS[i % len(EVENT_SYMBOLS)]
-        fig.add_scatter(
-            x=of_name["time_s"], y=of_name["row"].map(place) + (BAR[0] - 0.06), mode="markers",
-            name=f"event: {clean(name, 24)}",
-            marker={"symbol": symbol, "size": 9, "color": VERMILLION, "line": {"width": 1, "color": "#FFFFFF"}},
-            legendrank=200 + i, showlegend=True,
-            hovertext=of_name["hover"].tolist(), hoverinfo="text",
-        )  # fmt: skip
+        hovers = {"hovertext": of_name["hover"].tolist(), "hoverinfo": "text"}
+        fig.add_trace(event_marks(i, name, of_name["time_s"].tolist(), of_name["row"].map(place), **hovers))
 
 
 def _add_selected(fig: go.Figure, info: StepTimeline, place: Mapping[int, float], response: pd.Series) -> None:

@@ -16,6 +16,7 @@ from rlhfless.plots.last_response import LastResponse, last_response
 from rlhfless.plots.occupancy import decode_pieces
 from rlhfless.plots.style import clean, hover, number, usd
 from rlhfless.plots.tables import stacked
+from rlhfless.plots.tracks import track_label
 from rlhfless.trace import DecodeCapacity, Trace, decode_capacity
 from rlhfless.trace.metrics.step_metrics import billed_allocations
 from rlhfless.trace.tracks import of_step, tracks
@@ -141,6 +142,7 @@ def step_timeline(
         events = events[events["time_s"].between(low, high)]
     holders += [name for name in planned if name not in holders] if set(planned) & set(holders) else []
     row_of = {name: row for row, name in enumerate(holders)}
+    gpus = held.drop_duplicates("holder").set_index("holder")["gpu_ids"].to_dict()
     drawn = len(spans) <= max_spans
     bars = _span_bars(bars, spans, start_s, with_hover=drawn)
     sums = held[["gpu_seconds", "idle_gpu_seconds", "cost_usd"]].sum(skipna=False, min_count=1).astype(float)
@@ -149,7 +151,7 @@ def step_timeline(
         step,
         start_s,
         tuple(holders),
-        tuple(_labels(holders, held)),
+        tuple(track_label(name, gpus.get(name, ())) for name in holders),
         _frame(_allocation_bars(held, row_of, start_s), ALLOCATION_COLUMNS),
         bars,
         _frame(_planned_bars(planned, row_of, recorded, start_s), "row start_s end_s hover"),
@@ -182,15 +184,6 @@ def sorted_by_end(info: StepTimeline) -> StepTimeline:
 
 def _frame(rows: Iterator[dict[str, Any]], columns: str) -> pd.DataFrame:
     return pd.DataFrame(list(rows), columns=columns.split())
-
-
-def _labels(holders: list[str], held: pd.DataFrame) -> Iterator[str]:
-    """Return ``actor-0 (0, 1)``: the holder and its GPUs, or the number of GPUs."""
-    gpus = held.drop_duplicates("holder").set_index("holder")["gpu_ids"].to_dict()
-    for name in holders:
-        ids = tuple(gpus.get(name, ()))
-        few = ", ".join(map(str, ids)) if len(ids) <= 4 else f"{len(ids)} GPUs"
-        yield clean(name, 22) + (f" ({few})" if ids else "")
 
 
 def _sizes(held: pd.DataFrame) -> tuple[tuple[int, int, str], ...]:

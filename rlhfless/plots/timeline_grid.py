@@ -21,8 +21,9 @@ from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import VERMILLION
 from rlhfless.plots.style import clean, counted, hover, legend_below, message_figure, number, styled
 from rlhfless.plots.tables import figure_of, stacked
-from rlhfless.plots.timeline import add_bars, empty_words, hide_unseen, shade_samples, sums_in_words
+from rlhfless.plots.timeline import add_bars, empty_words, hide_unseen, sums_in_words
 from rlhfless.plots.timeline_data import MAX_SPANS, StepTimeline, of_roles, sorted_by_end, step_timeline
+from rlhfless.plots.tracks import shade_samples, track_axis
 from rlhfless.trace import Trace
 
 ROW_PX, ALL_ROWS_PX, MIN_PANEL_PX, TICK_PX = 24, 600, 60, 13
@@ -173,12 +174,8 @@ def add_panels(fig: go.Figure, info: StepTimelines) -> str:
         moves = info.moves[name]
         for again in (False, True):
             _add_moves(fig, bundles(moves[moves["recomputed"] == again], TOGETHER * end_s), timeline.labels, panel, again)
-        rows = len(timeline.holders)
-        shown = range(0, rows, max(1, math.ceil(TICK_PX * rows / sizes[panel - 1])))
-        fig.update_yaxes(
-            tickvals=list(shown), ticktext=[timeline.labels[i] for i in shown], range=[rows - 0.4, -0.6],
-            tickfont={"size": 10}, zeroline=False, showgrid=False, row=panel, col=1,
-        )  # fmt: skip
+        every = max(1, math.ceil(TICK_PX * len(timeline.labels) / sizes[panel - 1]))
+        fig.update_yaxes(**track_axis(timeline.labels, every, room=0.4), tickfont={"size": 10}, row=panel, col=1)
         fig.update_xaxes(range=[0, 1.02 * end_s], row=panel, col=1)
     unseen = hide_unseen(fig, end_s)
     named: set[str] = set()
