@@ -1,4 +1,4 @@
-"""Plots one step as a whole: which GPUs generate, which were given back, and which then prepare and learn.
+"""Plots one step as a whole: which GPUs generate, which were released, and which then prepare and learn.
 
 Input is a trace. A lane is the GPUs of one actor or server; cuts are lines.
 """
@@ -21,19 +21,19 @@ from rlhfless.trace.tracks import tracks
 
 TITLE = "Generation, preparation and learning of a step"
 FREED = "released"
-STYLES: dict[str, PhaseStyle] = {
+LOOKS: dict[str, PhaseStyle] = {
     "generation": PHASE_STYLES["decode"], FREED: PhaseStyle(IDLE, ""), "start": PHASE_STYLES["start"],
     "prepare": PHASE_STYLES["prepare"], "learn": PHASE_STYLES["learn"],
 }  # fmt: skip
-BARS = {
+STYLES = {
     what: {
         "name": what,
         "marker": {
-            "color": style.colour, "line": {"color": OUTLINE, "width": 0.5},
-            "pattern": {"shape": style.hatch, "size": 5, "solidity": 0.25},
+            "color": look.colour, "line": {"color": OUTLINE, "width": 0.5},
+            "pattern": {"shape": look.hatch, "size": 5, "solidity": 0.25},
         },
     }
-    for what, style in STYLES.items()
+    for what, look in LOOKS.items()
 }  # fmt: skip
 LANE_PX = 26
 NO_GPU = "no GPU"
@@ -45,7 +45,7 @@ class _Data(NamedTuple):
 
     Attributes:
         spans: one row per interval of a lane: ``lane, holder, what, start_s, end_s``. ``what`` is ``generation``, ``start``,
-            ``prepare``, ``learn``, or ``given back``: nobody has the GPUs until the step ends or someone takes them.
+            ``prepare``, ``learn``, or ``released``: nobody has the GPUs until the step ends or someone takes them.
         cuts: ``holder, time_s`` of every cut.
         step: number of the step. time_s: its length.
         missing: why there is nothing to show, or the empty text.
@@ -107,7 +107,7 @@ def _cuts(trace: Trace, step: int, start_s: float) -> pd.DataFrame:
 
 
 def plot_step_fusion(trace: Trace, step: int | None = None) -> DataFigure:
-    """Plot who has which GPUs during a step: generation, preparation, learning, and GPUs that were given back.
+    """Plot who has which GPUs during a step: generation, preparation, learning, and GPUs that were released.
 
     Args:
         step: its number; the last one when None.
@@ -123,7 +123,7 @@ def plot_step_fusion(trace: Trace, step: int | None = None) -> DataFigure:
         hover([("time", f"{row.start_s:.2f} to {row.end_s:.2f} s"), ("holder", clean(row.holder))], f"{row.what}, {row.lane}")
         for row in info.spans.itertuples(index=False)
     ]
-    for drawn in bars_by_style(info.spans.assign(hover=texts), BARS, "what", at="lane"):
+    for drawn in bars_by_style(info.spans.assign(hover=texts), STYLES, "what", at="lane"):
         fig.add_trace(drawn)
     for time_s in sorted(set(info.cuts["time_s"].round(9))):
         fig.add_vline(x=time_s, line={"color": VERMILLION, "dash": "dash", "width": 1.5})

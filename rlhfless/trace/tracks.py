@@ -5,6 +5,7 @@ Input is a trace. Plots of steps draw these rows as bars, and the export for Per
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -13,14 +14,17 @@ import pandas as pd
 from pandas.api.types import union_categoricals
 
 from rlhfless.trace.io import Trace
+from rlhfless.trace.moves import ResponseMove, moves
 from rlhfless.trace.schema.casts import is_null
 
-LOOP, STEPS = "loop", "steps"
+LOOP, STEPS, REQUESTS = "loop", "steps", "requests"
 NO_PANEL = "holders without allocations"
 NAMES = {"sync": "rl.sync", "prepare": "rl.reward", "learn": "rl.train"}
-TABLES = ("allocations", "spans", "events", "steps")
+TABLES = ("allocations", "spans", "events", "steps", "rollouts")
 TEXTS = ("table", "run", "panel", "track", "name", "category")
-COLUMNS = ["table", "label", "run", "step", "panel", "track", "start_s", "end_s", "name", "category", "background"]
+COLUMNS = [
+    "table", "label", "run", "step", "panel", "track", "start_s", "end_s", "name", "category", "background", "part", "parts",
+]  # fmt: skip
 
 
 def tracks(trace: Trace, run: str | None = None, step: int | None = None, tables: Collection[str] = TABLES) -> pd.DataFrame:
@@ -38,6 +42,8 @@ def tracks(trace: Trace, run: str | None = None, step: int | None = None, tables
         ``run, step, panel, track``: a panel is a role on a node, and its tracks are the holders; the panel ``loop`` has the
         steps and the events. ``start_s, end_s``: seconds since the start of the run. ``name, category``: ``held`` and the role
         of an allocation; name and phase of a span; name of an event. ``background``: whether a span runs behind others.
+        ``part, parts``: of ``rollouts``, which have a row per response with known times on each actor that generated a part
+        of it; 1 elsewhere. Their tracks are the actors, the empty text where it is unknown.
         Texts are categories, as few of them stand in up to a million rows.
     """
     held, spans = (of_step(table, run, step) for table in (trace.allocations, trace.spans))
@@ -55,6 +61,10 @@ def tracks(trace: Trace, run: str | None = None, step: int | None = None, tables
     if "steps" in tables:
         steps = _steps([held, spans, of_step(trace.rollouts, run, step)])
         parts.append(_rows("steps", steps, [LOOP], [STEPS], ["rl.loop"], ["step"]))
+    if "rollouts" in tables:
+        pieces = _pieces(of_step(trace.rollouts, run, step), spans)
+        panel = [panel_of_requests(actor) for actor in pieces["actor"]]
+        parts.append(_rows("rollouts", pieces, pd.Categorical(panel), pieces["actor"], ["request"], ["request"]))
     texts = {name: union_categoricals([part[name] for part in parts]) for name in TEXTS}
     others = {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS if name not in TEXTS}
     return pd.DataFrame({**texts, **others})[COLUMNS]
@@ -85,6 +95,7 @@ def _rows(
         **{column: of[column].to_numpy() for column in ("step", "start_s", "end_s")},
         "label": of.index.to_numpy(),
         "background": of["background"].to_numpy(dtype=bool) if "background" in of else np.zeros(len(of), dtype=bool),
+        **{name: of[name].to_numpy() if name in of else np.ones(len(of), dtype=np.int64) for name in ("part", "parts")},
     }
 
 
@@ -118,3 +129,53 @@ def _steps(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
         return pd.DataFrame(columns=keys + times)
     steps = pd.concat(timed).dropna().groupby(keys).agg({"start_s": "min", "end_s": "max"}).reset_index()
     return steps.set_index("step", drop=False)
+
+
+def timed(rollouts: pd.DataFrame) -> pd.Series:
+    """Return for each (r,) response whether its times are known: it has a start and an end."""
+    if not {"start_s", "end_s"} <= set(rollouts.columns):
+        return pd.Series(False, index=rollouts.index)
+    return rollouts["start_s"].notna() & rollouts["end_s"].notna()
+
+
+def panel_of_requests(actor: str) -> str:
+    """Return the panel of an actor's requests, or that of requests whose actor is unknown."""
+    return f"{REQUESTS}, {actor}" if actor else REQUESTS
+
+
+def _pieces(rollouts: pd.DataFrame, spans: pd.DataFrame) -> pd.DataFrame:
+    """Return ``run, step, actor, start_s, end_s, part, parts`` of responses with times; of one that moved, a row per actor.
+
+    A response is cut at its moves if these lead to its last actor one after the other within its time.
+    """
+    rows = rollouts[timed(rollouts)]
+    if rows.empty:
+        return pd.DataFrame(columns=["run", "step", "actor", "start_s", "end_s"])
+    rows = rows.assign(actor=rows["actor"].fillna("") if "actor" in rows else "", part=1, parts=1)
+    rows = rows[["run", "step", "actor", "start_s", "end_s", "part", "parts"]]
+    cut, found = [], []
+    for label, hops in _hops(rollouts, spans).items():
+        if label not in rows.index:
+            continue
+        row = rows.loc[label]
+        senders, receivers = [hop.sender for hop in hops], [hop.receiver for hop in hops]
+        times = [row["start_s"], *(at_s for hop in hops for at_s in (hop.leave_s, hop.arrive_s)), row["end_s"]]
+        if receivers == [*senders[1:], row["actor"]] and times == sorted(times):
+            cut.append(label)
+            for part, actor in enumerate([*senders, row["actor"]]):
+                start_s, end_s = times[2 * part : 2 * part + 2]
+                found.append((label, row["run"], row["step"], actor, start_s, end_s, part + 1, len(hops) + 1))
+    moved = pd.DataFrame(found, columns=["label", *rows.columns]).set_index("label")
+    return pd.concat([rows.drop(cut), moved]) if found else rows
+
+
+def _hops(rollouts: pd.DataFrame, spans: pd.DataFrame) -> dict[Any, list[ResponseMove]]:
+    """Return the moves of each response by its label; the number of a response is its place among those of the step."""
+    hops: dict[Any, list[ResponseMove]] = defaultdict(list)
+    own = [move for move in moves(spans) if not move.copied_first]
+    labels = {key: of_step.index for key, of_step in rollouts.groupby(["run", "step"], sort=False)} if own else {}
+    for move in own:
+        of_step = labels.get((move.run, move.step), ())
+        if 0 <= move.response < len(of_step):
+            hops[of_step[move.response]].append(move)
+    return hops

@@ -1,10 +1,12 @@
-"""The rows of timelines: every allocation, span, event and step once, on the track of its holder, as the trace has it."""
+"""The rows of timelines: every allocation, span, event, step and response, on the track of its holder."""
 
 from __future__ import annotations
 
+import json
+
 import pandas as pd
 import pytest
-from plot_samples import degenerate_traces, sample_trace, tables
+from plot_samples import degenerate_traces, rollouts, sample_trace, tables
 
 from rlhfless.trace import Trace
 from rlhfless.trace.tracks import LOOP, NO_PANEL, TABLES, tracks
@@ -49,7 +51,7 @@ def test_every_row_of_the_trace_is_found_again_by_its_label(name: str) -> None:
 
 def test_only_the_tables_runs_and_steps_that_are_asked_for_have_rows() -> None:
     trace = sample_trace()
-    assert tracks(trace)["table"].unique().tolist() == list(TABLES)
+    assert tracks(trace)["table"].unique().tolist() == list(TABLES[:-1]), "no response has times"
     assert tracks(trace, tables=("spans",))["table"].unique().tolist() == ["spans"]
     assert set(tracks(trace, step=0)["step"]) == {0}
     assert tracks(trace, run="another").empty
@@ -74,3 +76,35 @@ def test_panels_follow_a_holder_from_step_to_step_and_may_be_unknown() -> None:
     found = tracks(trace, tables=("spans",))
     assert found.groupby("step")["panel"].unique().map(list).tolist() == [["decode, node 0"], ["learner"]]
     assert set(tracks(sample_trace(allocations=[]), tables=("spans",))["panel"]) == {NO_PANEL}
+
+
+def moved_response(leave_s: float) -> Trace:
+    """A response that moved from actor-0 to actor-1 within half a second from ``leave_s`` on; another one without times."""
+    detail = json.dumps({"response": 1})
+    move = {"step": 0, "from_actor": "actor-0", "detail": detail, "start_s": leave_s, "end_s": leave_s + 0.5}
+    spans = [{**move, "holder": "actor-0", "phase": "migrate"}, {**move, "holder": "actor-1", "phase": "transfer"}]
+    times = [(None, None), (0.5, 4.0)]
+    rows = [
+        {**row, "actor": "actor-1", "start_s": start_s, "end_s": end_s}
+        for row, (start_s, end_s) in zip(rollouts(), times, strict=False)
+    ]
+    return Trace(rows, allocations=tables()["allocations"], spans=spans)
+
+
+def test_a_response_that_moved_has_a_row_on_each_actor() -> None:
+    found = tracks(moved_response(2.0), tables=("rollouts",))
+    assert rows_of(found, "rollouts", "label", "panel", "track", "start_s", "end_s", "part", "parts") == [
+        [1, "requests, actor-0", "actor-0", 0.5, 2.0, 1, 2],
+        [1, "requests, actor-1", "actor-1", 2.5, 4.0, 2, 2],
+    ]
+
+
+def test_a_response_is_not_cut_at_moves_that_do_not_fit_its_times() -> None:
+    found = tracks(moved_response(0.25), tables=("rollouts",))
+    assert rows_of(found, "rollouts", "track", "start_s", "end_s", "parts") == [["actor-1", 0.5, 4.0, 1]]
+
+
+def test_responses_without_an_actor_are_in_one_panel_and_those_without_times_in_none() -> None:
+    rows = [{**row, "start_s": 0.0, "end_s": 1.0} for row in rollouts()]
+    assert set(tracks(Trace(rows))["panel"]) == {LOOP, "requests"}
+    assert "rollouts" not in set(tracks(sample_trace())["table"])

@@ -15,20 +15,18 @@ import numpy as np
 
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.io import Trace
+from rlhfless.trace.moves import moves
 from rlhfless.trace.perfetto.holders import holder_slices
-from rlhfless.trace.perfetto.moves import moves
 from rlhfless.trace.perfetto.requests import (
     batch_counter,
     kv_counter,
-    process_of,
     request_slices,
     requests_of,
     step_values,
-    timed,
 )
 from rlhfless.trace.perfetto.slices import ArrowNumbers, Counter, Slice, Track, lanes, us
 from rlhfless.trace.schema.prices import dollars
-from rlhfless.trace.tracks import LOOP, STEPS
+from rlhfless.trace.tracks import LOOP, STEPS, panel_of_requests, timed
 
 MAX_REQUESTS = 500_000  # about 150 MB, which a browser still opens
 
@@ -58,10 +56,10 @@ def trace_events(trace: Trace, max_requests: int = MAX_REQUESTS) -> Iterator[dic
     known = trace.rollouts[timed(trace.rollouts)]
     drawn = set(known.sort_values("start_s", kind="stable").index[:max_requests]) if len(known) else set()
     for run in trace.runs:
-        requests, most = requests_of(trace, run, moved), 2 * max_requests
+        requests, most = requests_of(trace, run), 2 * max_requests
         counters = [(LOOP, _batch(trace, run, most)), (LOOP, kv_counter(requests, None, most)), (LOOP, _cost(trace, run))]
         for actor in sorted(requests.actors, key=_numbered):
-            process = process_of(actor)
+            process = panel_of_requests(actor)
             for lane_number, entry in request_slices(requests, actor, drawn, numbers):
                 yield from place.slice(entry, run, process, f"track {lane_number + 1}")
             if actor:

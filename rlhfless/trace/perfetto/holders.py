@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from rlhfless.trace.io import Trace
-from rlhfless.trace.perfetto.moves import ResponseMove
+from rlhfless.trace.moves import ResponseMove
 from rlhfless.trace.perfetto.slices import ArrowNumbers, Slice, Tracks, all_us, us
 from rlhfless.trace.schema.casts import is_null, jsonable
 from rlhfless.trace.tracks import tracks
@@ -32,7 +32,7 @@ def holder_slices(trace: Trace, moved: Sequence[ResponseMove], numbers: ArrowNum
     Args:
         moved: moves of responses, each an arrow from its span at the sender to that at the receiver. numbers: of the arrows.
     """
-    rows = tracks(trace)
+    rows = tracks(trace, tables=(*ARGS, "steps"))
     is_span = rows["table"] == "spans"
     rows = pd.concat([rows[~is_span], rows[is_span].sort_values(["start_s", "end_s"], kind="stable")])
     rows = rows.assign(start_us=all_us(rows["start_s"].to_numpy()), end_us=all_us(rows["end_s"].to_numpy()))

@@ -12,7 +12,7 @@ from rlhfless.trace import storage
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.io import Trace
 from rlhfless.trace.perfetto.events import MAX_REQUESTS, trace_events
-from rlhfless.trace.perfetto.requests import timed
+from rlhfless.trace.tracks import timed
 from solver.model.errors import as_given, is_whole
 from solver.model.plurals import counted
 
