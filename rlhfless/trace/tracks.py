@@ -53,7 +53,9 @@ def tracks(trace: Trace, run: str | None = None, step: int | None = None, tables
     if "spans" in tables:
         phase = pd.Categorical(spans["phase"])
         name = phase.rename_categories(lambda phase: NAMES.get(phase, phase))
-        parts.append(_rows("spans", spans, _panels_of_spans(spans, held), spans["holder"], name, phase))
+        holder = pd.Categorical(spans["holder"])
+        panel = _panels_of_spans(spans, held, holder, one_step=run is not None and step is not None)
+        parts.append(_rows("spans", spans, panel, holder, name, phase))
     if "events" in tables:
         events = of_step(trace.events, run, step).rename(columns={"time_s": "start_s"})
         events = events.assign(end_s=events["start_s"])
@@ -84,7 +86,7 @@ def _rows(
     table: str,
     of: pd.DataFrame,
     panel: Sequence[str] | pd.Categorical,
-    track: Sequence[str] | pd.Series,
+    track: Sequence[str] | pd.Series | pd.Categorical,
     name: Sequence[str] | pd.Series | pd.Categorical,
     category: Sequence[str] | pd.Series | pd.Categorical,
 ) -> dict[str, Any]:
@@ -111,15 +113,21 @@ def _panels(held: pd.DataFrame) -> pd.Categorical:
     return pd.Categorical([role if is_null(node) else f"{role}, node {node}" for role, node in roles])
 
 
-def _panels_of_spans(spans: pd.DataFrame, held: pd.DataFrame) -> pd.Categorical:
-    """Return the panel of the allocation of each span's holder in its step."""
+def _panels_of_spans(spans: pd.DataFrame, held: pd.DataFrame, holder: pd.Categorical, one_step: bool) -> pd.Categorical:
+    """Return the panel of the allocation of each span's holder in its step.
+
+    Args:
+        holder: of each span. one_step: all rows are of one step of one run, so holders alone tell spans apart.
+    """
     keys = ["run", "step", "holder"]
-    panels = dict(zip(held[keys].itertuples(index=False, name=None), _panels(held), strict=True))
-    names = list(dict.fromkeys([NO_PANEL, *panels.values()]))
-    codes = np.zeros(len(spans), dtype=np.int32)
-    for key, at in spans.groupby(keys, sort=False).indices.items():
-        codes[at] = names.index(panels.get(key, NO_PANEL))
-    return pd.Categorical.from_codes(codes, names)
+    panels = dict(zip(held[keys[-1:] if one_step else keys].itertuples(index=False, name=None), _panels(held), strict=True))
+    if one_step:
+        found, group = [(name,) for name in holder.categories], holder.codes
+    else:
+        found = list(spans[keys].drop_duplicates().itertuples(index=False, name=None))
+        group = spans.groupby(keys, sort=False).ngroup().to_numpy()
+    codes, names = pd.factorize(np.array([panels.get(key, NO_PANEL) for key in found], dtype=object))
+    return pd.Categorical.from_codes(codes[group], names)
 
 
 def _steps(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
