@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from every_plot import calls, every_plot, part, table_of
+from every_plot import calls, every_plot, part
 from plot_samples import EVIL, busy_trace, degenerate_traces, sample_trace
 from test_schedule_plots import moving_trace
 
@@ -79,8 +79,8 @@ def numbers(figure: Any) -> set[float]:
 
 @pytest.mark.parametrize("name", PLOTS)
 def test_the_table_of_every_plot_has_the_numbers_that_the_figure_draws(name: str) -> None:
-    table = table_of(name, "l40s")
-    drawn = numbers(every_plot("l40s")[name]())
+    figure = every_plot("l40s")[name]()
+    table, drawn = figure.table, numbers(figure)
     for column in DRAWN[name]:
         own = {round(float(n), 6) for n in table[column].dropna()}
         assert own, column
@@ -89,7 +89,7 @@ def test_the_table_of_every_plot_has_the_numbers_that_the_figure_draws(name: str
 
 @pytest.mark.parametrize("name", PLOTS)
 def test_names_are_as_the_log_has_them_and_no_column_is_a_hover_text(name: str) -> None:
-    table = table_of(name, EVIL)
+    table = every_plot(EVIL)[name]().table
     assert len(table)
     assert "hover" not in table
     assert not any(
@@ -140,7 +140,7 @@ def test_lengths_of_a_gpu_kind_have_a_row_per_bin_and_count_every_response() -> 
 
 
 def test_costs_of_a_front_are_named_by_their_unit() -> None:
-    front, *others = calls("l40s")["plot_front"]().shared
+    front, *others = calls("l40s")["plot_front"]().given
     in_usd = plots.plot_front(replace(front, cost="usd"), *others).table
     assert {"cost_usd", "true_cost_usd"} <= set(in_usd)
     for table in (in_usd, every_plot("l40s")["plot_front"]().table):

@@ -192,10 +192,10 @@ def divisions(text: str) -> pd.DataFrame:
 
 
 class Call(NamedTuple):
-    """Arguments that a plot shares with its info function, and those that the plot alone has."""
+    """Arguments of a plot."""
 
-    shared: tuple[Any, ...]
-    own: Mapping[str, Any] = {}
+    given: tuple[Any, ...]
+    named: Mapping[str, Any] = {}
 
 
 def calls(text: str) -> dict[str, Callable[[], Call]]:
@@ -268,7 +268,7 @@ def every_plot(text: str) -> dict[str, Callable[[], DataFigure]]:
 
     def draw(name: str, make: Callable[[], Call]) -> DataFigure:
         call = make()
-        return (OF_METHODS.get(name) or getattr(plots, name.partition(",")[0]))(*call.shared, **call.own)
+        return (OF_METHODS.get(name) or getattr(plots, name.partition(",")[0]))(*call.given, **call.named)
 
     return {name: partial(draw, name, make) for name, make in calls(text).items()}
 
@@ -276,8 +276,3 @@ def every_plot(text: str) -> dict[str, Callable[[], DataFigure]]:
 def part(figure: DataFigure, name: str) -> pd.DataFrame:
     """Rows of one of the tables of a figure."""
     return figure.table[figure.table["table"] == name].reset_index(drop=True)
-
-
-def table_of(name: str, text: str) -> pd.DataFrame:
-    """The table of a plot."""
-    return every_plot(text)[name]().table
