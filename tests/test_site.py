@@ -148,17 +148,17 @@ def test_every_key_of_the_configuration_of_training_is_described(site: Path) -> 
 
 
 def test_every_plot_is_in_the_gallery_with_its_line_and_its_figure(site: Path, pages: dict[str, list[Element]]) -> None:
-    shown = set()
+    shown = []
     for page in sorted((site / "gallery").glob("*.html")):
         if page.stem == "index":
             continue
         text = page.read_text("utf-8")
         for section in text.split('id="gallery-')[1:]:
-            shown.add(re.findall(r"rlhfless\.\w+\.([\w.]+)</span></code></a> describes", section)[0])
+            shown.append(re.findall(r"rlhfless\.\w+\.([\w.]+)</span></code></a> describes", section)[0])
             assert re.search(r'<div class="highlight"><pre>.*\(', section, re.DOTALL)
             assert re.search(r'<div class="figure"><div id="figure-\d+">', section)
         assert "const PACKED" in text
-    assert {name for name in plots.__all__ if name.startswith("plot_")} <= shown
+    assert {name for name in plots.__all__ if name.startswith("plot_")} <= set(shown)
     linked = {
         one.attributes["href"] for one in pages["gallery/index.html"] if ".html#gallery-" in one.attributes.get("href", "")
     }

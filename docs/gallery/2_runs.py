@@ -17,21 +17,21 @@ from rlhfless.widgets import LiveRun, steps_of
 recorded = read_trace("data/traces/arithmetic-grpo")
 findings = rl.load(rl.example(), verbose=False).findings(max_steps=1)
 
-# %% plot_step_bar: one step by phase
+# %% plot_overview: one step by phase
 phases = rl.load("tests/trace/importers/golden/nemo-rl-console/async.log", gpus=8, verbose=False)
-plots.plot_step_bar(phases.diagnosis().step)
+plots.plot_overview(phases.diagnosis().step)
 
 # %% plot_overview: what the run's GPUs did
 plots.plot_overview(findings.account.lines)
 
-# %% plot_planned_steps: lengths and replicas, step by step
-plots.plot_planned_steps(findings.planned)
+# %% plot_steps: lengths and replicas, step by step
+plots.plot_steps(findings.planned)
 
 # %% plot_steps: GPU-seconds, time and replicas of every step
 plots.plot_steps(recorded)
 
-# %% plot_learning: what the model learned
-plots.plot_learning(json.loads(Path("data/learning/curves.json").read_text("utf-8"))["runs"])
+# %% plot_curves: what the model learned
+plots.plot_curves(json.loads(Path("data/learning/curves.json").read_text("utf-8"))["runs"])
 
 # %% plot_curves: reward, length and replicas of a live run
 trainer = rl.Trainer.continue_from(

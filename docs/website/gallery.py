@@ -141,7 +141,7 @@ def _pictures(pages: list[Page], folder: Path, kept: Path) -> bool:
     for one in (one for page in pages for one in page.examples):
         figure = _bare(one.figure)
         key = hashlib.sha256(json.dumps(figure).encode()).hexdigest()[:16]
-        wanted[one.name] = (kept / f"{key}.png", figure)
+        wanted[anchor(one)] = (kept / f"{key}.png", figure)
     new = {file: figure for file, figure in wanted.values() if not file.exists()}
     for file, data in zip(new, draw([ImageRequest(one, "png", *THUMBNAIL) for one in new.values()]), strict=True):
         file.write_bytes(data)
@@ -168,8 +168,8 @@ def _page(page: Page) -> Iterator[str]:
 
 
 def anchor(one: Example) -> str:
-    """Return the name of an example's heading."""
-    return "gallery-" + one.name.lower().replace("_", "-").replace(".", "-")
+    """Return the name of an example's heading and picture; examples of one function show different things."""
+    return "gallery-" + re.sub(r"[^a-z0-9]+", "-", f"{one.name} {one.shows}".lower()).strip("-")
 
 
 def _index(pages: list[Page], pictured: bool) -> Iterator[str]:
@@ -178,7 +178,7 @@ def _index(pages: list[Page], pictured: bool) -> Iterator[str]:
     for page in pages:
         yield from ("", f"## {page.title}", "", ":::{container} gallery")
         for one in page.examples:
-            picture = f"![]({one.name}.png)" if pictured else ""
+            picture = f"![]({anchor(one)}.png)" if pictured else ""
             yield from ("", f"[{picture}`{one.name}` {one.shows[0].upper()}{one.shows[1:]}](#{anchor(one)})")
         yield ":::"
     toc = "\n".join(page.name for page in pages)

@@ -20,20 +20,17 @@ from rlhfless.plots.export.render import why_no_pictures
 from rlhfless.plots.gap_history import plot_gap_history
 from rlhfless.plots.gpu_kinds import plot_kinds
 from rlhfless.plots.grouped_bars import plot_side_by_side
-from rlhfless.plots.learning import plot_learning
 from rlhfless.plots.lengths import plot_lengths
 from rlhfless.plots.overview import plot_overview
 from rlhfless.plots.pareto_front import plot_front
 from rlhfless.plots.pipeline import plot_pipeline
 from rlhfless.plots.plan_bars import plot_plan_bars
-from rlhfless.plots.planned_steps import plot_planned_steps
 from rlhfless.plots.prefill import plot_prefill
 from rlhfless.plots.renderer import follow_theme as _follow_theme
 from rlhfless.plots.renderer import running_shell as _running_shell
 from rlhfless.plots.renderer import use_renderer
 from rlhfless.plots.responses import plot_responses
 from rlhfless.plots.speedup_map import plot_speedup_map
-from rlhfless.plots.step_bar import plot_step_bar
 from rlhfless.plots.step_comparison import plot_step_comparison
 from rlhfless.plots.step_fusion import plot_step_fusion
 from rlhfless.plots.step_plan import plot_step_plan
@@ -64,18 +61,15 @@ __all__ = [
     "plot_front",
     "plot_gap_history",
     "plot_kinds",
-    "plot_learning",
     "plot_lengths",
     "plot_overview",
     "plot_pipeline",
     "plot_plan_bars",
     "plot_plane",
-    "plot_planned_steps",
     "plot_prefill",
     "plot_responses",
     "plot_side_by_side",
     "plot_speedup_map",
-    "plot_step_bar",
     "plot_step_comparison",
     "plot_step_fusion",
     "plot_step_plan",

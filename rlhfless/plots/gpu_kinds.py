@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from rlhfless.plots.bars import hatched
 from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.frames import start_at, with_frames
 from rlhfless.plots.palette import BLUE, BOUND, GREEN, ORANGE, POLICY_STYLES, PURPLE, SKY, VERMILLION
@@ -147,10 +148,7 @@ def _frame(info: _Data, label: str, rows: int) -> list[Any]:
     traces: list[Any] = []
     middle, width = (info.edges[:-1] + info.edges[1:]) / 2, np.diff(info.edges)
     for i, kind in enumerate(info.kinds):
-        marker = {
-            "color": COLOURS[i % len(COLOURS)],
-            "pattern": {"shape": HATCHES[i % len(HATCHES)], "size": 5, "fgopacity": 0.4},
-        }
+        marker = hatched(COLOURS[i % len(COLOURS)], HATCHES[i % len(HATCHES)])
         matching = info.counts[(info.counts["label"] == label) & (info.counts["kind"] == kind)]["count"]
         count = matching.iloc[0] if len(matching) else np.zeros(BINS)
         traces.append(

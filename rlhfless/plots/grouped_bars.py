@@ -5,10 +5,9 @@ Input is any table. A missing number leaves its bar empty.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import pandas as pd
 
+from rlhfless.plots.bars import bars, hatched
 from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BLUE, BOUND, IDLE, ORANGE, POLICY_STYLES, SKY
 from rlhfless.plots.style import clean, hover, message_figure, number, styled
@@ -16,29 +15,6 @@ from rlhfless.plots.tables import figure_of
 
 STYLES = ((IDLE, "/"), (SKY, "\\"), (BLUE, ""), (ORANGE, "x"))
 """Colour and hatch of the columns, in order; columns that are policies keep the colour of the policy."""
-
-
-class _Data(NamedTuple):
-    """Data of ``plot_side_by_side``: a table of numbers.
-
-    Attributes:
-        table: one row per group of bars, one column per series of bars.
-        missing: why there is nothing to show, or the empty text.
-    """
-
-    table: pd.DataFrame
-    missing: str = ""
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return the table with its rows' names as the first column."""
-        return self.table.reset_index(names=str(self.table.index.name or "group"), allow_duplicates=True)
-
-
-def _data(table: pd.DataFrame) -> _Data:
-    """Return the data of ``plot_side_by_side``; with more than four columns ``missing`` says why nothing is drawn."""
-    if len(table.columns) > len(STYLES):
-        return _Data(table, f"There are {len(table.columns)} columns; a figure has at most {len(STYLES)}.")
-    return _Data(table, "" if table.size else "There are no numbers to show.")
 
 
 def plot_side_by_side(
@@ -57,22 +33,25 @@ def plot_side_by_side(
         decimals: of the numbers at the bars. bound: name and value of a line that no bar can be below.
 
     Returns:
-        A figure; for an empty table one that says so.
+        A figure, whose table is ``table`` with the names of its rows as the first column; for an empty table one that says so.
     """
-    info = _data(table)
-    if info.missing:
-        return message_figure(clean(title), info.missing, info.to_frame())
+    drawn = table.reset_index(names=str(table.index.name or "group"), allow_duplicates=True)
+    if len(table.columns) > len(STYLES):
+        missing = f"There are {len(table.columns)} columns; a figure has at most {len(STYLES)}."
+        return message_figure(clean(title), missing, drawn)
+    if not table.size:
+        return message_figure(clean(title), "There are no numbers to show.", drawn)
     names = [clean(name) for name in table.index]
-    fig = figure_of(info.to_frame())
+    parts = {}
     for (column, values), (colour, hatch) in zip(table.items(), STYLES, strict=False):
         colour = POLICY_STYLES[column].colour if column in POLICY_STYLES else colour
-        fig.add_bar(
-            x=values, y=names, orientation="h", name=clean(column),
-            text=["" if pd.isna(value) else f"{value:,.{decimals}f}" for value in values], textposition="outside",
-            marker={"color": colour, "pattern": {"shape": hatch, "size": 5, "fgopacity": 0.4}}, cliponaxis=False,
-            hovertext=[hover([(clean(column), number(value))], name) for name, value in zip(names, values, strict=True)],
-            hoverinfo="text",
-        )  # fmt: skip
+        parts[column] = {
+            "name": clean(column), "marker": hatched(colour, hatch),
+            "text": ["" if pd.isna(value) else f"{value:,.{decimals}f}" for value in values],
+            "hovertext": [hover([(clean(column), number(value))], name) for name, value in zip(names, values, strict=True)],
+        }  # fmt: skip
+    fig = figure_of(drawn)
+    fig.add_traces(bars(table, names, parts, textposition="outside", cliponaxis=False))
     if bound is not None:
         fig.add_vline(x=bound[1], line={"color": BOUND, "dash": "dash", "width": 2})
     fig.update_yaxes(autorange="reversed", type="category", title=clean(groups))

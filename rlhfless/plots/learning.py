@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -32,14 +31,12 @@ class _Data(NamedTuple):
         means: the same over seeds and the steps of an epoch, by ``algorithm`` and ``epoch``, with ``seeds`` that got so far.
             ``step`` is the mean of an epoch's.
         accuracies: ``algorithm, seed, after_steps, accuracy, low, high, problems`` on held-out problems.
-        following: Spearman's correlation of lengths and actors over an algorithm's epochs; NaN where either is constant.
         missing: why there is nothing to show, or the empty text.
     """
 
     steps: pd.DataFrame
     means: pd.DataFrame
     accuracies: pd.DataFrame
-    following: dict[str, float]
     missing: str = ""
 
     def to_frame(self) -> pd.DataFrame:
@@ -77,18 +74,10 @@ def _data(runs: Sequence[Mapping[str, Any]]) -> _Data:
     ]
     accuracies = pd.DataFrame(points, columns=asked)
     if steps.empty:
-        return _Data(steps, steps, accuracies, {}, "There are no steps to show.")
+        return _Data(steps, steps, accuracies, "There are no steps to show.")
     groups = steps.groupby(["algorithm", "epoch"], sort=False)
     means = groups[["step", *names]].mean().assign(seeds=groups["seed"].nunique()).reset_index()
-    following = {str(name): _rank_correlation(of_algorithm) for name, of_algorithm in means.groupby("algorithm", sort=False)}
-    return _Data(steps, means, accuracies, following)
-
-
-def _rank_correlation(means: pd.DataFrame) -> float:
-    """Spearman's correlation of lengths and actors."""
-    tokens, actors = means["response_tokens_mean"], means["actors"]
-    varied = tokens.nunique() > 1 and actors.nunique() > 1
-    return float(np.corrcoef(tokens.rank(), actors.rank())[0, 1]) if varied else float("nan")
+    return _Data(steps, means, accuracies)
 
 
 def plot_learning(runs: Sequence[Mapping[str, Any]]) -> DataFigure:

@@ -6,7 +6,7 @@ and no error counts it.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
 
 import numpy as np
 import pandas as pd
@@ -22,57 +22,6 @@ MAX_POINTS = 20_000
 TITLE = "Predicted and actual response lengths"
 
 
-class _Data(NamedTuple):
-    """Predicted and actual lengths, with their errors.
-
-    Attributes:
-        points: ``step, prompt_id, sample, predicted_tokens, response_tokens, kind`` of responses with a prediction. ``kind`` is
-            ``stop``, ``censored`` (the length is a lower bound) or ``unknown`` (the log does not say why it ended).
-        rank_correlation: Spearman's, over responses that are not censored; NaN when either side is constant.
-        mean_abs_error_tokens, mean_error_tokens: over the same; the latter is actual minus predicted.
-        censored: number of responses that only give a lower bound.
-        missing: why there is nothing to show, or the empty text.
-    """
-
-    points: pd.DataFrame
-    rank_correlation: float
-    mean_abs_error_tokens: float
-    mean_error_tokens: float
-    censored: int
-    missing: str = ""
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return ``points``."""
-        return self.points
-
-
-def _data(trace: Trace, step: int | None = None) -> _Data:
-    """Return the data of ``plot_lengths``; all steps when ``step`` is None."""
-    rows = trace.rollouts if step is None else trace.rollouts[trace.rollouts["step"] == step]
-    columns = ["step", "prompt_id", "sample", "predicted_tokens", "response_tokens"]
-    nan = float("nan")
-    if "predicted_tokens" not in rows or not rows["predicted_tokens"].notna().any():
-        what = "no responses" if rows.empty else "no predicted lengths"
-        what_has = "The trace" if step is None else f"Step {step}"
-        return _Data(pd.DataFrame(columns=[*columns, "kind"]), nan, nan, nan, 0, f"{what_has} has {what}.")
-    rows = rows[rows["predicted_tokens"].notna()]
-    points = rows[columns].reset_index(drop=True)
-    points["predicted_tokens"] = points["predicted_tokens"].astype(float)
-    points["response_tokens"] = points["response_tokens"].astype(float)
-    reason = rows["finish_reason"].astype(object).reset_index(drop=True)
-    points["kind"] = reason.map({"stop": "stop", "length": "censored", "aborted": "censored"}).fillna("unknown")
-    complete = points[points["kind"] != "censored"]
-    predicted, actual = complete["predicted_tokens"], complete["response_tokens"]
-    varied = predicted.nunique() > 1 and actual.nunique() > 1
-    return _Data(
-        points,
-        float(np.corrcoef(predicted.rank(), actual.rank())[0, 1]) if varied else nan,
-        float((actual - predicted).abs().mean()) if len(complete) else nan,
-        float((actual - predicted).mean()) if len(complete) else nan,
-        int((points["kind"] == "censored").sum()),
-    )
-
-
 def plot_lengths(trace: Trace, step: int | None = None, *, max_points: int = MAX_POINTS) -> DataFigure:
     """Plot predicted against actual lengths, one point per response; all steps when ``step`` is None.
 
@@ -81,16 +30,20 @@ def plot_lengths(trace: Trace, step: int | None = None, *, max_points: int = MAX
             ``MAX_SVG_POINTS`` the small bundle of plotly.js draws them.
 
     Returns:
-        A figure; for a trace without predictions one that says so.
+        A figure, whose table has ``step, prompt_id, sample, predicted_tokens, response_tokens`` and ``kind``: ``stop``,
+        ``censored`` (the length is a lower bound) or ``unknown`` (the log does not say why it ended). For a trace without
+        predictions one that says so.
     """
-    info = _data(trace, step)
     title = TITLE if step is None else f"{TITLE}, step {step}"
-    if info.missing:
-        return message_figure(title, info.missing, info.to_frame())
-    points = info.points
+    every = _points(trace, step)
+    if every.empty:
+        rows = trace.rollouts if step is None else trace.rollouts[trace.rollouts["step"] == step]
+        what = "no responses" if rows.empty else "no predicted lengths"
+        return message_figure(title, f"{'The trace' if step is None else f'Step {step}'} has {what}.", every)
+    points = every
     if len(points) > max_points:
         points = points.iloc[np.linspace(0, len(points) - 1, max_points).astype(int)]
-    fig = figure_of(info.to_frame())
+    fig = figure_of(every)
     top = 1.04 * float(max(1.0, points["predicted_tokens"].max(), points["response_tokens"].max()))
     fig.add_scatter(
         x=[0, top], y=[0, top], mode="lines", name="predicted = actual", hoverinfo="skip",
@@ -121,24 +74,41 @@ def plot_lengths(trace: Trace, step: int | None = None, *, max_points: int = MAX
             x=subset["predicted_tokens"], y=subset["response_tokens"], mode="markers", name=f"{name} ({len(subset):,})",
             marker=marker, hovertext=texts, hoverinfo="text",
         )  # fmt: skip
+    complete, cut_off = every[every["kind"] != "censored"], int((every["kind"] == "censored").sum())
+    predicted, actual = complete["predicted_tokens"], complete["response_tokens"]
+    varied = predicted.nunique() > 1 and actual.nunique() > 1
+    correlation = float(np.corrcoef(predicted.rank(), actual.rank())[0, 1]) if varied else math.nan
     note = (
-        f"{counted(len(info.points), 'response')}: rank correlation {_or_undefined(info.rank_correlation)}, mean absolute "
-        f"error {number(info.mean_abs_error_tokens, 'tokens')}, "
-        f"mean error (actual minus predicted) {number(info.mean_error_tokens, 'tokens')}"
+        f"{counted(len(every), 'response')}: rank correlation {_or_undefined(correlation)}, mean absolute "
+        f"error {number((actual - predicted).abs().mean(), 'tokens')}, "
+        f"mean error (actual minus predicted) {number((actual - predicted).mean(), 'tokens')}"
     )
-    if info.censored:
-        note += (
-            f"<br>left out of these numbers: {counted(info.censored, 'cut-off response')}, whose length is only a lower bound"
-        )
-    unknown = info.points[info.points["kind"] == "unknown"]["response_tokens"]
+    if cut_off:
+        note += f"<br>left out of these numbers: {counted(cut_off, 'cut-off response')}, whose length is only a lower bound"
+    unknown = every[every["kind"] == "unknown"]["response_tokens"]
     if len(unknown) and (at_top := int((unknown == unknown.max()).sum())) > 1:
         longest = number(unknown.max(), "tokens")
         note += f"<br>the log has no finish reasons: the {at_top:,} responses of {longest} may have been cut off"
-    if len(points) < len(info.points):
+    if len(points) < len(every):
         note += f"<br>{len(points):,} of them are drawn, evenly spaced"
     fig.update_xaxes(title="predicted length (tokens)", range=[0, top])
     fig.update_yaxes(title="actual length (tokens)", range=[0, top])
     return styled(fig, title, note, height=480)
+
+
+def _points(trace: Trace, step: int | None) -> pd.DataFrame:
+    """Return a row per response with a prediction; of all steps when ``step`` is None."""
+    rows = trace.rollouts if step is None else trace.rollouts[trace.rollouts["step"] == step]
+    columns = ["step", "prompt_id", "sample", "predicted_tokens", "response_tokens"]
+    if "predicted_tokens" not in rows or not rows["predicted_tokens"].notna().any():
+        return pd.DataFrame(columns=[*columns, "kind"])
+    rows = rows[rows["predicted_tokens"].notna()]
+    points = rows[columns].reset_index(drop=True)
+    points["predicted_tokens"] = points["predicted_tokens"].astype(float)
+    points["response_tokens"] = points["response_tokens"].astype(float)
+    reason = rows["finish_reason"].astype(object).reset_index(drop=True)
+    points["kind"] = reason.map({"stop": "stop", "length": "censored", "aborted": "censored"}).fillna("unknown")
+    return points
 
 
 def _or_undefined(value: float) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from rlhfless.plots.bars import bars, hatched
 from rlhfless.plots.clock import clock_words
 from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.frames import start_at, with_frames
@@ -150,8 +151,8 @@ def plot_plan_bars(
 
 def _bars(info: _Data, label: str, side: str, rows: int) -> list[go.Bar]:
     """The parts of every actor's time. Every frame has as many bars; those of actors that the plan does not start are empty."""
-    bars = info.bars[(info.bars["label"] == label) & (info.bars["side"] == side)].set_index("actor")
-    bars = bars.drop(columns=["label", "side"]).reindex(range(rows)).fillna(0)
+    times = info.bars[(info.bars["label"] == label) & (info.bars["side"] == side)].set_index("actor")
+    times = times.drop(columns=["label", "side"]).reindex(range(rows)).fillna(0)
     texts = [
         hover(
             [
@@ -161,16 +162,13 @@ def _bars(info: _Data, label: str, side: str, rows: int) -> list[go.Bar]:
             ],
             f"actor {b.Index} of the {side}",
         )
-        for b in bars.itertuples()
+        for b in times.itertuples()
     ]
-    return [
-        go.Bar(
-            x=bars[part], y=bars.index, orientation="h", width=0.66, name=name, legendgroup=part, showlegend=side == SIDES[0],
-            marker={"color": colour, "pattern": {"shape": hatch, "size": 5, "fgcolor": "#555555", "fgopacity": 0.35}},
-            hovertext=texts, hoverinfo="text",
-        )
+    parts = {
+        part: {"name": name, "legendgroup": part, "marker": hatched(colour, hatch, fgcolor="#555555", fgopacity=0.35)}
         for part, colour, hatch, name in PARTS
-    ]  # fmt: skip
+    }
+    return bars(times, times.index, parts, width=0.66, showlegend=side == SIDES[0], hovertext=texts)
 
 
 def _point(info: _Data, label: str, side: str) -> go.Scatter:

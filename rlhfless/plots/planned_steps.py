@@ -5,8 +5,6 @@ Input is a table with one row per step.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import pandas as pd
 
 from rlhfless.plots.data_figure import DataFigure
@@ -17,38 +15,11 @@ from rlhfless.plots.tables import figure_of
 TITLE = "Planned number of actors per step"
 
 
-class _Data(NamedTuple):
-    """Data of ``plot_planned_steps``, one row per step: ``step, mean_tokens, actors, makespan_s, gpu_seconds, known``.
-
-    Attributes:
-        rank_correlation: Spearman's of mean lengths and actors; NaN where one of them never changes.
-        missing: why there is nothing to show, or the empty text.
-    """
-
-    table: pd.DataFrame
-    rank_correlation: float
-    missing: str = ""
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return ``table``."""
-        return self.table
-
-
-def _data(table: pd.DataFrame) -> _Data:
-    """Return the data of ``plot_planned_steps`` from ``analysis.plan_every_step``."""
-    if table.empty:
-        return _Data(table, float("nan"), "There are no steps.")
-    tokens, actors = table["mean_tokens"], table["actors"]
-    changes = tokens.nunique() > 1 and actors.nunique() > 1
-    return _Data(table, float(tokens.rank().corr(actors.rank())) if changes else float("nan"))
-
-
 def plot_planned_steps(table: pd.DataFrame) -> DataFigure:
-    """Plot mean response length (above) and actors of the plan (below) by step."""
-    info = _data(table)
-    if info.missing:
-        return message_figure(TITLE, info.missing, info.to_frame())
-    fig = figure_of(info.to_frame(), rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.09)
+    """Plot mean response length (above) and planned actors (below) by step, of ``analysis.plan_every_step``."""
+    if table.empty:
+        return message_figure(TITLE, "There are no steps.", table)
+    fig = figure_of(table, rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.09)
     for row, (column, title, colour, shape) in enumerate(
         (("mean_tokens", "mean length (tokens)", BLUE, "linear"), ("actors", "planned actors", VERMILLION, "hv")), start=1
     ):
@@ -63,8 +34,10 @@ def plot_planned_steps(table: pd.DataFrame) -> DataFigure:
     fig.update_xaxes(title="step", row=2, col=1)
     fewest, highest = int(table["actors"].min()), int(table["actors"].max())
     subtitle = f"{fewest} to {highest} actors" if fewest < highest else f"{counted(fewest, 'actor')} in every step"
-    if info.rank_correlation == info.rank_correlation:
-        subtitle += f"; rank correlation between actors and mean length {_rounded(info.rank_correlation)}"
+    tokens, actors = table["mean_tokens"], table["actors"]
+    if tokens.nunique() > 1 and actors.nunique() > 1:
+        correlation = float(tokens.rank().corr(actors.rank()))  # Spearman's
+        subtitle += f"; rank correlation between actors and mean length {_rounded(correlation)}"
     return styled(fig, TITLE, subtitle, height=430, showlegend=False)
 
 

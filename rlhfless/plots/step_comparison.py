@@ -6,11 +6,12 @@ Input is step plans by label, of the same graph, cluster and costs.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from rlhfless.analysis.step_plans import compare_step_plans
+from rlhfless.plots.bars import bars, hatched
 from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BLUE, BOUND, IDLE, ORANGE, OUTLINE
 from rlhfless.plots.step_plan_data import NONE, by_label
@@ -27,35 +28,6 @@ LITTLE = 1e-9  # share of a step that is rounding
 BAR_PX = 34
 
 
-class _Data(NamedTuple):
-    """Data of ``plot_step_comparison``.
-
-    Attributes:
-        table: the columns of ``compare_step_plans``, and ``calls, reallocation, idle``: the GPU-seconds of a period by what
-            they are for, as multiples of all GPUs times the bound. They add up to ``period_s / bound_s``.
-        missing: why there is nothing to show, or the empty text.
-    """
-
-    table: pd.DataFrame
-    missing: str = ""
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return the plans."""
-        return self.table
-
-
-def _data(plans: Plans) -> _Data:
-    """Return the data of ``plot_step_comparison``."""
-    labelled = by_label(plans)
-    table = compare_step_plans(labelled)
-    bound_gpu_s = table["bound_s"] * [plan.gpus for plan in labelled.values()]
-    table = table.assign(**{part: table[f"{part}_gpu_s"] / bound_gpu_s for part in PARTS})
-    if table.empty:
-        return _Data(table, NONE)
-    unproven = table.loc[table["bound_s"].isna(), "plan"]
-    return _Data(table, f"No lower bound is proven for {clean(unproven.iloc[0])}." if len(unproven) else "")
-
-
 def plot_step_comparison(plans: Plans) -> DataFigure:
     """Plot the period of each plan as a multiple of the lower bound, split into calls, reallocation and idle GPU-seconds.
 
@@ -63,21 +35,29 @@ def plot_step_comparison(plans: Plans) -> DataFigure:
         plans: of the same graph, cluster and costs, by label; at least one has a proven bound.
 
     Returns:
-        A figure; without plans or bound one that says so.
+        A figure, whose table has the columns of ``compare_step_plans``, and ``calls, reallocation, idle``: the GPU-seconds of a
+        period by what they are for, as multiples of all GPUs times the bound. They add up to ``period_s / bound_s``. Without
+        plans or bound one that says so.
     """
-    info = _data(plans)
-    if info.missing:
-        return message_figure(TITLE, info.missing, info.to_frame())
-    fig = figure_of(info.to_frame())
-    table = info.table
+    labelled = by_label(plans)
+    table = compare_step_plans(labelled)
+    bound_gpu_s = table["bound_s"] * [plan.gpus for plan in labelled.values()]
+    table = table.assign(**{part: table[f"{part}_gpu_s"] / bound_gpu_s for part in PARTS})
+    if table.empty:
+        return message_figure(TITLE, NONE, table)
+    unproven = table.loc[table["bound_s"].isna(), "plan"]
+    if len(unproven):
+        return message_figure(TITLE, f"No lower bound is proven for {clean(unproven.iloc[0])}.", table)
     names = [clean(plan, 30) for plan in table["plan"]]
-    for part, (colour, hatch) in PARTS.items():
-        fig.add_bar(
-            x=table[part], y=names, orientation="h", name=NAMES[part], width=0.62,
-            marker={"color": colour, "line": {"color": OUTLINE, "width": 0.5}, "pattern": {"shape": hatch, "size": 6}},
-            hovertext=[hover(_lines(row, part), clean(row["plan"])) for _, row in table.iterrows()],
-            hovertemplate="%{hovertext}<extra></extra>",
-        )  # fmt: skip
+    parts = {
+        part: {
+            "name": NAMES[part], "marker": {**hatched(colour, hatch, size=6), "line": {"color": OUTLINE, "width": 0.5}},
+            "hovertext": [hover(_lines(row, part), clean(row["plan"])) for _, row in table.iterrows()],
+        }
+        for part, (colour, hatch) in PARTS.items()
+    }  # fmt: skip
+    fig = figure_of(table)
+    fig.add_traces(bars(table, names, parts, width=0.62))
     multiples = table["period_s"] / table["bound_s"]
     for name, multiple, period_s in zip(names, multiples, table["period_s"], strict=True):
         fig.add_annotation(

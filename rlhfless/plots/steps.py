@@ -1,17 +1,16 @@
-"""Plots the steps of a run: busy and idle GPU-seconds, time, and number of actors.
+"""Plots the steps of a run: busy and idle GPU-seconds, time, and number of actors; or what a plan of each step needs.
 
 The numbers come from ``trace.metrics.step_metrics``.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import pandas as pd
 
 from rlhfless.plots.clock import with_clock
 from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BUSY, GREEN, IDLE, OCCUPANCY_SCALE, ORANGE, OUTLINE
+from rlhfless.plots.planned_steps import plot_planned_steps
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled, usd, whole_counts
 from rlhfless.plots.tables import figure_of
 from rlhfless.trace import Trace, step_metrics
@@ -20,59 +19,27 @@ from rlhfless.trace.metrics.step_metrics import total_usd
 TITLE = "Cost, time and actors of every step"
 
 
-class _Data(NamedTuple):
-    """Time, cost and actors of the steps of one run.
-
-    Attributes:
-        table: one row per step: ``step, time_s, gpu_seconds, busy_gpu_seconds, idle_gpu_seconds, slot_idle_gpu_seconds,
-            cost_usd, actors``.
-        missing: why there is nothing to show, or the empty text.
-    """
-
-    run: str
-    table: pd.DataFrame
-    missing: str = ""
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return ``table`` with the run's name."""
-        return self.table.assign(run=self.run)
-
-
-def _data(trace: Trace, run: str | None = None) -> _Data:
-    """Return the data of ``plot_steps``; ``run`` is the first one of the trace when None."""
-    run = (trace.runs or [""])[0] if run is None else run
-    metrics = step_metrics(trace)
-    metrics = metrics[(metrics["run"] == run) & metrics["gpu_seconds"].notna()]
-    table = pd.DataFrame(
-        {
-            "step": metrics["step"].astype(int),
-            "time_s": metrics["time_s"],
-            "gpu_seconds": metrics["gpu_seconds"],
-            "busy_gpu_seconds": metrics["gpu_seconds"] - metrics["idle_gpu_seconds"],
-            "idle_gpu_seconds": metrics["idle_gpu_seconds"],
-            "slot_idle_gpu_seconds": metrics["slot_idle_gpu_seconds"],
-            "cost_usd": metrics["cost_usd"],
-            "actors": metrics["actors"].astype(float),
-        }
-    ).reset_index(drop=True)
-    missing = "" if len(table) else "The trace has no allocations, so cost, idle time and actors are unknown."
-    return _Data(run, table, missing)
-
-
-def plot_steps(trace: Trace, run: str | None = None) -> DataFigure:
+def plot_steps(steps: Trace | pd.DataFrame, run: str | None = None) -> DataFigure:
     """Plot GPU-seconds (busy, in empty slots, and idle), time and number of actors of every step.
 
     Args:
-        trace: any trace. run: the first one of the trace when None.
+        steps: any trace; or a table of ``analysis.plan_every_step``, of which mean lengths and planned actors are drawn.
+        run: of the trace; its first one when None.
 
     Returns:
-        A figure; for a trace without allocations one that says so.
+        A figure, whose table has ``step, time_s, gpu_seconds, busy_gpu_seconds, idle_gpu_seconds, slot_idle_gpu_seconds,
+        cost_usd, actors, run``, or is the given one. For a trace without allocations one that says so.
     """
-    info = _data(trace, run)
-    if info.missing:
-        return message_figure(TITLE, info.missing, info.to_frame())
-    table, steps = info.table, info.table["step"]
-    fig = figure_of(info.to_frame(), rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.5, 0.27, 0.23])
+    if isinstance(steps, pd.DataFrame):
+        return plot_planned_steps(steps)
+    run = (steps.runs or [""])[0] if run is None else run
+    table = _of_run(steps, run)
+    if table.empty:
+        missing = "The trace has no allocations, so cost, idle time and actors are unknown."
+        return message_figure(TITLE, missing, table.assign(run=run))
+    fig = figure_of(
+        table.assign(run=run), rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.5, 0.27, 0.23]
+    )
     texts = [
         hover(
             [
@@ -87,7 +54,7 @@ def plot_steps(trace: Trace, run: str | None = None) -> DataFigure:
         )
         for row in table.itertuples()
     ]
-    same = {"x": steps, "hovertext": texts, "hoverinfo": "text"}
+    same = {"x": table["step"], "hovertext": texts, "hoverinfo": "text"}
     empty = table["slot_idle_gpu_seconds"].fillna(0.0)
     busy = "busy, slots in use" if empty.any() else "busy"
     fig.add_bar(y=table["busy_gpu_seconds"] - empty, name=busy, marker={"color": BUSY}, width=0.7, **same, row=1, col=1)
@@ -103,13 +70,32 @@ def plot_steps(trace: Trace, run: str | None = None) -> DataFigure:
     for row, title in enumerate(("GPU-seconds", "time (s)", "actors"), start=1):
         fig.update_yaxes(title=title, rangemode="tozero", row=row, col=1)
     fig.update_yaxes(**whole_counts(float(table["actors"].max())), row=3, col=1)
-    middle, half = (steps.min() + steps.max()) / 2, max(2.5, (steps.max() - steps.min()) / 2 + 0.6)
-    ticks = {"tickvals": steps.tolist()} if len(steps) <= 24 else {"tickformat": "d"}
+    first, last = table["step"].min(), table["step"].max()
+    middle, half = (first + last) / 2, max(2.5, (last - first) / 2 + 0.6)
+    ticks = {"tickvals": table["step"].tolist()} if len(table) <= 24 else {"tickformat": "d"}
     fig.update_xaxes(range=[middle - half, middle + half], **ticks)
     fig.update_xaxes(title="step", row=3, col=1)
     total = table[["gpu_seconds", "idle_gpu_seconds", "slot_idle_gpu_seconds", "time_s"]].sum()
     idle, empty = (total[name] / max(total["gpu_seconds"], 1e-12) for name in ("idle_gpu_seconds", "slot_idle_gpu_seconds"))
     wastes = f"{idle:.1%} idle" + (f", {empty:.1%} in empty slots of batches" if empty > 0 else "")
     sums = [number(total["time_s"], "s"), f"{number(total['gpu_seconds'], 'GPU-seconds')} ({wastes})", usd(total_usd(table))]
-    note = f"run {clean(info.run)}, {counted(len(table), 'step')}: {', '.join(filter(None, sums))}"
-    return styled(fig, TITLE, with_clock(note, trace.meta), height=520, barmode="stack")
+    note = f"run {clean(run)}, {counted(len(table), 'step')}: {', '.join(filter(None, sums))}"
+    return styled(fig, TITLE, with_clock(note, steps.meta), height=520, barmode="stack")
+
+
+def _of_run(trace: Trace, run: str) -> pd.DataFrame:
+    """Return a row per step of one run of a trace that has allocations."""
+    metrics = step_metrics(trace)
+    metrics = metrics[(metrics["run"] == run) & metrics["gpu_seconds"].notna()]
+    return pd.DataFrame(
+        {
+            "step": metrics["step"].astype(int),
+            "time_s": metrics["time_s"],
+            "gpu_seconds": metrics["gpu_seconds"],
+            "busy_gpu_seconds": metrics["gpu_seconds"] - metrics["idle_gpu_seconds"],
+            "idle_gpu_seconds": metrics["idle_gpu_seconds"],
+            "slot_idle_gpu_seconds": metrics["slot_idle_gpu_seconds"],
+            "cost_usd": metrics["cost_usd"],
+            "actors": metrics["actors"].astype(float),
+        }
+    ).reset_index(drop=True)

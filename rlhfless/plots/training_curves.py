@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,7 @@ from plotly.subplots import make_subplots
 from rlhfless.errors import InputError
 from rlhfless.plots.clock import clock_of_results, clock_words
 from rlhfless.plots.data_figure import DataFigure
+from rlhfless.plots.learning import plot_learning
 from rlhfless.plots.palette import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION
 from rlhfless.plots.style import counted, is_dark, message_figure, number, styled, titles, whole_steps
 from rlhfless.trace import Trace, read_trace, step_table
@@ -43,46 +44,6 @@ MOST_POINTS = 200  # on a curve
 ROUNDING = 1e-9  # shares below it are sums that were rounded, and an axis of 1e-17 says nothing
 
 
-class _Data(NamedTuple):
-    """Data of ``plot_curves``, one row per step: ``step`` and the known columns of ``CURVES``.
-
-    Attributes:
-        missing: why there is nothing to show, or the empty text.
-    """
-
-    table: pd.DataFrame
-    missing: str = ""
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return ``table``."""
-        return self.table
-
-
-def _data(run: pd.DataFrame | Trace | str | Path | Any) -> _Data:
-    """Return the data of ``plot_curves``.
-
-    Args:
-        run: as of ``plot_curves``. Of a table, ``step`` and what it has of ``reward_mean, response_tokens_mean, actors``,
-            ``idle_gpu_seconds, gpu_seconds``, ``generation_gpu_seconds, static_gpu_seconds``, and the columns of
-            ``learning_numbers``; the mismatch is in nats per token.
-
-    Raises:
-        InputError: it is no run, or the table has none of these columns.
-        TraceError: the folder holds no trace, or one of several runs.
-    """
-    steps = _table_of(run)
-    if steps.empty:
-        return _Data(pd.DataFrame(), "No step is complete yet.")
-    _refuse_other_tables(steps)
-    table = steps.copy()
-    for name, (part, whole) in SHARES.items():
-        if {part, whole} <= set(table):
-            share = table[part].astype(float) / table[whole].astype(float).where(table[whole] > 0)
-            table[name] = share.where(share.isna() | (share.abs() > ROUNDING), 0.0)
-    curves = [name for name, *_ in CURVES if name in table and table[name].notna().any()]
-    return _Data(table[["step", *curves]].astype(float).reset_index(drop=True))
-
-
 def _table_of(run: Any) -> pd.DataFrame:
     """Return one row per step of what ``plot_curves`` takes."""
     if isinstance(run, str | Path):
@@ -93,6 +54,22 @@ def _table_of(run: Any) -> pd.DataFrame:
             f"plot_curves got {as_given(run)}; a Trainer, the folder of a run, its Trace, or a table of its steps is needed"
         )
     return table
+
+
+def _known(steps: pd.DataFrame) -> pd.DataFrame:
+    """Return ``step`` and the curves that a table of steps has.
+
+    Raises:
+        InputError: it has none.
+    """
+    _refuse_other_tables(steps)
+    table = steps.copy()
+    for name, (part, whole) in SHARES.items():
+        if {part, whole} <= set(table):
+            share = table[part].astype(float) / table[whole].astype(float).where(table[whole] > 0)
+            table[name] = share.where(share.isna() | (share.abs() > ROUNDING), 0.0)
+    curves = [name for name, *_ in CURVES if name in table and table[name].notna().any()]
+    return table[["step", *curves]].astype(float).reset_index(drop=True)
 
 
 def _refuse_other_tables(steps: pd.DataFrame) -> None:
@@ -108,19 +85,24 @@ def plot_curves(run: pd.DataFrame | Trace | str | Path | Any) -> DataFigure:
 
     Args:
         run: a ``Trainer``, also after training (``plot_curves(trainer)``), the folder of a run, its ``Trace``, its
-            ``metrics.jsonl``, or a table with one row per step, such as ``Trainer.table`` and ``LiveRun.table``.
+            ``metrics.jsonl``, or a table with one row per step, such as ``Trainer.table`` and ``LiveRun.table``; or a list
+            of runs of several seeds, as in ``data/learning/curves.json``: of these, means over seeds and held-out accuracies.
 
     Returns:
-        A figure, with at most ``MOST_POINTS`` points on a curve; without steps one that says so.
+        A figure, with at most ``MOST_POINTS`` points on a curve, whose table has ``step`` and the known columns of ``CURVES``;
+        that of several seeds has the parts ``steps``, ``means`` and ``accuracies``. Without steps one that says so.
 
     Raises:
-        InputError, TraceError: as ``_data``.
+        InputError: it is no run, or the table has none of these columns.
+        TraceError: the folder holds no trace, or one of several runs.
     """
+    if isinstance(run, list | tuple):
+        return plot_learning(run)
     table = _table_of(run)
     if table.empty:
-        return message_figure(TITLE, _data(table).missing, table)
+        return message_figure(TITLE, "No step is complete yet.", table)
     fig = DataFigure(growing_curves(table))
-    fig.table = _data(table).table
+    fig.table = _known(table)
     return fig
 
 
@@ -129,7 +111,7 @@ def growing_curves(steps: pd.DataFrame) -> dict[str, Any]:
 
     Where shares of GPU-seconds are drawn, the subtitle says their clock, if the table does.
     """
-    table = _data(steps).table
+    table = _known(steps)
     shown = [curve for curve in CURVES if curve[0] in table]
     drawn = np.unique(np.linspace(0, len(table) - 1, min(MOST_POINTS, len(table))).round().astype(int))
     points = table.iloc[drawn]

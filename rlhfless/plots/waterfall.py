@@ -48,32 +48,14 @@ class WaterfallBar(NamedTuple):
         return self.end - self.start
 
 
-class _Data(NamedTuple):
-    """Data of ``plot_waterfall``: bars in GPU-seconds and in seconds; both lists have the same labels, except for the bound.
-
-    Attributes:
-        missing: why there is nothing to show, or the empty text.
-    """
-
-    gpu_seconds: tuple[WaterfallBar, ...]
-    time_s: tuple[WaterfallBar, ...]
-    missing: str = ""
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return the bars below each other: ``label, kind`` and where each reaches from and to."""
-
-        def frame(bars: tuple[WaterfallBar, ...], unit: str) -> pd.DataFrame:
-            rows = [(plain(bar.label), bar.kind, bar.start, bar.end) for bar in bars]
-            return pd.DataFrame(rows, columns=["label", "kind", f"from_{unit}", f"to_{unit}"])
-
-        return stacked(cost=frame(self.gpu_seconds, "gpu_seconds"), time=frame(self.time_s, "time_s"))
+Bars = tuple[WaterfallBar, ...]
 
 
-def _data(results: pd.DataFrame) -> _Data:
-    """Return the data of ``plot_waterfall``."""
+def _bars(results: pd.DataFrame) -> tuple[Bars, Bars]:
+    """Return the bars in GPU-seconds and in seconds, with the same labels except for the bound; none for a single schedule."""
     table = results_by_policy(results)
     if len(table) < 2:
-        return _Data((), (), "There are fewer than two schedules to compare.")
+        return (), ()
     names = [_label(policy) for policy in table["policy"]]
     last = clean(table["policy"].iloc[-1], 24).replace(", ", ",<br>")
 
@@ -93,7 +75,7 @@ def _data(results: pd.DataFrame) -> _Data:
             WaterfallBar("still<br>possible", "left", cost[-1].end, bound),
             WaterfallBar("<b>lower<br>bound</b>", "bound", 0.0, bound),
         ]
-    return _Data(tuple(cost), tuple(bars_of(table["time_s"].tolist())))
+    return tuple(cost), tuple(bars_of(table["time_s"].tolist()))
 
 
 def _label(policy: str) -> str:
@@ -109,14 +91,16 @@ def plot_waterfall(results: pd.DataFrame, *, title: str = TITLE, note: str = "")
         title, note: clean text above the plot; the note gets the clock of the times where ``results`` says it.
 
     Returns:
-        A figure; for fewer than two schedules one that says so.
+        A figure, whose table has the parts ``cost`` and ``time``: ``label, kind`` of a bar, where it reaches from and to.
+        For fewer than two schedules one that says so.
     """
-    info = _data(results)
-    if info.missing:
-        return message_figure(title, info.missing, info.to_frame())
-    fig = figure_of(info.to_frame(), rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.07, row_heights=[0.62, 0.38])
+    cost, time = _bars(results)
+    table = stacked(cost=_frame(cost, "gpu_seconds"), time=_frame(time, "time_s"))
+    if not cost:
+        return message_figure(title, "There are fewer than two schedules to compare.", table)
+    fig = figure_of(table, rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.07, row_heights=[0.62, 0.38])
     shown: set[str] = set()
-    for row, (bars, unit) in enumerate(((info.gpu_seconds, "GPU-seconds"), (info.time_s, "s")), start=1):
+    for row, (bars, unit) in enumerate(((cost, "GPU-seconds"), (time, "s")), start=1):
         first = bars[0].end
         for kind, (colour, hatch, name) in KINDS.items():
             of_kind = [bar for bar in bars if bar.kind == kind]
@@ -144,7 +128,7 @@ def plot_waterfall(results: pd.DataFrame, *, title: str = TITLE, note: str = "")
             )  # fmt: skip
         top = max(max(r.start, r.end) for r in bars)
         fig.update_yaxes(title="cost (GPU-seconds)" if row == 1 else "time (s)", range=[0, top * 1.18], row=row, col=1)
-    order = [r.label for r in info.gpu_seconds]
+    order = [r.label for r in cost]
     fig.update_xaxes(categoryorder="array", categoryarray=order, tickangle=0, showgrid=False)
     if len(order) > 10:
         fig.update_xaxes(tickfont={"size": 10})
@@ -157,6 +141,12 @@ def plot_waterfall(results: pd.DataFrame, *, title: str = TITLE, note: str = "")
     texts = {"minsize": 10, "mode": "show"}
     note = with_clock(note, clock_of_results(results))
     return styled(fig, title, note, height=672, above=60, barmode="overlay", uniformtext=texts, legend=above)
+
+
+def _frame(bars: Bars, unit: str) -> pd.DataFrame:
+    """Return a row per bar: ``label, kind``, and where it reaches from and to."""
+    rows = [(plain(bar.label), bar.kind, bar.start, bar.end) for bar in bars]
+    return pd.DataFrame(rows, columns=["label", "kind", f"from_{unit}", f"to_{unit}"])
 
 
 def _text(bar: WaterfallBar, first: float) -> str:

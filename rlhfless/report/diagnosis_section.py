@@ -7,7 +7,7 @@ import re
 from rlhfless.diagnosis import Diagnosis
 from rlhfless.diagnosis.diagnosis import LEAST, NOTHING
 from rlhfless.diagnosis.levers import line_in_words
-from rlhfless.plots import plot_step_bar
+from rlhfless.plots import plot_overview
 from rlhfless.plots.export.html_page import Page
 
 
@@ -41,7 +41,7 @@ def _of_run(page: Page, said: Diagnosis) -> None:
         if texts := [text for heading, text in said.lines() if heading == wanted]:
             page.text(f"{wanted}: {'; '.join(texts)}.")
     if len(said.step):
-        page.figure(plot_step_bar(said.step))
+        page.figure(plot_overview(said.step))
     if said.levers:
         _levers(page, said)
     for note in said.notes:

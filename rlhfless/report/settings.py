@@ -41,7 +41,7 @@ def settings_part(page: Page, findings: Findings) -> None:
             else "."
         )
     )
-    page.figure(plots.plot_planned_steps(planned))
+    page.figure(plots.plot_steps(planned))
 
 
 def _replicas(page: Page, findings: Findings) -> None:

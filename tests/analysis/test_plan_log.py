@@ -9,7 +9,7 @@ from error_messages import refused
 
 from rlhfless.analysis import last_visits, plan_every_step
 from rlhfless.latency import load_profile
-from rlhfless.plots import plot_planned_steps
+from rlhfless.plots import plot_steps
 from rlhfless.predict import EwmaPredictor
 from rlhfless.simulate import SimulationConfig
 from rlhfless.trace import TraceError, validate
@@ -67,11 +67,11 @@ def test_more_work_is_planned_on_more_actors() -> None:
 
 def test_the_plot_shows_lengths_and_actors() -> None:
     table = pd.DataFrame({"step": [0, 1, 2], "mean_tokens": [10.0, 20.0, 30.0], "actors": [1, 2, 4]})
-    fig = plot_planned_steps(table)
+    fig = plot_steps(table)
     assert "rank correlation between actors and mean length 1.00" in fig.layout.title.text
-    assert "rank correlation" not in plot_planned_steps(table.assign(actors=2)).layout.title.text
+    assert "rank correlation" not in plot_steps(table.assign(actors=2)).layout.title.text
     flat = pd.DataFrame({"step": [0, 1, 2, 3], "mean_tokens": [10.0, 20.0, 30.0, 40.0], "actors": [3, 1, 4, 2]})
-    assert plot_planned_steps(flat).layout.title.text.endswith("length 0.00</span>")
+    assert plot_steps(flat).layout.title.text.endswith("length 0.00</span>")
     assert [list(curve.y) for curve in fig.data] == [[10.0, 20.0, 30.0], [1, 2, 4]]
 
 
@@ -80,6 +80,6 @@ def test_chosen_steps_are_planned_as_among_all() -> None:
     every = plan_every_step(log, SETTING)
     some = plan_every_step(log, SETTING, [2, 5])
     pd.testing.assert_frame_equal(every[every["step"].isin([2, 5])].reset_index(drop=True), some)
-    assert plot_planned_steps(every.iloc[:0]).layout.annotations[0].text == "There are no steps."
+    assert plot_steps(every.iloc[:0]).layout.annotations[0].text == "There are no steps."
     with refused(TraceError, "--run"):
         plan_every_step(pd.concat([log, log.assign(run="other")]), SETTING)

@@ -69,7 +69,7 @@ FIGURES = {  # figure, what is drawn in it, whether the text is in the hover
     "front": (EVERY["plot_front"], POINTS, False),
     "gap_history": (EVERY["plot_gap_history"], POINTS, False),
     "kinds": (EVERY["plot_kinds"], ".x2y2 .barlayer .point path", True),
-    "learning": (EVERY["plot_learning"], POINTS, True),
+    "learning": (EVERY["plot_curves, several seeds"], POINTS, True),
     "plan_bars": (EVERY["plot_plan_bars"], BARS, False),
     "prefill": (EVERY["plot_prefill"], BARS, True),
     "value_of_information": (EVERY["plot_value_of_information"], POINTS, True),

@@ -94,14 +94,16 @@ FIGURES: dict[str, Callable[[], DataFigure]] = {
     "plot_front": lambda: plots.plot_front(front(), weights(), taken(True), least),
     "plot_gap_history": lambda: plots.plot_gap_history(weights(), dict.fromkeys(weights(), front())),
     "plot_kinds": lambda: plots.plot_kinds(mixed_plans(), steps_of("plain")[-1].predicted),
-    "plot_learning": lambda: plots.plot_learning(json.loads((DATA / "learning" / "curves.json").read_text())["runs"]),
+    "plot_curves, several seeds": lambda: plots.plot_curves(
+        json.loads((DATA / "learning" / "curves.json").read_text())["runs"]
+    ),
     "plot_lengths": lambda: plots.plot_lengths(shipped_run(), 59),
     "plot_overview": lambda: plots.plot_overview(account(first_steps(8)).lines.drop(columns="basis")),
     "plot_plan_bars": lambda: plots.plot_plan_bars(
         weights(), steps_of("plain")[-1].predicted, settings()["plain"][0].latency
     ),
     "plot_plane": lambda: plots.plot_plane(results(RUNS), front(), least),
-    "plot_planned_steps": lambda: plots.plot_planned_steps(
+    "plot_steps, planned": lambda: plots.plot_steps(
         plan_every_step(shipped_run().rollouts, settings()["plain"][0], STEPS[:4])
     ),
     "plot_prefill": lambda: plots.plot_prefill(deduplicated(), 160),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from every_plot import part
 
-from rlhfless.plots import plot_learning
+from rlhfless.plots import plot_curves
 from rlhfless.trace import read_trace
 
 SHIPPED = Path(__file__).parents[2] / "data" / "traces" / "arithmetic-grpo"
@@ -31,7 +31,7 @@ RUNS = [
 
 
 def test_means_are_over_an_epoch_of_the_seeds_that_got_so_far() -> None:
-    fig = plot_learning(RUNS)
+    fig = plot_curves(RUNS)
     means, accuracies = part(fig, "means"), part(fig, "accuracies")
     own = means[means["algorithm"] == "grpo"]
     assert own[["epoch", "step", "seeds"]].to_numpy().tolist() == [[0, 0.5, 2], [1, 2, 1]]
@@ -41,7 +41,7 @@ def test_means_are_over_an_epoch_of_the_seeds_that_got_so_far() -> None:
 
 
 def test_every_algorithm_is_drawn_with_its_seeds_and_its_accuracies() -> None:
-    fig = plot_learning(RUNS)
+    fig = plot_curves(RUNS)
     names = [str(one.name) for one in fig.data]
     assert names.count("GRPO") == names.count("&lt;PPO&gt;") == 3, "reward, length, actors"
     thin = ["&lt;PPO&gt;, seed 0"] * 3 + ["GRPO, seed 0"] * 3 + ["GRPO, seed 1"] * 3
@@ -56,7 +56,7 @@ def test_every_algorithm_is_drawn_with_its_seeds_and_its_accuracies() -> None:
 
 @pytest.mark.parametrize("runs", [[], [a_run("grpo", 0, [], [], [])]])
 def test_without_steps_the_figure_says_so(runs: list[dict]) -> None:
-    assert "no steps" in " ".join(str(note.text) for note in plot_learning(runs).layout.annotations)
+    assert "no steps" in " ".join(str(note.text) for note in plot_curves(runs).layout.annotations)
 
 
 def test_in_the_shipped_run_more_actors_are_started_where_longer_responses_are_expected() -> None:

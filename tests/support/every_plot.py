@@ -192,10 +192,10 @@ def divisions(text: str) -> pd.DataFrame:
 
 
 class Call(NamedTuple):
-    """Arguments that a plot shares with its info function, and those that the plot alone has."""
+    """Arguments of a plot."""
 
-    shared: tuple[Any, ...]
-    own: Mapping[str, Any] = {}
+    given: tuple[Any, ...]
+    named: Mapping[str, Any] = {}
 
 
 def calls(text: str) -> dict[str, Callable[[], Call]]:
@@ -214,16 +214,16 @@ def calls(text: str) -> dict[str, Callable[[], Call]]:
         "plot_front": of_plans(lambda plans, front, outcomes, _: Call((front, plans, outcomes), label)),
         "plot_gap_history": of_plans(lambda plans, front, *_: Call((plans, dict.fromkeys(plans, front)), label)),
         "plot_kinds": of_plans(lambda plans, *_: Call((plans, WORKLOAD), label)),
-        "plot_learning": lambda: Call((learned(text),)),
+        "plot_curves, several seeds": lambda: Call((learned(text),)),
         "plot_lengths": lambda: Call((trace_of(text),)),
-        "plot_step_bar": lambda: Call(
+        "plot_overview, one step": lambda: Call(
             (pd.DataFrame({"phase": [text] * 2, "kind": ["", "learning"], "seconds": [3.0, 1.0], "share": [0.75, 0.25]}),)
         ),
         "plot_overview": lambda: Call((uses(text).assign(kind=["idle", "work"]), best(text))),
         "plot_pipeline": lambda: Call(({text: piped(text), "other": piped(text)},)),
         "plot_plan_bars": of_plans(lambda plans, *_: Call((plans, WORKLOAD, LATENCY))),
         "plot_plane": lambda: Call((results(text),)),
-        "plot_planned_steps": lambda: Call((PLANNED,)),
+        "plot_steps, planned": lambda: Call((PLANNED,)),
         "plot_prefill": of_plans(lambda *found: Call(({text: found[-1], "other": found[-1]}, 160))),
         "plot_responses": lambda: Call((trace_of(text), f"{text}0")),
         "plot_step_comparison": lambda: Call((step_plans_of(text),)),
@@ -268,7 +268,7 @@ def every_plot(text: str) -> dict[str, Callable[[], DataFigure]]:
 
     def draw(name: str, make: Callable[[], Call]) -> DataFigure:
         call = make()
-        return (OF_METHODS.get(name) or getattr(plots, name))(*call.shared, **call.own)
+        return (OF_METHODS.get(name) or getattr(plots, name.partition(",")[0]))(*call.given, **call.named)
 
     return {name: partial(draw, name, make) for name, make in calls(text).items()}
 
@@ -276,8 +276,3 @@ def every_plot(text: str) -> dict[str, Callable[[], DataFigure]]:
 def part(figure: DataFigure, name: str) -> pd.DataFrame:
     """Rows of one of the tables of a figure."""
     return figure.table[figure.table["table"] == name].reset_index(drop=True)
-
-
-def table_of(name: str, text: str) -> pd.DataFrame:
-    """The table of a plot."""
-    return every_plot(text)[name]().table
