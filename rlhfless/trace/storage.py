@@ -1,4 +1,4 @@
-"""Reads table files of any format, converts frames to Arrow tables, and replaces files atomically.
+"""Reads table files of any format, and replaces files atomically.
 
 Exceptions of pandas, pyarrow or the operating system become a ``TraceError`` of one sentence.
 """
@@ -22,18 +22,8 @@ from rlhfless.errors import reason
 from rlhfless.trace.csv_blocks import csv_frames
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.limits import PIECE_BYTES, Guard
-from rlhfless.trace.parquet_batches import decoded_bytes, parquet_frames
-from rlhfless.trace.schema.casts import is_null, jsonable
-from rlhfless.trace.schema.tables import TABLES
+from rlhfless.trace.parquet_batches import parquet_frames
 
-ARROW_TYPES = {
-    "str": pa.string(),
-    "json": pa.string(),
-    "int": pa.int64(),
-    "float": pa.float64(),
-    "bool": pa.bool_(),
-    "ints": pa.list_(pa.int64()),
-}
 FORMATS = ".parquet, .csv or .jsonl, each also with .gz"
 JSON_HINT = "contains a JSON array; one JSON object per line is needed (`jq -c '.[]'` converts an array)"
 
@@ -91,37 +81,6 @@ def seekable(path: Path, stream: IO[bytes]) -> Iterator[IO[bytes]]:
         yield unpacked
 
 
-def read_table(path: Path, guard: Guard, stream: IO[bytes] | None = None) -> pa.Table:
-    """Return the rows of a parquet file as an Arrow table.
-
-    Args:
-        stream: the file's bytes, unpacked; None reads them from ``path``.
-
-    Raises:
-        TraceError: there is no such file, it is damaged, or it is larger than the limits.
-    """
-    try:
-        with pq.ParquetFile(path if stream is None else stream) as file:
-            guard.add_rows(path, file.metadata.num_rows)
-            guard.add_unpacked(path, decoded_bytes(file.metadata))
-            table = file.read()
-        table.validate(full=True)  # a text that is not UTF-8 would show only where it is read
-    except TraceError:
-        raise
-    except Exception as error:  # whatever the reader raises is about the file
-        raise TraceError(f"{path}: cannot be read as parquet ({reason(error)}); an intact file is needed") from error
-    return table
-
-
-def to_frame(rows: pa.Table) -> pd.DataFrame:
-    """Return Arrow rows as a frame with the types of ``read_frame``: texts are objects, missing texts None."""
-    frame = rows.to_pandas(ignore_metadata=True)
-    for name in frame.select_dtypes("string").columns:
-        texts = frame[name].astype(object)
-        frame[name] = texts.where(texts.notna(), None)
-    return frame
-
-
 def _jsonl_frames(guard: Guard, path: Path, stream: IO[bytes]) -> Iterator[pd.DataFrame]:
     """Return the rows of a file of JSON lines; the index is the number of the line, from 0."""
     rows: dict[int, dict[str, Any]] = {}
@@ -147,38 +106,6 @@ def refuse_json_array(path: Path, number: int, line: bytes) -> None:
     """
     if number == 1 and line.lstrip(b"\xef\xbb\xbf \t")[:1] == b"[":
         raise TraceError(f"{path}: {JSON_HINT}")
-
-
-def to_arrow(table: str, frame: pd.DataFrame) -> pa.Table:
-    """Return a validated frame as an Arrow table whose fields have unit and meaning as metadata.
-
-    Columns outside the schema get the type that Arrow infers; mixed or nested ones become JSON text.
-    """
-    schema = {column.name: column for column in TABLES[table]}
-    arrays, fields = [], []
-    for name in frame.columns:
-        if column := schema.get(name):
-            array = pa.array(frame[name], ARROW_TYPES[column.dtype], from_pandas=True)
-            metadata = {"doc": column.doc, "unit": column.unit}
-        else:
-            array, metadata = _extra(frame[name]), None
-        arrays.append(array)
-        fields.append(pa.field(name, array.type, metadata=metadata))
-    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
-
-
-def _extra(values: pd.Series) -> pa.Array:
-    try:
-        array = pa.array(values, from_pandas=True)
-        if not pa.types.is_nested(array.type):
-            return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
-    except (pa.ArrowException, OverflowError):
-        pass
-    return pa.array([None if is_null(value) else _as_text(value) for value in values], pa.string())
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(jsonable(value), sort_keys=True)
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:
