@@ -21,11 +21,11 @@ import pyarrow.parquet as pq
 from rlhfless.errors import reason
 from rlhfless.trace.csv_blocks import csv_frames
 from rlhfless.trace.errors import TraceError
+from rlhfless.trace.json_lines import json_frames, json_lines
 from rlhfless.trace.limits import PIECE_BYTES, Guard
 from rlhfless.trace.parquet_batches import parquet_frames
 
 FORMATS = ".parquet, .csv or .jsonl, each also with .gz"
-JSON_HINT = "contains a JSON array; one JSON object per line is needed (`jq -c '.[]'` converts an array)"
 
 
 def read_frame(path: str | Path, text_columns: Iterable[str] = (), guard: Guard | None = None) -> pd.DataFrame:
@@ -45,7 +45,7 @@ def read_frame(path: str | Path, text_columns: Iterable[str] = (), guard: Guard 
     readers: dict[str, Callable[[IO[bytes]], Iterator[pd.DataFrame]]] = {
         ".parquet": lambda stream: parquet_frames(guard, path, stream),
         ".csv": lambda stream: csv_frames(guard, path, stream, text_columns),
-        ".jsonl": lambda stream: _jsonl_frames(guard, path, stream),
+        ".jsonl": lambda stream: json_frames(json_lines(path, guard.lines(path, stream))),
     }
     if not path.exists():
         raise TraceError(f"{path}: there is no such file; an existing file ({FORMATS}) is needed")
@@ -61,6 +61,8 @@ def read_frame(path: str | Path, text_columns: Iterable[str] = (), guard: Guard 
         raise
     except Exception as error:  # whatever the readers raise is about the file
         raise TraceError(f"{path}: cannot be read as {suffix[1:]} ({reason(error)}); an intact file is needed") from error
+    if not frames:
+        return pd.DataFrame()
     frame = frames[0] if len(frames) == 1 else pd.concat([part for part in frames if len(part)] or frames[:1])
     frame.columns = [str(column) for column in frame.columns]
     return frame
@@ -79,33 +81,6 @@ def seekable(path: Path, stream: IO[bytes]) -> Iterator[IO[bytes]]:
         shutil.copyfileobj(stream, unpacked, PIECE_BYTES)
         unpacked.seek(0)
         yield unpacked
-
-
-def _jsonl_frames(guard: Guard, path: Path, stream: IO[bytes]) -> Iterator[pd.DataFrame]:
-    """Return the rows of a file of JSON lines; the index is the number of the line, from 0."""
-    rows: dict[int, dict[str, Any]] = {}
-    for number, line in guard.lines(path, stream):
-        if not line.strip():
-            continue
-        refuse_json_array(path, number, line)
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"line {number} is not JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise ValueError(f"line {number} is not a JSON object")
-        rows[number - 1] = row
-    yield pd.DataFrame(list(rows.values()), index=pd.Index(list(rows), dtype="int64"))
-
-
-def refuse_json_array(path: Path, number: int, line: bytes) -> None:
-    """Raise an error if a file's first line begins a JSON list.
-
-    Raises:
-        TraceError: it does.
-    """
-    if number == 1 and line.lstrip(b"\xef\xbb\xbf \t")[:1] == b"[":
-        raise TraceError(f"{path}: {JSON_HINT}")
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:
