@@ -90,7 +90,8 @@ def cast(column: Column, values: pd.Series, source: str) -> Any:
 
 def _cells(column: Column, values: pd.Series, source: str) -> np.ndarray:
     """Return (R,) cells as ``cast_cell`` converts them; equal texts are converted once, and are one object."""
-    codes, distinct = np.arange(len(values)), values.tolist()
+    codes: np.ndarray = np.arange(len(values))
+    distinct = values.tolist()
     if len(values) > FEW and pd.api.types.infer_dtype(values, skipna=True) == "string":
         codes, texts = pd.factorize(values)  # the code of a null is -1
         distinct = [*texts, None]
@@ -103,7 +104,8 @@ def _cells(column: Column, values: pd.Series, source: str) -> np.ndarray:
             wrong[at] = True
     if wrong[codes].any():
         refuse(source, values, int(np.argmax(wrong[codes])), _wanted(column))
-    return cells[codes]
+    converted: np.ndarray = cells[codes]
+    return converted
 
 
 def _typed(column: Column, numbers: np.ndarray, index: pd.Index) -> pd.Series:
