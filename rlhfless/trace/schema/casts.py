@@ -77,6 +77,8 @@ def cast(column: Column, values: pd.Series, source: str) -> Any:
     """
     if column.dtype not in ("int", "float"):
         return pd.Series(_cells(column, values, source), index=values.index, dtype=bool if column.dtype == "bool" else object)
+    if column.default is not None and values.isna().any():
+        values = values.astype(object).where(values.notna(), column.default)
     if pd.api.types.is_numeric_dtype(values.dtype) and not pd.api.types.is_bool_dtype(values.dtype):
         numbers = values.to_numpy(dtype=float, na_value=np.nan)
     else:
