@@ -1,4 +1,4 @@
-"""Reads table files of any format, converts frames to Arrow tables, and replaces files atomically.
+"""Reads table files of any format, and replaces files atomically.
 
 Exceptions of pandas, pyarrow or the operating system become a ``TraceError`` of one sentence.
 """
@@ -21,21 +21,11 @@ import pyarrow.parquet as pq
 from rlhfless.errors import reason
 from rlhfless.trace.csv_blocks import csv_frames
 from rlhfless.trace.errors import TraceError
+from rlhfless.trace.json_lines import json_frames, json_lines
 from rlhfless.trace.limits import PIECE_BYTES, Guard
-from rlhfless.trace.parquet_batches import decoded_bytes, parquet_frames
-from rlhfless.trace.schema.casts import is_null, jsonable
-from rlhfless.trace.schema.tables import TABLES
+from rlhfless.trace.parquet_batches import parquet_frames
 
-ARROW_TYPES = {
-    "str": pa.string(),
-    "json": pa.string(),
-    "int": pa.int64(),
-    "float": pa.float64(),
-    "bool": pa.bool_(),
-    "ints": pa.list_(pa.int64()),
-}
 FORMATS = ".parquet, .csv or .jsonl, each also with .gz"
-JSON_HINT = "contains a JSON array; one JSON object per line is needed (`jq -c '.[]'` converts an array)"
 
 
 def read_frame(path: str | Path, text_columns: Iterable[str] = (), guard: Guard | None = None) -> pd.DataFrame:
@@ -55,7 +45,7 @@ def read_frame(path: str | Path, text_columns: Iterable[str] = (), guard: Guard 
     readers: dict[str, Callable[[IO[bytes]], Iterator[pd.DataFrame]]] = {
         ".parquet": lambda stream: parquet_frames(guard, path, stream),
         ".csv": lambda stream: csv_frames(guard, path, stream, text_columns),
-        ".jsonl": lambda stream: _jsonl_frames(guard, path, stream),
+        ".jsonl": lambda stream: json_frames(json_lines(path, guard.lines(path, stream))),
     }
     if not path.exists():
         raise TraceError(f"{path}: there is no such file; an existing file ({FORMATS}) is needed")
@@ -71,6 +61,8 @@ def read_frame(path: str | Path, text_columns: Iterable[str] = (), guard: Guard 
         raise
     except Exception as error:  # whatever the readers raise is about the file
         raise TraceError(f"{path}: cannot be read as {suffix[1:]} ({reason(error)}); an intact file is needed") from error
+    if not frames:
+        return pd.DataFrame()
     frame = frames[0] if len(frames) == 1 else pd.concat([part for part in frames if len(part)] or frames[:1])
     frame.columns = [str(column) for column in frame.columns]
     return frame
@@ -89,96 +81,6 @@ def seekable(path: Path, stream: IO[bytes]) -> Iterator[IO[bytes]]:
         shutil.copyfileobj(stream, unpacked, PIECE_BYTES)
         unpacked.seek(0)
         yield unpacked
-
-
-def read_table(path: Path, guard: Guard, stream: IO[bytes] | None = None) -> pa.Table:
-    """Return the rows of a parquet file as an Arrow table.
-
-    Args:
-        stream: the file's bytes, unpacked; None reads them from ``path``.
-
-    Raises:
-        TraceError: there is no such file, it is damaged, or it is larger than the limits.
-    """
-    try:
-        with pq.ParquetFile(path if stream is None else stream) as file:
-            guard.add_rows(path, file.metadata.num_rows)
-            guard.add_unpacked(path, decoded_bytes(file.metadata))
-            table = file.read()
-        table.validate(full=True)  # a text that is not UTF-8 would show only where it is read
-    except TraceError:
-        raise
-    except Exception as error:  # whatever the reader raises is about the file
-        raise TraceError(f"{path}: cannot be read as parquet ({reason(error)}); an intact file is needed") from error
-    return table
-
-
-def to_frame(rows: pa.Table) -> pd.DataFrame:
-    """Return Arrow rows as a frame with the types of ``read_frame``: texts are objects, missing texts None."""
-    frame = rows.to_pandas(ignore_metadata=True)
-    for name in frame.select_dtypes("string").columns:
-        texts = frame[name].astype(object)
-        frame[name] = texts.where(texts.notna(), None)
-    return frame
-
-
-def _jsonl_frames(guard: Guard, path: Path, stream: IO[bytes]) -> Iterator[pd.DataFrame]:
-    """Return the rows of a file of JSON lines; the index is the number of the line, from 0."""
-    rows: dict[int, dict[str, Any]] = {}
-    for number, line in guard.lines(path, stream):
-        if not line.strip():
-            continue
-        refuse_json_array(path, number, line)
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"line {number} is not JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise ValueError(f"line {number} is not a JSON object")
-        rows[number - 1] = row
-    yield pd.DataFrame(list(rows.values()), index=pd.Index(list(rows), dtype="int64"))
-
-
-def refuse_json_array(path: Path, number: int, line: bytes) -> None:
-    """Raise an error if a file's first line begins a JSON list.
-
-    Raises:
-        TraceError: it does.
-    """
-    if number == 1 and line.lstrip(b"\xef\xbb\xbf \t")[:1] == b"[":
-        raise TraceError(f"{path}: {JSON_HINT}")
-
-
-def to_arrow(table: str, frame: pd.DataFrame) -> pa.Table:
-    """Return a validated frame as an Arrow table whose fields have unit and meaning as metadata.
-
-    Columns outside the schema get the type that Arrow infers; mixed or nested ones become JSON text.
-    """
-    schema = {column.name: column for column in TABLES[table]}
-    arrays, fields = [], []
-    for name in frame.columns:
-        if column := schema.get(name):
-            array = pa.array(frame[name], ARROW_TYPES[column.dtype], from_pandas=True)
-            metadata = {"doc": column.doc, "unit": column.unit}
-        else:
-            array, metadata = _extra(frame[name]), None
-        arrays.append(array)
-        fields.append(pa.field(name, array.type, metadata=metadata))
-    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
-
-
-def _extra(values: pd.Series) -> pa.Array:
-    try:
-        array = pa.array(values, from_pandas=True)
-        if not pa.types.is_nested(array.type):
-            return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
-    except (pa.ArrowException, OverflowError):
-        pass
-    return pa.array([None if is_null(value) else _as_text(value) for value in values], pa.string())
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(jsonable(value), sort_keys=True)
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:

@@ -1,13 +1,12 @@
 """Writes a run's trace step by step; a process killed at any moment leaves a valid trace of its completed steps.
 
-A step is committed as soon as the folder with its rows exists (``step_folders.py``). Writing a step takes the same time however
+A step is committed as soon as the folder with its rows exists (``store.py``). Writing a step takes the same time however
 long the run is. In memory are only the allocations of earlier steps, which new ones must not overlap, and how often each prompt
 was visited; no responses.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,9 +17,9 @@ import pandas as pd
 import pyarrow as pa
 
 from rlhfless.errors import reason
-from rlhfless.trace import step_folders, storage
+from rlhfless.trace import storage, store
 from rlhfless.trace.errors import TraceError
-from rlhfless.trace.io import Trace, complete_meta, load, new_folder, read_trace, write_folder
+from rlhfless.trace.io import Trace, read_trace
 from rlhfless.trace.schema.tables import TABLES
 from rlhfless.trace.schema.validation import as_frame, derive_epoch, refuse_overlaps, validate
 
@@ -42,10 +41,10 @@ class TraceWriter:
     """
 
     def __init__(self, folder: str | Path, meta: Mapping[str, Any] | None = None, overwrite: bool = False) -> None:
-        self.folder = new_folder(folder, overwrite)
-        self.meta = complete_meta(dict(meta or {}), [])
+        self.folder = store.new_folder(folder, overwrite)
+        self.meta = store.complete_meta(dict(meta or {}), [])
         self._begin()
-        write_folder(self.folder, {}, [], self.meta)
+        store.write_folder(self.folder, {}, [], self.meta)
 
     @classmethod
     def resume(cls, folder: str | Path, next_step: int | None = None) -> TraceWriter:
@@ -62,16 +61,15 @@ class TraceWriter:
         writer = cls.__new__(cls)
         writer.folder = Path(folder)
         if next_step is not None:
-            step_folders.remove_from(writer.folder, next_step)
-        writer.meta, frames, plans = load(writer.folder)
-        storage.remove_leftovers(writer.folder)
-        step_folders.remove_leftovers(writer.folder)
+            store.remove_from(writer.folder, next_step)
+        writer.meta, frames, plans = store.load(writer.folder)
+        store.remove_leftovers(writer.folder)
         writer._begin()
         if writer.meta["steps"]:
             writer._trace = Trace(**frames, plans=plans, meta=dict(writer.meta), source=str(writer.folder))
             for table in TABLES:
                 frame = getattr(writer._trace, table)
-                writer._note(table, frame, storage.to_arrow(table, frame).schema)
+                writer._note(table, frame, store.to_arrow(table, frame).schema)
         return writer
 
     def _begin(self) -> None:
@@ -114,11 +112,9 @@ class TraceWriter:
         Raises:
             TraceError: the folder cannot be read or written.
         """
-        path = self.folder / "meta.json"
         meta = {**self.meta, **entries}
-        text = json.dumps(complete_meta(meta, storage.read_json(path)["steps"]), indent=2)
-        storage.write_text(path, text + "\n")
-        self.meta, self._trace = complete_meta(meta, self.steps), None
+        store.write_meta(self.folder, store.complete_meta(meta, storage.read_json(self.folder / "meta.json")["steps"]))
+        self.meta, self._trace = store.complete_meta(meta, self.steps), None
 
     def append_step(
         self,
@@ -152,15 +148,15 @@ class TraceWriter:
             )
         if rollouts is not None and "epoch" not in as_frame(rollouts).columns:
             frames["rollouts"]["epoch"] = self._epochs(frames["rollouts"], step)
-        tables = {table: storage.to_arrow(table, frame) for table, frame in frames.items()}
+        tables = {table: store.to_arrow(table, frame) for table, frame in frames.items()}
         schemas = {table: self._fitting(table, rows.schema, names[table]) for table, rows in tables.items()}
         self._refuse_overlaps(frames["allocations"])
         if not (self.folder / "meta.json").is_file():
             raise TraceError(f"{self.folder}: was removed after the trace was started; start a new trace")
-        step_folders.write_step(self.folder, step, tables, None if plan is None else {**plan, "step": step})
+        store.write_step(self.folder, step, tables, None if plan is None else {**plan, "step": step})
         for table, frame in frames.items():
             self._note(table, frame, schemas[table])
-        self.meta = complete_meta(self.meta, sorted([*self.steps, step]))
+        self.meta = store.complete_meta(self.meta, sorted([*self.steps, step]))
         self._trace = None
         return step
 
@@ -170,11 +166,7 @@ class TraceWriter:
         Raises:
             TraceError: a file cannot be read or written. The trace is unchanged and readable.
         """
-        storage.remove_leftovers(self.folder)
-        step_folders.remove_leftovers(self.folder)
-        named = storage.read_json(self.folder / "meta.json")["steps"]
-        if unmerged := step_folders.unmerged_steps(self.folder, named):
-            step_folders.merge_steps(self.folder, complete_meta(self.meta, self.steps), unmerged)
+        store.merge_steps(self.folder, store.complete_meta(self.meta, self.steps))
 
     def _one_step(self, frames: dict[str, pd.DataFrame]) -> int:
         steps = sorted({int(step) for frame in frames.values() for step in frame["step"].unique()})

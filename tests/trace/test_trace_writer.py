@@ -21,7 +21,7 @@ import pytest
 from error_messages import refused
 from trace_samples import rollouts, step
 
-from rlhfless.trace import TraceError, TraceWriter, read_trace, step_folders, storage
+from rlhfless.trace import TraceError, TraceWriter, read_trace, storage, store
 
 SUPPORT = Path(__file__).parents[1] / "support"
 FILES = ["rollouts.parquet", "allocations.parquet", "spans.parquet", "events.parquet", "plans.jsonl", "meta.json"]
@@ -212,7 +212,7 @@ def test_a_process_killed_at_any_moment_can_be_resumed(tmp_path: Path) -> None:
 
 def completed(folder: Path) -> int:
     """Completed steps; reads while the other process writes."""
-    return len(step_folders.unmerged_steps(folder, ()))
+    return len(store.unmerged_steps(folder, ()))
 
 
 # --- what a step costs ----------------------------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ def test_a_step_between_earlier_ones_gets_its_epoch(tmp_path: Path) -> None:
 def test_steps_are_read_while_they_are_put_into_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = TraceWriter(tmp_path)
     writer.append_step(**step(0))
-    list_steps = step_folders.unmerged_steps
+    list_steps = store.unmerged_steps
 
     def closed_meanwhile(folder: Path, named: Any) -> list[int]:
         monkeypatch.undo()
@@ -293,7 +293,7 @@ def test_steps_are_read_while_they_are_put_into_tables(tmp_path: Path, monkeypat
         writer.close()
         return found
 
-    monkeypatch.setattr(step_folders, "unmerged_steps", closed_meanwhile)
+    monkeypatch.setattr(store, "unmerged_steps", closed_meanwhile)
     assert read_trace(tmp_path).steps == [0]
 
 
@@ -308,7 +308,7 @@ def test_an_overwritten_trace_leaves_no_steps_behind(tmp_path: Path) -> None:
 def test_a_damaged_file_of_a_step_is_named(tmp_path: Path, damage: str) -> None:
     writer = TraceWriter(tmp_path)
     writer.append_step(**step(0))
-    path = step_folders.path_of(tmp_path, 0) / "spans.parquet"
+    path = store.path_of(tmp_path, 0) / "spans.parquet"
     if damage == "removed":
         path.unlink()
     else:

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from training_samples import config, started, variety
 
 from rlhfless.executor.step.progress import StepProgress
-from rlhfless.trace import read_trace, step_folders
+from rlhfless.trace import read_trace, store
 from rlhfless.training.callbacks import Callback
 from rlhfless.training.loop import Trainer
 from rlhfless.training.tasks.arithmetic import ArithmeticTask
@@ -122,7 +122,7 @@ def test_kills_change_nothing(
         time.sleep(rng.uniform(0.0, begins_s if heard == 0 else 1.2 * np.median(steps_s)))
         life.process.kill()
         assert life.ends() == -signal.SIGKILL, "it was over before it was killed"
-        reached.append(len(step_folders.unmerged_steps(tmp_path / "killed", ())))
+        reached.append(len(store.unmerged_steps(tmp_path / "killed", ())))
     assert Life(tmp_path / "killed", untrained, algorithm, steps, options).ends() == 0
     assert reached == sorted(reached), "a completed step was lost"
     assert len(set(reached)) > kills / 3, "the kills fell beside the run"

@@ -14,8 +14,7 @@ import torch
 from error_messages import refused
 from training_samples import config, same_weights, started, variety
 
-from rlhfless.trace import Trace, read_trace, step_metrics
-from rlhfless.trace import step_folders as parts
+from rlhfless.trace import Trace, read_trace, step_metrics, store
 from rlhfless.training.config import TrainError
 from rlhfless.training.loop import TrainedStep, Trainer, train
 from rlhfless.training.tasks.arithmetic import ArithmeticTask
@@ -120,7 +119,7 @@ def test_a_killed_run_goes_on(tmp_path: Path, model: Path, charging: str) -> Non
     process = started(train_long, charging, str(out), str(model))
     deadline = time.monotonic() + 600
     while time.monotonic() < deadline and process.is_alive():
-        if len(parts.unmerged_steps(out, ())) >= 2:
+        if len(store.unmerged_steps(out, ())) >= 2:
             break
         time.sleep(0.02)
     process.kill()

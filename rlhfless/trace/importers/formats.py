@@ -15,7 +15,7 @@ import pandas as pd
 
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.import_session import PEEK_BYTES, ImportOptions, ImportSession
-from rlhfless.trace.storage import JSON_HINT
+from rlhfless.trace.json_lines import JSON_HINT
 
 NAME_HINT = "is not a log of a known format; a file of one JSON object per line needs a name that ends in .jsonl or .jsonl.gz"
 

@@ -25,9 +25,10 @@ from rlhfless.trace.csv_blocks import csv_frames
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.record import Record
 from rlhfless.trace.importers.tokens import TokenCounter
+from rlhfless.trace.json_lines import json_lines
 from rlhfless.trace.limits import PIECE_BYTES, Guard, Limits
 from rlhfless.trace.parquet_batches import BATCH_BYTES, BATCH_ROWS, parquet_frames
-from rlhfless.trace.storage import refuse_json_array, seekable
+from rlhfless.trace.storage import seekable
 from solver.model.errors import as_given, is_whole
 
 TEXTS = frozenset({"prompt", "response"})
@@ -217,28 +218,10 @@ class ImportSession:
         Raises:
             TraceError: a line is not a JSON object.
         """
-        whole, decode = 0, json.JSONDecoder().decode
-        for number, line in self.lines(path):
-            if not line.strip():
-                continue
-            refuse_json_array(path, number, line)
-            try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                values = decode(text)
-                if "\\ud" in text or "\\uD" in text:  # half a character, perhaps, which no file and no tokenizer can hold
-                    values = decode(json.dumps(values, ensure_ascii=False).encode("utf-8", "replace").decode("utf-8"))
-            except (ValueError, RecursionError) as error:
-                if whole and not line.endswith(b"\n"):
-                    self.note(f"{path.name}: the last line is incomplete and was left out")
-                    return
-                raise TraceError(
-                    f"{path}: line {number} is not JSON: {reason(error)}; one JSON object per line is needed"
-                ) from error
-            if not isinstance(values, dict):
-                raise TraceError(f"{path}: line {number} is not a JSON object; one JSON object per line is needed")
-            whole += 1
-            self.fields.update(values)
-            yield Record(values, path, number, len(line))
+        note = f"{path.name}: the last line is incomplete and was left out"
+        for line in json_lines(path, self.lines(path), lambda: self.note(note)):
+            self.fields.update(line.values)
+            yield Record(line.values, path, line.number, line.size_bytes)
 
     def parquet(self, path: Path, wanted: Callable[[str, bool], bool] = lambda name, nested: True) -> Iterator[pd.DataFrame]:
         """Yield the rows of a parquet file batch by batch; the index counts them from 0. ``wanted``: see ``parquet_frames``."""

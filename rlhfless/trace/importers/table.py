@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from numbers import Number
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.formats import Format
-from rlhfless.trace.importers.import_session import TEXTS, ImportSession, batches, suffix_of
+from rlhfless.trace.importers.import_session import TEXTS, ImportSession, suffix_of
 from rlhfless.trace.importers.mapped_columns import ROW, guessed, mapped_column, prompt_names, refuse_absent, source_columns
 from rlhfless.trace.importers.row_filter import RowFilter
 from rlhfless.trace.importers.step_table import signs_of_steps
 from rlhfless.trace.importers.turns import TURN
+from rlhfless.trace.json_lines import JsonLine, json_frames
 from rlhfless.trace.schema.casts import listed, shown
 from rlhfless.trace.schema.tables import ROLLOUTS, text_columns
 from rlhfless.trace.schema.validation import are_missing
@@ -115,16 +115,8 @@ def _csv(reading: ImportSession) -> Iterator[pd.DataFrame]:
 
 
 def _jsonl(reading: ImportSession) -> Iterator[pd.DataFrame]:
-    numbers: list[int] = []
-
-    def rows() -> Iterator[tuple[dict[str, Any], int]]:
-        for record in reading.records(reading.path):
-            numbers.append(record.line - 1)
-            yield dict(record.values), 512 + record.size_bytes
-
-    for batch in batches(rows()):
-        yield pd.DataFrame(batch, index=pd.Index(numbers[: len(batch)], dtype="int64"))
-        del numbers[: len(batch)]
+    records = reading.records(reading.path)
+    yield from json_frames(JsonLine(record.line, dict(record.values), record.size_bytes) for record in records)
 
 
 def _parquet(reading: ImportSession) -> Iterator[pd.DataFrame]:

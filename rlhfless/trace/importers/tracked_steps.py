@@ -5,10 +5,11 @@ Where TRL logs the time of every call, to wandb, ``trl_profiling.py`` adds them 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlhfless.trace.errors import TraceError
+from rlhfless.trace.importers import trl_profiling
 from rlhfless.trace.importers.import_session import ImportSession
 from rlhfless.trace.importers.names import NAMES, NO_TIMES, PHASES, Names, framework_of, unknown_phases
 from rlhfless.trace.importers.scalars import RUN
@@ -16,6 +17,12 @@ from rlhfless.trace.importers.trl_steps import COUNTER, generations, whole_run
 
 VALIDATION = "timing/validation"
 """Folder of NeMo-RL's seconds of validation, which the folder of a step's phases does not have."""
+
+
+STEPS = ("_step", "step", "Step", "global_step", "trainer/global_step")
+"""The step of a row, where its framework names none."""
+
+LARGEST_STEP = 1 << 53
 
 
 def refuse_without(reading: ImportSession) -> None:
@@ -26,6 +33,28 @@ def refuse_without(reading: ImportSession) -> None:
     """
     if not reading.scalars:
         raise TraceError(f"{reading.path}: {NO_TIMES}")
+
+
+def add_rows(reading: ImportSession, path: Path, rows: Sequence[Mapping[str, float]], run: str | None = None) -> None:
+    """Add the steps of rows of metrics, as wandb and trackio log them: a step may have several rows, a row few of the metrics.
+
+    Args:
+        path: of the log. run: its name, where the log has several.
+    """
+    if trl_profiling.profiled(rows) and run is None:
+        trl_profiling.add_steps(reading, rows)
+        return
+    framework = framework_of({name for row in rows for name in row})
+    own = None if framework is None else NAMES[framework].tracked_step
+    key = next((key for key in (own, *STEPS) if key is not None and any(key in row for row in rows)), None)
+    steps: dict[int, dict[str, float]] = {}
+    for at, row in enumerate(rows):
+        number = row.get(key, -1.0) if key is not None else float(at)  # rows without it are of no step
+        if 0 <= number < LARGEST_STEP:
+            steps.setdefault(int(number), {}).update(row)
+        elif framework == "trl":
+            reading.facts.update(whole_run(row))
+    add_steps(reading, path, steps, run)
 
 
 def add_steps(reading: ImportSession, path: Path, steps: Mapping[int, Mapping[str, float]], run: str | None = None) -> None:

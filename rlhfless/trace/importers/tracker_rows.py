@@ -22,13 +22,11 @@ from typing import Any
 import pandas as pd
 
 from rlhfless.trace.errors import TraceError
-from rlhfless.trace.importers import trl_profiling
 from rlhfless.trace.importers.formats import Format
 from rlhfless.trace.importers.import_session import ImportSession, csv_header, parquet_columns, suffix_of
-from rlhfless.trace.importers.names import NAMES, NO_TIMES, framework_of
+from rlhfless.trace.importers.names import NAMES, NO_TIMES
 from rlhfless.trace.importers.record import finite, is_number
-from rlhfless.trace.importers.tracked_steps import add_steps
-from rlhfless.trace.importers.trl_steps import whole_run
+from rlhfless.trace.importers.tracked_steps import LARGEST_STEP, add_rows
 from rlhfless.trace.schema.casts import clean, listed
 
 Row = dict[str, float]
@@ -36,14 +34,12 @@ Row = dict[str, float]
 OF_WANDB = frozenset({"_step", "_runtime", "_timestamp", "_wandb"})
 OF_TRACKIO = ("step", "timestamp")
 RUN_COLUMNS = ("run_name", "run", "Name")  # texts: of trackio, and of wandb's table of runs, which has a row per run
-STEPS = ("_step", "step", "Step", "global_step", "trainer/global_step")  # the step of a row, where its framework names none
 SCALAR = ["Wall time", "Step", "Value"]
 OF_FILE = re.compile(r"(?:run-(?P<run>.+?)-)?tag-(?P<tag>.+?)(?: \(\d+\))?\.csv(?:\.gz)?", re.IGNORECASE)
 PANEL, ENDS = " - ", ("__MIN", "__MAX")
 PREFIXES = tuple(sorted({one.tracked_prefix for one in NAMES.values()} - {""}))
 PEEK_BYTES, PEEK_ROWS = 2**20, 50  # of a file, to recognise it
 KEY = re.compile(r'"((?:[^"\\]|\\.){1,200})"\s*:')
-LARGEST_STEP = 1 << 53
 
 
 def files(path: Path) -> list[Path]:
@@ -115,28 +111,10 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     single = not paths or csv_header(paths[0]) == SCALAR
     runs = {"": _scalars(reading, paths)} if single else _runs(reading, paths[0])
     for run, rows in runs.items():
-        _add(reading, rows, run if len(runs) > 1 else None)
+        add_rows(reading, reading.path, rows, run if len(runs) > 1 else None)
     if not reading.scalars and not reading.facts:
         raise TraceError(f"{reading.path}: {NO_TIMES}")
     yield from ()
-
-
-def _add(reading: ImportSession, rows: list[Row], run: str | None) -> None:
-    """Add the steps of a run."""
-    if trl_profiling.profiled(rows) and run is None:
-        trl_profiling.add_steps(reading, rows)
-        return
-    framework = framework_of({name for row in rows for name in row})
-    own = None if framework is None else NAMES[framework].tracked_step
-    key = next((key for key in (own, *STEPS) if key is not None and any(key in row for row in rows)), None)
-    steps: dict[int, Row] = {}
-    for at, row in enumerate(rows):
-        number = row.get(key, -1.0) if key is not None else float(at)  # rows without it are of no step
-        if 0 <= number < LARGEST_STEP:
-            steps.setdefault(int(number), {}).update(row)
-        elif framework == "trl":
-            reading.facts.update(whole_run(row))
-    add_steps(reading, reading.path, steps, run)
 
 
 def _runs(reading: ImportSession, path: Path) -> dict[str, list[Row]]:

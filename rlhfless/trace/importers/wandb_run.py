@@ -14,17 +14,14 @@ from typing import Any
 import pandas as pd
 
 from rlhfless.trace.errors import TraceError
-from rlhfless.trace.importers import trl_profiling
 from rlhfless.trace.importers.event_records import IncompleteRecordError, fields, wandb_records
 from rlhfless.trace.importers.formats import Format
 from rlhfless.trace.importers.import_session import ImportSession
-from rlhfless.trace.importers.names import NAMES, framework_of
 from rlhfless.trace.importers.record import finite, is_number
-from rlhfless.trace.importers.tracked_steps import add_steps, refuse_without
+from rlhfless.trace.importers.tracked_steps import add_rows, refuse_without
 
 HISTORY = 2  # field of a record: one row of metrics
 ITEM, KEY, NESTED_KEY, VALUE_JSON = 1, 1, 2, 16  # of a row, and of each metric in it
-STEP = "_step"
 
 
 def files(path: Path) -> list[Path]:
@@ -71,16 +68,7 @@ def read_run(reading: ImportSession, path: Path) -> None:
                     raise TraceError(f"{path}: record {number} has {error}; an intact wandb run file is needed") from error
     except IncompleteRecordError:
         reading.note(f"{path.name}: the last record is incomplete and was left out")
-    if trl_profiling.profiled(rows):
-        trl_profiling.add_steps(reading, rows)
-        return
-    framework = framework_of({name for row in rows for name in row})
-    key = STEP if framework is None else NAMES[framework].tracked_step or STEP
-    steps: dict[int, dict[str, float]] = {}
-    for row in rows:
-        if 0 <= row.get(key, -1.0) < 1 << 53:
-            steps.setdefault(int(row[key]), {}).update(row)
-    add_steps(reading, path, steps)
+    add_rows(reading, path, rows)
 
 
 def _row(message: Any) -> dict[str, float]:

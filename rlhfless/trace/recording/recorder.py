@@ -25,9 +25,8 @@ from typing import Any, TypeVar, cast
 
 import pandas as pd
 
-from rlhfless.trace import storage
+from rlhfless.trace import storage, store
 from rlhfless.trace.errors import TraceError
-from rlhfless.trace.io import complete_meta, load, new_folder, write_folder
 from rlhfless.trace.journal import RecordingJournal, line_of
 from rlhfless.trace.recording.row_validation import checked_row
 from rlhfless.trace.schema.validation import validate
@@ -91,13 +90,13 @@ class Recorder:
         if exists and not storage.read_json(self.folder / "meta.json").get("recorder"):
             raise TraceError(f"{self.folder}: contains a trace that was not written by a recorder; name another folder")
         if not exists:
-            new_folder(self.folder)
+            store.new_folder(self.folder)
         journal = RecordingJournal(self.folder)
         try:
             if exists:
                 self._began -= _ended_s(merge_journal(self.folder, journal))
             else:
-                write_folder(self.folder, {}, [], complete_meta({**entries, "clock": None, "recorder": True}, []))
+                store.write_folder(self.folder, {}, [], store.complete_meta({**entries, "clock": None, "recorder": True}, []))
         except BaseException:
             journal.close()
             raise
@@ -219,10 +218,10 @@ def merge_journal(folder: Path, journal: RecordingJournal) -> dict[str, pd.DataF
     Raises:
         TraceError: the folder cannot be read or written.
     """
-    meta, frames, plans = load(folder)
+    meta, frames, plans = store.load(folder)
     if journal.size_bytes and len(frames["rollouts"]):
         rows = {table: validate(table, frame, folder / f"{table}.parquet") for table, frame in frames.items()}
-        write_folder(folder, {table: storage.to_arrow(table, frame) for table, frame in rows.items()}, plans, meta)
+        store.write_folder(folder, {table: store.to_arrow(table, frame) for table, frame in rows.items()}, plans, meta)
         journal.empty()
     return frames
 

@@ -5,17 +5,17 @@ Relations between rows, such as repeated responses, are handled in ``journal.py`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.schema.casts import cast_cell, clean, jsonable
 from rlhfless.trace.schema.tables import TABLES
-from rlhfless.trace.schema.validation import DRAFT_COLUMNS, refused_draft_counts
+from rlhfless.trace.schema.validation import RELATED, contradictions
 from solver.model.errors import as_given
 
 _COLUMNS = {table: {column.name: column for column in columns} for table, columns in TABLES.items()}
-_ORDERED = (("start_s", "first_token_s"), ("first_token_s", "end_s"), ("start_s", "end_s"))
 
 
 def checked_row(table: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,22 +45,8 @@ def checked_row(table: str, values: Mapping[str, Any]) -> dict[str, Any]:
             raise TraceError(f"{table}: '{name}' is not one of its columns; put it into the column 'detail'")
         cell = jsonable(values[name])
         row[clean(name)] = clean(cell) if isinstance(cell, str) else cell
-    _refuse_contradictions(table, row)
+    numbers = {name: math.nan if row[name] is None else row[name] for name in RELATED if name in row}
+    for wrong, described in contradictions(numbers):
+        if wrong:
+            raise TraceError(f"{table}: {described(numbers)}")
     return row
-
-
-def _refuse_contradictions(table: str, row: Mapping[str, Any]) -> None:
-    for first, second in _ORDERED:
-        start, end = row.get(first), row.get(second)
-        if start is not None and end is not None and end < start:
-            raise TraceError(
-                f"{table}: column '{second}' is {end:g}, before '{first}', which is {start:g}; a later time is needed"
-            )
-    counts = [row[name] for name in (*DRAFT_COLUMNS, "response_tokens") if row.get(name) is not None]
-    if len(counts) == 4 and (reason := refused_draft_counts(*counts)) is not None:
-        raise TraceError(f"{table}: {reason}")
-    batch, slots = row.get("batch_mean"), row.get("slots")
-    if batch is not None and slots is not None and batch > slots * (1 + 1e-9):
-        raise TraceError(
-            f"{table}: column 'batch_mean' is {batch:g}, above 'slots', which is {slots}; a batch of at most 'slots' is needed"
-        )

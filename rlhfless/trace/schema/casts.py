@@ -19,7 +19,7 @@ from rlhfless.trace.errors import TraceError
 from rlhfless.trace.schema.tables import Column
 from solver.model.errors import as_given
 
-FEW = 64  # cells of a column that are converted faster one by one than as an array
+FEW = 64  # texts, among which equal ones are not looked for
 LARGEST_WHOLE_NUMBER = 2**53
 BOOLEANS = (bool, np.bool_)  # which Python and numpy count as 0 and 1
 
@@ -75,22 +75,39 @@ def cast(column: Column, values: pd.Series, source: str) -> Any:
     Raises:
         TraceError: one sentence about the first cell of a wrong type or value.
     """
-    if len(values) > FEW:
-        if column.default is not None:
-            values = values.astype(object).where(values.notna(), column.default)
-        if column.dtype in ("int", "float"):
-            return _numbers(column, values, source)
-        if column.dtype == "str" and pd.api.types.infer_dtype(values, skipna=True) == "string":
-            return _texts(column, values, source)
-    cells: list[Any] = []
-    for position, value in enumerate(values.tolist()):
+    if column.dtype not in ("int", "float"):
+        return pd.Series(_cells(column, values, source), index=values.index, dtype=bool if column.dtype == "bool" else object)
+    if column.default is not None and values.isna().any():
+        values = values.astype(object).where(values.notna(), column.default)
+    if pd.api.types.is_numeric_dtype(values.dtype) and not pd.api.types.is_bool_dtype(values.dtype):
+        numbers = values.to_numpy(dtype=float, na_value=np.nan)
+    else:
+        numbers = np.array([_float(value) for value in values.tolist()], dtype=float)
+    with np.errstate(invalid="ignore"):  # of infinity
+        wrong = _is_wrong(column, numbers)
+    if wrong.any():
+        refuse(source, values, int(np.argmax(wrong)), _wanted(column))
+    return _typed(column, numbers, values.index)
+
+
+def _cells(column: Column, values: pd.Series, source: str) -> np.ndarray:
+    """Return (R,) cells as ``cast_cell`` converts them; equal texts are converted once, and are one object."""
+    codes: np.ndarray = np.arange(len(values))
+    distinct = values.tolist()
+    if len(values) > FEW and pd.api.types.infer_dtype(values, skipna=True) == "string":
+        codes, texts = pd.factorize(values)  # the code of a null is -1
+        distinct = [*texts, None]
+    cells = np.full(len(distinct), None, dtype=object)
+    wrong = np.zeros(len(distinct), dtype=bool)
+    for at, value in enumerate(distinct):
         try:
-            cells.append(cast_cell(column, value))
-        except ValueError as error:
-            refuse(source, values, position, str(error))
-    if column.dtype in ("int", "float"):
-        return _typed(column, np.array([math.nan if cell is None else cell for cell in cells], dtype=float), values.index)
-    return pd.Series(cells, index=values.index, dtype=bool if column.dtype == "bool" else object)
+            cells[at] = cast_cell(column, value)
+        except ValueError:
+            wrong[at] = True
+    if wrong[codes].any():
+        refuse(source, values, int(np.argmax(wrong[codes])), _wanted(column))
+    converted: np.ndarray = cells[codes]
+    return converted
 
 
 def _typed(column: Column, numbers: np.ndarray, index: pd.Index) -> pd.Series:
@@ -114,7 +131,7 @@ def absent(column: Column, index: pd.Index, source: str) -> Any:
 
 
 def cast_cell(column: Column, value: Any) -> Any:
-    """Return one value as ``cast`` converts it, None if it is unknown; for rows that arrive one at a time.
+    """Return one value in the type of the schema, None if it is unknown.
 
     Raises:
         ValueError: the value does not fit the column; the message says what is needed.
@@ -122,10 +139,12 @@ def cast_cell(column: Column, value: Any) -> Any:
     if column.default is not None and value != "" and is_null(value):
         value = column.default
     cell: Any
-    if is_null(value):
+    if column.dtype in ("int", "float"):
+        number = _float(value)
+        fits = not _is_wrong(column, number)
+        cell = None if number != number else int(number) if column.dtype == "int" and fits else number
+    elif is_null(value):
         cell, fits = None, column.nullable
-    elif column.dtype in ("int", "float"):
-        cell, fits = _number(column, value)
     else:
         cell = {"str": _text, "json": _json, "ints": _ints, "bool": _bool}[column.dtype](value)
         fits = cell is not None and (not column.allowed or cell in column.allowed)
@@ -134,20 +153,24 @@ def cast_cell(column: Column, value: Any) -> Any:
     return cell
 
 
-def _number(column: Column, value: Any) -> tuple[float | int | None, bool]:
-    """Return the number, None for NaN, and whether the column holds it; the same as ``_numbers``, without arrays."""
+def _float(value: Any) -> float:
+    """Return a cell as a number: NaN if it is unknown, and infinity, which no column holds, if it is no number."""
     if isinstance(value, BOOLEANS):
-        return None, False
+        return math.inf
     try:
-        number = float(value)
+        return math.nan if is_null(value) else float(value)
     except (TypeError, ValueError, OverflowError):
-        return None, False
-    if math.isnan(number):
-        return None, column.nullable
-    fits = math.isfinite(number) and (column.minimum is None or number >= column.minimum)
-    if column.dtype == "float" or not fits:
-        return number, fits
-    return int(number), number.is_integer() and abs(number) <= LARGEST_WHOLE_NUMBER
+        return math.inf
+
+
+def _is_wrong(column: Column, number: Any) -> Any:
+    """Return whether the column cannot hold a number, or (R,) of (R,) numbers; NaN is unknown."""
+    wrong = (abs(number) == math.inf) | ((number != number) & (not column.nullable))
+    if column.minimum is not None:
+        wrong = wrong | (number < column.minimum)
+    if column.dtype == "int":
+        wrong = wrong | (number % 1 > 0) | (abs(number) > LARGEST_WHOLE_NUMBER)
+    return wrong
 
 
 def _wanted(column: Column) -> str:
@@ -162,45 +185,6 @@ def _wanted(column: Column) -> str:
         "ints": "a list of GPU ids, without repetitions and empty for a holder on a CPU,",
         "bool": "true or false",
     }[column.dtype]
-
-
-def _numbers(column: Column, values: pd.Series, source: str) -> Any:
-    wanted = _wanted(column)
-    if pd.api.types.is_bool_dtype(values.dtype) and len(values):
-        refuse(source, values, int(values.notna().to_numpy().argmax()), wanted)
-    if pd.api.types.is_numeric_dtype(values.dtype):
-        numbers = values.to_numpy(dtype=float, na_value=np.nan)
-    else:
-        numbers = np.empty(len(values))
-        for position, value in enumerate(values):
-            if isinstance(value, BOOLEANS):
-                refuse(source, values, position, wanted)
-            try:
-                numbers[position] = np.nan if is_null(value) else float(value)
-            except (TypeError, ValueError, OverflowError):
-                refuse(source, values, position, wanted)
-    null = np.isnan(numbers)
-    wrong = np.isinf(numbers) | (null & (not column.nullable))
-    if column.minimum is not None:
-        wrong |= numbers < column.minimum
-    if column.dtype == "int":
-        wrong |= ~null & ((numbers != np.round(numbers)) | (np.abs(numbers) > LARGEST_WHOLE_NUMBER))
-    if wrong.any():
-        refuse(source, values, int(np.argmax(wrong)), wanted)
-    return _typed(column, numbers, values.index)
-
-
-def _texts(column: Column, values: pd.Series, source: str) -> Any:
-    """The same as cell by cell, at once: of a column that holds texts and nulls only."""
-    codes, distinct = pd.factorize(values)
-    null = np.append(distinct == "", True)  # the code of a null is -1
-    wrong = np.append([bool(column.allowed) and text not in column.allowed for text in distinct], False).astype(bool)
-    refused = wrong & ~null if column.nullable else wrong | null
-    if refused[codes].any():
-        refuse(source, values, int(np.argmax(refused[codes])), _wanted(column))
-    cells = np.array([*distinct, None], dtype=object)
-    cells[null] = None
-    return pd.Series(cells[codes], index=values.index, dtype=object)
 
 
 def _text(value: Any) -> str | None:

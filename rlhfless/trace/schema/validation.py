@@ -5,7 +5,7 @@ Single cells are checked in ``casts.py``; files are read in ``storage.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,9 @@ RENAMED = (
     "in Python rlhfless.load(LOG, mapping={{'{0}': 'THEIRS'}})"
 )
 KEY = ["run", "step", "prompt_id", "sample"]
-DRAFT_COLUMNS = ("passes", "drafted_tokens", "accepted_tokens")
+DRAFTS = {"passes", "drafted_tokens", "accepted_tokens"}
+RELATED = ("start_s", "first_token_s", "end_s", *sorted(DRAFTS), "response_tokens", "batch_mean", "slots")
+"""Columns of numbers that ``contradictions`` compares."""
 
 
 def validate(table: str, rows: pd.DataFrame | Sequence[Mapping[str, Any]] | None, source: object = None) -> pd.DataFrame:
@@ -61,14 +63,11 @@ def validate(table: str, rows: pd.DataFrame | Sequence[Mapping[str, Any]] | None
     extras = [column for column in frame.columns if column not in names]
     ordered = {key: cells[key] for key in names if key in cells} | {key: frame[key] for key in extras}
     result = pd.DataFrame(ordered, index=frame.index)
-    _refuse_disorder(result, name)
+    _refuse_contradictions(result, name)
     if table == "rollouts":
         _refuse_duplicates(result, name)
-        _refuse_draft_counts(result, name)
     if table == "allocations":
         refuse_overlaps(result, name)
-    if table == "spans":
-        _refuse_overfull(result, name)
     return result.reset_index(drop=True)
 
 
@@ -152,17 +151,53 @@ def _refuse_columns(table: str, frame: pd.DataFrame, source: str) -> None:
         )
 
 
-def _refuse_disorder(frame: pd.DataFrame, source: str) -> None:
-    pairs = (("start_s", "first_token_s"), ("first_token_s", "end_s"), ("start_s", "end_s"))
-    for start, end in pairs:
-        if start in frame.columns and end in frame.columns:
-            wrong = (frame[end] < frame[start]).to_numpy()
-            if wrong.any():
-                at = int(np.argmax(wrong))
-                raise TraceError(
-                    f"{source}: row {row_number(frame.index, at)}, column '{end}' is {frame[end].iloc[at]:g}, before "
-                    f"'{start}', which is {frame[start].iloc[at]:g}; a time at or after it is needed"
-                )
+def contradictions(values: Mapping[str, Any]) -> Iterator[tuple[Any, Callable[[Mapping[str, Any]], str]]]:
+    """Yield whether columns contradict each other, and a function that describes it for a row where they do.
+
+    Args:
+        values: numbers by column, of one row or of (R,) rows, NaN where unknown. With (R,) rows the answers are (R,), too.
+    """
+
+    def late(start: str, end: str) -> Callable[[Mapping[str, Any]], str]:
+        return lambda row: (
+            f"column '{end}' is {row[end]:g}, before '{start}', which is {row[start]:g}; a time at or after it is needed"
+        )
+
+    for start, end in (("start_s", "first_token_s"), ("first_token_s", "end_s"), ("start_s", "end_s")):
+        if start in values and end in values:
+            yield values[end] < values[start], late(start, end)
+    if values.keys() >= DRAFTS:
+        yield (
+            values["accepted_tokens"] > values["drafted_tokens"],
+            lambda row: (
+                f"column 'accepted_tokens' is {row['accepted_tokens']:.0f}, above 'drafted_tokens', which is "
+                f"{row['drafted_tokens']:.0f}; at most that many are needed"
+            ),
+        )
+        yield (
+            values["passes"] + values["accepted_tokens"] > values["response_tokens"],
+            lambda row: (
+                f"columns 'passes' and 'accepted_tokens' sum to {row['passes'] + row['accepted_tokens']:.0f}, above "
+                f"'response_tokens', which is {row['response_tokens']:.0f}; a pass yields its accepted tokens and one more"
+            ),
+        )
+    if "batch_mean" in values and "slots" in values:
+        yield (
+            values["batch_mean"] > values["slots"] * (1 + 1e-9),
+            lambda row: (
+                f"column 'batch_mean' is {row['batch_mean']:g}, above 'slots', which is {row['slots']:.0f}; a batch of at most "
+                "'slots' is needed"
+            ),
+        )
+
+
+def _refuse_contradictions(frame: pd.DataFrame, source: str) -> None:
+    columns = {name: frame[name].to_numpy(dtype=float, na_value=np.nan) for name in RELATED if name in frame.columns}
+    for wrong, described in contradictions(columns):
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            row = {name: numbers[at] for name, numbers in columns.items()}
+            raise TraceError(f"{source}: row {row_number(frame.index, at)}, {described(row)}")
 
 
 def _refuse_duplicates(rollouts: pd.DataFrame, source: str) -> None:
@@ -175,41 +210,4 @@ def _refuse_duplicates(rollouts: pd.DataFrame, source: str) -> None:
             f"{source}: row {row_number(rollouts.index, at)} repeats row {row_number(rollouts.index, first)} in the columns "
             f"run, step, prompt_id, sample ({key.run!r}, {key.step}, {key.prompt_id!r}, {key['sample']}); one row per "
             "response is needed"
-        )
-
-
-def _refuse_draft_counts(rollouts: pd.DataFrame, source: str) -> None:
-    if not set(DRAFT_COLUMNS) <= set(rollouts.columns):
-        return
-    names = (*DRAFT_COLUMNS, "response_tokens")
-    passes, drafted, accepted, tokens = (rollouts[name].to_numpy(dtype=float, na_value=np.nan) for name in names)
-    for wrong in ((accepted > drafted), (passes + accepted > tokens)):
-        if wrong.any():
-            at = int(np.argmax(wrong))
-            reason = refused_draft_counts(*(int(column[at]) for column in (passes, drafted, accepted, tokens)))
-            raise TraceError(f"{source}: row {row_number(rollouts.index, at)}, {reason}")
-
-
-def refused_draft_counts(passes: int, drafted: int, accepted: int, tokens: int) -> str | None:
-    """Return why a response of so many tokens cannot have these counts of drafts; None when it can."""
-    if accepted > drafted:
-        return (
-            f"column 'accepted_tokens' is {accepted}, above 'drafted_tokens', which is {drafted}; at most that many are needed"
-        )
-    if passes + accepted > tokens:
-        return (
-            f"columns 'passes' and 'accepted_tokens' sum to {passes + accepted}, above 'response_tokens', which is {tokens}; a "
-            "pass yields its accepted tokens and one more"
-        )
-    return None
-
-
-def _refuse_overfull(spans: pd.DataFrame, source: str) -> None:
-    slots = spans["slots"].to_numpy(dtype=float, na_value=np.nan)
-    wrong = spans["batch_mean"].to_numpy() > slots * (1 + 1e-9)
-    if wrong.any():
-        at = int(np.argmax(wrong))
-        raise TraceError(
-            f"{source}: row {row_number(spans.index, at)}, column 'batch_mean' is {spans['batch_mean'].iloc[at]:g}, above "
-            f"'slots', which is {slots[at]:g}; a batch of at most 'slots' is needed"
         )

@@ -18,7 +18,8 @@ from rlhfless.errors import InputError, missing_extra, reason
 from rlhfless.system.hub_names import may_be_on_hub
 from rlhfless.trace.csv_blocks import csv_frames
 from rlhfless.trace.limits import Guard, Limits
-from rlhfless.trace.storage import read_table, seekable
+from rlhfless.trace.parquet_batches import checked_metadata, parquet_batches
+from rlhfless.trace.storage import seekable
 
 Rows = list[Mapping[str, Any]]
 
@@ -122,7 +123,9 @@ def _from_csv(path: Path, guard: Guard, stream: IO[bytes]) -> Rows:
 
 
 def _from_parquet(path: Path, guard: Guard, stream: IO[bytes]) -> Rows:
-    return list(read_table(path, guard, stream).to_pylist())
+    metadata = checked_metadata(guard, path, stream)
+    stream.seek(0)
+    return [row for batch in parquet_batches(path, stream, metadata) for row in batch.to_pylist()]
 
 
 READERS: dict[str, Callable[[Path, Guard, IO[bytes]], Rows]] = {
