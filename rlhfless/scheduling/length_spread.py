@@ -40,8 +40,8 @@ def spreads(workload: Workload) -> tuple[float, float]:
 
 
 def spread_in_words(workload: Workload) -> str:
-    """Return a sentence where lengths differ at least as much within prompts as between them; the empty text elsewhere, and where
-    responses of one prompt have different predictions, so that the forecast is not one of prompts."""
+    """Return a sentence where lengths differ at least as much within prompts as between them; the empty text elsewhere, and
+    where responses of one prompt have different predictions, so that the forecast is not one of prompts."""
     prompts, predicted = workload.prompt_of, workload.response_tokens
     of_prompt = np.zeros(int(prompts.max()) + 1, dtype=predicted.dtype)
     of_prompt[prompts] = predicted
@@ -51,6 +51,6 @@ def spread_in_words(workload: Workload) -> str:
     if within < between:
         return ""
     return (
-        f"Lengths differ at least as much within prompts as between them ({within:.2f} and {between:.2f}, standard deviations of "
-        "their logarithms), so a forecast that knows only the prompt explains at most half of this variance."
+        f"Lengths differ at least as much within prompts as between them ({within:.2f} and {between:.2f}, standard deviations "
+        "of their logarithms), so a forecast that knows only the prompt explains at most half of this variance."
     )

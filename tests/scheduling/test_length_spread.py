@@ -1,4 +1,4 @@
-"""Spread of lengths between prompts and within them, by scenarios; the sentence where a forecast of prompts explains at most half."""
+"""Spread of lengths between prompts and within them, by scenarios; the sentence on what a forecast of prompts explains."""
 
 from __future__ import annotations
 
