@@ -20,7 +20,10 @@ def held_gpus(run: LoggedRun, found: Collected) -> Part:
         return Part()
     gpu_s, idle_s = float(held["gpu_seconds"].sum()), float(held["idle_gpu_seconds"].sum())
     usd = float(held["cost_usd"].sum(skipna=False))
-    how, priced = "allocations of the trace", not math.isnan(usd) and usd > 0
+    own = run.facts.get("gpus", math.nan)
+    other = run.stated.gpus is not None and not math.isnan(own) and own != run.stated.gpus  # GPUs than those that ran
+    how = "allocations of the trace" + (f", which ran on {counted(own, 'GPU')}" if other else "")
+    priced = not math.isnan(usd) and usd > 0
     short = f"{digits(gpu_s)} GPU-seconds in the " if 0 < gpu_s < SHORT_GPU_S else ""
     no_price = "" if priced else "; no GPU has a price, --usd-per-gpu-hour states it"
     numbers = [number("gpu_hours", gpu_s / 3600, COUNTED, f"{short}{how}{no_price}")]
@@ -31,7 +34,7 @@ def held_gpus(run: LoggedRun, found: Collected) -> Part:
     share = idle_s / gpu_s
     numbers.append(number("idle_gpu_share", share, COUNTED, "allocations without a span of work"))
     if_held = idle_share_if_held(gpu_s, idle_s, run.facts.get("gpu_s_if_held", math.nan))
-    if not math.isnan(if_held):
+    if not math.isnan(if_held) and not other:
         how = f"if all {counted(run.facts['gpus_if_held'], 'GPU')} were held from the start to the end of every step"
         numbers.append(number("all_held_idle_gpu_share", if_held, COUNTED, how))
     generate_gpu_s = float(held.loc[held["role"].isin(GENERATES), "gpu_seconds"].sum())
@@ -40,10 +43,9 @@ def held_gpus(run: LoggedRun, found: Collected) -> Part:
         return Part(tuple(numbers))
     decode = held[held["role"] == "decode"]
     of_decode = float(decode["idle_gpu_seconds"].sum()) / idle_s if idle_s else 0.0
-    waits = "for the last responses of a step" if of_decode > 0.5 else "for other phases"
     sentence = (
-        f"GPUs that wait: {share:.0%} of {gpu_s / 3600:,.3g} GPU-hours were idle, {of_decode:.0%} of it on GPUs that generate "
-        f"and wait {waits}."
+        f"GPUs that wait: {share:.0%} of {gpu_s / 3600:,.3g} GPU-hours were idle, {of_decode:.0%} of that on GPUs of "
+        "actors that had nothing to generate."
     )
     kind = "tail" if of_decode > 0.5 else "waiting"
     return Part(tuple(numbers), (Finding(kind, share, sentence, ("idle_gpu_share", "gpu_hours"), GPU_HOURS),))

@@ -187,9 +187,9 @@ def add_panels(fig: go.Figure, info: StepTimelines) -> str:
 
 
 def heading(name: str, timeline: StepTimeline, moves: int) -> str:
-    """Return the heading of a panel: its name, actors and totals, both wastes, and the response that everybody waited for."""
+    """Return the heading of a panel: its name, actors and totals, both wastes, and the last response to end."""
     last = timeline.last
-    waited = f"everybody waited for {last.name}" if last is not None and len(timeline.holders) > 1 else ""
+    waited = f"the last response to end is {last.name}" if last is not None and len(timeline.holders) > 1 else ""
     below = "; ".join(filter(None, [empty_words(timeline).removeprefix(": "), waited]))
     first = f"{name}: {sums_in_words(timeline, sized=True)}" + (f", {counted(moves, 'migration')}" if moves else "")
     return first + (f"<br><span style='font-size:12px'>{below}</span>" if below else "")

@@ -1,13 +1,13 @@
-"""Progress on stderr: a bar over the parts of a report on a terminal, and over simulated steps, as lines elsewhere."""
+"""Progress: a bar on stderr over the parts of a report on a terminal, and over simulated steps, as lines elsewhere."""
 
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from rlhfless.system.notices import notice
 from solver.model.plurals import counted
 
 Begin = Callable[[str], None]
@@ -55,7 +55,7 @@ def progress_bar(parts: int = PARTS, work: str = "") -> Iterator[Begin]:
 
     begun, begun_s = 0, time.monotonic()
     if work:
-        print(f"rlhfless: {work}", file=sys.stderr, flush=True)
+        notice(f"rlhfless: {work}")
     with tqdm(total=parts, leave=False, disable=None, bar_format="{desc}: |{bar}| {n_fmt} of {total_fmt}, {elapsed}") as bar:
 
         def begin(part: str) -> None:
@@ -64,7 +64,7 @@ def progress_bar(parts: int = PARTS, work: str = "") -> Iterator[Begin]:
             begun += 1
             bar.set_description_str(part)
             if bar.disable and work:
-                print(f"rlhfless: {part}, after {time.monotonic() - begun_s:.0f} s", file=sys.stderr, flush=True)
+                notice(f"rlhfless: {part}, after {time.monotonic() - begun_s:.0f} s")
 
         yield begin
 
@@ -86,6 +86,6 @@ def step_progress(steps: int, every_s: float = LINE_EVERY_S) -> Iterator[Callabl
             if bar.disable and done < steps and now_s - line_s >= every_s:
                 line_s = now_s
                 took = f"{now_s - begun_s:.0f} s"
-                print(f"rlhfless: simulated step {step}, {done} of {steps}, after {took}", file=sys.stderr, flush=True)
+                notice(f"rlhfless: simulated step {step}, {done} of {steps}, after {took}")
 
         yield finished

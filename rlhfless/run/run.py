@@ -486,10 +486,10 @@ class Run:
 
         An argument that is None stays as in the run; the default policy is ``solver``, which chooses the GPUs per actor as in
         ``plan`` where ``gpus_per_actor`` is None. Policies that do not depend on the time weight, such as ``static``, have one
-        row for all of its values. ``.front()`` of the result has the
-        combinations that no other one beats in both time and cost, and ``.plot()`` draws time against cost. All profiles are
-        scaled by the factor that fits the run's own profile to its times. Lower bounds are in closed form: fast, but possibly
-        far below those of ``simulate``.
+        row for all of its values; ``policies=["static", "solver"]`` adds that one. A long sweep prints its progress.
+        ``.front()`` of the result has the combinations that no other one beats in both time and cost, and ``.plot()`` draws
+        time against cost. All profiles are scaled by the factor that fits the run's own profile to its times. Lower bounds are
+        in closed form: fast, but possibly far below those of ``simulate``.
 
         Args:
             gpus: numbers of GPUs, in nodes of the run's size.

@@ -16,6 +16,7 @@ from rlhfless.errors import InputError
 from rlhfless.latency import PriceError, load_profile, profiles_of_the_same_model
 from rlhfless.latency.counts import gpu_numbers, listed, once
 from rlhfless.latency.gpus import NODE_GPUS
+from rlhfless.report.progress import step_progress
 from rlhfless.run.hardware import Hardware
 from rlhfless.run.ways import in_order, whole_steps_of
 from rlhfless.run.what_ifs import drafts_of_log, last_of, run_to_change
@@ -163,13 +164,19 @@ def variants(run: RunToVary, chosen: Sequence[Variant], *, steps: Collection[int
         asked[one.name] = settings[key], one.planner
     if not asked and not ways:
         raise PlanningError(next(iter(left_out.values())))
-    found = _with_ways(run, asked, ways, steps) if ways else simulate_variants(last_steps(run, steps), asked)
+    found = _with_ways(run, asked, ways, steps) if ways else _simulated(last_steps(run, steps), asked)
     reasons = left_out | dict(found.left_out)
     left_out = {one.name: reasons[one.name] for one in chosen if one.name in reasons}
     alike = "; other profiles alike" if scale.factor != 1 else ""
     words = "; ".join(filter(None, (scale.words() + alike, found.times)))
     table = in_order(found.table, [one.name for one in chosen])
     return replace(found, table=table, left_out=left_out, times=words, assumed=run.assumed)
+
+
+def _simulated(logged: Sequence[LoggedStep], asked: Mapping[str, tuple[SimulationConfig, Policy]]) -> Comparison:
+    """Simulate variants, with progress: policies of one setting are simulated together."""
+    with step_progress(len(logged) * len({id(setting) for setting, _ in asked.values()})) as on_step:
+        return simulate_variants(logged, asked, on_step)
 
 
 def _with_ways(
@@ -188,7 +195,7 @@ def _with_ways(
     planned = Comparison(pd.DataFrame(), {}, tuple(changed.logged))
     if asked:
         try:
-            planned = whole_steps_of(simulate_variants(changed.logged, asked), changed, settings)
+            planned = whole_steps_of(_simulated(changed.logged, asked), changed, settings)
         except PlanningError:  # of the first: each has its own reason
             left_out |= {name: _why_not(changed.logged, name, one) for name, one in asked.items()}
     if not outcomes and not len(planned.table):

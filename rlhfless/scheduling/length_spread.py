@@ -3,7 +3,7 @@
 Where earlier forecasts have shown how wrong they are, these are the calibrated scenarios (rlhfless.scheduling.calibration).
 
 A forecast of prompts can tell responses of different prompts apart, never those of one prompt. So where lengths differ more
-within prompts than between them, assigning responses by such a forecast can gain little.
+within prompts than between them, such a forecast explains at most half of the variance of their logarithms.
 
 The two spreads are the variance components of the logarithms of lengths. Each prompt's draws are its responses in all
 scenarios. *Within*: the variance of a prompt's draws, averaged over responses. *Between*: the variance of the prompts' means,
@@ -40,17 +40,17 @@ def spreads(workload: Workload) -> tuple[float, float]:
 
 
 def spread_in_words(workload: Workload) -> str:
-    """Return a sentence where lengths differ more within prompts than between them; the empty text elsewhere, and where
-    responses of one prompt have different predictions, so that the forecast is not one of prompts."""
+    """Return a sentence where lengths differ at least as much within prompts as between them; the empty text elsewhere, and
+    where responses of one prompt have different predictions, so that the forecast is not one of prompts."""
     prompts, predicted = workload.prompt_of, workload.response_tokens
     of_prompt = np.zeros(int(prompts.max()) + 1, dtype=predicted.dtype)
     of_prompt[prompts] = predicted
     if not np.array_equal(of_prompt[prompts], predicted):
         return ""
     between, within = spreads(workload)
-    if within <= between:
+    if within < between:
         return ""
     return (
-        f"Lengths differ more within prompts than between them ({within:.2f} and {between:.2f}, standard deviations of their "
-        "logarithms), so no forecast of prompts can help much."
+        f"Lengths differ at least as much within prompts as between them ({within:.2f} and {between:.2f}, standard deviations "
+        "of their logarithms), so a forecast that knows only the prompt explains at most half of this variance."
     )

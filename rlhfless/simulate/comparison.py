@@ -21,7 +21,7 @@ from rlhfless.simulate.least_objective import RowBound
 from rlhfless.simulate.steps import LoggedStep
 from rlhfless.trace import Trace
 from rlhfless.trace.metrics.chosen_plan import chosen_of
-from solver.bounds.clairvoyant import ClairvoyantBound
+from solver.bounds.clairvoyant import CLOSED_FORM, CONFIGURATION_LP, ClairvoyantBound
 from solver.model.errors import as_given
 from solver.model.html_tables import rows_table
 from solver.model.plan import Plan
@@ -381,7 +381,8 @@ class Comparison:
             numbers = of.mean(skipna=False) if self._differs else of.sum(skipna=False)
             shown = (number_text(numbers[column]) for column in ("time_s", "gpu_seconds", "bound_gpu_seconds", "cost_usd"))
             limit = [f"{'within' if steps['within_limit'].iloc[0] else 'beyond'} the limit"] if "within_limit" in steps else []
-            rows.append((str(name), *shown, _methods(steps), *limit))
+            methods = _methods(steps).replace(CLOSED_FORM, "a formula").replace(CONFIGURATION_LP, "a linear programme")
+            rows.append((str(name), *shown, methods, *limit))
         return rows
 
     def _rows_with_ways(self) -> list[tuple[str, ...]]:
@@ -415,16 +416,18 @@ class Comparison:
         else:
             limit = ["limit"] if "within_limit" in self.table else []
             name = "variant" if self._differs else "policy"
-            head = [name, "time (s)", "GPU-seconds", "lower bound at that time", "cost (USD)", "bound by", *limit]
+            head = [name, "time (s)", "GPU-seconds", "lower bound at that time", "cost (USD)", "bound computed by", *limit]
             rows = self._rows()
         table = rows_table(f"Comparison of {self._which()}", head, rows)
         return "".join([table, *(f"<div>{html.escape(line)}</div>" for line in self._said())])
 
     def _which(self) -> str:
-        """The steps in words: the number of a single one."""
+        """The steps in words, the number of a single one; how many variants where more than the policy differs."""
         steps = self.table["step"].unique()
-        what = "means per step" if self._differs else "sums over them"
-        return f"step {steps[0]}" if len(steps) == 1 else f"{len(steps):,} steps, {what}"
+        if self._differs:
+            of = f"{counted(self.table['variant'].nunique(), 'variant')} on"
+            return f"{of} step {steps[0]}" if len(steps) == 1 else f"{of} {len(steps):,} steps of the log, means per step"
+        return f"step {steps[0]}" if len(steps) == 1 else f"{len(steps):,} steps, sums over them"
 
     def _said(self) -> list[str]:
         """What of the lengths is a guess, and what is assumed; what could not run; which plans ran, and why."""

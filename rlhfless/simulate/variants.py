@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -17,11 +17,16 @@ from solver.model.errors import PlanningError
 Policy = str | SchedulingPolicy | PolicyFunction
 
 
-def simulate_variants(logged: Sequence[LoggedStep], variants: Mapping[str, tuple[SimulationConfig, Policy]]) -> Comparison:
+def simulate_variants(
+    logged: Sequence[LoggedStep],
+    variants: Mapping[str, tuple[SimulationConfig, Policy]],
+    on_step: Callable[[int], object] | None = None,
+) -> Comparison:
     """Plan the steps under every variant, and execute the plans on simulated engines.
 
     Args:
         logged: the steps. variants: name -> a setting, and the policy that plans in it.
+        on_step: called with the number of every step that is finished in one setting, for progress bars.
 
     Returns:
         The comparison, in the order of the variants. Variants whose setting cannot run the steps are in ``left_out``.
@@ -42,7 +47,7 @@ def simulate_variants(logged: Sequence[LoggedStep], variants: Mapping[str, tuple
             groups.append(group := _Group(setting, {}))
         group.planners[planner.name] = planner
         group_of[name] = group, planner.name
-    ran = {id(group): group.simulated(logged) for group in groups}
+    ran = {id(group): group.simulated(logged, on_step) for group in groups}
     results = {name: ran[id(group)][policy] for name, (group, policy) in group_of.items()}
     found = {name: (one, group_of[name][1]) for name, one in results.items() if isinstance(one, Comparison)}
     left_out = {name: str(one) for name, one in results.items() if not isinstance(one, Comparison)}
@@ -62,15 +67,17 @@ class _Group:
         """Whether this is the setting, and no other policy has the name."""
         return self.setting is setting and self.planners.get(planner.name, planner) == planner
 
-    def simulated(self, logged: Sequence[LoggedStep]) -> dict[str, Comparison | Exception]:
+    def simulated(
+        self, logged: Sequence[LoggedStep], on_step: Callable[[int], object] | None = None
+    ) -> dict[str, Comparison | Exception]:
         """Return the comparison that has each policy, or why it could not run."""
         try:
-            return dict.fromkeys(self.planners, simulate_steps(logged, self.setting, list(self.planners.values())))
+            return dict.fromkeys(self.planners, simulate_steps(logged, self.setting, list(self.planners.values()), on_step))
         except (InputError, PlanningError) as error:
             if len(self.planners) == 1:
                 return dict.fromkeys(self.planners, error)
         alone = (_Group(self.setting, {name: planner}) for name, planner in self.planners.items())
-        return {name: one for group in alone for name, one in group.simulated(logged).items()}
+        return {name: one for group in alone for name, one in group.simulated(logged, on_step).items()}
 
 
 def joined(found: Mapping[str, tuple[Comparison, str]], left_out: Mapping[str, str], *, same: bool) -> Comparison:

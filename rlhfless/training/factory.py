@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import platform
 import secrets
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -34,6 +33,7 @@ from rlhfless.latency import PriceError, load_profile, usd_per_gpu_hour
 from rlhfless.predict import EwmaPredictor
 from rlhfless.scheduling import SchedulingPolicy, as_policy, make_policy
 from rlhfless.system.cleanup import clean_up
+from rlhfless.system.notices import notice
 from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.algorithms.lora import check_lora
 from rlhfless.training.chosen import choose
@@ -378,7 +378,7 @@ def _of_the_model(
 
 def _print(first: str | None) -> None:
     if first is not None:
-        print(first, file=sys.stderr, flush=True)
+        notice(first)
 
 
 def _task(

@@ -37,8 +37,9 @@ GPUS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 PLAN_PANES, CURVE_PANES = ("facts", "timeline", "actors", "responses", "response", "copy"), ("plane",)
 ROWS = (
     (("facts", 1),),
-    (("timeline", 6), ("plane", 5)),
-    (("actors", 2), ("responses", 3)),
+    (("timeline", 1),),
+    (("plane", 5), ("responses", 6)),
+    (("actors", 1),),
     (("response", 3), ("copy", 2)),
 )
 HTML = ("facts", "actors", "response", "copy")
@@ -218,14 +219,7 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
 
     def _show_timeline(self, planned: WhatIfPlan, asked: int) -> None:
         figure = plot_timeline(planned.trace, self.what_if.step, selected=self.response)
-        below = {
-            "orientation": "h",
-            "x": 0,
-            "xanchor": "left",
-            "y": -0.25,
-            "yanchor": "top",
-        }  # the pane is too narrow for it beside
-        self.panes.draw("timeline", figure.update_layout(height=500, title_font_size=13, legend=below), asked)
+        self.panes.draw("timeline", figure.update_layout(title_font_size=13), asked)
 
     def _show_actor(self, planned: WhatIfPlan, asked: int) -> None:
         self.panes.put("actors", actors_table(planned.actors, self.actor))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from rlhfless.plots.style import number, signed_share
+from rlhfless.plots.style import counted, number, signed_share
 from rlhfless.system.templates import Markup
 from rlhfless.widgets import html as html_parts
 from rlhfless.widgets.what_if import PLANNER, REFERENCES, WhatIfPlan
@@ -56,8 +56,20 @@ def plan_cards(planned: WhatIfPlan, before: WhatIfPlan | None, seconds: float) -
             changes += [(losing_to(planned, name), "worse") for name in REFERENCES if planned.worse_than(name)]
         cards.append(html_parts.Card(meter.name, meter.shown(value), changes))
     took = f"planned and simulated in {number(seconds, 's')}"
+    moved = moved_in_words(planned)
     return html_parts.cards(cards) + html_parts.paragraph(
-        f"Policy {PLANNER}, simulated with the true lengths; {took}. Times: {planned.times}."
+        f"Policy {PLANNER}, simulated with the true lengths; {took}. Times: {planned.times}.{moved and f' {moved}'}"
+    )
+
+
+def moved_in_words(planned: WhatIfPlan) -> str:
+    """Return why the predicted time is not that of what ran, where the plan's rule moved responses; else the empty text."""
+    moves = int(planned.executed["moves"])
+    if planned.plan.rule is None or moves == 0:
+        return ""
+    return (
+        f"The predicted time is that of the plan by predicted lengths, before its rule {planned.plan.rule.name!r} moves "
+        f"responses; while the step ran, it moved {counted(moves, 'response')}."
     )
 
 

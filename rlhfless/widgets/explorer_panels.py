@@ -18,9 +18,11 @@ from rlhfless.system.templates import Markup
 from rlhfless.widgets import html as html_parts
 from rlhfless.widgets.response_reason import response_details
 from rlhfless.widgets.what_if import PLANNER, WhatIf, WhatIfPlan
+from solver.bounds.clairvoyant import CLOSED_FORM, CONFIGURATION_LP
 from solver.generation.pareto_front import Front
 
 HINT = "Click a bar of the timeline to see that actor's responses. Click a response to see why it was assigned to this actor."
+LEGEND_PX = 96  # of ticks, title of the axis, and two lines of legend below it
 BOUND_POINTS = 48  # each takes about a millisecond, and a slider is waiting
 
 
@@ -38,11 +40,12 @@ def plane(planned: WhatIfPlan, alternatives: Comparison, front: Front) -> go.Fig
     if least is not None:
         bound = (times, [least.gpu_seconds(float(time_s)) for time_s in times])
         method = results.set_index("policy").loc[PLANNER, "bound_method"]
+    method = method.replace(CLOSED_FORM, "by a formula").replace(CONFIGURATION_LP, "by a linear programme")
     note = f"time weight {settings.time_weight:g}, {len(seen)} policies, lower bound: {method}"
     note += "<br>all computed with the true lengths"
     figure = plot_plane(results, front, bound, title="Time against cost", note=note, names=names)
-    below = {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.2, "yanchor": "top"}
-    return figure.update_layout(height=440, title_font_size=13, legend=below)
+    below = {"orientation": "h", "x": 0, "xanchor": "left", "y": 0, "yref": "container", "yanchor": "bottom"}
+    return figure.update_layout(height=460, margin_b=LEGEND_PX, title_font_size=13, legend=below)
 
 
 def actors_table(actors: pd.DataFrame, chosen: int) -> Markup:

@@ -264,8 +264,11 @@ class Plan:
                 f"  right-sized random split: {counted(ref.actors, 'actor')}, {ref.time_s:.2f} s, {ref.gpu_s:.1f} GPU-seconds"
             )
         if self.gap is not None:
-            proof = f"value {self.value:.5f}, lower bound {self.lower_bound:.5f}, gap {self.gap:.2%} (by the planning model)"
-            lines.append(f"  {self.status}: {proof}")
+            lines.append(
+                f"  {self.status}: minimised to {self.value:.5f}, and no plan is below {self.lower_bound:.5f} "
+                f"(gap {self.gap:.2%}, by the planning model): "
+                "T^w C^(1-w) relative to that split, or under a limit the time or the cost"
+            )
         if self.rule is not None:
             lines.append(f"  the rule {self.rule.name!r} may move responses while the step runs")
         if self.drafting is not None:

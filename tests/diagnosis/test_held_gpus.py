@@ -20,6 +20,14 @@ def test_cost_and_idle_share_are_those_of_the_trace() -> None:
     assert "idle_gpu_share" in [key for one in said.findings for key in one.proof]
 
 
+def test_stated_gpus_do_not_change_what_the_trace_cost_and_its_own_gpus_are_named() -> None:
+    one, own = (rl.load(rl.example(), gpus, verbose=False).diagnosis() for gpus in (1, None))
+    assert one.numbers["gpu_hours"].value == own.numbers["gpu_hours"].value
+    assert "which ran on 16 GPUs" in one.numbers["gpu_hours"].how
+    assert "which ran on" not in own.numbers["gpu_hours"].how
+    assert "if all" not in str(one)
+
+
 def test_a_log_without_allocations_has_no_cost() -> None:
     trace = read_trace(rl.example())
     said = diagnose(trace.rollouts)

@@ -46,6 +46,8 @@ def test_every_combination_has_a_row_per_step(run: Run, swept: Comparison) -> No
         assert rows["step"].tolist() == run.steps
     assert (table["bound_gpu_seconds"] <= table["gpu_seconds"] * (1 + 1e-9)).all()
     assert list(swept.traces) == table["variant"].unique().tolist()
+    which = f"Comparison of {table['variant'].nunique()} variants on {len(run.steps)} steps of the log, means per step"
+    assert repr(swept).splitlines()[0] == which
 
 
 def test_the_runs_own_gpus_have_the_numbers_of_a_simulation(run: Run, swept: Comparison) -> None:

@@ -1,4 +1,4 @@
-"""Spread of lengths between prompts and within them, by scenarios; the sentence where no forecast of prompts can help."""
+"""Spread of lengths between prompts and within them, by scenarios; the sentence on what a forecast of prompts explains."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ def test_the_sentence_names_both_where_prompts_differ_less_than_their_responses(
     said = spread_in_words(forecast(0.3, 0.8))
     assert "0.80" in said or "0.79" in said or "0.81" in said
     assert "within prompts" in said
+    assert "explains at most half of this variance" in said
 
 
 def test_a_forecast_of_single_responses_is_none_of_prompts() -> None:

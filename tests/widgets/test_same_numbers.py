@@ -170,3 +170,13 @@ def test_a_plan_that_loses_to_a_reference_says_so_weighed_and_with_time_and_cost
     tile = cards_of(plan_cards(changed, None, 0.1))["above the lower bound"]
     assert [one for one in tile if "loses" in one] == said
     assert any("random" in one for one in said) == loses
+
+
+def test_a_rule_that_moved_responses_stands_beside_the_predicted_time() -> None:
+    planned = WhatIf(rl.load(rl.example(), verbose=False)).plan(Settings("h100-qwen2.5-3b-tp2", gpus=16, time_weight=0.7))
+    assert planned.plan.rule is not None
+    moves = int(planned.executed["moves"])
+    assert moves > 0
+    assert f"it moved {moves:,} responses" in plan_cards(planned, None, 0.1)
+    steps = planned.table.assign(moves=0)
+    assert "it moved" not in plan_cards(replace(planned, table=steps), None, 0.1)
