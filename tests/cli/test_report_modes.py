@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from command_line import run_rlhfless
 from error_messages import refused, refused_command
@@ -80,8 +81,9 @@ def test_drafts_say_what_they_lack(tmp_path: Path) -> None:
 
 
 def test_the_figure_of_what_ifs_is_a_page(tmp_path: Path) -> None:
-    out = tmp_path / "ways.html"
-    words = ["report", LOG, "--only", "what-ifs", "--gpus", "4", "--profile", PROFILE, "--format", "json", "-o"]
+    out, log = tmp_path / "ways.html", tmp_path / "log.csv"
+    pd.read_csv(LOG).drop(columns=["start_s", "end_s"]).to_csv(log, index=False)  # its seconds are those of a slow engine
+    words = ["report", str(log), "--only", "what-ifs", "--gpus", "4", "--profile", PROFILE, "--format", "json", "-o"]
     done = run_rlhfless(*words, str(out))
     assert done.exit_code == 0, done.output
     assert str(out) in done.stderr
