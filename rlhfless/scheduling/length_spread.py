@@ -40,7 +40,7 @@ def spreads(workload: Workload) -> tuple[float, float]:
 
 
 def spread_in_words(workload: Workload) -> str:
-    """Return a sentence where lengths differ at least as much within prompts as between them; the empty text elsewhere, and
+    """Return a sentence where lengths differ more within prompts than between them; the empty text elsewhere, and
     where responses of one prompt have different predictions, so that the forecast is not one of prompts."""
     prompts, predicted = workload.prompt_of, workload.response_tokens
     of_prompt = np.zeros(int(prompts.max()) + 1, dtype=predicted.dtype)
@@ -48,7 +48,7 @@ def spread_in_words(workload: Workload) -> str:
     if not np.array_equal(of_prompt[prompts], predicted):
         return ""
     between, within = spreads(workload)
-    if within < between:
+    if within <= between:
         return ""
     return (
         f"Lengths differ at least as much within prompts as between them ({within:.2f} and {between:.2f}, standard deviations "
