@@ -116,13 +116,14 @@ def _calm(schedules: StepTimelines) -> StepTimelines:
 
 
 def plot_before_after(
-    traces: Mapping[str, Trace], step: int | None = None, *, bound: Callable[[float], float] | None = None
+    traces: Mapping[str, Trace], step: int | None = None, *, bound: Callable[[float], float] | None = None, note: str = ""
 ) -> DataFigure:
     """Plot the timelines of one step under the user's schedule and under others, and what each costs beside the bound.
 
     Args:
         traces: schedule to trace, the one before first and the one after last. step: the last one of each when None.
         bound: least GPU-seconds of any schedule, by its time in seconds; drawn at the time of the last one.
+        note: clean text that begins the subtitle.
 
     Returns:
         A figure; for fewer than two schedules, or without times, one that says so.
@@ -152,7 +153,7 @@ def plot_before_after(
     ends = place_panels(fig, [*sizes, cost_px], [0, *[gap_px] * (len(sizes) - 1), BETWEEN_PX])
     for end, words in zip(ends, fig.layout.annotations, strict=True):
         words.update(y=end, yanchor="bottom", align="left")
-    note = add_panels(
+    shown = add_panels(
         fig, info.schedules._replace(moves={name: moves.iloc[:0] for name, moves in info.schedules.moves.items()})
     )
     for axis in range(2, len(sizes) + 1):
@@ -160,9 +161,10 @@ def plot_before_after(
     _add_costs(fig, bars, len(sizes) + 1)
     legend = legend_below(inner)
     legend["y"] = (BETWEEN_PX + cost_px - 54) / inner
-    note = "; ".join(filter(None, [note, clocks_words(traces)]))
+    first = f"{note}<br>" if note else ""
+    below = "; ".join(filter(None, [shown, clocks_words(traces)]))
     return styled(
-        fig, _title(info), f"{_bound_words(info)}{note}", height=round(inner + HEADING_PX + 130), above=HEADING_PX,
+        fig, _title(info), f"{first}{_bound_words(info)}{below}", height=round(inner + HEADING_PX + 130), above=HEADING_PX,
         barmode="overlay", legend=legend, margin={"b": 48},
     )  # fmt: skip
 

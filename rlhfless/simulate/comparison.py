@@ -30,7 +30,7 @@ from solver.model.plurals import counted
 if TYPE_CHECKING:
     from rlhfless.plots import DataFigure
 
-UNKNOWN = "unknown"
+UNKNOWN, WORSE = "unknown", "worse"
 OF_SOME = ("way", "change", "time_saved", "cost_saved", "fill_s", "seconds_per_token", "on_policy", "stale_tokens",
            "most_stale_steps", "learned_responses", "dropped_responses", "waiting_responses", "data",
            "within_limit")  # fmt: skip
@@ -227,10 +227,11 @@ class Comparison:
         return clock_words(next(iter(self.traces.values())).meta) if self.traces else ""
 
     def _timelines(self) -> DataFigure:
-        from rlhfless.plots import plot_before_after
+        from rlhfless.plots import clean, plot_before_after
 
         least = float(self.table["bound_gpu_seconds"].iloc[-1])
-        figure: DataFigure = plot_before_after(self.traces, bound=None if math.isnan(least) else lambda _: least)
+        worse = clean("".join(line for line in self._weighed() if line.endswith(WORSE)), 300)
+        figure: DataFigure = plot_before_after(self.traces, bound=None if math.isnan(least) else lambda _: least, note=worse)
         step = self.table["step"].iloc[0]
         figure.update_layout(title_text=figure.layout.title.text.replace("After (", f"Step {step}: after (", 1))
         return figure
@@ -456,7 +457,7 @@ class Comparison:
 
 def _better(ratio: float) -> str:
     """Return a weighed value, as a ratio to another, in words."""
-    return f"{abs(1 - ratio):.1%} {'better' if ratio < 1 else 'worse'}"
+    return f"{abs(1 - ratio):.1%} {'better' if ratio < 1 else WORSE}"
 
 
 def on_front(time_s: pd.Series, cost: pd.Series) -> list[int]:

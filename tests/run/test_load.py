@@ -36,6 +36,7 @@ from rlhfless.analysis import Assumptions
 from rlhfless.engine import Request, SimulatedEngine
 from rlhfless.errors import InputError
 from rlhfless.latency import PriceError
+from rlhfless.plots import plain
 from rlhfless.run import Hardware, Run
 from rlhfless.scheduling import PolicyError
 from rlhfless.scheduling.solver import FOLDING
@@ -103,6 +104,14 @@ def test_a_comparison_says_how_much_better_or_worse_each_policy_is_by_what_is_mi
     backwards = run.simulate(["solver", "static"], steps=run.steps[-2:])
     for shown in (repr(backwards), backwards._repr_html_()):
         assert f"static {1 / ratio - 1:.1%} worse" in shown
+
+
+def test_the_figure_of_a_plan_that_loses_says_by_how_much() -> None:
+    run = rl.load(rl.example(), verbose=False)
+    worse = run.plan(run.steps[-1], policy="static").compare("solver")
+    title = worse.plot().layout.title.text
+    assert next(line.strip() for line in repr(worse).splitlines() if "weighed" in line) in plain(title)
+    assert "worse" not in run.plan(run.steps[-1]).compare("static").plot().layout.title.text
 
 
 @pytest.mark.parametrize(
