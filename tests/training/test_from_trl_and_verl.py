@@ -120,6 +120,21 @@ def test_every_name_of_the_page_is_refused_with_what_the_page_says(theirs: str) 
         assert not ours or ours & set(re.findall(r"\w+", said)), "what is said has nothing of ours"
 
 
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("epsilon", {"clip_ratio_low", "clip_ratio_high"}), ("cliprange", {"clip_ratio_low", "clip_ratio_high"}),
+        ("actor_rollout_ref.actor.clip_ratio", {"clip_ratio_low", "clip_ratio_high"}),
+        ("trainer.n_gpus_per_node", {"gpus", "gpus_per_node"}),
+    ],
+)  # fmt: skip
+def test_a_name_that_is_two_of_ours_is_told_both(theirs: str, ours: set[str]) -> None:
+    """One alone would leave the other at its default: TRL's epsilon is both limits of the ratio."""
+    assert ours <= set(re.findall(r"\w+", answer_to(theirs)))
+    named = set.union(*(ours_of(row) for row in ROWS if theirs in theirs_of(row)))
+    assert ours <= named
+
+
 @pytest.mark.parametrize("theirs", [name for name in FOREIGN if "." in name])
 def test_names_of_verl_are_told_ours_alone_and_on_the_command_line(theirs: str) -> None:
     with refused(TrainError, theirs, "another framework's"):

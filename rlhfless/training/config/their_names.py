@@ -11,7 +11,7 @@ THEIRS: dict[str, str] = {
     # TRL's GRPOConfig and GRPOTrainer
     "reward_funcs": "rewards", "train_dataset": "dataset", "num_generations": "samples_per_prompt",
     "max_completion_length": "max_response_tokens", "beta": "kl_coef",
-    "epsilon": "clip_ratio_low", "epsilon_high": "clip_ratio_high", "num_iterations": "num_updates", "max_steps": "steps",
+    "epsilon_high": "clip_ratio_high", "num_iterations": "num_updates", "max_steps": "steps",
     "output_dir": "folder", "save_steps": "save_every", "eval_steps": "eval_every", "report_to": "callbacks",
     "resume_from_checkpoint": "resume", "loss_type": "loss_aggregation", "scale_rewards": "advantage_std",
     "mask_truncated_completions": "mask_truncated", "dataloader_drop_last": "drop_last",
@@ -48,7 +48,7 @@ THEIRS: dict[str, str] = {
     "actor_rollout_ref.model.target_modules": "lora_targets",
     "actor_rollout_ref.ref.fsdp_config.param_offload": "offload_reference",
     "actor_rollout_ref.actor.fsdp_config.fsdp_size": "learner_processes", "trainer.device": "device",
-    "trainer.n_gpus_per_node": "gpus_per_node", "trainer.total_training_steps": "steps", "data.seed": "seed",
+    "trainer.total_training_steps": "steps", "data.seed": "seed",
     "trainer.default_local_dir": "folder", "trainer.save_freq": "save_every",
     "trainer.max_actor_ckpt_to_keep": "save_total_limit", "trainer.resume_mode": "resume", "trainer.test_freq": "eval_every",
     "trainer.logger": "callbacks", "critic.cliprange_value": "value_clip", "critic.model.path": "critic",
@@ -62,6 +62,7 @@ _CORRECTION = (
     "it is on where engine and learner differ; importance_ratio_cap caps it, and old_logprobs_from='engine' turns it off"
 )
 _CLIPPED = "give clip_ratio_low and clip_ratio_high"
+_NODES = "give gpus, the number on all nodes, and gpus_per_node"
 _EPOCHS = "give steps; an epoch has as many as there are prompts divided by prompts_per_step"
 _GPUS = "give gpus, the number of all; learner_processes are those that the learner's weights are sharded over"
 _RECORDED = "texts, lengths, rewards and times are always in the run's folder"
@@ -115,6 +116,7 @@ EXPLAINED: dict[str, str] = {
     "optimizers": "give optimizer and lr_scheduler_type, their names",
     "warmup_ratio": "give warmup_steps, their number",
     "reward_processing_classes": "a reward model model:FOLDER has its own tokenizer",
+    "epsilon": f"{_CLIPPED}: TRL's epsilon is both unless epsilon_high is given",
     "cliprange": _CLIPPED,
     "actor_rollout_ref.model.tokenizer_path": _TOKENIZER,
     "data.filter_overlong_prompts": "prompts longer than max_prompt_tokens are always left out",
@@ -127,7 +129,8 @@ EXPLAINED: dict[str, str] = {
     "algorithm.rollout_correction.rollout_is": _CORRECTION,
     "algorithm.rollout_correction.bypass_mode": "give old_logprobs_from='engine', which is that mode",
     "actor_rollout_ref.actor.clip_ratio": _CLIPPED,
-    "trainer.nnodes": _GPUS,
+    "trainer.n_gpus_per_node": _NODES,
+    "trainer.nnodes": _NODES,
     "trainer.total_epochs": _EPOCHS,
     "trainer.rollout_data_dir": _RECORDED,
     "algorithm.use_kl_in_reward": "with PPO the penalty of kl_coef is always in the reward",
