@@ -57,7 +57,7 @@ from rlhfless.training.learner.process_group import check_learner
 from rlhfless.training.planned_calls import check_step_plan
 from rlhfless.training.rewards import Rewards
 from rlhfless.training.rewards.registry import compare_with_answers, make_rewards, need_answers
-from rlhfless.training.run_start import RunStart, stored_config, what_resumes
+from rlhfless.training.run_start import RunStart, check_first_model, stored_config, what_resumes
 from rlhfless.training.run_state import RunState
 from rlhfless.training.tasks import DatasetTask, Task, digest, make_task
 from rlhfless.training.tasks.given_rows import GivenRows, sized
@@ -179,7 +179,8 @@ def resolve(
     """
     resume = what_resumes(resume, folder)
     stored = None if resume is False or folder is None else stored_config(folder)
-    if stored is not None:
+    if folder is not None and stored is not None:
+        check_first_model(folder, overrides.model, stored)
         config = config.resuming(stored)
     check_engine(config.cluster.engine)
     own_algorithm = overrides.algorithm is not None

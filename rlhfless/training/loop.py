@@ -80,7 +80,8 @@ class Trainer:
         task: a task object, which replaces ``config.task`` (its first ``config.task.prompts`` problems are used, by default
             all), or a name as in ``config.task.name``.
         model: a transformers folder, or a model with its tokenizer, which is trained in place; replaces ``config.model``. A
-            resumed run has its own weights: a folder is not read, and a passed model takes over the run's weights.
+            resumed run has its own weights: the folder is not read and may be left out, another one is refused, and a passed
+            model takes over the run's weights.
         algorithm: an algorithm object made for the passed model, which replaces ``config.algorithm``, or a name, ``"grpo"`` or
             ``"ppo"``.
         planner: plans steps: a policy's name, an object, or a function ``(problem, options) -> Plan``; replaces

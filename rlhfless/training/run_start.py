@@ -95,7 +95,7 @@ class RunStart:
 
         Args:
             model: a folder, a name on the hub, or a model with its tokenizer; None makes a new one, which is cold. A resumed
-                run has its own weights: a passed model takes them over.
+                run has its own weights: a passed model takes them over, and a name is not read.
             device: of the model, unless it is passed with its tokenizer.
             resume: continue the run in ``folder``, after its last checkpoint or after so many steps.
 
@@ -228,12 +228,38 @@ def what_resumes(resume: bool | int | str, folder: Path | None) -> bool | int:
 
 def stored_config(folder: Path) -> Mapping[str, Any] | None:
     """Return the configuration that the run in a folder was started with; None where none can be read."""
+    found = _stored_meta(folder).get("config")
+    return in_sections(found) if isinstance(found, dict) else None
+
+
+def check_first_model(folder: Path, model: str | Path | tuple[Any, Any] | None, stored: Mapping[str, Any]) -> None:
+    """Check that a run is resumed with the model that it began with, or with none: its weights are its own.
+
+    Args:
+        model: that is given; a model with its tokenizer takes over the run's weights, so any may be passed.
+        stored: the configuration that the run was started with.
+
+    Raises:
+        TrainError: it is the name of another model.
+    """
+    if model is None or isinstance(model, tuple):
+        return
+    base = _stored_meta(folder).get("base_model")
+    first = stored.get("model") or base  # as it was typed, which also fits where the run's folder was moved to
+    if str(model) == first or absolute(str(model)) in (base, absolute(first)):
+        return
+    began = f"model {first}" if first else "a model that has no name: one that was passed, or the task's own"
+    or_that = " or give that" if first else ""
+    raise TrainError(f"{folder}: the run began with {began}, not {model}; leave model out{or_that}")
+
+
+def _stored_meta(folder: Path) -> Mapping[str, Any]:
+    """Return what ``meta.json`` records of the run in a folder; nothing where it cannot be read."""
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return None
-    found = meta.get("config") if isinstance(meta, dict) else None
-    return in_sections(found) if isinstance(found, dict) else None
+        return {}
+    return meta if isinstance(meta, dict) else {}
 
 
 def holds_run(folder: Path) -> bool:

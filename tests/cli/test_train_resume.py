@@ -112,6 +112,17 @@ def test_resume_auto_begins_and_continues(tmp_path: Path, model: Path) -> None:
         assert read_trace(out).steps == list(range(steps))
 
 
+def test_another_model_is_refused(tmp_path: Path, model: Path) -> None:
+    out = tmp_path / "run"
+    assert rlhfless("train", *SMALL, "steps=1", f"model={model}", "-o", out).exit_code == 0
+    recorded = (out / "config.yaml").read_bytes()
+    again = ["--resume", "last", "-o", out]
+    refused_command(rlhfless("train", *SMALL, "model=owner/other", *again), f"began with model {model}", "leave model out")
+    assert (out / "config.yaml").read_bytes() == recorded
+    result = rlhfless("train", out / "config.yaml", "steps=2", *again)
+    assert result.exit_code == 0, result.stderr
+
+
 def test_resume_takes_no_other_word(tmp_path: Path, model: Path) -> None:
     refused_command(rlhfless("train", *SMALL, "--resume", "maybe", "-o", tmp_path), "--resume", "auto")
     refused_command(rlhfless("train", *SMALL, "--resume", "last", "-o", tmp_path / "nowhere"), "nowhere", "--resume auto")

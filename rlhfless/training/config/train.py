@@ -66,8 +66,8 @@ class TrainConfig(Section):
     steps: Count = 60
     """Number of steps in total, including those before a resume."""
     model: str | None = None
-    """Model to train: a folder, or OWNER/NAME on the hub. A resumed run uses its own weights. Default with the task
-    ``arithmetic``: a tiny model, warmed up first; required otherwise."""
+    """Model to train: a folder, or OWNER/NAME on the hub. A resumed run uses its own weights and refuses another model. Default
+    with the task ``arithmetic``: a tiny model, warmed up first; required otherwise."""
     seed: Whole = 0
     """Seed of every random choice."""
     save_every: Count = 50
