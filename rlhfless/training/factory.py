@@ -34,6 +34,7 @@ from rlhfless.predict import EwmaPredictor
 from rlhfless.scheduling import SchedulingPolicy, as_policy, make_policy
 from rlhfless.system.cleanup import clean_up
 from rlhfless.system.notices import notice
+from rlhfless.trace import TraceWriter
 from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.algorithms.lora import check_lora
 from rlhfless.training.chosen import choose
@@ -60,6 +61,7 @@ from rlhfless.training.rewards.registry import compare_with_answers, make_reward
 from rlhfless.training.run_start import RunStart, check_first_model, stored_config, what_resumes
 from rlhfless.training.run_state import RunState
 from rlhfless.training.tasks import DatasetTask, Task, digest, make_task
+from rlhfless.training.tasks.dataset import TooFewRows
 from rlhfless.training.tasks.given_rows import GivenRows, sized
 from rlhfless.training.tasks.prompt_limit import PromptLimit, longest_prompt, warn_of_left_out
 from rlhfless.training.weight_bytes import generated_weight_bytes
@@ -73,6 +75,9 @@ from solver.model.plurals import counted
 
 PROMPTS_NAMED = "prompts_named"
 """Key of ``meta.json`` that runs have whose prompts are named by rows alone; earlier ones keep the names that they have."""
+
+EVALUATED_ON = "evaluated_on"
+"""Key of ``meta.json``: digest of the held-out prompts that the run evaluates on, where it has any."""
 
 
 class LengthPredictor(Protocol):
@@ -319,7 +324,14 @@ def _of_the_model(
     tokenizer = origin.tokenizer
     limit = PromptLimit.of(config, model_context(hardware.engine, origin.model))
     as_before = origin.writer is not None and PROMPTS_NAMED not in origin.writer.meta
-    task = overrides.task or _task(config, overrides, tokenizer, limit, as_before=as_before)
+    changed = TrainError(
+        f"{folder}: the prompts or answers of task {meta['run']!r} have changed since the run was started; resume it with the "
+        "same data set, or start a new run"
+    )
+    try:
+        task = overrides.task or _task(config, overrides, tokenizer, limit, as_before=as_before)
+    except TooFewRows as error:
+        raise (error if origin.writer is None else changed) from None
     asked, config = config, sized(config, task, _why_left_out(task, limit))
     given, prompts = config.task, config.task.prompts
     assert prompts is not None
@@ -329,16 +341,15 @@ def _of_the_model(
         first += f"\ntrain: task {task.name}: {counted(prompts, 'prompt')}, epochs of {per_epoch}"
     problems = task.problems[:prompts]
     if len({problem.prompt_id for problem in problems}) < prompts:
+        if origin.writer is not None:
+            raise changed
         raise TrainError(
             f"task {task.name!r} has {len({p.prompt_id for p in task.problems})} distinct problems, but prompts is "
             f"{prompts}; choose at most as many"
         )
     learned_from = digest(problems)
     if origin.writer is not None and origin.writer.meta.get("problems", learned_from) != learned_from:
-        raise TrainError(
-            f"{folder}: the prompts or answers of task {task.name!r} have changed since the run was started; resume it with "
-            "the same data set, or start a new run"
-        )
+        raise changed
     origin = replace(origin, meta={**origin.meta, "problems": learned_from, "config": stored.to_dict()})
     rewards = overrides.rewards or make_rewards(given.rewards, task, device=device, offloads=given.offload_reward_models)
     longest = longest_prompt(problems, tokenizer, limit)
@@ -352,6 +363,8 @@ def _of_the_model(
     if overrides.eval_dataset is not None:
         others = _rows_as_task(config, overrides, overrides.eval_dataset, tokenizer, limit, as_before=as_before)
         evaluator = evaluator.on(others.problems, task)
+    if evaluator.problems:
+        origin = replace(origin, meta={**origin.meta, EVALUATED_ON: digest(evaluator.problems)})
     if isinstance(task, DatasetTask) and task.left_out:
         assert limit is not None
         warn_of_left_out(task.name, task.left_out, limit, prompts)
@@ -363,6 +376,8 @@ def _of_the_model(
         _print(first)
         origin.warm_up(config.seed, progress=first is not None)
     state = RunState.begin(origin, config, folder, overrides.algorithm)  # last: before it nothing is written
+    if state.writer is not None:
+        _warn_of_other_evaluation(state.writer, origin.meta.get(EVALUATED_ON))
     if not origin.is_cold:
         _print(first)
     parts = {
@@ -375,6 +390,24 @@ def _of_the_model(
         "meta": origin.meta,
     }
     return {**parts, "drafting": overrides.drafting, "evaluator": evaluator}
+
+
+def _warn_of_other_evaluation(writer: TraceWriter, evaluated_on: str | None) -> None:
+    """Warn where a run goes on with other prompts to evaluate on than it had last, and record those.
+
+    Args:
+        evaluated_on: digest of the prompts; None: nothing is evaluated.
+    """
+    before = writer.meta.get(EVALUATED_ON)
+    if evaluated_on in (None, before):
+        return
+    if before is not None:
+        warnings.warn(
+            f"{writer.folder}: from step {writer.next_step} on the run is evaluated on other prompts or answers than before, "
+            "so its held-out numbers (eval_...) are not comparable with those of earlier steps",
+            stacklevel=2,
+        )
+    writer.remember(**{EVALUATED_ON: evaluated_on})
 
 
 def _print(first: str | None) -> None:

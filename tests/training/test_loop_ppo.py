@@ -66,7 +66,7 @@ def test_a_run_does_not_go_on_with_a_data_set_that_changed_under_it(texts: Path,
     rows = [json.loads(line) for line in began.splitlines()]
     rows[0][changed] = {"question": "0 and none?", "answer": "#### 7"}[changed]
     data.write_text("\n".join(map(json.dumps, rows)))
-    with refused(TrainError, "'gsm8k'"):
+    with refused(TrainError, f"gsm8k:{data}", "have changed"):
         train(config(tmp_path, steps=2), run, resume=True)
     meta = json.loads((run / "meta.json").read_text())
     del meta["problems"]  # as runs were recorded that did not know it yet

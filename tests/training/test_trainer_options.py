@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,58 @@ def test_a_run_evaluates_when_asked_and_on_rows_of_its_own(untrained: Path) -> N
         assert trainer.evaluate()["problems"] == 2
     with made(untrained) as trainer, refused(TrainError, "eval_prompts", "eval_dataset"):
         trainer.evaluate()
+
+
+@pytest.mark.parametrize("rows", [2, 5, 7])
+@pytest.mark.parametrize("from_file", [False, True])
+def test_a_run_is_not_resumed_with_fewer_or_more_rows(untrained: Path, tmp_path: Path, rows: int, from_file: bool) -> None:
+    """The number of prompts is the run's own, so what is said is that the rows are others."""
+
+    def given(count: int) -> dict[str, Any]:
+        many = (ROWS * 2)[:count]
+        if not from_file:
+            return {"dataset": many}
+        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in many))
+        return {"dataset": None, "task": str(tmp_path / "rows.jsonl")}
+
+    with made(untrained, folder=tmp_path / "run", steps=1, **given(len(ROWS))) as trainer:
+        trainer.train()
+    with refused(TrainError, str(tmp_path / "run"), "have changed", "the same data set") as said:
+        made(untrained, folder=tmp_path / "run", steps=2, resume=True, **given(rows))
+    assert "prompts is" not in str(said)
+    with made(untrained, folder=tmp_path / "run", steps=2, resume=True, **given(len(ROWS))) as trainer:
+        assert trainer.next_step == 1
+
+
+def test_a_run_that_goes_on_with_other_held_out_prompts_warns(untrained: Path, tmp_path: Path) -> None:
+    def going_on(steps: int, **held_out: Any) -> list[str]:
+        """What a run warns of that is trained to so many steps."""
+        given = {"folder": tmp_path / "run", "eval_every": 1, "steps": steps, "resume": "auto", **held_out}
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            with made(untrained, **given) as trainer:
+                trainer.train()
+        return [said for each in found if "held-out" in (said := str(each.message))]
+
+    other = [{"prompt": "9+9=", "answer": "18"}]
+    assert going_on(1, eval_dataset=ROWS[:3]) == []
+    assert going_on(2, eval_dataset=ROWS[:3]) == []
+    (said,) = going_on(3, eval_dataset=other)
+    assert str(tmp_path / "run") in said
+    assert "from step 2 on" in said
+    assert "not comparable" in said
+    assert going_on(4, eval_dataset=other) == [], "it is said once"
+    assert len(going_on(5, eval_dataset=ROWS[:3])) == 1
+
+
+def test_a_run_that_began_to_evaluate_later_has_nothing_to_compare(untrained: Path, tmp_path: Path) -> None:
+    with made(untrained, folder=tmp_path / "run", steps=1) as trainer:
+        trainer.train()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "(?s).*held-out")
+        with made(untrained, folder=tmp_path / "run", steps=2, resume=True, eval_dataset=ROWS[:2], eval_every=1) as trainer:
+            assert trainer.evaluate()["problems"] == 2
+            trainer.train()
 
 
 def test_a_run_has_a_live_view(untrained: Path) -> None:

@@ -22,6 +22,10 @@ ROLES = {"human": "user", "gpt": "assistant"}
 """Of ShareGPT's {"from", "value"} -> of chat templates."""
 
 
+class TooFewRows(InputError):
+    """A data set has fewer rows than prompts are asked for; a resumed run asks for those that it was started with."""
+
+
 class DatasetTask:
     """A task with prompts and answers from a file, the hub or memory.
 
@@ -86,7 +90,7 @@ class DatasetTask:
         needed = {"prompt": prompt_column, "answer": answer_column if needs_answer else None, "reference": reference_column}
         require_columns(rows, {purpose: column for purpose, column in needed.items() if column is not None}, location)
         if prompts is not None and not 1 <= prompts <= len(rows):
-            raise InputError(f"{location}: has {len(rows)} rows, but prompts is {prompts}; give 1 to {len(rows)}")
+            raise TooFewRows(f"{location}: has {len(rows)} rows, but prompts is {prompts}; give 1 to {len(rows)}")
         has_template = isinstance(tokenizer, PretrainedTokenizer) and tokenizer.has_chat_template
         if chat and not has_template:
             raise InputError("the model's tokenizer has no chat template; give chat=False to prompt with plain text")
