@@ -1,4 +1,4 @@
-"""What a run chooses where its options leave it open: where actors run, on how many GPUs, the profile, and number formats.
+"""What a run chooses where its options leave it open: where actors run, on how many GPUs, the profile, number formats, rewards.
 
 What was chosen is stored with the run's options, so a resumed run, also on another machine, goes on with it.
 """
@@ -58,6 +58,7 @@ def choose(
     pool: ProcessPool | RayPool | None,
     *,
     own_algorithm: bool = False,
+    own_rule: bool = True,
     saves: bool = False,
 ) -> Chosen:
     """Return a run's options with what they leave open.
@@ -65,6 +66,7 @@ def choose(
     Args:
         model, pool: that the caller has passed or named; None: a tiny model is made, and the options say where actors run.
         own_algorithm: the caller has passed an algorithm, which has its own number format and old log-probabilities.
+        own_rule: the caller has passed rewards, or the task is no data set and has a rule of its own.
         saves: the run writes checkpoints, as it has a folder.
 
     Raises:
@@ -83,6 +85,8 @@ def choose(
         config = _corrected(config, model, device, words, own_algorithm=own_algorithm)
     if words and config.rollout.generation_dtype == "auto":
         words.append(f"generation_dtype {precision_of(config, device.type, _checkpoint(model))}")
+    if not own_rule and "rewards" not in config.task.model_fields_set:
+        words.append("rewards task (1 where the response has the row's answer, else 0)")
     if saves and "save_every" not in config.model_fields_set:
         words.append(f"save_every {config.save_every}, the steps from one checkpoint to the next")
     return Chosen(config, device, tuple(words))

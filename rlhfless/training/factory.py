@@ -189,9 +189,11 @@ def resolve(
         config = config.resuming(stored)
     check_engine(config.cluster.engine)
     own_algorithm = overrides.algorithm is not None
+    on_rows = overrides.task is None and (overrides.dataset is not None or config.task.name != "arithmetic")
     config, device, chosen = choose(
-        config, overrides.model, overrides.executor, own_algorithm=own_algorithm, saves=folder is not None
-    )
+        config, overrides.model, overrides.executor, own_algorithm=own_algorithm,
+        own_rule=not on_rows or overrides.rewards is not None, saves=folder is not None,
+    )  # fmt: skip
     hardware = config.cluster
     assert hardware.profile is not None
     if overrides.executor is not None:

@@ -194,6 +194,28 @@ def test_what_was_chosen_can_be_read_where_it_is_not_printed(
         assert not any("save_every" in choice for choice in trainer.choices), "a run without a folder has no checkpoints"
 
 
+def test_the_reward_is_among_what_was_chosen_where_none_is_given(
+    tmp_path: Path, untrained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As everything else that decides what is learned."""
+    rows = [{**row, "answer": "2"} for row in ROWS]
+    given = {"model": untrained, "dataset": rows, "device": "cpu", **QUICK}
+    with Trainer(folder=tmp_path / "run", **given) as trainer:
+        trainer.train()
+        (choice,) = (choice for choice in trainer.choices if choice.startswith("rewards task"))
+    assert choice in capsys.readouterr().err
+    assert choice in read_trace(tmp_path / "run").meta["choices"]
+    with Trainer(folder=tmp_path / "run", resume=True, progress=False, **{**given, "steps": 2}) as trainer:
+        assert choice in trainer.choices
+    with Trainer(preset="demo", progress=False, prompts=4, prompts_per_step=4, **given) as trainer:
+        assert trainer.choices == (choice,), "the preset's options are given, and these rows have no rule of their own"
+    for rewards in (length, "task", ["exact"]):
+        with Trainer(rewards=rewards, progress=False, **given) as trainer:
+            assert not any("rewards" in choice for choice in trainer.choices)
+    with Trainer(model=untrained, task="arithmetic", progress=False, **QUICK) as trainer:
+        assert not any("rewards" in choice for choice in trainer.choices), "the demonstration has its own rule"
+
+
 def test_a_run_that_stored_fewer_options_goes_on_with_the_defaults_of_its_time(tmp_path: Path) -> None:
     tokenizer = CharTokenizer()
     save_model(tiny_qwen2(tokenizer, hidden=32, layers=1, intermediate=64), tokenizer, tmp_path / "model")
