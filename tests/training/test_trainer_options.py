@@ -18,6 +18,8 @@ from safetensors.torch import load_file  # noqa: E402
 
 from rlhfless.engine.torch.pretrained import load_model  # noqa: E402
 from rlhfless.errors import InputError  # noqa: E402
+from rlhfless.plots import plot_timeline  # noqa: E402
+from rlhfless.trace import read_trace  # noqa: E402
 from rlhfless.training import Callback, GrpoConfig, RolloutConfig, TrainConfig, Trainer  # noqa: E402
 from rlhfless.training.config import TrainError, read_config, to_yaml  # noqa: E402
 from rlhfless.training.config.names import plain_names  # noqa: E402
@@ -50,6 +52,19 @@ def test_options_are_given_by_their_plain_names(untrained: Path) -> None:
         assert (config.algorithm.name, config.algorithm.gamma) == ("ppo", 0.9)
         assert trainer.train() is None
         assert trainer.next_step == 3
+
+
+def test_a_run_without_a_folder_keeps_no_trace_and_its_steps_have_theirs(tmp_path: Path, untrained: Path) -> None:
+    with made(untrained, steps=2) as trainer:
+        last = list(trainer)[-1]
+        assert "of step 1" in plot_timeline(last.trace).layout.title.text
+        with refused(InputError, "a run without a folder keeps none", "plot_timeline(list(trainer)[-1].trace)"):
+            plot_timeline(trainer.train())  # type: ignore[arg-type]  # None
+    with made(untrained, steps=2, folder=tmp_path / "run") as trainer:
+        trace = trainer.train()
+    assert trace is not None
+    assert "of step 1" in plot_timeline(trace).layout.title.text
+    assert plot_timeline(read_trace(tmp_path / "run"), 0).to_json() == plot_timeline(trace, 0).to_json()
 
 
 def test_options_change_a_configuration_and_may_be_in_sections(untrained: Path) -> None:
