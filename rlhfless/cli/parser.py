@@ -98,8 +98,8 @@ class Parser(argparse.ArgumentParser):
 
         command = self.prog.replace("%rlhfless", "rlhfless report").removeprefix("rlhfless ")
         if (found := now(command, unknown)) is None:
-            if command == "train" and (key := _as_key(unknown)) is not None:
-                return f"; {key}"
+            if (of_kind := self.kind.instead_of(unknown)) is not None:
+                return f"; {of_kind}"
             flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
             return nearest(unknown, flags) or f"; {self.prog} --help lists them"
         if command not in CONVERTED or unknown not in PLACEHOLDERS:
@@ -121,24 +121,6 @@ class Parser(argparse.ArgumentParser):
         action = self._option_string_actions[found[1].split("/")[-1]]
         text = str(action.help).replace("%%", "%").split("  [")[0].rstrip(".")
         raise InputError(f"{found[1]} needs a value ({text[:1].lower()}{text[1:]})")
-
-
-def _as_key(option: str) -> str | None:
-    """Return what is typed for an option of ``train`` that is a key or another framework's name; None if it is neither."""
-    from rlhfless.training.config.section import all_keys
-    from rlhfless.training.config.their_names import ALONE, ON_COMMAND_LINE, THEIRS, in_python_only, of_others
-
-    name = option.lstrip("-").replace("-", "_")
-    if name == "config":
-        return "the file is typed without an option: rlhfless train CONFIG.yaml"
-    if name in ON_COMMAND_LINE:
-        return f"give {in_python_only(name)}"
-    keys = [key for key in all_keys() if name in (key, key.rpartition(".")[2])]
-    if len(keys) == 1:
-        return f"it is a key: {keys[0]}=VALUE"
-    is_key = THEIRS.get(ALONE.get(name, name), "folder") not in ON_COMMAND_LINE
-    answer = of_others(name, python=False)
-    return answer and f"{answer}{', and a key is typed without dashes: KEY=VALUE' if is_key else ''}"
 
 
 def parser_of(kind: type[Options], program: str) -> Parser:
