@@ -1,6 +1,7 @@
 """Plots a training run by step: rewards, response length, actors, idle share, mismatch, cost against the static schedule.
 
-Input is a run: a trainer, its folder or trace, or a table with one row per step.
+Input is a run: a trainer, its folder or trace, or a table with one row per step. Only the table of a ``LiveRun`` has the cost
+under the static schedule.
 """
 
 from __future__ import annotations
