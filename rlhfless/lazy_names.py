@@ -8,6 +8,9 @@ from typing import Any
 
 from rlhfless.errors import missing_module
 
+OF_TRL = {"GRPOTrainer": "Trainer", "PPOTrainer": "Trainer", "GRPOConfig": "TrainConfig", "PPOConfig": "TrainConfig"}
+"""Class of TRL -> ours."""
+
 
 def lazy_names(package: str, module_of: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the functions ``__getattr__`` and ``__dir__`` of a package with these names and no others.
@@ -20,6 +23,9 @@ def lazy_names(package: str, module_of: Mapping[str, str]) -> tuple[Callable[[st
 
     def load(name: str) -> Any:
         if name not in module_of:
+            if (ours := OF_TRL.get(name)) in module_of:
+                here = f"here it is {package}.{ours}, which takes the options by their names"
+                raise AttributeError(f"module {package!r} has no attribute {name!r}; {here}", name=name)
             raise AttributeError(
                 f"module {package!r} has no attribute {name!r}; it has {', '.join(sorted(module_of))}", name=name
             )

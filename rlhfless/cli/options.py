@@ -113,6 +113,11 @@ class Options(BaseModel):
     prefix: ClassVar[str] = "--"
     """Stands before the name of an option in messages."""
 
+    @classmethod
+    def instead_of(cls, option: str) -> str | None:
+        """Return what is typed in place of an option that the command does not have, as a clause; None if it is not known."""
+        return None
+
     @field_validator("*", mode="before")
     @classmethod
     def _no_switch(cls, value: Any, about: ValidationInfo) -> Any:

@@ -98,6 +98,8 @@ class Parser(argparse.ArgumentParser):
 
         command = self.prog.replace("%rlhfless", "rlhfless report").removeprefix("rlhfless ")
         if (found := now(command, unknown)) is None:
+            if (of_kind := self.kind.instead_of(unknown)) is not None:
+                return f"; {of_kind}"
             flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
             return nearest(unknown, flags) or f"; {self.prog} --help lists them"
         if command not in CONVERTED or unknown not in PLACEHOLDERS:

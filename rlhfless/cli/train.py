@@ -76,6 +76,24 @@ class TrainOptions(Options):
         logs = [word for name in self.loggers for word in ("--log", name)]
         return ["rlhfless", "train", *self.config, *logs, "-o", str(self.out)]
 
+    @classmethod
+    def instead_of(cls, option: str) -> str | None:
+        """Return what is typed for an option that is a key or another framework's name; None if it is neither."""
+        from rlhfless.training.config.section import all_keys
+        from rlhfless.training.config.their_names import ALONE, ON_COMMAND_LINE, THEIRS, in_python_only, of_others
+
+        name = option.lstrip("-").replace("-", "_")
+        if name == "config":
+            return "the file is typed without an option: rlhfless train CONFIG.yaml"
+        if name in ON_COMMAND_LINE:
+            return f"give {in_python_only(name)}"
+        keys = [key for key in all_keys() if name in (key, key.rpartition(".")[2])]
+        if len(keys) == 1:
+            return f"it is a key: {keys[0]}=VALUE"
+        is_key = THEIRS.get(ALONE.get(name, name), "folder") not in ON_COMMAND_LINE
+        answer = of_others(name, python=False)
+        return answer and f"{answer}{', and a key is typed without dashes: KEY=VALUE' if is_key else ''}"
+
 
 def train(options: TrainOptions) -> None:
     """Train, and print what was written; or print the configuration.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
@@ -14,6 +15,7 @@ import plotly.graph_objects as go
 
 from rlhfless.plots.clock import clocks_words
 from rlhfless.plots.data_figure import DataFigure
+from rlhfless.plots.given_trace import traces_of
 from rlhfless.plots.palette import BOUND, GREEN, OUTLINE, VERMILLION
 from rlhfless.plots.style import clean, legend_below, message_figure, number, styled, usd
 from rlhfless.plots.tables import figure_of
@@ -116,17 +118,26 @@ def _calm(schedules: StepTimelines) -> StepTimelines:
 
 
 def plot_before_after(
-    traces: Mapping[str, Trace], step: int | None = None, *, bound: Callable[[float], float] | None = None, note: str = ""
+    traces: Mapping[str, Trace | str | Path],
+    step: int | None = None,
+    *,
+    bound: Callable[[float], float] | None = None,
+    note: str = "",
 ) -> DataFigure:
     """Plot the timelines of one step under the user's schedule and under others, and what each costs beside the bound.
 
     Args:
-        traces: schedule to trace, the one before first and the one after last. step: the last one of each when None.
+        traces: schedule to trace, or to the folder of one, the one before first and the one after last.
+        step: the last one of each when None.
         bound: least GPU-seconds of any schedule, by its time in seconds; drawn at the time of the last one.
         note: clean text that begins the subtitle.
 
     Returns:
         A figure; for fewer than two schedules, or without times, one that says so.
+
+    Raises:
+        InputError: one is no trace.
+        TraceError: a folder holds none.
 
     Example:
         >>> import rlhfless as rl
@@ -135,7 +146,8 @@ def plot_before_after(
         >>> plot_before_after(compared.traces).layout.xaxis3.title.text
         'GPU-seconds'
     """
-    info = _data(traces, step, bound=bound)
+    drawn = traces_of(traces, "plot_before_after")
+    info = _data(drawn, step, bound=bound)
     if info.missing:
         return message_figure(TITLE, info.missing, info.to_frame())
     timelines = info.schedules.timelines
@@ -162,7 +174,7 @@ def plot_before_after(
     legend = legend_below(inner)
     legend["y"] = (BETWEEN_PX + cost_px - 54) / inner
     first = f"{note}<br>" if note else ""
-    below = "; ".join(filter(None, [shown, clocks_words(traces)]))
+    below = "; ".join(filter(None, [shown, clocks_words(drawn)]))
     return styled(
         fig, _title(info), f"{first}{_bound_words(info)}{below}", height=round(inner + HEADING_PX + 130), above=HEADING_PX,
         barmode="overlay", legend=legend, margin={"b": 48},

@@ -7,11 +7,13 @@ and no error counts it.
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from rlhfless.plots.data_figure import DataFigure
+from rlhfless.plots.given_trace import trace_of
 from rlhfless.plots.palette import BLUE, SKY, VERMILLION
 from rlhfless.plots.style import MINUS, clean, counted, hover, message_figure, number, styled
 from rlhfless.plots.tables import figure_of
@@ -22,18 +24,24 @@ MAX_POINTS = 20_000
 TITLE = "Predicted and actual response lengths"
 
 
-def plot_lengths(trace: Trace, step: int | None = None, *, max_points: int = MAX_POINTS) -> DataFigure:
+def plot_lengths(trace: Trace | str | Path, step: int | None = None, *, max_points: int = MAX_POINTS) -> DataFigure:
     """Plot predicted against actual lengths, one point per response; all steps when ``step`` is None.
 
     Args:
-        trace: any trace. step: one step alone. max_points: of more responses evenly spaced ones are drawn. Up to
-            ``MAX_SVG_POINTS`` the small bundle of plotly.js draws them.
+        trace: any trace, or the folder of one. step: one step alone.
+        max_points: of more responses evenly spaced ones are drawn. Up to ``MAX_SVG_POINTS`` the small bundle of plotly.js draws
+            them.
 
     Returns:
         A figure, whose table has ``step, prompt_id, sample, predicted_tokens, response_tokens`` and ``kind``: ``stop``,
         ``censored`` (the length is a lower bound) or ``unknown`` (the log does not say why it ended). For a trace without
         predictions one that says so.
+
+    Raises:
+        InputError: it is no trace.
+        TraceError: the folder holds none.
     """
+    trace = trace_of(trace, "plot_lengths")
     title = TITLE if step is None else f"{TITLE}, step {step}"
     every = _points(trace, step)
     if every.empty:

@@ -5,6 +5,7 @@ Input are rollouts with times. One row per response, in the order in which they 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ import pandas as pd
 
 from rlhfless.plots.clock import clock_words
 from rlhfless.plots.data_figure import DataFigure
+from rlhfless.plots.given_trace import trace_of
 from rlhfless.plots.palette import BLUE, IDLE, SELECTED, VERMILLION
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
 from rlhfless.plots.tables import figure_of
@@ -99,17 +101,24 @@ def _data(trace: Trace, holder: str | None = None, step: int | None = None) -> _
 
 
 def plot_responses(
-    trace: Trace, holder: str | None = None, step: int | None = None, *, selected: int | None = None
+    trace: Trace | str | Path, holder: str | None = None, step: int | None = None, *, selected: int | None = None
 ) -> DataFigure:
     """Plot the responses of one actor, a bar each, in the order in which they joined.
 
     Args:
-        trace: of an executed run. holder: the actor's name (``actor-0``); the first one when None. step: the last one when
-            None. selected: the row of ``trace.rollouts`` of a response to mark, where the actor has it.
+        trace: of an executed run, or its folder.
+        holder: the actor's name (``actor-0``); the first one when None.
+        step: the last one when None.
+        selected: the row of ``trace.rollouts`` of a response to mark, where the actor has it.
 
     Returns:
         A figure whose bars have the row of ``trace.rollouts`` as ``customdata``; for a trace without times one that says so.
+
+    Raises:
+        InputError: it is no trace.
+        TraceError: the folder holds none.
     """
+    trace = trace_of(trace, "plot_responses")
     info = _data(trace, holder, step)
     title = f"Responses of {clean(info.holder)}" if info.holder else "Responses of an actor"
     if info.missing:

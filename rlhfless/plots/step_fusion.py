@@ -6,12 +6,14 @@ Input is a trace. A lane is the GPUs of one actor or server; cuts are lines.
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
 
 from rlhfless.plots.clock import with_clock
 from rlhfless.plots.data_figure import DataFigure
+from rlhfless.plots.given_trace import trace_of
 from rlhfless.plots.palette import IDLE, OUTLINE, PHASE_STYLES, VERMILLION, PhaseStyle
 from rlhfless.plots.style import clean, hover, message_figure, styled
 from rlhfless.plots.tables import figure_of
@@ -106,15 +108,20 @@ def _cuts(trace: Trace, step: int, start_s: float) -> pd.DataFrame:
     return pd.DataFrame({"holder": events["holder"], "time_s": events["time_s"] - start_s}).reset_index(drop=True)
 
 
-def plot_step_fusion(trace: Trace, step: int | None = None) -> DataFigure:
+def plot_step_fusion(trace: Trace | str | Path, step: int | None = None) -> DataFigure:
     """Plot who has which GPUs during a step: generation, preparation, learning, and GPUs that were released.
 
     Args:
-        step: its number; the last one when None.
+        trace: any trace, or the folder of one. step: its number; the last one when None.
 
     Returns:
         A figure; without allocations one that says so.
+
+    Raises:
+        InputError: it is no trace.
+        TraceError: the folder holds none.
     """
+    trace = trace_of(trace, "plot_step_fusion")
     info = _data(trace, step)
     if info.missing:
         return message_figure(TITLE, info.missing, info.spans)

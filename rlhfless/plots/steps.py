@@ -5,10 +5,13 @@ The numbers come from ``trace.metrics.step_metrics``.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pandas as pd
 
 from rlhfless.plots.clock import with_clock
 from rlhfless.plots.data_figure import DataFigure
+from rlhfless.plots.given_trace import trace_of
 from rlhfless.plots.palette import BUSY, GREEN, IDLE, OCCUPANCY_SCALE, ORANGE, OUTLINE
 from rlhfless.plots.planned_steps import plot_planned_steps
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled, usd, whole_counts
@@ -19,19 +22,25 @@ from rlhfless.trace.metrics.step_metrics import total_usd
 TITLE = "Cost, time and actors of every step"
 
 
-def plot_steps(steps: Trace | pd.DataFrame, run: str | None = None) -> DataFigure:
+def plot_steps(steps: Trace | pd.DataFrame | str | Path, run: str | None = None) -> DataFigure:
     """Plot GPU-seconds (busy, in empty slots, and idle), time and number of actors of every step.
 
     Args:
-        steps: any trace; or a table of ``analysis.plan_every_step``, of which mean lengths and planned actors are drawn.
+        steps: any trace, or the folder of one; or a table of ``analysis.plan_every_step``, of which mean lengths and planned
+            actors are drawn.
         run: of the trace; its first one when None.
 
     Returns:
         A figure, whose table has ``step, time_s, gpu_seconds, busy_gpu_seconds, idle_gpu_seconds, slot_idle_gpu_seconds,
         cost_usd, actors, run``, or is the given one. For a trace without allocations one that says so.
+
+    Raises:
+        InputError: it is none of these.
+        TraceError: the folder holds no trace.
     """
     if isinstance(steps, pd.DataFrame):
         return plot_planned_steps(steps)
+    steps = trace_of(steps, "plot_steps")
     run = (steps.runs or [""])[0] if run is None else run
     table = _of_run(steps, run)
     if table.empty:

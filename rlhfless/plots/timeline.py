@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import plotly.graph_objects as go
 
 from rlhfless.plots.clock import with_clock
 from rlhfless.plots.data_figure import DataFigure
+from rlhfless.plots.given_trace import trace_of
 from rlhfless.plots.last_response import LastResponse
 from rlhfless.plots.palette import BLUE, SELECTED, VERMILLION
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled, usd
@@ -52,7 +54,7 @@ ENTRY_PX = 19  # of the legend beside the plot
 
 
 def plot_timeline(
-    trace: Trace,
+    trace: Trace | str | Path,
     step: int | None = None,
     run: str | None = None,
     *,
@@ -68,7 +70,7 @@ def plot_timeline(
     ends with generation, their rows say when they end, and zooming out shows the rest.
 
     Args:
-        trace: any trace.
+        trace: any trace, or the folder of one.
         step: the last one when None.
         run: the first one of the trace when None.
         roles: only holders of these roles (``("decode",)`` leaves the learner out); all when None.
@@ -80,12 +82,17 @@ def plot_timeline(
     Returns:
         A figure; for a trace without allocations and spans one that says so.
 
+    Raises:
+        InputError: it is no trace.
+        TraceError: the folder holds none.
+
     Example:
         >>> import rlhfless as rl
         >>> from rlhfless.plots import plot_timeline
         >>> plot_timeline(rl.load(rl.example(), verbose=False).trace, step=0).layout.xaxis.title.text
         'time since the start of the step (s)'
     """
+    trace = trace_of(trace, "plot_timeline")
     chosen = trace if roles is None else of_roles(trace, roles)
     info = step_timeline(chosen, step, run, max_spans=max_spans, between_s=between_s)
     if info.missing:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
@@ -18,6 +19,7 @@ import plotly.graph_objects as go
 
 from rlhfless.plots.clock import clocks_words
 from rlhfless.plots.data_figure import DataFigure
+from rlhfless.plots.given_trace import traces_of
 from rlhfless.plots.palette import VERMILLION
 from rlhfless.plots.style import clean, counted, hover, legend_below, message_figure, number, styled
 from rlhfless.plots.tables import figure_of, stacked
@@ -125,16 +127,21 @@ def bundles(moves: pd.DataFrame, within_s: float) -> pd.DataFrame:
     )
 
 
-def plot_timelines(traces: Mapping[str, Trace], step: int | None = None) -> DataFigure:
+def plot_timelines(traces: Mapping[str, Trace | str | Path], step: int | None = None) -> DataFigure:
     """Plot the timelines of one step under several schedules, stacked on one time axis; only actors that decode.
 
     Args:
-        traces: schedule to trace. step: the last one of each when None.
+        traces: schedule to trace, or to the folder of one. step: the last one of each when None.
 
     Returns:
         A figure; where a trace has no timeline, one that says so.
+
+    Raises:
+        InputError: one is no trace.
+        TraceError: a folder holds none.
     """
-    info = step_timelines(traces, step)
+    drawn = traces_of(traces, "plot_timelines")
+    info = step_timelines(drawn, step)
     title = f"GPU timelines of one step under {counted(len(info.timelines), 'schedule')}"
     if info.missing:
         return message_figure(title, info.missing, info.to_frame())
@@ -145,7 +152,7 @@ def plot_timelines(traces: Mapping[str, Trace], step: int | None = None) -> Data
         info.to_frame, rows=len(sizes), cols=1, shared_xaxes=True, row_heights=sizes, subplot_titles=headings,
         vertical_spacing=GAP_PX / inner if len(sizes) > 1 else 0.0,
     )  # fmt: skip
-    note = "; ".join(filter(None, [add_panels(fig, info), clocks_words(traces)]))
+    note = "; ".join(filter(None, [add_panels(fig, info), clocks_words(drawn)]))
     return styled(
         fig, title, note, height=round(inner + FRAME_PX), above=HEADING_PX, barmode="overlay", legend=legend_below(inner),
         margin={"b": 116},

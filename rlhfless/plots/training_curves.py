@@ -1,6 +1,7 @@
 """Plots a training run by step: rewards, response length, actors, idle share, mismatch, cost against the static schedule.
 
-Input is a run: a trainer, its folder or trace, or a table with one row per step.
+Input is a run: a trainer, its folder or trace, or a table with one row per step. Only the table of a ``LiveRun`` has the cost
+under the static schedule.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from plotly.subplots import make_subplots
 from rlhfless.errors import InputError
 from rlhfless.plots.clock import clock_of_results, clock_words
 from rlhfless.plots.data_figure import DataFigure
+from rlhfless.plots.given_trace import NO_TRACE
 from rlhfless.plots.learning import plot_learning
 from rlhfless.plots.palette import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION
 from rlhfless.plots.style import counted, is_dark, message_figure, number, styled, titles, whole_steps
@@ -46,6 +48,8 @@ ROUNDING = 1e-9  # shares below it are sums that were rounded, and an axis of 1e
 
 def _table_of(run: Any) -> pd.DataFrame:
     """Return one row per step of what ``plot_curves`` takes."""
+    if run is None:
+        raise InputError(f"plot_curves: {NO_TRACE}; plot_curves(trainer) draws its steps")
     if isinstance(run, str | Path):
         run = pd.read_json(run, lines=True) if Path(run).suffix == ".jsonl" else read_trace(run)
     table = step_table(run) if isinstance(run, Trace) else getattr(run, "table", run)

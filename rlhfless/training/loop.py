@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -38,6 +38,7 @@ from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.algorithms.lora import save_adapter
 from rlhfless.training.callbacks import Callback
 from rlhfless.training.config import TrainConfig, TrainError
+from rlhfless.training.config.their_names import OF_TRAINER
 from rlhfless.training.draft_history import earlier_responses
 from rlhfless.training.engines import options_after_loss, options_for
 from rlhfless.training.evaluation import held_out_problems
@@ -202,6 +203,14 @@ class Trainer:
             f"Trainer({self.config.algorithm.name} of {name}, {weights:,} weights: {self.next_step} of "
             f"{counted(self.config.steps, 'step')} complete{where})"
         )
+
+    if not TYPE_CHECKING:  # which would then know every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Refuse an attribute of TRL's trainers with what to do in its place, and others as Python does."""
+            if name not in OF_TRAINER:
+                return object.__getattribute__(self, name)  # raises what was raised, also by a property
+            raise AttributeError(f"Trainer has no attribute {name!r}; {OF_TRAINER[name]}", name=name, obj=self)
 
     def __enter__(self) -> Trainer:
         return self

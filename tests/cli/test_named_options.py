@@ -182,6 +182,31 @@ def test_a_flag_of_train_is_refused_with_its_key() -> None:
                 assert f"train has no option {flag}" in line
 
 
+@pytest.mark.parametrize(
+    ("flag", "instead"),
+    [
+        ("--num_generations", "here it is samples_per_prompt, and a key is typed without dashes: KEY=VALUE"),
+        ("--num-generations", "here it is samples_per_prompt, and a key is typed without dashes: KEY=VALUE"),
+        ("--output_dir", "here it is -o FOLDER on the command line"),
+        ("--resume_from_checkpoint", "here it is --resume last on the command line"),
+        ("--report_to", "here it is --log NAME on the command line"),
+        ("--eval_dataset", "give task.eval_prompts on the command line"),
+        ("--config", "the file is typed without an option: rlhfless train CONFIG.yaml"),
+        ("--bf16", "give learner_dtype='bfloat16'"),
+        ("--shuffle_dataset", "there is none here"),
+        ("--data.train_batch_size", "here it is prompts_per_step"),
+        ("--optimizer.learning_rate", "it is a key: optimizer.learning_rate=VALUE"),
+        ("--resum", "did you mean --resume?"),
+        ("--nothing-like-it", "rlhfless train --help lists them"),
+    ],
+)
+def test_a_flag_with_another_frameworks_name_or_of_a_key_is_refused_with_what_to_type(flag: str, instead: str) -> None:
+    for words in ((flag, "4"), (f"{flag}=4",)):
+        line = refusal_line(run_rlhfless("train", *words, "-o", "out"))
+        assert line.startswith(f"rlhfless: train has no option {flag}; "), line
+        assert instead in line
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_number_of_options_in_the_table_is_that_of_the_model(name: str) -> None:
     text = (ROOT / "docs" / "command_line.md").read_text("utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,17 @@ import pytest
 from every_plot import part
 from plot_samples import EVIL, busy_trace, degenerate_traces, rollouts, sample_trace, tables
 
-from rlhfless.plots import plot_lengths, plot_steps, plot_timeline
+from rlhfless.errors import UserError
+from rlhfless.plots import (
+    plot_before_after,
+    plot_curves,
+    plot_lengths,
+    plot_responses,
+    plot_step_fusion,
+    plot_steps,
+    plot_timeline,
+    plot_timelines,
+)
 from rlhfless.plots.palette import IDLE, PHASE_STYLES, POLICY_STYLES, policy_styles
 from rlhfless.plots.style import SOFT_BREAK, TEMPLATE, clean, lines_of, number, plain, signed_share, styled, usd
 from rlhfless.plots.timeline_data import step_timeline
@@ -311,3 +322,42 @@ def test_every_phase_and_policy_can_be_told_apart():
     assert len({POLICY_STYLES[name].symbol for name in shown}) == len(shown)
     own = policy_styles(["static", "mine", "yours"])
     assert len(set(own.values())) == 3
+
+
+OF_A_TRACE = (plot_timeline, plot_steps, plot_lengths, plot_responses, plot_step_fusion)
+OF_SEVERAL = (plot_timelines, plot_before_after)
+
+
+def test_the_plots_of_a_trace_take_the_folder_of_one(tmp_path):
+    trace = sample_trace()
+    folder = trace.save(tmp_path / "run1")
+    for plot in OF_A_TRACE:
+        assert plot(str(folder)).to_json() == plot(folder).to_json() == plot(trace).to_json()
+    for plot in OF_SEVERAL:
+        assert plot({"a": trace, "b": folder}).to_json() == plot({"a": trace, "b": trace}).to_json()
+
+
+@pytest.mark.parametrize("plot", [*OF_A_TRACE, *OF_SEVERAL], ids=lambda plot: plot.__name__)
+def test_what_is_no_trace_is_refused_with_what_to_give(plot, tmp_path):
+    def drawn(given):
+        return plot({"mine": given} if plot in OF_SEVERAL else given)
+
+    with pytest.raises(UserError, match=r"there is no trace; a run without a folder keeps none; plot step\.trace"):
+        drawn(None)
+    with pytest.raises(UserError, match=rf"^{plot.__name__} got 7; a trace, such as read_trace\(folder\), or the folder"):
+        drawn(7)
+    with pytest.raises(UserError, match=rf"^{plot.__name__} got .*; give its trace, as in {plot.__name__}\(step\.trace\)"):
+        drawn(SimpleNamespace(trace=sample_trace()))
+    with pytest.raises(UserError, match="a trace folder is needed"):
+        drawn(tmp_path)
+
+
+def test_traces_of_several_schedules_have_names():
+    for plot in OF_SEVERAL:
+        with pytest.raises(UserError, match=rf"^{plot.__name__} got .*; traces by name are needed"):
+            plot(sample_trace())
+
+
+def test_curves_of_a_run_that_kept_no_trace_are_those_of_its_trainer():
+    with pytest.raises(UserError, match=r"^plot_curves: there is no trace; .*; plot_curves\(trainer\) draws its steps$"):
+        plot_curves(None)

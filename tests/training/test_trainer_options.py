@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import warnings
 from collections.abc import Callable
@@ -17,12 +18,17 @@ torch = pytest.importorskip("torch")
 
 from safetensors.torch import load_file  # noqa: E402
 
+import rlhfless.engine  # noqa: E402
+import rlhfless.training  # noqa: E402
 from rlhfless.engine.torch.pretrained import load_model  # noqa: E402
 from rlhfless.errors import InputError  # noqa: E402
+from rlhfless.lazy_names import OF_TRL  # noqa: E402
+from rlhfless.plots import plot_timeline  # noqa: E402
+from rlhfless.trace import read_trace  # noqa: E402
 from rlhfless.training import Callback, GrpoConfig, RolloutConfig, TrainConfig, Trainer  # noqa: E402
 from rlhfless.training.config import TrainError, read_config, to_yaml  # noqa: E402
 from rlhfless.training.config.names import plain_names  # noqa: E402
-from rlhfless.training.config.their_names import EXPLAINED, MISSING, THEIRS  # noqa: E402
+from rlhfless.training.config.their_names import EXPLAINED, MISSING, OF_TRAINER, THEIRS  # noqa: E402
 from rlhfless.training.given_parts import OTHER_NAMES  # noqa: E402
 from rlhfless.training.models.tiny_model import tiny_qwen2  # noqa: E402
 
@@ -51,6 +57,19 @@ def test_options_are_given_by_their_plain_names(untrained: Path) -> None:
         assert (config.algorithm.name, config.algorithm.gamma) == ("ppo", 0.9)
         assert trainer.train() is None
         assert trainer.next_step == 3
+
+
+def test_a_run_without_a_folder_keeps_no_trace_and_its_steps_have_theirs(tmp_path: Path, untrained: Path) -> None:
+    with made(untrained, steps=2) as trainer:
+        last = list(trainer)[-1]
+        assert "of step 1" in plot_timeline(last.trace).layout.title.text
+        with refused(InputError, "a run without a folder keeps none", "plot_timeline(list(trainer)[-1].trace)"):
+            plot_timeline(trainer.train())  # type: ignore[arg-type]  # None
+    with made(untrained, steps=2, folder=tmp_path / "run") as trainer:
+        trace = trainer.train()
+    assert trace is not None
+    assert "of step 1" in plot_timeline(trace).layout.title.text
+    assert plot_timeline(read_trace(tmp_path / "run"), 0).to_json() == plot_timeline(trace, 0).to_json()
 
 
 def test_options_change_a_configuration_and_may_be_in_sections(untrained: Path) -> None:
@@ -107,6 +126,28 @@ def test_what_is_wrong_is_refused_in_one_sentence(
 def test_an_option_that_is_missing_here_is_told_so(name: str, untrained: Path) -> None:
     with refused(TrainError, name, "From TRL and verl"):
         made(untrained, **{name: 1})
+
+
+@pytest.mark.parametrize("name", sorted(OF_TRAINER))
+def test_an_attribute_of_trls_trainer_is_refused_with_what_to_do(name: str, untrained: Path) -> None:
+    with made(untrained) as trainer:
+        with pytest.raises(AttributeError, match=f"^Trainer has no attribute '{name}'; {re.escape(OF_TRAINER[name])}$"):
+            getattr(trainer, name)
+        assert not hasattr(trainer, name)
+        for attribute in re.findall(r"(?:trainer\.|^)(\w+)(?=$|\()", OF_TRAINER[name]):
+            assert hasattr(trainer, attribute)
+        with pytest.raises(AttributeError, match=r"^'Trainer' object has no attribute 'nothing'$"):
+            trainer.nothing  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize(("name", "ours"), OF_TRL.items())
+def test_a_class_of_trl_is_refused_with_ours(name: str, ours: str) -> None:
+    for package in (rlhfless, rlhfless.training):
+        with pytest.raises(AttributeError, match=f"has no attribute '{name}'; here it is {package.__name__}.{ours}, "):
+            getattr(package, name)
+        assert hasattr(package, ours)
+    with pytest.raises(AttributeError, match="has no attribute 'GRPOTrainer'; it has "):
+        rlhfless.engine.GRPOTrainer  # noqa: B018
 
 
 def test_rewards_are_weighted(untrained: Path) -> None:

@@ -6,7 +6,7 @@ Texts become token ids where a tokenizer is known: the one that is given, or the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, overload
 
 import numpy as np
@@ -38,29 +38,33 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True)
 class TextRequests(Sequence[Request]):
-    """Requests whose prompts are texts; ``Executor.run`` encodes them with the engine's tokenizer.
+    """Requests whose prompts are texts; ``Executor.run`` encodes them with the engine's tokenizer. So are slices of them.
 
     Attributes:
         prompts: texts, conversations, or token ids. samples_per_prompt, max_response_tokens, seed: as for ``requests``.
+        chosen: numbers of the responses that are requested: all of them, or those of a slice.
     """
 
     prompts: tuple[Prompt, ...]
     samples_per_prompt: int
     max_response_tokens: int
     seed: int
+    chosen: range
 
     def __len__(self) -> int:
-        return len(self.prompts) * self.samples_per_prompt
+        return len(self.chosen)
 
     @overload
     def __getitem__(self, index: int) -> Request: ...
     @overload
     def __getitem__(self, index: slice) -> Sequence[Request]: ...
     def __getitem__(self, index: int | slice) -> Request | Sequence[Request]:
+        if isinstance(index, slice):
+            return replace(self, chosen=self.chosen[index])
         raise InputError(_no_tokenizer(next(p for p in self.prompts if not _are_ids(p))))
 
     def __iter__(self) -> Iterator[Request]:
-        return iter((self[0],))
+        return (self[number] for number in range(len(self)))
 
     def encoded(self, tokenizer: Tokenizer) -> list[Request]:
         """Return the requests with the token ids of their prompts."""
@@ -73,7 +77,7 @@ class TextRequests(Sequence[Request]):
                 made.append(
                     Request(p * samples + sample, len(ids), self.max_response_tokens, prompt_ids=ids, seed=stream, prompt=p)
                 )
-        return made
+        return [made[response] for response in self.chosen]
 
 
 def requests(
@@ -118,7 +122,8 @@ def requests(
             raise InputError(
                 f"prompts[{number}] is {as_given(prompt)}; a text, a list of messages (role, content) or of token ids is needed"
             )
-    made = TextRequests(tuple(prompts), int(samples_per_prompt), int(max_response_tokens), int(seed))
+    every = range(len(prompts) * int(samples_per_prompt))
+    made = TextRequests(tuple(prompts), int(samples_per_prompt), int(max_response_tokens), int(seed), every)
     if tokenizer is None and not all(_are_ids(prompt) for prompt in prompts):
         return made
     return made.encoded(tokenizer)  # type: ignore[arg-type]  # None where no prompt is a text
@@ -131,7 +136,7 @@ def encoded(given: Sequence[Request], engine: Any) -> Sequence[Request]:
         InputError: there is none, or something is no request; a prompt is a text, and the engine has no tokenizer; or a
             conversation, and it has no chat template.
     """
-    if not isinstance(given, TextRequests):
+    if not isinstance(given, TextRequests) or not len(given):
         other = next((one for one in given if not isinstance(one, Request)), None)
         if other is not None or not len(given):
             raise InputError(f"requests is {as_given(given)}; make them of prompts with rlhfless.requests(prompts)")

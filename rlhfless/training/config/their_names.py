@@ -284,6 +284,16 @@ ON_COMMAND_LINE: dict[str, str] = {
 }  # fmt: skip
 """Argument of ``Trainer`` that is no key of the configuration -> what is typed in its place on the command line."""
 
+OF_TRAINER: dict[str, str] = {
+    "add_callback": "give callbacks=[...] to Trainer", "remove_callback": "give callbacks=[...] to Trainer",
+    "pop_callback": "give callbacks=[...] to Trainer", "save_pretrained": "save_model(folder) writes a folder of transformers",
+    "save_state": "a run with a folder writes checkpoints, by save_every", "push_to_hub": _PUSHED,
+    "args": "its options are in trainer.config", "processing_class": "here it is trainer.tokenizer",
+    "train_dataset": "give dataset=... to Trainer", "eval_dataset": "give eval_dataset=... to Trainer",
+    "reward_funcs": "here it is trainer.rewards",
+}  # fmt: skip
+"""Attribute of TRL's trainers and models that ``Trainer`` does not have -> what to do in its place, as a clause."""
+
 _PAGE = "the page From TRL and verl of the documentation"
 NAMES = (*THEIRS, *EXPLAINED, *MISSING)
 """Names of others that are answered."""

@@ -50,6 +50,21 @@ def test_a_text_without_a_tokenizer_is_one_sentence() -> None:
         _ = requests(["12+3="])[0]
 
 
+def test_a_slice_of_texts_waits_for_a_tokenizer_as_all_of_them_do() -> None:
+    texts = ["12+3=", "4*5=", "6-1="]
+    later, given = requests(texts, 2), requests(texts, 2, tokenizer=CharTokenizer())
+    for part in (slice(2), slice(1, None, 2), slice(-2, None), slice(None, None, -1)):
+        assert len(later[part]) == len(given[part])
+        some = [(r.response, r.prompt, r.seed, r.prompt_ids.tolist()) for r in encoded(later[part], Engine())]  # type: ignore[union-attr]
+        assert some == [(r.response, r.prompt, r.seed, r.prompt_ids.tolist()) for r in given[part]]  # type: ignore[union-attr]
+    assert [r.response for r in encoded(later[1:][:2], Engine())] == [1, 2]
+    with refused(InputError, "12+3=", "tokenizer"):
+        encoded(later[:2], SimulatedEngine)
+    for engine in (Engine(), SimulatedEngine):
+        with refused(InputError, "rlhfless.requests(prompts)"):
+            encoded(later[:0], engine)
+
+
 @pytest.mark.parametrize(
     "wrong", [{"prompts": []}, {"prompts": "a text"}, {"prompts": [[5], []]}, {"prompts": [[0.5]]}, {"prompts": [[-1]]},
               {"prompts": [None]}, {"prompts": [[{"role": "user"}]]}, {"prompts": [["a text"]]},
