@@ -156,7 +156,7 @@ def test_the_row_of_a_way_is_the_setting_that_the_rule_says(compared: Comparison
         numbers = ["time_s", "gpu_seconds", "time_saved", "cost_saved"]
         assert [getattr(shown, name) for name in numbers] == pytest.approx(rows.loc[way, numbers].tolist())
         assert shown.data == rows.loc[way, "data"]
-        assert "Smaller" in rows.loc[way, "change"]
+        assert "smallest" in rows.loc[way, "change"]
     assert set(table.loc[table["variant"] == "partial rollout", "value"]) == set(SHARES)
     assert set(table.loc[table["variant"] == "over-sampling", "value"]) == set(FACTORS)
 
