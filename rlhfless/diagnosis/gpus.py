@@ -69,20 +69,24 @@ class GpusSaid(NamedTuple):
 
 
 NOBODY_SAYS = GpusSaid()
+SAME = 0.02  # relative difference of two ways to one number of GPUs
 
 
 def gpus_said(run: LoggedRun, derived: Number | None, *, apart: bool) -> GpusSaid:
     """Return the GPUs of a run in words, and whether what was stated contradicts the log.
 
     Args:
-        derived: the GPUs that follow from counts and rates of the log. apart: whether training has GPUs of its own.
+        derived: the GPUs that follow from counts and rates of the log; where training has its own, those that generate.
+        apart: whether training has GPUs of its own.
     """
     gpus, stated = gpus_of(run), run.stated.gpus
     sides = same_in_all(run, "gpus_generate"), same_in_all(run, "gpus_train")
     own = {"its own count": same_in_all(run, "gpus"), **recorded(run)}
     if None not in sides:
         own = {"its own count": sum(filter(None, sides))}
-    if derived is not None:
+    if derived is not None and stated is not None and _within(stated, derived):
+        own[derived.how] = float(stated)
+    elif derived is not None and not (stated is not None and apart):
         own[derived.how] = float(round(derived.value))
     known = {way: value for way, value in own.items() if value is not None}
     divided = "" if None in sides else f": {sides[0]:,.0f} generate and {sides[1]:,.0f} train"
@@ -105,6 +109,11 @@ def gpus_said(run: LoggedRun, derived: Number | None, *, apart: bool) -> GpusSai
         return GpusSaid(f"{stated:,}, as you stated and as the log has it")
     whose = "; they are read as all of them, as no --learner-gpus is given" if apart and gpus.generate is None else ""
     return GpusSaid(f"{stated:,}, as you stated, not in the log{whose}")
+
+
+def _within(stated: int, derived: Number) -> bool:
+    """Return whether a derived number of GPUs may be the stated one: rates are means, which the log rounds."""
+    return derived.low * (1 - SAME) <= stated <= derived.high * (1 + SAME)
 
 
 def were_stated(gpus: int) -> str:

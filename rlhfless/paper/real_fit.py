@@ -32,7 +32,7 @@ def fit_table(kind: str = "a100", mini_batches: int = 4, most_gpus: int = 128) -
     """Return how well each pair of constants gives the published petaFLOP/s of Megatron's rule, the best pair first.
 
     Args:
-        kind, mini_batches, most_gpus: see ``RealMainSetting``.
+        kind, mini_batches, most_gpus: as of ``real_main``.
 
     Returns:
         Columns ``host_s_per_layer, all_reduce_share, median_error, mean_ratio``: the median over the settings of the relative

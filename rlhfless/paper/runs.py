@@ -339,8 +339,10 @@ def _generated(
     place += order["run"].map({key: i for i, key in enumerate(keys.values())})
     table = order.iloc[np.argsort(place.to_numpy(), kind="stable")][COLUMNS].reset_index(drop=True)
     bounds = runs.find(f"bound {name}", grid.inputs)
-    if bounds is None:
-        raise InputError(f"{runs.folder}: the bounds of {name} are missing; remove this folder and start again")
+    if bounds is None:  # its file was removed or damaged, and all policies are kept
+        again = grid.simulated([next(iter(policies.values()))])
+        of_step = dict(zip((step.step for step in again.logged), again.bounds, strict=True))
+        bounds = runs.keep(f"bound {name}", grid.inputs, _curves(of_step))
     return table, bounds, simulated
 
 

@@ -110,6 +110,9 @@ def write_figures(
     figures, folder, say = chosen(names), Path(out), on_line or (lambda line: None)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file; name the folder to write figures into")
+    if seeds is not None:
+        for figure in figures:
+            figure.with_seeds(seeds)
     sources = Sources.default() if sources is None else sources
     runs = Runs(sources, folder / "runs", on_line)
     numbers_of: dict[str, Numbers] = {}

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rlhfless.plots import DataFigure
 
 UNKNOWN, WORSE = "unknown", "worse"
+SAME = 5e-4  # difference of weighed values that is not told
 OF_SOME = ("way", "change", "time_saved", "cost_saved", "fill_s", "seconds_per_token", "on_policy", "stale_tokens",
            "most_stale_steps", "learned_responses", "dropped_responses", "waiting_responses", "data",
            "within_limit")  # fmt: skip
@@ -457,6 +458,8 @@ class Comparison:
 
 def _better(ratio: float) -> str:
     """Return a weighed value, as a ratio to another, in words."""
+    if abs(1 - ratio) < SAME:
+        return "the same"
     return f"{abs(1 - ratio):.1%} {'better' if ratio < 1 else WORSE}"
 
 

@@ -38,6 +38,8 @@ from rlhfless.trace.schema.tables import META_KEYS, SCHEMA_VERSION, TABLES
 
 FOLDER, PLAN, PLANS, META = "steps", "plan.json", "plans.jsonl", "meta.json"
 ROWS_AT_ONCE = 65_536  # of a table, in memory as Arrow rows
+NO_LIMITS = Limits(line_bytes=2**62, rows=2**62, unpacked_bytes=2**62)
+"""Of files that this process wrote itself; the others guard against logs of strangers."""
 TYPES = {
     "str": pa.string(),
     "json": pa.string(),
@@ -308,14 +310,14 @@ def merge_steps(folder: Path, meta: Mapping[str, Any]) -> None:
     parts = _parts(folder, {"steps": named})
     for table in TABLES:
         storage.replace_file(folder / f"{table}.parquet", partial(_copy, parts, table))
-    storage.write_text(folder / PLANS, "".join(map(_line, _plans(parts, Guard()))))
+    storage.write_text(folder / PLANS, "".join(map(_line, _plans(parts, Guard(NO_LIMITS)))))
     write_meta(folder, meta)
     _remove_steps(folder)
 
 
 def _copy(parts: Sequence[Part], table: str, stream: IO[bytes]) -> None:
     writer = None
-    for rows in _rows(parts, table, Guard(), plain=True):
+    for rows in _rows(parts, table, Guard(NO_LIMITS), plain=True):
         writer = writer or pq.ParquetWriter(stream, rows.schema)
         writer.write_table(rows)
     if writer is not None:
@@ -328,6 +330,7 @@ def remove_from(folder: Path, step: int) -> None:
     Raises:
         TraceError: the folder cannot be read or written.
     """
+    remove_leftovers(folder)
     meta = storage.read_json(folder / META)
     try:
         for later in reversed(unmerged_steps(folder, meta["steps"])):
@@ -345,10 +348,13 @@ def remove_from(folder: Path, step: int) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what a killed process left of files and of an uncommitted step."""
+    """Remove what a killed process left of files, of an uncommitted step, and of steps that are merged."""
     storage.remove_leftovers(folder)
-    for draft in (folder / FOLDER).glob(".*.tmp"):
-        shutil.rmtree(draft, ignore_errors=True)
+    named = storage.read_json(folder / META)["steps"] if (folder / META).exists() else []
+    merged = {path_of(folder, step).name for step in named}
+    for part in (folder / FOLDER).glob("*"):  # of a step that meta.json names, the rows are in the tables
+        if part.name in merged or part.match(".*.tmp"):
+            shutil.rmtree(part, ignore_errors=True)
 
 
 def _remove_steps(folder: Path) -> None:

@@ -246,7 +246,7 @@ def check_first_model(folder: Path, model: str | Path | tuple[Any, Any] | None, 
         return
     base = _stored_meta(folder).get("base_model")
     first = stored.get("model") or base  # as it was typed, which also fits where the run's folder was moved to
-    if str(model) == first or absolute(str(model)) in (base, absolute(first)):
+    if str(model).rstrip("/") == str(first).rstrip("/") or absolute(str(model)) in (base, absolute(first)):
         return
     began = f"model {first}" if first else "a model that has no name: one that was passed, or the task's own"
     or_that = " or give that" if first else ""

@@ -60,6 +60,15 @@ def test_gpus_that_follow_from_rates_are_compared_with_stated_ones() -> None:
     assert (four.contradicts, "the log has 8 by" in four.sentence) == (True, True)
 
 
+def test_a_rate_contradicts_only_what_it_measures_and_by_more_than_rounding() -> None:
+    agrees = GpusSaid("8, as you stated and as the log has it")
+    assert said_of(Stated(gpus=8), framework="slime", **SLIME) == agrees
+    assert said_of(Stated(gpus=8), framework="slime", **{**SLIME, "tokens_per_gpu_s": 239.1257 * 1.015}) == agrees
+    assert said_of(Stated(gpus=8), framework="slime", **{**SLIME, "tokens_per_gpu_s": 239.1257 / 2}).contradicts
+    divided = said_of(Stated(gpus=16), framework="slime", **SLIME, step_s=500.0, wait_s=300.0, learn_s=150.0)
+    assert not divided.contradicts, "the rate is of the GPUs that generate"
+
+
 def diagnosed(**stated: int) -> Diagnosis:
     return diagnose(NEMO_RL, Stated(**stated))
 

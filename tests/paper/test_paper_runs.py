@@ -95,6 +95,16 @@ def test_a_run_is_simulated_once_and_only_policies_that_are_missing_are(
     assert asked[1:] == [["static", "random"], ["static"]], "another seed and another machine are other runs"
 
 
+def test_bounds_whose_file_is_gone_are_computed_again(tmp_path: Path) -> None:
+    first = outcome(runs_in(tmp_path), "random")
+    gone = list(tmp_path.glob("bound*"))
+    assert gone
+    for file in gone:
+        file.unlink()
+    pd.testing.assert_frame_equal(totals(outcome(runs_in(tmp_path), "random")), totals(first), check_exact=True)
+    assert list(tmp_path.glob("bound*")) == gone
+
+
 def test_algorithms_share_runs_and_differ_in_what_follows_generation(tmp_path: Path) -> None:
     ppo = outcome(runs_in(tmp_path))
     grpo = compare(runs_in(tmp_path), HISTORY, QWEN_3B_L40S, "GRPO", ["static"])

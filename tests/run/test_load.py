@@ -39,6 +39,7 @@ from rlhfless.latency import PriceError
 from rlhfless.plots import plain
 from rlhfless.run import Hardware, Run
 from rlhfless.scheduling import PolicyError
+from rlhfless.scheduling.baselines import Static
 from rlhfless.scheduling.solver import FOLDING
 from rlhfless.trace import ImportOptions, TraceError, import_log, open_log
 from rlhfless.widgets import Settings
@@ -112,6 +113,9 @@ def test_the_figure_of_a_plan_that_loses_says_by_how_much() -> None:
     title = worse.plot().layout.title.text
     assert next(line.strip() for line in repr(worse).splitlines() if "weighed" in line) in plain(title)
     assert "worse" not in run.plan(run.steps[-1]).compare("static").plot().layout.title.text
+    equal = run.simulate(["static", Static(name="twin")], steps=run.steps[-1:])
+    assert "against static: twin the same" in repr(equal)
+    assert "worse" not in equal.plot().layout.title.text
 
 
 @pytest.mark.parametrize(

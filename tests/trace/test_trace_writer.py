@@ -328,3 +328,43 @@ def test_a_folder_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
         writer.append_step(**step(1))
     assert os.listdir(tmp_path) == []
     assert writer.steps == [0]
+
+
+def killed_after_the_merge(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write three steps and merge them; the process dies before it removes their folders."""
+    writer = TraceWriter(folder)
+    for number in range(3):
+        writer.append_step(**step(number))
+    with monkeypatch.context() as killed:
+        killed.setattr(store, "_remove_steps", lambda folder: None)
+        writer.close()
+    assert (folder / "steps" / "000001").is_dir()
+
+
+def test_steps_that_are_taken_back_do_not_return_from_folders_that_a_killed_merge_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_after_the_merge(tmp_path, monkeypatch)
+    assert read_trace(tmp_path).steps == [0, 1, 2]
+    writer = TraceWriter.resume(tmp_path, 1)
+    assert writer.steps == [0]
+    writer.append_step(**step(1))
+    writer.close()
+    assert read_trace(tmp_path).steps == [0, 1]
+
+
+def test_a_half_removed_folder_of_a_merged_step_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed_after_the_merge(tmp_path, monkeypatch)
+    (tmp_path / "steps" / "000001" / "spans.parquet").unlink()
+    assert TraceWriter.resume(tmp_path, 2).steps == [0, 1]
+
+
+def test_a_run_is_closed_whatever_the_limits_on_logs_of_others_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLHFLESS_LIMITS", "max_rows=4")
+    writer = TraceWriter(tmp_path)
+    for number in range(2):
+        writer.append_step(**step(number))
+    writer.close()
+    monkeypatch.delenv("RLHFLESS_LIMITS")
+    assert not (tmp_path / "steps").exists()
+    assert read_trace(tmp_path).steps == [0, 1]

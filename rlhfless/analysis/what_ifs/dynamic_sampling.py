@@ -28,6 +28,7 @@ from solver.model.workload import IntArray
 
 USELESS_SHARE = 0.3
 """Of a log without rewards, where nothing is stated."""
+MOST_USELESS = 0.9
 USELESS_SHARES = (0.1, 0.5)
 """The range of the same, over which times are told."""
 ASSUMED = f"The log has no rewards: {USELESS_SHARE:.0%} such groups are assumed."
@@ -157,8 +158,13 @@ def _simulated(run: RunToChange, at_once: bool, useless_share: float | None, see
     """Simulate the steps of ``way``; the same arguments and errors."""
     logged = USELESS_SHARE if run.useless_share is None else run.useless_share
     stated = logged if useless_share is None else useless_share
-    if not is_number(stated, 0) or stated > 0.9:
-        raise InputError(f"useless_share is {as_given(stated)}; a number from 0 to 0.9 is needed")
+    if useless_share is not None and (not is_number(useless_share, 0) or useless_share > MOST_USELESS):
+        raise InputError(f"useless_share is {as_given(useless_share)}; a number from 0 to {MOST_USELESS} is needed")
+    if stated > MOST_USELESS:
+        raise InputError(
+            f"the rewards of {stated:.0%} of the log's groups are equal, so that a step would sample more than "
+            f"{1 / (1 - MOST_USELESS):.0f} times its prompts; at most {MOST_USELESS:.0%} can be simulated"
+        )
     if not is_whole(seed, 0):
         raise InputError(f"seed is {as_given(seed)}; a whole number of at least 0 is needed")
     rows = pd.concat([step.rows for step in checked(run).logged], ignore_index=True)

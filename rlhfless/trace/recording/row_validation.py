@@ -45,7 +45,7 @@ def checked_row(table: str, values: Mapping[str, Any]) -> dict[str, Any]:
             raise TraceError(f"{table}: '{name}' is not one of its columns; put it into the column 'detail'")
         cell = jsonable(values[name])
         row[clean(name)] = clean(cell) if isinstance(cell, str) else cell
-    numbers = {name: math.nan if row[name] is None else row[name] for name in RELATED if name in row}
+    numbers = {name: math.nan if row[name] is None else row[name] for name in RELATED if name in row and name in columns}
     for wrong, described in contradictions(numbers):
         if wrong:
             raise TraceError(f"{table}: {described(numbers)}")

@@ -63,7 +63,7 @@ def validate(table: str, rows: pd.DataFrame | Sequence[Mapping[str, Any]] | None
     extras = [column for column in frame.columns if column not in names]
     ordered = {key: cells[key] for key in names if key in cells} | {key: frame[key] for key in extras}
     result = pd.DataFrame(ordered, index=frame.index)
-    _refuse_contradictions(result, name)
+    _refuse_contradictions(result[[one for one in RELATED if one in names and one in result]], name)
     if table == "rollouts":
         _refuse_duplicates(result, name)
     if table == "allocations":
@@ -192,7 +192,7 @@ def contradictions(values: Mapping[str, Any]) -> Iterator[tuple[Any, Callable[[M
 
 
 def _refuse_contradictions(frame: pd.DataFrame, source: str) -> None:
-    columns = {name: frame[name].to_numpy(dtype=float, na_value=np.nan) for name in RELATED if name in frame.columns}
+    columns = {name: frame[name].to_numpy(dtype=float, na_value=np.nan) for name in frame.columns}
     for wrong, described in contradictions(columns):
         if wrong.any():
             at = int(np.argmax(wrong))

@@ -244,3 +244,11 @@ def test_counts_of_drafts_that_cannot_be_are_refused(wrong: dict[str, int], name
         validate("rollouts", rows)
     with refused(TraceError, *named):
         checked_row("rollouts", rows[1])
+
+
+def test_columns_of_the_users_own_may_have_names_of_other_tables() -> None:
+    """Spans have slots; in rollouts such a column is the user's."""
+    for own in ("large", 2):
+        rows = pd.DataFrame(rollouts(0)).assign(slots=own, batch_mean=9)
+        assert validate("rollouts", rows, "rollouts")["slots"].tolist() == [own] * len(rows)
+        assert checked_row("rollouts", {**rollouts(0)[0], "slots": own, "batch_mean": 9})["slots"] == own
