@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
 
 TESTS = Path(__file__).parents[1]
 WHOLE_MACHINE = (
@@ -68,6 +71,30 @@ class FileByFile(LoadScopeScheduling):
     def __init__(self, config: pytest.Config, log: Any = None) -> None:
         super().__init__(config, log)
         config.option.loadscopereorder = False  # by the number of tests, which says little of their time
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Return the test in which a process ended, and give what that process had left to do to the others.
+
+        xdist gives that test out again, so that one which ends its process ends the next one too. It also asks processes that
+        have not collected yet, which fails after it took the work out of the queue: nobody does it, and the run never ends.
+        """
+        for unit in self.assigned_work.get(node, {}).values():
+            for nodeid, completed in unit.items():
+                if not completed:
+                    unit[nodeid] = True
+                    left = self.assigned_work.pop(node)
+                    self.workqueue.update({name: unit for name, unit in left.items() if not all(unit.values())})
+                    for other in list(self.assigned_work):
+                        if self.workqueue and other in self.registered_collections:  # without work, it would be told to finish
+                            self._reschedule(other)
+                    return nodeid
+        return super().remove_node(node)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        """Give a process its next work; one that has a single test waits with it until it gets more or is told to finish."""
+        super()._assign_work_unit(node)
+        if self._pending_of(self.assigned_work[node]) < 2:
+            self._reschedule(node)
 
     def _split_scope(self, nodeid: str) -> str:
         """Return the name of what is given to one process as a whole."""
