@@ -43,5 +43,8 @@ from side_by_side import pytest_xdist_make_scheduler
     )  # fmt: skip
     failed = {f"test_file_{file}.py::test_one[{i}]" for file, positions in ends.items() for i in positions}
     assert done.returncode == 1, done.stdout + done.stderr
+    assert {
+        line.split()[4].rstrip(";") for line in done.stdout.splitlines() if line.startswith("a process ended in ")
+    } == failed
     assert {line.split()[1] for line in done.stdout.splitlines() if line.startswith("FAILED")} == failed
     assert sorted(log.read_text().splitlines()) == [f"{file} {i}" for file in range(FILES) for i in range(TESTS)]

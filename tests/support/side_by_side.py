@@ -7,6 +7,7 @@ begin first, as they wait for most of their time. Knows xdist and the names of f
 
 from __future__ import annotations
 
+import contextlib
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,14 @@ def _sequence(name: str) -> str | None:
     return next((sequence for sequence, files in SEQUENCES.items() if _first(name, files) < len(files)), None)
 
 
+def _memory() -> str:
+    """What Linux says of memory: a process that it killed for want of it says nothing itself."""
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/meminfo").read_text().splitlines() + Path("/proc/vmstat").read_text().splitlines()
+        return ", ".join(" ".join(line.split()) for line in lines if line.startswith(("MemAvailable", "oom_kill")))
+    return "nothing is known of its memory"
+
+
 def in_order(items: list[pytest.Item]) -> None:
     """Mark the tests of sequences, and put the tests into the order in which they begin."""
     names = {item.path: item.path.relative_to(TESTS).as_posix() for item in items}
@@ -82,6 +91,7 @@ class FileByFile(LoadScopeScheduling):
             for nodeid, completed in unit.items():
                 if not completed:
                     unit[nodeid] = True
+                    print(f"\na process ended in {nodeid}; {_memory()}", flush=True)
                     left = self.assigned_work.pop(node)
                     self.workqueue.update({name: unit for name, unit in left.items() if not all(unit.values())})
                     for other in list(self.assigned_work):
