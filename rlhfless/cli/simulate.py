@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +18,13 @@ from rlhfless.cli.logged_run import assumed_of, refuse_without_gpus
 from rlhfless.cli.options import WEIGHT, Count, Names, OutFolder, PricedGpus, Printed, Share, refuse_missing_log, shown
 from rlhfless.cli.printed_json import print_json
 from rlhfless.errors import InputError
+from solver.model.plurals import counted
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from rlhfless.run import Run
+    from rlhfless.simulate import Comparison
 
 DEFAULT = ("static", "random", "rlhfless", "fold", "solver", "oracle")
 DRAFTING = ("spec", "spec+fold")  # compared with them where drafts are given
@@ -91,17 +95,19 @@ def simulate(options: SimulateOptions) -> None:
     """Print time and cost of every policy, and write their traces.
 
     Raises:
+        KeyboardInterrupt: Ctrl-C, or SIGTERM of a time limit. The tables of the finished steps are printed. The message says
+            how many these are, and what simulates fewer.
         InputError: options contradict each other, or one makes no sense.
         TraceError: the log cannot be read.
     """
     refuse_missing_log(options.log)
-    from rlhfless.analysis.executed_run import AsExecuted
     from rlhfless.analysis.own_times import evenly
     from rlhfless.predict import make_predictor
     from rlhfless.report.progress import step_progress
     from rlhfless.run import load
+    from rlhfless.simulate import SimulationInterrupted
     from rlhfless.simulate import simulate as run_simulation
-    from solver.model.plurals import counted
+    from rlhfless.system.time_limits import interrupted_by_time_limits
 
     chosen, out = options.compared(), options.out
     if out is not None and out.exists() and any(out.iterdir() if out.is_dir() else [out]):
@@ -112,35 +118,86 @@ def simulate(options: SimulateOptions) -> None:
     refuse_without_gpus(run, options.log)
     setting = replace(run.calibrated, seed=options.seed, drafts=drafts)
     steps = run.steps if options.max_steps is None else evenly(run.steps, options.max_steps)
-    with step_progress(len(steps)) as on_step:
-        result = run_simulation(run.rollouts, setting, chosen, make_predictor("last"), steps, on_step)
-    if out is not None:
-        for name, trace in result.traces.items():
-            trace.save(out / name)
-    dispatch = AsExecuted.name if run.times.executed else run.times.setup.dispatch
-    assumed = assumed_of(run)
-    if options.format == "json":
-        measured = {"dispatch": dispatch, **run.times.to_dict()}
-        about: dict[str, Any] = {"times": run.times.scale.to_dict(), "log": measured, "choices": result.choices}
-        if assumed:
-            about["assumed"] = assumed
-        print_json("rlhfless-simulation", result.to_dict() | about)
-        return
-    for sentence in assumed:
+    with interrupted_by_time_limits():
+        try:
+            with step_progress(len(steps)) as on_step:
+                result = run_simulation(run.rollouts, setting, chosen, make_predictor("last"), steps, on_step)
+        except SimulationInterrupted as stop:
+            if stop.finished is not None and options.format != "json":
+                print(f"PARTIAL: {_finished(stop.finished, chosen, len(steps))}.")
+                _print_tables(run, stop.finished, {})
+            raise KeyboardInterrupt(_how_to_shorten(stop.finished, chosen, len(steps), out)) from None
+        if out is not None:
+            for name, trace in result.traces.items():
+                trace.save(out / name)
+        if options.format == "json":
+            _print_json(run, result)
+            return
+        try:
+            least = {has_history: result.least_objectives(has_history) for has_history in (True, False)}
+        except KeyboardInterrupt:
+            _print_tables(run, result, {})
+            raise KeyboardInterrupt("all steps are finished; only the columns least and above are missing") from None
+        _print_tables(run, result, least)
+
+
+def _finished(result: Comparison, chosen: Sequence[str], steps: int) -> str:
+    """Say which steps of an interrupted simulation are finished, under which policies."""
+    done, names = len(result.logged), list(result.traces)
+    missing = [name for name in chosen if name not in names]
+    others = f"; {', '.join(missing)} had not finished it" if missing else ""
+    return f"{done} of {counted(steps, 'step')} finished under {', '.join(names)}{others}"
+
+
+def _how_to_shorten(result: Comparison | None, chosen: Sequence[str], steps: int, out: Path | None) -> str:
+    """Say what is finished of an interrupted simulation, and which options simulate fewer steps or policies."""
+    nothing = "" if out is None else f"; {out} is not written"
+    if result is None:
+        done, fewer = "no policy has finished a step", f"--steps 1 --policies {chosen[0]} for the shortest simulation"
+    else:
+        names = list(result.traces)
+        only = f" --policies {','.join(names)}" if len(names) < len(chosen) else ""
+        done, fewer = _finished(result, chosen, steps), f"--steps {len(result.logged)}{only} for no more than that"
+    return f"{done}{nothing}; the same line begins anew, so add {fewer}"
+
+
+def _print_json(run: Run, result: Comparison) -> None:
+    measured = {"dispatch": _dispatch(run), **run.times.to_dict()}
+    about: dict[str, Any] = {"times": run.times.scale.to_dict(), "log": measured, "choices": result.choices}
+    if assumed := assumed_of(run):
+        about["assumed"] = assumed
+    print_json("rlhfless-simulation", result.to_dict() | about)
+
+
+def _dispatch(run: Run) -> str:
+    from rlhfless.analysis.executed_run import AsExecuted
+
+    return AsExecuted.name if run.times.executed else run.times.setup.dispatch
+
+
+def _print_tables(run: Run, result: Comparison, least: Mapping[bool, pd.DataFrame]) -> None:
+    """Print what the log measured, and the policies on steps with and without history.
+
+    Args:
+        least: ``Comparison.least_objectives`` by ``has_history``; empty if it was not computed.
+    """
+    for sentence in assumed_of(run):
         print(sentence)
     if lines := run.times.lines:
-        print(f"what the log measured, next to values counted or simulated under its own dispatch ({dispatch}):")
+        print(f"what the log measured, next to values counted or simulated under its own dispatch ({_dispatch(run)}):")
         print("\n".join(f"  {line}" for line in lines))
     print(f"times: {run.times.scale.words()}")
     for title, has_history in (("steps with history", True), ("steps without history", False)):
         table = result.summary(has_history)
         if table["steps"].max() > 0:
             print(f"\n{title}, sums over {counted(int(table['steps'].max()), 'step')}:")
-            table = table.merge(result.least_objectives(has_history), on="policy")
+            if least:
+                table = table.merge(least[has_history], on="policy")
             print(_shown(table).to_string(index=False))
             if best := _best(table):
                 print(best)
-    print(f"\n{_meaning(run.objective.time_weight, chosen[0], drafts is not None)}")
+    first = next(iter(result.traces))
+    print(f"\n{_meaning(run.objective.time_weight, first, 'drafts' in result.table, bool(least))}")
     for sentence in result.choices_in_words().values():
         print(sentence)
 
@@ -154,14 +211,21 @@ def _shown(table: pd.DataFrame) -> pd.DataFrame:
     return shown
 
 
-def _meaning(weight: float, first: str, drafted: bool) -> str:
-    """Say what the columns are that a name does not say."""
+def _meaning(weight: float, first: str, drafted: bool, bounded: bool) -> str:
+    """Say what the columns are that a name does not say.
+
+    Args:
+        drafted: drafts are simulated. bounded: the table has the columns ``least`` and ``above``.
+    """
     kept = "the policy's drafts (none if it has none)" if drafted else "no drafts"
+    least = (
+        f"least: no schedule with such actors and {kept} has a lower objective, at whatever time. above: how far the policy is "
+        "above it. "
+    )
     text = (
-        f"objective: time^{weight:g} cost^{1 - weight:.4g}, that of {first} = 1; lower is better. least: no schedule with such "
-        f"actors and {kept} has a lower objective, at whatever time. above: how far the policy is above it. planning: seconds "
-        "on this machine, not part of the time. --format json has more, such as the bound on GPU-seconds at the policy's own "
-        "time."
+        f"objective: time^{weight:g} cost^{1 - weight:.4g}, that of {first} = 1; lower is better. {least if bounded else ''}"
+        "planning: seconds on this machine, not part of the time. --format json has more, such as the bound on GPU-seconds at "
+        "the policy's own time."
     )
     return textwrap.fill(text, WIDTH)
 
@@ -173,5 +237,5 @@ def _best(table: pd.DataFrame) -> str:
         return ""
     best = known.loc[known["objective"].idxmin()]
     which = "any schedule with these drafts" if best.get("drafts", "-") != "-" else "any schedule"
-    above = "" if math.isnan(best["above_least"]) else f", {best['above_least']:.1%} above the least of {which}"
+    above = "" if math.isnan(best.get("above_least", math.nan)) else f", {best['above_least']:.1%} above the least of {which}"
     return f"best without true lengths: {best['policy']}, {best['objective']:.3f} of {table['policy'].iloc[0]}{above}"

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -61,6 +61,7 @@ def simulate(
         InputError: the setting is no ``SimulationConfig``.
         PlanningError: a step cannot be planned on this cluster.
         PolicyError: a policy is unknown, or there is none.
+        SimulationInterrupted: Ctrl-C; it has the results of the finished steps.
     """
     if not isinstance(setting, SimulationConfig):
         raise InputError(
@@ -68,6 +69,28 @@ def simulate(
         )
     logged = logged_steps(rollouts, predictor, setting.max_response_tokens, setting.reference_answer_tokens, steps)
     return simulate_steps(logged, setting, policies, on_step)
+
+
+class SimulationInterrupted(KeyboardInterrupt):
+    """Ctrl-C, while steps were simulated.
+
+    Attributes:
+        finished: the results of the steps that every policy has finished. If there are none, those of the first step under the
+            policies that have finished it; None if no policy has.
+    """
+
+    def __init__(self, finished: Comparison | None) -> None:
+        super().__init__()
+        self.finished = finished
+
+
+class _Row(NamedTuple):
+    """One step under one policy: its execution, its columns that are no metrics, and its bound."""
+
+    record: StepRecord
+    logged: LoggedStep
+    facts: dict[str, Any]
+    bound: RowBound | None
 
 
 def simulate_steps(
@@ -80,30 +103,26 @@ def simulate_steps(
     errors.
     """
     chosen, keeping = _chosen(setting, policies), _keeping(setting)
-    executed: dict[str, list[tuple[StepRecord, LoggedStep]]] = {p.name: [] for p in chosen}
-    row_bounds: dict[str, list[RowBound | None]] = {p.name: [] for p in chosen}
-    clock_s = dict.fromkeys(executed, 0.0)
-    facts: list[dict[str, Any]] = []
+    done: dict[str, list[_Row]] = {p.name: [] for p in chosen}
     seen: list[tuple[LoggedStep, ClairvoyantBound]] = []
-    for logged in logged_steps:
-        without = logged.bound(setting)
-        whole = fused_bound(setting, logged)
-        with_drafts: dict[int, DraftedClairvoyantBound] = {}  # by the longest draft
-        seen.append((logged, without))
-        requests = logged.requests()
-        for policy in chosen:
-            record, planning_s = _execute(policy, logged, keeping, requests, clock_s[policy.name])
-            plan = record.plan
-            clock_s[policy.name] = record.end_s
-            executed[policy.name].append((record, logged))
-            bound: ClairvoyantBound | BoundOfSizes | DraftedClairvoyantBound | None = bound_of_plan(setting, logged, plan)
-            if plan.drafting is not None:
-                most = plan.drafting.max_draft_tokens
-                bound = with_drafts.get(most) or with_drafts.setdefault(most, bound_with_drafts(setting, logged, plan))
-            row_bounds[policy.name].append(_row_bound(setting, bound, whole))
-            drafted = "-" if plan.drafting is None else str(plan.drafting.length)
-            facts.append(
-                {
+    try:
+        for logged in logged_steps:
+            without = logged.bound(setting)
+            whole = fused_bound(setting, logged)
+            with_drafts: dict[int, DraftedClairvoyantBound] = {}  # by the longest draft
+            seen.append((logged, without))
+            requests = logged.requests()
+            for policy in chosen:
+                before = done[policy.name]
+                start_s = before[-1].record.end_s if before else 0.0
+                record, planning_s = _execute(policy, logged, keeping, requests, start_s)
+                plan = record.plan
+                bound: ClairvoyantBound | BoundOfSizes | DraftedClairvoyantBound | None = bound_of_plan(setting, logged, plan)
+                if plan.drafting is not None:
+                    most = plan.drafting.max_draft_tokens
+                    bound = with_drafts.get(most) or with_drafts.setdefault(most, bound_with_drafts(setting, logged, plan))
+                drafted = "-" if plan.drafting is None else str(plan.drafting.length)
+                facts = {
                     "variant": policy.name,
                     "policy": policy.name,
                     "time_weight": setting.objective.time_weight,
@@ -116,22 +135,42 @@ def simulate_steps(
                     **_bound_columns(setting, record, bound, whole),
                     "time_s": record.end_s - record.start_s,
                     "predicted_makespan_s": plan.makespan_s,
-                    **vars(PlanningTime.overlapping(planning_s, setting.phases.seconds if executed[policy.name][1:] else 0.0)),
+                    **vars(PlanningTime.overlapping(planning_s, setting.phases.seconds if before else 0.0)),
                     "moves": record.moves,
                 }
-            )
-        if on_step is not None:
-            on_step(logged.step)
+                before.append(_Row(record, logged, facts, _row_bound(setting, bound, whole)))
+            if on_step is not None:
+                on_step(logged.step)
+    except KeyboardInterrupt as stop:
+        raise SimulationInterrupted(_finished(setting, done, seen)) from stop
     if not seen:
         raise TraceError("there is no step to simulate; at least one step of the log is needed")
+    return _compared(setting, done, seen)
+
+
+def _finished(
+    setting: SimulationConfig, done: Mapping[str, list[_Row]], seen: Sequence[tuple[LoggedStep, ClairvoyantBound]]
+) -> Comparison | None:
+    """Return ``SimulationInterrupted.finished``, of what each policy has done of the steps seen."""
+    steps = min(map(len, done.values())) or 1
+    rows = {name: rows[:steps] for name, rows in done.items() if len(rows) >= steps}
+    return _compared(setting, rows, seen[:steps]) if rows else None
+
+
+def _compared(
+    setting: SimulationConfig, done: Mapping[str, Sequence[_Row]], seen: Sequence[tuple[LoggedStep, ClairvoyantBound]]
+) -> Comparison:
+    """Return the results of policies that have all done the steps seen."""
+    executed = {name: [(row.record, row.logged) for row in rows] for name, rows in done.items()}
+    facts = [row.facts for of_step in zip(*done.values(), strict=True) for row in of_step]
     table = pd.DataFrame(facts).astype({"gpus_per_actor": "Int64"})
     table = table.merge(policy_metrics(executed), on=["policy", "step"], how="left")
-    traces = SimulatedTraces(executed, setting)
-    plans = {name: tuple(record.plan for record, _ in steps) for name, steps in executed.items()}
+    plans = {name: tuple(row.record.plan for row in rows) for name, rows in done.items()}
     bounds = () if setting.sizes else tuple(bound for _, bound in seen)  # plans with other sizes may be below it
     table.attrs["clock"] = {"clock": "virtual", "profile": setting.latency.name}  # figures of the table say it
-    rows = {name: tuple(bounds) for name, bounds in row_bounds.items()}
-    return Comparison(table, traces, tuple(step for step, _ in seen), bounds, plans=plans, row_bounds=rows)
+    row_bounds = {name: tuple(row.bound for row in rows) for name, rows in done.items()}
+    traces = SimulatedTraces(executed, setting)
+    return Comparison(table, traces, tuple(step for step, _ in seen), bounds, plans=plans, row_bounds=row_bounds)
 
 
 def _actor_size(plan: Plan) -> int | None:

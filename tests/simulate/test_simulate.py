@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import signal
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,7 +18,15 @@ from rlhfless.plots.time_cost import results_by_policy
 from rlhfless.scheduling import PlanningOptions, PolicyError, make_policy
 from rlhfless.scheduling.planning_time import PlanningTime
 from rlhfless.scheduling.solver import Solver
-from rlhfless.simulate import SimulationConfig, execute_steps, logged_steps, simulate, simulate_steps, simulate_variants
+from rlhfless.simulate import (
+    SimulationConfig,
+    SimulationInterrupted,
+    execute_steps,
+    logged_steps,
+    simulate,
+    simulate_steps,
+    simulate_variants,
+)
 from rlhfless.simulate.executions import Executions
 from rlhfless.trace import TraceError, allocation_metrics, read_trace, step_metrics, validate
 from solver import Cluster, LatencyModel, NonGenerationPhases, Objective, Plan, PlanningError, random_split
@@ -379,3 +389,41 @@ def test_a_wrong_type_is_named_without_an_article() -> None:
         simulate(log(), 3, ["static"])  # type: ignore[arg-type]
     with refused(TraceError, "of type int", "DataFrame"):
         next(logged_steps(3))  # type: ignore[arg-type]
+
+
+def pressed_in_step(number: int) -> Callable[[PlanningProblem, PlanningOptions], Plan]:
+    """A policy that plans as ``random``, and during whose plan of one step Ctrl-C is pressed."""
+    random, planned = make_policy("random"), []
+
+    def pressed(problem: PlanningProblem, options: PlanningOptions) -> Plan:
+        planned.append(problem)
+        if len(planned) == number:
+            signal.raise_signal(signal.SIGINT)
+        return random.plan(problem, options)
+
+    return pressed
+
+
+def test_ctrl_c_keeps_the_steps_that_every_policy_has_finished(result):
+    with pytest.raises(SimulationInterrupted) as stop:
+        simulate(log(), SETTING, ["static", pressed_in_step(4), "fold"])
+    finished = stop.value.finished
+    assert list(finished.traces) == ["static", "pressed", "fold"]
+    assert [step.step for step in finished.logged] == [0, 1, 2]
+    columns = ["policy", "step", "time_s", "gpu_seconds", "bound_gpu_seconds", "cost_usd"]
+    both = (frame[frame["policy"].isin(["static", "fold"]) & (frame["step"] < 3)] for frame in (finished.table, result.table))
+    ours, whole = (frame[columns].reset_index(drop=True) for frame in both)
+    pd.testing.assert_frame_equal(ours, whole)
+    assert finished.summary(True)["steps"].tolist() == [1, 1, 1]
+    assert finished.traces["fold"].steps == [0, 1, 2]
+    assert (finished.least_objectives(True)["above_least"] >= 0).all()
+
+
+def test_ctrl_c_in_the_first_step_keeps_the_policies_that_have_finished_it():
+    with pytest.raises(SimulationInterrupted) as stop:
+        simulate(log(), SETTING, ["static", "fold", pressed_in_step(1), "oracle"])
+    assert list(stop.value.finished.traces) == ["static", "fold"]
+    assert stop.value.finished.table["step"].tolist() == [0, 0]
+    with pytest.raises(SimulationInterrupted) as stop:
+        simulate(log(), SETTING, [pressed_in_step(1), "static"])
+    assert stop.value.finished is None
