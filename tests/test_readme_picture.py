@@ -45,12 +45,19 @@ def test_the_numbers_on_the_dashboard_are_those_of_the_code(drawing: Any) -> Non
 def test_every_picture_of_the_pages_is_drawn_by_the_one_command(drawing: Any) -> None:
     named = {
         (page.parent / target).resolve()
-        for page in (ROOT / "README.md", *ROOT.glob("docs/**/*.md"))
+        for page in (ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("notebooks/*.ipynb"))
         for target in re.findall(r"!\[[^]]*\]\(([^)]*)\)", page.read_text("utf-8"))
     }
     drawn = re.findall(r"^(\w+\.(?:png|svg)): ", drawing.__doc__, re.MULTILINE)
     assert {path.name for path in named} == set(drawn)
     assert {path.name for path in (ROOT / "docs").iterdir() if path.suffix in (".png", ".svg")} == set(drawn)
+
+
+def test_the_first_notebook_shows_the_picture_where_no_code_runs() -> None:
+    first = next(iter(json.loads((ROOT / "notebooks" / "01_quick_start.ipynb").read_text("utf-8"))["cells"]))
+    ((text, target),) = re.findall(r"!\[([^]]*)\]\(([^)]*)\)", "".join(first["source"]))
+    assert (ROOT / "notebooks" / target).resolve() == PICTURE
+    assert f"![{text}](" in README, "the picture has one description"
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])

@@ -51,10 +51,11 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What JupyterLab serves: the notebooks, the shipped data, a log with hostile texts."""
+    """What JupyterLab serves: the notebooks, the shipped data, the docs' pictures, a log with hostile texts."""
     root = tmp_path_factory.mktemp("lab")
     shutil.copytree(ROOT / "notebooks", root / "notebooks", ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
-    (root / "data").symlink_to(ROOT / "data")
+    for name in ("data", "docs"):
+        (root / name).symlink_to(ROOT / name)
     rollouts(prompts=24, samples=8).to_json(root / "hostile.jsonl", orient="records", lines=True)
     return root
 

@@ -31,6 +31,7 @@ EXECUTED = sorted(
 )
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 DRAWN = "(count) => [...document.querySelectorAll('.js-plotly-plot')].filter((one) => one._fullData).length >= count"
+LOADED = "(which) => document.querySelector(which)?.naturalWidth > 0"
 DATA = "[...document.querySelectorAll('.jp-Notebook .js-plotly-plot')].map((one) => one._fullData.map((t) => t.type))"
 
 
@@ -73,6 +74,7 @@ def test_what_a_notebook_said_and_drew_is_on_its_page(
 def test_the_first_notebook_runs_and_its_sliders_plan(lab: Lab, page: Any, picture: Callable) -> None:
     write_copy("01_quick_start", lab.folder / "notebooks" / "01_quick_start.ipynb", SMALL["01_quick_start"])
     lab.open(page, "notebooks/01_quick_start.ipynb")
+    page.wait_for_function(LOADED, arg=".jp-MarkdownOutput img")
     run_all(page, 1500)
     page.wait_for_function(DRAWN, arg=4)
     assert all(page.evaluate(DATA))

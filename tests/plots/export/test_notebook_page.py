@@ -61,6 +61,14 @@ def test_texts_tables_and_figures_of_a_notebook_are_on_its_page_and_code_is_not(
     assert THEME_STYLE not in found
 
 
+def test_a_picture_of_what_a_cell_draws_is_left_out(tmp_path: Path) -> None:
+    text = nbformat.v4.new_markdown_cell("Before.\n\n![What the cell draws](../docs/one_step.png)\n*The caption.*\n\nAfter.")
+    page = write_notebook_page(executed(tmp_path, text), tmp_path / "page.html").read_text("utf-8")
+    assert "<p>Before.</p>" in page
+    assert "<p>After.</p>" in page
+    assert not [part for part in ("What the cell draws", "The caption", "one_step") if part in page]
+
+
 def test_errors_warnings_and_parameters_are_on_the_page_and_progress_bars_are_not(tmp_path: Path) -> None:
     failed = nbformat.v4.new_output("error", ename="TrainError", evalue="\x1b[31mno <such> option", traceback=[])
     bars = "Loading:   0%|          | 0/26\rLoading: 100%|##########| 26/26\ntrain: chosen: gpus=4\n"
