@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dashboard_cells import ALL_DRAWN, DASHBOARDS, DRAWN_PANES
 from figures import hover_text, illegible, markup_of_texts, plotly_data, point_at
 from lab import LAPTOP, Lab, card, dark, notebook, pane, run_all, run_cell, shown_request, wait_drawn, wait_text
 from real_browser import PATIENCE_S
@@ -142,30 +143,6 @@ def test_the_report_of_a_log_is_shown_by_its_magic(lab: Lab, folder: Path, page:
 
 
 SMALL = ("0", "1", "2", "4", "5")  # prompts whose texts are hostile
-COMPARED = """
-from rlhfless.simulate import simulate
-from rlhfless.trace import read_rollouts
-from rlhfless.widgets import Settings, compare
-setting = Settings("cpu-tiny-qwen2", gpus=8, time_weight=0.3, usd_per_gpu_hour=1.5).setting
-result = simulate(read_rollouts("hostile.jsonl"), setting, ["static", "rlhfless", "solver"])
-compare(result.traces)
-"""
-ZOOMED = "from rlhfless.widgets import zoom\nzoom(result.traces['solver'])"
-ZOOMED_FAR = "zoom(result.traces['solver'], max_spans=0)"
-LIVE = """
-import solver
-from rlhfless.engine.simulated.engine import SimulatedEngine
-from rlhfless.executor import Executor
-from rlhfless.widgets import live
-one = result.logged[-1]
-plan = solver.plan(setting.problem(one.predicted.points))
-view = live(Executor(SimulatedEngine, setting.cluster, latency=setting.latency), [(plan, one.requests())])
-view.run.run()
-view.run.wait()
-view
-"""
-
-
 SHOWN = """
 from rlhfless.plots import plot_plane, plot_timeline
 from rlhfless.simulate import simulate
@@ -286,17 +263,15 @@ def test_dark_pages_have_light_text(lab: Lab, folder: Path, page: Any, picture: 
 
 @pytest.mark.full
 def test_dark_pages_have_light_text_in_every_dashboard(lab: Lab, folder: Path, page: Any, picture: Callable) -> None:
-    dashboards = {"compare": COMPARED, "zoom": ZOOMED, "zoom_far": ZOOMED_FAR, "live": LIVE}
-    drawn = "(count) => document.querySelectorAll('.rlhfless-panes [data-drawn]').length === count"
-    notebook(folder / "dark_dashboards.ipynb", *dashboards.values(), "result")
+    notebook(folder / "dark_dashboards.ipynb", *DASHBOARDS.values(), "result")
     lab.open(page, "dark_dashboards.ipynb")
     with dark(page):
         run_all(page)
-        page.wait_for_function(drawn, arg=2 + 1 + 1 + 3)
+        page.wait_for_function(ALL_DRAWN, arg=DRAWN_PANES)
         wait_text(page, "facts", "done")
         assert illegible(page, ".jp-OutputArea-output") == []
-        for n, name in enumerate([*dashboards, "repr_dark_simulation"]):
-            picture(page.locator(".jp-OutputArea-output").nth(n), f"{name}_dark" if name in dashboards else name)
+        for n, name in enumerate([*DASHBOARDS, "repr_dark_simulation"]):
+            picture(page.locator(".jp-OutputArea-output").nth(n), f"{name}_dark" if name in DASHBOARDS else name)
     assert page.errors == []
 
 
