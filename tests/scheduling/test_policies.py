@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 from error_messages import refused
-from planning_inputs import planning_inputs
+from planning_inputs import log_normal_workload, planning_inputs
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
@@ -30,14 +30,6 @@ LATENCY = LatencyModel("l40s", 2, 5.6e-3, 2.2e-5, 2.5e-8, prefill_per_token_s=1e
 CLUSTER = Cluster(2, 8, 2)
 
 
-def workload(prompts: int = 32, samples: int = 4, seed: int = 0, limit: int = 2000) -> Workload:
-    """Log-normal means per prompt, log-normal samples around them."""
-    rng = np.random.default_rng(seed)
-    mean = rng.normal(5.5, 0.8, (prompts, 1))
-    tokens = np.clip(np.exp(mean + rng.normal(0, 0.15, (prompts, samples))), 1, limit).astype(int)
-    return Workload.grid(rng.integers(20, 200, prompts), tokens, max_response_tokens=limit)
-
-
 def given(work: Workload, **changes: object) -> tuple[PlanningProblem, PlanningOptions]:
     return planning_inputs(work, **{"cluster": CLUSTER, "latency": LATENCY, **changes})  # type: ignore[arg-type]
 
@@ -54,17 +46,17 @@ def prompts_of(plan) -> list[list[int]]:
 
 
 def test_static_deals_the_given_order_in_equal_chunks_and_holds_on():
-    plan = Static(3).plan(*given(workload(8)))
+    plan = Static(3).plan(*given(log_normal_workload(8)))
     assert prompts_of(plan) == [[0, 1, 2], [3, 4], [5, 6, 7]]
     assert list(itertools.chain(*groups(plan))) == list(range(32))
     assert {a.release for a in plan.actors} == {"generation"}
-    assert {a.release for a in make_policy("static", hold="step").plan(*given(workload(8))).actors} == {"step"}
+    assert {a.release for a in make_policy("static", hold="step").plan(*given(log_normal_workload(8))).actors} == {"step"}
     assert plan.rule is None
 
 
 def test_static_uses_all_actors_that_fit_and_never_an_empty_one():
-    assert len(Static().plan(*given(workload(32))).actors) == 8
-    assert len(Static().plan(*given(workload(5))).actors) == 5
+    assert len(Static().plan(*given(log_normal_workload(32))).actors) == 8
+    assert len(Static().plan(*given(log_normal_workload(5))).actors) == 5
 
 
 @pytest.mark.parametrize("actors", [0, -2])
@@ -81,12 +73,12 @@ def test_tau_is_a_share(tau):
 
 def test_static_refuses_more_actors_than_fit():
     with refused(PlanningError):
-        Static(9).plan(*given(workload(32)))
+        Static(9).plan(*given(log_normal_workload(32)))
 
 
 @pytest.mark.parametrize("weight", [0.2, 0.7, 0.95])
 def test_random_has_the_best_number_of_actors(weight):
-    work, objective = workload(), Objective(weight)
+    work, objective = log_normal_workload(), Objective(weight)
     plan = Random().plan(*given(work, objective=objective, seed=5))
     dealt, order = Canonical.of(work).response.reshape(32, 4), np.random.default_rng(5).permutation(32)
 
@@ -107,7 +99,7 @@ def edges(count: int, parts: int) -> list[int]:
 
 
 def test_random_draws_with_its_seed():
-    plans = [groups(Random().plan(*given(workload(), seed=s))) for s in (1, 1, 2)]
+    plans = [groups(Random().plan(*given(log_normal_workload(), seed=s))) for s in (1, 1, 2)]
     assert plans[0] == plans[1] != plans[2]
 
 
@@ -120,7 +112,7 @@ def test_least_loaded_gives_the_next_prompt_to_the_actor_with_fewest_in_flight()
 
 
 def test_rlhfuse_plans_as_static_and_releases_when_done():
-    plan, static = RLHFuse(actors=3).plan(*given(workload())), Static(3).plan(*given(workload()))
+    plan, static = RLHFuse(actors=3).plan(*given(log_normal_workload())), Static(3).plan(*given(log_normal_workload()))
     assert groups(plan) == groups(static)
     assert {a.release for a in plan.actors} == {"done"}
     assert isinstance(plan.rule, GlobalCut)
@@ -130,7 +122,7 @@ def test_rlhfuse_plans_as_static_and_releases_when_done():
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("weight", [0.3, 0.7])
 def test_rlhfless_is_the_min_max_sweep_over_sorted_equal_count_groups(seed, weight):
-    work = workload(24, seed=seed)
+    work = log_normal_workload(24, seed=seed)
     plan = RLHFless(scale_weight=weight).plan(*given(work))
     mean = work.response_tokens.reshape(24, 4).mean(axis=1)
     order = sorted(range(24), key=lambda p: -mean[p])
@@ -147,8 +139,8 @@ def test_rlhfless_is_the_min_max_sweep_over_sorted_equal_count_groups(seed, weig
 
 
 def test_rlhfless_keeps_its_least_actors_and_can_switch_the_cut_off():
-    assert len(RLHFless(min_actors=7).plan(*given(workload())).actors) >= 7
-    assert make_policy("rlhfless", tau=1.0).plan(*given(workload())).rule is None
+    assert len(RLHFless(min_actors=7).plan(*given(log_normal_workload())).actors) >= 7
+    assert make_policy("rlhfless", tau=1.0).plan(*given(log_normal_workload())).rule is None
 
 
 def test_unknown_names_are_refused_with_the_known_ones():
@@ -158,7 +150,7 @@ def test_unknown_names_are_refused_with_the_known_ones():
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_policy_plans_every_response_once_and_evaluate_agrees(name):
-    work = workload(20, 3, seed=2)
+    work = log_normal_workload(20, 3, seed=2)
     plan = make_policy(name).plan(*given(work))
     assert plan.policy == name
     taken = evaluate(plan, PlanningProblem(work, CLUSTER, LATENCY))
@@ -171,7 +163,7 @@ def test_every_policy_plans_every_response_once_and_evaluate_agrees(name):
 def test_every_policy_refuses_what_no_actor_can_hold(name):
     tight = replace(LATENCY, kv_capacity_tokens=2100)
     with refused(PlanningError):
-        make_policy(name).plan(*given(workload(), latency=tight))
+        make_policy(name).plan(*given(log_normal_workload(), latency=tight))
 
 
 def test_the_ladder_has_one_name_per_rung_and_only_its_last_knows_the_truth():
@@ -187,11 +179,11 @@ def test_the_ladder_has_one_name_per_rung_and_only_its_last_knows_the_truth():
     ]
     assert [p.clairvoyant for p in rungs] == [False] * 6 + [True]
     assert [p.name for p in ladder("least-loaded")] == ["least-loaded, held", *(p.name for p in rungs[1:])]
-    assert {actor.release for actor in ladder("least-loaded")[0].plan(*given(workload())).actors} == {"generation"}
+    assert {actor.release for actor in ladder("least-loaded")[0].plan(*given(log_normal_workload())).actors} == {"generation"}
     drafting = ladder(drafting=True)
     assert [p.name for p in drafting[5:]] == ["solver+replan", "solver+replan, drafts", "oracle+replan, drafts"]
     assert [p.clairvoyant for p in drafting[5:]] == [False, False, True]
-    assert [p.plan(*given(workload())).drafting is None for p in drafting] == [True] * 6 + [False] * 2
+    assert [p.plan(*given(log_normal_workload())).drafting is None for p in drafting] == [True] * 6 + [False] * 2
     with refused(PolicyError, "'random'"):
         ladder("random")
     assert [name for name in POLICIES if make_policy(name).clairvoyant] == ["oracle", "oracle+replan"]
@@ -310,7 +302,7 @@ def test_an_actor_that_waits_for_responses_is_not_folded_away():
 
 def test_fold_needs_no_base_time():
     """With a = 0 more actors cost nothing: all that there are go on."""
-    work = workload(8)
+    work = log_normal_workload(8)
     plan = Fold().plan(*given(work, latency=LatencyModel("x", 2, 0.0, 1e-3)))
     assert len(plan.actors) > 1
     record = executed(plan, work, LatencyModel("x", 2, 0.0, 1e-3))
@@ -318,7 +310,7 @@ def test_fold_needs_no_base_time():
 
 
 def test_fold_plans_as_its_base_and_counts_nu_in_the_plans_own_units():
-    work = workload()
+    work = log_normal_workload()
     plan, base = Fold().plan(*given(work, seed=7)), Random().plan(*given(work, seed=7))
     assert groups(plan) == groups(base)
     assert len(base.actors) > 1
@@ -360,7 +352,7 @@ def executed(plan, work: Workload, latency: LatencyModel = LATENCY):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_global_cut_happens_at_the_very_completion_that_goes_below_the_threshold(seed):
-    work = workload(16, seed=seed)
+    work = log_normal_workload(16, seed=seed)
     plan = RLHFuse().plan(*given(work))
     record = executed(replace(plan, rule=Watched(plan.rule)), work)
     watched = record.rule
@@ -375,7 +367,7 @@ def test_the_global_cut_happens_at_the_very_completion_that_goes_below_the_thres
 @pytest.mark.parametrize("seed", range(6))
 def test_fold_in_a_step_keeps_the_square_root_at_every_completion(seed):
     """It is asked at the completion at which one actor fewer is wanted, and then leaves ceil(sqrt(...)) actors."""
-    work = workload(32, seed=seed)
+    work = log_normal_workload(32, seed=seed)
     plan = Fold().plan(*given(work, latency=replace(LATENCY, per_response_s=5e-4, per_kv_token_s=0.0, start_s=0.0)))
     nu, model = plan.rule.nu, plan.rule.latency
     record = executed(replace(plan, rule=Watched(plan.rule)), work)
@@ -399,7 +391,7 @@ def test_fold_in_a_step_keeps_the_square_root_at_every_completion(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_local_cut_in_a_step_respects_slots(seed):
-    work = workload(32, seed=seed)
+    work = log_normal_workload(32, seed=seed)
     latency = replace(LATENCY, max_batch=20)
     plan = RLHFless(min_actors=7).plan(*given(work, latency=latency))
     watched = executed(replace(plan, rule=Watched(plan.rule)), work, latency).rule
@@ -426,7 +418,7 @@ class Eager(Watched):
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("policy", [RLHFless(min_actors=6), RLHFuse()], ids=lambda p: p.name)
 def test_cuts_come_no_later_than_if_asked_at_every_completion(policy, seed, slots):
-    work, latency = workload(32, seed=seed), replace(LATENCY, max_batch=slots)
+    work, latency = log_normal_workload(32, seed=seed), replace(LATENCY, max_batch=slots)
     records = [
         executed(replace(plan, rule=how(plan.rule)), work, latency)
         for how in (Watched, Eager)
@@ -445,7 +437,7 @@ def test_shuffled_predictions_lose_the_gain_of_grouping():
     """The solver on true means of the prompts beats the solver on the same numbers given to the wrong prompts."""
     values = []
     for seed in range(5):
-        truth = workload(64, seed=seed)
+        truth = log_normal_workload(64, seed=seed)
         mean = np.repeat(truth.response_tokens.reshape(64, 4).mean(axis=1), 4)
         wrong = np.repeat(np.random.default_rng(seed).permutation(mean[::4]), 4)
         row = []
@@ -460,7 +452,7 @@ def test_shuffled_predictions_lose_the_gain_of_grouping():
 
 def test_the_rest_of_the_step_moves_the_right_size():
     """A learner that idles as long as generation lasts makes time dearer, so more actors are right."""
-    work, slow = workload(), replace(LATENCY, per_response_s=5e-4, start_s=1.0)
+    work, slow = log_normal_workload(), replace(LATENCY, per_response_s=5e-4, start_s=1.0)
     alone = Random().plan(*given(work, latency=slow, objective=Objective(0.2)))
     beside = Random().plan(*given(work, latency=slow, objective=Objective(0.2), phases=NonGenerationPhases(0, 0, 64)))
     assert len(beside.actors) > len(alone.actors)
@@ -469,7 +461,7 @@ def test_the_rest_of_the_step_moves_the_right_size():
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize(("argument", "needed"), [("problem", "a PlanningProblem"), ("options", "a PlanningOptions")])
 def test_every_policy_says_which_input_it_needs(name, argument, needed):
-    problem, options = given(workload(4))
-    for wrong in (None, "soon", 3, workload(4)):
+    problem, options = given(log_normal_workload(4))
+    for wrong in (None, "soon", 3, log_normal_workload(4)):
         with pytest.raises(PlanningError, match=f"^{argument} is .*; {needed} is needed$"):
             make_policy(name).plan(**{"problem": problem, "options": options, argument: wrong})

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planning_inputs import planning_inputs
+from planning_inputs import log_normal_workload, planning_inputs
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
@@ -38,13 +38,6 @@ SPLITS = {
     "trl": lambda sums, n: np.array_split(np.arange(len(sums)), n),
 }
 numbers = st.lists(st.integers(0, 60), min_size=1, max_size=7)
-
-
-def workload(prompts: int = 32, samples: int = 4, seed: int = 0, limit: int = 2000) -> Workload:
-    rng = np.random.default_rng(seed)
-    mean = rng.normal(5.5, 0.8, (prompts, 1))
-    tokens = np.clip(np.exp(mean + rng.normal(0, 0.15, (prompts, samples))), 1, limit).astype(int)
-    return Workload.grid(rng.integers(20, 200, prompts), tokens, max_response_tokens=limit)
 
 
 def asked(work: Workload, **changes: object) -> tuple[PlanningProblem, PlanningOptions]:
@@ -122,7 +115,7 @@ def test_longest_first_gives_the_next_largest_to_the_least_loaded():
 @pytest.mark.parametrize("name", SPLITS)
 @pytest.mark.parametrize("weight", [0.2, 0.7, 0.95])
 def test_the_number_of_actors_is_the_best_one_on_predictions(name, weight):
-    work = workload(seed=3)
+    work = log_normal_workload(seed=3)
     plan = make_policy(name).plan(*asked(work, objective=Objective(weight)))
     sums = work.response_tokens.reshape(32, 4).sum(axis=1).tolist()
     values = []
@@ -136,7 +129,7 @@ def test_the_number_of_actors_is_the_best_one_on_predictions(name, weight):
 def test_right_sizing_is_that_of_the_random_split():
     """The same split as the random one, sized here and there: the same plan."""
     for seed, phases in itertools.product(range(3), (NonGenerationPhases(), NonGenerationPhases(1.0, 2.0, 16))):
-        work = workload(seed=seed)
+        work = log_normal_workload(seed=seed)
         order = Canonical.of(work).prompt[np.random.default_rng(seed).permutation(32)]
         given_ = asked(work, phases=phases, seed=seed, objective=Objective(0.4))
 
@@ -149,7 +142,7 @@ def test_right_sizing_is_that_of_the_random_split():
 
 
 def test_a_deadline_and_a_budget_are_kept_where_they_can_be():
-    work = workload()
+    work = log_normal_workload()
     one = make_policy("lpt").plan(*asked(work, objective=Objective(0.0)))
     fast = make_policy("lpt").plan(*asked(work, objective=Objective(1.0)))
     for deadline_s in (1.02 * fast.makespan_s, 0.5 * (fast.makespan_s + one.makespan_s)):
@@ -174,14 +167,14 @@ def test_samples_of_a_prompt_stay_together_and_everyone_is_released_when_done(na
 
 
 def test_chunks_keep_the_given_order_and_the_first_ones_have_one_more():
-    plan = make_policy("trl").plan(*asked(workload(30), objective=Objective(1.0)))
+    plan = make_policy("trl").plan(*asked(log_normal_workload(30), objective=Objective(1.0)))
     assert len(plan.actors) == 8
     assert [len(a.prompts) for a in plan.actors] == [4] * 6 + [3] * 2
     assert [r for a in plan.actors for r in a.responses] == list(range(120))
 
 
 def test_unequal_counts_are_balanced_at_least_as_well():
-    work = workload(30, seed=4)
+    work = log_normal_workload(30, seed=4)
     spread = {}
     for equal in (True, False):
         plan = KarmarkarKarp(equal_counts=equal).plan(*asked(work, objective=Objective(1.0)))
@@ -199,7 +192,7 @@ def test_sums_count_what_is_left_to_generate():
 
 
 def test_random_with_the_cut_is_the_random_split_and_the_published_rule():
-    work = workload()
+    work = log_normal_workload()
     plan, base = make_policy("random+tau", tau=0.6).plan(*asked(work, seed=3)), Random().plan(*asked(work, seed=3))
     assert plan.actors == base.actors
     assert isinstance(plan.rule, LocalCut)
@@ -209,7 +202,7 @@ def test_random_with_the_cut_is_the_random_split_and_the_published_rule():
 
 
 def test_random_with_the_cut_moves_the_last_responses():
-    work = workload()
+    work = log_normal_workload()
     plan = make_policy("random+tau").plan(*asked(work, objective=Objective(1.0)))
     prompts = work.prompt_tokens[work.prompt_of].tolist()
     lengths = work.response_tokens.tolist()
@@ -229,7 +222,7 @@ def test_random_with_the_cut_moves_the_last_responses():
 DEGENERATE = {
     "one response": Workload([10], [0], [50]),
     "one prompt": Workload([10], np.zeros(6, int), [50, 1, 7, 300, 2, 2]),
-    "more actors than prompts": workload(3),
+    "more actors than prompts": log_normal_workload(3),
     "equal lengths": Workload.grid(np.full(16, 10), np.full((16, 2), 100)),
     "nothing to generate": Workload.grid(np.full(9, 10), np.zeros((9, 2), int)),
     "prompts without responses": Workload(np.full(7, 10), [6, 2, 2, 6], [5, 90, 9, 400]),

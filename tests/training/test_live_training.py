@@ -229,9 +229,21 @@ def wait_until(so: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
+def draw_every_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a view draw whenever it looks at the run, however short ago and however long that takes."""
+    monkeypatch.setattr(live_run_module, "OFTEN_S", 0.0)
+    monkeypatch.setattr(live_run_module, "SHARE", 1e9)
+
+
 def learner_s(snapshot: StepSoFar | None) -> float:
     """Seconds for which the learner has had its GPUs."""
     return 0.0 if snapshot is None else sum(held.end_s - held.start_s for held in snapshot.held if held.role == "learner")
+
+
+def wait_until_learner_grows(view: Any) -> None:
+    """Wait until a view shows that the learner has had its GPUs for longer than now."""
+    since_s = learner_s(view.run.snapshot)
+    wait_until(lambda: learner_s(view.run.snapshot) > since_s)
 
 
 @pytest.mark.parametrize(
@@ -244,8 +256,7 @@ def test_timeline_and_cost_grow_with_the_passes_of_the_learner(
 ) -> None:
     """On the virtual clock a pass is charged when it has ended, so what is shown after the last one is what the trace gets."""
     monkeypatch.setattr(live_view, "BEAT_S", 0.01)
-    monkeypatch.setattr(live_run_module, "OFTEN_S", 0.0)
-    monkeypatch.setattr(live_run_module, "SHARE", 1e9)
+    draw_every_look(monkeypatch)
     with Trainer(config(steps=1, max_tokens_per_micro_batch=64, **options), model=model, progress=False) as trainer:
         begins, opened = hold_update(monkeypatch)
         count, shown = Passes._count, []
@@ -283,8 +294,7 @@ def test_a_learner_in_processes_is_drawn_with_the_passes_that_they_report(
     options: dict[str, Any], model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is shown after their last pass, while the step still learns, is what the trace gets."""
-    monkeypatch.setattr(live_run_module, "OFTEN_S", 0.0)
-    monkeypatch.setattr(live_run_module, "SHARE", 1e9)
+    draw_every_look(monkeypatch)
     given = config(steps=2, learner_processes=2, max_tokens_per_micro_batch=64, **options)
     with Trainer(given, model=model, progress=False) as trainer:
         learn, shown = trainer.state.learner.learn, []
@@ -320,8 +330,7 @@ def test_a_learner_in_a_stream_is_drawn_group_by_group(
     options: dict[str, Any], model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the virtual clock its groups are placed beside the decoding, and the last picture has what the trace gets."""
-    monkeypatch.setattr(live_run_module, "OFTEN_S", 0.0)
-    monkeypatch.setattr(live_run_module, "SHARE", 1e9)
+    draw_every_look(monkeypatch)
     given = config(steps=1, learning="stream", reward_s_per_response=1e-3, **options)
     with Trainer(given, model=model, progress=False) as trainer:
         learner, shown = trainer.state.learner, []
@@ -361,17 +370,15 @@ def test_timeline_and_cost_grow_with_the_seconds_of_the_learner_on_the_wall_cloc
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_view, "BEAT_S", 0.01)
-    monkeypatch.setattr(live_run_module, "OFTEN_S", 0.0)
-    monkeypatch.setattr(live_run_module, "SHARE", 1e9)
+    draw_every_look(monkeypatch)
     with Trainer(config(steps=1, **LOCAL, gpus=1, gpus_per_node=1), model=model, progress=False) as trainer:
         begins, opened = hold_update(monkeypatch)
         view = trainer.live()
         view.run.run()
         assert begins.wait(300)
-        wait_until(lambda: learner_s(view.run.snapshot) > 0)
+        wait_until_learner_grows(view)
         before = view.run.status().costs[-1]
-        since = learner_s(view.run.snapshot)
-        wait_until(lambda: learner_s(view.run.snapshot) > since)
+        wait_until_learner_grows(view)
         assert view.run.status().costs[-1].end_s > before.end_s, "a learner on the CPU has no GPU-seconds"
         assert "wall clock" in view.panes.pane_timeline
         seen = learner_s(view.run.snapshot)
@@ -389,8 +396,7 @@ def test_a_learner_in_a_stream_grows_on_the_wall_clock_while_it_has_a_group(
 ) -> None:
     """Nothing is generated any more when the last groups are learned from, and the picture grows on."""
     monkeypatch.setattr(backend, "OFTEN_S", 0.0)
-    monkeypatch.setattr(live_run_module, "OFTEN_S", 0.0)
-    monkeypatch.setattr(live_run_module, "SHARE", 1e9)
+    draw_every_look(monkeypatch)
     given = config(steps=2, learning="stream", **LOCAL, gpus=1, gpus_per_node=1)
     with Trainer(given, model=model, progress=False) as trainer:
         add, added, opened = trainer.state.learner.add, list[int](), threading.Event()
@@ -405,9 +411,8 @@ def test_a_learner_in_a_stream_grows_on_the_wall_clock_while_it_has_a_group(
         view = trainer.live()
         view.run.run()
         wait_until(lambda: len(added) == 3 and card(view, "phase") == "learning")
-        wait_until(lambda: learner_s(view.run.snapshot) > 0)
-        since = learner_s(view.run.snapshot)
-        wait_until(lambda: learner_s(view.run.snapshot) > since)
+        wait_until_learner_grows(view)
+        wait_until_learner_grows(view)  # from what is shown on
         snapshot = view.run.snapshot
         assert snapshot is not None
         learns = [bar for bar in snapshot.bars if bar.phase == "learn"]
