@@ -26,7 +26,7 @@ ALL = "all steps"
 HEADS = {
     "time_s": "time (s)", "gpu_seconds": "GPU-seconds", "idle_gpu_seconds": "idle GPU-seconds", "cost_usd": "cost (USD)",
 }  # fmt: skip
-SHARES = ("idle_share", "truncated_share")
+SHARES, COUNTS = ("idle_share", "truncated_share"), ("actors", "responses")
 
 
 class ComparisonDashboard(ReloadFallback, widgets.VBox):  # type: ignore[misc]
@@ -69,7 +69,7 @@ def numbers_html(shown: Compared) -> Markup:
     for i, (name, values) in enumerate(table.iterrows()):
         cells, signs = [str(name)[:80]], [""]
         for column, value in values.items():
-            html = f"{value:.1%}" if column in SHARES and pd.notna(value) else number(value, digits=4)
+            html = _shown(str(column), value)
             change = shown.relative.loc[name, column]
             mark = shown.marks.loc[name, column]
             cells.append(html + (f" ({signed_share(change)})" if i and mark and signed_share(change) else ""))
@@ -83,6 +83,14 @@ def numbers_html(shown: Compared) -> Markup:
         differs = [(name, *(value[:120] for value in values)) for name, values in shown.differs.items()]
         html += html_parts.table(["setting that differs", *(row[0] for row in rows)], differs)
     return html
+
+
+def _shown(column: str, value: float) -> str:
+    if column in SHARES and pd.notna(value):
+        return f"{value:.1%}"
+    if column in COUNTS and float(value).is_integer():  # else it is a mean over steps
+        return f"{value:,.0f}"
+    return number(value, digits=4)
 
 
 def compare(traces: Mapping[str, LoadedRun | Trace | str | Path], *, limits: Limits | None = None) -> ComparisonDashboard:

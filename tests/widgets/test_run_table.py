@@ -10,6 +10,7 @@ import pytest
 from error_messages import refused
 from log_samples import log, rollouts
 
+from rlhfless.plots.style import number
 from rlhfless.simulate import simulate
 from rlhfless.trace import Limits, Trace, TraceError
 from rlhfless.widgets import Settings, compare, compared, zoom
@@ -86,6 +87,15 @@ def test_the_dashboard_shows_them_step_by_step_and_escapes_names(traces: dict[st
     assert "step 1" in shown.panes.pane_numbers
     with refused(TraceError):
         compare([traces["static"]])  # type: ignore[arg-type]
+
+
+def test_whole_numbers_of_actors_and_responses_have_no_decimals(traces: dict[str, Trace]) -> None:
+    shown = compare(traces)
+    shown.step.value = 1
+    first = shown.shown.table.iloc[0]
+    for name in ("actors", "responses"):
+        assert f">{int(first[name])}</td>" in shown.panes.pane_numbers
+        assert f">{number(first[name], digits=4)}<" not in shown.panes.pane_numbers
 
 
 def test_folders_are_compared_like_their_traces(traces: dict[str, Trace], tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ PROGRESS = re.compile(r"\d%\|")  # of a progress bar, which says nothing when it
 def write_notebook_page(notebook: str | Path, out: str | Path) -> Path:
     """Write the page of an executed notebook, and return the page's path.
 
-    The title and the purpose of the first cell come first. Sections are the headings of the second level. Picture files are left
-    out, with their captions: they show what a cell draws to readers who do not run it, and the page has the figure itself.
+    The title and the purpose of the first cell come first. Sections are the headings of the second level. Picture files and
+    their captions are left out: they show what a cell draws to readers who do not run it, and the page has the figure itself.
 
     Args:
         notebook: the executed ``.ipynb`` file. out: the HTML file; replaced atomically.
