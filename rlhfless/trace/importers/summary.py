@@ -147,4 +147,12 @@ def summarize(
 def _preview(rollouts: pd.DataFrame) -> str:
     head = rollouts.head(PREVIEW_ROWS)
     shown = head.loc[:, head.notna().any()].astype(object)
-    return str(shown.map(lambda cell: " ".join(str(cell).split())[:PREVIEW_CELL]).to_string(index=False))
+    return str(shown.map(_cell).to_string(index=False))
+
+
+def _cell(value: object) -> str:
+    """Return a cell as a short text: fractions with four decimals, or three digits where they are small."""
+    if isinstance(value, float):
+        small = 0 < abs(value) < 1e-3
+        return f"{value:.3g}" if small else f"{value:.4f}".rstrip("0").rstrip(".")
+    return " ".join(str(value).split())[:PREVIEW_CELL]

@@ -422,6 +422,17 @@ def test_the_preview_shows_what_was_understood() -> None:
     assert "prompt_tokens" in text.splitlines()[-4]
 
 
+def test_fractions_in_the_preview_are_rounded(tmp_path: Path) -> None:
+    ends = [2.1184912067227843, 1e-5, 1_700_000_000.123456, 8192.0]
+    rows = [{"step": 1, "prompt_id": n, "sample": 0, "response_tokens": 3, "reward": end} for n, end in enumerate(ends)]
+    shown = {}
+    for row in rows:
+        pd.DataFrame([row]).to_json(tmp_path / "log.jsonl", orient="records", lines=True, double_precision=15)
+        *_, last = str(import_log(tmp_path / "log.jsonl").summary).splitlines()
+        shown[row["reward"]] = last.split()[-1]
+    assert list(shown.values()) == ["2.1185", "1e-05", "1700000000.1235", "8192"]
+
+
 def test_tasks_without_a_session_for_every_sample_have_no_times(tmp_path: Path) -> None:
     folder = write_areal(tmp_path / "log", sample_rollouts())
     rewritten(folder / "session_tracer" / "sessions-r0.jsonl", lambda record: None if record["session_id"] == 3 else record)
