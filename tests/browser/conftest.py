@@ -54,8 +54,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What JupyterLab serves: the notebooks, the shipped data, the docs' pictures, a log with hostile texts."""
     root = tmp_path_factory.mktemp("lab")
     shutil.copytree(ROOT / "notebooks", root / "notebooks", ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
-    for name in ("data", "docs"):
-        (root / name).symlink_to(ROOT / name)
+    (root / "data").symlink_to(ROOT / "data")
+    (root / "docs").mkdir()
+    for picture in (ROOT / "docs").glob("*.png"):  # copied: the server answers no request for files beyond links
+        shutil.copy(picture, root / "docs")
     rollouts(prompts=24, samples=8).to_json(root / "hostile.jsonl", orient="records", lines=True)
     return root
 
