@@ -45,8 +45,7 @@ class Panel:
     Attributes:
         where: column to the value, or the tuple of values, of the rows.
         x, y, hue: columns. title, x_title, y_title: texts.
-        kind: ``points``, ``lines`` (with points), ``curve`` (without), ``bars`` (side by side), ``stack`` (on each other, to
-            the right), ``across`` (bars to the right) or ``spans`` (bars from the column ``base`` on).
+        kind: ``points``, ``lines`` (with points), ``curve`` (without), ``bars`` or ``across`` (bars to the right).
         printed: numbers that the paper prints, as (y, text): dotted lines. at: x of vertical lines.
         error: column of half an interval of y. xaxis, yaxis: settings of the axes, as plotly has them.
     """
@@ -136,11 +135,9 @@ def facets(
             fig.update_yaxes(title=panel.y_title or None, **panel.yaxis, **shared, **cell)
     fig.update_annotations(selector={"showarrow": False, "xanchor": "center"}, font={"size": 13})
     legend = {**legend_below(inner), "y": -BELOW_PX / inner}
-    kinds = {panel.kind for row in panels for panel in row}
-    mode = "stack" if "stack" in kinds else "overlay" if "spans" in kinds else "group"
     above, below = ABOVE_PX, BELOW_PX + 24 * math.ceil(len(in_legend) / 2)
     margin = {"l": 80, "r": 24, "t": above, "b": below}
-    return styled(fig, title, note, height=inner + above + below, legend=legend, margin=margin, barmode=mode)
+    return styled(fig, title, note, height=inner + above + below, legend=legend, margin=margin, barmode="group")
 
 
 def _draw(fig: go.Figure, panel: Panel, rows: pd.DataFrame, look: Look, in_legend: bool, cell: Mapping[str, int]) -> None:
@@ -150,13 +147,8 @@ def _draw(fig: go.Figure, panel: Panel, rows: pd.DataFrame, look: Look, in_legen
     bar = {"color": look.colour, "pattern": {"shape": look.hatch, "fgcolor": "#444444", "size": 6}}
     if panel.kind == "bars":
         fig.add_bar(x=x, y=y, marker=bar, hovertemplate=f"<b>{label}</b><br>%{{x}}: %{{y:.4g}}<extra></extra>", **common)
-    elif panel.kind in ("stack", "across"):
+    elif panel.kind == "across":
         fig.add_bar(x=y, y=x, orientation="h", marker=bar, hovertemplate=f"{label}: %{{x:.4g}}<extra>%{{y}}</extra>", **common)
-    elif panel.kind == "spans":
-        fig.add_bar(
-            x=y, y=x, base=rows["base"], width=rows["width"], orientation="h", marker=bar,
-            hovertemplate=f"{label}: %{{base:.3f}} s for %{{x:.3f}} s<extra>%{{y}}</extra>", **common,
-        )  # fmt: skip
     else:
         dash = look.symbol.startswith("line-")
         marker = {

@@ -42,10 +42,12 @@ class Numbers(NamedTuple):
     Attributes:
         table: tidy rows; the same for the same setting, on every machine.
         measured: rows with seconds that a machine took, which differ from run to run; None where there are none.
+        drawn: the trace or the results that a plot of ``rlhfless.plots`` draws; None where the table is drawn.
     """
 
     table: pd.DataFrame
     measured: pd.DataFrame | None = None
+    drawn: Any = None
 
 
 class Finding(NamedTuple):
@@ -68,6 +70,11 @@ def verdict(cases: Iterable[bool]) -> str:
     held = list(cases)
     assert held, "a finding needs a case"
     return "yes" if all(held) else "in part" if any(held) else "no"
+
+
+def named(plotted: go.Figure, name: str) -> go.Figure:
+    """Return a plot of the library whose title begins with the name of the paper's figure."""
+    return plotted.update_layout(title_text=plotted.layout.title.text.replace("<b>", f"<b>{name}: ", 1))
 
 
 def spread(values: pd.Series, form: str) -> str:

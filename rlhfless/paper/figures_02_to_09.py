@@ -12,14 +12,14 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from rlhfless.paper.facets import FROM_ZERO, PERCENT, Look, Panel, facets, for_each, looks_of
-from rlhfless.paper.figure import NO_BOUND, STATED, Finding, Numbers, PaperFigure, Text, spread, verdict
+from rlhfless.paper.facets import FROM_ZERO, PERCENT, Panel, facets, looks_of, select
+from rlhfless.paper.figure import NO_BOUND, STATED, Finding, Numbers, PaperFigure, Text, named, spread, verdict
 from rlhfless.paper.lengths import GSM8K, MODELS
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
 from rlhfless.paper.runs import POLICIES, Runs, compare, label_of, totals
 from rlhfless.paper.variants import FixedActors, PrefillActor
 from rlhfless.paper.workloads import GSM8K_LENGTHS, LengthHistory, modelled
-from rlhfless.plots.palette import BOUND, IDLE, PHASE_STYLES, YELLOW
+from rlhfless.plots import plot_overview, plot_side_by_side, plot_timeline
 from rlhfless.simulate import LoggedStep, SimulationConfig, logged_steps, simulate
 from rlhfless.trace import Trace
 from solver.bounds.clairvoyant import clairvoyant_bound
@@ -33,11 +33,11 @@ NO_NUMBER = "The paper shows a picture and prints no number."
 
 # Figures 2b and 17: a step's time and GPU-seconds by part
 
-PARTS = {
-    "generation": Look("generation", PHASE_STYLES["decode"].colour), "idle": Look("held, idle in generation", IDLE, hatch="/"),
-    "waiting": Look("held, idle after it", "#F4E3C3", hatch="\\"), "prepare": Look("preparation", YELLOW, hatch="|"),
-    "learn": Look("learning", PHASE_STYLES["learn"].colour, hatch="+"),
+USES = {
+    "generation": ("generation", "work"), "idle": ("idle in generation", "idle"), "waiting": ("idle after generation", "idle"),
+    "prepare": ("preparation", "work"), "learn": ("learning", "work"),
 }  # fmt: skip
+"""Parts of a step to what GPUs do, and what kind of use that is."""
 
 
 def step_parts(
@@ -75,7 +75,7 @@ def step_parts(
             amounts["bound"] = {
                 ("time", "generation"): best["time_s"] / best["steps"], ("cost", "generation"): best["gpu_s"] / best["steps"]
             }  # fmt: skip
-        order = [("time", part) for part in PARTS] + [("cost", part) for part in PARTS]
+        order = [(of, part) for of in ("time", "cost") for part in USES]
         for policy, of_policy in amounts.items():
             cell = {"algorithm": algorithm, "basis": history.basis, "policy": policy,
                     "share": 1.0 if policy == "bound" else sums.loc[("step", policy), "share"]}  # fmt: skip
@@ -84,18 +84,29 @@ def step_parts(
     return Numbers(pd.DataFrame(rows))
 
 
-def plot_step_parts(title: str, numbers: Numbers) -> go.Figure:
-    """Plot time (above) and GPU-seconds (below) of a step, a panel per algorithm."""
-    basis = numbers.table.groupby("algorithm", sort=False)["basis"].first()
-    table = numbers.table.assign(row=[label_of(policy) for policy in numbers.table["policy"]])
-    panels = []
-    for of, unit in (("time", "seconds"), ("cost", "GPU-seconds")):
-        panel = Panel({"of": of}, "row", "amount", "part", "stack", x_title=unit, yaxis={"autorange": "reversed"})
-        heads = {name: f"{name}, {kind}: {of} of a step" for name, kind in basis.items()}
-        first, *others = for_each(panel, "algorithm", heads)
-        panels.append([first, *(replace(one, yaxis={**panel.yaxis, "showticklabels": False}) for one in others)])
-    height = 50 + 26 * table["policy"].nunique()
-    return facets(table, title, "mean of the evaluated steps", panels, PARTS, heights=[height])
+def of_grpo(numbers: Numbers, **where: str) -> pd.DataFrame:
+    """Return the GPU-seconds of a step with GRPO."""
+    return select(numbers.table, {"algorithm": "GRPO", "of": "cost", **where})
+
+
+def plot_naive_step(numbers: Numbers) -> go.Figure:
+    """Plot the GPU-seconds of a naive step by use."""
+    rows = of_grpo(numbers, policy="static").set_index("part")
+    uses = pd.DataFrame([USES[part] for part in rows.index], columns=["use", "kind"], index=rows.index)
+    uses = uses.assign(gpu_s=rows["amount"], usd=np.nan, share=rows["amount"] / rows["amount"].sum())
+    return named(plot_overview(uses), f"Figure 2b, GRPO on GSM8K ({rows['basis'].iloc[0]})")
+
+
+def plot_step_parts(numbers: Numbers) -> go.Figure:
+    """Plot the GPU-seconds of a step by use under every policy."""
+    rows = of_grpo(numbers)
+    after = "preparation and learning"
+    uses = {"generation": "generation", "idle": "idle, held", "waiting": "idle, held", "prepare": after, "learn": after}
+    parts = rows.assign(use=rows["part"].map(uses)).pivot_table(
+        index="policy", columns="use", values="amount", aggfunc="sum", sort=False
+    )
+    axis = f"GPU-seconds of a step, GRPO on GSM8K ({rows['basis'].iloc[0]})"
+    return plot_side_by_side(parts.rename(index=label_of), TITLE_17, axis, decimals=1)
 
 
 def idle_share(numbers: Numbers) -> pd.DataFrame:
@@ -118,20 +129,22 @@ TITLE_17 = "Figure 17: where a step goes under every policy"
 FIGURE_2B = PaperFigure(
     "2b", TITLE_2B,
     Text(
-        "Time (above) and GPU-seconds (below) of a step of the naive system by part: generation, idle GPUs, preparation, "
-        "learning.",
+        "GPU-seconds of a step of the naive system by use, with GRPO: generation, idle GPUs, preparation, learning. The table "
+        "also has PPO, the seconds of each part, and the same system whose GPUs are released after generation.",
         _MODELLED_STEPS, f"{NO_NUMBER} How long preparation and learning take depends on the assumed share of the peak.",
     ),
     lambda runs, **given: step_parts(runs, **{"policies": ("static", "static-generation"), "bound": False, **given}),
-    lambda numbers: plot_step_parts(TITLE_2B, numbers), fast={"epochs": 2},
+    plot_naive_step, fast={"epochs": 2},
 )  # fmt: skip
 FIGURE_17 = PaperFigure(
     "17", TITLE_17,
     Text(
-        "Time (above) and GPU-seconds (below) of a step by part under every policy, and the bound.", _MODELLED_STEPS,
+        "GPU-seconds of a step by use under every policy, and those of the bound, with GRPO. The table also has PPO, and the "
+        "seconds of each part.",
+        _MODELLED_STEPS,
         f"{NO_NUMBER} Preparation and learning are the same for all policies. PPO also trains a critic of the same size.",
     ),
-    step_parts, lambda numbers: plot_step_parts(TITLE_17, numbers), find_idle, {"epochs": 2, "responses": 256},
+    step_parts, plot_step_parts, find_idle, {"epochs": 2, "responses": 256},
 )  # fmt: skip
 
 # Figure 3c: GPU time that computes the same KV cache again
@@ -354,23 +367,23 @@ def _grouped(
             }  # fmt: skip
 
 
+def most_actors(numbers: Numbers) -> pd.DataFrame:
+    """Return the rows with the largest number of actors."""
+    return numbers.table[numbers.table["actors"] == numbers.table["actors"].max()]
+
+
 def plot_grouped(numbers: Numbers) -> go.Figure:
-    """Plot the saving by number of actors, a panel per data set."""
-    table = numbers.table.assign(cell=numbers.table["data_set"] + " x " + numbers.table["samples_per_prompt"].astype(str))
-    titles = {one.cell: f"{one.cell} ({one.basis})" for one in table.drop_duplicates("cell").itertuples()}
-    panel = Panel(
-        {"split": tuple(SPLITS)}, "actors", "saved", "split", "lines", x_title="actors", xaxis={"dtick": 1}, yaxis=PERCENT
-    )
-    first, *others = for_each(panel, "cell", titles)
-    looks = {**looks_of(list(SPLITS), SPLITS), "bound": Look(SPLITS["bound"], BOUND, "triangle-up", "dashdot")}
-    note = "equal counts, released when done; below 0 it takes more than a random split"
-    panels = [[replace(first, y_title="GPU time saved of a random split"), *others]]
-    return facets(table, TITLE_7B, note, panels, looks, same_y=True)
+    """Plot the saving with the most actors: a group of bars per data set, a bar per way to group."""
+    table = select(most_actors(numbers), {"split": tuple(SPLITS)})
+    row = table["data_set"] + " x " + table["samples_per_prompt"].astype(str) + " (" + table["basis"] + ")"
+    saved = 100 * table.pivot_table(index=row, columns="split", values="saved", sort=False)
+    axis = f"% of the GPU time of a random split that is saved, {table['actors'].iloc[0]} actors"
+    return plot_side_by_side(saved[list(SPLITS)].rename(columns=SPLITS), TITLE_7B, axis, groups="data set", decimals=0)
 
 
 def find_grouped(numbers: Numbers) -> list[Finding]:
     """Return the finding of Figure 7b."""
-    table = numbers.table[numbers.table["actors"] == numbers.table["actors"].max()]
+    table = most_actors(numbers)
     true, predicted, bound = (table[table["split"] == split]["saved"] for split in ("true", "predicted", "bound"))
     ours = f"grouping by true lengths saves {spread(true, '.0%')}, by the last visit's lengths {spread(predicted, '.0%')}"
     possible = f"any policy in the same time saves {spread(bound, '.0%')}"
@@ -381,7 +394,8 @@ def find_grouped(numbers: Numbers) -> list[Finding]:
 FIGURE_7B = PaperFigure(
     "7b", TITLE_7B,
     Text(
-        "GPU time saved by grouping responses by length, compared with a random split, by number of actors.",
+        "GPU time saved by grouping responses by length, compared with a random split, with the most actors; groups have equal "
+        "counts, and actors are released when they are done. The table has fewer actors, too.",
         f"Each group's time comes from the profile's table. {GSM8K_LENGTHS}",
         f"{NO_NUMBER} Grouping by predictions saves less than by true lengths, because one response that is much longer than "
         "predicted keeps its actor. Our plans group by prediction only where scenarios show a saving.",
@@ -393,7 +407,6 @@ FIGURE_7B = PaperFigure(
 
 TITLE_9 = "Figure 9: placement and overlap of one step"
 NODE_BYTES_PER_S, NETWORK_BYTES_PER_S = 32e9, 50e9  # PCIe gen4 x16; 400 Gbit/s, as AWS states for g6e.48xlarge
-PHASES = ("start", "sync", "prefill", "transfer", "decode", "migrate")
 
 
 def placement(
@@ -418,7 +431,7 @@ def placement(
     # the learner's GPUs of the paper lie in the first node; here they are counted after the cluster's
     table["node"] = [0 if holder == "learner" else int(node[holder]) for holder in table["holder"]]
     table = table[table["end_s"] > table["start_s"]].sort_values(["holder", "start_s", "phase"], kind="stable")
-    return Numbers(table[["holder", "node", "phase", "start_s", "end_s", "background"]].reset_index(drop=True))
+    return Numbers(table[["holder", "node", *columns[1:]]].reset_index(drop=True), drawn=trace)
 
 
 def hidden_transfers(numbers: Numbers) -> tuple[int, int]:
@@ -429,19 +442,8 @@ def hidden_transfers(numbers: Numbers) -> tuple[int, int]:
 
 
 def plot_placement(numbers: Numbers) -> go.Figure:
-    """Plot one row per holder."""
-    table = numbers.table.assign(
-        row=[f"{'prefill actor (learner GPUs)' if holder == 'learner' else holder.replace('-', ' ')}, node {node}"
-             for holder, node in zip(numbers.table["holder"], numbers.table["node"], strict=True)],
-        base=numbers.table["start_s"], seconds=numbers.table["end_s"] - numbers.table["start_s"],
-        width=numbers.table["background"].map({True: 0.3, False: 0.75}),
-    )  # fmt: skip
-    first = sorted(table["row"].unique(), key=lambda row: (not row.startswith("prefill"), row))
-    looks = {phase: Look(phase, *PHASE_STYLES[phase][:1], hatch=PHASE_STYLES[phase].hatch) for phase in PHASES}
-    panel = Panel({}, "row", "seconds", "phase", "spans", x_title="seconds since the step's start",
-                  yaxis={"categoryorder": "array", "categoryarray": first[::-1]})  # fmt: skip
-    note = "4 samples of prompts of about 500 tokens, Qwen2.5-3B on L40S"
-    return facets(table, TITLE_9, note, [[panel]], {"held": Look("held, idle", IDLE), **looks}, heights=[280])
+    """Plot the timeline of the step, a row per holder."""
+    return named(plot_timeline(numbers.drawn), "Figure 9")
 
 
 def find_hidden(numbers: Numbers) -> list[Finding]:
@@ -454,7 +456,8 @@ def find_hidden(numbers: Numbers) -> list[Finding]:
 FIGURE_9 = PaperFigure(
     "9", TITLE_9,
     Text(
-        "One row per actor of one step: start, weight sync, prefill, transfers and decoding over time.",
+        "One row per actor of one step: start, weight sync, prefill, transfers and decoding over time. GPUs 0 to 7 are in "
+        "one node, 8 to 15 in the other.",
         "One step of the length model of GSM8K with prompts of about 500 tokens. The prefill actor runs on 8 GPUs of the "
         "learner, assumed to be as fast per GPU as an actor. Links at nominal rates: 32 GB/s in a node (PCIe), 50 GB/s "
         "between nodes (400 Gbit/s). The learner holds its GPUs all the time here; the other figures charge them from the "

@@ -10,14 +10,15 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from rlhfless.paper.facets import FROM_ZERO, PERCENT, Look, Panel, facets, looks_of
+from rlhfless.paper.facets import FROM_ZERO, PERCENT, Look, Panel, facets, looks_of, select
 from rlhfless.paper.figure import NAIVE_LEARNER, STATED, Finding, Numbers, PaperFigure, Text, spread, verdict
 from rlhfless.paper.lengths import GPQA, GSM8K, LIVECODEBENCH
 from rlhfless.paper.machine import QWEN_3B_L40S, QWEN_7B_L40S, Machine
 from rlhfless.paper.runs import ELASTIC, LOOKS, POLICIES, SCOPES, WEIGHT, Outcome, Runs, compare, totals
 from rlhfless.paper.variants import Deduplicated, FixedActors
 from rlhfless.paper.workloads import GSM8K_LENGTHS, LengthHistory, Sources, modelled
-from rlhfless.plots.palette import BLUE, BOUND, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION
+from rlhfless.plots import plot_waterfall
+from rlhfless.plots.palette import BOUND, GREY, ORANGE, PURPLE
 from rlhfless.scheduling import SchedulingPolicy, make_policy
 from rlhfless.scheduling.baselines import Random, Static
 from rlhfless.scheduling.rlhfuse import RLHFuse
@@ -261,30 +262,19 @@ FIGURE_10 = PaperFigure(
 
 # Figure 11: ideas added one at a time, one point per step
 
-TITLE_11 = "Figure 11: what each idea adds, one point per step"
-STAGES = {
-    "bound": Look("bound: no step with this learner can be below", BOUND, "", "dash"),
-    "static": Look("(a) naive static, 3 actors, held through the step", GREY),
-    "static-generation": Look("(a') the same, held through generation", GREY, "circle-open"),
-    "dedup": Look("(b) = (a) + deduplicated prefill", PURPLE, "square"),
-    "assignment": Look("(c) = (b) + assignment, local cut, release", GREEN, "diamond"),
-    "scaling": Look("(d) = (c) + scaling: RLHFless", VERMILLION, "triangle-down"),
-    "rlhfuse": Look("RLHFuse's cut, 3 actors, deduplicated", ORANGE, "triangle-up"),
-    "random": Look("right-sized random, released, deduplicated", SKY, "square-open"),
-    "ours": Look("ours: solver, re-planning, deduplicated", BLUE, "hexagram"),
-    "oracle": Look("oracle: true lengths, deduplicated", "#B8A800", "star-triangle-up"),
-}
+TITLE_11 = "Figure 11: what each idea adds"
 IDEAS = {
     "static": "naive",
     "dedup": "deduplicated prefill",
     "assignment": "assignment with the local cut",
     "scaling": "scaling",
 }
+"""Systems in the order in which ideas are added, by the idea that each adds to the one before."""
 MAX_TIME_RATIO = 4.0  # times the shortest, up to which the bound is drawn
 
 
 def stages(static_actors: int) -> list[SchedulingPolicy]:
-    """Return the policies of ``STAGES``, in their order."""
+    """Return the naive system, the systems of ``IDEAS``, and those that they are compared with."""
     return [
         Static(static_actors),
         Static(static_actors, name="static-generation"),
@@ -321,10 +311,14 @@ def idea_by_idea(
     whole_s, whole_gpu_s = alone["time_s"] + outcome.phases.seconds, alone["gpu_s"] + outcome.learner_gpu_s
     bounds = [alone.assign(scope="step", time_s=whole_s, gpu_s=whole_gpu_s), alone.assign(scope="generation")]
     columns = ["row", "scope", "policy", "step", "actors", "time_s", "gpu_s", "speedup", "cost_saved", "share"]
-    parts = [*each, totals(outcome).assign(row="total"), *bounds]
+    sums = totals(outcome)
+    parts = [*each, sums.assign(row="total"), *bounds]
     table = pd.concat(parts, ignore_index=True).reindex(columns=columns)
     table["step"] = table["step"].astype("Int64")
-    return Numbers(table, outcome.planning)
+    ideas = select(sums, {"scope": "step", "policy": tuple(IDEAS)})
+    ideas = ideas.assign(policy=ideas["policy"].map({**IDEAS, "scaling": "scaling: RLHFless"}))
+    drawn = ideas.rename(columns={"gpu_s": "gpu_seconds", "bound_gpu_s": "bound_gpu_seconds"})
+    return Numbers(table, outcome.planning, drawn)
 
 
 def _least_of_steps(outcome: Outcome) -> pd.DataFrame:
@@ -337,13 +331,8 @@ def _least_of_steps(outcome: Outcome) -> pd.DataFrame:
 
 
 def plot_ideas(numbers: Numbers) -> go.Figure:
-    """Plot time and cost of every whole step, and the bound."""
-    shown = numbers.table[(numbers.table["scope"] == "step") & (numbers.table["row"] != "total")]
-    last = shown[shown["row"] == "step"]["time_s"].max() + 0.3
-    panel = Panel({}, "time_s", "gpu_s", x_title="time of the whole step (s)", y_title="cost of the whole step (GPU-seconds)",
-                  xaxis={"range": [shown["time_s"].min() - 0.2, last]}, yaxis=FROM_ZERO)  # fmt: skip
-    note = "GSM8K (length model), GRPO, Qwen2.5-3B; further to the lower left is better"
-    return facets(shown, TITLE_11, note, [[panel]], STAGES, heights=[400])
+    """Plot what each idea adds to cost and time of whole steps."""
+    return plot_waterfall(numbers.drawn, title=TITLE_11, note="sums of whole steps; GSM8K (length model), GRPO, Qwen2.5-3B")
 
 
 def find_ideas(numbers: Numbers) -> list[Finding]:
@@ -364,7 +353,8 @@ def find_ideas(numbers: Numbers) -> list[Finding]:
 FIGURE_11 = PaperFigure(
     "11", TITLE_11,
     Text(
-        "Time and cost of every step, one point per step and policy, and the lower bound of all steps.",
+        "Cost (above) and time (below) of the evaluated steps together, as ideas are added one by one, and the least cost of "
+        "any schedule in the time of the last one. The table has every step, and other policies with deduplicated prefill.",
         "Lengths and prompts are the stated model of GSM8K, as the figure needs several steps with prompts that come back. "
         f"{QWEN_3B_L40S.about}.",
         "The paper shows a scatter of four systems and prints no number. Releasing GPUs when an actor is done is part of "

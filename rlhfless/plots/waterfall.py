@@ -14,13 +14,14 @@ import pandas as pd
 from rlhfless.plots.clock import clock_of_results, with_clock
 from rlhfless.plots.data_figure import DataFigure
 from rlhfless.plots.palette import BOUND, GREEN, IDLE, OUTLINE, SKY, VERMILLION
-from rlhfless.plots.style import clean, hover, message_figure, number, plain, signed_share, styled
+from rlhfless.plots.style import SOFT_BREAK, clean, hover, lines_of, message_figure, number, plain, signed_share, styled
 from rlhfless.plots.tables import figure_of, stacked
 from rlhfless.plots.time_cost import results_by_policy
 from rlhfless.scheduling import POLICY_TABLE
 
 TITLE = "What each idea contributes"
 NO_CHANGE = 1e-5  # of the first total, below which a change is rounding
+LABEL_CHARS = 14  # of a line under a bar
 KINDS = {
     "total": (SKY, "", "total of a schedule"),
     "saves": (GREEN, "/", "takes less than the schedule before"),
@@ -79,7 +80,9 @@ def _bars(results: pd.DataFrame) -> tuple[Bars, Bars]:
 
 
 def _label(policy: str) -> str:
-    return POLICY_TABLE[policy].label.replace("\n", "<br>") if policy in POLICY_TABLE else clean(policy, 24)
+    if policy in POLICY_TABLE:
+        return POLICY_TABLE[policy].label.replace("\n", "<br>")
+    return lines_of(clean(policy, 40), LABEL_CHARS).replace(SOFT_BREAK, "<br>")
 
 
 def plot_waterfall(results: pd.DataFrame, *, title: str = TITLE, note: str = "") -> DataFigure:

@@ -1,4 +1,6 @@
-"""The facet drawing: every row of the table that a panel selects is drawn, and looks are the same in all panels."""
+"""The facet drawing: every row of the table that a panel selects is drawn, and looks are the same in all panels. Figures that a
+plot of the library draws have the numbers of their tables.
+"""
 
 from __future__ import annotations
 
@@ -53,6 +55,42 @@ def test_every_figure_has_a_text_of_whole_sentences(name: str) -> None:
     for heading, text in figure.text.lines():
         assert text.endswith("."), heading
         assert not set("{}") & set(text), heading
+
+
+def test_figure_7b_has_the_savings_with_the_most_actors(paper: Paper) -> None:
+    rows = paper.table("7b", actors=8)
+    drawn = paper.plot("7b")
+    assert drawn.layout.title.text == f"<b>{FIGURES['7b'].title}</b>"
+    assert len(drawn.data) == 4
+    for bar, split in zip(drawn.data, ("true", "prompt", "predicted", "bound"), strict=True):
+        assert list(bar.x) == pytest.approx(100 * rows[rows["split"] == split]["saved"].to_numpy()), split
+
+
+def test_figure_9_is_the_timeline_of_its_trace(paper: Paper) -> None:
+    spans = paper.plot("9").table.query("table == 'spans'")
+    table = paper.table("9").query("phase != 'held'")
+    assert paper.plot("9").layout.title.text.startswith("<b>Figure 9: GPU timeline")
+    assert set(spans["phase"]) == set(table["phase"])
+    assert spans["end_s"].max() == pytest.approx(table["end_s"].max())
+
+
+@pytest.mark.full
+def test_figure_11_adds_ideas_from_the_naive_system_to_the_rule_and_ends_at_the_bound(paper: Paper) -> None:
+    cost = paper.plot("11").table.query("table == 'cost'").set_index("kind")
+    total = paper.table("11", row="total", scope="step").set_index("policy")["gpu_s"]
+    assert cost.loc["total", "to_gpu_seconds"].tolist() == pytest.approx([total["static"], total["scaling"]])
+    assert cost.loc["bound", "to_gpu_seconds"] <= total.min()
+
+
+@pytest.mark.full
+def test_figures_2b_and_17_have_all_gpu_seconds_of_a_step(paper: Paper) -> None:
+    for name in ("2b", "17"):
+        cost = paper.table(name, algorithm="GRPO", of="cost").groupby("policy", sort=False)["amount"].sum()
+        drawn = paper.plot(name).table
+        if name == "2b":
+            assert drawn["gpu_s"].sum() == pytest.approx(cost["static"])
+        else:
+            assert drawn.iloc[:, 1:].sum(axis=1).to_numpy() == pytest.approx(cost.to_numpy())
 
 
 @pytest.mark.full

@@ -116,6 +116,14 @@ def test_waterfall_draws_both_panels_and_says_what_costs():
     assert [axis.title.text for axis in fig.select_yaxes()] == ["cost (GPU-seconds)", "time (s)"]
 
 
+def test_long_names_of_schedules_are_broken_into_lines_under_the_bars_of_a_waterfall():
+    table = results()
+    middle = table["policy"].unique()[1]
+    fig = plot_waterfall(table.replace({"policy": {middle: "assignment with the local cut"}}))
+    assert "assignment<br>with the local<br>cut" in fig.layout.xaxis.categoryarray
+    assert "assignment with the local cut" in part(fig, "cost")["label"].tolist()
+
+
 def test_waterfall_has_a_bar_for_speculation_where_a_schedule_drafts():
     names = [rung.name for rung in ladder(drafting=True)]
     costs = np.linspace(100, 30, len(names))

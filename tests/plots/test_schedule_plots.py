@@ -135,6 +135,11 @@ def test_bars_side_by_side_leave_out_what_is_not_known():
     assert "<script>" not in json.dumps(fig.to_plotly_json(), default=str)
 
 
+def test_bars_side_by_side_have_room_for_negative_numbers():
+    fig = plot_side_by_side(pd.DataFrame({"saved": [-5.0, 10.0]}, index=["a", "b"]), "Saved", "%")
+    assert fig.layout.xaxis.range == (pytest.approx(-6.0), pytest.approx(12.0))
+
+
 def test_bars_side_by_side_of_nothing_say_so():
     nothing = plot_side_by_side(pd.DataFrame(), "Nothing", "numbers")
     assert nothing.layout.annotations[0].text == "There are no numbers to show."
