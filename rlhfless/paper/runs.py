@@ -2,7 +2,8 @@
 
 Figures that need the same run share it. Runs are kept as parquet files in the folder of the figures, so a command that was
 stopped continues where it was. What is kept belongs to its inputs and to the program's code: with another setting, other
-logs or another version it is computed again. Seconds that a machine took are those of the run that was computed.
+logs or another version it is computed again. Runs of other settings and logs stay, those of another version are removed.
+Seconds that a machine took are those of the run that was computed.
 
 Policies plan generation alone, which is what schedules decide. Preparation and learning follow and are the same for all, with
 two exceptions: GPUs that are held through them, and ``ELASTIC``, whose learner has all GPUs. So runs do not depend on the
@@ -89,6 +90,9 @@ HELD = frozenset({"static", "static-all"})
 COLUMNS = ["policy", "step", "actors", "moves", "generation_s", "generation_gpu_s", "generation_idle_gpu_s", "min_gpu_s",
            "planning_s", "cpu_s"]  # fmt: skip
 
+KEPT = re.compile(r".+?(-(?P<code>[0-9a-f]{12}))?-[0-9a-f]{16}\.parquet")
+"""Names of kept tables: what it is, the program's code (missing in tables of early versions), all that it is computed from."""
+
 
 class Runs:
     """Tables that are computed once.
@@ -144,10 +148,18 @@ class Runs:
             self._on_line(f"    {name}: {time.perf_counter() - start_s:.0f} s")
         return table
 
+    def prune(self) -> None:
+        """Remove the kept tables of other versions of the program, which this one never reads. Other files stay."""
+        for path in [] if self.folder is None else self.folder.glob("*.parquet"):
+            kept = KEPT.fullmatch(path.name)
+            if kept is not None and kept["code"] != _code():
+                with suppress(OSError):  # it is in nobody's way
+                    path.unlink()
+
     @staticmethod
     def _file(name: str, inputs: object) -> str:
-        digest = sha256(f"{_code()} {name} {inputs!r}".encode()).hexdigest()[:16]
-        return f"{re.sub('[^A-Za-z0-9.]+', '-', name)}-{digest}.parquet"
+        digest = sha256(f"{name} {inputs!r}".encode()).hexdigest()[:16]
+        return f"{re.sub('[^A-Za-z0-9.]+', '-', name)}-{_code()}-{digest}.parquet"
 
 
 @cache
@@ -157,7 +169,7 @@ def _code() -> str:
     for package in (rlhfless, solver):
         for path in sorted(Path(str(package.__file__)).parent.rglob("*.py")):
             digest.update(path.read_bytes())
-    return digest.hexdigest()
+    return digest.hexdigest()[:12]
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,13 +1,15 @@
 """Writes figures into a folder: a page, a picture and a table of each, an index with the findings of all, and its README.md.
 
 Tables are the same bytes for the same setting; seconds that a machine took go to ``*_measured.csv``. Runs that figures
-share, and parts of those that take long, are kept in the folder ``runs``: a command that was stopped continues there.
+share, and parts of those that take long, are kept in the folder ``runs``: a command that was stopped continues there. Runs of
+another version of the program are removed from it.
 Pictures need kaleido and a browser (the extra ``export``), pages need nothing.
 """
 
 from __future__ import annotations
 
 import html
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -115,6 +117,7 @@ def write_figures(
             figure.with_seeds(seeds)
     sources = Sources.default() if sources is None else sources
     runs = Runs(sources, folder / "runs", on_line)
+    runs.prune()
     numbers_of: dict[str, Numbers] = {}
     drawn: list[tuple[Any, Path]] = []
     index = folder / "index.html"
@@ -132,8 +135,9 @@ def write_figures(
     if len(table):
         save_data(table, folder / "findings_measured.csv")
     if not names:
-        command = "rlhfless figures" + (" --fast" if fast else "") + " -o out/figures"
-        write_text(folder / "README.md", markdown(table, command))
+        logs = ("--logs", str(sources.logs)) if sources.logs not in (None, Sources.default().logs) else ()
+        command = ("rlhfless", "figures", *(("--fast",) if fast else ()), *logs, "-o", str(out))
+        write_text(folder / "README.md", markdown(table, shlex.join(command)))
     try:
         save_all(drawn)
     except NoPicture as error:

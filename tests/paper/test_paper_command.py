@@ -12,7 +12,7 @@ from command_line import Result, run_rlhfless
 from markupsafe import escape
 from paper_samples import BESIDE, VERDICTS, Paper, small
 
-from rlhfless.paper import FIGURES, OTHER_FIGURES, Sources, chosen, write_figures
+from rlhfless.paper import FIGURES, OTHER_FIGURES, Sources, catalogue, chosen, write_figures
 from rlhfless.paper.catalogue import how_long
 from rlhfless.paper.workloads import GSM8K_LOG, MATH_LOG, STEP_LOGS
 
@@ -153,6 +153,27 @@ def test_pages_made_without_logs_say_that_they_differ_from_the_printed_ones(tmp_
         assert without.differs in (tmp_path / page).read_text(encoding="utf-8")
 
 
+def test_the_readme_names_the_command_that_wrote_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "FIGURES", {"4b": FIGURES["4b"]})
+    (tmp_path / STEP_LOGS["MATH"][0]).parent.mkdir(parents=True)
+    (tmp_path / STEP_LOGS["MATH"][0]).write_text("avg_response_len\n5\n7\n", encoding="utf-8")
+    out = tmp_path / "my figures"
+    for options in (["--fast"], ["--fast", "--logs", str(tmp_path)]):
+        result = rlhfless("figures", *options, "--pictures", "none", "-o", out)
+        assert result.exit_code == 0, result.output
+        readme = (out / "README.md").read_text(encoding="utf-8")
+        assert f"written by `rlhfless figures {' '.join(options)} -o '{out}'`" in readme
+
+
+def test_runs_of_another_version_are_removed_when_figures_are_written(tmp_path: Path) -> None:
+    old, other = (tmp_path / "runs" / name for name in ("GSM8K-0123456789abcdef.parquet", "my-lengths.parquet"))
+    old.parent.mkdir()
+    for file in (old, other):
+        file.write_bytes(b"")
+    write_figures(tmp_path, ["4b"], fast=True, sources=Sources(None))
+    assert list(old.parent.iterdir()) == [other]
+
+
 @pytest.mark.parametrize(
     ("names", "fast", "said"),
     [
@@ -270,7 +291,7 @@ def test_all_figures_are_made_with_small_settings(tmp_path: Path, paper: Paper, 
     index = (tmp_path / "one" / "index.html").read_text(encoding="utf-8")
     assert "<h2>Findings</h2>" in index
     readme = (tmp_path / "one" / "README.md").read_text(encoding="utf-8")
-    assert "written by `rlhfless figures --fast -o out/figures`" in readme
+    assert f"written by `rlhfless figures --fast -o {tmp_path / 'one'}`" in readme
     assert list(findings["what"]) == [what for _, what in VERDICTS]
     assert set(findings["holds"]) <= {"yes", "in part", "no"}
     simulated = findings.set_index("what")["holds"]["faster and cheaper on average on up to 160 GPUs"]

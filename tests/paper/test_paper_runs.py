@@ -11,6 +11,7 @@ from error_messages import refused
 
 from rlhfless.errors import InputError
 from rlhfless.paper import Runs, Sources
+from rlhfless.paper import runs as module
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S
 from rlhfless.paper.runs import Outcome, compare, totals
@@ -60,6 +61,31 @@ def test_tables_of_other_inputs_are_others(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 3
 
 
+def test_tables_of_another_version_are_removed_and_those_of_other_settings_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def keep(code: str, *inputs: int) -> set[Path]:
+        monkeypatch.setattr(module, "_code", lambda: code)
+        runs_in(tmp_path).prune()
+        for value in inputs:
+            runs_in(tmp_path).keep("bound GSM8K", value, pd.DataFrame({"a": [value]}))
+        return set(tmp_path.iterdir())
+
+    assert runs_in(tmp_path / "none").prune() is None
+    others = {tmp_path / "rollouts.parquet", tmp_path / "notes-0123456789abcdef.csv"}
+    for file in others:
+        file.write_bytes(b"")
+    first = keep("a" * 12, 1, 2)
+    assert len(first - others) == 2
+    both = keep("a" * 12, 3)
+    assert first < both
+    assert runs_in(tmp_path).find("bound GSM8K", 1) is not None
+    last = keep("b" * 12, 1)
+    assert not (last - others) & both
+    assert len(last - others) == 1
+    assert others < last, "files that are no kept tables stay"
+
+
 def test_a_broken_file_is_computed_again_and_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     for value in (1, 2):
         assert runs_in(tmp_path).kept("part", 1, lambda value=value: pd.DataFrame({"a": [value]}))["a"].tolist() == [value]
@@ -75,8 +101,6 @@ def test_a_run_is_simulated_once_and_only_policies_that_are_missing_are(
 ) -> None:
     first = outcome(runs_in(tmp_path), "random")
     asked: list[list[str]] = []
-    import rlhfless.paper.runs as module
-
     simulate = module.simulate
 
     def counting(rollouts: object, setting: object, policies: list, *rest: object) -> object:
