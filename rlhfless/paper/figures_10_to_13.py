@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from rlhfless.paper.facets import FROM_ZERO, PERCENT, Look, Panel, facets, looks
 from rlhfless.paper.figure import NAIVE_LEARNER, STATED, Finding, Numbers, PaperFigure, Text, spread, verdict
 from rlhfless.paper.lengths import GPQA, GSM8K, LIVECODEBENCH
 from rlhfless.paper.machine import QWEN_3B_L40S, QWEN_7B_L40S, Machine
-from rlhfless.paper.runs import ELASTIC, LOOKS, POLICIES, SCOPES, WEIGHT, Outcome, Runs, compare, totals
+from rlhfless.paper.runs import ELASTIC, LOOKS, POLICIES, SCOPES, WEIGHT, Outcome, Runs, compare, tabulated, totals
 from rlhfless.paper.variants import Deduplicated, FixedActors
 from rlhfless.paper.workloads import GSM8K_LENGTHS, LengthHistory, Sources, modelled
 from rlhfless.plots import plot_waterfall
@@ -64,30 +65,27 @@ def all_cells(
     The setting is the paper's testbed, 16 L40S, 2 or 4 GPUs an actor. The paper does not print its batch there, so 512 is that
     of its simulation, and a second panel has other batches and numbers of static actors (PPO, GSM8K, the first machine).
     """
-    tables, planning = [], []
-    for algorithm in algorithms:
-        for machine in machines:
-            for data_set in data_sets:
-                history = cell_lengths(data_set, algorithm, runs.sources, responses, epochs, seed)
-                outcome = compare(runs, history, machine, algorithm, policies, seed=seed)
-                cell: dict[str, str | int] = {
-                    "panel": "cell", "algorithm": algorithm, "model": machine.model, "data_set": data_set,
-                    "basis": history.basis, "responses": history.responses,
-                }  # fmt: skip
-                tables.append(totals(outcome).assign(**cell))
-                planning.append(outcome.planning.assign(**cell))
-    for count in batches:
-        history = modelled(GSM8K, 1, responses=count, epochs=2, seed=seed)
-        statics = [Static(n, name=f"static, {n} actors") for n in static_counts]
-        chosen: list[str | SchedulingPolicy] = ["static", "random", "rlhfless", "solver+replan", *statics]
-        held = frozenset({"static", *(p.name for p in statics)})
-        outcome = compare(runs, history, machines[0], "PPO", chosen, held=held, seed=seed)
-        cell = {"panel": "batch", "algorithm": "PPO", "model": machines[0].model, "data_set": "GSM8K", "basis": history.basis}
-        tables.append(totals(outcome).assign(**cell, responses=count))
-    first = ["panel", "algorithm", "model", "data_set", "basis", "responses"]
-    table = pd.concat(tables, ignore_index=True)
-    table = table[first + [name for name in table.columns if name not in first]]
-    return Numbers(table, pd.concat(planning, ignore_index=True))
+
+    def outcomes() -> Iterator[tuple[dict[str, object], Outcome]]:
+        for algorithm, machine, data_set in product(algorithms, machines, data_sets):
+            history = cell_lengths(data_set, algorithm, runs.sources, responses, epochs, seed)
+            names = {
+                "panel": "cell", "algorithm": algorithm, "model": machine.model, "data_set": data_set, "basis": history.basis,
+                "responses": history.responses,
+            }  # fmt: skip
+            yield names, compare(runs, history, machine, algorithm, policies, seed=seed)
+        for count in batches:
+            history = modelled(GSM8K, 1, responses=count, epochs=2, seed=seed)
+            statics = [Static(n, name=f"static, {n} actors") for n in static_counts]
+            chosen: list[str | SchedulingPolicy] = ["static", "random", "rlhfless", "solver+replan", *statics]
+            held = frozenset({"static", *(p.name for p in statics)})
+            names = {
+                "panel": "batch", "algorithm": "PPO", "model": machines[0].model, "data_set": "GSM8K", "basis": history.basis,
+                "responses": count,
+            }  # fmt: skip
+            yield names, compare(runs, history, machines[0], "PPO", chosen, held=held, seed=seed)
+
+    return tabulated(outcomes())
 
 
 def cells(numbers: Numbers, scope: str = "step") -> pd.DataFrame:
@@ -509,7 +507,8 @@ def drift_and_prefill(
     mean = history.rollouts.groupby("step")["response_tokens"].mean()
     drifts = pd.concat([_drift(outcome, scope) for scope in SCOPES], ignore_index=True)
     drifts = drifts.assign(panel="scaling", mean_tokens=drifts["step"].map(mean))
-    prefill = pd.DataFrame([row for samples in samples_per_prompt for row in _prefill(runs, samples, responses, machine, seed)])
+    prefill = tabulated(_shared_prefill(runs, samples_per_prompt, responses, machine, seed), _prefill).table
+    prefill = prefill.assign(panel="prefill", scope="generation")
     return Numbers(pd.concat([drifts, prefill], ignore_index=True).reindex(columns=OF_DRIFT), outcome.planning)
 
 
@@ -539,21 +538,22 @@ def prefilled(trace: Trace) -> pd.DataFrame:
     return pd.DataFrame({"tokens": [int(trace.rollouts["prefill_tokens_computed"].sum())]})
 
 
-def _prefill(runs: Runs, samples: int, responses: int, machine: Machine, seed: int) -> list[dict[str, object]]:
-    """Return the naive system's prefill tokens and GPU-seconds of generation, with and without deduplication."""
-    actors = machine.static_actors
-    policies: list[SchedulingPolicy] = [Static(actors), Deduplicated(Static(actors), "dedup")]
-    history = modelled(GSM8K, samples, responses=responses, epochs=2, seed=seed)
-    outcome = compare(runs, history, machine, "GRPO", policies, seed=seed)
-    sums = totals(outcome)
-    sums = sums[sums["scope"] == "generation"].set_index("policy")
-    return [
-        {
-            "panel": "prefill", "scope": "generation", "policy": policy, "samples_per_prompt": samples,
-            "prefill_tokens": int(outcome.of_trace(policy, prefilled)["tokens"].iloc[0]), "time_s": sums.loc[policy, "time_s"],
-            "gpu_s": sums.loc[policy, "gpu_s"], "share": sums.loc[policy, "share"],
-        } for policy in outcome.policies
-    ]  # fmt: skip
+def _shared_prefill(
+    runs: Runs, samples_per_prompt: Sequence[int], responses: int, machine: Machine, seed: int
+) -> Iterator[tuple[dict[str, object], Outcome]]:
+    """Return the naive system with and without deduplication, for every number of samples of a prompt."""
+    naive = Static(machine.static_actors)
+    for samples in samples_per_prompt:
+        history = modelled(GSM8K, samples, responses=responses, epochs=2, seed=seed)
+        policies: list[SchedulingPolicy] = [naive, Deduplicated(naive, "dedup")]
+        yield {"samples_per_prompt": samples}, compare(runs, history, machine, "GRPO", policies, seed=seed)
+
+
+def _prefill(outcome: Outcome) -> pd.DataFrame:
+    """Return prefill tokens, time and GPU-seconds of generation of every policy."""
+    sums = select(totals(outcome), {"scope": "generation", "policy": tuple(outcome.policies)})
+    tokens = [int(outcome.of_trace(policy, prefilled)["tokens"].iloc[0]) for policy in sums["policy"]]
+    return sums.assign(prefill_tokens=tokens)[["policy", "prefill_tokens", "time_s", "gpu_s", "share"]]
 
 
 def prefill_saved(numbers: Numbers, what: str = "prefill_tokens") -> dict[int, float]:

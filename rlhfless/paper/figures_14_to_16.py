@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ from rlhfless.paper.figure import NAIVE_LEARNER, NO_BOUND, STATED, Finding, Numb
 from rlhfless.paper.figures_10_to_13 import SHARE, SHARE_NOTE, cell_lengths, drifting_lengths
 from rlhfless.paper.lengths import GPQA, GSM8K, LIVECODEBENCH, LengthModel
 from rlhfless.paper.machine import LLAMA_70B_H100, QWEN_3B_L40S, Machine
-from rlhfless.paper.runs import LOOKS, SCOPES, Outcome, Runs, compare, totals
+from rlhfless.paper.runs import LOOKS, SCOPES, Outcome, Runs, compare, tabulated, totals
 from rlhfless.paper.variants import FixedActors
 from rlhfless.paper.workloads import GSM8K_LENGTHS, LengthHistory, Sources, modelled
 from rlhfless.plots.palette import VERMILLION
@@ -92,7 +93,7 @@ def predictions(
     Args:
         policies: those that predict. more_policies: those that use no predictions, the oracle among them.
     """
-    rows, planning = [], []
+    rows = []
     histories = histories_of_14(runs.sources, responses, epochs, seed)
     steady = [("quality", "14", algorithm, history) for history, algorithm, _ in histories]
     steady += [("elsewhere", *entry) for entry in elsewhere(runs.sources)]
@@ -103,20 +104,25 @@ def predictions(
              "value": value}
             for measure, value in quality(history).items()
         ]  # fmt: skip
-    for history, algorithm, run in histories:
-        cell = {"algorithm": algorithm, "data_set": history.name, "basis": history.basis}
-        for name in predictors if run else ():
-            chosen = ["static", *policies, *(more_policies if name == "last" else ())]
-            predictor = predictor_named(name, history, seed)
-            outcome = compare(runs, history, machine, algorithm, chosen, predictor=predictor, seed=seed)
-            planning.append(outcome.planning.assign(predictor=name, **cell))
-            sums = totals(outcome)
-            rows += [
-                {"panel": "worth", "figures": "14", **cell, "predictor": name, "policy": row["policy"], "scope": row["scope"],
-                 "measure": measure, "value": row[measure]}
-                for row in sums[~sums["policy"].isin(["static", "bound"])].to_dict("records") for measure in WORTH
-            ]  # fmt: skip
-    return Numbers(pd.DataFrame(rows), pd.concat(planning, ignore_index=True))
+
+    def outcomes() -> Iterator[tuple[dict[str, object], Outcome]]:
+        for history, algorithm, run in histories:
+            cell = {"algorithm": algorithm, "data_set": history.name, "basis": history.basis}
+            for name in predictors if run else ():
+                chosen = ["static", *policies, *(more_policies if name == "last" else ())]
+                predictor = predictor_named(name, history, seed)
+                outcome = compare(runs, history, machine, algorithm, chosen, predictor=predictor, seed=seed)
+                yield {"panel": "worth", "figures": "14", **cell, "predictor": name}, outcome
+
+    worth = tabulated(outcomes(), _worth)
+    return worth._replace(table=pd.concat([pd.DataFrame(rows), worth.table], ignore_index=True))
+
+
+def _worth(outcome: Outcome) -> pd.DataFrame:
+    """Return ``policy, scope, measure, value`` of ``WORTH``."""
+    sums = totals(outcome)
+    values = sums[~sums["policy"].isin(["static", "bound"])].set_index(["policy", "scope"])[list(WORTH)]
+    return values.rename_axis("measure", axis="columns").stack().rename("value").reset_index()
 
 
 def _wide(rows: pd.DataFrame, *index: str) -> pd.DataFrame:
@@ -439,18 +445,21 @@ def large_clusters(
     (16 bytes each) need 14 GPUs and more. KV memory is short, so an actor admits responses by the memory that they use now
     (``preempt``) instead of by their limit. The first epoch has no history and is not evaluated.
     """
-    tables, planning = [], []
-    for limit in token_limits:
-        history = lengths_up_to(limit, samples_per_prompt, responses, epochs, seed)
-        for count in nodes:
+
+    def outcomes() -> Iterator[tuple[dict[str, object], Outcome]]:
+        for limit, count in product(token_limits, nodes):
+            history = lengths_up_to(limit, samples_per_prompt, responses, epochs, seed)
             of_size = replace(machine, nodes=count, admission="preempt")
             outcome = compare(runs, history, of_size, "GRPO", policies, seed=seed, timed=True)
-            cell = {"max_response_tokens": limit, "nodes": count}
-            planning.append(outcome.planning.assign(cpu_s=outcome.steps["cpu_s"], **cell))
-            tables += [totals(outcome, naive=naive).assign(**cell, naive=naive) for naive in NAIVE]
-    table = pd.concat(tables, ignore_index=True)
-    first = ["max_response_tokens", "nodes", "naive"]
-    return Numbers(table[first + [c for c in table.columns if c not in first]], pd.concat(planning, ignore_index=True))
+            yield {"max_response_tokens": limit, "nodes": count}, outcome
+
+    return tabulated(outcomes(), against_each_naive)
+
+
+def against_each_naive(outcome: Outcome) -> pd.DataFrame:
+    """Return ``naive`` and the columns of ``totals``, against each naive system."""
+    tables = {naive: totals(outcome, naive=naive) for naive in NAIVE}
+    return pd.concat(tables, names=["naive"]).reset_index("naive").reset_index(drop=True)
 
 
 def mean_gain(numbers: Numbers, naive: str, scope: str = "step") -> pd.DataFrame:

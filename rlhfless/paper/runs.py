@@ -20,7 +20,7 @@ from __future__ import annotations
 import pickle
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -35,6 +35,7 @@ import rlhfless
 import solver
 from rlhfless.errors import InputError
 from rlhfless.paper.facets import Look
+from rlhfless.paper.figure import Numbers
 from rlhfless.paper.machine import KEPT_PER_DOUBLING, Machine
 from rlhfless.paper.workloads import LengthHistory, Sources
 from rlhfless.plots.palette import BOUND, POLICY_STYLES, PURPLE
@@ -231,8 +232,9 @@ class Outcome:
 
     @property
     def planning(self) -> pd.DataFrame:
-        """``policy, step, planning_s``: seconds that planning took on the machine that computed the run."""
-        return self.steps[["policy", "step", "planning_s"]]
+        """``policy, step, planning_s``, and ``cpu_s`` where it was timed: seconds that planning took on the machine that
+        computed the run."""
+        return self.steps[["policy", "step", "planning_s", "cpu_s"]].dropna(axis="columns", how="all")
 
     def of_trace(self, policy: str, facts: Callable[[Trace], pd.DataFrame]) -> pd.DataFrame:
         """Return what a function reads from the trace of a policy; kept as the run is."""
@@ -412,3 +414,19 @@ def totals(outcome: Outcome, weight: float = WEIGHT, naive: str = "static") -> p
             }
         )  # fmt: skip
     return pd.DataFrame(rows)
+
+
+def tabulated(
+    outcomes: Iterable[tuple[Mapping[str, object], Outcome]], rows: Callable[[Outcome], pd.DataFrame] = totals
+) -> Numbers:
+    """Return the rows of several outcomes below each other, and the seconds that planning took.
+
+    Args:
+        outcomes: each with the columns that name it, which come first. rows: what the table says of an outcome.
+    """
+    parts = [
+        [part.assign(**names)[[*names, *part.columns]] for part in (rows(outcome), outcome.planning)]
+        for names, outcome in outcomes
+    ]
+    table, planning = (pd.concat(of_all, ignore_index=True) for of_all in zip(*parts, strict=True))
+    return Numbers(table, planning)

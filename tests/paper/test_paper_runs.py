@@ -14,7 +14,7 @@ from rlhfless.paper import Runs, Sources
 from rlhfless.paper import runs as module
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S
-from rlhfless.paper.runs import Outcome, compare, totals
+from rlhfless.paper.runs import Outcome, compare, tabulated, totals
 from rlhfless.paper.workloads import modelled
 from rlhfless.trace import Trace
 
@@ -134,6 +134,18 @@ def test_algorithms_share_runs_and_differ_in_what_follows_generation(tmp_path: P
     grpo = compare(runs_in(tmp_path), HISTORY, QWEN_3B_L40S, "GRPO", ["static"])
     assert (ppo.steps["generation_s"] == grpo.steps["generation_s"]).all()
     assert (ppo.steps["step_s"] > grpo.steps["step_s"]).all()
+
+
+def test_a_table_of_outcomes_has_their_names_first_and_planning_beside_it(tmp_path: Path) -> None:
+    runs = runs_in(tmp_path)
+    outcomes = [({"algorithm": algorithm, "seed": 0}, outcome(runs, "random")) for algorithm in ("PPO", "GRPO")]
+    table, planning, _ = tabulated(outcomes)
+    assert table.columns[:4].tolist() == ["algorithm", "seed", "scope", "policy"]
+    assert table["policy"].tolist() == ["static", "random", "bound"] * 2 * 2
+    assert planning.columns.tolist() == ["algorithm", "seed", "policy", "step", "planning_s"]
+    assert len(planning) == 2 * 2 * 2, "two policies on two steps, under two names"
+    short = tabulated(outcomes, lambda of: of.steps[["actors"]].head(1)).table
+    assert short.to_numpy().tolist() == [["PPO", 0, 3], ["GRPO", 0, 3]]
 
 
 def test_facts_of_a_trace_are_kept_like_the_run(tmp_path: Path) -> None:
