@@ -55,8 +55,8 @@ def plot_side_by_side(
     if bound is not None:
         fig.add_vline(x=bound[1], line={"color": BOUND, "dash": "dash", "width": 2})
     fig.update_yaxes(autorange="reversed", type="category", title=clean(groups))
-    least, most = (float(extreme(0.0, end)) for extreme, end in ((min, table.min().min()), (max, table.max().max())))
-    fig.update_xaxes(title=clean(axis), range=[1.2 * least, 1.2 * most])
+    ends = pd.Series([0.0, *table.min(), *table.max()], dtype=float)
+    fig.update_xaxes(title=clean(axis), range=[1.2 * ends.min(), 1.2 * ends.max()])
     note = "" if bound is None else f"dashed: {clean(bound[0])}, {bound[1]:,.{decimals}f}"
     return styled(
         fig, clean(title), note, height=202 + (18 * len(table.columns) + 16) * len(table), barmode="group", bargap=0.25,
