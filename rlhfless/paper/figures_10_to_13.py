@@ -85,7 +85,7 @@ def all_cells(
             }  # fmt: skip
             yield names, compare(runs, history, machines[0], "PPO", chosen, held=held, seed=seed)
 
-    return tabulated(outcomes())
+    return Numbers(*tabulated(outcomes()))
 
 
 def cells(numbers: Numbers, scope: str = "step") -> pd.DataFrame:
@@ -507,7 +507,7 @@ def drift_and_prefill(
     mean = history.rollouts.groupby("step")["response_tokens"].mean()
     drifts = pd.concat([_drift(outcome, scope) for scope in SCOPES], ignore_index=True)
     drifts = drifts.assign(panel="scaling", mean_tokens=drifts["step"].map(mean))
-    prefill = tabulated(_shared_prefill(runs, samples_per_prompt, responses, machine, seed), _prefill).table
+    prefill, _ = tabulated(_shared_prefill(runs, samples_per_prompt, responses, machine, seed), _prefill)
     prefill = prefill.assign(panel="prefill", scope="generation")
     return Numbers(pd.concat([drifts, prefill], ignore_index=True).reindex(columns=OF_DRIFT), outcome.planning)
 

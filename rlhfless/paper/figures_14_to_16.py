@@ -114,8 +114,8 @@ def predictions(
                 outcome = compare(runs, history, machine, algorithm, chosen, predictor=predictor, seed=seed)
                 yield {"panel": "worth", "figures": "14", **cell, "predictor": name}, outcome
 
-    worth = tabulated(outcomes(), _worth)
-    return worth._replace(table=pd.concat([pd.DataFrame(rows), worth.table], ignore_index=True))
+    worth, planning = tabulated(outcomes(), _worth)
+    return Numbers(pd.concat([pd.DataFrame(rows), worth], ignore_index=True), planning)
 
 
 def _worth(outcome: Outcome) -> pd.DataFrame:
@@ -453,7 +453,7 @@ def large_clusters(
             outcome = compare(runs, history, of_size, "GRPO", policies, seed=seed, timed=True)
             yield {"max_response_tokens": limit, "nodes": count}, outcome
 
-    return tabulated(outcomes(), against_each_naive)
+    return Numbers(*tabulated(outcomes(), against_each_naive))
 
 
 def against_each_naive(outcome: Outcome) -> pd.DataFrame:

@@ -35,7 +35,6 @@ import rlhfless
 import solver
 from rlhfless.errors import InputError
 from rlhfless.paper.facets import Look
-from rlhfless.paper.figure import Numbers
 from rlhfless.paper.machine import KEPT_PER_DOUBLING, Machine
 from rlhfless.paper.workloads import LengthHistory, Sources
 from rlhfless.plots.palette import BOUND, POLICY_STYLES, PURPLE
@@ -418,8 +417,8 @@ def totals(outcome: Outcome, weight: float = WEIGHT, naive: str = "static") -> p
 
 def tabulated(
     outcomes: Iterable[tuple[Mapping[str, object], Outcome]], rows: Callable[[Outcome], pd.DataFrame] = totals
-) -> Numbers:
-    """Return the rows of several outcomes below each other, and the seconds that planning took.
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the rows of several outcomes below each other, and the seconds that planning took, as ``Numbers`` has them.
 
     Args:
         outcomes: each with the columns that name it, which come first. rows: what the table says of an outcome.
@@ -429,4 +428,4 @@ def tabulated(
         for names, outcome in outcomes
     ]
     table, planning = (pd.concat(of_all, ignore_index=True) for of_all in zip(*parts, strict=True))
-    return Numbers(table, planning)
+    return table, planning

@@ -139,12 +139,12 @@ def test_algorithms_share_runs_and_differ_in_what_follows_generation(tmp_path: P
 def test_a_table_of_outcomes_has_their_names_first_and_planning_beside_it(tmp_path: Path) -> None:
     runs = runs_in(tmp_path)
     outcomes = [({"algorithm": algorithm, "seed": 0}, outcome(runs, "random")) for algorithm in ("PPO", "GRPO")]
-    table, planning, _ = tabulated(outcomes)
+    table, planning = tabulated(outcomes)
     assert table.columns[:4].tolist() == ["algorithm", "seed", "scope", "policy"]
     assert table["policy"].tolist() == ["static", "random", "bound"] * 2 * 2
     assert planning.columns.tolist() == ["algorithm", "seed", "policy", "step", "planning_s"]
     assert len(planning) == 2 * 2 * 2, "two policies on two steps, under two names"
-    short = tabulated(outcomes, lambda of: of.steps[["actors"]].head(1)).table
+    short, _ = tabulated(outcomes, lambda of: of.steps[["actors"]].head(1))
     assert short.to_numpy().tolist() == [["PPO", 0, 3], ["GRPO", 0, 3]]
 
 
